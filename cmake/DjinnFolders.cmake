@@ -1,0 +1,63 @@
+# A folder is a library (or a program) made of all its .cc files; its *_test.cc files become one test
+# program beside it, *_bench.cc one benchmark program. Nothing is listed by hand, so a new file is in
+# the build as soon as it exists.
+#
+#   djinn_library(NAME [USES lib...] [LINKS external...] [THROWS])
+#   djinn_program(NAME [USES lib...] [LINKS external...])
+#   djinn_test(NAME [USES lib...] [LINKS external...])        all *_test.cc of this folder
+#   djinn_bench(NAME [USES lib...] [LINKS external...])       all *_bench.cc of this folder
+#
+# A library is built without exceptions and RTTI unless THROWS says otherwise.
+
+function(djinn_sources out)
+  file(GLOB all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
+  list(FILTER all EXCLUDE REGEX "_(test|bench|fuzz)\\.cc$")
+  set(${out} ${all} PARENT_SCOPE)
+endfunction()
+
+function(djinn_wire target)
+  cmake_parse_arguments(ARG "THROWS" "" "USES;LINKS" ${ARGN})
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  foreach(lib IN LISTS ARG_USES)
+    target_link_libraries(${target} PUBLIC djinn-${lib})
+  endforeach()
+  target_link_libraries(${target} PUBLIC ${ARG_LINKS})
+endfunction()
+
+function(djinn_library name)
+  cmake_parse_arguments(ARG "THROWS" "" "USES;LINKS" ${ARGN})
+  djinn_sources(sources)
+  add_library(djinn-${name} STATIC ${sources})
+  set_target_properties(djinn-${name} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME djinn_${name})
+  djinn_wire(djinn-${name} USES ${ARG_USES} LINKS ${ARG_LINKS})
+  if(NOT ARG_THROWS)
+    target_compile_options(djinn-${name} PRIVATE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions> $<$<COMPILE_LANGUAGE:CXX>:-fno-rtti>)
+  endif()
+endfunction()
+
+function(djinn_program name)
+  cmake_parse_arguments(ARG "" "" "USES;LINKS" ${ARGN})
+  djinn_sources(sources)
+  add_executable(${name} ${sources})
+  djinn_wire(${name} USES ${ARG_USES} LINKS ${ARG_LINKS})
+endfunction()
+
+function(djinn_test name)
+  cmake_parse_arguments(ARG "" "" "USES;LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
+  if(sources)
+    add_executable(${name}-test ${sources})
+    djinn_wire(${name}-test USES ${ARG_USES} LINKS ${ARG_LINKS} GTest::gmock GTest::gtest_main)
+    add_test(NAME ${name} COMMAND ${name}-test)
+  endif()
+endfunction()
+
+function(djinn_bench name)
+  cmake_parse_arguments(ARG "" "" "USES;LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_bench.cc)
+  if(sources)
+    add_executable(${name}-bench ${sources})
+    djinn_wire(${name}-bench USES ${ARG_USES} LINKS ${ARG_LINKS} benchmark::benchmark)
+  endif()
+endfunction()

@@ -1,0 +1,30 @@
+# LibTorch from the Python wheel: three libraries and the headers beside them. find_package(Torch)
+# would demand a CUDA toolkit, which nothing here needs (kernel/exec/README.md).
+
+if(DJINN_WITH_TORCH)
+  set(DJINN_VENV ${CMAKE_SOURCE_DIR}/.venv CACHE PATH "Virtual environment that holds torch")
+  file(GLOB DJINN_TORCH_DIR ${DJINN_VENV}/lib/python3*/site-packages/torch)
+  if(NOT DJINN_TORCH_DIR)
+    message(FATAL_ERROR
+      "No torch under ${DJINN_VENV}. Run './dev build', which installs it, or configure with "
+      "-DDJINN_VENV=DIR, or with -DDJINN_WITH_TORCH=OFF for the parts that do not link LibTorch.")
+  endif()
+
+  foreach(lib c10 torch_cpu)
+    add_library(torch-${lib} SHARED IMPORTED)
+    set_target_properties(torch-${lib} PROPERTIES
+      IMPORTED_LOCATION ${DJINN_TORCH_DIR}/lib/lib${lib}.so)
+  endforeach()
+  file(GLOB DJINN_TORCH_GOMP ${DJINN_TORCH_DIR}/lib/libgomp*.so.1)
+  add_library(torch-gomp SHARED IMPORTED)
+  set_target_properties(torch-gomp PROPERTIES IMPORTED_LOCATION ${DJINN_TORCH_GOMP})
+
+  add_library(djinn-torch INTERFACE)
+  # SYSTEM: torch's headers do not meet our warning level.
+  target_include_directories(djinn-torch SYSTEM INTERFACE
+    ${DJINN_TORCH_DIR}/include ${DJINN_TORCH_DIR}/include/torch/csrc/api/include)
+  target_compile_definitions(djinn-torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
+  # Without -fopenmp at::parallel_for in our own files is silently serial.
+  target_compile_options(djinn-torch INTERFACE -fopenmp)
+  target_link_libraries(djinn-torch INTERFACE torch-torch_cpu torch-c10 torch-gomp)
+endif()

@@ -1,0 +1,23 @@
+// Clock: the only source of time, so that a simulator can own it (DESIGN section 9).
+#pragma once
+
+#include <cstdint>
+
+namespace djinn {
+
+class Clock {
+ public:
+  virtual ~Clock() = default;
+  // Nanoseconds of CLOCK_MONOTONIC: for intervals and deadlines. Any thread.
+  [[nodiscard]] virtual uint64_t monotonic_ns() const = 0;
+  // Nanoseconds since the epoch: for people and for file times. Any thread.
+  [[nodiscard]] virtual uint64_t wall_ns() const = 0;
+};
+
+class SystemClock final : public Clock {
+ public:
+  [[nodiscard]] uint64_t monotonic_ns() const override;
+  [[nodiscard]] uint64_t wall_ns() const override;
+};
+
+}  // namespace djinn

@@ -1,0 +1,31 @@
+// Random: a seeded stream for ids, jitter and tests. Not for secrets, and not for sampling tokens
+// (that is kernel/exec's Philox, addressed by seed and offset).
+#pragma once
+
+#include <cstdint>
+
+namespace djinn {
+
+// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
+class Random {
+ public:
+  explicit Random(uint64_t seed) noexcept : state_(seed) {}
+
+  [[nodiscard]] uint64_t next() noexcept {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+
+  // Uniform in [0, bound); bound > 0. The bias of the multiply-shift is below 2^-32 for bounds
+  // under 2^32.
+  [[nodiscard]] uint64_t below(uint64_t bound) noexcept {
+    return static_cast<uint64_t>((static_cast<unsigned __int128>(next()) * bound) >> 64);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+}  // namespace djinn

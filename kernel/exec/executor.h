@@ -1,0 +1,165 @@
+// The executor: admits graphs and runs them on the host with PyTorch's own kernels. This header is
+// all that the worker sees of LibTorch: no torch type crosses it, and no exception (each function
+// below catches at its own boundary).
+//
+//   WeightTable  the named tensors of a mapped model
+//   Program      a graph that passed structure, schema and shape checks against one model, with
+//                operators resolved and stacks prefilled. Immutable after admit(), but for the plan
+//                cache, which belongs to its lane.
+//   Lane         one stream of execution: the volatile slab, the recorded plans, one run at a time
+//
+// invariant: a run writes only the lane's slab, the storages that its bindings mark writable, and
+// sequence buffers at and beyond the committed length.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernel/base/result.h"
+#include "kernel/srg/graph.h"
+
+namespace djinn::exec {
+
+// A weight in mapped, read-only memory. data stays valid while any program admitted with it lives.
+struct Weight {
+  std::string name;
+  DType dtype = DType::kInvalid;
+  std::vector<int64_t> sizes;  // contiguous
+  const std::byte* data = nullptr;
+};
+
+class WeightTable {
+ public:
+  explicit WeightTable(std::vector<Weight> weights);
+  [[nodiscard]] const Weight* find(std::string_view name) const;
+  [[nodiscard]] size_t size() const { return weights_.size(); }
+
+ private:
+  std::vector<Weight> weights_;  // sorted by name
+};
+
+struct AdmissionLimits {
+  uint64_t activation_bytes_max = 0;  // estimate at the symbols' upper bounds; over it: kQuotaExceeded
+};
+
+// What admission found out about an output of the graph.
+struct OutputInfo {
+  std::string name;
+  DType dtype = DType::kInvalid;
+  std::vector<srg::Expr> sizes;  // affine in the graph's symbols
+  bool sizes_known = true;       // false: data-dependent; the completion carries them
+};
+
+// A storage that this run writes although it existed before: the caller saves what it must before
+// run() (DESIGN section 6.4). Byte ranges are exact hulls of the written views.
+struct WrittenRange {
+  srg::StorageIndex storage = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+class Program {
+ public:
+  // Structural verification is the caller's duty (srg/verify.h). Errors: kUnsupported for operators
+  // outside the allow-list, kNotFound for unknown weights, kShapeMismatch, kInvalidArgument for
+  // arguments that the schema refuses, kPermissionDenied for a graph that writes a weight,
+  // kQuotaExceeded. weights must outlive the program.
+  static Result<std::unique_ptr<Program>> admit(const srg::Graph& graph, const WeightTable& weights,
+                                                const AdmissionLimits& limits);
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  [[nodiscard]] const srg::Graph& graph() const;
+  [[nodiscard]] std::span<const OutputInfo> outputs() const;
+  [[nodiscard]] uint64_t activation_bytes_estimate() const;
+  // Ranges of bound input storages that a run with these symbol values will write.
+  Result<std::vector<WrittenRange>> written_ranges(std::span<const int64_t> symbols) const;
+
+  struct Impl;
+  [[nodiscard]] Impl& impl() const { return *impl_; }
+
+ private:
+  explicit Program(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Bytes bound to one storage of the graph. Weights need none.
+struct StorageBinding {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  bool writable = false;
+};
+
+struct RunBindings {
+  std::span<const int64_t> symbols;         // one value per graph symbol, within its range
+  std::span<const StorageBinding> storages; // one per graph storage; weights are ignored
+};
+
+// An output of the last run. Valid until the lane's next run.
+struct OutputView {
+  DType dtype = DType::kInvalid;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;        // elements
+  uint64_t storage_offset = 0;         // elements
+  const std::byte* storage = nullptr;  // first byte of the whole storage
+  uint64_t storage_bytes = 0;
+  // The graph storage whose bytes this output is a view of; srg::kLocalStorage if the run made it.
+  srg::StorageIndex aliases = srg::kLocalStorage;
+};
+
+struct LaneStats {
+  uint64_t runs = 0;
+  uint64_t planned_runs = 0;
+  uint64_t plan_records = 0;     // rehearsals
+  uint64_t plan_misses = 0;      // allocations that did not fit their plan
+  uint64_t planned_bytes = 0;    // of the last run's plan
+  uint64_t peak_live_bytes = 0;  // of the last run
+};
+
+struct LaneOptions {
+  int threads = 1;
+  // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte aligned),
+  // zeroed, or an error (quota). The former slab is no longer used after it returns.
+  std::function<Result<std::span<std::byte>>(uint64_t bytes)> grow_slab;
+  bool planned = true;  // false: plain malloc, for comparison and tests
+};
+
+class Lane {
+ public:
+  static Result<std::unique_ptr<Lane>> make(LaneOptions options);
+  ~Lane();
+
+  // Runs program once; on success outputs() holds one view per graph output. The error of a failing
+  // operator names it and its module path. Blocking; one thread at a time.
+  Status run(Program& program, const RunBindings& bindings);
+  [[nodiscard]] std::span<const OutputView> outputs() const;
+  [[nodiscard]] LaneStats stats() const;
+
+  // Drops the plans of a program that is about to go.
+  void forget(const Program& program);
+
+  struct Impl;
+
+ private:
+  explicit Lane(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Copies the elements of a view, contiguous and in order, to out, whose size must be exactly
+// element count * element size. Never reads the gaps between elements.
+Status copy_elements(const OutputView& view, std::span<std::byte> out);
+
+// Sets the allocator hook and the thread count. First thing in main, once, before any other call.
+void initialise(int threads);
+
+// Runs matmul, sdpa and linear in every dtype on all threads, so that code generation, OpenMP and CPU
+// detection happen before the process is confined.
+void warm_up();
+
+}  // namespace djinn::exec
