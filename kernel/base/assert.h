@@ -9,8 +9,8 @@ namespace djinn {
 
 }  // namespace djinn
 
-#define DJINN_ASSERT(condition)                                          \
-  do {                                                                   \
-    if (!(condition)) [[unlikely]]                                       \
-      ::djinn::assertion_failed(#condition, __FILE__, __LINE__);         \
+#define DJINN_ASSERT(condition)                                  \
+  do {                                                           \
+    if (!(condition)) [[unlikely]]                               \
+      ::djinn::assertion_failed(#condition, __FILE__, __LINE__); \
   } while (false)

@@ -13,7 +13,11 @@ uint64_t read_clock_ns(clockid_t id) {
 
 }  // namespace
 
-uint64_t SystemClock::monotonic_ns() const { return read_clock_ns(CLOCK_MONOTONIC); }
-uint64_t SystemClock::wall_ns() const { return read_clock_ns(CLOCK_REALTIME); }
+uint64_t SystemClock::monotonic_ns() const {
+  return read_clock_ns(CLOCK_MONOTONIC);
+}
+uint64_t SystemClock::wall_ns() const {
+  return read_clock_ns(CLOCK_REALTIME);
+}
 
 }  // namespace djinn

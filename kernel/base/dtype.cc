@@ -39,9 +39,15 @@ const Row& row_of(DType dtype) noexcept {
 
 }  // namespace
 
-uint32_t size_of(DType dtype) noexcept { return row_of(dtype).bytes; }
-std::string_view name_of(DType dtype) noexcept { return row_of(dtype).name; }
-bool is_floating(DType dtype) noexcept { return row_of(dtype).floating; }
+uint32_t size_of(DType dtype) noexcept {
+  return row_of(dtype).bytes;
+}
+std::string_view name_of(DType dtype) noexcept {
+  return row_of(dtype).name;
+}
+bool is_floating(DType dtype) noexcept {
+  return row_of(dtype).floating;
+}
 
 std::optional<DType> dtype_from_name(std::string_view name) noexcept {
   for (const Row& row : kTable) {

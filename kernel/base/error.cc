@@ -7,35 +7,64 @@ namespace djinn {
 
 std::string_view name_of(ErrorCode code) noexcept {
   switch (code) {
-    case ErrorCode::kOk: return "ok";
-    case ErrorCode::kInvalidArgument: return "invalid_argument";
-    case ErrorCode::kMalformed: return "malformed";
-    case ErrorCode::kUnsupported: return "unsupported";
-    case ErrorCode::kShapeMismatch: return "shape_mismatch";
-    case ErrorCode::kOutOfRange: return "out_of_range";
-    case ErrorCode::kProtocolViolation: return "protocol_violation";
-    case ErrorCode::kNotFound: return "not_found";
-    case ErrorCode::kStaleHandle: return "stale_handle";
-    case ErrorCode::kAlreadyExists: return "already_exists";
-    case ErrorCode::kPoisoned: return "poisoned";
-    case ErrorCode::kPermissionDenied: return "permission_denied";
-    case ErrorCode::kQuotaExceeded: return "quota_exceeded";
-    case ErrorCode::kLimitExceeded: return "limit_exceeded";
-    case ErrorCode::kQueueFull: return "queue_full";
-    case ErrorCode::kBusy: return "busy";
-    case ErrorCode::kNotConfined: return "not_confined";
-    case ErrorCode::kOutOfMemory: return "out_of_memory";
-    case ErrorCode::kIo: return "io";
-    case ErrorCode::kSystem: return "system";
-    case ErrorCode::kDisconnected: return "disconnected";
-    case ErrorCode::kWorkerLost: return "worker_lost";
-    case ErrorCode::kLoaderLost: return "loader_lost";
-    case ErrorCode::kDeviceLost: return "device_lost";
-    case ErrorCode::kCancelled: return "cancelled";
-    case ErrorCode::kTimeout: return "timeout";
-    case ErrorCode::kFileChanged: return "file_changed";
-    case ErrorCode::kHashMismatch: return "hash_mismatch";
-    case ErrorCode::kInternal: return "internal";
+    case ErrorCode::kOk:
+      return "ok";
+    case ErrorCode::kInvalidArgument:
+      return "invalid_argument";
+    case ErrorCode::kMalformed:
+      return "malformed";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kShapeMismatch:
+      return "shape_mismatch";
+    case ErrorCode::kOutOfRange:
+      return "out_of_range";
+    case ErrorCode::kProtocolViolation:
+      return "protocol_violation";
+    case ErrorCode::kNotFound:
+      return "not_found";
+    case ErrorCode::kStaleHandle:
+      return "stale_handle";
+    case ErrorCode::kAlreadyExists:
+      return "already_exists";
+    case ErrorCode::kPoisoned:
+      return "poisoned";
+    case ErrorCode::kPermissionDenied:
+      return "permission_denied";
+    case ErrorCode::kQuotaExceeded:
+      return "quota_exceeded";
+    case ErrorCode::kLimitExceeded:
+      return "limit_exceeded";
+    case ErrorCode::kQueueFull:
+      return "queue_full";
+    case ErrorCode::kBusy:
+      return "busy";
+    case ErrorCode::kNotConfined:
+      return "not_confined";
+    case ErrorCode::kOutOfMemory:
+      return "out_of_memory";
+    case ErrorCode::kIo:
+      return "io";
+    case ErrorCode::kSystem:
+      return "system";
+    case ErrorCode::kDisconnected:
+      return "disconnected";
+    case ErrorCode::kWorkerLost:
+      return "worker_lost";
+    case ErrorCode::kLoaderLost:
+      return "loader_lost";
+    case ErrorCode::kDeviceLost:
+      return "device_lost";
+    case ErrorCode::kCancelled:
+      return "cancelled";
+    case ErrorCode::kTimeout:
+      return "timeout";
+    case ErrorCode::kFileChanged:
+      return "file_changed";
+    case ErrorCode::kHashMismatch:
+      return "hash_mismatch";
+    case ErrorCode::kInternal:
+      return "internal";
   }
   return "unknown";
 }

@@ -1,8 +1,8 @@
 // Error: what went wrong, in a code that programs switch on and a sentence that people read.
 //
 // A message says what, why and what next, in one to three short sentences. An Error that crosses to
-// a client holds no addresses, no names of others, no paths and no internal ids: who builds one for a
-// client keeps to that (DESIGN rule 5).
+// a client holds no addresses, no names of others, no paths and no internal ids: who builds one for
+// a client keeps to that (DESIGN rule 5).
 #pragma once
 
 #include <cstdint>
@@ -18,34 +18,34 @@ enum class ErrorCode : uint16_t {
 
   // 1xx: the request itself is wrong; repeating it gives the same answer.
   kInvalidArgument = 100,
-  kMalformed = 101,           // bytes that no decoder accepts
-  kUnsupported = 102,         // well-formed, but not offered: operator, dtype, version
+  kMalformed = 101,    // bytes that no decoder accepts
+  kUnsupported = 102,  // well-formed, but not offered: operator, dtype, version
   kShapeMismatch = 103,
-  kOutOfRange = 104,          // index, offset, length or symbol outside its bounds
-  kProtocolViolation = 105,   // ends the session
+  kOutOfRange = 104,         // index, offset, length or symbol outside its bounds
+  kProtocolViolation = 105,  // ends the session
 
   // 2xx: a name or handle does not lead to a live object.
   kNotFound = 200,
-  kStaleHandle = 201,         // right index, older generation
+  kStaleHandle = 201,  // right index, older generation
   kAlreadyExists = 202,
-  kPoisoned = 203,            // the step that would have made this ref failed
+  kPoisoned = 203,  // the step that would have made this ref failed
 
   // 3xx: not allowed, or over a limit of the client's own.
   kPermissionDenied = 300,
   kQuotaExceeded = 301,
   kLimitExceeded = 302,
   kQueueFull = 303,
-  kBusy = 304,                // pinned or in use
-  kNotConfined = 305,         // the kernel lacks a confinement that was demanded
+  kBusy = 304,         // pinned or in use
+  kNotConfined = 305,  // the kernel lacks a confinement that was demanded
 
   // 4xx: a resource of the machine gave out.
   kOutOfMemory = 400,
   kIo = 401,
-  kSystem = 402,              // a system call failed in a way no better code names
+  kSystem = 402,  // a system call failed in a way no better code names
 
   // 5xx: a process or device went away.
   kDisconnected = 500,
-  kWorkerLost = 501,          // the run met three worker deaths without progress
+  kWorkerLost = 501,  // the run met three worker deaths without progress
   kLoaderLost = 502,
   kDeviceLost = 503,
   kCancelled = 504,

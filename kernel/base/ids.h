@@ -23,7 +23,8 @@ using WorkerId = Id<struct WorkerTag>;
 using LoadId = Id<struct LoadTag>;
 
 // A slot of a table and the number of its present tenant; the generation grows with each tenant, so
-// that a handle to an earlier one is told apart. invariant: a valid handle's generation is not zero.
+// that a handle to an earlier one is told apart. invariant: a valid handle's generation is not
+// zero.
 template <typename Tag>
 struct Handle {
   uint32_t index = 0;

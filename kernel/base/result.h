@@ -1,4 +1,5 @@
-// Result<T>: a value or an Error, never both, never neither. Libraries return it; programs log once.
+// Result<T>: a value or an Error, never both, never neither. Libraries return it; programs log
+// once.
 //
 //   Result<Fd> fd = make_memfd("weights", bytes);
 //   if (!fd) return fd.error();
@@ -23,9 +24,9 @@ class [[nodiscard]] Result {
   using Value = T;
 
   template <typename U = T>
-    requires(std::convertible_to<U &&, T> && !std::same_as<std::remove_cvref_t<U>, Result> &&
-             !std::same_as<std::remove_cvref_t<U>, Error>)
-  Result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}
+  requires(std::convertible_to<U&&, T> && !std::same_as<std::remove_cvref_t<U>, Result> &&
+           !std::same_as<std::remove_cvref_t<U>, Error>) Result(U&& value)
+      : state_(std::in_place_index<0>, std::forward<U>(value)) {}
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {
     DJINN_ASSERT(std::get_if<1>(&state_)->code != ErrorCode::kOk);
   }
@@ -102,8 +103,8 @@ using Status = Result<void>;
   DJINN_TRY_AS(DJINN_CONCAT(djinn_try_, __LINE__), declaration, expression)
 
 // DJINN_CHECK(f()): goes on if f() succeeded, or this function returns its error.
-#define DJINN_CHECK(expression)                                                    \
-  do {                                                                             \
-    if (auto djinn_checked = (expression); !djinn_checked)                         \
-      return std::move(djinn_checked).error();                                     \
+#define DJINN_CHECK(expression)                            \
+  do {                                                     \
+    if (auto djinn_checked = (expression); !djinn_checked) \
+      return std::move(djinn_checked).error();             \
   } while (false)

@@ -1,0 +1,53 @@
+// Everything that a client can make grow has a limit, here, with its reason (DESIGN rule 4).
+#pragma once
+
+#include <cstdint>
+
+namespace djinn::limits {
+
+// --- control socket
+inline constexpr uint32_t kControlMessageBytes =
+    64 * 1024;                                       // one SEQPACKET datagram fits a socket buffer
+inline constexpr uint32_t kControlDescriptors = 64;  // SCM_RIGHTS takes 253; fewer bound a burst
+inline constexpr uint32_t kRequestsPending = 64;  // control requests without an answer, a session
+inline constexpr uint32_t kNameBytes = 256;       // labels, tensor and program names in messages
+
+// --- sessions
+inline constexpr uint32_t kSessions = 1024;  // about 20 descriptors each stays under LimitNOFILE
+inline constexpr uint32_t kSessionsPerUser = 128;  // one user leaves room for seven others
+inline constexpr uint32_t kSubmissionSlots =
+    256;  // 16 KiB of descriptors; deeper queues hide nothing
+inline constexpr uint32_t kCompletionSlots =
+    1024;  // a generation's tokens while the client is away
+inline constexpr uint64_t kStagingBytesDefault = 8u
+                                                 << 20;  // a batch of inputs; populated at attach
+inline constexpr uint64_t kStagingBytesMax = 1u << 30;   // larger tensors cross in slices
+inline constexpr uint32_t kErrorTextBytes = 256;         // three short sentences
+
+// --- data path
+inline constexpr uint32_t kBindingBlockBytes = 1024;       // copied at every pick-up
+inline constexpr uint32_t kBindingTableBytes = 64 * 1024;  // large runs; about 2700 storages
+inline constexpr uint32_t kSymbols = 64;                   // a run binds each by value
+inline constexpr uint32_t kRefs = 16 * 1024;  // ref table: 1.5 MiB of state, touched as used
+inline constexpr uint32_t kSequences = 64;    // sequence groups of a session
+inline constexpr uint32_t kRows = 32;         // rows of a group: one bit each in a mask
+inline constexpr uint32_t kStopTokens = 16;   // of one generation
+inline constexpr uint32_t kRank = 8;          // dimensions of a tensor in a binding
+inline constexpr uint64_t kSequenceTokens = 1u << 20;  // capacity of a row
+inline constexpr uint32_t kLayers = 512;               // deeper than any published model
+inline constexpr uint64_t kSessionBytesDefault = uint64_t{4}
+                                                 << 30;  // refs and groups; quota, not reserve
+
+// --- models and programs
+inline constexpr uint32_t kModelFiles = 256;           // shards of one checkpoint
+inline constexpr uint32_t kModels = 256;               // resident at once
+inline constexpr uint32_t kModelExtents = 32;          // descriptors of one model
+inline constexpr uint64_t kLoadPlanBytes = 64u << 20;  // 200,000 tensors with long names
+inline constexpr uint64_t kManifestBytes = 64u << 20;  // likewise
+inline constexpr uint64_t kGraphBytes = 16u << 20;     // a graph of 64 Ki nodes
+inline constexpr uint32_t kProgramsPerUser = 1024;     // cached, each a memfd
+
+// --- recovery
+inline constexpr uint32_t kDeathsWithoutProgress = 3;  // then the run in flight is refused
+
+}  // namespace djinn::limits

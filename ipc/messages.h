@@ -1,0 +1,422 @@
+// Control messages, as plain structs. ipc/codec turns them into Cap'n Proto bytes and back; each is
+// one datagram of a SOCK_SEQPACKET socket, at most limits::kControlMessageBytes, with the
+// descriptors that its comment names, in that order, as SCM_RIGHTS.
+//
+//   ClientRequest  -> DaemonReply     a client and djinnd; the request number pairs them
+//   WorkerCommand  -> WorkerEvent     djinnd and a worker
+//   LoaderCommand  -> LoaderEvent     djinnd and a loader
+//
+// Payloads that may outgrow a datagram (graphs, plans, manifests) travel as sealed memfds.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ipc/limits.h"
+#include "kernel/base/dtype.h"
+#include "kernel/base/error.h"
+#include "kernel/base/ids.h"
+#include "kernel/srg/graph.h"
+
+namespace djinn::ipc {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+
+// ------------------------------------------------------------------ client -> djinnd
+
+// First message of a connection. Answer: Welcome.
+struct Hello {
+  uint32_t version = kProtocolVersion;
+  std::string client_name;                                // for people: the program's name
+  uint64_t staging_bytes = limits::kStagingBytesDefault;  // rounded up to 4096
+  bool observer = false;  // no data path: djinnctl. No session memory is made.
+};
+
+// Adds descriptors (fds: one each, open for reading) to the connection's list of files for the next
+// OpenModel. Answer: Done.
+struct AddFiles {
+  uint32_t count = 0;
+};
+
+// Opens a model of the files added so far, in their order, and empties the list.
+// fds: [sealed memfd with an encoded srg::LoadPlan] if has_plan; without, every tensor as it is.
+// Answer: ModelOpened once its weights are in memory and mapped by the session's worker.
+struct OpenModel {
+  std::string label;  // for people, shown by djinnctl; not an identity
+  bool has_plan = false;
+  bool pin = false;  // stays resident without a lease until unloaded (djinnctl load)
+};
+
+struct CloseModel {
+  ModelId model;
+};
+
+// Drops a model that no session leases. Answer: Done, or kBusy.
+struct UnloadModel {
+  ModelId model;
+};
+
+// fds: [sealed memfd with an encoded srg::Graph]. Answer: ProgramDefined once a worker admitted it.
+struct DefineProgram {
+  ModelId model;  // whose weights the graph names; invalid: it names none
+};
+
+struct SequenceGeometry {
+  uint32_t rows = 1;
+  uint32_t layers = 0;
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+  DType dtype = DType::kFloat32;
+  uint64_t capacity = 0;  // tokens a row
+  friend bool operator==(const SequenceGeometry&, const SequenceGeometry&) = default;
+};
+
+// Answer: SequenceMade.
+struct MakeSequence {
+  SequenceGeometry geometry;
+};
+
+struct DropSequence {
+  SequenceHandle sequence;
+};
+
+struct GetStatus {};
+struct ListSessions {};
+struct ListModels {};
+
+struct ClientRequest {
+  uint32_t number = 0;  // echoed in the answer; unique among the pending ones, not 0
+  std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
+               DropSequence, GetStatus, ListSessions, ListModels>
+      body;
+};
+
+// ------------------------------------------------------------------ djinnd -> client
+
+// fds, unless observer: [session memory memfd, submission bell eventfd, completion bell eventfd].
+struct Welcome {
+  SessionId session;
+  uint64_t staging_bytes = 0;
+  uint32_t threads = 0;      // of a lane, which fixes fp32 bits
+  uint64_t quota_bytes = 0;  // device bytes this session may hold
+};
+
+struct Done {};
+
+struct Failed {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+
+// fds: [sealed memfd with the encoded srg::ModelManifest].
+struct ModelOpened {
+  ModelId model;
+  uint64_t bytes = 0;
+  bool was_resident = false;  // no byte was read for this open
+};
+
+struct OutputShape {
+  std::string name;
+  DType dtype = DType::kInvalid;
+  bool sizes_known = true;
+  std::vector<srg::Expr> sizes;
+};
+
+struct ProgramDefined {
+  ProgramId program;
+  bool was_cached = false;
+  std::vector<OutputShape> outputs;
+};
+
+struct SequenceMade {
+  SequenceHandle sequence;
+};
+
+enum class WorkerState : uint8_t { kStarting = 0, kReady = 1, kRecovering = 2, kFailed = 3 };
+
+struct WorkerReport {
+  std::string device;  // "cpu:0"
+  std::string owner;   // user name of the trust domain
+  uint32_t pid = 0;
+  WorkerState state = WorkerState::kStarting;
+  uint32_t threads = 0;
+  uint32_t restarts = 0;
+  uint32_t landlock_abi = 0;  // 0: this kernel has no Landlock
+  bool seccomp = false;
+  uint64_t slab_bytes = 0;
+  uint64_t runs = 0;
+  uint64_t planned_runs = 0;
+  uint64_t plan_misses = 0;
+  uint64_t tokens = 0;
+};
+
+struct StatusReport {
+  std::string version;
+  uint64_t started_wall_ns = 0;
+  uint64_t memory_total_bytes = 0;  // what djinnd may grant
+  uint64_t memory_granted_bytes = 0;
+  uint64_t memory_models_bytes = 0;
+  uint64_t memory_sessions_bytes = 0;
+  uint64_t memory_lanes_bytes = 0;
+  uint32_t sessions = 0;
+  uint32_t models = 0;
+  uint32_t programs = 0;
+  uint32_t descriptors = 0;     // open in djinnd
+  uint64_t bytes_read = 0;      // from model files, ever
+  uint64_t buffered_reads = 0;  // where O_DIRECT was refused
+  std::vector<WorkerReport> workers;
+};
+
+struct SessionReport {
+  SessionId session;
+  std::string client_name;
+  std::string owner;
+  uint32_t pid = 0;
+  uint64_t started_wall_ns = 0;
+  uint64_t granted_bytes = 0;
+  uint32_t models = 0;
+  uint32_t sequences = 0;
+  uint64_t steps = 0;  // committed
+  bool running = false;
+};
+
+enum class ModelState : uint8_t { kLoading = 0, kResident = 1, kFailed = 2 };
+
+struct ModelReport {
+  ModelId model;
+  std::string label;
+  std::string owner;  // who opened it first
+  ModelState state = ModelState::kLoading;
+  uint64_t bytes = 0;
+  uint64_t bytes_loaded = 0;
+  uint32_t files = 0;
+  uint32_t leases = 0;  // sessions that hold it
+  bool pinned = false;
+  bool hashed = false;
+  std::array<uint8_t, 32> sha256{};
+  uint64_t loaded_wall_ns = 0;
+};
+
+struct SessionList {
+  std::vector<SessionReport> sessions;
+};
+struct ModelList {
+  std::vector<ModelReport> models;
+};
+
+struct DaemonReply {
+  uint32_t number =
+      0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
+  std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
+               SessionList, ModelList>
+      body;
+};
+
+// ------------------------------------------------------------------ djinnd -> worker
+
+// fds: [session memory, state extent, ref extent, submission bell, completion bell].
+// The worker recovers the state extent if a former worker left a step open. Answer: Attached.
+struct AttachSession {
+  SessionId session;
+  uint64_t staging_bytes = 0;
+  uint64_t ref_bytes_max = 0;      // size of the sparse ref extent
+  uint64_t ref_bytes_granted = 0;  // of it, what the session was granted so far
+  bool refuse_in_flight = false;   // the submission in flight met its last death: fail it
+};
+// Answer: Detached, after the last use of its memory.
+struct DetachSession {
+  SessionId session;
+};
+
+// fds: [manifest memfd, extents...]. Answer: ModelAdded.
+struct AddModel {
+  ModelId model;
+};
+// Answer: ModelDropped.
+struct DropModel {
+  ModelId model;
+};
+
+// fds: [graph memfd]. Answer: ProgramAdded or ProgramRefused.
+struct AddProgram {
+  ProgramId program;
+  ModelId model;
+};
+struct DropProgram {
+  ProgramId program;
+};
+
+// fds: [sequence memfd]. Layout: kernel/gc/sequence_layout.h. Answer: SequenceAdded.
+struct AddSequence {
+  SessionId session;
+  SequenceHandle sequence;
+  SequenceGeometry geometry;
+  uint64_t bytes_granted = 0;  // committed so far by a former worker
+};
+// Answer: SequenceDropped.
+struct ReleaseSequence {
+  SessionId session;
+  SequenceHandle sequence;
+};
+
+// Answer to a GrantRequest.
+struct GrantAnswer {
+  uint64_t request = 0;
+  ErrorCode code = ErrorCode::kOk;
+  std::string message;
+};
+// fds: [slab memfd]. The lane's volatile section; replaces the former one. Answers a GrantRequest.
+struct GiveSlab {
+  uint64_t request = 0;
+  uint64_t bytes = 0;
+};
+struct GetWorkerStats {};
+
+struct WorkerCommand {
+  std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
+               AddSequence, ReleaseSequence, GrantAnswer, GiveSlab, GetWorkerStats>
+      body;
+};
+
+// ------------------------------------------------------------------ worker -> djinnd
+
+struct WorkerReady {
+  uint32_t threads = 0;
+  uint32_t landlock_abi = 0;
+  bool seccomp = false;
+};
+struct Attached {
+  SessionId session;
+};
+struct Detached {
+  SessionId session;
+};
+struct ModelAdded {
+  ModelId model;
+  ErrorCode code = ErrorCode::kOk;
+  std::string message;
+};
+struct ModelDropped {
+  ModelId model;
+};
+struct ProgramAdded {
+  ProgramId program;
+  std::vector<OutputShape> outputs;
+  uint64_t activation_bytes = 0;
+};
+struct ProgramRefused {
+  ProgramId program;
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+struct SequenceAdded {
+  SessionId session;
+  SequenceHandle sequence;
+  ErrorCode code = ErrorCode::kOk;
+  std::string message;
+};
+struct SequenceDropped {
+  SessionId session;
+  SequenceHandle sequence;
+};
+
+enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3 };
+
+// Asks for bytes more. Answer: GrantAnswer, or GiveSlab for a slab.
+struct GrantRequest {
+  uint64_t request = 0;
+  GrantKind kind = GrantKind::kRefs;
+  SessionId session;        // kRefs, kSequence
+  SequenceHandle sequence;  // kSequence
+  uint64_t bytes = 0;
+};
+
+// A session broke the protocol; djinnd ends it.
+struct SessionBroken {
+  SessionId session;
+  ErrorCode code = ErrorCode::kProtocolViolation;
+  std::string message;
+};
+
+struct WorkerStats {
+  uint64_t slab_bytes = 0;
+  uint64_t runs = 0;
+  uint64_t planned_runs = 0;
+  uint64_t plan_misses = 0;
+  uint64_t tokens = 0;
+};
+
+struct WorkerEvent {
+  std::variant<WorkerReady, Attached, Detached, ModelAdded, ModelDropped, ProgramAdded,
+               ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, SessionBroken,
+               WorkerStats>
+      body;
+};
+
+// ------------------------------------------------------------------ djinnd <-> loader
+
+struct FileIdentity {
+  uint32_t device_major = 0;
+  uint32_t device_minor = 0;
+  uint64_t inode = 0;
+  uint64_t bytes = 0;
+  int64_t mtime_ns = 0;
+  int64_t ctime_ns = 0;
+  bool on_block_device = false;  // of a file system on a block device, and not overlay
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
+// fds: the files, in order; several messages for more than fit. Answer after the last: Identified.
+struct TakeFiles {
+  uint32_t count = 0;
+  bool last = false;
+};
+// fds: [plan memfd] if has_plan. Answer: Planned.
+struct PlanLoad {
+  bool has_plan = false;
+};
+// fds: [one writable memfd for each extent]. Answer: Progress..., then Loaded, then Hashed.
+struct ReadInto {
+  uint32_t extents = 0;
+};
+
+struct LoaderCommand {
+  std::variant<TakeFiles, PlanLoad, ReadInto> body;
+};
+
+struct LoaderReady {
+  uint32_t landlock_abi = 0;
+  bool seccomp = false;
+};
+struct Identified {
+  std::vector<FileIdentity> files;
+  int64_t now_ns = 0;  // CLOCK_REALTIME before the first stat: what ctime is compared to
+};
+struct Planned {
+  std::vector<uint64_t> extent_bytes;
+};
+struct Progress {
+  uint64_t bytes_read = 0;
+};
+// fds: [manifest memfd]. All writable views are unmapped.
+struct Loaded {
+  uint64_t bytes_read = 0;
+  uint64_t buffered_reads = 0;
+};
+// SHA-256 over the extents' bytes in order, read after djinnd sealed them.
+struct Hashed {
+  std::array<uint8_t, 32> sha256{};
+};
+struct LoadFailed {
+  ErrorCode code = ErrorCode::kInternal;
+  std::string message;
+};
+
+struct LoaderEvent {
+  std::variant<LoaderReady, Identified, Planned, Progress, Loaded, Hashed, LoadFailed> body;
+};
+
+}  // namespace djinn::ipc

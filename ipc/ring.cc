@@ -1,0 +1,176 @@
+#include "ipc/ring.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <atomic>
+
+namespace djinn::ipc {
+namespace {
+
+uint64_t read_word(const ControlLine& line) {
+  return std::atomic_ref(const_cast<uint64_t&>(line.word)).load(std::memory_order_acquire);
+}
+void write_word(ControlLine& line, uint64_t value) {
+  std::atomic_ref(line.word).store(value, std::memory_order_release);
+}
+// Orders "publish, then look at waiting" against "set waiting, then look at the ring".
+void full_fence() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+Error breach(std::string_view what) {
+  return {ErrorCode::kProtocolViolation, std::string(what)};
+}
+
+}  // namespace
+
+// --- SessionView
+
+Result<SessionView> SessionView::over(std::span<std::byte> memory) {
+  if (memory.size() < SessionLayout::bytes(0)) {
+    return Error{ErrorCode::kMalformed, "The session memory is smaller than its layout."};
+  }
+  return SessionView(memory);
+}
+
+SessionControl& SessionView::control() const {
+  return *reinterpret_cast<SessionControl*>(memory_.data() + SessionLayout::kControlOffset);
+}
+Submission& SessionView::submission(uint64_t index) const {
+  return reinterpret_cast<Submission*>(
+      memory_.data() + SessionLayout::kSubmissionsOffset)[index & (limits::kSubmissionSlots - 1)];
+}
+Completion& SessionView::completion(uint64_t index) const {
+  return reinterpret_cast<Completion*>(
+      memory_.data() + SessionLayout::kCompletionsOffset)[index & (limits::kCompletionSlots - 1)];
+}
+std::span<char> SessionView::error_text(uint64_t submission_index) const {
+  const uint64_t slot = submission_index & (limits::kSubmissionSlots - 1);
+  const auto area = memory_.subspan(
+      SessionLayout::kErrorTextsOffset + slot * limits::kErrorTextBytes, limits::kErrorTextBytes);
+  return {reinterpret_cast<char*>(area.data()), area.size()};
+}
+std::span<std::byte> SessionView::staging() const {
+  return memory_.subspan(SessionLayout::kStagingOffset);
+}
+
+// --- ClientRing
+
+Result<uint32_t> ClientRing::free_slots() const {
+  const uint64_t completed = read_word(view_.control().submissions_completed);
+  if (completed > published_) return breach("The daemon completed more than was submitted.");
+  return static_cast<uint32_t>(limits::kSubmissionSlots - (published_ - completed));
+}
+
+Result<uint64_t> ClientRing::publish(const Submission& submission) {
+  DJINN_TRY(const uint32_t free, free_slots());
+  if (free == 0) {
+    return Error{ErrorCode::kQueueFull,
+                 "The submission ring is full. Wait for a completion and submit again."};
+  }
+  view_.submission(published_) = submission;
+  write_word(view_.control().submissions_published, ++published_);
+  return published_ - 1;
+}
+
+bool ClientRing::worker_must_be_woken() const {
+  full_fence();
+  return read_word(view_.control().worker_waiting) != 0;
+}
+
+Result<std::optional<Completion>> ClientRing::take() {
+  const uint64_t published = read_word(view_.control().completions_published);
+  if (published < consumed_ || published - consumed_ > limits::kCompletionSlots) {
+    return breach("The daemon's completion index is out of range.");
+  }
+  if (published == consumed_) return std::optional<Completion>();
+  const Completion completion = view_.completion(consumed_);
+  write_word(view_.control().completions_consumed, ++consumed_);
+  return std::optional<Completion>(completion);
+}
+
+bool ClientRing::prepare_to_sleep() {
+  write_word(view_.control().client_waiting, 1);
+  full_fence();
+  if (read_word(view_.control().completions_published) == consumed_) return true;
+  finish_sleep();
+  return false;
+}
+void ClientRing::finish_sleep() {
+  write_word(view_.control().client_waiting, 0);
+}
+
+void ClientRing::cancel_through(uint64_t run) {
+  write_word(view_.control().cancelled_through, run);
+}
+
+// --- WorkerRing
+
+WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completions_published)
+    : view_(view), completed_(completed), pushed_(completions_published) {
+  // A former worker may have died between the state extent and these words.
+  write_word(view_.control().submissions_completed, completed_);
+  write_word(view_.control().completions_published, pushed_);
+}
+
+Result<bool> WorkerRing::has_submission() const {
+  const uint64_t published = read_word(view_.control().submissions_published);
+  if (published < completed_ || published - completed_ > limits::kSubmissionSlots) {
+    return breach("The submission index is out of range.");
+  }
+  return published != completed_;
+}
+
+Submission WorkerRing::copy_submission() const {
+  Submission copy;
+  // Byte copies: the client may write the slot at the same time, and then fools only itself.
+  memcpy(&copy, &view_.submission(completed_), sizeof copy);
+  return copy;
+}
+
+void WorkerRing::complete_one() {
+  write_word(view_.control().submissions_completed, ++completed_);
+}
+
+Result<uint32_t> WorkerRing::free_completions() const {
+  const uint64_t consumed = read_word(view_.control().completions_consumed);
+  if (consumed > pushed_ || pushed_ - consumed > limits::kCompletionSlots) {
+    return breach("The completion index is out of range.");
+  }
+  return static_cast<uint32_t>(limits::kCompletionSlots - (pushed_ - consumed));
+}
+
+void WorkerRing::push(const Completion& completion) {
+  view_.completion(pushed_++) = completion;
+}
+
+bool WorkerRing::publish() {
+  write_word(view_.control().completions_published, pushed_);
+  full_fence();
+  return read_word(view_.control().client_waiting) != 0;
+}
+
+void WorkerRing::set_error_text(std::string_view text) {
+  const std::span<char> area = view_.error_text(completed_);
+  const size_t length = std::min(text.size(), area.size() - 1);
+  memcpy(area.data(), text.data(), length);
+  area[length] = '\0';
+}
+
+bool WorkerRing::prepare_to_sleep() {
+  write_word(view_.control().worker_waiting, 1);
+  full_fence();
+  if (read_word(view_.control().submissions_published) == completed_) return true;
+  finish_sleep();
+  return false;
+}
+void WorkerRing::finish_sleep() {
+  write_word(view_.control().worker_waiting, 0);
+}
+
+uint64_t WorkerRing::cancelled_through() const {
+  return read_word(view_.control().cancelled_through);
+}
+
+}  // namespace djinn::ipc

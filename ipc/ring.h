@@ -1,0 +1,95 @@
+// The four ends of a session's two rings (layout and rules: session_memory.h).
+//
+//   ClientRing   publishes submissions, consumes completions
+//   WorkerRing   consumes submissions, publishes completions
+//
+// invariant (each end): its own published index only grows, and the other side's is believed only
+// when published - consumed <= capacity. A breach is kProtocolViolation and ends the session.
+// Each end belongs to one thread at a time.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "ipc/session_memory.h"
+#include "kernel/base/result.h"
+
+namespace djinn::ipc {
+
+// A mapped session memory, seen as its parts. Does not own the mapping.
+class SessionView {
+ public:
+  // memory: the whole mapping. Errors: kMalformed when it is too small for the layout.
+  static Result<SessionView> over(std::span<std::byte> memory);
+
+  [[nodiscard]] SessionControl& control() const;
+  [[nodiscard]] Submission& submission(uint64_t index) const;
+  [[nodiscard]] Completion& completion(uint64_t index) const;
+  // The text area of a submission's slot: NUL-terminated by the worker, not believed by the client.
+  [[nodiscard]] std::span<char> error_text(uint64_t submission_index) const;
+  [[nodiscard]] std::span<std::byte> staging() const;
+
+ private:
+  explicit SessionView(std::span<std::byte> memory) : memory_(memory) {}
+  std::span<std::byte> memory_;
+};
+
+class ClientRing {
+ public:
+  explicit ClientRing(SessionView view) : view_(view) {}
+
+  // Slots that publish() can still take.
+  Result<uint32_t> free_slots() const;
+  // Writes and publishes one submission; returns its index. Errors: kQueueFull.
+  Result<uint64_t> publish(const Submission& submission);
+  // True if the worker sleeps and its bell must be rung. Call after publish().
+  [[nodiscard]] bool worker_must_be_woken() const;
+
+  // The next completion, if there is one. Errors: kProtocolViolation.
+  Result<std::optional<Completion>> take();
+  // Before sleeping on the bell: true when there is nothing to take, and the worker will ring.
+  [[nodiscard]] bool prepare_to_sleep();
+  void finish_sleep();
+
+  void cancel_through(uint64_t run);
+
+ private:
+  SessionView view_;
+  uint64_t published_ = 0;
+  uint64_t consumed_ = 0;
+};
+
+class WorkerRing {
+ public:
+  // completed, completions_published: the worker's own indices, from the state extent.
+  WorkerRing(SessionView view, uint64_t completed, uint64_t completions_published);
+
+  // True when submission number completed() is published. Errors: kProtocolViolation.
+  Result<bool> has_submission() const;
+  // A private copy of submission number completed(). Only after has_submission().
+  [[nodiscard]] Submission copy_submission() const;
+  void complete_one();  // frees the slot
+  [[nodiscard]] uint64_t completed() const { return completed_; }
+
+  // Slots that push() can still take. Errors: kProtocolViolation.
+  Result<uint32_t> free_completions() const;
+  // Writes a completion into the next slot; not yet visible.
+  void push(const Completion& completion);
+  [[nodiscard]] uint64_t pushed() const { return pushed_; }
+  // Makes all that was pushed visible; true if the client sleeps and must be woken.
+  [[nodiscard]] bool publish();
+  void set_error_text(std::string_view text);  // of submission number completed()
+
+  [[nodiscard]] bool
+  prepare_to_sleep();  // true when there is nothing to do, and the client will ring
+  void finish_sleep();
+  [[nodiscard]] uint64_t cancelled_through() const;
+
+ private:
+  SessionView view_;
+  uint64_t completed_;
+  uint64_t pushed_;
+};
+
+}  // namespace djinn::ipc

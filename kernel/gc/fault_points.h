@@ -1,0 +1,28 @@
+// FaultPoints: the places between two writes of surviving state, numbered in the order a process
+// passes them. Tests arm one number and the process dies there, as if killed: that is how "killed
+// between any two writes" is a property and not a matter of timing. Unarmed, a hit costs a compare.
+#pragma once
+
+#include <cstdint>
+
+namespace djinn::gc {
+
+class FaultPoints {
+ public:
+  // Dies at hit number `at` (counted from 1); 0 never dies.
+  explicit FaultPoints(uint64_t at = 0) noexcept : at_(at) {}
+
+  void hit() noexcept {
+    if (++passed_ == at_) [[unlikely]]
+      die();
+  }
+  [[nodiscard]] uint64_t passed() const noexcept { return passed_; }
+
+ private:
+  [[noreturn]] static void die() noexcept;
+
+  uint64_t at_;
+  uint64_t passed_ = 0;
+};
+
+}  // namespace djinn::gc

@@ -1,0 +1,338 @@
+#include "kernel/gc/session_state.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernel/base/checked.h"
+
+namespace djinn::gc {
+namespace {
+
+constexpr uint64_t kMagic = 0x646a696e6e737431;  // "djinnst1"
+constexpr uint64_t kPage = 4096;
+
+uint64_t load(const uint64_t& word) {
+  return std::atomic_ref(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
+}
+void store(uint64_t& word, uint64_t value) {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
+
+}  // namespace
+
+template <typename T>
+struct SessionState::Versioned {
+  static_assert(std::is_trivially_copyable_v<T>);
+  struct Copy {
+    uint64_t stamp;
+    T entry;
+  };
+  Copy copies[2];
+};
+
+struct SessionState::Head {
+  uint64_t magic;
+  uint32_t refs_max;
+  uint32_t sequences_max;
+  uint64_t commit;
+  uint64_t running_step;
+  uint64_t heartbeat;
+  uint64_t completions_published;
+  uint64_t step_published;
+  uint64_t picked;  // submissions copied to the in-flight area
+  uint64_t in_flight_descriptor_bytes;
+  uint64_t in_flight_block_bytes;
+  std::byte in_flight_descriptor[64];
+  uint64_t undo_stamp;  // the step that undo entries belong to
+  uint64_t undo_count;
+  Versioned<StepRecord> record;
+};
+
+namespace {
+
+// Section offsets behind the head page: undo entries, in-flight block, refs, sequences.
+constexpr uint64_t kUndoOffset = kStateHeadBytes;
+constexpr uint64_t kUndoBytes = (kUndoEntriesMax * sizeof(UndoEntry) + kPage - 1) / kPage * kPage;
+constexpr uint64_t kInFlightOffset = kUndoOffset + kUndoBytes;
+constexpr uint64_t kRefsOffset = kInFlightOffset + kInFlightBytesMax;
+constexpr uint64_t kRefCell = 2 * (sizeof(uint64_t) + sizeof(RefEntry));
+constexpr uint64_t kSequenceCell = 2 * (sizeof(uint64_t) + sizeof(SequenceEntry));
+
+uint64_t page_up(uint64_t bytes) {
+  return (bytes + kPage - 1) / kPage * kPage;
+}
+uint64_t sequences_offset(const StateGeometry& geometry) {
+  return kRefsOffset + page_up(geometry.refs_max * kRefCell);
+}
+
+UndoEntry& undo_entry(std::span<std::byte> memory, uint64_t index) {
+  return reinterpret_cast<UndoEntry*>(memory.data() + kUndoOffset)[index];
+}
+
+}  // namespace
+
+uint64_t state_bytes(const StateGeometry& geometry) {
+  return sequences_offset(geometry) + page_up(geometry.sequences_max * kSequenceCell);
+}
+
+Result<Progress> read_progress(std::span<const std::byte> head) {
+  // The worker is not trusted: nothing is taken from the head but two numbers.
+  constexpr size_t kCommitAt = 16, kRunningAt = 24;
+  uint64_t magic = 0;
+  if (head.size() < kStateHeadBytes)
+    return Error{ErrorCode::kMalformed, "The state head is short."};
+  memcpy(&magic, head.data(), sizeof magic);
+  if (magic != kMagic) return Error{ErrorCode::kMalformed, "The state head has no magic number."};
+  Progress progress;
+  memcpy(&progress.commit, head.data() + kCommitAt, sizeof progress.commit);
+  memcpy(&progress.running_step, head.data() + kRunningAt, sizeof progress.running_step);
+  return progress;
+}
+
+SessionState::SessionState(std::span<std::byte> memory, const StateGeometry& geometry,
+                           FaultPoints& faults)
+    : memory_(memory), geometry_(geometry), faults_(&faults) {
+  static_assert(offsetof(Head, commit) == 16 && offsetof(Head, running_step) == 24);
+  static_assert(sizeof(Head) <= kStateHeadBytes);
+  static_assert(sizeof(Versioned<RefEntry>) == kRefCell);
+  static_assert(sizeof(Versioned<SequenceEntry>) == kSequenceCell);
+}
+
+SessionState::Head& SessionState::head() const {
+  return *reinterpret_cast<Head*>(memory_.data());
+}
+
+SessionState::Versioned<RefEntry>& SessionState::ref_cell(uint32_t index) const {
+  DJINN_ASSERT(index < geometry_.refs_max);
+  return reinterpret_cast<Versioned<RefEntry>*>(memory_.data() + kRefsOffset)[index];
+}
+
+SessionState::Versioned<SequenceEntry>& SessionState::sequence_cell(uint32_t index) const {
+  DJINN_ASSERT(index < geometry_.sequences_max);
+  return reinterpret_cast<Versioned<SequenceEntry>*>(memory_.data() +
+                                                     sequences_offset(geometry_))[index];
+}
+
+Status SessionState::format(std::span<std::byte> memory, const StateGeometry& geometry) {
+  if (memory.size() < state_bytes(geometry)) {
+    return Error{ErrorCode::kInvalidArgument, "The state extent is smaller than its geometry."};
+  }
+  Head& fresh = *reinterpret_cast<Head*>(memory.data());
+  fresh.refs_max = geometry.refs_max;
+  fresh.sequences_max = geometry.sequences_max;
+  store(fresh.magic, kMagic);  // last: a half-made head is no head
+  return {};
+}
+
+Result<SessionState> SessionState::open(std::span<std::byte> memory, const StateGeometry& geometry,
+                                        FaultPoints& faults) {
+  if (memory.size() < state_bytes(geometry)) {
+    return Error{ErrorCode::kMalformed, "The state extent is smaller than its geometry."};
+  }
+  SessionState state(memory, geometry, faults);
+  DJINN_CHECK(state.check_head());
+  return state;
+}
+
+Status SessionState::check_head() const {
+  const Head& h = head();
+  if (load(h.magic) != kMagic || h.refs_max != geometry_.refs_max ||
+      h.sequences_max != geometry_.sequences_max) {
+    return Error{ErrorCode::kMalformed, "The state extent belongs to another geometry or version."};
+  }
+  if (h.undo_count > kUndoEntriesMax ||
+      h.in_flight_descriptor_bytes > sizeof h.in_flight_descriptor ||
+      h.in_flight_block_bytes > kInFlightBytesMax) {
+    return Error{ErrorCode::kMalformed, "A count in the state extent is over its limit."};
+  }
+  return {};
+}
+
+// --- versioned entries
+
+template <typename T>
+T SessionState::valid_copy(const Versioned<T>& cell) const {
+  const uint64_t commit = load(head().commit);
+  const typename Versioned<T>::Copy* best = nullptr;
+  for (const auto& copy : cell.copies) {
+    if (copy.stamp != 0 && copy.stamp <= commit && (!best || copy.stamp > best->stamp))
+      best = &copy;
+  }
+  return best ? best->entry : T{};
+}
+
+template <typename T>
+void SessionState::stage(Versioned<T>& cell, const T& entry) {
+  const uint64_t next = load(head().commit) + 1;
+  // The copy that is not valid now: the one already staged by this step, else the older one.
+  auto& a = cell.copies[0];
+  auto& b = cell.copies[1];
+  auto& target = a.stamp == next ? a : b.stamp == next ? b : a.stamp <= b.stamp ? a : b;
+  store(target.stamp, 0);  // a torn entry must not carry a stamp that may become valid
+  faults_->hit();
+  target.entry = entry;
+  faults_->hit();
+  store(target.stamp, next);
+  faults_->hit();
+}
+
+template <typename T>
+void SessionState::void_staged(Versioned<T>& cell) {
+  const uint64_t commit = load(head().commit);
+  for (auto& copy : cell.copies) {
+    if (copy.stamp > commit) store(copy.stamp, 0);
+  }
+}
+
+void SessionState::void_all_staged() {
+  void_staged(head().record);
+  for (uint32_t i = 0; i < geometry_.refs_max; ++i) void_staged(ref_cell(i));
+  for (uint32_t i = 0; i < geometry_.sequences_max; ++i) void_staged(sequence_cell(i));
+}
+
+void SessionState::stage_ref(uint32_t index, const RefEntry& entry) {
+  stage(ref_cell(index), entry);
+}
+void SessionState::stage_sequence(uint32_t index, const SequenceEntry& entry) {
+  stage(sequence_cell(index), entry);
+}
+void SessionState::stage_record(const StepRecord& record) {
+  stage(head().record, record);
+}
+
+uint64_t SessionState::step() const {
+  return load(head().commit);
+}
+RefEntry SessionState::ref(uint32_t index) const {
+  return valid_copy(ref_cell(index));
+}
+SequenceEntry SessionState::sequence(uint32_t index) const {
+  return valid_copy(sequence_cell(index));
+}
+StepRecord SessionState::record() const {
+  return valid_copy(head().record);
+}
+
+// --- the running step
+
+void SessionState::begin() {
+  Head& h = head();
+  DJINN_ASSERT(h.undo_count == 0);
+  store(h.running_step, load(h.commit) + 1);
+  faults_->hit();
+}
+
+Status SessionState::save_for_undo(std::span<std::byte> extent, const UndoEntry& range) {
+  Head& h = head();
+  DJINN_ASSERT(range_fits(range.target, range.bytes, extent.size()));
+  DJINN_ASSERT(range_fits(range.saved, range.bytes, extent.size()));
+  if (h.undo_count == kUndoEntriesMax) {
+    return Error{ErrorCode::kLimitExceeded,
+                 "The run writes more than 256 ranges in place. Split it into several runs."};
+  }
+  memcpy(extent.data() + range.saved, extent.data() + range.target, range.bytes);
+  faults_->hit();
+  undo_entry(memory_, h.undo_count) = range;
+  faults_->hit();
+  store(h.undo_stamp, load(h.commit) + 1);
+  faults_->hit();
+  store(h.undo_count, h.undo_count + 1);
+  faults_->hit();
+  return {};
+}
+
+void SessionState::commit() {
+  Head& h = head();
+  store(h.commit, load(h.commit) + 1);
+  faults_->hit();
+  // The entries' stamp is now the committed step's, so they are void even if we die before this.
+  store(h.undo_count, 0);
+  faults_->hit();
+  store(h.running_step, 0);
+  faults_->hit();
+}
+
+Status SessionState::undo(std::span<std::byte> extent) {
+  Head& h = head();
+  if (h.undo_stamp == load(h.commit) + 1) {
+    // Backwards: where ranges overlap, the oldest bytes were saved first and are restored last.
+    for (uint64_t i = std::min<uint64_t>(h.undo_count, kUndoEntriesMax); i > 0; --i) {
+      const UndoEntry entry = undo_entry(memory_, i - 1);
+      if (!range_fits(entry.target, entry.bytes, extent.size()) ||
+          !range_fits(entry.saved, entry.bytes, extent.size())) {
+        return Error{ErrorCode::kMalformed, "An undo range leaves the session's extent."};
+      }
+      memcpy(extent.data() + entry.target, extent.data() + entry.saved, entry.bytes);
+      faults_->hit();
+    }
+  }
+  store(h.undo_count, 0);
+  faults_->hit();
+  return {};
+}
+
+Status SessionState::roll_back(std::span<std::byte> extent) {
+  DJINN_CHECK(undo(extent));
+  void_all_staged();
+  store(head().running_step, 0);
+  faults_->hit();
+  return {};
+}
+
+Status SessionState::recover(std::span<std::byte> extent) {
+  DJINN_CHECK(check_head());
+  return roll_back(extent);
+}
+
+// --- in flight
+
+void SessionState::pick_up(uint64_t submission_index, std::span<const std::byte> descriptor,
+                           std::span<const std::byte> block) {
+  Head& h = head();
+  DJINN_ASSERT(descriptor.size() <= sizeof h.in_flight_descriptor);
+  DJINN_ASSERT(block.size() <= kInFlightBytesMax);
+  DJINN_ASSERT(submission_index == record().completed);  // the one before is complete
+  memcpy(h.in_flight_descriptor, descriptor.data(), descriptor.size());
+  faults_->hit();
+  if (!block.empty()) memcpy(memory_.data() + kInFlightOffset, block.data(), block.size());
+  faults_->hit();
+  store(h.in_flight_descriptor_bytes, descriptor.size());
+  store(h.in_flight_block_bytes, block.size());
+  faults_->hit();
+  store(h.picked, submission_index + 1);
+  faults_->hit();
+}
+
+std::optional<SessionState::InFlight> SessionState::in_flight() const {
+  const Head& h = head();
+  const uint64_t completed = record().completed;
+  if (load(h.picked) != completed + 1) return std::nullopt;
+  return InFlight{completed,
+                  {h.in_flight_descriptor, h.in_flight_descriptor_bytes},
+                  {memory_.data() + kInFlightOffset, h.in_flight_block_bytes}};
+}
+
+// --- publication
+
+uint64_t SessionState::completions_published() const {
+  return load(head().completions_published);
+}
+uint64_t SessionState::step_published() const {
+  return load(head().step_published);
+}
+void SessionState::set_completions_published(uint64_t count) {
+  store(head().completions_published, count);
+  faults_->hit();
+}
+void SessionState::set_step_published(uint64_t step) {
+  store(head().step_published, step);
+  faults_->hit();
+}
+
+void SessionState::beat() {
+  store(head().heartbeat, load(head().heartbeat) + 1);
+}
+
+}  // namespace djinn::gc

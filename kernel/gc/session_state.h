@@ -1,0 +1,184 @@
+// SessionState: what of a session must outlive a worker. It lies in the session's state extent, a
+// memfd that djinnd makes and shares with the worker alone; clients never see it.
+//
+//   commit word   the session's step number. Storing it makes all of a step real at once.
+//   versioned     a table entry that exists twice, each copy stamped with the step that wrote it;
+//                 the copy with the larger stamp not above the commit word is the valid one
+//   step record   versioned: which submissions are complete, how far a generation is, what to tell
+//                 the client about the last step
+//   ref entry     versioned: where a storage lies in the session's extent, or why it has no bytes
+//   sequence      versioned: length and row padding of a sequence group
+//   undo log      old bytes of ranges that the running step overwrites in place
+//   in flight     the private copy of the one submission that the lane is working on
+//
+// A step: begin() -> stage_*() and save_for_undo() -> commit(). Until commit() nothing staged is
+// valid; a process that dies anywhere before it leaves the former step, and recover() puts back
+// what the undo log saved and forgets the staged copies.
+//
+// invariant: no copy's stamp is above commit word + 1.
+// invariant: undo entries belong to step commit word + 1, or are void.
+//
+// One thread writes. Reading by djinnd goes through read_progress() on a private copy of the head.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "kernel/base/ids.h"
+#include "kernel/base/result.h"
+#include "kernel/gc/fault_points.h"
+
+namespace djinn::gc {
+
+inline constexpr uint32_t kRowsMax = 32;  // rows of a sequence group; one bit each in a mask
+inline constexpr uint32_t kUndoEntriesMax = 256;          // in-place ranges of one step
+inline constexpr uint32_t kErrorTextBytes = 240;          // an error is three short sentences
+inline constexpr uint32_t kInFlightBytesMax = 64 * 1024;  // the largest binding table
+
+enum class RefState : uint32_t { kFree = 0, kLive = 1, kPoisoned = 2 };
+
+struct RefEntry {
+  RefState state = RefState::kFree;
+  uint32_t generation = 0;
+  uint64_t offset = 0;  // bytes into the session's extent
+  uint64_t bytes = 0;
+  uint32_t error = 0;  // kPoisoned: the ErrorCode of the step that would have made it
+  uint32_t reserved = 0;
+};
+
+struct SequenceEntry {
+  uint32_t generation = 0;  // 0: no group here
+  uint32_t rows = 0;
+  uint64_t length = 0;                       // committed tokens a row, left padding included
+  std::array<uint32_t, kRowsMax> padding{};  // left padding of each row, in tokens
+};
+
+enum class StepKind : uint32_t {
+  kNone = 0,
+  kToken = 1,   // one token of a generation; the submission goes on
+  kDone = 2,    // a submission ended well
+  kFailed = 3,  // a submission ended with error
+};
+
+struct StepRecord {
+  StepKind kind = StepKind::kNone;
+  uint32_t error = 0;          // kFailed
+  uint64_t completed = 0;      // submissions completed, this step included
+  uint64_t run = 0;            // the client's number of the submission
+  uint64_t generated = 0;      // tokens a row of this run so far
+  uint64_t finished_rows = 0;  // bit r: row r met a stop token
+  uint64_t random_offset = 0;  // next unused Philox offset
+  uint64_t prompt_end = 0;     // sequence length at which generated == 0
+  std::array<char, kErrorTextBytes> error_text{};
+};
+
+struct UndoEntry {
+  uint64_t target = 0;  // bytes into the session's extent
+  uint64_t saved = 0;   // where the old bytes lie in it
+  uint64_t bytes = 0;
+};
+
+struct StateGeometry {
+  uint32_t refs_max = 0;
+  uint32_t sequences_max = 0;
+  friend bool operator==(const StateGeometry&, const StateGeometry&) = default;
+};
+
+// Bytes of a state extent of this geometry, a multiple of 4096.
+[[nodiscard]] uint64_t state_bytes(const StateGeometry& geometry);
+
+// What djinnd wants to know of a session after its worker died. Read from a private copy.
+struct Progress {
+  uint64_t commit = 0;
+  uint64_t running_step = 0;  // 0: the lane was elsewhere
+};
+inline constexpr size_t kStateHeadBytes = 4096;
+// head: the first kStateHeadBytes of the extent, copied. Errors: kMalformed.
+Result<Progress> read_progress(std::span<const std::byte> head);
+
+class SessionState {
+ public:
+  // Writes the head of a fresh, zeroed extent.
+  static Status format(std::span<std::byte> memory, const StateGeometry& geometry);
+
+  // memory: the mapped extent, 64-byte aligned, which outlives this. Validates geometry and every
+  // invariant that a reader relies on. Errors: kMalformed.
+  static Result<SessionState> open(std::span<std::byte> memory, const StateGeometry& geometry,
+                                   FaultPoints& faults);
+
+  // After a worker died: rolls the undo log back into extent (the session's mapped extent), voids
+  // staged copies. Idempotent. Errors: kMalformed when an undo range leaves the extent.
+  Status recover(std::span<std::byte> extent);
+
+  // --- the running step
+  // Marks step commit + 1 as running in this lane.
+  void begin();
+  // Saves extent[target, target + bytes) at extent[saved, ...) and records it. Call before the
+  // first write to the range. Errors: kLimitExceeded after kUndoEntriesMax ranges.
+  Status save_for_undo(std::span<std::byte> extent, const UndoEntry& range);
+  void stage_ref(uint32_t index, const RefEntry& entry);
+  void stage_sequence(uint32_t index, const SequenceEntry& entry);
+  void stage_record(const StepRecord& record);
+  // Makes the step real. Everything staged is valid after it.
+  void commit();
+  // Gives the step up: undoes in-place writes, voids what was staged. The session is as at begin().
+  Status roll_back(std::span<std::byte> extent);
+
+  // --- what is committed
+  [[nodiscard]] uint64_t step() const;
+  [[nodiscard]] RefEntry ref(uint32_t index) const;
+  [[nodiscard]] SequenceEntry sequence(uint32_t index) const;
+  [[nodiscard]] StepRecord record() const;
+  [[nodiscard]] const StateGeometry& geometry() const { return geometry_; }
+
+  // --- the submission in flight: copied here at pick-up, before it is validated
+  // block.size() <= kInFlightBytesMax.
+  void pick_up(uint64_t submission_index, std::span<const std::byte> descriptor,
+               std::span<const std::byte> block);
+  struct InFlight {
+    uint64_t submission_index = 0;
+    std::span<const std::byte> descriptor;
+    std::span<const std::byte> block;
+  };
+  // The submission that was picked up and is not completed.
+  [[nodiscard]] std::optional<InFlight> in_flight() const;
+
+  // --- publication: how far the client has been told. Not part of a step.
+  [[nodiscard]] uint64_t completions_published() const;
+  [[nodiscard]] uint64_t step_published() const;
+  void set_completions_published(uint64_t count);
+  void set_step_published(uint64_t step);
+
+  void beat();  // one more heartbeat
+
+ private:
+  struct Head;
+  template <typename T>
+  struct Versioned;
+
+  SessionState(std::span<std::byte> memory, const StateGeometry& geometry, FaultPoints& faults);
+  Status check_head() const;
+  template <typename T>
+  void stage(Versioned<T>& cell, const T& entry);
+  template <typename T>
+  [[nodiscard]] T valid_copy(const Versioned<T>& cell) const;
+  template <typename T>
+  void void_staged(Versioned<T>& cell);
+
+  [[nodiscard]] Head& head() const;
+  [[nodiscard]] Versioned<RefEntry>& ref_cell(uint32_t index) const;
+  [[nodiscard]] Versioned<SequenceEntry>& sequence_cell(uint32_t index) const;
+  Status undo(std::span<std::byte> extent);
+  void void_all_staged();
+
+  std::span<std::byte> memory_;
+  StateGeometry geometry_;
+  FaultPoints* faults_;
+};
+
+}  // namespace djinn::gc
