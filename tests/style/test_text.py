@@ -1,0 +1,89 @@
+"""What no file may say. `style: REASON` in a comment on the same line is an exception, in sight."""
+
+import re
+
+import pytest
+from repo import CODE, CPP, ROOT, files, files_with, text_of
+
+EXCEPTION = re.compile(r"(//|#) style: \S")
+COLUMNS_MAX = 100
+
+FORBIDDEN_IN_CPP = {
+    "text is made with fmt": r"\b(f|s|d|v|vf|vs|sn|vsn)?printf\s*\(|\bputs\s*\(",
+    "no iostreams": r"#\s*include\s*<(iostream|sstream|fstream|iomanip)>|\bstd::(cout|cerr|clog)\b",
+    "randomness is seeded (kernel/base/random.h)": r"\bs?rand\s*\(|\bstd::random_device\b",
+    "no shell": r"\b(system|popen)\s*\(",
+    "bounded copies only": r"\b(strcpy|strcat|gets|strtok|strncpy|alloca)\s*\(",
+    "numbers are parsed with from_chars": r"\b(atoi|atol|atoll|atof|sscanf)\s*\(",
+    "names are qualified": r"\busing\s+namespace\b",
+    "ownership is a type": r"\b(malloc|calloc|realloc)\s*\(",
+}
+SLEEP = r"\bsleep_for\b|\bsleep_until\b|\bu?sleep\s*\(|\bnanosleep\s*\(|\btime\.sleep\b"
+TODO = r"\b(TODO|FIXME|XXX)\b(?!\([a-z-]+\): \S)"
+
+
+def without_comments_and_strings(text: str) -> str:
+    """The same number of lines, with comments and literals blanked out."""
+    pattern = r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"'
+    return re.sub(pattern, lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
+
+
+def places(path: str, pattern: str, text: str | None = None) -> list[str]:
+    original = text_of(path).splitlines()
+    lines = (text_of(path) if text is None else text).splitlines()
+    found = [i for i, line in enumerate(lines) if re.search(pattern, line)]
+    return [f"{path}:{i + 1}: {original[i]}" for i in found if not EXCEPTION.search(original[i])]
+
+
+def is_test(path: str) -> bool:
+    return path.startswith("tests/") or "_test." in path or "/test_" in path
+
+
+@pytest.mark.parametrize("rule", FORBIDDEN_IN_CPP)
+def test_cpp(rule: str) -> None:
+    found = []
+    for path in files_with(*CPP):
+        # an include names its file in <>, so it survives the blanking
+        text = without_comments_and_strings(text_of(path))
+        found += places(path, FORBIDDEN_IN_CPP[rule], text)
+    assert not found, rule
+
+
+def test_tests_wait_for_a_condition_and_never_for_a_time() -> None:
+    tests = [f for f in files_with(*CODE) if is_test(f) and not f.startswith("tests/style/")]
+    assert not [place for path in tests for place in places(path, SLEEP)]
+
+
+def test_headers_are_included_once() -> None:
+    headers = [f for f in files_with(".h", ".hpp") if "#pragma once" not in text_of(f)]
+    c_headers = [f for f in headers if "#ifndef" not in text_of(f)]
+    assert not c_headers
+
+
+def test_headers_open_with_their_nouns() -> None:
+    assert not [f for f in files_with(".h", ".hpp") if not text_of(f).startswith(("//", "/*"))]
+
+
+def test_a_todo_has_a_type_and_a_reason() -> None:
+    code = [f for f in files_with(*CODE, "CMakeLists.txt") if not f.startswith("tests/style/")]
+    assert not [place for path in code for place in places(path, TODO)]
+
+
+def test_lines_have_at_most_100_columns() -> None:
+    code = files_with(*CODE, "CMakeLists.txt", "dev")
+    assert not [place for path in code for place in places(path, rf"^.{{{COLUMNS_MAX + 1}}}")]
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    pattern = "|".join(rf"(?<![\w.-])/{top}/" for top in ("work", "root", r"home/\w+"))
+    text_files = [f for f in files() if b"\0" not in (ROOT / f).read_bytes()[:4096]]
+    assert not [place for path in text_files for place in places(path, pattern)]
+
+
+def test_links_in_documents_lead_to_files() -> None:
+    broken = []
+    for path in files_with(".md"):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text_of(path)):
+            if "://" not in target and not (ROOT / path).parent.joinpath(target).exists():
+                broken.append(f"{path}: {target}")
+    assert not broken

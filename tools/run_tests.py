@@ -1,0 +1,377 @@
+"""Runs all tests of one tier and closes with one line: `N passed, N failed, N skipped`.
+
+    run_tests.py [quick|full|TEXT]
+
+What runs:
+* every test that CMake knows in build/release and build/asan (a GoogleTest program each, or a plain
+  program that counts as one test), two at a time, but those with the property RUN_SERIAL alone;
+* pytest: tests/style, and what stands in tests/ and python/.
+
+Tiers: a GoogleTest whose name begins with `ci_` or `full_`, a CTest test with the label `ci` or
+`full`, and a pytest test with that mark are left out of `quick`; `full` ones of the default too.
+TEXT runs the tests of all tiers whose name, or whose program's name, contains it.
+
+Nothing is silently absent: a program that is missing, crashes, times out, writes no report, or
+fails although its report names no failure, counts as one failed test.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build" / "test"
+PRESETS = ("release", "asan")
+TIERS_LEFT_OUT = {"quick": ("ci", "full"), "default": ("full",), "full": ()}
+PROGRAM_TIMEOUT_S = 900
+PYTEST_TIMEOUT_S = 3000
+SKIP_EXIT_CODE = 77  # of a plain program, as in Automake
+TAIL_LINES = 60
+
+SANITIZER_ENVIRONMENT = {
+    "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+}
+
+
+@dataclass(frozen=True)
+class Selection:
+    tier: str  # a key of TIERS_LEFT_OUT
+    text: str  # "" for all
+
+    def gtest_filter(self, program: str) -> str:
+        """The value of GTEST_FILTER."""
+        wanted = "*" if not self.text or self.text in program else f"*{self.text}*"
+        left_out = [f"*.{tier}_*" for tier in TIERS_LEFT_OUT[self.tier]]
+        return wanted + ("-" + ":".join(left_out) if left_out else "")
+
+    def takes_program(self, labels: list[str]) -> bool:
+        return not set(labels) & set(TIERS_LEFT_OUT[self.tier])
+
+    def pytest_arguments(self) -> list[str]:
+        marks = " and ".join(f"not {tier}" for tier in TIERS_LEFT_OUT[self.tier])
+        return [*(["-m", marks] if marks else []), *(["-k", self.text] if self.text else [])]
+
+
+@dataclass
+class Outcome:
+    name: str
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)  # failures and the reasons of skips
+    log: Path | None = None
+
+    def fail(self, note: str) -> None:
+        self.failed += 1
+        self.notes.append(f"FAILED {note}")
+
+    def skip(self, note: str) -> None:
+        self.skipped += 1
+        self.notes.append(f"skipped {note}")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A test as CTest describes it."""
+
+    preset: str
+    name: str
+    command: list[str]
+    directory: str
+    labels: list[str]
+    environment: dict[str, str]
+    serial: bool
+    timeout_s: float
+
+    @property
+    def is_gtest(self) -> bool:
+        return bool(self.command) and self.command[0].endswith("-test")
+
+
+def programs_of(preset: str) -> list[Program]:
+    answer = subprocess.run(
+        ["ctest", "--test-dir", str(ROOT / "build" / preset), "--show-only=json-v1"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return [program_from(preset, test) for test in json.loads(answer.stdout)["tests"]]
+
+
+def program_from(preset: str, test: dict) -> Program:
+    properties = {p["name"]: p["value"] for p in test.get("properties", [])}
+    return Program(
+        preset=preset,
+        name=test["name"],
+        command=test.get("command", []),
+        directory=properties.get("WORKING_DIRECTORY", str(ROOT)),
+        labels=properties.get("LABELS", []),
+        environment=dict(entry.split("=", 1) for entry in properties.get("ENVIRONMENT", [])),
+        serial=bool(properties.get("RUN_SERIAL", False)),
+        timeout_s=float(properties.get("TIMEOUT", PROGRAM_TIMEOUT_S)),
+    )
+
+
+def environment_of(program: Program, selection: Selection, report: Path) -> dict[str, str]:
+    sanitizers = {} if program.preset == "release" else SANITIZER_ENVIRONMENT
+    return {
+        **os.environ,
+        **sanitizers,
+        "GTEST_OUTPUT": f"json:{report}",
+        "GTEST_FILTER": selection.gtest_filter(program.name),
+        "GTEST_COLOR": "no",
+        "DJINN_BUILD_DIR": str(ROOT / "build" / program.preset),
+        "DJINN_TEST_TIER": selection.tier,
+        **program.environment,
+    }
+
+
+def run_program(program: Program, selection: Selection) -> Outcome:
+    outcome = Outcome(f"{program.preset}/{program.name}")
+    if not program.command:
+        outcome.fail("the program is not built")
+        return outcome
+    report = RESULTS / f"{program.preset}-{program.name}.json"
+    report.unlink(missing_ok=True)
+    outcome.log = report.with_suffix(".log")
+    start = time.monotonic()
+    with outcome.log.open("w") as log:
+        code = exit_code(program, environment_of(program, selection, report), log)
+    outcome.seconds = time.monotonic() - start
+    if program.is_gtest:
+        count_gtest(outcome, report, code)
+    else:
+        count_plain(outcome, program.name, code)
+    return outcome
+
+
+def exit_code(program: Program, environment: dict[str, str], log: IO[str]) -> int | str:
+    """The program's exit code, or a sentence that says why there is none."""
+    try:
+        return subprocess.run(
+            program.command,
+            cwd=program.directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            timeout=program.timeout_s,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return f"did not end within {program.timeout_s:.0f} s"
+    except OSError as error:
+        return f"could not be started: {error}"
+
+
+def describe(code: int | str) -> str:
+    return code if isinstance(code, str) else f"ended with exit code {code}"
+
+
+def count_plain(outcome: Outcome, name: str, code: int | str) -> None:
+    if code == 0:
+        outcome.passed += 1
+    elif code == SKIP_EXIT_CODE:
+        outcome.skip(name)
+    else:
+        outcome.fail(f"{name}: {describe(code)}")
+
+
+def count_gtest(outcome: Outcome, report: Path, code: int | str) -> None:
+    try:
+        suites = json.loads(report.read_text())["testsuites"]
+    except (OSError, ValueError, KeyError):
+        outcome.fail(f"the program {describe(code)} and left no report")
+        return
+    for suite in suites:
+        for test in suite["testsuite"]:
+            count_gtest_case(outcome, test)
+    if code != 0 and outcome.failed == 0:
+        outcome.fail(f"no test failed, but the program {describe(code)}")
+
+
+def count_gtest_case(outcome: Outcome, test: dict) -> None:
+    name = f"{test['classname']}.{test['name']}"
+    if test.get("failures"):
+        outcome.fail(name)
+    elif test["status"] != "RUN":
+        outcome.skip(f"{name}: disabled")
+    elif test.get("result") == "SKIPPED":
+        outcome.skip(name + skip_reason(outcome.log, name))
+    else:
+        outcome.passed += 1
+
+
+def skip_reason(log: Path | None, name: str) -> str:
+    """GoogleTest reports the reason in its output only, as a line above `[  SKIPPED ] NAME`."""
+    text = log.read_text(errors="replace") if log else ""
+    found = re.search(rf"\[ RUN +\] {re.escape(name)}\n.*?Skipped\n(.*?)\n", text, re.DOTALL)
+    return f": {found[1]}" if found else ""
+
+
+def run_pytest(name: str, folders: list[str], selection: Selection, stream: bool) -> Outcome:
+    outcome = Outcome(f"pytest/{name}")
+    report = RESULTS / f"pytest-{name}.xml"
+    report.unlink(missing_ok=True)
+    outcome.log = report.with_suffix(".log")
+    command = [
+        *(sys.executable, "-m", "pytest", f"--junitxml={report}", "--tb=short", "-p"),
+        *("no:cacheprovider", "-v" if stream else "-q", *selection.pytest_arguments(), *folders),
+    ]
+    environment = {
+        **os.environ,
+        "DJINN_BUILD_DIR": str(ROOT / "build" / "release"),
+        "DJINN_TEST_TIER": selection.tier,
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    start = time.monotonic()
+    code = tee(command, environment, outcome.log, stream)
+    outcome.seconds = time.monotonic() - start
+    count_pytest(outcome, report, code)
+    return outcome
+
+
+def tee(command: list[str], environment: dict[str, str], log: Path, stream: bool) -> int | str:
+    """Runs the command; its output goes to the log, and to stdout as it comes where stream.
+
+    The command has a process group of its own, which is killed at the end: what it left behind
+    would hold the pipe open.
+    """
+    with log.open("w") as out, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        pool.submit(copy_lines, process.stdout, out, stream)
+        try:
+            return process.wait(PYTEST_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return f"did not end within {PYTEST_TIMEOUT_S} s"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def copy_lines(source: IO[str], log: IO[str], stream: bool) -> None:
+    for line in source:
+        log.write(line)
+        if stream:
+            print("  " + line, end="", flush=True)
+
+
+PYTEST_TESTS_FAILED = 1
+PYTEST_NO_TESTS = 5
+
+
+def count_pytest(outcome: Outcome, report: Path, code: int | str) -> None:
+    try:
+        cases = ElementTree.parse(report).getroot().iter("testcase")
+    except (OSError, ElementTree.ParseError):
+        outcome.fail(f"pytest {describe(code)} and left no report")
+        return
+    for case in cases:
+        count_pytest_case(outcome, case)
+    if code not in (0, PYTEST_TESTS_FAILED, PYTEST_NO_TESTS) and outcome.failed == 0:
+        outcome.fail(f"no test failed, but pytest {describe(code)}")
+
+
+def count_pytest_case(outcome: Outcome, case: ElementTree.Element) -> None:
+    name = f"{case.get('classname')}.{case.get('name')}"
+    skipped = case.find("skipped")
+    if case.find("failure") is not None or case.find("error") is not None:
+        outcome.fail(name)
+    elif skipped is not None:
+        outcome.skip(f"{name}: {skipped.get('message')}")
+    else:
+        outcome.passed += 1
+
+
+def print_outcome(outcome: Outcome) -> None:
+    print(
+        f"{outcome.name:<28} {outcome.passed:>5} passed {outcome.failed:>3} failed "
+        f"{outcome.skipped:>3} skipped {outcome.seconds:>7.1f} s",
+        flush=True,
+    )
+    for note in outcome.notes:
+        print(f"    {note}")
+    if outcome.failed and outcome.log and outcome.log.exists():
+        lines = outcome.log.read_text(errors="replace").splitlines()
+        print(f"    the end of {outcome.log.relative_to(ROOT)}:")
+        print("\n".join(f"    | {line}" for line in lines[-TAIL_LINES:]), flush=True)
+
+
+def run_all(selection: Selection) -> list[Outcome]:
+    programs = [p for preset in PRESETS for p in programs_of(preset)]
+    programs = [p for p in programs if selection.takes_program(p.labels)]
+    if selection.text:  # a plain program is one test, and its name is the program's
+        programs = [p for p in programs if p.is_gtest or selection.text in p.name]
+    outcomes = []
+
+    def done(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        if not selection.text or outcome.passed + outcome.failed + outcome.skipped:
+            print_outcome(outcome)
+
+    done(run_pytest("style", ["tests/style"], selection, stream=False))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        together = [pool.submit(run_program, p, selection) for p in programs if not p.serial]
+        for future in concurrent.futures.as_completed(together):
+            done(future.result())
+    for program in programs:
+        if program.serial:
+            done(run_program(program, selection))
+    if list((ROOT / "tests").rglob("test_*.py")) + list((ROOT / "python").rglob("test_*.py")):
+        rest = ["tests", "python", "--ignore=tests/style"]
+        done(run_pytest("behaviour", rest, selection, stream=True))
+    return outcomes
+
+
+def parse_arguments() -> Selection:
+    parser = argparse.ArgumentParser(prog="./dev test")
+    parser.add_argument("what", nargs="?", default="default", metavar="quick|full|TEXT")
+    what = parser.parse_args().what
+    if what in TIERS_LEFT_OUT:
+        return Selection(what, "")
+    if not re.fullmatch(r"[\w./]+", what):
+        parser.error("TEXT is a part of a test's name: letters, digits, '_', '.' and '/'")
+    return Selection("full", what)
+
+
+def main() -> int:
+    selection = parse_arguments()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    start = time.monotonic()
+    outcomes = run_all(selection)
+    passed, failed, skipped = (
+        sum(getattr(outcome, what) for outcome in outcomes)
+        for what in ("passed", "failed", "skipped")
+    )
+    if passed + failed + skipped == 0:
+        print(f"no test has a name with {selection.text!r} in it")
+        failed = 1
+    print(f"tier {selection.tier}, {time.monotonic() - start:.0f} s; logs are in build/test")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
