@@ -90,6 +90,11 @@ Result<std::optional<Completion>> ClientRing::take() {
   return std::optional<Completion>(completion);
 }
 
+bool ClientRing::worker_is_blocked() const {
+  full_fence();
+  return read_word(view_.control().worker_blocked) != 0;
+}
+
 bool ClientRing::prepare_to_sleep() {
   write_word(view_.control().client_waiting, 1);
   full_fence();
@@ -141,12 +146,24 @@ Result<uint32_t> WorkerRing::free_completions() const {
   return static_cast<uint32_t>(limits::kCompletionSlots - (pushed_ - consumed));
 }
 
+Result<bool> WorkerRing::block_until_free(uint32_t count) {
+  DJINN_TRY(uint32_t free, free_completions());
+  if (free >= count) return false;
+  write_word(view_.control().worker_blocked, 1);
+  full_fence();
+  DJINN_TRY(free, free_completions());
+  if (free < count) return true;
+  write_word(view_.control().worker_blocked, 0);
+  return false;
+}
+
 void WorkerRing::push(const Completion& completion) {
   view_.completion(pushed_++) = completion;
 }
 
 bool WorkerRing::publish() {
   write_word(view_.control().completions_published, pushed_);
+  write_word(view_.control().worker_blocked, 0);
   full_fence();
   return read_word(view_.control().client_waiting) != 0;
 }

@@ -48,6 +48,8 @@ class ClientRing {
 
   // The next completion, if there is one. Errors: kProtocolViolation.
   Result<std::optional<Completion>> take();
+  // True if the worker waits for the slots that take() freed: ring its bell.
+  [[nodiscard]] bool worker_is_blocked() const;
   // Before sleeping on the bell: true when there is nothing to take, and the worker will ring.
   [[nodiscard]] bool prepare_to_sleep();
   void finish_sleep();
@@ -74,6 +76,8 @@ class WorkerRing {
 
   // Slots that push() can still take. Errors: kProtocolViolation.
   Result<uint32_t> free_completions() const;
+  // True when there is no room for `count` completions, and the client will ring when it made some.
+  Result<bool> block_until_free(uint32_t count);
   // Writes a completion into the next slot; not yet visible.
   void push(const Completion& completion);
   [[nodiscard]] uint64_t pushed() const { return pushed_; }

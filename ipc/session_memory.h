@@ -85,6 +85,7 @@ struct SessionControl {
   ControlLine worker_waiting;         // worker: 1 while it sleeps or is about to
   ControlLine client_waiting;         // client: likewise
   ControlLine cancelled_through;  // client: every run with a number up to this is to be given up
+  ControlLine worker_blocked;  // worker: 1 while it has completions to write and no slot for them
 };
 
 struct SessionLayout {

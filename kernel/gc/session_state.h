@@ -73,7 +73,7 @@ struct StepRecord {
   uint64_t generated = 0;      // tokens a row of this run so far
   uint64_t finished_rows = 0;  // bit r: row r met a stop token
   uint64_t random_offset = 0;  // next unused Philox offset
-  uint64_t prompt_end = 0;     // sequence length at which generated == 0
+  uint64_t tokens_in_step = 0; // 1 when this step made a token for each row
   std::array<char, kErrorTextBytes> error_text{};
 };
 
