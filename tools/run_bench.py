@@ -2,9 +2,9 @@
 
     run_bench.py [TEXT]
 
-The figures and their bars are in bench/bars.json (bench/README.md says how to read it). TEXT runs the
-benchmarks whose name, or whose program's name, contains it, and shows the figures that they give.
-Benchmarks without a figure are listed below the table with their median time.
+The figures and their bars are in bench/bars.json (bench/README.md says how to read it). TEXT runs
+the benchmarks whose name, or whose program's name, contains it, and shows the figures that they
+give. Benchmarks without a figure are listed below the table with their median time.
 """
 
 import argparse
