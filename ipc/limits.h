@@ -42,6 +42,7 @@ inline constexpr uint64_t kSessionBytesDefault = uint64_t{4}
 inline constexpr uint32_t kModelFiles = 256;           // shards of one checkpoint
 inline constexpr uint32_t kModels = 256;               // resident at once
 inline constexpr uint32_t kModelExtents = 32;          // descriptors of one model
+inline constexpr uint32_t kModelTensors = 256 * 1024;  // every expert of every layer as its own
 inline constexpr uint64_t kLoadPlanBytes = 64u << 20;  // 200,000 tensors with long names
 inline constexpr uint64_t kManifestBytes = 64u << 20;  // likewise
 inline constexpr uint64_t kGraphBytes = 16u << 20;     // a graph of 64 Ki nodes
