@@ -1,0 +1,63 @@
+#include "kernel/pal/device_pal.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "kernel/base/checked.h"
+
+namespace djinn::pal {
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this != &other) {
+    reset();
+    owner_ = std::exchange(other.owner_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+    mapped_ = std::exchange(other.mapped_, {});
+  }
+  return *this;
+}
+
+void Reservation::reset() noexcept {
+  if (owner_ == nullptr) return;
+  std::exchange(owner_, nullptr)->release(data_, bytes_);
+  data_ = nullptr;
+  bytes_ = 0;
+  mapped_.clear();
+}
+
+Status Reservation::check_unmapped(uint64_t offset, uint64_t bytes) const {
+  if (bytes == 0 || !range_fits(offset, bytes, bytes_)) {
+    return Error{
+        ErrorCode::kOutOfRange,
+        fmt::format("[{}, +{}) is no range of a reservation of {} bytes", offset, bytes, bytes_)};
+  }
+  const auto next = mapped_.lower_bound(offset);
+  const bool meets_next = next != mapped_.end() && next->first - offset < bytes;
+  const bool meets_previous =
+      next != mapped_.begin() && offset - std::prev(next)->first < std::prev(next)->second.bytes;
+  if (!meets_next && !meets_previous) return {};
+  return Error{ErrorCode::kAlreadyExists,
+               fmt::format("something is mapped in [{}, +{}). Unmap it first.", offset, bytes)};
+}
+
+Result<Reservation::Mapped*> Reservation::exactly(uint64_t offset, uint64_t bytes) {
+  const auto found = mapped_.find(offset);
+  if (found != mapped_.end() && found->second.bytes == bytes) return &found->second;
+  return Error{ErrorCode::kNotFound, fmt::format("no mapping is [{}, +{})", offset, bytes)};
+}
+
+Status Reservation::check_access(uint64_t offset, uint64_t bytes, Access access) const {
+  const auto next = mapped_.upper_bound(offset);
+  if (next == mapped_.begin() ||
+      !range_fits(offset - std::prev(next)->first, bytes, std::prev(next)->second.bytes)) {
+    return Error{ErrorCode::kOutOfRange,
+                 fmt::format("[{}, +{}) is not inside one mapping", offset, bytes)};
+  }
+  if (std::prev(next)->second.access >= access) return {};
+  return Error{ErrorCode::kPermissionDenied,
+               fmt::format("the mapping of [{}, +{}) does not permit the access", offset, bytes)};
+}
+
+}  // namespace djinn::pal

@@ -1,0 +1,147 @@
+// DevicePal: the one seam between djinnd and a device's memory, in the shape of CUDA's virtual
+// memory calls. Beside each call stands the one it mirrors.
+//
+//   extent        physical memory that one descriptor names; travels between processes
+//   reservation   a range of virtual addresses of this process, into which extents are mapped
+//   granularity   all offsets and sizes below are multiples of it, but those of copies and zeroing
+//
+// invariant: an address of a reservation never moves; what is not mapped is inaccessible, not free.
+// invariant: mapped ranges of a reservation do not overlap; each is unmapped and protected as the
+// whole range that map() was given (CUDA knows no other way).
+// invariant: a call that fails leaves mappings, descriptors and committed memory as they were.
+//
+// One thread at a time for each reservation; extents and the pal itself take any. Destroying a
+// reservation unmaps what is left in it; destroying an extent closes its descriptor, and the memory
+// goes when the last descriptor and mapping of any process are gone. The pal outlives both.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::pal {
+
+struct DeviceProperties {
+  std::string name;                // "cpu:0"
+  uint64_t granularity_bytes = 0;  // a power of two
+  bool enforces_seals = false;     // false: sealed memory is read-only by convention
+};
+
+struct Extent {
+  Fd fd;
+  uint64_t bytes = 0;
+};
+
+class Reservation {
+ public:
+  struct Mapped {
+    uint64_t bytes = 0;
+    Access access = Access::kNone;
+    bool write_sealed = false;
+  };
+  // Who takes the addresses back.
+  class Owner {
+   public:
+    virtual void release(std::byte* data, uint64_t bytes) noexcept = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  Reservation() = default;
+  Reservation(Owner& owner, std::byte* data, uint64_t bytes) noexcept
+      : owner_(&owner), data_(data), bytes_(bytes) {}
+  ~Reservation() { reset(); }
+  Reservation(Reservation&& other) noexcept
+      : owner_(std::exchange(other.owner_, nullptr)),
+        data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        mapped_(std::exchange(other.mapped_, {})) {}
+  Reservation& operator=(Reservation&& other) noexcept;
+  void reset() noexcept;
+
+  // On the host dereferenceable where mapped; elsewhere an address of the device.
+  [[nodiscard]] std::byte* data() const noexcept { return data_; }
+  [[nodiscard]] uint64_t size() const noexcept { return bytes_; }
+
+  // For implementations of DevicePal: what is mapped, by offset. The checks are the same for all
+  // devices, so they live here.
+  // Errors: kOutOfRange, kAlreadyExists if a byte of the range is mapped.
+  [[nodiscard]] Status check_unmapped(uint64_t offset, uint64_t bytes) const;
+  // The mapping that is exactly this range. Errors: kNotFound.
+  [[nodiscard]] Result<Mapped*> exactly(uint64_t offset, uint64_t bytes);
+  // That one mapping holds the range and permits the access. Errors: kOutOfRange,
+  // kPermissionDenied.
+  [[nodiscard]] Status check_access(uint64_t offset, uint64_t bytes, Access access) const;
+  void note_mapped(uint64_t offset, Mapped mapped) { mapped_.emplace(offset, mapped); }
+  void note_unmapped(uint64_t offset) { mapped_.erase(offset); }
+
+ private:
+  Owner* owner_ = nullptr;
+  std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+  std::map<uint64_t, Mapped> mapped_;  // by offset
+};
+
+class DevicePal {
+ public:
+  virtual ~DevicePal() = default;
+  [[nodiscard]] virtual const DeviceProperties& properties() const = 0;
+
+  // Addresses without memory. cuMemAddressReserve. Errors: kInvalidArgument (granularity),
+  // kOutOfMemory.
+  virtual Result<Reservation> reserve(uint64_t bytes) = 0;
+
+  // Zeroed memory; on the host not yet committed, so that it may be larger than the machine.
+  // cuMemCreate. The name is for people. Errors: kInvalidArgument, kOutOfMemory, kLimitExceeded.
+  virtual Result<Extent> create(std::string_view name, uint64_t bytes) = 0;
+
+  // Makes the range really there, so that no use of it can fail later; keeps its content, and does
+  // nothing where it is committed. A no-op on devices whose create() commits. Errors: kOutOfMemory.
+  virtual Status commit(const Extent& extent, uint64_t offset, uint64_t bytes) = 0;
+  // Gives the memory of the range back; it reads as zeros and may be committed again. Errors:
+  // kPermissionDenied for a sealed extent, kUnsupported where extents have no parts.
+  virtual Status decommit(const Extent& extent, uint64_t offset, uint64_t bytes) = 0;
+
+  // cuMemMap and cuMemSetAccess. An extent sealed for writing maps for reading only. Errors:
+  // kAlreadyExists, kOutOfRange, kPermissionDenied, kOutOfMemory.
+  virtual Status map(Reservation& reservation, uint64_t offset, const Extent& extent,
+                     uint64_t extent_offset, uint64_t bytes, Access access) = 0;
+  // cuMemSetAccess. Errors: kNotFound, kPermissionDenied.
+  virtual Status protect(Reservation& reservation, uint64_t offset, uint64_t bytes,
+                         Access access) = 0;
+  // cuMemUnmap. The addresses stay reserved. Errors: kNotFound.
+  virtual Status unmap(Reservation& reservation, uint64_t offset, uint64_t bytes) = 0;
+
+  // Takes the first-touch faults of a committed range that is mapped for writing. A no-op on
+  // devices without them. Errors: kOutOfMemory, kOutOfRange, kPermissionDenied.
+  virtual Status populate(Reservation& reservation, uint64_t offset, uint64_t bytes) = 0;
+
+  // Blocking; each range lies in one mapping. cuMemcpyHtoD, cuMemcpyDtoH, cuMemsetD8. Errors:
+  // kOutOfRange, kPermissionDenied.
+  virtual Status copy_in(Reservation& reservation, uint64_t offset,
+                         std::span<const std::byte> from) = 0;
+  virtual Status copy_out(const Reservation& reservation, uint64_t offset,
+                          std::span<std::byte> to) = 0;
+  virtual Status zero(Reservation& reservation, uint64_t offset, uint64_t bytes) = 0;
+
+  // Seals an extent for all processes and for ever. Errors: kBusy while a writer is left anywhere,
+  // kUnsupported where properties().enforces_seals is false.
+  virtual Status seal(const Extent& extent, Seals seals) = 0;
+
+  // A descriptor to send. cuMemExportToShareableHandle. Errors: kLimitExceeded.
+  virtual Result<Fd> export_extent(const Extent& extent) = 0;
+  // Takes a descriptor from outside and distrusts it: kind, size, at least these seals.
+  // cuMemImportFromShareableHandle. Errors: kInvalidArgument, kOutOfRange.
+  virtual Result<Extent> import_extent(Fd fd, uint64_t bytes, Seals required) = 0;
+};
+
+}  // namespace djinn::pal
