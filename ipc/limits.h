@@ -11,6 +11,9 @@ inline constexpr uint32_t kControlMessageBytes =
 inline constexpr uint32_t kControlDescriptors = 64;  // SCM_RIGHTS takes 253; fewer bound a burst
 inline constexpr uint32_t kRequestsPending = 64;  // control requests without an answer, a session
 inline constexpr uint32_t kNameBytes = 256;       // labels, tensor and program names in messages
+inline constexpr uint32_t kMessageTextBytes = 1024;  // an error's sentences with the names in them
+inline constexpr uint32_t kListPage = 64;  // reports with the longest names still fit a message
+inline constexpr uint32_t kProgramOutputs = 1024;  // bindings of 24 bytes stay under a table
 
 // --- sessions
 inline constexpr uint32_t kSessions = 1024;  // about 20 descriptors each stays under LimitNOFILE

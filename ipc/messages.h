@@ -83,9 +83,18 @@ struct DropSequence {
   SequenceHandle sequence;
 };
 
-struct GetStatus {};
-struct ListSessions {};
-struct ListModels {};
+// Lists come in pages of at most limits::kListPage items: ask again with first = items so far,
+// until `total` of the answer is reached. What changes between two pages may be seen twice or not
+// at all.
+struct GetStatus {
+  uint32_t first_worker = 0;
+};
+struct ListSessions {
+  uint32_t first = 0;
+};
+struct ListModels {
+  uint32_t first = 0;
+};
 
 struct ClientRequest {
   uint32_t number = 0;  // echoed in the answer; unique among the pending ones, not 0
@@ -167,7 +176,8 @@ struct StatusReport {
   uint32_t descriptors = 0;     // open in djinnd
   uint64_t bytes_read = 0;      // from model files, ever
   uint64_t buffered_reads = 0;  // where O_DIRECT was refused
-  std::vector<WorkerReport> workers;
+  uint32_t workers_total = 0;
+  std::vector<WorkerReport> workers;  // a page, from first_worker
 };
 
 struct SessionReport {
@@ -201,9 +211,11 @@ struct ModelReport {
 };
 
 struct SessionList {
+  uint32_t total = 0;
   std::vector<SessionReport> sessions;
 };
 struct ModelList {
+  uint32_t total = 0;
   std::vector<ModelReport> models;
 };
 

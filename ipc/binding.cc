@@ -1,0 +1,478 @@
+#include "ipc/binding.h"
+
+#include <fmt/format.h>
+#include <string.h>
+
+#include <bit>
+#include <cmath>
+#include <string_view>
+#include <type_traits>
+
+namespace djinn::ipc {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "The wire form is little-endian.");
+
+// Bytes of each block's head, and of the array elements behind it.
+constexpr size_t kRunHead = 40, kSymbolBytes = 8, kInputBytes = 24, kOutputBytes = 24;
+constexpr size_t kGenerateHead = 104, kSmallBytes = 8;  // a 32-bit element with its padding
+constexpr size_t kReadHead = 40, kDimensionBytes = 16;  // a size and a stride
+constexpr size_t kWriteHead = 24;
+constexpr size_t kReleaseHead = 8, kRefBytes = 8;
+constexpr size_t kCropHead = 16;
+constexpr size_t kReorderHead = 16;
+// A run of the most inputs that fit must be decodable from one table.
+static_assert(kRunHead + limits::kSymbols * kSymbolBytes < limits::kBindingTableBytes);
+
+Error malformed(std::string_view what) {
+  return {ErrorCode::kMalformed, std::string(what)};
+}
+Error over_limit(std::string_view what, uint64_t value, uint64_t limit) {
+  return {ErrorCode::kLimitExceeded,
+          fmt::format("The binding's {} is {}; the limit is {}.", what, value, limit)};
+}
+
+Status at_most(uint64_t value, uint64_t limit, std::string_view what) {
+  if (value > limit) return over_limit(what, value, limit);
+  return {};
+}
+
+// --- writing
+
+class Writer {
+ public:
+  explicit Writer(size_t bytes) { out_.reserve(bytes); }
+
+  template <typename T>
+  void put(T value) {
+    static_assert(std::is_arithmetic_v<T> && !std::is_same_v<T, bool>);
+    const size_t at = out_.size();
+    out_.resize(at + sizeof value);
+    memcpy(out_.data() + at, &value, sizeof value);
+  }
+  // A 32-bit array element, padded to 8 bytes.
+  template <typename T>
+  void put_small(T value) {
+    static_assert(sizeof value == 4);
+    put(value);
+    put(uint32_t{0});
+  }
+  template <typename Tag>
+  void put(Handle<Tag> handle) {
+    put(handle.index);
+    put(handle.generation);
+  }
+  void put(const StagingRange& range) {
+    put(range.offset);
+    put(range.bytes);
+  }
+
+  [[nodiscard]] std::vector<std::byte> finish() && { return std::move(out_); }
+
+ private:
+  std::vector<std::byte> out_;
+};
+
+// The two words that say where bytes come from or go to: a staging range, or a ref and zero.
+void put_place(Writer& writer, bool is_ref, RefHandle ref, const StagingRange& staging) {
+  if (is_ref) {
+    writer.put(ref);
+    writer.put(uint64_t{0});
+  } else {
+    writer.put(staging);
+  }
+}
+
+void put_input(Writer& writer, const InputBinding& input) {
+  writer.put(input.storage);
+  writer.put(static_cast<uint32_t>(input.kind));
+  put_place(writer, input.kind == InputKind::kRef, input.ref, input.staging);
+}
+
+void put_output(Writer& writer, const OutputBinding& output) {
+  writer.put_small(static_cast<uint32_t>(output.kind));
+  const StagingRange staging = output.kind == OutputKind::kNone ? StagingRange{} : output.staging;
+  put_place(writer, output.kind == OutputKind::kRef, output.ref, staging);
+}
+
+// --- reading
+
+// Takes numbers from the front. Whoever takes has seen to it that they are there, by the byte
+// counts of begin() and expect_arrays().
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  Status begin(size_t head_bytes) const {
+    DJINN_CHECK(at_most(bytes_.size(), limits::kBindingTableBytes, "size in bytes"));
+    if (bytes_.size() < head_bytes) return malformed("The binding is shorter than its head.");
+    return {};
+  }
+  // After the head is taken: what is left must be exactly this.
+  Status expect_arrays(uint64_t bytes) const {
+    if (bytes_.size() - at_ == bytes) return {};
+    return malformed(fmt::format("The binding has {} bytes behind its head; its counts say {}.",
+                                 bytes_.size() - at_, bytes));
+  }
+
+  template <typename T>
+  T take() {
+    static_assert(std::is_arithmetic_v<T>);
+    DJINN_ASSERT(bytes_.size() - at_ >= sizeof(T));
+    T value;
+    memcpy(&value, bytes_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  template <typename HandleType>
+  HandleType take_handle() {
+    HandleType handle;
+    handle.index = take<uint32_t>();
+    handle.generation = take<uint32_t>();
+    return handle;
+  }
+  StagingRange take_range() {
+    StagingRange range;
+    range.offset = take<uint64_t>();
+    range.bytes = take<uint64_t>();
+    return range;
+  }
+
+  // What a later version may fill must be zero in this one.
+  template <typename T>
+  Status take_reserved() {
+    if (take<T>() != 0) return malformed("A reserved field of the binding is not zero.");
+    return {};
+  }
+  template <typename T>
+  Result<T> take_small() {
+    const T value = take<T>();
+    DJINN_CHECK(take_reserved<uint32_t>());
+    return value;
+  }
+  Result<float> take_finite(std::string_view what) {
+    const float value = take<float>();
+    if (!std::isfinite(value)) return malformed(fmt::format("{} is not a finite number.", what));
+    return value;
+  }
+  Result<RefHandle> take_ref() {
+    const auto ref = take_handle<RefHandle>();
+    if (!ref.valid()) return malformed("A ref of the binding has generation 0.");
+    if (ref.index >= limits::kRefs) return over_limit("ref index", ref.index, limits::kRefs - 1);
+    return ref;
+  }
+  Result<SequenceHandle> take_sequence() {
+    const auto sequence = take_handle<SequenceHandle>();
+    if (!sequence.valid()) return malformed("The sequence group of the binding has generation 0.");
+    DJINN_CHECK(at_most(sequence.index, limits::kSequences - 1, "sequence group index"));
+    return sequence;
+  }
+  // All zero means none.
+  Result<SequenceHandle> take_optional_sequence() {
+    Reader ahead = *this;
+    const auto sequence = ahead.take_handle<SequenceHandle>();
+    if (sequence != SequenceHandle{}) return take_sequence();
+    *this = ahead;
+    return sequence;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  size_t at_ = 0;
+};
+
+Result<InputBinding> take_input(Reader& reader) {
+  InputBinding input;
+  input.storage = reader.take<uint32_t>();
+  const auto kind = reader.take<uint32_t>();
+  if (kind == static_cast<uint32_t>(InputKind::kStaging)) {
+    input.kind = InputKind::kStaging;
+    input.staging = reader.take_range();
+  } else if (kind == static_cast<uint32_t>(InputKind::kRef)) {
+    input.kind = InputKind::kRef;
+    DJINN_TRY(input.ref, reader.take_ref());
+    DJINN_CHECK(reader.take_reserved<uint64_t>());
+  } else {
+    return malformed(fmt::format("An input of the binding has the unknown kind {}.", kind));
+  }
+  return input;
+}
+
+Result<OutputBinding> take_output(Reader& reader) {
+  OutputBinding output;
+  DJINN_TRY(const uint32_t kind, reader.take_small<uint32_t>());
+  if (kind == static_cast<uint32_t>(OutputKind::kNone)) {
+    DJINN_CHECK(reader.take_reserved<uint64_t>());
+    DJINN_CHECK(reader.take_reserved<uint64_t>());
+  } else if (kind == static_cast<uint32_t>(OutputKind::kStaging)) {
+    output.kind = OutputKind::kStaging;
+    output.staging = reader.take_range();
+  } else if (kind == static_cast<uint32_t>(OutputKind::kRef)) {
+    output.kind = OutputKind::kRef;
+    DJINN_TRY(output.ref, reader.take_ref());
+    DJINN_CHECK(reader.take_reserved<uint64_t>());
+  } else {
+    return malformed(fmt::format("An output of the binding has the unknown kind {}.", kind));
+  }
+  return output;
+}
+
+// The part of a generation's head that says how to draw.
+Status take_sampling(Reader& reader, GenerateBlock& block) {
+  const auto greedy = reader.take<uint32_t>();
+  if (greedy > 1) return malformed("The binding's greedy flag is neither 0 nor 1.");
+  block.greedy = greedy == 1;
+  DJINN_TRY(block.temperature, reader.take_finite("temperature"));
+  block.top_k = reader.take<uint32_t>();
+  DJINN_TRY(block.top_p, reader.take_finite("top_p"));
+  DJINN_TRY(block.min_p, reader.take_finite("min_p"));
+  DJINN_TRY(block.repetition_penalty, reader.take_finite("repetition_penalty"));
+  block.seed = reader.take<uint64_t>();
+  block.random_offset = reader.take<uint64_t>();
+  return {};
+}
+
+Status check_lengths(const GenerateBlock& block) {
+  if (block.prefill == 0 || block.decode == 0) {
+    return malformed("A generation needs a prefill and a decode program.");
+  }
+  if (block.rows == 0) return malformed("A generation needs at least one row.");
+  DJINN_CHECK(at_most(block.rows, limits::kRows, "number of rows"));
+  DJINN_CHECK(at_most(block.prompt_tokens, limits::kSequenceTokens, "number of prompt tokens"));
+  DJINN_CHECK(at_most(block.max_new_tokens, limits::kSequenceTokens, "number of new tokens"));
+  if (block.min_new_tokens > block.max_new_tokens) {
+    return malformed("A generation's least number of new tokens is above its largest.");
+  }
+  return {};
+}
+
+Status take_padding(Reader& reader, GenerateBlock& block) {
+  block.padding.resize(block.rows);
+  for (uint32_t& padding : block.padding) {
+    DJINN_TRY(padding, reader.take_small<uint32_t>());
+    if (padding > block.prompt_tokens) return malformed("A row's padding exceeds the prompt.");
+  }
+  return {};
+}
+
+}  // namespace
+
+// --- kRun
+
+std::vector<std::byte> encode(const RunBlock& block) {
+  Writer writer(kRunHead + block.symbols.size() * kSymbolBytes + block.inputs.size() * kInputBytes +
+                block.outputs.size() * kOutputBytes);
+  writer.put(block.sequence);
+  writer.put(block.result);
+  writer.put(static_cast<uint32_t>(block.symbols.size()));
+  writer.put(static_cast<uint32_t>(block.inputs.size()));
+  writer.put(static_cast<uint32_t>(block.outputs.size()));
+  writer.put(uint32_t{0});
+  for (const int64_t symbol : block.symbols) writer.put(symbol);
+  for (const InputBinding& input : block.inputs) put_input(writer, input);
+  for (const OutputBinding& output : block.outputs) put_output(writer, output);
+  return std::move(writer).finish();
+}
+
+Result<RunBlock> decode_run(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  DJINN_CHECK(reader.begin(kRunHead));
+  RunBlock block;
+  DJINN_TRY(block.sequence, reader.take_optional_sequence());
+  block.result = reader.take_range();
+  const uint64_t symbols = reader.take<uint32_t>();
+  const uint64_t inputs = reader.take<uint32_t>();
+  const uint64_t outputs = reader.take<uint32_t>();
+  DJINN_CHECK(reader.take_reserved<uint32_t>());
+  DJINN_CHECK(at_most(symbols, limits::kSymbols, "number of symbols"));
+  // Counts are 32 bits wide, so the sum can't overflow; that it is met bounds them by the size.
+  DJINN_CHECK(
+      reader.expect_arrays(symbols * kSymbolBytes + inputs * kInputBytes + outputs * kOutputBytes));
+  block.symbols.resize(symbols);
+  for (int64_t& symbol : block.symbols) symbol = reader.take<int64_t>();
+  block.inputs.resize(inputs);
+  for (InputBinding& input : block.inputs) {
+    DJINN_TRY(input, take_input(reader));
+  }
+  block.outputs.resize(outputs);
+  for (OutputBinding& output : block.outputs) {
+    DJINN_TRY(output, take_output(reader));
+  }
+  return block;
+}
+
+// --- kGenerate
+
+std::vector<std::byte> encode(const GenerateBlock& block) {
+  DJINN_ASSERT(block.padding.size() == block.rows);
+  Writer writer(kGenerateHead + (block.rows + block.stop_tokens.size()) * kSmallBytes);
+  writer.put(block.prefill);
+  writer.put(block.decode);
+  writer.put(block.sequence);
+  writer.put(block.rows);
+  writer.put(block.prompt_tokens);
+  writer.put(block.prompt);
+  writer.put(block.min_new_tokens);
+  writer.put(block.max_new_tokens);
+  writer.put(static_cast<uint32_t>(block.stop_tokens.size()));
+  writer.put(block.pad_token);
+  writer.put(uint32_t{block.greedy});
+  writer.put(block.temperature);
+  writer.put(block.top_k);
+  writer.put(block.top_p);
+  writer.put(block.min_p);
+  writer.put(block.repetition_penalty);
+  writer.put(block.seed);
+  writer.put(block.random_offset);
+  for (const uint32_t padding : block.padding) writer.put_small(padding);
+  for (const int32_t token : block.stop_tokens) writer.put_small(token);
+  return std::move(writer).finish();
+}
+
+Result<GenerateBlock> decode_generate(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  DJINN_CHECK(reader.begin(kGenerateHead));
+  GenerateBlock block;
+  block.prefill = reader.take<uint64_t>();
+  block.decode = reader.take<uint64_t>();
+  DJINN_TRY(block.sequence, reader.take_sequence());
+  block.rows = reader.take<uint32_t>();
+  block.prompt_tokens = reader.take<uint32_t>();
+  block.prompt = reader.take_range();
+  block.min_new_tokens = reader.take<uint32_t>();
+  block.max_new_tokens = reader.take<uint32_t>();
+  const uint64_t stop_tokens = reader.take<uint32_t>();
+  block.pad_token = reader.take<int32_t>();
+  DJINN_CHECK(take_sampling(reader, block));
+  DJINN_CHECK(check_lengths(block));
+  DJINN_CHECK(at_most(stop_tokens, limits::kStopTokens, "number of stop tokens"));
+  DJINN_CHECK(reader.expect_arrays((block.rows + stop_tokens) * kSmallBytes));
+  DJINN_CHECK(take_padding(reader, block));
+  block.stop_tokens.resize(stop_tokens);
+  for (int32_t& token : block.stop_tokens) {
+    DJINN_TRY(token, reader.take_small<int32_t>());
+  }
+  return block;
+}
+
+// --- kReadRef, kWriteRef, kReleaseRefs
+
+std::vector<std::byte> encode(const ReadBlock& block) {
+  DJINN_ASSERT(block.sizes.size() == block.strides.size());
+  Writer writer(kReadHead + block.sizes.size() * kDimensionBytes);
+  writer.put(block.ref);
+  writer.put(static_cast<uint32_t>(block.dtype));
+  writer.put(static_cast<uint32_t>(block.sizes.size()));
+  writer.put(block.offset);
+  writer.put(block.staging);
+  for (const uint64_t size : block.sizes) writer.put(size);
+  for (const int64_t stride : block.strides) writer.put(stride);
+  return std::move(writer).finish();
+}
+
+Result<ReadBlock> decode_read(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  DJINN_CHECK(reader.begin(kReadHead));
+  ReadBlock block;
+  DJINN_TRY(block.ref, reader.take_ref());
+  const auto dtype = reader.take<uint32_t>();
+  const uint64_t rank = reader.take<uint32_t>();
+  block.offset = reader.take<uint64_t>();
+  block.staging = reader.take_range();
+  block.dtype = static_cast<DType>(dtype);
+  if (dtype > UINT8_MAX || size_of(block.dtype) == 0) {
+    return malformed(fmt::format("The binding names the unknown dtype {}.", dtype));
+  }
+  DJINN_CHECK(at_most(rank, limits::kRank, "rank"));
+  DJINN_CHECK(reader.expect_arrays(rank * kDimensionBytes));
+  block.sizes.resize(rank);
+  for (uint64_t& size : block.sizes) size = reader.take<uint64_t>();
+  block.strides.resize(rank);
+  for (int64_t& stride : block.strides) stride = reader.take<int64_t>();
+  return block;
+}
+
+std::vector<std::byte> encode(const WriteBlock& block) {
+  Writer writer(kWriteHead);
+  writer.put(block.ref);
+  writer.put(block.staging);
+  return std::move(writer).finish();
+}
+
+Result<WriteBlock> decode_write(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  DJINN_CHECK(reader.begin(kWriteHead));
+  WriteBlock block;
+  DJINN_TRY(block.ref, reader.take_ref());
+  block.staging = reader.take_range();
+  DJINN_CHECK(reader.expect_arrays(0));
+  return block;
+}
+
+std::vector<std::byte> encode(const ReleaseBlock& block) {
+  Writer writer(kReleaseHead + block.refs.size() * kRefBytes);
+  writer.put_small(static_cast<uint32_t>(block.refs.size()));
+  for (const RefHandle ref : block.refs) writer.put(ref);
+  return std::move(writer).finish();
+}
+
+Result<ReleaseBlock> decode_release(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  DJINN_CHECK(reader.begin(kReleaseHead));
+  DJINN_TRY(const uint64_t refs, reader.take_small<uint32_t>());
+  DJINN_CHECK(at_most(refs, limits::kRefs, "number of refs"));
+  DJINN_CHECK(reader.expect_arrays(refs * kRefBytes));
+  ReleaseBlock block;
+  block.refs.resize(refs);
+  for (RefHandle& ref : block.refs) {
+    DJINN_TRY(ref, reader.take_ref());
+  }
+  return block;
+}
+
+// --- kCropSequence, kReorderSequence
+
+std::vector<std::byte> encode(const CropBlock& block) {
+  Writer writer(kCropHead);
+  writer.put(block.sequence);
+  writer.put(block.length);
+  return std::move(writer).finish();
+}
+
+Result<CropBlock> decode_crop(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  DJINN_CHECK(reader.begin(kCropHead));
+  CropBlock block;
+  DJINN_TRY(block.sequence, reader.take_sequence());
+  block.length = reader.take<uint64_t>();
+  DJINN_CHECK(at_most(block.length, limits::kSequenceTokens, "length in tokens"));
+  DJINN_CHECK(reader.expect_arrays(0));
+  return block;
+}
+
+std::vector<std::byte> encode(const ReorderBlock& block) {
+  Writer writer(kReorderHead + block.rows.size() * kSmallBytes);
+  writer.put(block.sequence);
+  writer.put_small(static_cast<uint32_t>(block.rows.size()));
+  for (const uint32_t row : block.rows) writer.put_small(row);
+  return std::move(writer).finish();
+}
+
+Result<ReorderBlock> decode_reorder(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  DJINN_CHECK(reader.begin(kReorderHead));
+  ReorderBlock block;
+  DJINN_TRY(block.sequence, reader.take_sequence());
+  DJINN_TRY(const uint64_t rows, reader.take_small<uint32_t>());
+  if (rows == 0) return malformed("A reorder needs at least one row.");
+  DJINN_CHECK(at_most(rows, limits::kRows, "number of rows"));
+  DJINN_CHECK(reader.expect_arrays(rows * kSmallBytes));
+  block.rows.resize(rows);
+  for (uint32_t& row : block.rows) {
+    DJINN_TRY(row, reader.take_small<uint32_t>());
+    if (row >= rows) return malformed("A reorder names a row that the group doesn't have.");
+  }
+  return block;
+}
+
+}  // namespace djinn::ipc

@@ -1,0 +1,168 @@
+#include "ipc/socket.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+
+namespace djinn::ipc {
+namespace {
+
+constexpr size_t kDescriptorBytes = limits::kControlDescriptors * sizeof(int);
+// No room for one more descriptor in the alignment, so that the kernel itself enforces the limit.
+static_assert(CMSG_SPACE(kDescriptorBytes) < CMSG_LEN(kDescriptorBytes + sizeof(int)));
+
+// Room for the largest set of descriptors.
+struct ControlBuffer {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorBytes)> bytes;
+};
+
+bool would_block(int error_number) {
+  return error_number == EAGAIN || error_number == EWOULDBLOCK;
+}
+bool peer_is_gone(int error_number) {
+  return error_number == EPIPE || error_number == ECONNRESET || error_number == ENOTCONN ||
+         error_number == ECONNREFUSED;
+}
+
+Error disconnected() {
+  return {ErrorCode::kDisconnected, "The peer closed the control socket."};
+}
+
+Status check_sizes(std::span<const std::byte> bytes, std::span<const int> fds) {
+  if (bytes.empty()) return Error{ErrorCode::kInvalidArgument, "A control message has no bytes."};
+  if (bytes.size() > limits::kControlMessageBytes || fds.size() > limits::kControlDescriptors) {
+    return Error{ErrorCode::kLimitExceeded,
+                 "A control message is larger than 64 KiB or has more than 64 descriptors."};
+  }
+  return {};
+}
+
+void attach(msghdr& message, ControlBuffer& control, std::span<const int> fds) {
+  if (fds.empty()) return;
+  control.bytes.fill(0);
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(fds.size_bytes());
+  memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+}
+
+// Takes over every descriptor that the kernel installed, from whatever number of headers.
+std::vector<Fd> detach(msghdr& message) {
+  std::vector<Fd> fds;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  return fds;
+}
+
+ssize_t receive_retrying(int fd, msghdr& message) {
+  ssize_t received = 0;
+  do {
+    received = ::recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  return received;
+}
+
+Error connect_error(int error_number) {
+  if (error_number == ENOENT || error_number == ECONNREFUSED) {
+    return {ErrorCode::kNotFound, "Nobody listens at the socket."};
+  }
+  if (would_block(error_number)) {
+    return {ErrorCode::kBusy, "The socket's queue of connections is full. Try again."};
+  }
+  return system_error("connect to the socket", error_number);
+}
+
+}  // namespace
+
+Status send_datagram(int fd, std::span<const std::byte> bytes, std::span<const int> fds) {
+  DJINN_CHECK(check_sizes(bytes, fds));
+  ControlBuffer control;
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  attach(message, control, fds);
+  ssize_t sent = 0;
+  do {
+    sent = ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return {};  // a SEQPACKET goes whole or not at all
+  if (would_block(errno)) {
+    return Error{ErrorCode::kBusy, "The control socket is full. Send again when it is writable."};
+  }
+  if (peer_is_gone(errno)) return disconnected();
+  return system_error("send a control message", errno);
+}
+
+Result<std::optional<Datagram>> receive_datagram(int fd) {
+  std::array<std::byte, limits::kControlMessageBytes> bytes;  // not cleared: only what came is read
+  ControlBuffer control;
+  iovec part{bytes.data(), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes.data();
+  message.msg_controllen = control.bytes.size();
+  const ssize_t received = receive_retrying(fd, message);
+  if (received < 0) {
+    if (would_block(errno)) return std::optional<Datagram>();
+    if (peer_is_gone(errno)) return disconnected();
+    return system_error("receive a control message", errno);
+  }
+  Datagram datagram;
+  datagram.fds = detach(message);
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    return Error{ErrorCode::kProtocolViolation,
+                 "A control message is larger than 64 KiB or has more than 64 descriptors."};
+  }
+  if (received == 0) return disconnected();
+  datagram.bytes.assign(bytes.data(), bytes.data() + received);
+  return std::optional<Datagram>(std::move(datagram));
+}
+
+Result<Fd> connect_unix(std::string_view path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path || path.find('\0') != path.npos) {
+    return Error{ErrorCode::kInvalidArgument, "A socket's path has 1 to 107 bytes."};
+  }
+  memcpy(address.sun_path, path.data(), path.size());
+  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return system_error("make a socket", errno);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return connect_error(errno);
+  }
+  return fd;
+}
+
+Result<SocketPair> make_socket_pair() {
+  int fds[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) {
+    return system_error("make a pair of sockets", errno);
+  }
+  return SocketPair{Fd(fds[0]), Fd(fds[1])};
+}
+
+Result<PeerCredentials> peer_of(int fd) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
+    return system_error("read the peer's credentials", errno);
+  }
+  return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
+}
+
+}  // namespace djinn::ipc
