@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 CPP = (".h", ".hpp", ".cc")
 CODE = (*CPP, ".c", ".py", ".capnp", ".sh", ".cmake")
@@ -70,3 +72,9 @@ def folder_of(path: str) -> str | None:
         if str(parent) in folders():
             return str(parent)
     return None
+
+
+def expect_none(found: list[str], rule: str = "") -> None:
+    """Fails with every place in full: whoever reads it wants to go there."""
+    if found:
+        pytest.fail("\n".join([rule, *found]).strip(), pytrace=False)

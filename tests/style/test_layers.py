@@ -3,7 +3,18 @@
 import re
 
 import pytest
-from repo import CPP, ROOT, files, files_with, folder_of, folders, parse_uses, short_names, text_of
+from repo import (
+    CPP,
+    ROOT,
+    expect_none,
+    files,
+    files_with,
+    folder_of,
+    folders,
+    parse_uses,
+    short_names,
+    text_of,
+)
 
 BELOW = [folder.path for folder in folders().values() if folder.uses is not None]
 TEST_FILE = re.compile(r"_(test|bench|fuzz)\.cc$|/testing/")
@@ -86,14 +97,14 @@ def test_code_includes_what_the_table_says(folder: str) -> None:
             for other in includes(path):
                 used.setdefault(other, []).append(path)
     expected = folders()[folder].uses or frozenset()
-    extra = {other: paths for other, paths in used.items() if other not in expected}
-    assert not extra, "included, but not in the table"
+    extra = [f"{other}: {paths}" for other, paths in used.items() if other not in expected]
+    expect_none(extra, "included, but not in the table:")
     if sources(folder):
-        assert not expected - set(used), "in the table, but no file includes it"
+        expect_none(sorted(expected - set(used)), "in the table, but no file includes it:")
 
 
 def test_every_source_file_belongs_to_a_folder_of_the_table() -> None:
-    assert [f for f in files_with(*CPP) if folder_of(f) is None] == []
+    expect_none([f for f in files_with(*CPP) if folder_of(f) is None])
 
 
 def test_no_cycle() -> None:

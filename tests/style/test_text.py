@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from repo import CODE, CPP, ROOT, files, files_with, text_of
+from repo import CODE, CPP, ROOT, expect_none, files, files_with, text_of
 
 EXCEPTION = re.compile(r"(//|#) style: \S")
 COLUMNS_MAX = 100
@@ -46,38 +46,38 @@ def test_cpp(rule: str) -> None:
         # an include names its file in <>, so it survives the blanking
         text = without_comments_and_strings(text_of(path))
         found += places(path, FORBIDDEN_IN_CPP[rule], text)
-    assert not found, rule
+    expect_none(found, rule)
 
 
 def test_tests_wait_for_a_condition_and_never_for_a_time() -> None:
     tests = [f for f in files_with(*CODE) if is_test(f) and not f.startswith("tests/style/")]
-    assert not [place for path in tests for place in places(path, SLEEP)]
+    expect_none([place for path in tests for place in places(path, SLEEP)])
 
 
 def test_headers_are_included_once() -> None:
     headers = [f for f in files_with(".h", ".hpp") if "#pragma once" not in text_of(f)]
     c_headers = [f for f in headers if "#ifndef" not in text_of(f)]
-    assert not c_headers
+    expect_none(c_headers)
 
 
 def test_headers_open_with_their_nouns() -> None:
-    assert not [f for f in files_with(".h", ".hpp") if not text_of(f).startswith(("//", "/*"))]
+    expect_none([f for f in files_with(".h", ".hpp") if not text_of(f).startswith(("//", "/*"))])
 
 
 def test_a_todo_has_a_type_and_a_reason() -> None:
     code = [f for f in files_with(*CODE, "CMakeLists.txt") if not f.startswith("tests/style/")]
-    assert not [place for path in code for place in places(path, TODO)]
+    expect_none([place for path in code for place in places(path, TODO)])
 
 
 def test_lines_have_at_most_100_columns() -> None:
     code = files_with(*CODE, "CMakeLists.txt", "dev")
-    assert not [place for path in code for place in places(path, rf"^.{{{COLUMNS_MAX + 1}}}")]
+    expect_none([place for path in code for place in places(path, rf"^.{{{COLUMNS_MAX + 1}}}")])
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
     pattern = "|".join(rf"(?<![\w.-])/{top}/" for top in ("work", "root", r"home/\w+"))
     text_files = [f for f in files() if b"\0" not in (ROOT / f).read_bytes()[:4096]]
-    assert not [place for path in text_files for place in places(path, pattern)]
+    expect_none([place for path in text_files for place in places(path, pattern)])
 
 
 def test_links_in_documents_lead_to_files() -> None:
@@ -86,4 +86,4 @@ def test_links_in_documents_lead_to_files() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text_of(path)):
             if "://" not in target and not (ROOT / path).parent.joinpath(target).exists():
                 broken.append(f"{path}: {target}")
-    assert not broken
+    expect_none(broken)
