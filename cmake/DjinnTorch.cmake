@@ -20,9 +20,11 @@ if(DJINN_WITH_TORCH)
   set_target_properties(torch-gomp PROPERTIES IMPORTED_LOCATION ${DJINN_TORCH_GOMP})
 
   add_library(djinn-torch INTERFACE)
-  # SYSTEM: torch's headers do not meet our warning level.
-  target_include_directories(djinn-torch SYSTEM INTERFACE
-    ${DJINN_TORCH_DIR}/include ${DJINN_TORCH_DIR}/include/torch/csrc/api/include)
+  # -idirafter: as system headers, for they do not meet our warning level, and after the system's own,
+  # for the wheel carries another fmt than the one that we link.
+  target_compile_options(djinn-torch INTERFACE
+    "SHELL:-idirafter ${DJINN_TORCH_DIR}/include"
+    "SHELL:-idirafter ${DJINN_TORCH_DIR}/include/torch/csrc/api/include")
   target_compile_definitions(djinn-torch INTERFACE _GLIBCXX_USE_CXX11_ABI=1)
   # Without -fopenmp at::parallel_for in our own files is silently serial.
   target_compile_options(djinn-torch INTERFACE -fopenmp)

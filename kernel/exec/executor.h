@@ -44,7 +44,8 @@ class WeightTable {
 };
 
 struct AdmissionLimits {
-  uint64_t activation_bytes_max = 0;  // estimate at the symbols' upper bounds; over it: kQuotaExceeded
+  uint64_t activation_bytes_max =
+      0;  // estimate at the symbols' upper bounds; over it: kQuotaExceeded
 };
 
 // What admission found out about an output of the graph.
@@ -61,6 +62,14 @@ struct WrittenRange {
   srg::StorageIndex storage = 0;
   uint64_t offset = 0;
   uint64_t bytes = 0;
+};
+
+// Tokens that this run appends to a sequence buffer: slots [first_token, first_token + tokens) of
+// dimension 2 of a [batch, heads, capacity, dim] view.
+struct AppendedRange {
+  srg::StorageIndex storage = 0;
+  int64_t first_token = 0;
+  int64_t tokens = 0;
 };
 
 class Program {
@@ -80,6 +89,8 @@ class Program {
   [[nodiscard]] uint64_t activation_bytes_estimate() const;
   // Ranges of bound input storages that a run with these symbol values will write.
   Result<std::vector<WrittenRange>> written_ranges(std::span<const int64_t> symbols) const;
+  // What djinn::kv_append will write to sequence buffers; nothing else may write them.
+  Result<std::vector<AppendedRange>> appended_ranges(std::span<const int64_t> symbols) const;
 
   struct Impl;
   [[nodiscard]] Impl& impl() const { return *impl_; }
@@ -97,8 +108,8 @@ struct StorageBinding {
 };
 
 struct RunBindings {
-  std::span<const int64_t> symbols;         // one value per graph symbol, within its range
-  std::span<const StorageBinding> storages; // one per graph storage; weights are ignored
+  std::span<const int64_t> symbols;          // one value per graph symbol, within its range
+  std::span<const StorageBinding> storages;  // one per graph storage; weights are ignored
 };
 
 // An output of the last run. Valid until the lane's next run.
@@ -124,8 +135,8 @@ struct LaneStats {
 
 struct LaneOptions {
   int threads = 1;
-  // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte aligned),
-  // zeroed, or an error (quota). The former slab is no longer used after it returns.
+  // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte
+  // aligned), zeroed, or an error (quota). The former slab is no longer used after it returns.
   std::function<Result<std::span<std::byte>>(uint64_t bytes)> grow_slab;
   bool planned = true;  // false: plain malloc, for comparison and tests
 };
@@ -158,8 +169,8 @@ Status copy_elements(const OutputView& view, std::span<std::byte> out);
 // Sets the allocator hook and the thread count. First thing in main, once, before any other call.
 void initialise(int threads);
 
-// Runs matmul, sdpa and linear in every dtype on all threads, so that code generation, OpenMP and CPU
-// detection happen before the process is confined.
+// Runs matmul, sdpa and linear in every dtype on all threads, so that code generation, OpenMP and
+// CPU detection happen before the process is confined.
 void warm_up();
 
 }  // namespace djinn::exec

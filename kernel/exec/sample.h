@@ -1,5 +1,6 @@
-// Sampling one token from one row of logits. Randomness has no hidden state: a draw is a function of
-// (seed, offset), Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11).
+// Sampling one token from one row of logits. Randomness has no hidden state: a draw is a function
+// of (seed, offset), Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+// SC'11).
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@
 namespace djinn::exec {
 
 struct SamplingRule {
-  bool greedy = true;          // argmax, the lowest id on ties; the fields below but the penalty unused
-  float temperature = 1.0f;    // > 0
-  uint32_t top_k = 0;          // 0: off
-  float top_p = 1.0f;          // (0, 1]; 1: off
-  float min_p = 0.0f;          // [0, 1); 0: off
+  bool greedy = true;  // argmax, the lowest id on ties; the fields below but the penalty unused
+  float temperature = 1.0f;         // > 0
+  uint32_t top_k = 0;               // 0: off
+  float top_p = 1.0f;               // (0, 1]; 1: off
+  float min_p = 0.0f;               // [0, 1); 0: off
   float repetition_penalty = 1.0f;  // > 0; 1: off
   uint64_t seed = 0;
 };
@@ -23,8 +24,8 @@ struct SamplingRule {
 Status check(const SamplingRule& rule);
 
 // Processors apply in transformers' order (generation/utils.py, _get_logits_processor of 5.17):
-// repetition penalty over history, temperature, top-k, top-p, min-p, softmax, draw. logits is scratch
-// and is overwritten. A row without one finite logit is kInvalidArgument.
+// repetition penalty over history, temperature, top-k, top-p, min-p, softmax, draw. logits is
+// scratch and is overwritten. A row without one finite logit is kInvalidArgument.
 Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history,
                        const SamplingRule& rule, uint64_t offset);
 

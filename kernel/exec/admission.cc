@@ -1,0 +1,321 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
+#include "kernel/exec/allow_list.h"
+#include "kernel/exec/arguments.h"
+#include "kernel/exec/convert.h"
+#include "kernel/exec/executor.h"
+#include "kernel/exec/expression.h"
+#include "kernel/exec/inference.h"
+#include "kernel/exec/interpreter.h"
+#include "kernel/exec/kv_append.h"
+#include "kernel/exec/program.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+class Admission {
+ public:
+  Admission(Program::Impl& program, const WeightTable& weights, const AdmissionLimits& limits)
+      : program_(program), weights_(weights), limits_(limits) {}
+
+  Status run() {
+    DJINN_CHECK(map_weights());
+    DJINN_CHECK(bind_values());
+    DJINN_CHECK(make_steps());
+    end_lives();
+    DJINN_TRY(const Inference inference, infer_shapes(program_));
+    DJINN_CHECK(check_limits(inference));
+    DJINN_CHECK(find_writes(inference));
+    return describe_outputs(inference);
+  }
+
+ private:
+  Status map_weights() {
+    for (const srg::Storage& storage : program_.graph.storages) {
+      program_.weights.emplace_back();
+      if (storage.kind != srg::StorageKind::kWeight) continue;
+      const Weight* weight = weights_.find(storage.name);
+      if (weight == nullptr) {
+        return Error{ErrorCode::kNotFound,
+                     fmt::format("The model has no weight {}.", storage.name.substr(0, 200))};
+      }
+      DJINN_TRY(const uint64_t bytes, bytes_of(*weight));
+      // Read-only by the run-time check of writes; LibTorch has no const storage.
+      program_.weights.back() =
+          borrowed_storage(const_cast<std::byte*>(weight->data), bytes, c10::kCPU);
+    }
+    return {};
+  }
+
+  static Result<uint64_t> bytes_of(const Weight& weight) {
+    uint64_t bytes = size_of(weight.dtype);
+    for (const int64_t size : weight.sizes) {
+      const auto next = checked_mul(bytes, static_cast<uint64_t>(size));
+      if (size < 0 || !next) return Error{ErrorCode::kInternal, "A weight has impossible sizes."};
+      bytes = *next;
+    }
+    return bytes;
+  }
+
+  // Values that no node defines are views of storages: of weights now, of the rest at each run.
+  Status bind_values() {
+    const size_t count = program_.graph.values.size();
+    std::vector<bool> defined(count, false);
+    for (const srg::Node& node : program_.graph.nodes) {
+      for (const srg::ValueId id : node.outputs) {
+        DJINN_ASSERT(id < count);
+        defined[id] = true;
+      }
+    }
+    program_.constants.resize(count);
+    for (srg::ValueId id = 0; id < count; ++id) {
+      if (!defined[id]) DJINN_CHECK(bind_value_of(id));
+    }
+    return {};
+  }
+
+  Status bind_value_of(srg::ValueId id) {
+    const srg::Value& value = program_.graph.values[id];
+    if (value.storage == srg::kLocalStorage) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("Nothing defines value {} ({}).", id, value.name)};
+    }
+    DJINN_ASSERT(value.storage < program_.weights.size());
+    if (!program_.weights[value.storage] || !has_constant_geometry(value)) {
+      program_.bound.push_back(id);
+      return {};
+    }
+    DJINN_TRY(program_.constants[id], bind_value(value, program_.weights[value.storage], {}));
+    return {};
+  }
+
+  static bool has_constant_geometry(const srg::Value& value) {
+    const auto constant = [](const srg::Expr& expr) { return expr.is_constant(); };
+    return std::all_of(value.sizes.begin(), value.sizes.end(), constant) &&
+           std::all_of(value.strides.begin(), value.strides.end(), constant) &&
+           value.offset.is_constant();
+  }
+
+  Status make_steps() {
+    for (const srg::Node& node : program_.graph.nodes) {
+      auto step = make_step(node);
+      if (!step) return located(std::move(step).error(), describe(node));
+      program_.steps.push_back(*std::move(step));
+    }
+    return {};
+  }
+
+  static Result<Step> make_step(const srg::Node& node) {
+    DJINN_TRY(const c10::OperatorHandle op, resolve_operator(node.op));
+    Step step(op);
+    step.outputs = node.outputs;
+    DJINN_CHECK(check_returns(op.schema(), step));
+    DJINN_CHECK(bind_arguments(node, step));
+    step.is_kv_append = node.op == "djinn::kv_append";
+    return step;
+  }
+
+  static Status check_returns(const c10::FunctionSchema& schema, Step& step) {
+    const auto& returns = schema.returns();
+    step.list_output = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
+    if (!step.list_output && returns.size() != step.outputs.size()) {
+      return Error{ErrorCode::kInvalidArgument,
+                   fmt::format("It gives {} results, the graph names {}.", returns.size(),
+                               step.outputs.size())};
+    }
+    return {};
+  }
+
+  void end_lives() {
+    std::vector<bool> leaves(program_.graph.values.size(), false);
+    for (const srg::ValueId id : program_.graph.outputs) leaves[id] = true;
+    std::vector<bool> used_later = leaves;
+    for (size_t i = program_.steps.size(); i-- > 0;) end_lives_at(program_.steps[i], used_later);
+  }
+
+  static void end_lives_at(Step& step, std::vector<bool>& used_later) {
+    for (const srg::ValueId id : step.outputs) {
+      if (!used_later[id]) step.dead.push_back(id);
+    }
+    std::vector<srg::ValueId> last_uses;
+    for (const Patch& patch : step.patches) {
+      if (patch.kind == PatchKind::kValue) last_uses.push_back(patch.value);
+      for (const auto& id : patch.values) {
+        if (id) last_uses.push_back(*id);
+      }
+    }
+    std::erase_if(last_uses, [&](srg::ValueId id) { return used_later[id]; });
+    for (const srg::ValueId id : last_uses) end_life(step, id, last_uses);
+    for (const srg::ValueId id : last_uses) used_later[id] = true;
+  }
+
+  // A value that the step uses once and directly is moved into the call; others die after it.
+  static void end_life(Step& step, srg::ValueId id, const std::vector<srg::ValueId>& last_uses) {
+    const auto direct = std::find_if(step.patches.begin(), step.patches.end(), [&](const Patch& p) {
+      return p.kind == PatchKind::kValue && p.value == id;
+    });
+    const bool once = std::count(last_uses.begin(), last_uses.end(), id) == 1;
+    if (once && direct != step.patches.end()) {
+      direct->moves = true;
+    } else if (std::find(step.dead.begin(), step.dead.end(), id) == step.dead.end()) {
+      step.dead.push_back(id);
+    }
+  }
+
+  Status check_limits(const Inference& inference) {
+    for (const Sample& sample : inference.samples) {
+      program_.activation_bytes = std::max(program_.activation_bytes, sample.peak_bytes);
+    }
+    if (program_.activation_bytes <= limits_.activation_bytes_max) return {};
+    return Error{ErrorCode::kQuotaExceeded,
+                 fmt::format("At its largest shapes the graph needs {} bytes for activations; the "
+                             "limit is {}. Narrow the symbols' ranges.",
+                             program_.activation_bytes, limits_.activation_bytes_max)};
+  }
+
+  Status find_writes(const Inference& inference) {
+    for (size_t i = 0; i < program_.steps.size(); ++i) {
+      Step& step = program_.steps[i];
+      for (const srg::ValueId id : step.written) {
+        Status status = note_write(inference, step, id);
+        if (!status) return located(std::move(status).error(), describe(program_.graph.nodes[i]));
+      }
+    }
+    return {};
+  }
+
+  Status note_write(const Inference& inference, Step& step, srg::ValueId id) {
+    const srg::StorageIndex root = inference.samples[0].shapes[id].root;
+    step.written_storages.push_back(root);
+    if (root == srg::kLocalStorage) return {};
+    switch (program_.graph.storages[root].kind) {
+      case srg::StorageKind::kWeight:
+        return Error{ErrorCode::kPermissionDenied,
+                     "It writes a weight, and weights are sealed. Clone the tensor first."};
+      case srg::StorageKind::kSequence:
+        return note_append(inference, step, root);
+      case srg::StorageKind::kInput:
+        break;
+    }
+    auto view = fit_view(inference, id);
+    if (!view) {
+      return Error{ErrorCode::kUnsupported,
+                   "It writes a view of an input whose bounds are not affine in the symbols."};
+    }
+    program_.writes.push_back({root, *std::move(view)});
+    return {};
+  }
+
+  Status note_append(const Inference& inference, const Step& step, srg::StorageIndex root) {
+    if (!step.is_kv_append) {
+      return Error{ErrorCode::kPermissionDenied,
+                   "Buffers of a sequence are written by djinn::kv_append only."};
+    }
+    const auto fresh = std::find_if(step.patches.begin(), step.patches.end(),
+                                    [](const Patch& patch) { return patch.position == 1; });
+    DJINN_ASSERT(fresh != step.patches.end());
+    const auto sizes = fit_sizes(inference, fresh->value);
+    if (!sizes || sizes->size() != 4) {
+      return Error{ErrorCode::kUnsupported,
+                   "The number of tokens that it appends is not affine in the symbols."};
+    }
+    program_.appends.push_back({root, append_position(step), (*sizes)[2]});
+    return {};
+  }
+
+  static srg::Expr append_position(const Step& step) {
+    for (const Patch& patch : step.patches) {
+      if (patch.position == 2) return patch.exprs[0];
+    }
+    return step.stack[2].toInt();
+  }
+
+  Status describe_outputs(const Inference& inference) {
+    for (const srg::ValueId id : program_.graph.outputs) {
+      DJINN_CHECK(describe_output(inference, id));
+    }
+    return {};
+  }
+
+  Status describe_output(const Inference& inference, srg::ValueId id) {
+    OutputInfo info;
+    info.name = program_.graph.values[id].name;
+    const ValueShape& shape = inference.samples[0].shapes[id];
+    info.dtype = shape.known ? from_torch(shape.type) : program_.graph.values[id].dtype;
+    auto sizes = fit_sizes(inference, id);
+    info.sizes_known = sizes.has_value();
+    if (sizes) {
+      info.sizes = *std::move(sizes);
+    } else if (!is_of_last_node(id)) {
+      return Error{ErrorCode::kUnsupported,
+                   fmt::format("The sizes of output {} are not affine in the symbols, and only the "
+                               "last node may leave its shape open.",
+                               info.name)};
+    }
+    program_.outputs.push_back(std::move(info));
+    return {};
+  }
+
+  [[nodiscard]] bool is_of_last_node(srg::ValueId id) const {
+    if (program_.steps.empty()) return false;
+    const auto& last = program_.steps.back().outputs;
+    return std::find(last.begin(), last.end(), id) != last.end();
+  }
+
+  Program::Impl& program_;
+  const WeightTable& weights_;
+  const AdmissionLimits& limits_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Program>> Program::admit(const srg::Graph& graph, const WeightTable& weights,
+                                                const AdmissionLimits& limits) {
+  auto impl = std::make_unique<Impl>();
+  impl->graph = graph;
+  DJINN_CHECK(catching([&]() -> Status {
+    register_operators();
+    c10::InferenceMode inference_mode;
+    return Admission(*impl, weights, limits).run();
+  }));
+  return std::unique_ptr<Program>(new Program(std::move(impl)));
+}
+
+Result<std::vector<WrittenRange>> Program::written_ranges(std::span<const int64_t> symbols) const {
+  std::vector<WrittenRange> ranges;
+  for (const Write& write : impl_->writes) {
+    srg::Value view;
+    view.dtype = write.view.dtype;
+    view.sizes = write.view.sizes;
+    view.strides = write.view.strides;
+    view.offset = write.view.offset;
+    Geometry geometry;
+    DJINN_CHECK(evaluate_geometry(view, symbols, geometry));
+    const uint64_t element = size_of(view.dtype);
+    const auto end = elements_reached(geometry);
+    const auto end_bytes = end ? checked_mul(*end, element) : std::nullopt;
+    if (!end_bytes) return Error{ErrorCode::kOutOfRange, "A written range overflows."};
+    const uint64_t start = std::min(static_cast<uint64_t>(geometry.offset) * element, *end_bytes);
+    if (*end_bytes > start) ranges.push_back({write.storage, start, *end_bytes - start});
+  }
+  return ranges;
+}
+
+Result<std::vector<AppendedRange>> Program::appended_ranges(
+    std::span<const int64_t> symbols) const {
+  std::vector<AppendedRange> ranges;
+  for (const Append& append : impl_->appends) {
+    const auto first = evaluate(append.position, symbols);
+    const auto tokens = evaluate(append.tokens, symbols);
+    if (!first || !tokens) return overflow_error();
+    ranges.push_back({append.storage, *first, *tokens});
+  }
+  return ranges;
+}
+
+}  // namespace djinn::exec

@@ -1,0 +1,97 @@
+#include "kernel/exec/convert.h"
+
+#include <array>
+
+namespace djinn::exec {
+namespace {
+
+struct Pair {
+  DType ours;
+  at::ScalarType theirs;
+};
+
+constexpr std::array<Pair, 16> kPairs{{
+    {DType::kBool, at::ScalarType::Bool},
+    {DType::kUInt8, at::ScalarType::Byte},
+    {DType::kInt8, at::ScalarType::Char},
+    {DType::kInt16, at::ScalarType::Short},
+    {DType::kInt32, at::ScalarType::Int},
+    {DType::kInt64, at::ScalarType::Long},
+    {DType::kFloat16, at::ScalarType::Half},
+    {DType::kBFloat16, at::ScalarType::BFloat16},
+    {DType::kFloat32, at::ScalarType::Float},
+    {DType::kFloat64, at::ScalarType::Double},
+    {DType::kUInt16, at::ScalarType::UInt16},
+    {DType::kUInt32, at::ScalarType::UInt32},
+    {DType::kUInt64, at::ScalarType::UInt64},
+    {DType::kFloat8E4M3, at::ScalarType::Float8_e4m3fn},
+    {DType::kFloat8E5M2, at::ScalarType::Float8_e5m2},
+    {DType::kComplex64, at::ScalarType::ComplexFloat},
+}};
+
+constexpr size_t kTextMax = 400;
+
+// A word that would tell a client about our process or our build.
+bool is_private(std::string_view word) {
+  const bool address = word.find("0x") != std::string_view::npos;
+  const bool path = word.find(".cpp:") != std::string_view::npos ||
+                    word.find(".h:") != std::string_view::npos || word.starts_with('/') ||
+                    word.starts_with("\"/");
+  return address || path;
+}
+
+}  // namespace
+
+std::optional<at::ScalarType> to_torch(DType dtype) noexcept {
+  for (const Pair& pair : kPairs) {
+    if (pair.ours == dtype) return pair.theirs;
+  }
+  return std::nullopt;
+}
+
+DType from_torch(at::ScalarType type) noexcept {
+  for (const Pair& pair : kPairs) {
+    if (pair.theirs == type) return pair.ours;
+  }
+  return DType::kInvalid;
+}
+
+std::string presentable(std::string_view what) {
+  std::string_view rest = what.substr(0, what.find('\n'));
+  if (rest.find("INTERNAL ASSERT") != std::string_view::npos) return "an internal check failed";
+  std::string text;
+  while (!rest.empty() && text.size() < kTextMax) {
+    const std::string_view word = rest.substr(0, rest.find(' '));
+    text += is_private(word) ? std::string_view("...") : word.substr(0, kTextMax - text.size());
+    rest.remove_prefix(word.size());
+    if (!rest.empty()) text += ' ', rest.remove_prefix(1);
+  }
+  return text;
+}
+
+Error error_of_current_exception() {
+  try {
+    throw;
+  } catch (const c10::OutOfMemoryError& error) {
+    return {ErrorCode::kOutOfMemory, presentable(error.what_without_backtrace())};
+  } catch (const c10::IndexError& error) {
+    return {ErrorCode::kOutOfRange, presentable(error.what_without_backtrace())};
+  } catch (const c10::NotImplementedError& error) {
+    return {ErrorCode::kUnsupported, presentable(error.what_without_backtrace())};
+  } catch (const c10::Error& error) {
+    return {ErrorCode::kInvalidArgument, presentable(error.what_without_backtrace())};
+  } catch (const std::bad_alloc&) {
+    return {ErrorCode::kOutOfMemory, "The host has no memory left for this run."};
+  } catch (const std::exception& error) {
+    return {ErrorCode::kInvalidArgument, presentable(error.what())};
+  } catch (...) {
+    return {ErrorCode::kInternal, "an unknown exception"};
+  }
+}
+
+Error located(Error error, std::string_view where) {
+  error.message.insert(0, ": ").insert(0, where);
+  return error;
+}
+
+}  // namespace djinn::exec

@@ -1,0 +1,115 @@
+// The world of this folder's tests: weights, one admitted program, one lane.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernel/exec/convert.h"
+#include "kernel/exec/executor.h"
+#include "kernel/exec/graph_builder_for_tests.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+
+// Values in [-1, 1), the same for the same seed.
+inline at::Tensor noise(std::vector<int64_t> sizes, uint64_t seed,
+                        at::ScalarType type = at::kFloat) {
+  at::Tensor tensor = at::zeros(sizes, at::kFloat);
+  auto* data = tensor.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    data[i] = static_cast<float>(static_cast<int32_t>(seed >> 32)) / 2147483648.0f;
+  }
+  return tensor.to(type);
+}
+
+inline at::Tensor int64s(std::vector<int64_t> sizes, const std::vector<int64_t>& values) {
+  at::Tensor tensor = at::zeros(sizes, at::kLong);
+  std::memcpy(tensor.mutable_data_ptr(), values.data(), values.size() * sizeof(int64_t));
+  return tensor;
+}
+
+inline bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.contiguous();
+  const at::Tensor right = b.contiguous();
+  return left.scalar_type() == right.scalar_type() && left.sizes() == right.sizes() &&
+         std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
+}
+
+// Memory for a lane, poisoned on request.
+struct Slab {
+  std::vector<std::byte> bytes;
+  std::function<Result<std::span<std::byte>>(uint64_t)> grow() {
+    return [this](uint64_t wanted) -> Result<std::span<std::byte>> {
+      bytes.assign(wanted + 64, std::byte{0});
+      const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+      return std::span(bytes).subspan((64 - address % 64) % 64, wanted);
+    };
+  }
+  void poison() { std::fill(bytes.begin(), bytes.end(), std::byte{0xff}); }
+};
+
+class World {
+ public:
+  explicit World(std::map<std::string, at::Tensor> tensors, bool planned = false)
+      : tensors_(std::move(tensors)), weights(table()) {
+    LaneOptions options;
+    options.threads = 2;
+    options.planned = planned;
+    options.grow_slab = slab.grow();
+    lane = *Lane::make(std::move(options));
+  }
+
+  Status admit(const srg::Graph& graph, uint64_t bytes_max = UINT64_MAX) {
+    auto admitted = Program::admit(graph, weights, {bytes_max});
+    if (!admitted) return admitted.error();
+    program = *std::move(admitted);
+    return {};
+  }
+
+  // One tensor for each storage, in order; undefined ones for weights.
+  Status run(std::vector<int64_t> symbols, std::vector<at::Tensor> tensors, bool writable = false) {
+    std::vector<StorageBinding> bindings;
+    for (const at::Tensor& tensor : tensors) bindings.push_back(binding_of(tensor, writable));
+    bindings.resize(program->graph().storages.size());
+    return lane->run(*program, {symbols, bindings});
+  }
+
+  static StorageBinding binding_of(const at::Tensor& tensor, bool writable) {
+    if (!tensor.defined()) return {};
+    return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.storage().nbytes(),
+            writable};
+  }
+
+  // A contiguous copy of an output of the last run.
+  at::Tensor output(size_t index) const {
+    const OutputView& view = lane->outputs()[index];
+    at::Tensor tensor = at::zeros(view.sizes, *to_torch(view.dtype));
+    std::span<std::byte> bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
+    DJINN_ASSERT(copy_elements(view, bytes).ok());
+    return tensor;
+  }
+
+ private:
+  std::vector<Weight> table() const {
+    std::vector<Weight> list;
+    for (const auto& [name, tensor] : tensors_) {
+      list.push_back({name, from_torch(tensor.scalar_type()), tensor.sizes().vec(),
+                      static_cast<const std::byte*>(tensor.const_data_ptr())});
+    }
+    return list;
+  }
+
+  std::map<std::string, at::Tensor> tensors_;
+
+ public:
+  Slab slab;
+  WeightTable weights;
+  std::unique_ptr<Program> program;
+  std::unique_ptr<Lane> lane;
+};
+
+}  // namespace djinn::exec

@@ -1,0 +1,309 @@
+#include "kernel/exec/inference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "kernel/base/checked.h"
+#include "kernel/exec/arguments.h"
+#include "kernel/exec/convert.h"
+#include "kernel/exec/expression.h"
+#include "kernel/exec/interpreter.h"
+#include "kernel/exec/shape_rules.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+// More than any bound storage has; meta storages have sizes but no memory.
+constexpr uint64_t kMetaBytes = uint64_t{1} << 62;
+
+// Sums the bytes of local storages while values on them live.
+class LiveBytes {
+ public:
+  void define(const at::Tensor& tensor) {
+    if (tensor.storage().allocator() == nullptr) return;  // bound, not made by the run
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    if (uses_[storage]++ == 0) live_ += storage->nbytes();
+    peak_ = std::max(peak_, live_);
+  }
+
+  void kill(const at::Tensor& tensor) {
+    if (!tensor.defined()) return;
+    const auto found = uses_.find(tensor.storage().unsafeGetStorageImpl());
+    if (found == uses_.end() || --found->second > 0) return;
+    live_ -= found->first->nbytes();
+    uses_.erase(found);
+  }
+
+  [[nodiscard]] uint64_t peak() const { return peak_; }
+
+ private:
+  std::unordered_map<const c10::StorageImpl*, uint32_t> uses_;
+  uint64_t live_ = 0;
+  uint64_t peak_ = 0;
+};
+
+// One meta run at one point.
+class MetaRun {
+ public:
+  MetaRun(Program::Impl& program, std::span<const int64_t> point) : program_(program) {
+    frame_.values.resize(program.graph.values.size());
+    frame_.symbols = point;
+    frame_.device = c10::kMeta;
+    frame_.keeps_values = true;  // so that LiveBytes sees them die
+    sample_.shapes.resize(program.graph.values.size());
+  }
+
+  Result<Sample> run() {
+    DJINN_CHECK(bind_all());
+    for (size_t i = 0; i < program_.steps.size(); ++i) {
+      Status status = catching([&] { return run_step(i); });
+      if (!status) return located(std::move(status).error(), describe(program_.graph.nodes[i]));
+    }
+    sample_.peak_bytes = live_.peak();
+    return std::move(sample_);
+  }
+
+ private:
+  Status bind_all() {
+    for (srg::StorageIndex i = 0; i < program_.graph.storages.size(); ++i) {
+      storages_.push_back(borrowed_storage(nullptr, kMetaBytes, c10::kMeta));
+      roots_[storages_.back().unsafeGetStorageImpl()] = i;
+    }
+    for (const srg::ValueId id : program_.bound) DJINN_CHECK(bind(id));
+    for (srg::ValueId id = 0; id < program_.constants.size(); ++id) {
+      if (program_.constants[id].defined()) DJINN_CHECK(bind(id));
+    }
+    return {};
+  }
+
+  Status bind(srg::ValueId id) {
+    const srg::Value& value = program_.graph.values[id];
+    DJINN_TRY(frame_.values[id], bind_value(value, storages_[value.storage], frame_.symbols));
+    define(id);
+    return {};
+  }
+
+  void define(srg::ValueId id) {
+    const at::Tensor& tensor = frame_.values[id];
+    const auto root = roots_.find(tensor.storage().unsafeGetStorageImpl());
+    ValueShape& shape = sample_.shapes[id];
+    shape.known = true;
+    shape.type = tensor.scalar_type();
+    shape.sizes = tensor.sizes().vec();
+    shape.strides = tensor.strides().vec();
+    shape.offset = tensor.storage_offset();
+    shape.root = root == roots_.end() ? srg::kLocalStorage : root->second;
+    live_.define(tensor);
+  }
+
+  Status run_step(size_t index) {
+    Step& step = program_.steps[index];
+    Stack stack;
+    DJINN_CHECK(fill_stack(step, frame_, stack));
+    DJINN_CHECK(infer(step, stack, index + 1 == program_.steps.size()));
+    drop(step);
+    return {};
+  }
+
+  Status infer(Step& step, Stack& stack, bool is_last) {
+    try {
+      if (auto results = apply_shape_rule(step.op, stack)) {
+        stack.assign(results->begin(), results->end());
+        DJINN_CHECK(store_results(step, frame_, stack));
+      } else {
+        DJINN_CHECK(call_filled(step, frame_, stack));
+      }
+    } catch (const c10::NotImplementedError&) {
+      return adopt_claims(step, is_last);
+    }
+    for (const srg::ValueId id : step.outputs) define(id);
+    return check_outputs(step);
+  }
+
+  // No shape rule in C++: the client's word, which each run checks.
+  Status adopt_claims(Step& step, bool is_last) {
+    step.claims_checked_at_run = true;
+    for (const srg::ValueId id : step.outputs) {
+      const srg::Value& value = program_.graph.values[id];
+      const auto type = to_torch(value.dtype);
+      if (type && value.claims_sizes) {
+        DJINN_TRY(frame_.values[id], claimed(value, *type));
+        define(id);
+      } else if (!is_last) {
+        return Error{ErrorCode::kUnsupported,
+                     "Nothing tells the shape of its result, and only the last node may leave it "
+                     "open. Claim dtype and sizes."};
+      }
+    }
+    return {};
+  }
+
+  Result<at::Tensor> claimed(const srg::Value& value, at::ScalarType type) {
+    Geometry geometry;
+    DJINN_CHECK(evaluate_geometry(value, frame_.symbols, geometry));
+    return at::empty(geometry.sizes, at::TensorOptions().dtype(type).device(c10::kMeta));
+  }
+
+  Status check_outputs(const Step& step) {
+    for (const srg::ValueId id : step.outputs) {
+      const srg::Value& value = program_.graph.values[id];
+      DJINN_CHECK(check_claim(value, frame_.values[id], frame_.symbols));
+      if (value.storage != srg::kLocalStorage && value.storage != sample_.shapes[id].root) {
+        return Error{
+            ErrorCode::kShapeMismatch,
+            fmt::format("value {} is no view of the storage that the graph claims", value.name)};
+      }
+    }
+    return {};
+  }
+
+  void drop(const Step& step) {
+    for (const Patch& patch : step.patches) {
+      if (patch.moves) kill(patch.value);
+    }
+    for (const srg::ValueId id : step.dead) kill(id);
+  }
+
+  void kill(srg::ValueId id) {
+    live_.kill(frame_.values[id]);
+    frame_.values[id].reset();
+  }
+
+  Program::Impl& program_;
+  Frame frame_;
+  std::vector<c10::Storage> storages_;
+  std::unordered_map<const c10::StorageImpl*, srg::StorageIndex> roots_;
+  LiveBytes live_;
+  Sample sample_;
+};
+
+struct SequenceSymbols {
+  std::optional<size_t> tokens;
+  std::optional<size_t> past;
+  std::optional<size_t> capacity;
+};
+
+SequenceSymbols sequence_symbols(const srg::Graph& graph) {
+  SequenceSymbols found;
+  for (size_t i = 0; i < graph.symbols.size(); ++i) {
+    if (graph.symbols[i].role == srg::SymbolRole::kTokens) found.tokens = i;
+    if (graph.symbols[i].role == srg::SymbolRole::kPast) found.past = i;
+    if (graph.symbols[i].role == srg::SymbolRole::kCapacity) found.capacity = i;
+  }
+  return found;
+}
+
+int64_t bottom(const srg::Symbol& symbol) {
+  return symbol.min;
+}
+int64_t just_above(const srg::Symbol& symbol) {
+  return std::min(symbol.min + 1, symbol.max);
+}
+int64_t middle(const srg::Symbol& symbol) {
+  return symbol.min + (symbol.max - symbol.min) / 2;
+}
+int64_t top(const srg::Symbol& symbol) {
+  return symbol.max;
+}
+
+// The capacity stays at its top, so that past and tokens may grow alone.
+std::vector<int64_t> point_at(const srg::Graph& graph, int64_t (*pick)(const srg::Symbol&)) {
+  std::vector<int64_t> point;
+  for (const srg::Symbol& symbol : graph.symbols) {
+    point.push_back(symbol.role == srg::SymbolRole::kCapacity ? symbol.max : pick(symbol));
+  }
+  respect_capacity(graph, point);
+  return point;
+}
+
+void choose_points(const srg::Graph& graph, Inference& inference) {
+  const std::vector<int64_t> base = point_at(graph, bottom);
+  inference.points.push_back(base);
+  for (srg::SymbolIndex i = 0; i < graph.symbols.size(); ++i) {
+    const srg::Symbol& symbol = graph.symbols[i];
+    if (symbol.min == symbol.max) continue;
+    inference.varied.push_back(i);
+    inference.points.push_back(base);
+    inference.points.back()[i] = base[i] == symbol.max ? symbol.min : symbol.max;
+  }
+  if (inference.varied.empty()) return;
+  for (const auto pick : {just_above, middle, top}) {
+    inference.points.push_back(point_at(graph, pick));
+  }
+}
+
+// get(shape) as an expression, over all samples.
+template <typename Get>
+std::optional<srg::Expr> fit(const Inference& inference, srg::ValueId id, Get&& get) {
+  std::vector<int64_t> values;
+  for (const Sample& sample : inference.samples) values.push_back(get(sample.shapes[id]));
+  return fit_affine(inference.points, inference.varied, values);
+}
+
+std::optional<std::vector<srg::Expr>> fit_list(const Inference& inference, srg::ValueId id,
+                                               std::vector<int64_t> ValueShape::*list) {
+  std::vector<srg::Expr> exprs;
+  for (size_t i = 0; i < (inference.samples[0].shapes[id].*list).size(); ++i) {
+    auto expr = fit(inference, id, [&](const ValueShape& shape) { return (shape.*list)[i]; });
+    if (!expr) return std::nullopt;
+    exprs.push_back(*std::move(expr));
+  }
+  return exprs;
+}
+
+// Same dtype, rank and origin at every point.
+bool is_uniform(const Inference& inference, srg::ValueId id) {
+  const ValueShape& first = inference.samples[0].shapes[id];
+  return std::all_of(inference.samples.begin(), inference.samples.end(), [&](const Sample& sample) {
+    const ValueShape& shape = sample.shapes[id];
+    return shape.known && shape.type == first.type && shape.sizes.size() == first.sizes.size() &&
+           shape.root == first.root;
+  });
+}
+
+}  // namespace
+
+void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols) {
+  const SequenceSymbols found = sequence_symbols(graph);
+  if (!found.tokens || !found.past) return;
+  const srg::Symbol& tokens = graph.symbols[*found.tokens];
+  const srg::Symbol& past = graph.symbols[*found.past];
+  // Without a capacity symbol the ranges tell: a full sequence with the fewest tokens, or the most
+  // tokens in one call.
+  const auto full = checked_add(past.max, tokens.min);
+  int64_t capacity = std::max(full.value_or(INT64_MAX), tokens.max);
+  if (found.capacity) capacity = std::min(capacity, symbols[*found.capacity]);
+  const int64_t room = capacity - symbols[*found.tokens];
+  symbols[*found.past] = std::max(past.min, std::min(symbols[*found.past], room));
+}
+
+Result<Inference> infer_shapes(Program::Impl& program) {
+  c10::InferenceMode inference_mode;
+  Inference inference;
+  choose_points(program.graph, inference);
+  for (const std::vector<int64_t>& point : inference.points) {
+    DJINN_TRY(Sample sample, MetaRun(program, point).run());
+    inference.samples.push_back(std::move(sample));
+  }
+  return inference;
+}
+
+std::optional<std::vector<srg::Expr>> fit_sizes(const Inference& inference, srg::ValueId id) {
+  if (!is_uniform(inference, id)) return std::nullopt;
+  return fit_list(inference, id, &ValueShape::sizes);
+}
+
+std::optional<ViewExprs> fit_view(const Inference& inference, srg::ValueId id) {
+  auto sizes = fit_sizes(inference, id);
+  auto strides = sizes ? fit_list(inference, id, &ValueShape::strides) : std::nullopt;
+  if (!strides) return std::nullopt;
+  auto offset = fit(inference, id, [](const ValueShape& shape) { return shape.offset; });
+  if (!offset) return std::nullopt;
+  return ViewExprs{from_torch(inference.samples[0].shapes[id].type), *std::move(sizes),
+                   *std::move(strides), *std::move(offset)};
+}
+
+}  // namespace djinn::exec

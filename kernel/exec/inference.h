@@ -1,0 +1,51 @@
+// Shape inference: the graph is run on the meta device at a few symbol values; what comes out is
+// fitted with affine expressions.
+//
+//   Sample   one meta run at one point: dtype and geometry of every value, and peak bytes
+//
+// Points: a base, for each symbol one that differs from the base only in it, and some that check
+// the fit. Sequence roles keep past + tokens within the capacity at every point.
+#pragma once
+
+#include "kernel/base/result.h"
+#include "kernel/exec/program.h"
+
+namespace djinn::exec {
+
+struct ValueShape {
+  bool known = false;  // false: nothing could tell
+  at::ScalarType type = at::ScalarType::Undefined;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  int64_t offset = 0;
+  srg::StorageIndex root = srg::kLocalStorage;  // the graph storage that it is a view of
+};
+
+struct Sample {
+  std::vector<ValueShape> shapes;  // one for each value
+  uint64_t peak_bytes = 0;         // of local storages alive together
+};
+
+// invariant: samples.size() == points.size(); points[1 + i] varies symbol varied[i] alone.
+struct Inference {
+  std::vector<std::vector<int64_t>> points;
+  std::vector<srg::SymbolIndex> varied;
+  std::vector<Sample> samples;
+};
+
+// past + tokens at most what the sequence can hold: lowers past where both are at their top.
+// Symbols without sequence roles stay as they are.
+void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols);
+
+// Runs program's steps on meta at all points, checks the graph's claims, and marks steps whose
+// claims only a run can check. Errors: kShapeMismatch and what operators say, naming the node.
+Result<Inference> infer_shapes(Program::Impl& program);
+
+// A value's sizes as expressions; nothing if they are not affine, or unknown.
+[[nodiscard]] std::optional<std::vector<srg::Expr>> fit_sizes(const Inference& inference,
+                                                              srg::ValueId id);
+
+// The same for the whole geometry.
+[[nodiscard]] std::optional<ViewExprs> fit_view(const Inference& inference, srg::ValueId id);
+
+}  // namespace djinn::exec

@@ -1,0 +1,159 @@
+#include "kernel/exec/interpreter.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "kernel/base/checked.h"
+#include "kernel/exec/arguments.h"
+#include "kernel/exec/convert.h"
+#include "kernel/exec/expression.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+Error bad_result(const Step& step) {
+  return {ErrorCode::kInternal,
+          fmt::format("{} gave back results unlike its schema.", step.op.operator_name().name)};
+}
+
+Status store_list(const Step& step, Frame& frame, const c10::IValue& result) {
+  if (!result.isTensorList()) return bad_result(step);
+  const std::vector<at::Tensor> tensors = result.toTensorVector();
+  if (tensors.size() != step.outputs.size()) {
+    return Error{ErrorCode::kShapeMismatch, fmt::format("gives {} tensors, the graph names {}",
+                                                        tensors.size(), step.outputs.size())};
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) frame.values[step.outputs[i]] = tensors[i];
+  return {};
+}
+
+bool is_local(const at::Tensor& tensor) {
+  return tensor.storage().allocator() != nullptr;
+}
+
+// Admission says which storage a step writes; this holds it to that, because a real kernel may
+// alias where the meta kernel copied.
+Status check_writes(const Step& step, std::span<const c10::Storage> storages, const Frame& frame) {
+  for (size_t i = 0; i < step.written.size(); ++i) {
+    const at::Tensor& target = frame.values[step.written[i]];
+    const srg::StorageIndex root = step.written_storages[i];
+    const bool expected = root == srg::kLocalStorage ? is_local(target)
+                                                     : target.storage().is_alias_of(storages[root]);
+    if (!expected) {
+      return Error{ErrorCode::kPermissionDenied,
+                   "It would write memory that admission did not see it write. Clone the tensor "
+                   "first."};
+    }
+  }
+  return {};
+}
+
+Status check_claims(const Program::Impl& program, const Step& step, const Frame& frame) {
+  if (!step.claims_checked_at_run) return {};
+  for (const srg::ValueId id : step.outputs) {
+    DJINN_CHECK(check_claim(program.graph.values[id], frame.values[id], frame.symbols));
+  }
+  return {};
+}
+
+Status run_step(const Program::Impl& program, const Step& step,
+                std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
+  if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
+  DJINN_CHECK(fill_stack(step, frame, stack));
+  DJINN_CHECK(call_filled(step, frame, stack));
+  DJINN_CHECK(check_claims(program, step, frame));
+  drop_dead(step, frame);
+  return {};
+}
+
+// The caller has checked the bounds.
+at::Tensor view_of(const c10::Storage& storage, at::ScalarType type, const Geometry& geometry) {
+  const auto key =
+      storage.device_type() == c10::kMeta ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(geometry.sizes, geometry.strides,
+                                                      geometry.offset);
+  return tensor;
+}
+
+}  // namespace
+
+Status call_filled(const Step& step, Frame& frame, Stack& stack) {
+  step.op.callBoxed(&stack);
+  return store_results(step, frame, stack);
+}
+
+Status store_results(const Step& step, Frame& frame, Stack& stack) {
+  if (step.list_output && stack.size() == 1) return store_list(step, frame, stack[0]);
+  if (stack.size() != step.outputs.size()) return bad_result(step);
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (!stack[i].isTensor()) return bad_result(step);
+    at::Tensor tensor = std::move(stack[i]).toTensor();
+    if (!tensor.defined()) return bad_result(step);
+    frame.values[step.outputs[i]] = std::move(tensor);
+  }
+  return {};
+}
+
+void drop_dead(const Step& step, Frame& frame) {
+  for (const srg::ValueId id : step.dead) frame.values[id].reset();
+}
+
+c10::Storage borrowed_storage(void* data, uint64_t bytes, c10::Device device) {
+  return c10::Storage(c10::Storage::use_byte_size_t{}, c10::SymInt(static_cast<int64_t>(bytes)),
+                      c10::DataPtr(data, device), nullptr, false);
+}
+
+Result<at::Tensor> bind_value(const srg::Value& value, const c10::Storage& storage,
+                              std::span<const int64_t> symbols) {
+  const auto type = to_torch(value.dtype);
+  if (!type) return Error{ErrorCode::kInvalidArgument, "A bound value has no dtype."};
+  Geometry geometry;
+  DJINN_CHECK(evaluate_geometry(value, symbols, geometry));
+  const auto elements = elements_reached(geometry);
+  const auto bytes =
+      elements ? checked_mul<uint64_t>(*elements, size_of(value.dtype)) : std::nullopt;
+  if (!bytes || *bytes > storage.nbytes()) {
+    return Error{ErrorCode::kOutOfRange,
+                 fmt::format("Value {} of sizes [{}] reaches beyond the {} bytes bound to it.",
+                             value.name, fmt::join(geometry.sizes, ", "), storage.nbytes())};
+  }
+  if (reinterpret_cast<uintptr_t>(storage.data()) % size_of(value.dtype) != 0) {
+    return Error{
+        ErrorCode::kInvalidArgument,
+        fmt::format("Value {} does not start at a multiple of its element size.", value.name)};
+  }
+  return view_of(storage, *type, geometry);
+}
+
+Status check_claim(const srg::Value& value, const at::Tensor& tensor,
+                   std::span<const int64_t> symbols) {
+  const bool type_fits =
+      value.dtype == DType::kInvalid || to_torch(value.dtype) == tensor.scalar_type();
+  std::vector<int64_t> sizes;
+  if (value.claims_sizes) DJINN_CHECK(evaluate(value.sizes, symbols, sizes));
+  if (type_fits && (!value.claims_sizes || tensor.sizes().equals(sizes))) return {};
+  return Error{
+      ErrorCode::kShapeMismatch,
+      fmt::format("value {} is {} [{}], the graph claims {} [{}]", value.name,
+                  name_of(from_torch(tensor.scalar_type())), fmt::join(tensor.sizes(), ", "),
+                  name_of(value.dtype), fmt::join(sizes, ", "))};
+}
+
+Status run_steps(const Program::Impl& program, std::span<const c10::Storage> storages,
+                 Frame& frame) {
+  Stack stack;
+  size_t at = 0;
+  Status status = catching([&]() -> Status {
+    for (; at < program.steps.size(); ++at) {
+      DJINN_CHECK(run_step(program, program.steps[at], storages, frame, stack));
+    }
+    return {};
+  });
+  if (status) return status;
+  return located(std::move(status).error(), describe(program.graph.nodes[at]));
+}
+
+}  // namespace djinn::exec

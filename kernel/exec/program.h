@@ -1,0 +1,112 @@
+// Inside of a Program: what admission makes and the interpreter runs.
+//
+//   Step     one node, ready to call: operator handle, stack template, what to patch into it
+//   Patch    one argument that depends on the run: a tensor, or an expression in the symbols
+//   Write    a storage that existed before the run and that a step changes
+//
+// invariant: a value's last use moves it or kills it; after the last step only outputs are left.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernel/exec/executor.h"
+#include "kernel/exec/torch_headers.h"
+#include "kernel/srg/graph.h"
+
+namespace djinn::exec {
+
+enum class PatchKind : uint8_t {
+  kValue,              // a tensor
+  kValueList,          // Tensor[]
+  kOptionalValueList,  // Tensor?[]
+  kInt,                // an expression as int, SymInt or Scalar
+  kDouble,             // an expression where the schema says float
+  kIntList,            // int[] or SymInt[]
+  kNumberTensor,       // an expression where the schema says Tensor: a wrapped number
+  kDevice,             // the program's device, whatever the client said
+};
+
+struct Patch {
+  uint32_t position = 0;  // in the stack
+  PatchKind kind = PatchKind::kValue;
+  bool moves = false;  // kValue: the last use
+  srg::ValueId value = 0;
+  std::vector<std::optional<srg::ValueId>> values;
+  std::vector<srg::Expr> exprs;
+};
+
+struct Step {
+  explicit Step(c10::OperatorHandle handle) : op(handle) {}
+
+  c10::OperatorHandle op;
+  std::vector<c10::IValue> stack;  // one entry for each schema argument
+  std::vector<Patch> patches;
+  std::vector<srg::ValueId> outputs;
+  std::vector<srg::ValueId> dead;     // values that no later step uses
+  std::vector<srg::ValueId> written;  // values whose storage the schema says it changes
+  std::vector<srg::StorageIndex>
+      written_storages;      // for each of them: where that storage comes from
+  bool list_output = false;  // one Tensor[] return, spread over outputs
+  bool is_kv_append = false;
+  bool claims_checked_at_run = false;  // no shape rule: outputs are compared with their claims
+};
+
+// The geometry of a view as expressions; for hulls of written ranges.
+struct ViewExprs {
+  DType dtype = DType::kInvalid;
+  std::vector<srg::Expr> sizes;
+  std::vector<srg::Expr> strides;  // full, never empty for a view with dimensions
+  srg::Expr offset;
+};
+
+struct Write {
+  srg::StorageIndex storage = 0;
+  ViewExprs view;
+};
+
+struct Append {
+  srg::StorageIndex storage = 0;
+  srg::Expr position;
+  srg::Expr tokens;
+};
+
+struct Program::Impl {
+  srg::Graph graph;
+  std::vector<c10::Storage> weights;  // one for each graph storage; empty for other kinds
+  std::vector<at::Tensor> constants;  // one for each value; weight views of constant shape only
+  std::vector<srg::ValueId> bound;    // values to be bound at each run
+  std::vector<Step> steps;
+  std::vector<OutputInfo> outputs;
+  std::vector<Write> writes;
+  std::vector<Append> appends;
+  uint64_t activation_bytes = 0;
+};
+
+// What the interpreter knows while steps run, on the real device or on meta.
+struct Frame {
+  std::vector<at::Tensor> values;  // one for each graph value
+  std::span<const int64_t> symbols;
+  c10::Device device = c10::kCPU;
+  bool keeps_values = false;  // true: last uses are copied and not moved
+};
+
+// "aten::linear at encoder.layer.3", for error messages.
+[[nodiscard]] std::string describe(const srg::Node& node);
+
+// The sizes, strides and offset of a bound value at these symbols. Errors: kOutOfRange on overflow
+// or a negative number.
+struct Geometry {
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  int64_t offset = 0;
+};
+Status evaluate_geometry(const srg::Value& value, std::span<const int64_t> symbols, Geometry& out);
+
+// One past the last element that a view reaches, counted from the storage's start; 0 for views
+// without elements. Nothing on overflow.
+[[nodiscard]] std::optional<uint64_t> elements_reached(const Geometry& geometry);
+
+}  // namespace djinn::exec
