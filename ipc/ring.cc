@@ -168,8 +168,8 @@ bool WorkerRing::publish() {
   return read_word(view_.control().client_waiting) != 0;
 }
 
-void WorkerRing::set_error_text(std::string_view text) {
-  const std::span<char> area = view_.error_text(completed_);
+void WorkerRing::set_error_text(uint64_t submission_index, std::string_view text) {
+  const std::span<char> area = view_.error_text(submission_index);
   const size_t length = std::min(text.size(), area.size() - 1);
   memcpy(area.data(), text.data(), length);
   area[length] = '\0';

@@ -83,7 +83,7 @@ class WorkerRing {
   [[nodiscard]] uint64_t pushed() const { return pushed_; }
   // Makes all that was pushed visible; true if the client sleeps and must be woken.
   [[nodiscard]] bool publish();
-  void set_error_text(std::string_view text);  // of submission number completed()
+  void set_error_text(uint64_t submission_index, std::string_view text);
 
   [[nodiscard]] bool
   prepare_to_sleep();  // true when there is nothing to do, and the client will ring

@@ -30,7 +30,8 @@ void initialise(int threads) {
   register_operators();
 }
 
-void warm_up() {
+void warm_up(int threads) {
+  at::set_num_threads(threads);
   // A dtype without a kernel for one of these has nothing to warm up.
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
     for (const int64_t rows : {1, 7, 256}) {

@@ -224,6 +224,11 @@ void SessionState::begin() {
   faults_->hit();
 }
 
+void SessionState::pause() {
+  DJINN_ASSERT(head().undo_count == 0);
+  store(head().running_step, 0);
+}
+
 Status SessionState::save_for_undo(std::span<std::byte> extent, const UndoEntry& range) {
   Head& h = head();
   DJINN_ASSERT(range_fits(range.target, range.bytes, extent.size()));

@@ -73,7 +73,8 @@ struct StepRecord {
   uint64_t generated = 0;      // tokens a row of this run so far
   uint64_t finished_rows = 0;  // bit r: row r met a stop token
   uint64_t random_offset = 0;  // next unused Philox offset
-  uint64_t tokens_in_step = 0; // 1 when this step made a token for each row
+  uint64_t tokens_in_step = 0; // how many rows this step made a token for
+  std::array<int32_t, kRowsMax> tokens{};  // of this step, one a row
   std::array<char, kErrorTextBytes> error_text{};
 };
 
@@ -118,6 +119,8 @@ class SessionState {
   // --- the running step
   // Marks step commit + 1 as running in this lane.
   void begin();
+  // Leaves the step for now: nothing was staged or saved yet, and begin() will be called again.
+  void pause();
   // Saves extent[target, target + bytes) at extent[saved, ...) and records it. Call before the
   // first write to the range. Errors: kLimitExceeded after kUndoEntriesMax ranges.
   Status save_for_undo(std::span<std::byte> extent, const UndoEntry& range);

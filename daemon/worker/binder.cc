@@ -1,0 +1,207 @@
+#include "daemon/worker/binder.h"
+
+#include <string.h>
+
+#include <algorithm>
+
+#include "kernel/base/checked.h"
+
+namespace djinn::worker {
+namespace {
+
+constexpr uint64_t kAlignment = 64;  // what PyTorch's CPU allocator gives
+
+Error unbound(const std::string& name) {
+  return {ErrorCode::kInvalidArgument,
+          "The input '" + name + "' has no bytes. Bind it to staging or to a ref."};
+}
+
+// int64 [rows, tokens]: what the group's slots [past, past + tokens) hold.
+void write_token_ids(std::byte* out, const SequenceUse& sequence) {
+  auto* ids = reinterpret_cast<int64_t*>(out);
+  for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
+    ids = std::copy_n(sequence.group->tokens(row) + sequence.past(), sequence.tokens, ids);
+  }
+}
+
+// int64 [rows, tokens]: a token's position in its row, left padding not counted.
+void write_positions(std::byte* out, const SequenceUse& sequence) {
+  auto* positions = reinterpret_cast<int64_t*>(out);
+  for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
+    const uint64_t padding = sequence.entry.padding[row];
+    for (uint64_t slot = sequence.past(); slot < sequence.past() + sequence.tokens; ++slot) {
+      *positions++ = static_cast<int64_t>(slot < padding ? 0 : slot - padding);
+    }
+  }
+}
+
+// bool [rows, 1, tokens, past + tokens]: causal, and never into the padding.
+void write_mask(std::byte* out, const SequenceUse& sequence) {
+  const uint64_t keys = sequence.past() + sequence.tokens;
+  for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
+    for (uint64_t slot = sequence.past(); slot < keys; ++slot) {
+      for (uint64_t key = 0; key < keys; ++key) {
+        *out++ = std::byte{key >= sequence.entry.padding[row] && key <= slot};
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<int64_t> symbol_of(srg::SymbolRole role, const SequenceUse& sequence) {
+  switch (role) {
+    case srg::SymbolRole::kBatch: return sequence.entry.rows;
+    case srg::SymbolRole::kTokens: return static_cast<int64_t>(sequence.tokens);
+    case srg::SymbolRole::kPast: return static_cast<int64_t>(sequence.past());
+    case srg::SymbolRole::kCapacity:
+      return static_cast<int64_t>(sequence.group->layout().capacity());
+    case srg::SymbolRole::kPlain: break;
+  }
+  return std::nullopt;
+}
+
+Status Binder::begin(const exec::Program& program, std::span<const int64_t> given,
+                     const SequenceUse* sequence) {
+  const srg::Graph& graph = program.graph();
+  program_ = &program;
+  symbols_.resize(graph.symbols.size());
+  storages_.assign(graph.storages.size(), {});
+  bound_refs_.assign(graph.storages.size(), {});
+  ref_offsets_.assign(graph.storages.size(), 0);
+  copies_.resize(std::max(copies_.size(), graph.storages.size()));
+  for (size_t i = 0; i < symbols_.size(); ++i) {
+    const srg::Symbol& symbol = graph.symbols[i];
+    const auto decided = sequence ? symbol_of(symbol.role, *sequence) : std::nullopt;
+    if (!decided && i >= given.size()) {
+      return Error{ErrorCode::kInvalidArgument, "The symbol '" + symbol.name + "' has no value."};
+    }
+    symbols_[i] = decided ? *decided : given[i];
+    if (symbols_[i] < symbol.min || symbols_[i] > symbol.max) {
+      return Error{ErrorCode::kOutOfRange,
+                   "The symbol '" + symbol.name + "' is " + std::to_string(symbols_[i]) +
+                       ", and the program was admitted for " + std::to_string(symbol.min) + " to " +
+                       std::to_string(symbol.max) + "."};
+    }
+  }
+  return {};
+}
+
+Result<std::byte*> Binder::private_copy(size_t slot, uint64_t bytes) {
+  Copy& copy = copies_[slot];
+  if (copy.capacity < bytes || !copy.data) {
+    const auto capacity = align_up(std::max<uint64_t>(bytes, 1), kAlignment);
+    if (!capacity || *capacity > limits::kStagingBytesMax) {
+      return Error{ErrorCode::kLimitExceeded,
+                   "An input of the run is larger than 1 GiB. Use fewer rows or tokens at a time."};
+    }
+    copy.data.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, *capacity)));
+    copy.capacity = copy.data ? *capacity : 0;
+    if (!copy.data) {
+      return Error{ErrorCode::kOutOfMemory, "There is no memory for an input of the run."};
+    }
+  }
+  return copy.data.get();
+}
+
+Status Binder::bind(Step& step, const ipc::InputBinding& input) {
+  const srg::Graph& graph = program_->graph();
+  if (input.storage >= graph.storages.size() ||
+      graph.storages[input.storage].kind != srg::StorageKind::kInput) {
+    return Error{ErrorCode::kInvalidArgument, "A binding names a storage that is not an input."};
+  }
+  if (storages_[input.storage].data != nullptr) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The input '" + graph.storages[input.storage].name + "' is bound twice."};
+  }
+  return input.kind == ipc::InputKind::kRef ? bind_ref(step, input) : bind_staging(step, input);
+}
+
+Status Binder::bind_staging(Step& step, const ipc::InputBinding& input) {
+  DJINN_TRY(const auto source, step.session.staging_range(input.staging));
+  DJINN_TRY(std::byte* const copy, private_copy(input.storage, source.size()));
+  memcpy(copy, source.data(), source.size());
+  storages_[input.storage] = {copy, source.size(), false};
+  return {};
+}
+
+Status Binder::bind_ref(Step& step, const ipc::InputBinding& input) {
+  if (std::ranges::find(bound_refs_, input.ref) != bound_refs_.end()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "One ref is bound to two inputs. Use two values on one storage instead."};
+  }
+  DJINN_TRY(const Refs::Storage storage, step.session.refs().find(step.session.state(), input.ref));
+  storages_[input.storage] = {storage.data, storage.bytes, true};
+  bound_refs_[input.storage] = input.ref;
+  ref_offsets_[input.storage] = storage.offset;
+  return {};
+}
+
+Status Binder::save_written(Step& step) {
+  DJINN_TRY(const auto ranges, program_->written_ranges(symbols_));
+  // Every changed ref is doomed before the first is saved, so that a failure poisons all of them.
+  for (const exec::WrittenRange& range : ranges) {
+    if (!bound_refs_[range.storage].valid()) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "The program writes the input '" + program_->graph().storages[range.storage].name +
+                       "', which is bound to staging. Bind it to a ref."};
+    }
+    step.doomed.push_back(bound_refs_[range.storage]);
+  }
+  for (const exec::WrittenRange& range : ranges) {
+    DJINN_CHECK(step.session.refs().save(
+        step.session.state(), ref_offsets_[range.storage] + range.offset, range.bytes));
+  }
+  return {};
+}
+
+Status Binder::bind_sequence(const SequenceUse& sequence) {
+  const srg::Graph& graph = program_->graph();
+  const Sequence& group = *sequence.group;
+  for (srg::StorageIndex i = 0; i < graph.storages.size(); ++i) {
+    const srg::Storage& storage = graph.storages[i];
+    if (storage.kind == srg::StorageKind::kSequence) {
+      if (storage.layer >= group.layout().layers()) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "The program has more layers than the sequence group."};
+      }
+      std::byte* data = storage.part == srg::SequencePart::kKey ? group.key(storage.layer)
+                                                                : group.value(storage.layer);
+      storages_[i] = {data, group.layout().buffer_bytes(), true};
+    } else if (storage.role != srg::InputRole::kUser && storages_[i].data == nullptr) {
+      DJINN_CHECK(fill_role(i, sequence));
+    }
+  }
+  return {};
+}
+
+Status Binder::fill_role(srg::StorageIndex storage, const SequenceUse& sequence) {
+  const srg::InputRole role = program_->graph().storages[storage].role;
+  const uint64_t cells = uint64_t{sequence.entry.rows} * sequence.tokens;
+  const uint64_t keys = sequence.past() + sequence.tokens;
+  const bool mask = role == srg::InputRole::kAttentionMask;
+  const auto bytes = checked_mul<uint64_t>(cells, mask ? keys : sizeof(int64_t));
+  if (!bytes) return Error{ErrorCode::kLimitExceeded, "The attention mask is too large."};
+  DJINN_TRY(std::byte* const out, private_copy(storage, *bytes));
+  storages_[storage] = {out, *bytes, false};
+  if (role == srg::InputRole::kTokenIds) write_token_ids(out, sequence);
+  if (role == srg::InputRole::kPositions) write_positions(out, sequence);
+  if (mask) write_mask(out, sequence);
+  return {};
+}
+
+Status Binder::check_complete() const {
+  const srg::Graph& graph = program_->graph();
+  for (size_t i = 0; i < graph.storages.size(); ++i) {
+    if (graph.storages[i].kind == srg::StorageKind::kInput && storages_[i].data == nullptr) {
+      return unbound(graph.storages[i].name);
+    }
+    if (graph.storages[i].kind == srg::StorageKind::kSequence && storages_[i].data == nullptr) {
+      return Error{ErrorCode::kInvalidArgument,
+                   "The program needs a sequence group, and the run names none."};
+    }
+  }
+  return {};
+}
+
+}  // namespace djinn::worker

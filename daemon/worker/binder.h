@@ -1,0 +1,67 @@
+// Binder: turns what a submission names into bytes and numbers that one run of a program uses.
+//
+// Inputs from staging are copied into private memory here, once, before anything looks at them: no
+// kernel reads memory that a client can write (DESIGN rule 2). The copies are kept between runs, so a
+// warm run allocates nothing.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "daemon/worker/step.h"
+#include "ipc/binding.h"
+#include "kernel/exec/executor.h"
+
+namespace djinn::worker {
+
+// The sequence group of a run and the token slots [past, past + tokens) that it fills.
+struct SequenceUse {
+  std::shared_ptr<Sequence> group;
+  gc::SequenceEntry entry;  // as committed; padding as this run will have it
+  uint64_t tokens = 0;
+  [[nodiscard]] uint64_t past() const { return entry.length; }
+};
+
+class Binder {
+ public:
+  // Begins the bindings of one run of program. given: the client's symbol values, in graph order, or
+  // empty when all symbols have roles. Errors: kInvalidArgument, kOutOfRange.
+  Status begin(const exec::Program& program, std::span<const int64_t> given,
+               const SequenceUse* sequence);
+  // Errors: kOutOfRange, kNotFound, kStaleHandle, kPoisoned, kInvalidArgument.
+  Status bind(Step& step, const ipc::InputBinding& input);
+  // Makes a written input's ref part of the step: doomed if it fails, its old bytes saved.
+  Status save_written(Step& step);
+  // Binds K and V, and every input with a role that is not bound yet, from the group's tokens.
+  Status bind_sequence(const SequenceUse& sequence);
+  // Errors: kInvalidArgument naming the first input without bytes.
+  Status check_complete() const;
+
+  [[nodiscard]] exec::RunBindings bindings() const { return {symbols_, storages_}; }
+
+ private:
+  // Private, 64-byte aligned memory for the input `slot`, kept between runs.
+  Result<std::byte*> private_copy(size_t slot, uint64_t bytes);
+  Status bind_staging(Step& step, const ipc::InputBinding& input);
+  Status bind_ref(Step& step, const ipc::InputBinding& input);
+  Status fill_role(srg::StorageIndex storage, const SequenceUse& sequence);
+
+  struct Copy {
+    std::unique_ptr<std::byte, decltype(&std::free)> data{nullptr, &std::free};
+    uint64_t capacity = 0;
+  };
+  const exec::Program* program_ = nullptr;
+  std::vector<int64_t> symbols_;
+  std::vector<exec::StorageBinding> storages_;
+  std::vector<RefHandle> bound_refs_;  // by storage; invalid: not a ref
+  std::vector<uint64_t> ref_offsets_;  // by storage: of the ref in the extent
+  std::vector<Copy> copies_;           // by storage
+};
+
+// The value of a symbol by role, when a sequence group decides it.
+std::optional<int64_t> symbol_of(srg::SymbolRole role, const SequenceUse& sequence);
+
+}  // namespace djinn::worker

@@ -1,0 +1,169 @@
+#include "daemon/worker/control_loop.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "ipc/codec/control_codec.h"
+
+namespace djinn::worker {
+namespace {
+
+std::vector<ipc::OutputShape> shapes_of(const exec::Program& program) {
+  std::vector<ipc::OutputShape> shapes;
+  for (const exec::OutputInfo& output : program.outputs()) {
+    shapes.push_back({output.name, output.dtype, output.sizes_known, output.sizes});
+  }
+  return shapes;
+}
+
+ipc::ProgramRefused refusal(ProgramId program, const Error& error) {
+  ipc::ProgramRefused refused;
+  refused.program = program;
+  refused.code = error.code;
+  refused.message = error.message;
+  return refused;
+}
+
+template <typename Event>
+Event with_error(Event event, const Error& error) {
+  event.code = error.code;
+  event.message = error.message;
+  return event;
+}
+
+}  // namespace
+
+Status ControlLoop::run() {
+  for (;;) {
+    DJINN_TRY(ipc::Datagram message, parts_.channel.receive());
+    DJINN_CHECK(obey(std::move(message)));
+  }
+}
+
+Status ControlLoop::obey(ipc::Datagram message) {
+  DJINN_TRY(const ipc::WorkerCommand command, ipc::decode_worker_command(message.bytes));
+  std::visit([&](const auto& body) { obey(body, std::move(message.fds)); }, command.body);
+  return {};
+}
+
+void ControlLoop::obey(const ipc::AttachSession& command, std::vector<Fd> fds) {
+  auto session = Session::attach(command, std::move(fds), parts_.grants, parts_.faults);
+  if (!session) {
+    parts_.outbox.send({ipc::SessionBroken{command.session, session.error().code,
+                                           session.error().message}});
+    return;
+  }
+  parts_.lane.add_session(*std::move(session));
+  parts_.outbox.send({ipc::Attached{command.session}});
+}
+
+void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
+  parts_.lane.remove_session(command.session, [this, id = command.session] {
+    parts_.outbox.send({ipc::Detached{id}});
+  });
+}
+
+void ControlLoop::obey(const ipc::AddModel& command, std::vector<Fd> fds) {
+  auto model = MappedModel::map(command.model, std::move(fds));
+  if (!model) {
+    parts_.outbox.send({with_error(ipc::ModelAdded{command.model, {}, {}}, model.error())});
+    return;
+  }
+  models_[command.model] = *model;
+  parts_.lane.post([model = *model](LaneLoop::World& world) { world.programs.add_model(model); });
+  parts_.outbox.send({ipc::ModelAdded{command.model, ErrorCode::kOk, {}}});
+}
+
+void ControlLoop::obey(const ipc::DropModel& command, std::vector<Fd>) {
+  models_.erase(command.model);
+  parts_.lane.post([this, id = command.model](LaneLoop::World& world) {
+    world.programs.drop_model(id, world.lane);
+    parts_.outbox.send({ipc::ModelDropped{id}});
+  });
+}
+
+Result<AdmittedProgram> ControlLoop::admit(const ipc::AddProgram& command,
+                                           const std::vector<Fd>& fds) {
+  if (fds.size() != 1) return Error{ErrorCode::kMalformed, "A program came without its graph."};
+  struct stat info {};
+  if (::fstat(fds[0].get(), &info) != 0) return system_error("look at a graph", errno);
+  DJINN_TRY(const auto bytes, pal::read_memfd(fds[0], static_cast<uint64_t>(info.st_size)));
+  const auto model = models_.find(command.model);
+  if (command.model.valid() && model == models_.end()) {
+    return Error{ErrorCode::kNotFound, "There is no such model. Open it first."};
+  }
+  return admit_graph(bytes, command.model.valid() ? model->second : nullptr);
+}
+
+void ControlLoop::obey(const ipc::AddProgram& command, std::vector<Fd> fds) {
+  Result<AdmittedProgram> admitted = admit(command, fds);
+  if (!admitted) {
+    parts_.outbox.send({refusal(command.program, admitted.error())});
+    return;
+  }
+  const ipc::ProgramAdded added{command.program, shapes_of(*admitted->program),
+                                admitted->program->activation_bytes_estimate()};
+  auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
+  parts_.lane.post([shared, id = command.program](LaneLoop::World& world) {
+    world.programs.add_program(id, std::move(*shared));
+  });
+  parts_.outbox.send({added});
+}
+
+void ControlLoop::obey(const ipc::DropProgram& command, std::vector<Fd>) {
+  parts_.lane.post([id = command.program](LaneLoop::World& world) {
+    world.programs.drop_program(id, world.lane);
+  });
+}
+
+void ControlLoop::obey(const ipc::AddSequence& command, std::vector<Fd> fds) {
+  const ipc::SequenceAdded added{command.session, command.sequence, ErrorCode::kOk, {}};
+  if (fds.size() != 1) {
+    parts_.outbox.send({with_error(
+        added, {ErrorCode::kMalformed, "A sequence group came without its memory."})});
+    return;
+  }
+  auto sequence = Sequence::map(command.session, command.sequence, command.geometry,
+                                std::move(fds[0]), command.bytes_granted);
+  if (!sequence) {
+    parts_.outbox.send({with_error(added, sequence.error())});
+    return;
+  }
+  parts_.lane.post([this, added, sequence = *sequence](LaneLoop::World& world) {
+    const auto session = world.sessions.find(sequence->session());
+    if (session != world.sessions.end()) session->second->add_sequence(sequence);
+    parts_.outbox.send({added});
+  });
+}
+
+void ControlLoop::obey(const ipc::ReleaseSequence& command, std::vector<Fd>) {
+  parts_.lane.post([this, command](LaneLoop::World& world) {
+    const auto session = world.sessions.find(command.session);
+    if (session != world.sessions.end()) session->second->drop_sequence(command.sequence);
+    parts_.outbox.send({ipc::SequenceDropped{command.session, command.sequence}});
+  });
+}
+
+void ControlLoop::obey(const ipc::GrantAnswer& command, std::vector<Fd>) {
+  parts_.grants.deliver(command);
+}
+
+void ControlLoop::obey(const ipc::GiveSlab& command, std::vector<Fd> fds) {
+  parts_.grants.deliver(command, fds.empty() ? Fd() : std::move(fds[0]));
+}
+
+void ControlLoop::obey(const ipc::GetWorkerStats&, std::vector<Fd>) {
+  parts_.lane.post([this](LaneLoop::World& world) {
+    const exec::LaneStats lane = world.lane.stats();
+    ipc::WorkerStats stats;
+    stats.slab_bytes = lane.planned_bytes;
+    stats.runs = lane.runs;
+    stats.planned_runs = lane.planned_runs;
+    stats.plan_misses = lane.plan_misses;
+    stats.tokens = parts_.lane.tokens();
+    parts_.outbox.send({stats});
+  });
+}
+
+}  // namespace djinn::worker

@@ -1,0 +1,52 @@
+// ControlLoop: the main thread. It reads djinnd's commands, does what may take long (mapping, verifying,
+// admitting) here, and posts the result to the lane's thread.
+//
+// Commands are obeyed in their order, so that a program finds the model that came before it. djinnd's
+// end closing the channel is the end of this process.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "daemon/child/channel.h"
+#include "daemon/worker/lane_loop.h"
+#include "daemon/worker/outbox.h"
+
+namespace djinn::worker {
+
+class ControlLoop {
+ public:
+  struct Parts {
+    child::Channel& channel;
+    Outbox& outbox;
+    Grants& grants;
+    LaneLoop& lane;
+    gc::FaultPoints& faults;
+  };
+  explicit ControlLoop(const Parts& parts) : parts_(parts) {}
+
+  // Until djinnd closes the channel. Errors: kDisconnected then, or what ended the channel.
+  Status run();
+
+ private:
+  Status obey(ipc::Datagram message);
+  void obey(const ipc::AttachSession& command, std::vector<Fd> fds);
+  void obey(const ipc::DetachSession& command, std::vector<Fd> fds);
+  void obey(const ipc::AddModel& command, std::vector<Fd> fds);
+  void obey(const ipc::DropModel& command, std::vector<Fd> fds);
+  void obey(const ipc::AddProgram& command, std::vector<Fd> fds);
+  void obey(const ipc::DropProgram& command, std::vector<Fd> fds);
+  void obey(const ipc::AddSequence& command, std::vector<Fd> fds);
+  void obey(const ipc::ReleaseSequence& command, std::vector<Fd> fds);
+  void obey(const ipc::GrantAnswer& command, std::vector<Fd> fds);
+  void obey(const ipc::GiveSlab& command, std::vector<Fd> fds);
+  void obey(const ipc::GetWorkerStats& command, std::vector<Fd> fds);
+
+  Result<AdmittedProgram> admit(const ipc::AddProgram& command, const std::vector<Fd>& fds);
+
+  Parts parts_;
+  // What programs are admitted against; the lane has its own references.
+  std::map<ModelId, std::shared_ptr<const MappedModel>> models_;
+};
+
+}  // namespace djinn::worker

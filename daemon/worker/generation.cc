@@ -1,0 +1,214 @@
+#include "daemon/worker/generation.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <utility>
+
+#include "kernel/base/checked.h"
+#include "kernel/exec/sample.h"
+
+namespace djinn::worker {
+namespace {
+
+exec::SamplingRule rule_of(const ipc::GenerateBlock& block) {
+  exec::SamplingRule rule;
+  rule.greedy = block.greedy;
+  rule.temperature = block.temperature;
+  rule.top_k = block.top_k;
+  rule.top_p = block.top_p;
+  rule.min_p = block.min_p;
+  rule.repetition_penalty = block.repetition_penalty;
+  rule.seed = block.seed;
+  return rule;
+}
+
+// --- before the first token
+
+Status check_room(const ipc::GenerateBlock& block, const Sequence& group, uint64_t length) {
+  const uint64_t needed = uint64_t{block.prompt_tokens} + block.max_new_tokens;
+  if (range_fits(length, needed, group.layout().capacity())) return {};
+  return Error{ErrorCode::kOutOfRange,
+               "The sequence group holds " + std::to_string(group.layout().capacity()) +
+                   " tokens a row, and prompt and new tokens need " +
+                   std::to_string(length + needed) + ". Make a larger group or ask for fewer."};
+}
+
+Status check_block(const ipc::GenerateBlock& block, const Sequence& group,
+                   const gc::SequenceEntry& entry) {
+  DJINN_CHECK(exec::check(rule_of(block)));
+  if (block.rows != entry.rows) {
+    return Error{ErrorCode::kInvalidArgument, "The prompt has " + std::to_string(block.rows) +
+                                                  " rows, and the sequence group " +
+                                                  std::to_string(entry.rows) + "."};
+  }
+  if (block.prompt_tokens == 0 || block.max_new_tokens == 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "A generation needs at least one prompt token and one new token."};
+  }
+  const bool padded = std::ranges::any_of(block.padding, [](uint32_t n) { return n != 0; });
+  if (padded && entry.length != 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "Rows can be padded on the left only when the sequence group is empty."};
+  }
+  if (std::ranges::any_of(block.padding, [&](uint32_t n) { return n >= block.prompt_tokens; })) {
+    return Error{ErrorCode::kInvalidArgument, "A row is all padding. Give each row a token."};
+  }
+  return check_room(block, group, entry.length);
+}
+
+// The prompt becomes the group's tokens: slots at and beyond the committed length, so nothing is lost
+// if the step is repeated.
+Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceUse& use) {
+  DJINN_TRY(const auto prompt, step.session.staging_range(block.prompt));
+  const uint64_t row_bytes = uint64_t{block.prompt_tokens} * sizeof(int32_t);
+  if (prompt.size() != row_bytes * block.rows) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The prompt's staging range must hold int32 [rows, prompt_tokens]."};
+  }
+  for (uint32_t row = 0; row < block.rows; ++row) {
+    memcpy(use.group->tokens(row) + use.past(), prompt.data() + row * row_bytes, row_bytes);
+  }
+  return {};
+}
+
+// --- from logits to tokens
+
+float widen(const std::byte* at, DType dtype) {
+  if (dtype == DType::kFloat32) {
+    float value = 0;
+    memcpy(&value, at, sizeof value);
+    return value;
+  }
+  uint16_t half = 0;
+  memcpy(&half, at, sizeof half);
+  return std::bit_cast<float>(uint32_t{half} << 16);  // bfloat16
+}
+
+// Output 0 of the program: logits [rows, vocabulary], or [rows, tokens, vocabulary], of which the last
+// token counts.
+Status check_logits(const exec::OutputView& logits, uint32_t rows) {
+  const size_t rank = logits.sizes.size();
+  const bool shaped = (rank == 2 || rank == 3) && logits.sizes[0] == rows && logits.sizes[1] > 0;
+  if (!shaped || (logits.dtype != DType::kFloat32 && logits.dtype != DType::kBFloat16)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The first output of a generating program must be logits [rows, vocabulary] or "
+                 "[rows, tokens, vocabulary] in float32 or bfloat16."};
+  }
+  return {};
+}
+
+void copy_row(const exec::OutputView& logits, uint32_t row, std::vector<float>& out) {
+  const size_t last = logits.sizes.size() - 1;
+  const auto vocabulary = static_cast<size_t>(logits.sizes[last]);
+  int64_t at = static_cast<int64_t>(logits.storage_offset) + row * logits.strides[0];
+  if (last == 2) at += (logits.sizes[1] - 1) * logits.strides[1];
+  const uint32_t width = size_of(logits.dtype);
+  out.resize(vocabulary);
+  for (size_t i = 0; i < vocabulary; ++i) {
+    const int64_t element = at + static_cast<int64_t>(i) * logits.strides[last];
+    out[i] = widen(logits.storage + element * width, logits.dtype);
+  }
+}
+
+void forbid_stop_tokens(std::span<float> row, const ipc::GenerateBlock& block) {
+  for (const int32_t token : block.stop_tokens) {
+    if (token >= 0 && static_cast<size_t>(token) < row.size()) {
+      row[static_cast<size_t>(token)] = -std::numeric_limits<float>::infinity();
+    }
+  }
+}
+
+bool stops(const ipc::GenerateBlock& block, int32_t token) {
+  return std::ranges::find(block.stop_tokens, token) != block.stop_tokens.end();
+}
+
+// Draws one token for each unfinished row and writes it behind the group's new length.
+Status draw(const ipc::GenerateBlock& block, const exec::OutputView& logits, const SequenceUse& use,
+            gc::StepRecord& record) {
+  DJINN_CHECK(check_logits(logits, block.rows));
+  const uint64_t length = use.past() + use.tokens;
+  static thread_local std::vector<float> scores;
+  for (uint32_t row = 0; row < block.rows; ++row) {
+    int32_t* tokens = use.group->tokens(row);
+    int32_t token = block.pad_token;
+    if (!(record.finished_rows >> row & 1)) {
+      copy_row(logits, row, scores);
+      if (record.generated < block.min_new_tokens) forbid_stop_tokens(scores, block);
+      const uint64_t offset = block.random_offset + record.generated * block.rows + row;
+      DJINN_TRY(token, exec::sample(scores, {tokens, length}, rule_of(block), offset));
+      if (stops(block, token)) record.finished_rows |= uint64_t{1} << row;
+    }
+    tokens[length] = token;
+    record.tokens[row] = token;
+  }
+  return {};
+}
+
+bool all_finished(const gc::StepRecord& record, uint32_t rows) {
+  const uint64_t all = rows == 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
+  return (record.finished_rows & all) == all;
+}
+
+// --- a step
+
+Result<SequenceUse> begin_use(Step& step, const ipc::GenerateBlock& block, bool first) {
+  DJINN_TRY(auto group, step.session.find_sequence(block.sequence));
+  SequenceUse use{group, step.session.sequence_entry(*group), first ? block.prompt_tokens : 1u};
+  if (!first) return use;
+  DJINN_CHECK(check_block(block, *group, use.entry));
+  if (use.entry.length == 0) {
+    std::copy_n(block.padding.begin(), std::min<size_t>(block.padding.size(), gc::kRowsMax),
+                use.entry.padding.begin());
+  }
+  return use;
+}
+
+void stage_group(Step& step, const SequenceUse& use) {
+  gc::SequenceEntry entry = use.entry;
+  entry.length = use.past() + use.tokens;
+  step.session.state().stage_sequence(use.group->handle().index, entry);
+}
+
+Result<const ipc::GenerateBlock*> block_of(Step& step) {
+  if (!step.session.generation) {
+    DJINN_TRY(ipc::GenerateBlock block, ipc::decode_generate(step.block));
+    step.session.generation = std::move(block);
+  }
+  return &*step.session.generation;
+}
+
+}  // namespace
+
+Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record) {
+  DJINN_TRY(const ipc::GenerateBlock* const block, block_of(step));
+  if (step.session.ring().cancelled_through() >= step.submission.run) {
+    return Error{ErrorCode::kCancelled, "The client gave the generation up."};
+  }
+  const bool first = record.generated == 0;
+  DJINN_TRY(SequenceUse use, begin_use(step, *block, first));
+  // One slot more than K and V take: the drawn token's.
+  DJINN_TRY(const auto readiness, tools.grower.ensure(use.group, use.past() + use.tokens + 1));
+  if (readiness == Grower::Readiness::kGrowing) return Ending::kGrowing;
+  if (first) DJINN_CHECK(write_prompt(step, *block, use));
+  const ProgramId id{first ? block->prefill : block->decode};
+  DJINN_TRY(exec::Program* const program, tools.programs.find(id));
+  DJINN_CHECK(tools.binder.begin(*program, {}, &use));
+  DJINN_CHECK(tools.binder.bind_sequence(use));
+  DJINN_CHECK(tools.binder.check_complete());
+  DJINN_CHECK(tools.lane.run(*program, tools.binder.bindings()));
+  if (tools.lane.outputs().empty()) {
+    return Error{ErrorCode::kInvalidArgument, "A generating program needs logits as first output."};
+  }
+  DJINN_CHECK(draw(*block, tools.lane.outputs()[0], use, record));
+  stage_group(step, use);
+  record.generated += 1;
+  record.tokens_in_step = block->rows;
+  record.random_offset = block->random_offset + record.generated * block->rows;
+  const bool last = record.generated == block->max_new_tokens || all_finished(record, block->rows);
+  return last ? Ending::kDone : Ending::kToken;
+}
+
+}  // namespace djinn::worker

@@ -1,0 +1,166 @@
+#include "daemon/worker/lane_loop.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+namespace djinn::worker {
+namespace {
+
+// Longer than a client needs to answer a completion with its next submission, shorter than a wake-up
+// costs twice (5 us): a sleeping lane burns nothing, a busy one is met awake.
+constexpr uint64_t kSpinNs = 20'000;
+constexpr uint64_t kMailboxKey = 0;  // no session has id 0
+
+}  // namespace
+
+Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
+    exec::Lane& lane, const Clock& clock, std::function<void(SessionId, const Error&)> broken) {
+  Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  Fd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll.valid() || !bell.valid()) return system_error("make the lane's bell", errno);
+  std::unique_ptr<LaneLoop> loop(
+      new LaneLoop(lane, clock, std::move(epoll), std::move(bell), std::move(broken)));
+  loop->watch(loop->bell_, kMailboxKey);
+  return loop;
+}
+
+LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, Fd epoll, Fd bell,
+                   std::function<void(SessionId, const Error&)> broken)
+    : clock_(clock),
+      world_{lane, {}, {}},
+      epoll_(std::move(epoll)),
+      bell_(std::move(bell)),
+      broken_(std::move(broken)) {}
+
+LaneLoop::~LaneLoop() { stop(); }
+
+void LaneLoop::start(Grower& grower) {
+  runner_ = std::make_unique<Runner>(LaneTools{world_.lane, world_.programs, grower, binder_});
+  thread_ = std::thread([this] { work(); });
+}
+
+void LaneLoop::stop() {
+  stopping_.store(true);
+  wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+uint64_t LaneLoop::tokens() const { return runner_ ? runner_->tokens() : 0; }
+
+void LaneLoop::post(std::function<void(World&)> job) {
+  {
+    const std::lock_guard lock(mutex_);
+    mailbox_.push_back(std::move(job));
+  }
+  has_mail_.store(true, std::memory_order_release);
+  wake();
+}
+
+void LaneLoop::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
+}
+
+void LaneLoop::watch(const Fd& fd, uint64_t key) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = key;
+  DJINN_ASSERT(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0);
+}
+
+void LaneLoop::add_session(std::unique_ptr<Session> session) {
+  auto shared = std::make_shared<std::unique_ptr<Session>>(std::move(session));
+  post([this, shared](World& world) {
+    Session& added = **shared;
+    watch(added.submission_bell(), added.id().value);
+    // A client that waits since before a former worker's death: tell it to look again.
+    added.ring_completion_bell();
+    world.sessions[added.id()] = std::move(*shared);
+  });
+}
+
+void LaneLoop::remove_session(SessionId id, std::function<void()> done) {
+  post([id, done = std::move(done)](World& world) {
+    world.sessions.erase(id);  // closing its bell ends the watch
+    done();
+  });
+}
+
+// --- the lane's thread
+
+void LaneLoop::work() {
+  uint64_t idle_since = clock_.monotonic_ns();
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    const bool mail = run_mailbox();
+    const bool worked = run_round();
+    if (mail || worked) {
+      idle_since = clock_.monotonic_ns();
+    } else if (clock_.monotonic_ns() - idle_since > kSpinNs) {
+      sleep();
+      idle_since = clock_.monotonic_ns();
+    }
+  }
+}
+
+bool LaneLoop::run_mailbox() {
+  if (!has_mail_.load(std::memory_order_acquire)) return false;
+  std::vector<std::function<void(World&)>> jobs;
+  {
+    const std::lock_guard lock(mutex_);
+    jobs.swap(mailbox_);
+    has_mail_.store(false, std::memory_order_relaxed);
+  }
+  for (const auto& job : jobs) job(world_);
+  return true;
+}
+
+bool LaneLoop::run_round() {
+  bool worked = false;
+  for (auto it = world_.sessions.begin(); it != world_.sessions.end();) {
+    const SessionId id = it->first;
+    const auto advance = runner_->advance(*it->second);
+    ++it;
+    if (!advance) {
+      set_aside(id, advance.error());
+    } else {
+      worked |= *advance == Runner::Advance::kWorked;
+    }
+  }
+  return worked;
+}
+
+void LaneLoop::set_aside(SessionId id, const Error& error) {
+  world_.sessions.erase(id);
+  broken_(id, error);
+}
+
+bool LaneLoop::prepare_to_sleep() {
+  bool quiet = true;
+  for (const auto& [id, session] : world_.sessions) quiet &= session->ring().prepare_to_sleep();
+  return quiet && !has_mail_.load(std::memory_order_acquire);
+}
+
+void LaneLoop::sleep() {
+  if (prepare_to_sleep()) {
+    std::array<epoll_event, 64> events;
+    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
+    for (int i = 0; i < count; ++i) drain(events[static_cast<size_t>(i)].data.u64);
+  }
+  for (const auto& [id, session] : world_.sessions) session->ring().finish_sleep();
+}
+
+void LaneLoop::drain(uint64_t key) {
+  uint64_t count = 0;
+  if (key == kMailboxKey) {
+    [[maybe_unused]] const ssize_t got = ::read(bell_.get(), &count, sizeof count);
+  } else if (const auto found = world_.sessions.find(SessionId{key}); found != world_.sessions.end()) {
+    found->second->drain_submission_bell();
+  }
+}
+
+}  // namespace djinn::worker

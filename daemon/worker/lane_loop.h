@@ -1,0 +1,78 @@
+// LaneLoop: the lane's thread. It owns sessions, programs and the executor's lane; others post to it.
+//
+//   mailbox   closures from the control thread and wake-ups from the grower, run between steps
+//   round     one step of each session that has work: no session waits for another's whole generation
+//   sleep     after a short spin without work: on all submission bells and the mailbox's, at once
+//
+// invariant: while the thread sleeps, every session's ring says so, and each was looked at after that.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "daemon/worker/runner.h"
+#include "kernel/base/clock.h"
+#include "kernel/base/fd.h"
+
+namespace djinn::worker {
+
+class LaneLoop {
+ public:
+  // broken: called on the lane's thread for a session that broke the protocol, after it was set aside.
+  static Result<std::unique_ptr<LaneLoop>> make(
+      exec::Lane& lane, const Clock& clock,
+      std::function<void(SessionId, const Error&)> broken);
+  ~LaneLoop();
+
+  // The state that posted closures work on.
+  struct World {
+    exec::Lane& lane;
+    ProgramTable programs;
+    std::map<SessionId, std::unique_ptr<Session>> sessions;
+  };
+  // Runs job on the lane's thread, between two steps. Any thread.
+  void post(std::function<void(World&)> job);
+  // Ends a sleep of the lane: something that a session waits for has happened. Any thread.
+  void wake();
+
+  void add_session(std::unique_ptr<Session> session);         // via post
+  void remove_session(SessionId id, std::function<void()> done);  // via post; done on lane's thread
+
+  // Starts the thread. grower outlives this.
+  void start(Grower& grower);
+  void stop();
+
+  [[nodiscard]] uint64_t tokens() const;
+
+ private:
+  LaneLoop(exec::Lane& lane, const Clock& clock, Fd epoll, Fd bell,
+           std::function<void(SessionId, const Error&)> broken);
+  void work();
+  bool run_mailbox();
+  bool run_round();
+  void set_aside(SessionId id, const Error& error);
+  [[nodiscard]] bool prepare_to_sleep();
+  void sleep();
+  void drain(uint64_t session);
+  void watch(const Fd& fd, uint64_t key);
+
+  const Clock& clock_;
+  World world_;
+  Binder binder_;
+  std::unique_ptr<Runner> runner_;
+  Fd epoll_;
+  Fd bell_;
+  std::function<void(SessionId, const Error&)> broken_;
+  std::mutex mutex_;
+  std::vector<std::function<void(World&)>> mailbox_;
+  std::atomic<bool> has_mail_{false};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace djinn::worker

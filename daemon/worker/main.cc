@@ -1,0 +1,80 @@
+// djinn-worker: runs the graphs of one trust domain on one device. Started by djinnd only.
+//
+//   djinn-worker --channel-fd N --threads N [--fault-at N]
+//
+// Warms up, confines itself, says that it is ready, and obeys djinnd until the channel closes.
+
+#include <fmt/format.h>
+#include <stdio.h>
+
+#include <CLI/CLI.hpp>
+#include <future>
+
+#include "daemon/child/channel.h"
+#include "daemon/child/confinement.h"
+#include "daemon/worker/control_loop.h"
+#include "daemon/worker/slab.h"
+
+namespace djinn::worker {
+namespace {
+
+struct Options {
+  int channel_fd = -1;
+  int threads = 1;
+  uint64_t fault_at = 0;
+};
+
+Status serve(const Options& options) {
+  DJINN_CHECK(child::become_child());
+  child::Channel channel{Fd(options.channel_fd)};
+  exec::initialise(options.threads);
+  exec::warm_up(1);
+  DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kWorker));
+
+  const SystemClock clock;
+  gc::FaultPoints faults(options.fault_at);
+  Outbox outbox(channel);
+  Grants grants(outbox);
+  Slab slab(grants);
+  exec::LaneOptions lane_options;
+  lane_options.threads = options.threads;
+  lane_options.grow_slab = [&slab](uint64_t bytes) { return slab.grow(bytes); };
+  DJINN_TRY(const auto lane, exec::Lane::make(std::move(lane_options)));
+  DJINN_TRY(const auto loop, LaneLoop::make(*lane, clock, [&](SessionId id, const Error& error) {
+              outbox.send({ipc::SessionBroken{id, error.code, error.message}});
+            }));
+  Grower grower(grants, [&loop] { loop->wake(); });
+  loop->start(grower);
+  std::promise<void> warm;
+  loop->post([&](LaneLoop::World&) {
+    exec::warm_up(options.threads);
+    warm.set_value();
+  });
+  warm.get_future().wait();
+
+  outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
+                                confinement.seccomp}});
+  ControlLoop control({channel, outbox, grants, *loop, faults});
+  Status ended = control.run();
+  grants.close();
+  loop->stop();
+  return ended;
+}
+
+}  // namespace
+}  // namespace djinn::worker
+
+int main(int argc, char** argv) {
+  djinn::worker::Options options;
+  CLI::App app("djinn-worker: runs the graphs of one trust domain; djinnd starts it");
+  app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
+  app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
+  app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
+  CLI11_PARSE(app, argc, argv);
+
+  const djinn::Status ended = djinn::worker::serve(options);
+  // The channel closing is how djinnd ends a worker.
+  if (ended.error().code == djinn::ErrorCode::kDisconnected) return 0;
+  fmt::print(stderr, "djinn-worker: {}\n", ended.error().message);
+  return 1;
+}

@@ -1,0 +1,282 @@
+#include "daemon/worker/operations.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernel/base/checked.h"
+
+namespace djinn::worker {
+namespace {
+
+// --- a run's outputs
+
+Status put_in_staging(Step& step, const exec::OutputView& view, const ipc::StagingRange& range) {
+  DJINN_TRY(const auto area, step.session.staging_range(range));
+  uint64_t bytes = size_of(view.dtype);
+  for (const int64_t size : view.sizes) bytes *= static_cast<uint64_t>(size);
+  if (bytes > area.size()) {
+    return Error{ErrorCode::kOutOfRange,
+                 "An output needs " + std::to_string(bytes) + " bytes of staging, and its range has " +
+                     std::to_string(area.size()) + ". Give it more, or take a ref."};
+  }
+  return exec::copy_elements(view, area.first(bytes));
+}
+
+Status put_in_ref(Step& step, const exec::OutputView& view, RefHandle handle) {
+  if (view.aliases != srg::kLocalStorage) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "An output is a view of an input or of sequence state, which has a handle already. "
+                 "Clone it in the graph, or use that handle."};
+  }
+  DJINN_TRY(const Refs::Storage storage, step.session.refs().allocate(view.storage_bytes));
+  memcpy(storage.data, view.storage, view.storage_bytes);
+  step.session.refs().stage_new(step.session.state(), handle, storage);
+  return {};
+}
+
+Status check_distinct(std::span<const exec::OutputView> views, const ipc::RunBlock& block) {
+  for (size_t i = 0; i < views.size(); ++i) {
+    for (size_t j = i + 1; j < views.size(); ++j) {
+      const bool both_refs = block.outputs[i].kind == ipc::OutputKind::kRef &&
+                             block.outputs[j].kind == ipc::OutputKind::kRef;
+      if (both_refs && views[i].storage == views[j].storage && views[i].storage_bytes != 0) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "Two outputs share one storage. Take one of them as a ref, and the other as a "
+                     "view of it."};
+      }
+    }
+  }
+  return {};
+}
+
+ipc::OutputDescription describe(const exec::OutputView& view) {
+  ipc::OutputDescription out;
+  out.dtype = static_cast<uint32_t>(view.dtype);
+  out.rank = static_cast<uint32_t>(std::min<size_t>(view.sizes.size(), limits::kRank));
+  out.offset = view.storage_offset;
+  std::copy_n(view.sizes.begin(), out.rank, out.sizes.begin());
+  std::copy_n(view.strides.begin(), out.rank, out.strides.begin());
+  return out;
+}
+
+Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
+                        const ipc::StagingRange& range) {
+  if (range.bytes == 0) return {};
+  DJINN_TRY(const auto area, step.session.staging_range(range));
+  if (area.size() / sizeof(ipc::OutputDescription) < views.size()) {
+    return Error{ErrorCode::kOutOfRange, "The result range is too small for all outputs."};
+  }
+  for (size_t i = 0; i < views.size(); ++i) {
+    const ipc::OutputDescription description = describe(views[i]);
+    memcpy(area.data() + i * sizeof description, &description, sizeof description);
+  }
+  return {};
+}
+
+Status place_outputs(Step& step, const ipc::RunBlock& block,
+                     std::span<const exec::OutputView> views) {
+  DJINN_CHECK(check_distinct(views, block));
+  for (size_t i = 0; i < views.size(); ++i) {
+    const ipc::OutputBinding& output = block.outputs[i];
+    if (output.kind == ipc::OutputKind::kStaging) {
+      DJINN_CHECK(put_in_staging(step, views[i], output.staging));
+    } else if (output.kind == ipc::OutputKind::kRef) {
+      DJINN_CHECK(put_in_ref(step, views[i], output.ref));
+    }
+  }
+  return describe_outputs(step, views, block.result);
+}
+
+// Output refs are doomed first and checked then: a wrong handle must still poison its neighbours.
+Status check_outputs(Step& step, const srg::Graph& graph, const ipc::RunBlock& block) {
+  if (block.outputs.size() != graph.outputs.size()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The program has " + std::to_string(graph.outputs.size()) + " outputs, and " +
+                     std::to_string(block.outputs.size()) + " are bound."};
+  }
+  Status first;
+  for (size_t i = 0; i < block.outputs.size(); ++i) {
+    if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
+    const RefHandle handle = block.outputs[i].ref;
+    Status free = step.session.refs().check_free(step.session.state(), handle);
+    if (free && std::ranges::find(step.doomed, handle) != step.doomed.end()) {
+      free = Error{ErrorCode::kInvalidArgument, "Two outputs are bound to one ref."};
+    }
+    if (free) step.doomed.push_back(handle);
+    if (!free && first) first = std::move(free);
+  }
+  return first;
+}
+
+// --- a run's sequence group
+
+Result<std::optional<SequenceUse>> use_sequence(Step& step, const srg::Graph& graph,
+                                                const ipc::RunBlock& block) {
+  if (!block.sequence.valid()) return std::optional<SequenceUse>();
+  DJINN_TRY(auto group, step.session.find_sequence(block.sequence));
+  DJINN_TRY(const int64_t tokens, tokens_of(graph, block.symbols));
+  SequenceUse use{group, step.session.sequence_entry(*group), static_cast<uint64_t>(tokens)};
+  if (!range_fits(use.past(), use.tokens, group->layout().capacity())) {
+    return Error{ErrorCode::kOutOfRange,
+                 "The sequence group holds " + std::to_string(group->layout().capacity()) +
+                     " tokens a row, " + std::to_string(use.past()) + " are used, and the run adds " +
+                     std::to_string(use.tokens) + ". Make a larger group, or crop this one."};
+  }
+  return std::optional(std::move(use));
+}
+
+// The ids that the client bound by role become the group's tokens, so that a generation can go on.
+void keep_token_ids(const srg::Graph& graph, const exec::RunBindings& bindings,
+                    const SequenceUse& use) {
+  for (size_t i = 0; i < graph.storages.size(); ++i) {
+    const uint64_t count = uint64_t{use.entry.rows} * use.tokens;
+    if (graph.storages[i].role != srg::InputRole::kTokenIds ||
+        bindings.storages[i].bytes != count * sizeof(int64_t)) {
+      continue;
+    }
+    const auto* ids = reinterpret_cast<const int64_t*>(bindings.storages[i].data);
+    for (uint32_t row = 0; row < use.entry.rows; ++row) {
+      int32_t* slots = use.group->tokens(row) + use.past();
+      for (uint64_t t = 0; t < use.tokens; ++t) slots[t] = static_cast<int32_t>(*ids++);
+    }
+  }
+}
+
+void stage_length(Step& step, const SequenceUse& use) {
+  gc::SequenceEntry entry = use.entry;
+  entry.length = use.past() + use.tokens;
+  step.session.state().stage_sequence(use.group->handle().index, entry);
+}
+
+// --- a run
+
+Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
+                   const ipc::RunBlock& block) {
+  const srg::Graph& graph = program.graph();
+  DJINN_CHECK(check_outputs(step, graph, block));
+  DJINN_TRY(const std::optional<SequenceUse> sequence, use_sequence(step, graph, block));
+  if (sequence) {
+    DJINN_TRY(const auto readiness,
+              tools.grower.ensure(sequence->group, sequence->past() + sequence->tokens));
+    if (readiness == Grower::Readiness::kGrowing) return Ending::kGrowing;
+  }
+  Binder& binder = tools.binder;
+  DJINN_CHECK(binder.begin(program, block.symbols, sequence ? &*sequence : nullptr));
+  for (const ipc::InputBinding& input : block.inputs) DJINN_CHECK(binder.bind(step, input));
+  if (sequence) DJINN_CHECK(binder.bind_sequence(*sequence));
+  DJINN_CHECK(binder.check_complete());
+  DJINN_CHECK(binder.save_written(step));
+  if (sequence) keep_token_ids(graph, binder.bindings(), *sequence);
+  DJINN_CHECK(tools.lane.run(program, binder.bindings()));
+  DJINN_CHECK(place_outputs(step, block, tools.lane.outputs()));
+  if (sequence) stage_length(step, *sequence);
+  return Ending::kDone;
+}
+
+// --- views of refs
+
+// Bytes that the view needs from the storage's start. Errors: kOutOfRange on overflow too.
+Result<uint64_t> extent_of(const ipc::ReadBlock& block) {
+  const Error outside{ErrorCode::kOutOfRange, "The view does not lie inside its storage."};
+  uint64_t last = block.offset;
+  for (size_t d = 0; d < block.sizes.size(); ++d) {
+    if (block.sizes[d] == 0) return uint64_t{0};
+    if (block.strides[d] < 0) return outside;
+    const auto step = checked_mul(block.sizes[d] - 1, static_cast<uint64_t>(block.strides[d]));
+    const auto sum = step ? checked_add(last, *step) : std::nullopt;
+    if (!sum) return outside;
+    last = *sum;
+  }
+  const auto count = checked_add<uint64_t>(last, 1);
+  const auto bytes = count ? checked_mul<uint64_t>(*count, size_of(block.dtype)) : std::nullopt;
+  if (!bytes) return outside;
+  return *bytes;
+}
+
+}  // namespace
+
+Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symbols) {
+  for (size_t i = 0; i < graph.symbols.size(); ++i) {
+    if (graph.symbols[i].role != srg::SymbolRole::kTokens) continue;
+    if (i >= symbols.size() || symbols[i] < 1) break;
+    return symbols[i];
+  }
+  return Error{ErrorCode::kInvalidArgument,
+               "A program that runs on a sequence group needs a symbol of role tokens, of at least 1."};
+}
+
+Result<Ending> run_program(Step& step, LaneTools& tools) {
+  DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
+  DJINN_TRY(exec::Program* const program, tools.programs.find(ProgramId{step.submission.program}));
+  return run(step, tools, *program, block);
+}
+
+Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
+  DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
+  DJINN_TRY(const auto bytes, step.session.staging_range(
+                                  {step.submission.graph_offset, step.submission.graph_bytes}));
+  const std::vector<std::byte> copy(bytes.begin(), bytes.end());
+  DJINN_TRY(auto model, tools.programs.find_model(ModelId{step.submission.model}));
+  DJINN_TRY(const AdmittedProgram admitted, admit_graph(copy, std::move(model)));
+  Result<Ending> ending = run(step, tools, *admitted.program, block);
+  tools.lane.forget(*admitted.program);
+  return ending;
+}
+
+Result<Ending> read_ref(Step& step) {
+  DJINN_TRY(const ipc::ReadBlock block, ipc::decode_read(step.block));
+  DJINN_TRY(const Refs::Storage storage, step.session.refs().find(step.session.state(), block.ref));
+  DJINN_TRY(const uint64_t needed, extent_of(block));
+  if (needed > storage.bytes) {
+    return Error{ErrorCode::kOutOfRange, "The view does not lie inside its storage."};
+  }
+  exec::OutputView view;
+  view.dtype = block.dtype;
+  view.sizes.assign(block.sizes.begin(), block.sizes.end());
+  view.strides = block.strides;
+  view.storage_offset = block.offset;
+  view.storage = storage.data;
+  view.storage_bytes = storage.bytes;
+  DJINN_CHECK(put_in_staging(step, view, block.staging));
+  return Ending::kDone;
+}
+
+Result<Ending> write_ref(Step& step) {
+  DJINN_TRY(const ipc::WriteBlock block, ipc::decode_write(step.block));
+  DJINN_CHECK(step.session.refs().check_free(step.session.state(), block.ref));
+  step.doomed.push_back(block.ref);
+  DJINN_TRY(const auto source, step.session.staging_range(block.staging));
+  DJINN_TRY(const Refs::Storage storage, step.session.refs().allocate(source.size()));
+  memcpy(storage.data, source.data(), source.size());
+  step.session.refs().stage_new(step.session.state(), block.ref, storage);
+  return Ending::kDone;
+}
+
+Result<Ending> release_refs(Step& step) {
+  DJINN_TRY(const ipc::ReleaseBlock block, ipc::decode_release(step.block));
+  for (size_t i = 0; i < block.refs.size(); ++i) {
+    if (std::find(block.refs.begin(), block.refs.begin() + static_cast<ptrdiff_t>(i),
+                  block.refs[i]) != block.refs.begin() + static_cast<ptrdiff_t>(i)) {
+      return Error{ErrorCode::kInvalidArgument, "A ref is released twice in one submission."};
+    }
+    DJINN_CHECK(step.session.refs().stage_release(step.session.state(), block.refs[i]));
+  }
+  return Ending::kDone;
+}
+
+Result<Ending> crop_sequence(Step& step) {
+  DJINN_TRY(const ipc::CropBlock block, ipc::decode_crop(step.block));
+  DJINN_TRY(const auto group, step.session.find_sequence(block.sequence));
+  gc::SequenceEntry entry = step.session.sequence_entry(*group);
+  if (block.length > entry.length) {
+    return Error{ErrorCode::kOutOfRange, "A crop can only shorten: the group has " +
+                                             std::to_string(entry.length) + " tokens a row."};
+  }
+  entry.length = block.length;
+  step.session.state().stage_sequence(block.sequence.index, entry);
+  return Ending::kDone;
+}
+
+}  // namespace djinn::worker

@@ -1,0 +1,31 @@
+// Operations: what each kind of submission does within its step. Each function validates the private
+// copy of its block, stages its effects, and returns how the step ends; an Error ends the submission
+// with that error, after the step was rolled back (runner.h).
+#pragma once
+
+#include "daemon/worker/binder.h"
+#include "daemon/worker/program_table.h"
+#include "daemon/worker/step.h"
+#include "kernel/exec/executor.h"
+
+namespace djinn::worker {
+
+// What the lane's thread works with.
+struct LaneTools {
+  exec::Lane& lane;
+  ProgramTable& programs;
+  Grower& grower;
+  Binder& binder;
+};
+
+Result<Ending> run_program(Step& step, LaneTools& tools);
+Result<Ending> run_graph_once(Step& step, LaneTools& tools);
+Result<Ending> read_ref(Step& step);
+Result<Ending> write_ref(Step& step);
+Result<Ending> release_refs(Step& step);
+Result<Ending> crop_sequence(Step& step);
+
+// The tokens symbol of a run that binds a sequence group, by role. Errors: kInvalidArgument.
+Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symbols);
+
+}  // namespace djinn::worker

@@ -1,0 +1,75 @@
+#include "daemon/worker/program_table.h"
+
+#include <utility>
+
+#include "ipc/codec/srg_codec.h"
+#include "ipc/limits.h"
+#include "kernel/srg/verify.h"
+
+namespace djinn::worker {
+namespace {
+
+// What a graph without a model binds its (absent) weights to.
+const exec::WeightTable& no_weights() {
+  static const exec::WeightTable empty({});
+  return empty;
+}
+
+}  // namespace
+
+Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
+                                    std::shared_ptr<const MappedModel> model) {
+  if (graph_bytes.size() > limits::kGraphBytes) {
+    return Error{ErrorCode::kLimitExceeded, "The graph is larger than 16 MiB. Split it."};
+  }
+  DJINN_TRY(const srg::Graph graph, ipc::decode_graph(graph_bytes));
+  DJINN_CHECK(srg::verify(graph));
+  const exec::WeightTable& weights = model ? model->weights() : no_weights();
+  // What activations may take is the slab's grant, which djinnd decides at the first run.
+  DJINN_TRY(auto program, exec::Program::admit(graph, weights, {.activation_bytes_max = UINT64_MAX}));
+  return AdmittedProgram{std::move(model), std::move(program)};
+}
+
+void ProgramTable::add_model(std::shared_ptr<const MappedModel> model) {
+  const ModelId id = model->id();
+  models_[id] = std::move(model);
+}
+
+void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
+  std::erase_if(programs_, [&](const auto& entry) {
+    const bool of_model = entry.second.model && entry.second.model->id() == id;
+    if (of_model) lane.forget(*entry.second.program);
+    return of_model;
+  });
+  models_.erase(id);
+}
+
+void ProgramTable::add_program(ProgramId id, AdmittedProgram program) {
+  programs_[id] = std::move(program);
+}
+
+void ProgramTable::drop_program(ProgramId id, exec::Lane& lane) {
+  const auto found = programs_.find(id);
+  if (found == programs_.end()) return;
+  lane.forget(*found->second.program);
+  programs_.erase(found);
+}
+
+Result<exec::Program*> ProgramTable::find(ProgramId id) const {
+  const auto found = programs_.find(id);
+  if (found == programs_.end()) {
+    return Error{ErrorCode::kNotFound, "There is no such program. Define it first."};
+  }
+  return found->second.program.get();
+}
+
+Result<std::shared_ptr<const MappedModel>> ProgramTable::find_model(ModelId id) const {
+  if (!id.valid()) return std::shared_ptr<const MappedModel>();
+  const auto found = models_.find(id);
+  if (found == models_.end()) {
+    return Error{ErrorCode::kNotFound, "There is no such model. Open it first."};
+  }
+  return found->second;
+}
+
+}  // namespace djinn::worker

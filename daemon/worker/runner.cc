@@ -1,0 +1,168 @@
+#include "daemon/worker/runner.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernel/base/checked.h"
+
+namespace djinn::worker {
+namespace {
+
+// What one step may publish: a token completion for every few rows, and the end of its submission.
+constexpr uint32_t kCompletionsPerStep =
+    (limits::kRows + ipc::kTokensPerCompletion - 1) / ipc::kTokensPerCompletion + 1;
+
+// The record that the next step of this session starts from.
+gc::StepRecord next_record(const gc::StepRecord& last, const ipc::Submission& submission) {
+  gc::StepRecord record;
+  record.completed = last.completed;
+  record.run = submission.run;
+  // A token step of the same run: the generation goes on where it was committed.
+  if (last.kind == gc::StepKind::kToken && last.run == submission.run) record = last;
+  record.tokens_in_step = 0;
+  return record;
+}
+
+void push_tokens(ipc::WorkerRing& ring, const gc::StepRecord& record) {
+  for (uint32_t row = 0; row < record.tokens_in_step; row += ipc::kTokensPerCompletion) {
+    ipc::Completion out;
+    out.kind = static_cast<uint16_t>(ipc::CompletionKind::kToken);
+    out.index = static_cast<uint32_t>(record.generated - 1);
+    out.run = record.run;
+    out.first_row = row;
+    out.row_count = std::min<uint32_t>(ipc::kTokensPerCompletion,
+                                       static_cast<uint32_t>(record.tokens_in_step) - row);
+    std::copy_n(record.tokens.begin() + row, out.row_count, out.tokens);
+    ring.push(out);
+  }
+}
+
+ipc::Completion done_completion(const gc::StepRecord& record) {
+  ipc::Completion out;
+  out.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
+  out.error = static_cast<uint16_t>(record.error);
+  out.index = static_cast<uint32_t>(record.generated);
+  out.run = record.run;
+  out.random_offset = record.random_offset;
+  return out;
+}
+
+}  // namespace
+
+Result<Runner::Advance> Runner::advance(Session& session) {
+  gc::SessionState& state = session.state();
+  DJINN_TRY(const bool full, session.ring().block_until_free(kCompletionsPerStep));
+  if (full) return Advance::kWaiting;
+  if (state.step_published() < state.step()) publish(session);
+  auto flight = state.in_flight();
+  if (!flight) {
+    DJINN_TRY(const bool submitted, session.ring().has_submission());
+    if (!submitted) return Advance::kIdle;
+    DJINN_CHECK(pick_up(session));
+    flight = state.in_flight();
+  }
+  ipc::Submission submission;
+  memcpy(&submission, flight->descriptor.data(), sizeof submission);
+  Step step{session, submission, flight->block};
+  gc::StepRecord record = next_record(state.record(), submission);
+  state.beat();
+  state.begin();
+  const Result<Ending> ending = perform(step, record);
+  if (!ending) {
+    fail(step, record, ending.error());
+  } else if (*ending == Ending::kGrowing) {
+    state.pause();
+    return Advance::kWaiting;
+  } else {
+    record.kind = *ending == Ending::kDone ? gc::StepKind::kDone : gc::StepKind::kToken;
+    commit(step, record);
+  }
+  publish(session);
+  return Advance::kWorked;
+}
+
+Status Runner::pick_up(Session& session) {
+  const ipc::Submission submission = session.ring().copy_submission();
+  if (submission.run <= session.state().record().run) {
+    return Error{ErrorCode::kProtocolViolation, "A run's number is not larger than the one before."};
+  }
+  std::span<const std::byte> block;
+  if (range_fits(submission.binding_offset, submission.binding_bytes, session.staging().size()) &&
+      submission.binding_bytes <= limits::kBindingTableBytes) {
+    block = session.staging().subspan(submission.binding_offset, submission.binding_bytes);
+  }
+  // A block that does not fit is left empty, which no decoder accepts: the run fails, not the session.
+  session.state().pick_up(session.ring().completed(),
+                          std::as_bytes(std::span(&submission, 1)), block);
+  session.generation.reset();
+  return {};
+}
+
+Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
+  if (step.session.take_refusal()) {
+    return Error{ErrorCode::kWorkerLost,
+                 "The run stopped its worker three times and made no progress. It is given up; other "
+                 "runs of the session go on."};
+  }
+  switch (static_cast<ipc::Operation>(step.submission.operation)) {
+    case ipc::Operation::kNop: return Ending::kDone;
+    case ipc::Operation::kRun: return run_program(step, tools_);
+    case ipc::Operation::kRunOnce: return run_graph_once(step, tools_);
+    case ipc::Operation::kGenerate: return generate_token(step, tools_, record);
+    case ipc::Operation::kReadRef: return read_ref(step);
+    case ipc::Operation::kWriteRef: return write_ref(step);
+    case ipc::Operation::kReleaseRefs: return release_refs(step);
+    case ipc::Operation::kCropSequence: return crop_sequence(step);
+    case ipc::Operation::kReorderSequence: break;
+  }
+  return Error{ErrorCode::kUnsupported, "The daemon does not know this operation."};
+}
+
+void Runner::commit(Step& step, gc::StepRecord record) {
+  if (record.kind != gc::StepKind::kToken) record.completed += 1;
+  tokens_.fetch_add(record.tokens_in_step, std::memory_order_relaxed);
+  step.session.state().stage_record(record);
+  step.session.state().commit();
+  step.session.refs().end_step(Refs::End::kCommitted);
+}
+
+void Runner::fail(Step& step, gc::StepRecord record, const Error& error) {
+  gc::SessionState& state = step.session.state();
+  Refs& refs = step.session.refs();
+  // Undo entries were made by us and checked at attach; that they still fit is our own invariant.
+  DJINN_ASSERT(state.roll_back(refs.extent()).ok());
+  refs.end_step(Refs::End::kRolledBack);
+  state.begin();
+  for (const RefHandle handle : step.doomed) refs.stage_poison(state, handle, error.code);
+  record.kind = gc::StepKind::kFailed;
+  record.error = static_cast<uint32_t>(error.code);
+  record.tokens_in_step = 0;
+  record.error_text = {};
+  std::copy_n(error.message.begin(), std::min(error.message.size(), record.error_text.size() - 1),
+              record.error_text.begin());
+  commit(step, record);
+}
+
+// The record says all that the client is told, so this can be done again by another worker. Room in
+// the completion ring was found before.
+void Runner::publish(Session& session) {
+  gc::SessionState& state = session.state();
+  ipc::WorkerRing& ring = session.ring();
+  const gc::StepRecord record = state.record();
+  push_tokens(ring, record);
+  if (record.kind != gc::StepKind::kToken) {
+    if (record.kind == gc::StepKind::kFailed) {
+      ring.set_error_text(record.completed - 1, record.error_text.data());
+    }
+    ring.push(done_completion(record));
+  }
+  state.set_completions_published(ring.pushed());
+  while (ring.completed() < record.completed) ring.complete_one();
+  const bool wake = ring.publish();
+  state.set_step_published(state.step());
+  if (wake) session.ring_completion_bell();
+}
+
+}  // namespace djinn::worker

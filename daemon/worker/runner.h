@@ -1,0 +1,43 @@
+// Runner: executes a session's submissions, one step at a time, and publishes what was committed.
+//
+//   pick up     copy the submission and its block, once, into the state extent
+//   begin       mark the step as running
+//   operation   validate, compute, stage (operations.h, generation.h)
+//   commit      one word makes it real; a failed step is rolled back first, and commits its error
+//   publish     tell the client; repeated after a crash between commit and here
+//
+// Lane's thread only.
+#pragma once
+
+#include <atomic>
+
+#include "daemon/worker/operations.h"
+
+namespace djinn::worker {
+
+class Runner {
+ public:
+  explicit Runner(LaneTools tools) : tools_(tools) {}
+
+  enum class Advance {
+    kIdle,     // nothing is submitted
+    kWorked,   // a step was done
+    kWaiting,  // for memory or for the client to read completions; a bell will ring
+  };
+  // One step of the session. An Error means that the client broke the protocol.
+  Result<Advance> advance(Session& session);
+
+  [[nodiscard]] uint64_t tokens() const { return tokens_.load(std::memory_order_relaxed); }
+
+ private:
+  Status pick_up(Session& session);
+  Result<Ending> perform(Step& step, gc::StepRecord& record);
+  void commit(Step& step, gc::StepRecord record);
+  void fail(Step& step, gc::StepRecord record, const Error& error);
+  void publish(Session& session);
+
+  LaneTools tools_;
+  std::atomic<uint64_t> tokens_{0};
+};
+
+}  // namespace djinn::worker

@@ -1,0 +1,143 @@
+#include "daemon/worker/sequence.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace djinn::worker {
+namespace {
+
+// A growth covers this many slots beyond the need, and is asked for when half of them are used: a
+// decode step takes milliseconds, a growth some hundred microseconds.
+constexpr uint64_t kAheadTokens = 256;
+
+// The largest count of token slots that so many bytes pay for.
+uint64_t slots_paid_by(uint64_t bytes, const gc::SequenceLayout& layout) {
+  uint64_t slots = 0;
+  for (uint64_t step = std::bit_floor(layout.capacity()); step > 0; step /= 2) {
+    const uint64_t next = std::min(slots + step, layout.capacity());
+    if (layout.committed_bytes(next) <= bytes) slots = next;
+  }
+  return slots;
+}
+
+}  // namespace
+
+Sequence::Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
+                   gc::SequenceLayout layout, Fd memfd, pal::Mapping mapping, uint64_t granted)
+    : session_(session),
+      handle_(handle),
+      geometry_(geometry),
+      layout_(layout),
+      memfd_(std::move(memfd)),
+      mapping_(std::move(mapping)),
+      granted_bytes_(granted) {}
+
+Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandle handle,
+                                                const ipc::SequenceGeometry& geometry, Fd memfd,
+                                                uint64_t granted) {
+  DJINN_TRY(const gc::SequenceLayout layout,
+            gc::SequenceLayout::make(geometry.rows, geometry.layers, geometry.kv_heads,
+                                     geometry.head_dim, size_of(geometry.dtype), geometry.capacity));
+  DJINN_CHECK(pal::verify_memfd(memfd, layout.file_bytes(), pal::Seals::kShared));
+  DJINN_TRY(pal::Mapping mapping,
+            pal::map_shared(memfd, layout.file_bytes(), pal::Access::kReadWrite));
+  std::shared_ptr<Sequence> sequence(new Sequence(session, handle, geometry, layout, std::move(memfd),
+                                                  std::move(mapping), granted));
+  // The former worker may have died between a grant and its pages; committing again is idempotent.
+  const uint64_t tokens = slots_paid_by(granted, layout);
+  DJINN_CHECK(layout.for_each_range(0, tokens, [&](uint64_t offset, uint64_t bytes) {
+    return pal::commit_ahead(sequence->memfd_, offset, bytes);
+  }));
+  sequence->committed_.store(tokens, std::memory_order_release);
+  sequence->wanted_.store(tokens, std::memory_order_relaxed);
+  return sequence;
+}
+
+int32_t* Sequence::tokens(uint32_t row) const {
+  return reinterpret_cast<int32_t*>(mapping_.data() + layout_.tokens_offset(row));
+}
+std::byte* Sequence::key(uint32_t layer) const { return mapping_.data() + layout_.key_offset(layer); }
+std::byte* Sequence::value(uint32_t layer) const {
+  return mapping_.data() + layout_.value_offset(layer);
+}
+
+Status Sequence::commit(uint64_t tokens, Grants& grants) {
+  const uint64_t needed = layout_.committed_bytes(tokens);
+  if (needed > granted_bytes_) {
+    DJINN_CHECK(grants.request(ipc::GrantKind::kSequence, session_, handle_, needed - granted_bytes_));
+    granted_bytes_ = needed;
+  }
+  DJINN_CHECK(layout_.for_each_range(committed(), tokens, [&](uint64_t offset, uint64_t bytes) {
+    DJINN_CHECK(pal::commit_ahead(memfd_, offset, bytes));
+    return pal::populate_write(mapping_.bytes().subspan(offset, bytes));
+  }));
+  committed_.store(tokens, std::memory_order_release);
+  return {};
+}
+
+// --- Grower
+
+Grower::Grower(Grants& grants, std::function<void()> wake)
+    : grants_(grants), wake_(std::move(wake)), thread_([this] { work(); }) {}
+
+Grower::~Grower() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  arrived_.notify_all();
+  thread_.join();
+}
+
+Result<Grower::Readiness> Grower::ensure(const std::shared_ptr<Sequence>& sequence,
+                                         uint64_t tokens) {
+  const uint64_t capacity = sequence->layout().capacity();
+  DJINN_ASSERT(tokens <= capacity);
+  const uint64_t committed = sequence->committed();
+  const bool ready = tokens <= committed;
+  if (!ready) {
+    const std::lock_guard lock(sequence->failure_mutex_);
+    if (sequence->failure_) {
+      sequence->wanted_.store(committed, std::memory_order_relaxed);
+      return *std::exchange(sequence->failure_, std::nullopt);
+    }
+  }
+  if (committed < capacity && tokens + kAheadTokens / 2 > committed) {
+    ask(sequence, std::min(tokens + kAheadTokens, capacity));
+  }
+  return ready ? Readiness::kReady : Readiness::kGrowing;
+}
+
+void Grower::ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
+  // A growth that is under way comes first; ensure() asks again if it was not enough.
+  if (sequence->wanted_.load(std::memory_order_relaxed) > sequence->committed()) return;
+  sequence->wanted_.store(tokens, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(sequence);
+  }
+  arrived_.notify_one();
+}
+
+void Grower::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    arrived_.wait(lock, [&] { return closing_ || !queue_.empty(); });
+    if (closing_) return;
+    const std::shared_ptr<Sequence> sequence = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    const uint64_t wanted = sequence->wanted_.load(std::memory_order_relaxed);
+    if (wanted > sequence->committed()) {
+      if (Status grown = sequence->commit(wanted, grants_); !grown) {
+        const std::lock_guard failure_lock(sequence->failure_mutex_);
+        sequence->failure_ = std::move(grown).error();
+      }
+    }
+    wake_();
+    lock.lock();
+  }
+}
+
+}  // namespace djinn::worker

@@ -1,0 +1,87 @@
+// Sequence: one sequence group of a session in this process: its memfd mapped, and how many token
+// slots of it are committed.
+// Grower: commits slots ahead of need on a thread of its own, so that a decode step never does.
+//
+// invariant: slots [0, committed) are backed by pages; committed only grows.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "daemon/worker/grants.h"
+#include "ipc/messages.h"
+#include "kernel/gc/sequence_layout.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::worker {
+
+class Sequence {
+ public:
+  // memfd: sparse, of the layout's file size. granted: bytes that a former worker was granted; what
+  // they bought is committed already.
+  static Result<std::shared_ptr<Sequence>> map(SessionId session, SequenceHandle handle,
+                                               const ipc::SequenceGeometry& geometry, Fd memfd,
+                                               uint64_t granted);
+
+  [[nodiscard]] SequenceHandle handle() const { return handle_; }
+  [[nodiscard]] SessionId session() const { return session_; }
+  [[nodiscard]] const ipc::SequenceGeometry& geometry() const { return geometry_; }
+  [[nodiscard]] const gc::SequenceLayout& layout() const { return layout_; }
+  [[nodiscard]] uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
+
+  // Token slots of a row; only committed ones may be touched.
+  [[nodiscard]] int32_t* tokens(uint32_t row) const;
+  // One K or V: geometry dtype [rows, kv_heads, capacity, head_dim].
+  [[nodiscard]] std::byte* key(uint32_t layer) const;
+  [[nodiscard]] std::byte* value(uint32_t layer) const;
+
+ private:
+  friend class Grower;
+  Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
+           gc::SequenceLayout layout, Fd memfd, pal::Mapping mapping, uint64_t granted);
+  Status commit(uint64_t tokens, Grants& grants);  // grower's thread
+
+  SessionId session_;
+  SequenceHandle handle_;
+  ipc::SequenceGeometry geometry_;
+  gc::SequenceLayout layout_;
+  Fd memfd_;
+  pal::Mapping mapping_;
+  uint64_t granted_bytes_;              // grower's thread
+  std::atomic<uint64_t> committed_{0};  // token slots
+  std::atomic<uint64_t> wanted_{0};     // what the grower was asked for
+  std::mutex failure_mutex_;
+  std::optional<Error> failure_;
+};
+
+class Grower {
+ public:
+  // wake: called on the grower's thread after each growth or failure.
+  Grower(Grants& grants, std::function<void()> wake);
+  ~Grower();
+
+  enum class Readiness { kReady, kGrowing };
+  // Ready when `tokens` slots are committed; asks for more ahead of need on the way. After a failed
+  // growth, its error, once; asking again tries again. Lane's thread.
+  Result<Readiness> ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
+
+ private:
+  void ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
+  void work();
+
+  Grants& grants_;
+  std::function<void()> wake_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<std::shared_ptr<Sequence>> queue_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace djinn::worker

@@ -1,0 +1,103 @@
+#include "daemon/worker/session.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "kernel/base/checked.h"
+
+namespace djinn::worker {
+namespace {
+
+constexpr gc::StateGeometry kGeometry{limits::kRefs, limits::kSequences};
+
+Result<pal::Mapping> map_checked(const Fd& fd, uint64_t bytes, pal::Seals seals) {
+  DJINN_CHECK(pal::verify_memfd(fd, bytes, seals));
+  return pal::map_shared(fd, bytes, pal::Access::kReadWrite);
+}
+
+}  // namespace
+
+Session::Session(const ipc::AttachSession& command)
+    : id_(command.session), refuse_in_flight_(command.refuse_in_flight) {}
+
+Result<std::unique_ptr<Session>> Session::attach(const ipc::AttachSession& command,
+                                                 std::vector<Fd> fds, Grants& grants,
+                                                 gc::FaultPoints& faults) {
+  std::unique_ptr<Session> session(new Session(command));
+  DJINN_CHECK(session->map(command, std::move(fds), grants, faults));
+  return session;
+}
+
+Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, Grants& grants,
+                    gc::FaultPoints& faults) {
+  if (fds.size() != 5) {
+    return Error{ErrorCode::kMalformed, "A session came without its five descriptors."};
+  }
+  DJINN_TRY(memory_, map_checked(fds[0], ipc::SessionLayout::bytes(command.staging_bytes),
+                                 pal::Seals::kShared));
+  DJINN_TRY(state_memory_, map_checked(fds[1], gc::state_bytes(kGeometry), pal::Seals::kSize));
+  submission_bell_ = std::move(fds[3]);
+  completion_bell_ = std::move(fds[4]);
+  DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
+  DJINN_TRY(state_, gc::SessionState::open(state_memory_.bytes(), kGeometry, faults));
+  DJINN_TRY(refs_, Refs::open(*state_, command, std::move(fds[2]), grants));
+  DJINN_CHECK(state_->recover(refs_->extent()));
+  refs_->rebuild(*state_);
+  ring_.emplace(*view_, state_->record().completed, state_->completions_published());
+  return {};
+}
+
+void Session::ring_completion_bell() const {
+  const uint64_t one = 1;
+  // An eventfd at its maximum is readable already, which is all that a bell says.
+  [[maybe_unused]] const ssize_t written = ::write(completion_bell_.get(), &one, sizeof one);
+}
+
+void Session::drain_submission_bell() const {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t got = ::read(submission_bell_.get(), &count, sizeof count);
+}
+
+void Session::add_sequence(std::shared_ptr<Sequence> sequence) {
+  sequences_[sequence->handle().index] = std::move(sequence);
+}
+
+void Session::drop_sequence(SequenceHandle handle) {
+  const auto found = sequences_.find(handle.index);
+  if (found != sequences_.end() && found->second->handle() == handle) sequences_.erase(found);
+}
+
+Result<std::shared_ptr<Sequence>> Session::find_sequence(SequenceHandle handle) const {
+  const auto found = sequences_.find(handle.index);
+  if (!handle.valid() || found == sequences_.end()) {
+    return Error{ErrorCode::kNotFound, "The session has no such sequence group. Make one first."};
+  }
+  if (found->second->handle() != handle) {
+    return Error{ErrorCode::kStaleHandle,
+                 "The sequence group was dropped, and its slot has a new tenant."};
+  }
+  return found->second;
+}
+
+gc::SequenceEntry Session::sequence_entry(const Sequence& sequence) const {
+  gc::SequenceEntry entry = state_->sequence(sequence.handle().index);
+  if (entry.generation != sequence.handle().generation) {
+    entry = {};
+    entry.generation = sequence.handle().generation;
+    entry.rows = sequence.layout().rows();
+  }
+  return entry;
+}
+
+Result<std::span<std::byte>> Session::staging_range(const ipc::StagingRange& range) const {
+  if (!range_fits(range.offset, range.bytes, staging().size())) {
+    return Error{ErrorCode::kOutOfRange,
+                 "A range leaves the staging slab. Check its offset and length."};
+  }
+  return staging().subspan(range.offset, range.bytes);
+}
+
+bool Session::take_refusal() { return std::exchange(refuse_in_flight_, false); }
+
+}  // namespace djinn::worker

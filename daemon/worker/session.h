@@ -1,0 +1,72 @@
+// Session: one attached session in this process: its memory mapped, its ring, its surviving state, its
+// refs and sequence groups. Belongs to the lane's thread from attach to detach.
+//
+// A Session that was attached after a worker's death goes on where the committed state says: what was
+// committed but not told is told again, what was in flight is executed again from its private copy.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "daemon/worker/refs.h"
+#include "daemon/worker/sequence.h"
+#include "ipc/binding.h"
+#include "ipc/messages.h"
+#include "ipc/ring.h"
+#include "kernel/gc/session_state.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::worker {
+
+class Session {
+ public:
+  // fds as ipc::AttachSession says. Recovers the state extent. Errors: kMalformed, or mapping's.
+  static Result<std::unique_ptr<Session>> attach(const ipc::AttachSession& command,
+                                                 std::vector<Fd> fds, Grants& grants,
+                                                 gc::FaultPoints& faults);
+
+  [[nodiscard]] SessionId id() const { return id_; }
+  [[nodiscard]] ipc::WorkerRing& ring() { return *ring_; }
+  [[nodiscard]] gc::SessionState& state() { return *state_; }
+  [[nodiscard]] Refs& refs() { return *refs_; }
+  [[nodiscard]] std::span<std::byte> staging() const { return view_->staging(); }
+  [[nodiscard]] const Fd& submission_bell() const { return submission_bell_; }
+  void ring_completion_bell() const;
+  void drain_submission_bell() const;
+
+  void add_sequence(std::shared_ptr<Sequence> sequence);
+  void drop_sequence(SequenceHandle handle);
+  // Errors: kNotFound, kStaleHandle.
+  Result<std::shared_ptr<Sequence>> find_sequence(SequenceHandle handle) const;
+  // The committed entry of a group; a fresh one (length 0) if no step touched it yet.
+  [[nodiscard]] gc::SequenceEntry sequence_entry(const Sequence& sequence) const;
+
+  // A part of the staging slab. Errors: kOutOfRange.
+  Result<std::span<std::byte>> staging_range(const ipc::StagingRange& range) const;
+
+  // True once, when djinnd gave up on the submission in flight.
+  [[nodiscard]] bool take_refusal();
+  // The decoded block of the generation in flight, so that a token does not decode it again.
+  std::optional<ipc::GenerateBlock> generation;
+
+ private:
+  explicit Session(const ipc::AttachSession& command);
+  Status map(const ipc::AttachSession& command, std::vector<Fd> fds, Grants& grants,
+             gc::FaultPoints& faults);
+
+  SessionId id_;
+  bool refuse_in_flight_;
+  pal::Mapping memory_;
+  pal::Mapping state_memory_;
+  Fd submission_bell_;
+  Fd completion_bell_;
+  std::optional<ipc::SessionView> view_;
+  std::optional<gc::SessionState> state_;
+  std::optional<Refs> refs_;
+  std::optional<ipc::WorkerRing> ring_;
+  std::map<uint32_t, std::shared_ptr<Sequence>> sequences_;  // by handle index
+};
+
+}  // namespace djinn::worker

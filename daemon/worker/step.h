@@ -1,0 +1,28 @@
+// Step: one step of a session while it is being executed: what was submitted, what it dooms if it
+// fails, and how it ends. The unit that is committed or repeated (DESIGN rule 10).
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "daemon/worker/session.h"
+#include "ipc/session_memory.h"
+
+namespace djinn::worker {
+
+struct Step {
+  Session& session;
+  ipc::Submission submission;         // the private copy
+  std::span<const std::byte> block;   // likewise, in the state extent
+  std::vector<RefHandle> doomed{};    // refs that a failure poisons: those it would make or change
+};
+
+// How an operation ended its step, if it did not fail.
+enum class Ending {
+  kDone,     // the submission is complete
+  kToken,    // a token was made; the submission goes on
+  kGrowing,  // nothing was done: memory is on its way, try again
+};
+
+}  // namespace djinn::worker
