@@ -319,6 +319,11 @@ def print_outcome(outcome: Outcome) -> None:
         print("\n".join(f"    | {line}" for line in lines[-TAIL_LINES:]), flush=True)
 
 
+def has_behaviour_tests() -> bool:
+    found = [path for top in ("tests", "python") for path in (ROOT / top).rglob("test_*.py")]
+    return any(ROOT / "tests" / "style" not in path.parents for path in found)
+
+
 def run_all(selection: Selection) -> list[Outcome]:
     programs = [p for preset in PRESETS for p in programs_of(preset)]
     programs = [p for p in programs if selection.takes_program(p.labels)]
@@ -339,7 +344,7 @@ def run_all(selection: Selection) -> list[Outcome]:
     for program in programs:
         if program.serial:
             done(run_program(program, selection))
-    if list((ROOT / "tests").rglob("test_*.py")) + list((ROOT / "python").rglob("test_*.py")):
+    if has_behaviour_tests():
         rest = ["tests", "python", "--ignore=tests/style"]
         done(run_pytest("behaviour", rest, selection, stream=True))
     return outcomes
