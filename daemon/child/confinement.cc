@@ -1,0 +1,181 @@
+#include "daemon/child/confinement.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <memory>
+
+#include "kernel/base/fd.h"
+
+namespace djinn::child {
+namespace {
+
+// --- Landlock. The kernel's interface as of its version 6; older kernels take the head of the
+// struct, and Debian 12's headers know only that.
+struct RulesetAttributes {
+  uint64_t handled_access_fs = 0;
+  uint64_t handled_access_net = 0;  // from version 4
+  uint64_t scoped = 0;              // from version 6
+};
+constexpr uint32_t kVersionQuery = 1;
+constexpr uint64_t kNetAll = 0x3;     // bind and connect, TCP
+constexpr uint64_t kScopedAll = 0x3;  // abstract Unix sockets, signals
+
+// All rights to files that a version knows: 13, then refer, truncate, and ioctl of devices.
+uint64_t file_rights(uint32_t abi) {
+  const uint32_t count = abi >= 5 ? 16 : abi >= 3 ? 15 : abi >= 2 ? 14 : 13;
+  return (uint64_t{1} << count) - 1;
+}
+
+size_t attribute_bytes(uint32_t abi) {
+  return abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
+}
+
+// A ruleset that handles everything and allows nothing.
+Status restrict_files(uint32_t abi) {
+  RulesetAttributes attributes;
+  attributes.handled_access_fs = file_rights(abi);
+  if (abi >= 4) attributes.handled_access_net = kNetAll;
+  if (abi >= 6) attributes.scoped = kScopedAll;
+  const Fd ruleset(static_cast<int>(
+      ::syscall(SYS_landlock_create_ruleset, &attributes, attribute_bytes(abi), 0)));
+  if (!ruleset.valid() || ::syscall(SYS_landlock_restrict_self, ruleset.get(), 0) != 0) {
+    return Error{ErrorCode::kNotConfined, system_error("Landlock", errno).message};
+  }
+  return {};
+}
+
+// --- seccomp
+struct FilterReleaser {
+  void operator()(void* filter) const noexcept { seccomp_release(filter); }
+};
+using Filter = std::unique_ptr<void, FilterReleaser>;
+
+// Allowed with any arguments: they work on descriptors, memory and threads that we have already.
+constexpr int kAllowed[] = {
+    // descriptors
+    SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv), SCMP_SYS(write),
+    SCMP_SYS(writev), SCMP_SYS(pwrite64), SCMP_SYS(lseek), SCMP_SYS(close), SCMP_SYS(fstat),
+    SCMP_SYS(fstatfs), SCMP_SYS(fcntl), SCMP_SYS(dup), SCMP_SYS(readahead), SCMP_SYS(fadvise64),
+    SCMP_SYS(memfd_create), SCMP_SYS(ftruncate), SCMP_SYS(fallocate), SCMP_SYS(fchmod),
+    // the control channel and waiting
+    SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2),
+    SCMP_SYS(epoll_create1), SCMP_SYS(epoll_ctl), SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),
+    SCMP_SYS(timerfd_create), SCMP_SYS(timerfd_settime), SCMP_SYS(timerfd_gettime),
+    // memory
+    SCMP_SYS(brk), SCMP_SYS(munmap), SCMP_SYS(mremap), SCMP_SYS(madvise), SCMP_SYS(mincore),
+    SCMP_SYS(membarrier),
+    // threads and time
+    SCMP_SYS(futex), SCMP_SYS(futex_waitv), SCMP_SYS(set_robust_list), SCMP_SYS(rseq),
+    SCMP_SYS(gettid), SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(sched_yield),
+    SCMP_SYS(sched_getaffinity), SCMP_SYS(sched_setaffinity), SCMP_SYS(sched_setscheduler),
+    SCMP_SYS(sched_getscheduler), SCMP_SYS(sched_getparam), SCMP_SYS(set_tid_address),
+    SCMP_SYS(clock_gettime), SCMP_SYS(clock_getres), SCMP_SYS(clock_nanosleep), SCMP_SYS(nanosleep),
+    SCMP_SYS(gettimeofday), SCMP_SYS(getcpu), SCMP_SYS(exit), SCMP_SYS(exit_group),
+    SCMP_SYS(restart_syscall),
+    // signals to ourselves
+    SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack),
+    // facts about the machine and ourselves
+    SCMP_SYS(getrandom), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname), SCMP_SYS(getuid),
+    SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid)};
+
+// The first refusal of a rule is kept; adding rules reads as a list.
+class Rules {
+ public:
+  explicit Rules(scmp_filter_ctx filter) : filter_(filter) {}
+
+  void allow(int call) { note(seccomp_rule_add(filter_, SCMP_ACT_ALLOW, call, 0)); }
+  void allow_if(int call, scmp_arg_cmp condition) {
+    note(seccomp_rule_add(filter_, SCMP_ACT_ALLOW, call, 1, condition));
+  }
+  void allow_if(int call, scmp_arg_cmp a, scmp_arg_cmp b) {
+    note(seccomp_rule_add(filter_, SCMP_ACT_ALLOW, call, 2, a, b));
+  }
+  void answer(int call, int error_number) {
+    note(seccomp_rule_add(filter_, SCMP_ACT_ERRNO(static_cast<uint16_t>(error_number)), call, 0));
+  }
+  [[nodiscard]] int failure() const { return failure_; }
+
+ private:
+  void note(int result) {
+    if (result != 0 && failure_ == 0) failure_ = -result;
+  }
+  scmp_filter_ctx filter_;
+  int failure_ = 0;
+};
+
+constexpr scmp_datum_t datum(int64_t value) {
+  return static_cast<scmp_datum_t>(value);
+}
+
+void add_rules(Rules& rules, Role role) {
+  for (const int call : kAllowed) rules.allow(call);
+  // Asks about a descriptor: glibc's fstat, and the loader's statx. With a path and this flag stat
+  // still answers for a file; it opens nothing.
+  rules.allow_if(SCMP_SYS(newfstatat), SCMP_A3(SCMP_CMP_MASKED_EQ, AT_EMPTY_PATH, AT_EMPTY_PATH));
+  rules.allow_if(SCMP_SYS(statx), SCMP_A2(SCMP_CMP_MASKED_EQ, AT_EMPTY_PATH, AT_EMPTY_PATH));
+  // Threads, and no processes. clone3 hides its flags behind a pointer: glibc then falls back.
+  rules.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
+  rules.answer(SCMP_SYS(clone3), ENOSYS);
+  rules.allow_if(SCMP_SYS(tgkill), SCMP_A0(SCMP_CMP_EQ, datum(::getpid())));
+  rules.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
+  rules.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A2(SCMP_CMP_EQ, 0));
+  if (role == Role::kWorker) {
+    rules.allow(SCMP_SYS(mmap));
+    rules.allow(SCMP_SYS(mprotect));
+  } else {
+    rules.allow_if(SCMP_SYS(mmap), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
+    rules.allow_if(SCMP_SYS(mprotect), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
+  }
+}
+
+Status restrict_calls(Role role) {
+  const Filter filter(seccomp_init(SCMP_ACT_ERRNO(EPERM)));
+  if (!filter) return Error{ErrorCode::kNotConfined, "seccomp: no filter could be made"};
+  Rules rules(filter.get());
+  add_rules(rules, role);
+  int failure = rules.failure();
+  // All threads, those of warm-up too.
+  if (failure == 0) failure = -seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1);
+  if (failure == 0) failure = -seccomp_load(filter.get());
+  if (failure == 0) return {};
+  return Error{ErrorCode::kNotConfined, system_error("seccomp", failure).message};
+}
+
+}  // namespace
+
+uint32_t landlock_abi() {
+  const long version = ::syscall(SYS_landlock_create_ruleset, nullptr, 0, kVersionQuery);
+  return version > 0 ? static_cast<uint32_t>(version) : 0;
+}
+
+Status become_child() {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return system_error("follow djinnd", errno);
+  if (::getppid() == 1) return Error{ErrorCode::kDisconnected, "djinnd has died"};
+  if (::prctl(PR_SET_DUMPABLE, 0) != 0) return system_error("become undumpable", errno);
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return system_error("no new privs", errno);
+  return {};
+}
+
+Result<uint32_t> confine_paths() {
+  const uint32_t abi = landlock_abi();
+  if (abi > 0) DJINN_CHECK(restrict_files(abi));
+  return abi;
+}
+
+Result<Confinement> confine(Role role) {
+  Confinement done;
+  DJINN_TRY(done.landlock_abi, confine_paths());
+  DJINN_CHECK(restrict_calls(role));
+  done.seccomp = true;
+  return done;
+}
+
+}  // namespace djinn::child

@@ -1,0 +1,44 @@
+// Confinement: what a child of djinnd gives up once it has warmed up, so that hostile input that
+// takes it over finds nothing to take (DESIGN section 1).
+//
+//   Landlock   no path of the file system can be opened, made or removed; no TCP; no signals or
+//              abstract sockets out of this process
+//   seccomp    a list of allowed system calls; all others fail with EPERM. No open, socket, exec,
+//              fork, ptrace, or reaching into other processes
+//
+// Descriptors that are open already, and those that the control channel brings, keep working.
+// Neither can be taken back.
+#pragma once
+
+#include <cstdint>
+
+#include "kernel/base/result.h"
+
+namespace djinn::child {
+
+// What was confined, as djinnd reports it.
+struct Confinement {
+  uint32_t landlock_abi = 0;  // 0: this kernel has no Landlock, which is said and is not an error
+  bool seccomp = false;
+};
+
+enum class Role : uint8_t {
+  kLoader = 1,
+  kWorker = 2,  // may also make pages executable: oneDNN generates code for each new shape
+};
+
+// First thing in main(): not dumpable (no core, no ptrace, no /proc/PID/fd for others), no new
+// privileges, and dead as soon as djinnd is. Errors: kSystem; kDisconnected if djinnd has died.
+Status become_child();
+
+// Both confinements. Landlock binds this thread and those that it makes later, seccomp all threads.
+// Errors: kNotConfined when a confinement that this kernel has is refused.
+Result<Confinement> confine(Role role);
+
+// The first of the two: no path can be reached any more. Gives Landlock's version; 0 for none.
+Result<uint32_t> confine_paths();
+
+// The version of Landlock's interface that this kernel offers; 0 for none.
+[[nodiscard]] uint32_t landlock_abi();
+
+}  // namespace djinn::child

@@ -1,0 +1,153 @@
+// Each test confines a process of its own and looks at what it can still do.
+#include "daemon/child/confinement.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
+
+#include "ipc/socket.h"
+#include "kernel/base/fd.h"
+
+namespace djinn::child {
+namespace {
+
+constexpr int kNotConfined = 100;
+
+// Runs body in a confined child; gives the number that body returned, or 1000 + a signal.
+int in_confined_child(Role role, const std::function<int()>& body) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (!become_child() || !confine(role)) ::_exit(kNotConfined);
+    ::_exit(body());
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+// 0 if the call failed with EPERM, EACCES or ENOSYS; which otherwise.
+int refused(long result, int which) {
+  const bool denied = errno == EPERM || errno == EACCES || errno == ENOSYS;
+  return result == -1 && denied ? 0 : which;
+}
+
+int first_failure(std::initializer_list<int> results) {
+  for (const int result : results) {
+    if (result != 0) return result;
+  }
+  return 0;
+}
+
+class Confinement : public testing::TestWithParam<Role> {};
+
+TEST_P(Confinement, files_processes_and_sockets_are_out_of_reach) {
+  const int failure = in_confined_child(GetParam(), [] {
+    const char* const arguments[] = {"/bin/true", nullptr};
+    return first_failure({
+        refused(::open("/etc/passwd", O_RDONLY | O_CLOEXEC), 1),
+        refused(::openat(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC), 2),
+        refused(::syscall(SYS_openat2, AT_FDCWD, "/", nullptr, 0), 3),
+        refused(::unlink("/tmp/nothing"), 4),
+        refused(::socket(AF_UNIX, SOCK_STREAM, 0), 5),
+        refused(::socket(AF_INET, SOCK_STREAM, 0), 6),
+        refused(::execve("/bin/true", const_cast<char* const*>(arguments), nullptr), 7),
+        refused(::fork(), 8),
+        refused(::ptrace(PTRACE_TRACEME, 0, nullptr, nullptr), 9),
+        refused(::kill(::getppid(), 0), 10),
+        refused(::syscall(SYS_process_vm_readv, ::getppid(), nullptr, 0, nullptr, 0, 0), 11),
+        refused(::syscall(SYS_io_uring_setup, 1, nullptr), 12),
+        refused(::syscall(SYS_tgkill, ::getppid(), ::getppid(), 0), 13),
+    });
+  });
+  EXPECT_EQ(failure, 0) << "the call with that number was not refused";
+}
+
+TEST_P(Confinement, memory_threads_and_open_descriptors_keep_working) {
+  auto pair = ipc::make_socket_pair();
+  ASSERT_TRUE(pair);
+  const Fd readable(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(readable.valid());
+  const int failure = in_confined_child(GetParam(), [&] {
+    const Fd memory(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!memory.valid() || ::ftruncate(memory.get(), 1 << 20) != 0) return 1;
+    if (::fallocate(memory.get(), 0, 0, 1 << 20) != 0) return 2;
+    void* const at = ::mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+    if (at == MAP_FAILED || ::madvise(at, 1 << 20, MADV_POPULATE_WRITE) != 0) return 3;
+    if (::munmap(at, 1 << 20) != 0) return 4;
+    char byte = 0;
+    if (::pread(readable.get(), &byte, 1, 0) != 1) return 5;
+    int seen = 0;
+    std::thread([&] { seen = 1; }).join();
+    if (seen != 1) return 6;
+    const std::byte message[1] = {};
+    const int sent[1] = {memory.get()};
+    if (!ipc::send_datagram(pair->left.get(), message, sent)) return 7;
+    const auto received = ipc::receive_datagram(pair->right.get());
+    if (!received.ok() || !received.value() || received.value()->fds.size() != 1) return 8;
+    return 0;
+  });
+  EXPECT_EQ(failure, 0) << "the step with that number did not work";
+}
+
+TEST_P(Confinement, an_abort_still_ends_the_process) {
+  EXPECT_EQ(in_confined_child(GetParam(), []() -> int { ::abort(); }), 1000 + SIGABRT);
+}
+
+INSTANTIATE_TEST_SUITE_P(Roles, Confinement, testing::Values(Role::kLoader, Role::kWorker));
+
+TEST(ConfinementOfRoles, only_a_worker_may_make_pages_executable) {
+  const auto make_executable = [] {
+    void* const at =
+        ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return 2;
+    return ::mprotect(at, 4096, PROT_READ | PROT_EXEC) == 0 ? 1 : 0;
+  };
+  EXPECT_EQ(in_confined_child(Role::kLoader, make_executable), 0);
+  EXPECT_EQ(in_confined_child(Role::kWorker, make_executable), 1);
+}
+
+TEST(ConfinementOfRoles, a_child_is_not_dumpable_and_dies_with_its_parent) {
+  const int failure = in_confined_child(Role::kLoader, [] { return 0; });
+  EXPECT_EQ(failure, 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    int signal = 0;
+    const bool ok = become_child().ok() && ::prctl(PR_GET_DUMPABLE) == 0 &&
+                    ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 &&
+                    ::prctl(PR_GET_PDEATHSIG, &signal) == 0 && signal == SIGKILL;
+    ::_exit(ok ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(ConfinementOfRoles, landlock_alone_refuses_paths) {
+  if (landlock_abi() == 0) {
+    GTEST_SKIP() << "THIS KERNEL HAS NO LANDLOCK: children are confined by seccomp alone";
+  }
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    const bool ok = become_child().ok() && confine_paths().ok() &&
+                    ::open("/etc/passwd", O_RDONLY | O_CLOEXEC) < 0 && errno == EACCES;
+    ::_exit(ok ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace djinn::child
