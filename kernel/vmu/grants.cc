@@ -1,0 +1,139 @@
+#include "kernel/vmu/grants.h"
+
+#include <fmt/format.h>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::vmu {
+namespace {
+
+Error not_held() {
+  return {ErrorCode::kNotFound, "the holder has no grant. It may have ended already."};
+}
+
+Error being_released() {
+  return {ErrorCode::kCancelled, "the memory is being released; nothing is granted any more"};
+}
+
+}  // namespace
+
+GrantLedger::GrantLedger(Limits device, Limits default_quota)
+    : device_(device), default_quota_(default_quota), free_bytes_(device.hard_bytes) {
+  DJINN_ASSERT(device.soft_bytes <= device.hard_bytes);
+  DJINN_ASSERT(default_quota.soft_bytes <= default_quota.hard_bytes);
+}
+
+void GrantLedger::set_quota(PrincipalId principal, Limits quota) {
+  DJINN_ASSERT(quota.soft_bytes <= quota.hard_bytes);
+  quotas_[principal] = quota;
+}
+
+Limits GrantLedger::quota_of(PrincipalId principal) const {
+  const auto found = quotas_.find(principal);
+  return found != quotas_.end() ? found->second : default_quota_;
+}
+
+uint64_t GrantLedger::held_by(PrincipalId principal) const {
+  const auto found = held_by_principal_.find(principal);
+  return found != held_by_principal_.end() ? found->second : 0;
+}
+
+uint64_t GrantLedger::held_by(Holder holder) const {
+  const auto found = accounts_.find(holder);
+  return found != accounts_.end() ? found->second.bytes : 0;
+}
+
+Status GrantLedger::check_quota(PrincipalId principal, uint64_t bytes) const {
+  const uint64_t hard = quota_of(principal).hard_bytes, held = held_by(principal);
+  if (held <= hard && bytes <= hard - held) return {};
+  return Error{ErrorCode::kQuotaExceeded,
+               fmt::format("needs {} bytes; {} of the quota's {} are in use. Release something, or "
+                           "ask for a larger quota.",
+                           bytes, held, hard)};
+}
+
+Status GrantLedger::check_device(uint64_t bytes) const {
+  if (bytes <= free_bytes_) return {};
+  return Error{ErrorCode::kOutOfMemory,
+               fmt::format("needs {} bytes; {} of the device's {} are free", bytes, free_bytes_,
+                           total_bytes())};
+}
+
+void GrantLedger::add(uint64_t bytes, PrincipalId principal) {
+  granted_bytes_ += bytes;
+  free_bytes_ -= bytes;
+  held_by_principal_[principal] += bytes;
+  DJINN_ASSERT(granted_bytes_ + free_bytes_ == total_bytes());
+}
+
+Result<Pressure> GrantLedger::grant(PrincipalId principal, Holder holder, uint64_t bytes) {
+  DJINN_ASSERT(principal.valid() && holder.id != 0);
+  if (bytes == 0) return Error{ErrorCode::kInvalidArgument, "a grant needs at least one byte"};
+  const auto found = accounts_.find(holder);
+  if (found != accounts_.end()) {
+    DJINN_ASSERT(found->second.principal == principal);
+    if (found->second.revoked) return being_released();
+  }
+  DJINN_CHECK(check_quota(principal, bytes));
+  DJINN_CHECK(check_device(bytes));
+  add(bytes, principal);
+  Account& account = accounts_[holder];
+  account.principal = principal;
+  account.bytes += bytes;
+  return Pressure{held_by(principal) > quota_of(principal).soft_bytes,
+                  granted_bytes_ > device_.soft_bytes};
+}
+
+uint64_t GrantLedger::revoke(Holder holder) {
+  const auto found = accounts_.find(holder);
+  if (found == accounts_.end()) return 0;
+  found->second.revoked = true;
+  return found->second.bytes;
+}
+
+void GrantLedger::end(Accounts::iterator account, uint64_t bytes) {
+  const auto principal = held_by_principal_.find(account->second.principal);
+  DJINN_ASSERT(principal != held_by_principal_.end() && principal->second >= bytes);
+  DJINN_ASSERT(account->second.bytes >= bytes && granted_bytes_ >= bytes);
+  granted_bytes_ -= bytes;
+  free_bytes_ += bytes;
+  principal->second -= bytes;
+  account->second.bytes -= bytes;
+  if (principal->second == 0) held_by_principal_.erase(principal);
+  if (account->second.bytes == 0) accounts_.erase(account);
+  DJINN_ASSERT(granted_bytes_ + free_bytes_ == total_bytes());
+}
+
+Status GrantLedger::acknowledge(Holder holder, uint64_t bytes) {
+  const auto found = accounts_.find(holder);
+  if (found == accounts_.end()) return not_held();
+  if (bytes > found->second.bytes) {
+    return Error{ErrorCode::kOutOfRange,
+                 fmt::format("{} bytes were given back, {} are held", bytes, found->second.bytes)};
+  }
+  end(found, bytes);
+  return {};
+}
+
+uint64_t GrantLedger::holder_died(Holder holder) {
+  const auto found = accounts_.find(holder);
+  if (found == accounts_.end()) return 0;
+  const uint64_t bytes = found->second.bytes;
+  end(found, bytes);
+  return bytes;
+}
+
+Status GrantLedger::hand_over(Holder from, Holder to) {
+  DJINN_ASSERT(to.id != 0);
+  const auto found = accounts_.find(from);
+  if (found == accounts_.end()) return not_held();
+  if (found->second.revoked) return being_released();
+  if (accounts_.contains(to)) {
+    return Error{ErrorCode::kAlreadyExists, "the new holder has grants of its own"};
+  }
+  accounts_.emplace(to, found->second);
+  accounts_.erase(found);
+  return {};
+}
+
+}  // namespace djinn::vmu
