@@ -1,0 +1,40 @@
+// Scrub: nobody reads what another left (DESIGN rule 6). It knows up to where a window of memory
+// has ever been used, and zeroes that part of a range before the range is handed out again.
+//
+// invariant: every byte at and behind used_bytes() is zero, as the device gave it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernel/pal/device_pal.h"
+#include "kernel/vmu/extent_allocator.h"
+
+namespace djinn::vmu {
+
+class Scrub {
+ public:
+  // used_bytes: what an unknown predecessor may have written; 0 for fresh memory.
+  explicit Scrub(uint64_t used_bytes = 0) noexcept : used_bytes_(used_bytes) {}
+
+  // Makes the range zeros, and counts it as used from now on. After an error the range must not be
+  // handed out. Errors: those of DevicePal::zero.
+  Status hand_out(pal::DevicePal& pal, pal::Reservation& reservation, Range range) {
+    const uint64_t used_end = std::min(range.end(), used_bytes_);
+    if (range.offset < used_end) {
+      DJINN_CHECK(pal.zero(reservation, range.offset, used_end - range.offset));
+    }
+    used_bytes_ = std::max(used_bytes_, range.end());
+    return {};
+  }
+
+  // Everything from there on was given back to the device, and comes back as zeros.
+  void fresh_from(uint64_t offset) noexcept { used_bytes_ = std::min(used_bytes_, offset); }
+
+  [[nodiscard]] uint64_t used_bytes() const noexcept { return used_bytes_; }
+
+ private:
+  uint64_t used_bytes_;
+};
+
+}  // namespace djinn::vmu

@@ -1,0 +1,81 @@
+#include "kernel/vmu/section.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::vmu {
+
+PersistentSection::PersistentSection(Window window, RangeAllocator ranges, Scrub scrub) noexcept
+    : window_(std::move(window)), ranges_(std::move(ranges)), scrub_(scrub) {}
+
+Result<PersistentSection> PersistentSection::open(pal::DevicePal& pal, GrantSource& grants,
+                                                  pal::Extent extent) {
+  return reopen(pal, grants, std::move(extent), 0, {});
+}
+
+Result<PersistentSection> PersistentSection::reopen(pal::DevicePal& pal, GrantSource& grants,
+                                                    pal::Extent extent, uint64_t granted_bytes,
+                                                    std::span<const Range> live) {
+  // Capacity counts whole granules; what a device's granularity leaves over is not worth a range.
+  const uint64_t capacity = extent.bytes - extent.bytes % RangeAllocator::kGranuleBytes;
+  DJINN_TRY(RangeAllocator ranges, RangeAllocator::rebuild(capacity, live));
+  if (ranges.high_water_bytes() > granted_bytes) {
+    return Error{ErrorCode::kMalformed,
+                 fmt::format("ranges live up to {}, but {} bytes are granted",
+                             ranges.high_water_bytes(), granted_bytes)};
+  }
+  DJINN_TRY(Window window, Window::open(pal, grants, std::move(extent), granted_bytes));
+  return PersistentSection(std::move(window), std::move(ranges), Scrub(granted_bytes));
+}
+
+Status PersistentSection::make_ready(Range range) {
+  DJINN_CHECK(window_.grow_to(range.end()));
+  return scrub_.hand_out(window_.pal(), window_.reservation(), range);
+}
+
+Result<Range> PersistentSection::allocate(uint64_t bytes, uint64_t alignment) {
+  DJINN_TRY(const Range range, ranges_.allocate(bytes, alignment));
+  if (Status ready = make_ready(range); !ready) {
+    ranges_.free(range.offset);
+    return std::move(ready).error();
+  }
+  DJINN_ASSERT(ranges_.high_water_bytes() <= window_.committed_bytes());
+  return range;
+}
+
+void PersistentSection::free(Range range) {
+  DJINN_ASSERT(ranges_.is_live(range));
+  ranges_.free(range.offset);
+}
+
+Result<uint64_t> PersistentSection::trim() {
+  DJINN_TRY(const uint64_t given_back, window_.shrink_to(ranges_.high_water_bytes()));
+  scrub_.fresh_from(window_.committed_bytes());
+  return given_back;
+}
+
+std::span<std::byte> PersistentSection::bytes(Range range) const {
+  DJINN_ASSERT(ranges_.is_live(range));
+  return {window_.data() + range.offset, range.bytes};
+}
+
+VolatileSlab::VolatileSlab(Window window, Scrub scrub) noexcept
+    : window_(std::move(window)), scrub_(scrub) {}
+
+Result<VolatileSlab> VolatileSlab::open(pal::DevicePal& pal, GrantSource& grants,
+                                        pal::Extent extent, uint64_t granted_bytes) {
+  DJINN_TRY(Window window, Window::open(pal, grants, std::move(extent), granted_bytes));
+  return VolatileSlab(std::move(window), Scrub(granted_bytes));
+}
+
+Result<std::span<std::byte>> VolatileSlab::grow(uint64_t bytes) {
+  DJINN_CHECK(window_.grow_to(bytes));
+  const Range whole{0, window_.committed_bytes()};
+  DJINN_CHECK(scrub_.hand_out(window_.pal(), window_.reservation(), whole));
+  return std::span(window_.data(), whole.bytes);
+}
+
+}  // namespace djinn::vmu

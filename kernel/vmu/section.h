@@ -1,0 +1,75 @@
+// Sections: what a worker does with the extents that djinnd gives it.
+//
+//   PersistentSection  a session's extent: storages of refs, which outlive runs and workers
+//   VolatileSlab       a lane's slab: activations of one run, reused by the next
+//
+// invariant: a range that is handed out is committed, zero, and keeps its address.
+// invariant: live ranges of a section end at or below its window's committed bytes.
+// invariant: a call that fails leaves the ranges as they were, and what is granted committed.
+// One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernel/vmu/extent_allocator.h"
+#include "kernel/vmu/scrub.h"
+#include "kernel/vmu/window.h"
+
+namespace djinn::vmu {
+
+class PersistentSection {
+ public:
+  // A new session's: nothing granted, nothing live.
+  static Result<PersistentSection> open(pal::DevicePal& pal, GrantSource& grants,
+                                        pal::Extent extent);
+
+  // After a worker's death: the same extent, with what djinnd has granted and the ranges that the
+  // state extent says are live. All else counts as used. Errors: kMalformed for ranges that cannot
+  // be.
+  static Result<PersistentSection> reopen(pal::DevicePal& pal, GrantSource& grants,
+                                          pal::Extent extent, uint64_t granted_bytes,
+                                          std::span<const Range> live);
+
+  // Zeroed bytes, growing the section where needed. Errors: kInvalidArgument for no bytes,
+  // kOutOfMemory, kQuotaExceeded, and those of grants and pal.
+  Result<Range> allocate(uint64_t bytes, uint64_t alignment = RangeAllocator::kGranuleBytes);
+  void free(Range range);
+
+  // Gives back what lies behind the last live range. Gives the number of bytes.
+  Result<uint64_t> trim();
+
+  [[nodiscard]] std::span<std::byte> bytes(Range range) const;
+  [[nodiscard]] const RangeAllocator& ranges() const noexcept { return ranges_; }
+  [[nodiscard]] const Window& window() const noexcept { return window_; }
+
+ private:
+  PersistentSection(Window window, RangeAllocator ranges, Scrub scrub) noexcept;
+  Status make_ready(Range range);
+
+  Window window_;
+  RangeAllocator ranges_;
+  Scrub scrub_;
+};
+
+class VolatileSlab {
+ public:
+  // granted_bytes: what a dead predecessor of the same trust domain was granted; 0 for a new lane.
+  static Result<VolatileSlab> open(pal::DevicePal& pal, GrantSource& grants, pal::Extent extent,
+                                   uint64_t granted_bytes);
+
+  // The slab, at least so large and all zero. Its address is always the same. Errors: as
+  // allocate().
+  Result<std::span<std::byte>> grow(uint64_t bytes);
+
+  [[nodiscard]] const Window& window() const noexcept { return window_; }
+
+ private:
+  VolatileSlab(Window window, Scrub scrub) noexcept;
+
+  Window window_;
+  Scrub scrub_;
+};
+
+}  // namespace djinn::vmu
