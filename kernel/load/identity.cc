@@ -1,0 +1,92 @@
+#include "kernel/load/identity.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+
+#include <algorithm>
+
+namespace djinn::load {
+namespace {
+
+constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME;
+// Not in Debian 12's linux/magic.h.
+constexpr decltype(statfs::f_type) kFuseMagic = 0x65735546;
+
+int64_t nanoseconds(const statx_timestamp& time) {
+  return time.tv_sec * 1'000'000'000 + static_cast<int64_t>(time.tv_nsec);
+}
+
+Status check_access(const Fd& fd) {
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags < 0) return system_error("look at a file's descriptor", errno);
+  if ((flags & O_PATH) != 0) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The descriptor only names a file (O_PATH). Open the file for reading."};
+  }
+  if ((flags & O_ACCMODE) == O_WRONLY) {
+    return Error{ErrorCode::kPermissionDenied, "The file is not open for reading."};
+  }
+  return {};
+}
+
+// Of the file systems with a device number, overlay may lend its lower layer's and FUSE (fuseblk) a
+// disk's, while others decide what the file holds.
+Result<bool> is_on_block_device(const Fd& fd, uint32_t device_major) {
+  if (device_major == 0) return false;
+  struct statfs info {};
+  if (::fstatfs(fd.get(), &info) != 0) return system_error("look at a file's file system", errno);
+  return info.f_type != OVERLAYFS_SUPER_MAGIC && info.f_type != kFuseMagic &&
+         info.f_type != TMPFS_MAGIC;
+}
+
+bool settled_when_read(const FileIdentity& file) {
+  return file.ctime_ns >= 0 && file.read_at_ns >= kSettledNs &&
+         static_cast<uint64_t>(file.ctime_ns) <= file.read_at_ns - kSettledNs;
+}
+
+}  // namespace
+
+Result<FileIdentity> identify(const Fd& fd, const Clock& clock) {
+  DJINN_CHECK(check_access(fd));
+  FileIdentity out;
+  out.read_at_ns = clock.wall_ns();
+  struct statx info {};
+  if (::statx(fd.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, kWanted, &info) != 0) {
+    return system_error("look at a file", errno);
+  }
+  if (!S_ISREG(info.stx_mode) || (info.stx_mask & kWanted) != kWanted) {
+    return Error{ErrorCode::kInvalidArgument, "The descriptor is not one of a regular file."};
+  }
+  out.device_major = info.stx_dev_major;
+  out.device_minor = info.stx_dev_minor;
+  out.inode = info.stx_ino;
+  out.bytes = info.stx_size;
+  out.mtime_ns = nanoseconds(info.stx_mtime);
+  out.ctime_ns = nanoseconds(info.stx_ctime);
+  DJINN_TRY(out.on_block_device, is_on_block_device(fd, out.device_major));
+  return out;
+}
+
+bool unchanged(const FileIdentity& before, const FileIdentity& after) {
+  FileIdentity same_look = after;
+  same_look.read_at_ns = before.read_at_ns;
+  return before == same_look;
+}
+
+bool same_within_domain(std::span<const FileIdentity> resident,
+                        std::span<const FileIdentity> opened) {
+  return std::equal(resident.begin(), resident.end(), opened.begin(), opened.end(), unchanged);
+}
+
+bool same_across_domains(std::span<const FileIdentity> resident,
+                         std::span<const FileIdentity> opened) {
+  return same_within_domain(resident, opened) &&
+         std::all_of(resident.begin(), resident.end(), [](const FileIdentity& file) {
+           return file.on_block_device && settled_when_read(file);
+         });
+}
+
+}  // namespace djinn::load

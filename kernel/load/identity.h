@@ -1,0 +1,55 @@
+// Identity: whether two opens are of the same bytes, told from what the file system says of them.
+//
+//   FileIdentity    what a file was when a load looked at it
+//   trust domain    see DESIGN section 4; within one, agreement of all fields is enough
+//
+// The comparisons are pure, so that djinnd, which makes no file-system call on a client's
+// descriptor, can make them on what a loader reported.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernel/base/clock.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::load {
+
+// File times move in ticks, and a clock may be set: a file written within this time of being read
+// may change once more without its ctime showing it.
+constexpr uint64_t kSettledNs = 2'000'000'000;
+
+struct FileIdentity {
+  uint32_t device_major = 0;
+  uint32_t device_minor = 0;
+  uint64_t inode = 0;
+  uint64_t bytes = 0;
+  int64_t mtime_ns = 0;  // since the epoch
+  int64_t ctime_ns = 0;
+  bool on_block_device =
+      false;                // of a local disk's file system: its numbers and times can be trusted
+  uint64_t read_at_ns = 0;  // wall clock, before the first byte was read
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
+// Judges a descriptor from outside (DESIGN rule 3) and looks the file up, without asking a server
+// to refresh what it knows. Makes system calls that a dead file system can hold up. Errors:
+// kInvalidArgument (not a regular file, or opened with O_PATH), kPermissionDenied (not open for
+// reading), kSystem.
+Result<FileIdentity> identify(const Fd& fd, const Clock& clock);
+
+// The file was not replaced, written, truncated or relabelled between two looks: everything but
+// read_at_ns agrees. Also the rule for sharing within one trust domain, file by file.
+[[nodiscard]] bool unchanged(const FileIdentity& before, const FileIdentity& after);
+
+// Sharing within one trust domain: as many files, in the same order, each unchanged.
+[[nodiscard]] bool same_within_domain(std::span<const FileIdentity> resident,
+                                      std::span<const FileIdentity> opened);
+
+// Sharing between trust domains: besides, every file lies on a block device and was settled when
+// the resident model's bytes were read.
+[[nodiscard]] bool same_across_domains(std::span<const FileIdentity> resident,
+                                       std::span<const FileIdentity> opened);
+
+}  // namespace djinn::load

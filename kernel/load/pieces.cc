@@ -1,0 +1,187 @@
+#include "kernel/load/pieces.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "kernel/load/cast.h"
+
+namespace djinn::load {
+namespace {
+
+// Skipping so many bytes is worth a read of its own.
+constexpr uint64_t kGapBytes = uint64_t{64} << 10;
+
+// --- cutting ------------------------------------------------------------------------------------
+
+// A permuted job's target is not walked in the order of its source.
+bool permuted(const CopyJob& job) {
+  return std::adjacent_find(job.loops.begin(), job.loops.end(), [](const Loop& a, const Loop& b) {
+           return a.target_stride < b.target_stride;
+         }) != job.loops.end();
+}
+
+// The part [start, start + count) of a job's outermost loop.
+CopyJob part_of_loop(const CopyJob& job, uint64_t start, uint64_t count) {
+  CopyJob part = job;
+  part.file_offset += start * job.loops[0].source_stride;
+  part.extent_offset += start * job.loops[0].target_stride;
+  if (count == 1) {
+    part.loops.erase(part.loops.begin());
+  } else {
+    part.loops[0].size = count;
+  }
+  return part;
+}
+
+Status add_piece(CopyJob piece, std::vector<CopyJob>& out) {
+  if (out.size() == kScheduledPiecesMax) {
+    return Error{
+        ErrorCode::kLimitExceeded,
+        "The load plan reads the files in too many pieces. Slice outer dimensions only, or "
+        "load whole tensors."};
+  }
+  out.push_back(std::move(piece));
+  return {};
+}
+
+Status cut_plain(const CopyJob& job, uint64_t piece_bytes, std::vector<CopyJob>& out) {
+  const uint64_t bytes = job.source_bytes();
+  for (uint64_t done = 0; done < bytes;) {
+    const uint64_t at = job.file_offset + done;
+    const uint64_t count = std::min(bytes - done, piece_bytes - at % piece_bytes);
+    out.push_back({job.file,
+                   job.extent,
+                   at,
+                   job.extent_offset + done,
+                   DType::kUInt8,
+                   DType::kUInt8,
+                   {{count, 1, 1}}});
+    done += count;
+  }
+  return {};
+}
+
+// How many turns of the outermost loop one piece may take; 1 also where the gaps between turns are
+// better not read.
+uint64_t turns_per_piece(const CopyJob& job, uint64_t piece_bytes) {
+  const Loop& outer = job.loops[0];
+  const uint64_t turn_bytes = job.source_bytes() - (outer.size - 1) * outer.source_stride;
+  if (turn_bytes > piece_bytes || outer.source_stride - turn_bytes >= kGapBytes) return 1;
+  return (piece_bytes - turn_bytes) / outer.source_stride + 1;
+}
+
+// Recursion is as deep as the job has loops.
+Status cut_shaped(const CopyJob& job, uint64_t piece_bytes, std::vector<CopyJob>& out) {
+  if (job.source_bytes() <= piece_bytes) {
+    return add_piece(job, out);
+  }
+  const uint64_t turns = turns_per_piece(job, piece_bytes);
+  for (uint64_t start = 0; start < job.loops[0].size; start += turns) {
+    const uint64_t count = std::min(turns, job.loops[0].size - start);
+    DJINN_CHECK(cut_shaped(part_of_loop(job, start, count), piece_bytes, out));
+  }
+  return {};
+}
+
+// --- grouping -----------------------------------------------------------------------------------
+
+// Whether a unit can take the piece too, in one read of at most piece_bytes and without a large
+// gap.
+bool joins(const ReadUnit& unit, const CopyJob& piece, uint64_t piece_bytes) {
+  const uint64_t unit_end = unit.offset + unit.bytes;
+  const uint64_t end = std::max(unit_end, piece.file_offset + piece.source_bytes());
+  return unit.file == piece.file && end - unit.offset <= piece_bytes &&
+         piece.file_offset < unit_end + kGapBytes &&
+         unit.offset / piece_bytes == (end - 1) / piece_bytes;
+}
+
+void group(ReadSchedule& schedule, uint64_t piece_bytes) {
+  for (uint32_t i = 0; i < schedule.pieces.size(); ++i) {
+    const CopyJob& piece = schedule.pieces[i];
+    auto& units = schedule.units;
+    if (units.empty() || !joins(units.back(), piece, piece_bytes)) {
+      units.push_back({piece.file, piece.file_offset, 0, i, 0});
+    }
+    ReadUnit& unit = units.back();
+    const uint64_t end = piece.file_offset + piece.source_bytes();
+    unit.bytes = std::max(unit.bytes, end - unit.offset);
+    ++unit.piece_count;
+    schedule.unit_bytes_max = std::max(schedule.unit_bytes_max, unit.bytes);
+  }
+}
+
+// --- copying ------------------------------------------------------------------------------------
+
+// Elements of a tile's short side: a cache line of the narrowest wide type.
+constexpr uint64_t kTileElements = 16;
+
+struct Block {
+  ElementCopy copy;
+  const std::byte* source;
+  std::byte* target;
+};
+
+Block advanced(const Block& block, const Loop& loop, uint64_t turns) {
+  return {block.copy, block.source + turns * loop.source_stride,
+          block.target + turns * loop.target_stride};
+}
+
+void copy_run(const Block& block, const Loop& loop) {
+  block.copy(block.source, loop.source_stride, block.target, loop.target_stride, loop.size);
+}
+
+// Two loops of which the source wants the second innermost and the target the first. Runs go along
+// the target; a tile of them stays in cache while its source lines are used up.
+void copy_transposed(const Block& block, const Loop& runs, const Loop& across) {
+  constexpr uint64_t kRunElements = 256;
+  for (uint64_t i = 0; i < across.size; i += kTileElements) {
+    const uint64_t tile = std::min(kTileElements, across.size - i);
+    for (uint64_t start = 0; start < runs.size; start += kRunElements) {
+      const Loop run{std::min(kRunElements, runs.size - start), runs.source_stride,
+                     runs.target_stride};
+      for (uint64_t j = i; j < i + tile; ++j) {
+        copy_run(advanced(advanced(block, across, j), runs, start), run);
+      }
+    }
+  }
+}
+
+void copy_loops(const Block& block, std::span<const Loop> loops) {
+  if (loops.empty()) return copy_run(block, {1, 0, 0});
+  if (loops.size() == 1) return copy_run(block, loops[0]);
+  if (loops.size() == 2 && loops[0].target_stride < loops[1].target_stride) {
+    return copy_transposed(block, loops[0], loops[1]);
+  }
+  for (uint64_t i = 0; i < loops[0].size; ++i) {
+    copy_loops(advanced(block, loops[0], i), loops.subspan(1));
+  }
+}
+
+}  // namespace
+
+Result<ReadSchedule> schedule_reads(std::span<const CopyJob> jobs, uint64_t piece_bytes,
+                                    uint64_t permuted_piece_bytes) {
+  ReadSchedule schedule;
+  for (const CopyJob& job : jobs) {
+    if (job.plain()) {
+      DJINN_CHECK(cut_plain(job, piece_bytes, schedule.pieces));
+    } else {
+      DJINN_CHECK(
+          cut_shaped(job, permuted(job) ? permuted_piece_bytes : piece_bytes, schedule.pieces));
+    }
+  }
+  std::stable_sort(schedule.pieces.begin(), schedule.pieces.end(),
+                   [](const CopyJob& a, const CopyJob& b) {
+                     return std::tuple(a.file, a.file_offset) < std::tuple(b.file, b.file_offset);
+                   });
+  group(schedule, piece_bytes);
+  return schedule;
+}
+
+void copy_piece(const CopyJob& piece, const std::byte* source, std::byte* target) {
+  const auto copy = element_copy(piece.from, piece.to);
+  DJINN_ASSERT(copy.ok());  // resolve() refused all others
+  copy_loops({*copy, source, target}, piece.loops);
+}
+
+}  // namespace djinn::load
