@@ -51,12 +51,16 @@ void write_mask(std::byte* out, const SequenceUse& sequence) {
 
 std::optional<int64_t> symbol_of(srg::SymbolRole role, const SequenceUse& sequence) {
   switch (role) {
-    case srg::SymbolRole::kBatch: return sequence.entry.rows;
-    case srg::SymbolRole::kTokens: return static_cast<int64_t>(sequence.tokens);
-    case srg::SymbolRole::kPast: return static_cast<int64_t>(sequence.past());
+    case srg::SymbolRole::kBatch:
+      return sequence.entry.rows;
+    case srg::SymbolRole::kTokens:
+      return static_cast<int64_t>(sequence.tokens);
+    case srg::SymbolRole::kPast:
+      return static_cast<int64_t>(sequence.past());
     case srg::SymbolRole::kCapacity:
       return static_cast<int64_t>(sequence.group->layout().capacity());
-    case srg::SymbolRole::kPlain: break;
+    case srg::SymbolRole::kPlain:
+      break;
   }
   return std::nullopt;
 }
@@ -143,14 +147,15 @@ Status Binder::save_written(Step& step) {
   for (const exec::WrittenRange& range : ranges) {
     if (!bound_refs_[range.storage].valid()) {
       return Error{ErrorCode::kInvalidArgument,
-                   "The program writes the input '" + program_->graph().storages[range.storage].name +
+                   "The program writes the input '" +
+                       program_->graph().storages[range.storage].name +
                        "', which is bound to staging. Bind it to a ref."};
     }
     step.doomed.push_back(bound_refs_[range.storage]);
   }
   for (const exec::WrittenRange& range : ranges) {
-    DJINN_CHECK(step.session.refs().save(
-        step.session.state(), ref_offsets_[range.storage] + range.offset, range.bytes));
+    DJINN_CHECK(step.session.refs().save(step.session.state(),
+                                         ref_offsets_[range.storage] + range.offset, range.bytes));
   }
   return {};
 }

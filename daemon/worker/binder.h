@@ -1,8 +1,8 @@
 // Binder: turns what a submission names into bytes and numbers that one run of a program uses.
 //
 // Inputs from staging are copied into private memory here, once, before anything looks at them: no
-// kernel reads memory that a client can write (DESIGN rule 2). The copies are kept between runs, so a
-// warm run allocates nothing.
+// kernel reads memory that a client can write (DESIGN rule 2). The copies are kept between runs, so
+// a warm run allocates nothing.
 #pragma once
 
 #include <cstdlib>
@@ -27,8 +27,8 @@ struct SequenceUse {
 
 class Binder {
  public:
-  // Begins the bindings of one run of program. given: the client's symbol values, in graph order, or
-  // empty when all symbols have roles. Errors: kInvalidArgument, kOutOfRange.
+  // Begins the bindings of one run of program. given: the client's symbol values, in graph order,
+  // or empty when all symbols have roles. Errors: kInvalidArgument, kOutOfRange.
   Status begin(const exec::Program& program, std::span<const int64_t> given,
                const SequenceUse* sequence);
   // Errors: kOutOfRange, kNotFound, kStaleHandle, kPoisoned, kInvalidArgument.

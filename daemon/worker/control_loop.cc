@@ -50,8 +50,8 @@ Status ControlLoop::obey(ipc::Datagram message) {
 void ControlLoop::obey(const ipc::AttachSession& command, std::vector<Fd> fds) {
   auto session = Session::attach(command, std::move(fds), parts_.grants, parts_.faults);
   if (!session) {
-    parts_.outbox.send({ipc::SessionBroken{command.session, session.error().code,
-                                           session.error().message}});
+    parts_.outbox.send(
+        {ipc::SessionBroken{command.session, session.error().code, session.error().message}});
     return;
   }
   parts_.lane.add_session(*std::move(session));
@@ -59,9 +59,8 @@ void ControlLoop::obey(const ipc::AttachSession& command, std::vector<Fd> fds) {
 }
 
 void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
-  parts_.lane.remove_session(command.session, [this, id = command.session] {
-    parts_.outbox.send({ipc::Detached{id}});
-  });
+  parts_.lane.remove_session(
+      command.session, [this, id = command.session] { parts_.outbox.send({ipc::Detached{id}}); });
 }
 
 void ControlLoop::obey(const ipc::AddModel& command, std::vector<Fd> fds) {
@@ -120,8 +119,8 @@ void ControlLoop::obey(const ipc::DropProgram& command, std::vector<Fd>) {
 void ControlLoop::obey(const ipc::AddSequence& command, std::vector<Fd> fds) {
   const ipc::SequenceAdded added{command.session, command.sequence, ErrorCode::kOk, {}};
   if (fds.size() != 1) {
-    parts_.outbox.send({with_error(
-        added, {ErrorCode::kMalformed, "A sequence group came without its memory."})});
+    parts_.outbox.send(
+        {with_error(added, {ErrorCode::kMalformed, "A sequence group came without its memory."})});
     return;
   }
   auto sequence = Sequence::map(command.session, command.sequence, command.geometry,

@@ -1,8 +1,8 @@
-// ControlLoop: the main thread. It reads djinnd's commands, does what may take long (mapping, verifying,
-// admitting) here, and posts the result to the lane's thread.
+// ControlLoop: the main thread. It reads djinnd's commands, does what may take long (mapping,
+// verifying, admitting) here, and posts the result to the lane's thread.
 //
-// Commands are obeyed in their order, so that a program finds the model that came before it. djinnd's
-// end closing the channel is the end of this process.
+// Commands are obeyed in their order, so that a program finds the model that came before it.
+// djinnd's end closing the channel is the end of this process.
 #pragma once
 
 #include <map>

@@ -59,8 +59,8 @@ Status check_block(const ipc::GenerateBlock& block, const Sequence& group,
   return check_room(block, group, entry.length);
 }
 
-// The prompt becomes the group's tokens: slots at and beyond the committed length, so nothing is lost
-// if the step is repeated.
+// The prompt becomes the group's tokens: slots at and beyond the committed length, so nothing is
+// lost if the step is repeated.
 Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceUse& use) {
   DJINN_TRY(const auto prompt, step.session.staging_range(block.prompt));
   const uint64_t row_bytes = uint64_t{block.prompt_tokens} * sizeof(int32_t);
@@ -87,8 +87,8 @@ float widen(const std::byte* at, DType dtype) {
   return std::bit_cast<float>(uint32_t{half} << 16);  // bfloat16
 }
 
-// Output 0 of the program: logits [rows, vocabulary], or [rows, tokens, vocabulary], of which the last
-// token counts.
+// Output 0 of the program: logits [rows, vocabulary], or [rows, tokens, vocabulary], of which the
+// last token counts.
 Status check_logits(const exec::OutputView& logits, uint32_t rows) {
   const size_t rank = logits.sizes.size();
   const bool shaped = (rank == 2 || rank == 3) && logits.sizes[0] == rows && logits.sizes[1] > 0;

@@ -1,10 +1,10 @@
-// Generation: the loop of prefill and decode steps of one kGenerate submission. Its whole state is the
-// session's: the step record says how many tokens were made and which rows are finished, the sequence
-// group holds the tokens. So a new worker goes on with the next token, and draws what the old one would
-// have drawn: row r's draw of token n is at random offset first + n * rows + r.
+// Generation: the loop of prefill and decode steps of one kGenerate submission. Its whole state is
+// the session's: the step record says how many tokens were made and which rows are finished, the
+// sequence group holds the tokens. So a new worker goes on with the next token, and draws what the
+// old one would have drawn: row r's draw of token n is at random offset first + n * rows + r.
 //
-// Token slots: slots [0, length) of a group are in K and V; the token made last stands in slot `length`
-// and enters K and V with the next step.
+// Token slots: slots [0, length) of a group are in K and V; the token made last stands in slot
+// `length` and enters K and V with the next step.
 #pragma once
 
 #include "daemon/worker/operations.h"

@@ -11,8 +11,8 @@
 namespace djinn::worker {
 namespace {
 
-// Longer than a client needs to answer a completion with its next submission, shorter than a wake-up
-// costs twice (5 us): a sleeping lane burns nothing, a busy one is met awake.
+// Longer than a client needs to answer a completion with its next submission, shorter than a
+// wake-up costs twice (5 us): a sleeping lane burns nothing, a busy one is met awake.
 constexpr uint64_t kSpinNs = 20'000;
 constexpr uint64_t kMailboxKey = 0;  // no session has id 0
 
@@ -37,7 +37,9 @@ LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, Fd epoll, Fd bell,
       bell_(std::move(bell)),
       broken_(std::move(broken)) {}
 
-LaneLoop::~LaneLoop() { stop(); }
+LaneLoop::~LaneLoop() {
+  stop();
+}
 
 void LaneLoop::start(Grower& grower) {
   runner_ = std::make_unique<Runner>(LaneTools{world_.lane, world_.programs, grower, binder_});
@@ -50,7 +52,9 @@ void LaneLoop::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-uint64_t LaneLoop::tokens() const { return runner_ ? runner_->tokens() : 0; }
+uint64_t LaneLoop::tokens() const {
+  return runner_ ? runner_->tokens() : 0;
+}
 
 void LaneLoop::post(std::function<void(World&)> job) {
   {
@@ -158,7 +162,8 @@ void LaneLoop::drain(uint64_t key) {
   uint64_t count = 0;
   if (key == kMailboxKey) {
     [[maybe_unused]] const ssize_t got = ::read(bell_.get(), &count, sizeof count);
-  } else if (const auto found = world_.sessions.find(SessionId{key}); found != world_.sessions.end()) {
+  } else if (const auto found = world_.sessions.find(SessionId{key});
+             found != world_.sessions.end()) {
     found->second->drain_submission_bell();
   }
 }

@@ -1,10 +1,13 @@
-// LaneLoop: the lane's thread. It owns sessions, programs and the executor's lane; others post to it.
+// LaneLoop: the lane's thread. It owns sessions, programs and the executor's lane; others post to
+// it.
 //
 //   mailbox   closures from the control thread and wake-ups from the grower, run between steps
-//   round     one step of each session that has work: no session waits for another's whole generation
-//   sleep     after a short spin without work: on all submission bells and the mailbox's, at once
+//   round     one step of each session that has work: no session waits for another's whole
+//   generation sleep     after a short spin without work: on all submission bells and the
+//   mailbox's, at once
 //
-// invariant: while the thread sleeps, every session's ring says so, and each was looked at after that.
+// invariant: while the thread sleeps, every session's ring says so, and each was looked at after
+// that.
 #pragma once
 
 #include <atomic>
@@ -23,10 +26,10 @@ namespace djinn::worker {
 
 class LaneLoop {
  public:
-  // broken: called on the lane's thread for a session that broke the protocol, after it was set aside.
+  // broken: called on the lane's thread for a session that broke the protocol, after it was set
+  // aside.
   static Result<std::unique_ptr<LaneLoop>> make(
-      exec::Lane& lane, const Clock& clock,
-      std::function<void(SessionId, const Error&)> broken);
+      exec::Lane& lane, const Clock& clock, std::function<void(SessionId, const Error&)> broken);
   ~LaneLoop();
 
   // The state that posted closures work on.
@@ -40,7 +43,7 @@ class LaneLoop {
   // Ends a sleep of the lane: something that a session waits for has happened. Any thread.
   void wake();
 
-  void add_session(std::unique_ptr<Session> session);         // via post
+  void add_session(std::unique_ptr<Session> session);             // via post
   void remove_session(SessionId id, std::function<void()> done);  // via post; done on lane's thread
 
   // Starts the thread. grower outlives this.

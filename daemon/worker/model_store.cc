@@ -26,15 +26,18 @@ Result<srg::ModelManifest> read_manifest(const Fd& fd) {
   return ipc::decode_manifest(content);
 }
 
-Result<exec::Weight> weight_of(const srg::TensorEntry& entry, std::span<const pal::Mapping> extents) {
+Result<exec::Weight> weight_of(const srg::TensorEntry& entry,
+                               std::span<const pal::Mapping> extents) {
   if (entry.extent >= extents.size() ||
       !range_fits(entry.offset, entry.bytes, extents[entry.extent].size())) {
     return Error{ErrorCode::kMalformed, "A tensor of the manifest lies outside its extent."};
   }
   const auto elements = checked_product(entry.sizes);
-  const auto bytes = elements ? checked_mul<uint64_t>(*elements, size_of(entry.dtype)) : std::nullopt;
+  const auto bytes =
+      elements ? checked_mul<uint64_t>(*elements, size_of(entry.dtype)) : std::nullopt;
   if (!bytes || *bytes != entry.bytes) {
-    return Error{ErrorCode::kMalformed, "A tensor of the manifest has another size than its bytes."};
+    return Error{ErrorCode::kMalformed,
+                 "A tensor of the manifest has another size than its bytes."};
   }
   exec::Weight weight{entry.name, entry.dtype, {}, extents[entry.extent].data() + entry.offset};
   for (const uint64_t size : entry.sizes) weight.sizes.push_back(static_cast<int64_t>(size));

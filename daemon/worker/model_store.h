@@ -17,8 +17,8 @@ namespace djinn::worker {
 
 class MappedModel {
  public:
-  // fds: the manifest, then one sealed memfd for each extent. Errors: kMalformed when the manifest and
-  // the extents do not agree; what mapping gives.
+  // fds: the manifest, then one sealed memfd for each extent. Errors: kMalformed when the manifest
+  // and the extents do not agree; what mapping gives.
   static Result<std::shared_ptr<const MappedModel>> map(ModelId id, std::vector<Fd> fds);
 
   [[nodiscard]] ModelId id() const { return id_; }

@@ -17,18 +17,20 @@ Status put_in_staging(Step& step, const exec::OutputView& view, const ipc::Stagi
   uint64_t bytes = size_of(view.dtype);
   for (const int64_t size : view.sizes) bytes *= static_cast<uint64_t>(size);
   if (bytes > area.size()) {
-    return Error{ErrorCode::kOutOfRange,
-                 "An output needs " + std::to_string(bytes) + " bytes of staging, and its range has " +
-                     std::to_string(area.size()) + ". Give it more, or take a ref."};
+    return Error{ErrorCode::kOutOfRange, "An output needs " + std::to_string(bytes) +
+                                             " bytes of staging, and its range has " +
+                                             std::to_string(area.size()) +
+                                             ". Give it more, or take a ref."};
   }
   return exec::copy_elements(view, area.first(bytes));
 }
 
 Status put_in_ref(Step& step, const exec::OutputView& view, RefHandle handle) {
   if (view.aliases != srg::kLocalStorage) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "An output is a view of an input or of sequence state, which has a handle already. "
-                 "Clone it in the graph, or use that handle."};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        "An output is a view of an input or of sequence state, which has a handle already. "
+        "Clone it in the graph, or use that handle."};
   }
   DJINN_TRY(const Refs::Storage storage, step.session.refs().allocate(view.storage_bytes));
   memcpy(storage.data, view.storage, view.storage_bytes);
@@ -121,8 +123,9 @@ Result<std::optional<SequenceUse>> use_sequence(Step& step, const srg::Graph& gr
   if (!range_fits(use.past(), use.tokens, group->layout().capacity())) {
     return Error{ErrorCode::kOutOfRange,
                  "The sequence group holds " + std::to_string(group->layout().capacity()) +
-                     " tokens a row, " + std::to_string(use.past()) + " are used, and the run adds " +
-                     std::to_string(use.tokens) + ". Make a larger group, or crop this one."};
+                     " tokens a row, " + std::to_string(use.past()) +
+                     " are used, and the run adds " + std::to_string(use.tokens) +
+                     ". Make a larger group, or crop this one."};
   }
   return std::optional(std::move(use));
 }
@@ -203,8 +206,9 @@ Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symb
     if (i >= symbols.size() || symbols[i] < 1) break;
     return symbols[i];
   }
-  return Error{ErrorCode::kInvalidArgument,
-               "A program that runs on a sequence group needs a symbol of role tokens, of at least 1."};
+  return Error{
+      ErrorCode::kInvalidArgument,
+      "A program that runs on a sequence group needs a symbol of role tokens, of at least 1."};
 }
 
 Result<Ending> run_program(Step& step, LaneTools& tools) {

@@ -26,7 +26,8 @@ Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
   DJINN_CHECK(srg::verify(graph));
   const exec::WeightTable& weights = model ? model->weights() : no_weights();
   // What activations may take is the slab's grant, which djinnd decides at the first run.
-  DJINN_TRY(auto program, exec::Program::admit(graph, weights, {.activation_bytes_max = UINT64_MAX}));
+  DJINN_TRY(auto program,
+            exec::Program::admit(graph, weights, {.activation_bytes_max = UINT64_MAX}));
   return AdmittedProgram{std::move(model), std::move(program)};
 }
 

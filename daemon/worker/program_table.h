@@ -16,8 +16,8 @@ struct AdmittedProgram {
   std::unique_ptr<exec::Program> program;
 };
 
-// Decodes, verifies and admits a graph: the one way a program comes to be, run-once graphs included.
-// Any thread. Errors: the decoder's, the verifier's, exec::Program::admit's.
+// Decodes, verifies and admits a graph: the one way a program comes to be, run-once graphs
+// included. Any thread. Errors: the decoder's, the verifier's, exec::Program::admit's.
 Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
                                     std::shared_ptr<const MappedModel> model);
 

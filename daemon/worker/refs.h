@@ -1,11 +1,12 @@
-// Refs: the storages of one session in its extent: which handles are live, where their bytes lie, and
-// where there is room. The table itself is the session's state (kernel/gc); the room is derived from
-// it, so a new worker rebuilds it.
+// Refs: the storages of one session in its extent: which handles are live, where their bytes lie,
+// and where there is room. The table itself is the session's state (kernel/gc); the room is derived
+// from it, so a new worker rebuilds it.
 //
-// A step stages changes: new storages, releases, poison. What it frees is free after its commit only,
-// what it allocated is taken back if it fails: end_step() says which.
+// A step stages changes: new storages, releases, poison. What it frees is free after its commit
+// only, what it allocated is taken back if it fails: end_step() says which.
 //
-// invariant: ranges of live storages do not overlap and lie inside the committed part of the extent.
+// invariant: ranges of live storages do not overlap and lie inside the committed part of the
+// extent.
 #pragma once
 
 #include <optional>
@@ -15,16 +16,17 @@
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/gc/session_state.h"
-#include "kernel/vmu/section.h"
+#include "kernel/pal/memfd.h"
+#include "kernel/vmu/extent_allocator.h"
 
 namespace djinn::worker {
 
 class Refs {
  public:
   // extent: the session's sparse memfd. rebuild() must follow once the state is recovered.
-  static Result<Refs> open(const gc::SessionState& state, const ipc::AttachSession& command,
-                           Fd extent, Grants& grants);
-  void rebuild(const gc::SessionState& state);
+  static Result<Refs> open(const ipc::AttachSession& command, Fd extent, Grants& grants);
+  // Errors: kMalformed when live storages overlap or leave what was granted.
+  Status rebuild(const gc::SessionState& state);
 
   struct Storage {
     std::byte* data = nullptr;
@@ -50,21 +52,25 @@ class Refs {
   enum class End { kCommitted, kRolledBack };
   void end_step(End end);
 
-  [[nodiscard]] std::span<std::byte> extent() const;
+  [[nodiscard]] std::span<std::byte> extent() const { return mapping_.bytes(); }
 
  private:
-  explicit Refs(vmu::PersistentSection section) : section_(std::move(section)) {}
+  Refs(SessionId session, Fd memfd, pal::Mapping mapping, uint64_t granted, Grants& grants);
+  // Pages for the extent's first bytes, granted and committed. Blocks for djinnd's answer.
+  Status commit(uint64_t bytes);
+  Result<vmu::Range> take(uint64_t bytes);
+  void give_back(std::vector<vmu::Range>& ranges);
 
-  struct Range {
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-  };
-  void give_back(std::vector<Range>& ranges);
-
-  vmu::PersistentSection section_;
-  std::vector<Range> allocated_;  // by the running step, for storages
-  std::vector<Range> scratch_;    // by the running step, for saved bytes
-  std::vector<Range> released_;   // by the running step
+  SessionId session_;
+  Fd memfd_;
+  pal::Mapping mapping_;
+  uint64_t granted_ = 0;    // bytes, from the extent's start
+  uint64_t committed_ = 0;  // of them, backed by pages
+  Grants* grants_;
+  vmu::RangeAllocator room_;
+  std::vector<vmu::Range> allocated_;  // by the running step, for storages
+  std::vector<vmu::Range> scratch_;    // by the running step, for saved bytes
+  std::vector<vmu::Range> released_;   // by the running step
 };
 
 }  // namespace djinn::worker

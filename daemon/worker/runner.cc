@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/worker/generation.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::worker {
@@ -86,36 +87,48 @@ Result<Runner::Advance> Runner::advance(Session& session) {
 Status Runner::pick_up(Session& session) {
   const ipc::Submission submission = session.ring().copy_submission();
   if (submission.run <= session.state().record().run) {
-    return Error{ErrorCode::kProtocolViolation, "A run's number is not larger than the one before."};
+    return Error{ErrorCode::kProtocolViolation,
+                 "A run's number is not larger than the one before."};
   }
   std::span<const std::byte> block;
   if (range_fits(submission.binding_offset, submission.binding_bytes, session.staging().size()) &&
       submission.binding_bytes <= limits::kBindingTableBytes) {
     block = session.staging().subspan(submission.binding_offset, submission.binding_bytes);
   }
-  // A block that does not fit is left empty, which no decoder accepts: the run fails, not the session.
-  session.state().pick_up(session.ring().completed(),
-                          std::as_bytes(std::span(&submission, 1)), block);
+  // A block that does not fit is left empty, which no decoder accepts: the run fails, not the
+  // session.
+  session.state().pick_up(session.ring().completed(), std::as_bytes(std::span(&submission, 1)),
+                          block);
   session.generation.reset();
   return {};
 }
 
 Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
   if (step.session.take_refusal()) {
-    return Error{ErrorCode::kWorkerLost,
-                 "The run stopped its worker three times and made no progress. It is given up; other "
-                 "runs of the session go on."};
+    return Error{
+        ErrorCode::kWorkerLost,
+        "The run stopped its worker three times and made no progress. It is given up; other "
+        "runs of the session go on."};
   }
   switch (static_cast<ipc::Operation>(step.submission.operation)) {
-    case ipc::Operation::kNop: return Ending::kDone;
-    case ipc::Operation::kRun: return run_program(step, tools_);
-    case ipc::Operation::kRunOnce: return run_graph_once(step, tools_);
-    case ipc::Operation::kGenerate: return generate_token(step, tools_, record);
-    case ipc::Operation::kReadRef: return read_ref(step);
-    case ipc::Operation::kWriteRef: return write_ref(step);
-    case ipc::Operation::kReleaseRefs: return release_refs(step);
-    case ipc::Operation::kCropSequence: return crop_sequence(step);
-    case ipc::Operation::kReorderSequence: break;
+    case ipc::Operation::kNop:
+      return Ending::kDone;
+    case ipc::Operation::kRun:
+      return run_program(step, tools_);
+    case ipc::Operation::kRunOnce:
+      return run_graph_once(step, tools_);
+    case ipc::Operation::kGenerate:
+      return generate_token(step, tools_, record);
+    case ipc::Operation::kReadRef:
+      return read_ref(step);
+    case ipc::Operation::kWriteRef:
+      return write_ref(step);
+    case ipc::Operation::kReleaseRefs:
+      return release_refs(step);
+    case ipc::Operation::kCropSequence:
+      return crop_sequence(step);
+    case ipc::Operation::kReorderSequence:
+      break;
   }
   return Error{ErrorCode::kUnsupported, "The daemon does not know this operation."};
 }

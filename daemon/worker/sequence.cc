@@ -36,14 +36,15 @@ Sequence::Sequence(SessionId session, SequenceHandle handle, const ipc::Sequence
 Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandle handle,
                                                 const ipc::SequenceGeometry& geometry, Fd memfd,
                                                 uint64_t granted) {
-  DJINN_TRY(const gc::SequenceLayout layout,
-            gc::SequenceLayout::make(geometry.rows, geometry.layers, geometry.kv_heads,
-                                     geometry.head_dim, size_of(geometry.dtype), geometry.capacity));
+  DJINN_TRY(
+      const gc::SequenceLayout layout,
+      gc::SequenceLayout::make(geometry.rows, geometry.layers, geometry.kv_heads, geometry.head_dim,
+                               size_of(geometry.dtype), geometry.capacity));
   DJINN_CHECK(pal::verify_memfd(memfd, layout.file_bytes(), pal::Seals::kShared));
   DJINN_TRY(pal::Mapping mapping,
             pal::map_shared(memfd, layout.file_bytes(), pal::Access::kReadWrite));
-  std::shared_ptr<Sequence> sequence(new Sequence(session, handle, geometry, layout, std::move(memfd),
-                                                  std::move(mapping), granted));
+  std::shared_ptr<Sequence> sequence(new Sequence(session, handle, geometry, layout,
+                                                  std::move(memfd), std::move(mapping), granted));
   // The former worker may have died between a grant and its pages; committing again is idempotent.
   const uint64_t tokens = slots_paid_by(granted, layout);
   DJINN_CHECK(layout.for_each_range(0, tokens, [&](uint64_t offset, uint64_t bytes) {
@@ -57,7 +58,9 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
 int32_t* Sequence::tokens(uint32_t row) const {
   return reinterpret_cast<int32_t*>(mapping_.data() + layout_.tokens_offset(row));
 }
-std::byte* Sequence::key(uint32_t layer) const { return mapping_.data() + layout_.key_offset(layer); }
+std::byte* Sequence::key(uint32_t layer) const {
+  return mapping_.data() + layout_.key_offset(layer);
+}
 std::byte* Sequence::value(uint32_t layer) const {
   return mapping_.data() + layout_.value_offset(layer);
 }
@@ -65,13 +68,15 @@ std::byte* Sequence::value(uint32_t layer) const {
 Status Sequence::commit(uint64_t tokens, Grants& grants) {
   const uint64_t needed = layout_.committed_bytes(tokens);
   if (needed > granted_bytes_) {
-    DJINN_CHECK(grants.request(ipc::GrantKind::kSequence, session_, handle_, needed - granted_bytes_));
+    DJINN_CHECK(
+        grants.request(ipc::GrantKind::kSequence, session_, handle_, needed - granted_bytes_));
     granted_bytes_ = needed;
   }
-  DJINN_CHECK(layout_.for_each_range(committed(), tokens, [&](uint64_t offset, uint64_t bytes) {
-    DJINN_CHECK(pal::commit_ahead(memfd_, offset, bytes));
-    return pal::populate_write(mapping_.bytes().subspan(offset, bytes));
-  }));
+  DJINN_CHECK(
+      layout_.for_each_range(committed(), tokens, [&](uint64_t offset, uint64_t bytes) -> Status {
+        DJINN_CHECK(pal::commit_ahead(memfd_, offset, bytes));
+        return pal::populate_write(mapping_.bytes().subspan(offset, bytes));
+      }));
   committed_.store(tokens, std::memory_order_release);
   return {};
 }

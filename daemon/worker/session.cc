@@ -41,9 +41,9 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, Gran
   completion_bell_ = std::move(fds[4]);
   DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
   DJINN_TRY(state_, gc::SessionState::open(state_memory_.bytes(), kGeometry, faults));
-  DJINN_TRY(refs_, Refs::open(*state_, command, std::move(fds[2]), grants));
+  DJINN_TRY(refs_, Refs::open(command, std::move(fds[2]), grants));
   DJINN_CHECK(state_->recover(refs_->extent()));
-  refs_->rebuild(*state_);
+  DJINN_CHECK(refs_->rebuild(*state_));
   ring_.emplace(*view_, state_->record().completed, state_->completions_published());
   return {};
 }
@@ -98,6 +98,8 @@ Result<std::span<std::byte>> Session::staging_range(const ipc::StagingRange& ran
   return staging().subspan(range.offset, range.bytes);
 }
 
-bool Session::take_refusal() { return std::exchange(refuse_in_flight_, false); }
+bool Session::take_refusal() {
+  return std::exchange(refuse_in_flight_, false);
+}
 
 }  // namespace djinn::worker

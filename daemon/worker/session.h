@@ -1,8 +1,9 @@
-// Session: one attached session in this process: its memory mapped, its ring, its surviving state, its
-// refs and sequence groups. Belongs to the lane's thread from attach to detach.
+// Session: one attached session in this process: its memory mapped, its ring, its surviving state,
+// its refs and sequence groups. Belongs to the lane's thread from attach to detach.
 //
-// A Session that was attached after a worker's death goes on where the committed state says: what was
-// committed but not told is told again, what was in flight is executed again from its private copy.
+// A Session that was attached after a worker's death goes on where the committed state says: what
+// was committed but not told is told again, what was in flight is executed again from its private
+// copy.
 #pragma once
 
 #include <map>

@@ -1,4 +1,5 @@
-// Slab: the lane's volatile section: one memfd from djinnd, mapped, replaced when a plan needs more.
+// Slab: the lane's volatile section: one memfd from djinnd, mapped, replaced when a plan needs
+// more.
 #pragma once
 
 #include <span>

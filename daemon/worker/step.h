@@ -13,9 +13,9 @@ namespace djinn::worker {
 
 struct Step {
   Session& session;
-  ipc::Submission submission;         // the private copy
-  std::span<const std::byte> block;   // likewise, in the state extent
-  std::vector<RefHandle> doomed{};    // refs that a failure poisons: those it would make or change
+  ipc::Submission submission;        // the private copy
+  std::span<const std::byte> block;  // likewise, in the state extent
+  std::vector<RefHandle> doomed{};   // refs that a failure poisons: those it would make or change
 };
 
 // How an operation ended its step, if it did not fail.

@@ -103,8 +103,8 @@ using Status = Result<void>;
   DJINN_TRY_AS(DJINN_CONCAT(djinn_try_, __LINE__), declaration, expression)
 
 // DJINN_CHECK(f()): goes on if f() succeeded, or this function returns its error.
-#define DJINN_CHECK(expression)                            \
-  do {                                                     \
-    if (auto djinn_checked = (expression); !djinn_checked) \
-      return std::move(djinn_checked).error();             \
+#define DJINN_CHECK_AS(temporary, expression)                                           \
+  do {                                                                                  \
+    if (auto temporary = (expression); !temporary) return std::move(temporary).error(); \
   } while (false)
+#define DJINN_CHECK(expression) DJINN_CHECK_AS(DJINN_CONCAT(djinn_checked_, __LINE__), expression)

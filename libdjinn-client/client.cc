@@ -1,0 +1,339 @@
+#include "libdjinn-client/client.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/codec/srg_codec.h"
+
+namespace djinn::client {
+namespace {
+
+// As long as a wake-up of the other process costs: a run that is shorter is met awake.
+constexpr uint64_t kSpinNs = 20'000;
+constexpr std::string_view kScheme = "unix:";
+
+Result<uint64_t> size_of_memfd(const Fd& fd) {
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return system_error("look at the daemon's memory", errno);
+  return static_cast<uint64_t>(info.st_size);
+}
+
+Result<srg::ModelManifest> read_manifest(const std::vector<Fd>& fds) {
+  if (fds.size() != 1) {
+    return Error{ErrorCode::kProtocolViolation, "The model came without its manifest."};
+  }
+  DJINN_TRY(const uint64_t bytes, size_of_memfd(fds[0]));
+  if (bytes > limits::kManifestBytes) {
+    return Error{ErrorCode::kProtocolViolation, "The model's manifest is over its limit."};
+  }
+  DJINN_CHECK(pal::verify_memfd(fds[0], bytes, pal::Seals::kWrite));
+  DJINN_TRY(const auto content, pal::read_memfd(fds[0], bytes));
+  return ipc::decode_manifest(content);
+}
+
+}  // namespace
+
+Result<std::string> resolve_host(const std::string& host) {
+  const char* const from_environment = ::getenv("DJINN_HOST");
+  const std::string given = !host.empty() ? host : from_environment ? from_environment : "";
+  if (given.starts_with(kScheme)) return given.substr(kScheme.size());
+  if (!given.empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The host '" + given + "' is not of the form unix:PATH."};
+  }
+  const char* const runtime = ::getenv("XDG_RUNTIME_DIR");
+  const std::string of_user = runtime ? std::string(runtime) + "/djinn/djinnd.sock" : "";
+  if (!of_user.empty() && ::access(of_user.c_str(), F_OK) == 0) return of_user;
+  const std::string of_system = "/run/djinn/djinnd.sock";
+  return of_user.empty() || ::access(of_system.c_str(), F_OK) == 0 ? of_system : of_user;
+}
+
+Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options) {
+  DJINN_TRY(const std::string path, resolve_host(options.host));
+  DJINN_TRY(Control control, Control::connect(path));
+  ipc::Hello hello;
+  hello.client_name = options.name.substr(0, limits::kNameBytes);
+  hello.staging_bytes = options.staging_bytes;
+  hello.observer = options.observer;
+  std::vector<Fd> fds;
+  DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds));
+  std::unique_ptr<Client> client(new Client(std::move(control), welcome));
+  if (!options.observer) DJINN_CHECK(client->attach(std::move(fds)));
+  return client;
+}
+
+Status Client::attach(std::vector<Fd> fds) {
+  if (fds.size() != 3) {
+    return Error{ErrorCode::kProtocolViolation, "The session came without its descriptors."};
+  }
+  const uint64_t bytes = ipc::SessionLayout::bytes(welcome_.staging_bytes);
+  DJINN_CHECK(pal::verify_memfd(fds[0], bytes, pal::Seals::kShared));
+  DJINN_TRY(memory_, pal::map_shared(fds[0], bytes, pal::Access::kReadWrite));
+  submission_bell_ = std::move(fds[1]);
+  completion_bell_ = std::move(fds[2]);
+  DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
+  ring_.emplace(*view_);
+  staging_.emplace(view_->staging());
+  ref_generations_.assign(limits::kRefs, 0);
+  for (uint32_t slot = limits::kRefs; slot > 0; --slot) free_refs_.push_back(slot - 1);
+  return {};
+}
+
+// --- control
+
+Status Client::send_files(std::span<const int> files) {
+  while (!files.empty()) {
+    const auto batch = files.first(std::min<size_t>(files.size(), limits::kControlDescriptors));
+    DJINN_CHECK(control_.ask<ipc::Done>(ipc::AddFiles{static_cast<uint32_t>(batch.size())}, nullptr,
+                                        batch));
+    files = files.subspan(batch.size());
+  }
+  return {};
+}
+
+Result<OpenedModel> Client::open_model(const std::string& label, std::span<const int> files,
+                                       const srg::LoadPlan* plan, bool pin) {
+  DJINN_CHECK(send_files(files));
+  ipc::OpenModel request;
+  request.label = label.substr(0, limits::kNameBytes);
+  request.has_plan = plan != nullptr;
+  request.pin = pin;
+  Fd plan_fd;
+  if (plan != nullptr) {
+    DJINN_TRY(plan_fd, pal::make_sealed_memfd("djinn-plan", ipc::encode(*plan)));
+  }
+  const int plan_number = plan_fd.get();
+  std::vector<Fd> fds;
+  DJINN_TRY(const auto opened,
+            control_.ask<ipc::ModelOpened>(std::move(request), &fds,
+                                           std::span(&plan_number, plan_fd.valid() ? 1 : 0)));
+  DJINN_TRY(srg::ModelManifest manifest, read_manifest(fds));
+  return OpenedModel{opened.model, opened.bytes, opened.was_resident, std::move(manifest)};
+}
+
+Status Client::close_model(ModelId model) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::CloseModel{model}));
+  return {};
+}
+
+Status Client::unload_model(ModelId model) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::UnloadModel{model}));
+  return {};
+}
+
+Result<ipc::ProgramDefined> Client::define_program(const srg::Graph& graph, ModelId model) {
+  DJINN_TRY(const Fd memfd, pal::make_sealed_memfd("djinn-graph", ipc::encode(graph)));
+  const int number = memfd.get();
+  return control_.ask<ipc::ProgramDefined>(ipc::DefineProgram{model}, nullptr,
+                                           std::span(&number, 1));
+}
+
+Result<SequenceHandle> Client::make_sequence(const ipc::SequenceGeometry& geometry) {
+  DJINN_TRY(const auto made, control_.ask<ipc::SequenceMade>(ipc::MakeSequence{geometry}));
+  return made.sequence;
+}
+
+Status Client::drop_sequence(SequenceHandle sequence) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::DropSequence{sequence}));
+  return {};
+}
+
+Result<ipc::StatusReport> Client::status() {
+  DJINN_TRY(auto all, control_.ask<ipc::StatusReport>(ipc::GetStatus{}));
+  while (all.workers.size() < all.workers_total) {
+    ipc::GetStatus next;
+    next.first_worker = static_cast<uint32_t>(all.workers.size());
+    DJINN_TRY(auto page, control_.ask<ipc::StatusReport>(next));
+    if (page.workers.empty()) break;
+    std::ranges::move(page.workers, std::back_inserter(all.workers));
+  }
+  return all;
+}
+
+Result<std::vector<ipc::SessionReport>> Client::sessions() {
+  std::vector<ipc::SessionReport> all;
+  for (;;) {
+    ipc::ListSessions next;
+    next.first = static_cast<uint32_t>(all.size());
+    DJINN_TRY(auto page, control_.ask<ipc::SessionList>(next));
+    const bool last = page.sessions.empty() || all.size() + page.sessions.size() >= page.total;
+    std::ranges::move(page.sessions, std::back_inserter(all));
+    if (last) return all;
+  }
+}
+
+Result<std::vector<ipc::ModelReport>> Client::models() {
+  std::vector<ipc::ModelReport> all;
+  for (;;) {
+    ipc::ListModels next;
+    next.first = static_cast<uint32_t>(all.size());
+    DJINN_TRY(auto page, control_.ask<ipc::ModelList>(next));
+    const bool last = page.models.empty() || all.size() + page.models.size() >= page.total;
+    std::ranges::move(page.models, std::back_inserter(all));
+    if (last) return all;
+  }
+}
+
+// --- data path
+
+Result<ipc::StagingRange> Client::allocate_staging(uint64_t bytes) {
+  for (;;) {
+    auto range = staging_->allocate(bytes);
+    if (range || range.error().code != ErrorCode::kQueueFull || pending_.empty()) return range;
+    DJINN_CHECK(sleep());
+    DJINN_CHECK(poll());
+  }
+}
+void Client::free_staging(const ipc::StagingRange& range) {
+  staging_->free(range);
+}
+std::span<std::byte> Client::staging(const ipc::StagingRange& range) const {
+  return staging_->bytes(range);
+}
+
+Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::byte> block,
+                           std::vector<ipc::StagingRange> lease) {
+  if (block.size() > limits::kBindingTableBytes) {
+    return Error{ErrorCode::kLimitExceeded,
+                 "The run binds too much: its block is over 64 KiB. Split the run."};
+  }
+  while (pending_.size() >= limits::kSubmissionSlots) {
+    DJINN_CHECK(sleep());
+    DJINN_CHECK(poll());
+  }
+  ipc::Submission submission;
+  submission.operation = static_cast<uint16_t>(target.operation);
+  submission.run = last_run_ + 1;
+  submission.program = target.program.value;
+  submission.model = target.model.value;
+  submission.graph_offset = target.graph.offset;
+  submission.graph_bytes = target.graph.bytes;
+  if (!block.empty()) {
+    DJINN_TRY(const auto range, allocate_staging(block.size()));
+    std::ranges::copy(block, staging(range).begin());
+    submission.binding_offset = range.offset;
+    submission.binding_bytes = static_cast<uint32_t>(block.size());
+    lease.push_back(range);
+  }
+  DJINN_TRY(const uint64_t index, ring_->publish(submission));
+  pending_[++last_run_] = {index, std::move(lease), 0};
+  if (ring_->worker_must_be_woken()) ring_bell();
+  return last_run_;
+}
+
+Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&)>& on_token) {
+  uint64_t spin_until = clock_.monotonic_ns() + kSpinNs;
+  for (;;) {
+    DJINN_TRY(const bool arrived, poll(on_token));
+    if (const auto found = outcomes_.find(run); found != outcomes_.end()) {
+      Outcome outcome = std::move(found->second);
+      outcomes_.erase(found);
+      return outcome;
+    }
+    if (!pending_.contains(run)) {
+      return Error{ErrorCode::kNotFound, "There is no such run, or it was waited for already."};
+    }
+    if (arrived) {
+      spin_until = clock_.monotonic_ns() + kSpinNs;
+    } else if (clock_.monotonic_ns() > spin_until) {
+      DJINN_CHECK(sleep());
+    }
+  }
+}
+
+Result<bool> Client::poll(const std::function<void(const TokenEvent&)>& on_token) {
+  bool any = false;
+  for (;;) {
+    DJINN_TRY(const std::optional<ipc::Completion> completion, ring_->take());
+    if (!completion) break;
+    any = true;
+    DJINN_CHECK(take_completion(*completion, on_token));
+  }
+  if (any && ring_->worker_is_blocked()) ring_bell();
+  return any;
+}
+
+Status Client::take_completion(const ipc::Completion& completion,
+                               const std::function<void(const TokenEvent&)>& on_token) {
+  // A run that is over: a new worker told its end once more.
+  const auto found = pending_.find(completion.run);
+  if (found == pending_.end()) return {};
+  if (completion.kind == static_cast<uint16_t>(ipc::CompletionKind::kDone)) {
+    finish(completion);
+    return {};
+  }
+  if (completion.row_count > ipc::kTokensPerCompletion ||
+      completion.first_row + completion.row_count > limits::kRows) {
+    return Error{ErrorCode::kProtocolViolation, "A completion of the daemon is out of range."};
+  }
+  const uint64_t key = uint64_t{completion.index} * limits::kRows + completion.first_row + 1;
+  if (key <= found->second.tokens_seen) return {};  // told before its worker died
+  found->second.tokens_seen = key;
+  for (uint32_t i = 0; on_token && i < completion.row_count; ++i) {
+    on_token({completion.run, completion.index, completion.first_row + i, completion.tokens[i]});
+  }
+  return {};
+}
+
+void Client::finish(const ipc::Completion& completion) {
+  const auto found = pending_.find(completion.run);
+  Outcome outcome;
+  outcome.error = static_cast<ErrorCode>(completion.error);
+  outcome.tokens = completion.index;
+  outcome.random_offset = completion.random_offset;
+  if (outcome.error != ErrorCode::kOk) {
+    const auto text = view_->error_text(found->second.submission_index);
+    outcome.message.assign(text.begin(), std::ranges::find(text, '\0'));
+  }
+  for (const ipc::StagingRange& range : found->second.lease) staging_->free(range);
+  pending_.erase(found);
+  outcomes_[completion.run] = std::move(outcome);
+}
+
+Status Client::sleep() {
+  if (!ring_->prepare_to_sleep()) return {};
+  pollfd entries[2] = {{completion_bell_.get(), POLLIN, 0}, {control_.fd(), POLLIN, 0}};
+  int ready = 0;
+  do {
+    ready = ::poll(entries, 2, -1);
+  } while (ready < 0 && errno == EINTR);
+  ring_->finish_sleep();
+  if (entries[0].revents & POLLIN) {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got = ::read(completion_bell_.get(), &count, sizeof count);
+  }
+  return entries[1].revents != 0 ? control_.check_notices() : Status{};
+}
+
+void Client::ring_bell() const {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(submission_bell_.get(), &one, sizeof one);
+}
+
+void Client::cancel_through(Run run) {
+  ring_->cancel_through(run);
+}
+
+// --- refs
+
+Result<RefHandle> Client::new_ref() {
+  if (free_refs_.empty()) {
+    return Error{ErrorCode::kLimitExceeded,
+                 "The session holds as many refs as it can. Release some first."};
+  }
+  const uint32_t slot = free_refs_.back();
+  free_refs_.pop_back();
+  return RefHandle{slot, ++ref_generations_[slot]};
+}
+
+void Client::forget_ref(RefHandle ref) {
+  free_refs_.push_back(ref.index);
+}
+
+}  // namespace djinn::client

@@ -1,0 +1,152 @@
+// Client: one session with djinnd, for C++ inside this tree (the C ABI, djinnctl and the Python
+// binding stand on it). Control requests wait for their answers; the data path is asynchronous:
+// submit() hands a submission over and returns, wait() ends when it is complete.
+//
+//   Run        the number of a submission; completions carry it
+//   Outcome    how a run ended
+//   Lease      staging ranges that a run uses; they come back with its completion
+//
+// invariant: runs complete in the order of their submission.
+// invariant: at most limits::kSubmissionSlots runs are without a processed completion, so an error
+// text is read before its slot has a new tenant. One thread at a time.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/binding.h"
+#include "ipc/messages.h"
+#include "ipc/ring.h"
+#include "kernel/base/clock.h"
+#include "kernel/pal/memfd.h"
+#include "kernel/srg/load_plan.h"
+#include "libdjinn-client/control.h"
+#include "libdjinn-client/staging.h"
+
+namespace djinn::client {
+
+struct ConnectOptions {
+  std::string host;  // "unix:PATH"; empty: DJINN_HOST, else the user's daemon, else the system's
+  std::string name;  // for people, shown by djinnctl sessions
+  uint64_t staging_bytes = limits::kStagingBytesDefault;
+  bool observer = false;  // control requests only
+};
+
+// Where options or the environment say that djinnd listens: a socket path. Errors:
+// kInvalidArgument.
+Result<std::string> resolve_host(const std::string& host);
+
+struct OpenedModel {
+  ModelId id;
+  uint64_t bytes = 0;
+  bool was_resident = false;
+  srg::ModelManifest manifest;
+};
+
+using Run = uint64_t;
+
+struct Outcome {
+  ErrorCode error = ErrorCode::kOk;
+  std::string message;
+  uint32_t tokens = 0;         // of a generation
+  uint64_t random_offset = 0;  // of a generation: the next unused one
+};
+
+// One token of one row of a generation.
+struct TokenEvent {
+  Run run = 0;
+  uint32_t index = 0;  // which token of the run, from 0
+  uint32_t row = 0;
+  int32_t token = 0;
+};
+
+// What a submission is, beside its block.
+struct SubmissionTarget {
+  ipc::Operation operation = ipc::Operation::kNop;
+  ProgramId program;        // kRun
+  ModelId model;            // kRunOnce
+  ipc::StagingRange graph;  // kRunOnce
+};
+
+class Client {
+ public:
+  static Result<std::unique_ptr<Client>> connect(const ConnectOptions& options);
+
+  [[nodiscard]] const ipc::Welcome& welcome() const { return welcome_; }
+
+  // --- control
+  // files: open for reading, in the plan's order; stay the caller's.
+  Result<OpenedModel> open_model(const std::string& label, std::span<const int> files,
+                                 const srg::LoadPlan* plan = nullptr, bool pin = false);
+  Status close_model(ModelId model);
+  Status unload_model(ModelId model);
+  Result<ipc::ProgramDefined> define_program(const srg::Graph& graph, ModelId model);
+  Result<SequenceHandle> make_sequence(const ipc::SequenceGeometry& geometry);
+  Status drop_sequence(SequenceHandle sequence);
+  Result<ipc::StatusReport> status();
+  Result<std::vector<ipc::SessionReport>> sessions();
+  Result<std::vector<ipc::ModelReport>> models();
+
+  // --- data path
+  // A staging range; waits for completions while the slab is full. Errors: kLimitExceeded.
+  Result<ipc::StagingRange> allocate_staging(uint64_t bytes);
+  void free_staging(const ipc::StagingRange& range);
+  [[nodiscard]] std::span<std::byte> staging(const ipc::StagingRange& range) const;
+
+  // Publishes a submission; lease: ranges that come back with its completion. Waits while the ring
+  // is full. Errors: kLimitExceeded for a block over its limit, kDisconnected.
+  Result<Run> submit(const SubmissionTarget& target, std::span<const std::byte> block,
+                     std::vector<ipc::StagingRange> lease = {});
+  // Waits for a run; token events of any generation go to on_token meanwhile. Each run is waited
+  // for once. Errors: kNotFound for a run that was waited for, kDisconnected. A failed run is an
+  // Outcome.
+  Result<Outcome> wait(Run run, const std::function<void(const TokenEvent&)>& on_token = {});
+  // Takes what has arrived, without waiting; true if something had.
+  Result<bool> poll(const std::function<void(const TokenEvent&)>& on_token = {});
+  [[nodiscard]] bool is_complete(Run run) const { return outcomes_.contains(run); }
+  // Gives up every run up to this one; their outcomes say kCancelled.
+  void cancel_through(Run run);
+
+  // --- refs: slots and generations are the client's to choose
+  Result<RefHandle> new_ref();
+  // The slot may be used again; submit the release, too.
+  void forget_ref(RefHandle ref);
+
+ private:
+  Client(Control control, ipc::Welcome welcome) : control_(std::move(control)), welcome_(welcome) {}
+
+  struct Pending {
+    uint64_t submission_index = 0;
+    std::vector<ipc::StagingRange> lease;
+    uint64_t tokens_seen = 0;  // token events delivered, times rows: drops duplicates
+  };
+
+  Status attach(std::vector<Fd> fds);
+  Status send_files(std::span<const int> files);
+  Status take_completion(const ipc::Completion& completion,
+                         const std::function<void(const TokenEvent&)>& on_token);
+  void finish(const ipc::Completion& completion);
+  Status sleep();
+  void ring_bell() const;
+
+  Control control_;
+  ipc::Welcome welcome_;
+  SystemClock clock_;
+  Fd submission_bell_;
+  Fd completion_bell_;
+  pal::Mapping memory_;
+  std::optional<ipc::SessionView> view_;
+  std::optional<ipc::ClientRing> ring_;
+  std::optional<Staging> staging_;
+  Run last_run_ = 0;
+  std::map<Run, Pending> pending_;
+  std::map<Run, Outcome> outcomes_;
+  std::vector<uint32_t> ref_generations_;  // by slot: the last one used
+  std::vector<uint32_t> free_refs_;
+};
+
+}  // namespace djinn::client

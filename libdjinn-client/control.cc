@@ -1,0 +1,78 @@
+#include "libdjinn-client/control.h"
+
+#include <errno.h>
+#include <poll.h>
+
+#include <utility>
+
+#include "ipc/codec/control_codec.h"
+
+namespace djinn::client {
+
+Result<Control> Control::connect(const std::string& path) {
+  auto socket = ipc::connect_unix(path);
+  if (!socket && socket.error().code == ErrorCode::kNotFound) {
+    return Error{ErrorCode::kNotFound,
+                 "No djinnd answers at " + path +
+                     ". Start it with 'djinnd --user', or set DJINN_HOST to where it runs."};
+  }
+  if (!socket) return std::move(socket).error();
+  return Control(*std::move(socket));
+}
+
+Status Control::wait(short events) {
+  pollfd entry{socket_.get(), events, 0};
+  while (::poll(&entry, 1, -1) < 0) {
+    if (errno != EINTR) return system_error("wait for djinnd", errno);
+  }
+  return {};
+}
+
+Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds) {
+  for (;;) {
+    Status sent = ipc::send_datagram(socket_.get(), bytes, fds);
+    if (sent || sent.error().code != ErrorCode::kBusy) return sent;
+    DJINN_CHECK(wait(POLLOUT));
+  }
+}
+
+Result<std::optional<Answer>> Control::receive() {
+  DJINN_TRY(std::optional<ipc::Datagram> datagram, ipc::receive_datagram(socket_.get()));
+  if (!datagram) return std::optional<Answer>();
+  DJINN_TRY(ipc::DaemonReply reply, ipc::decode_daemon_reply(datagram->bytes));
+  if (reply.number == 0) {
+    if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
+      return Error{failed->code, failed->message};
+    }
+  }
+  return std::optional(Answer{std::move(reply), std::move(datagram->fds)});
+}
+
+Status Control::check_notices() {
+  DJINN_TRY(const std::optional<Answer> answer, receive());
+  if (answer) {
+    return Error{ErrorCode::kProtocolViolation, "The daemon answered a question nobody asked."};
+  }
+  return {};
+}
+
+Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds) {
+  const uint32_t number = ++last_number_;
+  DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds));
+  for (;;) {
+    DJINN_TRY(std::optional<Answer> answer, receive());
+    if (!answer) {
+      DJINN_CHECK(wait(POLLIN));
+      continue;
+    }
+    if (answer->reply.number != number) {
+      return Error{ErrorCode::kProtocolViolation, "The daemon answered another request."};
+    }
+    if (const auto* failed = std::get_if<ipc::Failed>(&answer->reply.body)) {
+      return Error{failed->code, failed->message};
+    }
+    return *std::move(answer);
+  }
+}
+
+}  // namespace djinn::client

@@ -1,0 +1,60 @@
+// Control: the control socket of one connection: a request goes out, its answer comes back.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/messages.h"
+#include "ipc/socket.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::client {
+
+struct Answer {
+  ipc::DaemonReply reply;
+  std::vector<Fd> fds;
+};
+
+class Control {
+ public:
+  // path: of djinnd's socket. Errors: kNotFound when no daemon listens there, kPermissionDenied.
+  static Result<Control> connect(const std::string& path);
+
+  // Sends body with fds and waits for its answer; a Failed answer comes back as its Error.
+  Result<Answer> request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds = {});
+  // As request(), for answers of one kind. Errors: kProtocolViolation for another kind.
+  template <typename Body>
+  Result<Body> ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out = nullptr,
+                   std::span<const int> fds = {});
+
+  // Reads what djinnd said unasked. Errors: why the session ended, kDisconnected when djinnd is
+  // gone.
+  Status check_notices();
+  [[nodiscard]] int fd() const { return socket_.get(); }
+
+ private:
+  explicit Control(Fd socket) : socket_(std::move(socket)) {}
+  Result<std::optional<Answer>> receive();
+  Status wait(short events);
+  Status send(std::span<const std::byte> bytes, std::span<const int> fds);
+
+  Fd socket_;
+  uint32_t last_number_ = 0;
+};
+
+template <typename Body>
+Result<Body> Control::ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out,
+                          std::span<const int> fds) {
+  DJINN_TRY(Answer answer, request(std::move(body), fds));
+  Body* const wanted = std::get_if<Body>(&answer.reply.body);
+  if (wanted == nullptr) {
+    return Error{ErrorCode::kProtocolViolation,
+                 "The daemon answered with another kind of message."};
+  }
+  if (fds_out != nullptr) *fds_out = std::move(answer.fds);
+  return std::move(*wanted);
+}
+
+}  // namespace djinn::client
