@@ -169,9 +169,9 @@ Status copy_elements(const OutputView& view, std::span<std::byte> out);
 // Sets the allocator hook and the thread count. First thing in main, once, before any other call.
 void initialise(int threads);
 
-// Runs matmul, sdpa and linear in every dtype on this many threads, which this makes for the calling
-// thread: with one before the process is confined (code generation and CPU detection open files), with
-// all of them on the lane's thread afterwards (threads inherit the confinement).
+// Runs matmul, sdpa and linear in every dtype on this many threads, which this makes for the
+// calling thread: with one before the process is confined (code generation and CPU detection open
+// files), with all of them on the lane's thread afterwards (threads inherit the confinement).
 void warm_up(int threads);
 
 }  // namespace djinn::exec

@@ -3,6 +3,7 @@
 // SC'11).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -28,6 +29,9 @@ Status check(const SamplingRule& rule);
 // scratch and is overwritten. A row without one finite logit is kInvalidArgument.
 Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history,
                        const SamplingRule& rule, uint64_t offset);
+
+// The block function: ten rounds.
+std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 // Uniform in [0, 1) with 24 bits, at (seed, offset).
 float philox_uniform(uint64_t seed, uint64_t offset);

@@ -1,0 +1,185 @@
+#include "kernel/exec/sample.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace djinn::exec {
+namespace {
+
+constexpr float kRemoved = -std::numeric_limits<float>::infinity();
+
+// The double that a person meant by the float: 0.9 for 0.9f. transformers computes 1 - top_p in
+// double.
+double decimal_of(float number) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, number).ptr;
+  double value = number;
+  std::from_chars(text, end, value);
+  return value;
+}
+
+// RepetitionPenaltyLogitsProcessor: each token of the history once.
+void penalise(std::span<float> logits, std::span<const int32_t> history, float penalty) {
+  std::vector<int32_t> seen(history.begin(), history.end());
+  std::sort(seen.begin(), seen.end());
+  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+  for (const int32_t token : seen) {
+    if (token < 0 || static_cast<size_t>(token) >= logits.size()) continue;
+    float& logit = logits[static_cast<size_t>(token)];
+    logit = logit < 0 ? logit * penalty : logit / penalty;
+  }
+}
+
+void scale(std::span<float> logits, float temperature) {
+  for (float& logit : logits) logit /= temperature;
+}
+
+// TopKLogitsWarper: ties with the last one stay.
+void keep_top_k(std::span<float> logits, uint32_t top_k) {
+  if (top_k >= logits.size()) return;
+  std::vector<float> order(logits.begin(), logits.end());
+  const auto last = order.begin() + (top_k - 1);
+  std::nth_element(order.begin(), last, order.end(), std::greater<>());
+  for (float& logit : logits) {
+    if (logit < *last) logit = kRemoved;
+  }
+}
+
+// Probabilities of finite logits; removed ones give 0.
+std::vector<float> softmax(std::span<const float> logits) {
+  const float top = *std::max_element(logits.begin(), logits.end());
+  std::vector<float> weights(logits.size());
+  double sum = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    weights[i] = std::exp(logits[i] - top);
+    sum += weights[i];
+  }
+  for (float& weight : weights) weight = static_cast<float>(weight / sum);
+  return weights;
+}
+
+// TopPLogitsWarper: ascending, removes while the sum of probabilities is at most 1 - top_p, but
+// never the last. The sum is kept in double, as ATen's cumsum does on a CPU.
+void keep_top_p(std::span<float> logits, float top_p) {
+  const std::vector<float> probabilities = softmax(logits);
+  std::vector<uint32_t> order(logits.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return logits[a] < logits[b]; });
+  const auto tail = static_cast<float>(1.0 - decimal_of(top_p));
+  double sum = 0;
+  for (size_t i = 0; i + 1 < order.size(); ++i) {
+    sum += probabilities[order[i]];
+    if (static_cast<float>(sum) > tail) break;
+    logits[order[i]] = kRemoved;
+  }
+}
+
+// MinPLogitsWarper: removes what is less likely than min_p times the likeliest.
+void keep_min_p(std::span<float> logits, float min_p) {
+  const std::vector<float> probabilities = softmax(logits);
+  const auto top = std::max_element(probabilities.begin(), probabilities.end());
+  const float least = min_p * *top;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (probabilities[i] < least) logits[i] = kRemoved;
+  }
+}
+
+// The token in whose share of [0, 1) the draw falls; the last possible one against rounding.
+int32_t draw(std::span<const float> probabilities, float uniform) {
+  double total = 0;
+  for (const float probability : probabilities) total += probability;
+  const double target = uniform * total;
+  double sum = 0;
+  size_t chosen = 0;
+  for (size_t i = 0; i < probabilities.size(); ++i) {
+    if (probabilities[i] <= 0) continue;
+    chosen = i;
+    sum += probabilities[i];
+    if (sum > target) break;
+  }
+  return static_cast<int32_t>(chosen);
+}
+
+// As torch.argmax: the first of equals, and NaN above all.
+int32_t argmax(std::span<const float> logits) {
+  size_t best = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i])) return static_cast<int32_t>(i);
+    if (logits[i] > logits[best]) best = i;
+  }
+  return static_cast<int32_t>(best);
+}
+
+bool can_be_drawn(float logit) {
+  return std::isfinite(logit) || logit == kRemoved;
+}
+
+Status check_row(std::span<const float> logits, const SamplingRule& rule) {
+  const auto finite = [](float logit) { return std::isfinite(logit); };
+  if (std::none_of(logits.begin(), logits.end(), finite)) {
+    return Error{ErrorCode::kInvalidArgument, "The row of logits has no finite number."};
+  }
+  if (!rule.greedy && !std::all_of(logits.begin(), logits.end(), can_be_drawn)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The row of logits has NaN or infinity: nothing can be drawn from it."};
+  }
+  return {};
+}
+
+Error outside(std::string_view field, std::string_view range) {
+  return {ErrorCode::kInvalidArgument, std::string(field) + " must be in " + std::string(range)};
+}
+
+}  // namespace
+
+Status check(const SamplingRule& rule) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  if (!(rule.temperature > 0 && rule.temperature <= kMax))
+    return outside("temperature", "(0, inf)");
+  if (!(rule.top_p > 0 && rule.top_p <= 1)) return outside("top_p", "(0, 1]");
+  if (!(rule.min_p >= 0 && rule.min_p < 1)) return outside("min_p", "[0, 1)");
+  if (!(rule.repetition_penalty > 0 && rule.repetition_penalty <= kMax)) {
+    return outside("repetition_penalty", "(0, inf)");
+  }
+  return {};
+}
+
+Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history,
+                       const SamplingRule& rule, uint64_t offset) {
+  DJINN_CHECK(check(rule));
+  DJINN_CHECK(check_row(logits, rule));
+  if (rule.repetition_penalty != 1.0f) penalise(logits, history, rule.repetition_penalty);
+  if (rule.greedy) return argmax(logits);
+  if (rule.temperature != 1.0f) scale(logits, rule.temperature);
+  DJINN_CHECK(check_row(logits, rule));  // a tiny temperature overflows
+  if (rule.top_k != 0) keep_top_k(logits, rule.top_k);
+  if (rule.top_p < 1.0f) keep_top_p(logits, rule.top_p);
+  if (rule.min_p > 0.0f) keep_min_p(logits, rule.min_p);
+  return draw(softmax(logits), philox_uniform(rule.seed, offset));
+}
+
+std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter,
+                                      std::array<uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t b = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
+               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  return counter;
+}
+
+float philox_uniform(uint64_t seed, uint64_t offset) {
+  const auto words =
+      philox4x32_10({static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32), 0, 0},
+                    {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  return static_cast<float>(words[0] >> 8) * 0x1p-24f;
+}
+
+}  // namespace djinn::exec
