@@ -76,8 +76,8 @@ enum class StorageKind : uint8_t {
 // Who fills an input. Roles other than kUser let the generation loop bind it without the client.
 enum class InputRole : uint8_t {
   kUser = 0,
-  kTokenIds = 1,       // int64 [batch, tokens]
-  kPositions = 2,      // int64 [batch, tokens]: position of each token in its row, padding not counted
+  kTokenIds = 1,   // int64 [batch, tokens]
+  kPositions = 2,  // int64 [batch, tokens]: position of each token in its row, padding not counted
   kAttentionMask = 3,  // bool [batch, 1, tokens, past + tokens]: true where attention may look
 };
 
@@ -85,10 +85,10 @@ enum class SequencePart : uint8_t { kKey = 0, kValue = 1 };
 
 struct Storage {
   StorageKind kind = StorageKind::kInput;
-  std::string name;                          // kWeight: the tensor's name; kInput: the input's name
-  InputRole role = InputRole::kUser;         // kInput
-  uint32_t layer = 0;                        // kSequence
-  SequencePart part = SequencePart::kKey;    // kSequence
+  std::string name;                        // kWeight: the tensor's name; kInput: the input's name
+  InputRole role = InputRole::kUser;       // kInput
+  uint32_t layer = 0;                      // kSequence
+  SequencePart part = SequencePart::kKey;  // kSequence
   friend bool operator==(const Storage&, const Storage&) = default;
 };
 
@@ -97,10 +97,10 @@ struct Value {
   StorageIndex storage = kLocalStorage;  // kLocalStorage: defined by a node
   DType dtype = DType::kInvalid;         // kInvalid: not claimed (node outputs only)
   std::vector<Expr> sizes;
-  std::vector<Expr> strides;             // in elements; empty: contiguous
-  Expr offset;                           // in elements, from the storage's first byte
-  bool claims_sizes = false;             // node outputs: sizes is a claim to be checked
-  uint8_t criticality = 0;               // 0 (background) to 255 (a user waits for this edge)
+  std::vector<Expr> strides;  // in elements; empty: contiguous
+  Expr offset;                // in elements, from the storage's first byte
+  bool claims_sizes = false;  // node outputs: sizes is a claim to be checked
+  uint8_t criticality = 0;    // 0 (background) to 255 (a user waits for this edge)
   friend bool operator==(const Value&, const Value&) = default;
 };
 
@@ -130,8 +130,8 @@ struct BoolList {
 };
 
 // One argument. Alternatives are distinct on purpose: 1, 1.0 and true promote differently in ATen.
-using ArgumentValue = std::variant<None, ValueRef, ValueList, Expr, ExprList, double, DoubleList, bool,
-                                   BoolList, std::string, DType>;
+using ArgumentValue = std::variant<None, ValueRef, ValueList, Expr, ExprList, double, DoubleList,
+                                   bool, BoolList, std::string, DType>;
 
 struct Argument {
   std::string name;  // empty: positional. Positional arguments come first.
@@ -158,7 +158,8 @@ struct Annotation {
 };
 
 struct Node {
-  std::string op;  // the schema's qualified name: "aten::linear", "aten::add.Tensor", "djinn::kv_append"
+  std::string
+      op;  // the schema's qualified name: "aten::linear", "aten::add.Tensor", "djinn::kv_append"
   std::vector<Argument> arguments;
   std::vector<ValueId> outputs;
   Annotation annotation;

@@ -27,18 +27,18 @@ struct Slice {
 };
 
 struct Piece {
-  uint32_t file = 0;            // index into the files of the open request
-  std::string tensor;           // its name in that file
-  std::vector<Slice> slices;    // applied first; each dimension at most once
-  bool transpose = false;       // then: swap the last two dimensions
+  uint32_t file = 0;          // index into the files of the open request
+  std::string tensor;         // its name in that file
+  std::vector<Slice> slices;  // applied first; each dimension at most once
+  bool transpose = false;     // then: swap the last two dimensions
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
 struct Destination {
   std::string name;
-  DType dtype = DType::kInvalid;        // pieces are cast to it: round to nearest even, PyTorch's bits
-  std::vector<uint64_t> sizes;          // what the pieces must give
-  uint32_t concat_dimension = 0;        // ignored for one piece
+  DType dtype = DType::kInvalid;  // pieces are cast to it: round to nearest even, PyTorch's bits
+  std::vector<uint64_t> sizes;    // what the pieces must give
+  uint32_t concat_dimension = 0;  // ignored for one piece
   std::vector<Piece> pieces;
   friend bool operator==(const Destination&, const Destination&) = default;
 };
@@ -60,8 +60,8 @@ struct TensorEntry {
   std::string name;
   DType dtype = DType::kInvalid;
   std::vector<uint64_t> sizes;
-  uint32_t extent = 0;   // index into the model's extents
-  uint64_t offset = 0;   // bytes, a multiple of 64
+  uint32_t extent = 0;  // index into the model's extents
+  uint64_t offset = 0;  // bytes, a multiple of 64
   uint64_t bytes = 0;
   friend bool operator==(const TensorEntry&, const TensorEntry&) = default;
 };

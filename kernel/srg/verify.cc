@@ -403,7 +403,12 @@ class Verifier {
     DJINN_CHECK(at_most(node.outputs.size(), limits::kNodeOutputs, "outputs in one node"));
     DJINN_CHECK(count_items(node.arguments.size() + node.outputs.size()));
     DJINN_CHECK(check_arguments(node));
-    for (const ValueId id : node.outputs) DJINN_CHECK(define(id));
+    for (size_t i = 0; i < node.outputs.size(); ++i) {
+      if (i > 0 && node.outputs[i] != node.outputs[i - 1] + 1) {
+        return malformed("Its outputs are not numbered consecutively.");
+      }
+      DJINN_CHECK(define(node.outputs[i]));
+    }
     return check_annotation(node.annotation);
   }
 
