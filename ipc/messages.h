@@ -346,6 +346,14 @@ struct GrantRequest {
   uint64_t bytes = 0;
 };
 
+// Bytes granted before that are no longer touched and no longer committed. No answer.
+struct GrantReturn {
+  GrantKind kind = GrantKind::kRefs;
+  SessionId session;
+  SequenceHandle sequence;
+  uint64_t bytes = 0;
+};
+
 // A session broke the protocol; djinnd ends it.
 struct SessionBroken {
   SessionId session;
@@ -363,8 +371,8 @@ struct WorkerStats {
 
 struct WorkerEvent {
   std::variant<WorkerReady, Attached, Detached, ModelAdded, ModelDropped, ProgramAdded,
-               ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, SessionBroken,
-               WorkerStats>
+               ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, GrantReturn,
+               SessionBroken, WorkerStats>
       body;
 };
 

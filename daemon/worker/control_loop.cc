@@ -48,7 +48,7 @@ Status ControlLoop::obey(ipc::Datagram message) {
 }
 
 void ControlLoop::obey(const ipc::AttachSession& command, std::vector<Fd> fds) {
-  auto session = Session::attach(command, std::move(fds), parts_.grants, parts_.faults);
+  auto session = Session::attach(command, std::move(fds), parts_.pal, parts_.grants, parts_.faults);
   if (!session) {
     parts_.outbox.send(
         {ipc::SessionBroken{command.session, session.error().code, session.error().message}});
@@ -64,7 +64,7 @@ void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
 }
 
 void ControlLoop::obey(const ipc::AddModel& command, std::vector<Fd> fds) {
-  auto model = MappedModel::map(command.model, std::move(fds));
+  auto model = MappedModel::map(command.model, std::move(fds), parts_.pal);
   if (!model) {
     parts_.outbox.send({with_error(ipc::ModelAdded{command.model, {}, {}}, model.error())});
     return;
@@ -124,7 +124,7 @@ void ControlLoop::obey(const ipc::AddSequence& command, std::vector<Fd> fds) {
     return;
   }
   auto sequence = Sequence::map(command.session, command.sequence, command.geometry,
-                                std::move(fds[0]), command.bytes_granted);
+                                std::move(fds[0]), command.bytes_granted, parts_.pal);
   if (!sequence) {
     parts_.outbox.send({with_error(added, sequence.error())});
     return;

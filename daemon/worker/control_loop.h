@@ -22,6 +22,7 @@ class ControlLoop {
     Grants& grants;
     LaneLoop& lane;
     gc::FaultPoints& faults;
+    pal::DevicePal& pal;
   };
   explicit ControlLoop(const Parts& parts) : parts_(parts) {}
 

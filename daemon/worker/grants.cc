@@ -15,6 +15,16 @@ Status Grants::request(ipc::GrantKind kind, SessionId session, SequenceHandle se
   return {};
 }
 
+void Grants::give_back(ipc::GrantKind kind, SessionId session, SequenceHandle sequence,
+                       uint64_t bytes) {
+  ipc::GrantReturn returned;
+  returned.kind = kind;
+  returned.session = session;
+  returned.sequence = sequence;
+  returned.bytes = bytes;
+  outbox_.send({returned});
+}
+
 Result<Grants::Slab> Grants::request_slab(uint64_t bytes) {
   ipc::GrantRequest request;
   request.kind = ipc::GrantKind::kSlab;

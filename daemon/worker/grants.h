@@ -25,6 +25,8 @@ class Grants {
   // Bytes more for a session's refs or a sequence group. Errors: djinnd's, kQuotaExceeded or
   // kOutOfMemory; kDisconnected when close() was called.
   Status request(ipc::GrantKind kind, SessionId session, SequenceHandle sequence, uint64_t bytes);
+  // Bytes that are no longer touched and no longer committed.
+  void give_back(ipc::GrantKind kind, SessionId session, SequenceHandle sequence, uint64_t bytes);
   struct Slab {
     Fd memfd;
     uint64_t bytes = 0;

@@ -14,6 +14,7 @@
 #include "daemon/child/confinement.h"
 #include "daemon/worker/control_loop.h"
 #include "daemon/worker/slab.h"
+#include "kernel/pal/host_pal.h"
 
 namespace djinn::worker {
 namespace {
@@ -27,6 +28,7 @@ struct Options {
 Status serve(const Options& options) {
   DJINN_CHECK(child::become_child());
   child::Channel channel{Fd(options.channel_fd)};
+  DJINN_TRY(const auto pal, pal::HostPal::make());
   exec::initialise(options.threads);
   exec::warm_up(1);
   DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kWorker));
@@ -35,7 +37,7 @@ Status serve(const Options& options) {
   gc::FaultPoints faults(options.fault_at);
   Outbox outbox(channel);
   Grants grants(outbox);
-  Slab slab(grants);
+  Slab slab(*pal, grants);
   exec::LaneOptions lane_options;
   lane_options.threads = options.threads;
   lane_options.grow_slab = [&slab](uint64_t bytes) { return slab.grow(bytes); };
@@ -54,7 +56,7 @@ Status serve(const Options& options) {
 
   outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
                                 confinement.seccomp}});
-  ControlLoop control({channel, outbox, grants, *loop, faults});
+  ControlLoop control({channel, outbox, grants, *loop, faults, *pal});
   Status ended = control.run();
   grants.close();
   loop->stop();

@@ -27,7 +27,7 @@ Result<srg::ModelManifest> read_manifest(const Fd& fd) {
 }
 
 Result<exec::Weight> weight_of(const srg::TensorEntry& entry,
-                               std::span<const pal::Mapping> extents) {
+                               std::span<const pal::Reservation> extents) {
   if (entry.extent >= extents.size() ||
       !range_fits(entry.offset, entry.bytes, extents[entry.extent].size())) {
     return Error{ErrorCode::kMalformed, "A tensor of the manifest lies outside its extent."};
@@ -44,19 +44,27 @@ Result<exec::Weight> weight_of(const srg::TensorEntry& entry,
   return weight;
 }
 
+Result<pal::Reservation> map_extent(Fd fd, uint64_t bytes, pal::DevicePal& pal) {
+  DJINN_TRY(const pal::Extent extent, pal.import_extent(std::move(fd), bytes, pal::Seals::kWrite));
+  DJINN_TRY(pal::Reservation memory, pal.reserve(bytes));
+  DJINN_CHECK(pal.map(memory, 0, extent, 0, bytes, pal::Access::kRead));
+  return memory;
+}
+
 }  // namespace
 
-Result<std::shared_ptr<const MappedModel>> MappedModel::map(ModelId id, std::vector<Fd> fds) {
+Result<std::shared_ptr<const MappedModel>> MappedModel::map(ModelId id, std::vector<Fd> fds,
+                                                            pal::DevicePal& pal) {
   if (fds.empty()) return Error{ErrorCode::kMalformed, "A model came without its manifest."};
   DJINN_TRY(const srg::ModelManifest manifest, read_manifest(fds[0]));
   if (manifest.extent_bytes.size() != fds.size() - 1) {
     return Error{ErrorCode::kMalformed, "A model came with another number of extents than it has."};
   }
-  std::vector<pal::Mapping> extents;
+  std::vector<pal::Reservation> extents;
   for (size_t i = 0; i < manifest.extent_bytes.size(); ++i) {
-    DJINN_CHECK(pal::verify_memfd(fds[i + 1], manifest.extent_bytes[i], pal::Seals::kWrite));
-    DJINN_TRY(pal::Mapping mapping, pal::map_sealed(fds[i + 1], manifest.extent_bytes[i]));
-    extents.push_back(std::move(mapping));
+    DJINN_TRY(pal::Reservation memory,
+              map_extent(std::move(fds[i + 1]), manifest.extent_bytes[i], pal));
+    extents.push_back(std::move(memory));
   }
   std::vector<exec::Weight> weights;
   for (const srg::TensorEntry& entry : manifest.tensors) {

@@ -10,7 +10,7 @@
 #include "kernel/base/ids.h"
 #include "kernel/base/result.h"
 #include "kernel/exec/executor.h"
-#include "kernel/pal/memfd.h"
+#include "kernel/pal/device_pal.h"
 #include "kernel/srg/load_plan.h"
 
 namespace djinn::worker {
@@ -19,17 +19,18 @@ class MappedModel {
  public:
   // fds: the manifest, then one sealed memfd for each extent. Errors: kMalformed when the manifest
   // and the extents do not agree; what mapping gives.
-  static Result<std::shared_ptr<const MappedModel>> map(ModelId id, std::vector<Fd> fds);
+  static Result<std::shared_ptr<const MappedModel>> map(ModelId id, std::vector<Fd> fds,
+                                                        pal::DevicePal& pal);
 
   [[nodiscard]] ModelId id() const { return id_; }
   [[nodiscard]] const exec::WeightTable& weights() const { return weights_; }
 
  private:
-  MappedModel(ModelId id, std::vector<pal::Mapping> extents, exec::WeightTable weights)
+  MappedModel(ModelId id, std::vector<pal::Reservation> extents, exec::WeightTable weights)
       : id_(id), extents_(std::move(extents)), weights_(std::move(weights)) {}
 
   ModelId id_;
-  std::vector<pal::Mapping> extents_;
+  std::vector<pal::Reservation> extents_;
   exec::WeightTable weights_;
 };
 

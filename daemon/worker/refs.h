@@ -9,24 +9,23 @@
 // extent.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "daemon/worker/grants.h"
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/gc/session_state.h"
-#include "kernel/pal/memfd.h"
-#include "kernel/vmu/extent_allocator.h"
+#include "kernel/vmu/section.h"
 
 namespace djinn::worker {
 
 class Refs {
  public:
-  // extent: the session's sparse memfd. rebuild() must follow once the state is recovered.
-  static Result<Refs> open(const ipc::AttachSession& command, Fd extent, Grants& grants);
-  // Errors: kMalformed when live storages overlap or leave what was granted.
-  Status rebuild(const gc::SessionState& state);
+  // extent: the session's sparse memfd, of which command says what was granted. The state must be
+  // recovered. Errors: kMalformed when live storages overlap or leave what was granted.
+  static Result<Refs> open(const ipc::AttachSession& command, pal::Extent extent,
+                           const gc::SessionState& state, pal::DevicePal& pal, Grants& grants);
 
   struct Storage {
     std::byte* data = nullptr;
@@ -52,22 +51,27 @@ class Refs {
   enum class End { kCommitted, kRolledBack };
   void end_step(End end);
 
-  [[nodiscard]] std::span<std::byte> extent() const { return mapping_.bytes(); }
+  [[nodiscard]] std::span<std::byte> extent() const;
 
  private:
-  Refs(SessionId session, Fd memfd, pal::Mapping mapping, uint64_t granted, Grants& grants);
-  // Pages for the extent's first bytes, granted and committed. Blocks for djinnd's answer.
-  Status commit(uint64_t bytes);
-  Result<vmu::Range> take(uint64_t bytes);
+  // Where the section's grants come from.
+  class Source final : public vmu::GrantSource {
+   public:
+    Source(SessionId session, Grants& grants) : session_(session), grants_(grants) {}
+    Status ask(uint64_t bytes) override;
+    void give_back(uint64_t bytes) override;
+
+   private:
+    SessionId session_;
+    Grants& grants_;
+  };
+
+  Refs(std::unique_ptr<Source> source, vmu::PersistentSection section)
+      : source_(std::move(source)), section_(std::move(section)) {}
   void give_back(std::vector<vmu::Range>& ranges);
 
-  SessionId session_;
-  Fd memfd_;
-  pal::Mapping mapping_;
-  uint64_t granted_ = 0;    // bytes, from the extent's start
-  uint64_t committed_ = 0;  // of them, backed by pages
-  Grants* grants_;
-  vmu::RangeAllocator room_;
+  std::unique_ptr<Source> source_;  // the section points to it
+  vmu::PersistentSection section_;
   std::vector<vmu::Range> allocated_;  // by the running step, for storages
   std::vector<vmu::Range> scratch_;    // by the running step, for saved bytes
   std::vector<vmu::Range> released_;   // by the running step

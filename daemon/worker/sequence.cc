@@ -24,31 +24,34 @@ uint64_t slots_paid_by(uint64_t bytes, const gc::SequenceLayout& layout) {
 }  // namespace
 
 Sequence::Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
-                   gc::SequenceLayout layout, Fd memfd, pal::Mapping mapping, uint64_t granted)
+                   gc::SequenceLayout layout, pal::DevicePal& pal, pal::Extent extent,
+                   pal::Reservation memory, uint64_t granted)
     : session_(session),
       handle_(handle),
       geometry_(geometry),
       layout_(layout),
-      memfd_(std::move(memfd)),
-      mapping_(std::move(mapping)),
+      pal_(pal),
+      extent_(std::move(extent)),
+      memory_(std::move(memory)),
       granted_bytes_(granted) {}
 
 Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandle handle,
                                                 const ipc::SequenceGeometry& geometry, Fd memfd,
-                                                uint64_t granted) {
+                                                uint64_t granted, pal::DevicePal& pal) {
   DJINN_TRY(
       const gc::SequenceLayout layout,
       gc::SequenceLayout::make(geometry.rows, geometry.layers, geometry.kv_heads, geometry.head_dim,
                                size_of(geometry.dtype), geometry.capacity));
-  DJINN_CHECK(pal::verify_memfd(memfd, layout.file_bytes(), pal::Seals::kShared));
-  DJINN_TRY(pal::Mapping mapping,
-            pal::map_shared(memfd, layout.file_bytes(), pal::Access::kReadWrite));
-  std::shared_ptr<Sequence> sequence(new Sequence(session, handle, geometry, layout,
-                                                  std::move(memfd), std::move(mapping), granted));
+  DJINN_TRY(pal::Extent extent,
+            pal.import_extent(std::move(memfd), layout.file_bytes(), pal::Seals::kSize));
+  DJINN_TRY(pal::Reservation memory, pal.reserve(extent.bytes));
+  DJINN_CHECK(pal.map(memory, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
+  std::shared_ptr<Sequence> sequence(new Sequence(session, handle, geometry, layout, pal,
+                                                  std::move(extent), std::move(memory), granted));
   // The former worker may have died between a grant and its pages; committing again is idempotent.
   const uint64_t tokens = slots_paid_by(granted, layout);
   DJINN_CHECK(layout.for_each_range(0, tokens, [&](uint64_t offset, uint64_t bytes) {
-    return pal::commit_ahead(sequence->memfd_, offset, bytes);
+    return pal.commit(sequence->extent_, offset, bytes);
   }));
   sequence->committed_.store(tokens, std::memory_order_release);
   sequence->wanted_.store(tokens, std::memory_order_relaxed);
@@ -56,13 +59,13 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
 }
 
 int32_t* Sequence::tokens(uint32_t row) const {
-  return reinterpret_cast<int32_t*>(mapping_.data() + layout_.tokens_offset(row));
+  return reinterpret_cast<int32_t*>(memory_.data() + layout_.tokens_offset(row));
 }
 std::byte* Sequence::key(uint32_t layer) const {
-  return mapping_.data() + layout_.key_offset(layer);
+  return memory_.data() + layout_.key_offset(layer);
 }
 std::byte* Sequence::value(uint32_t layer) const {
-  return mapping_.data() + layout_.value_offset(layer);
+  return memory_.data() + layout_.value_offset(layer);
 }
 
 Status Sequence::commit(uint64_t tokens, Grants& grants) {
@@ -74,8 +77,8 @@ Status Sequence::commit(uint64_t tokens, Grants& grants) {
   }
   DJINN_CHECK(
       layout_.for_each_range(committed(), tokens, [&](uint64_t offset, uint64_t bytes) -> Status {
-        DJINN_CHECK(pal::commit_ahead(memfd_, offset, bytes));
-        return pal::populate_write(mapping_.bytes().subspan(offset, bytes));
+        DJINN_CHECK(pal_.commit(extent_, offset, bytes));
+        return pal_.populate(memory_, offset, bytes);
       }));
   committed_.store(tokens, std::memory_order_release);
   return {};

@@ -17,7 +17,7 @@
 #include "daemon/worker/grants.h"
 #include "ipc/messages.h"
 #include "kernel/gc/sequence_layout.h"
-#include "kernel/pal/memfd.h"
+#include "kernel/pal/device_pal.h"
 
 namespace djinn::worker {
 
@@ -27,7 +27,7 @@ class Sequence {
   // they bought is committed already.
   static Result<std::shared_ptr<Sequence>> map(SessionId session, SequenceHandle handle,
                                                const ipc::SequenceGeometry& geometry, Fd memfd,
-                                               uint64_t granted);
+                                               uint64_t granted, pal::DevicePal& pal);
 
   [[nodiscard]] SequenceHandle handle() const { return handle_; }
   [[nodiscard]] SessionId session() const { return session_; }
@@ -44,15 +44,17 @@ class Sequence {
  private:
   friend class Grower;
   Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
-           gc::SequenceLayout layout, Fd memfd, pal::Mapping mapping, uint64_t granted);
+           gc::SequenceLayout layout, pal::DevicePal& pal, pal::Extent extent,
+           pal::Reservation memory, uint64_t granted);
   Status commit(uint64_t tokens, Grants& grants);  // grower's thread
 
   SessionId session_;
   SequenceHandle handle_;
   ipc::SequenceGeometry geometry_;
   gc::SequenceLayout layout_;
-  Fd memfd_;
-  pal::Mapping mapping_;
+  pal::DevicePal& pal_;
+  pal::Extent extent_;
+  pal::Reservation memory_;
   uint64_t granted_bytes_;              // grower's thread
   std::atomic<uint64_t> committed_{0};  // token slots
   std::atomic<uint64_t> wanted_{0};     // what the grower was asked for

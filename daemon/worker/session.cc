@@ -22,15 +22,15 @@ Session::Session(const ipc::AttachSession& command)
     : id_(command.session), refuse_in_flight_(command.refuse_in_flight) {}
 
 Result<std::unique_ptr<Session>> Session::attach(const ipc::AttachSession& command,
-                                                 std::vector<Fd> fds, Grants& grants,
-                                                 gc::FaultPoints& faults) {
+                                                 std::vector<Fd> fds, pal::DevicePal& pal,
+                                                 Grants& grants, gc::FaultPoints& faults) {
   std::unique_ptr<Session> session(new Session(command));
-  DJINN_CHECK(session->map(command, std::move(fds), grants, faults));
+  DJINN_CHECK(session->map(command, std::move(fds), pal, grants, faults));
   return session;
 }
 
-Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, Grants& grants,
-                    gc::FaultPoints& faults) {
+Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal::DevicePal& pal,
+                    Grants& grants, gc::FaultPoints& faults) {
   if (fds.size() != 5) {
     return Error{ErrorCode::kMalformed, "A session came without its five descriptors."};
   }
@@ -41,11 +41,20 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, Gran
   completion_bell_ = std::move(fds[4]);
   DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
   DJINN_TRY(state_, gc::SessionState::open(state_memory_.bytes(), kGeometry, faults));
-  DJINN_TRY(refs_, Refs::open(command, std::move(fds[2]), grants));
-  DJINN_CHECK(state_->recover(refs_->extent()));
-  DJINN_CHECK(refs_->rebuild(*state_));
+  DJINN_TRY(pal::Extent extent,
+            pal.import_extent(std::move(fds[2]), command.ref_bytes_max, pal::Seals::kSize));
+  DJINN_CHECK(roll_back_open_step(extent));
+  DJINN_TRY(refs_, Refs::open(command, std::move(extent), *state_, pal, grants));
   ring_.emplace(*view_, state_->record().completed, state_->completions_published());
   return {};
+}
+
+// A former worker may have died inside a step: its in-place writes are undone before anybody reads
+// the table of storages, through a mapping that ends here.
+Status Session::roll_back_open_step(const pal::Extent& extent) {
+  DJINN_TRY(const pal::Mapping whole,
+            pal::map_shared(extent.fd, extent.bytes, pal::Access::kReadWrite));
+  return state_->recover(whole.bytes());
 }
 
 void Session::ring_completion_bell() const {

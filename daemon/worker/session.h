@@ -25,8 +25,8 @@ class Session {
  public:
   // fds as ipc::AttachSession says. Recovers the state extent. Errors: kMalformed, or mapping's.
   static Result<std::unique_ptr<Session>> attach(const ipc::AttachSession& command,
-                                                 std::vector<Fd> fds, Grants& grants,
-                                                 gc::FaultPoints& faults);
+                                                 std::vector<Fd> fds, pal::DevicePal& pal,
+                                                 Grants& grants, gc::FaultPoints& faults);
 
   [[nodiscard]] SessionId id() const { return id_; }
   [[nodiscard]] ipc::WorkerRing& ring() { return *ring_; }
@@ -54,8 +54,10 @@ class Session {
 
  private:
   explicit Session(const ipc::AttachSession& command);
-  Status map(const ipc::AttachSession& command, std::vector<Fd> fds, Grants& grants,
-             gc::FaultPoints& faults);
+  Status map(const ipc::AttachSession& command, std::vector<Fd> fds, pal::DevicePal& pal,
+             Grants& grants, gc::FaultPoints& faults);
+
+  Status roll_back_open_step(const pal::Extent& extent);
 
   SessionId id_;
   bool refuse_in_flight_;

@@ -5,20 +5,21 @@
 #include <span>
 
 #include "daemon/worker/grants.h"
-#include "kernel/pal/memfd.h"
+#include "kernel/pal/device_pal.h"
 
 namespace djinn::worker {
 
 class Slab {
  public:
-  explicit Slab(Grants& grants) : grants_(grants) {}
+  Slab(pal::DevicePal& pal, Grants& grants) : pal_(pal), grants_(grants) {}
 
   // At least bytes, zeroed and backed by pages; what the former one held is gone. Lane's thread.
   Result<std::span<std::byte>> grow(uint64_t bytes);
 
  private:
+  pal::DevicePal& pal_;
   Grants& grants_;
-  pal::Mapping mapping_;
+  pal::Reservation memory_;
 };
 
 }  // namespace djinn::worker
