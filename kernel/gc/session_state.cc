@@ -78,8 +78,8 @@ uint64_t state_bytes(const StateGeometry& geometry) {
 }
 
 Result<Progress> read_progress(std::span<const std::byte> head) {
-  // The worker is not trusted: nothing is taken from the head but two numbers.
-  constexpr size_t kCommitAt = 16, kRunningAt = 24;
+  // The worker is not trusted: nothing is taken from the head but three numbers.
+  constexpr size_t kCommitAt = 16, kRunningAt = 24, kHeartbeatAt = 32;
   uint64_t magic = 0;
   if (head.size() < kStateHeadBytes)
     return Error{ErrorCode::kMalformed, "The state head is short."};
@@ -88,13 +88,15 @@ Result<Progress> read_progress(std::span<const std::byte> head) {
   Progress progress;
   memcpy(&progress.commit, head.data() + kCommitAt, sizeof progress.commit);
   memcpy(&progress.running_step, head.data() + kRunningAt, sizeof progress.running_step);
+  memcpy(&progress.heartbeat, head.data() + kHeartbeatAt, sizeof progress.heartbeat);
   return progress;
 }
 
 SessionState::SessionState(std::span<std::byte> memory, const StateGeometry& geometry,
                            FaultPoints& faults)
     : memory_(memory), geometry_(geometry), faults_(&faults) {
-  static_assert(offsetof(Head, commit) == 16 && offsetof(Head, running_step) == 24);
+  static_assert(offsetof(Head, commit) == 16 && offsetof(Head, running_step) == 24 &&
+                offsetof(Head, heartbeat) == 32);
   static_assert(sizeof(Head) <= kStateHeadBytes);
   static_assert(sizeof(Versioned<RefEntry>) == kRefCell);
   static_assert(sizeof(Versioned<SequenceEntry>) == kSequenceCell);

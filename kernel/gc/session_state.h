@@ -97,6 +97,7 @@ struct StateGeometry {
 struct Progress {
   uint64_t commit = 0;
   uint64_t running_step = 0;  // 0: the lane was elsewhere
+  uint64_t heartbeat = 0;     // changes while a long step goes on
 };
 inline constexpr size_t kStateHeadBytes = 4096;
 // head: the first kStateHeadBytes of the extent, copied. Errors: kMalformed.
