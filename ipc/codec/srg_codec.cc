@@ -218,7 +218,11 @@ struct Refused {
                  fmt::format("A list has {} items; the limit is {}.", count, limit)}};
 }
 
-// What has been made from one message so far: a message of a few bytes can name the same list many
+// Items made from one message: what verify.h allows in nodes, and as many values, nodes and
+// entries.
+constexpr uint64_t kItemsMax = 2 * srg::limits::kItems;
+
+// What has been made from one message so far: a message of a few bytes can name one list many
 // times, so its own size bounds nothing.
 class Budget {
  public:
@@ -231,7 +235,6 @@ class Budget {
   }
 
  private:
-  static constexpr uint64_t kItemsMax = 2 * srg::limits::kItems;  // values and nodes besides
   uint64_t spent_ = 0;
 };
 
@@ -436,9 +439,9 @@ class Words {
 
 capnp::ReaderOptions options_for(size_t bytes) {
   capnp::ReaderOptions options;
-  // Every getter is called once, so an honest message is traversed once; twice leaves room for the
-  // words that KJ counts for empty elements.
-  options.traversalLimitInWords = 2 * (bytes / sizeof(capnp::word)) + 64;
+  // Every getter is called once, so an honest message is traversed once. KJ counts a word for each
+  // element without bytes besides (an expression that is zero is one); Budget bounds those.
+  options.traversalLimitInWords = bytes / sizeof(capnp::word) + kItemsMax;
   options.nestingLimit = 16;  // a graph is 6 deep
   return options;
 }
