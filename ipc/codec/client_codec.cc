@@ -1,0 +1,359 @@
+#include "ipc/codec/control_codec.h"
+#include "ipc/codec/control_wire.h"
+
+namespace djinn::ipc {
+namespace {
+
+using namespace control;  // NOLINT: this file is one half of it
+
+// --- ClientRequest
+
+void write(wire::ClientRequest::Builder out, const Hello& request) {
+  auto hello = out.initHello();
+  hello.setVersion(request.version);
+  hello.setClientName(text(request.client_name));
+  hello.setStagingBytes(request.staging_bytes);
+  hello.setObserver(request.observer);
+}
+void write(wire::ClientRequest::Builder out, const AddFiles& request) {
+  out.initAddFiles().setCount(request.count);
+}
+void write(wire::ClientRequest::Builder out, const OpenModel& request) {
+  auto open = out.initOpenModel();
+  open.setLabel(text(request.label));
+  open.setHasPlan(request.has_plan);
+  open.setPin(request.pin);
+}
+void write(wire::ClientRequest::Builder out, const CloseModel& request) {
+  out.setCloseModel(request.model.value);
+}
+void write(wire::ClientRequest::Builder out, const UnloadModel& request) {
+  out.setUnloadModel(request.model.value);
+}
+void write(wire::ClientRequest::Builder out, const DefineProgram& request) {
+  out.setDefineProgram(request.model.value);
+}
+void write(wire::ClientRequest::Builder out, const MakeSequence& request) {
+  write_geometry(out.initMakeSequence(), request.geometry);
+}
+void write(wire::ClientRequest::Builder out, const DropSequence& request) {
+  out.setDropSequence(pack(request.sequence));
+}
+void write(wire::ClientRequest::Builder out, const GetStatus& request) {
+  out.setGetStatus(request.first_worker);
+}
+void write(wire::ClientRequest::Builder out, const ListSessions& request) {
+  out.setListSessions(request.first);
+}
+void write(wire::ClientRequest::Builder out, const ListModels& request) {
+  out.setListModels(request.first);
+}
+
+Hello read_hello(wire::Hello::Reader in) {
+  return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver()};
+}
+
+OpenModel read_open(wire::OpenModel::Reader in) {
+  return {read_name(in.getLabel()), in.getHasPlan(), in.getPin()};
+}
+
+using RequestBody = decltype(ClientRequest::body);
+
+RequestBody read_request_body(wire::ClientRequest::Reader in) {
+  switch (in.which()) {
+    case wire::ClientRequest::HELLO:
+      return read_hello(in.getHello());
+    case wire::ClientRequest::ADD_FILES:
+      return AddFiles{in.getAddFiles().getCount()};
+    case wire::ClientRequest::OPEN_MODEL:
+      return read_open(in.getOpenModel());
+    case wire::ClientRequest::CLOSE_MODEL:
+      return CloseModel{{in.getCloseModel()}};
+    case wire::ClientRequest::UNLOAD_MODEL:
+      return UnloadModel{{in.getUnloadModel()}};
+    case wire::ClientRequest::DEFINE_PROGRAM:
+      return DefineProgram{{in.getDefineProgram()}};
+    case wire::ClientRequest::MAKE_SEQUENCE:
+      return MakeSequence{read_geometry(in.getMakeSequence())};
+    case wire::ClientRequest::DROP_SEQUENCE:
+      return DropSequence{unpack<SequenceHandle>(in.getDropSequence())};
+    case wire::ClientRequest::GET_STATUS:
+      return GetStatus{in.getGetStatus()};
+    case wire::ClientRequest::LIST_SESSIONS:
+      return ListSessions{in.getListSessions()};
+    case wire::ClientRequest::LIST_MODELS:
+      return ListModels{in.getListModels()};
+  }
+  refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
+}
+
+ClientRequest read_request(wire::ClientRequest::Reader in) {
+  return {in.getNumber(), read_request_body(in)};
+}
+
+// --- DaemonReply: reports
+
+void write_worker(wire::WorkerReport::Builder out, const WorkerReport& report) {
+  out.setDevice(text(report.device));
+  out.setOwner(text(report.owner));
+  out.setPid(report.pid);
+  out.setState(static_cast<uint8_t>(report.state));
+  out.setThreads(report.threads);
+  out.setRestarts(report.restarts);
+  out.setLandlockAbi(report.landlock_abi);
+  out.setSeccomp(report.seccomp);
+  auto stats = out.initStats();
+  stats.setSlabBytes(report.slab_bytes);
+  stats.setRuns(report.runs);
+  stats.setPlannedRuns(report.planned_runs);
+  stats.setPlanMisses(report.plan_misses);
+  stats.setTokens(report.tokens);
+}
+
+WorkerReport read_worker(wire::WorkerReport::Reader in) {
+  WorkerReport report;
+  report.device = read_name(in.getDevice());
+  report.owner = read_name(in.getOwner());
+  report.pid = in.getPid();
+  report.state = read_enum(in.getState(), WorkerState::kStarting, WorkerState::kFailed);
+  report.threads = in.getThreads();
+  report.restarts = in.getRestarts();
+  report.landlock_abi = in.getLandlockAbi();
+  report.seccomp = in.getSeccomp();
+  const wire::WorkerStats::Reader stats = in.getStats();
+  report.slab_bytes = stats.getSlabBytes();
+  report.runs = stats.getRuns();
+  report.planned_runs = stats.getPlannedRuns();
+  report.plan_misses = stats.getPlanMisses();
+  report.tokens = stats.getTokens();
+  return report;
+}
+
+void write_session(wire::SessionReport::Builder out, const SessionReport& report) {
+  out.setSession(report.session.value);
+  out.setClientName(text(report.client_name));
+  out.setOwner(text(report.owner));
+  out.setPid(report.pid);
+  out.setStartedWallNs(report.started_wall_ns);
+  out.setGrantedBytes(report.granted_bytes);
+  out.setModels(report.models);
+  out.setSequences(report.sequences);
+  out.setSteps(report.steps);
+  out.setRunning(report.running);
+}
+
+SessionReport read_session(wire::SessionReport::Reader in) {
+  SessionReport report;
+  report.session = {in.getSession()};
+  report.client_name = read_name(in.getClientName());
+  report.owner = read_name(in.getOwner());
+  report.pid = in.getPid();
+  report.started_wall_ns = in.getStartedWallNs();
+  report.granted_bytes = in.getGrantedBytes();
+  report.models = in.getModels();
+  report.sequences = in.getSequences();
+  report.steps = in.getSteps();
+  report.running = in.getRunning();
+  return report;
+}
+
+void write_model(wire::ModelReport::Builder out, const ModelReport& report) {
+  out.setModel(report.model.value);
+  out.setLabel(text(report.label));
+  out.setOwner(text(report.owner));
+  out.setState(static_cast<uint8_t>(report.state));
+  out.setBytes(report.bytes);
+  out.setBytesLoaded(report.bytes_loaded);
+  out.setFiles(report.files);
+  out.setLeases(report.leases);
+  out.setPinned(report.pinned);
+  if (report.hashed) out.setSha256(data(report.sha256));
+  out.setLoadedWallNs(report.loaded_wall_ns);
+}
+
+ModelReport read_model(wire::ModelReport::Reader in) {
+  ModelReport report;
+  report.model = {in.getModel()};
+  report.label = read_name(in.getLabel());
+  report.owner = read_name(in.getOwner());
+  report.state = read_enum(in.getState(), ModelState::kLoading, ModelState::kFailed);
+  report.bytes = in.getBytes();
+  report.bytes_loaded = in.getBytesLoaded();
+  report.files = in.getFiles();
+  report.leases = in.getLeases();
+  report.pinned = in.getPinned();
+  report.hashed = in.hasSha256();
+  if (report.hashed) report.sha256 = read_sha256(in.getSha256());
+  report.loaded_wall_ns = in.getLoadedWallNs();
+  return report;
+}
+
+// --- DaemonReply
+
+void write(wire::DaemonReply::Builder out, const Done&) {
+  out.setDone();
+}
+void write(wire::DaemonReply::Builder out, const Failed& reply) {
+  write_failure(out.initFailed(), reply.code, reply.message);
+}
+void write(wire::DaemonReply::Builder out, const Welcome& reply) {
+  auto welcome = out.initWelcome();
+  welcome.setSession(reply.session.value);
+  welcome.setStagingBytes(reply.staging_bytes);
+  welcome.setThreads(reply.threads);
+  welcome.setQuotaBytes(reply.quota_bytes);
+}
+void write(wire::DaemonReply::Builder out, const ModelOpened& reply) {
+  auto opened = out.initModelOpened();
+  opened.setModel(reply.model.value);
+  opened.setBytes(reply.bytes);
+  opened.setWasResident(reply.was_resident);
+}
+void write(wire::DaemonReply::Builder out, const ProgramDefined& reply) {
+  auto defined = out.initProgramDefined();
+  defined.setProgram(reply.program.value);
+  defined.setWasCached(reply.was_cached);
+  write_list(reply.outputs, defined.initOutputs(count_of(reply.outputs)), write_shape);
+}
+void write(wire::DaemonReply::Builder out, const SequenceMade& reply) {
+  out.setSequenceMade(pack(reply.sequence));
+}
+void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
+  auto status = out.initStatus();
+  status.setVersion(text(reply.version));
+  status.setStartedWallNs(reply.started_wall_ns);
+  status.setMemoryTotalBytes(reply.memory_total_bytes);
+  status.setMemoryGrantedBytes(reply.memory_granted_bytes);
+  status.setMemoryModelsBytes(reply.memory_models_bytes);
+  status.setMemorySessionsBytes(reply.memory_sessions_bytes);
+  status.setMemoryLanesBytes(reply.memory_lanes_bytes);
+  status.setSessions(reply.sessions);
+  status.setModels(reply.models);
+  status.setPrograms(reply.programs);
+  status.setDescriptors(reply.descriptors);
+  status.setBytesRead(reply.bytes_read);
+  status.setBufferedReads(reply.buffered_reads);
+  status.setWorkersTotal(reply.workers_total);
+  write_list(reply.workers, status.initWorkers(count_of(reply.workers)), write_worker);
+}
+void write(wire::DaemonReply::Builder out, const SessionList& reply) {
+  auto list = out.initSessions();
+  list.setTotal(reply.total);
+  write_list(reply.sessions, list.initSessions(count_of(reply.sessions)), write_session);
+}
+void write(wire::DaemonReply::Builder out, const ModelList& reply) {
+  auto list = out.initModels();
+  list.setTotal(reply.total);
+  write_list(reply.models, list.initModels(count_of(reply.models)), write_model);
+}
+
+Failed read_failed(wire::Failure::Reader in) {
+  Error error = read_failure(in, Success::kRefused);
+  return {error.code, std::move(error.message)};
+}
+
+Welcome read_welcome(wire::Welcome::Reader in) {
+  return {{in.getSession()}, in.getStagingBytes(), in.getThreads(), in.getQuotaBytes()};
+}
+
+ModelOpened read_opened(wire::ModelOpened::Reader in) {
+  return {{in.getModel()}, in.getBytes(), in.getWasResident()};
+}
+
+ProgramDefined read_defined(wire::ProgramDefined::Reader in) {
+  return {{in.getProgram()},
+          in.getWasCached(),
+          read_list(in.getOutputs(), limits::kProgramOutputs, read_shape)};
+}
+
+StatusReport read_status(wire::StatusReport::Reader in) {
+  StatusReport status;
+  status.version = read_name(in.getVersion());
+  status.started_wall_ns = in.getStartedWallNs();
+  status.memory_total_bytes = in.getMemoryTotalBytes();
+  status.memory_granted_bytes = in.getMemoryGrantedBytes();
+  status.memory_models_bytes = in.getMemoryModelsBytes();
+  status.memory_sessions_bytes = in.getMemorySessionsBytes();
+  status.memory_lanes_bytes = in.getMemoryLanesBytes();
+  status.sessions = in.getSessions();
+  status.models = in.getModels();
+  status.programs = in.getPrograms();
+  status.descriptors = in.getDescriptors();
+  status.bytes_read = in.getBytesRead();
+  status.buffered_reads = in.getBufferedReads();
+  status.workers_total = in.getWorkersTotal();
+  status.workers = read_list(in.getWorkers(), limits::kListPage, read_worker);
+  return status;
+}
+
+SessionList read_sessions(wire::SessionList::Reader in) {
+  return {in.getTotal(), read_list(in.getSessions(), limits::kListPage, read_session)};
+}
+
+ModelList read_models(wire::ModelList::Reader in) {
+  return {in.getTotal(), read_list(in.getModels(), limits::kListPage, read_model)};
+}
+
+using ReplyBody = decltype(DaemonReply::body);
+
+ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
+  switch (in.which()) {
+    case wire::DaemonReply::DONE:
+      return Done{};
+    case wire::DaemonReply::FAILED:
+      return read_failed(in.getFailed());
+    case wire::DaemonReply::WELCOME:
+      return read_welcome(in.getWelcome());
+    case wire::DaemonReply::MODEL_OPENED:
+      return read_opened(in.getModelOpened());
+    case wire::DaemonReply::PROGRAM_DEFINED:
+      return read_defined(in.getProgramDefined());
+    case wire::DaemonReply::SEQUENCE_MADE:
+      return SequenceMade{unpack<SequenceHandle>(in.getSequenceMade())};
+    case wire::DaemonReply::STATUS:
+      return read_status(in.getStatus());
+    case wire::DaemonReply::SESSIONS:
+      return read_sessions(in.getSessions());
+    case wire::DaemonReply::MODELS:
+      return read_models(in.getModels());
+  }
+  refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
+}
+
+DaemonReply read_reply(wire::DaemonReply::Reader in) {
+  return {in.getNumber(), read_reply_body(in)};
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const ClientRequest& request) {
+  capnp::MallocMessageBuilder message;
+  auto out = message.initRoot<wire::ClientRequest>();
+  out.setNumber(request.number);
+  std::visit([&](const auto& body) { write(out, body); }, request.body);
+  return flatten(message);
+}
+
+std::vector<std::byte> encode(const DaemonReply& reply) {
+  capnp::MallocMessageBuilder message;
+  auto out = message.initRoot<wire::DaemonReply>();
+  out.setNumber(reply.number);
+  std::visit([&](const auto& body) { write(out, body); }, reply.body);
+  return flatten(message);
+}
+
+Result<ClientRequest> decode_client_request(std::span<const std::byte> bytes) {
+  return decode_message<wire::ClientRequest>(bytes, read_request);
+}
+
+Result<DaemonReply> decode_daemon_reply(std::span<const std::byte> bytes) {
+  return decode_message<wire::DaemonReply>(bytes, read_reply);
+}
+
+uint32_t number_of_request(std::span<const std::byte> bytes) {
+  const auto number = decode_message<wire::ClientRequest>(
+      bytes, [](wire::ClientRequest::Reader in) { return in.getNumber(); });
+  return number ? *number : 0;
+}
+
+}  // namespace djinn::ipc

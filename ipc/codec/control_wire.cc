@@ -1,0 +1,176 @@
+#include "ipc/codec/control_wire.h"
+
+namespace djinn::ipc::control {
+namespace {
+
+constexpr bool is_continuation(char byte) {
+  return (static_cast<uint8_t>(byte) & 0xc0u) == 0x80u;
+}
+
+// Bytes of the character that text begins with; 0 if it is not one, or a control character.
+// The Unicode Standard 15.0, table 3-7: well-formed UTF-8 byte sequences.
+size_t character_bytes(std::string_view text) {
+  const auto lead = static_cast<uint8_t>(text[0]);
+  if (lead < 0x80) return lead >= 0x20 && lead != 0x7f ? 1 : 0;
+  const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4 || text.size() < bytes) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if (!is_continuation(text[i])) return 0;
+  }
+  const auto second = static_cast<uint8_t>(text[1]);
+  const uint8_t least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : lead == 0xc2 ? 0xa0 : 0x80;
+  const uint8_t most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+  return second >= least && second <= most ? bytes : 0;  // 0xc2 0x80...0x9f are controls
+}
+
+bool is_showable(std::string_view text) {
+  while (!text.empty()) {
+    const size_t bytes = character_bytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+// graph.h: terms sorted by symbol, each symbol once, no zero coefficient.
+void check_canonical(const srg::Expr& expr) {
+  for (size_t i = 0; i < expr.terms.size(); ++i) {
+    const bool sorted = i == 0 || expr.terms[i - 1].symbol < expr.terms[i].symbol;
+    if (!sorted || expr.terms[i].coefficient == 0 || expr.terms[i].symbol >= limits::kSymbols) {
+      refuse(ErrorCode::kMalformed, "A size in a control message is not in canonical form.");
+    }
+  }
+}
+
+void write_expr(wire::Expr::Builder out, const srg::Expr& expr) {
+  out.setConstant(expr.constant);
+  write_list(expr.terms, out.initTerms(count_of(expr.terms)),
+             [](wire::Term::Builder term_out, const srg::Term& term) {
+               term_out.setSymbol(term.symbol);
+               term_out.setCoefficient(term.coefficient);
+             });
+}
+
+srg::Expr read_expr(wire::Expr::Reader in) {
+  srg::Expr expr(in.getConstant());
+  expr.terms = read_list(in.getTerms(), limits::kSymbols, [](wire::Term::Reader term) {
+    return srg::Term{term.getSymbol(), term.getCoefficient()};
+  });
+  check_canonical(expr);
+  return expr;
+}
+
+}  // namespace
+
+void refuse(ErrorCode code, std::string_view what) {
+  throw Refused{{code, std::string(what)}};
+}
+
+std::string cut_message(const std::string& message) {
+  if (message.size() <= limits::kMessageTextBytes) return message;
+  size_t end = limits::kMessageTextBytes;
+  while (end > 0 && is_continuation(message[end])) --end;
+  return message.substr(0, end);
+}
+
+std::string read_name(capnp::Text::Reader reader) {
+  const std::string_view name(reader.begin(), reader.size());
+  if (name.size() > limits::kNameBytes) {
+    refuse(ErrorCode::kLimitExceeded, "A name of a control message has more than 256 bytes.");
+  }
+  if (!is_showable(name)) {
+    refuse(ErrorCode::kMalformed, "A name of a control message is not plain UTF-8.");
+  }
+  return std::string(name);
+}
+
+void write_failure(wire::Failure::Builder out, ErrorCode code, const std::string& message) {
+  out.setCode(static_cast<uint16_t>(code));
+  out.setMessage(text(cut_message(message)));
+}
+
+Error read_failure(wire::Failure::Reader in, Success success) {
+  const auto code = static_cast<ErrorCode>(in.getCode());
+  if (code == ErrorCode::kOk && success == Success::kRefused) {
+    refuse(ErrorCode::kMalformed, "A failure in a control message has no error code.");
+  }
+  const capnp::Text::Reader message = in.getMessage();
+  if (message.size() > limits::kMessageTextBytes) {
+    refuse(ErrorCode::kLimitExceeded, "An error text of a control message is over its limit.");
+  }
+  return {code, std::string(message.begin(), message.size())};
+}
+
+void write_shape(wire::OutputShape::Builder out, const OutputShape& shape) {
+  out.setName(text(shape.name));
+  out.setDtype(static_cast<uint8_t>(shape.dtype));
+  out.setSizesUnknown(!shape.sizes_known);
+  write_list(shape.sizes, out.initSizes(count_of(shape.sizes)), write_expr);
+}
+
+OutputShape read_shape(wire::OutputShape::Reader in) {
+  OutputShape shape;
+  shape.name = read_name(in.getName());
+  shape.dtype = read_dtype(in.getDtype());
+  shape.sizes_known = !in.getSizesUnknown();
+  shape.sizes = read_list(in.getSizes(), limits::kRank, read_expr);
+  return shape;
+}
+
+void write_geometry(wire::SequenceGeometry::Builder out, const SequenceGeometry& geometry) {
+  out.setRows(geometry.rows);
+  out.setLayers(geometry.layers);
+  out.setKvHeads(geometry.kv_heads);
+  out.setHeadDim(geometry.head_dim);
+  out.setDtype(static_cast<uint8_t>(geometry.dtype));
+  out.setCapacity(geometry.capacity);
+}
+
+SequenceGeometry read_geometry(wire::SequenceGeometry::Reader in) {
+  SequenceGeometry geometry;
+  geometry.rows = in.getRows();
+  geometry.layers = in.getLayers();
+  geometry.kv_heads = in.getKvHeads();
+  geometry.head_dim = in.getHeadDim();
+  geometry.dtype = read_dtype(in.getDtype());
+  geometry.capacity = in.getCapacity();
+  return geometry;
+}
+
+std::array<uint8_t, 32> read_sha256(capnp::Data::Reader in) {
+  std::array<uint8_t, 32> hash;
+  if (in.size() != hash.size()) {
+    refuse(ErrorCode::kMalformed, "A hash in a control message does not have 32 bytes.");
+  }
+  memcpy(hash.data(), in.begin(), hash.size());
+  return hash;
+}
+
+std::vector<std::byte> flatten(capnp::MessageBuilder& message) {
+  const kj::Array<capnp::word> words = capnp::messageToFlatArray(message);
+  const auto* begin = reinterpret_cast<const std::byte*>(words.begin());
+  return {begin, begin + words.size() * sizeof(capnp::word)};
+}
+
+kj::Array<capnp::word> copy_words(std::span<const std::byte> bytes) {
+  if (bytes.size() > limits::kControlMessageBytes) {
+    refuse(ErrorCode::kLimitExceeded, "A control message is larger than 64 KiB.");
+  }
+  if (bytes.empty() || bytes.size() % sizeof(capnp::word) != 0) {
+    refuse(ErrorCode::kMalformed, "A control message is not made of words of 8 bytes.");
+  }
+  auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
+  memcpy(words.begin(), bytes.data(), bytes.size());
+  return words;
+}
+
+capnp::ReaderOptions options_for(size_t words) {
+  capnp::ReaderOptions options;
+  // Every getter is called once, so an honest message is traversed once; twice leaves room for the
+  // words that KJ counts for empty elements.
+  options.traversalLimitInWords = 2 * words + 64;
+  options.nestingLimit = 16;  // a reply is 6 deep
+  return options;
+}
+
+}  // namespace djinn::ipc::control

@@ -1,0 +1,382 @@
+@0xb6f20d6c1a7e5c39;
+# The control protocol of djinnd.
+#
+# Three kinds of connection speak it, each a SOCK_SEQPACKET socket of its own:
+#
+#   a client and djinnd     ClientRequest ->   <- DaemonReply
+#   djinnd and a worker     WorkerCommand ->   <- WorkerEvent
+#   djinnd and a loader     LoaderCommand ->   <- LoaderEvent
+#
+# One message is one datagram of at most 64 KiB: a Cap'n Proto message with the standard segment
+# table. Descriptors travel beside it as SCM_RIGHTS, at most 64 in one datagram; which message
+# carries which, and in what order, stands with its struct in ipc/messages.h, where every field is
+# explained too. This file says how those structs look as bytes and how the peers take turns.
+#
+# Clients. A connection begins with Hello; the answer is Welcome, with the memory and the bells of
+# the data path, or Failed. From then on each request has a number of the client's choice, not 0 and
+# not that of another pending request, and gets exactly one answer with the same number; answers may
+# overtake each other. An answer with number 0 is a notice: Failed with number 0 says why djinnd is
+# about to close the connection. Closing the connection ends the session and gives everything back.
+#
+# Opening a model takes AddFiles, as often as its descriptors need datagrams, and then OpenModel;
+# defining a program takes one DefineProgram with a sealed memfd. What may outgrow a datagram always
+# travels as a sealed memfd (srg.capnp describes their contents). Lists come in pages.
+#
+# Workers. A worker says WorkerReady once it is confined and warm. Each command that messages.h gives
+# an answer to is answered by one event that repeats its ids; commands of one session are answered
+# in order. GrantRequest goes the other way: the worker asks, and GrantAnswer or GiveSlab answers.
+#
+# Loaders. A loader says LoaderReady and waits. One load is TakeFiles (several), Identified, then
+# either the end (the model is resident already, or the client left) or PlanLoad, Planned, ReadInto,
+# Progress (several), Loaded, Hashed. LoadFailed may take the place of any event and ends the load.
+#
+# Rules of the wire.
+# * Fields and union members are only ever added; a decoder gives absent ones the defaults of
+#   messages.h. A union member or an enumerator that a decoder does not know is refused as
+#   unsupported, since it cannot be obeyed by half.
+# * Enumerations travel as the numbers of the C++ headers (UInt8; error codes UInt16), so that there
+#   is one place that names them. Any error code is accepted: a newer peer may know more of them.
+# * Ids are UInt64. A handle is UInt64 too: its index in the low 32 bits, its generation in the
+#   high ones. 0 is neither a valid id nor a valid handle.
+# * Names are UTF-8 without control characters and at most 256 bytes; error texts at most 1024.
+# * A peer that sends what cannot be decoded has broken the protocol. A request whose number can
+#   still be read gets Failed first.
+
+using Cxx = import "/capnp/c++.capnp";
+using Srg = import "srg.capnp";
+$Cxx.namespace("djinn::wire");
+
+# -- client -> djinnd ----------------------------------------------------------------------------
+
+struct ClientRequest {
+  number @0 :UInt32;
+  union {
+    hello @1 :Hello;
+    addFiles @2 :AddFiles;
+    openModel @3 :OpenModel;
+    closeModel @4 :UInt64;   # the model's id
+    unloadModel @5 :UInt64;  # likewise
+    defineProgram @6 :UInt64;  # the id of the model whose weights it names; 0: none
+    makeSequence @7 :SequenceGeometry;
+    dropSequence @8 :UInt64;  # the handle
+    getStatus @9 :UInt32;     # the first item of the page, as in the two below
+    listSessions @10 :UInt32;
+    listModels @11 :UInt32;
+  }
+}
+
+struct Hello {
+  version @0 :UInt32;
+  clientName @1 :Text;
+  stagingBytes @2 :UInt64;
+  observer @3 :Bool;
+}
+
+struct AddFiles {
+  count @0 :UInt32;
+}
+
+struct OpenModel {
+  label @0 :Text;
+  hasPlan @1 :Bool;
+  pin @2 :Bool;
+}
+
+struct SequenceGeometry {
+  rows @0 :UInt32;
+  layers @1 :UInt32;
+  kvHeads @2 :UInt32;
+  headDim @3 :UInt32;
+  dtype @4 :UInt8;
+  capacity @5 :UInt64;
+}
+
+# -- djinnd -> client ----------------------------------------------------------------------------
+
+struct DaemonReply {
+  number @0 :UInt32;
+  union {
+    done @1 :Void;
+    failed @2 :Failure;
+    welcome @3 :Welcome;
+    modelOpened @4 :ModelOpened;
+    programDefined @5 :ProgramDefined;
+    sequenceMade @6 :UInt64;  # the handle
+    status @7 :StatusReport;
+    sessions @8 :SessionList;
+    models @9 :ModelList;
+  }
+}
+
+struct Failure {
+  code @0 :UInt16;  # 0 only where messages.h lets an answer say that all went well
+  message @1 :Text;
+}
+
+struct Welcome {
+  session @0 :UInt64;
+  stagingBytes @1 :UInt64;
+  threads @2 :UInt32;
+  quotaBytes @3 :UInt64;
+}
+
+struct ModelOpened {
+  model @0 :UInt64;
+  bytes @1 :UInt64;
+  wasResident @2 :Bool;
+}
+
+struct OutputShape {
+  name @0 :Text;
+  dtype @1 :UInt8;
+  sizesUnknown @2 :Bool;
+  sizes @3 :List(Srg.Expr);
+}
+
+struct ProgramDefined {
+  program @0 :UInt64;
+  wasCached @1 :Bool;
+  outputs @2 :List(OutputShape);
+}
+
+struct WorkerReport {
+  device @0 :Text;
+  owner @1 :Text;
+  pid @2 :UInt32;
+  state @3 :UInt8;
+  threads @4 :UInt32;
+  restarts @5 :UInt32;
+  landlockAbi @6 :UInt32;
+  seccomp @7 :Bool;
+  stats @8 :WorkerStats;
+}
+
+struct StatusReport {
+  version @0 :Text;
+  startedWallNs @1 :UInt64;
+  memoryTotalBytes @2 :UInt64;
+  memoryGrantedBytes @3 :UInt64;
+  memoryModelsBytes @4 :UInt64;
+  memorySessionsBytes @5 :UInt64;
+  memoryLanesBytes @6 :UInt64;
+  sessions @7 :UInt32;
+  models @8 :UInt32;
+  programs @9 :UInt32;
+  descriptors @10 :UInt32;
+  bytesRead @11 :UInt64;
+  bufferedReads @12 :UInt64;
+  workersTotal @13 :UInt32;
+  workers @14 :List(WorkerReport);
+}
+
+struct SessionReport {
+  session @0 :UInt64;
+  clientName @1 :Text;
+  owner @2 :Text;
+  pid @3 :UInt32;
+  startedWallNs @4 :UInt64;
+  grantedBytes @5 :UInt64;
+  models @6 :UInt32;
+  sequences @7 :UInt32;
+  steps @8 :UInt64;
+  running @9 :Bool;
+}
+
+struct SessionList {
+  total @0 :UInt32;
+  sessions @1 :List(SessionReport);
+}
+
+struct ModelReport {
+  model @0 :UInt64;
+  label @1 :Text;
+  owner @2 :Text;
+  state @3 :UInt8;
+  bytes @4 :UInt64;
+  bytesLoaded @5 :UInt64;
+  files @6 :UInt32;
+  leases @7 :UInt32;
+  pinned @8 :Bool;
+  sha256 @9 :Data;  # 32 bytes, or none while the model is not hashed
+  loadedWallNs @10 :UInt64;
+}
+
+struct ModelList {
+  total @0 :UInt32;
+  models @1 :List(ModelReport);
+}
+
+# -- djinnd -> worker ----------------------------------------------------------------------------
+
+struct WorkerCommand {
+  union {
+    attachSession @0 :AttachSession;
+    detachSession @1 :UInt64;  # the session's id
+    addModel @2 :UInt64;       # the model's id
+    dropModel @3 :UInt64;
+    addProgram @4 :AddProgram;
+    dropProgram @5 :UInt64;  # the program's id
+    addSequence @6 :AddSequence;
+    releaseSequence @7 :SequenceName;
+    grantAnswer @8 :GrantAnswer;
+    giveSlab @9 :GiveSlab;
+    getStats @10 :Void;
+  }
+}
+
+struct AttachSession {
+  session @0 :UInt64;
+  stagingBytes @1 :UInt64;
+  refBytesMax @2 :UInt64;
+  refBytesGranted @3 :UInt64;
+  refuseInFlight @4 :Bool;
+}
+
+struct AddProgram {
+  program @0 :UInt64;
+  model @1 :UInt64;
+}
+
+struct SequenceName {
+  session @0 :UInt64;
+  sequence @1 :UInt64;
+}
+
+struct AddSequence {
+  name @0 :SequenceName;
+  geometry @1 :SequenceGeometry;
+  bytesGranted @2 :UInt64;
+}
+
+struct GrantAnswer {
+  request @0 :UInt64;
+  outcome @1 :Failure;
+}
+
+struct GiveSlab {
+  request @0 :UInt64;
+  bytes @1 :UInt64;
+}
+
+# -- worker -> djinnd ----------------------------------------------------------------------------
+
+struct WorkerEvent {
+  union {
+    ready @0 :WorkerReady;
+    attached @1 :UInt64;  # the session's id
+    detached @2 :UInt64;
+    modelAdded @3 :IdOutcome;
+    modelDropped @4 :UInt64;  # the model's id
+    programAdded @5 :ProgramAdded;
+    programRefused @6 :IdOutcome;
+    sequenceAdded @7 :SequenceAdded;
+    sequenceDropped @8 :SequenceName;
+    grantRequest @9 :GrantRequest;
+    sessionBroken @10 :IdOutcome;
+    stats @11 :WorkerStats;
+    grantReturn @12 :GrantReturn;
+  }
+}
+
+struct IdOutcome {
+  id @0 :UInt64;
+  outcome @1 :Failure;
+}
+
+struct WorkerReady {
+  threads @0 :UInt32;
+  landlockAbi @1 :UInt32;
+  seccomp @2 :Bool;
+}
+
+struct ProgramAdded {
+  program @0 :UInt64;
+  outputs @1 :List(OutputShape);
+  activationBytes @2 :UInt64;
+}
+
+struct SequenceAdded {
+  name @0 :SequenceName;
+  outcome @1 :Failure;
+}
+
+struct GrantRequest {
+  request @0 :UInt64;
+  kind @1 :UInt8;
+  name @2 :SequenceName;
+  bytes @3 :UInt64;
+}
+
+struct GrantReturn {
+  kind @0 :UInt8;
+  name @1 :SequenceName;
+  bytes @2 :UInt64;
+}
+
+struct WorkerStats {
+  slabBytes @0 :UInt64;
+  runs @1 :UInt64;
+  plannedRuns @2 :UInt64;
+  planMisses @3 :UInt64;
+  tokens @4 :UInt64;
+}
+
+# -- djinnd <-> loader ---------------------------------------------------------------------------
+
+struct LoaderCommand {
+  union {
+    takeFiles @0 :TakeFiles;
+    planLoad @1 :PlanLoad;
+    readInto @2 :ReadInto;
+  }
+}
+
+struct TakeFiles {
+  count @0 :UInt32;
+  last @1 :Bool;
+}
+
+struct PlanLoad {
+  hasPlan @0 :Bool;
+}
+
+struct ReadInto {
+  extents @0 :UInt32;
+}
+
+struct LoaderEvent {
+  union {
+    ready @0 :LoaderReady;
+    identified @1 :Identified;
+    planned @2 :List(UInt64);  # bytes of each extent
+    progress @3 :UInt64;       # bytes read so far
+    loaded @4 :Loaded;
+    hashed @5 :Data;  # SHA-256
+    failed @6 :Failure;
+  }
+}
+
+struct LoaderReady {
+  landlockAbi @0 :UInt32;
+  seccomp @1 :Bool;
+}
+
+struct FileIdentity {
+  deviceMajor @0 :UInt32;
+  deviceMinor @1 :UInt32;
+  inode @2 :UInt64;
+  bytes @3 :UInt64;
+  mtimeNs @4 :Int64;
+  ctimeNs @5 :Int64;
+  onBlockDevice @6 :Bool;
+}
+
+struct Identified {
+  files @0 :List(FileIdentity);
+  nowNs @1 :Int64;
+}
+
+struct Loaded {
+  bytesRead @0 :UInt64;
+  bufferedReads @1 :UInt64;
+}

@@ -1,0 +1,145 @@
+#include "ipc/codec/control_codec.h"
+#include "ipc/codec/control_wire.h"
+
+namespace djinn::ipc {
+namespace {
+
+using namespace control;  // NOLINT: this file is one half of it
+
+// --- LoaderCommand
+
+void write(wire::LoaderCommand::Builder out, const TakeFiles& command) {
+  auto files = out.initTakeFiles();
+  files.setCount(command.count);
+  files.setLast(command.last);
+}
+void write(wire::LoaderCommand::Builder out, const PlanLoad& command) {
+  out.initPlanLoad().setHasPlan(command.has_plan);
+}
+void write(wire::LoaderCommand::Builder out, const ReadInto& command) {
+  out.initReadInto().setExtents(command.extents);
+}
+
+LoaderCommand read_command(wire::LoaderCommand::Reader in) {
+  switch (in.which()) {
+    case wire::LoaderCommand::TAKE_FILES:
+      return {TakeFiles{in.getTakeFiles().getCount(), in.getTakeFiles().getLast()}};
+    case wire::LoaderCommand::PLAN_LOAD:
+      return {PlanLoad{in.getPlanLoad().getHasPlan()}};
+    case wire::LoaderCommand::READ_INTO:
+      return {ReadInto{in.getReadInto().getExtents()}};
+  }
+  refuse(ErrorCode::kUnsupported, "A loader command is unknown to this version.");
+}
+
+// --- LoaderEvent
+
+void write_identity(wire::FileIdentity::Builder out, const FileIdentity& identity) {
+  out.setDeviceMajor(identity.device_major);
+  out.setDeviceMinor(identity.device_minor);
+  out.setInode(identity.inode);
+  out.setBytes(identity.bytes);
+  out.setMtimeNs(identity.mtime_ns);
+  out.setCtimeNs(identity.ctime_ns);
+  out.setOnBlockDevice(identity.on_block_device);
+}
+
+FileIdentity read_identity(wire::FileIdentity::Reader in) {
+  FileIdentity identity;
+  identity.device_major = in.getDeviceMajor();
+  identity.device_minor = in.getDeviceMinor();
+  identity.inode = in.getInode();
+  identity.bytes = in.getBytes();
+  identity.mtime_ns = in.getMtimeNs();
+  identity.ctime_ns = in.getCtimeNs();
+  identity.on_block_device = in.getOnBlockDevice();
+  return identity;
+}
+
+void write(wire::LoaderEvent::Builder out, const LoaderReady& event) {
+  auto ready = out.initReady();
+  ready.setLandlockAbi(event.landlock_abi);
+  ready.setSeccomp(event.seccomp);
+}
+void write(wire::LoaderEvent::Builder out, const Identified& event) {
+  auto identified = out.initIdentified();
+  identified.setNowNs(event.now_ns);
+  write_list(event.files, identified.initFiles(count_of(event.files)), write_identity);
+}
+void write(wire::LoaderEvent::Builder out, const Planned& event) {
+  auto bytes = out.initPlanned(count_of(event.extent_bytes));
+  for (unsigned i = 0; i < bytes.size(); ++i) bytes.set(i, event.extent_bytes[i]);
+}
+void write(wire::LoaderEvent::Builder out, const Progress& event) {
+  out.setProgress(event.bytes_read);
+}
+void write(wire::LoaderEvent::Builder out, const Loaded& event) {
+  auto loaded = out.initLoaded();
+  loaded.setBytesRead(event.bytes_read);
+  loaded.setBufferedReads(event.buffered_reads);
+}
+void write(wire::LoaderEvent::Builder out, const Hashed& event) {
+  out.setHashed(data(event.sha256));
+}
+void write(wire::LoaderEvent::Builder out, const LoadFailed& event) {
+  write_failure(out.initFailed(), event.code, event.message);
+}
+
+Identified read_identified(wire::Identified::Reader in) {
+  return {read_list(in.getFiles(), limits::kModelFiles, read_identity), in.getNowNs()};
+}
+
+Planned read_planned(capnp::List<uint64_t>::Reader in) {
+  return {read_list(in, limits::kModelExtents, [](uint64_t bytes) { return bytes; })};
+}
+
+LoadFailed read_failed(wire::Failure::Reader in) {
+  Error error = read_failure(in, Success::kRefused);
+  return {error.code, std::move(error.message)};
+}
+
+LoaderEvent read_event(wire::LoaderEvent::Reader in) {
+  switch (in.which()) {
+    case wire::LoaderEvent::READY:
+      return {LoaderReady{in.getReady().getLandlockAbi(), in.getReady().getSeccomp()}};
+    case wire::LoaderEvent::IDENTIFIED:
+      return {read_identified(in.getIdentified())};
+    case wire::LoaderEvent::PLANNED:
+      return {read_planned(in.getPlanned())};
+    case wire::LoaderEvent::PROGRESS:
+      return {Progress{in.getProgress()}};
+    case wire::LoaderEvent::LOADED:
+      return {Loaded{in.getLoaded().getBytesRead(), in.getLoaded().getBufferedReads()}};
+    case wire::LoaderEvent::HASHED:
+      return {Hashed{read_sha256(in.getHashed())}};
+    case wire::LoaderEvent::FAILED:
+      return {read_failed(in.getFailed())};
+  }
+  refuse(ErrorCode::kUnsupported, "A loader event is unknown to this version.");
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const LoaderCommand& command) {
+  capnp::MallocMessageBuilder message;
+  auto out = message.initRoot<wire::LoaderCommand>();
+  std::visit([&](const auto& body) { write(out, body); }, command.body);
+  return flatten(message);
+}
+
+std::vector<std::byte> encode(const LoaderEvent& event) {
+  capnp::MallocMessageBuilder message;
+  auto out = message.initRoot<wire::LoaderEvent>();
+  std::visit([&](const auto& body) { write(out, body); }, event.body);
+  return flatten(message);
+}
+
+Result<LoaderCommand> decode_loader_command(std::span<const std::byte> bytes) {
+  return decode_message<wire::LoaderCommand>(bytes, read_command);
+}
+
+Result<LoaderEvent> decode_loader_event(std::span<const std::byte> bytes) {
+  return decode_message<wire::LoaderEvent>(bytes, read_event);
+}
+
+}  // namespace djinn::ipc

@@ -1,0 +1,303 @@
+#include "ipc/codec/control_codec.h"
+#include "ipc/codec/control_wire.h"
+
+namespace djinn::ipc {
+namespace {
+
+using namespace control;  // NOLINT: this file is one half of it
+
+// --- what commands and events share
+
+void write_name(wire::SequenceName::Builder out, SessionId session, SequenceHandle sequence) {
+  out.setSession(session.value);
+  out.setSequence(pack(sequence));
+}
+
+struct SequenceName {
+  SessionId session;
+  SequenceHandle sequence;
+};
+SequenceName read_sequence_name(wire::SequenceName::Reader in) {
+  return {{in.getSession()}, unpack<SequenceHandle>(in.getSequence())};
+}
+
+// --- WorkerCommand
+
+void write(wire::WorkerCommand::Builder out, const AttachSession& command) {
+  auto attach = out.initAttachSession();
+  attach.setSession(command.session.value);
+  attach.setStagingBytes(command.staging_bytes);
+  attach.setRefBytesMax(command.ref_bytes_max);
+  attach.setRefBytesGranted(command.ref_bytes_granted);
+  attach.setRefuseInFlight(command.refuse_in_flight);
+}
+void write(wire::WorkerCommand::Builder out, const DetachSession& command) {
+  out.setDetachSession(command.session.value);
+}
+void write(wire::WorkerCommand::Builder out, const AddModel& command) {
+  out.setAddModel(command.model.value);
+}
+void write(wire::WorkerCommand::Builder out, const DropModel& command) {
+  out.setDropModel(command.model.value);
+}
+void write(wire::WorkerCommand::Builder out, const AddProgram& command) {
+  auto add = out.initAddProgram();
+  add.setProgram(command.program.value);
+  add.setModel(command.model.value);
+}
+void write(wire::WorkerCommand::Builder out, const DropProgram& command) {
+  out.setDropProgram(command.program.value);
+}
+void write(wire::WorkerCommand::Builder out, const AddSequence& command) {
+  auto add = out.initAddSequence();
+  write_name(add.initName(), command.session, command.sequence);
+  write_geometry(add.initGeometry(), command.geometry);
+  add.setBytesGranted(command.bytes_granted);
+}
+void write(wire::WorkerCommand::Builder out, const ReleaseSequence& command) {
+  write_name(out.initReleaseSequence(), command.session, command.sequence);
+}
+void write(wire::WorkerCommand::Builder out, const GrantAnswer& command) {
+  auto answer = out.initGrantAnswer();
+  answer.setRequest(command.request);
+  write_failure(answer.initOutcome(), command.code, command.message);
+}
+void write(wire::WorkerCommand::Builder out, const GiveSlab& command) {
+  auto give = out.initGiveSlab();
+  give.setRequest(command.request);
+  give.setBytes(command.bytes);
+}
+void write(wire::WorkerCommand::Builder out, const GetWorkerStats&) {
+  out.setGetStats();
+}
+
+AttachSession read_attach(wire::AttachSession::Reader in) {
+  AttachSession attach;
+  attach.session = {in.getSession()};
+  attach.staging_bytes = in.getStagingBytes();
+  attach.ref_bytes_max = in.getRefBytesMax();
+  attach.ref_bytes_granted = in.getRefBytesGranted();
+  attach.refuse_in_flight = in.getRefuseInFlight();
+  return attach;
+}
+
+AddSequence read_add_sequence(wire::AddSequence::Reader in) {
+  const auto [session, sequence] = read_sequence_name(in.getName());
+  return {session, sequence, read_geometry(in.getGeometry()), in.getBytesGranted()};
+}
+
+ReleaseSequence read_release(wire::SequenceName::Reader in) {
+  const auto [session, sequence] = read_sequence_name(in);
+  return {session, sequence};
+}
+
+GrantAnswer read_grant_answer(wire::GrantAnswer::Reader in) {
+  Error outcome = read_failure(in.getOutcome(), Success::kAllowed);
+  return {in.getRequest(), outcome.code, std::move(outcome.message)};
+}
+
+WorkerCommand read_command(wire::WorkerCommand::Reader in) {
+  switch (in.which()) {
+    case wire::WorkerCommand::ATTACH_SESSION:
+      return {read_attach(in.getAttachSession())};
+    case wire::WorkerCommand::DETACH_SESSION:
+      return {DetachSession{{in.getDetachSession()}}};
+    case wire::WorkerCommand::ADD_MODEL:
+      return {AddModel{{in.getAddModel()}}};
+    case wire::WorkerCommand::DROP_MODEL:
+      return {DropModel{{in.getDropModel()}}};
+    case wire::WorkerCommand::ADD_PROGRAM:
+      return {AddProgram{{in.getAddProgram().getProgram()}, {in.getAddProgram().getModel()}}};
+    case wire::WorkerCommand::DROP_PROGRAM:
+      return {DropProgram{{in.getDropProgram()}}};
+    case wire::WorkerCommand::ADD_SEQUENCE:
+      return {read_add_sequence(in.getAddSequence())};
+    case wire::WorkerCommand::RELEASE_SEQUENCE:
+      return {read_release(in.getReleaseSequence())};
+    case wire::WorkerCommand::GRANT_ANSWER:
+      return {read_grant_answer(in.getGrantAnswer())};
+    case wire::WorkerCommand::GIVE_SLAB:
+      return {GiveSlab{in.getGiveSlab().getRequest(), in.getGiveSlab().getBytes()}};
+    case wire::WorkerCommand::GET_STATS:
+      return {GetWorkerStats{}};
+  }
+  refuse(ErrorCode::kUnsupported, "A worker command is unknown to this version.");
+}
+
+// --- WorkerEvent
+
+void write_outcome(wire::IdOutcome::Builder out, uint64_t id, ErrorCode code,
+                   const std::string& message) {
+  out.setId(id);
+  write_failure(out.initOutcome(), code, message);
+}
+
+void write(wire::WorkerEvent::Builder out, const WorkerReady& event) {
+  auto ready = out.initReady();
+  ready.setThreads(event.threads);
+  ready.setLandlockAbi(event.landlock_abi);
+  ready.setSeccomp(event.seccomp);
+}
+void write(wire::WorkerEvent::Builder out, const Attached& event) {
+  out.setAttached(event.session.value);
+}
+void write(wire::WorkerEvent::Builder out, const Detached& event) {
+  out.setDetached(event.session.value);
+}
+void write(wire::WorkerEvent::Builder out, const ModelAdded& event) {
+  write_outcome(out.initModelAdded(), event.model.value, event.code, event.message);
+}
+void write(wire::WorkerEvent::Builder out, const ModelDropped& event) {
+  out.setModelDropped(event.model.value);
+}
+void write(wire::WorkerEvent::Builder out, const ProgramAdded& event) {
+  auto added = out.initProgramAdded();
+  added.setProgram(event.program.value);
+  added.setActivationBytes(event.activation_bytes);
+  write_list(event.outputs, added.initOutputs(count_of(event.outputs)), write_shape);
+}
+void write(wire::WorkerEvent::Builder out, const ProgramRefused& event) {
+  write_outcome(out.initProgramRefused(), event.program.value, event.code, event.message);
+}
+void write(wire::WorkerEvent::Builder out, const SequenceAdded& event) {
+  auto added = out.initSequenceAdded();
+  write_name(added.initName(), event.session, event.sequence);
+  write_failure(added.initOutcome(), event.code, event.message);
+}
+void write(wire::WorkerEvent::Builder out, const SequenceDropped& event) {
+  write_name(out.initSequenceDropped(), event.session, event.sequence);
+}
+void write(wire::WorkerEvent::Builder out, const GrantRequest& event) {
+  auto request = out.initGrantRequest();
+  request.setRequest(event.request);
+  request.setKind(static_cast<uint8_t>(event.kind));
+  write_name(request.initName(), event.session, event.sequence);
+  request.setBytes(event.bytes);
+}
+void write(wire::WorkerEvent::Builder out, const GrantReturn& event) {
+  auto back = out.initGrantReturn();
+  back.setKind(static_cast<uint8_t>(event.kind));
+  write_name(back.initName(), event.session, event.sequence);
+  back.setBytes(event.bytes);
+}
+void write(wire::WorkerEvent::Builder out, const SessionBroken& event) {
+  write_outcome(out.initSessionBroken(), event.session.value, event.code, event.message);
+}
+void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
+  auto stats = out.initStats();
+  stats.setSlabBytes(event.slab_bytes);
+  stats.setRuns(event.runs);
+  stats.setPlannedRuns(event.planned_runs);
+  stats.setPlanMisses(event.plan_misses);
+  stats.setTokens(event.tokens);
+}
+
+WorkerReady read_ready(wire::WorkerReady::Reader in) {
+  return {in.getThreads(), in.getLandlockAbi(), in.getSeccomp()};
+}
+
+ModelAdded read_model_added(wire::IdOutcome::Reader in) {
+  Error outcome = read_failure(in.getOutcome(), Success::kAllowed);
+  return {{in.getId()}, outcome.code, std::move(outcome.message)};
+}
+
+ProgramAdded read_program_added(wire::ProgramAdded::Reader in) {
+  return {{in.getProgram()},
+          read_list(in.getOutputs(), limits::kProgramOutputs, read_shape),
+          in.getActivationBytes()};
+}
+
+ProgramRefused read_program_refused(wire::IdOutcome::Reader in) {
+  Error error = read_failure(in.getOutcome(), Success::kRefused);
+  return {{in.getId()}, error.code, std::move(error.message)};
+}
+
+SequenceAdded read_sequence_added(wire::SequenceAdded::Reader in) {
+  const auto [session, sequence] = read_sequence_name(in.getName());
+  Error outcome = read_failure(in.getOutcome(), Success::kAllowed);
+  return {session, sequence, outcome.code, std::move(outcome.message)};
+}
+
+SequenceDropped read_sequence_dropped(wire::SequenceName::Reader in) {
+  const auto [session, sequence] = read_sequence_name(in);
+  return {session, sequence};
+}
+
+GrantRequest read_grant_request(wire::GrantRequest::Reader in) {
+  const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kSlab);
+  const auto [session, sequence] = read_sequence_name(in.getName());
+  return {in.getRequest(), kind, session, sequence, in.getBytes()};
+}
+
+GrantReturn read_grant_return(wire::GrantReturn::Reader in) {
+  const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kSlab);
+  const auto [session, sequence] = read_sequence_name(in.getName());
+  return {kind, session, sequence, in.getBytes()};
+}
+
+SessionBroken read_session_broken(wire::IdOutcome::Reader in) {
+  Error error = read_failure(in.getOutcome(), Success::kRefused);
+  return {{in.getId()}, error.code, std::move(error.message)};
+}
+
+WorkerStats read_stats(wire::WorkerStats::Reader in) {
+  return {in.getSlabBytes(), in.getRuns(), in.getPlannedRuns(), in.getPlanMisses(), in.getTokens()};
+}
+
+WorkerEvent read_event(wire::WorkerEvent::Reader in) {
+  switch (in.which()) {
+    case wire::WorkerEvent::READY:
+      return {read_ready(in.getReady())};
+    case wire::WorkerEvent::ATTACHED:
+      return {Attached{{in.getAttached()}}};
+    case wire::WorkerEvent::DETACHED:
+      return {Detached{{in.getDetached()}}};
+    case wire::WorkerEvent::MODEL_ADDED:
+      return {read_model_added(in.getModelAdded())};
+    case wire::WorkerEvent::MODEL_DROPPED:
+      return {ModelDropped{{in.getModelDropped()}}};
+    case wire::WorkerEvent::PROGRAM_ADDED:
+      return {read_program_added(in.getProgramAdded())};
+    case wire::WorkerEvent::PROGRAM_REFUSED:
+      return {read_program_refused(in.getProgramRefused())};
+    case wire::WorkerEvent::SEQUENCE_ADDED:
+      return {read_sequence_added(in.getSequenceAdded())};
+    case wire::WorkerEvent::SEQUENCE_DROPPED:
+      return {read_sequence_dropped(in.getSequenceDropped())};
+    case wire::WorkerEvent::GRANT_REQUEST:
+      return {read_grant_request(in.getGrantRequest())};
+    case wire::WorkerEvent::GRANT_RETURN:
+      return {read_grant_return(in.getGrantReturn())};
+    case wire::WorkerEvent::SESSION_BROKEN:
+      return {read_session_broken(in.getSessionBroken())};
+    case wire::WorkerEvent::STATS:
+      return {read_stats(in.getStats())};
+  }
+  refuse(ErrorCode::kUnsupported, "A worker event is unknown to this version.");
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const WorkerCommand& command) {
+  capnp::MallocMessageBuilder message;
+  auto out = message.initRoot<wire::WorkerCommand>();
+  std::visit([&](const auto& body) { write(out, body); }, command.body);
+  return flatten(message);
+}
+
+std::vector<std::byte> encode(const WorkerEvent& event) {
+  capnp::MallocMessageBuilder message;
+  auto out = message.initRoot<wire::WorkerEvent>();
+  std::visit([&](const auto& body) { write(out, body); }, event.body);
+  return flatten(message);
+}
+
+Result<WorkerCommand> decode_worker_command(std::span<const std::byte> bytes) {
+  return decode_message<wire::WorkerCommand>(bytes, read_command);
+}
+
+Result<WorkerEvent> decode_worker_event(std::span<const std::byte> bytes) {
+  return decode_message<wire::WorkerEvent>(bytes, read_event);
+}
+
+}  // namespace djinn::ipc
