@@ -37,7 +37,8 @@ void count_line(std::string_view line, ProcessState& state) {
   if (line.find("/memfd:") != line.npos) {
     state.memfd_mappings += 1;
     state.memfd_mapped_bytes += bytes;
-  } else if (line.substr(space + 1, 4) == "---p" && line.find('/') == line.npos) {
+  } else if (kCountsReserved && line.substr(space + 1, 4) == "---p" &&
+             line.find('/') == line.npos) {
     state.reserved_bytes += bytes;
   }
 }

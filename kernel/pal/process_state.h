@@ -6,13 +6,20 @@
 
 namespace djinn::pal {
 
+// The sanitizers' allocators reserve and use up inaccessible addresses of their own.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kCountsReserved = false;
+#else
+inline constexpr bool kCountsReserved = true;
+#endif
+
 // Equal before and after means: nothing was leaked. Anonymous readable mappings are the heap's
 // business and not counted.
 struct ProcessState {
   uint64_t descriptors = 0;
   uint64_t memfd_mappings = 0;  // lines of /proc/self/maps
   uint64_t memfd_mapped_bytes = 0;
-  uint64_t reserved_bytes = 0;  // anonymous and inaccessible
+  uint64_t reserved_bytes = 0;  // anonymous and inaccessible; 0 unless kCountsReserved
   friend bool operator==(const ProcessState&, const ProcessState&) = default;
 };
 
