@@ -1,0 +1,219 @@
+#include "kernel/srg/annotate.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "kernel/srg/operators.h"
+#include "kernel/srg/test_graphs.h"
+#include "kernel/srg/text.h"
+#include "kernel/srg/verify.h"
+
+namespace djinn::srg {
+namespace {
+
+Graph annotated(Graph graph) {
+  annotate(graph);
+  EXPECT_TRUE(verify(graph).ok());
+  return graph;
+}
+
+Graph annotated_text(std::string_view body) {
+  auto graph = parse_text("srg 1 \"t\"\n" + std::string(body));
+  EXPECT_TRUE(graph.ok()) << (graph ? "" : graph.error().message);
+  return annotated(*std::move(graph));
+}
+
+// How many nodes have each role.
+std::map<std::string, int> roles(const Graph& graph) {
+  std::map<std::string, int> counts;
+  for (const Node& node : graph.nodes) ++counts[node.annotation.role];
+  return counts;
+}
+
+const Node& node_of(const Graph& graph, std::string_view op) {
+  for (const Node& node : graph.nodes) {
+    if (node.op == op) return node;
+  }
+  ADD_FAILURE() << "no " << op;
+  return graph.nodes.front();
+}
+
+const Node& node_with_weight(const Graph& graph, std::string_view weight) {
+  for (const Node& node : graph.nodes) {
+    const auto* ref =
+        node.arguments.size() < 2 ? nullptr : std::get_if<ValueRef>(&node.arguments[1].value);
+    if (ref != nullptr && graph.values[ref->id].name == weight) return node;
+  }
+  ADD_FAILURE() << "no " << weight;
+  return graph.nodes.front();
+}
+
+TEST(Annotate, finds_the_parts_of_an_encoder_layer) {
+  const Graph graph = annotated(testing::bert_like());
+  const auto found = roles(graph);
+  EXPECT_EQ(found.at("attention"), 5);  // q, k, v, the product, the output
+  EXPECT_EQ(found.at("mlp"), 3);
+  EXPECT_EQ(found.at("norm"), 3);
+  EXPECT_EQ(found.at("embedding"), 1);
+  EXPECT_EQ(found.count("lm_head"), 0u);
+  for (const char* name : {"query.weight", "key.weight", "value.weight", "output.weight"}) {
+    EXPECT_EQ(node_with_weight(graph, name).annotation.role, "attention") << name;
+  }
+  EXPECT_EQ(classify(graph), Workload::kTextEncoder);
+  for (const Node& node : graph.nodes) {
+    EXPECT_EQ(node.annotation.phase, Phase::kForward);
+    EXPECT_EQ(node.annotation.modality, Modality::kText);
+  }
+}
+
+TEST(Annotate, finds_the_parts_of_a_decoder_layer) {
+  const Graph graph = annotated(testing::llama_like(512));
+  const auto found = roles(graph);
+  EXPECT_EQ(found.at("attention"), 5);
+  EXPECT_EQ(found.at("kv_append"), 2);
+  EXPECT_EQ(found.at("mlp"), 5);  // gate, up, down, silu, mul
+  EXPECT_EQ(found.at("norm"), 2);
+  EXPECT_EQ(found.at("lm_head"), 1);
+  EXPECT_EQ(node_with_weight(graph, "o.weight").annotation.role, "attention");
+  EXPECT_EQ(node_of(graph, "djinn::kv_append").annotation.residency, Residency::kState);
+  EXPECT_EQ(node_with_weight(graph, "lm_head.weight").annotation.residency, Residency::kOutput);
+  EXPECT_EQ(node_of(graph, "aten::silu").annotation.residency, Residency::kActivation);
+}
+
+TEST(Annotate, tells_prefill_from_decode_by_the_range_of_tokens) {
+  EXPECT_EQ(classify(annotated(testing::llama_like(512))), Workload::kPrefill);
+  EXPECT_EQ(classify(annotated(testing::llama_like(1))), Workload::kDecode);
+}
+
+TEST(Annotate, decode_waits_for_memory_and_prefill_for_arithmetic) {
+  const double decode = total_cost(annotated(testing::llama_like(1))).intensity();
+  const double prefill = total_cost(annotated(testing::llama_like(512))).intensity();
+  EXPECT_LT(decode, 5.0);
+  EXPECT_GT(prefill, 10 * decode);
+}
+
+TEST(Annotate, costs_follow_the_formulas_at_the_upper_bounds) {
+  const Graph graph = annotated(testing::bert_like());
+  const uint64_t rows = 8 * 512;
+  const Annotation& query = node_with_weight(graph, "query.weight").annotation;
+  EXPECT_EQ(query.flops, 2 * rows * 384 * 384 + rows * 384);
+  EXPECT_EQ(query.bytes, 4 * (2 * rows * 384 + 384 * 384 + 384));
+  const Annotation& attention = node_of(graph, "aten::scaled_dot_product_attention").annotation;
+  EXPECT_EQ(attention.flops, uint64_t{4} * 8 * 12 * 512 * 512 * 32);
+  EXPECT_EQ(attention.bytes, 4 * 4 * rows * 384);
+  const Annotation& embedding = node_of(graph, "aten::embedding").annotation;
+  EXPECT_EQ(embedding.flops, 0u);
+  EXPECT_EQ(embedding.bytes, 2 * 4 * rows * 384 + 8 * rows);
+  EXPECT_EQ(node_of(graph, "aten::gelu").annotation.flops, rows * 1536);
+  EXPECT_EQ(node_of(graph, "aten::layer_norm").annotation.flops, kNormFlopsPerElement * rows * 384);
+  EXPECT_EQ(node_of(graph, "aten::view").annotation.bytes, 0u);
+}
+
+TEST(Annotate, attention_over_a_cache_counts_what_is_there_and_not_the_capacity) {
+  const Graph graph = annotated(testing::llama_like(1));
+  EXPECT_EQ(node_of(graph, "aten::scaled_dot_product_attention").annotation.flops,
+            uint64_t{4} * 4 * 8 * 1 * 1025 * 32);
+}
+
+TEST(Annotate, a_client_keeps_its_word) {
+  Graph graph = testing::bert_like();
+  Annotation said;
+  said.role = "mine";
+  said.phase = Phase::kPrefill;
+  said.residency = Residency::kState;
+  said.modality = Modality::kTabular;
+  said.flops = 7;
+  for (Node& node : graph.nodes) node.annotation = said;
+  const Graph before = graph;
+  annotate(graph);
+  EXPECT_EQ(graph, before);
+}
+
+TEST(Annotate, annotating_twice_changes_nothing) {
+  for (Graph graph : {testing::bert_like(), testing::llama_like(512)}) {
+    const Graph once = annotated(graph);
+    EXPECT_EQ(annotated(once), once);
+  }
+}
+
+TEST(Annotate, finds_attention_and_norms_that_are_spelled_out) {
+  const Graph graph = annotated_text(R"(
+input %x : float32[16, 64]
+weight %w : float32[64, 64]
+%2 = aten::pow.Tensor_Scalar(%x, 2)
+%3 = aten::mean.dim(%2, [-1], true)
+%4 = aten::add.Tensor(%3, 1e-05)
+%5 = aten::rsqrt(%4)
+%n = aten::mul.Tensor(%x, %5)
+%q = aten::linear(%n, %w, none)
+%t = aten::transpose.int(%q, 0, 1)
+%s = aten::matmul(%q, %t)
+%d = aten::div.Tensor(%s, 8.0)
+%p = aten::softmax.int(%d, -1)
+%o = aten::matmul(%p, %q)
+%z = aten::linear(%o, %w, none)
+output %z
+)");
+  EXPECT_EQ(roles(graph).at("norm"), 5);
+  EXPECT_EQ(roles(graph).at("attention"), 6);
+  EXPECT_EQ(node_of(graph, "aten::matmul").annotation.flops, 2u * 16 * 16 * 64);
+}
+
+TEST(Annotate, names_vision_fusion_and_training) {
+  const std::string vision = R"(
+input %image : float32[1, 3, 224, 224]
+weight %kernel : float32[64, 3, 16, 16]
+%patches : float32[1, 64, 14, 14] = aten::conv2d(%image, %kernel, none)
+)";
+  const Graph image = annotated_text(vision);
+  EXPECT_EQ(classify(image), Workload::kVision);
+  EXPECT_EQ(image.nodes[0].annotation.role, "convolution");
+  EXPECT_EQ(image.nodes[0].annotation.flops, uint64_t{2} * 64 * 14 * 14 * 3 * 16 * 16);
+  const Graph both = annotated_text(vision + R"(
+input %ids : int64[1, 14]
+weight %table : float32[100, 14]
+%words = aten::embedding(%table, %ids)
+%sum = aten::add.Tensor(%patches, %words)
+)");
+  EXPECT_EQ(both.nodes[2].annotation.modality, Modality::kFusion);
+  EXPECT_EQ(classify(both), Workload::kMultimodal);
+  const Graph training = annotated_text(vision + "%g = aten::gelu_backward(%patches, %patches)\n");
+  EXPECT_EQ(classify(training), Workload::kTraining);
+  EXPECT_EQ(training.nodes[1].annotation.residency, Residency::kGradient);
+  EXPECT_EQ(classify(annotated(Graph{})), Workload::kUnknown);
+}
+
+TEST(Annotate, any_verified_graph_is_annotated_without_harm) {
+  static constexpr const char* kOps[] = {
+      "aten::linear",        "aten::matmul",      "aten::softmax.int", "aten::rsqrt",
+      "aten::mean.dim",      "aten::view",        "aten::permute",     "aten::slice.Tensor",
+      "aten::silu",          "aten::embedding",   "aten::conv2d",      "aten::unsqueeze",
+      "aten::transpose.int", "aten::add_.Tensor", "djinn::kv_append",  "djinn::attention"};
+  Random random(5);
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
+    Graph graph = testing::RandomGraph(seed).make();
+    for (Node& node : graph.nodes) node.op = kOps[random.below(16)];
+    annotate(graph);
+    ASSERT_TRUE(verify(graph).ok());
+    (void)classify(graph);
+  }
+}
+
+TEST(Cost, sums_and_products_saturate) {
+  const Shape huge{DType::kFloat32, {uint64_t{1} << 40, uint64_t{1} << 40}};
+  EXPECT_EQ(byte_count(huge), UINT64_MAX);
+  EXPECT_EQ(matmul_flops(huge, 8), UINT64_MAX);
+  EXPECT_EQ((Cost{UINT64_MAX, 1} + Cost{1, 1}), (Cost{UINT64_MAX, 2}));
+}
+
+TEST(Operators, base_names_drop_overloads_and_the_sign_of_in_place_forms) {
+  EXPECT_EQ(base_name("aten::add_.Tensor"), "aten::add");
+  EXPECT_EQ(base_name("aten::linear"), "aten::linear");
+  EXPECT_EQ(base_name("aten::__and__.Tensor"), "aten::__and__");
+  EXPECT_EQ(family_of("aten::softmax.int"), Family::kSoftmax);
+  EXPECT_EQ(family_of("aten::frobnicate"), Family::kOther);
+}
+
+}  // namespace
+}  // namespace djinn::srg

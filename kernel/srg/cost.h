@@ -1,0 +1,68 @@
+// What an operator costs, by formula from its shapes: floating-point operations and bytes moved. An
+// estimate for placement and phase budgets, not a measurement. A multiplication with its addition
+// counts as two operations, as in torch/utils/flop_counter.py; bytes count every operand and result
+// once, as if nothing stayed in a cache.
+//
+//   Shape   dtype and sizes of a tensor at its symbols' upper bounds
+//
+// Sums and products saturate at 2^64 - 1.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernel/base/dtype.h"
+#include "kernel/srg/graph.h"
+
+namespace djinn::srg {
+
+struct Shape {
+  DType dtype = DType::kInvalid;
+  std::vector<uint64_t> sizes;
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+struct Cost {
+  uint64_t flops = 0;
+  uint64_t bytes = 0;
+  friend bool operator==(const Cost&, const Cost&) = default;
+
+  // Operations a byte: below a device's own ratio the operator waits for memory. 0 if bytes is 0.
+  [[nodiscard]] double intensity() const {
+    return bytes == 0 ? 0.0 : static_cast<double>(flops) / static_cast<double>(bytes);
+  }
+};
+
+[[nodiscard]] Cost operator+(Cost a, Cost b);
+
+[[nodiscard]] uint64_t element_count(const Shape& shape);
+[[nodiscard]] uint64_t byte_count(const Shape& shape);
+
+// [.., m, k] by [.., k, n]: 2 m n k for each matrix of the result (flop_counter.py, mm_flop,
+// bmm_flop). inner is k.
+[[nodiscard]] uint64_t matmul_flops(const Shape& result, uint64_t inner);
+
+// q [b, h, t, d], k [b, hk, s, d], v [b, hk, s, e]: 2 b h t s (d + e), grouped heads counted as h
+// (flop_counter.py, sdpa_flop_count); softmax and mask are not counted there and not here.
+[[nodiscard]] uint64_t attention_flops(const Shape& q, const Shape& k, const Shape& v);
+
+// weight [out, in / groups, kernel..]: 2 in / groups * kernel for each element of the result
+// (flop_counter.py, conv_flop_count).
+[[nodiscard]] uint64_t convolution_flops(const Shape& result, const Shape& weight);
+
+// Passes over each element of a norm: mean, difference, square, sum, scale, weight, bias; an
+// estimate.
+inline constexpr uint64_t kNormFlopsPerElement = 7;
+
+// The shape of every value at the symbols' upper bounds: from views and claims, else by the rules
+// of the operators that models are made of; nothing where neither tells. Precondition: verify()
+// passed graph.
+[[nodiscard]] std::vector<std::optional<Shape>> upper_shapes(const Graph& graph);
+
+// Nothing where a shape is missing or the operator has no formula. Views cost nothing.
+[[nodiscard]] std::optional<Cost> cost_of(const Node& node,
+                                          std::span<const std::optional<Shape>> shapes);
+
+}  // namespace djinn::srg

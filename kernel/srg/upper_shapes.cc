@@ -1,0 +1,242 @@
+#include <algorithm>
+#include <utility>
+
+#include "kernel/srg/cost.h"
+#include "kernel/srg/expr.h"
+#include "kernel/srg/operators.h"
+
+namespace djinn::srg {
+namespace {
+
+using MaybeShape = std::optional<Shape>;
+
+class ShapeWalk {
+ public:
+  explicit ShapeWalk(const Graph& graph) : graph_(graph), shapes_(graph.values.size()) {}
+
+  std::vector<MaybeShape> run() {
+    for (size_t id = 0; id < shapes_.size(); ++id) shapes_[id] = stated(graph_.values[id]);
+    for (const Node& node : graph_.nodes) {
+      if (node.outputs.empty() || shapes_[node.outputs[0]]) continue;
+      shapes_[node.outputs[0]] = inferred(node);
+    }
+    return std::move(shapes_);
+  }
+
+ private:
+  // What a view is or a claim says.
+  [[nodiscard]] MaybeShape stated(const Value& value) const {
+    const bool known = value.storage != kLocalStorage || value.claims_sizes;
+    if (!known || value.dtype == DType::kInvalid) return std::nullopt;
+    Shape shape{value.dtype, {}};
+    for (const Expr& size : value.sizes) shape.sizes.push_back(upper(size));
+    return shape;
+  }
+
+  // Never negative; 0 for what has no bound, which verify() excludes.
+  [[nodiscard]] uint64_t upper(const Expr& expr) const {
+    const auto range = bounds(expr, graph_.symbols);
+    return range && range->max > 0 ? static_cast<uint64_t>(range->max) : 0;
+  }
+
+  [[nodiscard]] MaybeShape inferred(const Node& node) const {
+    const MaybeShape x = tensor(node, 0);
+    if (!x) return std::nullopt;
+    switch (family_of(node.op)) {
+      case Family::kNorm:
+      case Family::kSoftmax:
+      case Family::kActivation:
+      case Family::kUnary:
+      case Family::kRope:
+        return x;
+      case Family::kLinear:
+        return linear(node, *x);
+      case Family::kMatmul:
+        return matmul(*x, tensor(node, 1));
+      case Family::kAttention:
+        return attention(*x, tensor(node, 2));
+      case Family::kEmbedding:
+        return embedding(*x, tensor(node, 1));
+      case Family::kBinary:
+        return binary(node, *x);
+      case Family::kView:
+        return view(node, *x);
+      default:
+        return std::nullopt;
+    }
+  }
+
+  [[nodiscard]] MaybeShape tensor(const Node& node, size_t i) const {
+    if (i >= node.arguments.size()) return std::nullopt;
+    const auto* ref = std::get_if<ValueRef>(&node.arguments[i].value);
+    return ref == nullptr ? std::nullopt : shapes_[ref->id];
+  }
+
+  template <typename T>
+  static const T* argument(const Node& node, size_t i) {
+    return i < node.arguments.size() ? std::get_if<T>(&node.arguments[i].value) : nullptr;
+  }
+
+  // A dimension's index, counted from the end if negative; nothing if it is none of x's.
+  static std::optional<size_t> dimension(const Expr& expr, const Shape& x) {
+    const auto rank = static_cast<int64_t>(x.sizes.size());
+    if (!expr.is_constant() || expr.constant < -rank || expr.constant >= rank) return std::nullopt;
+    return static_cast<size_t>(expr.constant < 0 ? expr.constant + rank : expr.constant);
+  }
+  static std::optional<size_t> dimension(const Node& node, size_t i, const Shape& x) {
+    const auto* expr = argument<Expr>(node, i);
+    return expr == nullptr ? std::nullopt : dimension(*expr, x);
+  }
+
+  // mean(x, dimensions, keep): keep says whether a dimension stays with size 1.
+  static MaybeShape reduced(const Node& node, Shape x) {
+    const auto* dimensions = argument<ExprList>(node, 1);
+    const auto* keep = argument<bool>(node, 2);
+    if (dimensions == nullptr) return std::nullopt;
+    std::vector<bool> gone(x.sizes.size());
+    for (const Expr& item : dimensions->items) {
+      const auto at = dimension(item, x);
+      if (!at) return std::nullopt;
+      gone[*at] = true;
+    }
+    Shape out{x.dtype, {}};
+    for (size_t i = 0; i < gone.size(); ++i) {
+      if (!gone[i]) out.sizes.push_back(x.sizes[i]);
+      if (gone[i] && keep != nullptr && *keep) out.sizes.push_back(1);
+    }
+    return out;
+  }
+
+  MaybeShape linear(const Node& node, const Shape& x) const {
+    const MaybeShape weight = tensor(node, 1);
+    if (!weight || weight->sizes.size() != 2 || x.sizes.empty()) return std::nullopt;
+    Shape out = x;
+    out.sizes.back() = weight->sizes[0];
+    return out;
+  }
+
+  static MaybeShape matmul(const Shape& a, const MaybeShape& b) {
+    if (!b || a.sizes.size() < 2 || b->sizes.size() < 2) return std::nullopt;
+    Shape out = a.sizes.size() >= b->sizes.size() ? a : *b;
+    out.sizes[out.sizes.size() - 2] = a.sizes[a.sizes.size() - 2];
+    out.sizes.back() = b->sizes.back();
+    return out;
+  }
+
+  static MaybeShape attention(const Shape& q, const MaybeShape& v) {
+    if (!v || q.sizes.empty() || v->sizes.empty()) return std::nullopt;
+    Shape out = q;
+    out.sizes.back() = v->sizes.back();
+    return out;
+  }
+
+  static MaybeShape embedding(const Shape& table, const MaybeShape& indices) {
+    if (!indices || table.sizes.size() != 2) return std::nullopt;
+    Shape out{table.dtype, indices->sizes};
+    out.sizes.push_back(table.sizes[1]);
+    return out;
+  }
+
+  // The other operand may be a number.
+  [[nodiscard]] MaybeShape binary(const Node& node, const Shape& a) const {
+    if (argument<ValueRef>(node, 1) == nullptr) return a;
+    const MaybeShape b = tensor(node, 1);
+    return b ? broadcast(a, *b) : std::nullopt;
+  }
+
+  // The dtype is a's: promotion is the executor's business.
+  static MaybeShape broadcast(const Shape& a, const Shape& b) {
+    Shape out = a.sizes.size() >= b.sizes.size() ? a : b;
+    const Shape& other = a.sizes.size() >= b.sizes.size() ? b : a;
+    const size_t shift = out.sizes.size() - other.sizes.size();
+    for (size_t i = 0; i < other.sizes.size(); ++i) {
+      if (out.sizes[i + shift] == 1) out.sizes[i + shift] = other.sizes[i];
+    }
+    out.dtype = a.dtype;
+    return out;
+  }
+
+  MaybeShape view(const Node& node, const Shape& x) const {
+    const std::string_view name = base_name(node.op);
+    if (name == "aten::transpose") return transpose(node, x);
+    if (name == "aten::permute") return permute(node, x);
+    if (name == "aten::slice") return slice(node, x);
+    if (name == "aten::unsqueeze") return unsqueeze(node, x);
+    if (name == "aten::view" || name == "aten::reshape" || name == "aten::_unsafe_view") {
+      return resized(node, x);
+    }
+    return std::nullopt;
+  }
+
+  static MaybeShape transpose(const Node& node, Shape x) {
+    const auto a = dimension(node, 1, x);
+    const auto b = dimension(node, 2, x);
+    if (!a || !b) return std::nullopt;
+    std::swap(x.sizes[*a], x.sizes[*b]);
+    return x;
+  }
+
+  static MaybeShape permute(const Node& node, const Shape& x) {
+    const auto* order = argument<ExprList>(node, 1);
+    if (order == nullptr || order->items.size() != x.sizes.size()) return std::nullopt;
+    Shape out{x.dtype, {}};
+    for (const Expr& item : order->items) {
+      const auto from = dimension(item, x);
+      if (!from) return std::nullopt;
+      out.sizes.push_back(x.sizes[*from]);
+    }
+    return out;
+  }
+
+  // slice(x, dimension, start, end, step): at most end - start, at most x's own.
+  MaybeShape slice(const Node& node, Shape x) const {
+    const auto at = dimension(node, 1, x);
+    const auto* start = argument<Expr>(node, 2);
+    const auto* end = argument<Expr>(node, 3);
+    const auto* step = argument<Expr>(node, 4);
+    if (!at) return std::nullopt;
+    if (step != nullptr && *step != Expr(1)) return std::nullopt;
+    if (end == nullptr) return x;
+    const uint64_t length = upper(start == nullptr ? *end : sub(*end, *start));
+    x.sizes[*at] = std::min(x.sizes[*at], length);
+    return x;
+  }
+
+  static MaybeShape unsqueeze(const Node& node, Shape x) {
+    const auto* expr = argument<Expr>(node, 1);
+    const auto rank = static_cast<int64_t>(x.sizes.size());
+    if (expr == nullptr || !expr->is_constant() || expr->constant < -rank - 1 ||
+        expr->constant > rank) {
+      return std::nullopt;
+    }
+    const int64_t at = expr->constant < 0 ? expr->constant + rank + 1 : expr->constant;
+    x.sizes.insert(x.sizes.begin() + at, 1);
+    return x;
+  }
+
+  // view(x, sizes): one size may be -1, which is what the others leave.
+  MaybeShape resized(const Node& node, const Shape& x) const {
+    const auto* sizes = argument<ExprList>(node, 1);
+    if (sizes == nullptr) return std::nullopt;
+    Shape out{x.dtype, {}};
+    std::optional<size_t> open;
+    for (const Expr& size : sizes->items) {
+      if (size == Expr(-1)) open = out.sizes.size();
+      out.sizes.push_back(size == Expr(-1) ? 1 : upper(size));
+    }
+    const uint64_t others = element_count(out);
+    if (open && others != 0) out.sizes[*open] = element_count(x) / others;
+    return out;
+  }
+
+  const Graph& graph_;
+  std::vector<MaybeShape> shapes_;
+};
+
+}  // namespace
+
+std::vector<std::optional<Shape>> upper_shapes(const Graph& graph) {
+  return ShapeWalk(graph).run();
+}
+
+}  // namespace djinn::srg
