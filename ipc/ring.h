@@ -39,9 +39,9 @@ class ClientRing {
  public:
   explicit ClientRing(SessionView view) : view_(view) {}
 
-  // Slots that publish() can still take.
+  // Slots that publish() can still take. Errors: kProtocolViolation.
   Result<uint32_t> free_slots() const;
-  // Writes and publishes one submission; returns its index. Errors: kQueueFull.
+  // Writes and publishes one submission; returns its index. Errors: kQueueFull, or as free_slots().
   Result<uint64_t> publish(const Submission& submission);
   // True if the worker sleeps and its bell must be rung. Call after publish().
   [[nodiscard]] bool worker_must_be_woken() const;
@@ -91,9 +91,12 @@ class WorkerRing {
   [[nodiscard]] uint64_t cancelled_through() const;
 
  private:
+  void unblock();
+
   SessionView view_;
   uint64_t completed_;
   uint64_t pushed_;
+  bool blocked_ = false;  // worker_blocked was raised since the last publish()
 };
 
 }  // namespace djinn::ipc

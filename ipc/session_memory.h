@@ -16,9 +16,9 @@
 //
 // Sleeping: a side that is about to sleep on its bell sets its `waiting` word, looks at the ring
 // once more, and sleeps. The other side publishes, then looks at `waiting`, and rings the bell only
-// if it is set. A worker that finds no free completion slot sets `worker_blocked`, and a client that
-// freed slots rings the submission bell. All these orders need sequentially consistent fences; ring.h
-// has them.
+// if it is set. A worker that finds no free completion slot sets `worker_blocked`, and a client
+// that freed slots rings the submission bell. All these orders need more than acquire and release;
+// ring.cc has it.
 #pragma once
 
 #include <cstddef>
