@@ -59,6 +59,8 @@ class ShapeWalk {
         return embedding(*x, tensor(node, 1));
       case Family::kBinary:
         return binary(node, *x);
+      case Family::kReduction:
+        return reduced(node, *x);
       case Family::kView:
         return view(node, *x);
       default:
