@@ -81,7 +81,7 @@ def learning_rate(step: int) -> float:
 
 
 def new_optimizers(model: LlamaForCausalLM) -> list[Optimizer]:
-    """Muon for the matrices: so few steps take them further than AdamW does, which has the rest."""
+    """Muon for the matrices: after 120 steps at one rate it led AdamW, which has the rest."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
     return [
