@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/executor.h"
 #include "kernel/exec/graph_builder_for_tests.h"
@@ -56,6 +57,7 @@ class World {
  public:
   explicit World(std::map<std::string, at::Tensor> tensors, bool planned = false)
       : tensors_(std::move(tensors)), weights(table()) {
+    if (!is_allocator_installed()) initialise(2);
     LaneOptions options;
     options.threads = 2;
     options.planned = planned;

@@ -1,82 +1,41 @@
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstring>
+#include <optional>
 
 #include "kernel/base/assert.h"
-#include "kernel/base/checked.h"
+#include "kernel/exec/allocator_hook.h"
+#include "kernel/exec/bindings.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/executor.h"
+#include "kernel/exec/inference.h"
 #include "kernel/exec/interpreter.h"
+#include "kernel/exec/plan_cache.h"
 #include "kernel/exec/program.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
-namespace {
-
-Status check_symbols(const srg::Graph& graph, std::span<const int64_t> symbols) {
-  if (symbols.size() != graph.symbols.size()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("The graph has {} symbols, the run binds {}.", graph.symbols.size(),
-                             symbols.size())};
-  }
-  for (size_t i = 0; i < symbols.size(); ++i) {
-    const srg::Symbol& symbol = graph.symbols[i];
-    if (symbols[i] < symbol.min || symbols[i] > symbol.max) {
-      return Error{ErrorCode::kOutOfRange,
-                   fmt::format("Symbol {} is {}, outside [{}, {}].", symbol.name, symbols[i],
-                               symbol.min, symbol.max)};
-    }
-  }
-  return {};
-}
-
-}  // namespace
 
 struct Lane::Impl {
   LaneOptions options;
   LaneStats stats;
+  PlanCache plans;
+  std::optional<RegisteredSlab> slab;
   std::vector<at::Tensor> kept;  // what outputs points into
   std::vector<OutputView> outputs;
+
+  Status run(const Program& program, const RunBindings& bindings);
+  void drop_outputs();
+
+ private:
+  Status run_planned(const Program& program, const RunBindings& bindings);
+  Status rehearse(const Program::Impl& program, std::vector<int64_t> symbols, Plan& plan);
+  Status record(const Program::Impl& program, const RunBindings& bindings, Plan& plan);
+  Status replay(const Program::Impl& program, const RunBindings& bindings, Plan& plan);
+  Status reserve(uint64_t bytes);
+  Status execute(const Program::Impl& program, const RunBindings& bindings);
+  Status keep_outputs(const Program::Impl& program, std::span<const c10::Storage> storages,
+                      const Frame& frame);
 };
 
 namespace {
-
-Status check_storages(const Program::Impl& program, std::span<const StorageBinding> bindings) {
-  if (bindings.size() != program.graph.storages.size()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 fmt::format("The graph has {} storages, the run binds {}.",
-                             program.graph.storages.size(), bindings.size())};
-  }
-  const auto writable = [&](srg::StorageIndex storage) { return bindings[storage].writable; };
-  const auto same_storage = [&](const auto& range) { return writable(range.storage); };
-  if (std::all_of(program.writes.begin(), program.writes.end(), same_storage) &&
-      std::all_of(program.appends.begin(), program.appends.end(), same_storage)) {
-    return {};
-  }
-  return Error{ErrorCode::kPermissionDenied,
-               "The graph writes an input that is bound read-only. Bind a ref to it."};
-}
-
-std::vector<c10::Storage> storages_of(const Program::Impl& program,
-                                      std::span<const StorageBinding> bindings) {
-  std::vector<c10::Storage> storages = program.weights;
-  for (size_t i = 0; i < storages.size(); ++i) {
-    if (storages[i]) continue;
-    storages[i] = borrowed_storage(bindings[i].data, bindings[i].bytes, c10::kCPU);
-  }
-  return storages;
-}
-
-Status bind_frame(const Program::Impl& program, std::span<const c10::Storage> storages,
-                  Frame& frame) {
-  frame.values = program.constants;
-  for (const srg::ValueId id : program.bound) {
-    const srg::Value& value = program.graph.values[id];
-    DJINN_TRY(frame.values[id], bind_value(value, storages[value.storage], frame.symbols));
-  }
-  return {};
-}
 
 OutputView view_of_output(const at::Tensor& tensor, std::span<const c10::Storage> storages) {
   OutputView view;
@@ -92,56 +51,128 @@ OutputView view_of_output(const at::Tensor& tensor, std::span<const c10::Storage
   return view;
 }
 
-Status keep_outputs(const Program::Impl& program, std::span<const c10::Storage> storages,
-                    const Frame& frame, Lane::Impl& lane) {
+}  // namespace
+
+void Lane::Impl::drop_outputs() {
+  outputs.clear();
+  kept.clear();
+}
+
+Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
+  c10::InferenceMode inference_mode;
+  DJINN_CHECK(check_bindings(program.impl(), bindings));
+  ++stats.runs;
+  return options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings);
+}
+
+// A bucket's first run rehearses. A rehearsal that fails, as zeros may be no legal input, leaves it
+// to the run itself to be recorded.
+Status Lane::Impl::run_planned(const Program& program, const RunBindings& bindings) {
+  std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
+  Plan& plan = plans.plan(&program, top);
+  if (plan.records == 0) {
+    respect_capacity(program.graph(), top);
+    const Status rehearsed = rehearse(program.impl(), std::move(top), plan);
+    if (!rehearsed && rehearsed.error().code == ErrorCode::kOutOfMemory) return rehearsed.error();
+  }
+  if (plan.needs_record) return record(program.impl(), bindings, plan);
+  return replay(program.impl(), bindings, plan);
+}
+
+Status Lane::Impl::rehearse(const Program::Impl& program, std::vector<int64_t> symbols,
+                            Plan& plan) {
+  DJINN_TRY(const Scratch scratch, Scratch::make(program, symbols));
+  DJINN_CHECK(record(program, {symbols, scratch.bindings()}, plan));
+  drop_outputs();
+  return {};
+}
+
+Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindings, Plan& plan) {
+  Recorder recorder;
+  {
+    ScopedSink scope(recorder);
+    DJINN_CHECK(execute(program, bindings));
+  }
+  plan.learn(recorder.finish());
+  ++stats.plan_records;
+  stats.planned_bytes = plan.planned_bytes;
+  stats.peak_live_bytes = recorder.peak_live_bytes();
+  return {};
+}
+
+Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindings, Plan& plan) {
+  DJINN_CHECK(reserve(plan.planned_bytes));
+  Replayer replayer(plan.placements, slab ? slab->bytes() : std::span<std::byte>());
+  Status status;
+  {
+    ScopedSink scope(replayer);
+    status = execute(program, bindings);
+  }
+  if (replayer.fits()) {
+    ++stats.planned_runs;
+  } else {
+    ++stats.plan_misses;
+    plan.needs_record = plan.records < kRecordsMax;
+  }
+  stats.planned_bytes = plan.planned_bytes;
+  stats.peak_live_bytes = replayer.peak_live_bytes();
+  return status;
+}
+
+Status Lane::Impl::reserve(uint64_t bytes) {
+  if (bytes == 0 || (slab && slab->bytes().size() >= bytes)) return {};
+  DJINN_TRY(const std::span<std::byte> memory, options.grow_slab(bytes));
+  DJINN_ASSERT(memory.size() >= bytes && reinterpret_cast<uintptr_t>(memory.data()) % 64 == 0);
+  slab.reset();
+  slab.emplace(memory);
+  return {};
+}
+
+Status Lane::Impl::execute(const Program::Impl& program, const RunBindings& bindings) {
+  const std::vector<c10::Storage> storages = storages_of(program, bindings.storages);
+  Frame frame;
+  frame.symbols = bindings.symbols;
+  DJINN_CHECK(bind_frame(program, storages, frame));
+  DJINN_CHECK(run_steps(program, storages, frame));
+  return keep_outputs(program, storages, frame);
+}
+
+Status Lane::Impl::keep_outputs(const Program::Impl& program,
+                                std::span<const c10::Storage> storages, const Frame& frame) {
   for (const srg::ValueId id : program.graph.outputs) {
     const at::Tensor& tensor = frame.values[id];
     DJINN_ASSERT(tensor.defined());
     if (from_torch(tensor.scalar_type()) == DType::kInvalid) {
       return Error{ErrorCode::kUnsupported, "An output has a dtype that does not leave a run."};
     }
-    lane.kept.push_back(tensor);
-    lane.outputs.push_back(view_of_output(tensor, storages));
+    kept.push_back(tensor);
+    outputs.push_back(view_of_output(tensor, storages));
   }
   return {};
 }
-
-Status execute(const Program::Impl& program, const RunBindings& bindings, Lane::Impl& lane) {
-  DJINN_CHECK(check_symbols(program.graph, bindings.symbols));
-  DJINN_CHECK(check_storages(program, bindings.storages));
-  const std::vector<c10::Storage> storages = storages_of(program, bindings.storages);
-  Frame frame;
-  frame.symbols = bindings.symbols;
-  DJINN_CHECK(bind_frame(program, storages, frame));
-  DJINN_CHECK(run_steps(program, storages, frame));
-  return keep_outputs(program, storages, frame, lane);
-}
-
-}  // namespace
 
 Lane::Lane(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Lane::~Lane() = default;
 
 Result<std::unique_ptr<Lane>> Lane::make(LaneOptions options) {
-  if (options.threads < 1) {
-    return Error{ErrorCode::kInvalidArgument, "A lane needs one thread or more."};
+  if (options.threads < 1 || (options.planned && !options.grow_slab)) {
+    return Error{ErrorCode::kInvalidArgument, "A lane needs a thread and memory for its slab."};
   }
+  DJINN_ASSERT(!options.planned || is_allocator_installed());
   auto impl = std::make_unique<Impl>();
   impl->options = std::move(options);
   return std::unique_ptr<Lane>(new Lane(std::move(impl)));
 }
 
 Status Lane::run(Program& program, const RunBindings& bindings) {
-  impl_->outputs.clear();
-  impl_->kept.clear();
-  return catching([&]() -> Status {
-    c10::InferenceMode inference_mode;
-    if (at::get_num_threads() != impl_->options.threads) {
-      at::set_num_threads(impl_->options.threads);
-    }
-    ++impl_->stats.runs;
-    return execute(program.impl(), bindings, *impl_);
+  impl_->drop_outputs();
+  Status status = catching([&]() -> Status {
+    const int threads = impl_->options.threads;
+    if (at::get_num_threads() != threads) at::set_num_threads(threads);
+    return impl_->run(program, bindings);
   });
+  if (!status) impl_->drop_outputs();
+  return status;
 }
 
 std::span<const OutputView> Lane::outputs() const {
@@ -150,6 +181,8 @@ std::span<const OutputView> Lane::outputs() const {
 LaneStats Lane::stats() const {
   return impl_->stats;
 }
-void Lane::forget(const Program&) {}
+void Lane::forget(const Program& program) {
+  impl_->plans.forget(&program);
+}
 
 }  // namespace djinn::exec

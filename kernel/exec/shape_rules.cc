@@ -1,5 +1,8 @@
 #include "kernel/exec/shape_rules.h"
 
+#include <ATen/ExpandUtils.h>
+#include <ATen/ops/result_type.h>
+
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -64,25 +67,105 @@ Results like_input(const Arguments& arguments) {
   return {meta_tensor(input.sizes(), input.scalar_type())};
 }
 
+Results bools_like_input(const Arguments& arguments) {
+  return {meta_tensor(arguments[0].toTensor().sizes(), at::kBool)};
+}
+
+// Normalised output, mean and reciprocal deviation over the leading dimensions.
+Results native_layer_norm(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const size_t inner = arguments[1].toDimVector().size();
+  TORCH_CHECK_VALUE(inner >= 1 && inner <= static_cast<size_t>(input.dim()),
+                    "normalized_shape has too many dimensions");
+  std::vector<int64_t> sizes = input.sizes().vec();
+  std::fill(sizes.end() - static_cast<std::ptrdiff_t>(inner), sizes.end(), 1);
+  return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, input.scalar_type()),
+          meta_tensor(sizes, input.scalar_type())};
+}
+
+// In-place operators give their first argument back.
+Results itself(const Arguments& arguments) {
+  return {arguments[0].toTensor()};
+}
+
+Results one_element(const Arguments& arguments) {
+  return {meta_tensor({}, arguments[0].toTensor().scalar_type())};
+}
+
+Results masked_fill(const Arguments& arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  return {meta_tensor(at::infer_size(self.sizes(), arguments[1].toTensor().sizes()),
+                      self.scalar_type())};
+}
+
+// Both operands broadcast and promoted; either may be a number.
+at::Tensor promoted(const c10::IValue& a, const c10::IValue& b) {
+  if (!a.isTensor())
+    return meta_tensor(b.toTensor().sizes(), at::result_type(a.toScalar(), b.toTensor()));
+  if (!b.isTensor())
+    return meta_tensor(a.toTensor().sizes(), at::result_type(a.toTensor(), b.toScalar()));
+  return meta_tensor(at::infer_size(a.toTensor().sizes(), b.toTensor().sizes()),
+                     at::result_type(a.toTensor(), b.toTensor()));
+}
+
+Results binary(const Arguments& arguments) {
+  return {promoted(arguments[0], arguments[1])};
+}
+
+Results where(const Arguments& arguments) {
+  const at::Tensor chosen = promoted(arguments[1], arguments[2]);
+  return {meta_tensor(at::infer_size(arguments[0].toTensor().sizes(), chosen.sizes()),
+                      chosen.scalar_type())};
+}
+
 struct Rule {
   std::string_view op;
   Results (*apply)(const Arguments&);
 };
 
-constexpr std::array<Rule, 4> kRules{{
+constexpr auto kRules = std::to_array<Rule>({
+    {"aten::batch_norm", like_input},
     {"aten::embedding", embedding},
+    {"aten::fill_.Scalar", itself},
+    {"aten::fill_.Tensor", itself},
+    {"aten::flip", like_input},
+    {"aten::floor_divide", binary},
+    {"aten::group_norm", like_input},
+    {"aten::hardswish", like_input},
     {"aten::index_select", index_select},
-    {"aten::scaled_dot_product_attention", attention},
+    {"aten::isnan", bools_like_input},
+    {"aten::layer_norm", like_input},
+    {"aten::masked_fill.Scalar", masked_fill},
+    {"aten::masked_fill.Tensor", masked_fill},
+    {"aten::masked_fill_.Scalar", itself},
+    {"aten::masked_fill_.Tensor", itself},
+    {"aten::max", one_element},
+    {"aten::min", one_element},
+    {"aten::native_layer_norm", native_layer_norm},
+    {"aten::relu", like_input},
+    {"aten::relu_", itself},
     {"aten::rms_norm", like_input},
-}};
+    {"aten::roll", like_input},
+    {"aten::rsub.Tensor", binary},
+    {"aten::scaled_dot_product_attention", attention},
+    {"aten::where.ScalarOther", where},
+    {"aten::where.ScalarSelf", where},
+    {"aten::where.self", where},
+    {"aten::zero_", itself},
+});
+
+bool names(const c10::OperatorName& name, std::string_view qualified) {
+  const size_t dot = qualified.find('.');
+  const bool overloaded = dot != std::string_view::npos;
+  return qualified.substr(0, dot) == name.name &&
+         (overloaded ? qualified.substr(dot + 1) : std::string_view()) == name.overload_name;
+}
 
 }  // namespace
 
 std::optional<Results> apply_shape_rule(const c10::OperatorHandle& op, const Arguments& stack) {
-  const c10::OperatorName& name = op.operator_name();
-  if (!name.overload_name.empty()) return std::nullopt;
   for (const Rule& rule : kRules) {
-    if (rule.op == name.name) return rule.apply(stack);
+    if (names(op.operator_name(), rule.op)) return rule.apply(stack);
   }
   return std::nullopt;
 }

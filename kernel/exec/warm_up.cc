@@ -1,5 +1,6 @@
 #include <array>
 
+#include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/executor.h"
 #include "kernel/exec/kv_append.h"
@@ -26,6 +27,7 @@ void warm_up_rows(int64_t rows, at::ScalarType type) {
 }  // namespace
 
 void initialise(int threads) {
+  install_allocator();
   at::set_num_threads(threads);
   register_operators();
 }

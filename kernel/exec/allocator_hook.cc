@@ -1,0 +1,161 @@
+#include "kernel/exec/allocator_hook.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "kernel/base/assert.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+thread_local Sink* current_sink = nullptr;
+
+// Ranges of all slabs. The deleter may run on any thread, so the entries are atomic; an entry
+// changes only while nothing lives in its slab.
+struct SlabRange {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> end{0};
+};
+std::array<SlabRange, 64> slab_ranges;
+
+bool is_in_a_slab(const void* memory) {
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  return std::any_of(slab_ranges.begin(), slab_ranges.end(), [address](const SlabRange& range) {
+    return address >= range.begin.load(std::memory_order_acquire) &&
+           address < range.end.load(std::memory_order_acquire);
+  });
+}
+
+void* from_malloc(size_t bytes) {
+  void* memory = nullptr;
+  if (bytes != 0 && ::posix_memalign(&memory, kAlignment, bytes) != 0) throw std::bad_alloc();
+  return memory;
+}
+
+void release(void* memory) {
+  if (memory == nullptr) return;
+  if (current_sink != nullptr) current_sink->released(memory);
+  if (!is_in_a_slab(memory)) ::free(memory);
+}
+
+class HookedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* memory = current_sink != nullptr ? current_sink->allocate(bytes) : from_malloc(bytes);
+    return {memory, memory, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+};
+
+HookedAllocator& hooked_allocator() {
+  // A storage remembers its allocator, so it must outlive them all.
+  static auto* const allocator = new HookedAllocator;
+  return *allocator;
+}
+
+}  // namespace
+
+void install_allocator() {
+  c10::SetCPUAllocator(&hooked_allocator(), 255);
+}
+
+bool is_allocator_installed() {
+  return c10::GetCPUAllocator() == &hooked_allocator();
+}
+
+ScopedSink::ScopedSink(Sink& sink) : former_(current_sink) {
+  current_sink = &sink;
+}
+ScopedSink::~ScopedSink() {
+  current_sink = former_;
+}
+
+RegisteredSlab::RegisteredSlab(std::span<std::byte> slab) : slab_(slab) {
+  const auto begin = reinterpret_cast<uintptr_t>(slab.data());
+  while (entry_ < slab_ranges.size()) {
+    uintptr_t free_entry = 0;
+    if (slab_ranges[entry_].begin.compare_exchange_strong(free_entry, begin)) break;
+    ++entry_;
+  }
+  DJINN_ASSERT(entry_ < slab_ranges.size());
+  slab_ranges[entry_].end.store(begin + slab.size(), std::memory_order_release);
+}
+
+RegisteredSlab::~RegisteredSlab() {
+  slab_ranges[entry_].end.store(0, std::memory_order_release);
+  slab_ranges[entry_].begin.store(0, std::memory_order_release);
+}
+
+void* Recorder::allocate(size_t bytes) {
+  void* memory = from_malloc(bytes);
+  const auto index = static_cast<uint32_t>(lifetimes_.size());
+  lifetimes_.push_back({bytes, event_, UINT32_MAX});
+  ++event_;
+  if (memory != nullptr) alive_[memory] = index;
+  live_ += bytes;
+  peak_ = std::max(peak_, live_);
+  return memory;
+}
+
+void Recorder::released(void* memory) {
+  const auto found = alive_.find(memory);
+  if (found == alive_.end()) return;  // older than the recording
+  vmu::Lifetime& lifetime = lifetimes_[found->second];
+  lifetime.last = event_++;
+  live_ -= lifetime.bytes;
+  alive_.erase(found);
+}
+
+std::vector<vmu::Lifetime> Recorder::finish() const {
+  std::vector<vmu::Lifetime> lifetimes = lifetimes_;
+  for (vmu::Lifetime& lifetime : lifetimes) {
+    if (lifetime.last != UINT32_MAX) continue;
+    lifetime.last = lifetime.bytes == 0 ? lifetime.first : event_;
+  }
+  return lifetimes;
+}
+
+bool Replayer::is_free(const Placement& place) const {
+  return std::none_of(alive_.begin(), alive_.end(), [&](const Alive& other) {
+    return place.offset < other.offset + other.bytes && other.offset < place.offset + place.bytes;
+  });
+}
+
+void* Replayer::allocate(size_t bytes) {
+  if (fits_ && next_ < plan_.size() && bytes <= plan_[next_].bytes) {
+    const Placement place{plan_[next_].offset, bytes};
+    if (is_free(place)) {
+      ++next_;
+      if (bytes == 0) return nullptr;
+      alive_.push_back({place.offset, bytes});
+      live_ += bytes;
+      peak_ = std::max(peak_, live_);
+      return slab_.data() + place.offset;
+    }
+  }
+  fits_ = false;
+  return from_malloc(bytes);
+}
+
+void Replayer::released(void* memory) {
+  auto* const byte = static_cast<std::byte*>(memory);
+  if (byte < slab_.data() || byte >= slab_.data() + slab_.size()) return;
+  const auto offset = static_cast<uint64_t>(byte - slab_.data());
+  const auto found = std::find_if(alive_.begin(), alive_.end(),
+                                  [offset](const Alive& entry) { return entry.offset == offset; });
+  if (found == alive_.end()) return;
+  live_ -= found->bytes;
+  *found = alive_.back();
+  alive_.pop_back();
+}
+
+}  // namespace djinn::exec

@@ -1,0 +1,114 @@
+// The allocator that LibTorch uses on the host: asks the sink of the calling thread, or takes
+// malloc.
+//
+//   Sink      decides where the allocations of one thread go while a ScopedSink is alive
+//   Recorder  a sink that takes malloc and writes down sizes and lifetimes
+//   Replayer  a sink that serves the n-th allocation at its planned place in a slab
+//
+// allocate(0) gives null and still counts as one allocation, for the sequence is what a plan fits.
+// One deleter serves all memory, because LibTorch compares deleters: it knows slabs by their range.
+// invariant: two allocations that are alive together never share a byte of a slab, even where a run
+// differs from the recorded one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kernel/vmu/offset_planner.h"
+
+namespace djinn::exec {
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  // bytes > 0 gives memory aligned to 64, or throws std::bad_alloc; 0 gives null.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void released(void* memory) = 0;
+};
+
+// Installs the hook; once, before LibTorch allocates anything that should go through it.
+void install_allocator();
+[[nodiscard]] bool is_allocator_installed();
+
+// Sends the calling thread's allocations to sink.
+class ScopedSink {
+ public:
+  explicit ScopedSink(Sink& sink);
+  ~ScopedSink();
+  ScopedSink(const ScopedSink&) = delete;
+  ScopedSink& operator=(const ScopedSink&) = delete;
+
+ private:
+  Sink* former_;
+};
+
+// Tells the deleter that a range belongs to a slab and is not to be freed. At most 64 at a time.
+class RegisteredSlab {
+ public:
+  explicit RegisteredSlab(std::span<std::byte> slab);
+  ~RegisteredSlab();
+  RegisteredSlab(const RegisteredSlab&) = delete;
+  RegisteredSlab& operator=(const RegisteredSlab&) = delete;
+
+  [[nodiscard]] std::span<std::byte> bytes() const { return slab_; }
+
+ private:
+  std::span<std::byte> slab_;
+  size_t entry_ = 0;
+};
+
+class Recorder final : public Sink {
+ public:
+  void* allocate(size_t bytes) override;
+  void released(void* memory) override;
+
+  // What was recorded; what is still alive lives to the end.
+  [[nodiscard]] std::vector<vmu::Lifetime> finish() const;
+  [[nodiscard]] uint64_t peak_live_bytes() const { return peak_; }
+
+ private:
+  std::vector<vmu::Lifetime> lifetimes_;
+  std::unordered_map<void*, uint32_t> alive_;
+  uint32_t event_ = 0;
+  uint64_t live_ = 0;
+  uint64_t peak_ = 0;
+};
+
+struct Placement {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;  // at most
+};
+
+class Replayer final : public Sink {
+ public:
+  Replayer(std::span<const Placement> plan, std::span<std::byte> slab) : plan_(plan), slab_(slab) {}
+
+  void* allocate(size_t bytes) override;
+  void released(void* memory) override;
+
+  // Whether every allocation so far was the planned one. After a miss the rest is malloc.
+  [[nodiscard]] bool fits() const { return fits_; }
+  // Whether the run made all planned allocations, too.
+  [[nodiscard]] bool is_complete() const { return fits_ && next_ == plan_.size(); }
+  [[nodiscard]] uint64_t peak_live_bytes() const { return peak_; }
+
+ private:
+  struct Alive {
+    uint64_t offset;
+    uint64_t bytes;
+  };
+  [[nodiscard]] bool is_free(const Placement& place) const;
+
+  std::span<const Placement> plan_;
+  std::span<std::byte> slab_;
+  std::vector<Alive> alive_;
+  size_t next_ = 0;
+  bool fits_ = true;
+  uint64_t live_ = 0;
+  uint64_t peak_ = 0;
+};
+
+}  // namespace djinn::exec

@@ -1,0 +1,118 @@
+#include "kernel/exec/bindings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernel/base/checked.h"
+#include "kernel/exec/expression.h"
+#include "kernel/exec/interpreter.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+Status check_symbols(const srg::Graph& graph, std::span<const int64_t> symbols) {
+  if (symbols.size() != graph.symbols.size()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("The graph has {} symbols, the run binds {}.", graph.symbols.size(),
+                             symbols.size())};
+  }
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    const srg::Symbol& symbol = graph.symbols[i];
+    if (symbols[i] < symbol.min || symbols[i] > symbol.max) {
+      return Error{ErrorCode::kOutOfRange,
+                   fmt::format("Symbol {} is {}, outside [{}, {}].", symbol.name, symbols[i],
+                               symbol.min, symbol.max)};
+    }
+  }
+  return {};
+}
+
+Status check_storages(const Program::Impl& program, std::span<const StorageBinding> bindings) {
+  if (bindings.size() != program.graph.storages.size()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 fmt::format("The graph has {} storages, the run binds {}.",
+                             program.graph.storages.size(), bindings.size())};
+  }
+  const auto writable = [&](const auto& range) { return bindings[range.storage].writable; };
+  if (std::all_of(program.writes.begin(), program.writes.end(), writable) &&
+      std::all_of(program.appends.begin(), program.appends.end(), writable)) {
+    return {};
+  }
+  return Error{ErrorCode::kPermissionDenied,
+               "The graph writes an input that is bound read-only. Bind a ref to it."};
+}
+
+// Bytes that the bound values of each storage reach; weights, which have memory, count too.
+Result<std::vector<uint64_t>> bytes_reached(const Program::Impl& program,
+                                            std::span<const int64_t> symbols) {
+  std::vector<uint64_t> bytes(program.graph.storages.size(), 0);
+  Geometry geometry;
+  for (const srg::ValueId id : program.bound) {
+    const srg::Value& value = program.graph.values[id];
+    DJINN_CHECK(evaluate_geometry(value, symbols, geometry));
+    const auto elements = elements_reached(geometry);
+    const auto end =
+        elements ? checked_mul<uint64_t>(*elements, size_of(value.dtype)) : std::nullopt;
+    if (!end) return overflow_error();
+    bytes[value.storage] = std::max(bytes[value.storage], *end);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Status check_bindings(const Program::Impl& program, const RunBindings& bindings) {
+  DJINN_CHECK(check_symbols(program.graph, bindings.symbols));
+  return check_storages(program, bindings.storages);
+}
+
+std::vector<c10::Storage> storages_of(const Program::Impl& program,
+                                      std::span<const StorageBinding> bindings) {
+  std::vector<c10::Storage> storages = program.weights;
+  for (size_t i = 0; i < storages.size(); ++i) {
+    if (storages[i]) continue;
+    storages[i] = borrowed_storage(bindings[i].data, bindings[i].bytes, c10::kCPU);
+  }
+  return storages;
+}
+
+Status bind_frame(const Program::Impl& program, std::span<const c10::Storage> storages,
+                  Frame& frame) {
+  frame.values = program.constants;
+  for (const srg::ValueId id : program.bound) {
+    const srg::Value& value = program.graph.values[id];
+    DJINN_TRY(frame.values[id], bind_value(value, storages[value.storage], frame.symbols));
+  }
+  return {};
+}
+
+Status Scratch::add(std::vector<size_t> storages, const std::vector<uint64_t>& bytes) {
+  uint64_t most = 64;
+  for (const size_t i : storages) most = std::max(most, bytes[i]);
+  buffers_.emplace_back(static_cast<std::byte*>(::calloc(1, most)));
+  if (!buffers_.back()) return Error{ErrorCode::kOutOfMemory, "No memory for a rehearsal."};
+  for (const size_t i : storages) bindings_[i] = {buffers_.back().get(), bytes[i], true};
+  return {};
+}
+
+Result<Scratch> Scratch::make(const Program::Impl& program, std::span<const int64_t> symbols) {
+  DJINN_TRY(const std::vector<uint64_t> bytes, bytes_reached(program, symbols));
+  Scratch scratch;
+  scratch.bindings_.resize(bytes.size());
+  std::vector<size_t> read_only, sequences;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const srg::StorageKind kind = program.graph.storages[i].kind;
+    const bool written = std::any_of(program.writes.begin(), program.writes.end(),
+                                     [i](const Write& write) { return write.storage == i; });
+    if (kind == srg::StorageKind::kSequence) sequences.push_back(i);
+    if (kind == srg::StorageKind::kInput && !written) read_only.push_back(i);
+    if (kind == srg::StorageKind::kInput && written) DJINN_CHECK(scratch.add({i}, bytes));
+  }
+  DJINN_CHECK(scratch.add(std::move(read_only), bytes));
+  DJINN_CHECK(scratch.add(std::move(sequences), bytes));
+  return scratch;
+}
+
+}  // namespace djinn::exec

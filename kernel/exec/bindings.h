@@ -1,0 +1,44 @@
+// Giving a run its memory: the caller's bindings, or scratch for a rehearsal.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "kernel/base/result.h"
+#include "kernel/exec/executor.h"
+#include "kernel/exec/program.h"
+
+namespace djinn::exec {
+
+// Errors: kInvalidArgument, kOutOfRange for symbols, kPermissionDenied for a write to read-only
+// bytes.
+Status check_bindings(const Program::Impl& program, const RunBindings& bindings);
+
+// One storage for each storage of the graph, over the program's weights and the bound bytes.
+[[nodiscard]] std::vector<c10::Storage> storages_of(const Program::Impl& program,
+                                                    std::span<const StorageBinding> bindings);
+
+// Puts constants and bound values into the frame, whose symbols are set. Errors as bind_value.
+Status bind_frame(const Program::Impl& program, std::span<const c10::Storage> storages,
+                  Frame& frame);
+
+// Zeroed memory of the sizes that the program's storages have at these symbols. Inputs that are
+// only read share one buffer, sequence buffers another: what is computed does not matter, only that
+// indices read as zero and that nothing real is touched.
+class Scratch {
+ public:
+  static Result<Scratch> make(const Program::Impl& program, std::span<const int64_t> symbols);
+  [[nodiscard]] std::span<const StorageBinding> bindings() const { return bindings_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { ::free(memory); }
+  };
+  Status add(std::vector<size_t> storages, const std::vector<uint64_t>& bytes);
+
+  std::vector<std::unique_ptr<std::byte, Free>> buffers_;
+  std::vector<StorageBinding> bindings_;
+};
+
+}  // namespace djinn::exec

@@ -1,0 +1,78 @@
+#include "kernel/exec/plan_cache.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernel/base/assert.h"
+#include "kernel/exec/inference.h"
+
+namespace djinn::exec {
+namespace {
+
+constexpr uint64_t kAlignment = 64;
+
+// Old and new lifetimes of the same sequence: the larger size, and alive while either is. Events
+// are comparable only where allocations and frees come in the same order; else the union keeps too
+// much, never too little, apart for each pair: the replayer checks that too.
+void widen(std::vector<vmu::Lifetime>& known, const std::vector<vmu::Lifetime>& recorded) {
+  for (size_t i = 0; i < known.size(); ++i) {
+    known[i].bytes = std::max(known[i].bytes, recorded[i].bytes);
+    known[i].first = std::min(known[i].first, recorded[i].first);
+    known[i].last = std::max(known[i].last, recorded[i].last);
+  }
+}
+
+int64_t round_up(const srg::Symbol& symbol, int64_t value) {
+  if (value <= 0) return value;
+  const uint64_t power = std::bit_ceil(static_cast<uint64_t>(value));
+  return power > static_cast<uint64_t>(symbol.max) ? symbol.max : static_cast<int64_t>(power);
+}
+
+}  // namespace
+
+void Plan::learn(std::vector<vmu::Lifetime> recorded) {
+  if (recorded.size() == lifetimes.size()) {
+    widen(lifetimes, recorded);
+  } else {
+    lifetimes = std::move(recorded);
+  }
+  const vmu::OffsetPlan plan = vmu::plan_offsets(lifetimes, kAlignment);
+  DJINN_ASSERT(vmu::check_no_overlap(lifetimes, plan).ok());
+  placements.clear();
+  for (size_t i = 0; i < lifetimes.size(); ++i) {
+    placements.push_back({plan.offsets[i], lifetimes[i].bytes});
+  }
+  planned_bytes = plan.planned_bytes;
+  peak_live_bytes = plan.peak_live_bytes;
+  needs_record = false;
+  ++records;
+}
+
+std::vector<int64_t> bucket_top(const srg::Graph& graph, std::span<const int64_t> symbols) {
+  std::vector<int64_t> top;
+  for (size_t i = 0; i < symbols.size(); ++i) {
+    top.push_back(round_up(graph.symbols[i], symbols[i]));
+  }
+  return top;
+}
+
+Plan& PlanCache::plan(const void* program, const std::vector<int64_t>& bucket) {
+  Buckets& buckets = programs_[program];
+  auto found = buckets.find(bucket);
+  if (found == buckets.end()) {
+    if (buckets.size() >= kPlansMax) {
+      buckets.erase(std::min_element(buckets.begin(), buckets.end(), [](auto& a, auto& b) {
+        return a.second.last_use < b.second.last_use;
+      }));
+    }
+    found = buckets.emplace(bucket, Plan{}).first;
+  }
+  found->second.last_use = ++uses_;
+  return found->second;
+}
+
+void PlanCache::forget(const void* program) {
+  programs_.erase(program);
+}
+
+}  // namespace djinn::exec

@@ -1,0 +1,62 @@
+// The recorded plans of one lane: for each program and shape bucket the places of all allocations.
+//
+//   bucket   each symbol rounded up to a power of two within its range; what fits the bucket's top
+//   fits
+//            all of it
+//   record   a run whose allocations are written down: the rehearsal at the top, or, after a miss,
+//   an
+//            ordinary run
+//
+// The thread count is fixed for a lane, and so is no part of the key.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kernel/exec/allocator_hook.h"
+#include "kernel/srg/graph.h"
+#include "kernel/vmu/offset_planner.h"
+
+namespace djinn::exec {
+
+struct Plan {
+  std::vector<vmu::Lifetime> lifetimes;  // empty until the first record
+  std::vector<Placement> placements;
+  uint64_t planned_bytes = 0;
+  uint64_t peak_live_bytes = 0;
+  uint32_t records = 0;
+  bool needs_record = true;
+  uint64_t last_use = 0;
+
+  // Takes a record in. One of the same sequence widens the plan, so that both runs fit; another
+  // sequence replaces it.
+  void learn(std::vector<vmu::Lifetime> recorded);
+};
+
+// The symbols of the bucket's top. Sequence roles keep past + tokens within the capacity.
+[[nodiscard]] std::vector<int64_t> bucket_top(const srg::Graph& graph,
+                                              std::span<const int64_t> symbols);
+
+class PlanCache {
+ public:
+  // The plan of that bucket, made empty if there was none. Keeps at most kPlansMax a program and
+  // drops the least recently used.
+  Plan& plan(const void* program, const std::vector<int64_t>& bucket);
+  void forget(const void* program);
+
+ private:
+  using Buckets = std::map<std::vector<int64_t>, Plan>;
+  std::unordered_map<const void*, Buckets> programs_;
+  uint64_t uses_ = 0;
+};
+
+// A decode program has a dozen buckets, one with two free symbols about a hundred; a plan of a
+// thousand allocations is 40 KB.
+inline constexpr size_t kPlansMax = 128;
+// A bucket whose runs disagree that often is run by malloc from then on, counted as misses.
+inline constexpr uint32_t kRecordsMax = 8;
+
+}  // namespace djinn::exec

@@ -1,0 +1,169 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <set>
+
+#include "kernel/exec/allocator_hook.h"
+#include "kernel/exec/attention_for_tests.h"
+#include "kernel/exec/plan_cache.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+std::string message_of(const Status& status) {
+  return status ? "" : status.error().message;
+}
+
+at::Tensor empty_cache(const AttentionShape& shape) {
+  return at::zeros({1, shape.kv_heads, shape.capacity, shape.dim},
+                   at::TensorOptions().dtype(shape.type));
+}
+
+// One token after the other, 1 to 1024: only the first step of a bucket may record.
+TEST(Plan, a_growing_sequence_misses_nothing_after_each_buckets_first_step) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const AttentionShape shape{.heads = 8, .kv_heads = 4, .dim = 32, .type = type};
+    World world(attention_weights(shape), true);
+    ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
+    const at::Tensor keys = empty_cache(shape), values = empty_cache(shape);
+    const at::Tensor x = noise({1, 1, shape.hidden()}, 9, type);
+    std::set<uint64_t> buckets;
+    for (int64_t past = 0; past < 1024; ++past) {
+      ASSERT_EQ(message_of(world.run({1, past}, {x, keys, values}, true)), "");
+      const LaneStats stats = world.lane->stats();
+      buckets.insert(std::bit_ceil(static_cast<uint64_t>(past)) + (past == 0 ? 1000000 : 0));
+      ASSERT_EQ(stats.plan_misses, 0u) << past;
+      ASSERT_EQ(stats.plan_records, buckets.size()) << past;
+      const bool at_top =
+          past == 1023 || (past > 0 && std::has_single_bit(static_cast<uint64_t>(past)));
+      if (at_top) {
+        EXPECT_LE(static_cast<double>(stats.planned_bytes),
+                  1.02 * static_cast<double>(stats.peak_live_bytes) + 64)
+            << past;
+      }
+    }
+    EXPECT_EQ(world.lane->stats().planned_runs, 1024u);
+  }
+}
+
+TEST(Plan, a_replayed_step_gives_the_bytes_of_malloc_from_a_poisoned_slab) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const AttentionShape shape{.capacity = 128, .type = type};
+    World planned(attention_weights(shape), true);
+    World plain(attention_weights(shape), false);
+    ASSERT_EQ(message_of(planned.admit(attention_graph(shape))), "");
+    ASSERT_EQ(message_of(plain.admit(attention_graph(shape))), "");
+    const at::Tensor keys = empty_cache(shape), values = empty_cache(shape);
+    const at::Tensor keys2 = empty_cache(shape), values2 = empty_cache(shape);
+    for (int64_t past = 0, tokens = 37; past + tokens <= 128; past += tokens, tokens = 1) {
+      const at::Tensor x = noise({1, tokens, shape.hidden()}, 100 + past, type);
+      planned.slab.poison();
+      ASSERT_EQ(message_of(planned.run({tokens, past}, {x, keys, values}, true)), "");
+      ASSERT_EQ(message_of(plain.run({tokens, past}, {x, keys2, values2}, true)), "");
+      ASSERT_TRUE(same_bytes(planned.output(0), plain.output(0))) << past;
+    }
+    EXPECT_TRUE(same_bytes(keys, keys2));
+    EXPECT_EQ(planned.lane->stats().plan_misses, 0u);
+  }
+}
+
+TEST(Plan, a_rehearsal_touches_no_bound_bytes) {
+  const AttentionShape shape{.capacity = 16};
+  World world(attention_weights(shape), true);
+  ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
+  const at::Tensor keys = noise({1, shape.kv_heads, 16, shape.dim}, 5);
+  const at::Tensor before = keys.clone();
+  ASSERT_EQ(message_of(world.run({1, 4}, {noise({1, 1, shape.hidden()}, 1), keys, keys}, true)),
+            "");
+  EXPECT_EQ(world.lane->stats().plan_records, 1u);
+  EXPECT_TRUE(same_bytes(keys.narrow(2, 0, 4), before.narrow(2, 0, 4)));
+  EXPECT_TRUE(same_bytes(keys.narrow(2, 5, 11), before.narrow(2, 5, 11)));
+}
+
+TEST(Plan, a_slab_that_nobody_grants_is_the_runs_error) {
+  const AttentionShape shape{.capacity = 16};
+  World world(attention_weights(shape), true);
+  LaneOptions options;
+  options.grow_slab = [](uint64_t) -> Result<std::span<std::byte>> {
+    return Error{ErrorCode::kQuotaExceeded, "no"};
+  };
+  world.lane = *Lane::make(std::move(options));
+  ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
+  const at::Tensor cache = empty_cache(shape);
+  const Status status = world.run({1, 0}, {noise({1, 1, shape.hidden()}, 1), cache, cache}, true);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kQuotaExceeded);
+}
+
+// The number of ones decides how much nonzero allocates: the plan from zeros cannot fit.
+TEST(Plan, a_run_unlike_its_plan_falls_back_counts_a_miss_and_is_recorded_anew) {
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {16});
+  b.output(b.call("aten::nonzero", {arg(x)}));
+  World world({}, true);
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  const at::Tensor ones = at::full({16}, 1.0f);
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(message_of(world.run({}, {ones})), "");
+    EXPECT_EQ(world.output(0).size(0), 16);
+  }
+  const LaneStats stats = world.lane->stats();
+  EXPECT_EQ(stats.plan_misses, 1u);
+  EXPECT_EQ(stats.plan_records, 2u);
+  EXPECT_EQ(stats.planned_runs, 2u);
+}
+
+TEST(Replayer, serves_the_nth_allocation_at_its_place_and_leaves_the_plan_on_a_misfit) {
+  alignas(64) std::array<std::byte, 256> slab{};
+  const RegisteredSlab registered(slab);
+  const std::vector<Placement> plan{{0, 64}, {0, 0}, {64, 128}};
+  Replayer replayer(plan, slab);
+  EXPECT_EQ(replayer.allocate(10), slab.data());
+  EXPECT_EQ(replayer.allocate(0), nullptr);
+  EXPECT_TRUE(replayer.fits());
+  void* const large = replayer.allocate(129);
+  EXPECT_FALSE(replayer.fits());
+  EXPECT_NE(large, slab.data() + 64);
+  ::free(large);
+}
+
+TEST(Replayer, never_hands_out_a_byte_that_is_still_alive) {
+  alignas(64) std::array<std::byte, 64> slab{};
+  const std::vector<Placement> plan{{0, 64}, {0, 64}};
+  Replayer replayer(plan, slab);
+  void* const first = replayer.allocate(64);
+  void* const second = replayer.allocate(64);  // the first was to be dead by now
+  EXPECT_NE(first, second);
+  EXPECT_FALSE(replayer.fits());
+  ::free(second);
+}
+
+TEST(Recorder, writes_down_sizes_and_lifetimes) {
+  Recorder recorder;
+  void* const a = recorder.allocate(100);
+  EXPECT_EQ(recorder.allocate(0), nullptr);
+  void* const b = recorder.allocate(50);
+  recorder.released(a);
+  void* const c = recorder.allocate(30);
+  const auto lifetimes = recorder.finish();
+  ASSERT_EQ(lifetimes.size(), 4u);
+  EXPECT_EQ(lifetimes[0], (vmu::Lifetime{100, 0, 3}));
+  EXPECT_EQ(lifetimes[1].bytes, 0u);
+  EXPECT_EQ(lifetimes[3].first, 4u);
+  EXPECT_GE(lifetimes[2].last, lifetimes[3].first);
+  EXPECT_EQ(recorder.peak_live_bytes(), 150u);
+  for (void* memory : {a, b, c}) ::free(memory);
+}
+
+TEST(Buckets, round_up_to_a_power_of_two_within_the_range) {
+  GraphBuilder b;
+  b.symbol("n", 0, 100);
+  for (const auto& [value, top] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 0}, {1, 1}, {3, 4}, {64, 64}, {65, 100}, {100, 100}}) {
+    EXPECT_EQ(bucket_top(b.graph, std::vector<int64_t>{value}), (std::vector<int64_t>{top}));
+  }
+}
+
+}  // namespace
+}  // namespace djinn::exec
