@@ -184,7 +184,9 @@ template <typename T>
 void SessionState::void_staged(Versioned<T>& cell) {
   const uint64_t commit = load(head().commit);
   for (auto& copy : cell.copies) {
-    if (copy.stamp > commit) store(copy.stamp, 0);
+    if (copy.stamp <= commit) continue;
+    store(copy.stamp, 0);
+    faults_->hit();
   }
 }
 
