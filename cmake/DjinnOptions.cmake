@@ -28,7 +28,8 @@ endif()
 
 add_compile_options(-Wall -Wextra -Wshadow -Werror $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
 if(DJINN_SANITIZE)
-  add_compile_options(-fsanitize=${DJINN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_compile_options(
+    -fsanitize=${DJINN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   # The vptr check needs the type information that most folders are built without.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=vptr>)
   add_link_options(-fsanitize=${DJINN_SANITIZE})

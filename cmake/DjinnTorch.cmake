@@ -20,8 +20,8 @@ if(DJINN_WITH_TORCH)
   set_target_properties(torch-gomp PROPERTIES IMPORTED_LOCATION ${DJINN_TORCH_GOMP})
 
   add_library(djinn-torch INTERFACE)
-  # -idirafter: as system headers, for they do not meet our warning level, and after the system's own,
-  # for the wheel carries another fmt than the one that we link.
+  # -idirafter: as system headers, for they do not meet our warning level, and after the system's
+  # own, for the wheel carries another fmt than the one that we link.
   target_compile_options(djinn-torch INTERFACE
     "SHELL:-idirafter ${DJINN_TORCH_DIR}/include"
     "SHELL:-idirafter ${DJINN_TORCH_DIR}/include/torch/csrc/api/include")
