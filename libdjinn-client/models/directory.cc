@@ -1,0 +1,200 @@
+#include "libdjinn-client/models/directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "ipc/limits.h"
+
+namespace djinn::client {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kJsonBytesMax = 64u << 20;  // an index of 256 shards and 200,000 tensors
+
+Result<std::string> read_text(const std::string& path) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return system_error("open " + path, errno);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return system_error("look at " + path, errno);
+  if (static_cast<uint64_t>(info.st_size) > kJsonBytesMax) {
+    return Error{ErrorCode::kLimitExceeded, path + " is larger than a configuration can be."};
+  }
+  std::string text(static_cast<size_t>(info.st_size), '\0');
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t got = ::read(fd.get(), text.data() + at, text.size() - at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return system_error("read " + path, errno);
+    at += static_cast<size_t>(got);
+  }
+  return text;
+}
+
+Result<Fd> open_file(const std::filesystem::path& path) {
+  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return system_error("open " + path.string(), errno);
+  return fd;
+}
+
+// The files of a shard index. A name that leaves the directory is no name of a shard.
+Result<std::set<std::string>> shards_of(const std::string& index_text, const std::string& path) {
+  const Json index = Json::parse(index_text, nullptr, false);
+  const Error malformed{ErrorCode::kMalformed, path + " is not an index of safetensors shards."};
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return malformed;
+  }
+  std::set<std::string> shards;
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    if (!file.is_string()) return malformed;
+    const std::string name = file.get<std::string>();
+    if (name.empty() || name.find('/') != std::string::npos || name == "..") return malformed;
+    shards.insert(name);
+  }
+  return shards;
+}
+
+Error no_weights(const std::filesystem::path& directory) {
+  return {ErrorCode::kNotFound,
+          "There is no model.safetensors and no model.safetensors.index.json in " +
+              directory.string() +
+              ". Other formats are not read: convert with transformers' save_pretrained()."};
+}
+
+Result<std::vector<Fd>> open_weights(const std::filesystem::path& directory) {
+  std::vector<Fd> files;
+  if (std::filesystem::exists(directory / "model.safetensors")) {
+    DJINN_TRY(Fd file, open_file(directory / "model.safetensors"));
+    files.push_back(std::move(file));
+    return files;
+  }
+  const std::filesystem::path index = directory / "model.safetensors.index.json";
+  if (!std::filesystem::exists(index)) return no_weights(directory);
+  DJINN_TRY(const std::string text, read_text(index.string()));
+  DJINN_TRY(const auto shards, shards_of(text, index.string()));
+  if (shards.empty() || shards.size() > limits::kModelFiles) {
+    return Error{ErrorCode::kLimitExceeded, index.string() + " names no shards, or more than 256."};
+  }
+  for (const std::string& shard : shards) {
+    DJINN_TRY(Fd file, open_file(directory / shard));
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+}  // namespace
+
+// --- ModelConfig
+
+Result<ModelConfig> ModelConfig::parse(const std::string& json) {
+  const Json root = Json::parse(json, nullptr, false);
+  if (!root.is_object()) return Error{ErrorCode::kMalformed, "config.json is not a JSON object."};
+  ModelConfig config;
+  const auto add = [&config](const std::string& key, const Json& value) {
+    if (value.is_boolean()) {
+      config.scalars_[key] = {Scalar::Kind::kFlag, value.get<bool>(), 0, {}, {}};
+    } else if (value.is_number_integer()) {
+      const auto integer = value.get<int64_t>();
+      config.scalars_[key] = {
+          Scalar::Kind::kInteger, integer, static_cast<double>(integer), {}, {}};
+    } else if (value.is_number()) {
+      config.scalars_[key] = {Scalar::Kind::kNumber, 0, value.get<double>(), {}, {}};
+    } else if (value.is_string()) {
+      config.scalars_[key] = {Scalar::Kind::kText, 0, 0, value.get<std::string>(), {}};
+    } else if (value.is_array()) {
+      Scalar list{Scalar::Kind::kIntegers, 0, 0, {}, {}};
+      for (const Json& item : value) {
+        if (item.is_number_integer()) list.integers.push_back(item.get<int64_t>());
+      }
+      config.scalars_[key] = std::move(list);
+    }
+  };
+  for (const auto& [key, value] : root.items()) {
+    add(key, value);
+    if (!value.is_object()) continue;
+    for (const auto& [inner, scalar] : value.items()) add(key + "." + inner, scalar);
+  }
+  return config;
+}
+
+Result<int64_t> ModelConfig::integer(const std::string& key) const {
+  const auto found = scalars_.find(key);
+  if (found == scalars_.end()) {
+    return Error{ErrorCode::kNotFound, "config.json has no '" + key + "'."};
+  }
+  if (found->second.kind != Scalar::Kind::kInteger || found->second.integer < 0) {
+    return Error{ErrorCode::kMalformed, "'" + key + "' of config.json is not a count."};
+  }
+  return found->second.integer;
+}
+
+Result<double> ModelConfig::number(const std::string& key) const {
+  const auto found = scalars_.find(key);
+  if (found == scalars_.end()) {
+    return Error{ErrorCode::kNotFound, "config.json has no '" + key + "'."};
+  }
+  const auto kind = found->second.kind;
+  if (kind != Scalar::Kind::kInteger && kind != Scalar::Kind::kNumber) {
+    return Error{ErrorCode::kMalformed, "'" + key + "' of config.json is not a number."};
+  }
+  return found->second.number;
+}
+
+Result<std::string> ModelConfig::text(const std::string& key) const {
+  const auto found = scalars_.find(key);
+  if (found == scalars_.end() || found->second.kind != Scalar::Kind::kText) {
+    return Error{ErrorCode::kNotFound, "config.json has no text '" + key + "'."};
+  }
+  return found->second.text;
+}
+
+int64_t ModelConfig::integer_or(const std::string& key, int64_t fallback) const {
+  const auto value = integer(key);
+  return value ? *value : fallback;
+}
+double ModelConfig::number_or(const std::string& key, double fallback) const {
+  const auto value = number(key);
+  return value ? *value : fallback;
+}
+std::string ModelConfig::text_or(const std::string& key, const std::string& fallback) const {
+  const auto value = text(key);
+  return value ? *value : fallback;
+}
+bool ModelConfig::flag_or(const std::string& key, bool fallback) const {
+  const auto found = scalars_.find(key);
+  const bool is_flag = found != scalars_.end() && found->second.kind == Scalar::Kind::kFlag;
+  return is_flag ? found->second.integer != 0 : fallback;
+}
+bool ModelConfig::has(const std::string& key) const {
+  return scalars_.contains(key);
+}
+
+std::vector<int64_t> ModelConfig::integers(const std::string& key) const {
+  const auto found = scalars_.find(key);
+  if (found == scalars_.end()) return {};
+  if (found->second.kind == Scalar::Kind::kInteger) return {found->second.integer};
+  return found->second.integers;
+}
+
+Result<ModelDirectory> open_model_directory(const std::string& path) {
+  const std::filesystem::path directory(path);
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(directory, ignored)) {
+    return Error{ErrorCode::kNotFound, path + " is not a directory. Name a Hugging Face model's."};
+  }
+  ModelDirectory model;
+  const auto canonical = std::filesystem::weakly_canonical(directory, ignored);
+  model.label = canonical.filename().string();
+  DJINN_TRY(const std::string text, read_text((directory / "config.json").string()));
+  DJINN_TRY(model.config, ModelConfig::parse(text));
+  DJINN_TRY(model.files, open_weights(directory));
+  return model;
+}
+
+}  // namespace djinn::client

@@ -1,0 +1,55 @@
+// Directory: a Hugging Face model directory as data: its configuration and its safetensors files.
+//
+// Nothing but config.json and the shard index is parsed here; weights are only opened, and read by
+// the loader, through descriptors of our own (so that its O_DIRECT changes nobody else's).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::client {
+
+// Scalars of a config.json, by key; "rope_parameters.rope_theta" for nested ones.
+class ModelConfig {
+ public:
+  // Errors: kMalformed for text that is not a JSON object.
+  static Result<ModelConfig> parse(const std::string& json);
+
+  // Errors: kNotFound naming the key; kMalformed when it has another type or is negative.
+  [[nodiscard]] Result<int64_t> integer(const std::string& key) const;
+  [[nodiscard]] Result<double> number(const std::string& key) const;
+  [[nodiscard]] Result<std::string> text(const std::string& key) const;
+  [[nodiscard]] int64_t integer_or(const std::string& key, int64_t fallback) const;
+  [[nodiscard]] double number_or(const std::string& key, double fallback) const;
+  [[nodiscard]] std::string text_or(const std::string& key, const std::string& fallback) const;
+  [[nodiscard]] bool flag_or(const std::string& key, bool fallback) const;
+  [[nodiscard]] bool has(const std::string& key) const;
+  // The integers of key, be it one number or a list of them (eos_token_id is both).
+  [[nodiscard]] std::vector<int64_t> integers(const std::string& key) const;
+
+ private:
+  struct Scalar {
+    enum class Kind { kInteger, kNumber, kText, kFlag, kIntegers } kind;
+    int64_t integer = 0;
+    double number = 0;
+    std::string text;
+    std::vector<int64_t> integers;
+  };
+  std::map<std::string, Scalar> scalars_;
+};
+
+struct ModelDirectory {
+  std::string label;  // the directory's own name
+  ModelConfig config;
+  std::vector<Fd> files;  // in the shard index's order of names
+};
+
+// Errors: kNotFound (no such directory, no safetensors in it, with what to do about .bin files),
+// kMalformed, kLimitExceeded for more than limits::kModelFiles shards.
+Result<ModelDirectory> open_model_directory(const std::string& path);
+
+}  // namespace djinn::client

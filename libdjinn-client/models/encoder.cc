@@ -1,0 +1,113 @@
+#include "libdjinn-client/models/encoder.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "libdjinn-client/models/run_builder.h"
+
+namespace djinn::client {
+namespace {
+
+constexpr int64_t kRowsMax = 256;  // of one call; more rows go in several calls
+
+bool hides_something(const EncoderBatch& batch) {
+  return std::ranges::any_of(batch.mask, [](int64_t one) { return one == 0; });
+}
+
+Status check(const EncoderBatch& batch, const BertConfig& config) {
+  const size_t cells = size_t{batch.rows} * batch.tokens;
+  const auto fits = [cells](std::span<const int64_t> list) {
+    return list.empty() || list.size() == cells;
+  };
+  if (cells == 0 || batch.rows > kRowsMax || batch.tokens > config.positions ||
+      batch.ids.size() != cells || !fits(batch.mask) || !fits(batch.types)) {
+    return Error{ErrorCode::kShapeMismatch,
+                 "ids, mask and types must be [rows, tokens], with 1 to 256 rows of 1 to " +
+                     std::to_string(config.positions) + " tokens."};
+  }
+  return {};
+}
+
+// bool [rows, 1, tokens, tokens]: every token of a row may look at the row's tokens.
+std::vector<std::byte> square_mask(const EncoderBatch& batch) {
+  std::vector<std::byte> out;
+  out.reserve(size_t{batch.rows} * batch.tokens * batch.tokens);
+  for (uint32_t row = 0; row < batch.rows; ++row) {
+    for (uint32_t query = 0; query < batch.tokens; ++query) {
+      for (uint32_t key = 0; key < batch.tokens; ++key) {
+        out.push_back(std::byte{batch.mask[size_t{row} * batch.tokens + key] != 0});
+      }
+    }
+  }
+  return out;
+}
+
+// 1 and 0 in the model's dtype.
+std::vector<std::byte> weights(const EncoderBatch& batch, DType dtype) {
+  std::vector<std::byte> out(batch.mask.size() * size_of(dtype));
+  for (size_t i = 0; i < batch.mask.size(); ++i) {
+    const float one = batch.mask[i] != 0 ? 1.0f : 0.0f;
+    const uint32_t bits = std::bit_cast<uint32_t>(one);
+    const auto high = static_cast<uint16_t>(bits >> 16);  // bfloat16; exact for 0 and 1
+    if (dtype == DType::kFloat32) std::memcpy(out.data() + i * 4, &bits, 4);
+    if (dtype == DType::kBFloat16) std::memcpy(out.data() + i * 2, &high, 2);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string& directory) {
+  DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
+  const std::string type = files.config.text_or("model_type", "");
+  if (type != "bert") {
+    return Error{ErrorCode::kUnsupported,
+                 "The encoder opens models of type bert, and this one is of type '" + type + "'."};
+  }
+  std::vector<int> fds;
+  for (const Fd& fd : files.files) fds.push_back(fd.get());
+  DJINN_TRY(OpenedModel model, client.open_model(files.label, fds));
+  DJINN_TRY(BertConfig config, BertConfig::from(files.config, model.manifest));
+  return std::unique_ptr<Encoder>(new Encoder(client, std::move(model), std::move(config)));
+}
+
+Result<const Encoder::Program*> Encoder::program(bool masked) {
+  std::optional<Program>& slot = masked ? masked_ : plain_;
+  if (!slot) {
+    DJINN_TRY(srg::Graph graph, build_bert(config_, masked, kRowsMax));
+    DJINN_TRY(const auto defined, client_.define_program(graph, model_.id));
+    slot = Program{defined.program, std::move(graph)};
+  }
+  return &*slot;
+}
+
+Result<Encoded> Encoder::encode(const EncoderBatch& batch, bool want_hidden) {
+  DJINN_CHECK(check(batch, config_));
+  const bool masked = hides_something(batch);
+  DJINN_TRY(const Program* const chosen, program(masked));
+  RunBuilder run(client_, chosen->graph);
+  run.symbol("batch", batch.rows);
+  run.symbol("tokens", batch.tokens);
+  const std::vector<int64_t> zeros(batch.types.empty() ? batch.ids.size() : 0);
+  DJINN_CHECK(run.input("input_ids", std::as_bytes(batch.ids)));
+  DJINN_CHECK(run.input(
+      "token_type_ids",
+      std::as_bytes(batch.types.empty() ? std::span<const int64_t>(zeros) : batch.types)));
+  if (masked) {
+    DJINN_CHECK(run.input("attention_mask", square_mask(batch)));
+    DJINN_CHECK(run.input("token_weights", weights(batch, config_.dtype)));
+  }
+  const uint64_t row_bytes = static_cast<uint64_t>(config_.hidden) * size_of(config_.dtype);
+  if (want_hidden) DJINN_CHECK(run.output(0, row_bytes * batch.rows * batch.tokens));
+  DJINN_CHECK(run.output(1, row_bytes * batch.rows));
+  DJINN_CHECK(run.run(chosen->id));
+  Encoded out;
+  out.dtype = config_.dtype;
+  out.hidden = run.take_output(0);
+  out.embedding = run.take_output(1);
+  return out;
+}
+
+}  // namespace djinn::client

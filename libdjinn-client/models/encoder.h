@@ -1,0 +1,60 @@
+// Encoder: a BERT model that lives in djinnd, opened from a Hugging Face directory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "libdjinn-client/client.h"
+#include "libdjinn-client/models/bert.h"
+
+namespace djinn::client {
+
+// Token ids of rows that are padded on the right to one length.
+struct EncoderBatch {
+  uint32_t rows = 0;
+  uint32_t tokens = 0;           // a row, padding included
+  std::span<const int64_t> ids;  // [rows, tokens]
+  std::span<const int64_t>
+      mask;  // [rows, tokens], 1 for a token and 0 for padding; empty: no padding
+  std::span<const int64_t> types;  // [rows, tokens], token types; empty: all 0
+};
+
+struct Encoded {
+  DType dtype = DType::kFloat32;
+  std::vector<std::byte> hidden;     // [rows, tokens, hidden], if asked for
+  std::vector<std::byte> embedding;  // [rows, hidden]: sentence embeddings of length 1
+};
+
+class Encoder {
+ public:
+  // client outlives the encoder. Errors: the directory's, the builder's, djinnd's.
+  static Result<std::unique_ptr<Encoder>> open(Client& client, const std::string& directory);
+
+  [[nodiscard]] const BertConfig& config() const { return config_; }
+  [[nodiscard]] const OpenedModel& model() const { return model_; }
+  // Errors: kShapeMismatch, and what the run gives (an id outside the vocabulary, say).
+  Result<Encoded> encode(const EncoderBatch& batch, bool want_hidden);
+
+ private:
+  Encoder(Client& client, OpenedModel model, BertConfig config)
+      : client_(client), model_(std::move(model)), config_(std::move(config)) {}
+
+  // Input storages of one program, by name, and its id.
+  struct Program {
+    ProgramId id;
+    srg::Graph graph;
+  };
+  Result<const Program*> program(bool masked);
+
+  Client& client_;
+  OpenedModel model_;
+  BertConfig config_;
+  std::optional<Program> plain_;
+  std::optional<Program> masked_;
+};
+
+}  // namespace djinn::client

@@ -1,0 +1,142 @@
+#include "libdjinn-client/models/generator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace djinn::client {
+namespace {
+
+Status check(const std::vector<std::vector<int32_t>>& prompts) {
+  const bool empty = std::ranges::any_of(prompts, [](const auto& row) { return row.empty(); });
+  if (!prompts.empty() && prompts.size() <= limits::kRows && !empty) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "A generation needs 1 to 32 prompts of at least one token each."};
+}
+
+size_t longest(const std::vector<std::vector<int32_t>>& prompts) {
+  return std::ranges::max(prompts, {}, &std::vector<int32_t>::size).size();
+}
+
+// int32 [rows, tokens], rows padded on the left.
+void write_prompts(const std::vector<std::vector<int32_t>>& prompts,
+                   const ipc::GenerateBlock& block, std::span<std::byte> out) {
+  for (size_t row = 0; row < prompts.size(); ++row) {
+    std::vector<int32_t> line(block.padding[row], block.pad_token);
+    line.insert(line.end(), prompts[row].begin(), prompts[row].end());
+    std::memcpy(out.data() + row * line.size() * sizeof(int32_t), line.data(),
+                line.size() * sizeof(int32_t));
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::string& directory) {
+  DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
+  const std::string type = files.config.text_or("model_type", "");
+  if (type != "llama") {
+    return Error{
+        ErrorCode::kUnsupported,
+        "The generator opens models of type llama, and this one is of type '" + type + "'."};
+  }
+  std::vector<int> fds;
+  for (const Fd& fd : files.files) fds.push_back(fd.get());
+  DJINN_TRY(OpenedModel model, client.open_model(files.label, fds));
+  DJINN_TRY(LlamaConfig config, LlamaConfig::from(files.config, model.manifest));
+  std::unique_ptr<Generator> made(new Generator(client, std::move(model), std::move(config)));
+  made->end_tokens_ = files.config.integers("eos_token_id");
+  made->begin_token_ = files.config.integer_or("bos_token_id", -1);
+  return made;
+}
+
+Result<ProgramId> Generator::program(const LlamaProgram& variant) {
+  ProgramId& id = programs_[{variant.phase, variant.all_logits}];
+  if (!id.valid()) {
+    DJINN_TRY(const srg::Graph graph, build_llama(config_, variant));
+    DJINN_TRY(const auto defined, client_.define_program(graph, model_.id));
+    id = defined.program;
+  }
+  return id;
+}
+
+Result<ipc::GenerateBlock> Generator::make_block(const std::vector<std::vector<int32_t>>& prompts,
+                                                 const GenerateOptions& options) {
+  DJINN_CHECK(check(prompts));
+  ipc::GenerateBlock block;
+  block.rows = static_cast<uint32_t>(prompts.size());
+  block.prompt_tokens = static_cast<uint32_t>(longest(prompts));
+  for (const auto& row : prompts) {
+    block.padding.push_back(block.prompt_tokens - static_cast<uint32_t>(row.size()));
+  }
+  const bool padded = std::ranges::any_of(block.padding, [](uint32_t n) { return n != 0; });
+  const LlamaPhase decode = padded ? LlamaPhase::kDecodeMasked : LlamaPhase::kDecode;
+  const LlamaPhase prefill = padded                    ? LlamaPhase::kPrefillMasked
+                             : block.prompt_tokens > 1 ? LlamaPhase::kPrefill
+                                                       : decode;
+  DJINN_TRY(const ProgramId prefill_id, program({prefill, false}));
+  DJINN_TRY(const ProgramId decode_id, program({decode, false}));
+  block.prefill = prefill_id.value;
+  block.decode = decode_id.value;
+  block.min_new_tokens = options.min_new_tokens;
+  block.max_new_tokens = options.max_new_tokens;
+  block.stop_tokens = options.stop_tokens;
+  block.pad_token = options.pad_token;
+  block.greedy = options.greedy;
+  block.temperature = options.temperature;
+  block.top_k = options.top_k;
+  block.top_p = options.top_p;
+  block.min_p = options.min_p;
+  block.repetition_penalty = options.repetition_penalty;
+  block.seed = options.seed;
+  block.random_offset = options.random_offset;
+  return block;
+}
+
+Result<Generated> Generator::generate(const std::vector<std::vector<int32_t>>& prompts,
+                                      const GenerateOptions& options,
+                                      const std::function<bool(const TokenEvent&)>& on_token) {
+  DJINN_TRY(ipc::GenerateBlock block, make_block(prompts, options));
+  const uint64_t capacity = uint64_t{block.prompt_tokens} + block.max_new_tokens;
+  DJINN_TRY(block.sequence, client_.make_sequence(config_.geometry(block.rows, capacity)));
+  const auto prompt = client_.allocate_staging(uint64_t{block.rows} * block.prompt_tokens * 4);
+  if (!prompt) {
+    DJINN_CHECK(client_.drop_sequence(block.sequence));
+    return prompt.error();
+  }
+  block.prompt = *prompt;
+  write_prompts(prompts, block, client_.staging(*prompt));
+  Result<Generated> generated = stream(block, on_token);
+  Status dropped = client_.drop_sequence(block.sequence);
+  if (generated && !dropped) return std::move(dropped).error();
+  return generated;
+}
+
+Result<Generated> Generator::stream(const ipc::GenerateBlock& block,
+                                    const std::function<bool(const TokenEvent&)>& on_token) {
+  Generated out;
+  out.tokens.resize(block.rows);
+  std::vector<bool> finished(block.rows);
+  bool given_up = false;
+  SubmissionTarget target;
+  target.operation = ipc::Operation::kGenerate;
+  DJINN_TRY(const Run run, client_.submit(target, ipc::encode(block), {block.prompt}));
+  const auto take = [&](const TokenEvent& event) {
+    if (event.run != run || event.row >= block.rows || finished[event.row] || given_up) return;
+    out.tokens[event.row].push_back(event.token);
+    const bool stop = std::ranges::find(block.stop_tokens, event.token) != block.stop_tokens.end();
+    finished[event.row] = stop;
+    if (on_token && !on_token(event)) {
+      given_up = true;
+      client_.cancel_through(run);
+    }
+  };
+  DJINN_TRY(Outcome outcome, client_.wait(run, take));
+  out.random_offset = outcome.random_offset;
+  const bool cancelled = given_up && outcome.error == ErrorCode::kCancelled;
+  if (outcome.error != ErrorCode::kOk && !cancelled) {
+    return Error{outcome.error, std::move(outcome.message)};
+  }
+  return out;
+}
+
+}  // namespace djinn::client

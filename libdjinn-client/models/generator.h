@@ -1,0 +1,73 @@
+// Generator: a Llama model that lives in djinnd, opened from a Hugging Face directory. The loop
+// over tokens runs in the worker; they stream back as they are made.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libdjinn-client/client.h"
+#include "libdjinn-client/models/llama.h"
+
+namespace djinn::client {
+
+struct GenerateOptions {
+  uint32_t max_new_tokens = 64;
+  uint32_t min_new_tokens = 0;
+  std::vector<int32_t> stop_tokens;
+  int32_t pad_token = 0;
+  bool greedy = true;
+  float temperature = 1.0f;
+  uint32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  uint64_t seed = 0;
+  uint64_t random_offset = 0;
+};
+
+struct Generated {
+  // By row: what was drawn, up to and with a stop token; padding behind it is dropped.
+  std::vector<std::vector<int32_t>> tokens;
+  uint64_t random_offset = 0;  // the next unused one
+};
+
+class Generator {
+ public:
+  // client outlives the generator. Errors: the directory's, the builder's, djinnd's.
+  static Result<std::unique_ptr<Generator>> open(Client& client, const std::string& directory);
+
+  [[nodiscard]] const LlamaConfig& config() const { return config_; }
+  [[nodiscard]] const OpenedModel& model() const { return model_; }
+  [[nodiscard]] const std::vector<int64_t>& end_tokens() const { return end_tokens_; }
+  [[nodiscard]] int64_t begin_token() const { return begin_token_; }  // -1: none
+
+  // Rows of different lengths are padded on the left. on_token sees each token once, in order;
+  // false from it gives the rest up, which is no error. Errors: kInvalidArgument for no rows or an
+  // empty one.
+  Result<Generated> generate(const std::vector<std::vector<int32_t>>& prompts,
+                             const GenerateOptions& options,
+                             const std::function<bool(const TokenEvent&)>& on_token = {});
+
+  // The program of a variant, defined once.
+  Result<ProgramId> program(const LlamaProgram& variant);
+
+ private:
+  Generator(Client& client, OpenedModel model, LlamaConfig config)
+      : client_(client), model_(std::move(model)), config_(std::move(config)) {}
+  Result<ipc::GenerateBlock> make_block(const std::vector<std::vector<int32_t>>& prompts,
+                                        const GenerateOptions& options);
+  Result<Generated> stream(const ipc::GenerateBlock& block,
+                           const std::function<bool(const TokenEvent&)>& on_token);
+
+  Client& client_;
+  OpenedModel model_;
+  LlamaConfig config_;
+  std::vector<int64_t> end_tokens_;
+  int64_t begin_token_ = -1;
+  std::map<std::pair<LlamaPhase, bool>, ProgramId> programs_;
+};
+
+}  // namespace djinn::client
