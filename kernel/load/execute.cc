@@ -6,10 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <condition_variable>
+#include <atomic>
+#include <deque>
 #include <mutex>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,11 +23,10 @@ namespace {
 constexpr uint64_t kPopulateBytes = uint64_t{2} << 20;
 // A unit that is read from a disk: large enough for its full speed, small enough to overlap.
 constexpr uint64_t kDiskPieceBytes = uint64_t{1} << 20;
-constexpr size_t kBuffers = 4;
 
 // --- targets ------------------------------------------------------------------------------------
 
-// One extent while it is written.
+// One extent while it is written. Any thread; no two write the same bytes.
 class Target {
  public:
   explicit Target(const ExtentTarget& extent)
@@ -48,6 +46,7 @@ class Target {
 
   // The mapped bytes from offset on, with [offset, offset + bytes) safe to touch.
   Result<std::byte*> touchable(uint64_t offset, uint64_t bytes) {
+    const std::scoped_lock lock(mutex_);
     for (uint64_t block = offset / kPopulateBytes; block * kPopulateBytes < offset + bytes;
          ++block) {
       if (populated_[block]) continue;
@@ -63,7 +62,8 @@ class Target {
 
  private:
   ExtentTarget extent_;
-  std::vector<bool> populated_;  // by block
+  std::mutex mutex_;
+  std::vector<bool> populated_;  // by block; guarded by mutex_
 };
 
 Status put_piece(const CopyJob& piece, const std::byte* source, Target& target) {
@@ -83,124 +83,104 @@ Result<pal::Mapping> make_buffer(uint64_t bytes) {
   return pal::Mapping(static_cast<std::byte*>(at), bytes);
 }
 
-// What a read brought: the unit's bytes, somewhere in a buffer.
-using Filled = Result<const std::byte*>;
+// --- the crew -----------------------------------------------------------------------------------
 
-// Everything that one load reads with. Used by one thread at a time.
-struct Sources {
-  std::vector<SourceReader> readers;
-
-  Filled read(const ReadUnit& unit, std::span<std::byte> buffer) {
-    return readers[unit.file].read(unit.offset, unit.bytes, buffer);
-  }
-};
-
-// --- one unit after the other -------------------------------------------------------------------
-
-using TakeUnit = std::function<Status(const ReadUnit&, const std::byte* bytes)>;
-
-Status run_in_turn(std::span<const ReadUnit> units, Sources& sources, uint64_t buffer_bytes,
-                   const TakeUnit& take) {
-  DJINN_TRY(const pal::Mapping buffer, make_buffer(buffer_bytes));
-  for (const ReadUnit& unit : units) {
-    DJINN_TRY(const std::byte* const bytes, sources.read(unit, buffer.bytes()));
-    DJINN_CHECK(take(unit, bytes));
-  }
-  return {};
-}
-
-// --- reading ahead on a second thread -----------------------------------------------------------
-
-// A ring of buffers: the reader thread fills them in the order of the units, the caller empties
-// them. invariant: taken_ <= filled_ <= taken_ + kBuffers, both counting units.
-class ReadAhead {
+// One load's work, shared by the threads that do it: each takes the next unit, reads it to a buffer
+// of its own and puts its pieces in place. So a disk is busy while bytes are copied, and neither
+// reading nor copying is bound to one core.
+class Crew {
  public:
-  ReadAhead(std::span<const ReadUnit> units, Sources& sources) : units_(units), sources_(sources) {}
-  ~ReadAhead() { join(); }
-  ReadAhead(const ReadAhead&) = delete;
+  Crew(const ReadSchedule& schedule, std::vector<SourceReader>& sources,
+       std::deque<Target>& targets, uint64_t total_bytes, const ExecuteOptions& options)
+      : schedule_(schedule),
+        sources_(sources),
+        targets_(targets),
+        total_bytes_(total_bytes),
+        options_(options) {}
+  ~Crew() { DJINN_ASSERT(!helping_); }
+  Crew(const Crew&) = delete;
 
-  Status start(uint64_t buffer_bytes) {
-    for (auto& buffer : buffers_) {
-      DJINN_TRY(buffer, make_buffer(buffer_bytes));
-    }
-    const int error = ::pthread_create(&thread_, nullptr, &ReadAhead::main, this);
-    if (error != 0) return system_error("start a reading thread", error);
-    running_ = true;
-    return {};
-  }
-
-  // The bytes of the next unit; they stay valid until release().
-  Filled next() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return filled_ > taken_; });
-    return *results_[taken_ % kBuffers];
-  }
-
-  void release() {
-    const std::scoped_lock lock(mutex_);
-    ++taken_;
-    changed_.notify_all();
+  // On the calling thread, and on a second one if helped.
+  Status run(bool helped) {
+    if (helped) DJINN_CHECK(start_helper());
+    const Status own = work_or_stop(true);
+    if (helped) join_helper();
+    if (!own) return own.error();
+    if (!helper_status_) return helper_status_.error();
+    return report();
   }
 
  private:
-  static void* main(void* self) {
-    static_cast<ReadAhead*>(self)->fill_all();
+  static void* help(void* self) {
+    auto* const crew = static_cast<Crew*>(self);
+    crew->helper_status_ = crew->work_or_stop(false);
     return nullptr;
   }
 
-  void fill_all() {
-    for (size_t i = 0; i < units_.size() && wait_for_room(i); ++i) {
-      Filled filled = sources_.read(units_[i], buffers_[i % kBuffers].bytes());
-      const bool failed = !filled.ok();
-      const std::scoped_lock lock(mutex_);
-      results_[i % kBuffers] = std::move(filled);
-      ++filled_;
-      changed_.notify_all();
-      if (failed) return;
+  Status start_helper() {
+    const int error = ::pthread_create(&helper_, nullptr, &Crew::help, this);
+    if (error != 0) return system_error("start a reading thread", error);
+    helping_ = true;
+    return {};
+  }
+
+  void join_helper() {
+    ::pthread_join(helper_, nullptr);
+    helping_ = false;
+  }
+
+  // An error of one thread stops both.
+  Status work_or_stop(bool reporting) {
+    Status status = work(reporting);
+    if (!status) stopped_ = true;
+    return status;
+  }
+
+  Status work(bool reporting) {
+    const uint64_t bytes = schedule_.unit_bytes_max + 2 * kDirectAlignment;
+    DJINN_TRY(const pal::Mapping buffer, make_buffer(*align_up(bytes, kDirectAlignment)));
+    for (size_t i = next_unit_++; i < schedule_.units.size() && !stopped_; i = next_unit_++) {
+      DJINN_CHECK(move_unit(schedule_.units[i], buffer.bytes()));
+      if (reporting) DJINN_CHECK(report());
     }
+    return {};
   }
 
-  bool wait_for_room(size_t unit) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return stopped_ || unit < taken_ + kBuffers; });
-    return !stopped_;
-  }
-
-  void join() {
-    if (!running_) return;
-    {
-      const std::scoped_lock lock(mutex_);
-      stopped_ = true;
-      changed_.notify_all();
+  Status move_unit(const ReadUnit& unit, std::span<std::byte> buffer) {
+    DJINN_TRY(const std::byte* const bytes,
+              sources_[unit.file].read(unit.offset, unit.bytes, buffer));
+    const auto pieces = std::span(schedule_.pieces).subspan(unit.first_piece, unit.piece_count);
+    for (const CopyJob& piece : pieces) {
+      DJINN_CHECK(
+          put_piece(piece, bytes + (piece.file_offset - unit.offset), targets_[piece.extent]));
+      done_bytes_ += piece.written_bytes();
     }
-    ::pthread_join(thread_, nullptr);
+    return {};
   }
 
-  std::span<const ReadUnit> units_;
-  Sources& sources_;
-  std::array<pal::Mapping, kBuffers> buffers_;
-  pthread_t thread_{};
-  bool running_ = false;
+  // Calling thread only: tells what is new.
+  Status report() {
+    const uint64_t done = done_bytes_;
+    if (!options_.progress || done == reported_bytes_) return {};
+    reported_bytes_ = done;
+    if (options_.progress(done, total_bytes_)) return {};
+    return Error{ErrorCode::kCancelled, "The load was cancelled."};
+  }
 
-  std::mutex mutex_;  // guards what follows
-  std::condition_variable changed_;
-  std::array<std::optional<Filled>, kBuffers> results_;
-  size_t filled_ = 0;
-  size_t taken_ = 0;
-  bool stopped_ = false;
+  const ReadSchedule& schedule_;
+  std::vector<SourceReader>& sources_;
+  std::deque<Target>& targets_;
+  const uint64_t total_bytes_;
+  const ExecuteOptions& options_;
+
+  std::atomic<size_t> next_unit_ = 0;
+  std::atomic<uint64_t> done_bytes_ = 0;
+  std::atomic<bool> stopped_ = false;
+  uint64_t reported_bytes_ = 0;  // calling thread only
+  pthread_t helper_{};
+  bool helping_ = false;
+  Status helper_status_;  // the helper's until it is joined
 };
-
-Status run_reading_ahead(std::span<const ReadUnit> units, Sources& sources, uint64_t buffer_bytes,
-                         const TakeUnit& take) {
-  ReadAhead ahead(units, sources);
-  DJINN_CHECK(ahead.start(buffer_bytes));
-  for (const ReadUnit& unit : units) {
-    DJINN_TRY(const std::byte* const bytes, ahead.next());
-    DJINN_CHECK(take(unit, bytes));
-    ahead.release();
-  }
-  return {};
-}
 
 // --- the load -----------------------------------------------------------------------------------
 
@@ -228,57 +208,34 @@ Status check_unchanged(std::span<const SourceFile> files, const Clock& clock) {
   return {};
 }
 
-Result<Sources> open_sources(std::span<const SourceFile> files, bool direct) {
-  Sources sources;
+Result<std::vector<SourceReader>> open_sources(std::span<const SourceFile> files, bool direct) {
+  std::vector<SourceReader> sources;
   for (const SourceFile& file : files) {
     DJINN_TRY(SourceReader reader, SourceReader::make(file, direct));
-    sources.readers.push_back(std::move(reader));
+    sources.push_back(std::move(reader));
   }
   return sources;
 }
 
-bool any_from_disk(const Sources& sources) {
-  return std::any_of(sources.readers.begin(), sources.readers.end(),
+bool any_from_disk(const std::vector<SourceReader>& sources) {
+  return std::any_of(sources.begin(), sources.end(),
                      [](const SourceReader& reader) { return reader.mode() != ReadMode::kCached; });
 }
 
-LoadStats stats_of(const Sources& sources, const ReadSchedule& schedule) {
+bool all_plain(const ReadPlan& plan) {
+  return std::all_of(plan.jobs.begin(), plan.jobs.end(),
+                     [](const CopyJob& job) { return job.plain(); });
+}
+
+LoadStats stats_of(const std::vector<SourceReader>& sources, const ReadSchedule& schedule) {
   LoadStats stats;
   for (const ReadUnit& unit : schedule.units) stats.read_bytes += unit.bytes;
-  for (const SourceReader& reader : sources.readers) {
+  for (const SourceReader& reader : sources) {
     if (reader.mode() == ReadMode::kCached) ++stats.files_cached;
     if (reader.mode() == ReadMode::kDirect) ++stats.files_direct;
     if (reader.mode() == ReadMode::kBuffered) ++stats.files_direct_refused;
   }
   return stats;
-}
-
-Status take_unit(const ReadSchedule& schedule, const ReadUnit& unit, const std::byte* bytes,
-                 std::vector<Target>& targets, uint64_t& done_bytes) {
-  const auto pieces = std::span(schedule.pieces).subspan(unit.first_piece, unit.piece_count);
-  for (const CopyJob& piece : pieces) {
-    const std::byte* const source = bytes + (piece.file_offset - unit.offset);
-    DJINN_CHECK(put_piece(piece, source, targets[piece.extent]));
-    done_bytes += piece.written_bytes();
-  }
-  return {};
-}
-
-Status run_schedule(const ReadSchedule& schedule, Sources& sources, std::vector<Target>& targets,
-                    const ReadPlan& plan, const ExecuteOptions& options) {
-  uint64_t done_bytes = 0;
-  const TakeUnit take = [&](const ReadUnit& unit, const std::byte* bytes) -> Status {
-    DJINN_CHECK(take_unit(schedule, unit, bytes, targets, done_bytes));
-    if (!options.progress || options.progress(done_bytes, plan.written_bytes)) return {};
-    return Error{ErrorCode::kCancelled, "The load was cancelled."};
-  };
-  const bool all_plain = std::all_of(plan.jobs.begin(), plan.jobs.end(),
-                                     [](const CopyJob& job) { return job.plain(); });
-  const uint64_t buffer_bytes =
-      *align_up(schedule.unit_bytes_max + 2 * kDirectAlignment, kDirectAlignment);
-  // From the page cache a plain copy is bound by memory: a second thread would only cost.
-  const bool in_turn = all_plain && !any_from_disk(sources);
-  return (in_turn ? run_in_turn : run_reading_ahead)(schedule.units, sources, buffer_bytes, take);
 }
 
 }  // namespace
@@ -288,11 +245,15 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
   DJINN_ASSERT(options.clock != nullptr);
   DJINN_CHECK(check_arguments(plan, files, targets));
   DJINN_CHECK(check_unchanged(files, *options.clock));
-  DJINN_TRY(Sources sources, open_sources(files, options.direct));
+  DJINN_TRY(std::vector<SourceReader> sources, open_sources(files, options.direct));
+  const bool from_disk = any_from_disk(sources);
   DJINN_TRY(const ReadSchedule schedule,
-            schedule_reads(plan.jobs, any_from_disk(sources) ? kDiskPieceBytes : kPieceBytes));
-  std::vector<Target> places(targets.begin(), targets.end());
-  DJINN_CHECK(run_schedule(schedule, sources, places, plan, options));
+            schedule_reads(plan.jobs, from_disk ? kDiskPieceBytes : kPieceBytes));
+  std::deque<Target> places;
+  for (const ExtentTarget& target : targets) places.emplace_back(target);
+  // From the page cache a plain copy is bound by memory: a second thread would only cost.
+  Crew crew(schedule, sources, places, plan.written_bytes, options);
+  DJINN_CHECK(crew.run(from_disk || !all_plain(plan)));
   for (Target& place : places) DJINN_CHECK(place.commit_all());
   DJINN_CHECK(check_unchanged(files, *options.clock));
   return stats_of(sources, schedule);

@@ -12,6 +12,7 @@
 // the client's library opens a description of its own for each load.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -49,7 +50,7 @@ class SourceReader {
   SourceReader(SourceReader&& other) noexcept
       : fd_(std::exchange(other.fd_, nullptr)),
         flags_(other.flags_),
-        mode_(other.mode_),
+        mode_(other.mode_.load()),
         file_bytes_(other.file_bytes_) {}
   SourceReader& operator=(SourceReader&&) = delete;
 
@@ -72,8 +73,8 @@ class SourceReader {
   void restore_flags() noexcept;
 
   const Fd* fd_;
-  int flags_;  // the descriptor's own
-  ReadMode mode_ = ReadMode::kCached;
+  int flags_;                                       // the descriptor's own
+  std::atomic<ReadMode> mode_ = ReadMode::kCached;  // changes once, when reads are refused
   uint64_t file_bytes_;
 };
 
