@@ -33,12 +33,14 @@ struct Hello {
   std::string client_name;                                // for people: the program's name
   uint64_t staging_bytes = limits::kStagingBytesDefault;  // rounded up to 4096
   bool observer = false;  // no data path: djinnctl. No session memory is made.
+  friend bool operator==(const Hello&, const Hello&) = default;
 };
 
 // Adds descriptors (fds: one each, open for reading) to the connection's list of files for the next
 // OpenModel. Answer: Done.
 struct AddFiles {
   uint32_t count = 0;
+  friend bool operator==(const AddFiles&, const AddFiles&) = default;
 };
 
 // Opens a model of the files added so far, in their order, and empties the list.
@@ -48,20 +50,24 @@ struct OpenModel {
   std::string label;  // for people, shown by djinnctl; not an identity
   bool has_plan = false;
   bool pin = false;  // stays resident without a lease until unloaded (djinnctl load)
+  friend bool operator==(const OpenModel&, const OpenModel&) = default;
 };
 
 struct CloseModel {
   ModelId model;
+  friend bool operator==(const CloseModel&, const CloseModel&) = default;
 };
 
 // Drops a model that no session leases. Answer: Done, or kBusy.
 struct UnloadModel {
   ModelId model;
+  friend bool operator==(const UnloadModel&, const UnloadModel&) = default;
 };
 
 // fds: [sealed memfd with an encoded srg::Graph]. Answer: ProgramDefined once a worker admitted it.
 struct DefineProgram {
   ModelId model;  // whose weights the graph names; invalid: it names none
+  friend bool operator==(const DefineProgram&, const DefineProgram&) = default;
 };
 
 struct SequenceGeometry {
@@ -77,10 +83,12 @@ struct SequenceGeometry {
 // Answer: SequenceMade.
 struct MakeSequence {
   SequenceGeometry geometry;
+  friend bool operator==(const MakeSequence&, const MakeSequence&) = default;
 };
 
 struct DropSequence {
   SequenceHandle sequence;
+  friend bool operator==(const DropSequence&, const DropSequence&) = default;
 };
 
 // Lists come in pages of at most limits::kListPage items: ask again with first = items so far,
@@ -88,12 +96,15 @@ struct DropSequence {
 // at all.
 struct GetStatus {
   uint32_t first_worker = 0;
+  friend bool operator==(const GetStatus&, const GetStatus&) = default;
 };
 struct ListSessions {
   uint32_t first = 0;
+  friend bool operator==(const ListSessions&, const ListSessions&) = default;
 };
 struct ListModels {
   uint32_t first = 0;
+  friend bool operator==(const ListModels&, const ListModels&) = default;
 };
 
 struct ClientRequest {
@@ -101,6 +112,7 @@ struct ClientRequest {
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
                DropSequence, GetStatus, ListSessions, ListModels>
       body;
+  friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
 
 // ------------------------------------------------------------------ djinnd -> client
@@ -111,13 +123,17 @@ struct Welcome {
   uint64_t staging_bytes = 0;
   uint32_t threads = 0;      // of a lane, which fixes fp32 bits
   uint64_t quota_bytes = 0;  // device bytes this session may hold
+  friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
-struct Done {};
+struct Done {
+  friend bool operator==(const Done&, const Done&) = default;
+};
 
 struct Failed {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
+  friend bool operator==(const Failed&, const Failed&) = default;
 };
 
 // fds: [sealed memfd with the encoded srg::ModelManifest].
@@ -125,6 +141,7 @@ struct ModelOpened {
   ModelId model;
   uint64_t bytes = 0;
   bool was_resident = false;  // no byte was read for this open
+  friend bool operator==(const ModelOpened&, const ModelOpened&) = default;
 };
 
 struct OutputShape {
@@ -132,16 +149,19 @@ struct OutputShape {
   DType dtype = DType::kInvalid;
   bool sizes_known = true;
   std::vector<srg::Expr> sizes;
+  friend bool operator==(const OutputShape&, const OutputShape&) = default;
 };
 
 struct ProgramDefined {
   ProgramId program;
   bool was_cached = false;
   std::vector<OutputShape> outputs;
+  friend bool operator==(const ProgramDefined&, const ProgramDefined&) = default;
 };
 
 struct SequenceMade {
   SequenceHandle sequence;
+  friend bool operator==(const SequenceMade&, const SequenceMade&) = default;
 };
 
 enum class WorkerState : uint8_t { kStarting = 0, kReady = 1, kRecovering = 2, kFailed = 3 };
@@ -160,6 +180,7 @@ struct WorkerReport {
   uint64_t planned_runs = 0;
   uint64_t plan_misses = 0;
   uint64_t tokens = 0;
+  friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };
 
 struct StatusReport {
@@ -178,6 +199,7 @@ struct StatusReport {
   uint64_t buffered_reads = 0;  // where O_DIRECT was refused
   uint32_t workers_total = 0;
   std::vector<WorkerReport> workers;  // a page, from first_worker
+  friend bool operator==(const StatusReport&, const StatusReport&) = default;
 };
 
 struct SessionReport {
@@ -191,6 +213,7 @@ struct SessionReport {
   uint32_t sequences = 0;
   uint64_t steps = 0;  // committed
   bool running = false;
+  friend bool operator==(const SessionReport&, const SessionReport&) = default;
 };
 
 enum class ModelState : uint8_t { kLoading = 0, kResident = 1, kFailed = 2 };
@@ -208,15 +231,18 @@ struct ModelReport {
   bool hashed = false;
   std::array<uint8_t, 32> sha256{};
   uint64_t loaded_wall_ns = 0;
+  friend bool operator==(const ModelReport&, const ModelReport&) = default;
 };
 
 struct SessionList {
   uint32_t total = 0;
   std::vector<SessionReport> sessions;
+  friend bool operator==(const SessionList&, const SessionList&) = default;
 };
 struct ModelList {
   uint32_t total = 0;
   std::vector<ModelReport> models;
+  friend bool operator==(const ModelList&, const ModelList&) = default;
 };
 
 struct DaemonReply {
@@ -225,6 +251,7 @@ struct DaemonReply {
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
                SessionList, ModelList>
       body;
+  friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };
 
 // ------------------------------------------------------------------ djinnd -> worker
@@ -237,28 +264,34 @@ struct AttachSession {
   uint64_t ref_bytes_max = 0;      // size of the sparse ref extent
   uint64_t ref_bytes_granted = 0;  // of it, what the session was granted so far
   bool refuse_in_flight = false;   // the submission in flight met its last death: fail it
+  friend bool operator==(const AttachSession&, const AttachSession&) = default;
 };
 // Answer: Detached, after the last use of its memory.
 struct DetachSession {
   SessionId session;
+  friend bool operator==(const DetachSession&, const DetachSession&) = default;
 };
 
 // fds: [manifest memfd, extents...]. Answer: ModelAdded.
 struct AddModel {
   ModelId model;
+  friend bool operator==(const AddModel&, const AddModel&) = default;
 };
 // Answer: ModelDropped.
 struct DropModel {
   ModelId model;
+  friend bool operator==(const DropModel&, const DropModel&) = default;
 };
 
 // fds: [graph memfd]. Answer: ProgramAdded or ProgramRefused.
 struct AddProgram {
   ProgramId program;
   ModelId model;
+  friend bool operator==(const AddProgram&, const AddProgram&) = default;
 };
 struct DropProgram {
   ProgramId program;
+  friend bool operator==(const DropProgram&, const DropProgram&) = default;
 };
 
 // fds: [sequence memfd]. Layout: kernel/gc/sequence_layout.h. Answer: SequenceAdded.
@@ -267,11 +300,13 @@ struct AddSequence {
   SequenceHandle sequence;
   SequenceGeometry geometry;
   uint64_t bytes_granted = 0;  // committed so far by a former worker
+  friend bool operator==(const AddSequence&, const AddSequence&) = default;
 };
 // Answer: SequenceDropped.
 struct ReleaseSequence {
   SessionId session;
   SequenceHandle sequence;
+  friend bool operator==(const ReleaseSequence&, const ReleaseSequence&) = default;
 };
 
 // Answer to a GrantRequest.
@@ -279,18 +314,23 @@ struct GrantAnswer {
   uint64_t request = 0;
   ErrorCode code = ErrorCode::kOk;
   std::string message;
+  friend bool operator==(const GrantAnswer&, const GrantAnswer&) = default;
 };
 // fds: [slab memfd]. The lane's volatile section; replaces the former one. Answers a GrantRequest.
 struct GiveSlab {
   uint64_t request = 0;
   uint64_t bytes = 0;
+  friend bool operator==(const GiveSlab&, const GiveSlab&) = default;
 };
-struct GetWorkerStats {};
+struct GetWorkerStats {
+  friend bool operator==(const GetWorkerStats&, const GetWorkerStats&) = default;
+};
 
 struct WorkerCommand {
   std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
                AddSequence, ReleaseSequence, GrantAnswer, GiveSlab, GetWorkerStats>
       body;
+  friend bool operator==(const WorkerCommand&, const WorkerCommand&) = default;
 };
 
 // ------------------------------------------------------------------ worker -> djinnd
@@ -299,40 +339,49 @@ struct WorkerReady {
   uint32_t threads = 0;
   uint32_t landlock_abi = 0;
   bool seccomp = false;
+  friend bool operator==(const WorkerReady&, const WorkerReady&) = default;
 };
 struct Attached {
   SessionId session;
+  friend bool operator==(const Attached&, const Attached&) = default;
 };
 struct Detached {
   SessionId session;
+  friend bool operator==(const Detached&, const Detached&) = default;
 };
 struct ModelAdded {
   ModelId model;
   ErrorCode code = ErrorCode::kOk;
   std::string message;
+  friend bool operator==(const ModelAdded&, const ModelAdded&) = default;
 };
 struct ModelDropped {
   ModelId model;
+  friend bool operator==(const ModelDropped&, const ModelDropped&) = default;
 };
 struct ProgramAdded {
   ProgramId program;
   std::vector<OutputShape> outputs;
   uint64_t activation_bytes = 0;
+  friend bool operator==(const ProgramAdded&, const ProgramAdded&) = default;
 };
 struct ProgramRefused {
   ProgramId program;
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
+  friend bool operator==(const ProgramRefused&, const ProgramRefused&) = default;
 };
 struct SequenceAdded {
   SessionId session;
   SequenceHandle sequence;
   ErrorCode code = ErrorCode::kOk;
   std::string message;
+  friend bool operator==(const SequenceAdded&, const SequenceAdded&) = default;
 };
 struct SequenceDropped {
   SessionId session;
   SequenceHandle sequence;
+  friend bool operator==(const SequenceDropped&, const SequenceDropped&) = default;
 };
 
 enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3 };
@@ -344,6 +393,7 @@ struct GrantRequest {
   SessionId session;        // kRefs, kSequence
   SequenceHandle sequence;  // kSequence
   uint64_t bytes = 0;
+  friend bool operator==(const GrantRequest&, const GrantRequest&) = default;
 };
 
 // Bytes granted before that are no longer touched and no longer committed. No answer.
@@ -352,6 +402,7 @@ struct GrantReturn {
   SessionId session;
   SequenceHandle sequence;
   uint64_t bytes = 0;
+  friend bool operator==(const GrantReturn&, const GrantReturn&) = default;
 };
 
 // A session broke the protocol; djinnd ends it.
@@ -359,6 +410,7 @@ struct SessionBroken {
   SessionId session;
   ErrorCode code = ErrorCode::kProtocolViolation;
   std::string message;
+  friend bool operator==(const SessionBroken&, const SessionBroken&) = default;
 };
 
 struct WorkerStats {
@@ -367,6 +419,7 @@ struct WorkerStats {
   uint64_t planned_runs = 0;
   uint64_t plan_misses = 0;
   uint64_t tokens = 0;
+  friend bool operator==(const WorkerStats&, const WorkerStats&) = default;
 };
 
 struct WorkerEvent {
@@ -374,6 +427,7 @@ struct WorkerEvent {
                ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, GrantReturn,
                SessionBroken, WorkerStats>
       body;
+  friend bool operator==(const WorkerEvent&, const WorkerEvent&) = default;
 };
 
 // ------------------------------------------------------------------ djinnd <-> loader
@@ -393,50 +447,62 @@ struct FileIdentity {
 struct TakeFiles {
   uint32_t count = 0;
   bool last = false;
+  friend bool operator==(const TakeFiles&, const TakeFiles&) = default;
 };
 // fds: [plan memfd] if has_plan. Answer: Planned.
 struct PlanLoad {
   bool has_plan = false;
+  friend bool operator==(const PlanLoad&, const PlanLoad&) = default;
 };
 // fds: [one writable memfd for each extent]. Answer: Progress..., then Loaded, then Hashed.
 struct ReadInto {
   uint32_t extents = 0;
+  friend bool operator==(const ReadInto&, const ReadInto&) = default;
 };
 
 struct LoaderCommand {
   std::variant<TakeFiles, PlanLoad, ReadInto> body;
+  friend bool operator==(const LoaderCommand&, const LoaderCommand&) = default;
 };
 
 struct LoaderReady {
   uint32_t landlock_abi = 0;
   bool seccomp = false;
+  friend bool operator==(const LoaderReady&, const LoaderReady&) = default;
 };
 struct Identified {
   std::vector<FileIdentity> files;
   int64_t now_ns = 0;  // CLOCK_REALTIME before the first stat: what ctime is compared to
+  friend bool operator==(const Identified&, const Identified&) = default;
 };
 struct Planned {
   std::vector<uint64_t> extent_bytes;
+  friend bool operator==(const Planned&, const Planned&) = default;
 };
 struct Progress {
   uint64_t bytes_read = 0;
+  friend bool operator==(const Progress&, const Progress&) = default;
 };
 // fds: [manifest memfd]. All writable views are unmapped.
 struct Loaded {
   uint64_t bytes_read = 0;
   uint64_t buffered_reads = 0;
+  friend bool operator==(const Loaded&, const Loaded&) = default;
 };
 // SHA-256 over the extents' bytes in order, read after djinnd sealed them.
 struct Hashed {
   std::array<uint8_t, 32> sha256{};
+  friend bool operator==(const Hashed&, const Hashed&) = default;
 };
 struct LoadFailed {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
+  friend bool operator==(const LoadFailed&, const LoadFailed&) = default;
 };
 
 struct LoaderEvent {
   std::variant<LoaderReady, Identified, Planned, Progress, Loaded, Hashed, LoadFailed> body;
+  friend bool operator==(const LoaderEvent&, const LoaderEvent&) = default;
 };
 
 }  // namespace djinn::ipc

@@ -1,0 +1,426 @@
+#include "ipc/codec/control_codec.h"
+
+#include <capnp/message.h>
+#include <capnp/serialize.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "ipc/codec/djinn.capnp.h"
+#include "kernel/base/random.h"
+
+namespace djinn::ipc {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+// --- one example of every message, with no field at its default and no two alike
+
+const std::string kName = "großer Name";
+const std::string kLongest(limits::kNameBytes, 'n');
+
+OutputShape shape(const std::string& name) {
+  OutputShape out{name, DType::kBFloat16, false, {}};
+  srg::Expr expr(7);
+  expr.terms = {{1, -2}, {5, 3}};
+  out.sizes = {srg::Expr(4), expr};
+  return out;
+}
+
+SequenceGeometry geometry() {
+  return {2, 3, 4, 5, DType::kFloat16, 6};
+}
+
+std::vector<ClientRequest> requests() {
+  return {
+      {1, Hello{9, kName, 2, true}},
+      {2, AddFiles{3}},
+      {3, OpenModel{kName, true, true}},
+      {4, CloseModel{{UINT64_MAX}}},
+      {5, UnloadModel{{6}}},
+      {6, DefineProgram{{7}}},
+      {7, MakeSequence{geometry()}},
+      {8, DropSequence{{0xfffffffe, 0xfffffffd}}},
+      {9, GetStatus{10}},
+      {10, ListSessions{11}},
+      {UINT32_MAX, ListModels{12}},
+  };
+}
+
+WorkerReport worker_report(const std::string& name) {
+  return {name, name, 2, WorkerState::kRecovering, 3, 4, 5, true, 6, 7, 8, 9, 10};
+}
+SessionReport session_report(const std::string& name) {
+  return {{1}, name, name, 2, 3, 4, 5, 6, 7, true};
+}
+ModelReport model_report(const std::string& name) {
+  ModelReport report{{1}, name, name, ModelState::kFailed, 2, 3, 4, 5, true, true, {}, 6};
+  report.sha256.fill(0xab);
+  return report;
+}
+
+StatusReport status_report(size_t workers, const std::string& name) {
+  return {name, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, {workers, worker_report(name)}};
+}
+
+std::vector<DaemonReply> replies() {
+  return {
+      {1, Done{}},
+      {0, Failed{ErrorCode::kQuotaExceeded, "Too much."}},
+      {2, Failed{static_cast<ErrorCode>(799), "From a newer daemon."}},
+      {3, Welcome{{4}, 5, 6, 7}},
+      {4, ModelOpened{{5}, 6, true}},
+      {5, ProgramDefined{{6}, true, {shape("a"), shape("b")}}},
+      {6, SequenceMade{{7, 8}}},
+      {7, status_report(2, kName)},
+      {8, SessionList{99, {session_report("a"), session_report("b")}}},
+      {9, ModelList{98, {model_report("a"), ModelReport{}}}},
+  };
+}
+
+std::vector<WorkerCommand> commands() {
+  return {
+      {AttachSession{{1}, 2, 3, 4, true}},
+      {DetachSession{{5}}},
+      {AddModel{{6}}},
+      {DropModel{{7}}},
+      {AddProgram{{8}, {9}}},
+      {DropProgram{{10}}},
+      {AddSequence{{11}, {12, 13}, geometry(), 14}},
+      {ReleaseSequence{{15}, {16, 17}}},
+      {GrantAnswer{18, ErrorCode::kOk, ""}},
+      {GrantAnswer{19, ErrorCode::kQuotaExceeded, "No."}},
+      {GiveSlab{20, 21}},
+      {GetWorkerStats{}},
+  };
+}
+
+std::vector<WorkerEvent> events() {
+  return {
+      {WorkerReady{1, 2, true}},
+      {Attached{{3}}},
+      {Detached{{4}}},
+      {ModelAdded{{5}, ErrorCode::kOk, ""}},
+      {ModelAdded{{6}, ErrorCode::kIo, "Gone."}},
+      {ModelDropped{{7}}},
+      {ProgramAdded{{8}, {shape("a")}, 9}},
+      {ProgramRefused{{10}, ErrorCode::kUnsupported, "Unknown operator."}},
+      {SequenceAdded{{11}, {12, 13}, ErrorCode::kOutOfMemory, "Full."}},
+      {SequenceDropped{{14}, {15, 16}}},
+      {GrantRequest{17, GrantKind::kSlab, {18}, {19, 20}, 21}},
+      {GrantReturn{GrantKind::kSequence, {22}, {23, 24}, 25}},
+      {SessionBroken{{26}, ErrorCode::kProtocolViolation, "Index out of range."}},
+      {WorkerStats{27, 28, 29, 30, 31}},
+  };
+}
+
+std::vector<LoaderCommand> loader_commands() {
+  return {{TakeFiles{64, true}}, {PlanLoad{true}}, {ReadInto{3}}};
+}
+
+std::vector<LoaderEvent> loader_events() {
+  Hashed hashed;
+  hashed.sha256.fill(0x5a);
+  const FileIdentity identity{1, 2, 3, 4, -5, std::numeric_limits<int64_t>::min(), true};
+  return {
+      {LoaderReady{6, true}},
+      {Identified{{identity, {}}, -7}},
+      {Planned{{8, 9}}},
+      {Progress{10}},
+      {Loaded{11, 12}},
+      {hashed},
+      {LoadFailed{ErrorCode::kMalformed, "Not safetensors."}},
+  };
+}
+
+// --- properties of every kind of message
+
+template <typename Message>
+using Decode = Result<Message> (*)(std::span<const std::byte>);
+
+template <typename Message>
+void expect_every_alternative(const std::vector<Message>& examples) {
+  std::vector<bool> seen(std::variant_size_v<decltype(Message::body)>);
+  for (const Message& example : examples) seen[example.body.index()] = true;
+  EXPECT_THAT(seen, testing::Each(true));
+}
+
+template <typename Message>
+void expect_round_trips(const std::vector<Message>& examples, Decode<Message> decode) {
+  expect_every_alternative(examples);
+  for (const Message& example : examples) {
+    const Bytes bytes = encode(example);
+    const auto decoded = decode(bytes);
+    ASSERT_TRUE(decoded) << example.body.index() << ": " << decoded.error().message;
+    ASSERT_TRUE(*decoded == example) << example.body.index();
+    ASSERT_EQ(encode(*decoded), bytes);
+  }
+}
+
+template <typename Message>
+void expect_all_lengths_refused(const std::vector<Message>& examples, Decode<Message> decode) {
+  for (const Message& example : examples) {
+    Bytes bytes = encode(example);
+    for (size_t length = 0; length < bytes.size(); ++length) {
+      const Bytes cut(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(length));
+      ASSERT_FALSE(decode(cut)) << length << " of " << bytes.size();
+    }
+    bytes.resize(bytes.size() + 8);
+    ASSERT_EQ(decode(bytes).error().code, ErrorCode::kMalformed);
+  }
+}
+
+void mutate(Bytes& bytes, Random& random) {
+  for (uint64_t i = 0; i <= random.below(4); ++i) {
+    bytes[random.below(bytes.size())] = static_cast<std::byte>(random.next());
+  }
+}
+
+template <typename Message>
+void expect_mutations_harmless(const std::vector<Message>& examples, Decode<Message> decode) {
+  Random random(1);
+  for (const Message& example : examples) {
+    const Bytes good = encode(example);
+    for (int i = 0; i < 1500; ++i) {
+      Bytes bytes = good;
+      mutate(bytes, random);
+      const auto decoded = decode(bytes);
+      if (decoded) {
+        const auto again = decode(encode(*decoded));
+        ASSERT_TRUE(again) << "what was decoded must be within the limits";
+        ASSERT_TRUE(*again == *decoded);
+      } else {
+        ASSERT_THAT(decoded.error().code,
+                    testing::AnyOf(ErrorCode::kMalformed, ErrorCode::kLimitExceeded,
+                                   ErrorCode::kUnsupported));
+      }
+    }
+  }
+}
+
+template <typename Message>
+void expect_codec(const std::vector<Message>& examples, Decode<Message> decode) {
+  expect_round_trips(examples, decode);
+  expect_all_lengths_refused(examples, decode);
+  expect_mutations_harmless(examples, decode);
+}
+
+TEST(ControlCodec, client_requests_survive_the_wire) {
+  expect_codec(requests(), decode_client_request);
+}
+TEST(ControlCodec, daemon_replies_survive_the_wire) {
+  expect_codec(replies(), decode_daemon_reply);
+}
+TEST(ControlCodec, worker_commands_survive_the_wire) {
+  expect_codec(commands(), decode_worker_command);
+}
+TEST(ControlCodec, worker_events_survive_the_wire) {
+  expect_codec(events(), decode_worker_event);
+}
+TEST(ControlCodec, loader_commands_survive_the_wire) {
+  expect_codec(loader_commands(), decode_loader_command);
+}
+TEST(ControlCodec, loader_events_survive_the_wire) {
+  expect_codec(loader_events(), decode_loader_event);
+}
+
+TEST(ControlCodec, noise_of_any_length_is_refused_or_decoded_but_never_worse) {
+  Random random(2);
+  for (int i = 0; i < 5000; ++i) {
+    Bytes bytes(8 * random.below(32));
+    for (std::byte& byte : bytes) {
+      byte = static_cast<std::byte>(random.below(3) == 0 ? random.next() : 0);
+    }
+    (void)decode_client_request(bytes);
+    (void)decode_daemon_reply(bytes);
+    (void)decode_worker_command(bytes);
+    (void)decode_worker_event(bytes);
+    (void)decode_loader_command(bytes);
+    (void)decode_loader_event(bytes);
+    (void)number_of_request(bytes);
+  }
+}
+
+TEST(ControlCodec, bytes_need_not_be_aligned) {
+  for (const ClientRequest& request : requests()) {
+    Bytes bytes = encode(request);
+    bytes.insert(bytes.begin(), std::byte{1});
+    EXPECT_TRUE(decode_client_request(std::span(bytes).subspan(1)));
+  }
+}
+
+// --- sizes and limits
+
+template <typename Message>
+ErrorCode code_of(const Result<Message>& result) {
+  return result ? ErrorCode::kOk : result.error().code;
+}
+
+TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
+  const DaemonReply full[] = {
+      {1, SessionList{0, {limits::kListPage, session_report(kLongest)}}},
+      {2, ModelList{0, {limits::kListPage, model_report(kLongest)}}},
+      {3, status_report(limits::kListPage, kLongest)},
+  };
+  for (const DaemonReply& reply : full) {
+    const Bytes bytes = encode(reply);
+    EXPECT_LE(bytes.size(), limits::kControlMessageBytes);
+    EXPECT_TRUE(decode_daemon_reply(bytes));
+  }
+}
+
+TEST(ControlCodec, the_largest_identities_and_plans_fit_a_message) {
+  const LoaderEvent full[] = {{Identified{std::vector<FileIdentity>(limits::kModelFiles), 0}},
+                              {Planned{std::vector<uint64_t>(limits::kModelExtents)}}};
+  for (const LoaderEvent& event : full) {
+    EXPECT_LE(encode(event).size(), limits::kControlMessageBytes);
+    EXPECT_TRUE(decode_loader_event(encode(event)));
+  }
+}
+
+TEST(ControlCodec, lists_and_names_over_their_limit_are_refused) {
+  constexpr ErrorCode kOver = ErrorCode::kLimitExceeded;
+  const std::string long_name = kLongest + "n";
+  EXPECT_EQ(code_of(decode_client_request(encode(ClientRequest{1, Hello{1, long_name, 0, true}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_client_request(encode(ClientRequest{1, OpenModel{long_name, {}, {}}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_daemon_reply(
+                encode(DaemonReply{1, SessionList{0, {limits::kListPage + 1, SessionReport{}}}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_daemon_reply(
+                encode(DaemonReply{1, ModelList{0, {limits::kListPage + 1, ModelReport{}}}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_daemon_reply(
+                encode(DaemonReply{1, status_report(limits::kListPage + 1, "")}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_loader_event(
+                encode(LoaderEvent{Identified{{limits::kModelFiles + 1, FileIdentity{}}, 0}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_loader_event(
+                encode(LoaderEvent{Planned{std::vector<uint64_t>(limits::kModelExtents + 1)}}))),
+            kOver);
+  OutputShape deep = shape("deep");
+  deep.sizes.resize(limits::kRank + 1);
+  EXPECT_EQ(code_of(decode_worker_event(encode(WorkerEvent{ProgramAdded{{1}, {deep}, 0}}))), kOver);
+  const std::vector<OutputShape> many(limits::kProgramOutputs + 1);
+  EXPECT_EQ(code_of(decode_worker_event(encode(WorkerEvent{ProgramAdded{{1}, many, 0}}))), kOver);
+  EXPECT_EQ(code_of(decode_client_request(Bytes(limits::kControlMessageBytes + 8))), kOver);
+}
+
+TEST(ControlCodec, names_that_no_terminal_should_see_are_refused) {
+  const auto code = [](const std::string& name) {
+    return code_of(decode_client_request(encode(ClientRequest{1, Hello{1, name, 0, true}})));
+  };
+  for (const char* good : {"", "plain", "größer", "日本語", "😀", "\xf4\x8f\xbf\xbf", "\xc2\xa0"}) {
+    EXPECT_EQ(code(good), ErrorCode::kOk) << good;
+  }
+  const std::string bad[] = {"\x1b[2J",      "line\nbreak",       "\x7f",
+                             "\xc2\x9b",     "\xc0\xaf",          "\xe0\x9f\xbf",
+                             "\xed\xa0\x80", "\xf4\x90\x80\x80",  "\xf0\x8f\xbf\xbf",
+                             "\xc3",         "\xe2\x82",          "\x80",
+                             "\xff",         std::string("\0", 1)};
+  for (const std::string& name : bad) {
+    EXPECT_EQ(code(name), ErrorCode::kMalformed) << testing::PrintToString(name);
+  }
+}
+
+TEST(ControlCodec, a_long_error_text_is_cut_between_characters) {
+  std::string text(limits::kMessageTextBytes - 1, 'x');
+  const DaemonReply reply{1, Failed{ErrorCode::kIo, text + "äöü"}};
+  const DaemonReply cut{1, Failed{ErrorCode::kIo, text}};
+  EXPECT_TRUE(decode_daemon_reply(encode(reply)).value() == cut);
+}
+
+TEST(ControlCodec, a_failure_without_an_error_code_is_refused) {
+  constexpr ErrorCode kBad = ErrorCode::kMalformed;
+  EXPECT_EQ(code_of(decode_daemon_reply(encode(DaemonReply{1, Failed{ErrorCode::kOk, ""}}))), kBad);
+  EXPECT_EQ(code_of(decode_loader_event(encode(LoaderEvent{LoadFailed{ErrorCode::kOk, ""}}))),
+            kBad);
+  EXPECT_EQ(
+      code_of(decode_worker_event(encode(WorkerEvent{ProgramRefused{{1}, ErrorCode::kOk, ""}}))),
+      kBad);
+  EXPECT_EQ(
+      code_of(decode_worker_event(encode(WorkerEvent{SessionBroken{{1}, ErrorCode::kOk, ""}}))),
+      kBad);
+}
+
+TEST(ControlCodec, sizes_that_are_not_canonical_are_refused) {
+  const std::vector<std::vector<srg::Term>> bad = {
+      {{1, 0}}, {{2, 1}, {1, 1}}, {{1, 1}, {1, 1}}, {{limits::kSymbols, 1}}};
+  for (const auto& terms : bad) {
+    OutputShape output = shape("a");
+    output.sizes[0].terms = terms;
+    EXPECT_EQ(code_of(decode_worker_event(encode(WorkerEvent{ProgramAdded{{1}, {output}, 0}}))),
+              ErrorCode::kMalformed);
+  }
+}
+
+// --- what only another version sends
+
+Bytes bytes_of(capnp::MessageBuilder& message) {
+  const auto words = capnp::messageToFlatArray(message);
+  const auto* begin = reinterpret_cast<const std::byte*>(words.begin());
+  return {begin, begin + words.size() * sizeof(capnp::word)};
+}
+
+// The same message with the tag 999 in its union.
+Bytes with_unknown_tag(Bytes bytes, size_t tag_at) {
+  const uint16_t tag = 999;
+  std::memcpy(bytes.data() + tag_at, &tag, sizeof tag);
+  return bytes;
+}
+
+TEST(ControlCodec, union_members_of_another_version_are_unsupported) {
+  // A segment table of one word, a root pointer of one word, then the struct's data: the tag comes
+  // first, or behind the 32-bit number.
+  constexpr size_t kRoot = 16;
+  constexpr ErrorCode kNew = ErrorCode::kUnsupported;
+  for (const ClientRequest& request : requests()) {
+    const Bytes bytes = with_unknown_tag(encode(request), kRoot + 4);
+    EXPECT_EQ(code_of(decode_client_request(bytes)), kNew);
+    EXPECT_EQ(number_of_request(bytes), request.number);
+  }
+  EXPECT_EQ(code_of(decode_daemon_reply(with_unknown_tag(encode(replies()[3]), kRoot + 4))), kNew);
+  EXPECT_EQ(code_of(decode_worker_command(with_unknown_tag(encode(commands()[0]), kRoot))), kNew);
+  EXPECT_EQ(code_of(decode_worker_event(with_unknown_tag(encode(events()[0]), kRoot))), kNew);
+  EXPECT_EQ(code_of(decode_loader_command(with_unknown_tag(encode(loader_commands()[0]), kRoot))),
+            kNew);
+  EXPECT_EQ(code_of(decode_loader_event(with_unknown_tag(encode(loader_events()[0]), kRoot))),
+            kNew);
+}
+
+TEST(ControlCodec, enumerators_of_another_version_are_unsupported) {
+  capnp::MallocMessageBuilder make;
+  make.initRoot<wire::ClientRequest>().initMakeSequence().setDtype(17);
+  EXPECT_EQ(code_of(decode_client_request(bytes_of(make))), ErrorCode::kUnsupported);
+  capnp::MallocMessageBuilder models;
+  models.initRoot<wire::DaemonReply>().initModels().initModels(1)[0].setState(3);
+  EXPECT_EQ(code_of(decode_daemon_reply(bytes_of(models))), ErrorCode::kUnsupported);
+  for (const uint8_t kind : {0, 4}) {
+    capnp::MallocMessageBuilder grant;
+    grant.initRoot<wire::WorkerEvent>().initGrantRequest().setKind(kind);
+    EXPECT_EQ(code_of(decode_worker_event(bytes_of(grant))), ErrorCode::kUnsupported);
+  }
+}
+
+TEST(ControlCodec, a_hash_of_another_length_is_refused) {
+  capnp::MallocMessageBuilder hashed;
+  hashed.initRoot<wire::LoaderEvent>().initHashed(31);
+  EXPECT_EQ(code_of(decode_loader_event(bytes_of(hashed))), ErrorCode::kMalformed);
+}
+
+TEST(ControlCodec, a_refused_request_still_tells_its_number_if_it_can_be_read) {
+  const Bytes bytes = encode(ClientRequest{77, OpenModel{kLongest + "n", false, false}});
+  ASSERT_FALSE(decode_client_request(bytes));
+  EXPECT_EQ(number_of_request(bytes), 77u);
+  EXPECT_EQ(number_of_request(Bytes(24, std::byte{0xff})), 0u);
+  EXPECT_EQ(number_of_request({}), 0u);
+}
+
+}  // namespace
+}  // namespace djinn::ipc
