@@ -1,0 +1,62 @@
+// Channel: djinnd's end of one SEQPACKET socket, to a client, a worker or a loader. Never blocks:
+// what the peer is not ready to take waits here, and a peer that lets too much wait is cut off.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "daemon/djinnd/loop.h"
+#include "ipc/socket.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+class Channel {
+ public:
+  struct Events {
+    std::function<void(ipc::Datagram)> message;
+    // Once, and nothing after it: the peer left (kDisconnected), broke a limit, or is too far
+    // behind.
+    std::function<void(const Error&)> ended;
+  };
+  // backlog_max: messages that may wait for the peer.
+  Channel(Loop& loop, Fd socket, size_t backlog_max, Events events);
+  ~Channel();
+
+  // Sends in order. fds stay the caller's. Failures come as ended().
+  void send(std::span<const std::byte> bytes, std::span<const int> fds = {});
+
+  // Hears at once what the peer has sent so far: the last words of a process that has died.
+  void drain();
+
+  // No event is called any more.
+  void mute();
+
+ private:
+  struct Waiting {
+    std::vector<std::byte> bytes;
+    std::vector<Fd> fds;
+  };
+  void ready();
+  void flush();
+  // Hears one message; false when none waits or the channel has ended.
+  bool hear_one();
+  void end(Error error);
+  void keep(std::span<const std::byte> bytes, std::span<const int> fds);
+
+  Loop& loop_;
+  Fd socket_;
+  size_t backlog_max_;
+  Events events_;
+  std::deque<Waiting> backlog_;
+  bool ended_ = false;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what was deferred
+  std::optional<Poll> poll_;
+};
+
+}  // namespace djinn::daemon

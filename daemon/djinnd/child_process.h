@@ -1,0 +1,65 @@
+// ChildProcess: a worker or a loader: a process that djinnd started, and the channel to it.
+//
+// invariant: exited() is called once, after the last message of the child; from then on nobody but
+// djinnd has the child's memory and descriptors.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/channel.h"
+#include "daemon/djinnd/loop.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+// What to start. `--channel-fd N` is added to the arguments.
+struct ChildProgram {
+  std::string path;
+  std::vector<std::string> arguments;
+  std::vector<std::string> environment;  // "NAME=VALUE", besides djinnd's own
+};
+
+class ChildProcess {
+ public:
+  struct Events {
+    std::function<void(ipc::Datagram)> message;
+    std::function<void()> exited;
+  };
+
+  // Errors: kSystem and its kin.
+  static Result<std::unique_ptr<ChildProcess>> start(Loop& loop, const ChildProgram& program);
+  // Kills the child if it lives, and waits for its end.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  // Whoever owns the child says here who listens; before that messages are lost.
+  void listen(Events events) { events_ = std::move(events); }
+  void send(std::span<const std::byte> bytes, std::span<const int> fds = {});
+  void kill();
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] bool dead() const { return reaped_; }
+
+ private:
+  ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket);
+  void on_exit();
+  void reap();
+
+  pid_t pid_;
+  Fd pidfd_;
+  bool reaped_ = false;
+  Events events_;
+  std::optional<Channel> channel_;
+  std::optional<Poll> exit_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,174 @@
+#include "daemon/djinnd/daemon.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/djinnd/log.h"
+#include "daemon/djinnd/version.h"
+#include "ipc/codec/control_codec.h"
+
+namespace djinn::daemon {
+namespace {
+
+// A start of a worker may fail so often before those who wait for one are told.
+constexpr uint32_t kStartFailuresMax = 3;
+// The pause after which the next spare worker starts: a domain that just lost its worker needs the
+// cores more.
+constexpr uint64_t kNextWorkerAfterMs = 100;
+
+std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
+  const auto event = ipc::decode_worker_event(message.bytes);
+  if (!event.ok()) return std::nullopt;
+  const auto* ready = std::get_if<ipc::WorkerReady>(&event.value().body);
+  if (ready == nullptr) return std::nullopt;
+  return ChildReady{ready->threads, ready->landlock_abi, ready->seccomp};
+}
+
+std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
+  const auto event = ipc::decode_loader_event(message.bytes);
+  if (!event.ok()) return std::nullopt;
+  const auto* ready = std::get_if<ipc::LoaderReady>(&event.value().body);
+  if (ready == nullptr) return std::nullopt;
+  return ChildReady{0, ready->landlock_abi, ready->seccomp};
+}
+
+}  // namespace
+
+Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t seed)
+    : options_(options),
+      loop_(loop),
+      ids_(seed),
+      spare_workers_(loop, {"a worker", kNextWorkerAfterMs, [this] { return worker_program(); },
+                            &read_worker_ready}),
+      spare_loaders_(loop,
+                     {"a loader", 0, [this] { return loader_program(); }, &read_loader_ready}),
+      memory_(options.memory_bytes, options.session_quota_bytes),
+      domains_({loop, clock, spare_workers_, *this}, options.hang_timeout_ms),
+      sessions_({loop, clock, ids_, memory_, domains_,
+                 [this](Session& session, ipc::Datagram message) {
+                   requests_.handle(session, std::move(message));
+                 },
+                 [this](SessionId session) { session_left(session); }}),
+      models_({loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_,
+               [this](ModelId model) { programs_.model_gone(model); }}),
+      programs_({ids_, domains_, models_, sessions_}),
+      reports_({loop, clock, memory_, domains_, models_, programs_, sessions_}),
+      requests_({sessions_, models_, programs_, reports_}),
+      hang_timer_(loop, [this] { look_for_hangs(); }) {
+  memory_.set_evictor([this](uint64_t bytes) { return models_.evict(bytes); });
+  spare_workers_.on_failure([this] { workers_fail(); });
+}
+
+Daemon::~Daemon() = default;
+
+Status Daemon::start() {
+  DJINN_TRY(listener_,
+            Listener::open(loop_, {options_.runtime_dir, options_.socket_group},
+                           [this](Fd socket, const ipc::PeerCredentials& peer) {
+                             connected(std::move(socket), peer);
+                           }));
+  spare_loaders_.start();
+  spare_workers_.start();
+  log("version {} serves {}: {} threads a lane, {} bytes", kVersion,
+      options_.user_mode ? "one user" : "a group", options_.threads, options_.memory_bytes);
+  return {};
+}
+
+void Daemon::stop() {
+  listener_.reset();
+  hang_timer_.stop();
+  sessions_.end_all({ErrorCode::kDisconnected, "djinnd is stopping."});
+}
+
+void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
+  if (options_.user_mode && peer.uid != ::geteuid()) {
+    return sessions_.turn_away(
+        std::move(socket),
+        {ErrorCode::kPermissionDenied, "This djinnd serves another user. Start your own."});
+  }
+  sessions_.connected(std::move(socket), peer);
+  if (!hang_timer_.active()) {
+    hang_timer_.start_repeating(std::max<uint64_t>(20, options_.hang_timeout_ms / 8));
+  }
+}
+
+void Daemon::session_left(SessionId session) {
+  programs_.session_left(session);
+  models_.session_left(session);
+}
+
+void Daemon::look_for_hangs() {
+  for (const auto& [domain, worker] : domains_.all()) {
+    const Sessions::Activity activity = sessions_.activity_of(domain);
+    worker->look(activity.busy, activity.count);
+  }
+  if (sessions_.all().empty()) hang_timer_.stop();
+}
+
+void Daemon::workers_fail() {
+  if (spare_workers_.failures() != kStartFailuresMax) return;
+  sessions_.refuse_waiting({ErrorCode::kWorkerLost,
+                            "No worker could be started. djinnd's log says more; it tries on."});
+}
+
+// Order: a program finds its model, and a session the programs that its open runs name.
+void Daemon::worker_ready(DomainId domain) {
+  models_.worker_ready(domain);
+  programs_.worker_ready(domain);
+  sessions_.worker_ready(domain);
+}
+
+bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
+  const bool progressed = sessions_.worker_died(domain, death);
+  models_.worker_died(domain, death);
+  programs_.worker_died(domain, death);
+  reports_.worker_died(domain);
+  return progressed;
+}
+
+void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
+  struct Route {
+    Daemon& to;
+    DomainId domain;
+    void operator()(const ipc::WorkerReady&) const {}
+    void operator()(const ipc::Attached& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::Detached& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::ModelAdded& e) const { to.models_.hear(domain, e); }
+    void operator()(const ipc::ModelDropped& e) const { to.models_.hear(domain, e); }
+    void operator()(const ipc::ProgramAdded& e) const { to.programs_.hear(domain, e); }
+    void operator()(const ipc::ProgramRefused& e) const { to.programs_.hear(domain, e); }
+    void operator()(const ipc::SequenceAdded& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::SequenceDropped& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::GrantRequest& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::GrantReturn& e) const {
+      const bool honest = to.sessions_.hear(domain, e);
+      if (!honest) to.domains_.find(domain)->kill("gives back what it was not given");
+    }
+    void operator()(const ipc::SessionBroken& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::WorkerStats& e) const { to.reports_.hear(domain, e); }
+  };
+  std::visit(Route{*this, domain}, event.body);
+}
+
+// Threads that spin for long take the cores from everybody else (libgomp reads this when it is
+// loaded, so it must be in the environment).
+ChildProgram Daemon::worker_program() {
+  ChildProgram program{options_.worker,
+                       {"--threads", std::to_string(options_.threads)},
+                       {"GOMP_SPINCOUNT=2000", "OMP_WAIT_POLICY=passive", "OMP_DYNAMIC=false",
+                        "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
+  const bool first = workers_started_++ == 0;
+  if (options_.test_fault_at > 0 && (first || options_.test_fault_every)) {
+    program.arguments.insert(program.arguments.end(),
+                             {"--fault-at", std::to_string(options_.test_fault_at)});
+  }
+  return program;
+}
+
+ChildProgram Daemon::loader_program() const {
+  return {options_.loader, {}, {}};
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,61 @@
+// Daemon: the parts of djinnd wired together. Nothing is decided here but who hears of what.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/id_source.h"
+#include "daemon/djinnd/listener.h"
+#include "daemon/djinnd/loop.h"
+#include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/models.h"
+#include "daemon/djinnd/options.h"
+#include "daemon/djinnd/programs.h"
+#include "daemon/djinnd/reports.h"
+#include "daemon/djinnd/requests.h"
+#include "daemon/djinnd/sessions.h"
+#include "daemon/djinnd/spare_pool.h"
+
+namespace djinn::daemon {
+
+class Daemon final : public WorkerSupervisor::Owner {
+ public:
+  Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t seed);
+  ~Daemon() override;
+
+  // Listens and starts the spares. Errors: those of Listener::open.
+  Status start();
+  // Ends all sessions and children; the loop may then be destroyed.
+  void stop();
+
+  void worker_ready(DomainId domain) override;
+  void worker_said(DomainId domain, const ipc::WorkerEvent& event) override;
+  bool worker_died(DomainId domain, const WorkerDeath& death) override;
+
+ private:
+  void connected(Fd socket, const ipc::PeerCredentials& peer);
+  void session_left(SessionId session);
+  void look_for_hangs();
+  void workers_fail();
+  [[nodiscard]] ChildProgram worker_program();
+  [[nodiscard]] ChildProgram loader_program() const;
+
+  Options options_;
+  Loop& loop_;
+  IdSource ids_;
+  SparePool spare_workers_;
+  SparePool spare_loaders_;
+  Memory memory_;
+  Domains domains_;
+  Sessions sessions_;
+  Models models_;
+  Programs programs_;
+  Reports reports_;
+  Requests requests_;
+  Timer hang_timer_;
+  uint64_t workers_started_ = 0;
+  std::unique_ptr<Listener> listener_;
+};
+
+}  // namespace djinn::daemon

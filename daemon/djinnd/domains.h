@@ -1,0 +1,49 @@
+// Domains: the trust domains that have been seen, and the worker of each.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/worker_supervisor.h"
+
+namespace djinn::daemon {
+
+class Domains {
+ public:
+  // Domains with a worker at the same time: each worker costs about 100 MiB of its own.
+  static constexpr size_t kDomainsMax = 64;
+
+  Domains(WorkerSupervisor::World world, uint64_t hang_timeout_ms)
+      : world_(world), hang_timeout_ms_(hang_timeout_ms) {}
+
+  // Sees that the domain has a worker. in_use says of another domain whether it may not lose its
+  // own. Errors: kLimitExceeded when all domains are in use.
+  Result<WorkerSupervisor*> need(DomainId domain, const std::function<bool(DomainId)>& in_use);
+  // Null if the domain never needed one.
+  [[nodiscard]] WorkerSupervisor* find(DomainId domain) const;
+  // Sends to the domain's worker, if it is ready.
+  void send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
+  [[nodiscard]] bool ready(DomainId domain) const;
+
+  [[nodiscard]] std::vector<std::pair<DomainId, WorkerSupervisor*>> all() const;
+  void retire_all();
+
+ private:
+  WorkerSupervisor::World world_;
+  uint64_t hang_timeout_ms_;
+  std::map<DomainId, std::unique_ptr<WorkerSupervisor>> workers_;
+};
+
+// The name of a user, or its number where it has none. Asks the system's user database once each.
+class UserNames {
+ public:
+  const std::string& of(uid_t uid);
+
+ private:
+  std::map<uid_t, std::string> names_;
+};
+
+}  // namespace djinn::daemon

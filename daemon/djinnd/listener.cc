@@ -1,0 +1,136 @@
+#include "daemon/djinnd/listener.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "daemon/djinnd/log.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr int kQueue = 128;
+constexpr int kTurn = 16;
+constexpr uint64_t kPauseMs = 100;
+
+Status make_directory(const std::string& path, mode_t mode) {
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
+    return system_error("make the runtime directory", errno);
+  }
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return system_error("look at the runtime directory", errno);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) {
+    return Error{ErrorCode::kPermissionDenied,
+                 "The runtime directory must be a directory of the user that runs djinnd."};
+  }
+  return {};
+}
+
+Result<Fd> take_lock(const std::string& path) {
+  Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock.valid()) return system_error("open the lock file", errno);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error{ErrorCode::kBusy,
+                 "Another djinnd serves this runtime directory. Stop it, or choose another."};
+  }
+  return lock;
+}
+
+Result<gid_t> group_named(const std::string& name) {
+  std::array<char, 16384> buffer{};
+  group entry{};
+  group* found = nullptr;
+  ::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr) return Error{ErrorCode::kNotFound, "The socket's group does not exist."};
+  return found->gr_gid;
+}
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The runtime directory's path is too long for a socket. Choose a shorter one."};
+  }
+  memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return address;
+}
+
+// The socket file exists with mode 0600 until its group is set.
+Result<Fd> bind_socket(const std::string& path) {
+  DJINN_TRY(const sockaddr_un address, address_of(path));
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return system_error("make the socket", errno);
+  ::unlink(path.c_str());  // of a djinnd that was killed; we have the lock
+  const mode_t before = ::umask(0177);
+  const int bound =
+      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  const int why = errno;
+  ::umask(before);
+  if (bound != 0) return system_error("bind the socket", why);
+  return socket;
+}
+
+Status open_to_group(const std::string& path, const std::string& name) {
+  DJINN_TRY(const gid_t group, group_named(name));
+  if (::chown(path.c_str(), static_cast<uid_t>(-1), group) != 0 || ::chmod(path.c_str(), 0660)) {
+    return system_error("give the socket to its group", errno);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Place& place,
+                                                 Connected connected) {
+  const bool service = !place.socket_group.empty();
+  DJINN_CHECK(make_directory(place.runtime_dir, service ? 0755 : 0700));
+  DJINN_TRY(Fd lock, take_lock(place.runtime_dir + "/djinnd.lock"));
+  std::string path = place.runtime_dir + "/djinnd.sock";
+  DJINN_TRY(Fd socket, bind_socket(path));
+  if (service) DJINN_CHECK(open_to_group(path, place.socket_group));
+  if (::listen(socket.get(), kQueue) != 0) return system_error("listen", errno);
+  return std::unique_ptr<Listener>(new Listener(loop, std::move(path), std::move(lock),
+                                                std::move(socket), std::move(connected)));
+}
+
+Listener::Listener(Loop& loop, std::string path, Fd lock, Fd socket, Connected connected)
+    : path_(std::move(path)),
+      lock_(std::move(lock)),
+      socket_(std::move(socket)),
+      connected_(std::move(connected)),
+      poll_(loop, socket_.get(), [this] { accept_some(); }),
+      pause_(loop, [this] { poll_.watch_readable(); }) {
+  poll_.watch_readable();
+}
+
+Listener::~Listener() {
+  ::unlink(path_.c_str());
+}
+
+void Listener::accept_some() {
+  for (int i = 0; i < kTurn; ++i) {
+    Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (client.valid()) {
+      const auto peer = ipc::peer_of(client.get());
+      if (peer.ok()) connected_(std::move(client), peer.value());
+      continue;
+    }
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+    // Out of descriptors or memory: looking again at once would only burn the core.
+    log("no connection can be taken: {}", system_error("accept", errno).message);
+    poll_.pause();
+    return pause_.start_once(kPauseMs);
+  }
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,27 @@
+// One line of text on stderr for each event. Lines carry ids and numbers, never paths or names that
+// clients chose (DESIGN section 10).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "kernel/base/ids.h"
+
+namespace djinn::daemon {
+
+// Writes "djinnd: TEXT\n" in one call.
+void log_line(const std::string& text) noexcept;
+
+template <typename... Args>
+void log(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// An id as people see it: 12 hex digits.
+template <typename Tag>
+std::string text_of(Id<Tag> id) {
+  return fmt::format("{:012x}", id.value);
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,56 @@
+// djinnd: the daemon. Reads its command line, wires its parts, runs until it is told to stop.
+
+#include <signal.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "daemon/djinnd/daemon.h"
+#include "daemon/djinnd/log.h"
+
+namespace djinn::daemon {
+namespace {
+
+// Each session holds a handful of descriptors, each model a few more.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+uint64_t random_seed() {
+  uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = 1;
+  return seed;
+}
+
+Status serve(const Options& options) {
+  ::signal(SIGPIPE, SIG_IGN);
+  raise_descriptor_limit();
+  Loop loop;
+  const SystemClock clock;
+  Daemon daemon(loop, clock, options, random_seed());
+  DJINN_CHECK(daemon.start());
+  const Signal terminate(loop, SIGTERM, [&] { loop.stop(); });
+  const Signal interrupt(loop, SIGINT, [&] { loop.stop(); });
+  loop.run();
+  log("stopping");
+  daemon.stop();
+  return {};
+}
+
+}  // namespace
+}  // namespace djinn::daemon
+
+int main(int argc, char** argv) {
+  int exit_code = 0;
+  auto options = djinn::daemon::parse_options(argc, argv, exit_code);
+  if (!options) return exit_code;
+  djinn::Status ended = djinn::daemon::fill_in(*options);
+  if (ended) ended = djinn::daemon::serve(*options);
+  if (ended) return 0;
+  djinn::daemon::log_line(ended.error().message);
+  return 1;
+}

@@ -1,0 +1,73 @@
+// Memory: the device's bytes as djinnd grants them, and what happens when they run out: idle
+// models give way, and the request is tried once more (DESIGN section 4, Tiers).
+//
+//   session holder   refs, sequence groups, state and staging of a session; under its quota
+//   load, model      extents of a model, first of its load
+//   lane holder      the slab of a worker
+//
+// A grant ends when its holder acknowledges or is dead; callers release only then.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+
+#include "kernel/base/ids.h"
+#include "kernel/base/result.h"
+#include "kernel/vmu/grants.h"
+
+namespace djinn::daemon {
+
+class Memory {
+ public:
+  using Holder = vmu::Holder;
+  using Granted = std::function<void(Status)>;
+
+  Memory(uint64_t device_bytes, uint64_t session_quota_bytes);
+
+  static Holder of_session(SessionId id) { return {vmu::HolderKind::kSession, id.value}; }
+  static Holder of_model(ModelId id) { return {vmu::HolderKind::kModel, id.value}; }
+  static Holder of_load(LoadId id) { return {vmu::HolderKind::kLoad, id.value}; }
+  static Holder of_lane(WorkerId id) { return {vmu::HolderKind::kLane, id.value}; }
+
+  // Frees idle memory: begins to, for so many bytes, and says whether that much will come free.
+  // It calls freed() as it does.
+  void set_evictor(std::function<bool(uint64_t bytes)> evictor) { evictor_ = std::move(evictor); }
+
+  // Calls back at once, or later if idle models must give way first. Errors: kQuotaExceeded,
+  // kOutOfMemory, with numbers; kCancelled if the holder ended meanwhile.
+  void request(Holder holder, uint64_t bytes, Granted granted);
+
+  // What the holder still waits for is answered kCancelled; it keeps what it has.
+  void cancel(Holder holder);
+  void release(Holder holder, uint64_t bytes);
+  // The holder is gone, and so is what it still waits for. Gives the bytes that it held.
+  uint64_t release_all(Holder holder);
+  void hand_over(Holder from, Holder to);
+  // Tries again what waits.
+  void freed();
+
+  [[nodiscard]] uint64_t held_by(Holder holder) const { return ledger_.held_by(holder); }
+  // Of all holders of a kind.
+  [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
+  [[nodiscard]] uint64_t total_bytes() const { return ledger_.total_bytes(); }
+  [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
+  [[nodiscard]] uint64_t session_quota() const { return session_quota_; }
+
+ private:
+  struct Waiting {
+    Holder holder;
+    uint64_t bytes;
+    Granted granted;
+  };
+  Status grant(Holder holder, uint64_t bytes);
+
+  vmu::GrantLedger ledger_;
+  uint64_t session_quota_;
+  std::function<bool(uint64_t)> evictor_;
+  std::list<Waiting> waiting_;
+  std::map<Holder, uint64_t> held_;  // by holder, for sums by kind
+};
+
+}  // namespace djinn::daemon

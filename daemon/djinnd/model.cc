@@ -1,0 +1,81 @@
+#include "daemon/djinnd/model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::daemon {
+
+bool may_follow(ModelPhase from, ModelPhase to) {
+  return (from == ModelPhase::kLoading && to == ModelPhase::kResident) ||
+         (from == ModelPhase::kResident && to == ModelPhase::kUnloading);
+}
+
+bool may_share(const ModelKey& resident, const ModelKey& opened) {
+  if (resident.plan_hash != opened.plan_hash) return false;
+  return resident.domain == opened.domain
+             ? load::same_within_domain(resident.files, opened.files)
+             : load::same_across_domains(resident.files, opened.files);
+}
+
+std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified) {
+  std::vector<load::FileIdentity> files;
+  for (const ipc::FileIdentity& f : identified.files) {
+    files.push_back({f.device_major, f.device_minor, f.inode, f.bytes, f.mtime_ns, f.ctime_ns,
+                     f.on_block_device, static_cast<uint64_t>(identified.now_ns)});
+  }
+  return files;
+}
+
+void Model::go(ModelPhase next) {
+  DJINN_ASSERT(may_follow(phase, next));
+  phase = next;
+}
+
+Model& ModelTable::add(Model model) {
+  const ModelId id = model.id;
+  const auto [at, fresh] = models_.emplace(id, std::move(model));
+  DJINN_ASSERT(fresh);
+  touch(at->second);
+  return at->second;
+}
+
+Model* ModelTable::find(ModelId id) {
+  const auto found = models_.find(id);
+  return found == models_.end() ? nullptr : &found->second;
+}
+
+Model* ModelTable::find_by_load(LoadId load) {
+  for (auto& [id, model] : models_) {
+    if (model.load == load) return &model;
+  }
+  return nullptr;
+}
+
+Model* ModelTable::find_shared(const ModelKey& opened) {
+  for (auto& [id, model] : models_) {
+    if (model.phase != ModelPhase::kUnloading && may_share(model.key, opened)) return &model;
+  }
+  return nullptr;
+}
+
+std::vector<Model*> ModelTable::evictable() {
+  std::vector<Model*> idle;
+  for (auto& [id, model] : models_) {
+    if (model.idle() && !model.pinned) idle.push_back(&model);
+  }
+  std::sort(idle.begin(), idle.end(),
+            [](const Model* a, const Model* b) { return a->last_used < b->last_used; });
+  return idle;
+}
+
+uint64_t ModelTable::unloading_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : models_) {
+    if (model.phase == ModelPhase::kUnloading) bytes += model.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,423 @@
+#include "daemon/djinnd/models.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/djinnd/log.h"
+#include "daemon/djinnd/sealed.h"
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+Result<load::Digest> hash_of(std::span<const std::byte> bytes) {
+  DJINN_TRY(load::Sha256 hash, load::Sha256::make());
+  DJINN_CHECK(hash.update(bytes));
+  return hash.finish();
+}
+
+// Plans are compared unparsed; a request without one has the hash of no bytes.
+Result<load::Digest> plan_hash_of(const Fd& plan) {
+  if (!plan.valid()) return hash_of({});
+  DJINN_TRY(const auto bytes, read_sealed(plan, limits::kLoadPlanBytes, "load plan"));
+  return hash_of(bytes);
+}
+
+// The sum of what a loader asked for, if it is within the limits.
+std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
+  if (sizes.empty() || sizes.size() > limits::kModelExtents) return std::nullopt;
+  uint64_t total = 0;
+  for (const uint64_t size : sizes) {
+    const auto sum = checked_add(total, size);
+    if (size == 0 || !sum) return std::nullopt;
+    total = *sum;
+  }
+  return total;
+}
+
+const Error kNoSuchModel{ErrorCode::kNotFound, "There is no such model."};
+
+}  // namespace
+
+Models::Models(World world) : world_(std::move(world)) {}
+
+// --- requests
+
+void Models::open(OpenRequest request) {
+  const Asker asker = request.opener.asker;
+  if (request.files.empty()) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kInvalidArgument, "A model needs at least one file. Add files first."});
+  }
+  const auto plan_hash = plan_hash_of(request.plan);
+  if (!plan_hash.ok()) return world_.replies.refuse(asker, plan_hash.error());
+  const auto id = world_.ids.next<LoadId>([this](LoadId taken) { return loads_.contains(taken); });
+  loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id,
+                                      std::exchange(request.files, {}));
+  queued_.emplace_back(id, request.opener.domain);
+  openings_.emplace(id, Opening{std::move(request), plan_hash.value()});
+  start_loads();
+}
+
+void Models::start_loads() {
+  for (auto next = queued_.begin(); next != queued_.end();) {
+    const auto [id, domain] = *next;
+    const auto busy = std::count_if(running_.begin(), running_.end(),
+                                    [&](const auto& load) { return load.second == domain; });
+    if (static_cast<size_t>(busy) >= kLoadsPerUser) {
+      ++next;
+      continue;
+    }
+    running_[id] = domain;
+    loads_.at(id)->start();
+    next = queued_.erase(next);
+  }
+}
+
+void Models::close(const Asker& asker, ModelId id) {
+  Model* const model = table_.find(id);
+  if (model == nullptr || !model->leases.contains(asker.session)) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kNotFound, "The session has not opened such a model."});
+  }
+  if (--model->leases.at(asker.session) == 0) model->leases.erase(asker.session);
+  table_.touch(*model);
+  world_.replies.done(asker);
+}
+
+void Models::unload(const Asker& asker, DomainId asking, ModelId id) {
+  Model* const model = table_.find(id);
+  const bool sees = model != nullptr && (asking == 0 || model->key.domain == asking ||
+                                         model->mapped.contains(asking));
+  if (!sees) return world_.replies.refuse(asker, kNoSuchModel);
+  if (asking != 0 && model->key.domain != asking) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kPermissionDenied,
+                "Another user opened the model first. Ask them, or root, to unload it."});
+  }
+  if (model->phase == ModelPhase::kLoading || !(model->leases.empty() && model->openers.empty())) {
+    return world_.replies.refuse(
+        asker,
+        {ErrorCode::kBusy, "The model is in use. Close the sessions that hold it, then repeat."});
+  }
+  model->unloaders.push_back(asker);
+  if (model->phase == ModelPhase::kResident) begin_unload(*model);
+}
+
+// --- from files to a model
+
+void Models::load_identified(LoadId id, const ipc::Identified& files) {
+  auto found = openings_.extract(id);
+  if (found.empty()) return loads_.at(id)->abort();
+  Opening opening = std::move(found.mapped());
+  const DomainId domain = opening.request.opener.domain;
+  ModelKey key{domain, opening.plan_hash, identities_of(files)};
+  if (Model* const shared = table_.find_shared(key)) {
+    loads_.at(id)->abort();
+    opening.request.opener.was_resident = true;
+    return join(*shared, opening.request.opener, opening.request.pin);
+  }
+  if (table_.size() >= limits::kModels && !make_place()) {
+    loads_.at(id)->abort();
+    return world_.replies.refuse(
+        opening.request.opener.asker,
+        {ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."});
+  }
+  become_model(id, std::move(opening), std::move(key));
+}
+
+// The table is full: the least recently used idle model goes.
+bool Models::make_place() {
+  const auto idle = table_.evictable();
+  if (idle.empty()) return false;
+  begin_unload(*idle.front());
+  return true;
+}
+
+void Models::become_model(LoadId id, Opening opening, ModelKey key) {
+  Load& load = *loads_.at(id);
+  Model fresh;
+  fresh.id = world_.ids.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
+  fresh.key = std::move(key);
+  fresh.label = opening.request.label;
+  fresh.load = id;
+  fresh.files = load.take_files();
+  Model& model = table_.add(std::move(fresh));
+  log("model {} is being loaded from {} files", text_of(model.id), model.files.size());
+  join(model, opening.request.opener, opening.request.pin);
+  load.plan(opening.request.plan);
+}
+
+void Models::join(Model& model, Opener opener, bool pin) {
+  ++model.leases[opener.asker.session];
+  model.pinned |= pin;
+  table_.touch(model);
+  model.openers.push_back(opener);
+  settle(model);
+}
+
+void Models::load_planned(LoadId id, const ipc::Planned& plan) {
+  const auto total = total_of(plan.extent_bytes);
+  if (!total) {
+    return fail(id, {ErrorCode::kLimitExceeded, "The model needs more extents than there may be."});
+  }
+  world_.memory.request(Memory::of_load(id), *total,
+                        [this, id, sizes = plan.extent_bytes](const Status& granted) {
+                          extents_granted(id, sizes, granted);
+                        });
+}
+
+void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes,
+                             const Status& granted) {
+  Model* const model = table_.find_by_load(id);
+  const auto load = loads_.find(id);
+  if (model == nullptr || load == loads_.end()) return;  // given up; load_ended() releases
+  if (!granted) return fail(id, granted.error());
+  const Status made = make_extents(*model, sizes);
+  if (!made) return fail(id, made.error());
+  load->second->read_into(model->extents);
+}
+
+Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
+  for (const uint64_t size : sizes) {
+    DJINN_TRY(Fd extent, pal::make_memfd("djinn-weights", size, pal::Seals::kSize));
+    model.extents.push_back(std::move(extent));
+    model.bytes += size;
+  }
+  return {};
+}
+
+void Models::load_progressed(LoadId id, uint64_t bytes_read) {
+  if (Model* const model = table_.find_by_load(id)) {
+    model->bytes_loaded = std::min(bytes_read, model->bytes);
+  }
+}
+
+void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
+  Model* const model = table_.find_by_load(id);
+  if (model == nullptr) return loads_.at(id)->abort();
+  bytes_read_ += loaded.bytes_read;
+  buffered_reads_ += loaded.buffered_reads;
+  const Status sealed = seal(*model, std::move(manifest));
+  if (!sealed) return fail(id, sealed.error());
+  world_.memory.hand_over(Memory::of_load(id), Memory::of_model(model->id));
+  model->go(ModelPhase::kResident);
+  model->bytes_loaded = model->bytes;
+  model->loaded_wall_ns = world_.clock.wall_ns();
+  log("model {} is resident: {} bytes", text_of(model->id), model->bytes);
+  settle(*model);
+}
+
+Status Models::seal(Model& model, Fd manifest) {
+  DJINN_TRY(const uint64_t bytes,
+            size_of_sealed(manifest, limits::kManifestBytes, "manifest of a model"));
+  if (bytes == 0) return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
+  for (const Fd& extent : model.extents) {
+    DJINN_CHECK(pal::add_seals(extent, pal::Seals::kWrite));
+    if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
+  }
+  model.manifest = std::move(manifest);
+  return {};
+}
+
+void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
+  if (Model* const model = table_.find_by_load(id)) model->sha256 = hashed.sha256;
+}
+
+void Models::load_failed(LoadId id, const Error& error) {
+  fail(id, error);
+}
+
+// Ends a load that did not become a model, whatever it had become already.
+void Models::fail(LoadId id, const Error& error) {
+  std::vector<Asker> askers;
+  if (auto opening = openings_.extract(id)) {
+    askers.push_back(opening.mapped().request.opener.asker);
+  }
+  if (Model* const model = table_.find_by_load(id)) {
+    log("model {} could not be loaded: {}", text_of(model->id), name_of(error.code));
+    for (const Opener& opener : model->openers) askers.push_back(opener.asker);
+    table_.erase(model->id);
+  }
+  if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
+  for (const Asker& asker : askers) world_.replies.refuse(asker, error);
+}
+
+void Models::load_ended(LoadId id) {
+  if (Model* const model = table_.find_by_load(id)) {
+    model->load = {};
+    finish_unload_if_free(*model);
+  }
+  if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
+  running_.erase(id);
+  std::erase_if(queued_, [&](const auto& queued) { return queued.first == id; });
+  world_.memory.release_all(Memory::of_load(id));
+  start_loads();
+}
+
+// --- from a model to its openers
+
+void Models::settle(Model& model) {
+  if (model.phase != ModelPhase::kResident) return;
+  std::vector<Opener> served;
+  for (const Opener& opener : model.openers) {
+    if (opener.needs_worker) map_into(model, opener.domain);
+    if (!opener.needs_worker || model.mapped.at(opener.domain).added) served.push_back(opener);
+  }
+  std::erase_if(model.openers, [&](const Opener& opener) {
+    return !opener.needs_worker || model.mapped.at(opener.domain).added;
+  });
+  const int fds[] = {model.manifest.get()};
+  for (const Opener& opener : served) {
+    const ipc::ModelOpened opened{model.id, model.bytes, opener.was_resident};
+    world_.replies.reply(opener.asker, {opener.asker.number, opened}, fds);
+  }
+}
+
+void Models::map_into(Model& model, DomainId domain) {
+  const bool fresh = model.mapped.try_emplace(domain).second;
+  if (fresh) send_add(model, domain);
+}
+
+void Models::send_add(const Model& model, DomainId domain) {
+  std::vector<int> fds{model.manifest.get()};
+  for (const Fd& extent : model.extents) fds.push_back(extent.get());
+  world_.domains.send(domain, {ipc::AddModel{model.id}}, fds);
+}
+
+void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
+  std::vector<Asker> refused;
+  std::erase_if(model.openers, [&](const Opener& opener) {
+    if (!opener.needs_worker || opener.domain != domain) return false;
+    refused.push_back(opener.asker);
+    return true;
+  });
+  model.mapped.erase(domain);
+  for (const Asker& asker : refused) {
+    if (--model.leases.at(asker.session) == 0) model.leases.erase(asker.session);
+    world_.replies.refuse(asker, error);
+  }
+}
+
+void Models::hear(DomainId domain, const ipc::ModelAdded& event) {
+  Model* const model = table_.find(event.model);
+  if (model == nullptr || !model->mapped.contains(domain)) return;
+  if (event.code != ErrorCode::kOk) {
+    return refuse_openers(*model, domain, {event.code, event.message});
+  }
+  model->mapped.at(domain) = {true, 0};
+  settle(*model);
+}
+
+void Models::worker_ready(DomainId domain) {
+  for (auto& [id, model] : table_.all()) {
+    if (model.phase == ModelPhase::kResident && model.mapped.contains(domain)) {
+      send_add(model, domain);
+    }
+  }
+}
+
+void Models::worker_died(DomainId domain, const WorkerDeath& death) {
+  for (auto& [id, model] : table_.all()) {
+    const auto mapped = model.mapped.find(domain);
+    if (mapped == model.mapped.end()) continue;
+    mapped->second.added = false;
+    if (model.phase == ModelPhase::kUnloading) {
+      model.mapped.erase(mapped);
+      finish_unload_if_free(model);
+      continue;
+    }
+    const OwedAnswer adding{OwedAnswer::Kind::kAddModel, id.value, {}};
+    if (death.suspect == adding && ++mapped->second.deaths >= limits::kDeathsWithoutProgress) {
+      refuse_openers(model, domain,
+                     {ErrorCode::kWorkerLost, "The worker died whenever it took in the model."});
+    }
+  }
+}
+
+// --- out again
+
+void Models::session_left(SessionId session) {
+  std::vector<LoadId> unwanted;
+  for (const auto& [id, opening] : openings_) {
+    if (opening.request.opener.asker.session == session) unwanted.push_back(id);
+  }
+  for (auto& [id, model] : table_.all()) {
+    std::erase_if(model.openers,
+                  [&](const Opener& opener) { return opener.asker.session == session; });
+    if (model.leases.erase(session) > 0) table_.touch(model);
+    if (model.phase == ModelPhase::kLoading && model.openers.empty()) {
+      unwanted.push_back(model.load);
+    }
+  }
+  for (const LoadId id : unwanted) fail(id, {ErrorCode::kCancelled, "Nobody waits any more."});
+}
+
+bool Models::leased_by(ModelId id, SessionId session) {
+  const Model* const model = table_.find(id);
+  return model != nullptr && model->phase == ModelPhase::kResident &&
+         model->leases.contains(session);
+}
+
+uint32_t Models::leases_of(SessionId session) const {
+  return static_cast<uint32_t>(
+      std::count_if(table_.all().begin(), table_.all().end(),
+                    [&](const auto& entry) { return entry.second.leases.contains(session); }));
+}
+
+bool Models::evict(uint64_t bytes) {
+  uint64_t coming = table_.unloading_bytes();
+  const std::vector<Model*> idle = table_.evictable();
+  uint64_t possible = coming;
+  for (const Model* model : idle) possible += model->bytes;
+  if (possible < bytes) return false;
+  for (Model* model : idle) {
+    if (coming >= bytes) break;
+    coming += model->bytes;
+    begin_unload(*model);
+  }
+  return true;
+}
+
+void Models::begin_unload(Model& model) {
+  model.go(ModelPhase::kUnloading);
+  world_.model_gone(model.id);
+  std::erase_if(model.mapped,
+                [&](const auto& entry) { return !world_.domains.ready(entry.first); });
+  for (const auto& [domain, mapped] : model.mapped) {
+    world_.domains.send(domain, {ipc::DropModel{model.id}});
+  }
+  if (const auto load = loads_.find(model.load); load != loads_.end()) load->second->abort();
+  finish_unload_if_free(model);
+}
+
+// Bytes are free when the last process that mapped them says so, or is dead.
+void Models::finish_unload_if_free(const Model& model) {
+  if (model.phase != ModelPhase::kUnloading || !model.mapped.empty() || model.load.valid()) return;
+  world_.loop.defer([this, id = model.id] { finish_unload(id); });
+}
+
+void Models::hear(DomainId domain, const ipc::ModelDropped& event) {
+  Model* const model = table_.find(event.model);
+  if (model == nullptr || model->phase != ModelPhase::kUnloading) return;
+  model->mapped.erase(domain);
+  finish_unload_if_free(*model);
+}
+
+void Models::finish_unload(ModelId id) {
+  Model* const model = table_.find(id);
+  if (model == nullptr) return;
+  const std::vector<Asker> askers = std::move(model->unloaders);
+  log("model {} is unloaded: {} bytes", text_of(id), model->bytes);
+  table_.erase(id);
+  world_.memory.release_all(Memory::of_model(id));
+  for (const Asker& asker : askers) world_.replies.done(asker);
+}
+
+}  // namespace djinn::daemon

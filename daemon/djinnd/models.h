@@ -1,0 +1,113 @@
+// Models: opens, shares, evicts and unloads models, and has the loads done.
+//
+// An open request becomes a load at once, which tells what the files are; only then is it known
+// whether the model is there already. So an opening is a request whose files are not yet known.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/id_source.h"
+#include "daemon/djinnd/load.h"
+#include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/model.h"
+#include "daemon/djinnd/replies.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+
+struct OpenRequest {
+  Opener opener;
+  std::string label;
+  bool pin = false;
+  std::vector<Fd> files;
+  Fd plan;  // or none
+};
+
+class Models final : public Load::Owner {
+ public:
+  // Loads of one user at a time, so that files that never answer cost others no process.
+  static constexpr size_t kLoadsPerUser = 4;
+
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    IdSource& ids;
+    SparePool& loaders;
+    Memory& memory;
+    Domains& domains;
+    Replies& replies;
+    std::function<void(ModelId)> model_gone;  // programs that name it must go first
+  };
+  explicit Models(World world);
+
+  // --- requests
+  void open(OpenRequest request);
+  void close(const Asker& asker, ModelId id);
+  // asking: the user. Only the owner and root may.
+  void unload(const Asker& asker, DomainId asking, ModelId id);
+
+  // --- sessions
+  void session_left(SessionId session);
+  [[nodiscard]] bool leased_by(ModelId id, SessionId session);
+  [[nodiscard]] uint32_t leases_of(SessionId session) const;
+
+  // --- workers
+  void worker_ready(DomainId domain);
+  void worker_died(DomainId domain, const WorkerDeath& death);
+  void hear(DomainId domain, const ipc::ModelAdded& event);
+  void hear(DomainId domain, const ipc::ModelDropped& event);
+
+  // --- loads
+  void load_identified(LoadId id, const ipc::Identified& files) override;
+  void load_planned(LoadId id, const ipc::Planned& plan) override;
+  void load_progressed(LoadId id, uint64_t bytes_read) override;
+  void load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) override;
+  void load_hashed(LoadId id, const ipc::Hashed& hashed) override;
+  void load_failed(LoadId id, const Error& error) override;
+  void load_ended(LoadId id) override;
+
+  // For Memory: begins to unload idle models; false if that would not free so many bytes.
+  bool evict(uint64_t bytes);
+
+  [[nodiscard]] const ModelTable& table() const { return table_; }
+  [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
+  [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
+
+ private:
+  struct Opening {
+    OpenRequest request;  // its files are with the load
+    load::Digest plan_hash;
+  };
+
+  void start_loads();
+  void join(Model& model, Opener opener, bool pin);
+  void become_model(LoadId id, Opening opening, ModelKey key);
+  void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
+  Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
+  Status seal(Model& model, Fd manifest);
+  void fail(LoadId id, const Error& error);
+  void settle(Model& model);
+  void map_into(Model& model, DomainId domain);
+  void send_add(const Model& model, DomainId domain);
+  void refuse_openers(Model& model, DomainId domain, const Error& error);
+  void begin_unload(Model& model);
+  void finish_unload_if_free(const Model& model);
+  void finish_unload(ModelId id);
+  bool make_place();
+
+  World world_;
+  ModelTable table_;
+  std::map<LoadId, Opening> openings_;
+  std::map<LoadId, std::unique_ptr<Load>> loads_;
+  std::vector<std::pair<LoadId, DomainId>> queued_;  // loads that wait for their user's turn
+  std::map<LoadId, DomainId> running_;               // loads that were started
+  uint64_t bytes_read_ = 0;
+  uint64_t buffered_reads_ = 0;
+};
+
+}  // namespace djinn::daemon

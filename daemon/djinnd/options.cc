@@ -1,0 +1,98 @@
+#include "daemon/djinnd/options.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+
+#include "daemon/djinnd/version.h"
+#include "ipc/limits.h"
+
+namespace djinn::daemon {
+namespace {
+
+// Cores that this process may run on.
+uint32_t usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
+  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cores)));
+}
+
+uint64_t physical_bytes() {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return uint64_t{1} << 30;
+  return uint64_t{info.totalram} * info.mem_unit;
+}
+
+// "DIR/name", DIR being where this program lies.
+std::string beside_ourselves(const std::string& name) {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string self(path.data(), length > 0 ? static_cast<size_t>(length) : 0);
+  return self.substr(0, self.rfind('/') + 1) + name;
+}
+
+void add_options(CLI::App& app, Options& options) {
+  auto* user = app.add_flag("--user", options.user_mode, "serve this user only");
+  app.add_option("--runtime-dir", options.runtime_dir,
+                 "directory of the socket [--user: $XDG_RUNTIME_DIR/djinn]");
+  app.add_option("--socket-group", options.socket_group, "service mode: group that may connect")
+      ->excludes(user);
+  app.add_option("--threads", options.threads, "threads of a lane [all cores]")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--memory", options.memory_bytes, "bytes to grant [80 % of the machine's]")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--session-quota", options.session_quota_bytes, "bytes of one session [4 GiB]")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--worker", options.worker, "worker program [beside djinnd]");
+  app.add_option("--loader", options.loader, "loader program [beside djinnd]");
+  app.add_option("--hang-timeout-ms", options.hang_timeout_ms,
+                 "a worker with work that does nothing for so long is replaced [10000]")
+      ->check(CLI::Range(uint64_t{100}, uint64_t{3'600'000}));
+  app.add_option("--test-fault-at", options.test_fault_at)->group("");
+  app.add_flag("--test-fault-every", options.test_fault_every)->group("");
+  app.set_version_flag("--version", std::string("djinnd ") + kVersion);
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
+  Options options;
+  CLI::App app("djinnd owns the models and tensor memory of this machine");
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& stop) {
+    exit_code = app.exit(stop) == 0 ? 0 : 2;
+    return std::nullopt;
+  }
+  return options;
+}
+
+Status fill_in(Options& options) {
+  if (options.runtime_dir.empty()) {
+    const char* const base = ::getenv("XDG_RUNTIME_DIR");
+    if (!options.user_mode) {
+      options.runtime_dir = "/run/djinn";
+    } else if (base != nullptr && base[0] == '/') {
+      options.runtime_dir = std::string(base) + "/djinn";
+    } else {
+      return Error{ErrorCode::kInvalidArgument,
+                   "XDG_RUNTIME_DIR is not set. Give --runtime-dir a directory of this user."};
+    }
+  }
+  if (options.threads == 0) options.threads = usable_cores();
+  if (options.memory_bytes == 0) options.memory_bytes = physical_bytes() / 10 * 8;
+  if (options.session_quota_bytes == 0) {
+    options.session_quota_bytes = limits::kSessionBytesDefault;
+  }
+  if (options.worker.empty()) options.worker = beside_ourselves("djinn-worker");
+  if (options.loader.empty()) options.loader = beside_ourselves("djinn-loader");
+  return {};
+}
+
+}  // namespace djinn::daemon

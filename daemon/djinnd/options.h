@@ -1,0 +1,34 @@
+// Options: the command line of djinnd, with everything that was left out filled in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+struct Options {
+  bool user_mode = false;    // serves its own user only, without configuration
+  std::string runtime_dir;   // holds the socket
+  std::string socket_group;  // service mode: who may connect
+  uint32_t threads = 0;      // of a lane
+  uint64_t memory_bytes = 0;  // of the device, to grant
+  uint64_t session_quota_bytes = 0;
+  std::string worker;  // paths of the programs
+  std::string loader;
+  uint64_t hang_timeout_ms = 10'000;
+  uint64_t test_fault_at = 0;  // the first worker dies there
+  bool test_fault_every = false;  // every worker does
+};
+
+// Nothing: the process is to exit with exit_code (after --help, --version or a mistake, which was
+// told).
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code);
+
+// What is left out: runtime directory, threads, memory and programs from the machine. Errors:
+// kInvalidArgument when there is no runtime directory to guess.
+Status fill_in(Options& options);
+
+}  // namespace djinn::daemon

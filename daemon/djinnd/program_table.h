@@ -1,0 +1,72 @@
+// ProgramTable: graphs that a worker has admitted, or is about to, by their fingerprint.
+//
+//   fingerprint   SHA-256 of domain, model and the graph's bytes: equal ones are one program
+//   user          a session that defined the program; a program without users may be forgotten
+//
+//   admitting -> admitted    a worker said what its outputs are
+//   admitting, admitted -> gone
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "daemon/djinnd/replies.h"
+#include "daemon/djinnd/worker_supervisor.h"
+#include "ipc/messages.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/ids.h"
+#include "kernel/load/hash.h"
+
+namespace djinn::daemon {
+
+enum class ProgramPhase : uint8_t { kAdmitting, kAdmitted };
+
+using Fingerprint = load::Digest;
+// Pure. Errors: kInternal if the hash cannot be computed.
+Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model,
+                                   std::span<const std::byte> graph);
+
+struct Program {
+  ProgramId id;
+  DomainId domain = 0;
+  ModelId model;  // invalid: it names no weights
+  Fingerprint fingerprint{};
+  ProgramPhase phase = ProgramPhase::kAdmitting;
+  Fd graph;  // djinnd's own sealed copy
+  uint64_t graph_bytes = 0;
+  std::vector<ipc::OutputShape> outputs;
+  std::set<SessionId> users;
+  std::vector<Asker> askers;
+  uint32_t deaths = 0;  // of workers that were about to admit it
+  uint64_t last_used = 0;
+};
+
+class ProgramTable {
+ public:
+  // Graphs that one domain may have djinnd keep: a thousand of usual size, or 16 of the largest.
+  static constexpr uint64_t kBytesPerDomain = uint64_t{256} << 20;
+
+  Program& add(Program program);
+  Program* find(ProgramId id);
+  Program* find(const Fingerprint& fingerprint);
+  void erase(ProgramId id);
+  void touch(Program& program) { program.last_used = ++uses_; }
+
+  // Of the domain, whether there is room for one more graph of so many bytes.
+  [[nodiscard]] bool has_room(DomainId domain, uint64_t bytes) const;
+  // Of the domain, the admitted program without users that was used longest ago; or null.
+  Program* oldest_unused(DomainId domain);
+
+  [[nodiscard]] std::map<ProgramId, Program>& all() { return programs_; }
+  [[nodiscard]] size_t size() const { return programs_.size(); }
+
+ private:
+  std::map<ProgramId, Program> programs_;
+  std::map<Fingerprint, ProgramId> by_fingerprint_;
+  uint64_t uses_ = 0;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,134 @@
+#include "daemon/djinnd/programs.h"
+
+#include <utility>
+
+#include "daemon/djinnd/log.h"
+#include "daemon/djinnd/sealed.h"
+#include "ipc/limits.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+
+void Programs::define(const Asker& asker, DomainId domain, ModelId model, const Fd& graph) {
+  const Status begun = admit(asker, domain, model, graph);
+  if (!begun) world_.replies.refuse(asker, begun.error());
+}
+
+Status Programs::admit(const Asker& asker, DomainId domain, ModelId model, const Fd& graph) {
+  if (model.valid() && !world_.models.leased_by(model, asker.session)) {
+    return Error{ErrorCode::kNotFound, "The session has not opened such a model."};
+  }
+  DJINN_TRY(const auto bytes, read_sealed(graph, limits::kGraphBytes, "graph"));
+  DJINN_TRY(const Fingerprint fingerprint, fingerprint_of(domain, model, bytes));
+  if (Program* const known = table_.find(fingerprint)) {
+    known->users.insert(asker.session);
+    table_.touch(*known);
+    if (known->phase == ProgramPhase::kAdmitted) {
+      answer(*known, asker, true);
+    } else {
+      known->askers.push_back(asker);
+    }
+    return {};
+  }
+  DJINN_CHECK(make_room(domain, bytes.size()));
+  Program fresh;
+  DJINN_TRY(fresh.graph, pal::make_sealed_memfd("djinn-graph", bytes));
+  fresh.id = world_.ids.next<ProgramId>([this](ProgramId t) { return table_.find(t) != nullptr; });
+  fresh.domain = domain;
+  fresh.model = model;
+  fresh.fingerprint = fingerprint;
+  fresh.graph_bytes = bytes.size();
+  fresh.users.insert(asker.session);
+  fresh.askers.push_back(asker);
+  send_add(table_.add(std::move(fresh)));
+  return {};
+}
+
+Status Programs::make_room(DomainId domain, uint64_t bytes) {
+  while (!table_.has_room(domain, bytes)) {
+    const Program* const oldest = table_.oldest_unused(domain);
+    if (oldest == nullptr) {
+      return Error{ErrorCode::kLimitExceeded,
+                   "All programs that may be kept are in use. Close a session that defined some."};
+    }
+    forget(*oldest);
+  }
+  return {};
+}
+
+void Programs::forget(const Program& program) {
+  world_.domains.send(program.domain, {ipc::DropProgram{program.id}});
+  table_.erase(program.id);
+}
+
+void Programs::send_add(const Program& program) {
+  const int fds[] = {program.graph.get()};
+  world_.domains.send(program.domain, {ipc::AddProgram{program.id, program.model}}, fds);
+}
+
+void Programs::answer(const Program& program, const Asker& asker, bool was_cached) {
+  world_.replies.reply(
+      asker, {asker.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
+}
+
+void Programs::hear(DomainId domain, const ipc::ProgramAdded& event) {
+  Program* const program = table_.find(event.program);
+  if (program == nullptr || program->domain != domain) return;
+  program->deaths = 0;
+  program->phase = ProgramPhase::kAdmitted;
+  program->outputs = event.outputs;
+  for (const Asker& asker : std::exchange(program->askers, {})) answer(*program, asker, false);
+}
+
+void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {
+  Program* const program = table_.find(event.program);
+  if (program == nullptr || program->domain != domain) return;
+  const bool typed = event.code != ErrorCode::kOk;
+  refuse(*program, {typed ? event.code : ErrorCode::kInternal, event.message});
+}
+
+void Programs::refuse(Program& program, const Error& error) {
+  log("program {} is refused: {}", text_of(program.id), name_of(error.code));
+  const std::vector<Asker> askers = std::move(program.askers);
+  table_.erase(program.id);
+  for (const Asker& asker : askers) world_.replies.refuse(asker, error);
+}
+
+void Programs::session_left(SessionId session) {
+  for (auto& [id, program] : table_.all()) {
+    program.users.erase(session);
+    std::erase_if(program.askers, [&](const Asker& asker) { return asker.session == session; });
+  }
+}
+
+void Programs::model_gone(ModelId model) {
+  std::vector<ProgramId> gone;
+  for (const auto& [id, program] : table_.all()) {
+    if (program.model == model) gone.push_back(id);
+  }
+  for (const ProgramId id : gone) {
+    Program& program = *table_.find(id);
+    const std::vector<Asker> askers = std::move(program.askers);
+    forget(program);
+    for (const Asker& asker : askers) {
+      world_.replies.refuse(asker, {ErrorCode::kCancelled, "The model was unloaded meanwhile."});
+    }
+  }
+}
+
+void Programs::worker_ready(DomainId domain) {
+  for (const auto& [id, program] : table_.all()) {
+    if (program.domain == domain) send_add(program);
+  }
+}
+
+void Programs::worker_died(DomainId domain, const WorkerDeath& death) {
+  if (!death.suspect || death.suspect->kind != OwedAnswer::Kind::kAddProgram) return;
+  Program* const suspect = table_.find(ProgramId{death.suspect->id});
+  if (suspect == nullptr || suspect->domain != domain) return;
+  if (++suspect->deaths < limits::kDeathsWithoutProgress) return;
+  refuse(*suspect, {ErrorCode::kWorkerLost,
+                    "The worker died each time it looked at the graph. It is refused."});
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,47 @@
+// Programs: defines programs and has them admitted by the domain's worker, once each and again by
+// each new worker. Start with program_table.h.
+#pragma once
+
+#include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/id_source.h"
+#include "daemon/djinnd/models.h"
+#include "daemon/djinnd/program_table.h"
+#include "daemon/djinnd/replies.h"
+
+namespace djinn::daemon {
+
+class Programs {
+ public:
+  struct World {
+    IdSource& ids;
+    Domains& domains;
+    Models& models;
+    Replies& replies;
+  };
+  explicit Programs(World world) : world_(world) {}
+
+  // graph: what the client sent.
+  void define(const Asker& asker, DomainId domain, ModelId model, const Fd& graph);
+  void session_left(SessionId session);
+  void model_gone(ModelId model);
+
+  void worker_ready(DomainId domain);
+  void worker_died(DomainId domain, const WorkerDeath& death);
+  void hear(DomainId domain, const ipc::ProgramAdded& event);
+  void hear(DomainId domain, const ipc::ProgramRefused& event);
+
+  [[nodiscard]] size_t size() const { return table_.size(); }
+
+ private:
+  Status admit(const Asker& asker, DomainId domain, ModelId model, const Fd& graph);
+  Status make_room(DomainId domain, uint64_t bytes);
+  void send_add(const Program& program);
+  void answer(const Program& program, const Asker& asker, bool was_cached);
+  void refuse(Program& program, const Error& error);
+  void forget(const Program& program);
+
+  World world_;
+  ProgramTable table_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,63 @@
+// What djinnd concludes from the deaths and the silence of workers (DESIGN section 6.5). Pure.
+//
+//   DeathCount   of one session: deaths of workers in its step, one after the other, with nothing
+//                committed between them
+//   BackOff      how long to wait before the next worker
+//   HangWatch    whether a worker that has work does anything at all
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kernel/gc/session_state.h"
+
+namespace djinn::daemon {
+
+class DeathCount {
+ public:
+  // A worker died that served this session; progress is what the state head then said.
+  void note(const gc::Progress& progress);
+  [[nodiscard]] uint32_t deaths() const { return deaths_; }
+  // The submission in flight met its last death: the next worker refuses it.
+  [[nodiscard]] bool exhausted() const;
+
+ private:
+  uint32_t deaths_ = 0;
+  uint64_t commit_ = 0;  // at the last death
+};
+
+class BackOff {
+ public:
+  static constexpr uint64_t kFirstMs = 50;
+  static constexpr uint64_t kMaxMs = 5000;
+
+  // A worker died; progressed: something was committed or acknowledged since the death before.
+  // Gives the milliseconds to wait: none at first, then doubling.
+  uint64_t after_death(bool progressed);
+
+ private:
+  uint32_t fruitless_ = 0;
+};
+
+class HangWatch {
+ public:
+  explicit HangWatch(uint64_t timeout_ns) : timeout_ns_(timeout_ns) {}
+
+  struct Sample {
+    bool has_work = false;   // a step is running, a bell was rung, or a command is unanswered
+    uint64_t activity = 0;   // changes whenever the worker did anything
+    bool patient = false;    // what it does shows no activity: admission, for example
+  };
+  // True when the worker had work and did nothing for the whole timeout; patient work has several.
+  bool look(uint64_t now_ns, const Sample& sample);
+  void reset() { since_.reset(); }
+
+ private:
+  static constexpr uint64_t kPatience = 6;
+
+  uint64_t timeout_ns_;
+  uint64_t activity_ = 0;
+  std::optional<uint64_t> since_;  // has had work without activity
+};
+
+}  // namespace djinn::daemon

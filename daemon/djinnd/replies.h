@@ -1,0 +1,29 @@
+// Who answers clients: the seam between what a request does and the connection that it came on.
+#pragma once
+
+#include <span>
+
+#include "ipc/messages.h"
+#include "kernel/base/ids.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+// A request that waits for its answer.
+struct Asker {
+  SessionId session;
+  uint32_t number = 0;
+};
+
+class Replies {
+ public:
+  virtual ~Replies() = default;
+  // Nothing happens if the session is gone meanwhile. fds stay the caller's.
+  virtual void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {}) = 0;
+  void refuse(const Asker& asker, const Error& error) {
+    reply(asker, {asker.number, ipc::Failed{error.code, error.message}});
+  }
+  void done(const Asker& asker) { reply(asker, {asker.number, ipc::Done{}}); }
+};
+
+}  // namespace djinn::daemon

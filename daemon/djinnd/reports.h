@@ -1,0 +1,57 @@
+// Reports: what djinnctl shows. A user sees what is theirs; root sees all (DESIGN section 10).
+#pragma once
+
+#include <functional>
+#include <list>
+
+#include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/models.h"
+#include "daemon/djinnd/programs.h"
+#include "daemon/djinnd/sessions.h"
+
+namespace djinn::daemon {
+
+class Reports {
+ public:
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    Memory& memory;
+    Domains& domains;
+    Models& models;
+    Programs& programs;
+    Sessions& sessions;
+  };
+  explicit Reports(World world);
+
+  // Asks the workers for their counts first, and waits for them briefly.
+  void status(const Asker& asker, const ipc::GetStatus& request);
+  void sessions(const Asker& asker, DomainId asking, const ipc::ListSessions& request);
+  void models(const Asker& asker, DomainId asking, const ipc::ListModels& request);
+
+  void hear(DomainId domain, const ipc::WorkerStats& stats);
+  void worker_died(DomainId domain);
+
+ private:
+  static constexpr uint64_t kStatsTimeoutMs = 250;
+
+  struct Waiting {
+    Asker asker;
+    ipc::GetStatus request;
+    std::vector<DomainId> owing;
+  };
+  void answer_ready();
+  void answer_all();
+  [[nodiscard]] ipc::StatusReport make_status(const ipc::GetStatus& request);
+  [[nodiscard]] ipc::SessionReport report_of(const Session& session);
+  [[nodiscard]] ipc::ModelReport report_of(const Model& model);
+
+  World world_;
+  uint64_t started_wall_ns_;
+  UserNames names_;
+  std::list<Waiting> waiting_;
+  Timer timeout_;
+};
+
+}  // namespace djinn::daemon

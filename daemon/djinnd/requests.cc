@@ -1,0 +1,134 @@
+#include "daemon/djinnd/requests.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "ipc/codec/control_codec.h"
+#include "ipc/limits.h"
+
+namespace djinn::daemon {
+namespace {
+
+Error violation(std::string message) {
+  return {ErrorCode::kProtocolViolation, std::move(message)};
+}
+
+}  // namespace
+
+size_t descriptors_of(const ipc::ClientRequest& request) {
+  if (const auto* files = std::get_if<ipc::AddFiles>(&request.body)) return files->count;
+  if (const auto* open = std::get_if<ipc::OpenModel>(&request.body)) return open->has_plan ? 1 : 0;
+  return std::holds_alternative<ipc::DefineProgram>(request.body) ? 1 : 0;
+}
+
+Status check_turn(const Session& session, const ipc::ClientRequest& request, size_t descriptors) {
+  if (request.number == 0 || session.pending.contains(request.number)) {
+    return violation("A request needs a number that no pending request has, and not 0.");
+  }
+  if (session.pending.size() >= limits::kRequestsPending) {
+    return violation(fmt::format("More than {} requests wait for an answer.",
+                                 limits::kRequestsPending));
+  }
+  if (descriptors_of(request) != descriptors) {
+    return violation("The message came with another number of descriptors than it says.");
+  }
+  const bool greets = std::holds_alternative<ipc::Hello>(request.body);
+  if (greets != (session.phase == SessionPhase::kGreeting)) {
+    return violation("Hello must be the first request, and the only one until its answer.");
+  }
+  if (session.phase == SessionPhase::kAttaching) {
+    return violation("No request may come before the answer to Hello.");
+  }
+  return {};
+}
+
+void Requests::handle(Session& session, ipc::Datagram message) {
+  const auto request = ipc::decode_client_request(message.bytes);
+  const uint32_t number = request.ok() ? 0 : ipc::number_of_request(message.bytes);
+  const bool answerable = number != 0 && !session.pending.contains(number) &&
+                          session.pending.size() < limits::kRequestsPending;
+  if (!request.ok()) {
+    if (!answerable || request.error().code == ErrorCode::kMalformed) {
+      return world_.sessions.end(session, violation("A message could not be read: " +
+                                                    request.error().message));
+    }
+    session.pending.insert(number);
+    return world_.sessions.refuse({session.id, number}, request.error());
+  }
+  const Status turn = check_turn(session, request.value(), message.fds.size());
+  if (!turn) return world_.sessions.end(session, turn.error());
+  session.pending.insert(request.value().number);
+  Call call{session, {session.id, request.value().number}, std::move(message.fds)};
+  std::visit([&](const auto& body) { fulfil(call, body); }, request.value().body);
+}
+
+void Requests::fulfil(Call& call, const ipc::Hello& body) {
+  world_.sessions.hello(call.session, call.asker.number, body);
+}
+
+void Requests::fulfil(Call& call, const ipc::AddFiles&) {
+  std::vector<Fd>& files = call.session.files;
+  if (files.size() + call.fds.size() > limits::kModelFiles) {
+    files.clear();
+    return world_.sessions.refuse(
+        call.asker, {ErrorCode::kLimitExceeded,
+                     fmt::format("A model has at most {} files.", limits::kModelFiles)});
+  }
+  for (Fd& fd : call.fds) files.push_back(std::move(fd));
+  world_.sessions.done(call.asker);
+}
+
+void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
+  OpenRequest request;
+  request.opener = {call.asker, call.session.domain, !call.session.observer, false};
+  request.label = body.label;
+  request.pin = body.pin;
+  request.files = std::exchange(call.session.files, {});
+  if (body.has_plan) request.plan = std::move(call.fds[0]);
+  world_.models.open(std::move(request));
+}
+
+void Requests::fulfil(Call& call, const ipc::CloseModel& body) {
+  world_.models.close(call.asker, body.model);
+}
+
+void Requests::fulfil(Call& call, const ipc::UnloadModel& body) {
+  world_.models.unload(call.asker, call.session.domain, body.model);
+}
+
+bool Requests::has_data_path(const Call& call) {
+  if (!call.session.observer) return true;
+  world_.sessions.refuse(call.asker, {ErrorCode::kUnsupported,
+                                      "An observer has no data path. Connect without observer."});
+  return false;
+}
+
+void Requests::fulfil(Call& call, const ipc::DefineProgram& body) {
+  if (!has_data_path(call)) return;
+  world_.programs.define(call.asker, call.session.domain, body.model, call.fds[0]);
+}
+
+void Requests::fulfil(Call& call, const ipc::MakeSequence& body) {
+  if (!has_data_path(call)) return;
+  world_.sessions.make_sequence(call.session, call.asker.number, body.geometry);
+}
+
+void Requests::fulfil(Call& call, const ipc::DropSequence& body) {
+  if (!has_data_path(call)) return;
+  world_.sessions.drop_sequence(call.session, call.asker.number, body.sequence);
+}
+
+void Requests::fulfil(Call& call, const ipc::GetStatus& body) {
+  world_.reports.status(call.asker, body);
+}
+
+void Requests::fulfil(Call& call, const ipc::ListSessions& body) {
+  world_.reports.sessions(call.asker, call.session.domain, body);
+}
+
+void Requests::fulfil(Call& call, const ipc::ListModels& body) {
+  world_.reports.models(call.asker, call.session.domain, body);
+}
+
+}  // namespace djinn::daemon

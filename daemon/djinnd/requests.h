@@ -1,0 +1,56 @@
+// Requests: a client's messages, decoded, checked for their turn and handed to whoever fulfils
+// them. A breach of the protocol ends that session and nothing else (DESIGN rule 5).
+#pragma once
+
+#include <vector>
+
+#include "daemon/djinnd/models.h"
+#include "daemon/djinnd/programs.h"
+#include "daemon/djinnd/reports.h"
+#include "daemon/djinnd/sessions.h"
+#include "ipc/messages.h"
+#include "ipc/socket.h"
+
+namespace djinn::daemon {
+
+// How many descriptors come with a request. Pure.
+[[nodiscard]] size_t descriptors_of(const ipc::ClientRequest& request);
+// Whether the request is in its turn: Hello first and once, numbers fresh, no more pending than
+// allowed, as many descriptors as the message says. Pure. Errors: kProtocolViolation.
+Status check_turn(const Session& session, const ipc::ClientRequest& request, size_t descriptors);
+
+class Requests {
+ public:
+  struct World {
+    Sessions& sessions;
+    Models& models;
+    Programs& programs;
+    Reports& reports;
+  };
+  explicit Requests(World world) : world_(world) {}
+
+  void handle(Session& session, ipc::Datagram message);
+
+ private:
+  struct Call {
+    Session& session;
+    Asker asker;
+    std::vector<Fd> fds;
+  };
+  void fulfil(Call& call, const ipc::Hello& body);
+  void fulfil(Call& call, const ipc::AddFiles& body);
+  void fulfil(Call& call, const ipc::OpenModel& body);
+  void fulfil(Call& call, const ipc::CloseModel& body);
+  void fulfil(Call& call, const ipc::UnloadModel& body);
+  void fulfil(Call& call, const ipc::DefineProgram& body);
+  void fulfil(Call& call, const ipc::MakeSequence& body);
+  void fulfil(Call& call, const ipc::DropSequence& body);
+  void fulfil(Call& call, const ipc::GetStatus& body);
+  void fulfil(Call& call, const ipc::ListSessions& body);
+  void fulfil(Call& call, const ipc::ListModels& body);
+  bool has_data_path(const Call& call);
+
+  World world_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,116 @@
+// Session: one client connection and all that it holds. The connection is the lease.
+//
+//   greeting -> attaching   Hello came; its memory was made, the worker is to map it
+//   greeting -> live        Hello of an observer, which has no memory
+//   attaching -> live       the worker has mapped it; Welcome was sent
+//   any -> leaving          the connection is gone; the worker is to let go
+//
+// A worker's death changes no phase: `attached` falls, and rises when the next worker took it in.
+//
+// invariant: a leaving session has no channel and gets no more grants.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/channel.h"
+#include "daemon/djinnd/recovery.h"
+#include "daemon/djinnd/replies.h"
+#include "daemon/djinnd/worker_supervisor.h"
+#include "ipc/limits.h"
+#include "ipc/messages.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/ids.h"
+
+namespace djinn::daemon {
+
+enum class SessionPhase : uint8_t { kGreeting, kAttaching, kLive, kLeaving };
+[[nodiscard]] bool may_follow(SessionPhase from, SessionPhase to);
+
+enum class GroupPhase : uint8_t { kAdding, kLive, kDropping };
+
+struct SequenceGroup {
+  SequenceHandle handle;
+  ipc::SequenceGeometry geometry;
+  GroupPhase phase = GroupPhase::kAdding;
+  Fd memfd;
+  uint64_t granted_bytes = 0;
+  Asker asker;          // kAdding, kDropping: who waits; no number: nobody
+  uint32_t deaths = 0;  // of workers that were about to add it
+};
+
+// The slots of a session's sequence groups: handles are chosen here.
+class SequenceSlots {
+ public:
+  // Errors: kLimitExceeded when all slots are taken.
+  Result<SequenceGroup*> make(const ipc::SequenceGeometry& geometry);
+  // Errors: kNotFound, kStaleHandle. A group that is being dropped is not found.
+  Result<SequenceGroup*> find(SequenceHandle handle);
+  // Whatever its phase; null if there is none.
+  SequenceGroup* lookup(SequenceHandle handle);
+  void erase(SequenceHandle handle) { groups_.erase(handle.index); }
+  [[nodiscard]] std::map<uint32_t, SequenceGroup>& all() { return groups_; }
+  [[nodiscard]] size_t size() const { return groups_.size(); }
+
+ private:
+  std::map<uint32_t, SequenceGroup> groups_;  // by index
+  std::array<uint32_t, limits::kSequences> generations_{};
+};
+
+// What a session with a data path shares with its worker. Made whole or not at all.
+struct SessionMemory {
+  uint64_t staging_bytes = 0;
+  uint64_t ref_bytes_max = 0;
+  Fd memory;
+  Fd state;
+  Fd refs;
+  Fd submission_bell;
+  Fd completion_bell;
+
+  // staging_bytes: a multiple of 4096. Errors: kOutOfMemory, kLimitExceeded (descriptors).
+  static Result<SessionMemory> make(uint64_t staging_bytes, uint64_t ref_bytes_max);
+  // What it commits at once.
+  static uint64_t bytes(uint64_t staging_bytes);
+  // Of the state head. Errors: kMalformed, kSystem.
+  [[nodiscard]] Result<gc::Progress> progress() const;
+  // The client rang and nobody has looked.
+  [[nodiscard]] bool bell_rung() const;
+};
+
+struct Session {
+  SessionId id;
+  DomainId domain = 0;
+  pid_t pid = 0;
+  std::string client_name;
+  uint64_t started_wall_ns = 0;
+  SessionPhase phase = SessionPhase::kGreeting;
+  bool observer = false;
+  std::unique_ptr<Channel> channel;
+  std::set<uint32_t> pending;  // numbers of requests without an answer
+  std::vector<Fd> files;       // added for the next OpenModel
+
+  SessionMemory memory;  // not for observers
+  uint64_t ref_bytes_granted = 0;
+  SequenceSlots sequences;
+  bool attached = false;  // to the present worker
+  uint32_t hello = 0;     // the number of the Hello that waits for Welcome
+  DeathCount deaths;
+  uint64_t commit_at_death = 0;
+  uint32_t attach_deaths = 0;  // of workers that were about to attach it
+
+  void go(SessionPhase next);
+  [[nodiscard]] bool has_memory() const { return memory.state.valid(); }
+};
+
+// Checks what a client asked for against limits.h. Errors: kInvalidArgument, kLimitExceeded.
+Result<uint64_t> check_staging_bytes(uint64_t asked);
+Status check_geometry(const ipc::SequenceGeometry& geometry);
+
+}  // namespace djinn::daemon

@@ -1,0 +1,505 @@
+#include "daemon/djinnd/sessions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/djinnd/log.h"
+#include "ipc/codec/control_codec.h"
+#include "kernel/base/checked.h"
+#include "kernel/gc/sequence_layout.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+// Answers and notices that a client may leave unread.
+constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
+// A sparse file costs nothing, but addresses end somewhere.
+constexpr uint64_t kSequenceFileBytesMax = uint64_t{1} << 40;
+
+Memory::Holder lane_of(DomainId domain) {
+  return Memory::of_lane(WorkerId{uint64_t{domain} + 1});
+}
+
+}  // namespace
+
+Session* Sessions::find(SessionId id) const {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.get();
+}
+
+Session* Sessions::find(SessionId id, DomainId domain) const {
+  Session* const session = find(id);
+  return session != nullptr && session->domain == domain ? session : nullptr;
+}
+
+// --- connections
+
+Status Sessions::check_limits(uid_t uid) const {
+  const auto of_user = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second->domain == uid;
+  });
+  if (sessions_.size() >= limits::kSessions || of_user >= limits::kSessionsPerUser) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("There are too many sessions: at most {} of one user, {} in all. Close "
+                             "one, then repeat.",
+                             limits::kSessionsPerUser, limits::kSessions)};
+  }
+  return {};
+}
+
+void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
+  const Status allowed = check_limits(peer.uid);
+  if (!allowed) return turn_away(std::move(socket), allowed.error());
+  add_connection(std::move(socket), peer);
+}
+
+void Sessions::turn_away(Fd socket, const Error& error) {
+  log("a connection is refused: {}", name_of(error.code));
+  Channel channel(world_.loop, std::move(socket), 1, {});
+  channel.send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
+}
+
+void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
+  auto fresh = std::make_unique<Session>();
+  const auto id = world_.ids.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
+  fresh->id = id;
+  fresh->domain = peer.uid;
+  fresh->pid = peer.pid;
+  fresh->started_wall_ns = world_.clock.wall_ns();
+  fresh->channel = std::make_unique<Channel>(
+      world_.loop, std::move(socket), kBacklogMax,
+      Channel::Events{[this, id](ipc::Datagram message) {
+                        if (Session* const session = find(id)) {
+                          world_.request(*session, std::move(message));
+                        }
+                      },
+                      [this, id](const Error& error) {
+                        Session* const session = find(id);
+                        if (session == nullptr || !session->channel) return;
+                        if (error.code == ErrorCode::kDisconnected) return leave(id);
+                        end(*session, error);
+                      }});
+  sessions_[id] = std::move(fresh);
+}
+
+void Sessions::end(Session& session, const Error& error) {
+  if (session.phase == SessionPhase::kLeaving) return;
+  log("session {} is ended: {}", text_of(session.id), name_of(error.code));
+  session.channel->send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
+  leave(session.id);
+}
+
+void Sessions::end_all(const Error& error) {
+  std::vector<SessionId> ids;
+  for (const auto& [id, session] : sessions_) ids.push_back(id);
+  for (const SessionId id : ids) {
+    if (Session* const session = find(id)) end(*session, error);
+  }
+}
+
+void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) {
+  Session* const session = find(asker.session);
+  if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
+  const std::vector<std::byte> bytes = ipc::encode(reply);
+  if (bytes.size() <= limits::kControlMessageBytes) return session->channel->send(bytes, fds);
+  session->channel->send(ipc::encode(ipc::DaemonReply{
+      asker.number, ipc::Failed{ErrorCode::kLimitExceeded, "The answer is too large."}}));
+}
+
+void Sessions::leave(SessionId id) {
+  Session* const session = find(id);
+  if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
+  session->go(SessionPhase::kLeaving);
+  session->channel->mute();
+  world_.loop.dispose(std::move(session->channel));
+  session->files.clear();
+  world_.left(id);
+  if (session->has_memory() && world_.domains.ready(session->domain)) {
+    return world_.domains.send(session->domain, {ipc::DetachSession{id}});
+  }
+  release(*session);
+}
+
+// Nobody but djinnd has the session's memory any more.
+void Sessions::release(Session& session) {
+  const SessionId id = session.id;
+  const bool had_memory = session.has_memory();
+  sessions_.erase(id);  // closes its descriptors
+  world_.memory.release_all(Memory::of_session(id));
+  if (had_memory) log("session {} is released", text_of(id));
+}
+
+// --- requests
+
+void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello) {
+  const Asker asker{session.id, number};
+  if (hello.version != ipc::kProtocolVersion) {
+    return refuse(asker, {ErrorCode::kUnsupported,
+                          fmt::format("djinnd speaks version {} of the protocol, the client {}.",
+                                      ipc::kProtocolVersion, hello.version)});
+  }
+  const auto staging = check_staging_bytes(hello.staging_bytes);
+  if (!staging.ok()) return refuse(asker, staging.error());
+  session.client_name = hello.client_name;
+  session.observer = hello.observer;
+  if (hello.observer) {
+    session.go(SessionPhase::kLive);
+    return reply(asker, {number, ipc::Welcome{session.id, 0, 0, world_.memory.session_quota()}},
+                 {});
+  }
+  session.hello = number;
+  session.go(SessionPhase::kAttaching);
+  world_.memory.request(
+      Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
+      [this, id = session.id, bytes = staging.value()](const Status& granted) {
+        memory_granted(id, bytes, granted);
+      });
+}
+
+void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted) {
+  Session* const session = find(id);
+  if (session == nullptr || session->phase != SessionPhase::kAttaching) return;
+  if (!granted) return withdraw_hello(*session, granted.error());
+  const Status made = make_memory(*session, staging_bytes);
+  if (!made) return withdraw_hello(*session, made.error());
+  if (world_.domains.ready(session->domain)) attach(*session);
+}
+
+Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
+  DJINN_CHECK(world_.domains.need(session.domain, [this](DomainId d) { return in_use(d); }));
+  DJINN_TRY(session.memory, SessionMemory::make(staging_bytes, world_.memory.session_quota()));
+  return {};
+}
+
+// The session is as it was before its Hello, and may try another.
+void Sessions::withdraw_hello(Session& session, const Error& error) {
+  session.memory = {};
+  session.go(SessionPhase::kGreeting);
+  world_.memory.release_all(Memory::of_session(session.id));
+  refuse({session.id, std::exchange(session.hello, 0)}, error);
+}
+
+void Sessions::refuse_waiting(const Error& error) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->phase == SessionPhase::kAttaching && session->has_memory()) {
+      withdraw_hello(*session, error);
+    }
+  }
+}
+
+void Sessions::attach(Session& session) {
+  const SessionMemory& memory = session.memory;
+  const int fds[] = {memory.memory.get(), memory.state.get(), memory.refs.get(),
+                     memory.submission_bell.get(), memory.completion_bell.get()};
+  const bool refuse_in_flight = session.deaths.exhausted();
+  if (refuse_in_flight) log("session {}: the run in flight is refused", text_of(session.id));
+  world_.domains.send(session.domain,
+                      {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
+                                          session.ref_bytes_granted, refuse_in_flight}},
+                      fds);
+  for (const auto& [index, group] : session.sequences.all()) send_sequence(session, group);
+}
+
+void Sessions::welcome(Session& session) {
+  const uint32_t number = std::exchange(session.hello, 0);
+  session.go(SessionPhase::kLive);
+  log("session {} of user {} is attached", text_of(session.id), session.domain);
+  const WorkerSupervisor* const worker = world_.domains.find(session.domain);
+  const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
+                     session.memory.completion_bell.get()};
+  reply({session.id, number},
+        {number, ipc::Welcome{session.id, session.memory.staging_bytes, worker->threads(),
+                              world_.memory.session_quota()}},
+        fds);
+}
+
+// --- sequence groups
+
+void Sessions::make_sequence(Session& session, uint32_t number,
+                             const ipc::SequenceGeometry& geometry) {
+  const Status begun = add_sequence(session, number, geometry);
+  if (!begun) refuse({session.id, number}, begun.error());
+}
+
+Status Sessions::add_sequence(Session& session, uint32_t number,
+                              const ipc::SequenceGeometry& g) {
+  DJINN_CHECK(check_geometry(g));
+  DJINN_TRY(const gc::SequenceLayout layout,
+            gc::SequenceLayout::make(g.rows, g.layers, g.kv_heads, g.head_dim, size_of(g.dtype),
+                                     g.capacity));
+  if (layout.file_bytes() > kSequenceFileBytesMax) {
+    return Error{ErrorCode::kLimitExceeded,
+                 "The sequence group is too large. Lower its capacity or its rows."};
+  }
+  DJINN_TRY(Fd memfd,
+            pal::make_memfd("djinn-sequence", layout.file_bytes(), pal::Seals::kShared));
+  DJINN_TRY(SequenceGroup* const group, session.sequences.make(g));
+  group->memfd = std::move(memfd);
+  group->asker = {session.id, number};
+  if (session.attached) send_sequence(session, *group);
+  return {};
+}
+
+void Sessions::send_sequence(const Session& session, const SequenceGroup& group) {
+  const int fds[] = {group.memfd.get()};
+  world_.domains.send(
+      session.domain,
+      {ipc::AddSequence{session.id, group.handle, group.geometry, group.granted_bytes}}, fds);
+}
+
+void Sessions::drop_sequence(Session& session, uint32_t number, SequenceHandle handle) {
+  const Asker asker{session.id, number};
+  auto found = session.sequences.find(handle);
+  if (!found) return refuse(asker, found.error());
+  SequenceGroup& group = **found;
+  if (group.phase == GroupPhase::kAdding) {
+    return refuse(asker, {ErrorCode::kBusy, "The sequence group is still being made."});
+  }
+  group.phase = GroupPhase::kDropping;
+  group.asker = asker;
+  if (!session.attached) return erase_sequence(session, group);  // no worker has it
+  world_.domains.send(session.domain, {ipc::ReleaseSequence{session.id, handle}});
+}
+
+void Sessions::erase_sequence(Session& session, SequenceGroup& group) {
+  const Asker asker = group.asker;
+  const uint64_t bytes = group.granted_bytes;
+  session.sequences.erase(group.handle);
+  world_.memory.release(Memory::of_session(session.id), bytes);
+  if (asker.number != 0) done(asker);
+}
+
+void Sessions::hear(DomainId domain, const ipc::SequenceAdded& event) {
+  Session* const session = find(event.session, domain);
+  SequenceGroup* const group = session ? session->sequences.lookup(event.sequence) : nullptr;
+  if (group == nullptr || group->phase == GroupPhase::kDropping) return;
+  const Asker asker = std::exchange(group->asker, {});
+  if (event.code == ErrorCode::kOk) {
+    group->deaths = 0;
+    group->phase = GroupPhase::kLive;
+    return reply(asker, {asker.number, ipc::SequenceMade{event.sequence}}, {});
+  }
+  const Error error{event.code, event.message};
+  if (asker.number == 0) return end(*session, error);  // it was there before the worker died
+  erase_sequence(*session, *group);
+  refuse(asker, error);
+}
+
+void Sessions::hear(DomainId domain, const ipc::SequenceDropped& event) {
+  Session* const session = find(event.session, domain);
+  SequenceGroup* const group = session ? session->sequences.lookup(event.sequence) : nullptr;
+  if (group != nullptr && group->phase == GroupPhase::kDropping) erase_sequence(*session, *group);
+}
+
+// --- workers
+
+void Sessions::worker_ready(DomainId domain) {
+  for (const auto& [id, session] : sessions_) {
+    if (session->domain == domain && session->has_memory()) attach(*session);
+  }
+}
+
+void Sessions::hear(DomainId domain, const ipc::Attached& event) {
+  Session* const session = find(event.session, domain);
+  if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
+  session->attach_deaths = 0;
+  session->attached = true;
+  if (session->phase == SessionPhase::kAttaching) return welcome(*session);
+  log("session {} is attached again", text_of(session->id));
+}
+
+void Sessions::hear(DomainId domain, const ipc::Detached& event) {
+  Session* const session = find(event.session, domain);
+  if (session != nullptr && session->phase == SessionPhase::kLeaving) release(*session);
+}
+
+void Sessions::hear(DomainId domain, const ipc::SessionBroken& event) {
+  Session* const session = find(event.session, domain);
+  if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
+  const bool typed = event.code != ErrorCode::kOk;
+  const Error error{typed ? event.code : ErrorCode::kProtocolViolation, event.message};
+  if (session->hello != 0) refuse({session->id, session->hello}, error);
+  end(*session, error);
+}
+
+bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
+  world_.memory.release_all(lane_of(domain));
+  std::vector<SessionId> ids;
+  for (const auto& [id, session] : sessions_) {
+    if (session->domain == domain && session->has_memory()) ids.push_back(id);
+  }
+  bool progressed = !death.suspect.has_value() && !activity_of(domain).busy;
+  for (const SessionId id : ids) {
+    Session& session = *find(id);
+    if (session.phase == SessionPhase::kLeaving) {
+      release(session);
+    } else {
+      progressed |= note_death(session, death);
+    }
+  }
+  return progressed;
+}
+
+// Gives whether the session committed something since the death before.
+bool Sessions::note_death(Session& session, const WorkerDeath& death) {
+  session.attached = false;
+  world_.memory.cancel(Memory::of_session(session.id));
+  note_group_deaths(session, death);
+  const auto progress = session.memory.progress();
+  if (!progress.ok()) {
+    end(session, progress.error());
+    return false;
+  }
+  session.deaths.note(progress.value());
+  const bool progressed = progress.value().commit != session.commit_at_death;
+  session.commit_at_death = progress.value().commit;
+  const OwedAnswer attaching{OwedAnswer::Kind::kAttachSession, session.id.value, {}};
+  // Twice the usual: the submission in flight may be what kills, and is refused first.
+  if (death.suspect == attaching &&
+      ++session.attach_deaths >= 2 * limits::kDeathsWithoutProgress) {
+    end(session, {ErrorCode::kWorkerLost, "The worker died whenever it took in the session."});
+  }
+  return progressed;
+}
+
+// Groups that were being dropped are dropped now; one that kills the worker is refused.
+void Sessions::note_group_deaths(Session& session, const WorkerDeath& death) {
+  std::vector<SequenceHandle> gone;
+  for (auto& [index, group] : session.sequences.all()) {
+    const OwedAnswer adding{OwedAnswer::Kind::kAddSequence, session.id.value, group.handle};
+    const bool kills =
+        death.suspect == adding && ++group.deaths >= limits::kDeathsWithoutProgress;
+    if (group.phase == GroupPhase::kDropping || kills) gone.push_back(group.handle);
+  }
+  for (const SequenceHandle handle : gone) {
+    SequenceGroup& group = *session.sequences.lookup(handle);
+    const Asker asker = group.asker;
+    const bool refused = group.phase != GroupPhase::kDropping && asker.number != 0;
+    if (refused) group.asker = {};
+    erase_sequence(session, group);
+    if (refused) {
+      refuse(asker, {ErrorCode::kWorkerLost, "The worker died whenever it took in the group."});
+    }
+  }
+}
+
+// --- grants
+
+void Sessions::hear(DomainId domain, const ipc::GrantRequest& event) {
+  if (event.bytes == 0) {
+    return answer_grant(domain, event.request,
+                        Error{ErrorCode::kInvalidArgument, "A grant needs at least one byte."});
+  }
+  if (event.kind == ipc::GrantKind::kSlab) {
+    world_.memory.request(
+        lane_of(domain), event.bytes,
+        [this, domain, event](const Status& status) { give_slab(domain, event, status); });
+    return;
+  }
+  grant(domain, event);
+}
+
+void Sessions::grant(DomainId domain, const ipc::GrantRequest& event) {
+  Session* const session = find(event.session, domain);
+  const bool known = session != nullptr && session->phase != SessionPhase::kLeaving &&
+                     session->has_memory() &&
+                     (event.kind == ipc::GrantKind::kRefs ||
+                      session->sequences.lookup(event.sequence) != nullptr);
+  if (!known) {
+    return answer_grant(domain, event.request,
+                        Error{ErrorCode::kCancelled, "The session has ended."});
+  }
+  const bool fits = event.kind != ipc::GrantKind::kRefs ||
+                    range_fits(session->ref_bytes_granted, event.bytes,
+                               session->memory.ref_bytes_max);
+  if (!fits) {
+    return answer_grant(
+        domain, event.request,
+        Error{ErrorCode::kQuotaExceeded,
+              fmt::format("The session's refs would take more than its quota of {} bytes. Release "
+                          "some, then repeat.",
+                          session->memory.ref_bytes_max)});
+  }
+  world_.memory.request(
+      Memory::of_session(session->id), event.bytes,
+      [this, domain, event](const Status& status) { granted(domain, event, status); });
+}
+
+void Sessions::granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
+  Session* const session = find(event.session, domain);
+  if (session == nullptr || !status) return answer_grant(domain, event.request, status);
+  if (event.kind == ipc::GrantKind::kRefs) {
+    session->ref_bytes_granted += event.bytes;
+  } else if (SequenceGroup* const group = session->sequences.lookup(event.sequence)) {
+    group->granted_bytes += event.bytes;
+  } else {
+    world_.memory.release(Memory::of_session(session->id), event.bytes);
+  }
+  answer_grant(domain, event.request, status);
+}
+
+bool Sessions::hear(DomainId domain, const ipc::GrantReturn& event) {
+  if (event.kind == ipc::GrantKind::kSlab) {
+    if (event.bytes > world_.memory.held_by(lane_of(domain))) return false;
+    world_.memory.release(lane_of(domain), event.bytes);
+    return true;
+  }
+  Session* const session = find(event.session, domain);
+  if (session == nullptr) return true;  // all of it was given back with the session
+  SequenceGroup* const group = session->sequences.lookup(event.sequence);
+  const bool of_group = event.kind == ipc::GrantKind::kSequence;
+  if (of_group && group == nullptr) return true;
+  uint64_t& granted = of_group ? group->granted_bytes : session->ref_bytes_granted;
+  if (event.bytes > granted) return false;
+  granted -= event.bytes;
+  world_.memory.release(Memory::of_session(session->id), event.bytes);
+  return true;
+}
+
+void Sessions::give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
+  if (!status) return answer_grant(domain, event.request, status);
+  const auto slab = pal::make_memfd("djinn-slab", event.bytes, pal::Seals::kSize);
+  if (!slab.ok()) {
+    world_.memory.release(lane_of(domain), event.bytes);
+    return answer_grant(domain, event.request, slab.error());
+  }
+  // The new one replaces the former, which nothing runs on while the lane asks.
+  world_.memory.release(lane_of(domain), world_.memory.held_by(lane_of(domain)) - event.bytes);
+  const int fds[] = {slab.value().get()};
+  world_.domains.send(domain, {ipc::GiveSlab{event.request, event.bytes}}, fds);
+}
+
+void Sessions::answer_grant(DomainId domain, uint64_t request, const Status& status) {
+  ipc::GrantAnswer answer;
+  answer.request = request;
+  if (!status) {
+    answer.code = status.error().code;
+    answer.message = status.error().message;
+  }
+  world_.domains.send(domain, {answer});
+}
+
+// --- what others want to know
+
+Sessions::Activity Sessions::activity_of(DomainId domain) const {
+  Activity activity;
+  for (const auto& [id, session] : sessions_) {
+    if (session->domain != domain || !session->has_memory()) continue;
+    const auto progress = session->memory.progress();
+    if (!progress.ok()) continue;
+    activity.busy |= progress.value().running_step != 0 || session->memory.bell_rung();
+    activity.count += progress.value().commit + progress.value().heartbeat;
+  }
+  return activity;
+}
+
+bool Sessions::in_use(DomainId domain) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+    return entry.second->domain == domain && entry.second->has_memory();
+  });
+}
+
+}  // namespace djinn::daemon

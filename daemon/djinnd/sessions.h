@@ -1,0 +1,104 @@
+// Sessions: the clients' connections, their memory and sequence groups, from connect to release.
+//
+// A release goes: connection closed -> the worker is told -> it lets go, or dies -> descriptors are
+// closed and grants end. Start with session.h.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/id_source.h"
+#include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/replies.h"
+#include "daemon/djinnd/session.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+
+class Sessions final : public Replies {
+ public:
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    IdSource& ids;
+    Memory& memory;
+    Domains& domains;
+    std::function<void(Session&, ipc::Datagram)> request;  // a message of a client came
+    std::function<void(SessionId)> left;                   // models and programs let go of it
+  };
+  explicit Sessions(World world) : world_(std::move(world)) {}
+
+  // --- connections
+  // Takes in a new client, or refuses it with a notice.
+  void connected(Fd socket, const ipc::PeerCredentials& peer);
+  // Refuses a client before it has a session.
+  void turn_away(Fd socket, const Error& error);
+  // A notice, and the end of the session.
+  void end(Session& session, const Error& error);
+  void end_all(const Error& error);
+  // fds stay the caller's. A reply that is too large becomes a refusal.
+  void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) override;
+
+  // --- requests
+  void hello(Session& session, uint32_t number, const ipc::Hello& hello);
+  void make_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
+  void drop_sequence(Session& session, uint32_t number, SequenceHandle sequence);
+
+  // --- workers
+  void worker_ready(DomainId domain);
+  // Gives whether any session of the domain committed something since the death before, or the
+  // worker had nothing to do.
+  bool worker_died(DomainId domain, const WorkerDeath& death);
+  void hear(DomainId domain, const ipc::Attached& event);
+  void hear(DomainId domain, const ipc::Detached& event);
+  void hear(DomainId domain, const ipc::SequenceAdded& event);
+  void hear(DomainId domain, const ipc::SequenceDropped& event);
+  void hear(DomainId domain, const ipc::GrantRequest& event);
+  // False when the worker gives back more than it was given, which it must not live to repeat.
+  bool hear(DomainId domain, const ipc::GrantReturn& event);
+  void hear(DomainId domain, const ipc::SessionBroken& event);
+  // No worker can be started: nobody is kept waiting.
+  void refuse_waiting(const Error& error);
+
+  struct Activity {
+    bool busy = false;
+    uint64_t count = 0;  // changes with each commit and heartbeat
+  };
+  [[nodiscard]] Activity activity_of(DomainId domain) const;
+  [[nodiscard]] bool in_use(DomainId domain) const;
+
+  [[nodiscard]] const std::map<SessionId, std::unique_ptr<Session>>& all() const {
+    return sessions_;
+  }
+
+ private:
+  Session* find(SessionId id) const;
+  // Of that domain, or null.
+  Session* find(SessionId id, DomainId domain) const;
+  [[nodiscard]] Status check_limits(uid_t uid) const;
+  void add_connection(Fd socket, const ipc::PeerCredentials& peer);
+  void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
+  Status make_memory(Session& session, uint64_t staging_bytes);
+  void withdraw_hello(Session& session, const Error& error);
+  void attach(Session& session);
+  void welcome(Session& session);
+  void leave(SessionId id);
+  void release(Session& session);
+  Status add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
+  void send_sequence(const Session& session, const SequenceGroup& group);
+  void erase_sequence(Session& session, SequenceGroup& group);
+  bool note_death(Session& session, const WorkerDeath& death);
+  void note_group_deaths(Session& session, const WorkerDeath& death);
+  void grant(DomainId domain, const ipc::GrantRequest& event);
+  void granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
+  void give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status);
+  void answer_grant(DomainId domain, uint64_t request, const Status& status);
+
+  World world_;
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+};
+
+}  // namespace djinn::daemon

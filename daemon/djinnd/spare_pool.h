@@ -1,0 +1,76 @@
+// SparePool: keeps one process of a kind started in advance, because a start takes longer than
+// anybody should wait: LibTorch's half a second for a worker, a few milliseconds for a loader.
+//
+//   spare    started, confined, warm, and nobody's
+//   taker    who needs one; gets the spare, or the next one as soon as it is ready
+//
+// A spare that dies before it was ready is started again, later each time.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "daemon/djinnd/child_process.h"
+#include "daemon/djinnd/loop.h"
+#include "daemon/djinnd/recovery.h"
+
+namespace djinn::daemon {
+
+// What a child said when it was ready.
+struct ChildReady {
+  uint32_t threads = 0;  // workers only
+  uint32_t landlock_abi = 0;
+  bool seccomp = false;
+};
+
+struct ReadyChild {
+  std::unique_ptr<ChildProcess> process;
+  ChildReady ready;
+};
+
+class SparePool {
+ public:
+  using Taker = std::function<void(ReadyChild)>;
+  struct Kind {
+    const char* name;
+    // From the time when a spare was taken to the start of the next: it would compete for cores
+    // with whoever needed the spare in a hurry.
+    uint64_t next_after_ms = 0;
+    std::function<ChildProgram()> program;  // of the next child
+    // The first message of a child, read; nothing if it is not the ready message.
+    std::function<std::optional<ChildReady>(const ipc::Datagram&)> read_ready;
+  };
+  SparePool(Loop& loop, Kind kind);
+
+  // Starts the first spare.
+  void start();
+  // taker is called once, never from within.
+  void take(Taker taker);
+
+  // Consecutive children that died before they were ready.
+  [[nodiscard]] uint32_t failures() const { return failures_; }
+  void on_failure(std::function<void()> failed) { failed_ = std::move(failed); }
+
+ private:
+  static constexpr uint64_t kReadyTimeoutMs = 60'000;
+
+  void start_child();
+  void heard(const ipc::Datagram& message);
+  void child_failed();
+  void serve();
+
+  Loop& loop_;
+  Kind kind_;
+  std::unique_ptr<ChildProcess> child_;  // starting or spare
+  std::optional<ChildReady> ready_;      // of child_
+  std::deque<Taker> takers_;
+  BackOff back_off_;
+  uint32_t failures_ = 0;
+  std::function<void()> failed_;
+  Timer start_timer_;
+  Timer ready_timer_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,219 @@
+#include "daemon/djinnd/worker_supervisor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/djinnd/log.h"
+#include "ipc/codec/control_codec.h"
+#include "kernel/base/assert.h"
+
+namespace djinn::daemon {
+namespace {
+
+template <typename... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+
+using Kind = OwedAnswer::Kind;
+
+}  // namespace
+
+bool may_follow(WorkerPhase from, WorkerPhase to) {
+  switch (to) {
+    case WorkerPhase::kAbsent:
+      return true;
+    case WorkerPhase::kWaiting:
+      return from == WorkerPhase::kAbsent || from == WorkerPhase::kBackingOff;
+    case WorkerPhase::kReady:
+      return from == WorkerPhase::kWaiting;
+    case WorkerPhase::kBackingOff:
+      return from == WorkerPhase::kReady;
+  }
+  return false;
+}
+
+std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
+  using Owed = std::optional<OwedAnswer>;
+  return std::visit(
+      Overloaded{
+          [](const ipc::AttachSession& c) -> Owed {
+            return OwedAnswer{Kind::kAttachSession, c.session.value, {}};
+          },
+          [](const ipc::DetachSession& c) -> Owed {
+            return OwedAnswer{Kind::kDetachSession, c.session.value, {}};
+          },
+          [](const ipc::AddModel& c) -> Owed {
+            return OwedAnswer{Kind::kAddModel, c.model.value, {}};
+          },
+          [](const ipc::DropModel& c) -> Owed {
+            return OwedAnswer{Kind::kDropModel, c.model.value, {}};
+          },
+          [](const ipc::AddProgram& c) -> Owed {
+            return OwedAnswer{Kind::kAddProgram, c.program.value, {}};
+          },
+          [](const ipc::AddSequence& c) -> Owed {
+            return OwedAnswer{Kind::kAddSequence, c.session.value, c.sequence};
+          },
+          [](const ipc::ReleaseSequence& c) -> Owed {
+            return OwedAnswer{Kind::kReleaseSequence, c.session.value, c.sequence};
+          },
+          [](const ipc::GetWorkerStats&) -> Owed { return OwedAnswer{Kind::kStats, 0, {}}; },
+          [](const auto&) -> Owed { return std::nullopt; }},
+      command.body);
+}
+
+std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
+  using Owed = std::optional<OwedAnswer>;
+  return std::visit(
+      Overloaded{
+          [](const ipc::Attached& e) -> Owed {
+            return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
+          },
+          // Answers the attach of a session that the worker could not take in.
+          [](const ipc::SessionBroken& e) -> Owed {
+            return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
+          },
+          [](const ipc::Detached& e) -> Owed {
+            return OwedAnswer{Kind::kDetachSession, e.session.value, {}};
+          },
+          [](const ipc::ModelAdded& e) -> Owed {
+            return OwedAnswer{Kind::kAddModel, e.model.value, {}};
+          },
+          [](const ipc::ModelDropped& e) -> Owed {
+            return OwedAnswer{Kind::kDropModel, e.model.value, {}};
+          },
+          [](const ipc::ProgramAdded& e) -> Owed {
+            return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
+          },
+          [](const ipc::ProgramRefused& e) -> Owed {
+            return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
+          },
+          [](const ipc::SequenceAdded& e) -> Owed {
+            return OwedAnswer{Kind::kAddSequence, e.session.value, e.sequence};
+          },
+          [](const ipc::SequenceDropped& e) -> Owed {
+            return OwedAnswer{Kind::kReleaseSequence, e.session.value, e.sequence};
+          },
+          [](const ipc::WorkerStats&) -> Owed { return OwedAnswer{Kind::kStats, 0, {}}; },
+          [](const auto&) -> Owed { return std::nullopt; }},
+      event.body);
+}
+
+WorkerSupervisor::WorkerSupervisor(World world, DomainId domain, std::string owner_name,
+                                   uint64_t hang_timeout_ms)
+    : world_(world),
+      domain_(domain),
+      owner_name_(std::move(owner_name)),
+      hang_(hang_timeout_ms * 1'000'000),
+      back_off_timer_(world.loop, [this] { ask_for_worker(); }) {}
+
+void WorkerSupervisor::go(WorkerPhase next) {
+  DJINN_ASSERT(may_follow(phase_, next));
+  phase_ = next;
+}
+
+void WorkerSupervisor::need() {
+  if (phase_ == WorkerPhase::kAbsent) ask_for_worker();
+}
+
+void WorkerSupervisor::ask_for_worker() {
+  go(WorkerPhase::kWaiting);
+  world_.spares.take([this, alive = std::weak_ptr<bool>(alive_)](ReadyChild child) {
+    if (alive.expired() || phase_ != WorkerPhase::kWaiting) return;  // the child dies with this
+    adopt(std::move(child));
+  });
+}
+
+void WorkerSupervisor::adopt(ReadyChild child) {
+  process_ = std::move(child.process);
+  ready_ = child.ready;
+  go(WorkerPhase::kReady);
+  ever_ready_ = true;
+  hang_.reset();
+  process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
+  log("worker {} serves user {}", process_->pid(), domain_);
+  world_.owner.worker_ready(domain_);
+}
+
+void WorkerSupervisor::retire() {
+  const bool had_worker = ready();
+  alive_ = std::make_shared<bool>(true);
+  back_off_timer_.stop();
+  owed_.clear();
+  if (process_) process_->listen({});
+  process_.reset();  // dead before its memory counts as free
+  go(WorkerPhase::kAbsent);
+  if (had_worker) world_.owner.worker_died(domain_, {});
+}
+
+void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {
+  if (!ready()) return;
+  if (const auto owed = owed_for(command)) owed_.push_back(*owed);
+  process_->send(ipc::encode(command), fds);
+}
+
+void WorkerSupervisor::kill(const char* why) {
+  if (!ready()) return;
+  log("worker {} {}; killing it", process_->pid(), why);
+  process_->kill();
+}
+
+void WorkerSupervisor::heard(const ipc::Datagram& message) {
+  const auto event = ipc::decode_worker_event(message.bytes);
+  if (!event.ok()) return kill("sent a message that nobody can read");
+  ++answers_;
+  if (const auto answered = answered_by(event.value())) {
+    const auto owed = std::find(owed_.begin(), owed_.end(), *answered);
+    if (owed != owed_.end()) owed_.erase(owed);
+  }
+  world_.owner.worker_said(domain_, event.value());
+}
+
+void WorkerSupervisor::exited() {
+  log("worker {} of user {} has died", process_->pid(), domain_);
+  WorkerDeath death;
+  if (!owed_.empty()) death.suspect = owed_.front();
+  owed_.clear();
+  world_.loop.dispose(std::move(process_));
+  ++restarts_;
+  before_.runs += stats_.runs;
+  before_.planned_runs += stats_.planned_runs;
+  before_.plan_misses += stats_.plan_misses;
+  before_.tokens += stats_.tokens;
+  stats_ = {};
+  go(WorkerPhase::kBackingOff);
+  const bool progressed = world_.owner.worker_died(domain_, death);
+  const uint64_t wait_ms = back_off_.after_death(progressed);
+  if (wait_ms > 0) return back_off_timer_.start_once(wait_ms);
+  ask_for_worker();
+}
+
+void WorkerSupervisor::look(bool busy, uint64_t activity) {
+  if (!ready()) return;
+  const HangWatch::Sample sample{busy || !owed_.empty(), activity + answers_, !busy};
+  if (hang_.look(world_.clock.monotonic_ns(), sample)) kill("does nothing although it has work");
+}
+
+ipc::WorkerReport WorkerSupervisor::report() const {
+  ipc::WorkerReport report;
+  report.device = "cpu:0";
+  report.owner = owner_name_;
+  report.pid = process_ ? static_cast<uint32_t>(process_->pid()) : 0;
+  report.state = ready()       ? ipc::WorkerState::kReady
+                 : ever_ready_ ? ipc::WorkerState::kRecovering
+                               : ipc::WorkerState::kStarting;
+  if (!ready() && world_.spares.failures() >= 3) report.state = ipc::WorkerState::kFailed;
+  report.threads = ready_.threads;
+  report.restarts = restarts_;
+  report.landlock_abi = ready_.landlock_abi;
+  report.seccomp = ready_.seccomp;
+  report.slab_bytes = stats_.slab_bytes;
+  report.runs = before_.runs + stats_.runs;
+  report.planned_runs = before_.planned_runs + stats_.planned_runs;
+  report.plan_misses = before_.plan_misses + stats_.plan_misses;
+  report.tokens = before_.tokens + stats_.tokens;
+  return report;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,122 @@
+// WorkerSupervisor: sees to it that one trust domain has a worker, and tells what it does.
+//
+//   absent -> waiting        somebody needs a worker; one is asked of the pool
+//   waiting -> ready         a warm one came; the owner attaches everything to it
+//   ready -> backing_off     it died
+//   backing_off -> waiting   after no time at first, longer when nothing gets done in between
+//   any -> absent            retired
+//
+// Commands are sent to a ready worker only: whoever sends keeps what it wants in a table of its
+// own, and sends it again when worker_ready() is called.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "daemon/djinnd/child_process.h"
+#include "daemon/djinnd/recovery.h"
+#include "daemon/djinnd/spare_pool.h"
+#include "ipc/messages.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+
+// Whose graphs share a worker: a user id.
+using DomainId = uid_t;
+
+enum class WorkerPhase : uint8_t { kAbsent, kWaiting, kReady, kBackingOff };
+[[nodiscard]] bool may_follow(WorkerPhase from, WorkerPhase to);
+
+// A command that the worker owes an answer to.
+struct OwedAnswer {
+  enum class Kind : uint8_t {
+    kAttachSession,
+    kDetachSession,
+    kAddModel,
+    kDropModel,
+    kAddProgram,
+    kAddSequence,
+    kReleaseSequence,
+    kStats
+  };
+  Kind kind = Kind::kStats;
+  uint64_t id = 0;
+  SequenceHandle sequence;
+  friend bool operator==(const OwedAnswer&, const OwedAnswer&) = default;
+};
+// Nothing for commands that are not answered, and events that answer none.
+[[nodiscard]] std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command);
+[[nodiscard]] std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event);
+
+struct WorkerDeath {
+  std::optional<OwedAnswer> suspect;  // the oldest command that it left unanswered
+};
+
+class WorkerSupervisor {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void worker_ready(DomainId domain) = 0;
+    virtual void worker_said(DomainId domain, const ipc::WorkerEvent& event) = 0;
+    // Gives whether anything was committed in the domain since the death before.
+    virtual bool worker_died(DomainId domain, const WorkerDeath& death) = 0;
+  };
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    SparePool& spares;
+    Owner& owner;
+  };
+  WorkerSupervisor(World world, DomainId domain, std::string owner_name, uint64_t hang_timeout_ms);
+
+  // Sees that there is, or will be, a worker.
+  void need();
+  // Kills the worker, if any; none follows until need().
+  void retire();
+
+  [[nodiscard]] bool ready() const { return phase_ == WorkerPhase::kReady; }
+  [[nodiscard]] bool absent() const { return phase_ == WorkerPhase::kAbsent; }
+  // Does nothing while there is no ready worker.
+  void send(const ipc::WorkerCommand& command, std::span<const int> fds = {});
+  void kill(const char* why);
+
+  // Looks for a hang. busy: a step is running or a bell was rung; activity changes with any step.
+  void look(bool busy, uint64_t activity);
+
+  [[nodiscard]] ipc::WorkerReport report() const;
+  void note_stats(const ipc::WorkerStats& stats) { stats_ = stats; }
+  [[nodiscard]] uint32_t threads() const { return ready_.threads; }
+
+ private:
+  void go(WorkerPhase next);
+  void ask_for_worker();
+  void adopt(ReadyChild child);
+  void heard(const ipc::Datagram& message);
+  void exited();
+
+  World world_;
+  DomainId domain_;
+  std::string owner_name_;
+  WorkerPhase phase_ = WorkerPhase::kAbsent;
+  std::unique_ptr<ChildProcess> process_;
+  ChildReady ready_;
+  std::deque<OwedAnswer> owed_;
+  uint64_t answers_ = 0;  // events heard
+  uint32_t restarts_ = 0;
+  bool ever_ready_ = false;
+  ipc::WorkerStats stats_;
+  ipc::WorkerStats before_;  // of workers that died
+  BackOff back_off_;
+  HangWatch hang_;
+  Timer back_off_timer_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for the pool's answer
+};
+
+}  // namespace djinn::daemon
