@@ -1,0 +1,85 @@
+#include "bench/daemon_process.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace djinn::bench {
+namespace {
+
+template <typename T>
+T must(Result<T> result) {
+  if (!result) {
+    fmt::print(stderr, "bench: {}\n", result.error().message);
+    ::abort();
+  }
+  return *std::move(result);
+}
+
+std::string beside_this_program(const char* name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+int start(const std::string& directory) {
+  const std::string program = beside_this_program("djinnd");
+  const int pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    ::execl(program.c_str(), "djinnd", "--user", "--runtime-dir", directory.c_str(), nullptr);
+    ::_exit(127);
+  }
+  return pid;
+}
+
+}  // namespace
+
+DaemonProcess& DaemonProcess::shared() {
+  static DaemonProcess process;
+  return process;
+}
+
+DaemonProcess::DaemonProcess() {
+  std::string pattern = std::filesystem::temp_directory_path() / "djinn-bench-XXXXXX";
+  if (::mkdtemp(pattern.data()) == nullptr) ::abort();
+  directory_ = pattern;
+  pid_ = start(directory_);
+  // Ready when it welcomes a session; a start takes about a second.
+  client::ConnectOptions options;
+  options.host = "unix:" + directory_ + "/djinnd.sock";
+  for (int tries = 0; tries < 600 && !client::Client::connect(options); ++tries) {
+    ::poll(nullptr, 0, 50);
+  }
+}
+
+DaemonProcess::~DaemonProcess() {
+  ::kill(pid_, SIGTERM);
+  ::waitpid(pid_, nullptr, 0);
+  std::error_code ignored;
+  std::filesystem::remove_all(directory_, ignored);
+}
+
+std::unique_ptr<client::Client> DaemonProcess::connect(bool observer) const {
+  client::ConnectOptions options;
+  options.host = "unix:" + directory_ + "/djinnd.sock";
+  options.name = "bench";
+  options.observer = observer;
+  return must(client::Client::connect(options));
+}
+
+uint32_t DaemonProcess::worker_pid() const {
+  const auto report = must(connect(true)->status());
+  for (const ipc::WorkerReport& worker : report.workers) {
+    if (worker.state == ipc::WorkerState::kReady) return worker.pid;
+  }
+  return 0;
+}
+
+}  // namespace djinn::bench

@@ -1,0 +1,32 @@
+// DaemonProcess: a djinnd --user of our own, in a private runtime directory, for one benchmark
+// program. It stands beside this program in the build's bin/, and dies with it.
+#pragma once
+
+#include <string>
+
+#include "kernel/base/result.h"
+#include "libdjinn-client/client.h"
+
+namespace djinn::bench {
+
+class DaemonProcess {
+ public:
+  // Started once for all benchmarks of this program; ends with it. Aborts where it cannot start:
+  // there is nothing to measure then.
+  static DaemonProcess& shared();
+
+  // A new session. Aborts where there is none to be had.
+  [[nodiscard]] std::unique_ptr<client::Client> connect(bool observer = false) const;
+  [[nodiscard]] const std::string& directory() const { return directory_; }
+  // The process of the worker that serves us; 0 when none is ready.
+  [[nodiscard]] uint32_t worker_pid() const;
+
+ private:
+  DaemonProcess();
+  ~DaemonProcess();
+
+  std::string directory_;
+  int pid_ = -1;
+};
+
+}  // namespace djinn::bench

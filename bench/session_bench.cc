@@ -1,0 +1,251 @@
+// Figures of the local path, through a daemon of our own: the ring, a forward pass, an attach.
+#include <benchmark/benchmark.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+
+#include "bench/daemon_process.h"
+#include "kernel/exec/executor.h"
+#include "kernel/srg/builder.h"
+#include "libdjinn-client/models/run_builder.h"
+
+namespace djinn::bench {
+namespace {
+
+using std::chrono::steady_clock;
+
+template <typename T>
+T must(Result<T> result, benchmark::State& state) {
+  if (!result) {
+    state.SkipWithError(result.error().message.c_str());
+    ::exit(1);
+  }
+  return *std::move(result);
+}
+
+double seconds_since(steady_clock::time_point begin) {
+  return std::chrono::duration<double>(steady_clock::now() - begin).count();
+}
+
+void pause_ms(int ms) {
+  ::poll(nullptr, 0, ms);
+}
+
+// --- the ring
+
+void nop(client::Client& client, benchmark::State& state) {
+  const client::Run run = must(client.submit({}, {}), state);
+  must(client.wait(run), state);
+}
+
+void ring_spinning(benchmark::State& state) {
+  const auto client = DaemonProcess::shared().connect();
+  for (auto _ : state) nop(*client, state);
+}
+BENCHMARK(ring_spinning)
+    ->Name("ring_round_trip/spinning")
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+
+void ring_asleep(benchmark::State& state) {
+  const auto client = DaemonProcess::shared().connect();
+  for (auto _ : state) {
+    pause_ms(1);  // both sides sleep by then
+    const auto begin = steady_clock::now();
+    nop(*client, state);
+    state.SetIterationTime(seconds_since(begin));
+  }
+}
+BENCHMARK(ring_asleep)
+    ->Name("ring_round_trip/asleep")
+    ->Unit(benchmark::kMicrosecond)
+    ->UseManualTime()
+    ->Iterations(500);
+
+// Times that any thread of a process went to sleep of itself; each is a wake-up before it.
+uint64_t sleeps_of(uint32_t pid) {
+  uint64_t total = 0;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;) {
+      uint64_t count = 0;
+      if (word == "voluntary_ctxt_switches:" && status >> count) total += count;
+    }
+  }
+  return total;
+}
+
+void idle_session(benchmark::State& state) {
+  const auto client = DaemonProcess::shared().connect();
+  nop(*client, state);
+  const uint32_t worker = DaemonProcess::shared().worker_pid();
+  pause_ms(100);  // spins end
+  for (auto _ : state) {
+    const uint64_t before = sleeps_of(worker);
+    pause_ms(1000);
+    state.counters["wakeups"] = static_cast<double>(sleeps_of(worker) - before);
+  }
+}
+BENCHMARK(idle_session)->Iterations(3)->UseRealTime();
+
+// --- a client that waits for a long run
+
+srg::Graph long_graph() {
+  srg::GraphBuilder g("long");
+  srg::Tensor x = g.op("aten::ones", {srg::ints({1024, 1024})});
+  for (int i = 0; i < 60; ++i) x = g.op("aten::matmul", {x, x});
+  g.output("x", g.op("aten::sum", {x}));
+  return *std::move(g).finish();
+}
+
+double thread_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+void waiting_client(benchmark::State& state) {
+  const auto client = DaemonProcess::shared().connect();
+  const srg::Graph graph = long_graph();
+  const auto program = must(client->define_program(graph, {}), state).program;
+  for (auto _ : state) {
+    client::RunBuilder run(*client, graph);
+    const auto begin = steady_clock::now();
+    const double before = thread_seconds();
+    if (const Status ran = run.run(program); !ran) state.SkipWithError(ran.error().message.c_str());
+    state.counters["core_share"] = (thread_seconds() - before) / seconds_since(begin);
+  }
+}
+BENCHMARK(waiting_client)->Iterations(3)->UseRealTime();
+
+// --- a forward pass, here and there
+
+constexpr int64_t kRows = 64;
+constexpr int64_t kWidth = 384;
+
+srg::Graph forward_graph() {
+  srg::GraphBuilder g("forward");
+  const srg::Tensor w = g.input("w", DType::kFloat32, {kWidth, kWidth});
+  srg::Tensor x = g.input("x", DType::kFloat32, {kRows, kWidth});
+  for (int i = 0; i < 8; ++i) x = g.op("aten::gelu", {g.op("aten::linear", {x, w, srg::none})});
+  g.output("y", x);
+  return *std::move(g).finish();
+}
+
+std::vector<float> ramp(int64_t count) {
+  std::vector<float> out(static_cast<size_t>(count));
+  std::iota(out.begin(), out.end(), 0.0f);
+  for (float& value : out) value = value / static_cast<float>(count) - 0.5f;
+  return out;
+}
+
+void forward_daemon(benchmark::State& state) {
+  const auto client = DaemonProcess::shared().connect();
+  const srg::Graph graph = forward_graph();
+  const auto program = must(client->define_program(graph, {}), state).program;
+  const auto w = ramp(kWidth * kWidth);
+  const auto x = ramp(kRows * kWidth);
+  // The weights of a model do not cross either: w goes to a ref once.
+  const RefHandle ref = must(client->new_ref(), state);
+  {
+    const auto range = must(client->allocate_staging(w.size() * sizeof(float)), state);
+    std::ranges::copy(std::as_bytes(std::span(w)), client->staging(range).begin());
+    client::SubmissionTarget target;
+    target.operation = ipc::Operation::kWriteRef;
+    const auto run =
+        must(client->submit(target, ipc::encode(ipc::WriteBlock{ref, range}), {range}), state);
+    must(client->wait(run), state);
+  }
+  for (auto _ : state) {
+    client::RunBuilder run(*client, graph);
+    Status ran = run.input_ref("w", ref);
+    if (ran) ran = run.input("x", std::as_bytes(std::span(x)));
+    if (ran) ran = run.output(0, x.size() * sizeof(float));
+    if (ran) ran = run.run(program);
+    if (!ran) state.SkipWithError(ran.error().message.c_str());
+  }
+}
+BENCHMARK(forward_daemon)->Name("forward/daemon")->Unit(benchmark::kMicrosecond)->UseRealTime();
+
+void forward_in_process(benchmark::State& state) {
+  const int threads = static_cast<int>(DaemonProcess::shared().connect()->welcome().threads);
+  exec::initialise(threads);
+  std::vector<std::vector<std::byte>> slabs;
+  exec::LaneOptions options;
+  options.threads = threads;
+  options.grow_slab = [&slabs](uint64_t bytes) -> Result<std::span<std::byte>> {
+    slabs.emplace_back(bytes + 64);
+    void* at = slabs.back().data();
+    size_t room = slabs.back().size();
+    return std::span(static_cast<std::byte*>(std::align(64, bytes, at, room)), bytes);
+  };
+  const auto lane = must(exec::Lane::make(std::move(options)), state);
+  const exec::WeightTable none({});
+  const auto program = must(exec::Program::admit(forward_graph(), none, {UINT64_MAX}), state);
+  auto w = ramp(kWidth * kWidth);
+  auto x = ramp(kRows * kWidth);
+  std::vector<std::byte> out(x.size() * sizeof(float));
+  const auto bound = [](std::vector<float>& values) {
+    return exec::StorageBinding{reinterpret_cast<std::byte*>(values.data()),
+                                values.size() * sizeof(float), false};
+  };
+  const std::vector<exec::StorageBinding> storages{bound(w), bound(x)};
+  for (auto _ : state) {
+    Status ran = lane->run(*program, {{}, storages});
+    if (ran) ran = exec::copy_elements(lane->outputs()[0], out);
+    if (!ran) state.SkipWithError(ran.error().message.c_str());
+  }
+}
+BENCHMARK(forward_in_process)
+    ->Name("forward/in_process")
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+
+// --- attach
+
+constexpr uint64_t kModelBytes = uint64_t{2} << 30;
+
+// One tensor of zeros; the file is sparse, and small on disk.
+std::string make_model(const std::string& directory) {
+  const std::string header = "{\"w\":{\"dtype\":\"U8\",\"shape\":[" + std::to_string(kModelBytes) +
+                             "],\"data_offsets\":[0," + std::to_string(kModelBytes) + "]}}";
+  const std::string path = directory + "/model.safetensors";
+  std::ofstream file(path, std::ios::binary);
+  const uint64_t length = header.size();
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
+  file << header;
+  file.close();
+  std::filesystem::resize_file(path, sizeof length + header.size() + kModelBytes);
+  return path;
+}
+
+void attach_resident(benchmark::State& state) {
+  const std::string path = make_model(DaemonProcess::shared().directory());
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto client = DaemonProcess::shared().connect();
+  const int fd = file.get();
+  const auto first = must(client->open_model("zeros", std::span(&fd, 1)), state);
+  for (auto _ : state) {
+    const auto again = must(client->open_model("zeros", std::span(&fd, 1)), state);
+    if (!again.was_resident) state.SkipWithError("the model was read again");
+  }
+  if (!client->close_model(first.id)) state.SkipWithError("the model did not close");
+}
+BENCHMARK(attach_resident)->Unit(benchmark::kMillisecond)->UseRealTime()->Iterations(200);
+
+}  // namespace
+}  // namespace djinn::bench
+
+BENCHMARK_MAIN();
