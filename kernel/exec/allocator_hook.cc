@@ -32,6 +32,11 @@ bool is_in_a_slab(const void* memory) {
   });
 }
 
+// What an allocation takes in a slab; the planner counts alike.
+uint64_t rounded(uint64_t bytes) {
+  return (bytes + kAlignment - 1) & ~uint64_t{kAlignment - 1};
+}
+
 void* from_malloc(size_t bytes) {
   void* memory = nullptr;
   if (bytes != 0 && ::posix_memalign(&memory, kAlignment, bytes) != 0) throw std::bad_alloc();
@@ -101,7 +106,7 @@ void* Recorder::allocate(size_t bytes) {
   lifetimes_.push_back({bytes, event_, UINT32_MAX});
   ++event_;
   if (memory != nullptr) alive_[memory] = index;
-  live_ += bytes;
+  live_ += rounded(bytes);
   peak_ = std::max(peak_, live_);
   return memory;
 }
@@ -111,7 +116,7 @@ void Recorder::released(void* memory) {
   if (found == alive_.end()) return;  // older than the recording
   vmu::Lifetime& lifetime = lifetimes_[found->second];
   lifetime.last = event_++;
-  live_ -= lifetime.bytes;
+  live_ -= rounded(lifetime.bytes);
   alive_.erase(found);
 }
 
@@ -137,7 +142,7 @@ void* Replayer::allocate(size_t bytes) {
       ++next_;
       if (bytes == 0) return nullptr;
       alive_.push_back({place.offset, bytes});
-      live_ += bytes;
+      live_ += rounded(bytes);
       peak_ = std::max(peak_, live_);
       return slab_.data() + place.offset;
     }
@@ -153,7 +158,7 @@ void Replayer::released(void* memory) {
   const auto found = std::find_if(alive_.begin(), alive_.end(),
                                   [offset](const Alive& entry) { return entry.offset == offset; });
   if (found == alive_.end()) return;
-  live_ -= found->bytes;
+  live_ -= rounded(found->bytes);
   *found = alive_.back();
   alive_.pop_back();
 }

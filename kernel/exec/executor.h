@@ -127,10 +127,11 @@ struct OutputView {
 struct LaneStats {
   uint64_t runs = 0;
   uint64_t planned_runs = 0;
-  uint64_t plan_records = 0;     // rehearsals
-  uint64_t plan_misses = 0;      // allocations that did not fit their plan
-  uint64_t planned_bytes = 0;    // of the last run's plan
-  uint64_t peak_live_bytes = 0;  // of the last run
+  uint64_t plan_records = 0;   // rehearsals, and runs recorded anew after a miss
+  uint64_t plan_misses = 0;    // runs that left their plan for malloc
+  uint64_t planned_bytes = 0;  // of the last run's plan
+  uint64_t peak_live_bytes =
+      0;  // of the last run, each allocation rounded up to 64; 0 if unplanned
 };
 
 struct LaneOptions {
@@ -167,6 +168,8 @@ class Lane {
 Status copy_elements(const OutputView& view, std::span<std::byte> out);
 
 // Sets the allocator hook and the thread count. First thing in main, once, before any other call.
+// More than one thread starts LibTorch's pool at once, and threads that run before a process is
+// confined stay unconfined: a process that will be passes 1. Lanes and warm_up set their own count.
 void initialise(int threads);
 
 // Runs matmul, sdpa and linear in every dtype on this many threads, which this makes for the
