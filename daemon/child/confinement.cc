@@ -61,10 +61,11 @@ using Filter = std::unique_ptr<void, FilterReleaser>;
 // Allowed with any arguments: they work on descriptors, memory and threads that we have already.
 constexpr int kAllowed[] = {
     // descriptors
-    SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv), SCMP_SYS(write),
-    SCMP_SYS(writev), SCMP_SYS(pwrite64), SCMP_SYS(lseek), SCMP_SYS(close), SCMP_SYS(fstat),
-    SCMP_SYS(fstatfs), SCMP_SYS(fcntl), SCMP_SYS(dup), SCMP_SYS(readahead), SCMP_SYS(fadvise64),
-    SCMP_SYS(memfd_create), SCMP_SYS(ftruncate), SCMP_SYS(fallocate), SCMP_SYS(fchmod),
+    SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv), SCMP_SYS(preadv2),
+    SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(pwrite64), SCMP_SYS(lseek), SCMP_SYS(close),
+    SCMP_SYS(fstat), SCMP_SYS(fstatfs), SCMP_SYS(fcntl), SCMP_SYS(dup), SCMP_SYS(readahead),
+    SCMP_SYS(fadvise64), SCMP_SYS(memfd_create), SCMP_SYS(ftruncate), SCMP_SYS(fallocate),
+    SCMP_SYS(fchmod),
     // the control channel and waiting
     SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2),
     SCMP_SYS(epoll_create1), SCMP_SYS(epoll_ctl), SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),

@@ -53,9 +53,8 @@ Result<pid_t> spawn(const ChildProgram& program, int channel) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
   pid_t pid = 0;
-  const int failed =
-      ::posix_spawn(&pid, program.path.c_str(), &actions, &attributes,
-                    pointers_to(arguments).data(), pointers_to(environment).data());
+  const int failed = ::posix_spawn(&pid, program.path.c_str(), &actions, &attributes,
+                                   pointers_to(arguments).data(), pointers_to(environment).data());
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) return system_error("start a child process", failed);

@@ -64,11 +64,10 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
 Daemon::~Daemon() = default;
 
 Status Daemon::start() {
-  DJINN_TRY(listener_,
-            Listener::open(loop_, {options_.runtime_dir, options_.socket_group},
-                           [this](Fd socket, const ipc::PeerCredentials& peer) {
-                             connected(std::move(socket), peer);
-                           }));
+  DJINN_TRY(listener_, Listener::open(loop_, {options_.runtime_dir, options_.socket_group},
+                                      [this](Fd socket, const ipc::PeerCredentials& peer) {
+                                        connected(std::move(socket), peer);
+                                      }));
   spare_loaders_.start();
   spare_workers_.start();
   log("version {} serves {}: {} threads a lane, {} bytes", kVersion,
@@ -109,8 +108,8 @@ void Daemon::look_for_hangs() {
 
 void Daemon::workers_fail() {
   if (spare_workers_.failures() != kStartFailuresMax) return;
-  sessions_.refuse_waiting({ErrorCode::kWorkerLost,
-                            "No worker could be started. djinnd's log says more; it tries on."});
+  sessions_.refuse_waiting(
+      {ErrorCode::kWorkerLost, "No worker could be started. djinnd's log says more; it tries on."});
 }
 
 // Order: a program finds its model, and a session the programs that its open runs name.

@@ -14,9 +14,8 @@ bool may_follow(ModelPhase from, ModelPhase to) {
 
 bool may_share(const ModelKey& resident, const ModelKey& opened) {
   if (resident.plan_hash != opened.plan_hash) return false;
-  return resident.domain == opened.domain
-             ? load::same_within_domain(resident.files, opened.files)
-             : load::same_across_domains(resident.files, opened.files);
+  return resident.domain == opened.domain ? load::same_within_domain(resident.files, opened.files)
+                                          : load::same_across_domains(resident.files, opened.files);
 }
 
 std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified) {

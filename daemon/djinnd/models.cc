@@ -93,8 +93,8 @@ void Models::close(const Asker& asker, ModelId id) {
 
 void Models::unload(const Asker& asker, DomainId asking, ModelId id) {
   Model* const model = table_.find(id);
-  const bool sees = model != nullptr && (asking == 0 || model->key.domain == asking ||
-                                         model->mapped.contains(asking));
+  const bool sees = model != nullptr &&
+                    (asking == 0 || model->key.domain == asking || model->mapped.contains(asking));
   if (!sees) return world_.replies.refuse(asker, kNoSuchModel);
   if (asking != 0 && model->key.domain != asking) {
     return world_.replies.refuse(
@@ -173,8 +173,7 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
                         });
 }
 
-void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes,
-                             const Status& granted) {
+void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted) {
   Model* const model = table_.find_by_load(id);
   const auto load = loads_.find(id);
   if (model == nullptr || load == loads_.end()) return;  // given up; load_ended() releases

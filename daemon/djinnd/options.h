@@ -10,16 +10,16 @@
 namespace djinn::daemon {
 
 struct Options {
-  bool user_mode = false;    // serves its own user only, without configuration
-  std::string runtime_dir;   // holds the socket
-  std::string socket_group;  // service mode: who may connect
-  uint32_t threads = 0;      // of a lane
+  bool user_mode = false;     // serves its own user only, without configuration
+  std::string runtime_dir;    // holds the socket
+  std::string socket_group;   // service mode: who may connect
+  uint32_t threads = 0;       // of a lane
   uint64_t memory_bytes = 0;  // of the device, to grant
   uint64_t session_quota_bytes = 0;
   std::string worker;  // paths of the programs
   std::string loader;
   uint64_t hang_timeout_ms = 10'000;
-  uint64_t test_fault_at = 0;  // the first worker dies there
+  uint64_t test_fault_at = 0;     // the first worker dies there
   bool test_fault_every = false;  // every worker does
 };
 

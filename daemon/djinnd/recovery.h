@@ -44,9 +44,9 @@ class HangWatch {
   explicit HangWatch(uint64_t timeout_ns) : timeout_ns_(timeout_ns) {}
 
   struct Sample {
-    bool has_work = false;   // a step is running, a bell was rung, or a command is unanswered
-    uint64_t activity = 0;   // changes whenever the worker did anything
-    bool patient = false;    // what it does shows no activity: admission, for example
+    bool has_work = false;  // a step is running, a bell was rung, or a command is unanswered
+    uint64_t activity = 0;  // changes whenever the worker did anything
+    bool patient = false;   // what it does shows no activity: admission, for example
   };
   // True when the worker had work and did nothing for the whole timeout; patient work has several.
   bool look(uint64_t now_ns, const Sample& sample);

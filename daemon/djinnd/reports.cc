@@ -135,8 +135,7 @@ ipc::SessionReport Reports::report_of(const Session& session) {
 void Reports::models(const Asker& asker, DomainId asking, const ipc::ListModels& request) {
   std::vector<ipc::ModelReport> reports;
   for (const auto& [id, model] : world_.models.table().all()) {
-    const bool seen =
-        asking == 0 || model.key.domain == asking || model.mapped.contains(asking);
+    const bool seen = asking == 0 || model.key.domain == asking || model.mapped.contains(asking);
     if (seen && model.phase != ModelPhase::kUnloading) reports.push_back(report_of(model));
   }
   ipc::ModelList list;
@@ -150,8 +149,8 @@ ipc::ModelReport Reports::report_of(const Model& model) {
   report.model = model.id;
   report.label = model.label;
   report.owner = names_.of(model.key.domain);
-  report.state = model.phase == ModelPhase::kLoading ? ipc::ModelState::kLoading
-                                                     : ipc::ModelState::kResident;
+  report.state =
+      model.phase == ModelPhase::kLoading ? ipc::ModelState::kLoading : ipc::ModelState::kResident;
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
   report.files = static_cast<uint32_t>(model.files.size());

@@ -27,8 +27,8 @@ Status check_turn(const Session& session, const ipc::ClientRequest& request, siz
     return violation("A request needs a number that no pending request has, and not 0.");
   }
   if (session.pending.size() >= limits::kRequestsPending) {
-    return violation(fmt::format("More than {} requests wait for an answer.",
-                                 limits::kRequestsPending));
+    return violation(
+        fmt::format("More than {} requests wait for an answer.", limits::kRequestsPending));
   }
   if (descriptors_of(request) != descriptors) {
     return violation("The message came with another number of descriptors than it says.");
@@ -50,8 +50,8 @@ void Requests::handle(Session& session, ipc::Datagram message) {
                           session.pending.size() < limits::kRequestsPending;
   if (!request.ok()) {
     if (!answerable || request.error().code == ErrorCode::kMalformed) {
-      return world_.sessions.end(session, violation("A message could not be read: " +
-                                                    request.error().message));
+      return world_.sessions.end(
+          session, violation("A message could not be read: " + request.error().message));
     }
     session.pending.insert(number);
     return world_.sessions.refuse({session.id, number}, request.error());

@@ -26,9 +26,9 @@ Result<uint64_t> size_of_sealed(const Fd& fd, uint64_t bytes_max, std::string_vi
   if (::fstat(fd.get(), &info) != 0) return system_error("look at a memfd", errno);
   const auto bytes = static_cast<uint64_t>(info.st_size);
   if (bytes > bytes_max) {
-    return Error{ErrorCode::kLimitExceeded,
-                 fmt::format("The {} has {} bytes; at most {} are accepted.", what, bytes,
-                             bytes_max)};
+    return Error{
+        ErrorCode::kLimitExceeded,
+        fmt::format("The {} has {} bytes; at most {} are accepted.", what, bytes, bytes_max)};
   }
   DJINN_CHECK(pal::verify_memfd(fd, bytes, pal::Seals::kNone));
   return bytes;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr gc::StateGeometry kStateGeometry{limits::kRefs, limits::kSequences};
 constexpr uint64_t kPage = 4096;
-constexpr uint32_t kHeadsMax = 4096;      // of a layer, and elements of a head: no model has more
+constexpr uint32_t kHeadsMax = 4096;  // of a layer, and elements of a head: no model has more
 constexpr uint32_t kHeadElementsMax = 65536;
 
 Result<Fd> make_bell() {
@@ -70,9 +70,10 @@ Result<SequenceGroup*> SequenceSlots::make(const ipc::SequenceGeometry& geometry
     group.geometry = geometry;
     return &group;
   }
-  return Error{ErrorCode::kLimitExceeded,
-               fmt::format("The session has {} sequence groups, which is the limit. Drop one first.",
-                           limits::kSequences)};
+  return Error{
+      ErrorCode::kLimitExceeded,
+      fmt::format("The session has {} sequence groups, which is the limit. Drop one first.",
+                  limits::kSequences)};
 }
 
 SequenceGroup* SequenceSlots::lookup(SequenceHandle handle) {

@@ -42,10 +42,11 @@ Status Sessions::check_limits(uid_t uid) const {
     return entry.second->domain == uid;
   });
   if (sessions_.size() >= limits::kSessions || of_user >= limits::kSessionsPerUser) {
-    return Error{ErrorCode::kLimitExceeded,
-                 fmt::format("There are too many sessions: at most {} of one user, {} in all. Close "
-                             "one, then repeat.",
-                             limits::kSessionsPerUser, limits::kSessions)};
+    return Error{
+        ErrorCode::kLimitExceeded,
+        fmt::format("There are too many sessions: at most {} of one user, {} in all. Close "
+                    "one, then repeat.",
+                    limits::kSessionsPerUser, limits::kSessions)};
   }
   return {};
 }
@@ -69,19 +70,21 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   fresh->domain = peer.uid;
   fresh->pid = peer.pid;
   fresh->started_wall_ns = world_.clock.wall_ns();
-  fresh->channel = std::make_unique<Channel>(
-      world_.loop, std::move(socket), kBacklogMax,
-      Channel::Events{[this, id](ipc::Datagram message) {
-                        if (Session* const session = find(id)) {
-                          world_.request(*session, std::move(message));
-                        }
-                      },
-                      [this, id](const Error& error) {
-                        Session* const session = find(id);
-                        if (session == nullptr || !session->channel) return;
-                        if (error.code == ErrorCode::kDisconnected) return leave(id);
-                        end(*session, error);
-                      }});
+  fresh->channel =
+      std::make_unique<Channel>(world_.loop, std::move(socket), kBacklogMax,
+                                Channel::Events{[this, id](ipc::Datagram message) {
+                                                  if (Session* const session = find(id)) {
+                                                    world_.request(*session, std::move(message));
+                                                  }
+                                                },
+                                                [this, id](const Error& error) {
+                                                  Session* const session = find(id);
+                                                  if (session == nullptr || !session->channel)
+                                                    return;
+                                                  if (error.code == ErrorCode::kDisconnected)
+                                                    return leave(id);
+                                                  end(*session, error);
+                                                }});
   sessions_[id] = std::move(fresh);
 }
 
@@ -152,11 +155,10 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   }
   session.hello = number;
   session.go(SessionPhase::kAttaching);
-  world_.memory.request(
-      Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
-      [this, id = session.id, bytes = staging.value()](const Status& granted) {
-        memory_granted(id, bytes, granted);
-      });
+  world_.memory.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
+                        [this, id = session.id, bytes = staging.value()](const Status& granted) {
+                          memory_granted(id, bytes, granted);
+                        });
 }
 
 void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted) {
@@ -224,8 +226,7 @@ void Sessions::make_sequence(Session& session, uint32_t number,
   if (!begun) refuse({session.id, number}, begun.error());
 }
 
-Status Sessions::add_sequence(Session& session, uint32_t number,
-                              const ipc::SequenceGeometry& g) {
+Status Sessions::add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& g) {
   DJINN_CHECK(check_geometry(g));
   DJINN_TRY(const gc::SequenceLayout layout,
             gc::SequenceLayout::make(g.rows, g.layers, g.kv_heads, g.head_dim, size_of(g.dtype),
@@ -234,8 +235,7 @@ Status Sessions::add_sequence(Session& session, uint32_t number,
     return Error{ErrorCode::kLimitExceeded,
                  "The sequence group is too large. Lower its capacity or its rows."};
   }
-  DJINN_TRY(Fd memfd,
-            pal::make_memfd("djinn-sequence", layout.file_bytes(), pal::Seals::kShared));
+  DJINN_TRY(Fd memfd, pal::make_memfd("djinn-sequence", layout.file_bytes(), pal::Seals::kShared));
   DJINN_TRY(SequenceGroup* const group, session.sequences.make(g));
   group->memfd = std::move(memfd);
   group->asker = {session.id, number};
@@ -358,8 +358,7 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   session.commit_at_death = progress.value().commit;
   const OwedAnswer attaching{OwedAnswer::Kind::kAttachSession, session.id.value, {}};
   // Twice the usual: the submission in flight may be what kills, and is refused first.
-  if (death.suspect == attaching &&
-      ++session.attach_deaths >= 2 * limits::kDeathsWithoutProgress) {
+  if (death.suspect == attaching && ++session.attach_deaths >= 2 * limits::kDeathsWithoutProgress) {
     end(session, {ErrorCode::kWorkerLost, "The worker died whenever it took in the session."});
   }
   return progressed;
@@ -370,8 +369,7 @@ void Sessions::note_group_deaths(Session& session, const WorkerDeath& death) {
   std::vector<SequenceHandle> gone;
   for (auto& [index, group] : session.sequences.all()) {
     const OwedAnswer adding{OwedAnswer::Kind::kAddSequence, session.id.value, group.handle};
-    const bool kills =
-        death.suspect == adding && ++group.deaths >= limits::kDeathsWithoutProgress;
+    const bool kills = death.suspect == adding && ++group.deaths >= limits::kDeathsWithoutProgress;
     if (group.phase == GroupPhase::kDropping || kills) gone.push_back(group.handle);
   }
   for (const SequenceHandle handle : gone) {
@@ -404,17 +402,16 @@ void Sessions::hear(DomainId domain, const ipc::GrantRequest& event) {
 
 void Sessions::grant(DomainId domain, const ipc::GrantRequest& event) {
   Session* const session = find(event.session, domain);
-  const bool known = session != nullptr && session->phase != SessionPhase::kLeaving &&
-                     session->has_memory() &&
-                     (event.kind == ipc::GrantKind::kRefs ||
-                      session->sequences.lookup(event.sequence) != nullptr);
+  const bool known =
+      session != nullptr && session->phase != SessionPhase::kLeaving && session->has_memory() &&
+      (event.kind == ipc::GrantKind::kRefs || session->sequences.lookup(event.sequence) != nullptr);
   if (!known) {
     return answer_grant(domain, event.request,
                         Error{ErrorCode::kCancelled, "The session has ended."});
   }
-  const bool fits = event.kind != ipc::GrantKind::kRefs ||
-                    range_fits(session->ref_bytes_granted, event.bytes,
-                               session->memory.ref_bytes_max);
+  const bool fits =
+      event.kind != ipc::GrantKind::kRefs ||
+      range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max);
   if (!fits) {
     return answer_grant(
         domain, event.request,

@@ -36,67 +36,69 @@ bool may_follow(WorkerPhase from, WorkerPhase to) {
 std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
   using Owed = std::optional<OwedAnswer>;
   return std::visit(
-      Overloaded{
-          [](const ipc::AttachSession& c) -> Owed {
-            return OwedAnswer{Kind::kAttachSession, c.session.value, {}};
-          },
-          [](const ipc::DetachSession& c) -> Owed {
-            return OwedAnswer{Kind::kDetachSession, c.session.value, {}};
-          },
-          [](const ipc::AddModel& c) -> Owed {
-            return OwedAnswer{Kind::kAddModel, c.model.value, {}};
-          },
-          [](const ipc::DropModel& c) -> Owed {
-            return OwedAnswer{Kind::kDropModel, c.model.value, {}};
-          },
-          [](const ipc::AddProgram& c) -> Owed {
-            return OwedAnswer{Kind::kAddProgram, c.program.value, {}};
-          },
-          [](const ipc::AddSequence& c) -> Owed {
-            return OwedAnswer{Kind::kAddSequence, c.session.value, c.sequence};
-          },
-          [](const ipc::ReleaseSequence& c) -> Owed {
-            return OwedAnswer{Kind::kReleaseSequence, c.session.value, c.sequence};
-          },
-          [](const ipc::GetWorkerStats&) -> Owed { return OwedAnswer{Kind::kStats, 0, {}}; },
-          [](const auto&) -> Owed { return std::nullopt; }},
+      Overloaded{[](const ipc::AttachSession& c) -> Owed {
+                   return OwedAnswer{Kind::kAttachSession, c.session.value, {}};
+                 },
+                 [](const ipc::DetachSession& c) -> Owed {
+                   return OwedAnswer{Kind::kDetachSession, c.session.value, {}};
+                 },
+                 [](const ipc::AddModel& c) -> Owed {
+                   return OwedAnswer{Kind::kAddModel, c.model.value, {}};
+                 },
+                 [](const ipc::DropModel& c) -> Owed {
+                   return OwedAnswer{Kind::kDropModel, c.model.value, {}};
+                 },
+                 [](const ipc::AddProgram& c) -> Owed {
+                   return OwedAnswer{Kind::kAddProgram, c.program.value, {}};
+                 },
+                 [](const ipc::AddSequence& c) -> Owed {
+                   return OwedAnswer{Kind::kAddSequence, c.session.value, c.sequence};
+                 },
+                 [](const ipc::ReleaseSequence& c) -> Owed {
+                   return OwedAnswer{Kind::kReleaseSequence, c.session.value, c.sequence};
+                 },
+                 [](const ipc::GetWorkerStats&) -> Owed {
+                   return OwedAnswer{Kind::kStats, 0, {}};
+                 },
+                 [](const auto&) -> Owed { return std::nullopt; }},
       command.body);
 }
 
 std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
   using Owed = std::optional<OwedAnswer>;
   return std::visit(
-      Overloaded{
-          [](const ipc::Attached& e) -> Owed {
-            return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
-          },
-          // Answers the attach of a session that the worker could not take in.
-          [](const ipc::SessionBroken& e) -> Owed {
-            return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
-          },
-          [](const ipc::Detached& e) -> Owed {
-            return OwedAnswer{Kind::kDetachSession, e.session.value, {}};
-          },
-          [](const ipc::ModelAdded& e) -> Owed {
-            return OwedAnswer{Kind::kAddModel, e.model.value, {}};
-          },
-          [](const ipc::ModelDropped& e) -> Owed {
-            return OwedAnswer{Kind::kDropModel, e.model.value, {}};
-          },
-          [](const ipc::ProgramAdded& e) -> Owed {
-            return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
-          },
-          [](const ipc::ProgramRefused& e) -> Owed {
-            return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
-          },
-          [](const ipc::SequenceAdded& e) -> Owed {
-            return OwedAnswer{Kind::kAddSequence, e.session.value, e.sequence};
-          },
-          [](const ipc::SequenceDropped& e) -> Owed {
-            return OwedAnswer{Kind::kReleaseSequence, e.session.value, e.sequence};
-          },
-          [](const ipc::WorkerStats&) -> Owed { return OwedAnswer{Kind::kStats, 0, {}}; },
-          [](const auto&) -> Owed { return std::nullopt; }},
+      Overloaded{[](const ipc::Attached& e) -> Owed {
+                   return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
+                 },
+                 // Answers the attach of a session that the worker could not take in.
+                 [](const ipc::SessionBroken& e) -> Owed {
+                   return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
+                 },
+                 [](const ipc::Detached& e) -> Owed {
+                   return OwedAnswer{Kind::kDetachSession, e.session.value, {}};
+                 },
+                 [](const ipc::ModelAdded& e) -> Owed {
+                   return OwedAnswer{Kind::kAddModel, e.model.value, {}};
+                 },
+                 [](const ipc::ModelDropped& e) -> Owed {
+                   return OwedAnswer{Kind::kDropModel, e.model.value, {}};
+                 },
+                 [](const ipc::ProgramAdded& e) -> Owed {
+                   return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
+                 },
+                 [](const ipc::ProgramRefused& e) -> Owed {
+                   return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
+                 },
+                 [](const ipc::SequenceAdded& e) -> Owed {
+                   return OwedAnswer{Kind::kAddSequence, e.session.value, e.sequence};
+                 },
+                 [](const ipc::SequenceDropped& e) -> Owed {
+                   return OwedAnswer{Kind::kReleaseSequence, e.session.value, e.sequence};
+                 },
+                 [](const ipc::WorkerStats&) -> Owed {
+                   return OwedAnswer{Kind::kStats, 0, {}};
+                 },
+                 [](const auto&) -> Owed { return std::nullopt; }},
       event.body);
 }
 

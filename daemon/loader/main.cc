@@ -1,30 +1,39 @@
-// djinn-loader: reads one model into extents, hashes it, exits. Started by djinnd only, ahead of
-// need.
+// djinn-loader: reads one model into extents that djinnd made. Started by djinnd only.
 //
 //   djinn-loader --channel-fd N
+//
+// Confines itself, says that it is ready, does one load, and exits.
 
-#include <fmt/format.h>
-#include <stdio.h>
+#include <signal.h>
 
 #include <CLI/CLI.hpp>
 
+#include "daemon/child/channel.h"
 #include "daemon/child/confinement.h"
-#include "daemon/loader/loader.h"
+#include "daemon/loader/one_load.h"
 #include "ipc/codec/control_codec.h"
-#include "kernel/pal/host_pal.h"
+#include "kernel/load/hash.h"
 
 namespace djinn::loader {
 namespace {
 
+// OpenSSL reads its configuration when it is first used: now, or never.
+Status warm_up() {
+  DJINN_TRY(load::Sha256 hash, load::Sha256::make());
+  DJINN_TRY([[maybe_unused]] const load::Digest digest, hash.finish());
+  return {};
+}
+
 Status serve(int channel_fd) {
   DJINN_CHECK(child::become_child());
+  ::signal(SIGPIPE, SIG_IGN);
   child::Channel channel{Fd(channel_fd)};
-  DJINN_TRY(const auto pal, pal::HostPal::make());  // opens what a confined process could not
-  DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kLoader));
+  DJINN_CHECK(warm_up());
+  DJINN_TRY(const child::Confinement confined, child::confine(child::Role::kLoader));
+  const ipc::LoaderReady ready{confined.landlock_abi, confined.seccomp};
+  DJINN_CHECK(channel.send(ipc::encode(ipc::LoaderEvent{ready})));
   const SystemClock clock;
-  DJINN_CHECK(channel.send(ipc::encode(
-      ipc::LoaderEvent{ipc::LoaderReady{confinement.landlock_abi, confinement.seccomp}})));
-  return Loader(channel, *pal, clock).run();
+  return OneLoad(channel, clock).run();
 }
 
 }  // namespace
@@ -35,10 +44,6 @@ int main(int argc, char** argv) {
   CLI::App app("djinn-loader: reads one model; djinnd starts it");
   app.add_option("--channel-fd", channel_fd, "socket to djinnd")->required();
   CLI11_PARSE(app, argc, argv);
-
-  const djinn::Status ended = djinn::loader::serve(channel_fd);
-  // djinnd closing the channel before a load is the ordinary end of a spare.
-  if (ended || ended.error().code == djinn::ErrorCode::kDisconnected) return 0;
-  fmt::print(stderr, "djinn-loader: {}\n", ended.error().message);
-  return 1;
+  // Whatever went wrong, djinnd has been told, or is gone.
+  return djinn::loader::serve(channel_fd) ? 0 : 1;
 }

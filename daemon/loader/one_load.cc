@@ -1,0 +1,168 @@
+#include "daemon/loader/one_load.h"
+
+#include <sched.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/codec/control_codec.h"
+#include "ipc/codec/srg_codec.h"
+#include "ipc/limits.h"
+#include "kernel/load/hash.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::loader {
+namespace {
+
+constexpr uint64_t kProgressBytes = uint64_t{64} << 20;
+
+ipc::FileIdentity to_message(const load::FileIdentity& f) {
+  return {f.device_major, f.device_minor, f.inode,          f.bytes,
+          f.mtime_ns,     f.ctime_ns,     f.on_block_device};
+}
+
+Result<srg::LoadPlan> read_plan(const Fd& memfd) {
+  struct stat info {};
+  if (::fstat(memfd.get(), &info) != 0) return system_error("look at a load plan", errno);
+  const auto bytes = static_cast<uint64_t>(info.st_size);
+  if (bytes > limits::kLoadPlanBytes) {
+    return Error{ErrorCode::kLimitExceeded, "The load plan is too large."};
+  }
+  DJINN_TRY(const auto content, pal::read_memfd(memfd, bytes));
+  return ipc::decode_load_plan(content);
+}
+
+// Hashing must take no core from anybody. Where it may not be changed, the priority stays.
+void step_back() {
+  const sched_param none{};
+  [[maybe_unused]] const int failed = ::sched_setscheduler(0, SCHED_IDLE, &none);
+}
+
+}  // namespace
+
+Status OneLoad::send(const ipc::LoaderEvent& event, std::span<const int> fds) {
+  return channel_.send(ipc::encode(event), fds);
+}
+
+template <typename Command>
+Result<std::pair<Command, std::vector<Fd>>> OneLoad::expect() {
+  DJINN_TRY(ipc::Datagram message, channel_.receive());
+  DJINN_TRY(ipc::LoaderCommand command, ipc::decode_loader_command(message.bytes));
+  auto* const expected = std::get_if<Command>(&command.body);
+  if (expected == nullptr) return Error{ErrorCode::kInternal, "A command came out of its turn."};
+  return std::pair{std::move(*expected), std::move(message.fds)};
+}
+
+Status OneLoad::run() {
+  Status done = work();
+  if (!done && done.error().code != ErrorCode::kDisconnected) {
+    DJINN_CHECK(send({ipc::LoadFailed{done.error().code, done.error().message}}));
+  }
+  return done;
+}
+
+Status OneLoad::work() {
+  DJINN_CHECK(take_files());
+  DJINN_CHECK(identify());
+  DJINN_CHECK(plan());
+  return read();
+}
+
+Status OneLoad::take_files() {
+  for (bool last = false; !last;) {
+    DJINN_TRY(auto taken, expect<ipc::TakeFiles>());
+    for (Fd& fd : taken.second) files_.push_back(std::move(fd));
+    last = taken.first.last;
+    if (files_.size() > limits::kModelFiles) {
+      return Error{ErrorCode::kLimitExceeded, "The model has too many files."};
+    }
+  }
+  return {};
+}
+
+Status OneLoad::identify() {
+  ipc::Identified identified;
+  identified.now_ns = static_cast<int64_t>(clock_.wall_ns());
+  for (const Fd& fd : files_) {
+    DJINN_TRY(const load::FileIdentity identity, load::identify(fd, clock_));
+    sources_.push_back({&fd, identity});
+    identified.files.push_back(to_message(identity));
+  }
+  return send({std::move(identified)});
+}
+
+Status OneLoad::plan() {
+  DJINN_TRY(const auto command, expect<ipc::PlanLoad>());
+  srg::LoadPlan plan;
+  if (command.first.has_plan) {
+    if (command.second.size() != 1) return Error{ErrorCode::kMalformed, "The plan is missing."};
+    DJINN_TRY(plan, read_plan(command.second[0]));
+  }
+  std::vector<load::SafetensorsIndex> indexes;
+  for (const load::SourceFile& file : sources_) {
+    DJINN_TRY(load::SafetensorsIndex index, load::read_index(file));
+    indexes.push_back(std::move(index));
+  }
+  DJINN_TRY(plan_, load::resolve(plan, indexes));
+  return send({ipc::Planned{plan_.manifest.extent_bytes}});
+}
+
+Status OneLoad::read() {
+  DJINN_TRY(const auto command, expect<ipc::ReadInto>());
+  const std::vector<Fd>& extents = command.second;
+  DJINN_CHECK(execute(extents));
+  return hash(extents);
+}
+
+Status OneLoad::execute(const std::vector<Fd>& extents) {
+  const std::vector<uint64_t>& sizes = plan_.manifest.extent_bytes;
+  if (extents.size() != sizes.size()) {
+    return Error{ErrorCode::kInternal, "There are not as many extents as were planned."};
+  }
+  std::vector<pal::Mapping> mappings;
+  std::vector<load::ExtentTarget> targets;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    DJINN_CHECK(pal::verify_memfd(extents[i], sizes[i], pal::Seals::kSize));
+    DJINN_TRY(pal::Mapping mapped, pal::map_shared(extents[i], sizes[i], pal::Access::kReadWrite));
+    targets.push_back({&extents[i], mapped.bytes()});
+    mappings.push_back(std::move(mapped));
+  }
+  uint64_t told = 0;
+  load::ExecuteOptions options;
+  options.clock = &clock_;
+  options.progress = [&](uint64_t done, uint64_t) {
+    if (done - told < kProgressBytes) return true;
+    told = done;
+    return send({ipc::Progress{done}}).ok();
+  };
+  DJINN_TRY(const load::LoadStats stats, load::execute(plan_, sources_, targets, options));
+  mappings.clear();  // djinnd cannot seal while there is a writable view
+  DJINN_TRY(const Fd manifest,
+            pal::make_sealed_memfd("djinn-manifest", ipc::encode(plan_.manifest)));
+  const int fds[] = {manifest.get()};
+  return send({ipc::Loaded{stats.read_bytes, stats.files_direct_refused}}, fds);
+}
+
+// A private, read-only mapping hinders no seal, and sees what the extents hold.
+Status OneLoad::hash(const std::vector<Fd>& extents) {
+  step_back();
+  std::vector<pal::Mapping> mappings;
+  std::vector<std::span<const std::byte>> bytes;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    DJINN_TRY(pal::Mapping mapped, pal::map_sealed(extents[i], plan_.manifest.extent_bytes[i]));
+    bytes.push_back(mapped.bytes());
+    mappings.push_back(std::move(mapped));
+  }
+  DJINN_TRY(load::ModelHasher hasher, load::ModelHasher::make(plan_.manifest, bytes));
+  for (bool more = true; more;) {
+    DJINN_TRY(more, hasher.step());
+  }
+  DJINN_TRY(const load::Digest digest, hasher.finish());
+  ipc::Hashed hashed;
+  std::transform(digest.begin(), digest.end(), hashed.sha256.begin(),
+                 [](std::byte byte) { return std::to_integer<uint8_t>(byte); });
+  return send({hashed});
+}
+
+}  // namespace djinn::loader

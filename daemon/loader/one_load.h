@@ -1,0 +1,51 @@
+// OneLoad: what a loader does in its life: one model, from files to a hash, at djinnd's word.
+//
+//   TakeFiles...  -> Identified   what the files are, before a byte is read
+//   PlanLoad      -> Planned      headers and plan understood; how large the extents must be
+//   ReadInto      -> Progress... Loaded   the bytes are there, all writable views are gone
+//                 -> Hashed       read once more, when nobody else needs the core
+//
+// Any error is told as LoadFailed and ends the load.
+#pragma once
+
+#include <vector>
+
+#include "daemon/child/channel.h"
+#include "ipc/messages.h"
+#include "kernel/base/clock.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+#include "kernel/load/execute.h"
+#include "kernel/load/plan.h"
+#include "kernel/load/source.h"
+
+namespace djinn::loader {
+
+class OneLoad {
+ public:
+  OneLoad(child::Channel& channel, const Clock& clock) : channel_(channel), clock_(clock) {}
+
+  // Errors: kDisconnected when djinnd wants no more; else what was told as LoadFailed.
+  Status run();
+
+ private:
+  template <typename Command>
+  Result<std::pair<Command, std::vector<Fd>>> expect();
+  Status send(const ipc::LoaderEvent& event, std::span<const int> fds = {});
+
+  Status work();
+  Status take_files();
+  Status identify();
+  Status plan();
+  Status read();
+  Status execute(const std::vector<Fd>& extents);
+  Status hash(const std::vector<Fd>& extents);
+
+  child::Channel& channel_;
+  const Clock& clock_;
+  std::vector<Fd> files_;
+  std::vector<load::SourceFile> sources_;
+  load::ReadPlan plan_;
+};
+
+}  // namespace djinn::loader
