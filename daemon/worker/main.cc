@@ -29,7 +29,7 @@ Status serve(const Options& options) {
   DJINN_CHECK(child::become_child());
   child::Channel channel{Fd(options.channel_fd)};
   DJINN_TRY(const auto pal, pal::HostPal::make());
-  exec::initialise(options.threads);
+  exec::initialise(1);  // more would start a thread before the confinement
   exec::warm_up(1);
   DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kWorker));
 
