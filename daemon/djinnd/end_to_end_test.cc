@@ -1,0 +1,357 @@
+// djinnd as a process, with a real loader and a fake worker.
+#include "daemon/djinnd/testing/test_daemon.h"
+
+namespace djinn::daemon {
+namespace {
+
+using testing::eventually;
+using testing::model_file;
+using testing::sealed;
+using testing::TestClient;
+using testing::TestDaemon;
+
+ipc::StatusReport status_of(const TestDaemon& daemon) {
+  TestClient observer(daemon);
+  observer.greet(true);
+  return observer.ask<ipc::StatusReport>(ipc::GetStatus{});
+}
+
+ipc::ModelOpened open_model(TestClient& client, const Fd& file, bool pin = false) {
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+  return client.ask<ipc::ModelOpened>(ipc::OpenModel{"tiny", false, pin});
+}
+
+// What must be the same after all clients have gone.
+struct Baseline {
+  uint32_t descriptors;
+  uint32_t sessions;
+  uint64_t sessions_bytes;
+  friend bool operator==(const Baseline&, const Baseline&) = default;
+};
+
+Baseline baseline_of(const TestDaemon& daemon) {
+  const ipc::StatusReport status = status_of(daemon);
+  return {status.descriptors, status.sessions, status.memory_sessions_bytes};
+}
+
+// After hashing, when the loader is gone and the spares are there.
+bool settled(const TestDaemon& daemon, Baseline& out) {
+  return eventually([&] {
+    out = baseline_of(daemon);
+    return out.sessions == 1 && baseline_of(daemon) == out;
+  });
+}
+
+pid_t worker_pid(const TestDaemon& daemon) {
+  const ipc::StatusReport status = status_of(daemon);
+  return status.workers.empty() ? 0 : static_cast<pid_t>(status.workers[0].pid);
+}
+
+TEST(Djinnd, welcomes_a_session_with_memory_that_cannot_change_its_size) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  const ipc::Welcome welcome = client.greet();
+  EXPECT_TRUE(welcome.session.valid());
+  EXPECT_EQ(welcome.threads, 2u);
+  EXPECT_EQ(welcome.staging_bytes, 1u << 16);
+  EXPECT_NE(::ftruncate(client.memory().get(), 0), 0);
+  EXPECT_TRUE(*pal::has_seals(client.memory(), pal::Seals::kShared));
+}
+
+TEST(Djinnd, a_submission_reaches_the_worker_and_comes_back) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet();
+  ipc::Submission submission;
+  submission.run = 1;
+  client.submit(submission);
+  EXPECT_EQ(client.completion(), ErrorCode::kOk);
+}
+
+TEST(Djinnd, a_model_is_read_once_and_shared) {
+  const TestDaemon daemon;
+  const Fd file = model_file(daemon.directory(), 1000, 'a');
+  TestClient first(daemon);
+  TestClient second(daemon);
+  first.greet();
+  second.greet();
+  const ipc::ModelOpened opened = open_model(first, file);
+  ASSERT_EQ(first.fds().size(), 1u) << "the manifest";
+  EXPECT_FALSE(opened.was_resident);
+  const uint64_t bytes_read = status_of(daemon).bytes_read;
+  const ipc::ModelOpened again = open_model(second, file);
+  EXPECT_EQ(again.model, opened.model);
+  EXPECT_TRUE(again.was_resident);
+  EXPECT_EQ(status_of(daemon).bytes_read, bytes_read);
+  EXPECT_EQ(status_of(daemon).models, 1u);
+}
+
+TEST(Djinnd, a_file_that_was_changed_is_another_model) {
+  const TestDaemon daemon;
+  const Fd one = model_file(daemon.directory(), 1000, 'a');
+  const Fd other = model_file(daemon.directory(), 1000, 'b');
+  TestClient client(daemon);
+  client.greet();
+  EXPECT_NE(open_model(client, one).model, open_model(client, other).model);
+}
+
+TEST(Djinnd, a_model_gets_its_hash_after_it_is_resident) {
+  const TestDaemon daemon;
+  const Fd file = model_file(daemon.directory(), 1000, 'a');
+  TestClient client(daemon);
+  client.greet();
+  open_model(client, file);
+  EXPECT_TRUE(eventually([&] {
+    const auto list = client.ask<ipc::ModelList>(ipc::ListModels{});
+    return list.models.size() == 1 && list.models[0].hashed;
+  }));
+}
+
+TEST(Djinnd, what_is_no_safetensors_file_fails_and_leaves_nothing) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet();
+  Baseline before{};
+  ASSERT_TRUE(eventually([&] {
+    before = baseline_of(daemon);
+    return before == baseline_of(daemon);
+  }));
+  const Fd nonsense = sealed("this is not a safetensors file at all");
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {nonsense.get()});
+  const auto failed = client.ask<ipc::Failed>(ipc::OpenModel{"nonsense", false, false});
+  EXPECT_NE(failed.code, ErrorCode::kOk);
+  EXPECT_TRUE(eventually([&] { return baseline_of(daemon) == before; }));
+  EXPECT_EQ(status_of(daemon).models, 0u);
+  EXPECT_EQ(status_of(daemon).memory_models_bytes, 0u);
+}
+
+TEST(Djinnd, a_killed_client_returns_everything) {
+  const TestDaemon daemon;
+  const Fd file = model_file(daemon.directory(), 1000, 'a');
+  const auto visit = [&] {
+    TestClient client(daemon);
+    client.greet();
+    open_model(client, file);
+    client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("program").get()});
+    client.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 2, 2, 64, DType::kFloat32, 128}});
+    ipc::Submission submission;
+    submission.operation = static_cast<uint16_t>(ipc::Operation::kWriteRef);
+    submission.graph_bytes = 1 << 20;
+    submission.run = 1;
+    client.submit(submission);
+    EXPECT_EQ(client.completion(), ErrorCode::kOk);
+    EXPECT_GT(status_of(daemon).memory_sessions_bytes, uint64_t{1} << 20);
+  };
+  visit();
+  Baseline before{};
+  ASSERT_TRUE(settled(daemon, before));
+  EXPECT_EQ(before.sessions_bytes, 0u);
+  for (int i = 0; i < 5; ++i) visit();
+  Baseline after{};
+  EXPECT_TRUE(eventually([&] { return (after = baseline_of(daemon)) == before; }))
+      << after.descriptors << " descriptors instead of " << before.descriptors;
+}
+
+TEST(Djinnd, a_killed_worker_is_replaced_and_nobody_is_told) {
+  const TestDaemon daemon;
+  const Fd file = model_file(daemon.directory(), 1000, 'a');
+  TestClient client(daemon);
+  client.greet();
+  open_model(client, file);
+  const auto sequence =
+      client.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 2, 2, 64, DType::kFloat32, 128}});
+  client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("program").get()});
+  ipc::Submission submission;
+  for (uint64_t run = 1; run <= 5; ++run) {
+    const pid_t worker = worker_pid(daemon);
+    ASSERT_GT(worker, 0);
+    ::kill(worker, SIGKILL);
+    submission.run = run;
+    client.submit(submission);
+    EXPECT_EQ(client.completion(), ErrorCode::kOk);
+    ASSERT_TRUE(eventually([&] { return worker_pid(daemon) > 0; }));
+    EXPECT_NE(worker_pid(daemon), worker);
+  }
+  EXPECT_EQ(status_of(daemon).workers[0].restarts, 5u);
+  client.ask<ipc::Done>(ipc::DropSequence{sequence.sequence});
+  EXPECT_TRUE(
+      client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("program").get()}).was_cached);
+}
+
+TEST(Djinnd, a_run_that_kills_three_workers_is_refused_and_its_neighbour_goes_on) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  TestClient neighbour(daemon);
+  client.greet();
+  neighbour.greet();
+  ipc::Submission submission;
+  submission.run = 13;
+  client.submit(submission);
+  EXPECT_EQ(client.completion(), ErrorCode::kWorkerLost);
+  EXPECT_EQ(status_of(daemon).workers[0].restarts, limits::kDeathsWithoutProgress);
+  submission.run = 1;
+  neighbour.submit(submission);
+  EXPECT_EQ(neighbour.completion(), ErrorCode::kOk);
+}
+
+TEST(Djinnd, a_worker_that_hangs_in_a_step_is_replaced) {
+  const TestDaemon daemon({"--hang-timeout-ms", "200"});
+  TestClient client(daemon);
+  client.greet();
+  ipc::Submission submission;
+  submission.run = 14;  // each worker stops there; the third death refuses the run
+  client.submit(submission);
+  EXPECT_EQ(client.completion(), ErrorCode::kWorkerLost);
+}
+
+TEST(Djinnd, a_stopped_worker_is_replaced_although_no_step_runs) {
+  const TestDaemon daemon({"--hang-timeout-ms", "200"});
+  TestClient client(daemon);
+  client.greet();
+  ::kill(worker_pid(daemon), SIGSTOP);
+  ipc::Submission submission;
+  submission.run = 1;
+  client.submit(submission);
+  EXPECT_EQ(client.completion(), ErrorCode::kOk);
+}
+
+TEST(Djinnd, programs_are_admitted_once_refused_with_reasons_and_never_kill_for_long) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet();
+  const auto defined = client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("a").get()});
+  EXPECT_FALSE(defined.was_cached);
+  ASSERT_EQ(defined.outputs.size(), 1u);
+  EXPECT_EQ(defined.outputs[0].name, "a");
+  const auto again = client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("a").get()});
+  EXPECT_TRUE(again.was_cached);
+  EXPECT_EQ(again.program, defined.program);
+  EXPECT_EQ(client.ask<ipc::Failed>(ipc::DefineProgram{}, {sealed("refuse").get()}).code,
+            ErrorCode::kUnsupported);
+  EXPECT_EQ(client.ask<ipc::Failed>(ipc::DefineProgram{}, {sealed("die").get()}).code,
+            ErrorCode::kWorkerLost);
+  const Fd unsealed = *pal::make_memfd("test", 64);
+  EXPECT_EQ(client.ask<ipc::Failed>(ipc::DefineProgram{}, {unsealed.get()}).code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(Djinnd, more_than_the_quota_is_refused_with_numbers) {
+  const TestDaemon daemon({"--session-quota", "16777216"});
+  TestClient client(daemon);
+  client.greet();
+  ipc::Submission submission;
+  submission.operation = static_cast<uint16_t>(ipc::Operation::kWriteRef);
+  submission.run = 1;
+  submission.graph_bytes = 17 << 20;
+  client.submit(submission);
+  EXPECT_EQ(client.completion(), ErrorCode::kQuotaExceeded);
+  TestClient large(daemon);
+  EXPECT_EQ(
+      large.ask<ipc::Failed>(ipc::Hello{ipc::kProtocolVersion, "large", 32u << 20, false}).code,
+      ErrorCode::kQuotaExceeded);
+}
+
+TEST(Djinnd, an_idle_model_gives_way_to_one_that_needs_its_memory) {
+  const TestDaemon daemon({"--memory", "25165824"});  // 24 MiB
+  const Fd first = model_file(daemon.directory(), 4 << 20, 'a');
+  const Fd second = model_file(daemon.directory(), 4 << 20, 'b');
+  TestClient client(daemon);
+  client.greet();
+  const ipc::ModelOpened opened = open_model(client, first);
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {second.get()});
+  EXPECT_EQ(client.ask<ipc::Failed>(ipc::OpenModel{"second", false, false}).code,
+            ErrorCode::kOutOfMemory);
+  client.ask<ipc::Done>(ipc::CloseModel{opened.model});
+  EXPECT_NE(open_model(client, second).model, opened.model);
+  EXPECT_EQ(status_of(daemon).models, 1u);
+}
+
+TEST(Djinnd, a_pinned_model_stays_until_it_is_unloaded) {
+  const TestDaemon daemon;
+  const Fd file = model_file(daemon.directory(), 1000, 'a');
+  ModelId model;
+  {
+    TestClient observer(daemon);
+    observer.greet(true);
+    model = open_model(observer, file, true).model;
+    EXPECT_EQ(observer.ask<ipc::Failed>(ipc::UnloadModel{model}).code, ErrorCode::kBusy);
+  }
+  TestClient observer(daemon);
+  observer.greet(true);
+  ASSERT_TRUE(eventually([&] {
+    const auto list = observer.ask<ipc::ModelList>(ipc::ListModels{});
+    return list.models.size() == 1 && list.models[0].leases == 0;
+  }));
+  observer.ask<ipc::Done>(ipc::UnloadModel{model});
+  EXPECT_EQ(status_of(daemon).memory_models_bytes, 0u);
+  EXPECT_EQ(observer.ask<ipc::Failed>(ipc::UnloadModel{model}).code, ErrorCode::kNotFound);
+}
+
+TEST(Djinnd, a_breach_of_the_protocol_ends_that_session_only) {
+  const TestDaemon daemon;
+  TestClient good(daemon);
+  good.greet();
+  TestClient impatient(daemon);
+  impatient.send({1, ipc::GetStatus{}});
+  TestClient babbling(daemon);
+  babbling.send_bytes("no message at all");
+  TestClient twice(daemon);
+  twice.greet();
+  twice.send({77, ipc::Hello{}});
+  for (TestClient* client : {&impatient, &babbling, &twice}) {
+    const auto notice = client->receive();
+    ASSERT_TRUE(notice.has_value());
+    EXPECT_EQ(notice->number, 0u);
+    EXPECT_EQ(std::get<ipc::Failed>(notice->body).code, ErrorCode::kProtocolViolation);
+    EXPECT_FALSE(client->receive().has_value());
+  }
+  good.ask<ipc::StatusReport>(ipc::GetStatus{});
+}
+
+TEST(Djinnd, stops_when_told_and_takes_its_socket_and_children_along) {
+  TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet();
+  const pid_t worker = worker_pid(daemon);
+  EXPECT_EQ(daemon.stop(), 0);
+  EXPECT_FALSE(std::filesystem::exists(daemon.socket_path()));
+  EXPECT_TRUE(eventually([&] { return ::kill(worker, 0) != 0; }));
+}
+
+TEST(Djinnd, a_second_one_in_the_same_directory_is_refused) {
+  const TestDaemon daemon;
+  const std::string directory = daemon.directory() + "/run";
+  const char* const arguments[] = {DJINND_PROGRAM, "--user", "--runtime-dir", directory.c_str(),
+                                   nullptr};
+  pid_t pid = 0;
+  ASSERT_EQ(::posix_spawn(&pid, arguments[0], nullptr, nullptr, const_cast<char* const*>(arguments),
+                          environ),
+            0);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  TestClient client(daemon);
+  client.greet();
+}
+
+TEST(Djinnd, user_mode_refuses_other_users) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TestDaemon daemon;
+  std::filesystem::permissions(daemon.directory(), std::filesystem::perms::all);
+  std::filesystem::permissions(daemon.directory() + "/run", std::filesystem::perms::all);
+  std::filesystem::permissions(daemon.socket_path(), std::filesystem::perms::all);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(2);
+    TestClient other(daemon);
+    const auto notice = other.receive();
+    const auto* failed = notice ? std::get_if<ipc::Failed>(&notice->body) : nullptr;
+    ::_exit(failed != nullptr && failed->code == ErrorCode::kPermissionDenied ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,187 @@
+// A worker that speaks djinnd's protocol and computes nothing, for tests of djinnd. What a program
+// or a submission asks of it stands in its bytes:
+//
+//   program "refuse"     is refused; "die" kills the worker; any other is admitted, with one output
+//                        that is named by the program's text
+//   submission run 13    kills the worker in mid-step, unless the run is to be refused
+//   submission run 14    stops the worker in mid-step, as a hang would
+//   kWriteRef            asks for graph_bytes more bytes of refs and completes with the answer's
+//   code any other            one step, committed
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "daemon/child/channel.h"
+#include "daemon/child/confinement.h"
+#include "ipc/codec/control_codec.h"
+#include "ipc/ring.h"
+#include "kernel/gc/session_state.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr gc::StateGeometry kGeometry{limits::kRefs, limits::kSequences};
+constexpr uint64_t kDie = 13;
+constexpr uint64_t kHang = 14;
+
+struct FakeSession {
+  std::vector<Fd> fds;
+  pal::Mapping memory;
+  pal::Mapping state_memory;
+  std::optional<gc::SessionState> state;
+  std::optional<ipc::WorkerRing> ring;
+  bool refuse = false;
+};
+
+class FakeWorker {
+ public:
+  explicit FakeWorker(Fd channel) : channel_(std::move(channel)) {}
+
+  int run() {
+    send({ipc::WorkerReady{2, child::landlock_abi(), false}});
+    for (;;) {
+      wait();
+      while (obey_one()) {
+      }
+      if (ended_) return 0;
+      for (auto& [id, session] : sessions_) serve(id, session);
+    }
+  }
+
+ private:
+  void send(const ipc::WorkerEvent& event) {
+    if (!channel_.send(ipc::encode(event))) ended_ = true;
+  }
+
+  void wait() {
+    std::vector<pollfd> polled{{channel_.socket().get(), POLLIN, 0}};
+    for (const auto& [id, session] : sessions_) polled.push_back({session.fds[3].get(), POLLIN, 0});
+    ::poll(polled.data(), polled.size(), -1);
+  }
+
+  bool obey_one() {
+    auto message = ipc::receive_datagram(channel_.socket().get());
+    if (!message.ok()) ended_ = true;
+    if (!message.ok() || !message.value()) return false;
+    const auto command = ipc::decode_worker_command(message.value()->bytes);
+    if (!command.ok()) ::_exit(3);
+    std::visit([&](const auto& body) { obey(body, std::move(message.value()->fds)); },
+               command.value().body);
+    return true;
+  }
+
+  void obey(const ipc::AttachSession& c, std::vector<Fd> fds) {
+    FakeSession& session = sessions_[c.session];
+    session.fds = std::move(fds);
+    session.refuse = c.refuse_in_flight;
+    session.memory = *pal::map_shared(session.fds[0], ipc::SessionLayout::bytes(c.staging_bytes),
+                                      pal::Access::kReadWrite);
+    session.state_memory =
+        *pal::map_shared(session.fds[1], gc::state_bytes(kGeometry), pal::Access::kReadWrite);
+    session.state.emplace(
+        *gc::SessionState::open(session.state_memory.bytes(), kGeometry, faults_));
+    if (!session.state->recover({})) ::_exit(4);
+    session.ring.emplace(*ipc::SessionView::over(session.memory.bytes()),
+                         session.state->record().completed, session.state->completions_published());
+    send({ipc::Attached{c.session}});
+  }
+  void obey(const ipc::DetachSession& c, std::vector<Fd>) {
+    sessions_.erase(c.session);
+    send({ipc::Detached{c.session}});
+  }
+  void obey(const ipc::AddModel& c, std::vector<Fd> fds) {
+    const bool sealed = fds.size() >= 2 && *pal::has_seals(fds[1], pal::Seals::kWrite);
+    send({ipc::ModelAdded{c.model, sealed ? ErrorCode::kOk : ErrorCode::kMalformed, ""}});
+  }
+  void obey(const ipc::DropModel& c, std::vector<Fd>) { send({ipc::ModelDropped{c.model}}); }
+  void obey(const ipc::AddProgram& c, std::vector<Fd> fds) {
+    struct stat info {};
+    ::fstat(fds[0].get(), &info);
+    const auto bytes = *pal::read_memfd(fds[0], static_cast<uint64_t>(info.st_size));
+    const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (text == "die") ::_exit(5);
+    if (text == "refuse") {
+      return send({ipc::ProgramRefused{c.program, ErrorCode::kUnsupported, "It says so."}});
+    }
+    send({ipc::ProgramAdded{c.program, {{text, DType::kFloat32, true, {}}}, 0}});
+  }
+  void obey(const ipc::DropProgram&, std::vector<Fd>) {}
+  void obey(const ipc::AddSequence& c, std::vector<Fd>) {
+    send({ipc::SequenceAdded{c.session, c.sequence, ErrorCode::kOk, ""}});
+  }
+  void obey(const ipc::ReleaseSequence& c, std::vector<Fd>) {
+    send({ipc::SequenceDropped{c.session, c.sequence}});
+  }
+  void obey(const ipc::GrantAnswer& c, std::vector<Fd>) {
+    const SessionId id{c.request};
+    const auto session = sessions_.find(id);
+    if (session != sessions_.end()) finish(session->second, c.code);
+  }
+  void obey(const ipc::GiveSlab&, std::vector<Fd>) {}
+  void obey(const ipc::GetWorkerStats&, std::vector<Fd>) { send({ipc::WorkerStats{}}); }
+
+  void serve(SessionId id, FakeSession& session) {
+    uint64_t rung = 0;
+    [[maybe_unused]] const ssize_t got = ::read(session.fds[3].get(), &rung, sizeof rung);
+    while (!session.ring->prepare_to_sleep()) {
+      session.ring->finish_sleep();
+      const ipc::Submission submission = session.ring->copy_submission();
+      session.state->begin();
+      if (std::exchange(session.refuse, false)) {
+        finish(session, ErrorCode::kWorkerLost);
+        continue;
+      }
+      if (submission.run == kDie) ::_exit(6);
+      if (submission.run == kHang) ::raise(SIGSTOP);
+      if (submission.operation == static_cast<uint16_t>(ipc::Operation::kWriteRef)) {
+        // The request's number is the session's, so that the answer finds it.
+        send({ipc::GrantRequest{id.value, ipc::GrantKind::kRefs, id, {}, submission.graph_bytes}});
+        return;  // the answer finishes it
+      }
+      finish(session, ErrorCode::kOk);
+    }
+  }
+
+  void finish(FakeSession& session, ErrorCode code) {
+    gc::StepRecord record;
+    record.kind = gc::StepKind::kDone;
+    record.completed = session.ring->completed() + 1;
+    session.state->stage_record(record);
+    session.state->commit();
+    ipc::Completion completion;
+    completion.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
+    completion.error = static_cast<uint16_t>(code);
+    session.ring->push(completion);
+    session.ring->complete_one();
+    const bool wake = session.ring->publish();
+    session.state->set_completions_published(session.ring->pushed());
+    const uint64_t one = 1;
+    if (wake && ::write(session.fds[4].get(), &one, sizeof one) != sizeof one) ::_exit(7);
+  }
+
+  child::Channel channel_;
+  gc::FaultPoints faults_;
+  std::map<SessionId, FakeSession> sessions_;
+  bool ended_ = false;
+};
+
+}  // namespace
+}  // namespace djinn::daemon
+
+int main(int argc, char** argv) {
+  int channel = -1;
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::string_view(argv[i]) == "--channel-fd") channel = argv[i + 1][0] - '0';
+  }
+  if (!djinn::child::become_child()) return 1;
+  return djinn::daemon::FakeWorker(djinn::Fd(channel)).run();
+}

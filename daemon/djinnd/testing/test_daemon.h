@@ -1,0 +1,192 @@
+// What djinnd's end-to-end tests share: a djinnd of their own with a fake worker, and clients that
+// speak the protocol by hand.
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/codec/control_codec.h"
+#include "ipc/ring.h"
+#include "ipc/socket.h"
+#include "kernel/pal/memfd.h"
+
+extern char** environ;
+
+namespace djinn::daemon::testing {
+
+inline constexpr std::chrono::seconds kDeadline{20};
+
+// Polls a condition that another process brings about.
+inline bool eventually(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + kDeadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    ::poll(nullptr, 0, 2);
+  }
+  return true;
+}
+
+class TestDaemon {
+ public:
+  explicit TestDaemon(std::vector<std::string> more = {}) {
+    char directory[] = "/tmp/djinnd-test-XXXXXX";
+    directory_ = ::mkdtemp(directory);
+    std::vector<std::string> arguments{DJINND_PROGRAM,      "--user",      "--runtime-dir",
+                                       directory_ + "/run", "--worker",    FAKE_WORKER_PROGRAM,
+                                       "--loader",          LOADER_PROGRAM};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
+    EXPECT_EQ(::posix_spawn(&pid_, pointers[0], nullptr, nullptr, pointers.data(), environ), 0);
+    EXPECT_TRUE(eventually([&] { return ipc::connect_unix(socket_path()).ok(); }));
+  }
+  ~TestDaemon() {
+    if (pid_ > 0) stop();
+    std::filesystem::remove_all(directory_);
+  }
+
+  // Asks it to stop; gives its exit code.
+  int stop() {
+    ::kill(pid_, SIGTERM);
+    int status = 0;
+    ::waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+
+  [[nodiscard]] std::string socket_path() const { return directory_ + "/run/djinnd.sock"; }
+  [[nodiscard]] std::string directory() const { return directory_; }
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+ private:
+  std::string directory_;
+  pid_t pid_ = 0;
+};
+
+// One connection.
+class TestClient {
+ public:
+  explicit TestClient(const TestDaemon& daemon) {
+    auto socket = ipc::connect_unix(daemon.socket_path());
+    EXPECT_TRUE(socket.ok());
+    if (socket.ok()) socket_ = *std::move(socket);
+  }
+
+  void send(const ipc::ClientRequest& request, const std::vector<int>& fds = {}) {
+    EXPECT_TRUE(ipc::send_datagram(socket_.get(), ipc::encode(request), fds).ok());
+  }
+  void send_bytes(std::string_view text) {
+    EXPECT_TRUE(ipc::send_datagram(socket_.get(), std::as_bytes(std::span(text))).ok());
+  }
+
+  // The next reply; fds() has its descriptors. Nothing at the end of the connection.
+  std::optional<ipc::DaemonReply> receive() {
+    pollfd waiting{socket_.get(), POLLIN, 0};
+    const int ready =
+        ::poll(&waiting, 1, static_cast<int>(std::chrono::milliseconds(kDeadline).count()));
+    if (ready != 1) ADD_FAILURE() << "no reply came in time";
+    auto message = ipc::receive_datagram(socket_.get());
+    if (!message.ok() || !message.value()) return std::nullopt;
+    fds_ = std::move(message.value()->fds);
+    auto reply = ipc::decode_daemon_reply(message.value()->bytes);
+    EXPECT_TRUE(reply.ok());
+    return *std::move(reply);
+  }
+
+  // Asks and gives the body of the answer, which must be an Answer.
+  template <typename Answer, typename Body>
+  Answer ask(Body body, const std::vector<int>& fds = {}) {
+    const uint32_t number = ++last_number_;
+    send({number, std::move(body)}, fds);
+    const auto reply = receive();
+    EXPECT_TRUE(reply.has_value()) << "the connection ended";
+    if (!reply) return {};
+    EXPECT_EQ(reply->number, number);
+    if (const auto* failed = std::get_if<ipc::Failed>(&reply->body);
+        failed != nullptr && !std::is_same_v<Answer, ipc::Failed>) {
+      ADD_FAILURE() << "refused: " << failed->message;
+    }
+    const auto* answer = std::get_if<Answer>(&reply->body);
+    EXPECT_NE(answer, nullptr) << "another kind of answer";
+    return answer != nullptr ? *answer : Answer{};
+  }
+
+  ipc::Welcome greet(bool observer = false, uint64_t staging_bytes = 1 << 16) {
+    const auto welcome =
+        ask<ipc::Welcome>(ipc::Hello{ipc::kProtocolVersion, "test", staging_bytes, observer});
+    if (!observer && fds_.size() == 3) {
+      memory_ = std::move(fds_[0]);
+      submission_bell_ = std::move(fds_[1]);
+      mapped_ = *pal::map_shared(memory_, ipc::SessionLayout::bytes(welcome.staging_bytes),
+                                 pal::Access::kReadWrite);
+      ring_.emplace(*ipc::SessionView::over(mapped_.bytes()));
+    }
+    return welcome;
+  }
+
+  // Submits and rings; the answer comes with completion().
+  void submit(const ipc::Submission& submission) {
+    EXPECT_TRUE(ring_->publish(submission).ok());
+    const uint64_t one = 1;
+    EXPECT_EQ(::write(submission_bell_.get(), &one, sizeof one), ssize_t{sizeof one});
+  }
+  ErrorCode completion() {
+    std::optional<ipc::Completion> taken;
+    EXPECT_TRUE(eventually([&] {
+      auto next = ring_->take();
+      if (next.ok()) taken = next.value();
+      return taken.has_value();
+    }));
+    return taken ? static_cast<ErrorCode>(taken->error) : ErrorCode::kTimeout;
+  }
+
+  [[nodiscard]] std::vector<Fd>& fds() { return fds_; }
+  [[nodiscard]] const Fd& memory() const { return memory_; }
+  void disconnect() { socket_.reset(); }
+
+ private:
+  Fd socket_;
+  uint32_t last_number_ = 0;
+  std::vector<Fd> fds_;
+  Fd memory_;
+  Fd submission_bell_;
+  pal::Mapping mapped_;
+  std::optional<ipc::ClientRing> ring_;
+};
+
+inline Fd sealed(std::string_view text) {
+  return *pal::make_sealed_memfd("test", std::as_bytes(std::span(text)));
+}
+
+// A safetensors file of one float32 tensor "w" of so many elements, each with the given byte.
+inline Fd model_file(const std::string& directory, uint64_t elements, char fill) {
+  const std::string bytes(elements * 4, fill);
+  const std::string header = R"({"w":{"dtype":"F32","shape":[)" + std::to_string(elements) +
+                             R"(],"data_offsets":[0,)" + std::to_string(bytes.size()) + "]}}";
+  std::string content;
+  for (int shift = 0; shift < 64; shift += 8) {
+    content.push_back(static_cast<char>(header.size() >> shift));
+  }
+  content += header + bytes;
+  std::string path = directory + "/model-XXXXXX";
+  const Fd written(::mkstemp(path.data()));
+  EXPECT_EQ(::write(written.get(), content.data(), content.size()),
+            static_cast<ssize_t>(content.size()));
+  return Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+}  // namespace djinn::daemon::testing
