@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -166,7 +166,8 @@ void expect_exact_size(Block (*make)(Random&), Decode<Block> decode) {
 void mutate(Bytes& bytes, Random& random) {
   for (uint64_t i = 0; i <= random.below(4); ++i) {
     // Mostly in the head, where the counts are.
-    const uint64_t at = random.below(random.below(2) == 0 ? bytes.size() : 16);
+    const uint64_t at =
+        random.below(random.below(2) == 0 ? bytes.size() : std::min<size_t>(bytes.size(), 16));
     bytes[at] = static_cast<std::byte>(random.below(2) == 0 ? random.below(256) : 0xff);
   }
 }
