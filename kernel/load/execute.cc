@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,7 +59,17 @@ class Target {
     return extent_.mapped.data() + offset;
   }
 
-  Status commit_all() { return pal::commit_ahead(*extent_.memfd, 0, extent_.mapped.size()); }
+  // Commits what no piece touched: pages of padding. Asks first, because committing pages that are
+  // there costs a walk over all of them.
+  Status commit_rest() {
+    struct stat info {};
+    if (::fstat(extent_.memfd->get(), &info) != 0) {
+      return system_error("look at a model's memory", errno);
+    }
+    const uint64_t committed_bytes = static_cast<uint64_t>(info.st_blocks) * 512;
+    if (committed_bytes >= extent_.mapped.size()) return {};
+    return pal::commit_ahead(*extent_.memfd, 0, extent_.mapped.size());
+  }
 
  private:
   ExtentTarget extent_;
@@ -254,7 +265,7 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
   // From the page cache a plain copy is bound by memory: a second thread would only cost.
   Crew crew(schedule, sources, places, plan.written_bytes, options);
   DJINN_CHECK(crew.run(from_disk || !all_plain(plan)));
-  for (Target& place : places) DJINN_CHECK(place.commit_all());
+  for (Target& place : places) DJINN_CHECK(place.commit_rest());
   DJINN_CHECK(check_unchanged(files, *options.clock));
   return stats_of(sources, schedule);
 }

@@ -5,9 +5,9 @@
 //   LoadStats      how they came, for logs and djinnctl: a slower path is never silent
 //
 // Units are read to a buffer and copied from there. Plain pieces are written to the memfd, which
-// costs neither a page fault nor the zeroing of a page that is filled at once; all others are copied
-// through the mapping, whose pages are populated ahead, so that no touch can meet a machine without
-// memory. Where a disk or a cast is in the way, two threads share the units.
+// costs neither a page fault nor the zeroing of a page that is filled at once; all others are
+// copied through the mapping, whose pages are populated ahead, so that no touch can meet a machine
+// without memory. Where a disk or a cast is in the way, two threads share the units.
 //
 // The whole of a loader is: identify each file, read_index each, resolve, make and map the extents
 // of the manifest, execute, unmap, seal; then ModelHasher at idle priority.
