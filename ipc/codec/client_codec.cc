@@ -1,10 +1,8 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/control_wire.h"
 
-namespace djinn::ipc {
+namespace djinn::ipc::control {
 namespace {
-
-using namespace control;  // NOLINT: this file is one half of it
 
 // --- ClientRequest
 
@@ -325,33 +323,36 @@ DaemonReply read_reply(wire::DaemonReply::Reader in) {
 }
 
 }  // namespace
+}  // namespace djinn::ipc::control
+
+namespace djinn::ipc {
 
 std::vector<std::byte> encode(const ClientRequest& request) {
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<wire::ClientRequest>();
   out.setNumber(request.number);
-  std::visit([&](const auto& body) { write(out, body); }, request.body);
-  return flatten(message);
+  std::visit([&](const auto& body) { control::write(out, body); }, request.body);
+  return control::flatten(message);
 }
 
 std::vector<std::byte> encode(const DaemonReply& reply) {
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<wire::DaemonReply>();
   out.setNumber(reply.number);
-  std::visit([&](const auto& body) { write(out, body); }, reply.body);
-  return flatten(message);
+  std::visit([&](const auto& body) { control::write(out, body); }, reply.body);
+  return control::flatten(message);
 }
 
 Result<ClientRequest> decode_client_request(std::span<const std::byte> bytes) {
-  return decode_message<wire::ClientRequest>(bytes, read_request);
+  return control::decode_message<wire::ClientRequest>(bytes, control::read_request);
 }
 
 Result<DaemonReply> decode_daemon_reply(std::span<const std::byte> bytes) {
-  return decode_message<wire::DaemonReply>(bytes, read_reply);
+  return control::decode_message<wire::DaemonReply>(bytes, control::read_reply);
 }
 
 uint32_t number_of_request(std::span<const std::byte> bytes) {
-  const auto number = decode_message<wire::ClientRequest>(
+  const auto number = control::decode_message<wire::ClientRequest>(
       bytes, [](wire::ClientRequest::Reader in) { return in.getNumber(); });
   return number ? *number : 0;
 }

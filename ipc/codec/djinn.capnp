@@ -22,9 +22,10 @@
 # defining a program takes one DefineProgram with a sealed memfd. What may outgrow a datagram always
 # travels as a sealed memfd (srg.capnp describes their contents). Lists come in pages.
 #
-# Workers. A worker says WorkerReady once it is confined and warm. Each command that messages.h gives
-# an answer to is answered by one event that repeats its ids; commands of one session are answered
-# in order. GrantRequest goes the other way: the worker asks, and GrantAnswer or GiveSlab answers.
+# Workers. A worker says WorkerReady once it is confined and warm. Each command that messages.h
+# gives an answer to is answered by one event that repeats its ids; commands of one session are
+# answered in order. GrantRequest goes the other way: the worker asks, and GrantAnswer or GiveSlab
+# answers; GrantReturn gives bytes back and has no answer.
 #
 # Loaders. A loader says LoaderReady and waits. One load is TakeFiles (several), Identified, then
 # either the end (the model is resident already, or the client left) or PlanLoad, Planned, ReadInto,

@@ -1,10 +1,8 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/control_wire.h"
 
-namespace djinn::ipc {
+namespace djinn::ipc::control {
 namespace {
-
-using namespace control;  // NOLINT: this file is one half of it
 
 // --- LoaderCommand
 
@@ -119,27 +117,30 @@ LoaderEvent read_event(wire::LoaderEvent::Reader in) {
 }
 
 }  // namespace
+}  // namespace djinn::ipc::control
+
+namespace djinn::ipc {
 
 std::vector<std::byte> encode(const LoaderCommand& command) {
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<wire::LoaderCommand>();
-  std::visit([&](const auto& body) { write(out, body); }, command.body);
-  return flatten(message);
+  std::visit([&](const auto& body) { control::write(out, body); }, command.body);
+  return control::flatten(message);
 }
 
 std::vector<std::byte> encode(const LoaderEvent& event) {
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<wire::LoaderEvent>();
-  std::visit([&](const auto& body) { write(out, body); }, event.body);
-  return flatten(message);
+  std::visit([&](const auto& body) { control::write(out, body); }, event.body);
+  return control::flatten(message);
 }
 
 Result<LoaderCommand> decode_loader_command(std::span<const std::byte> bytes) {
-  return decode_message<wire::LoaderCommand>(bytes, read_command);
+  return control::decode_message<wire::LoaderCommand>(bytes, control::read_command);
 }
 
 Result<LoaderEvent> decode_loader_event(std::span<const std::byte> bytes) {
-  return decode_message<wire::LoaderEvent>(bytes, read_event);
+  return control::decode_message<wire::LoaderEvent>(bytes, control::read_event);
 }
 
 }  // namespace djinn::ipc

@@ -1,10 +1,8 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/control_wire.h"
 
-namespace djinn::ipc {
+namespace djinn::ipc::control {
 namespace {
-
-using namespace control;  // NOLINT: this file is one half of it
 
 // --- what commands and events share
 
@@ -277,27 +275,30 @@ WorkerEvent read_event(wire::WorkerEvent::Reader in) {
 }
 
 }  // namespace
+}  // namespace djinn::ipc::control
+
+namespace djinn::ipc {
 
 std::vector<std::byte> encode(const WorkerCommand& command) {
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<wire::WorkerCommand>();
-  std::visit([&](const auto& body) { write(out, body); }, command.body);
-  return flatten(message);
+  std::visit([&](const auto& body) { control::write(out, body); }, command.body);
+  return control::flatten(message);
 }
 
 std::vector<std::byte> encode(const WorkerEvent& event) {
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<wire::WorkerEvent>();
-  std::visit([&](const auto& body) { write(out, body); }, event.body);
-  return flatten(message);
+  std::visit([&](const auto& body) { control::write(out, body); }, event.body);
+  return control::flatten(message);
 }
 
 Result<WorkerCommand> decode_worker_command(std::span<const std::byte> bytes) {
-  return decode_message<wire::WorkerCommand>(bytes, read_command);
+  return control::decode_message<wire::WorkerCommand>(bytes, control::read_command);
 }
 
 Result<WorkerEvent> decode_worker_event(std::span<const std::byte> bytes) {
-  return decode_message<wire::WorkerEvent>(bytes, read_event);
+  return control::decode_message<wire::WorkerEvent>(bytes, control::read_event);
 }
 
 }  // namespace djinn::ipc
