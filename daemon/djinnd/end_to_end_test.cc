@@ -1,4 +1,8 @@
 // djinnd as a process, with a real loader and a fake worker.
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "daemon/djinnd/testing/test_daemon.h"
 
 namespace djinn::daemon {
@@ -34,11 +38,20 @@ Baseline baseline_of(const TestDaemon& daemon) {
   return {status.descriptors, status.sessions, status.memory_sessions_bytes};
 }
 
-// After hashing, when the loader is gone and the spares are there.
+// Worker, spare worker and spare loader, and nobody else: no load is under way, no spare missing.
+bool children_settled(const TestDaemon& daemon) {
+  const std::string path = fmt::format("/proc/{0}/task/{0}/children", daemon.pid());
+  const Fd list(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[4096];
+  const ssize_t length = ::read(list.get(), text, sizeof text);
+  return length > 0 && std::count(text, text + length, ' ') == 3;
+}
+
 bool settled(const TestDaemon& daemon, Baseline& out) {
   return eventually([&] {
+    const bool quiet = children_settled(daemon);
     out = baseline_of(daemon);
-    return out.sessions == 1 && baseline_of(daemon) == out;
+    return quiet && out.sessions == 1 && children_settled(daemon);
   });
 }
 
@@ -114,7 +127,7 @@ TEST(Djinnd, what_is_no_safetensors_file_fails_and_leaves_nothing) {
   Baseline before{};
   ASSERT_TRUE(eventually([&] {
     before = baseline_of(daemon);
-    return before == baseline_of(daemon);
+    return children_settled(daemon) && before == baseline_of(daemon);
   }));
   const Fd nonsense = sealed("this is not a safetensors file at all");
   client.ask<ipc::Done>(ipc::AddFiles{1}, {nonsense.get()});
@@ -148,8 +161,8 @@ TEST(Djinnd, a_killed_client_returns_everything) {
   EXPECT_EQ(before.sessions_bytes, 0u);
   for (int i = 0; i < 5; ++i) visit();
   Baseline after{};
-  EXPECT_TRUE(eventually([&] { return (after = baseline_of(daemon)) == before; }))
-      << after.descriptors << " descriptors instead of " << before.descriptors;
+  ASSERT_TRUE(settled(daemon, after));
+  EXPECT_EQ(after, before) << after.descriptors << " descriptors instead of " << before.descriptors;
 }
 
 TEST(Djinnd, a_killed_worker_is_replaced_and_nobody_is_told) {

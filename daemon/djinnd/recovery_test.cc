@@ -1,0 +1,93 @@
+#include "daemon/djinnd/recovery.h"
+
+#include <gtest/gtest.h>
+
+namespace djinn::daemon {
+namespace {
+
+gc::Progress died_in_step(uint64_t commit) {
+  return {commit, commit + 1, 0};
+}
+gc::Progress died_idle(uint64_t commit) {
+  return {commit, 0, 0};
+}
+
+TEST(DeathCount, three_deaths_in_one_step_exhaust_it) {
+  DeathCount count;
+  count.note(died_in_step(7));
+  count.note(died_in_step(7));
+  EXPECT_FALSE(count.exhausted());
+  count.note(died_in_step(7));
+  EXPECT_TRUE(count.exhausted());
+}
+
+TEST(DeathCount, a_commit_between_two_deaths_starts_again) {
+  DeathCount count;
+  for (uint64_t commit = 1; commit < 100; ++commit) {
+    count.note(died_in_step(commit));
+    EXPECT_EQ(count.deaths(), 1u);
+  }
+}
+
+TEST(DeathCount, a_session_that_did_not_run_is_not_to_blame) {
+  DeathCount count;
+  for (int i = 0; i < 10; ++i) count.note(died_idle(3));
+  EXPECT_EQ(count.deaths(), 0u);
+  count.note(died_in_step(3));
+  count.note(died_in_step(3));
+  count.note(died_idle(3));
+  EXPECT_EQ(count.deaths(), 0u);
+}
+
+TEST(DeathCount, the_refusal_itself_is_progress) {
+  DeathCount count;
+  for (int i = 0; i < 3; ++i) count.note(died_in_step(7));
+  ASSERT_TRUE(count.exhausted());
+  count.note(died_in_step(8));  // the refusal was committed as step 8
+  EXPECT_FALSE(count.exhausted());
+}
+
+TEST(BackOff, the_first_death_costs_no_time_and_later_ones_double) {
+  BackOff back_off;
+  EXPECT_EQ(back_off.after_death(false), 0u);
+  EXPECT_EQ(back_off.after_death(false), BackOff::kFirstMs);
+  EXPECT_EQ(back_off.after_death(false), 2 * BackOff::kFirstMs);
+  for (int i = 0; i < 100; ++i) EXPECT_LE(back_off.after_death(false), BackOff::kMaxMs);
+  EXPECT_EQ(back_off.after_death(false), BackOff::kMaxMs);
+}
+
+TEST(BackOff, progress_resets_it) {
+  BackOff back_off;
+  for (int i = 0; i < 10; ++i) back_off.after_death(false);
+  EXPECT_EQ(back_off.after_death(true), 0u);
+  EXPECT_EQ(back_off.after_death(false), 0u);
+}
+
+constexpr uint64_t kTimeout = 1000;
+
+TEST(HangWatch, work_without_activity_is_a_hang) {
+  HangWatch watch(kTimeout);
+  EXPECT_FALSE(watch.look(1, {true, 5, false}));
+  EXPECT_FALSE(watch.look(kTimeout, {true, 5, false}));
+  EXPECT_TRUE(watch.look(kTimeout + 1, {true, 5, false}));
+}
+
+TEST(HangWatch, activity_or_no_work_is_no_hang) {
+  HangWatch watch(kTimeout);
+  for (uint64_t now = 0; now < 20 * kTimeout; now += kTimeout) {
+    EXPECT_FALSE(watch.look(now, {true, now, false}));
+  }
+  for (uint64_t now = 20 * kTimeout; now < 40 * kTimeout; now += kTimeout) {
+    EXPECT_FALSE(watch.look(now, {false, 5, false}));
+  }
+}
+
+TEST(HangWatch, admission_has_more_patience) {
+  HangWatch watch(kTimeout);
+  EXPECT_FALSE(watch.look(0, {true, 5, true}));
+  EXPECT_FALSE(watch.look(2 * kTimeout, {true, 5, true}));
+  EXPECT_TRUE(watch.look(6 * kTimeout, {true, 5, true}));
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,239 @@
+// The parts of djinnd that decide without doing: tables, limits, identity, turns.
+#include <gtest/gtest.h>
+
+#include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/model.h"
+#include "daemon/djinnd/program_table.h"
+#include "daemon/djinnd/requests.h"
+#include "daemon/djinnd/sealed.h"
+#include "daemon/djinnd/session.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+load::FileIdentity settled_file() {
+  return {8, 1, 42, 1000, 5 * kSecond, 5 * kSecond, true, 100 * kSecond};
+}
+
+ModelKey key_of(DomainId domain, const load::FileIdentity& file) {
+  return {domain, {}, {file}};
+}
+
+TEST(MayShare, equal_files_and_plans_are_one_model) {
+  EXPECT_TRUE(may_share(key_of(1000, settled_file()), key_of(1000, settled_file())));
+  EXPECT_TRUE(may_share(key_of(1000, settled_file()), key_of(1001, settled_file())));
+}
+
+TEST(MayShare, another_plan_is_another_model) {
+  ModelKey other = key_of(1000, settled_file());
+  other.plan_hash[0] = std::byte{1};
+  EXPECT_FALSE(may_share(key_of(1000, settled_file()), other));
+}
+
+TEST(MayShare, every_field_of_a_file_counts) {
+  const ModelKey resident = key_of(1000, settled_file());
+  const auto differs = [&](auto change) {
+    load::FileIdentity file = settled_file();
+    change(file);
+    return !may_share(resident, key_of(1000, file));
+  };
+  EXPECT_TRUE(differs([](auto& f) { ++f.device_minor; }));
+  EXPECT_TRUE(differs([](auto& f) { ++f.inode; }));
+  EXPECT_TRUE(differs([](auto& f) { ++f.bytes; }));
+  EXPECT_TRUE(differs([](auto& f) { ++f.mtime_ns; }));
+  EXPECT_TRUE(differs([](auto& f) { ++f.ctime_ns; }));
+}
+
+TEST(MayShare, between_domains_a_file_must_lie_on_a_disk_and_have_been_settled) {
+  load::FileIdentity memory = settled_file();
+  memory.on_block_device = false;
+  EXPECT_TRUE(may_share(key_of(1000, memory), key_of(1000, memory)));
+  EXPECT_FALSE(may_share(key_of(1000, memory), key_of(1001, memory)));
+  load::FileIdentity young = settled_file();
+  young.read_at_ns = 6 * kSecond;  // ctime is one second old
+  EXPECT_TRUE(may_share(key_of(1000, young), key_of(1000, young)));
+  EXPECT_FALSE(may_share(key_of(1000, young), key_of(1001, settled_file())));
+}
+
+TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
+  ModelTable table;
+  for (uint64_t id = 1; id <= 3; ++id) {
+    Model model;
+    model.id = {id};
+    model.phase = ModelPhase::kResident;
+    table.add(std::move(model));
+  }
+  table.touch(*table.find(ModelId{1}));
+  table.find(ModelId{2})->leases[SessionId{9}] = 1;
+  ASSERT_EQ(table.evictable().size(), 2u);
+  EXPECT_EQ(table.evictable()[0]->id.value, 3u);
+  table.find(ModelId{3})->pinned = true;
+  EXPECT_EQ(table.evictable()[0]->id.value, 1u);
+}
+
+TEST(Fingerprint, domain_model_and_every_byte_count) {
+  const auto of = [](DomainId domain, uint64_t model, std::string_view graph) {
+    return *fingerprint_of(domain, ModelId{model}, std::as_bytes(std::span(graph)));
+  };
+  EXPECT_EQ(of(1, 2, "graph"), of(1, 2, "graph"));
+  EXPECT_NE(of(1, 2, "graph"), of(3, 2, "graph"));
+  EXPECT_NE(of(1, 2, "graph"), of(1, 3, "graph"));
+  EXPECT_NE(of(1, 2, "graph"), of(1, 2, "grapi"));
+}
+
+TEST(ProgramTable, only_programs_that_nobody_uses_are_forgotten) {
+  ProgramTable table;
+  Program program;
+  program.id = {1};
+  program.domain = 1000;
+  program.phase = ProgramPhase::kAdmitted;
+  program.graph_bytes = ProgramTable::kBytesPerDomain;
+  program.users.insert(SessionId{5});
+  Program& kept = table.add(std::move(program));
+  EXPECT_FALSE(table.has_room(1000, 1));
+  EXPECT_TRUE(table.has_room(1001, 1));
+  EXPECT_EQ(table.oldest_unused(1000), nullptr);
+  kept.users.clear();
+  EXPECT_EQ(table.oldest_unused(1000), &kept);
+  EXPECT_EQ(table.oldest_unused(1001), nullptr);
+}
+
+TEST(SequenceSlots, a_slot_tells_its_tenants_apart) {
+  SequenceSlots slots;
+  const SequenceHandle first = (*slots.make({}))->handle;
+  slots.erase(first);
+  const SequenceHandle second = (*slots.make({}))->handle;
+  EXPECT_EQ(first.index, second.index);
+  EXPECT_NE(first.generation, second.generation);
+  EXPECT_EQ(slots.find(first).error().code, ErrorCode::kStaleHandle);
+  EXPECT_EQ(slots.find({first.index, second.generation + 1}).error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(slots.find({limits::kSequences, 1}).error().code, ErrorCode::kNotFound);
+  EXPECT_TRUE(slots.find(second).ok());
+}
+
+TEST(SequenceSlots, there_are_as_many_as_the_limit_says) {
+  SequenceSlots slots;
+  for (uint32_t i = 0; i < limits::kSequences; ++i) ASSERT_TRUE(slots.make({}).ok());
+  EXPECT_EQ(slots.make({}).error().code, ErrorCode::kLimitExceeded);
+}
+
+TEST(Geometry, zeros_and_excesses_are_refused) {
+  const ipc::SequenceGeometry good{1, 2, 2, 64, DType::kFloat32, 128};
+  EXPECT_TRUE(check_geometry(good).ok());
+  ipc::SequenceGeometry none = good;
+  none.rows = 0;
+  EXPECT_EQ(check_geometry(none).error().code, ErrorCode::kInvalidArgument);
+  ipc::SequenceGeometry typeless = good;
+  typeless.dtype = DType::kInvalid;
+  EXPECT_EQ(check_geometry(typeless).error().code, ErrorCode::kInvalidArgument);
+  ipc::SequenceGeometry wide = good;
+  wide.rows = limits::kRows + 1;
+  EXPECT_EQ(check_geometry(wide).error().code, ErrorCode::kLimitExceeded);
+}
+
+TEST(Staging, is_rounded_up_to_pages_and_bounded) {
+  EXPECT_EQ(*check_staging_bytes(1), 4096u);
+  EXPECT_EQ(*check_staging_bytes(4096), 4096u);
+  EXPECT_EQ(*check_staging_bytes(limits::kStagingBytesMax), limits::kStagingBytesMax);
+  EXPECT_EQ(check_staging_bytes(limits::kStagingBytesMax + 1).error().code,
+            ErrorCode::kLimitExceeded);
+}
+
+TEST(CheckTurn, breaches_are_told_from_requests) {
+  Session session;
+  const ipc::ClientRequest hello{1, ipc::Hello{}};
+  const ipc::ClientRequest status{2, ipc::GetStatus{}};
+  EXPECT_TRUE(check_turn(session, hello, 0).ok());
+  EXPECT_FALSE(check_turn(session, status, 0).ok());
+  session.phase = SessionPhase::kLive;
+  EXPECT_FALSE(check_turn(session, hello, 0).ok());
+  EXPECT_TRUE(check_turn(session, status, 0).ok());
+  EXPECT_FALSE(check_turn(session, status, 1).ok()) << "a descriptor that nobody announced";
+  EXPECT_FALSE(check_turn(session, {0, ipc::GetStatus{}}, 0).ok());
+  EXPECT_TRUE(check_turn(session, {3, ipc::AddFiles{2}}, 2).ok());
+  EXPECT_FALSE(check_turn(session, {3, ipc::AddFiles{2}}, 1).ok());
+  session.pending.insert(2);
+  EXPECT_FALSE(check_turn(session, status, 0).ok()) << "the number is taken";
+  for (uint32_t i = 10; session.pending.size() < limits::kRequestsPending; ++i) {
+    session.pending.insert(i);
+  }
+  EXPECT_FALSE(check_turn(session, {9, ipc::GetStatus{}}, 0).ok());
+}
+
+TEST(Sealed, only_memfds_that_nobody_can_change_are_read) {
+  const std::string_view text = "content";
+  const Fd good = *pal::make_sealed_memfd("test", std::as_bytes(std::span(text)));
+  EXPECT_EQ(read_sealed(good, 100, "graph")->size(), text.size());
+  EXPECT_EQ(read_sealed(good, 3, "graph").error().code, ErrorCode::kLimitExceeded);
+  const Fd open = *pal::make_memfd("test", 8);
+  EXPECT_EQ(read_sealed(open, 100, "graph").error().code, ErrorCode::kInvalidArgument);
+  const Fd file(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(read_sealed(file, 1 << 30, "graph").error().code, ErrorCode::kInvalidArgument);
+  const Fd path(::open("/proc/self/exe", O_PATH | O_CLOEXEC));
+  EXPECT_EQ(read_sealed(path, 1 << 30, "graph").error().code, ErrorCode::kInvalidArgument);
+}
+
+// --- memory
+
+struct Asked {
+  std::vector<ErrorCode> answers;
+  Memory::Granted note() {
+    return [this](const Status& status) {
+      answers.push_back(status ? ErrorCode::kOk : status.error().code);
+    };
+  }
+};
+
+constexpr Memory::Holder kSession{vmu::HolderKind::kSession, 1};
+constexpr Memory::Holder kOther{vmu::HolderKind::kSession, 2};
+constexpr Memory::Holder kModel{vmu::HolderKind::kModel, 3};
+
+TEST(Memory, a_session_meets_its_quota_and_all_meet_the_device) {
+  Memory memory(1000, 400);
+  Asked asked;
+  memory.request(kSession, 400, asked.note());
+  memory.request(kSession, 1, asked.note());
+  memory.request(kOther, 400, asked.note());
+  memory.request(kModel, 300, asked.note());
+  memory.request(kModel, 200, asked.note());
+  EXPECT_EQ(asked.answers, (std::vector{ErrorCode::kOk, ErrorCode::kQuotaExceeded, ErrorCode::kOk,
+                                        ErrorCode::kOutOfMemory, ErrorCode::kOk}));
+  EXPECT_EQ(memory.held_by(vmu::HolderKind::kSession), 800u);
+  EXPECT_EQ(memory.release_all(kSession), 400u);
+  EXPECT_EQ(memory.granted_bytes(), 600u);
+}
+
+TEST(Memory, a_request_waits_for_what_is_being_evicted) {
+  Memory memory(1000, 1000);
+  Asked asked;
+  memory.request(kModel, 900, asked.note());
+  uint64_t evicting = 0;
+  memory.set_evictor([&](uint64_t bytes) {
+    evicting = bytes;
+    return true;
+  });
+  memory.request(kSession, 300, asked.note());
+  EXPECT_EQ(asked.answers.size(), 1u);
+  EXPECT_EQ(evicting, 200u);
+  memory.release_all(kModel);
+  EXPECT_EQ(asked.answers, (std::vector{ErrorCode::kOk, ErrorCode::kOk}));
+  EXPECT_EQ(memory.held_by(kSession), 300u);
+}
+
+TEST(Memory, who_leaves_while_waiting_gets_nothing) {
+  Memory memory(1000, 1000);
+  Asked asked;
+  memory.request(kModel, 900, asked.note());
+  memory.set_evictor([](uint64_t) { return true; });
+  memory.request(kSession, 300, asked.note());
+  memory.release_all(kSession);
+  memory.release_all(kModel);
+  EXPECT_EQ(asked.answers, (std::vector{ErrorCode::kOk, ErrorCode::kCancelled}));
+  EXPECT_EQ(memory.granted_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace djinn::daemon
