@@ -1,0 +1,171 @@
+#include "python/binding/convert.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace djinn::python {
+namespace {
+
+const char* name_of_state(ipc::WorkerState state) {
+  constexpr std::array kNames{"starting", "ready", "recovering", "failed"};
+  const auto index = static_cast<size_t>(state);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+const char* name_of_state(ipc::ModelState state) {
+  constexpr std::array kNames{"loading", "resident", "failed"};
+  const auto index = static_cast<size_t>(state);
+  return index < kNames.size() ? kNames[index] : "unknown";
+}
+
+py::str dtype_name(DType dtype) {
+  return py::str(std::string(name_of(dtype)));
+}
+
+py::dict to_python(const ipc::WorkerReport& worker) {
+  using namespace py::literals;  // style: pybind11 has no other way to its _a
+  return py::dict("device"_a = worker.device, "owner"_a = worker.owner, "pid"_a = worker.pid,
+                  "state"_a = name_of_state(worker.state), "threads"_a = worker.threads,
+                  "restarts"_a = worker.restarts, "landlock_abi"_a = worker.landlock_abi,
+                  "seccomp"_a = worker.seccomp, "slab_bytes"_a = worker.slab_bytes,
+                  "runs"_a = worker.runs, "planned_runs"_a = worker.planned_runs,
+                  "plan_misses"_a = worker.plan_misses, "tokens"_a = worker.tokens);
+}
+
+srg::Slice slice_from(const py::handle& slice) {
+  return {slice.attr("dimension").cast<uint32_t>(), slice.attr("start").cast<uint64_t>(),
+          slice.attr("length").cast<uint64_t>()};
+}
+
+srg::Piece piece_from(const py::handle& piece) {
+  srg::Piece out;
+  out.file = piece.attr("file").cast<uint32_t>();
+  out.tensor = piece.attr("tensor").cast<std::string>();
+  for (const py::handle slice : piece.attr("slices")) out.slices.push_back(slice_from(slice));
+  out.transpose = piece.attr("transpose").cast<bool>();
+  return out;
+}
+
+srg::Destination destination_from(const py::handle& destination) {
+  srg::Destination out;
+  out.name = destination.attr("name").cast<std::string>();
+  out.dtype = dtype_from(destination.attr("dtype").cast<std::string>());
+  out.sizes = destination.attr("sizes").cast<std::vector<uint64_t>>();
+  out.concat_dimension = destination.attr("concat_dimension").cast<uint32_t>();
+  for (const py::handle piece : destination.attr("pieces")) {
+    out.pieces.push_back(piece_from(piece));
+  }
+  return out;
+}
+
+}  // namespace
+
+void raise(const Error& error) {
+  const py::object made = py::module_::import("djinn.errors")
+                              .attr("error_from")(static_cast<int>(error.code),
+                                                  std::string(name_of(error.code)), error.message);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(made.ptr())), made.ptr());
+  throw py::error_already_set();
+}
+
+Buffer::Buffer(const py::buffer& object) : info_(object.request()) {
+  if (PyObject_CheckBuffer(object.ptr()) == 0 || PyBuffer_IsContiguous(info_.view(), 'C') == 0) {
+    throw py::value_error("a contiguous array is needed");
+  }
+}
+
+std::span<const std::byte> Buffer::bytes() const {
+  return {static_cast<const std::byte*>(info_.ptr),
+          static_cast<size_t>(info_.size) * static_cast<size_t>(info_.itemsize)};
+}
+
+py::bytearray to_bytearray(std::span<const std::byte> bytes) {
+  return py::bytearray(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+py::tuple to_python(const srg::Expr& expr) {
+  py::list terms;
+  for (const srg::Term& term : expr.terms) {
+    terms.append(py::make_tuple(term.symbol, term.coefficient));
+  }
+  return py::make_tuple(expr.constant, terms);
+}
+
+py::list to_python(const std::vector<srg::Expr>& exprs) {
+  py::list out;
+  for (const srg::Expr& expr : exprs) out.append(to_python(expr));
+  return out;
+}
+
+py::dict to_python(const ipc::StatusReport& report) {
+  using namespace py::literals;  // style: pybind11 has no other way to its _a
+  py::list workers;
+  for (const ipc::WorkerReport& worker : report.workers) workers.append(to_python(worker));
+  return py::dict("version"_a = report.version, "started_wall_ns"_a = report.started_wall_ns,
+                  "memory_total_bytes"_a = report.memory_total_bytes,
+                  "memory_granted_bytes"_a = report.memory_granted_bytes,
+                  "memory_models_bytes"_a = report.memory_models_bytes,
+                  "memory_sessions_bytes"_a = report.memory_sessions_bytes,
+                  "memory_lanes_bytes"_a = report.memory_lanes_bytes,
+                  "sessions"_a = report.sessions, "models"_a = report.models,
+                  "programs"_a = report.programs, "descriptors"_a = report.descriptors,
+                  "bytes_read"_a = report.bytes_read, "buffered_reads"_a = report.buffered_reads,
+                  "workers"_a = workers);
+}
+
+py::dict to_python(const ipc::SessionReport& report) {
+  using namespace py::literals;  // style: pybind11 has no other way to its _a
+  return py::dict(
+      "id"_a = id_text(report.session.value), "name"_a = report.client_name,
+      "owner"_a = report.owner, "pid"_a = report.pid, "started_wall_ns"_a = report.started_wall_ns,
+      "granted_bytes"_a = report.granted_bytes, "models"_a = report.models,
+      "sequences"_a = report.sequences, "steps"_a = report.steps, "running"_a = report.running);
+}
+
+py::dict to_python(const ipc::ModelReport& report) {
+  using namespace py::literals;  // style: pybind11 has no other way to its _a
+  std::string hash;
+  for (const uint8_t byte : report.sha256) hash += fmt::format("{:02x}", byte);
+  return py::dict("id"_a = id_text(report.model.value), "label"_a = report.label,
+                  "owner"_a = report.owner, "state"_a = name_of_state(report.state),
+                  "bytes"_a = report.bytes, "bytes_loaded"_a = report.bytes_loaded,
+                  "files"_a = report.files, "leases"_a = report.leases, "pinned"_a = report.pinned,
+                  "sha256"_a = report.hashed ? py::object(py::str(hash)) : py::none(),
+                  "loaded_wall_ns"_a = report.loaded_wall_ns);
+}
+
+py::dict to_python(const client::OpenedModel& model) {
+  using namespace py::literals;  // style: pybind11 has no other way to its _a
+  py::list tensors;
+  for (const srg::TensorEntry& tensor : model.manifest.tensors) {
+    tensors.append(
+        py::make_tuple(tensor.name, dtype_name(tensor.dtype), py::tuple(py::cast(tensor.sizes))));
+  }
+  return py::dict("id"_a = model.id.value, "bytes"_a = model.bytes,
+                  "was_resident"_a = model.was_resident, "tensors"_a = tensors);
+}
+
+srg::LoadPlan load_plan_from(const py::handle& plan) {
+  srg::LoadPlan out;
+  for (const py::handle destination : plan.attr("destinations")) {
+    out.destinations.push_back(destination_from(destination));
+  }
+  for (const py::handle alias : plan.attr("aliases")) {
+    out.aliases.push_back(
+        {alias.attr("name").cast<std::string>(), alias.attr("destination").cast<std::string>()});
+  }
+  return out;
+}
+
+DType dtype_from(const std::string& name) {
+  const auto dtype = dtype_from_name(name);
+  if (!dtype) throw py::value_error("'" + name + "' is not the name of a dtype");
+  return *dtype;
+}
+
+std::string id_text(uint64_t id) {
+  return fmt::format("{:012x}", id);
+}
+
+}  // namespace djinn::python

@@ -1,0 +1,256 @@
+#include "python/binding/session.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "kernel/srg/text.h"
+#include "libdjinn-client/models/directory.h"
+#include "libdjinn-client/models/run_builder.h"
+
+namespace djinn::python {
+namespace {
+
+template <typename Block>
+Status submit_and_wait(client::Client& client, ipc::Operation operation, const Block& block) {
+  client::SubmissionTarget target;
+  target.operation = operation;
+  DJINN_TRY(const client::Run run, client.submit(target, ipc::encode(block)));
+  DJINN_TRY(client::Outcome outcome, client.wait(run));
+  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
+  return {};
+}
+
+Status release_refs(client::Client& client, const std::vector<RefHandle>& refs) {
+  ipc::ReleaseBlock block;
+  block.refs = refs;
+  Status released = submit_and_wait(client, ipc::Operation::kReleaseRefs, block);
+  for (const RefHandle ref : refs) client.forget_ref(ref);
+  return released;
+}
+
+Result<std::vector<Fd>> open_all(const std::vector<std::string>& paths) {
+  std::vector<Fd> out;
+  for (const std::string& path : paths) {
+    out.emplace_back(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+    if (!out.back().valid()) return system_error("open " + path, errno);
+  }
+  return out;
+}
+
+std::vector<int> numbers_of(const std::vector<Fd>& files) {
+  std::vector<int> out;
+  for (const Fd& file : files) out.push_back(file.get());
+  return out;
+}
+
+// One run while it is put together: a RunBuilder, and the refs that it makes.
+class Call {
+ public:
+  Call(client::Client& client, const Program& program)
+      : client_(client), program_(program), builder_(client, *program.graph) {}
+
+  Status bind(const RunArguments& arguments) {
+    if (arguments.sequence.valid()) builder_.sequence(arguments.sequence);
+    for (size_t i = 0; i < arguments.symbols.size(); ++i) {
+      builder_.symbol(program_.graph->symbols[i].name, arguments.symbols[i]);
+    }
+    for (const auto& [name, input] : arguments.inputs) DJINN_CHECK(bind_input(name, input));
+    refs_.resize(arguments.outputs.size());
+    for (size_t i = 0; i < arguments.outputs.size(); ++i) {
+      DJINN_CHECK(bind_output(i, arguments.outputs[i]));
+    }
+    return {};
+  }
+
+  Status run() {
+    return program_.id.valid() ? builder_.run(program_.id) : builder_.run_once(program_.model);
+  }
+
+  [[nodiscard]] std::vector<RunOutput> take() const {
+    std::vector<RunOutput> out;
+    for (size_t i = 0; i < refs_.size(); ++i) {
+      out.push_back({builder_.description(i), builder_.take_output(i), refs_[i]});
+    }
+    return out;
+  }
+
+  // After a failure: the refs that the run would have made are poisoned, or were never made.
+  void drop_refs() {
+    for (const RefHandle ref : refs_) {
+      if (ref.valid()) [[maybe_unused]]
+        const Status dropped = release_refs(client_, {ref});
+    }
+  }
+
+ private:
+  Status bind_input(const std::string& name, const Input& input) {
+    if (const auto* bytes = std::get_if<std::span<const std::byte>>(&input)) {
+      return builder_.input(name, *bytes);
+    }
+    return builder_.input_ref(name, std::get<RefHandle>(input));
+  }
+
+  Status bind_output(size_t index, const Output& output) {
+    if (output.kind == Output::Kind::kStaging) return builder_.output(index, output.bytes);
+    if (output.kind == Output::Kind::kNone) return {};
+    DJINN_TRY(refs_[index], client_.new_ref());
+    builder_.output_ref(index, refs_[index]);
+    return {};
+  }
+
+  client::Client& client_;
+  const Program& program_;
+  client::RunBuilder builder_;
+  std::vector<RefHandle> refs_;
+};
+
+Result<std::vector<RunOutput>> run_call(client::Client& client, const Program& program,
+                                        const RunArguments& arguments) {
+  Call call(client, program);
+  Status done = call.bind(arguments);
+  if (done) done = call.run();
+  if (done) return call.take();
+  call.drop_refs();
+  return std::move(done).error();
+}
+
+uint64_t bytes_of(const ipc::ReadBlock& block) {
+  uint64_t bytes = size_of(block.dtype);
+  for (const uint64_t size : block.sizes) bytes *= size;
+  return bytes;
+}
+
+Result<std::vector<std::byte>> read_view(client::Client& client, ipc::ReadBlock& block) {
+  const uint64_t bytes = bytes_of(block);
+  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes));
+  block.staging = {range.offset, bytes};
+  Status done = submit_and_wait(client, ipc::Operation::kReadRef, block);
+  const auto area = client.staging(range).first(bytes);
+  std::vector<std::byte> out(area.begin(), area.end());
+  client.free_staging(range);
+  if (!done) return std::move(done).error();
+  return out;
+}
+
+Result<RefHandle> put_bytes(client::Client& client, std::span<const std::byte> bytes) {
+  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
+  std::ranges::copy(bytes, client.staging(range).begin());
+  const auto ref = client.new_ref();
+  Status done = ref ? submit_and_wait(client, ipc::Operation::kWriteRef,
+                                      ipc::WriteBlock{*ref, {range.offset, bytes.size()}})
+                    : Status(ref.error());
+  client.free_staging(range);
+  if (done) return *ref;
+  if (ref) [[maybe_unused]]
+    const Status dropped = release_refs(client, {*ref});
+  return std::move(done).error();
+}
+
+}  // namespace
+
+Session::Session(const client::ConnectOptions& options) {
+  auto connected = [&] {
+    const py::gil_scoped_release released;
+    return client::Client::connect(options);
+  }();
+  client_ = python::take(std::move(connected));
+  welcome_ = client_->welcome();
+}
+
+void Session::refuse_reentry() const {
+  if (owner_.load() == std::this_thread::get_id()) {
+    raise({ErrorCode::kBusy,
+           "A token callback cannot use its own session. Return False to end the generation."});
+  }
+}
+
+void Session::close() {
+  refuse_reentry();
+  const py::gil_scoped_release released;
+  const std::lock_guard lock(mutex_);
+  client_.reset();
+}
+
+bool Session::closed() {
+  const py::gil_scoped_release released;
+  const std::lock_guard lock(mutex_);
+  return client_ == nullptr;
+}
+
+client::OpenedModel Session::open_directory(const std::string& path, const srg::LoadPlan* plan,
+                                            bool pin) {
+  return python::take(turn([&](client::Client& client) -> Result<client::OpenedModel> {
+    DJINN_TRY(const client::ModelDirectory directory, client::open_model_directory(path));
+    return client.open_model(directory.label, numbers_of(directory.files), plan, pin);
+  }));
+}
+
+client::OpenedModel Session::open_files(const std::string& label,
+                                        const std::vector<std::string>& paths,
+                                        const srg::LoadPlan* plan, bool pin) {
+  return python::take(turn([&](client::Client& client) -> Result<client::OpenedModel> {
+    DJINN_TRY(const std::vector<Fd> files, open_all(paths));
+    return client.open_model(label, numbers_of(files), plan, pin);
+  }));
+}
+
+Program Session::define(const std::string& text, ModelId model) {
+  Program program{parse_graph(text), {}, model, {}};
+  ipc::ProgramDefined defined = python::take(
+      turn([&](client::Client& client) { return client.define_program(*program.graph, model); }));
+  program.id = defined.program;
+  program.outputs = std::move(defined.outputs);
+  return program;
+}
+
+std::vector<RunOutput> Session::run(const Program& program, const RunArguments& arguments) {
+  return python::take(turn([&](client::Client& client) -> Result<std::vector<RunOutput>> {
+    DJINN_CHECK(release_garbage(client));
+    return run_call(client, program, arguments);
+  }));
+}
+
+// --- refs
+
+RefHandle Session::put(std::span<const std::byte> bytes) {
+  return python::take(turn([&](client::Client& client) -> Result<RefHandle> {
+    DJINN_CHECK(release_garbage(client));
+    return put_bytes(client, bytes);
+  }));
+}
+
+std::vector<std::byte> Session::read(ipc::ReadBlock block) {
+  return python::take(turn([&](client::Client& client) { return read_view(client, block); }));
+}
+
+void Session::release(RefHandle ref) {
+  python::take(turn([&](client::Client& client) { return release_refs(client, {ref}); }));
+}
+
+void Session::release_later(RefHandle ref) {
+  const std::lock_guard lock(garbage_mutex_);
+  garbage_.push_back(ref);
+}
+
+Status Session::release_garbage(client::Client& client) {
+  std::vector<RefHandle> garbage;
+  {
+    const std::lock_guard lock(garbage_mutex_);
+    garbage.swap(garbage_);
+  }
+  constexpr size_t kBatch = 512;  // a binding block of this many handles is small
+  for (size_t i = 0; i < garbage.size(); i += kBatch) {
+    const auto end = std::min(garbage.size(), i + kBatch);
+    DJINN_CHECK(release_refs(client, {garbage.begin() + static_cast<ptrdiff_t>(i),
+                                      garbage.begin() + static_cast<ptrdiff_t>(end)}));
+  }
+  return {};
+}
+
+std::shared_ptr<const srg::Graph> parse_graph(const std::string& text) {
+  return std::make_shared<const srg::Graph>(python::take(srg::parse_text(text)));
+}
+
+}  // namespace djinn::python

@@ -1,0 +1,51 @@
+"""djinn: attach to djinnd, load models that cost this process no memory, run them on numpy arrays.
+
+>>> import djinn
+>>> with djinn.connect() as session:
+...     encoder = djinn.Encoder(session, "all-MiniLM-L6-v2")
+...     embeddings = encoder.embed([[101, 7592, 102]])
+"""
+
+from .arrays import bfloat16_to_float32, float32_to_bfloat16
+from .errors import (
+    Error,
+    HandleError,
+    IntegrityError,
+    InternalError,
+    LimitError,
+    LostError,
+    RequestError,
+    ResourceError,
+)
+from .models import Encoder, Generated, Generator, Token
+from .plan import Alias, Destination, LoadPlan, Piece, Slice
+from .program import Program, Ref, SequenceGroup
+from .session import Model, Session, connect
+
+__all__ = [
+    "Alias",
+    "Destination",
+    "Encoder",
+    "Error",
+    "Generated",
+    "Generator",
+    "HandleError",
+    "IntegrityError",
+    "InternalError",
+    "LimitError",
+    "LoadPlan",
+    "LostError",
+    "Model",
+    "Piece",
+    "Program",
+    "Ref",
+    "RequestError",
+    "ResourceError",
+    "SequenceGroup",
+    "Session",
+    "Slice",
+    "Token",
+    "bfloat16_to_float32",
+    "connect",
+    "float32_to_bfloat16",
+]

@@ -1,0 +1,103 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .shapes import Expr, Symbol
+
+STAGING_BYTES_DEFAULT: int
+
+# dtype, sizes, strides, offset, bytes (empty unless in staging), ref
+RunOutput = tuple[str, tuple[int, ...], tuple[int, ...], int, bytearray, tuple[int, int] | None]
+
+class Program:
+    name: str
+    symbols: list[Symbol]
+    inputs: list[tuple[str, str, list[Expr]]]
+    outputs: list[tuple[str, str | None, list[Expr] | None]]
+
+class Session:
+    id: str
+    threads: int
+    staging_bytes: int
+    quota_bytes: int
+    closed: bool
+    def close(self) -> None: ...
+    def open_directory(self, path: str, plan: Any, pin: bool) -> dict[str, Any]: ...
+    def open_files(
+        self, label: str, paths: Sequence[str], plan: Any, pin: bool
+    ) -> dict[str, Any]: ...
+    def close_model(self, model: int) -> None: ...
+    def unload_model(self, model: int) -> None: ...
+    def define(self, source: str, model: int) -> Program: ...
+    def status(self) -> dict[str, Any]: ...
+    def sessions(self) -> list[dict[str, Any]]: ...
+    def models(self) -> list[dict[str, Any]]: ...
+    def run(
+        self,
+        program: Program,
+        symbols: Sequence[int],
+        inputs: dict[str, Any],
+        outputs: list[int | str | None],
+        sequence: tuple[int, int] | None,
+    ) -> list[RunOutput]: ...
+    def put(self, data: Any) -> tuple[int, int]: ...
+    def read(
+        self,
+        ref: tuple[int, int],
+        dtype: str,
+        sizes: Sequence[int],
+        strides: Sequence[int],
+        offset: int,
+    ) -> bytearray: ...
+    def release(self, ref: tuple[int, int]) -> None: ...
+    def release_later(self, ref: tuple[int, int]) -> None: ...
+    def make_sequence(
+        self, rows: int, layers: int, kv_heads: int, head_dim: int, dtype: str, capacity: int
+    ) -> tuple[int, int]: ...
+    def drop_sequence(self, sequence: tuple[int, int]) -> None: ...
+
+class Encoder:
+    hidden: int
+    positions: int
+    vocabulary: int
+    model: dict[str, Any]
+    def __init__(self, session: Session, directory: str) -> None: ...
+    def encode(
+        self, ids: Any, mask: Any, types: Any, rows: int, tokens: int, want_hidden: bool
+    ) -> tuple[str, bytearray, bytearray]: ...
+
+class GenerateOptions:
+    max_new_tokens: int
+    min_new_tokens: int
+    stop_tokens: list[int]
+    pad_token: int
+    greedy: bool
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int
+    random_offset: int
+
+class Generator:
+    layers: int
+    kv_heads: int
+    head_dim: int
+    positions: int
+    vocabulary: int
+    dtype: str
+    begin_token: int
+    end_tokens: list[int]
+    model: dict[str, Any]
+    def __init__(self, session: Session, directory: str) -> None: ...
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: GenerateOptions,
+        on_token: Callable[[int, int, int], bool | None] | None,
+    ) -> tuple[list[list[int]], int]: ...
+    def source(self, phase: str, all_logits: bool) -> str: ...
+
+def connect(host: str, name: str, staging_bytes: int, observer: bool) -> Session: ...
+def parse(source: str, model: int) -> Program: ...
+def id_text(id: int) -> str: ...
