@@ -1,0 +1,26 @@
+// Byte tokens: the tokenizer of byte-level models, which needs no file: a byte is its own token,
+// 256 begins a text and 257 ends it (models/bytes).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libdjinn-client/client.h"
+
+namespace djinn::ctl {
+
+inline constexpr int64_t kByteVocabulary = 258;
+
+// [begin] + bytes; a begin below 0 is left out.
+[[nodiscard]] std::vector<int32_t> byte_tokens(std::string_view text, int64_t begin);
+// Nothing for tokens that stand for no byte.
+[[nodiscard]] std::optional<char> byte_of(int32_t token);
+
+// Errors: kUnsupported for a directory with a tokenizer of its own, which only the Python package
+// runs.
+Status check_has_no_tokenizer(const std::string& directory);
+
+}  // namespace djinn::ctl

@@ -1,0 +1,58 @@
+#include "djinnctl/exit_code.h"
+
+#include <cctype>
+
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+constexpr size_t kLinesMax = 3;
+
+// A sentence ends at a point before a space and a capital letter.
+bool ends_sentence(const std::string& text, size_t point) {
+  return text[point] == '.' && point + 2 < text.size() && text[point + 1] == ' ' &&
+         std::isupper(static_cast<unsigned char>(text[point + 2])) != 0;
+}
+
+}  // namespace
+
+ExitCode exit_code_of(ErrorCode error) noexcept {
+  switch (error) {
+    case ErrorCode::kOk:
+      return ExitCode::kOk;
+    case ErrorCode::kInvalidArgument:
+      return ExitCode::kUsage;
+    case ErrorCode::kDisconnected:
+      return ExitCode::kDaemonNotRunning;
+    case ErrorCode::kNotFound:
+    case ErrorCode::kStaleHandle:
+      return ExitCode::kNoSuchObject;
+    case ErrorCode::kPermissionDenied:
+      return ExitCode::kPermissionDenied;
+    case ErrorCode::kBusy:
+      return ExitCode::kBusy;
+    case ErrorCode::kTimeout:
+      return ExitCode::kTimeout;
+    case ErrorCode::kQueueFull:
+      return ExitCode::kQueueFull;
+    default:
+      return ExitCode::kFailed;
+  }
+}
+
+std::string error_text(const Error& error) {
+  const std::string message = printable(error.message);
+  std::string out = "djinnctl: ";
+  size_t lines = 1;
+  for (size_t i = 0; i < message.size(); ++i) {
+    out.push_back(message[i]);
+    if (lines == kLinesMax || !ends_sentence(message, i)) continue;
+    out.push_back('\n');
+    ++lines;
+    ++i;  // the space
+  }
+  return out + '\n';
+}
+
+}  // namespace djinn::ctl

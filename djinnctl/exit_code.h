@@ -1,0 +1,26 @@
+// What the process exits with, for scripts. Numbers are never reused, only added.
+#pragma once
+
+#include "libdjinn-client/client.h"
+
+namespace djinn::ctl {
+
+enum class ExitCode : int {
+  kOk = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kDaemonNotRunning = 3,
+  kNoSuchObject = 4,
+  kPermissionDenied = 5,
+  kBusy = 6,  // in use or pinned
+  kTimeout = 7,
+  kQueueFull = 75,  // EX_TEMPFAIL: the same command may succeed later
+};
+
+[[nodiscard]] ExitCode exit_code_of(ErrorCode error) noexcept;
+
+// The error as at most three lines, each with its newline: "djinnctl: what", why, what next. Bytes
+// that steer a terminal are replaced: messages quote names that others chose.
+[[nodiscard]] std::string error_text(const Error& error);
+
+}  // namespace djinn::ctl

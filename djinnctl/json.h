@@ -1,0 +1,24 @@
+// JSON: what --json prints. One line, {"schema":"djinn.VERB.vN","items":[...]}, fields in a fixed
+// order and only ever added. Sizes are raw bytes, times RFC 3339, what is not known is null.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "libdjinn-client/client.h"
+
+namespace djinn::ctl {
+
+using Json = nlohmann::ordered_json;
+
+// The envelope, with its newline. schema: "ps" gives "djinn.ps.v1". Bytes of names that are no
+// UTF-8 become U+FFFD.
+[[nodiscard]] std::string json_text(const std::string& schema, std::vector<Json> items);
+
+[[nodiscard]] Json to_json(const ipc::StatusReport& report);
+[[nodiscard]] Json to_json(const ipc::WorkerReport& report);
+[[nodiscard]] Json to_json(const ipc::SessionReport& report);
+[[nodiscard]] Json to_json(const ipc::ModelReport& report);
+
+}  // namespace djinn::ctl

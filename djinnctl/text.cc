@@ -1,0 +1,96 @@
+#include "djinnctl/text.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <time.h>
+
+#include <array>
+
+namespace djinn::ctl {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kMinute = 60 * kSecond;
+constexpr uint64_t kHour = 60 * kMinute;
+constexpr uint64_t kDay = 24 * kHour;
+
+bool steers_terminal(char byte) {
+  const auto value = static_cast<unsigned char>(byte);
+  return value < 0x20 || value == 0x7f;
+}
+
+}  // namespace
+
+std::string size_text(uint64_t bytes) {
+  constexpr std::array<const char*, 6> kUnits{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  double value = static_cast<double>(bytes) / 1024;
+  size_t unit = 0;
+  // 1023.5 is what the format below would round to four digits that read as the next unit.
+  while (value >= 1023.5 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  if (value < 99.95) return fmt::format("{:.1f} {}", value, kUnits[unit]);
+  return fmt::format("{:.0f} {}", value, kUnits[unit]);
+}
+
+std::string time_text(uint64_t wall_ns) {
+  const auto seconds = static_cast<time_t>(wall_ns / kSecond);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:09}Z", fmt::gmtime(seconds), wall_ns % kSecond);
+}
+
+std::string age_text(uint64_t wall_ns, uint64_t now_ns) {
+  if (wall_ns == 0) return "-";
+  const uint64_t age = now_ns > wall_ns ? now_ns - wall_ns : 0;
+  if (age < kMinute) return fmt::format("{}s", age / kSecond);
+  if (age < kHour) return fmt::format("{}m", age / kMinute);
+  if (age < kDay) return fmt::format("{}h", age / kHour);
+  return fmt::format("{}d", age / kDay);
+}
+
+std::string id_text(uint64_t id) {
+  return fmt::format("{:012x}", id);
+}
+
+std::string printable(std::string_view text) {
+  std::string out(text);
+  for (char& byte : out) {
+    if (steers_terminal(byte)) byte = '?';
+  }
+  return out;
+}
+
+std::string hash_text(const std::array<uint8_t, 32>& hash) {
+  std::string out;
+  for (const uint8_t byte : hash) out += fmt::format("{:02x}", byte);
+  return out;
+}
+
+std::string_view state_text(ipc::ModelState state) {
+  switch (state) {
+    case ipc::ModelState::kLoading:
+      return "loading";
+    case ipc::ModelState::kResident:
+      return "resident";
+    case ipc::ModelState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+std::string_view state_text(ipc::WorkerState state) {
+  switch (state) {
+    case ipc::WorkerState::kStarting:
+      return "starting";
+    case ipc::WorkerState::kReady:
+      return "ready";
+    case ipc::WorkerState::kRecovering:
+      return "recovering";
+    case ipc::WorkerState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+}  // namespace djinn::ctl

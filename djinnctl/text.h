@@ -1,0 +1,40 @@
+// Text: how single values look to people and in --json.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "libdjinn-client/client.h"
+
+namespace djinn::ctl {
+
+// IEC units, one decimal below 100: "1023 B", "1.5 KiB", "100 KiB". Rounded to nearest.
+[[nodiscard]] std::string size_text(uint64_t bytes);
+
+// "2026-03-01T12:00:00.123456789Z", in UTC; of nanoseconds since the epoch.
+[[nodiscard]] std::string time_text(uint64_t wall_ns);
+
+// How long ago, in its largest unit: "59s", "3m", "5h", "12d"; "-" for a time that is not set.
+// A time that lies ahead (the clock was set back) counts as now.
+[[nodiscard]] std::string age_text(uint64_t wall_ns, uint64_t now_ns);
+
+// An id as 12 hex digits (ids are 48 random bits).
+[[nodiscard]] std::string id_text(uint64_t id);
+template <typename Tag>
+[[nodiscard]] std::string id_text(Id<Tag> id) {
+  return id_text(id.value);
+}
+
+// Control characters, tabs and newlines included, become '?', so that a name that somebody else
+// chose neither steers the terminal nor breaks a table. Other bytes stay.
+[[nodiscard]] std::string printable(std::string_view text);
+
+// A SHA-256 as 64 hex digits.
+[[nodiscard]] std::string hash_text(const std::array<uint8_t, 32>& hash);
+
+[[nodiscard]] std::string_view state_text(ipc::ModelState state);
+[[nodiscard]] std::string_view state_text(ipc::WorkerState state);
+
+}  // namespace djinn::ctl

@@ -1,0 +1,52 @@
+#include "djinnctl/text.h"
+
+#include <gtest/gtest.h>
+
+namespace djinn::ctl {
+namespace {
+
+TEST(Size, uses_iec_units_and_never_reads_as_the_next_one) {
+  EXPECT_EQ(size_text(0), "0 B");
+  EXPECT_EQ(size_text(1023), "1023 B");
+  EXPECT_EQ(size_text(1024), "1.0 KiB");
+  EXPECT_EQ(size_text(1536), "1.5 KiB");
+  EXPECT_EQ(size_text(102'400), "100 KiB");
+  EXPECT_EQ(size_text((1u << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(size_text(uint64_t{16} << 30), "16.0 GiB");
+  EXPECT_EQ(size_text(UINT64_MAX), "16.0 EiB");
+}
+
+TEST(Time, is_rfc_3339_in_utc_with_nanoseconds) {
+  EXPECT_EQ(time_text(0), "1970-01-01T00:00:00.000000000Z");
+  EXPECT_EQ(time_text(1'772'366'400'123'456'789), "2026-03-01T12:00:00.123456789Z");
+}
+
+TEST(Age, is_told_in_its_largest_unit) {
+  constexpr uint64_t kSecond = 1'000'000'000;
+  const uint64_t now = 1000 * 86'400 * kSecond;
+  EXPECT_EQ(age_text(now - 59 * kSecond, now), "59s");
+  EXPECT_EQ(age_text(now - 60 * kSecond, now), "1m");
+  EXPECT_EQ(age_text(now - 7200 * kSecond, now), "2h");
+  EXPECT_EQ(age_text(now - 90'000 * kSecond, now), "1d");
+  EXPECT_EQ(age_text(now + kSecond, now), "0s");
+  EXPECT_EQ(age_text(0, now), "-");
+}
+
+TEST(Id, has_twelve_digits) {
+  EXPECT_EQ(id_text(uint64_t{0xab}), "0000000000ab");
+  EXPECT_EQ(id_text(ModelId{0xfedcba987654}), "fedcba987654");
+}
+
+TEST(Printable, lets_no_byte_steer_the_terminal) {
+  EXPECT_EQ(printable("a\x1b[31mb\nc\td\x7f"), "a?[31mb?c?d?");
+  EXPECT_EQ(printable("Übersicht"), "Übersicht");
+}
+
+TEST(Hash, is_hex) {
+  std::array<uint8_t, 32> hash{};
+  hash[0] = 0x0f;
+  EXPECT_EQ(hash_text(hash), "0f" + std::string(62, '0'));
+}
+
+}  // namespace
+}  // namespace djinn::ctl

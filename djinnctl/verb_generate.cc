@@ -1,0 +1,120 @@
+// djinnctl generate MODEL_DIR --prompt TEXT: streams what a byte-level model says.
+#include <algorithm>
+
+#include "djinnctl/byte_tokens.h"
+#include "djinnctl/command_line.h"
+#include "djinnctl/json.h"
+#include "djinnctl/output.h"
+#include "libdjinn-client/models/generator.h"
+
+namespace djinn::ctl {
+namespace {
+
+struct GenerateCommand {
+  std::string directory;
+  std::string prompt;
+  client::GenerateOptions options;
+};
+
+// On a terminal a model may say what it likes, but not steer it.
+std::string shown(char byte, bool terminal) {
+  const auto value = static_cast<unsigned char>(byte);
+  const bool harmless = (value >= 0x20 && value != 0x7f) || byte == '\n' || byte == '\t';
+  return {terminal && !harmless ? '?' : byte};
+}
+
+Result<std::unique_ptr<client::Generator>> open_generator(client::Client& client,
+                                                          const std::string& directory) {
+  DJINN_TRY(auto generator, client::Generator::open(client, directory));
+  if (generator->config().vocabulary != kByteVocabulary) {
+    return Error{ErrorCode::kUnsupported,
+                 "djinnctl knows byte-level models only: a vocabulary of 258, and this one has " +
+                     std::to_string(generator->config().vocabulary) + ". Use the Python package."};
+  }
+  return generator;
+}
+
+std::vector<int32_t> end_tokens(const client::Generator& generator) {
+  const std::vector<int64_t>& tokens = generator.end_tokens();
+  return {tokens.begin(), tokens.end()};
+}
+
+// Tokens to stdout as they come, and a last newline.
+Status stream(client::Generator& generator, const GenerateCommand& command) {
+  const bool terminal = out_is_terminal();
+  Status written;
+  const auto show = [&](const client::TokenEvent& event) {
+    if (const auto byte = byte_of(event.token)) written = write_out(shown(*byte, terminal));
+    return written.ok();
+  };
+  const auto prompt = byte_tokens(command.prompt, generator.begin_token());
+  const auto generated = generator.generate({prompt}, command.options, show);
+  if (!generated) return generated.error();
+  if (!written) return written;
+  return write_out("\n");
+}
+
+Status print_json(client::Generator& generator, const GenerateCommand& command) {
+  const auto prompt = byte_tokens(command.prompt, generator.begin_token());
+  DJINN_TRY(const auto generated, generator.generate({prompt}, command.options));
+  std::string text;
+  for (const int32_t token : generated.tokens.front()) {
+    if (const auto byte = byte_of(token)) text.push_back(*byte);
+  }
+  const Json item{{"prompt", command.prompt},
+                  {"text", text},
+                  {"tokens", generated.tokens.front()},
+                  {"random_offset", generated.random_offset}};
+  return write_out(json_text("generate", {item}));
+}
+
+Status generate(const Invocation& invocation, GenerateCommand command) {
+  DJINN_CHECK(check_has_no_tokenizer(command.directory));
+  DJINN_TRY(const auto client, attach(invocation));
+  DJINN_TRY(const auto generator, open_generator(*client, command.directory));
+  command.options.stop_tokens = end_tokens(*generator);
+  if (invocation.json) return print_json(*generator, command);
+  return stream(*generator, command);
+}
+
+// Whoever asks for a temperature wants draws; without any of these the likeliest token is taken.
+void add_sampling(CLI::App& verb, client::GenerateOptions& options) {
+  auto* const greedy =
+      verb.add_flag("--greedy", options.greedy, "take the likeliest token [unless sampling]");
+  const auto sampling = [&](CLI::Option* option) {
+    option->excludes(greedy)->each([&options](const std::string&) { options.greedy = false; });
+  };
+  const CLI::Range probability(0.0, 1.0);
+  sampling(verb.add_option("--temperature", options.temperature, "flattens above 1 [1]")
+               ->check(CLI::PositiveNumber));
+  sampling(verb.add_option("--top-k", options.top_k, "draw from so many likeliest [all]"));
+  sampling(verb.add_option("--top-p", options.top_p, "draw from so much probability [1]")
+               ->check(probability));
+  sampling(verb.add_option("--min-p", options.min_p, "drop what is so much less likely [0]")
+               ->check(probability));
+  sampling(verb.add_option("--seed", options.seed, "of the draws [0]"));
+}
+
+}  // namespace
+
+void add_generate(CommandLine& line) {
+  auto* const verb = line.app.add_subcommand("generate", "stream what a byte-level model says");
+  auto command = std::make_shared<GenerateCommand>();
+  client::GenerateOptions& options = command->options;
+  verb->add_option("MODEL_DIR", command->directory, "directory of a Hugging Face model")
+      ->required();
+  verb->add_option("--prompt", command->prompt, "what it goes on from")->required();
+  verb->add_option("--max-new-tokens", options.max_new_tokens, "at most so many [64]")
+      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 20));
+  verb->add_option("--repetition-penalty", options.repetition_penalty,
+                   "divides what was said before [1]")
+      ->check(CLI::PositiveNumber);
+  add_sampling(*verb, options);
+  verb->callback([&line, command] {
+    line.action = [command](const Invocation& invocation) {
+      return generate(invocation, *command);
+    };
+  });
+}
+
+}  // namespace djinn::ctl

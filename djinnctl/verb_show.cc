@@ -1,0 +1,62 @@
+// djinnctl show ID: one model or session, every field.
+#include "djinnctl/command_line.h"
+#include "djinnctl/json.h"
+#include "djinnctl/output.h"
+#include "djinnctl/prefix.h"
+#include "djinnctl/table.h"
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+// The JSON item, with its kind first.
+Json item_of(const char* kind, Json report) {
+  Json item{{"kind", kind}};
+  item.update(report);
+  return item;
+}
+
+std::string value_text(const std::string& field, const Json& value) {
+  if (value.is_null()) return "";
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_string()) return value.get<std::string>();
+  const bool is_size = field.starts_with("bytes") || field.ends_with("_bytes");
+  return is_size ? size_text(value.get<uint64_t>()) : value.dump();
+}
+
+std::string item_table(const Json& item) {
+  Table table({{"FIELD"}, {"VALUE"}});
+  for (const auto& [field, value] : item.items()) table.add({field, value_text(field, value)});
+  return table.text();
+}
+
+Result<Json> find(client::Client& client, const std::string& prefix) {
+  DJINN_TRY(const auto models, client.models());
+  DJINN_TRY(const auto sessions, client.sessions());
+  std::vector<Candidate> candidates;
+  for (const ipc::ModelReport& model : models) candidates.push_back(candidate_of(model));
+  for (const ipc::SessionReport& session : sessions) candidates.push_back(candidate_of(session));
+  DJINN_TRY(const size_t index, find_by_prefix(prefix, candidates));
+  if (index < models.size()) return item_of("model", to_json(models[index]));
+  return item_of("session", to_json(sessions[index - models.size()]));
+}
+
+Status show(const Invocation& invocation, const std::string& prefix) {
+  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(Json item, find(*client, prefix));
+  if (!invocation.json) return write_out(item_table(item));
+  return write_out(json_text("show", {std::move(item)}));
+}
+
+}  // namespace
+
+void add_show(CommandLine& line) {
+  auto* const verb = line.app.add_subcommand("show", "one model or session");
+  auto prefix = std::make_shared<std::string>();
+  verb->add_option("ID", *prefix, "its id, or the first digits of it")->required();
+  verb->callback([&line, prefix] {
+    line.action = [prefix](const Invocation& invocation) { return show(invocation, *prefix); };
+  });
+}
+
+}  // namespace djinn::ctl

@@ -1,0 +1,81 @@
+// djinnctl status: the daemon, its memory, its workers.
+#include <fmt/format.h>
+
+#include "djinnctl/command_line.h"
+#include "djinnctl/json.h"
+#include "djinnctl/output.h"
+#include "djinnctl/table.h"
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+std::string daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
+  Table table({{"FIELD"}, {"VALUE"}});
+  table.add({"version", report.version});
+  table.add({"up", age_text(report.started_wall_ns, now_ns)});
+  table.add({"memory", fmt::format("{} of {}", size_text(report.memory_granted_bytes),
+                                   size_text(report.memory_total_bytes))});
+  table.add({"  models", size_text(report.memory_models_bytes)});
+  table.add({"  sessions", size_text(report.memory_sessions_bytes)});
+  table.add({"  lanes", size_text(report.memory_lanes_bytes)});
+  table.add({"models", std::to_string(report.models)});
+  table.add({"sessions", std::to_string(report.sessions)});
+  table.add({"programs", std::to_string(report.programs)});
+  table.add({"descriptors", std::to_string(report.descriptors)});
+  table.add({"read from files", size_text(report.bytes_read)});
+  table.add({"buffered reads", std::to_string(report.buffered_reads)});
+  return table.text();
+}
+
+std::string confinement_of(const ipc::WorkerReport& worker) {
+  const std::string landlock =
+      worker.landlock_abi == 0 ? "" : fmt::format("landlock{}", worker.landlock_abi);
+  if (!worker.seccomp) return landlock.empty() ? "none" : landlock;
+  return landlock.empty() ? "seccomp" : landlock + ",seccomp";
+}
+
+std::string worker_table(const std::vector<ipc::WorkerReport>& workers) {
+  using enum Table::Align;
+  Table table({{"DEVICE"},
+               {"OWNER"},
+               {"PID", kRight},
+               {"STATE"},
+               {"THREADS", kRight},
+               {"RESTARTS", kRight},
+               {"SLAB", kRight},
+               {"RUNS", kRight},
+               {"PLANNED", kRight},
+               {"MISSES", kRight},
+               {"TOKENS", kRight},
+               {"CONFINED"}});
+  for (const ipc::WorkerReport& worker : workers) {
+    table.add({worker.device, worker.owner, std::to_string(worker.pid),
+               std::string(state_text(worker.state)), std::to_string(worker.threads),
+               std::to_string(worker.restarts), size_text(worker.slab_bytes),
+               std::to_string(worker.runs), std::to_string(worker.planned_runs),
+               std::to_string(worker.plan_misses), std::to_string(worker.tokens),
+               confinement_of(worker)});
+  }
+  return table.text();
+}
+
+Status status(const Invocation& invocation) {
+  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(const ipc::StatusReport report, client->status());
+  if (invocation.json) return write_out(json_text("status", {to_json(report)}));
+  const uint64_t now_ns = SystemClock().wall_ns();
+  std::string text = daemon_table(report, now_ns);
+  if (!report.workers.empty()) text += '\n' + worker_table(report.workers);
+  return write_out(text);
+}
+
+}  // namespace
+
+void add_status(CommandLine& line) {
+  line.app.add_subcommand("status", "the daemon, its memory, its workers")->callback([&line] {
+    line.action = status;
+  });
+}
+
+}  // namespace djinn::ctl

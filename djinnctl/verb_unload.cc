@@ -1,0 +1,31 @@
+// djinnctl unload ID: drops a model that no session holds, pinned or not.
+#include "djinnctl/command_line.h"
+#include "djinnctl/json.h"
+#include "djinnctl/output.h"
+#include "djinnctl/prefix.h"
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+Status unload(const Invocation& invocation, const std::string& prefix) {
+  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(const ipc::ModelReport model, find_model(*client, prefix));
+  DJINN_CHECK(client->unload_model(model.model));
+  if (!invocation.json) return {};
+  const Json item{{"id", id_text(model.model)}, {"name", model.label}, {"bytes", model.bytes}};
+  return write_out(json_text("unload", {item}));
+}
+
+}  // namespace
+
+void add_unload(CommandLine& line) {
+  auto* const verb = line.app.add_subcommand("unload", "drop a model that no session holds");
+  auto prefix = std::make_shared<std::string>();
+  verb->add_option("ID", *prefix, "its id, or the first digits of it")->required();
+  verb->callback([&line, prefix] {
+    line.action = [prefix](const Invocation& invocation) { return unload(invocation, *prefix); };
+  });
+}
+
+}  // namespace djinn::ctl
