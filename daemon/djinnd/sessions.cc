@@ -198,9 +198,10 @@ void Sessions::attach(Session& session) {
                      memory.submission_bell.get(), memory.completion_bell.get()};
   const bool refuse_in_flight = session.deaths.exhausted();
   if (refuse_in_flight) log("session {}: the run in flight is refused", text_of(session.id));
+  const auto groups = static_cast<uint32_t>(session.sequences.all().size());
   world_.domains.send(session.domain,
                       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
-                                          session.ref_bytes_granted, refuse_in_flight}},
+                                          session.ref_bytes_granted, refuse_in_flight, groups}},
                       fds);
   for (const auto& [index, group] : session.sequences.all()) send_sequence(session, group);
 }

@@ -11,6 +11,7 @@
 #include "ipc/limits.h"
 #include "kernel/load/hash.h"
 #include "kernel/pal/memfd.h"
+#include "kernel/srg/load_plan.h"
 
 namespace djinn::loader {
 namespace {
