@@ -1,0 +1,195 @@
+"""Programs, run-once graphs and refs, against PyTorch."""
+
+import gc
+from pathlib import Path
+
+import djinn
+import numpy as np
+import pytest
+import torch
+from private_daemon import Daemon
+from safetensors.torch import save_file
+
+LINEAR = """srg 1 "one linear"
+symbol rows 1..512 batch
+weight %w "layer.weight" : {dtype}[64, 96]
+weight %b "layer.bias" : {dtype}[64]
+input %x : {dtype}[rows, 96]
+%y = aten::linear(%x, %w, %b)
+output %y
+"""
+
+DOUBLE = """srg 1 "double"
+symbol n 1..4194304
+input %x : float32[n]
+%y = aten::add.Tensor(%x, %x)
+output %y
+"""
+
+NONZERO = """srg 1 "nonzero"
+symbol n 1..1024
+input %x : float32[n]
+%y = aten::nonzero(%x)
+output %y
+"""
+
+REFUSED = """srg 1 "not allowed"
+symbol n 1..1024
+input %x : float32[n]
+%y = aten::rand_like(%x)
+output %y
+"""
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> dict[str, torch.Tensor]:
+    torch.manual_seed(3)
+    tensors = {"layer.weight": torch.randn(64, 96), "layer.bias": torch.randn(64)}
+    save_file(tensors, tmp_path / "layer.safetensors")
+    return tensors
+
+
+def expected_linear(weights: dict[str, torch.Tensor], x: np.ndarray) -> bytes:
+    y = torch.nn.functional.linear(
+        torch.from_numpy(x), weights["layer.weight"], weights["layer.bias"]
+    )
+    return y.numpy().tobytes()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 512])
+def test_a_linear_that_runs_once_gives_pytorchs_bytes(
+    session: djinn.Session, weights: dict[str, torch.Tensor], tmp_path: Path, rows: int
+) -> None:
+    model = session.load(tmp_path / "layer.safetensors")
+    assert model.tensors["layer.weight"] == ("float32", (64, 96))
+    x = np.random.default_rng(rows).standard_normal((rows, 96), np.float32)
+    y = session.run_once(LINEAR.format(dtype="float32"), model, x=x)["y"]
+    assert y.shape == (rows, 64)
+    assert y.tobytes() == expected_linear(weights, x)
+
+
+def test_a_program_gives_the_bytes_of_a_run_once_graph(
+    session: djinn.Session, weights: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    model = session.load([tmp_path / "layer.safetensors"])
+    program = session.define(LINEAR.format(dtype="float32"), model)
+    for rows in (1, 5, 130, 5):
+        x = np.random.default_rng(rows).standard_normal((rows, 96), np.float32)
+        assert program(x=x)["y"].tobytes() == expected_linear(weights, x)
+
+
+def test_a_plan_that_casts_rounds_as_pytorch_does(
+    session: djinn.Session, weights: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    plan = djinn.LoadPlan(
+        tuple(
+            djinn.Destination(name, "bfloat16", tuple(tensor.shape), (djinn.Piece(0, name),))
+            for name, tensor in weights.items()
+        )
+    )
+    model = session.load(tmp_path / "layer.safetensors", plan)
+    x = torch.randn(4, 96, dtype=torch.bfloat16)
+    y = session.run_once(LINEAR.format(dtype="bfloat16"), model, x=x.view(torch.uint16).numpy())[
+        "y"
+    ]
+    expected = torch.nn.functional.linear(x, *(w.bfloat16() for w in weights.values()))
+    assert y.dtype == np.uint16
+    assert y.tobytes() == expected.view(torch.uint16).numpy().tobytes()
+    assert np.array_equal(djinn.bfloat16_to_float32(y), expected.float().numpy())
+    assert model.id != session.load(tmp_path / "layer.safetensors").id
+
+
+def test_refs_chain_runs_without_crossing(session: djinn.Session) -> None:
+    program = session.define(DOUBLE)
+    x = session.put(np.arange(8, dtype=np.float32))
+    once = program(x=x, outputs="ref")["y"]
+    twice = program(x=once, outputs="ref")["y"]
+    assert np.array_equal(twice.numpy(), np.arange(8) * 4)
+    once.release()
+    with pytest.raises(ValueError, match="released"):
+        once.numpy()
+    assert np.array_equal(twice.numpy(slice(1, 7, 2)), [4, 12, 20])
+
+
+def test_a_slice_of_a_ref_is_that_of_the_array(session: djinn.Session) -> None:
+    array = np.random.default_rng(0).integers(0, 100, (6, 5, 4))
+    ref = session.put(array)
+    assert np.array_equal(ref.numpy(), array)
+    assert np.array_equal(ref.numpy(-1), array[-1])
+    assert np.array_equal(ref.numpy(slice(1, 5, 2), 3), array[1:5:2, 3])
+    assert np.array_equal(ref.numpy(2, slice(None), slice(1, 3)), array[2, :, 1:3])
+    assert ref.numpy(0, 1, 2) == array[0, 1, 2]
+    assert ref.numpy(slice(3, 3)).shape == (0, 5, 4)
+    with pytest.raises(IndexError):
+        ref.numpy(6)
+
+
+def test_what_is_larger_than_staging_comes_in_pieces(daemon: Daemon) -> None:
+    with daemon.connect("small", staging_bytes=64 * 1024) as session:
+        rows = [session.put(np.full(2048, i, np.float32)) for i in range(3)]
+        source = """srg 1 "stack"
+        input %a : float32[2048]
+        input %b : float32[2048]
+        input %c : float32[2048]
+        %y = aten::stack([%a, %b, %c, %a, %b, %c, %a, %b, %c, %a])
+        %z = aten::stack([%y, %y])
+        output %z
+        """
+        z = session.define(source)(a=rows[0], b=rows[1], c=rows[2])["z"]
+        assert z.nbytes > session.staging_bytes
+        assert np.array_equal(z[0, :, 0], [0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
+        assert np.array_equal(z[0], z[1])
+        with pytest.raises(djinn.LimitError) as refused:
+            session.put(np.zeros(100_000, np.float32))
+        assert refused.value.code == "limit_exceeded"
+
+
+def test_an_output_whose_shape_nobody_knows_before_comes_back(session: djinn.Session) -> None:
+    x = np.array([0, 1, 0, 2, 3], np.float32)
+    assert session.run_once(NONZERO, x=x)["y"].tolist() == [[1], [3], [4]]
+
+
+def test_collected_refs_give_their_memory_back(session: djinn.Session) -> None:
+    before = session.status()["memory_sessions_bytes"]
+    session.put(np.zeros(1_000_000, np.float32)).release()
+    peak = session.status()["memory_sessions_bytes"]
+    for _ in range(8):
+        session.put(np.zeros(1_000_000, np.float32))
+        gc.collect()
+    assert before <= session.status()["memory_sessions_bytes"] <= peak + 4_000_000 + 65536
+
+
+def test_an_operator_that_is_not_offered_is_refused(session: djinn.Session) -> None:
+    with pytest.raises(djinn.RequestError) as refused:
+        session.define(REFUSED)
+    assert "rand_like" in str(refused.value)
+    x = np.ones(3, np.float32)
+    with pytest.raises(djinn.RequestError):
+        session.run_once(REFUSED, x=x)
+    assert session.define(DOUBLE)(x=x)["y"].tolist() == [2, 2, 2]
+
+
+def test_mistakes_are_named_before_anything_runs(session: djinn.Session) -> None:
+    program = session.define(DOUBLE)
+    with pytest.raises(TypeError, match="no input 'z'"):
+        program(z=np.ones(3, np.float32))
+    with pytest.raises(TypeError, match="must be float32"):
+        program(x=np.ones(3))
+    with pytest.raises(ValueError, match="symbol 'n'"):
+        program()
+    with pytest.raises(ValueError, match="shape"):
+        program(x=np.ones(3, np.float32), symbols={"n": 4})
+    with pytest.raises(djinn.RequestError, match="line 1"):
+        session.define("not a graph")
+
+
+def test_a_closed_session_says_so(daemon: Daemon) -> None:
+    session = daemon.connect("closing")
+    session.close()
+    assert session.closed
+    with pytest.raises(djinn.LostError) as gone:
+        session.status()
+    assert gone.value.code == "disconnected"
+    with pytest.raises(djinn.HandleError) as nobody:
+        djinn.connect(f"unix:{daemon.directory}/nobody.sock")
+    assert nobody.value.code == "not_found"
