@@ -105,6 +105,15 @@ bool has_tensor(const srg::ModelManifest& manifest, const std::string& name) {
                              [&](const auto& entry) { return entry.name == name; });
 }
 
+Status check_dtype(DType dtype) {
+  const bool known =
+      dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
+  if (known) return {};
+  return Error{ErrorCode::kUnsupported,
+               "The bert builder knows float32, bfloat16 and float16, not " +
+                   std::string(name_of(dtype)) + "."};
+}
+
 }  // namespace
 
 Result<BertConfig> BertConfig::from(const ModelConfig& config, const srg::ModelManifest& manifest) {
@@ -132,6 +141,7 @@ Result<BertConfig> BertConfig::from(const ModelConfig& config, const srg::ModelM
   for (const srg::TensorEntry& entry : manifest.tensors) {
     if (entry.name == out.prefix + words) out.dtype = entry.dtype;
   }
+  DJINN_CHECK(check_dtype(out.dtype));
   return out;
 }
 

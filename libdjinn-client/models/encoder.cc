@@ -10,8 +10,6 @@
 namespace djinn::client {
 namespace {
 
-constexpr int64_t kRowsMax = 256;  // of one call; more rows go in several calls
-
 bool hides_something(const EncoderBatch& batch) {
   return std::ranges::any_of(batch.mask, [](int64_t one) { return one == 0; });
 }
@@ -21,7 +19,7 @@ Status check(const EncoderBatch& batch, const BertConfig& config) {
   const auto fits = [cells](std::span<const int64_t> list) {
     return list.empty() || list.size() == cells;
   };
-  if (cells == 0 || batch.rows > kRowsMax || batch.tokens > config.positions ||
+  if (cells == 0 || batch.rows > kEncoderRowsMax || batch.tokens > config.positions ||
       batch.ids.size() != cells || !fits(batch.mask) || !fits(batch.types)) {
     return Error{ErrorCode::kShapeMismatch,
                  "ids, mask and types must be [rows, tokens], with 1 to 256 rows of 1 to " +
@@ -44,15 +42,19 @@ std::vector<std::byte> square_mask(const EncoderBatch& batch) {
   return out;
 }
 
+// The bits of 1.0; those of 0.0 are zero in every dtype.
+uint32_t one_of(DType dtype) {
+  if (dtype == DType::kFloat16) return 0x3c00;
+  return dtype == DType::kBFloat16 ? 0x3f80 : 0x3f800000;
+}
+
 // 1 and 0 in the model's dtype.
 std::vector<std::byte> weights(const EncoderBatch& batch, DType dtype) {
-  std::vector<std::byte> out(batch.mask.size() * size_of(dtype));
+  const uint32_t width = size_of(dtype);
+  const uint32_t one = one_of(dtype);
+  std::vector<std::byte> out(batch.mask.size() * width);
   for (size_t i = 0; i < batch.mask.size(); ++i) {
-    const float one = batch.mask[i] != 0 ? 1.0f : 0.0f;
-    const uint32_t bits = std::bit_cast<uint32_t>(one);
-    const auto high = static_cast<uint16_t>(bits >> 16);  // bfloat16; exact for 0 and 1
-    if (dtype == DType::kFloat32) std::memcpy(out.data() + i * 4, &bits, 4);
-    if (dtype == DType::kBFloat16) std::memcpy(out.data() + i * 2, &high, 2);
+    if (batch.mask[i] != 0) std::memcpy(out.data() + i * width, &one, width);  // little-endian
   }
   return out;
 }
@@ -76,7 +78,7 @@ Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string
 Result<const Encoder::Program*> Encoder::program(bool masked) {
   std::optional<Program>& slot = masked ? masked_ : plain_;
   if (!slot) {
-    DJINN_TRY(srg::Graph graph, build_bert(config_, masked, kRowsMax));
+    DJINN_TRY(srg::Graph graph, build_bert(config_, masked, kEncoderRowsMax));
     DJINN_TRY(const auto defined, client_.define_program(graph, model_.id));
     slot = Program{defined.program, std::move(graph)};
   }

@@ -13,6 +13,8 @@
 
 namespace djinn::client {
 
+inline constexpr uint32_t kEncoderRowsMax = 256;  // of one call; more rows go in several calls
+
 // Token ids of rows that are padded on the right to one length.
 struct EncoderBatch {
   uint32_t rows = 0;

@@ -1,0 +1,559 @@
+#include "libdjinn-client/abi/djinn.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "ipc/binding.h"
+#include "kernel/base/error.h"
+#include "kernel/srg/text.h"
+#include "kernel/srg/verify.h"
+#include "libdjinn-client/abi/widen.h"
+#include "libdjinn-client/client.h"
+#include "libdjinn-client/models/directory.h"
+#include "libdjinn-client/models/encoder.h"
+#include "libdjinn-client/models/generator.h"
+#include "libdjinn-client/models/run_builder.h"
+
+struct djinn_client {
+  std::unique_ptr<djinn::client::Client> client;
+};
+struct djinn_encoder {
+  djinn_client& session;
+  std::unique_ptr<djinn::client::Encoder> encoder;
+};
+struct djinn_generator {
+  djinn_client& session;
+  std::unique_ptr<djinn::client::Generator> generator;
+};
+struct djinn_program {
+  djinn_client& session;
+  djinn::ProgramId id;
+  djinn::srg::Graph graph;
+};
+
+namespace djinn {
+namespace {
+
+// The two enumerations are one; a code that is added here must be added there.
+static_assert(DJINN_PROTOCOL_VIOLATION == static_cast<int>(ErrorCode::kProtocolViolation));
+static_assert(DJINN_POISONED == static_cast<int>(ErrorCode::kPoisoned));
+static_assert(DJINN_NOT_CONFINED == static_cast<int>(ErrorCode::kNotConfined));
+static_assert(DJINN_SYSTEM == static_cast<int>(ErrorCode::kSystem));
+static_assert(DJINN_TIMEOUT == static_cast<int>(ErrorCode::kTimeout));
+static_assert(DJINN_HASH_MISMATCH == static_cast<int>(ErrorCode::kHashMismatch));
+static_assert(DJINN_INTERNAL == static_cast<int>(ErrorCode::kInternal));
+static_assert(DJINN_BOOL == static_cast<int>(DType::kBool));
+static_assert(DJINN_FLOAT64 == static_cast<int>(DType::kFloat64));
+static_assert(DJINN_RANK_MAX == limits::kRank);
+// Programs outside were compiled with these.
+static_assert(sizeof(djinn_error) == 512);
+static_assert(sizeof(djinn_generate_options) == 104);
+
+// --- errors
+
+// Cut between two characters of UTF-8.
+void copy_text(std::string_view text, std::span<char> out) {
+  size_t bytes = std::min(text.size(), out.size() - 1);
+  while (bytes > 0 && bytes < text.size() &&
+         (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) {
+    --bytes;
+  }
+  std::ranges::copy(text.substr(0, bytes), out.begin());
+  std::ranges::fill(out.subspan(bytes), '\0');
+}
+
+djinn_code tell(const Status& status, djinn_error* out) {
+  const auto code = static_cast<djinn_code>(status ? ErrorCode::kOk : status.error().code);
+  if (out != nullptr) {
+    out->code = code;
+    copy_text(status ? "" : status.error().message, out->message);
+  }
+  return code;
+}
+
+// Runs action, a function that returns Status, and tells how it ended. No exception leaves the
+// library: what may still throw is memory that has run out.
+template <typename Action>
+djinn_code guarded(djinn_error* error, const Action& action) noexcept {
+  try {
+    return tell(action(), error);
+  } catch (const std::bad_alloc&) {
+    return tell(Error{ErrorCode::kOutOfMemory, "This process has no memory left."}, error);
+  } catch (const std::exception& thrown) {
+    return tell(Error{ErrorCode::kInternal, thrown.what()}, error);
+  }
+}
+
+Status require(bool condition, const char* message) {
+  if (condition) return {};
+  return Error{ErrorCode::kInvalidArgument, message};
+}
+
+constexpr const char* kNullArgument = "A pointer is NULL that must not be.";
+
+// --- sessions
+
+client::ConnectOptions options_of(const djinn_connect_options* given) {
+  client::ConnectOptions options;
+  if (given == nullptr) return options;
+  if (given->host != nullptr) options.host = given->host;
+  if (given->name != nullptr) options.name = given->name;
+  if (given->staging_bytes != 0) options.staging_bytes = given->staging_bytes;
+  return options;
+}
+
+void fill_in(const ipc::StatusReport& report, djinn_status& out) {
+  out = {};
+  copy_text(report.version, out.version);
+  out.started_ns = report.started_wall_ns;
+  out.memory_total_bytes = report.memory_total_bytes;
+  out.memory_granted_bytes = report.memory_granted_bytes;
+  out.memory_models_bytes = report.memory_models_bytes;
+  out.memory_sessions_bytes = report.memory_sessions_bytes;
+  out.models = report.models;
+  out.sessions = report.sessions;
+  out.programs = report.programs;
+  out.workers = report.workers_total;
+}
+
+Status load_model(djinn_client* client, const char* directory, bool pin, uint64_t* out) {
+  DJINN_CHECK(require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
+  DJINN_TRY(const auto model, client::open_model_directory(directory));
+  std::vector<int> files;
+  for (const Fd& file : model.files) files.push_back(file.get());
+  DJINN_TRY(const auto opened, client->client->open_model(model.label, files, nullptr, pin));
+  *out = opened.id.value;
+  return {};
+}
+
+// --- encoder
+
+std::span<const int64_t> cells(const int64_t* data, const djinn_batch& batch) {
+  return {data, data == nullptr ? 0 : size_t{batch.rows} * batch.tokens};
+}
+
+Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embeddings, float* hidden) {
+  client::EncoderBatch rows;
+  rows.rows = batch.rows;
+  rows.tokens = batch.tokens;
+  rows.ids = cells(batch.ids, batch);
+  rows.mask = cells(batch.mask, batch);
+  rows.types = cells(batch.types, batch);
+  DJINN_TRY(const auto encoded, encoder.encoder->encode(rows, hidden != nullptr));
+  widen(encoded.dtype, encoded.embedding, embeddings);
+  if (hidden != nullptr) widen(encoded.dtype, encoded.hidden, hidden);
+  return {};
+}
+
+// --- generator
+
+client::GenerateOptions options_of(const djinn_generate_options& given,
+                                   const client::Generator& generator) {
+  client::GenerateOptions options;
+  options.max_new_tokens = given.max_new_tokens;
+  options.min_new_tokens = given.min_new_tokens;
+  if (given.stop_tokens != nullptr) {
+    options.stop_tokens.assign(given.stop_tokens, given.stop_tokens + given.stop_token_count);
+  } else {
+    const auto& own = generator.end_tokens();
+    options.stop_tokens.assign(own.begin(), own.end());
+  }
+  options.pad_token = given.pad_token;
+  options.greedy = given.greedy != 0;
+  options.temperature = given.temperature;
+  options.top_k = given.top_k;
+  options.top_p = given.top_p;
+  options.min_p = given.min_p;
+  options.repetition_penalty = given.repetition_penalty;
+  options.seed = given.seed;
+  options.random_offset = given.random_offset;
+  return options;
+}
+
+Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> prompts) {
+  std::vector<std::vector<int32_t>> rows;
+  for (const djinn_prompt& prompt : prompts) {
+    DJINN_CHECK(require(prompt.tokens != nullptr, kNullArgument));
+    rows.emplace_back(prompt.tokens, prompt.tokens + prompt.count);
+  }
+  return rows;
+}
+
+// --- refs
+
+Status submit_and_wait(client::Client& client, ipc::Operation operation,
+                       std::span<const std::byte> block) {
+  client::SubmissionTarget target;
+  target.operation = operation;
+  DJINN_TRY(const client::Run run, client.submit(target, block));
+  DJINN_TRY(client::Outcome outcome, client.wait(run));
+  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
+  return {};
+}
+
+// Staging that comes back at the end of a scope.
+struct StagingScope {
+  client::Client& client;
+  ipc::StagingRange range;
+  StagingScope(client::Client& owner, ipc::StagingRange held) : client(owner), range(held) {}
+  ~StagingScope() { client.free_staging(range); }
+  StagingScope(const StagingScope&) = delete;
+  StagingScope& operator=(const StagingScope&) = delete;
+};
+
+Status put_ref(client::Client& client, std::span<const std::byte> data, djinn_ref& out) {
+  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(data.size()));
+  const StagingScope staging(client, range);
+  std::ranges::copy(data, client.staging(range).begin());
+  DJINN_TRY(const RefHandle ref, client.new_ref());
+  const ipc::WriteBlock block{ref, range};
+  if (Status done = submit_and_wait(client, ipc::Operation::kWriteRef, ipc::encode(block)); !done) {
+    client.forget_ref(ref);
+    return done;
+  }
+  out = {ref.index, ref.generation};
+  return {};
+}
+
+Status read_ref(client::Client& client, RefHandle ref, uint64_t offset, std::span<std::byte> out) {
+  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(out.size()));
+  const StagingScope staging(client, range);
+  const ipc::ReadBlock block{ref, DType::kUInt8, {out.size()}, {1}, offset, range};
+  DJINN_CHECK(submit_and_wait(client, ipc::Operation::kReadRef, ipc::encode(block)));
+  std::ranges::copy(client.staging(range), out.begin());
+  return {};
+}
+
+Status release_ref(client::Client& client, RefHandle ref) {
+  const ipc::ReleaseBlock block{{ref}};
+  DJINN_CHECK(submit_and_wait(client, ipc::Operation::kReleaseRefs, ipc::encode(block)));
+  client.forget_ref(ref);
+  return {};
+}
+
+// --- programs
+
+Status bind_symbols(client::RunBuilder& run, const srg::Graph& graph,
+                    std::span<const djinn_symbol> symbols) {
+  for (const djinn_symbol& symbol : symbols) {
+    DJINN_CHECK(require(symbol.name != nullptr, kNullArgument));
+    const std::string name = symbol.name;
+    if (std::ranges::find(graph.symbols, name, &srg::Symbol::name) == graph.symbols.end()) {
+      return Error{ErrorCode::kNotFound, "The program has no symbol '" + name + "'."};
+    }
+    run.symbol(name, symbol.value);
+  }
+  return {};
+}
+
+Status bind_inputs(client::RunBuilder& run, std::span<const djinn_input> inputs) {
+  for (const djinn_input& input : inputs) {
+    DJINN_CHECK(require(input.name != nullptr, kNullArgument));
+    if (input.ref.generation != 0) {
+      DJINN_CHECK(run.input_ref(input.name, {input.ref.index, input.ref.generation}));
+      continue;
+    }
+    DJINN_CHECK(require(input.data != nullptr || input.data_bytes == 0, kNullArgument));
+    const auto* const data = static_cast<const std::byte*>(input.data);
+    DJINN_CHECK(run.input(input.name, {data, input.data_bytes}));
+  }
+  return {};
+}
+
+Result<size_t> output_index(const srg::Graph& graph, const char* name) {
+  DJINN_CHECK(require(name != nullptr, kNullArgument));
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    if (graph.values[graph.outputs[i]].name == name) return i;
+  }
+  return Error{ErrorCode::kNotFound, "The program has no output '" + std::string(name) + "'."};
+}
+
+// The outputs of one run: where they go, and what became of them. New refs are given up unless
+// the run succeeds.
+class Outputs {
+ public:
+  Outputs(djinn_program& program, std::span<djinn_output> outputs)
+      : client_(*program.session.client), graph_(program.graph), outputs_(outputs) {}
+  ~Outputs() {
+    for (const RefHandle ref : new_refs_) client_.forget_ref(ref);
+  }
+  Outputs(const Outputs&) = delete;
+  Outputs& operator=(const Outputs&) = delete;
+
+  Status bind(client::RunBuilder& run) {
+    for (djinn_output& output : outputs_) {
+      DJINN_TRY(const size_t index, output_index(graph_, output.name));
+      indices_.push_back(index);
+      refs_.push_back({});
+      if (output.data != nullptr) {
+        DJINN_CHECK(run.output(index, output.data_bytes));
+        continue;
+      }
+      DJINN_TRY(refs_.back(), client_.new_ref());
+      new_refs_.push_back(refs_.back());
+      run.output_ref(index, refs_.back());
+    }
+    return {};
+  }
+
+  void take(const client::RunBuilder& run) {
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      djinn_output& output = outputs_[i];
+      describe(run.description(indices_[i]), output);
+      output.ref = {refs_[i].index, refs_[i].generation};
+      const std::vector<std::byte> bytes = run.take_output(indices_[i]);
+      if (!bytes.empty()) std::memcpy(output.data, bytes.data(), bytes.size());
+    }
+    new_refs_.clear();
+  }
+
+ private:
+  static void describe(const ipc::OutputDescription& from, djinn_output& to) {
+    to.dtype = static_cast<djinn_dtype>(from.dtype);
+    to.rank = std::min<uint32_t>(from.rank, DJINN_RANK_MAX);
+    std::ranges::copy(from.sizes, to.sizes);
+    std::ranges::copy(from.strides, to.strides);
+    to.offset = from.offset;
+  }
+
+  client::Client& client_;
+  const srg::Graph& graph_;
+  std::span<djinn_output> outputs_;
+  std::vector<size_t> indices_;
+  std::vector<RefHandle> refs_;      // of each output; not valid for one that goes to data
+  std::vector<RefHandle> new_refs_;  // that no run has filled yet
+};
+
+}  // namespace
+}  // namespace djinn
+
+using djinn::guarded;
+using djinn::kNullArgument;
+using djinn::require;
+using djinn::Status;
+
+// --- errors
+
+const char* djinn_code_name(djinn_code code) {
+  return djinn::name_of(static_cast<djinn::ErrorCode>(code)).data();
+}
+
+const char* djinn_version(void) {
+  return DJINN_VERSION;
+}
+
+// --- sessions
+
+djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** out,
+                         djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(out != nullptr, kNullArgument));
+    DJINN_TRY(auto client, djinn::client::Client::connect(djinn::options_of(options)));
+    *out = new djinn_client{std::move(client)};
+    return {};
+  });
+}
+
+void djinn_close(djinn_client* client) {
+  delete client;
+}
+
+djinn_code djinn_get_status(djinn_client* client, djinn_status* out, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr && out != nullptr, kNullArgument));
+    DJINN_TRY(const auto report, client->client->status());
+    djinn::fill_in(report, *out);
+    return {};
+  });
+}
+
+// --- models
+
+djinn_code djinn_model_load(djinn_client* client, const char* directory, uint64_t* out,
+                            djinn_error* error) {
+  return guarded(error, [&] { return djinn::load_model(client, directory, false, out); });
+}
+
+djinn_code djinn_model_load_pinned(djinn_client* client, const char* directory, uint64_t* out,
+                                   djinn_error* error) {
+  return guarded(error, [&] { return djinn::load_model(client, directory, true, out); });
+}
+
+djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    return client->client->close_model(djinn::ModelId{model});
+  });
+}
+
+djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    return client->client->unload_model(djinn::ModelId{model});
+  });
+}
+
+// --- encoder
+
+djinn_code djinn_encoder_open(djinn_client* client, const char* directory, djinn_encoder** out,
+                              djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(
+        require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
+    DJINN_TRY(auto encoder, djinn::client::Encoder::open(*client->client, directory));
+    *out = new djinn_encoder{*client, std::move(encoder)};
+    return {};
+  });
+}
+
+void djinn_encoder_close(djinn_encoder* encoder) {
+  if (encoder == nullptr) return;
+  // A session that is over has given its models back.
+  djinn_model_close(&encoder->session, encoder->encoder->model().id.value, nullptr);
+  delete encoder;
+}
+
+djinn_encoder_info djinn_encoder_get_info(const djinn_encoder* encoder) {
+  const djinn::client::BertConfig& config = encoder->encoder->config();
+  djinn_encoder_info info = {};
+  info.hidden = static_cast<uint32_t>(config.hidden);
+  info.tokens_max = static_cast<uint32_t>(config.positions);
+  info.rows_max = djinn::client::kEncoderRowsMax;
+  info.vocabulary = static_cast<uint32_t>(config.vocabulary);
+  info.dtype = static_cast<djinn_dtype>(config.dtype);
+  return info;
+}
+
+djinn_code djinn_encoder_encode(djinn_encoder* encoder, const djinn_batch* batch, float* embeddings,
+                                float* hidden, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(
+        require(encoder != nullptr && batch != nullptr && embeddings != nullptr, kNullArgument));
+    return djinn::encode(*encoder, *batch, embeddings, hidden);
+  });
+}
+
+// --- generator
+
+void djinn_generate_options_init(djinn_generate_options* options) {
+  const djinn::client::GenerateOptions defaults;
+  *options = {};
+  options->max_new_tokens = defaults.max_new_tokens;
+  options->greedy = 1;
+  options->temperature = defaults.temperature;
+  options->top_p = defaults.top_p;
+  options->repetition_penalty = defaults.repetition_penalty;
+}
+
+djinn_code djinn_generator_open(djinn_client* client, const char* directory, djinn_generator** out,
+                                djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(
+        require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
+    DJINN_TRY(auto generator, djinn::client::Generator::open(*client->client, directory));
+    *out = new djinn_generator{*client, std::move(generator)};
+    return {};
+  });
+}
+
+void djinn_generator_close(djinn_generator* generator) {
+  if (generator == nullptr) return;
+  djinn_model_close(&generator->session, generator->generator->model().id.value, nullptr);
+  delete generator;
+}
+
+djinn_generator_info djinn_generator_get_info(const djinn_generator* generator) {
+  const djinn::client::LlamaConfig& config = generator->generator->config();
+  djinn_generator_info info = {};
+  info.vocabulary = static_cast<uint32_t>(config.vocabulary);
+  info.tokens_max = static_cast<uint32_t>(config.positions);
+  info.begin_token = static_cast<int32_t>(generator->generator->begin_token());
+  return info;
+}
+
+djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prompt* prompts,
+                                    size_t prompt_count, const djinn_generate_options* options,
+                                    djinn_on_token on_token, void* context,
+                                    uint64_t* next_random_offset, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(
+        require(generator != nullptr && prompts != nullptr && on_token != nullptr, kNullArgument));
+    djinn_generate_options defaults;
+    djinn_generate_options_init(&defaults);
+    DJINN_TRY(const auto rows, djinn::rows_of({prompts, prompt_count}));
+    const auto tell_token = [&](const djinn::client::TokenEvent& event) {
+      return on_token(context, event.row, event.index, event.token) == 0;
+    };
+    const auto chosen =
+        djinn::options_of(options != nullptr ? *options : defaults, *generator->generator);
+    DJINN_TRY(const auto done, generator->generator->generate(rows, chosen, tell_token));
+    if (next_random_offset != nullptr) *next_random_offset = done.random_offset;
+    return {};
+  });
+}
+
+// --- refs
+
+djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_bytes, djinn_ref* out,
+                         djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr && data != nullptr && out != nullptr, kNullArgument));
+    const auto* const bytes = static_cast<const std::byte*>(data);
+    return djinn::put_ref(*client->client, {bytes, data_bytes}, *out);
+  });
+}
+
+djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_bytes, void* data,
+                          size_t data_bytes, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr && data != nullptr, kNullArgument));
+    return djinn::read_ref(*client->client, {ref.index, ref.generation}, offset_bytes,
+                           {static_cast<std::byte*>(data), data_bytes});
+  });
+}
+
+djinn_code djinn_ref_release(djinn_client* client, djinn_ref ref, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    return djinn::release_ref(*client->client, {ref.index, ref.generation});
+  });
+}
+
+// --- programs
+
+djinn_code djinn_program_define(djinn_client* client, const char* srg_text, uint64_t model,
+                                djinn_program** out, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr && srg_text != nullptr && out != nullptr, kNullArgument));
+    DJINN_TRY(auto graph, djinn::srg::parse_text(srg_text));
+    DJINN_CHECK(djinn::srg::verify(graph));
+    DJINN_TRY(const auto defined, client->client->define_program(graph, djinn::ModelId{model}));
+    *out = new djinn_program{*client, defined.program, std::move(graph)};
+    return {};
+  });
+}
+
+void djinn_program_close(djinn_program* program) {
+  delete program;
+}
+
+djinn_code djinn_program_run(djinn_program* program, const djinn_symbol* symbols,
+                             size_t symbol_count, const djinn_input* inputs, size_t input_count,
+                             djinn_output* outputs, size_t output_count, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(program != nullptr, kNullArgument));
+    DJINN_CHECK(require(symbols != nullptr || symbol_count == 0, kNullArgument));
+    DJINN_CHECK(require(inputs != nullptr || input_count == 0, kNullArgument));
+    DJINN_CHECK(require(outputs != nullptr || output_count == 0, kNullArgument));
+    djinn::client::RunBuilder run(*program->session.client, program->graph);
+    djinn::Outputs results(*program, {outputs, output_count});
+    DJINN_CHECK(djinn::bind_symbols(run, program->graph, {symbols, symbol_count}));
+    DJINN_CHECK(djinn::bind_inputs(run, {inputs, input_count}));
+    DJINN_CHECK(results.bind(run));
+    DJINN_CHECK(run.run(program->id));
+    results.take(run);
+    return {};
+  });
+}

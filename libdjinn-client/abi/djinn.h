@@ -1,0 +1,296 @@
+/* djinn.h: models that live in djinnd, for programs in C and for every language that can call C.
+ *
+ *   djinn_client     a session with djinnd. Closing it gives back everything that it held
+ *   djinn_encoder    a bert model and its programs: token ids in, sentence embeddings out
+ *   djinn_generator  a llama model: prompts in, tokens out as they are made
+ *   djinn_program    a graph of your own (SRG text) that runs on buffers
+ *   djinn_ref        bytes that stay in djinnd between runs
+ *
+ * Ownership. What a function gives through its `out` parameter is the caller's, who ends it with
+ * the matching _close. Close what was opened on a client before the client itself. Strings and
+ * buffers that are passed in stay the caller's and are not kept. All _close functions take NULL.
+ *
+ * Errors. Functions that can fail return a djinn_code, DJINN_OK for success, and fill in *error
+ * unless it is NULL. On failure nothing is written to other out parameters.
+ *
+ * Threads. A client and all that was opened on it belong to one thread at a time. Clients are
+ * independent of each other.
+ *
+ * Units. Sizes in bytes where the name ends in _bytes, in elements else; times in nanoseconds since
+ * 1970. Tensors are contiguous, the last dimension runs fastest.
+ *
+ * Structs that are passed in: begin from zero or from their _init function, for fields may be added
+ * where `reserved` is now.
+ */
+#ifndef DJINN_H
+#define DJINN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define DJINN_API __attribute__((visibility("default")))
+#else
+#define DJINN_API
+#endif
+
+/* ---------------------------------------------------------------- errors */
+
+/* In groups of a hundred; numbers are never reused, only added. */
+typedef enum djinn_code {
+  DJINN_OK = 0,
+  DJINN_INVALID_ARGUMENT = 100,
+  DJINN_MALFORMED = 101,
+  DJINN_UNSUPPORTED = 102,
+  DJINN_SHAPE_MISMATCH = 103,
+  DJINN_OUT_OF_RANGE = 104,
+  DJINN_PROTOCOL_VIOLATION = 105,
+  DJINN_NOT_FOUND = 200,
+  DJINN_STALE_HANDLE = 201,
+  DJINN_ALREADY_EXISTS = 202,
+  DJINN_POISONED = 203, /* the run that would have made this ref failed */
+  DJINN_PERMISSION_DENIED = 300,
+  DJINN_QUOTA_EXCEEDED = 301,
+  DJINN_LIMIT_EXCEEDED = 302,
+  DJINN_QUEUE_FULL = 303,
+  DJINN_BUSY = 304,
+  DJINN_NOT_CONFINED = 305,
+  DJINN_OUT_OF_MEMORY = 400,
+  DJINN_IO = 401,
+  DJINN_SYSTEM = 402,
+  DJINN_DISCONNECTED = 500, /* the session is over: close the client and connect anew */
+  DJINN_WORKER_LOST = 501,
+  DJINN_LOADER_LOST = 502,
+  DJINN_DEVICE_LOST = 503,
+  DJINN_CANCELLED = 504,
+  DJINN_TIMEOUT = 505,
+  DJINN_FILE_CHANGED = 600,
+  DJINN_HASH_MISMATCH = 601,
+  DJINN_INTERNAL = 900
+} djinn_code;
+
+/* Plain data. message: what, why and what next, UTF-8, cut to fit, always terminated. */
+typedef struct djinn_error {
+  djinn_code code;
+  char message[508];
+} djinn_error;
+
+/* "not_found" for DJINN_NOT_FOUND; "unknown" for a number that this library does not know. */
+DJINN_API const char* djinn_code_name(djinn_code code);
+/* "0.1.0", of the library. */
+DJINN_API const char* djinn_version(void);
+
+/* ---------------------------------------------------------------- dtypes */
+
+typedef enum djinn_dtype {
+  DJINN_BOOL = 1,
+  DJINN_UINT8 = 2,
+  DJINN_INT8 = 3,
+  DJINN_INT16 = 4,
+  DJINN_INT32 = 5,
+  DJINN_INT64 = 6,
+  DJINN_FLOAT16 = 7,
+  DJINN_BFLOAT16 = 8,
+  DJINN_FLOAT32 = 9,
+  DJINN_FLOAT64 = 10
+} djinn_dtype;
+
+/* ---------------------------------------------------------------- sessions */
+
+typedef struct djinn_client djinn_client;
+
+typedef struct djinn_connect_options {
+  const char* host; /* "unix:PATH"; NULL: $DJINN_HOST, else the user's daemon or the system's */
+  const char* name; /* for people, shown by `djinnctl sessions`; NULL: none */
+  uint64_t staging_bytes; /* memory that inputs and outputs pass through; 0: 8 MiB */
+  uint64_t reserved[4];
+} djinn_connect_options;
+
+/* options: NULL for the defaults. DJINN_NOT_FOUND when no daemon listens there. */
+DJINN_API djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** out,
+                                   djinn_error* error);
+DJINN_API void djinn_close(djinn_client* client);
+
+typedef struct djinn_status {
+  char version[32]; /* of the daemon */
+  uint64_t started_ns;
+  uint64_t memory_total_bytes; /* what the daemon may grant, and has granted */
+  uint64_t memory_granted_bytes;
+  uint64_t memory_models_bytes;
+  uint64_t memory_sessions_bytes;
+  uint32_t models;
+  uint32_t sessions;
+  uint32_t programs;
+  uint32_t workers;
+  uint64_t reserved[8];
+} djinn_status;
+
+DJINN_API djinn_code djinn_get_status(djinn_client* client, djinn_status* out, djinn_error* error);
+
+/* ---------------------------------------------------------------- models */
+
+/* Opens the model in a Hugging Face directory (config.json and safetensors). Sessions that open the
+ * same files share one copy. The id is good until the session closes it. */
+DJINN_API djinn_code djinn_model_load(djinn_client* client, const char* directory, uint64_t* out,
+                                      djinn_error* error);
+/* As djinn_model_load(), and the model stays in memory until djinn_model_unload(). */
+DJINN_API djinn_code djinn_model_load_pinned(djinn_client* client, const char* directory,
+                                             uint64_t* out, djinn_error* error);
+/* Gives the session's hold on the model back. */
+DJINN_API djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* error);
+/* Drops the model from memory. DJINN_BUSY while any session holds it. */
+DJINN_API djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error* error);
+
+/* ---------------------------------------------------------------- encoder */
+
+typedef struct djinn_encoder djinn_encoder;
+
+typedef struct djinn_encoder_info {
+  uint32_t hidden;     /* elements of an embedding */
+  uint32_t tokens_max; /* of a row */
+  uint32_t rows_max;   /* of a batch */
+  uint32_t vocabulary; /* ids are below it */
+  djinn_dtype dtype;   /* what the model computes in; results are given as float all the same */
+  uint32_t reserved[3];
+} djinn_encoder_info;
+
+/* Rows padded on the right to one length. */
+typedef struct djinn_batch {
+  uint32_t rows;
+  uint32_t tokens;      /* a row, padding included */
+  const int64_t* ids;   /* [rows, tokens] */
+  const int64_t* mask;  /* [rows, tokens]: 1 for a token, 0 for padding; NULL: no padding */
+  const int64_t* types; /* [rows, tokens]: token types; NULL: all 0 */
+  uint64_t reserved[2];
+} djinn_batch;
+
+DJINN_API djinn_code djinn_encoder_open(djinn_client* client, const char* directory,
+                                        djinn_encoder** out, djinn_error* error);
+DJINN_API void djinn_encoder_close(djinn_encoder* encoder);
+DJINN_API djinn_encoder_info djinn_encoder_get_info(const djinn_encoder* encoder);
+/* embeddings: room for [rows, hidden]; each row the mean over its tokens, of length 1.
+ * hidden: room for [rows, tokens, hidden], the last layer's output; NULL: not wanted. */
+DJINN_API djinn_code djinn_encoder_encode(djinn_encoder* encoder, const djinn_batch* batch,
+                                          float* embeddings, float* hidden, djinn_error* error);
+
+/* ---------------------------------------------------------------- generator */
+
+typedef struct djinn_generator djinn_generator;
+
+typedef struct djinn_generator_info {
+  uint32_t vocabulary;
+  uint32_t tokens_max; /* prompt and new tokens of a row */
+  int32_t begin_token; /* what prompts begin with; -1: nothing */
+  uint32_t reserved[5];
+} djinn_generator_info;
+
+typedef struct djinn_prompt {
+  const int32_t* tokens;
+  size_t count; /* at least 1 */
+} djinn_prompt;
+
+typedef struct djinn_generate_options {
+  uint32_t max_new_tokens;
+  uint32_t min_new_tokens;    /* no stop token before */
+  const int32_t* stop_tokens; /* NULL: the model's own */
+  size_t stop_token_count;
+  int32_t pad_token; /* fills prompts of unequal length */
+  int32_t greedy;    /* not 0: the likeliest token, and the next four fields do not matter */
+  float temperature;
+  uint32_t top_k;           /* 0: all */
+  float top_p;              /* 1: all */
+  float min_p;              /* 0: all */
+  float repetition_penalty; /* 1: none */
+  uint64_t seed;
+  uint64_t random_offset; /* of the first draw; what a generation gave for the next one goes on */
+  uint64_t reserved[4];
+} djinn_generate_options;
+
+/* 64 tokens, greedy, no penalty, the model's own stop tokens. */
+DJINN_API void djinn_generate_options_init(djinn_generate_options* options);
+
+/* A token of a row; index counts the row's new tokens from 0. Stop tokens are told, too. Not 0 from
+ * it gives up the rest, which is no error. Runs inside djinn_generator_generate(), on its thread;
+ * must not use the client, and must return (no longjmp, no exception). */
+typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32_t token);
+
+DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
+                                          djinn_generator** out, djinn_error* error);
+DJINN_API void djinn_generator_close(djinn_generator* generator);
+DJINN_API djinn_generator_info djinn_generator_get_info(const djinn_generator* generator);
+/* options: NULL for the defaults. next_random_offset: NULL if not wanted. */
+DJINN_API djinn_code djinn_generator_generate(djinn_generator* generator,
+                                              const djinn_prompt* prompts, size_t prompt_count,
+                                              const djinn_generate_options* options,
+                                              djinn_on_token on_token, void* context,
+                                              uint64_t* next_random_offset, djinn_error* error);
+
+/* ---------------------------------------------------------------- refs */
+
+/* Bytes in djinnd, of one session. Plain data; {0, 0} is none. */
+typedef struct djinn_ref {
+  uint32_t index;
+  uint32_t generation;
+} djinn_ref;
+
+DJINN_API djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_bytes,
+                                   djinn_ref* out, djinn_error* error);
+/* Bytes [offset_bytes, offset_bytes + data_bytes) of the ref. */
+DJINN_API djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_bytes,
+                                    void* data, size_t data_bytes, djinn_error* error);
+DJINN_API djinn_code djinn_ref_release(djinn_client* client, djinn_ref ref, djinn_error* error);
+
+/* ---------------------------------------------------------------- programs */
+
+typedef struct djinn_program djinn_program;
+
+#define DJINN_RANK_MAX 8
+
+typedef struct djinn_symbol {
+  const char* name;
+  int64_t value;
+} djinn_symbol;
+
+/* ref, where its generation is not 0; else data. */
+typedef struct djinn_input {
+  const char* name;
+  const void* data;
+  size_t data_bytes;
+  djinn_ref ref;
+} djinn_input;
+
+/* Where an output goes: into data if that is not NULL, else into a new ref, which the run fills in
+ * and the caller releases. */
+typedef struct djinn_output {
+  const char* name;
+  void* data;
+  size_t data_bytes; /* room in data */
+  /* What the run fills in: */
+  djinn_ref ref;
+  djinn_dtype dtype;
+  uint32_t rank;
+  int64_t sizes[DJINN_RANK_MAX];
+  int64_t strides[DJINN_RANK_MAX]; /* in elements; of the ref. data is contiguous */
+  uint64_t offset;                 /* in elements; of the ref */
+} djinn_output;
+
+/* srg_text: a graph in SRG text (kernel/srg/TEXT.md). model: whose weights it names; 0: none. */
+DJINN_API djinn_code djinn_program_define(djinn_client* client, const char* srg_text,
+                                          uint64_t model, djinn_program** out, djinn_error* error);
+DJINN_API void djinn_program_close(djinn_program* program);
+/* Runs and waits. Every symbol and input of the graph must be given; outputs that are not named are
+ * not kept. DJINN_NOT_FOUND for a name that the graph does not have. */
+DJINN_API djinn_code djinn_program_run(djinn_program* program, const djinn_symbol* symbols,
+                                       size_t symbol_count, const djinn_input* inputs,
+                                       size_t input_count, djinn_output* outputs,
+                                       size_t output_count, djinn_error* error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
