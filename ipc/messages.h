@@ -264,6 +264,7 @@ struct AttachSession {
   uint64_t ref_bytes_max = 0;      // size of the sparse ref extent
   uint64_t ref_bytes_granted = 0;  // of it, what the session was granted so far
   bool refuse_in_flight = false;   // the submission in flight met its last death: fail it
+  uint32_t sequences = 0;          // AddSequence commands that follow; no step runs before the last
   friend bool operator==(const AttachSession&, const AttachSession&) = default;
 };
 // Answer: Detached, after the last use of its memory.

@@ -54,8 +54,16 @@ void ControlLoop::obey(const ipc::AttachSession& command, std::vector<Fd> fds) {
         {ipc::SessionBroken{command.session, session.error().code, session.error().message}});
     return;
   }
-  parts_.lane.add_session(*std::move(session));
+  arriving_[command.session] = {*std::move(session), command.sequences};
+  let_run_if_complete(command.session);
   parts_.outbox.send({ipc::Attached{command.session}});
+}
+
+void ControlLoop::let_run_if_complete(SessionId id) {
+  const auto found = arriving_.find(id);
+  if (found == arriving_.end() || found->second.sequences != 0) return;
+  parts_.lane.add_session(std::move(found->second.session));
+  arriving_.erase(found);
 }
 
 void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
@@ -118,18 +126,26 @@ void ControlLoop::obey(const ipc::DropProgram& command, std::vector<Fd>) {
 
 void ControlLoop::obey(const ipc::AddSequence& command, std::vector<Fd> fds) {
   const ipc::SequenceAdded added{command.session, command.sequence, ErrorCode::kOk, {}};
-  if (fds.size() != 1) {
-    parts_.outbox.send(
-        {with_error(added, {ErrorCode::kMalformed, "A sequence group came without its memory."})});
-    return;
-  }
-  auto sequence = Sequence::map(command.session, command.sequence, command.geometry,
-                                std::move(fds[0]), command.bytes_granted, parts_.pal);
+  Result<std::shared_ptr<Sequence>> sequence =
+      fds.size() == 1 ? Sequence::map(command.session, command.sequence, command.geometry,
+                                      std::move(fds[0]), command.bytes_granted, parts_.pal)
+                      : Error{ErrorCode::kMalformed, "A sequence group came without its memory."};
   if (!sequence) {
     parts_.outbox.send({with_error(added, sequence.error())});
-    return;
+  } else if (const auto found = arriving_.find(command.session); found != arriving_.end()) {
+    found->second.session->add_sequence(*sequence);
+    parts_.outbox.send({added});
+  } else {
+    hand_over(*sequence, added);
   }
-  parts_.lane.post([this, added, sequence = *sequence](LaneLoop::World& world) {
+  if (const auto found = arriving_.find(command.session); found != arriving_.end()) {
+    found->second.sequences -= 1;
+    let_run_if_complete(command.session);
+  }
+}
+
+void ControlLoop::hand_over(std::shared_ptr<Sequence> sequence, const ipc::SequenceAdded& added) {
+  parts_.lane.post([this, added, sequence = std::move(sequence)](LaneLoop::World& world) {
     const auto session = world.sessions.find(sequence->session());
     if (session != world.sessions.end()) session->second->add_sequence(sequence);
     parts_.outbox.send({added});

@@ -45,7 +45,17 @@ class ControlLoop {
 
   Result<AdmittedProgram> admit(const ipc::AddProgram& command, const std::vector<Fd>& fds);
 
+  void hand_over(std::shared_ptr<Sequence> sequence, const ipc::SequenceAdded& added);
+  // Counts down the groups that an attached session still waits for; the last one lets it run.
+  void let_run_if_complete(SessionId id);
+
   Parts parts_;
+  // Attached again after a worker's death, and not all of its sequence groups are back.
+  struct Arriving {
+    std::unique_ptr<Session> session;
+    uint32_t sequences = 0;  // still to come
+  };
+  std::map<SessionId, Arriving> arriving_;
   // What programs are admitted against; the lane has its own references.
   std::map<ModelId, std::shared_ptr<const MappedModel>> models_;
 };

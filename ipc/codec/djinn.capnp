@@ -231,6 +231,7 @@ struct AttachSession {
   refBytesMax @2 :UInt64;
   refBytesGranted @3 :UInt64;
   refuseInFlight @4 :Bool;
+  sequences @5 :UInt32;
 }
 
 struct AddProgram {

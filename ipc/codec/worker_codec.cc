@@ -28,6 +28,7 @@ void write(wire::WorkerCommand::Builder out, const AttachSession& command) {
   attach.setRefBytesMax(command.ref_bytes_max);
   attach.setRefBytesGranted(command.ref_bytes_granted);
   attach.setRefuseInFlight(command.refuse_in_flight);
+  attach.setSequences(command.sequences);
 }
 void write(wire::WorkerCommand::Builder out, const DetachSession& command) {
   out.setDetachSession(command.session.value);
@@ -76,6 +77,7 @@ AttachSession read_attach(wire::AttachSession::Reader in) {
   attach.ref_bytes_max = in.getRefBytesMax();
   attach.ref_bytes_granted = in.getRefBytesGranted();
   attach.refuse_in_flight = in.getRefuseInFlight();
+  attach.sequences = in.getSequences();
   return attach;
 }
 
