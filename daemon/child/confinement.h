@@ -28,7 +28,8 @@ enum class Role : uint8_t {
 };
 
 // First thing in main(): not dumpable (no core, no ptrace, no /proc/PID/fd for others), no new
-// privileges, and dead as soon as djinnd is. Errors: kSystem; kDisconnected if djinnd has died.
+// privileges, and dead as soon as djinnd is (if it died before this, its channel has ended).
+// Errors: kSystem.
 Status become_child();
 
 // Both confinements. Landlock binds this thread and those that it makes later, seccomp all threads.

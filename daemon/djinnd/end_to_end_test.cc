@@ -1,5 +1,8 @@
 // djinnd as a process, with a real loader and a fake worker.
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -364,6 +367,60 @@ TEST(Djinnd, user_mode_refuses_other_users) {
   int status = 0;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+}
+
+// Runs body as user 65534 in a process of its own; gives its exit code.
+int as_nobody(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // Its own group, which may connect, is the tests' root group.
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(100);
+    ::_exit(body());
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+}
+
+// A file between whose last change and now lie the two seconds that sharing between users needs.
+void let_settle(const Fd& file) {
+  ASSERT_TRUE(eventually([&] {
+    struct stat info {};
+    timespec now{};
+    ::fstat(file.get(), &info);
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec - info.st_ctim.tv_sec > 3;
+  }));
+}
+
+TEST(Djinnd, ci_a_service_shares_settled_files_of_a_disk_between_users_and_no_others) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TestDaemon daemon({}, {"--socket-group", "root"});
+  std::filesystem::permissions(daemon.directory(), std::filesystem::perms::all);
+  struct stat place {};
+  ASSERT_EQ(::stat(daemon.directory().c_str(), &place), 0);
+  const Fd settled_file = model_file(daemon.directory(), 1000, 'a');
+  const Fd in_memory = model_file("/dev/shm", 1000, 'b');
+  let_settle(settled_file);
+  let_settle(in_memory);
+  TestClient root(daemon);
+  root.greet();
+  const ModelId shared = open_model(root, settled_file).model;
+  const ModelId own = open_model(root, in_memory).model;
+  const int outcome = as_nobody([&] {
+    TestClient nobody(daemon);
+    nobody.greet();
+    const bool shares = open_model(nobody, settled_file).model == shared;
+    const bool copies = open_model(nobody, in_memory).model != own;
+    const bool stranger =
+        nobody.ask<ipc::Failed>(ipc::UnloadModel{own}).code == ErrorCode::kNotFound;
+    const auto sessions = nobody.ask<ipc::SessionList>(ipc::ListSessions{});
+    return (shares ? 0 : 1) + (copies ? 0 : 2) + (stranger && sessions.total == 1 ? 0 : 4);
+  });
+  const bool disk = major(place.st_dev) != 0;
+  if (!disk) GTEST_SKIP() << "THE TEMPORARY DIRECTORY IS NOT ON A DISK: sharing was not tested";
+  EXPECT_EQ(outcome, 0) << "1: no sharing, 2: shared from memory, 4: sees what is not its own";
+  EXPECT_EQ(status_of(daemon).workers_total, 2u) << "one worker a user";
 }
 
 }  // namespace

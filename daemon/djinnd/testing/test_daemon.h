@@ -42,12 +42,15 @@ inline bool eventually(const std::function<bool()>& condition) {
 
 class TestDaemon {
  public:
-  explicit TestDaemon(std::vector<std::string> more = {}) {
+  // mode: --user, or what makes it a service.
+  explicit TestDaemon(std::vector<std::string> more = {},
+                      std::vector<std::string> mode = {"--user"}) {
     char directory[] = "/tmp/djinnd-test-XXXXXX";
     directory_ = ::mkdtemp(directory);
-    std::vector<std::string> arguments{DJINND_PROGRAM,      "--user",      "--runtime-dir",
-                                       directory_ + "/run", "--worker",    FAKE_WORKER_PROGRAM,
-                                       "--loader",          LOADER_PROGRAM};
+    std::vector<std::string> arguments{DJINND_PROGRAM, "--runtime-dir",     directory_ + "/run",
+                                       "--worker",     FAKE_WORKER_PROGRAM, "--loader",
+                                       LOADER_PROGRAM};
+    arguments.insert(arguments.end(), mode.begin(), mode.end());
     arguments.insert(arguments.end(), more.begin(), more.end());
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -186,7 +189,9 @@ inline Fd model_file(const std::string& directory, uint64_t elements, char fill)
   const Fd written(::mkstemp(path.data()));
   EXPECT_EQ(::write(written.get(), content.data(), content.size()),
             static_cast<ssize_t>(content.size()));
-  return Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ::unlink(path.c_str());
+  return file;
 }
 
 }  // namespace djinn::daemon::testing
