@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "djinn.h"
+#include <djinn.h>
 
 namespace djinn {
 inline namespace v1 {

@@ -138,6 +138,9 @@ Result<BertConfig> BertConfig::from(const ModelConfig& config, const srg::ModelM
   }
   const std::string words = "embeddings.word_embeddings.weight";
   out.prefix = has_tensor(manifest, words) ? "" : "bert.";
+  if (!has_tensor(manifest, out.prefix + words)) {
+    return Error{ErrorCode::kNotFound, "The model has no " + words + ": is it a BERT?"};
+  }
   for (const srg::TensorEntry& entry : manifest.tensors) {
     if (entry.name == out.prefix + words) out.dtype = entry.dtype;
   }

@@ -19,9 +19,14 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kJsonBytesMax = 64u << 20;  // an index of 256 shards and 200,000 tensors
 
+Error open_error(const std::string& path) {
+  if (errno == ENOENT) return {ErrorCode::kNotFound, "There is no " + path + "."};
+  return system_error("open " + path, errno);
+}
+
 Result<std::string> read_text(const std::string& path) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return system_error("open " + path, errno);
+  if (!fd.valid()) return open_error(path);
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return system_error("look at " + path, errno);
   if (static_cast<uint64_t>(info.st_size) > kJsonBytesMax) {
@@ -39,8 +44,15 @@ Result<std::string> read_text(const std::string& path) {
 
 Result<Fd> open_file(const std::filesystem::path& path) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return system_error("open " + path.string(), errno);
+  if (!fd.valid()) return open_error(path.string());
   return fd;
+}
+
+// Of a file in the directory itself: no path, and nothing that a system call would cut short.
+bool is_file_name(const std::string& name) {
+  constexpr std::string_view kForbidden("/\0", 2);
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(kForbidden) == std::string::npos;
 }
 
 // The files of a shard index. A name that leaves the directory is no name of a shard.
@@ -54,7 +66,7 @@ Result<std::set<std::string>> shards_of(const std::string& index_text, const std
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     if (!file.is_string()) return malformed;
     const std::string name = file.get<std::string>();
-    if (name.empty() || name.find('/') != std::string::npos || name == "..") return malformed;
+    if (!is_file_name(name)) return malformed;
     shards.insert(name);
   }
   return shards;

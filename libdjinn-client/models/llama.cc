@@ -176,6 +176,10 @@ Result<LlamaConfig> LlamaConfig::from(const ModelConfig& config,
                  "num_attention_heads is not a multiple of num_key_value_heads."};
   }
   out.head_dim = config.integer_or("head_dim", out.hidden / out.heads);
+  if (out.head_dim == 0 || out.head_dim % 2 != 0) {
+    return Error{ErrorCode::kMalformed,
+                 "head_dim is odd or zero, and rotary positions need pairs."};
+  }
   out.rms_norm_eps = config.number_or("rms_norm_eps", 1e-6);
   out.rope_theta =
       config.number_or("rope_parameters.rope_theta", config.number_or("rope_theta", 10000.0));

@@ -1,0 +1,197 @@
+#include "libdjinn-client/models/directory.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace djinn::client {
+namespace {
+
+// A directory that goes with the test.
+class Directory {
+ public:
+  Directory() { EXPECT_NE(::mkdtemp(path_.data()), nullptr); }
+  ~Directory() { std::filesystem::remove_all(path_); }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  void write(const std::string& name, const std::string& text) const {
+    const Fd fd(::open((path_ + "/" + name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    ASSERT_EQ(::write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+  void write_index(const std::string& index) const {
+    write("config.json", "{}");
+    write("model.safetensors.index.json", index);
+  }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/djinn-directory-test-XXXXXX";
+};
+
+ModelConfig config_of(const std::string& json) {
+  auto config = ModelConfig::parse(json);
+  EXPECT_TRUE(config) << json;
+  return config ? *std::move(config) : ModelConfig();
+}
+
+std::string content_of(const Fd& fd) {
+  std::string text(100, '\0');
+  const ssize_t got = ::read(fd.get(), text.data(), text.size());
+  text.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  return text;
+}
+
+// --- ModelConfig
+
+TEST(ModelConfig, gives_each_kind_of_scalar_and_those_one_level_down) {
+  const ModelConfig config = config_of(
+      R"({"n": 12, "eps": 1e-5, "act": "gelu", "tied": true, "none": null,
+          "rope": {"theta": 10000.0, "type": "default", "deep": {"x": 1}}})");
+  EXPECT_EQ(*config.integer("n"), 12);
+  EXPECT_EQ(*config.number("n"), 12.0);
+  EXPECT_EQ(*config.number("eps"), 1e-5);
+  EXPECT_EQ(*config.text("act"), "gelu");
+  EXPECT_TRUE(config.flag_or("tied", false));
+  EXPECT_EQ(*config.number("rope.theta"), 10000.0);
+  EXPECT_EQ(*config.text("rope.type"), "default");
+  EXPECT_FALSE(config.has("none"));
+  EXPECT_FALSE(config.has("rope.deep.x"));
+}
+
+TEST(ModelConfig, what_is_missing_or_of_another_kind_is_a_typed_error_that_names_the_key) {
+  const ModelConfig config = config_of(R"({"n": -1, "half": 0.5, "text": "1", "flag": true})");
+  EXPECT_EQ(config.integer("absent").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(config.number("absent").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(config.text("n").error().code, ErrorCode::kNotFound);
+  for (const char* const key : {"n", "half", "text", "flag"}) {
+    const auto refused = config.integer(key);
+    ASSERT_FALSE(refused) << key;
+    EXPECT_EQ(refused.error().code, ErrorCode::kMalformed);
+    EXPECT_NE(refused.error().message.find(key), std::string::npos);
+  }
+  EXPECT_EQ(config.number("text").error().code, ErrorCode::kMalformed);
+}
+
+TEST(ModelConfig, falls_back_where_asked_to) {
+  const ModelConfig config = config_of(R"({"text": "x"})");
+  EXPECT_EQ(config.integer_or("text", 7), 7);
+  EXPECT_EQ(config.number_or("absent", 0.5), 0.5);
+  EXPECT_EQ(config.text_or("absent", "y"), "y");
+  EXPECT_TRUE(config.flag_or("text", true));
+}
+
+TEST(ModelConfig, end_tokens_are_one_or_several) {
+  const ModelConfig config = config_of(R"({"one": 2, "many": [2, 3, "x"], "none": []})");
+  EXPECT_EQ(config.integers("one"), std::vector<int64_t>{2});
+  EXPECT_EQ(config.integers("many"), (std::vector<int64_t>{2, 3}));
+  EXPECT_TRUE(config.integers("none").empty());
+  EXPECT_TRUE(config.integers("absent").empty());
+}
+
+TEST(ModelConfig, a_number_beyond_an_integer_is_no_count) {
+  const ModelConfig config = config_of(R"({"n": 18446744073709551615})");
+  EXPECT_FALSE(config.integer("n"));
+}
+
+TEST(ModelConfig, what_is_no_object_is_malformed) {
+  const std::string deep(100'000, '[');
+  for (const std::string& text : {std::string(), std::string("[]"), std::string("{"),
+                                  std::string("{} x"), std::string("\xff"), deep}) {
+    const auto parsed = ModelConfig::parse(text);
+    ASSERT_FALSE(parsed) << text.substr(0, 10);
+    EXPECT_EQ(parsed.error().code, ErrorCode::kMalformed);
+  }
+}
+
+// --- open_model_directory
+
+TEST(OpenModelDirectory, one_file_is_opened_under_the_directory_s_name) {
+  const Directory directory;
+  directory.write("config.json", R"({"model_type": "bert"})");
+  directory.write("model.safetensors", "weights");
+  const auto model = open_model_directory(directory.path() + "/");
+  ASSERT_TRUE(model);
+  EXPECT_EQ(model->config.text_or("model_type", ""), "bert");
+  ASSERT_EQ(model->files.size(), 1u);
+  EXPECT_EQ(content_of(model->files[0]), "weights");
+}
+
+TEST(OpenModelDirectory, shards_are_opened_once_each_in_the_order_of_their_names) {
+  const Directory directory;
+  directory.write_index(
+      R"({"weight_map": {"a": "2.safetensors", "b": "1.safetensors", "c": "2.safetensors"}})");
+  directory.write("1.safetensors", "one");
+  directory.write("2.safetensors", "two");
+  const auto model = open_model_directory(directory.path());
+  ASSERT_TRUE(model);
+  ASSERT_EQ(model->files.size(), 2u);
+  EXPECT_EQ(content_of(model->files[0]), "one");
+  EXPECT_EQ(content_of(model->files[1]), "two");
+}
+
+struct BadIndex {
+  const char* what;
+  const char* text;
+  ErrorCode code;
+};
+
+TEST(OpenModelDirectory, a_bad_index_is_a_typed_error) {
+  const BadIndex table[] = {
+      {"empty", "", ErrorCode::kMalformed},
+      {"no JSON", "{", ErrorCode::kMalformed},
+      {"an array", "[]", ErrorCode::kMalformed},
+      {"no map", "{}", ErrorCode::kMalformed},
+      {"a list for a map", R"({"weight_map": []})", ErrorCode::kMalformed},
+      {"a number for a name", R"({"weight_map": {"a": 1}})", ErrorCode::kMalformed},
+      {"an empty name", R"({"weight_map": {"a": ""}})", ErrorCode::kMalformed},
+      {"another directory", R"({"weight_map": {"a": "../b"}})", ErrorCode::kMalformed},
+      {"an absolute path", R"({"weight_map": {"a": "/etc/passwd"}})", ErrorCode::kMalformed},
+      {"the parent", R"({"weight_map": {"a": ".."}})", ErrorCode::kMalformed},
+      {"a NUL in a name", R"({"weight_map": {"a": "x\u0000y"}})", ErrorCode::kMalformed},
+      {"no shards", R"({"weight_map": {}})", ErrorCode::kLimitExceeded},
+      {"a shard that is not there", R"({"weight_map": {"a": "x.safetensors"}})",
+       ErrorCode::kNotFound},
+  };
+  for (const BadIndex& bad : table) {
+    const Directory directory;
+    directory.write_index(bad.text);
+    const auto model = open_model_directory(directory.path());
+    ASSERT_FALSE(model) << bad.what;
+    EXPECT_EQ(model.error().code, bad.code) << bad.what << ": " << model.error().message;
+  }
+}
+
+TEST(OpenModelDirectory, more_shards_than_a_model_may_have_are_refused) {
+  std::string map;
+  for (int i = 0; i < 257; ++i) {
+    const std::string number = std::to_string(i);
+    map += (i == 0 ? "\"" : ",\"") + number + "\":\"" + number + "\"";
+  }
+  const Directory directory;
+  directory.write_index("{\"weight_map\": {" + map + "}}");
+  EXPECT_EQ(open_model_directory(directory.path()).error().code, ErrorCode::kLimitExceeded);
+}
+
+TEST(OpenModelDirectory, without_safetensors_it_says_how_to_convert) {
+  const Directory directory;
+  directory.write("config.json", "{}");
+  directory.write("pytorch_model.bin", "x");
+  const auto model = open_model_directory(directory.path());
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(model.error().message.find("save_pretrained"), std::string::npos);
+}
+
+TEST(OpenModelDirectory, no_directory_and_no_configuration_are_not_found) {
+  EXPECT_EQ(open_model_directory("/nonexistent").error().code, ErrorCode::kNotFound);
+  const Directory directory;
+  directory.write("model.safetensors", "x");
+  EXPECT_EQ(open_model_directory(directory.path()).error().code, ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace djinn::client
