@@ -8,7 +8,7 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
+#include <fstream>  // style: /proc and one file, outside of what is measured
 #include <numeric>
 #include <string>
 

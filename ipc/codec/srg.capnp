@@ -4,8 +4,8 @@
 # A message is one segment without framing (a "flat array"): its first word is the root pointer. The
 # encoder writes the canonical form, so equal graphs give equal bytes and a hash of the bytes names
 # the graph. Fields are only ever added; a decoder gives absent ones the defaults of graph.h.
-# Enumerations travel as the numbers of graph.h (UInt8), so that the schema need not repeat them; the
-# decoder refuses numbers that it does not know.
+# Enumerations travel as the numbers of graph.h (UInt8), so that the schema need not repeat them;
+# the decoder refuses numbers that it does not know.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("djinn::wire");

@@ -91,7 +91,9 @@ Status bind_frame(const Program::Impl& program, std::span<const c10::Storage> st
 Status Scratch::add(std::vector<size_t> storages, const std::vector<uint64_t>& bytes) {
   uint64_t most = 64;
   for (const size_t i : storages) most = std::max(most, bytes[i]);
-  buffers_.emplace_back(static_cast<std::byte*>(::calloc(1, most)));
+  // Owned by buffers_ at once; zeroed pages that a rehearsal does not touch cost nothing
+  auto* const zeroed = static_cast<std::byte*>(::calloc(1, most));  // style: as said above
+  buffers_.emplace_back(zeroed);
   if (!buffers_.back()) return Error{ErrorCode::kOutOfMemory, "No memory for a rehearsal."};
   for (const size_t i : storages) bindings_[i] = {buffers_.back().get(), bytes[i], true};
   return {};
