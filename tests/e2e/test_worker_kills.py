@@ -1,0 +1,249 @@
+"""Workers die in mid-sentence, and nobody who reads the sentence can tell."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import djinn
+import pytest
+from private_daemon import Daemon, running, wait_until
+
+TOKENS = 160
+GREEDY: dict[str, Any] = {"max_new_tokens": TOKENS, "stop_tokens": []}
+SEEDED: dict[str, Any] = {**GREEDY, "temperature": 0.8, "top_p": 0.95, "seed": 5}
+# A prefill of so many tokens takes long enough to be met inside of it.
+TEXT = (
+    ":daemon: /day'mn/, /dee'mn/, n. A program that lies dormant, waiting for conditions. " * 11
+)[:850]
+LONG_PROMPT = [256, *TEXT.encode()]
+SHORT_PROMPT = [256, *b":worker: /w"]
+PAUSE_MAX_S = 1.0
+
+
+class Stream:
+    """A generation in a thread of its own, with the session of its own that it runs in."""
+
+    def __init__(self, generator: djinn.Generator, options: dict[str, Any]) -> None:
+        self.generator = generator
+        self.options = options
+        self.tokens: list[int] = []
+        self.stamps: list[float] = []
+        self.error: BaseException | None = None
+        self.result: djinn.Generated | None = None
+        self.thread = threading.Thread(target=self._work, daemon=True)
+
+    def start(self, prompts: list[list[int]]) -> "Stream":
+        self.prompts = prompts
+        self.thread.start()
+        return self
+
+    def _work(self) -> None:
+        try:
+            self.result = self.generator.generate(self.prompts, on_token=self._take, **self.options)
+        except BaseException as error:
+            self.error = error
+
+    def _take(self, token: djinn.Token) -> None:
+        assert token.index == len(self.tokens) // len(self.prompts)
+        self.stamps.append(time.monotonic())
+        self.tokens.append(token.token)
+
+    @property
+    def running(self) -> bool:
+        return self.thread.is_alive()
+
+    def finish(self) -> list[int]:
+        self.thread.join(60)
+        assert not self.running, f"stands still after {len(self.tokens)} tokens"
+        if self.error is not None:
+            raise self.error
+        return self.tokens
+
+
+class Victims:
+    """Two sessions that generate at the same time, one greedily and one with a seed, and what they
+    say when nobody disturbs them."""
+
+    def __init__(self, daemon: Daemon, model: Path) -> None:
+        self.daemon = daemon
+        self.sessions = [daemon.connect("greedy"), daemon.connect("seeded")]
+        self.generators = [djinn.Generator(session, model) for session in self.sessions]
+        self.expected = {
+            len(prompt): [s.finish() for s in self.start(prompt)]
+            for prompt in (LONG_PROMPT, SHORT_PROMPT)
+        }
+        self.pauses: list[float] = []
+
+    def start(self, prompt: list[int]) -> list[Stream]:
+        options = (GREEDY, SEEDED)
+        streams = [Stream(g, o) for g, o in zip(self.generators, options, strict=True)]
+        return [stream.start([prompt]) for stream in streams]
+
+    def reports(self) -> list[dict[str, Any]]:
+        ids = [session.id for session in self.sessions]
+        return [r for r in self.daemon.observer.sessions() if r["id"] in ids]
+
+    def kill(self) -> None:
+        os.kill(self.daemon.worker()["pid"], signal.SIGKILL)
+
+    def kill_after_new_tokens(self, streams: list[Stream], first: int) -> bool:
+        """Kills once every stream has a new token, the last of them that of stream `first`. False:
+        a stream was over before."""
+        for stream in (streams[1 - first], streams[first]):
+            seen = len(stream.tokens)
+            wait_until(lambda s=stream, n=seen: len(s.tokens) > n or not s.running, "a new token")
+        if not all(stream.running for stream in streams):
+            return False
+        self.kill()
+        self._watch_pause(streams[first], time.monotonic())
+        return True
+
+    def kill_in_prefill(self, streams: list[Stream]) -> bool:
+        """Kills while a prefill runs. False: a token came before."""
+        wait_until(
+            lambda: any(r["running"] for r in self.reports()) or any(s.tokens for s in streams),
+            "a prefill runs",
+        )
+        self.kill()
+        return not any(stream.tokens for stream in streams)
+
+    def _watch_pause(self, stream: Stream, killed: float) -> None:
+        wait_until(lambda: stream.stamps[-1] > killed or not stream.running, "a token after")
+        self.pauses.append(stream.stamps[-1] - killed)
+
+    def check(self, streams: list[Stream], prompt: list[int]) -> None:
+        assert [stream.finish() for stream in streams] == self.expected[len(prompt)]
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.close()
+
+
+@pytest.fixture
+def victims(daemon: Daemon, byte_model: Path) -> Iterator[Victims]:
+    both = Victims(daemon, byte_model)
+    yield both
+    both.close()
+
+
+def kill_often(victims: Victims, kills: int) -> None:
+    """A tenth of the kills in prefill, half of the others behind a seeded token."""
+    daemon = victims.daemon
+    before = daemon.status()
+    restarts = before["workers"][0]["restarts"]
+    in_prefill = in_decode = 0
+    while in_prefill + in_decode < kills:
+        prefill_is_due = in_prefill < kills // 10 and in_prefill * 9 <= in_decode
+        prompt = LONG_PROMPT if prefill_is_due else SHORT_PROMPT
+        streams = victims.start(prompt)
+        if prefill_is_due:
+            in_prefill += victims.kill_in_prefill(streams)
+        for _ in range(5):
+            if in_prefill + in_decode < kills:
+                in_decode += victims.kill_after_new_tokens(streams, in_decode % 2)
+        victims.check(streams, prompt)
+    after = daemon.status()
+    assert in_prefill == kills // 10
+    assert after["bytes_read"] == before["bytes_read"]
+    assert after["workers"][0]["restarts"] - restarts >= kills
+    assert after["sessions"] == before["sessions"]
+
+
+@pytest.mark.ci
+def test_10_killed_workers_change_no_token(
+    victims: Victims, record_property: pytest.FixtureRequest
+) -> None:
+    kill_often(victims, 10)
+    record_property("pauses_ms", [round(p * 1000) for p in victims.pauses])
+
+
+@pytest.mark.full
+def test_100_killed_workers_change_no_token(
+    victims: Victims, record_property: pytest.FixtureRequest
+) -> None:
+    kill_often(victims, 100)
+    record_property("pauses_ms", [round(p * 1000) for p in victims.pauses])
+
+
+@pytest.mark.ci
+def test_a_batch_survives_a_killed_worker(victims: Victims) -> None:
+    prompts = [SHORT_PROMPT, LONG_PROMPT[:40], LONG_PROMPT[:90]]
+    generator = victims.generators[0]
+    expected = generator.generate(prompts, **SEEDED)
+    stream = Stream(generator, SEEDED).start(prompts)
+    wait_until(lambda: len(stream.tokens) > 60, "some tokens")
+    victims.kill()
+    stream.finish()
+    assert stream.result == expected
+
+
+@pytest.mark.ci
+def test_refs_and_programs_outlive_a_worker(victims: Victims) -> None:
+    session = victims.sessions[0]
+    source = 'srg 1 "double"\ninput %x : int64[3]\n%y = aten::add.Tensor(%x, %x)\noutput %y\n'
+    program = session.define(source)
+    first = program(x=[1, 2, 3], outputs="ref")["y"]
+    victims.kill()
+    second = program(x=first, outputs="ref")["y"]
+    victims.kill()
+    assert second.numpy().tolist() == [4, 8, 12]
+    assert first.numpy().tolist() == [2, 4, 6]
+
+
+@pytest.mark.ci
+def test_a_run_that_met_three_deaths_is_refused_and_its_neighbour_never_notices(
+    victims: Victims,
+) -> None:
+    unlucky, neighbour = victims.generators
+    expected = neighbour.generate([SHORT_PROMPT], **SEEDED)
+    stream = Stream(unlucky, GREEDY).start([LONG_PROMPT] * 8)
+    kills = 0
+    while stream.running:
+        worker = victims.daemon.worker()
+        if worker["state"] == "ready" and any(r["running"] for r in victims.reports()):
+            os.kill(worker["pid"], signal.SIGKILL)
+            kills += 1
+            wait_until(
+                lambda pid=worker["pid"]: (
+                    victims.daemon.worker()["pid"] != pid or not stream.running
+                ),
+                "another worker",
+            )
+    assert isinstance(stream.error, djinn.LostError)
+    assert stream.error.code == "worker_lost"
+    assert kills >= 3
+    assert stream.tokens == []
+    assert neighbour.generate([SHORT_PROMPT], **SEEDED) == expected
+    assert unlucky.generate([SHORT_PROMPT], **SEEDED) == expected
+
+
+@pytest.mark.ci
+def test_a_worker_that_hangs_is_replaced(byte_model: Path) -> None:
+    with running("--hang-timeout-ms", "1000") as daemon:
+        victims = Victims(daemon, byte_model)
+        streams = victims.start(SHORT_PROMPT)
+        wait_until(lambda: all(len(s.tokens) > 3 for s in streams), "some tokens")
+        stopped = daemon.worker()["pid"]
+        os.kill(stopped, signal.SIGSTOP)
+        victims.check(streams, SHORT_PROMPT)
+        assert daemon.worker()["pid"] != stopped
+        wait_until(lambda: not Path(f"/proc/{stopped}").exists(), "the stopped worker is gone")
+        victims.close()
+
+
+@pytest.mark.ci
+def test_an_idle_worker_that_dies_is_replaced_before_anybody_asks(victims: Victims) -> None:
+    died = victims.daemon.worker()["pid"]
+    victims.kill()
+    wait_until(
+        lambda: (
+            victims.daemon.worker()["pid"] != died and victims.daemon.worker()["state"] == "ready"
+        ),
+        "another worker is ready",
+    )
+    streams = victims.start(SHORT_PROMPT)
+    victims.check(streams, SHORT_PROMPT)
