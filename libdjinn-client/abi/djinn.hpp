@@ -8,6 +8,8 @@
 // invariant: what is opened on a Client ends before it. One thread at a time, as in djinn.h.
 #pragma once
 
+#include <djinn.h>
+
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -16,8 +18,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include <djinn.h>
 
 namespace djinn {
 inline namespace v1 {
