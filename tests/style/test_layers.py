@@ -17,7 +17,7 @@ from repo import (
 )
 
 BELOW = [folder.path for folder in folders().values() if folder.uses is not None]
-TEST_FILE = re.compile(r"_(test|bench|fuzz)\.cc$|_for_tests\.")
+TEST_FILE = re.compile(r"_(test|bench|fuzz)\.cc$|_for_tests\.|/testing/")
 README_LINES_MAX = 60
 
 

@@ -1,0 +1,239 @@
+"""The C ABI against a daemon: the example in C, and every function through ctypes."""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from ctypes import POINTER, byref, c_char, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
+from pathlib import Path
+
+import djinn
+import numpy as np
+import pytest
+from private_daemon import BIN, Daemon
+
+LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
+IDS = [101, 7592, 2088, 1012, 102]
+DOUBLE = """srg 1 "double"
+symbol n 1..1000
+input %x : float32[n]
+%y = aten::add.Tensor(%x, %x)
+output %y
+"""
+
+
+class Error(ctypes.Structure):
+    _fields_ = (("code", c_uint32), ("message", c_char * 508))
+
+
+class ConnectOptions(ctypes.Structure):
+    _fields_ = (
+        ("host", c_char_p),
+        ("name", c_char_p),
+        ("staging_bytes", c_uint64),
+        ("reserved", c_uint64 * 4),
+    )
+
+
+class Ref(ctypes.Structure):
+    _fields_ = (("index", c_uint32), ("generation", c_uint32))
+
+
+class Symbol(ctypes.Structure):
+    _fields_ = (("name", c_char_p), ("value", c_int64))
+
+
+class Input(ctypes.Structure):
+    _fields_ = (("name", c_char_p), ("data", ctypes.c_void_p), ("bytes", c_size_t), ("ref", Ref))
+
+
+class Output(ctypes.Structure):
+    _fields_ = (
+        ("name", c_char_p),
+        ("data", ctypes.c_void_p),
+        ("bytes", c_size_t),
+        ("ref", Ref),
+        ("dtype", c_uint32),
+        ("rank", c_uint32),
+        ("sizes", c_int64 * 8),
+        ("strides", c_int64 * 8),
+        ("offset", c_uint64),
+    )
+
+
+class Prompt(ctypes.Structure):
+    _fields_ = (("tokens", POINTER(c_int32)), ("count", c_size_t))
+
+
+OnToken = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, c_uint32, c_uint32, c_int32)
+
+
+class Failure(Exception):
+    """What a function of the library returned."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(error.message.decode())
+        self.code = error.code
+
+
+class Library:
+    def __init__(self) -> None:
+        self.functions = ctypes.CDLL(str(LIBRARY))
+
+    def __call__(self, name: str, *arguments: object) -> None:
+        error = Error()
+        if getattr(self.functions, name)(*arguments, byref(error)) != 0:
+            raise Failure(error)
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    return Library()
+
+
+@pytest.fixture
+def client(daemon: Daemon, library: Library) -> Iterator[ctypes.c_void_p]:
+    options = ConnectOptions(host=daemon.host.encode(), name=b"ctypes")
+    out = ctypes.c_void_p()
+    library("djinn_connect", byref(options), byref(out))
+    yield out
+    library.functions.djinn_close(out)
+
+
+def address(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def test_the_example_in_c_gives_the_package_s_numbers(
+    daemon: Daemon, session: djinn.Session, minilm: Path
+) -> None:
+    done = subprocess.run(
+        [str(BIN / "embed"), str(minilm), *map(str, IDS)],
+        env={**os.environ, "DJINN_HOST": daemon.host},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    given = np.array([float(line) for line in done.stdout.split()], np.float32)
+    expected = djinn.Encoder(session, minilm).embed(np.array([IDS]))[0, : len(given)]
+    assert len(given) == 8
+    assert given.tobytes() == expected.tobytes()
+
+
+def test_the_library_shows_the_functions_of_djinn_h_and_nothing_else() -> None:
+    listed = subprocess.run(
+        ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(LIBRARY)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    names = {name.split("@")[0] for name in listed.stdout.split()} - {"DJINN_1"}
+    assert "djinn_connect" in names
+    assert {name for name in names if not name.startswith("djinn_")} == set()
+
+
+def test_a_program_runs_on_buffers_and_on_refs(library: Library, client: ctypes.c_void_p) -> None:
+    program = ctypes.c_void_p()
+    library("djinn_program_define", client, DOUBLE.encode(), c_uint64(0), byref(program))
+    x = np.arange(5, dtype=np.float32)
+    y = np.zeros_like(x)
+    symbols = (Symbol * 1)(Symbol(b"n", 5))
+    inputs = (Input * 1)(Input(b"x", x.ctypes.data, x.nbytes))
+    one = c_size_t(1)
+
+    outputs = (Output * 1)(Output(b"y", y.ctypes.data, y.nbytes))
+    library("djinn_program_run", program, symbols, one, inputs, one, outputs, one)
+    assert y.tolist() == (2 * x).tolist()
+    assert (outputs[0].dtype, outputs[0].rank, outputs[0].sizes[0]) == (9, 1, 5)
+
+    kept = (Output * 1)(Output(b"y", None, 0))
+    library("djinn_program_run", program, symbols, one, inputs, one, kept, one)
+    inputs[0].ref = kept[0].ref
+    library("djinn_program_run", program, symbols, one, inputs, one, outputs, one)
+    assert y.tolist() == (4 * x).tolist()
+    library("djinn_ref_release", client, kept[0].ref)
+    with pytest.raises(Failure) as stale:
+        library("djinn_program_run", program, symbols, one, inputs, one, outputs, one)
+    assert stale.value.code in (200, 201)
+    library.functions.djinn_program_close(program)
+
+
+def test_names_that_a_program_does_not_have_are_not_found(
+    library: Library, client: ctypes.c_void_p
+) -> None:
+    program = ctypes.c_void_p()
+    library("djinn_program_define", client, DOUBLE.encode(), c_uint64(0), byref(program))
+    x = np.zeros(5, np.float32)
+    one = c_size_t(1)
+    for symbol, source, target in ((b"m", b"x", b"y"), (b"n", b"z", b"y"), (b"n", b"x", b"w")):
+        symbols = (Symbol * 1)(Symbol(symbol, 5))
+        inputs = (Input * 1)(Input(source, x.ctypes.data, x.nbytes))
+        outputs = (Output * 1)(Output(target, x.ctypes.data, x.nbytes))
+        with pytest.raises(Failure) as missing:
+            library("djinn_program_run", program, symbols, one, inputs, one, outputs, one)
+        assert missing.value.code == 200
+    library.functions.djinn_program_close(program)
+
+
+def test_a_text_that_is_no_graph_is_malformed(library: Library, client: ctypes.c_void_p) -> None:
+    program = ctypes.c_void_p()
+    with pytest.raises(Failure, match="line 1") as refused:
+        library("djinn_program_define", client, b"nonsense", c_uint64(0), byref(program))
+    assert refused.value.code == 101
+    assert program.value is None
+
+
+def test_a_ref_keeps_bytes(library: Library, client: ctypes.c_void_p) -> None:
+    data = np.arange(1000, dtype=np.uint8)
+    ref = Ref()
+    library("djinn_ref_put", client, address(data), c_size_t(data.nbytes), byref(ref))
+    part = np.zeros(10, np.uint8)
+    library("djinn_ref_read", client, ref, c_uint64(500), address(part), c_size_t(10))
+    assert part.tolist() == data[500:510].tolist()
+    with pytest.raises(Failure):
+        library("djinn_ref_read", client, ref, c_uint64(995), address(part), c_size_t(10))
+    library("djinn_ref_release", client, ref)
+
+
+def test_a_generation_streams_and_stops_when_told(
+    library: Library, client: ctypes.c_void_p, session: djinn.Session, byte_model: Path
+) -> None:
+    generator = ctypes.c_void_p()
+    library("djinn_generator_open", client, str(byte_model).encode(), byref(generator))
+    tokens = [256, *b"The kernel "]
+    prompt = Prompt((c_int32 * len(tokens))(*tokens), len(tokens))
+    heard: list[tuple[int, int, int]] = []
+
+    def generate(most: int) -> list[tuple[int, int, int]]:
+        heard.clear()
+
+        def hear(_: object, row: int, index: int, token: int) -> int:
+            heard.append((row, index, token))
+            return int(len(heard) == most)
+
+        library(
+            *("djinn_generator_generate", generator, byref(prompt), c_size_t(1), None),
+            *(OnToken(hear), None, None),
+        )
+        return list(heard)
+
+    whole = generate(1000)
+    assert 1 < len(whole) <= 64
+    assert [(row, index) for row, index, _ in whole] == [(0, i) for i in range(len(whole))]
+    assert generate(3) == whole[:3]
+    library.functions.djinn_generator_close(generator)
+
+
+def test_a_closed_encoder_gives_its_model_back(
+    library: Library, client: ctypes.c_void_p, daemon: Daemon, minilm: Path
+) -> None:
+    def leases() -> int:
+        return sum(model["leases"] for model in daemon.observer.models())
+
+    before = leases()
+    encoder = ctypes.c_void_p()
+    library("djinn_encoder_open", client, str(minilm).encode(), byref(encoder))
+    assert leases() == before + 1
+    library.functions.djinn_encoder_close(encoder)
+    assert leases() == before
