@@ -1,9 +1,14 @@
 """Fixtures of the end-to-end tests: a daemon a file, real models, PyTorch on as many threads."""
 
 import importlib.util
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+
+# Read when PyTorch is loaded. Threads that spin while those of djinnd want the cores cost both a
+# hundredfold; a worker has the same setting.
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 import djinn
 import pytest

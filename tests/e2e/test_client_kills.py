@@ -1,0 +1,487 @@
+"""Clients die, stop and misbehave: what they held comes back, and nobody else notices."""
+
+import collections
+import ctypes
+import os
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import djinn
+import numpy as np
+import pytest
+import torch
+from private_daemon import Daemon, wait_until
+from safetensors.torch import save_file
+
+VISITOR = Path(__file__).parent / "visitor.py"
+
+
+def descriptors(pid: int) -> collections.Counter[str]:
+    """What a process has open, without the numbers that differ from one to the next."""
+    names: collections.Counter[str] = collections.Counter()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            names[re.sub(r"\d+", "", os.readlink(fd))] += 1
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return names
+
+
+def mappings(pid: int) -> collections.Counter[tuple[str, str, int]]:
+    """What a process has mapped of memory files and devices: permissions, name, bytes. Its heap is
+    the allocator's business."""
+    found: collections.Counter[tuple[str, str, int]] = collections.Counter()
+    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+        span, permissions, _, _, inode, *name = line.split(maxsplit=5)
+        if inode != "0":
+            start, end = (int(part, 16) for part in span.split("-"))
+            found[permissions, name[0], end - start] += 1
+    return found
+
+
+def children(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What must be the same again when a client has gone."""
+
+    memory: tuple[int, ...]
+    counts: tuple[int, ...]
+    processes: int
+    worker: int
+    descriptors: dict[str, collections.Counter[str]]
+    mappings: dict[str, collections.Counter[tuple[str, str, int]]]
+
+    @staticmethod
+    def of(daemon: Daemon) -> "Baseline":
+        status = daemon.status()
+        worker = status["workers"][0]
+        pids = {"djinnd": daemon.process.pid, "worker": worker["pid"]}
+        return Baseline(
+            memory=tuple(
+                status[f"memory_{what}_bytes"]
+                for what in ("granted", "models", "sessions", "lanes")
+            ),
+            counts=tuple(
+                status[what] for what in ("sessions", "models", "programs", "descriptors")
+            ),
+            processes=children(daemon.process.pid),
+            worker=worker["pid"],
+            descriptors={name: descriptors(pid) for name, pid in pids.items()},
+            mappings={name: mappings(pid) for name, pid in pids.items()},
+        )
+
+    def difference(self, other: "Baseline") -> str:
+        lines = []
+        for field in self.__dataclass_fields__:
+            mine, theirs = getattr(self, field), getattr(other, field)
+            if isinstance(mine, dict):
+                for name in mine:
+                    lines += [f"{name} lost {mine[name] - theirs[name]}"] * (
+                        mine[name] != theirs[name]
+                    )
+                    lines += [f"{name} kept {theirs[name] - mine[name]}"] * (
+                        mine[name] != theirs[name]
+                    )
+            elif mine != theirs:
+                lines.append(f"{field}: {mine} became {theirs}")
+        return "\n".join(lines)
+
+
+class Killer:
+    """Starts visitors and kills them. A visitor's file is another one each time, as its time of
+    change tells, so that each visitor loads it."""
+
+    def __init__(self, daemon: Daemon, file: Path, model: Path) -> None:
+        self.daemon = daemon
+        self.file = file
+        self.model = model
+        self.lines: list[str] = []
+        self.visit(seed=0, lines=None)
+        self.baseline = self.settled_baseline()
+
+    def start(self, seed: int) -> subprocess.Popen[str]:
+        os.utime(self.file)
+        command = [sys.executable, str(VISITOR), self.daemon.host, str(seed)]
+        return subprocess.Popen(
+            [*command, str(self.file), str(self.model)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def visit(self, seed: int, lines: int | None) -> str:
+        """Kills a visitor after so many lines, or at its end; returns the last one."""
+        said = [""]
+        with self.start(seed) as visitor:
+            assert visitor.stdout is not None
+            while len(said) <= (lines or 10_000) and said[-1] != "done":
+                line = visitor.stdout.readline()
+                assert line, f"the visitor ended after {said[-3:]}"
+                said.append(line.strip())
+            visitor.kill()
+        self.lines = said if lines is None else self.lines
+        return said[-1]
+
+    def forget_idle_models(self) -> None:
+        """A model that nobody leases stays until its memory is wanted; the visitor's file is the
+        only one, besides the language model, that is loaded."""
+        for model in self.daemon.observer.models():
+            if model["label"] == self.file.stem and model["leases"] == 0:
+                try:
+                    self.daemon.observer.raw.unload_model(int(model["id"], 16))
+                except djinn.Error:  # still on its way in or out
+                    continue
+
+    def look(self) -> Baseline:
+        self.forget_idle_models()
+        return Baseline.of(self.daemon)
+
+    def settled_baseline(self) -> Baseline:
+        """Once nobody is there but the observer, no load is under way, and nothing changes."""
+        seen: list[Baseline] = []
+
+        def quiet() -> bool:
+            seen.append(self.look())
+            done = seen[-1].counts[0] == 1 and seen[-1].counts[1] == 1 and seen[-1].processes == 3
+            return done and seen[-20:] == [seen[-1]] * 20
+
+        wait_until(quiet, "djinnd is quiet")
+        return seen[-1]
+
+    def check(self, moment: str) -> None:
+        seen = [self.look()]
+
+        def equal() -> bool:
+            seen[0] = self.look()
+            return seen[0] == self.baseline
+
+        try:
+            wait_until(equal, "the baseline", 20)
+        except AssertionError:
+            pytest.fail(f"killed at {moment!r}:\n{self.baseline.difference(seen[0])}")
+
+
+@pytest.fixture
+def killer(daemon: Daemon, byte_model: Path, tmp_path: Path) -> Killer:
+    file = tmp_path / "large.safetensors"
+    save_file({"weight": torch.zeros(16 << 20, dtype=torch.float32)}, file)
+    return Killer(daemon, file, byte_model)
+
+
+def kill_often(killer: Killer, kills: int) -> None:
+    random_moment = random.Random(8)
+    met = set()
+    for seed in range(1, kills + 1):
+        moment = killer.visit(seed, random_moment.randrange(1, len(killer.lines)))
+        met.add(moment)
+        killer.check(moment)
+    assert len(met) >= min(kills // 4, 8), met
+    assert killer.daemon.worker()["restarts"] == 0
+
+
+@pytest.mark.ci
+def test_20_killed_clients_leave_nothing(killer: Killer) -> None:
+    kill_often(killer, 20)
+
+
+@pytest.mark.full
+def test_200_killed_clients_leave_nothing(killer: Killer) -> None:
+    kill_often(killer, 200)
+
+
+# --- clients that stop
+
+
+GREEDY = {"max_new_tokens": 48, "stop_tokens": []}
+PROMPT = [256, *b"The neighbour "]
+
+
+@dataclass
+class Neighbour:
+    """A well-behaved client and what it says when nobody disturbs it."""
+
+    session: djinn.Session
+    generator: djinn.Generator
+    expected: djinn.Generated
+
+    def check(self) -> None:
+        assert self.generator.generate([PROMPT], **GREEDY) == self.expected
+
+
+@pytest.fixture
+def neighbour(daemon: Daemon, byte_model: Path) -> Iterator[Neighbour]:
+    with daemon.connect("neighbour") as session:
+        generator = djinn.Generator(session, byte_model)
+        one = Neighbour(session, generator, generator.generate([PROMPT], **GREEDY))
+        before = daemon.worker()
+        yield one
+        one.check()
+        after = daemon.worker()
+        assert (after["pid"], after["restarts"]) == (before["pid"], before["restarts"])
+
+
+@pytest.mark.ci
+def test_a_stopped_client_harms_nobody(
+    daemon: Daemon, killer: Killer, neighbour: Neighbour
+) -> None:
+    for seed, lines in ((1, 3), (2, 9), (3, 17), (4, 25)):
+        with killer.start(seed) as visitor:
+            assert visitor.stdout is not None
+            for _ in range(lines):
+                visitor.stdout.readline()
+            os.kill(visitor.pid, signal.SIGSTOP)
+            for _ in range(3):
+                neighbour.check()
+            os.kill(visitor.pid, signal.SIGCONT)
+            rest = iter(visitor.stdout.readline, "")
+            assert "done" in (line.strip() for line in rest), "the stopped client goes on"
+            visitor.kill()
+
+
+@pytest.mark.ci
+def test_a_client_that_reads_no_tokens_holds_up_itself_alone(
+    daemon: Daemon, neighbour: Neighbour, byte_model: Path
+) -> None:
+    """More completions than its ring has slots: the worker waits for it, and serves others."""
+    rows, tokens = 32, 300
+    with daemon.connect("slow") as slow:
+        generator = djinn.Generator(slow, byte_model)
+        prompts = [[256, 65 + row] for row in range(rows)]
+        options = {"max_new_tokens": tokens, "stop_tokens": []}
+        seen = []
+
+        def hear(token: djinn.Token) -> None:
+            seen.append(token)
+            if len(seen) == 1:
+                wait_until(self_is_held_up, "the worker waits for this client")
+                neighbour.check()
+
+        def self_is_held_up() -> bool:
+            (report,) = (r for r in daemon.observer.sessions() if r["id"] == slow.id)
+            return report["steps"] >= COMPLETION_SLOTS // (rows // TOKENS_PER_COMPLETION) - 1
+
+        result = generator.generate(prompts, on_token=hear, **options)
+    assert [len(row) for row in result.tokens] == [tokens] * rows
+    assert len(seen) == rows * tokens
+
+
+# --- clients that break the protocol
+
+PAGE = 4096
+SUBMISSION_SLOTS, COMPLETION_SLOTS = 256, 1024  # ipc/limits.h
+TOKENS_PER_COMPLETION = 8
+SUBMISSIONS_AT, SLOT_BYTES = PAGE, 64  # ipc/session_memory.h
+STAGING_AT = PAGE + SUBMISSION_SLOTS * (SLOT_BYTES + 256) + COMPLETION_SLOTS * SLOT_BYTES
+PUBLISHED, COMPLETED, COMPLETIONS, CONSUMED, WAITING, _, CANCELLED, BLOCKED = range(0, 8 * 64, 64)
+
+
+class Intruder:
+    """A session whose socket, bells and memory are used behind its library's back."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        fds, maps = self.open_fds(), self.session_memories()
+        self.daemon = daemon
+        self.session = daemon.connect("intruder", staging_bytes=64 * 1024)
+        links = {fd: link for fd, link in self.open_fds().items() if fd not in fds}
+        (self.socket,) = (fd for fd, link in links.items() if link.startswith("socket:"))
+        self.bells = [fd for fd, link in links.items() if "eventfd" in link]
+        (span,) = self.session_memories() - maps
+        start, end = (int(part, 16) for part in span.split("-"))
+        self.memory = memoryview((ctypes.c_ubyte * (end - start)).from_address(start)).cast("B")
+
+    @staticmethod
+    def open_fds() -> dict[int, str]:
+        fds = (int(fd) for fd in os.listdir("/proc/self/fd"))
+        return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in fds if _is_open(fd)}
+
+    @staticmethod
+    def session_memories() -> set[str]:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return {line.split()[0] for line in lines if "djinn-session" in line}
+
+    def word(self, at: int) -> int:
+        return int.from_bytes(self.memory[at : at + 8], "little")
+
+    def store(self, at: int, value: int) -> None:
+        self.memory[at : at + 8] = (value % 2**64).to_bytes(8, "little")
+
+    def ring(self) -> None:
+        for bell in self.bells:
+            os.write(bell, (1).to_bytes(8, "little"))
+
+    def slot(self, index: int) -> int:
+        return SUBMISSIONS_AT + index % SUBMISSION_SLOTS * SLOT_BYTES
+
+    def submit(self, submission: bytes, block: bytes, block_at: int = 0) -> None:
+        index = self.word(PUBLISHED)
+        self.memory[STAGING_AT + block_at :][: len(block)] = block
+        self.memory[self.slot(index) :][:SLOT_BYTES] = submission
+        self.store(PUBLISHED, index + 1)
+        self.ring()
+
+    def is_gone(self) -> bool:
+        return all(r["id"] != self.session.id for r in self.daemon.observer.sessions())
+
+    def is_answered(self) -> bool:
+        """The last submission is complete, or the session was ended."""
+        self.store(CONSUMED, self.word(COMPLETIONS))
+        return self.word(COMPLETED) == self.word(PUBLISHED) or self.is_gone()
+
+    def leave(self) -> None:
+        self.session.close()
+        wait_until(self.is_gone, "the intruder is gone")
+
+
+def _is_open(fd: int) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+@pytest.fixture
+def intruder(daemon: Daemon) -> Iterator[Intruder]:
+    one = Intruder(daemon)
+    yield one
+    one.memory.release()
+    one.leave()
+
+
+BREACHES = {
+    "garbage on the socket": lambda i: os.write(i.socket, b"this is no message"),
+    "an empty message on the socket": lambda i: os.write(i.socket, bytes(8)),
+    "a segment table of 4 G segments": lambda i: os.write(i.socket, b"\xff" * 64),
+    "more published than slots": lambda i: i.store(PUBLISHED, SUBMISSION_SLOTS + 1),
+    "2^64 - 1 published": lambda i: i.store(PUBLISHED, -1),
+    "2^63 published": lambda i: i.store(PUBLISHED, 2**63),
+    "more consumed than published": lambda i: i.store(CONSUMED, i.word(COMPLETIONS) + 1),
+    "2^64 - 1 consumed": lambda i: i.store(CONSUMED, -1),
+    "a run number that was used": lambda i: i.submit(bytes(SLOT_BYTES), b""),
+}
+
+
+@pytest.mark.parametrize("breach", BREACHES)
+def test_a_breach_of_the_protocol_ends_its_session_only(
+    neighbour: Neighbour, intruder: Intruder, breach: str
+) -> None:
+    BREACHES[breach](intruder)
+    intruder.ring()
+    wait_until(intruder.is_gone, "the session is ended", 10)
+    with pytest.raises(djinn.Error):
+        intruder.session.status()
+
+
+def submission(
+    operation: int, run: int, block: tuple[int, int], *others: int, reserved: int = 0
+) -> bytes:
+    """others: program, graph offset, graph bytes, model, and what is reserved."""
+    words = (*others, 0, 0, 0, 0, 0)[:5]
+    return struct.pack("<HHIQQ5Q", operation, reserved, block[1], run, block[0], *words)
+
+
+ODD = (0, 1, 7, 63, 64, 1024, 1025, 4096, 65535, 65536, 65537, 2**31, 2**32 - 1, 2**32, 2**63)
+
+
+def random_submission(r: random.Random, run: int) -> bytes:
+    def odd() -> int:
+        return r.choice((*ODD, 2**64 - 1, 2**64 - r.randrange(70_000), r.randrange(70_000)))
+
+    operation = r.choice((*range(10), 0xFFFF))
+    others = (odd() for _ in range(5))
+    return submission(operation, run, (odd(), odd() % 2**32), *others, reserved=odd() % 2**16)
+
+
+def assault(daemon: Daemon, count: int, seed: int) -> int:
+    """Submits descriptors whose every field is chosen by chance, over blocks of such bytes, and
+    blocks of real runs with some bytes changed. Returns how many sessions that took."""
+    r = random.Random(seed)
+    intruder, sessions, run, real = None, 0, 0, []
+    for _ in range(count):
+        if intruder is None or intruder.is_gone():
+            if intruder is not None:
+                intruder.memory.release()
+                intruder.leave()
+            intruder, sessions = Intruder(daemon), sessions + 1
+            real = real_submissions(intruder)
+            run = 1000
+        run += 1
+        if r.random() < 0.5:
+            block = bytes(r.choice((0, 1, 255, r.randrange(256))) for _ in range(256))
+            intruder.submit(random_submission(r, run), block)
+        else:
+            descriptor, block, at = r.choice(real)
+            changed = bytearray(block)
+            for _ in range(r.randrange(1, 4)):
+                changed[r.randrange(len(block))] = r.choice((0, 1, 127, 128, 255))
+            fields = struct.unpack("<HHIQQ5Q", descriptor)
+            intruder.submit(
+                submission(fields[0], run, (at, fields[2]), *fields[5:]), bytes(changed), at
+            )
+        wait_until(intruder.is_answered, "an answer to a strange submission", 20)
+    assert intruder is not None
+    intruder.memory.release()
+    intruder.leave()
+    return sessions
+
+
+def real_submissions(intruder: Intruder) -> list[tuple[bytes, bytes, int]]:
+    """Descriptor, block and the block's place of a run, a write, a read and a release."""
+    source = 'srg 1 "t"\ninput %x : float32[8]\n%y = aten::add.Tensor(%x, %x)\noutput %y\n'
+    program = intruder.session.define(source)
+    x = np.ones(8, np.float32)
+    ref = program(x=x, outputs="ref")["y"]
+    program(x=ref)
+    other = intruder.session.put(x)
+    other.numpy()
+    other.release()
+    found = []
+    for index in range(intruder.word(PUBLISHED)):
+        at = intruder.slot(index)
+        descriptor = bytes(intruder.memory[at : at + SLOT_BYTES])
+        fields = struct.unpack("<HHIQQ5Q", descriptor)
+        block_at = STAGING_AT + fields[4]
+        block = bytes(intruder.memory[block_at : block_at + max(fields[2], 1)])
+        found.append((descriptor, block, fields[4]))
+    intruder.kept = (ref, program)
+    return found
+
+
+@pytest.mark.ci
+def test_descriptors_and_blocks_of_chance_bytes_harm_nobody(
+    daemon: Daemon, neighbour: Neighbour
+) -> None:
+    for seed in range(3):
+        assert assault(daemon, 150, seed) >= 1
+        neighbour.check()
+
+
+@pytest.mark.full
+def test_many_descriptors_and_blocks_of_chance_bytes_harm_nobody(
+    daemon: Daemon, neighbour: Neighbour
+) -> None:
+    for seed in range(100, 140):
+        assault(daemon, 400, seed)
+        neighbour.check()
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/dev/zero", "/proc/self/maps", "/tmp", "/proc"])
+def test_a_file_that_is_no_model_is_refused_and_leaves_nothing(
+    daemon: Daemon, neighbour: Neighbour, path: str
+) -> None:
+    before = daemon.status()
+    with daemon.connect("odd files") as session, pytest.raises(djinn.Error):
+        session.raw.open_files("odd", [path], None, False)
+    wait_until(
+        lambda: all(
+            daemon.status()[key] == before[key]
+            for key in ("models", "memory_models_bytes", "sessions", "descriptors")
+        ),
+        "nothing is left",
+    )
