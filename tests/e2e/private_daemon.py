@@ -30,14 +30,21 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 
 
 class Daemon:
-    """A running djinnd --user."""
+    """A running djinnd --user, or the service for a group of users."""
 
-    def __init__(self, directory: Path, arguments: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        arguments: tuple[str, ...],
+        programs: Path = BIN,
+        socket_group: str | None = None,
+    ) -> None:
         self.directory = directory
         self.host = f"unix:{directory}/djinnd.sock"
         self.log = directory / "djinnd.log"
+        mode = ("--socket-group", socket_group) if socket_group else ("--user",)
         command = [
-            *(str(BIN / "djinnd"), "--user", "--runtime-dir", str(directory)),
+            *(str(programs / "djinnd"), *mode, "--runtime-dir", str(directory)),
             *("--threads", str(THREADS), *arguments),
         ]
         with self.log.open("w") as log:
@@ -77,10 +84,10 @@ class Daemon:
 
 
 @contextmanager
-def running(*arguments: str) -> Iterator[Daemon]:
+def running(*arguments: str, **options: Any) -> Iterator[Daemon]:
     """A djinnd for the time of the block, which must then end when asked, with exit code 0."""
     with tempfile.TemporaryDirectory(prefix="djinn-test.") as directory:
-        daemon = Daemon(Path(directory), arguments)
+        daemon = Daemon(Path(directory), arguments, **options)
         try:
             yield daemon
         except BaseException:
