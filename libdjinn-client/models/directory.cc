@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "ipc/limits.h"
@@ -98,6 +99,21 @@ Result<std::vector<Fd>> open_weights(const std::filesystem::path& directory) {
     files.push_back(std::move(file));
   }
   return files;
+}
+
+// The hub's cache keeps org/name as models--org--name/snapshots/HASH.
+std::string hub_label(std::string name) {
+  constexpr std::string_view kPrefix = "models--";
+  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
+  if (const size_t at = name.find("--"); at != std::string::npos) name.replace(at, 2, "/");
+  return name;
+}
+
+std::string label_of(const std::filesystem::path& directory) {
+  const auto parent = directory.parent_path();
+  if (parent.filename() == "snapshots") return hub_label(parent.parent_path().filename());
+  if (directory.filename() == "model") return parent.filename();
+  return directory.filename();
 }
 
 }  // namespace
@@ -201,8 +217,7 @@ Result<ModelDirectory> open_model_directory(const std::string& path) {
     return Error{ErrorCode::kNotFound, path + " is not a directory. Name a Hugging Face model's."};
   }
   ModelDirectory model;
-  const auto canonical = std::filesystem::weakly_canonical(directory, ignored);
-  model.label = canonical.filename().string();
+  model.label = label_of(std::filesystem::weakly_canonical(directory, ignored));
   DJINN_TRY(const std::string text, read_text((directory / "config.json").string()));
   DJINN_TRY(model.config, ModelConfig::parse(text));
   DJINN_TRY(model.files, open_weights(directory));

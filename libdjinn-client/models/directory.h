@@ -43,7 +43,8 @@ class ModelConfig {
 };
 
 struct ModelDirectory {
-  std::string label;  // the directory's own name
+  // The directory's own name; where it says nothing, its parent's (NAME/model), or the hub's.
+  std::string label;
   ModelConfig config;
   std::vector<Fd> files;  // in the shard index's order of names
 };

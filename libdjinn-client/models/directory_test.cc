@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <utility>
 
 namespace djinn::client {
 namespace {
@@ -116,8 +117,27 @@ TEST(OpenModelDirectory, one_file_is_opened_under_the_directory_s_name) {
   const auto model = open_model_directory(directory.path() + "/");
   ASSERT_TRUE(model);
   EXPECT_EQ(model->config.text_or("model_type", ""), "bert");
+  EXPECT_EQ(model->label, std::filesystem::path(directory.path()).filename());
   ASSERT_EQ(model->files.size(), 1u);
   EXPECT_EQ(content_of(model->files[0]), "weights");
+}
+
+TEST(OpenModelDirectory, a_name_that_says_nothing_is_replaced_by_one_that_does) {
+  const std::pair<const char*, const char*> table[] = {
+      {"minilm/model", "minilm"},
+      {"models--org--small--v2/snapshots/0123abcd", "org/small--v2"},
+      {"models--small/snapshots/0123abcd", "small"},
+      {"model/small", "small"},
+  };
+  for (const auto& [path, label] : table) {
+    const Directory directory;
+    std::filesystem::create_directories(directory.path() + "/" + path);
+    directory.write(std::string(path) + "/config.json", "{}");
+    directory.write(std::string(path) + "/model.safetensors", "weights");
+    const auto model = open_model_directory(directory.path() + "/" + path);
+    ASSERT_TRUE(model) << path;
+    EXPECT_EQ(model->label, label) << path;
+  }
 }
 
 TEST(OpenModelDirectory, shards_are_opened_once_each_in_the_order_of_their_names) {
