@@ -77,6 +77,8 @@ struct SequenceGeometry {
   uint32_t head_dim = 0;
   DType dtype = DType::kFloat32;
   uint64_t capacity = 0;  // tokens a row
+  // 2: rows can be reordered, at the price of twice the memory; 1: they cannot.
+  uint32_t banks = 1;
   friend bool operator==(const SequenceGeometry&, const SequenceGeometry&) = default;
 };
 

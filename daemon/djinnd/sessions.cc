@@ -230,8 +230,8 @@ void Sessions::make_sequence(Session& session, uint32_t number,
 Status Sessions::add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& g) {
   DJINN_CHECK(check_geometry(g));
   DJINN_TRY(const gc::SequenceLayout layout,
-            gc::SequenceLayout::make(g.rows, g.layers, g.kv_heads, g.head_dim, size_of(g.dtype),
-                                     g.capacity));
+            gc::SequenceLayout::make(g.banks * g.rows, g.layers, g.kv_heads, g.head_dim,
+                                     size_of(g.dtype), g.capacity));
   if (layout.file_bytes() > kSequenceFileBytesMax) {
     return Error{ErrorCode::kLimitExceeded,
                  "The sequence group is too large. Lower its capacity or its rows."};

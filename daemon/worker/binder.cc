@@ -20,7 +20,8 @@ Error unbound(const std::string& name) {
 void write_token_ids(std::byte* out, const SequenceUse& sequence) {
   auto* ids = reinterpret_cast<int64_t*>(out);
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
-    ids = std::copy_n(sequence.group->tokens(row) + sequence.past(), sequence.tokens, ids);
+    ids = std::copy_n(sequence.group->tokens(sequence.entry.bank, row) + sequence.past(),
+                      sequence.tokens, ids);
   }
 }
 
@@ -170,9 +171,10 @@ Status Binder::bind_sequence(const SequenceUse& sequence) {
         return Error{ErrorCode::kInvalidArgument,
                      "The program has more layers than the sequence group."};
       }
-      std::byte* data = storage.part == srg::SequencePart::kKey ? group.key(storage.layer)
-                                                                : group.value(storage.layer);
-      storages_[i] = {data, group.layout().buffer_bytes(), true};
+      const uint32_t bank = sequence.entry.bank;
+      std::byte* data = storage.part == srg::SequencePart::kKey ? group.key(bank, storage.layer)
+                                                                : group.value(bank, storage.layer);
+      storages_[i] = {data, group.bank_bytes(), true};
     } else if (storage.role != srg::InputRole::kUser && storages_[i].data == nullptr) {
       DJINN_CHECK(fill_role(i, sequence));
     }

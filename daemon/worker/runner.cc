@@ -128,7 +128,7 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
     case ipc::Operation::kCropSequence:
       return crop_sequence(step);
     case ipc::Operation::kReorderSequence:
-      break;
+      return reorder_sequence(step);
   }
   return Error{ErrorCode::kUnsupported, "The daemon does not know this operation."};
 }

@@ -32,7 +32,7 @@ OutputShape shape(const std::string& name) {
 }
 
 SequenceGeometry geometry() {
-  return {2, 3, 4, 5, DType::kFloat16, 6};
+  return {2, 3, 4, 5, DType::kFloat16, 6, 2};
 }
 
 std::vector<ClientRequest> requests() {
