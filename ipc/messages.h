@@ -387,7 +387,8 @@ struct SequenceDropped {
   friend bool operator==(const SequenceDropped&, const SequenceDropped&) = default;
 };
 
-enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3 };
+// kHeap: what a lane takes beside its slab, for recordings and copies of inputs.
+enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3, kHeap = 4 };
 
 // Asks for bytes more. Answer: GrantAnswer, or GiveSlab for a slab.
 struct GrantRequest {

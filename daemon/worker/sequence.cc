@@ -104,8 +104,7 @@ void Sequence::copy_heads(const std::byte* from, uint32_t from_row, std::byte* t
 Status Sequence::commit(uint64_t tokens, Grants& grants) {
   const uint64_t needed = layout_.committed_bytes(tokens);
   if (needed > granted_bytes_) {
-    DJINN_CHECK(
-        grants.request(ipc::GrantKind::kSequence, session_, handle_, needed - granted_bytes_));
+    DJINN_CHECK(grants.request(session_, handle_, needed - granted_bytes_));
     granted_bytes_ = needed;
   }
   DJINN_CHECK(
