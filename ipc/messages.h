@@ -77,6 +77,8 @@ struct SequenceGeometry {
   uint32_t head_dim = 0;
   DType dtype = DType::kFloat32;
   uint64_t capacity = 0;  // tokens a row
+  // 2: rows can be reordered, at the price of twice the memory; 1: they cannot.
+  uint32_t banks = 1;
   friend bool operator==(const SequenceGeometry&, const SequenceGeometry&) = default;
 };
 
@@ -385,7 +387,8 @@ struct SequenceDropped {
   friend bool operator==(const SequenceDropped&, const SequenceDropped&) = default;
 };
 
-enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3 };
+// kHeap: what a lane takes beside its slab, for recordings and copies of inputs.
+enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3, kHeap = 4 };
 
 // Asks for bytes more. Answer: GrantAnswer, or GiveSlab for a slab.
 struct GrantRequest {

@@ -163,6 +163,10 @@ ChildProgram Daemon::worker_program() {
     program.arguments.insert(program.arguments.end(),
                              {"--fault-at", std::to_string(options_.test_fault_at)});
   }
+  if (options_.test_pal_fault_at > 0 && first) {
+    program.arguments.insert(program.arguments.end(),
+                             {"--pal-fault-at", std::to_string(options_.test_pal_fault_at)});
+  }
   return program;
 }
 

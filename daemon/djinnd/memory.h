@@ -4,6 +4,7 @@
 //   session holder   refs, sequence groups, state and staging of a session; under its quota
 //   load, model      extents of a model, first of its load
 //   lane holder      the slab of a worker
+//   heap holder      what a worker's lane takes beside its slab
 //
 // A grant ends when its holder acknowledges or is dead; callers release only then.
 #pragma once
@@ -30,6 +31,7 @@ class Memory {
   static Holder of_model(ModelId id) { return {vmu::HolderKind::kModel, id.value}; }
   static Holder of_load(LoadId id) { return {vmu::HolderKind::kLoad, id.value}; }
   static Holder of_lane(WorkerId id) { return {vmu::HolderKind::kLane, id.value}; }
+  static Holder of_heap(WorkerId id) { return {vmu::HolderKind::kHeap, id.value}; }
 
   // Frees idle memory: begins to, for so many bytes, and says whether that much will come free.
   // It calls freed() as it does.

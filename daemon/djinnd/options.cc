@@ -54,6 +54,7 @@ void add_options(CLI::App& app, Options& options) {
                  "a worker with work that does nothing for so long is replaced [10000]")
       ->check(CLI::Range(uint64_t{100}, uint64_t{3'600'000}));
   app.add_option("--test-fault-at", options.test_fault_at)->group("");
+  app.add_option("--test-pal-fault-at", options.test_pal_fault_at)->group("");
   app.add_flag("--test-fault-every", options.test_fault_every)->group("");
   app.set_version_flag("--version", std::string("djinnd ") + kVersion);
 }

@@ -19,8 +19,9 @@ struct Options {
   std::string worker;  // paths of the programs
   std::string loader;
   uint64_t hang_timeout_ms = 10'000;
-  uint64_t test_fault_at = 0;     // the first worker dies there
-  bool test_fault_every = false;  // every worker does
+  uint64_t test_fault_at = 0;      // the first worker dies there
+  bool test_fault_every = false;   // every worker does
+  uint64_t test_pal_fault_at = 0;  // of the first worker's pal, this call fails
 };
 
 // Nothing: the process is to exit with exit_code (after --help, --version or a mistake, which was

@@ -85,7 +85,8 @@ ipc::StatusReport Reports::make_status(const ipc::GetStatus& request) {
   report.memory_models_bytes = world_.memory.held_by(vmu::HolderKind::kModel) +
                                world_.memory.held_by(vmu::HolderKind::kLoad);
   report.memory_sessions_bytes = world_.memory.held_by(vmu::HolderKind::kSession);
-  report.memory_lanes_bytes = world_.memory.held_by(vmu::HolderKind::kLane);
+  report.memory_lanes_bytes =
+      world_.memory.held_by(vmu::HolderKind::kLane) + world_.memory.held_by(vmu::HolderKind::kHeap);
   report.sessions = static_cast<uint32_t>(world_.sessions.all().size());
   report.models = static_cast<uint32_t>(world_.models.table().size());
   report.programs = static_cast<uint32_t>(world_.programs.size());

@@ -139,6 +139,10 @@ Status check_geometry(const ipc::SequenceGeometry& g) {
                  "A sequence group needs rows, layers, heads, a head dimension, a capacity and a "
                  "dtype."};
   }
+  if (g.banks != 1 && g.banks != 2) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "A sequence group has one bank of rows, or two if they are to be reordered."};
+  }
   if (g.rows > limits::kRows || g.layers > limits::kLayers || g.kv_heads > kHeadsMax ||
       g.head_dim > kHeadElementsMax || g.capacity > limits::kSequenceTokens) {
     return Error{ErrorCode::kLimitExceeded,

@@ -22,6 +22,9 @@ constexpr uint64_t kSequenceFileBytesMax = uint64_t{1} << 40;
 Memory::Holder lane_of(DomainId domain) {
   return Memory::of_lane(WorkerId{uint64_t{domain} + 1});
 }
+Memory::Holder heap_of(DomainId domain) {
+  return Memory::of_heap(WorkerId{uint64_t{domain} + 1});
+}
 
 }  // namespace
 
@@ -230,8 +233,8 @@ void Sessions::make_sequence(Session& session, uint32_t number,
 Status Sessions::add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& g) {
   DJINN_CHECK(check_geometry(g));
   DJINN_TRY(const gc::SequenceLayout layout,
-            gc::SequenceLayout::make(g.rows, g.layers, g.kv_heads, g.head_dim, size_of(g.dtype),
-                                     g.capacity));
+            gc::SequenceLayout::make(g.banks * g.rows, g.layers, g.kv_heads, g.head_dim,
+                                     size_of(g.dtype), g.capacity));
   if (layout.file_bytes() > kSequenceFileBytesMax) {
     return Error{ErrorCode::kLimitExceeded,
                  "The sequence group is too large. Lower its capacity or its rows."};
@@ -328,6 +331,7 @@ void Sessions::hear(DomainId domain, const ipc::SessionBroken& event) {
 
 bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
   world_.memory.release_all(lane_of(domain));
+  world_.memory.release_all(heap_of(domain));
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_) {
     if (session->domain == domain && session->has_memory()) ids.push_back(id);
@@ -398,6 +402,13 @@ void Sessions::hear(DomainId domain, const ipc::GrantRequest& event) {
         [this, domain, event](const Status& status) { give_slab(domain, event, status); });
     return;
   }
+  if (event.kind == ipc::GrantKind::kHeap) {
+    world_.memory.request(heap_of(domain), event.bytes,
+                          [this, domain, event](const Status& status) {
+                            answer_grant(domain, event.request, status);
+                          });
+    return;
+  }
   grant(domain, event);
 }
 
@@ -440,9 +451,11 @@ void Sessions::granted(DomainId domain, const ipc::GrantRequest& event, const St
 }
 
 bool Sessions::hear(DomainId domain, const ipc::GrantReturn& event) {
-  if (event.kind == ipc::GrantKind::kSlab) {
-    if (event.bytes > world_.memory.held_by(lane_of(domain))) return false;
-    world_.memory.release(lane_of(domain), event.bytes);
+  if (event.kind == ipc::GrantKind::kSlab || event.kind == ipc::GrantKind::kHeap) {
+    const bool slab = event.kind == ipc::GrantKind::kSlab;
+    const Memory::Holder holder = slab ? lane_of(domain) : heap_of(domain);
+    if (event.bytes > world_.memory.held_by(holder)) return false;
+    world_.memory.release(holder, event.bytes);
     return true;
   }
   Session* const session = find(event.session, domain);

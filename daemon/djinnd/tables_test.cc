@@ -126,6 +126,9 @@ TEST(Geometry, zeros_and_excesses_are_refused) {
   ipc::SequenceGeometry none = good;
   none.rows = 0;
   EXPECT_EQ(check_geometry(none).error().code, ErrorCode::kInvalidArgument);
+  ipc::SequenceGeometry many = good;
+  many.banks = 3;
+  EXPECT_EQ(check_geometry(many).error().code, ErrorCode::kInvalidArgument);
   ipc::SequenceGeometry typeless = good;
   typeless.dtype = DType::kInvalid;
   EXPECT_EQ(check_geometry(typeless).error().code, ErrorCode::kInvalidArgument);

@@ -9,7 +9,7 @@
 namespace djinn::worker {
 namespace {
 
-constexpr uint64_t kAlignment = 64;  // what PyTorch's CPU allocator gives
+constexpr uint64_t kGranuleBytes = 64;
 
 Error unbound(const std::string& name) {
   return {ErrorCode::kInvalidArgument,
@@ -20,7 +20,8 @@ Error unbound(const std::string& name) {
 void write_token_ids(std::byte* out, const SequenceUse& sequence) {
   auto* ids = reinterpret_cast<int64_t*>(out);
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
-    ids = std::copy_n(sequence.group->tokens(row) + sequence.past(), sequence.tokens, ids);
+    ids = std::copy_n(sequence.group->tokens(sequence.entry.bank, row) + sequence.past(),
+                      sequence.tokens, ids);
   }
 }
 
@@ -94,16 +95,14 @@ Status Binder::begin(const exec::Program& program, std::span<const int64_t> give
 Result<std::byte*> Binder::private_copy(size_t slot, uint64_t bytes) {
   Copy& copy = copies_[slot];
   if (copy.capacity < bytes || !copy.data) {
-    const auto capacity = align_up(std::max<uint64_t>(bytes, 1), kAlignment);
+    const auto capacity = align_up(std::max<uint64_t>(bytes, 1), kGranuleBytes);
     if (!capacity || *capacity > limits::kStagingBytesMax) {
       return Error{ErrorCode::kLimitExceeded,
                    "An input of the run is larger than 1 GiB. Use fewer rows or tokens at a time."};
     }
-    copy.data.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, *capacity)));
-    copy.capacity = copy.data ? *capacity : 0;
-    if (!copy.data) {
-      return Error{ErrorCode::kOutOfMemory, "There is no memory for an input of the run."};
-    }
+    copy = {};
+    DJINN_TRY(copy.data, lane_.allocate(*capacity));
+    copy.capacity = *capacity;
   }
   return copy.data.get();
 }
@@ -170,9 +169,10 @@ Status Binder::bind_sequence(const SequenceUse& sequence) {
         return Error{ErrorCode::kInvalidArgument,
                      "The program has more layers than the sequence group."};
       }
-      std::byte* data = storage.part == srg::SequencePart::kKey ? group.key(storage.layer)
-                                                                : group.value(storage.layer);
-      storages_[i] = {data, group.layout().buffer_bytes(), true};
+      const uint32_t bank = sequence.entry.bank;
+      std::byte* data = storage.part == srg::SequencePart::kKey ? group.key(bank, storage.layer)
+                                                                : group.value(bank, storage.layer);
+      storages_[i] = {data, group.bank_bytes(), true};
     } else if (storage.role != srg::InputRole::kUser && storages_[i].data == nullptr) {
       DJINN_CHECK(fill_role(i, sequence));
     }

@@ -1,11 +1,10 @@
 // Binder: turns what a submission names into bytes and numbers that one run of a program uses.
 //
 // Inputs from staging are copied into private memory here, once, before anything looks at them: no
-// kernel reads memory that a client can write (DESIGN rule 2). The copies are kept between runs, so
-// a warm run allocates nothing.
+// kernel reads memory that a client can write (DESIGN rule 2). The copies lie on the lane's heap
+// and are kept between runs, so a warm run allocates nothing.
 #pragma once
 
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,6 +26,8 @@ struct SequenceUse {
 
 class Binder {
  public:
+  explicit Binder(exec::Lane& lane) : lane_(lane) {}
+
   // Begins the bindings of one run of program. given: the client's symbol values, in graph order,
   // or empty when all symbols have roles. Errors: kInvalidArgument, kOutOfRange.
   Status begin(const exec::Program& program, std::span<const int64_t> given,
@@ -40,6 +41,9 @@ class Binder {
   // Errors: kInvalidArgument naming the first input without bytes.
   Status check_complete() const;
 
+  // Gives the copies back to the heap.
+  void clear() { copies_.clear(); }
+
   [[nodiscard]] exec::RunBindings bindings() const { return {symbols_, storages_}; }
 
  private:
@@ -50,9 +54,10 @@ class Binder {
   Status fill_role(srg::StorageIndex storage, const SequenceUse& sequence);
 
   struct Copy {
-    std::unique_ptr<std::byte, decltype(&std::free)> data{nullptr, &std::free};
+    exec::HeapBytes data;
     uint64_t capacity = 0;
   };
+  exec::Lane& lane_;
   const exec::Program* program_ = nullptr;
   std::vector<int64_t> symbols_;
   std::vector<exec::StorageBinding> storages_;

@@ -69,7 +69,8 @@ Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceU
                  "The prompt's staging range must hold int32 [rows, prompt_tokens]."};
   }
   for (uint32_t row = 0; row < block.rows; ++row) {
-    memcpy(use.group->tokens(row) + use.past(), prompt.data() + row * row_bytes, row_bytes);
+    memcpy(use.group->tokens(use.entry.bank, row) + use.past(), prompt.data() + row * row_bytes,
+           row_bytes);
   }
   return {};
 }
@@ -132,7 +133,7 @@ Status draw(const ipc::GenerateBlock& block, const exec::OutputView& logits, con
   const uint64_t length = use.past() + use.tokens;
   static thread_local std::vector<float> scores;
   for (uint32_t row = 0; row < block.rows; ++row) {
-    int32_t* tokens = use.group->tokens(row);
+    int32_t* tokens = use.group->tokens(use.entry.bank, row);
     int32_t token = block.pad_token;
     if (!(record.finished_rows >> row & 1)) {
       copy_row(logits, row, scores);

@@ -3,67 +3,115 @@
 #include <utility>
 
 namespace djinn::worker {
+namespace {
 
-Status Grants::request(ipc::GrantKind kind, SessionId session, SequenceHandle sequence,
-                       uint64_t bytes) {
-  ipc::GrantRequest request;
-  request.kind = kind;
-  request.session = session;
-  request.sequence = sequence;
-  request.bytes = bytes;
-  DJINN_CHECK(ask(request));
-  return {};
+Error gone() {
+  return {ErrorCode::kDisconnected, "djinnd is gone."};
 }
 
-void Grants::give_back(ipc::GrantKind kind, SessionId session, SequenceHandle sequence,
-                       uint64_t bytes) {
+Result<Grants::Answer> outcome_of(Grants::Answer answer) {
+  if (!answer.status) return std::move(answer.status).error();
+  return answer;
+}
+
+}  // namespace
+
+uint64_t Grants::enter(ipc::GrantRequest request) {
+  request.request = ++last_request_;
+  asked_[request.request].request = request;
+  outbox_.send({request});
+  return request.request;
+}
+
+Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint64_t bytes) {
+  ipc::GrantRequest wanted;
+  wanted.kind = kind;
+  wanted.session = session;
+  wanted.bytes = bytes;
+  const std::lock_guard lock(mutex_);
+  if (closed_) return gone();
+  for (auto& [number, asked] : asked_) {
+    wanted.request = number;
+    if (asked.forgotten || asked.request != wanted) continue;
+    if (!asked.answer) return Error{ErrorCode::kBusy, "The memory is on its way."};
+    Answer answer = *std::move(asked.answer);
+    asked_.erase(number);
+    return outcome_of(std::move(answer));
+  }
+  enter(wanted);
+  return Error{ErrorCode::kBusy, "The memory is on its way."};
+}
+
+void Grants::forget(ipc::GrantKind kind, SessionId session) {
+  const std::lock_guard lock(mutex_);
+  for (auto next = asked_.begin(); next != asked_.end();) {
+    Asked& asked = next->second;
+    const bool meant = asked.request.kind == kind && asked.request.session == session;
+    if (meant && asked.answer) {
+      drop(asked);
+      next = asked_.erase(next);
+    } else {
+      asked.forgotten |= meant;
+      ++next;
+    }
+  }
+}
+
+void Grants::drop(const Asked& asked) {
+  if (asked.answer->status) {
+    give_back(asked.request.kind, asked.request.session, asked.request.bytes);
+  }
+}
+
+Status Grants::request(SessionId session, SequenceHandle sequence, uint64_t bytes) {
+  ipc::GrantRequest wanted;
+  wanted.kind = ipc::GrantKind::kSequence;
+  wanted.session = session;
+  wanted.sequence = sequence;
+  wanted.bytes = bytes;
+  std::unique_lock lock(mutex_);
+  if (closed_) return gone();
+  const uint64_t number = enter(wanted);
+  arrived_.wait(lock, [&] { return asked_[number].answer || closed_; });
+  if (!asked_[number].answer) return gone();
+  Answer answer = *std::move(asked_[number].answer);
+  asked_.erase(number);
+  return std::move(answer.status);
+}
+
+void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes) {
   ipc::GrantReturn returned;
   returned.kind = kind;
   returned.session = session;
-  returned.sequence = sequence;
   returned.bytes = bytes;
   outbox_.send({returned});
 }
 
-Result<Grants::Slab> Grants::request_slab(uint64_t bytes) {
-  ipc::GrantRequest request;
-  request.kind = ipc::GrantKind::kSlab;
-  request.bytes = bytes;
-  return ask(request);
-}
-
-Result<Grants::Slab> Grants::ask(ipc::GrantRequest request) {
-  std::unique_lock lock(mutex_);
-  if (closed_) return Error{ErrorCode::kDisconnected, "djinnd is gone."};
-  request.request = ++last_request_;
-  auto& slot = waiting_[request.request];
-  lock.unlock();
-  outbox_.send({request});
-  lock.lock();
-  arrived_.wait(lock, [&] { return slot.has_value() || closed_; });
-  if (!slot) return Error{ErrorCode::kDisconnected, "djinnd is gone."};
-  Answer answer = std::move(*slot);
-  waiting_.erase(request.request);
-  if (!answer.status) return std::move(answer.status).error();
-  return std::move(answer.slab);
-}
+// --- control thread
 
 void Grants::deliver(uint64_t request, Answer answer) {
-  const std::lock_guard lock(mutex_);
-  const auto found = waiting_.find(request);
-  if (found == waiting_.end()) return;
-  found->second = std::move(answer);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = asked_.find(request);
+    if (found == asked_.end()) return;
+    found->second.answer = std::move(answer);
+    if (found->second.forgotten) {
+      drop(found->second);
+      asked_.erase(found);
+    }
+  }
   arrived_.notify_all();
+  wake_();
 }
 
 void Grants::deliver(const ipc::GrantAnswer& answer) {
   Status status;
   if (answer.code != ErrorCode::kOk) status = Error{answer.code, answer.message};
-  deliver(answer.request, {std::move(status), {}});
+  deliver(answer.request, {std::move(status), {}, 0});
 }
 
 void Grants::deliver(const ipc::GiveSlab& slab, Fd memfd) {
-  deliver(slab.request, {{}, {std::move(memfd), slab.bytes}});
+  deliver(slab.request, {{}, std::move(memfd), slab.bytes});
 }
 
 void Grants::close() {

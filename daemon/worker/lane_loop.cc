@@ -19,20 +19,23 @@ constexpr uint64_t kMailboxKey = 0;  // no session has id 0
 }  // namespace
 
 Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
-    exec::Lane& lane, const Clock& clock, std::function<void(SessionId, const Error&)> broken) {
+    exec::Lane& lane, const Clock& clock, Grants& grants,
+    std::function<void(SessionId, const Error&)> broken) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   Fd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !bell.valid()) return system_error("make the lane's bell", errno);
   std::unique_ptr<LaneLoop> loop(
-      new LaneLoop(lane, clock, std::move(epoll), std::move(bell), std::move(broken)));
+      new LaneLoop(lane, clock, grants, std::move(epoll), std::move(bell), std::move(broken)));
   loop->watch(loop->bell_, kMailboxKey);
   return loop;
 }
 
-LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, Fd epoll, Fd bell,
+LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, Grants& grants, Fd epoll, Fd bell,
                    std::function<void(SessionId, const Error&)> broken)
     : clock_(clock),
       world_{lane, {}, {}},
+      binder_(lane),
+      grants_(grants),
       epoll_(std::move(epoll)),
       bell_(std::move(bell)),
       broken_(std::move(broken)) {}
@@ -89,8 +92,8 @@ void LaneLoop::add_session(std::unique_ptr<Session> session) {
 }
 
 void LaneLoop::remove_session(SessionId id, std::function<void()> done) {
-  post([id, done = std::move(done)](World& world) {
-    world.sessions.erase(id);  // closing its bell ends the watch
+  post([this, id, done = std::move(done)](World&) {
+    erase_session(id);
     done();
   });
 }
@@ -138,8 +141,18 @@ bool LaneLoop::run_round() {
   return worked;
 }
 
-void LaneLoop::set_aside(SessionId id, const Error& error) {
+// Closing its bell ends the watch. Without sessions the lane holds no more than its plans.
+void LaneLoop::erase_session(SessionId id) {
   world_.sessions.erase(id);
+  grants_.forget(ipc::GrantKind::kRefs, id);
+  if (!world_.sessions.empty()) return;
+  binder_.clear();
+  grants_.forget(ipc::GrantKind::kHeap, {});
+  world_.lane.trim();
+}
+
+void LaneLoop::set_aside(SessionId id, const Error& error) {
+  erase_session(id);
   broken_(id, error);
 }
 

@@ -29,7 +29,8 @@ class LaneLoop {
   // broken: called on the lane's thread for a session that broke the protocol, after it was set
   // aside.
   static Result<std::unique_ptr<LaneLoop>> make(
-      exec::Lane& lane, const Clock& clock, std::function<void(SessionId, const Error&)> broken);
+      exec::Lane& lane, const Clock& clock, Grants& grants,
+      std::function<void(SessionId, const Error&)> broken);
   ~LaneLoop();
 
   // The state that posted closures work on.
@@ -53,12 +54,13 @@ class LaneLoop {
   [[nodiscard]] uint64_t tokens() const;
 
  private:
-  LaneLoop(exec::Lane& lane, const Clock& clock, Fd epoll, Fd bell,
+  LaneLoop(exec::Lane& lane, const Clock& clock, Grants& grants, Fd epoll, Fd bell,
            std::function<void(SessionId, const Error&)> broken);
   void work();
   bool run_mailbox();
   bool run_round();
   void set_aside(SessionId id, const Error& error);
+  void erase_session(SessionId id);
   [[nodiscard]] bool prepare_to_sleep();
   void sleep();
   void drain(uint64_t session);
@@ -67,6 +69,7 @@ class LaneLoop {
   const Clock& clock_;
   World world_;
   Binder binder_;
+  Grants& grants_;
   std::unique_ptr<Runner> runner_;
   Fd epoll_;
   Fd bell_;

@@ -1,6 +1,6 @@
 // djinn-worker: runs the graphs of one trust domain on one device. Started by djinnd only.
 //
-//   djinn-worker --channel-fd N --threads N [--fault-at N]
+//   djinn-worker --channel-fd N --threads N [--fault-at N] [--pal-fault-at N]
 //
 // Warms up, confines itself, says that it is ready, and obeys djinnd until the channel closes.
 
@@ -13,7 +13,9 @@
 #include "daemon/child/channel.h"
 #include "daemon/child/confinement.h"
 #include "daemon/worker/control_loop.h"
+#include "daemon/worker/heap.h"
 #include "daemon/worker/slab.h"
+#include "kernel/pal/faulty_pal.h"
 #include "kernel/pal/host_pal.h"
 
 namespace djinn::worker {
@@ -23,12 +25,16 @@ struct Options {
   int channel_fd = -1;
   int threads = 1;
   uint64_t fault_at = 0;
+  uint64_t pal_fault_at = 0;
 };
 
 Status serve(const Options& options) {
   DJINN_CHECK(child::become_child());
   child::Channel channel{Fd(options.channel_fd)};
-  DJINN_TRY(const auto pal, pal::HostPal::make());
+  DJINN_TRY(const auto host, pal::HostPal::make());
+  pal::FaultyPal faulty(*host);
+  faulty.fail_call(options.pal_fault_at, {ErrorCode::kOutOfMemory, "A test made this call fail."});
+  pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : static_cast<pal::DevicePal&>(*host);
   exec::initialise(1);  // more would start a thread before the confinement
   exec::warm_up(1);
   DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kWorker));
@@ -36,13 +42,16 @@ Status serve(const Options& options) {
   const SystemClock clock;
   gc::FaultPoints faults(options.fault_at);
   Outbox outbox(channel);
-  Grants grants(outbox);
-  Slab slab(*pal, grants);
+  std::unique_ptr<LaneLoop> loop;
+  Grants grants(outbox, [&loop] { loop->wake(); });
+  Slab slab(pal, grants);
+  GrantedHeap heap(grants);
   exec::LaneOptions lane_options;
   lane_options.threads = options.threads;
+  lane_options.heap = &heap;
   lane_options.grow_slab = [&slab](uint64_t bytes) { return slab.grow(bytes); };
   DJINN_TRY(const auto lane, exec::Lane::make(std::move(lane_options)));
-  DJINN_TRY(const auto loop, LaneLoop::make(*lane, clock, [&](SessionId id, const Error& error) {
+  DJINN_TRY(loop, LaneLoop::make(*lane, clock, grants, [&](SessionId id, const Error& error) {
               outbox.send({ipc::SessionBroken{id, error.code, error.message}});
             }));
   Grower grower(grants, [&loop] { loop->wake(); });
@@ -56,7 +65,7 @@ Status serve(const Options& options) {
 
   outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
                                 confinement.seccomp}});
-  ControlLoop control({channel, outbox, grants, *loop, faults, *pal});
+  ControlLoop control({channel, outbox, grants, *loop, faults, pal});
   Status ended = control.run();
   grants.close();
   loop->stop();
@@ -72,6 +81,7 @@ int main(int argc, char** argv) {
   app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
   app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
+  app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");
   CLI11_PARSE(app, argc, argv);
 
   const djinn::Status ended = djinn::worker::serve(options);

@@ -141,7 +141,7 @@ void keep_token_ids(const srg::Graph& graph, const exec::RunBindings& bindings,
     }
     const auto* ids = reinterpret_cast<const int64_t*>(bindings.storages[i].data);
     for (uint32_t row = 0; row < use.entry.rows; ++row) {
-      int32_t* slots = use.group->tokens(row) + use.past();
+      int32_t* slots = use.group->tokens(use.entry.bank, row) + use.past();
       for (uint64_t t = 0; t < use.tokens; ++t) slots[t] = static_cast<int32_t>(*ids++);
     }
   }
@@ -280,6 +280,31 @@ Result<Ending> crop_sequence(Step& step) {
   }
   entry.length = block.length;
   step.session.state().stage_sequence(block.sequence.index, entry);
+  return Ending::kDone;
+}
+
+// Rows in use are only read, and those of the other bank are not visible before the commit.
+Result<Ending> reorder_sequence(Step& step) {
+  DJINN_TRY(const ipc::ReorderBlock block, ipc::decode_reorder(step.block));
+  DJINN_TRY(const auto group, step.session.find_sequence(block.sequence));
+  const gc::SequenceEntry before = step.session.sequence_entry(*group);
+  if (group->geometry().banks != 2) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The sequence group has no second bank of rows. Make it as one that is to be "
+                 "reordered."};
+  }
+  if (block.rows.size() != before.rows) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "A reorder names " + std::to_string(block.rows.size()) +
+                     " rows, and the sequence group has " + std::to_string(before.rows) + "."};
+  }
+  gc::SequenceEntry after = before;
+  after.bank = 1 - before.bank;
+  for (size_t row = 0; row < block.rows.size(); ++row) {
+    after.padding[row] = before.padding[block.rows[row]];
+  }
+  group->copy_rows(before.bank, after.bank, block.rows, before.length);
+  step.session.state().stage_sequence(block.sequence.index, after);
   return Ending::kDone;
 }
 

@@ -18,10 +18,11 @@ vmu::Range range_of(uint64_t offset, uint64_t bytes) {
 }  // namespace
 
 Status Refs::Source::ask(uint64_t bytes) {
-  return grants_.request(ipc::GrantKind::kRefs, session_, {}, bytes);
+  DJINN_CHECK(grants_.take(ipc::GrantKind::kRefs, session_, bytes));
+  return {};
 }
 void Refs::Source::give_back(uint64_t bytes) {
-  grants_.give_back(ipc::GrantKind::kRefs, session_, {}, bytes);
+  grants_.give_back(ipc::GrantKind::kRefs, session_, bytes);
 }
 
 Result<Refs> Refs::open(const ipc::AttachSession& command, pal::Extent extent,

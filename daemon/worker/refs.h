@@ -38,7 +38,7 @@ class Refs {
   Status check_free(const gc::SessionState& state, RefHandle handle) const;
 
   // --- inside a step
-  // Room for a storage, zeroed. Errors: kQuotaExceeded, kOutOfMemory.
+  // Room for a storage, zeroed. Errors: those of Grants::take().
   Result<Storage> allocate(uint64_t bytes);
   void stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage);
   // Errors: as find(), but a poisoned ref can be released.

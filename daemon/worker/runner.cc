@@ -71,11 +71,13 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   state.beat();
   state.begin();
   const Result<Ending> ending = perform(step, record);
+  const bool waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
+  if (waits) {
+    give_up_for_now(session);
+    return Advance::kWaiting;
+  }
   if (!ending) {
     fail(step, record, ending.error());
-  } else if (*ending == Ending::kGrowing) {
-    state.pause();
-    return Advance::kWaiting;
   } else {
     record.kind = *ending == Ending::kDone ? gc::StepKind::kDone : gc::StepKind::kToken;
     commit(step, record);
@@ -128,7 +130,7 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
     case ipc::Operation::kCropSequence:
       return crop_sequence(step);
     case ipc::Operation::kReorderSequence:
-      break;
+      return reorder_sequence(step);
   }
   return Error{ErrorCode::kUnsupported, "The daemon does not know this operation."};
 }
@@ -141,12 +143,22 @@ void Runner::commit(Step& step, gc::StepRecord record) {
   step.session.refs().end_step(Refs::End::kCommitted);
 }
 
+// Undo entries were made by us and checked at attach; that they still fit is our own invariant.
+void Runner::roll_back(Session& session) {
+  DJINN_ASSERT(session.state().roll_back(session.refs().extent()).ok());
+  session.refs().end_step(Refs::End::kRolledBack);
+}
+
+// The step needs memory that is on its way, and will be repeated.
+void Runner::give_up_for_now(Session& session) {
+  roll_back(session);
+  session.state().pause();
+}
+
 void Runner::fail(Step& step, gc::StepRecord record, const Error& error) {
   gc::SessionState& state = step.session.state();
   Refs& refs = step.session.refs();
-  // Undo entries were made by us and checked at attach; that they still fit is our own invariant.
-  DJINN_ASSERT(state.roll_back(refs.extent()).ok());
-  refs.end_step(Refs::End::kRolledBack);
+  roll_back(step.session);
   state.begin();
   for (const RefHandle handle : step.doomed) refs.stage_poison(state, handle, error.code);
   record.kind = gc::StepKind::kFailed;

@@ -1,5 +1,7 @@
 #include "daemon/worker/sequence.h"
 
+#include <string.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -40,8 +42,8 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
                                                 uint64_t granted, pal::DevicePal& pal) {
   DJINN_TRY(
       const gc::SequenceLayout layout,
-      gc::SequenceLayout::make(geometry.rows, geometry.layers, geometry.kv_heads, geometry.head_dim,
-                               size_of(geometry.dtype), geometry.capacity));
+      gc::SequenceLayout::make(geometry.banks * geometry.rows, geometry.layers, geometry.kv_heads,
+                               geometry.head_dim, size_of(geometry.dtype), geometry.capacity));
   DJINN_TRY(pal::Extent extent,
             pal.import_extent(std::move(memfd), layout.file_bytes(), pal::Seals::kSize));
   DJINN_TRY(pal::Reservation memory, pal.reserve(extent.bytes));
@@ -58,21 +60,51 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
   return sequence;
 }
 
-int32_t* Sequence::tokens(uint32_t row) const {
-  return reinterpret_cast<int32_t*>(memory_.data() + layout_.tokens_offset(row));
+uint64_t Sequence::head_bytes() const {
+  return geometry_.capacity * geometry_.head_dim * size_of(geometry_.dtype);
 }
-std::byte* Sequence::key(uint32_t layer) const {
-  return memory_.data() + layout_.key_offset(layer);
+uint64_t Sequence::bank_bytes() const {
+  return uint64_t{geometry_.rows} * geometry_.kv_heads * head_bytes();
 }
-std::byte* Sequence::value(uint32_t layer) const {
-  return memory_.data() + layout_.value_offset(layer);
+int32_t* Sequence::tokens(uint32_t bank, uint32_t row) const {
+  DJINN_ASSERT(bank < geometry_.banks && row < geometry_.rows);
+  const uint64_t offset = layout_.tokens_offset(bank * geometry_.rows + row);
+  return reinterpret_cast<int32_t*>(memory_.data() + offset);
+}
+std::byte* Sequence::key(uint32_t bank, uint32_t layer) const {
+  DJINN_ASSERT(bank < geometry_.banks);
+  return memory_.data() + layout_.key_offset(layer) + bank * bank_bytes();
+}
+std::byte* Sequence::value(uint32_t bank, uint32_t layer) const {
+  DJINN_ASSERT(bank < geometry_.banks);
+  return memory_.data() + layout_.value_offset(layer) + bank * bank_bytes();
+}
+
+void Sequence::copy_rows(uint32_t from, uint32_t to, std::span<const uint32_t> rows,
+                         uint64_t tokens) const {
+  DJINN_ASSERT(from != to && rows.size() == geometry_.rows && tokens <= committed());
+  for (uint32_t row = 0; row < rows.size(); ++row) {
+    memcpy(this->tokens(to, row), this->tokens(from, rows[row]), tokens * sizeof(int32_t));
+    for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
+      copy_heads(key(from, layer), rows[row], key(to, layer), row, tokens);
+      copy_heads(value(from, layer), rows[row], value(to, layer), row, tokens);
+    }
+  }
+}
+
+void Sequence::copy_heads(const std::byte* from, uint32_t from_row, std::byte* to, uint32_t to_row,
+                          uint64_t tokens) const {
+  const uint64_t bytes = tokens * geometry_.head_dim * size_of(geometry_.dtype);
+  for (uint32_t head = 0; head < geometry_.kv_heads; ++head) {
+    memcpy(to + (uint64_t{to_row} * geometry_.kv_heads + head) * head_bytes(),
+           from + (uint64_t{from_row} * geometry_.kv_heads + head) * head_bytes(), bytes);
+  }
 }
 
 Status Sequence::commit(uint64_t tokens, Grants& grants) {
   const uint64_t needed = layout_.committed_bytes(tokens);
   if (needed > granted_bytes_) {
-    DJINN_CHECK(
-        grants.request(ipc::GrantKind::kSequence, session_, handle_, needed - granted_bytes_));
+    DJINN_CHECK(grants.request(session_, handle_, needed - granted_bytes_));
     granted_bytes_ = needed;
   }
   DJINN_CHECK(

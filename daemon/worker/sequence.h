@@ -1,6 +1,8 @@
 // Sequence: one sequence group of a session in this process: its memfd mapped, and how many token
 // slots of it are committed.
-// Grower: commits slots ahead of need on a thread of its own, so that a decode step never does.
+// Bank: one copy of all rows. A group of two banks can be reordered: the rows are copied to the
+// bank that is not in use, and the step that commits says that it is the one in use now. Grower:
+// commits slots ahead of need on a thread of its own, so that a decode step never does.
 //
 // invariant: slots [0, committed) are backed by pages; committed only grows.
 #pragma once
@@ -12,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "daemon/worker/grants.h"
@@ -36,10 +39,13 @@ class Sequence {
   [[nodiscard]] uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
 
   // Token slots of a row; only committed ones may be touched.
-  [[nodiscard]] int32_t* tokens(uint32_t row) const;
-  // One K or V: geometry dtype [rows, kv_heads, capacity, head_dim].
-  [[nodiscard]] std::byte* key(uint32_t layer) const;
-  [[nodiscard]] std::byte* value(uint32_t layer) const;
+  [[nodiscard]] int32_t* tokens(uint32_t bank, uint32_t row) const;
+  // One K or V: geometry dtype [rows, kv_heads, capacity, head_dim], in bank_bytes().
+  [[nodiscard]] std::byte* key(uint32_t bank, uint32_t layer) const;
+  [[nodiscard]] std::byte* value(uint32_t bank, uint32_t layer) const;
+  [[nodiscard]] uint64_t bank_bytes() const;
+  // Row r of bank `to` becomes row rows[r] of bank `from`, in its first `tokens` slots.
+  void copy_rows(uint32_t from, uint32_t to, std::span<const uint32_t> rows, uint64_t tokens) const;
 
  private:
   friend class Grower;
@@ -47,6 +53,9 @@ class Sequence {
            gc::SequenceLayout layout, pal::DevicePal& pal, pal::Extent extent,
            pal::Reservation memory, uint64_t granted);
   Status commit(uint64_t tokens, Grants& grants);  // grower's thread
+  [[nodiscard]] uint64_t head_bytes() const;       // of one row and head of a K or V
+  void copy_heads(const std::byte* from, uint32_t from_row, std::byte* to, uint32_t to_row,
+                  uint64_t tokens) const;
 
   SessionId session_;
   SequenceHandle handle_;

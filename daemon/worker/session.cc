@@ -94,7 +94,7 @@ gc::SequenceEntry Session::sequence_entry(const Sequence& sequence) const {
   if (entry.generation != sequence.handle().generation) {
     entry = {};
     entry.generation = sequence.handle().generation;
-    entry.rows = sequence.layout().rows();
+    entry.rows = sequence.geometry().rows;
   }
   return entry;
 }

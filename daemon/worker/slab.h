@@ -14,6 +14,7 @@ class Slab {
   Slab(pal::DevicePal& pal, Grants& grants) : pal_(pal), grants_(grants) {}
 
   // At least bytes, zeroed and backed by pages; what the former one held is gone. Lane's thread.
+  // Errors: as Grants::take(), which leaves the former one as it was; those of the pal.
   Result<std::span<std::byte>> grow(uint64_t bytes);
 
  private:

@@ -22,7 +22,7 @@ struct Step {
 enum class Ending {
   kDone,     // the submission is complete
   kToken,    // a token was made; the submission goes on
-  kGrowing,  // nothing was done: memory is on its way, try again
+  kGrowing,  // memory is on its way, try again
 };
 
 }  // namespace djinn::worker

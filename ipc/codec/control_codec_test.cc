@@ -32,7 +32,7 @@ OutputShape shape(const std::string& name) {
 }
 
 SequenceGeometry geometry() {
-  return {2, 3, 4, 5, DType::kFloat16, 6};
+  return {2, 3, 4, 5, DType::kFloat16, 6, 2};
 }
 
 std::vector<ClientRequest> requests() {
@@ -112,6 +112,7 @@ std::vector<WorkerEvent> events() {
       {SequenceAdded{{11}, {12, 13}, ErrorCode::kOutOfMemory, "Full."}},
       {SequenceDropped{{14}, {15, 16}}},
       {GrantRequest{17, GrantKind::kSlab, {18}, {19, 20}, 21}},
+      {GrantRequest{17, GrantKind::kHeap, {}, {}, 21}},
       {GrantReturn{GrantKind::kSequence, {22}, {23, 24}, 25}},
       {SessionBroken{{26}, ErrorCode::kProtocolViolation, "Index out of range."}},
       {WorkerStats{27, 28, 29, 30, 31}},

@@ -124,6 +124,7 @@ void write_geometry(wire::SequenceGeometry::Builder out, const SequenceGeometry&
   out.setHeadDim(geometry.head_dim);
   out.setDtype(static_cast<uint8_t>(geometry.dtype));
   out.setCapacity(geometry.capacity);
+  out.setBanks(geometry.banks);
 }
 
 SequenceGeometry read_geometry(wire::SequenceGeometry::Reader in) {
@@ -134,6 +135,7 @@ SequenceGeometry read_geometry(wire::SequenceGeometry::Reader in) {
   geometry.head_dim = in.getHeadDim();
   geometry.dtype = read_dtype(in.getDtype());
   geometry.capacity = in.getCapacity();
+  geometry.banks = in.getBanks();
   return geometry;
 }
 

@@ -90,6 +90,7 @@ struct SequenceGeometry {
   headDim @3 :UInt32;
   dtype @4 :UInt8;
   capacity @5 :UInt64;
+  banks @6 :UInt32;  # 2: the rows can be reordered
 }
 
 # -- djinnd -> client ----------------------------------------------------------------------------

@@ -224,13 +224,13 @@ SequenceDropped read_sequence_dropped(wire::SequenceName::Reader in) {
 }
 
 GrantRequest read_grant_request(wire::GrantRequest::Reader in) {
-  const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kSlab);
+  const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kHeap);
   const auto [session, sequence] = read_sequence_name(in.getName());
   return {in.getRequest(), kind, session, sequence, in.getBytes()};
 }
 
 GrantReturn read_grant_return(wire::GrantReturn::Reader in) {
-  const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kSlab);
+  const auto kind = read_enum(in.getKind(), GrantKind::kRefs, GrantKind::kHeap);
   const auto [session, sequence] = read_sequence_name(in.getName());
   return {kind, session, sequence, in.getBytes()};
 }

@@ -37,22 +37,37 @@ uint64_t rounded(uint64_t bytes) {
   return (bytes + kAlignment - 1) & ~uint64_t{kAlignment - 1};
 }
 
-void* from_malloc(size_t bytes) {
-  void* memory = nullptr;
-  if (bytes != 0 && ::posix_memalign(&memory, kAlignment, bytes) != 0) throw std::bad_alloc();
-  return memory;
+// Before each block of malloc: what of it counts as heap, because the deleter is told no size.
+struct alignas(kAlignment) BlockHead {
+  uint64_t heap_bytes;
+};
+std::atomic<uint64_t> heap_live_bytes{0};
+
+enum class Account { kNone, kHeap };
+
+void* from_malloc(size_t bytes, Account account) {
+  if (bytes == 0) return nullptr;
+  void* block = nullptr;
+  if (bytes > SIZE_MAX / 2 ||
+      ::posix_memalign(&block, kAlignment, sizeof(BlockHead) + bytes) != 0) {
+    throw std::bad_alloc();
+  }
+  auto* const head = new (block) BlockHead{account == Account::kHeap ? rounded(bytes) : 0};
+  heap_live_bytes.fetch_add(head->heap_bytes, std::memory_order_relaxed);
+  return head + 1;
 }
 
-void release(void* memory) {
-  if (memory == nullptr) return;
-  if (current_sink != nullptr) current_sink->released(memory);
-  if (!is_in_a_slab(memory)) ::free(memory);
+void to_malloc(void* memory) {
+  auto* const head = static_cast<BlockHead*>(memory) - 1;
+  heap_live_bytes.fetch_sub(head->heap_bytes, std::memory_order_relaxed);
+  ::free(head);
 }
 
 class HookedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    void* memory = current_sink != nullptr ? current_sink->allocate(bytes) : from_malloc(bytes);
+    void* memory = current_sink != nullptr ? current_sink->allocate(bytes)
+                                           : from_malloc(bytes, Account::kNone);
     return {memory, memory, &release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -68,6 +83,25 @@ HookedAllocator& hooked_allocator() {
 }
 
 }  // namespace
+
+void release(void* memory) {
+  if (memory == nullptr) return;
+  if (current_sink != nullptr) current_sink->released(memory);
+  if (!is_in_a_slab(memory)) to_malloc(memory);
+}
+
+void* Heap::allocate(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (Status allowed = owner_.allow(live_bytes() + rounded(bytes)); !allowed) {
+    refusal_ = std::move(allowed).error();
+    throw std::bad_alloc();
+  }
+  return from_malloc(bytes, Account::kHeap);
+}
+
+uint64_t Heap::live_bytes() {
+  return heap_live_bytes.load(std::memory_order_relaxed);
+}
 
 void install_allocator() {
   c10::SetCPUAllocator(&hooked_allocator(), 255);
@@ -101,7 +135,7 @@ RegisteredSlab::~RegisteredSlab() {
 }
 
 void* Recorder::allocate(size_t bytes) {
-  void* memory = from_malloc(bytes);
+  void* memory = heap_.allocate(bytes);
   const auto index = static_cast<uint32_t>(lifetimes_.size());
   lifetimes_.push_back({bytes, event_, UINT32_MAX});
   ++event_;
@@ -148,7 +182,7 @@ void* Replayer::allocate(size_t bytes) {
     }
   }
   fits_ = false;
-  return from_malloc(bytes);
+  return heap_.allocate(bytes);
 }
 
 void Replayer::released(void* memory) {

@@ -2,7 +2,8 @@
 // malloc.
 //
 //   Sink      decides where the allocations of one thread go while a ScopedSink is alive
-//   Recorder  a sink that takes malloc and writes down sizes and lifetimes
+//   Heap      malloc for what no plan places; counted, and bounded by its owner
+//   Recorder  a sink that takes the heap and writes down sizes and lifetimes
 //   Replayer  a sink that serves the n-th allocation at its planned place in a slab
 //
 // allocate(0) gives null and still counts as one allocation, for the sequence is what a plan fits.
@@ -13,10 +14,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "kernel/exec/executor.h"
 #include "kernel/vmu/offset_planner.h"
 
 namespace djinn::exec {
@@ -32,6 +36,27 @@ class Sink {
 // Installs the hook; once, before LibTorch allocates anything that should go through it.
 void install_allocator();
 [[nodiscard]] bool is_allocator_installed();
+
+// What LibTorch does with memory that allocate() of a sink or of a heap gave. Any thread.
+void release(void* memory);
+
+class Heap {
+ public:
+  explicit Heap(HeapOwner& owner) : owner_(owner) {}
+
+  // As Sink::allocate(); throws when the owner refuses, too, and keeps its error.
+  void* allocate(size_t bytes);
+  // Why the last allocation was refused, once.
+  std::optional<Error> take_refusal() { return std::exchange(refusal_, std::nullopt); }
+  // The bytes of all heaps of this process that are not released.
+  [[nodiscard]] static uint64_t live_bytes();
+  // Tells the owner what is still needed.
+  void settle() { owner_.settle(live_bytes()); }
+
+ private:
+  HeapOwner& owner_;
+  std::optional<Error> refusal_;
+};
 
 // Sends the calling thread's allocations to sink.
 class ScopedSink {
@@ -62,6 +87,8 @@ class RegisteredSlab {
 
 class Recorder final : public Sink {
  public:
+  explicit Recorder(Heap& heap) : heap_(heap) {}
+
   void* allocate(size_t bytes) override;
   void released(void* memory) override;
 
@@ -70,6 +97,7 @@ class Recorder final : public Sink {
   [[nodiscard]] uint64_t peak_live_bytes() const { return peak_; }
 
  private:
+  Heap& heap_;
   std::vector<vmu::Lifetime> lifetimes_;
   std::unordered_map<void*, uint32_t> alive_;
   uint32_t event_ = 0;
@@ -84,12 +112,13 @@ struct Placement {
 
 class Replayer final : public Sink {
  public:
-  Replayer(std::span<const Placement> plan, std::span<std::byte> slab) : plan_(plan), slab_(slab) {}
+  Replayer(std::span<const Placement> plan, std::span<std::byte> slab, Heap& heap)
+      : plan_(plan), slab_(slab), heap_(heap) {}
 
   void* allocate(size_t bytes) override;
   void released(void* memory) override;
 
-  // Whether every allocation so far was the planned one. After a miss the rest is malloc.
+  // Whether every allocation so far was the planned one. After a miss the rest is the heap's.
   [[nodiscard]] bool fits() const { return fits_; }
   // Whether the run made all planned allocations, too.
   [[nodiscard]] bool is_complete() const { return fits_ && next_ == plan_.size(); }
@@ -104,6 +133,7 @@ class Replayer final : public Sink {
 
   std::span<const Placement> plan_;
   std::span<std::byte> slab_;
+  Heap& heap_;
   std::vector<Alive> alive_;
   size_t next_ = 0;
   bool fits_ = true;

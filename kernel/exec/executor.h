@@ -134,12 +134,31 @@ struct LaneStats {
       0;  // of the last run, each allocation rounded up to 64; 0 if unplanned
 };
 
+// Bounds what lanes take from malloc: recordings, runs that miss their plan, copies of inputs.
+class HeapOwner {
+ public:
+  virtual ~HeapOwner() = default;
+  // The heap is about to hold so many bytes in all. An error refuses the allocation, and the run
+  // ends with it.
+  virtual Status allow(uint64_t bytes) = 0;
+  // The heap holds so many bytes; what was allowed beyond is not needed now.
+  virtual void settle(uint64_t bytes) = 0;
+};
+
+// Bytes of a lane's heap.
+struct HeapDeleter {
+  void operator()(std::byte* memory) const;
+};
+using HeapBytes = std::unique_ptr<std::byte[], HeapDeleter>;
+
 struct LaneOptions {
   int threads = 1;
   // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte
-  // aligned), zeroed, or an error (quota). The former slab is no longer used after it returns.
+  // aligned), zeroed, or an error (quota). While it runs, nothing uses the former slab, and nothing
+  // does after it gave a new one.
   std::function<Result<std::span<std::byte>>(uint64_t bytes)> grow_slab;
-  bool planned = true;  // false: plain malloc, for comparison and tests
+  HeapOwner* heap = nullptr;  // outlives the lane; null: no bound
+  bool planned = true;        // false: plain malloc, for comparison and tests
 };
 
 class Lane {
@@ -152,6 +171,11 @@ class Lane {
   Status run(Program& program, const RunBindings& bindings);
   [[nodiscard]] std::span<const OutputView> outputs() const;
   [[nodiscard]] LaneStats stats() const;
+
+  // Bytes of this lane's heap, 64-byte aligned, of any content. Errors: what the heap's owner says.
+  Result<HeapBytes> allocate(uint64_t bytes);
+  // Drops the last run's outputs, and settles the heap.
+  void trim();
 
   // Drops the plans of a program that is about to go.
   void forget(const Program& program);

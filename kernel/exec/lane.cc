@@ -13,8 +13,21 @@
 
 namespace djinn::exec {
 
+namespace {
+
+class UnboundedHeap final : public HeapOwner {
+  Status allow(uint64_t) override { return {}; }
+  void settle(uint64_t) override {}
+};
+
+}  // namespace
+
 struct Lane::Impl {
+  explicit Impl(LaneOptions given) : options(std::move(given)) {}
+
   LaneOptions options;
+  UnboundedHeap unbounded;
+  Heap heap{options.heap ? *options.heap : unbounded};
   LaneStats stats;
   PlanCache plans;
   std::optional<RegisteredSlab> slab;
@@ -88,7 +101,7 @@ Status Lane::Impl::rehearse(const Program::Impl& program, std::vector<int64_t> s
 }
 
 Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindings, Plan& plan) {
-  Recorder recorder;
+  Recorder recorder(heap);
   {
     ScopedSink scope(recorder);
     DJINN_CHECK(execute(program, bindings));
@@ -97,12 +110,13 @@ Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindi
   ++stats.plan_records;
   stats.planned_bytes = plan.planned_bytes;
   stats.peak_live_bytes = recorder.peak_live_bytes();
+  heap.settle();
   return {};
 }
 
 Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindings, Plan& plan) {
   DJINN_CHECK(reserve(plan.planned_bytes));
-  Replayer replayer(plan.placements, slab ? slab->bytes() : std::span<std::byte>());
+  Replayer replayer(plan.placements, slab ? slab->bytes() : std::span<std::byte>(), heap);
   Status status;
   {
     ScopedSink scope(replayer);
@@ -112,6 +126,7 @@ Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindi
     ++stats.planned_runs;
   } else {
     ++stats.plan_misses;
+    if (status) heap.settle();
     plan.needs_record = plan.records < kRecordsMax;
   }
   stats.planned_bytes = plan.planned_bytes;
@@ -121,9 +136,9 @@ Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindi
 
 Status Lane::Impl::reserve(uint64_t bytes) {
   if (bytes == 0 || (slab && slab->bytes().size() >= bytes)) return {};
+  slab.reset();  // also when growing fails: who grows may have let go of the former one
   DJINN_TRY(const std::span<std::byte> memory, options.grow_slab(bytes));
   DJINN_ASSERT(memory.size() >= bytes && reinterpret_cast<uintptr_t>(memory.data()) % 64 == 0);
-  slab.reset();
   slab.emplace(memory);
   return {};
 }
@@ -159,9 +174,7 @@ Result<std::unique_ptr<Lane>> Lane::make(LaneOptions options) {
     return Error{ErrorCode::kInvalidArgument, "A lane needs a thread and memory for its slab."};
   }
   DJINN_ASSERT(!options.planned || is_allocator_installed());
-  auto impl = std::make_unique<Impl>();
-  impl->options = std::move(options);
-  return std::unique_ptr<Lane>(new Lane(std::move(impl)));
+  return std::unique_ptr<Lane>(new Lane(std::make_unique<Impl>(std::move(options))));
 }
 
 Status Lane::run(Program& program, const RunBindings& bindings) {
@@ -171,6 +184,7 @@ Status Lane::run(Program& program, const RunBindings& bindings) {
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     return impl_->run(program, bindings);
   });
+  if (auto refusal = impl_->heap.take_refusal()) status = *std::move(refusal);
   if (!status) impl_->drop_outputs();
   return status;
 }
@@ -180,6 +194,20 @@ std::span<const OutputView> Lane::outputs() const {
 }
 LaneStats Lane::stats() const {
   return impl_->stats;
+}
+Result<HeapBytes> Lane::allocate(uint64_t bytes) {
+  auto memory = catching([&]() -> Result<HeapBytes> {
+    return HeapBytes(static_cast<std::byte*>(impl_->heap.allocate(bytes)));
+  });
+  if (auto refusal = impl_->heap.take_refusal()) return *std::move(refusal);
+  return memory;
+}
+void HeapDeleter::operator()(std::byte* memory) const {
+  release(memory);
+}
+void Lane::trim() {
+  impl_->drop_outputs();
+  impl_->heap.settle();
 }
 void Lane::forget(const Program& program) {
   impl_->plans.forget(&program);

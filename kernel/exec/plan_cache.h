@@ -1,11 +1,9 @@
 // The recorded plans of one lane: for each program and shape bucket the places of all allocations.
 //
 //   bucket   each symbol rounded up to a power of two within its range; what fits the bucket's top
-//   fits
-//            all of it
+//            fits all of it
 //   record   a run whose allocations are written down: the rehearsal at the top, or, after a miss,
-//   an
-//            ordinary run
+//            an ordinary run
 //
 // The thread count is fixed for a lane, and so is no part of the key.
 #pragma once

@@ -15,6 +15,24 @@ std::string message_of(const Status& status) {
   return status ? "" : status.error().message;
 }
 
+struct NoBound final : HeapOwner {
+  Status allow(uint64_t) override { return {}; }
+  void settle(uint64_t) override {}
+};
+
+// Allows up to a bound, and remembers the most that was asked for.
+struct Bound final : HeapOwner {
+  uint64_t bytes_max = 0;
+  uint64_t most = 0;
+  uint64_t settled = UINT64_MAX;
+  Status allow(uint64_t bytes) override {
+    most = std::max(most, bytes);
+    if (bytes <= bytes_max) return {};
+    return Error{ErrorCode::kQuotaExceeded, "not so much"};
+  }
+  void settle(uint64_t bytes) override { settled = bytes; }
+};
+
 at::Tensor empty_cache(const AttentionShape& shape) {
   return at::zeros({1, shape.kv_heads, shape.capacity, shape.dim},
                    at::TensorOptions().dtype(shape.type));
@@ -96,6 +114,53 @@ TEST(Plan, a_slab_that_nobody_grants_is_the_runs_error) {
   EXPECT_EQ(status.error().code, ErrorCode::kQuotaExceeded);
 }
 
+TEST(Plan, a_rehearsal_takes_no_more_than_its_heap_allows) {
+  const AttentionShape shape{.capacity = 16};
+  Bound bound;
+  World world(attention_weights(shape), true);
+  LaneOptions options;
+  options.grow_slab = world.slab.grow();
+  options.heap = &bound;
+  world.lane = *Lane::make(std::move(options));
+  ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
+  const at::Tensor cache = empty_cache(shape), x = noise({1, 1, shape.hidden()}, 1);
+  const uint64_t before = Heap::live_bytes();
+  const Status refused = world.run({1, 0}, {x, cache, cache}, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "not so much");
+  EXPECT_EQ(Heap::live_bytes(), before);
+  bound.bytes_max = UINT64_MAX;
+  ASSERT_EQ(message_of(world.run({1, 0}, {x, cache, cache}, true)), "");
+  EXPECT_EQ(bound.settled, before);
+  EXPECT_GE(bound.most, before + world.lane->stats().peak_live_bytes);
+  bound.bytes_max = 0;  // a warm run needs none
+  EXPECT_EQ(message_of(world.run({1, 0}, {x, cache, cache}, true)), "");
+}
+
+TEST(Plan, a_slab_that_failed_to_grow_is_not_used_again) {
+  const AttentionShape shape{.capacity = 64};
+  World world(attention_weights(shape), true);
+  bool may_grow = true;
+  std::vector<uint64_t> grown;
+  LaneOptions options;
+  options.grow_slab = [&](uint64_t bytes) -> Result<std::span<std::byte>> {
+    grown.push_back(bytes);
+    if (may_grow) return world.slab.grow()(bytes);
+    world.slab.bytes.clear();
+    return Error{ErrorCode::kQuotaExceeded, "no"};
+  };
+  world.lane = *Lane::make(std::move(options));
+  ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
+  const at::Tensor cache = empty_cache(shape);
+  const at::Tensor one = noise({1, 1, shape.hidden()}, 1), many = noise({1, 32, shape.hidden()}, 1);
+  ASSERT_EQ(message_of(world.run({1, 0}, {one, cache, cache}, true)), "");
+  may_grow = false;
+  ASSERT_FALSE(world.run({32, 0}, {many, cache, cache}, true));
+  may_grow = true;
+  ASSERT_EQ(message_of(world.run({1, 0}, {one, cache, cache}, true)), "");
+  EXPECT_EQ(grown.size(), 3u);
+}
+
 // The number of ones decides how much nonzero allocates: the plan from zeros cannot fit.
 TEST(Plan, a_run_unlike_its_plan_falls_back_counts_a_miss_and_is_recorded_anew) {
   GraphBuilder b;
@@ -118,29 +183,35 @@ TEST(Replayer, serves_the_nth_allocation_at_its_place_and_leaves_the_plan_on_a_m
   alignas(64) std::array<std::byte, 256> slab{};
   const RegisteredSlab registered(slab);
   const std::vector<Placement> plan{{0, 64}, {0, 0}, {64, 128}};
-  Replayer replayer(plan, slab);
+  NoBound owner;
+  Heap heap(owner);
+  Replayer replayer(plan, slab, heap);
   EXPECT_EQ(replayer.allocate(10), slab.data());
   EXPECT_EQ(replayer.allocate(0), nullptr);
   EXPECT_TRUE(replayer.fits());
   void* const large = replayer.allocate(129);
   EXPECT_FALSE(replayer.fits());
   EXPECT_NE(large, slab.data() + 64);
-  ::free(large);
+  release(large);
 }
 
 TEST(Replayer, never_hands_out_a_byte_that_is_still_alive) {
   alignas(64) std::array<std::byte, 64> slab{};
   const std::vector<Placement> plan{{0, 64}, {0, 64}};
-  Replayer replayer(plan, slab);
+  NoBound owner;
+  Heap heap(owner);
+  Replayer replayer(plan, slab, heap);
   void* const first = replayer.allocate(64);
   void* const second = replayer.allocate(64);  // the first was to be dead by now
   EXPECT_NE(first, second);
   EXPECT_FALSE(replayer.fits());
-  ::free(second);
+  release(second);
 }
 
 TEST(Recorder, writes_down_sizes_and_lifetimes) {
-  Recorder recorder;
+  NoBound owner;
+  Heap heap(owner);
+  Recorder recorder(heap);
   void* const a = recorder.allocate(100);
   EXPECT_EQ(recorder.allocate(0), nullptr);
   void* const b = recorder.allocate(50);
@@ -153,7 +224,7 @@ TEST(Recorder, writes_down_sizes_and_lifetimes) {
   EXPECT_EQ(lifetimes[3].first, 4u);
   EXPECT_GE(lifetimes[2].last, lifetimes[3].first);
   EXPECT_EQ(recorder.peak_live_bytes(), 128u + 64u);
-  for (void* memory : {a, b, c}) ::free(memory);
+  for (void* memory : {a, b, c}) release(memory);
 }
 
 TEST(Buckets, round_up_to_a_power_of_two_within_the_range) {

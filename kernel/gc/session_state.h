@@ -54,6 +54,8 @@ struct RefEntry {
 struct SequenceEntry {
   uint32_t generation = 0;  // 0: no group here
   uint32_t rows = 0;
+  uint32_t bank = 0;  // which copy of the rows is in use
+  uint32_t reserved = 0;
   uint64_t length = 0;                       // committed tokens a row, left padding included
   std::array<uint32_t, kRowsMax> padding{};  // left padding of each row, in tokens
 };

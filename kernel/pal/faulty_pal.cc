@@ -3,8 +3,8 @@
 namespace djinn::pal {
 
 Status FaultyPal::count_call() {
-  calls_ += 1;
-  if (fault_ && fault_->first == calls_) return fault_->second;
+  const uint64_t number = calls_.fetch_add(1) + 1;
+  if (fault_ && fault_->first == number) return fault_->second;
   return {};
 }
 

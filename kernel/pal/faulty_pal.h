@@ -1,8 +1,10 @@
 // FaultyPal: wraps another pal and makes one of its calls fail, without having any effect. A test
 // of a path first counts its calls, then runs it once for each N with call N failing, and shows
-// that nothing is left behind.
+// that nothing is left behind. Calls may come from several threads; fail_call() and disarm() only
+// while there are none.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <utility>
 
@@ -46,7 +48,7 @@ class FaultyPal final : public DevicePal {
   [[nodiscard]] Status count_call();
 
   DevicePal& inner_;
-  uint64_t calls_ = 0;
+  std::atomic<uint64_t> calls_{0};
   std::optional<std::pair<uint64_t, Error>> fault_;  // the call's number, its error
 };
 

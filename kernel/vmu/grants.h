@@ -2,7 +2,7 @@
 // them, and rests on nothing that a worker or loader claims.
 //
 //   principal  who pays: a user or a remote identity
-//   holder     who spends: a session, a model, a load, a lane. It has one principal
+//   holder     who spends: a session, a model, a load, a lane or its heap. It has one principal
 //   grant      bytes that a holder may commit; grants to one holder add up
 //   revoked    a holder that is asked to let go: it gets nothing more, but its bytes still count
 //
@@ -29,7 +29,7 @@ namespace djinn::vmu {
 
 using PrincipalId = Id<struct PrincipalTag>;
 
-enum class HolderKind : uint8_t { kSession = 0, kModel, kLoad, kLane };
+enum class HolderKind : uint8_t { kSession = 0, kModel, kLoad, kLane, kHeap };
 
 struct Holder {
   HolderKind kind = HolderKind::kSession;

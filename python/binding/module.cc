@@ -154,9 +154,10 @@ py::list to_list(const std::vector<Report>& reports) {
 }
 
 py::tuple make_sequence(const Shared& session, uint32_t rows, uint32_t layers, uint32_t kv_heads,
-                        uint32_t head_dim, const std::string& dtype, uint64_t capacity) {
-  const ipc::SequenceGeometry geometry{rows,    layers, kv_heads, head_dim, dtype_from(dtype),
-                                       capacity};
+                        uint32_t head_dim, const std::string& dtype, uint64_t capacity,
+                        bool reorderable) {
+  const ipc::SequenceGeometry geometry{
+      rows, layers, kv_heads, head_dim, dtype_from(dtype), capacity, reorderable ? 2u : 1u};
   const SequenceHandle made =
       take(session->turn([&](client::Client& client) { return client.make_sequence(geometry); }));
   return py::make_tuple(made.index, made.generation);
@@ -237,6 +238,14 @@ void add_data_path(py::class_<Session, Shared>& session) {
              self->release_later(handle_from<RefHandle>(ref));
            })
       .def("make_sequence", &make_sequence)
+      .def("crop",
+           [](const Shared& self, const py::tuple& sequence, uint64_t length) {
+             self->crop({handle_from<SequenceHandle>(sequence), length});
+           })
+      .def("reorder",
+           [](const Shared& self, const py::tuple& sequence, std::vector<uint32_t> rows) {
+             self->reorder({handle_from<SequenceHandle>(sequence), std::move(rows)});
+           })
       .def("drop_sequence", [](const Shared& self, const py::tuple& sequence) {
         const auto wanted = handle_from<SequenceHandle>(sequence);
         take(self->turn([&](client::Client& c) { return c.drop_sequence(wanted); }));

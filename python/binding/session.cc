@@ -229,6 +229,18 @@ void Session::release(RefHandle ref) {
   python::take(turn([&](client::Client& client) { return release_refs(client, {ref}); }));
 }
 
+void Session::crop(const ipc::CropBlock& block) {
+  python::take(turn([&](client::Client& client) {
+    return submit_and_wait(client, ipc::Operation::kCropSequence, block);
+  }));
+}
+
+void Session::reorder(const ipc::ReorderBlock& block) {
+  python::take(turn([&](client::Client& client) {
+    return submit_and_wait(client, ipc::Operation::kReorderSequence, block);
+  }));
+}
+
 void Session::release_later(RefHandle ref) {
   const std::lock_guard lock(garbage_mutex_);
   garbage_.push_back(ref);

@@ -83,6 +83,8 @@ class Session {
   RefHandle put(std::span<const std::byte> bytes);
   std::vector<std::byte> read(ipc::ReadBlock block);
   void release(RefHandle ref);
+  void crop(const ipc::CropBlock& block);
+  void reorder(const ipc::ReorderBlock& block);
   // Releases with the next turn that uses refs: what a garbage collector may call anywhere.
   void release_later(RefHandle ref);
 

@@ -144,11 +144,11 @@ class Generator:
             given_up.set()
             thread.join()
 
-    def sequence(self, rows: int, capacity: int) -> SequenceGroup:
+    def sequence(self, rows: int, capacity: int, reorderable: bool = False) -> SequenceGroup:
         """An empty sequence group for this model's programs."""
         raw = self._raw
         return self._session.sequence(
-            rows, raw.layers, raw.kv_heads, raw.head_dim, raw.dtype, capacity
+            rows, raw.layers, raw.kv_heads, raw.head_dim, raw.dtype, capacity, reorderable
         )
 
     def source(self, phase: str, all_logits: bool = False) -> str:

@@ -131,6 +131,15 @@ class SequenceGroup:
         self.handle = handle
         self._dropped = False
 
+    def crop(self, length: int) -> None:
+        """Forgets the tokens of every row from `length` on."""
+        self._session.raw.crop(self.handle, length)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Row r becomes what row rows[r] was, as a beam search wants it. The group must have been
+        made as reorderable."""
+        self._session.raw.reorder(self.handle, rows)
+
     def drop(self) -> None:
         """Gives its memory back; harmless when that was done before."""
         if not self._dropped and not self._session.closed:

@@ -108,12 +108,19 @@ class Session:
         return Ref(self, self.raw.put(data), name, data.shape)
 
     def sequence(
-        self, rows: int, layers: int, kv_heads: int, head_dim: int, dtype: str, capacity: int
+        self,
+        rows: int,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: str,
+        capacity: int,
+        reorderable: bool = False,
     ) -> SequenceGroup:
-        """An empty sequence group of up to `capacity` tokens a row."""
-        return SequenceGroup(
-            self, self.raw.make_sequence(rows, layers, kv_heads, head_dim, dtype, capacity)
-        )
+        """An empty sequence group of up to `capacity` tokens a row. One whose rows can be reordered
+        takes twice the memory."""
+        geometry = (rows, layers, kv_heads, head_dim, dtype, capacity, reorderable)
+        return SequenceGroup(self, self.raw.make_sequence(*geometry))
 
     def status(self) -> dict[str, Any]:
         """djinnd's state: memory, counts, workers."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from private_daemon import Daemon
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 VOCABULARY = 320
 PROMPT = [7, 300, 45, 2, 19, 250, 133, 8, 91, 64, 12]
@@ -122,6 +122,65 @@ def test_a_batch_without_padding_gives_transformers_tokens(pair: Pair) -> None:
     )
     ours = pair.generator.generate(prompts, max_new_tokens=64, stop_tokens=[])
     assert ours.tokens == out[:, len(PROMPT) :].tolist()
+
+
+class Beams:
+    """The same rows here, in transformers' cache, and in djinnd, in a sequence group."""
+
+    def __init__(self, pair: Pair, sequence: djinn.SequenceGroup) -> None:
+        self.reference = pair.reference
+        self.sequence = sequence
+        self.cache = DynamicCache(config=pair.reference.config)
+        self.programs = {
+            phase: pair.session.define(
+                pair.generator.source(phase, all_logits=True), pair.generator.model
+            )
+            for phase in ("prefill", "decode")
+        }
+
+    def expect_equal_logits(self, ids: np.ndarray) -> None:
+        past = self.cache.get_seq_length()
+        rows, tokens = ids.shape
+        ours = self.programs["prefill" if past == 0 else "decode"](
+            input_ids=ids,
+            position_ids=np.tile(np.arange(past, past + tokens), (rows, 1)),
+            sequence=self.sequence,
+        )["logits"]
+        theirs = self.reference(torch.from_numpy(ids), past_key_values=self.cache).logits
+        assert ours.tobytes() == bits(theirs)
+
+    def reorder(self, rows: list[int]) -> None:
+        self.sequence.reorder(rows)
+        self.cache.reorder_cache(torch.tensor(rows))
+
+    def crop(self, length: int) -> None:
+        self.sequence.crop(length)
+        self.cache.crop(length)
+
+
+def test_rows_are_reordered_and_cropped_as_transformers_does_it(pair: Pair) -> None:
+    random = np.random.default_rng(5)
+    with pair.generator.sequence(rows=4, capacity=64, reorderable=True) as sequence:
+        beams = Beams(pair, sequence)
+        beams.expect_equal_logits(random.integers(0, VOCABULARY, (4, 9)))
+        for rows in ([3, 3, 0, 1], [1, 0, 2, 3], [2, 2, 2, 2], [0, 1, 3, 2]):
+            beams.reorder(rows)
+            beams.expect_equal_logits(random.integers(0, VOCABULARY, (4, 1)))
+        beams.crop(10)
+        beams.expect_equal_logits(random.integers(0, VOCABULARY, (4, 1)))
+
+
+def test_rows_that_cannot_be_reordered_say_so(pair: Pair) -> None:
+    with pair.generator.sequence(rows=2, capacity=64) as sequence:
+        with pytest.raises(djinn.RequestError, match="second bank"):
+            sequence.reorder([1, 0])
+        with pytest.raises(djinn.RequestError, match="can only shorten"):
+            sequence.crop(5)
+    with (
+        pair.generator.sequence(rows=2, capacity=64, reorderable=True) as sequence,
+        pytest.raises(djinn.RequestError, match="3 rows"),
+    ):
+        sequence.reorder([0, 1, 1])
 
 
 def test_a_row_ends_with_its_stop_token_and_the_others_go_on(pair: Pair) -> None:

@@ -1,0 +1,37 @@
+#include "daemon/worker/heap.h"
+
+#include <algorithm>
+
+#include "kernel/base/checked.h"
+
+namespace djinn::worker {
+namespace {
+
+constexpr uint64_t kStepBytes = uint64_t{4} << 20;  // the recording of a small model fits
+
+}  // namespace
+
+// A step that meets the bound is repeated once it was raised: doubling keeps the repetitions few.
+Status GrantedHeap::allow(uint64_t bytes) {
+  if (bytes <= granted_bytes_) return {};
+  const auto least = align_up(bytes, kStepBytes);
+  if (!least) return Error{ErrorCode::kOutOfMemory, "The run needs more memory than there can be."};
+  for (const uint64_t total : {std::max(*least, 2 * granted_bytes_), *least}) {
+    const auto answer = grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_);
+    if (answer) {
+      granted_bytes_ = total;
+      return {};
+    }
+    if (is_on_its_way(answer.error()) || total == *least) return answer.error();
+  }
+  return {};
+}
+
+void GrantedHeap::settle(uint64_t bytes) {
+  const uint64_t keep = align_up(bytes, kStepBytes).value_or(granted_bytes_);
+  if (keep >= granted_bytes_) return;
+  grants_.give_back(ipc::GrantKind::kHeap, {}, granted_bytes_ - keep);
+  granted_bytes_ = keep;
+}
+
+}  // namespace djinn::worker
