@@ -134,13 +134,13 @@ def show_client(name: str, client: Embedded, before: dict[str, Any], after: dict
     how = "it was resident" if client.was_resident else "it was not resident"
     read = after["bytes_read"] - before["bytes_read"]
     weights = after["memory_models_bytes"]
-    say(f"{name}, process {client.pid}, opened MiniLM in {client.open_ms:.1f} ms; {how}:")
-    say(f"    {mib(read)} read from its file, {mib(weights)} of weights now in djinnd")
+    say(f"{name}, process {client.pid}, opened MiniLM; {how}:")
+    say(f"    {client.open_ms:.1f} ms, {mib(read)} read, {mib(weights)} of weights in djinnd")
 
 
 def show_similarities(first: Embedded, second: Embedded) -> None:
     """The cosines of all pairs: embeddings have length 1. A row's greatest has a star."""
-    say("Client 1 embeds the sentences A to D, client 2 the others. How alike they are:\n")
+    say("Client 1 embeds A to D, client 2 the others. How alike?\n")
     for letter, sentence in zip("ABCD", FIRST_SENTENCES, strict=True):
         say(f"    {letter}  {sentence}")
     say("\n" + " " * 48 + "     ".join("ABCD"))
@@ -148,7 +148,7 @@ def show_similarities(first: Embedded, second: Embedded) -> None:
     for sentence, row in zip(SECOND_SENTENCES, cosines, strict=True):
         cells = [f"{value:5.2f}" + ("*" if value == row.max() else " ") for value in row]
         say((f"{sentence:44}" + "".join(cells)).rstrip())
-    say("\nWhat means the same is found, though it is said in other words (*).")
+    say("\nWhat means the same is found, in other words too (*).")
 
 
 def show_djinnctl(*words: str) -> None:
@@ -245,7 +245,7 @@ def part_2() -> None:
     with djinn.connect(name="writer") as session:
         generator = djinn.Generator(session, BYTE_MODEL)
         undisturbed = write(generator)
-        say("\nThe same again; but half-way the worker, which computes it, is killed.\n")
+        say("\nThe same again; half-way its worker process is killed.\n")
         before = session.status()
         kill_at = len(undisturbed.tokens) // 2
         disturbed = write(generator, the_worker(before), kill_at)
@@ -256,7 +256,7 @@ def part_2() -> None:
 def check_same(undisturbed: Writing, disturbed: Writing) -> None:
     if disturbed.tokens != undisturbed.tokens:
         fail("the second text is not the first; this is a defect of djinnd, please report it")
-    say("\nBoth texts are the same, byte for byte, and the client saw no error:")
+    say("\nBoth texts are the same, and the client saw no error:")
 
 
 def show_recovery(before: dict[str, Any], after: dict[str, Any], pause_ms: float) -> None:
@@ -278,6 +278,7 @@ def main() -> None:
     except (djinn.Error, OSError, subprocess.CalledProcessError) as error:
         fail(str(error))
     except KeyboardInterrupt:
+        say()
         sys.exit(130)
 
 

@@ -68,8 +68,8 @@ def shown() -> Iterator[Shown]:
 @pytest.mark.ci
 def test_the_second_client_finds_the_model_resident(shown: Shown) -> None:
     told = re.findall(
-        r"^Client (\d), process (\d+), opened MiniLM in \S+ ms; (.*):\n"
-        r"    (.*) read from its file, (.*) of weights now in djinnd$",
+        r"^Client (\d), process (\d+), opened MiniLM; (.*):\n"
+        r"    \S+ ms, (.*) read, (.*) of weights in djinnd$",
         shown.text,
         re.MULTILINE,
     )
