@@ -121,6 +121,19 @@ def test_the_example_in_c_gives_the_package_s_numbers(
     assert given.tobytes() == expected.tobytes()
 
 
+def test_the_example_in_c_says_that_nobody_answers(minilm: Path) -> None:
+    done = subprocess.run(
+        [str(BIN / "embed"), str(minilm), *map(str, IDS)],
+        env={**os.environ, "DJINN_HOST": "unix:/nonexistent/djinnd.sock"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "No djinnd answers" in done.stderr
+
+
 def test_the_library_shows_the_functions_of_djinn_h_and_nothing_else() -> None:
     listed = subprocess.run(
         ["nm", "--dynamic", "--defined-only", "--format=just-symbols", str(LIBRARY)],
