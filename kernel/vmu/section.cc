@@ -62,20 +62,4 @@ std::span<std::byte> PersistentSection::bytes(Range range) const {
   return {window_.data() + range.offset, range.bytes};
 }
 
-VolatileSlab::VolatileSlab(Window window, Scrub scrub) noexcept
-    : window_(std::move(window)), scrub_(scrub) {}
-
-Result<VolatileSlab> VolatileSlab::open(pal::DevicePal& pal, GrantSource& grants,
-                                        pal::Extent extent, uint64_t granted_bytes) {
-  DJINN_TRY(Window window, Window::open(pal, grants, std::move(extent), granted_bytes));
-  return VolatileSlab(std::move(window), Scrub(granted_bytes));
-}
-
-Result<std::span<std::byte>> VolatileSlab::grow(uint64_t bytes) {
-  DJINN_CHECK(window_.grow_to(bytes));
-  const Range whole{0, window_.committed_bytes()};
-  DJINN_CHECK(scrub_.hand_out(window_.pal(), window_.reservation(), whole));
-  return std::span(window_.data(), whole.bytes);
-}
-
 }  // namespace djinn::vmu

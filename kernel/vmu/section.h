@@ -1,7 +1,5 @@
-// Sections: what a worker does with the extents that djinnd gives it.
-//
-//   PersistentSection  a session's extent: storages of refs, which outlive runs and workers
-//   VolatileSlab       a lane's slab: activations of one run, reused by the next
+// PersistentSection: what a worker does with a session's extent: storages of refs, which outlive
+// runs and workers.
 //
 // invariant: a range that is handed out is committed, zero, and keeps its address.
 // invariant: live ranges of a section end at or below its window's committed bytes.
@@ -50,25 +48,6 @@ class PersistentSection {
 
   Window window_;
   RangeAllocator ranges_;
-  Scrub scrub_;
-};
-
-class VolatileSlab {
- public:
-  // granted_bytes: what a dead predecessor of the same trust domain was granted; 0 for a new lane.
-  static Result<VolatileSlab> open(pal::DevicePal& pal, GrantSource& grants, pal::Extent extent,
-                                   uint64_t granted_bytes);
-
-  // The slab, at least so large and all zero. Its address is always the same. Errors: as
-  // allocate().
-  Result<std::span<std::byte>> grow(uint64_t bytes);
-
-  [[nodiscard]] const Window& window() const noexcept { return window_; }
-
- private:
-  VolatileSlab(Window window, Scrub scrub) noexcept;
-
-  Window window_;
   Scrub scrub_;
 };
 

@@ -225,51 +225,16 @@ TEST_F(section, random_life_keeps_ranges_zero_at_birth_and_apart) {
   }
 }
 
-TEST_F(section, a_slab_keeps_its_address_and_is_zero_whenever_it_grows) {
-  auto slab = VolatileSlab::open(*pal_, grants_, extent(), 0).value();
-  const auto small = slab.grow(1000).value();
-  EXPECT_EQ(small.size(), 2 * kMiB);
-  soil(small);
-  const auto large = slab.grow(3 * kMiB).value();
-  EXPECT_EQ(large.data(), small.data());
-  EXPECT_GE(large.size(), 3 * kMiB);
-  EXPECT_TRUE(all_zero(large));
-  EXPECT_EQ(grants_.granted_bytes(), large.size());
-}
-
-TEST_F(section, a_slab_of_a_dead_lane_is_zero_for_its_successor) {
-  uint64_t granted = 0;
-  {
-    auto slab = VolatileSlab::open(*pal_, grants_, extent(), 0).value();
-    const auto bytes = slab.grow(kMiB).value();
-    soil(bytes);
-    granted = bytes.size();
-  }
-  auto slab = VolatileSlab::open(*pal_, grants_, extent_again(), granted).value();
-  EXPECT_TRUE(all_zero(slab.grow(kMiB).value()));
-}
-
-TEST_F(section, a_slab_beyond_its_extent_is_out_of_memory) {
-  auto slab = VolatileSlab::open(*pal_, grants_, extent(), 0).value();
-  EXPECT_EQ(slab.grow(kExtentBytes + 1).error().code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(slab.grow(UINT64_MAX).error().code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(grants_.granted_bytes(), 0u);
-}
-
-// One session and one lane, from open to trim.
-Status whole_life(pal::DevicePal& pal, LedgerSource& session, LedgerSource& lane) {
+// One session's section, from open to trim.
+Status whole_life(pal::DevicePal& pal, LedgerSource& session) {
   DJINN_TRY(pal::Extent refs, pal.create("djinn-test", kExtentBytes));
   DJINN_TRY(PersistentSection it, PersistentSection::open(pal, session, std::move(refs)));
-  DJINN_TRY(pal::Extent slab_extent, pal.create("djinn-test", kExtentBytes));
-  DJINN_TRY(VolatileSlab slab, VolatileSlab::open(pal, lane, std::move(slab_extent), 0));
   const auto step = [&]() -> Status {
     DJINN_TRY(const Range a, it.allocate(kMiB));
     DJINN_TRY(const Range b, it.allocate(3 * kMiB));
     it.free(a);
     DJINN_TRY(const Range c, it.allocate(kMiB / 2));
     it.free(b);
-    DJINN_CHECK(slab.grow(kMiB));
-    DJINN_CHECK(slab.grow(3 * kMiB));
     DJINN_CHECK(it.trim());
     it.free(c);
     DJINN_CHECK(it.trim());
@@ -277,7 +242,6 @@ Status whole_life(pal::DevicePal& pal, LedgerSource& session, LedgerSource& lane
   };
   const Status stepped = step();
   EXPECT_EQ(session.granted_bytes(), it.window().committed_bytes());
-  EXPECT_EQ(lane.granted_bytes(), slab.window().committed_bytes());
   EXPECT_LE(it.ranges().high_water_bytes(), it.window().committed_bytes());
   return stepped;
 }
@@ -286,8 +250,8 @@ TEST(section_faults, after_any_single_fault_grants_equal_committed_bytes_and_not
   const auto host = pal::HostPal::make().value();
   pal::FaultyPal faulty(*host);
   const auto live = [&] {
-    LedgerSource session, lane;
-    return whole_life(faulty, session, lane);
+    LedgerSource session;
+    return whole_life(faulty, session);
   };
   ASSERT_TRUE(live());
   const uint64_t calls = faulty.calls();
