@@ -7,17 +7,18 @@
 namespace djinn::daemon {
 
 void DeathCount::note(const gc::Progress& progress) {
-  const bool same_step = deaths_ > 0 && progress.commit == commit_;
+  if (progress.commit != commit_) deaths_ = 0;
   commit_ = progress.commit;
-  if (progress.running_step == 0) {
-    deaths_ = 0;
-  } else {
-    deaths_ = same_step ? deaths_ + 1 : 1;
-  }
+  // Between two tries of a step nothing runs: a death there neither counts nor forgives.
+  if (progress.running_step != 0) ++deaths_;
 }
 
 bool DeathCount::exhausted() const {
   return deaths_ >= limits::kDeathsWithoutProgress;
+}
+
+bool DeathCount::hopeless() const {
+  return deaths_ >= 2 * limits::kDeathsWithoutProgress;
 }
 
 uint64_t BackOff::after_death(bool progressed) {

@@ -1,7 +1,6 @@
 // What djinnd concludes from the deaths and the silence of workers (DESIGN section 6.5). Pure.
 //
-//   DeathCount   of one session: deaths of workers in its step, one after the other, with nothing
-//                committed between them
+//   DeathCount   of one session: deaths of workers in its step, with nothing committed between them
 //   BackOff      how long to wait before the next worker
 //   HangWatch    whether a worker that has work does anything at all
 #pragma once
@@ -20,6 +19,8 @@ class DeathCount {
   [[nodiscard]] uint32_t deaths() const { return deaths_; }
   // The submission in flight met its last death: the next worker refuses it.
   [[nodiscard]] bool exhausted() const;
+  // Refusing it kills as well: the session is to end.
+  [[nodiscard]] bool hopeless() const;
 
  private:
   uint32_t deaths_ = 0;

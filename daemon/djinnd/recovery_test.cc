@@ -33,10 +33,27 @@ TEST(DeathCount, a_session_that_did_not_run_is_not_to_blame) {
   DeathCount count;
   for (int i = 0; i < 10; ++i) count.note(died_idle(3));
   EXPECT_EQ(count.deaths(), 0u);
-  count.note(died_in_step(3));
+}
+
+TEST(DeathCount, a_death_between_two_tries_of_a_step_neither_counts_nor_forgives) {
+  DeathCount count;
   count.note(died_in_step(3));
   count.note(died_idle(3));
+  count.note(died_in_step(3));
+  count.note(died_idle(3));
+  EXPECT_EQ(count.deaths(), 2u);
+  count.note(died_in_step(3));
+  EXPECT_TRUE(count.exhausted());
+  count.note(died_idle(4));
   EXPECT_EQ(count.deaths(), 0u);
+}
+
+TEST(DeathCount, a_refusal_that_kills_as_often_as_its_run_is_hopeless) {
+  DeathCount count;
+  for (int i = 0; i < 5; ++i) count.note(died_in_step(7));
+  EXPECT_FALSE(count.hopeless());
+  count.note(died_in_step(7));
+  EXPECT_TRUE(count.hopeless());
 }
 
 TEST(DeathCount, the_refusal_itself_is_progress) {

@@ -363,8 +363,9 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   session.commit_at_death = progress.value().commit;
   const OwedAnswer attaching{OwedAnswer::Kind::kAttachSession, session.id.value, {}};
   // Twice the usual: the submission in flight may be what kills, and is refused first.
-  if (death.suspect == attaching && ++session.attach_deaths >= 2 * limits::kDeathsWithoutProgress) {
-    end(session, {ErrorCode::kWorkerLost, "The worker died whenever it took in the session."});
+  if (death.suspect == attaching) ++session.attach_deaths;
+  if (session.attach_deaths >= 2 * limits::kDeathsWithoutProgress || session.deaths.hopeless()) {
+    end(session, {ErrorCode::kWorkerLost, "The worker died whenever it served the session."});
   }
   return progressed;
 }

@@ -61,6 +61,9 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   if (!flight) {
     DJINN_TRY(const bool submitted, session.ring().has_submission());
     if (!submitted) return Advance::kIdle;
+  }
+  state.begin();  // before the pick-up, so that a death in it counts against the submission
+  if (!flight) {
     DJINN_CHECK(pick_up(session));
     flight = state.in_flight();
   }
@@ -69,7 +72,6 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   Step step{session, submission, flight->block};
   gc::StepRecord record = next_record(state.record(), submission);
   state.beat();
-  state.begin();
   const Result<Ending> ending = perform(step, record);
   const bool waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
   if (waits) {
