@@ -1,7 +1,9 @@
 """Workers die in mid-sentence, and nobody who reads the sentence can tell."""
 
+import itertools
 import os
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from typing import Any
 
 import djinn
 import pytest
-from private_daemon import Daemon, running, wait_until
+from private_daemon import THREADS, Daemon, running, wait_until
 
 TOKENS = 160
 GREEDY: dict[str, Any] = {"max_new_tokens": TOKENS, "stop_tokens": []}
@@ -22,6 +24,8 @@ TEXT = (
 LONG_PROMPT = [256, *TEXT.encode()]
 SHORT_PROMPT = [256, *b":worker: /w"]
 PAUSE_MAX_S = 1.0
+# What a machine that also does other things adds to that.
+BUSY_PAUSE_MAX_S = 5.0
 
 
 class Stream:
@@ -38,6 +42,7 @@ class Stream:
 
     def start(self, prompts: list[list[int]]) -> "Stream":
         self.prompts = prompts
+        self.begun = time.monotonic()
         self.thread.start()
         return self
 
@@ -70,15 +75,18 @@ class Victims:
 
     def __init__(self, daemon: Daemon, model: Path) -> None:
         self.daemon = daemon
+        self.killed_pid = self.worker_pid = 0
         self.sessions = [daemon.connect("greedy"), daemon.connect("seeded")]
         self.generators = [djinn.Generator(session, model) for session in self.sessions]
         self.expected = {
             len(prompt): [s.finish() for s in self.start(prompt)]
             for prompt in (LONG_PROMPT, SHORT_PROMPT)
         }
+        self.killed: list[float] = []
         self.pauses: list[float] = []
 
     def start(self, prompt: list[int]) -> list[Stream]:
+        self.wait_for_worker()
         options = (GREEDY, SEEDED)
         streams = [Stream(g, o) for g, o in zip(self.generators, options, strict=True)]
         return [stream.start([prompt]) for stream in streams]
@@ -88,35 +96,68 @@ class Victims:
         return [r for r in self.daemon.observer.sessions() if r["id"] in ids]
 
     def kill(self) -> None:
-        os.kill(self.daemon.worker()["pid"], signal.SIGKILL)
+        self.wait_for_worker()
+        self.kill_now()
+
+    def kill_now(self) -> None:
+        """Kills the worker that wait_for_worker() saw."""
+        self.killed.append(time.monotonic())
+        os.kill(self.worker_pid, signal.SIGKILL)
+        self.killed_pid = self.worker_pid
+
+    def wait_for_worker(self) -> None:
+        """Until there is one that was not killed yet."""
+
+        def is_there() -> bool:
+            worker = self.daemon.worker()
+            self.worker_pid = worker["pid"]
+            return worker["state"] == "ready" and self.worker_pid != self.killed_pid
+
+        wait_until(is_there, "a worker")
 
     def kill_after_new_tokens(self, streams: list[Stream], first: int) -> bool:
         """Kills once every stream has a new token, the last of them that of stream `first`. False:
         a stream was over before."""
+        self.wait_for_worker()
         for stream in (streams[1 - first], streams[first]):
             seen = len(stream.tokens)
             wait_until(lambda s=stream, n=seen: len(s.tokens) > n or not s.running, "a new token")
         if not all(stream.running for stream in streams):
             return False
-        self.kill()
-        self._watch_pause(streams[first], time.monotonic())
+        self.kill_now()
         return True
 
     def kill_in_prefill(self, streams: list[Stream]) -> bool:
         """Kills while a prefill runs. False: a token came before."""
+        assert not self.killed
         wait_until(
             lambda: any(r["running"] for r in self.reports()) or any(s.tokens for s in streams),
             "a prefill runs",
         )
-        self.kill()
+        self.kill_now()
         return not any(stream.tokens for stream in streams)
 
-    def _watch_pause(self, stream: Stream, killed: float) -> None:
-        wait_until(lambda: stream.stamps[-1] > killed or not stream.running, "a token after")
-        self.pauses.append(stream.stamps[-1] - killed)
+    def note_pauses(self, stream: Stream) -> None:
+        """From each kill to the next token. One that was on its way when the worker died may come
+        before the pause, so the longest of three gaps counts."""
+        for killed in self.killed:
+            after = [stamp for stamp in stream.stamps if stamp > killed][:3]
+            if after and stream.begun < killed:
+                before = [killed, *after]
+                self.pauses.append(max(b - a for a, b in itertools.pairwise(before)))
 
     def check(self, streams: list[Stream], prompt: list[int]) -> None:
         assert [stream.finish() for stream in streams] == self.expected[len(prompt)]
+        for stream in streams:
+            self.note_pauses(stream)
+        self.killed.clear()
+
+    def check_pauses(self, kills: int) -> None:
+        assert len(self.pauses) >= kills
+        median, longest = statistics.median(self.pauses), max(self.pauses)
+        print(f"{len(self.pauses)} pauses: median {median:.3f} s, longest {longest:.3f} s")
+        assert median <= PAUSE_MAX_S
+        assert longest <= (PAUSE_MAX_S if os.getloadavg()[0] < THREADS else BUSY_PAUSE_MAX_S)
 
     def close(self) -> None:
         for session in self.sessions:
@@ -136,21 +177,23 @@ def kill_often(victims: Victims, kills: int) -> None:
     before = daemon.status()
     restarts = before["workers"][0]["restarts"]
     in_prefill = in_decode = 0
-    while in_prefill + in_decode < kills:
-        prefill_is_due = in_prefill < kills // 10 and in_prefill * 9 <= in_decode
+    prefill_kills, decode_kills = kills // 10, kills - kills // 10
+    while in_prefill < prefill_kills or in_decode < decode_kills:
+        prefill_is_due = in_prefill < prefill_kills and in_prefill * 9 <= in_decode
         prompt = LONG_PROMPT if prefill_is_due else SHORT_PROMPT
         streams = victims.start(prompt)
         if prefill_is_due:
             in_prefill += victims.kill_in_prefill(streams)
         for _ in range(5):
-            if in_prefill + in_decode < kills:
+            if in_decode < decode_kills:
                 in_decode += victims.kill_after_new_tokens(streams, in_decode % 2)
         victims.check(streams, prompt)
     after = daemon.status()
-    assert in_prefill == kills // 10
+    assert in_prefill + in_decode == kills
     assert after["bytes_read"] == before["bytes_read"]
     assert after["workers"][0]["restarts"] - restarts >= kills
     assert after["sessions"] == before["sessions"]
+    victims.check_pauses(kills)
 
 
 @pytest.mark.ci
@@ -200,23 +243,23 @@ def test_a_run_that_met_three_deaths_is_refused_and_its_neighbour_never_notices(
 ) -> None:
     unlucky, neighbour = victims.generators
     expected = neighbour.generate([SHORT_PROMPT], **SEEDED)
-    stream = Stream(unlucky, GREEDY).start([LONG_PROMPT] * 8)
+    stream = Stream(unlucky, GREEDY).start([LONG_PROMPT] * 4)
+    undisturbed = Stream(neighbour, SEEDED).start([SHORT_PROMPT])
+    unlucky_id = victims.sessions[0].id
     kills = 0
     while stream.running:
-        worker = victims.daemon.worker()
-        if worker["state"] == "ready" and any(r["running"] for r in victims.reports()):
-            os.kill(worker["pid"], signal.SIGKILL)
+        if not undisturbed.running:
+            assert undisturbed.finish() == expected.tokens[0]
+            undisturbed = Stream(neighbour, SEEDED).start([SHORT_PROMPT])
+        if any(r["running"] for r in victims.reports() if r["id"] == unlucky_id):
+            victims.kill_now()
             kills += 1
-            wait_until(
-                lambda pid=worker["pid"]: (
-                    victims.daemon.worker()["pid"] != pid or not stream.running
-                ),
-                "another worker",
-            )
+            victims.wait_for_worker()
     assert isinstance(stream.error, djinn.LostError)
     assert stream.error.code == "worker_lost"
-    assert kills >= 3
+    assert 3 <= kills <= 30, "not every kill meets the run in its step"
     assert stream.tokens == []
+    assert undisturbed.finish() == expected.tokens[0]
     assert neighbour.generate([SHORT_PROMPT], **SEEDED) == expected
     assert unlucky.generate([SHORT_PROMPT], **SEEDED) == expected
 
