@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ipc/codec/srg_codec.h"
+#include "ipc/spin.h"
 
 namespace djinn::client {
 namespace {
@@ -228,7 +229,7 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
 }
 
 Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&)>& on_token) {
-  uint64_t spin_until = clock_.monotonic_ns() + kSpinNs;
+  ipc::Spin spin(clock_, kSpinNs);
   for (;;) {
     DJINN_TRY(const bool arrived, poll(on_token));
     if (const auto found = outcomes_.find(run); found != outcomes_.end()) {
@@ -240,8 +241,8 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
       return Error{ErrorCode::kNotFound, "There is no such run, or it was waited for already."};
     }
     if (arrived) {
-      spin_until = clock_.monotonic_ns() + kSpinNs;
-    } else if (clock_.monotonic_ns() > spin_until) {
+      spin.restart();
+    } else if (!spin.wait()) {
       DJINN_CHECK(sleep());
     }
   }

@@ -8,6 +8,8 @@
 #include <array>
 #include <utility>
 
+#include "ipc/spin.h"
+
 namespace djinn::worker {
 namespace {
 
@@ -101,16 +103,15 @@ void LaneLoop::remove_session(SessionId id, std::function<void()> done) {
 // --- the lane's thread
 
 void LaneLoop::work() {
-  uint64_t idle_since = clock_.monotonic_ns();
+  ipc::Spin spin(clock_, kSpinNs);
   while (!stopping_.load(std::memory_order_relaxed)) {
     const bool mail = run_mailbox();
     const bool worked = run_round();
-    if (mail || worked) {
-      idle_since = clock_.monotonic_ns();
-    } else if (clock_.monotonic_ns() - idle_since > kSpinNs) {
+    if (!mail && !worked) {
+      if (spin.wait()) continue;
       sleep();
-      idle_since = clock_.monotonic_ns();
     }
+    spin.restart();
   }
 }
 
