@@ -72,6 +72,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   Step step{session, submission, flight->block};
   gc::StepRecord record = next_record(state.record(), submission);
   state.beat();
+  tools_.lane.set_pulse([&state] { state.beat(); });
   const Result<Ending> ending = perform(step, record);
   const bool waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
   if (waits) {

@@ -172,6 +172,10 @@ class Lane {
   [[nodiscard]] std::span<const OutputView> outputs() const;
   [[nodiscard]] LaneStats stats() const;
 
+  // Called after each operator of the runs from now on, so that a long one can be told from one
+  // that hangs. Throws nothing; what it refers to must live as long as runs may follow.
+  void set_pulse(std::function<void()> pulse);
+
   // Bytes of this lane's heap, 64-byte aligned, of any content. Errors: what the heap's owner says.
   Result<HeapBytes> allocate(uint64_t bytes);
   // Drops the last run's outputs, and settles the heap.

@@ -316,6 +316,19 @@ TEST(Executor, in_place_writes_reach_the_bound_bytes_and_are_announced) {
   EXPECT_EQ(world.lane->outputs()[1].aliases, 0u);
 }
 
+TEST(Executor, a_run_shows_life_after_each_operator) {
+  GraphBuilder b;
+  auto x = b.input("x", DType::kFloat32, {4});
+  for (int i = 0; i < 3; ++i) x = b.call("aten::relu", {arg(x)});
+  b.output(x);
+  World world({});
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  int beats = 0;
+  world.lane->set_pulse([&beats] { ++beats; });
+  ASSERT_EQ(message_of(world.run({}, {at::zeros({4})})), "");
+  EXPECT_EQ(beats, 3);
+}
+
 TEST(Executor, two_values_of_one_storage_see_each_others_writes) {
   GraphBuilder b;
   const auto storage = b.storage(srg::StorageKind::kInput, "x");

@@ -64,6 +64,7 @@ Status run_step(const Program::Impl& program, const Step& step,
   DJINN_CHECK(call_filled(step, frame, stack));
   DJINN_CHECK(check_claims(program, step, frame));
   drop_dead(step, frame);
+  if (frame.pulse) frame.pulse();
   return {};
 }
 

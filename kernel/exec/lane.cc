@@ -33,6 +33,7 @@ struct Lane::Impl {
   std::optional<RegisteredSlab> slab;
   std::vector<at::Tensor> kept;  // what outputs points into
   std::vector<OutputView> outputs;
+  std::function<void()> pulse;
 
   Status run(const Program& program, const RunBindings& bindings);
   void drop_outputs();
@@ -147,6 +148,7 @@ Status Lane::Impl::execute(const Program::Impl& program, const RunBindings& bind
   const std::vector<c10::Storage> storages = storages_of(program, bindings.storages);
   Frame frame;
   frame.symbols = bindings.symbols;
+  frame.pulse = pulse;
   DJINN_CHECK(bind_frame(program, storages, frame));
   DJINN_CHECK(run_steps(program, storages, frame));
   return keep_outputs(program, storages, frame);
@@ -194,6 +196,9 @@ std::span<const OutputView> Lane::outputs() const {
 }
 LaneStats Lane::stats() const {
   return impl_->stats;
+}
+void Lane::set_pulse(std::function<void()> pulse) {
+  impl_->pulse = std::move(pulse);
 }
 Result<HeapBytes> Lane::allocate(uint64_t bytes) {
   auto memory = catching([&]() -> Result<HeapBytes> {

@@ -7,6 +7,7 @@
 // invariant: a value's last use moves it or kills it; after the last step only outputs are left.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -91,6 +92,7 @@ struct Frame {
   std::span<const int64_t> symbols;
   c10::Device device = c10::kCPU;
   bool keeps_values = false;  // true: last uses are copied and not moved
+  std::function<void()> pulse;  // Lane::set_pulse
 };
 
 // "aten::linear at encoder.layer.3", for error messages.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import djinn
+import numpy as np
 import pytest
 from private_daemon import THREADS, Daemon, running, wait_until
 
@@ -276,6 +277,19 @@ def test_a_worker_that_hangs_is_replaced(byte_model: Path) -> None:
         assert daemon.worker()["pid"] != stopped
         wait_until(lambda: not Path(f"/proc/{stopped}").exists(), "the stopped worker is gone")
         victims.close()
+
+
+def test_a_run_that_takes_longer_than_a_hang_may_is_no_hang() -> None:
+    """As long as it gets from one operator to the next."""
+    lines = [f"%y{i + 1} = aten::matmul(%y{i}, %x)" for i in range(120)]
+    header = 'srg 1 "long"\ninput %x : float32[640, 640]\n%y0 = aten::clone(%x)\n'
+    source = header + "\n".join([*lines, "output %y120\n"])
+    with running("--hang-timeout-ms", "400") as daemon, daemon.connect("patient") as session:
+        program = session.define(source)
+        begun = time.monotonic()
+        program(x=np.eye(640, dtype=np.float32))
+        assert time.monotonic() - begun > 0.4, "make it longer"
+        assert daemon.worker()["restarts"] == 0
 
 
 @pytest.mark.ci
