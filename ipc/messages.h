@@ -464,8 +464,14 @@ struct ReadInto {
   friend bool operator==(const ReadInto&, const ReadInto&) = default;
 };
 
+// The files' model is resident: they are forgotten, and the loader is a spare again. Answer:
+// LoaderReady.
+struct ReleaseFiles {
+  friend bool operator==(const ReleaseFiles&, const ReleaseFiles&) = default;
+};
+
 struct LoaderCommand {
-  std::variant<TakeFiles, PlanLoad, ReadInto> body;
+  std::variant<TakeFiles, PlanLoad, ReadInto, ReleaseFiles> body;
   friend bool operator==(const LoaderCommand&, const LoaderCommand&) = default;
 };
 

@@ -17,6 +17,8 @@ constexpr uint32_t kStartFailuresMax = 3;
 // The pause after which the next spare worker starts: a domain that just lost its worker needs the
 // cores more.
 constexpr uint64_t kNextWorkerAfterMs = 100;
+// As long as it may take to find that a model is resident: then the loader comes back.
+constexpr uint64_t kNextLoaderAfterMs = 10;
 
 std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
   const auto event = ipc::decode_worker_event(message.bytes);
@@ -42,8 +44,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
       ids_(seed),
       spare_workers_(loop, {"a worker", kNextWorkerAfterMs, [this] { return worker_program(); },
                             &read_worker_ready}),
-      spare_loaders_(loop,
-                     {"a loader", 0, [this] { return loader_program(); }, &read_loader_ready}),
+      spare_loaders_(loop, {"a loader", kNextLoaderAfterMs, [this] { return loader_program(); },
+                            &read_loader_ready}),
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this}, options.hang_timeout_ms),
       sessions_({loop, clock, ids_, memory_, domains_,

@@ -120,6 +120,17 @@ void Load::abort() {
   loop_.defer([this] { owner_.load_ended(id_); });
 }
 
+void Load::release() {
+  DJINN_ASSERT(phase_ == LoadPhase::kDeciding);
+  go(LoadPhase::kEnded);
+  send({ipc::ReleaseFiles{}}, {});
+  // Later, because the child's own event is being handled.
+  loop_.defer([this] {
+    loaders_.give_back(std::move(process_));
+    owner_.load_ended(id_);
+  });
+}
+
 void Load::exited() {
   if (phase_ != LoadPhase::kEnded) {
     const bool finished = phase_ == LoadPhase::kHashing;

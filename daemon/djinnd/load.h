@@ -3,6 +3,7 @@
 //   waiting -> identifying    a loader was taken; it has the files
 //   identifying -> deciding   it told what they are; the owner decides whether to read
 //   deciding -> planning      it has the plan
+//   deciding -> ended         the model is resident; the loader is a spare again
 //   planning -> granting      it told how large the extents will be; the owner finds the memory
 //   granting -> reading       it has the extents
 //   reading -> hashing        the bytes are there; it reads them once more, when nobody needs cores
@@ -47,7 +48,8 @@ class Load {
     virtual void load_hashed(LoadId id, const ipc::Hashed& hashed) = 0;
     // Before the extents were finished. load_ended() follows.
     virtual void load_failed(LoadId id, const Error& error) = 0;
-    // The loader is gone, and with it all its mappings. The owner may destroy the load.
+    // The loader is gone, and with it all its mappings, or it never had one. The owner may destroy
+    // the load.
     virtual void load_ended(LoadId id) = 0;
   };
 
@@ -58,6 +60,9 @@ class Load {
   // plan: sealed, or none.
   void plan(const Fd& plan_memfd);
   void read_into(const std::vector<Fd>& extents);
+  // Gives a loader that has told what the files are, and has read nothing, back to the pool.
+  // load_ended() follows, and no other event.
+  void release();
   // Kills the loader. load_ended() follows, and no other event.
   void abort();
 

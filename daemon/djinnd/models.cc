@@ -119,7 +119,7 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
   const DomainId domain = opening.request.opener.domain;
   ModelKey key{domain, opening.plan_hash, identities_of(files)};
   if (Model* const shared = table_.find_shared(key)) {
-    loads_.at(id)->abort();
+    loads_.at(id)->release();
     opening.request.opener.was_resident = true;
     return join(*shared, opening.request.opener, opening.request.pin);
   }

@@ -31,9 +31,19 @@ void SparePool::start_child() {
     log("{}: {}", kind_.name, started.error().message);
     return child_failed();
   }
-  child_ = *std::move(started);
+  adopt(*std::move(started));
+}
+
+void SparePool::adopt(std::unique_ptr<ChildProcess> child) {
+  child_ = std::move(child);
   child_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { child_failed(); }});
   ready_timer_.start_once(kReadyTimeoutMs);
+}
+
+void SparePool::give_back(std::unique_ptr<ChildProcess> child) {
+  if (child_ != nullptr || child->dead()) return loop_.dispose(std::move(child));  // one is enough
+  start_timer_.stop();
+  adopt(std::move(child));
 }
 
 void SparePool::heard(const ipc::Datagram& message) {

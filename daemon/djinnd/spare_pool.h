@@ -48,6 +48,8 @@ class SparePool {
   void start();
   // taker is called once, never from within.
   void take(Taker taker);
+  // A child that is about to say again that it is ready, and is nobody's from then on.
+  void give_back(std::unique_ptr<ChildProcess> child);
 
   // Consecutive children that died before they were ready.
   [[nodiscard]] uint32_t failures() const { return failures_; }
@@ -57,6 +59,7 @@ class SparePool {
   static constexpr uint64_t kReadyTimeoutMs = 60'000;
 
   void start_child();
+  void adopt(std::unique_ptr<ChildProcess> child);
   void heard(const ipc::Datagram& message);
   void child_failed();
   void serve();

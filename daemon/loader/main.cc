@@ -33,7 +33,7 @@ Status serve(int channel_fd) {
   const ipc::LoaderReady ready{confined.landlock_abi, confined.seccomp};
   DJINN_CHECK(channel.send(ipc::encode(ipc::LoaderEvent{ready})));
   const SystemClock clock;
-  return OneLoad(channel, clock).run();
+  return OneLoad(channel, clock, ready).run();
 }
 
 }  // namespace

@@ -34,6 +34,10 @@ Result<srg::LoadPlan> read_plan(const Fd& memfd) {
   return ipc::decode_load_plan(content);
 }
 
+Error out_of_turn() {
+  return {ErrorCode::kInternal, "A command came out of its turn."};
+}
+
 // Hashing must take no core from anybody. Where it may not be changed, the priority stays.
 void step_back() {
   const sched_param none{};
@@ -46,13 +50,18 @@ Status OneLoad::send(const ipc::LoaderEvent& event, std::span<const int> fds) {
   return channel_.send(ipc::encode(event), fds);
 }
 
-template <typename Command>
-Result<std::pair<Command, std::vector<Fd>>> OneLoad::expect() {
+Result<OneLoad::Order> OneLoad::receive() {
   DJINN_TRY(ipc::Datagram message, channel_.receive());
   DJINN_TRY(ipc::LoaderCommand command, ipc::decode_loader_command(message.bytes));
-  auto* const expected = std::get_if<Command>(&command.body);
-  if (expected == nullptr) return Error{ErrorCode::kInternal, "A command came out of its turn."};
-  return std::pair{std::move(*expected), std::move(message.fds)};
+  return Order{std::move(command), std::move(message.fds)};
+}
+
+template <typename Command>
+Result<std::pair<Command, std::vector<Fd>>> OneLoad::expect() {
+  DJINN_TRY(Order order, receive());
+  auto* const expected = std::get_if<Command>(&order.command.body);
+  if (expected == nullptr) return out_of_turn();
+  return std::pair{std::move(*expected), std::move(order.fds)};
 }
 
 Status OneLoad::run() {
@@ -64,10 +73,23 @@ Status OneLoad::run() {
 }
 
 Status OneLoad::work() {
-  DJINN_CHECK(take_files());
-  DJINN_CHECK(identify());
-  DJINN_CHECK(plan());
-  return read();
+  for (;;) {
+    DJINN_CHECK(take_files());
+    DJINN_CHECK(identify());
+    DJINN_TRY(const Order order, receive());
+    if (!std::holds_alternative<ipc::ReleaseFiles>(order.command.body)) {
+      DJINN_CHECK(plan(order));
+      return read();
+    }
+    DJINN_CHECK(forget_files());
+  }
+}
+
+// Nothing of them was read, so whoever comes next meets a loader as good as new.
+Status OneLoad::forget_files() {
+  sources_.clear();
+  files_.clear();
+  return send({ready_});
 }
 
 Status OneLoad::take_files() {
@@ -93,12 +115,13 @@ Status OneLoad::identify() {
   return send({std::move(identified)});
 }
 
-Status OneLoad::plan() {
-  DJINN_TRY(const auto command, expect<ipc::PlanLoad>());
+Status OneLoad::plan(const Order& order) {
+  const auto* const command = std::get_if<ipc::PlanLoad>(&order.command.body);
+  if (command == nullptr) return out_of_turn();
   srg::LoadPlan plan;
-  if (command.first.has_plan) {
-    if (command.second.size() != 1) return Error{ErrorCode::kMalformed, "The plan is missing."};
-    DJINN_TRY(plan, read_plan(command.second[0]));
+  if (command->has_plan) {
+    if (order.fds.size() != 1) return Error{ErrorCode::kMalformed, "The plan is missing."};
+    DJINN_TRY(plan, read_plan(order.fds[0]));
   }
   std::vector<load::SafetensorsIndex> indexes;
   for (const load::SourceFile& file : sources_) {

@@ -1,6 +1,7 @@
 // OneLoad: what a loader does in its life: one model, from files to a hash, at djinnd's word.
 //
 //   TakeFiles...  -> Identified   what the files are, before a byte is read
+//   ReleaseFiles  -> LoaderReady  their model is resident: on to the next files
 //   PlanLoad      -> Planned      headers and plan understood; how large the extents must be
 //   ReadInto      -> Progress... Loaded   the bytes are there, all writable views are gone
 //                 -> Hashed       read once more, when nobody else needs the core
@@ -23,12 +24,19 @@ namespace djinn::loader {
 
 class OneLoad {
  public:
-  OneLoad(child::Channel& channel, const Clock& clock) : channel_(channel), clock_(clock) {}
+  // ready: what to say when this loader is a spare again.
+  OneLoad(child::Channel& channel, const Clock& clock, const ipc::LoaderReady& ready)
+      : channel_(channel), clock_(clock), ready_(ready) {}
 
   // Errors: kDisconnected when djinnd wants no more; else what was told as LoadFailed.
   Status run();
 
  private:
+  struct Order {
+    ipc::LoaderCommand command;
+    std::vector<Fd> fds;
+  };
+  Result<Order> receive();
   template <typename Command>
   Result<std::pair<Command, std::vector<Fd>>> expect();
   Status send(const ipc::LoaderEvent& event, std::span<const int> fds = {});
@@ -36,13 +44,15 @@ class OneLoad {
   Status work();
   Status take_files();
   Status identify();
-  Status plan();
+  Status plan(const Order& order);
+  Status forget_files();
   Status read();
   Status execute(const std::vector<Fd>& extents);
   Status hash(const std::vector<Fd>& extents);
 
   child::Channel& channel_;
   const Clock& clock_;
+  ipc::LoaderReady ready_;
   std::vector<Fd> files_;
   std::vector<load::SourceFile> sources_;
   load::ReadPlan plan_;

@@ -41,7 +41,7 @@ class Load : public testing::Test {
     auto pair = *ipc::make_socket_pair();
     djinnd_ = std::make_unique<child::Channel>(std::move(pair.left));
     loader_ = std::make_unique<child::Channel>(std::move(pair.right));
-    thread_ = std::thread([this] { ended_ = OneLoad(*loader_, clock_).run(); });
+    thread_ = std::thread([this] { ended_ = OneLoad(*loader_, clock_, {7, true}).run(); });
   }
   ~Load() override {
     djinnd_.reset();
@@ -69,6 +69,19 @@ class Load : public testing::Test {
   Status ended_;
   std::vector<Fd> fds_;
 };
+
+TEST_F(Load, after_the_files_of_a_resident_model_it_takes_others) {
+  const Fd file = file_of(safetensors(kHeader, "abcdef"));
+  send({ipc::TakeFiles{1, true}}, {file.get()});
+  const auto first = expect<ipc::Identified>();
+  send({ipc::ReleaseFiles{}}, {});
+  const auto ready = expect<ipc::LoaderReady>();
+  EXPECT_EQ(ready, (ipc::LoaderReady{7, true}));
+  send({ipc::TakeFiles{1, true}}, {file.get()});
+  EXPECT_EQ(expect<ipc::Identified>().files, first.files);
+  send({ipc::PlanLoad{false}}, {});
+  EXPECT_EQ(expect<ipc::Planned>().extent_bytes.size(), 1u);
+}
 
 TEST_F(Load, a_file_becomes_extents_that_can_be_sealed_while_they_are_hashed) {
   const Fd file = file_of(safetensors(kHeader, "abcdef"));

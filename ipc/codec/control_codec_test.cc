@@ -120,7 +120,7 @@ std::vector<WorkerEvent> events() {
 }
 
 std::vector<LoaderCommand> loader_commands() {
-  return {{TakeFiles{64, true}}, {PlanLoad{true}}, {ReadInto{3}}};
+  return {{TakeFiles{64, true}}, {PlanLoad{true}}, {ReadInto{3}}, {ReleaseFiles{}}};
 }
 
 std::vector<LoaderEvent> loader_events() {

@@ -331,6 +331,7 @@ struct LoaderCommand {
     takeFiles @0 :TakeFiles;
     planLoad @1 :PlanLoad;
     readInto @2 :ReadInto;
+    releaseFiles @3 :Void;
   }
 }
 

@@ -17,6 +17,9 @@ void write(wire::LoaderCommand::Builder out, const PlanLoad& command) {
 void write(wire::LoaderCommand::Builder out, const ReadInto& command) {
   out.initReadInto().setExtents(command.extents);
 }
+void write(wire::LoaderCommand::Builder out, const ReleaseFiles&) {
+  out.setReleaseFiles();
+}
 
 LoaderCommand read_command(wire::LoaderCommand::Reader in) {
   switch (in.which()) {
@@ -26,6 +29,8 @@ LoaderCommand read_command(wire::LoaderCommand::Reader in) {
       return {PlanLoad{in.getPlanLoad().getHasPlan()}};
     case wire::LoaderCommand::READ_INTO:
       return {ReadInto{in.getReadInto().getExtents()}};
+    case wire::LoaderCommand::RELEASE_FILES:
+      return {ReleaseFiles{}};
   }
   refuse(ErrorCode::kUnsupported, "A loader command is unknown to this version.");
 }
