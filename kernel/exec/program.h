@@ -91,7 +91,7 @@ struct Frame {
   std::vector<at::Tensor> values;  // one for each graph value
   std::span<const int64_t> symbols;
   c10::Device device = c10::kCPU;
-  bool keeps_values = false;  // true: last uses are copied and not moved
+  bool keeps_values = false;    // true: last uses are copied and not moved
   std::function<void()> pulse;  // Lane::set_pulse
 };
 
