@@ -25,7 +25,8 @@ input %x : float32[4096]
 %y = aten::add.Tensor(%x, %x)
 output %y
 """
-SPREAD = (1, 2, 3, 5, 8, 12, 17, 25, 37, 54, 79, 115)  # of the points of one scenario
+# Of the scenario's points, 287 when this was written.
+SPREAD = (1, 4, 9, 17, 33, 60, 90, 120, 150, 180, 210, 240, 262, 281)
 POINTS_MAX = 1000  # far more than the scenario has
 
 
@@ -37,6 +38,7 @@ class Seen:
     random_offset: int
     heard: list[djinn.Token]
     arrays: list[bytes]
+    bytes_read: int  # from files, ever: weights outlive a worker
 
 
 def scenario(daemon: Daemon, model: Path) -> Seen:
@@ -53,7 +55,8 @@ def scenario(daemon: Daemon, model: Path) -> Seen:
         arrays += [ref.numpy().tobytes(), other.numpy().tobytes()]
         ref.release()
         arrays.append(other.numpy(slice(5, 3000, 7)).tobytes())
-        return Seen(generated.tokens, generated.random_offset, heard, arrays)
+        bytes_read = daemon.status()["bytes_read"]
+        return Seen(generated.tokens, generated.random_offset, heard, arrays, bytes_read)
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +79,6 @@ def dies_at(point: int, expected: Seen, model: Path) -> bool:
     """Whether the first worker died; that nobody could tell is asserted."""
     with running("--test-fault-at", str(point)) as daemon:
         assert scenario(daemon, model) == expected, f"the worker died at point {point}"
-        status = daemon.status()
-        assert (
-            status["bytes_read"] == (model / "model.safetensors").stat().st_size
-            or status["models"] == 1
-        )
         wait_until(lambda: daemon.status()["memory_sessions_bytes"] == 0, "sessions are released")
         return daemon.worker()["restarts"] == 1
 
@@ -91,7 +89,7 @@ def test_a_worker_that_dies_at_a_fault_point_changes_no_byte(
 ) -> None:
     died = [dies_at(point, expected, byte_model) for point in SPREAD]
     assert died[0]
-    assert sum(died) >= 8, "the scenario passes fewer points than it did"
+    assert sum(died) >= 10, "the scenario passes fewer points than it did"
 
 
 @pytest.mark.full
@@ -101,7 +99,9 @@ def test_a_worker_that_dies_at_any_fault_point_changes_no_byte(
     points = itertools.takewhile(
         lambda point: dies_at(point, expected, byte_model), range(1, POINTS_MAX)
     )
-    assert 50 < len(list(points)) < POINTS_MAX - 1
+    count = len(list(points))
+    print(f"{count} points")
+    assert 100 < count < POINTS_MAX - 1
 
 
 @pytest.mark.ci
