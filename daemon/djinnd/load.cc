@@ -123,9 +123,9 @@ void Load::abort() {
 void Load::release() {
   DJINN_ASSERT(phase_ == LoadPhase::kDeciding);
   go(LoadPhase::kEnded);
-  send({ipc::ReleaseFiles{}}, {});
-  // Later, because the child's own event is being handled.
+  // Later, because the child's own event is being handled; and the pool must hear the answer.
   loop_.defer([this] {
+    send({ipc::ReleaseFiles{}}, {});
     loaders_.give_back(std::move(process_));
     owner_.load_ended(id_);
   });

@@ -34,6 +34,7 @@ struct Lane::Impl {
   std::vector<at::Tensor> kept;  // what outputs points into
   std::vector<OutputView> outputs;
   std::function<void()> pulse;
+  bool heap_used = false;  // by the running run: what it leaves is less than what it took
 
   Status run(const Program& program, const RunBindings& bindings);
   void drop_outputs();
@@ -76,7 +77,10 @@ Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(program.impl(), bindings));
   ++stats.runs;
-  return options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings);
+  heap_used = false;
+  DJINN_CHECK(options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings));
+  if (heap_used) heap.settle();
+  return {};
 }
 
 // A bucket's first run rehearses. A rehearsal that fails, as zeros may be no legal input, leaves it
@@ -111,7 +115,7 @@ Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindi
   ++stats.plan_records;
   stats.planned_bytes = plan.planned_bytes;
   stats.peak_live_bytes = recorder.peak_live_bytes();
-  heap.settle();
+  heap_used = true;
   return {};
 }
 
@@ -127,7 +131,7 @@ Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindi
     ++stats.planned_runs;
   } else {
     ++stats.plan_misses;
-    if (status) heap.settle();
+    heap_used = true;
     plan.needs_record = plan.records < kRecordsMax;
   }
   stats.planned_bytes = plan.planned_bytes;
