@@ -11,11 +11,13 @@
 
 #include "ipc/codec/srg_codec.h"
 #include "ipc/spin.h"
+#include "kernel/base/bytes.h"
 
 namespace djinn::client {
 namespace {
 
-// As long as a wake-up of the other process costs: a run that is shorter is met awake.
+// As long as a wake-up of the other process and of this one cost: a run that is shorter is met
+// awake. Who waits for a longer one would only take a core from it.
 constexpr uint64_t kSpinNs = 20'000;
 constexpr std::string_view kScheme = "unix:";
 
@@ -217,7 +219,7 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
   submission.graph_bytes = target.graph.bytes;
   if (!block.empty()) {
     DJINN_TRY(const auto range, allocate_staging(block.size()));
-    std::ranges::copy(block, staging(range).begin());
+    copy_bytes(block, staging(range));
     submission.binding_offset = range.offset;
     submission.binding_bytes = static_cast<uint32_t>(block.size());
     lease.push_back(range);
@@ -229,12 +231,14 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
 }
 
 Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&)>& on_token) {
-  ipc::Spin spin(clock_, kSpinNs);
+  const uint64_t began_ns = clock_.monotonic_ns();
+  ipc::Spin spin(clock_, last_wait_was_short_ ? kSpinNs : 0);
   for (;;) {
     DJINN_TRY(const bool arrived, poll(on_token));
     if (const auto found = outcomes_.find(run); found != outcomes_.end()) {
       Outcome outcome = std::move(found->second);
       outcomes_.erase(found);
+      last_wait_was_short_ = clock_.monotonic_ns() - began_ns < kSpinNs;
       return outcome;
     }
     if (!pending_.contains(run)) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ipc/binding.h"
+#include "kernel/base/bytes.h"
 #include "kernel/base/error.h"
 #include "kernel/srg/text.h"
 #include "kernel/srg/verify.h"
@@ -206,7 +207,7 @@ struct StagingScope {
 Status put_ref(client::Client& client, std::span<const std::byte> data, djinn_ref& out) {
   DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(data.size()));
   const StagingScope staging(client, range);
-  std::ranges::copy(data, client.staging(range).begin());
+  copy_bytes(data, client.staging(range));
   DJINN_TRY(const RefHandle ref, client.new_ref());
   const ipc::WriteBlock block{ref, range};
   if (Status done = submit_and_wait(client, ipc::Operation::kWriteRef, ipc::encode(block)); !done) {
@@ -222,7 +223,7 @@ Status read_ref(client::Client& client, RefHandle ref, uint64_t offset, std::spa
   const StagingScope staging(client, range);
   const ipc::ReadBlock block{ref, DType::kUInt8, {out.size()}, {1}, offset, range};
   DJINN_CHECK(submit_and_wait(client, ipc::Operation::kReadRef, ipc::encode(block)));
-  std::ranges::copy(client.staging(range), out.begin());
+  copy_bytes(client.staging(range), out);
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ipc/codec/srg_codec.h"
+#include "kernel/base/bytes.h"
 
 namespace djinn::client {
 
@@ -40,7 +41,7 @@ Result<ipc::StagingRange> RunBuilder::allocate(uint64_t bytes) {
 Status RunBuilder::input(std::string_view name, std::span<const std::byte> bytes) {
   DJINN_TRY(const uint32_t storage, input_storage(name));
   DJINN_TRY(const ipc::StagingRange range, allocate(bytes.size()));
-  std::ranges::copy(bytes, client_.staging(range).begin());
+  copy_bytes(bytes, client_.staging(range));
   block_.inputs.push_back({storage, ipc::InputKind::kStaging, range, {}});
   return {};
 }
@@ -78,7 +79,7 @@ Status RunBuilder::run_once(ModelId model) {
   target.operation = ipc::Operation::kRunOnce;
   target.model = model;
   DJINN_TRY(target.graph, allocate(graph.size()));
-  std::ranges::copy(graph, client_.staging(target.graph).begin());
+  copy_bytes(graph, client_.staging(target.graph));
   return submit_and_wait(target);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "kernel/base/bytes.h"
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/directory.h"
 #include "libdjinn-client/models/run_builder.h"
@@ -136,7 +137,7 @@ Result<std::vector<std::byte>> read_view(client::Client& client, ipc::ReadBlock&
 
 Result<RefHandle> put_bytes(client::Client& client, std::span<const std::byte> bytes) {
   DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
-  std::ranges::copy(bytes, client.staging(range).begin());
+  copy_bytes(bytes, client.staging(range));
   const auto ref = client.new_ref();
   Status done = ref ? submit_and_wait(client, ipc::Operation::kWriteRef,
                                       ipc::WriteBlock{*ref, {range.offset, bytes.size()}})
