@@ -398,7 +398,7 @@ TEST(SessionState, what_is_staged_is_invisible_until_the_commit_and_then_all_of_
   Private s;
   s.state.begin();
   s.state.stage_ref(1, live(7));
-  s.state.stage_sequence(0, {1, 2, 3, {}});
+  s.state.stage_sequence(0, {.generation = 1, .rows = 2, .length = 3});
   StepRecord record;
   record.completed = 5;
   s.state.stage_record(record);
@@ -449,7 +449,7 @@ TEST(SessionState, a_step_that_is_given_up_leaves_the_session_as_it_was) {
   ASSERT_TRUE(s.state.save_for_undo(s.extent, {64, 8192, 64}));
   memset(s.extent.data() + 64, 0xaa, 64);
   s.state.stage_ref(0, live(2));
-  s.state.stage_sequence(1, {9, 9, 9, {}});
+  s.state.stage_sequence(1, {.generation = 9, .rows = 9, .length = 9});
   ASSERT_TRUE(s.state.roll_back(s.extent));
   EXPECT_EQ(snapshot(s.state, s.extent), before);
   s.state.begin();

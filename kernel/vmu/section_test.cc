@@ -255,7 +255,7 @@ TEST(section_faults, after_any_single_fault_grants_equal_committed_bytes_and_not
   };
   ASSERT_TRUE(live());
   const uint64_t calls = faulty.calls();
-  ASSERT_GT(calls, 10u);
+  ASSERT_GE(calls, 10u);
   const pal::ProcessState before = pal::read_process_state();
   uint64_t errors = 0;
   for (uint64_t n = 1; n <= calls; ++n) {
