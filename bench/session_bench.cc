@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <fstream>  // style: /proc and one file, outside of what is measured
 #include <numeric>
 #include <string>
+#include <thread>
 
 #include "bench/daemon_process.h"
 #include "kernel/base/bytes.h"
@@ -38,6 +40,11 @@ double seconds_since(steady_clock::time_point begin) {
   return std::chrono::duration<double>(steady_clock::now() - begin).count();
 }
 
+double median(std::vector<double> values) {
+  std::ranges::nth_element(values, values.begin() + static_cast<ptrdiff_t>(values.size() / 2));
+  return values[values.size() / 2];
+}
+
 void pause_ms(int ms) {
   ::poll(nullptr, 0, ms);
 }
@@ -58,17 +65,54 @@ BENCHMARK(ring_spinning)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
 
+// Each call when both sides have been asleep for a while; its median time as `median_us`.
+template <typename Call>
+void measure_asleep(benchmark::State& state, const Call& call) {
+  std::vector<double> times_us;
+  for (auto _ : state) {
+    pause_ms(1);
+    const auto begin = steady_clock::now();
+    call();
+    times_us.push_back(seconds_since(begin) * 1e6);
+    state.SetIterationTime(times_us.back() * 1e-6);
+  }
+  state.counters["median_us"] = median(std::move(times_us));
+}
+
 void ring_asleep(benchmark::State& state) {
   const auto client = DaemonProcess::shared().connect();
-  for (auto _ : state) {
-    pause_ms(1);  // both sides sleep by then
-    const auto begin = steady_clock::now();
-    nop(*client, state);
-    state.SetIterationTime(seconds_since(begin));
-  }
+  measure_asleep(state, [&] { nop(*client, state); });
 }
 BENCHMARK(ring_asleep)
     ->Name("ring_round_trip/asleep")
+    ->Unit(benchmark::kMicrosecond)
+    ->UseManualTime()
+    ->Iterations(500);
+
+// What the kernel alone takes: two threads that wake each other.
+void eventfd_asleep(benchmark::State& state) {
+  const Fd there(::eventfd(0, EFD_CLOEXEC)), back(::eventfd(0, EFD_CLOEXEC));
+  constexpr uint64_t kStop = 2;
+  const auto send = [](const Fd& fd, uint64_t value) {
+    if (::write(fd.get(), &value, sizeof value) != sizeof value) ::abort();
+  };
+  const auto receive = [](const Fd& fd) {
+    uint64_t value = 0;
+    if (::read(fd.get(), &value, sizeof value) != sizeof value) ::abort();
+    return value;
+  };
+  std::thread peer([&] {
+    while (receive(there) != kStop) send(back, 1);
+  });
+  measure_asleep(state, [&] {
+    send(there, 1);
+    receive(back);
+  });
+  send(there, kStop);
+  peer.join();
+}
+BENCHMARK(eventfd_asleep)
+    ->Name("eventfd_round_trip/asleep")
     ->Unit(benchmark::kMicrosecond)
     ->UseManualTime()
     ->Iterations(500);
@@ -223,11 +267,6 @@ class ForwardHere {
   std::vector<float> w_ = ramp(kWidth * kWidth), x_ = ramp(kRows * kWidth);
   std::vector<std::byte> out_ = std::vector<std::byte>(kRows * kWidth * sizeof(float));
 };
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
 
 constexpr int kBlock = 25;
 

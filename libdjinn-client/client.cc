@@ -226,13 +226,17 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
   }
   DJINN_TRY(const uint64_t index, ring_->publish(submission));
   pending_[++last_run_] = {index, std::move(lease), 0};
-  if (ring_->worker_must_be_woken()) ring_bell();
+  if (ring_->worker_must_be_woken()) {
+    ring_bell();
+    rang_ = true;
+  }
   return last_run_;
 }
 
 Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&)>& on_token) {
   const uint64_t began_ns = clock_.monotonic_ns();
   ipc::Spin spin(clock_, last_wait_was_short_ ? kSpinNs : 0);
+  if (std::exchange(rang_, false)) spin.share_core();
   for (;;) {
     DJINN_TRY(const bool arrived, poll(on_token));
     if (const auto found = outcomes_.find(run); found != outcomes_.end()) {

@@ -144,6 +144,7 @@ class Client {
   std::optional<Staging> staging_;
   Run last_run_ = 0;
   bool last_wait_was_short_ = true;  // the next one likely is, too
+  bool rang_ = false;                // the worker, since the last wait
   std::map<Run, Pending> pending_;
   std::map<Run, Outcome> outcomes_;
   std::vector<uint32_t> ref_generations_;  // by slot: the last one used

@@ -104,14 +104,17 @@ void LaneLoop::remove_session(SessionId id, std::function<void()> done) {
 
 void LaneLoop::work() {
   ipc::Spin spin(clock_, kSpinNs);
+  bool slept = false;
   while (!stopping_.load(std::memory_order_relaxed)) {
     const bool mail = run_mailbox();
     const bool worked = run_round();
     if (!mail && !worked) {
       if (spin.wait()) continue;
       sleep();
+      slept = true;
     }
     spin.restart();
+    if (worked && std::exchange(slept, false)) spin.share_core();
   }
 }
 
