@@ -24,6 +24,10 @@ namespace {
 constexpr uint64_t kPopulateBytes = uint64_t{2} << 20;
 // A unit that is read from a disk: large enough for its full speed, small enough to overlap.
 constexpr uint64_t kDiskPieceBytes = uint64_t{1} << 20;
+// Threads besides the calling one. A disk has something to do only while one of them waits for it,
+// and two copy at times. From the page cache a plain copy is bound by memory: another thread would
+// only cost; a cast is bound by the core.
+constexpr size_t kDiskHelpers = 3;
 
 // --- targets ------------------------------------------------------------------------------------
 
@@ -33,7 +37,9 @@ class Target {
   explicit Target(const ExtentTarget& extent)
       : extent_(extent), populated_(extent.mapped.size() / kPopulateBytes + 1, false) {}
 
+  // One writer at a time: the kernel lets only one into a file, and the others would spin for it.
   Status write(std::span<const std::byte> bytes, uint64_t offset) {
+    const std::scoped_lock lock(writing_);
     while (!bytes.empty()) {
       const ssize_t count =
           ::pwrite(extent_.memfd->get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -73,6 +79,7 @@ class Target {
 
  private:
   ExtentTarget extent_;
+  std::mutex writing_;
   std::mutex mutex_;
   std::vector<bool> populated_;  // by block; guarded by mutex_
 };
@@ -108,39 +115,47 @@ class Crew {
         targets_(targets),
         total_bytes_(total_bytes),
         options_(options) {}
-  ~Crew() { DJINN_ASSERT(!helping_); }
+  ~Crew() { DJINN_ASSERT(helpers_.empty()); }
   Crew(const Crew&) = delete;
 
-  // On the calling thread, and on a second one if helped.
-  Status run(bool helped) {
-    if (helped) DJINN_CHECK(start_helper());
-    const Status own = work_or_stop(true);
-    if (helped) join_helper();
-    if (!own) return own.error();
-    if (!helper_status_) return helper_status_.error();
-    return report();
+  // On the calling thread, and on so many more.
+  Status run(size_t helpers) {
+    Status status = start_helpers(helpers);
+    if (status) status = work_or_stop(true);
+    for (Helper& helper : helpers_) {
+      ::pthread_join(helper.thread, nullptr);
+      if (status) status = std::move(helper.status);
+    }
+    helpers_.clear();
+    return status ? report() : status;
   }
 
  private:
-  static void* help(void* self) {
-    auto* const crew = static_cast<Crew*>(self);
-    crew->helper_status_ = crew->work_or_stop(false);
+  struct Helper {
+    Crew* crew;
+    pthread_t thread;
+    Status status;  // the helper's until it is joined
+  };
+
+  static void* help(void* argument) {
+    auto* const helper = static_cast<Helper*>(argument);
+    helper->status = helper->crew->work_or_stop(false);
     return nullptr;
   }
 
-  Status start_helper() {
-    const int error = ::pthread_create(&helper_, nullptr, &Crew::help, this);
-    if (error != 0) return system_error("start a reading thread", error);
-    helping_ = true;
+  Status start_helpers(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      Helper& helper = helpers_.emplace_back(Helper{this, {}, {}});
+      const int error = ::pthread_create(&helper.thread, nullptr, &Crew::help, &helper);
+      if (error == 0) continue;
+      helpers_.pop_back();
+      stopped_ = true;
+      return system_error("start a reading thread", error);
+    }
     return {};
   }
 
-  void join_helper() {
-    ::pthread_join(helper_, nullptr);
-    helping_ = false;
-  }
-
-  // An error of one thread stops both.
+  // An error of one thread stops all.
   Status work_or_stop(bool reporting) {
     Status status = work(reporting);
     if (!status) stopped_ = true;
@@ -188,9 +203,7 @@ class Crew {
   std::atomic<uint64_t> done_bytes_ = 0;
   std::atomic<bool> stopped_ = false;
   uint64_t reported_bytes_ = 0;  // calling thread only
-  pthread_t helper_{};
-  bool helping_ = false;
-  Status helper_status_;  // the helper's until it is joined
+  std::deque<Helper> helpers_;   // which stay where they are
 };
 
 // --- the load -----------------------------------------------------------------------------------
@@ -262,9 +275,8 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
             schedule_reads(plan.jobs, from_disk ? kDiskPieceBytes : kPieceBytes));
   std::deque<Target> places;
   for (const ExtentTarget& target : targets) places.emplace_back(target);
-  // From the page cache a plain copy is bound by memory: a second thread would only cost.
   Crew crew(schedule, sources, places, plan.written_bytes, options);
-  DJINN_CHECK(crew.run(from_disk || !all_plain(plan)));
+  DJINN_CHECK(crew.run(from_disk ? kDiskHelpers : all_plain(plan) ? 0 : 1));
   for (Target& place : places) DJINN_CHECK(place.commit_rest());
   DJINN_CHECK(check_unchanged(files, *options.clock));
   return stats_of(sources, schedule);
