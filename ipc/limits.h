@@ -9,8 +9,8 @@ namespace djinn::limits {
 inline constexpr uint32_t kControlMessageBytes =
     64 * 1024;                                       // one SEQPACKET datagram fits a socket buffer
 inline constexpr uint32_t kControlDescriptors = 64;  // SCM_RIGHTS takes 253; fewer bound a burst
-inline constexpr uint32_t kRequestsPending = 64;  // control requests without an answer, a session
-inline constexpr uint32_t kNameBytes = 256;       // labels, tensor and program names in messages
+inline constexpr uint32_t kRequestsPending = 64;  // bounds the answers kept for who does not read
+inline constexpr uint32_t kNameBytes = 256;  // two in each report of a list fill half a message
 inline constexpr uint32_t kMessageTextBytes = 1024;  // an error's sentences with the names in them
 inline constexpr uint32_t kListPage = 64;  // reports with the longest names still fit a message
 inline constexpr uint32_t kProgramOutputs = 1024;  // bindings of 24 bytes stay under a table
@@ -32,24 +32,24 @@ inline constexpr uint32_t kBindingBlockBytes = 1024;       // copied at every pi
 inline constexpr uint32_t kBindingTableBytes = 64 * 1024;  // large runs; about 2700 storages
 inline constexpr uint32_t kSymbols = 64;                   // a run binds each by value
 inline constexpr uint32_t kRefs = 16 * 1024;  // ref table: 1.5 MiB of state, touched as used
-inline constexpr uint32_t kSequences = 64;    // sequence groups of a session
+inline constexpr uint32_t kSequences = 64;    // a descriptor, a mapping and an entry of state each
 inline constexpr uint32_t kRows = 32;         // rows of a group: one bit each in a mask
-inline constexpr uint32_t kStopTokens = 16;   // of one generation
-inline constexpr uint32_t kRank = 8;          // dimensions of a tensor in a binding
-inline constexpr uint64_t kSequenceTokens = 1u << 20;  // capacity of a row
+inline constexpr uint32_t kStopTokens = 16;   // with every row's padding in one binding block
+inline constexpr uint32_t kRank = 8;  // models use up to 6; sizes and strides are arrays of it
+inline constexpr uint64_t kSequenceTokens = 1u << 20;  // 4 MiB of token slots a row
 inline constexpr uint32_t kLayers = 512;               // deeper than any published model
 inline constexpr uint64_t kSessionBytesDefault = uint64_t{4}
                                                  << 30;  // refs and groups; quota, not reserve
 
 // --- models and programs
-inline constexpr uint32_t kModelFiles = 256;           // shards of one checkpoint
-inline constexpr uint32_t kModels = 256;               // resident at once
-inline constexpr uint32_t kModelExtents = 32;          // descriptors of one model
+inline constexpr uint32_t kModelFiles = 256;   // what a loader tells of all fits one message
+inline constexpr uint32_t kModels = 256;       // each keeps its files and extents open in djinnd
+inline constexpr uint32_t kModelExtents = 32;  // with the manifest, one message carries them
 inline constexpr uint32_t kModelTensors = 256 * 1024;  // every expert of every layer as its own
 inline constexpr uint64_t kLoadPlanBytes = 64u << 20;  // 200,000 tensors with long names
 inline constexpr uint64_t kManifestBytes = 64u << 20;  // likewise
 inline constexpr uint64_t kGraphBytes = 16u << 20;     // a graph of 64 Ki nodes
-inline constexpr uint32_t kProgramsPerUser = 1024;     // cached, each a memfd
+inline constexpr uint32_t kProgramsPerUser = 1024;     // memfds; each new worker verifies all
 
 // --- recovery
 inline constexpr uint32_t kDeathsWithoutProgress = 3;  // then the run in flight is refused
