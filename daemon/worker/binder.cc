@@ -10,6 +10,9 @@ namespace djinn::worker {
 namespace {
 
 constexpr uint64_t kGranuleBytes = 64;
+// Copies of so many bytes are worth keeping for the next run: making them anew costs less than 1 %
+// of a run that needs more.
+constexpr uint64_t kKeptBytesMax = uint64_t{64} << 20;
 
 Error unbound(const std::string& name) {
   return {ErrorCode::kInvalidArgument,
@@ -74,6 +77,8 @@ Status Binder::begin(const exec::Program& program, std::span<const int64_t> give
   storages_.assign(graph.storages.size(), {});
   bound_refs_.assign(graph.storages.size(), {});
   ref_offsets_.assign(graph.storages.size(), 0);
+  staged_bytes_ = 0;
+  if (kept_bytes_ > kKeptBytesMax) clear();
   copies_.resize(std::max(copies_.size(), graph.storages.size()));
   for (size_t i = 0; i < symbols_.size(); ++i) {
     const srg::Symbol& symbol = graph.symbols[i];
@@ -100,9 +105,11 @@ Result<std::byte*> Binder::private_copy(size_t slot, uint64_t bytes) {
       return Error{ErrorCode::kLimitExceeded,
                    "An input of the run is larger than 1 GiB. Use fewer rows or tokens at a time."};
     }
+    kept_bytes_ -= copy.capacity;
     copy = {};
     DJINN_TRY(copy.data, lane_.allocate(*capacity));
     copy.capacity = *capacity;
+    kept_bytes_ += *capacity;
   }
   return copy.data.get();
 }
@@ -122,6 +129,12 @@ Status Binder::bind(Step& step, const ipc::InputBinding& input) {
 
 Status Binder::bind_staging(Step& step, const ipc::InputBinding& input) {
   DJINN_TRY(const auto source, step.session.staging_range(input.staging));
+  staged_bytes_ += source.size();
+  if (staged_bytes_ > step.session.staging().size()) {
+    return Error{ErrorCode::kLimitExceeded,
+                 "The run binds more bytes than its staging slab has: some of them twice. Put what "
+                 "several inputs share into a ref."};
+  }
   DJINN_TRY(std::byte* const copy, private_copy(input.storage, source.size()));
   memcpy(copy, source.data(), source.size());
   storages_[input.storage] = {copy, source.size(), false};
@@ -153,6 +166,11 @@ Status Binder::save_written(Step& step) {
     step.doomed.push_back(bound_refs_[range.storage]);
   }
   for (const exec::WrittenRange& range : ranges) {
+    if (!range_fits(range.offset, range.bytes, storages_[range.storage].bytes)) {
+      return Error{ErrorCode::kOutOfRange,
+                   "The program writes beyond the ref that is bound to the input '" +
+                       program_->graph().storages[range.storage].name + "'. Bind a larger one."};
+    }
     DJINN_CHECK(step.session.refs().save(step.session.state(),
                                          ref_offsets_[range.storage] + range.offset, range.bytes));
   }

@@ -42,7 +42,10 @@ class Binder {
   Status check_complete() const;
 
   // Gives the copies back to the heap.
-  void clear() { copies_.clear(); }
+  void clear() {
+    copies_.clear();
+    kept_bytes_ = 0;
+  }
 
   [[nodiscard]] exec::RunBindings bindings() const { return {symbols_, storages_}; }
 
@@ -64,6 +67,8 @@ class Binder {
   std::vector<RefHandle> bound_refs_;  // by storage; invalid: not a ref
   std::vector<uint64_t> ref_offsets_;  // by storage: of the ref in the extent
   std::vector<Copy> copies_;           // by storage
+  uint64_t kept_bytes_ = 0;            // of copies_
+  uint64_t staged_bytes_ = 0;          // that the run binds from staging
 };
 
 // The value of a symbol by role, when a sequence group decides it.

@@ -78,8 +78,11 @@ void ControlLoop::obey(const ipc::AddModel& command, std::vector<Fd> fds) {
     return;
   }
   models_[command.model] = *model;
-  parts_.lane.post([model = *model](LaneLoop::World& world) { world.programs.add_model(model); });
-  parts_.outbox.send({ipc::ModelAdded{command.model, ErrorCode::kOk, {}}});
+  // Told when the lane has it, so that no run can come before it.
+  parts_.lane.post([this, model = *model](LaneLoop::World& world) {
+    world.programs.add_model(model);
+    parts_.outbox.send({ipc::ModelAdded{model->id(), ErrorCode::kOk, {}}});
+  });
 }
 
 void ControlLoop::obey(const ipc::DropModel& command, std::vector<Fd>) {
@@ -112,10 +115,10 @@ void ControlLoop::obey(const ipc::AddProgram& command, std::vector<Fd> fds) {
   const ipc::ProgramAdded added{command.program, shapes_of(*admitted->program),
                                 admitted->program->activation_bytes_estimate()};
   auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
-  parts_.lane.post([shared, id = command.program](LaneLoop::World& world) {
-    world.programs.add_program(id, std::move(*shared));
+  parts_.lane.post([this, shared, added](LaneLoop::World& world) {
+    world.programs.add_program(added.program, std::move(*shared));
+    parts_.outbox.send({added});
   });
-  parts_.outbox.send({added});
 }
 
 void ControlLoop::obey(const ipc::DropProgram& command, std::vector<Fd>) {

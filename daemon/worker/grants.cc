@@ -1,6 +1,6 @@
 #include "daemon/worker/grants.h"
 
-#include <utility>
+#include <algorithm>
 
 namespace djinn::worker {
 namespace {
@@ -8,10 +8,8 @@ namespace {
 Error gone() {
   return {ErrorCode::kDisconnected, "djinnd is gone."};
 }
-
-Result<Grants::Answer> outcome_of(Grants::Answer answer) {
-  if (!answer.status) return std::move(answer.status).error();
-  return answer;
+Error on_its_way() {
+  return {ErrorCode::kBusy, "The memory is on its way."};
 }
 
 }  // namespace
@@ -23,6 +21,13 @@ uint64_t Grants::enter(ipc::GrantRequest request) {
   return request.request;
 }
 
+Grants::Questions::iterator Grants::find(ipc::GrantKind kind, SessionId session) {
+  return std::ranges::find_if(asked_, [&](const auto& entry) {
+    const ipc::GrantRequest& request = entry.second.request;
+    return request.kind == kind && request.session == session;
+  });
+}
+
 Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint64_t bytes) {
   ipc::GrantRequest wanted;
   wanted.kind = kind;
@@ -30,37 +35,38 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
   wanted.bytes = bytes;
   const std::lock_guard lock(mutex_);
   if (closed_) return gone();
-  for (auto& [number, asked] : asked_) {
-    wanted.request = number;
-    if (asked.forgotten || asked.request != wanted) continue;
-    if (!asked.answer) return Error{ErrorCode::kBusy, "The memory is on its way."};
-    Answer answer = *std::move(asked.answer);
-    asked_.erase(number);
-    return outcome_of(std::move(answer));
+  const auto open = find(kind, session);
+  if (open != asked_.end() && !open->second.answer) {
+    open->second.forgotten = false;
+    return on_its_way();
+  }
+  if (open != asked_.end()) {
+    Answer answer = *std::move(open->second.answer);
+    const bool asked_for_more = open->second.request.bytes > bytes;
+    asked_.erase(open);
+    if (answer.status) return answer;
+    if (!asked_for_more) return std::move(answer.status).error();
+    // Refused was what another step needed: this one may get what it needs.
   }
   enter(wanted);
-  return Error{ErrorCode::kBusy, "The memory is on its way."};
+  return on_its_way();
 }
 
-void Grants::forget(ipc::GrantKind kind, SessionId session) {
+void Grants::forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes) {
   const std::lock_guard lock(mutex_);
-  for (auto next = asked_.begin(); next != asked_.end();) {
-    Asked& asked = next->second;
-    const bool meant = asked.request.kind == kind && asked.request.session == session;
-    if (meant && asked.answer) {
-      drop(asked);
-      next = asked_.erase(next);
-    } else {
-      asked.forgotten |= meant;
-      ++next;
-    }
-  }
+  const auto open = find(kind, session);
+  if (open == asked_.end()) return;
+  open->second.forgotten = true;
+  open->second.held_bytes = held_bytes;
+  if (open->second.answer) drop(open);
 }
 
-void Grants::drop(const Asked& asked) {
-  if (asked.answer->status) {
-    give_back(asked.request.kind, asked.request.session, asked.request.bytes);
-  }
+// djinnd counts a slab in the place of the former one, which is kept.
+void Grants::drop(Questions::iterator asked) {
+  const auto& [request, answer, forgotten, held_bytes] = asked->second;
+  const uint64_t more = request.bytes - std::min(request.bytes, held_bytes);
+  if (answer->status && more > 0) give_back(request.kind, request.session, more);
+  asked_.erase(asked);
 }
 
 Status Grants::request(SessionId session, SequenceHandle sequence, uint64_t bytes) {
@@ -94,11 +100,9 @@ void Grants::deliver(uint64_t request, Answer answer) {
     const std::lock_guard lock(mutex_);
     const auto found = asked_.find(request);
     if (found == asked_.end()) return;
+    answer.bytes = found->second.request.bytes;
     found->second.answer = std::move(answer);
-    if (found->second.forgotten) {
-      drop(found->second);
-      asked_.erase(found);
-    }
+    if (found->second.forgotten) drop(found);
   }
   arrived_.notify_all();
   wake_();
@@ -107,11 +111,11 @@ void Grants::deliver(uint64_t request, Answer answer) {
 void Grants::deliver(const ipc::GrantAnswer& answer) {
   Status status;
   if (answer.code != ErrorCode::kOk) status = Error{answer.code, answer.message};
-  deliver(answer.request, {std::move(status), {}, 0});
+  deliver(answer.request, {std::move(status), 0, {}});
 }
 
 void Grants::deliver(const ipc::GiveSlab& slab, Fd memfd) {
-  deliver(slab.request, {{}, std::move(memfd), slab.bytes});
+  deliver(slab.request, {{}, 0, std::move(memfd)});
 }
 
 void Grants::close() {

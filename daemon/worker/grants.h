@@ -6,6 +6,8 @@
 //              there. So djinnd may first have the lane drop a model to find the memory.
 //   request    the grower's way: it blocks its thread.
 //
+// invariant: at most one question of take() is open for each kind and session, so that no answer
+// is without somebody who waits for it; who takes it credits what it brought, however much that is.
 // No warm step comes here: sections keep what they were granted.
 #pragma once
 
@@ -15,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "daemon/worker/outbox.h"
 #include "ipc/messages.h"
@@ -35,16 +38,18 @@ class Grants {
 
   struct Answer {
     Status status;
-    Fd slab;  // of kSlab
     uint64_t bytes = 0;
+    Fd slab;  // of kSlab
   };
 
-  // Lane's thread. Bytes more for a session's refs, the lane's heap, or, in all, its slab. The same
-  // call takes the answer when it is there. Errors: kBusy until then (is_on_its_way); djinnd's,
-  // kQuotaExceeded or kOutOfMemory; kDisconnected when close() was called.
+  // Lane's thread. Bytes more for a session's refs or the lane's heap, or, in all, for its slab (no
+  // session). Gives the answer to the open question of that kind and session, which may be to fewer
+  // or more bytes. Errors: kBusy until it is there (is_on_its_way); djinnd's, kQuotaExceeded or
+  // kOutOfMemory; kDisconnected when close() was called.
   Result<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes);
-  // What was asked for a session, or for the lane (no session), is not wanted any more.
-  void forget(ipc::GrantKind kind, SessionId session);
+  // Nobody may be left who wants the answer to the open question: unless take() is called again,
+  // what it brings is given back. held_bytes: of kSlab, what the lane has and keeps.
+  void forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes = 0);
 
   // Bytes more for a sequence group. Blocks. Errors: as take(), but kBusy.
   Status request(SessionId session, SequenceHandle sequence, uint64_t bytes);
@@ -62,17 +67,23 @@ class Grants {
     ipc::GrantRequest request;
     std::optional<Answer> answer;
     bool forgotten = false;
+    uint64_t held_bytes = 0;  // when forgotten
   };
-  uint64_t enter(ipc::GrantRequest request);  // with the mutex held
+  using Questions = std::map<uint64_t, Asked>;  // by the request's number
+
+  // With the mutex held.
+  uint64_t enter(ipc::GrantRequest request);
+  Questions::iterator find(ipc::GrantKind kind, SessionId session);
+  void drop(Questions::iterator asked);
+
   void deliver(uint64_t request, Answer answer);
-  void drop(const Asked& asked);
 
   Outbox& outbox_;
   std::function<void()> wake_;
   std::mutex mutex_;
   std::condition_variable arrived_;
   uint64_t last_request_ = 0;
-  std::map<uint64_t, Asked> asked_;  // by the request's number
+  Questions asked_;
   bool closed_ = false;
 };
 

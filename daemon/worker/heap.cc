@@ -13,21 +13,24 @@ constexpr uint64_t kStepBytes = uint64_t{4} << 20;  // the recording of a small 
 
 // A step that meets the bound is repeated once it was raised: doubling keeps the repetitions few.
 Status GrantedHeap::allow(uint64_t bytes) {
-  if (bytes <= granted_bytes_) return {};
   const auto least = align_up(bytes, kStepBytes);
   if (!least) return Error{ErrorCode::kOutOfMemory, "The run needs more memory than there can be."};
-  for (const uint64_t total : {std::max(*least, 2 * granted_bytes_), *least}) {
+  while (bytes > granted_bytes_) {
+    const uint64_t total = doubling_refused_ ? *least : std::max(*least, 2 * granted_bytes_);
     const auto answer = grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_);
     if (answer) {
-      granted_bytes_ = total;
-      return {};
+      granted_bytes_ += answer->bytes;
+    } else if (is_on_its_way(answer.error()) || total == *least) {
+      return answer.error();
+    } else {
+      doubling_refused_ = true;
     }
-    if (is_on_its_way(answer.error()) || total == *least) return answer.error();
   }
   return {};
 }
 
 void GrantedHeap::settle(uint64_t bytes) {
+  doubling_refused_ = false;
   const uint64_t keep = align_up(bytes, kStepBytes).value_or(granted_bytes_);
   if (keep >= granted_bytes_) return;
   grants_.give_back(ipc::GrantKind::kHeap, {}, granted_bytes_ - keep);

@@ -15,10 +15,13 @@ class GrantedHeap final : public exec::HeapOwner {
   // Lane's thread. Errors: as Grants::take().
   Status allow(uint64_t bytes) override;
   void settle(uint64_t bytes) override;
+  // Who asked for more may be gone.
+  void forget() { grants_.forget(ipc::GrantKind::kHeap, {}); }
 
  private:
   Grants& grants_;
   uint64_t granted_bytes_ = 0;
+  bool doubling_refused_ = false;  // since it last settled
 };
 
 }  // namespace djinn::worker

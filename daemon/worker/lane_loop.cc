@@ -21,23 +21,23 @@ constexpr uint64_t kMailboxKey = 0;  // no session has id 0
 }  // namespace
 
 Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
-    exec::Lane& lane, const Clock& clock, Grants& grants,
+    exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
     std::function<void(SessionId, const Error&)> broken) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   Fd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !bell.valid()) return system_error("make the lane's bell", errno);
   std::unique_ptr<LaneLoop> loop(
-      new LaneLoop(lane, clock, grants, std::move(epoll), std::move(bell), std::move(broken)));
+      new LaneLoop(lane, clock, memory, std::move(epoll), std::move(bell), std::move(broken)));
   loop->watch(loop->bell_, kMailboxKey);
   return loop;
 }
 
-LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, Grants& grants, Fd epoll, Fd bell,
-                   std::function<void(SessionId, const Error&)> broken)
+LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, const LaneMemory& memory, Fd epoll,
+                   Fd bell, std::function<void(SessionId, const Error&)> broken)
     : clock_(clock),
       world_{lane, {}, {}},
       binder_(lane),
-      grants_(grants),
+      memory_(memory),
       epoll_(std::move(epoll)),
       bell_(std::move(bell)),
       broken_(std::move(broken)) {}
@@ -71,6 +71,7 @@ void LaneLoop::post(std::function<void(World&)> job) {
 }
 
 void LaneLoop::wake() {
+  memory_came_.store(true, std::memory_order_release);
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
 }
@@ -130,28 +131,48 @@ bool LaneLoop::run_mailbox() {
   return true;
 }
 
+void LaneMemory::session_left(SessionId id) const {
+  grants.forget(ipc::GrantKind::kRefs, id);
+  slab.forget();
+  heap.forget();
+}
+
+void LaneLoop::note(SessionId id, Runner::Advance advance) {
+  blocked_.erase(id);
+  if (advance == Runner::Advance::kBlocked) blocked_.insert(id);
+  if (advance == Runner::Advance::kWaiting) waiting_.insert(id);
+}
+
+bool LaneLoop::can_go_on(SessionId id) const {
+  return !blocked_.contains(id) && !waiting_.contains(id);
+}
+
 bool LaneLoop::run_round() {
   bool worked = false;
+  if (memory_came_.exchange(false, std::memory_order_acquire)) waiting_.clear();
   for (auto it = world_.sessions.begin(); it != world_.sessions.end();) {
     const SessionId id = it->first;
-    const auto advance = runner_->advance(*it->second);
+    Session& session = *it->second;
     ++it;
+    if (waiting_.contains(id)) continue;
+    const auto advance = runner_->advance(session);
     if (!advance) {
       set_aside(id, advance.error());
     } else {
+      note(id, *advance);
       worked |= *advance == Runner::Advance::kWorked;
     }
   }
   return worked;
 }
 
-// Closing its bell ends the watch. Without sessions the lane holds no more than its plans.
+// Closing its bell ends the watch. What its runs took of the lane's memory is given back.
 void LaneLoop::erase_session(SessionId id) {
   world_.sessions.erase(id);
-  grants_.forget(ipc::GrantKind::kRefs, id);
-  if (!world_.sessions.empty()) return;
+  blocked_.erase(id);
+  waiting_.erase(id);
+  memory_.session_left(id);
   binder_.clear();
-  grants_.forget(ipc::GrantKind::kHeap, {});
   world_.lane.trim();
 }
 
@@ -162,8 +183,11 @@ void LaneLoop::set_aside(SessionId id, const Error& error) {
 
 bool LaneLoop::prepare_to_sleep() {
   bool quiet = true;
-  for (const auto& [id, session] : world_.sessions) quiet &= session->ring().prepare_to_sleep();
-  return quiet && !has_mail_.load(std::memory_order_acquire);
+  for (const auto& [id, session] : world_.sessions) {
+    if (can_go_on(id)) quiet &= session->ring().prepare_to_sleep();
+  }
+  return quiet && !has_mail_.load(std::memory_order_acquire) &&
+         !memory_came_.load(std::memory_order_acquire);
 }
 
 void LaneLoop::sleep() {

@@ -15,21 +15,33 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
+#include "daemon/worker/heap.h"
 #include "daemon/worker/runner.h"
+#include "daemon/worker/slab.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/fd.h"
 
 namespace djinn::worker {
+
+// What the lane's runs take beside sessions' own memory.
+struct LaneMemory {
+  Grants& grants;
+  Slab& slab;
+  GrantedHeap& heap;
+  // Nobody else may have wanted what a session that is gone asked for.
+  void session_left(SessionId id) const;
+};
 
 class LaneLoop {
  public:
   // broken: called on the lane's thread for a session that broke the protocol, after it was set
   // aside.
   static Result<std::unique_ptr<LaneLoop>> make(
-      exec::Lane& lane, const Clock& clock, Grants& grants,
+      exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
       std::function<void(SessionId, const Error&)> broken);
   ~LaneLoop();
 
@@ -54,11 +66,13 @@ class LaneLoop {
   [[nodiscard]] uint64_t tokens() const;
 
  private:
-  LaneLoop(exec::Lane& lane, const Clock& clock, Grants& grants, Fd epoll, Fd bell,
+  LaneLoop(exec::Lane& lane, const Clock& clock, const LaneMemory& memory, Fd epoll, Fd bell,
            std::function<void(SessionId, const Error&)> broken);
   void work();
   bool run_mailbox();
   bool run_round();
+  void note(SessionId id, Runner::Advance advance);
+  [[nodiscard]] bool can_go_on(SessionId id) const;
   void set_aside(SessionId id, const Error& error);
   void erase_session(SessionId id);
   [[nodiscard]] bool prepare_to_sleep();
@@ -69,7 +83,12 @@ class LaneLoop {
   const Clock& clock_;
   World world_;
   Binder binder_;
-  Grants& grants_;
+  LaneMemory memory_;
+  // Sessions that have work and cannot go on now are no reason to stay awake. Whose client does not
+  // read completions is looked at in each round; who waits for memory, when memory_came_.
+  std::set<SessionId> blocked_;
+  std::set<SessionId> waiting_;
+  std::atomic<bool> memory_came_{false};
   std::unique_ptr<Runner> runner_;
   Fd epoll_;
   Fd bell_;

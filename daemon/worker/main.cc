@@ -51,9 +51,10 @@ Status serve(const Options& options) {
   lane_options.heap = &heap;
   lane_options.grow_slab = [&slab](uint64_t bytes) { return slab.grow(bytes); };
   DJINN_TRY(const auto lane, exec::Lane::make(std::move(lane_options)));
-  DJINN_TRY(loop, LaneLoop::make(*lane, clock, grants, [&](SessionId id, const Error& error) {
-              outbox.send({ipc::SessionBroken{id, error.code, error.message}});
-            }));
+  DJINN_TRY(loop, LaneLoop::make(*lane, clock, {grants, slab, heap},
+                                 [&](SessionId id, const Error& error) {
+                                   outbox.send({ipc::SessionBroken{id, error.code, error.message}});
+                                 }));
   Grower grower(grants, [&loop] { loop->wake(); });
   loop->start(grower);
   std::promise<void> warm;

@@ -80,13 +80,15 @@ Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
 Status place_outputs(Step& step, const ipc::RunBlock& block,
                      std::span<const exec::OutputView> views) {
   DJINN_CHECK(check_distinct(views, block));
+  // Refs first: where memory for one is on its way, the run will be repeated, and an input may lie
+  // where an output goes.
   for (size_t i = 0; i < views.size(); ++i) {
-    const ipc::OutputBinding& output = block.outputs[i];
-    if (output.kind == ipc::OutputKind::kStaging) {
-      DJINN_CHECK(put_in_staging(step, views[i], output.staging));
-    } else if (output.kind == ipc::OutputKind::kRef) {
-      DJINN_CHECK(put_in_ref(step, views[i], output.ref));
-    }
+    if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
+    DJINN_CHECK(put_in_ref(step, views[i], block.outputs[i].ref));
+  }
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (block.outputs[i].kind != ipc::OutputKind::kStaging) continue;
+    DJINN_CHECK(put_in_staging(step, views[i], block.outputs[i].staging));
   }
   return describe_outputs(step, views, block.result);
 }

@@ -18,7 +18,12 @@ vmu::Range range_of(uint64_t offset, uint64_t bytes) {
 }  // namespace
 
 Status Refs::Source::ask(uint64_t bytes) {
-  DJINN_CHECK(grants_.take(ipc::GrantKind::kRefs, session_, bytes));
+  while (credit_bytes_ < bytes) {
+    DJINN_TRY(const Grants::Answer answer,
+              grants_.take(ipc::GrantKind::kRefs, session_, bytes - credit_bytes_));
+    credit_bytes_ += answer.bytes;
+  }
+  credit_bytes_ -= bytes;
   return {};
 }
 void Refs::Source::give_back(uint64_t bytes) {

@@ -64,6 +64,7 @@ class Refs {
    private:
     SessionId session_;
     Grants& grants_;
+    uint64_t credit_bytes_ = 0;  // granted, and not spent yet
   };
 
   Refs(std::unique_ptr<Source> source, vmu::PersistentSection section)

@@ -55,7 +55,7 @@ ipc::Completion done_completion(const gc::StepRecord& record) {
 Result<Runner::Advance> Runner::advance(Session& session) {
   gc::SessionState& state = session.state();
   DJINN_TRY(const bool full, session.ring().block_until_free(kCompletionsPerStep));
-  if (full) return Advance::kWaiting;
+  if (full) return Advance::kBlocked;
   if (state.step_published() < state.step()) publish(session);
   auto flight = state.in_flight();
   if (!flight) {

@@ -22,7 +22,8 @@ class Runner {
   enum class Advance {
     kIdle,     // nothing is submitted
     kWorked,   // a step was done
-    kWaiting,  // for memory or for the client to read completions; a bell will ring
+    kBlocked,  // until the client reads completions; it rings then
+    kWaiting,  // for memory; the lane is woken when an answer is there
   };
   // One step of the session. An Error means that the client broke the protocol.
   Result<Advance> advance(Session& session);

@@ -15,15 +15,37 @@ constexpr uint64_t kStepBytes = uint64_t{1} << 20;  // plans of similar programs
 Result<std::span<std::byte>> Slab::grow(uint64_t bytes) {
   const auto rounded = align_up(std::max<uint64_t>(bytes, 1), kStepBytes);
   if (!rounded) return Error{ErrorCode::kOutOfMemory, "The plan's slab is too large."};
-  DJINN_TRY(Grants::Answer answer, grants_.take(ipc::GrantKind::kSlab, {}, *rounded));
-  memory_.reset();  // djinnd counts the new one in its place
-  DJINN_TRY(const pal::Extent extent,
-            pal_.import_extent(std::move(answer.slab), answer.bytes, pal::Seals::kSize));
-  DJINN_CHECK(pal_.commit(extent, 0, extent.bytes));
-  DJINN_TRY(memory_, pal_.reserve(extent.bytes));
-  DJINN_CHECK(pal_.map(memory_, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
-  DJINN_CHECK(pal_.populate(memory_, 0, extent.bytes));
+  while (memory_.size() < *rounded) {
+    DJINN_TRY(Grants::Answer answer, grants_.take(ipc::GrantKind::kSlab, {}, *rounded));
+    if (answer.bytes < *rounded) {
+      // Another step's, which wanted less; djinnd is told, and asked again.
+      const uint64_t more = answer.bytes - std::min<uint64_t>(answer.bytes, memory_.size());
+      if (more > 0) grants_.give_back(ipc::GrantKind::kSlab, {}, more);
+      continue;
+    }
+    DJINN_CHECK(replace(std::move(answer)));
+  }
   return std::span(memory_.data(), memory_.size());
+}
+
+Status Slab::replace(Grants::Answer answer) {
+  const uint64_t bytes = answer.bytes;
+  const auto mapped = [&]() -> Result<pal::Reservation> {
+    DJINN_TRY(const pal::Extent extent,
+              pal_.import_extent(std::move(answer.slab), bytes, pal::Seals::kSize));
+    DJINN_CHECK(pal_.commit(extent, 0, extent.bytes));
+    DJINN_TRY(pal::Reservation memory, pal_.reserve(extent.bytes));
+    DJINN_CHECK(pal_.map(memory, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
+    DJINN_CHECK(pal_.populate(memory, 0, extent.bytes));
+    return memory;
+  };
+  Result<pal::Reservation> memory = mapped();
+  if (!memory) {
+    grants_.give_back(ipc::GrantKind::kSlab, {}, bytes - memory_.size());
+    return memory.error();
+  }
+  memory_ = *std::move(memory);
+  return {};
 }
 
 }  // namespace djinn::worker

@@ -1,5 +1,8 @@
 // Slab: the lane's volatile section: one memfd from djinnd, mapped, replaced when a plan needs
 // more.
+//
+// invariant: what is mapped is what djinnd counts for the lane, but while a larger one is on its
+// way.
 #pragma once
 
 #include <span>
@@ -13,11 +16,15 @@ class Slab {
  public:
   Slab(pal::DevicePal& pal, Grants& grants) : pal_(pal), grants_(grants) {}
 
-  // At least bytes, zeroed and backed by pages; what the former one held is gone. Lane's thread.
-  // Errors: as Grants::take(), which leaves the former one as it was; those of the pal.
+  // At least bytes, zeroed and backed by pages; the former one is gone then. Lane's thread. Errors:
+  // as Grants::take(), and those of the pal; the former one stays.
   Result<std::span<std::byte>> grow(uint64_t bytes);
+  // Who asked for more may be gone.
+  void forget() { grants_.forget(ipc::GrantKind::kSlab, {}, memory_.size()); }
 
  private:
+  Status replace(Grants::Answer answer);
+
   pal::DevicePal& pal_;
   Grants& grants_;
   pal::Reservation memory_;

@@ -92,11 +92,17 @@ void release(void* memory) {
 
 void* Heap::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
+  used_ = true;
   if (Status allowed = owner_.allow(live_bytes() + rounded(bytes)); !allowed) {
     refusal_ = std::move(allowed).error();
     throw std::bad_alloc();
   }
   return from_malloc(bytes, Account::kHeap);
+}
+
+void Heap::settle() {
+  used_ = false;
+  owner_.settle(live_bytes());
 }
 
 uint64_t Heap::live_bytes() {

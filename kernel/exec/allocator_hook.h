@@ -46,16 +46,22 @@ class Heap {
 
   // As Sink::allocate(); throws when the owner refuses, too, and keeps its error.
   void* allocate(size_t bytes);
+  [[nodiscard]] bool is_refused() const { return refusal_.has_value(); }
   // Why the last allocation was refused, once.
   std::optional<Error> take_refusal() { return std::exchange(refusal_, std::nullopt); }
   // The bytes of all heaps of this process that are not released.
   [[nodiscard]] static uint64_t live_bytes();
   // Tells the owner what is still needed.
-  void settle() { owner_.settle(live_bytes()); }
+  void settle();
+  // Likewise, if there were allocations since it was told last.
+  void settle_if_used() {
+    if (used_) settle();
+  }
 
  private:
   HeapOwner& owner_;
   std::optional<Error> refusal_;
+  bool used_ = false;
 };
 
 // Sends the calling thread's allocations to sink.

@@ -154,8 +154,8 @@ using HeapBytes = std::unique_ptr<std::byte[], HeapDeleter>;
 struct LaneOptions {
   int threads = 1;
   // Memory for the slab: called when a larger plan needs it, gives at least bytes (64-byte
-  // aligned), zeroed, or an error (quota). While it runs, nothing uses the former slab, and nothing
-  // does after it gave a new one.
+  // aligned), zeroed, or an error (quota). After an error the former slab is still in use; after it
+  // gave a new one, never again.
   std::function<Result<std::span<std::byte>>(uint64_t bytes)> grow_slab;
   HeapOwner* heap = nullptr;  // outlives the lane; null: no bound
   bool planned = true;        // false: plain malloc, for comparison and tests

@@ -34,7 +34,6 @@ struct Lane::Impl {
   std::vector<at::Tensor> kept;  // what outputs points into
   std::vector<OutputView> outputs;
   std::function<void()> pulse;
-  bool heap_used = false;  // by the running run: what it leaves is less than what it took
 
   Status run(const Program& program, const RunBindings& bindings);
   void drop_outputs();
@@ -77,10 +76,7 @@ Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(program.impl(), bindings));
   ++stats.runs;
-  heap_used = false;
-  DJINN_CHECK(options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings));
-  if (heap_used) heap.settle();
-  return {};
+  return options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings);
 }
 
 // A bucket's first run rehearses. A rehearsal that fails, as zeros may be no legal input, leaves it
@@ -115,7 +111,6 @@ Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindi
   ++stats.plan_records;
   stats.planned_bytes = plan.planned_bytes;
   stats.peak_live_bytes = recorder.peak_live_bytes();
-  heap_used = true;
   return {};
 }
 
@@ -127,11 +122,12 @@ Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindi
     ScopedSink scope(replayer);
     status = execute(program, bindings);
   }
+  if (heap.is_refused())
+    return status;  // nothing is known yet; the run is repeated, or was too large
   if (replayer.fits()) {
     ++stats.planned_runs;
   } else {
     ++stats.plan_misses;
-    heap_used = true;
     plan.needs_record = plan.records < kRecordsMax;
   }
   stats.planned_bytes = plan.planned_bytes;
@@ -141,9 +137,9 @@ Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindi
 
 Status Lane::Impl::reserve(uint64_t bytes) {
   if (bytes == 0 || (slab && slab->bytes().size() >= bytes)) return {};
-  slab.reset();  // also when growing fails: who grows may have let go of the former one
   DJINN_TRY(const std::span<std::byte> memory, options.grow_slab(bytes));
   DJINN_ASSERT(memory.size() >= bytes && reinterpret_cast<uintptr_t>(memory.data()) % 64 == 0);
+  slab.reset();
   slab.emplace(memory);
   return {};
 }
@@ -190,8 +186,11 @@ Status Lane::run(Program& program, const RunBindings& bindings) {
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     return impl_->run(program, bindings);
   });
-  if (auto refusal = impl_->heap.take_refusal()) status = *std::move(refusal);
+  auto refusal = impl_->heap.take_refusal();
+  if (refusal) status = *std::move(refusal);
   if (!status) impl_->drop_outputs();
+  // A refused run may be repeated when more is allowed, and needs what it had as well.
+  if (!refusal) impl_->heap.settle_if_used();
   return status;
 }
 

@@ -22,7 +22,8 @@ namespace djinn::vmu {
 class GrantSource {
  public:
   virtual ~GrantSource() = default;
-  // May block. Errors: kQuotaExceeded, kOutOfMemory, kCancelled, and those of the way to djinnd.
+  // May block, or say kBusy until the answer is there and the same is asked again. Errors:
+  // kQuotaExceeded, kOutOfMemory, kCancelled, and those of the way to djinnd.
   virtual Status ask(uint64_t bytes) = 0;
   // The bytes are no longer touched and no longer committed.
   virtual void give_back(uint64_t bytes) = 0;

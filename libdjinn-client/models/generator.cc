@@ -68,6 +68,14 @@ Result<ipc::GenerateBlock> Generator::make_block(const std::vector<std::vector<i
   for (const auto& row : prompts) {
     block.padding.push_back(block.prompt_tokens - static_cast<uint32_t>(row.size()));
   }
+  const uint64_t tokens = uint64_t{block.prompt_tokens} + options.max_new_tokens;
+  if (tokens > static_cast<uint64_t>(config_.positions)) {
+    return Error{ErrorCode::kOutOfRange, "The model has " + std::to_string(config_.positions) +
+                                             " positions, and the prompt's " +
+                                             std::to_string(block.prompt_tokens) + " tokens with " +
+                                             std::to_string(options.max_new_tokens) +
+                                             " new ones need more. Ask for fewer."};
+  }
   const bool padded = std::ranges::any_of(block.padding, [](uint32_t n) { return n != 0; });
   const LlamaPhase decode = padded ? LlamaPhase::kDecodeMasked : LlamaPhase::kDecode;
   const LlamaPhase prefill = padded                    ? LlamaPhase::kPrefillMasked
