@@ -29,10 +29,11 @@ std::string daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
 }
 
 std::string confinement_of(const ipc::WorkerReport& worker) {
+  if (worker.pid == 0) return "-";
+  // A kernel that lacks one of them is worth a word.
   const std::string landlock =
-      worker.landlock_abi == 0 ? "" : fmt::format("landlock{}", worker.landlock_abi);
-  if (!worker.seccomp) return landlock.empty() ? "none" : landlock;
-  return landlock.empty() ? "seccomp" : landlock + ",seccomp";
+      worker.landlock_abi == 0 ? "no landlock" : fmt::format("landlock{}", worker.landlock_abi);
+  return landlock + (worker.seccomp ? ",seccomp" : ",no seccomp");
 }
 
 std::string worker_table(const std::vector<ipc::WorkerReport>& workers) {

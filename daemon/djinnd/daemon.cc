@@ -90,9 +90,7 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
         {ErrorCode::kPermissionDenied, "This djinnd serves another user. Start your own."});
   }
   sessions_.connected(std::move(socket), peer);
-  if (!hang_timer_.active()) {
-    hang_timer_.start_repeating(std::max<uint64_t>(20, options_.hang_timeout_ms / 8));
-  }
+  if (!hang_timer_.active()) hang_timer_.start_once(options_.hang_timeout_ms);
 }
 
 void Daemon::session_left(SessionId session) {
@@ -100,12 +98,17 @@ void Daemon::session_left(SessionId session) {
   models_.session_left(session);
 }
 
+// While nothing runs, djinnd sleeps for a whole timeout at a time.
 void Daemon::look_for_hangs() {
+  bool busy = false;
   for (const auto& [domain, worker] : domains_.all()) {
     const Sessions::Activity activity = sessions_.activity_of(domain);
     worker->look(activity.busy, activity.count);
+    busy |= activity.busy;
   }
-  if (sessions_.all().empty()) hang_timer_.stop();
+  if (sessions_.all().empty()) return;
+  const uint64_t often_ms = std::max<uint64_t>(20, options_.hang_timeout_ms / 8);
+  hang_timer_.start_once(busy ? often_ms : options_.hang_timeout_ms);
 }
 
 void Daemon::workers_fail() {

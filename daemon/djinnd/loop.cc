@@ -79,11 +79,6 @@ void Timer::start_once(uint64_t after_ms) {
   uv_timer_start(handle_.get(), &Timer::fired, after_ms, 0);
 }
 
-void Timer::start_repeating(uint64_t every_ms) {
-  uv_update_time(handle_->loop);
-  uv_timer_start(handle_.get(), &Timer::fired, every_ms, every_ms);
-}
-
 void Timer::stop() {
   uv_timer_stop(handle_.get());
 }

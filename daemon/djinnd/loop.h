@@ -80,7 +80,6 @@ class Timer {
   Timer(Loop& loop, std::function<void()> fire);
 
   void start_once(uint64_t after_ms);
-  void start_repeating(uint64_t every_ms);
   void stop();
   [[nodiscard]] bool active() const;
 

@@ -7,7 +7,7 @@
 // Units are read to a buffer and copied from there. Plain pieces are written to the memfd, which
 // costs neither a page fault nor the zeroing of a page that is filled at once; all others are
 // copied through the mapping, whose pages are populated ahead, so that no touch can meet a machine
-// without memory. Where a disk or a cast is in the way, two threads share the units.
+// without memory. Where a disk or a cast is in the way, several threads share the units.
 //
 // The whole of a loader is: identify each file, read_index each, resolve, make and map the extents
 // of the manifest, execute, unmap, seal; then ModelHasher at idle priority.
@@ -46,8 +46,8 @@ struct ExecuteOptions {
 };
 
 // Fills the extents, which are fresh (all zero), and commits every page of them. Blocks; uses at
-// most one thread besides the caller's, which has ended when this returns. On an error the extents
-// hold anything and are to be dropped; the descriptors' flags are back as they were.
+// most three threads besides the caller's, which have ended when this returns. On an error the
+// extents hold anything and are to be dropped; the descriptors' flags are back as they were.
 //
 // Errors: kFileChanged (a file is not what it was when identified, before or after), kIo,
 // kOutOfMemory (extents or buffers), kCancelled, kInvalidArgument (targets that do not fit the
