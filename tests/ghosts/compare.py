@@ -1,0 +1,338 @@
+"""One entry of the zoo, as a ghost and as PyTorch on the CPU, in one process: are they equal?
+
+A comparison goes through stages: build, forward and generate of one row and of a padded batch,
+then what a step costs. After each it writes what it knows, so that a crash is named by its stage.
+
+    result = in_child("llama", daemon, scratch)     what tests and the matrix call
+    compare.py NAME REPORT HOST SIDE                the child
+
+SIDE is what the reference is compared with: `ghost`; `local`, the same model once more, which shows
+that a difference can only come from the ghost; `wrong`, a local model with changed bits, and
+`crash`, which ends the process: both must be seen.
+
+The reference runs before djinn is enabled, with nothing patched. Equal means that names, dtypes,
+shapes and bits of all outputs are equal, of the caches among them too. Where they are not, the
+report says how far both are from the same model in float64.
+"""
+
+import importlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+
+import children
+import torch
+import zoo
+from private_daemon import THREADS, Daemon
+from transformers import PreTrainedModel
+
+Side = Literal["ghost", "local", "wrong", "crash"]
+Outputs = dict[str, torch.Tensor]
+
+LIMIT_S = 60.0
+REASON_CHARACTERS_MAX = 600
+EQUAL = "equal"
+STEPS = (8, 16)  # tokens of the two generations whose difference is the cost of a step
+# What a layer of a transformers cache may hold.
+CACHE_FIELDS = ("keys", "values", "conv_states", "recurrent_states")
+# Names that the profiler may give to what we count; the first that is there is taken.
+OPERATOR_COUNTERS = ("operators_recorded", "recorded_operators", "operators", "ops")
+BYTE_COUNTERS = ("bytes_crossed", "crossed_bytes", "bytes")
+
+
+@dataclass
+class Result:
+    """What is known of one entry so far."""
+
+    name: str
+    family: str
+    model: str
+    stage: str = "start"
+    attention: str = ""
+    ghost: str = ""  # EQUAL, or what is not as it should be; "" where it did not come to that
+    forward: dict[str, str] = field(default_factory=dict)  # of a variant
+    generate: dict[str, str] = field(default_factory=dict)
+    tier: int = 0
+    why: str = ""  # no higher tier
+    operators_a_step: float | None = None
+    bytes_a_step: float | None = None
+    counters: dict[str, float] = field(default_factory=dict)  # all that the profiler counts, a step
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return self.stage == "done" and not self.reasons
+
+    def note(self, what: str, verdict: str) -> str:
+        if verdict != EQUAL:
+            self.reasons.append(f"{what}: {verdict}")
+        return verdict
+
+
+# --- outputs and how they differ ------------------------------------------------------------------
+
+
+def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of an output, by its path; an unknown kind of output is an error."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from tensors_of(item, f"{path}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from tensors_of(item, f"{path}[{index}]")
+    elif hasattr(value, "self_attention_cache"):  # of an encoder-decoder
+        yield from tensors_of(value.self_attention_cache, f"{path}.self")
+        yield from tensors_of(value.cross_attention_cache, f"{path}.cross")
+    elif hasattr(value, "layers"):
+        for index, layer in enumerate(value.layers):
+            held = {name: getattr(layer, name, None) for name in CACHE_FIELDS}
+            yield from tensors_of(held, f"{path}.layers[{index}]")
+    elif value is not None and not isinstance(value, bool | int | float | str):
+        raise TypeError(f"no way to compare a {type(value).__name__}, the output {path}")
+
+
+def on_the_cpu(output: Any) -> Outputs:
+    return {path.lstrip("."): one.detach().cpu() for path, one in tensors_of(output)}
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Stricter than torch.equal: zero has a sign, and a NaN equals itself."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest absolute difference; infinite where one is not a number and the other is."""
+    if a.numel() == 0:
+        return 0.0
+    a, b = a.double(), b.double()
+    both = (a == b) | (a.isnan() & b.isnan())
+    return (a - b).abs().masked_fill(both, 0.0).nan_to_num(nan=float("inf")).max().item()
+
+
+def first_difference(reference: Outputs, found: Outputs) -> str | None:
+    """A sentence on the first output that differs; None when all are equal."""
+    if reference.keys() != found.keys():
+        return f"has other outputs: {sorted(reference.keys() ^ found.keys())}"
+    for path, expected in reference.items():
+        got = found[path]
+        if got.dtype != expected.dtype or got.shape != expected.shape:
+            a, b = (f"{t.dtype} {list(t.shape)}" for t in (expected, got))
+            return f"{path} is {b} and not {a}"
+        if not same_bits(expected, got):
+            return f"{path} differs by at most {distance(expected, got):.2g}"
+    return None
+
+
+def error_of(found: Outputs, exact: Outputs) -> float:
+    floats = [path for path, one in exact.items() if one.is_floating_point() and path in found]
+    alike = [path for path in floats if found[path].shape == exact[path].shape]
+    return max((distance(found[path], exact[path]) for path in alike), default=0.0)
+
+
+# --- one comparison -------------------------------------------------------------------------------
+
+
+class Comparison:
+    """The stages, in their order. A stage that raises is a reason, and the next one still runs."""
+
+    def __init__(self, entry: zoo.Entry, directory: Path, report: Path, side: Side) -> None:
+        self.entry = entry
+        self.directory = directory
+        self.report = report
+        self.side = side
+        self.result = Result(entry.name, entry.family, entry.model)
+
+    def run(self) -> Result:
+        self.enter("reference")
+        zoo.make_checkpoint(self.entry.name, self.directory)
+        self.reference = zoo.load_local(self.directory, self.entry)
+        self.result.attention = self.reference.config._attn_implementation
+        self.expected = {v: self.forward(self.reference, v) for v in zoo.VARIANTS}
+        self.expected_tokens = {v: self.tokens(self.reference, v) for v in self.generations()}
+        self.attempt("build", self.build)
+        if self.result.ghost == EQUAL:
+            for variant in zoo.VARIANTS:
+                self.attempt(f"forward, {variant}", self.compare_forward, variant)
+            for variant in self.generations():
+                self.attempt(f"generate, {variant}", self.compare_tokens, variant)
+            self.attempt("cost", self.measure)
+        self.enter("done")
+        return self.result
+
+    def generations(self) -> tuple[zoo.Variant, ...]:
+        return zoo.VARIANTS if self.entry.generates else ()
+
+    def enter(self, stage: str) -> None:
+        self.result.stage = stage
+        self.report.write_text(json.dumps(asdict(self.result)))
+
+    def attempt(self, stage: str, step: Any, *arguments: Any) -> None:
+        self.enter(stage)
+        try:
+            step(*arguments)
+        except Exception as error:
+            traceback.print_exc()
+            self.result.note(stage, f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX])
+
+    def forward(self, model: PreTrainedModel, variant: zoo.Variant) -> Outputs:
+        inputs = self.entry.forward_inputs(model.config, variant)
+        moved = {name: one.to(model.device) for name, one in inputs.items()}
+        with torch.no_grad():
+            return on_the_cpu(model(**moved))
+
+    def tokens(self, model: PreTrainedModel, variant: zoo.Variant, **options: Any) -> torch.Tensor:
+        inputs = self.entry.inputs(model.config, variant)
+        moved = {name: one.to(model.device) for name, one in inputs.items()}
+        return model.generate(**moved, **(zoo.GREEDY | options)).cpu()
+
+    def build(self) -> None:
+        if self.side == "ghost":
+            import_torch_device().enable()
+        self.model = zoo.load(self.directory, self.entry)
+        if self.side == "wrong":
+            flip_lowest_bits(self.model)
+        if self.side == "crash":
+            os.abort()
+        device = "cpu" if self.side != "ghost" else str(import_torch_device().device(0))
+        elsewhere = {str(t.device) for t in self.model.state_dict().values()} - {device}
+        verdict = f"weights are on {sorted(elsewhere)}" if elsewhere else EQUAL
+        self.result.ghost = self.result.note("build", verdict)
+
+    def compare_forward(self, variant: zoo.Variant) -> None:
+        found = self.forward(self.model, variant)
+        verdict = first_difference(self.expected[variant], found)
+        if verdict:
+            verdict += self.errors(variant, found)
+        stage = f"forward, {variant}"
+        self.result.forward[variant] = self.result.note(stage, verdict or EQUAL)
+
+    def errors(self, variant: zoo.Variant, found: Outputs) -> str:
+        exact = self.in_float64(variant)
+        errors = [error_of(one, exact) for one in (self.expected[variant], found)]
+        return "; error against float64: CPU {:.2g}, found {:.2g}".format(*errors)
+
+    def in_float64(self, variant: zoo.Variant) -> Outputs:
+        model = self.reference.double()  # its outputs are known, it is not needed as it was
+        inputs = self.entry.forward_inputs(model.config, variant)
+        floats = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+        with torch.no_grad():
+            return on_the_cpu(model(**floats))
+
+    def compare_tokens(self, variant: zoo.Variant) -> None:
+        expected, found = self.expected_tokens[variant], self.tokens(self.model, variant)
+        verdict = EQUAL
+        if expected.shape != found.shape:
+            verdict = f"tokens are {list(found.shape)} and not {list(expected.shape)}"
+        elif not torch.equal(expected, found):
+            first = (expected != found).any(0).nonzero()[0].item() - expected.shape[1]
+            verdict = f"token {zoo.NEW_TOKENS + first} of {zoo.NEW_TOKENS} differs"
+        self.result.generate[variant] = self.result.note(f"generate, {variant}", verdict)
+
+    def measure(self) -> None:
+        """The tier, and what one more token, or one more forward pass, costs."""
+        if self.side != "ghost":
+            return
+        djinn = import_torch_device()
+        if self.entry.generates:
+            short, long = (self.spent_on_tokens(djinn, count) for count in STEPS)
+            steps = STEPS[1] - STEPS[0]
+            counters = {k: (v - short.get(k, 0.0)) / steps for k, v in long.items()}
+        else:
+            counters = self.spent_on_forward(djinn)
+        self.result.counters = counters
+        self.result.operators_a_step = first_of(OPERATOR_COUNTERS, counters)
+        self.result.bytes_a_step = first_of(BYTE_COUNTERS, counters)
+        self.result.tier, self.result.why = explained(djinn, self.model)
+
+    def spent_on_tokens(self, djinn: Any, count: int) -> dict[str, float]:
+        before = counters_of(djinn)
+        self.tokens(self.model, "one", max_new_tokens=count, min_new_tokens=count)
+        return increase(before, counters_of(djinn))
+
+    def spent_on_forward(self, djinn: Any) -> dict[str, float]:
+        before = counters_of(djinn)
+        self.forward(self.model, "one")
+        return increase(before, counters_of(djinn))
+
+
+def import_torch_device() -> Any:
+    """The djinn package, once its PyTorch device is imported too."""
+    importlib.import_module("djinn.torch")
+    return importlib.import_module("djinn")
+
+
+def flip_lowest_bits(model: PreTrainedModel) -> None:
+    """The lowest bit of each number of the model's largest weight: less is lost in rounding."""
+    largest = max(model.parameters(), key=torch.Tensor.numel)
+    largest.view(torch.int32).bitwise_xor_(1)
+
+
+def counters_of(djinn: Any) -> dict[str, float]:
+    profiler = getattr(djinn, "get_profiler", None)
+    stats = profiler().get_stats() if profiler else {}
+    return {k: float(v) for k, v in stats.items() if isinstance(v, int | float)}
+
+
+def increase(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+def first_of(names: tuple[str, ...], counters: dict[str, float]) -> float | None:
+    return next((counters[name] for name in names if name in counters), None)
+
+
+def explained(djinn: Any, model: PreTrainedModel) -> tuple[int, str]:
+    explain = getattr(djinn, "explain", None)
+    if explain is None:
+        return 0, "djinn.explain does not exist"
+    answer = explain(model)
+    return int(answer.get("tier", 0)), str(answer.get("why", ""))
+
+
+# --- the child and who starts it ------------------------------------------------------------------
+
+
+def in_child(name: str, daemon: Daemon, scratch: Path, side: Side = "ghost") -> Result:
+    """Compares in a process of its own, whose output goes to scratch/NAME.log."""
+    report, log = scratch / f"{name}.json", scratch / f"{name}.log"
+    report.unlink(missing_ok=True)
+    before = children.worker_restarts(daemon)
+    arguments = (name, str(report), daemon.host, side)
+    ended = children.python(log, LIMIT_S, "compare.py", *arguments)
+    result = read_result(name, report)
+    if ended:
+        result.reasons.append(f"{ended} in stage '{result.stage}'"[:REASON_CHARACTERS_MAX])
+    deaths = children.worker_restarts(daemon) - before
+    if deaths:
+        result.reasons.append(f"the worker died {deaths} times")
+    return result
+
+
+def read_result(name: str, report: Path) -> Result:
+    entry = zoo.entry(name)
+    if not report.exists():
+        return Result(name, entry.family, entry.model)
+    return Result(**json.loads(report.read_text()))
+
+
+def main(name: str, report: str, host: str, side: Side) -> None:
+    os.environ["DJINN_HOST"] = host
+    torch.set_num_threads(THREADS)
+    with tempfile.TemporaryDirectory() as directory:
+        Comparison(zoo.entry(name), Path(directory), Path(report), side).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]

@@ -1,0 +1,15 @@
+"""Ghost tests start before PyTorch is loaded: see tests/e2e/conftest.py."""
+
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+
+import pytest
+from private_daemon import Daemon, running
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    with running() as one:
+        yield one

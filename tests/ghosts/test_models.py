@@ -1,0 +1,21 @@
+"""Ten architectures as ghosts: outputs bit for bit, tokens one by one, those of the CPU.
+
+`./dev matrix` does the same with all of the zoo.
+"""
+
+from pathlib import Path
+
+import compare
+import pytest
+from private_daemon import Daemon
+
+pytest.importorskip("djinn.torch", exc_type=ImportError)
+
+QUICK = ["bert", "llama"]
+CI = ["gpt2", "qwen2", "t5", "vit", "clip", "whisper", "mixtral", "mamba"]
+
+
+@pytest.mark.parametrize("name", QUICK + [pytest.param(name, marks=pytest.mark.ci) for name in CI])
+def test_a_ghost_equals_the_local_model(daemon: Daemon, tmp_path: Path, name: str) -> None:
+    result = compare.in_child(name, daemon, tmp_path)
+    assert result.passed, result.reasons
