@@ -397,7 +397,7 @@ TEST(ControlCodec, union_members_of_another_version_are_unsupported) {
 
 TEST(ControlCodec, enumerators_of_another_version_are_unsupported) {
   capnp::MallocMessageBuilder make;
-  make.initRoot<wire::ClientRequest>().initMakeSequence().setDtype(17);
+  make.initRoot<wire::ClientRequest>().initMakeSequence().setDtype(18);
   EXPECT_EQ(code_of(decode_client_request(bytes_of(make))), ErrorCode::kUnsupported);
   capnp::MallocMessageBuilder models;
   models.initRoot<wire::DaemonReply>().initModels().initModels(1)[0].setState(3);

@@ -57,7 +57,7 @@ Enum read_enum(uint8_t number, Enum first, Enum last) {
   return static_cast<Enum>(number);
 }
 inline DType read_dtype(uint8_t number) {
-  return read_enum(number, DType::kInvalid, DType::kComplex64);
+  return read_enum(number, DType::kInvalid, DType::kComplex128);
 }
 
 // --- lists

@@ -250,7 +250,7 @@ Enum read_enum(uint8_t number, Enum last) {
 }
 
 DType read_dtype(uint8_t number) {
-  return read_enum(number, DType::kComplex64);
+  return read_enum(number, DType::kComplex128);
 }
 
 std::string read_text(capnp::Text::Reader reader) {

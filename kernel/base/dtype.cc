@@ -12,7 +12,7 @@ struct Row {
   bool floating;
 };
 
-constexpr std::array<Row, 17> kTable{{
+constexpr std::array<Row, 18> kTable{{
     {DType::kInvalid, "invalid", 0, false},
     {DType::kBool, "bool", 1, false},
     {DType::kUInt8, "uint8", 1, false},
@@ -30,6 +30,7 @@ constexpr std::array<Row, 17> kTable{{
     {DType::kFloat8E4M3, "float8_e4m3fn", 1, true},
     {DType::kFloat8E5M2, "float8_e5m2", 1, true},
     {DType::kComplex64, "complex64", 8, false},
+    {DType::kComplex128, "complex128", 16, false},
 }};
 
 const Row& row_of(DType dtype) noexcept {

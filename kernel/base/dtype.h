@@ -25,6 +25,7 @@ enum class DType : uint8_t {
   kFloat8E4M3 = 14,
   kFloat8E5M2 = 15,
   kComplex64 = 16,
+  kComplex128 = 17,
 };
 
 // Bytes of one element; 0 for kInvalid and for numbers that name no dtype.

@@ -11,7 +11,8 @@
 #include "kernel/exec/expression.h"
 #include "kernel/exec/inference.h"
 #include "kernel/exec/interpreter.h"
-#include "kernel/exec/kv_append.h"
+#include "kernel/exec/layout.h"
+#include "kernel/exec/own_operators.h"
 #include "kernel/exec/program.h"
 #include "kernel/exec/torch_headers.h"
 
@@ -110,12 +111,13 @@ class Admission {
     return {};
   }
 
-  static Result<Step> make_step(const srg::Node& node) {
+  Result<Step> make_step(const srg::Node& node) {
     DJINN_TRY(const c10::OperatorHandle op, resolve_operator(node.op));
     Step step(op);
     step.outputs = node.outputs;
     DJINN_CHECK(check_returns(op.schema(), step));
     DJINN_CHECK(bind_arguments(node, step));
+    DJINN_CHECK(note_layouts(program_.graph, step));
     step.is_kv_append = node.op == "djinn::kv_append";
     return step;
   }

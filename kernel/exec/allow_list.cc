@@ -82,6 +82,7 @@ constexpr auto kAllowed = std::to_array<std::string_view>({
     "aten::exp2",
     "aten::expand",
     "aten::expand_as",
+    "aten::expand_copy",
     "aten::expm1",
     "aten::fill_.Scalar",
     "aten::fill_.Tensor",
@@ -243,6 +244,7 @@ constexpr auto kAllowed = std::to_array<std::string_view>({
     "aten::type_as",
     "aten::unbind.int",
     "aten::unflatten.int",
+    "aten::unsafe_split.Tensor",
     "aten::unsqueeze",
     "aten::upsample_nearest2d",
     "aten::upsample_nearest2d.vec",
@@ -257,7 +259,13 @@ constexpr auto kAllowed = std::to_array<std::string_view>({
     "aten::zero_",
     "aten::zeros",
     "aten::zeros_like",
+    "djinn::bernoulli",
     "djinn::kv_append",
+    "djinn::multinomial",
+    "djinn::rand",
+    "djinn::randint",
+    "djinn::randn",
+    "djinn::randperm",
 });
 
 struct Instead {

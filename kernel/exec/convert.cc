@@ -10,7 +10,7 @@ struct Pair {
   at::ScalarType theirs;
 };
 
-constexpr std::array<Pair, 16> kPairs{{
+constexpr std::array<Pair, 17> kPairs{{
     {DType::kBool, at::ScalarType::Bool},
     {DType::kUInt8, at::ScalarType::Byte},
     {DType::kInt8, at::ScalarType::Char},
@@ -27,6 +27,7 @@ constexpr std::array<Pair, 16> kPairs{{
     {DType::kFloat8E4M3, at::ScalarType::Float8_e4m3fn},
     {DType::kFloat8E5M2, at::ScalarType::Float8_e5m2},
     {DType::kComplex64, at::ScalarType::ComplexFloat},
+    {DType::kComplex128, at::ScalarType::ComplexDouble},
 }};
 
 constexpr size_t kTextMax = 400;

@@ -1,6 +1,8 @@
 #include "kernel/exec/inference.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -10,6 +12,7 @@
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
 #include "kernel/exec/interpreter.h"
+#include "kernel/exec/layout.h"
 #include "kernel/exec/shape_rules.h"
 #include "kernel/exec/torch_headers.h"
 
@@ -119,6 +122,7 @@ class MetaRun {
     } catch (const c10::NotImplementedError&) {
       return adopt_claims(step, is_last);
     }
+    DJINN_CHECK(settle_layouts(program_.graph, step, frame_));
     for (const srg::ValueId id : step.outputs) define(id);
     return check_outputs(step);
   }
@@ -144,13 +148,15 @@ class MetaRun {
   Result<at::Tensor> claimed(const srg::Value& value, at::ScalarType type) {
     Geometry geometry;
     DJINN_CHECK(evaluate_geometry(value, frame_.symbols, geometry));
-    return at::empty(geometry.sizes, at::TensorOptions().dtype(type).device(c10::kMeta));
+    return at::empty_strided(geometry.sizes, geometry.strides,
+                             at::TensorOptions().dtype(type).device(c10::kMeta));
   }
 
   Status check_outputs(const Step& step) {
     for (const srg::ValueId id : step.outputs) {
       const srg::Value& value = program_.graph.values[id];
       DJINN_CHECK(check_claim(value, frame_.values[id], frame_.symbols));
+      if (!value.strides.empty()) DJINN_CHECK(check_strides(value, frame_.values[id]));
       if (value.storage != srg::kLocalStorage && value.storage != sample_.shapes[id].root) {
         return Error{
             ErrorCode::kShapeMismatch,
@@ -158,6 +164,18 @@ class MetaRun {
       }
     }
     return {};
+  }
+
+  // Results that the schema calls fresh have been settled; a view must have its claim by itself.
+  Status check_strides(const srg::Value& value, const at::Tensor& tensor) {
+    Geometry geometry;
+    DJINN_CHECK(evaluate_geometry(value, frame_.symbols, geometry));
+    if (tensor.strides().equals(geometry.strides) && tensor.storage_offset() == 0) return {};
+    return Error{ErrorCode::kShapeMismatch,
+                 fmt::format("value {} is a view of strides [{}] from element {}, the graph claims "
+                             "[{}] from 0; views need no such claim",
+                             value.name, fmt::join(tensor.strides(), ", "), tensor.storage_offset(),
+                             fmt::join(geometry.strides, ", "))};
   }
 
   void drop(const Step& step) {

@@ -7,6 +7,7 @@
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
+#include "kernel/exec/layout.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
@@ -17,14 +18,15 @@ Error bad_result(const Step& step) {
           fmt::format("{} gave back results unlike its schema.", step.op.operator_name().name)};
 }
 
-Status store_list(const Step& step, Frame& frame, const c10::IValue& result) {
+// Moves the tensors out, so that nothing but the frame holds them.
+Status store_list(const Step& step, Frame& frame, c10::IValue& result) {
   if (!result.isTensorList()) return bad_result(step);
-  const std::vector<at::Tensor> tensors = result.toTensorVector();
+  c10::List<at::Tensor> tensors = std::move(result).toTensorList();
   if (tensors.size() != step.outputs.size()) {
     return Error{ErrorCode::kShapeMismatch, fmt::format("gives {} tensors, the graph names {}",
                                                         tensors.size(), step.outputs.size())};
   }
-  for (size_t i = 0; i < tensors.size(); ++i) frame.values[step.outputs[i]] = tensors[i];
+  for (size_t i = 0; i < tensors.size(); ++i) frame.values[step.outputs[i]] = tensors.extract(i);
   return {};
 }
 
@@ -62,6 +64,7 @@ Status run_step(const Program::Impl& program, const Step& step,
   if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
   DJINN_CHECK(fill_stack(step, frame, stack));
   DJINN_CHECK(call_filled(step, frame, stack));
+  if (!step.layouts.empty()) DJINN_CHECK(settle_layouts(program.graph, step, frame));
   DJINN_CHECK(check_claims(program, step, frame));
   drop_dead(step, frame);
   if (frame.pulse) frame.pulse();

@@ -1,9 +1,11 @@
-#include "kernel/exec/kv_append.h"
-
+// djinn::kv_append(Tensor(a!) buffer, Tensor new, SymInt position) -> Tensor(a!)
+//
+// buffer [B, H, capacity, D], new [B, H, T, D], same dtype: copies new to
+// buffer[:, :, position : position + T, :] and gives buffer back. Errors: position < 0 or
+// position + T > capacity, shapes or dtypes that differ.
 #include <cstring>
-#include <memory>
-#include <mutex>
 
+#include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
@@ -63,25 +65,13 @@ at::Tensor& kv_append_meta(at::Tensor& buffer, const at::Tensor& fresh, int64_t 
   return buffer;
 }
 
-struct Registration {
-  torch::Library definition{torch::Library::DEF, "djinn", std::nullopt, __FILE__, __LINE__};
-  torch::Library cpu{torch::Library::IMPL, "djinn", c10::DispatchKey::CPU, __FILE__, __LINE__};
-  torch::Library meta{torch::Library::IMPL, "djinn", c10::DispatchKey::Meta, __FILE__, __LINE__};
-
-  Registration() {
-    definition.def("kv_append(Tensor(a!) buffer, Tensor new, SymInt position) -> Tensor(a!)");
-    cpu.impl("kv_append", &kv_append);
-    meta.impl("kv_append", &kv_append_meta);
-  }
-};
-
 }  // namespace
 
-void register_operators() {
-  // The dispatcher is global to the process; so, then, is what we add to it. Never destroyed: the
-  // dispatcher may be gone first at exit.
-  static const Registration* const registration = new Registration;
-  (void)registration;
+void define_kv_append(OwnLibraries& libraries) {
+  libraries.definition.def(
+      "kv_append(Tensor(a!) buffer, Tensor new, SymInt position) -> Tensor(a!)");
+  libraries.cpu.impl("kv_append", &kv_append);
+  libraries.meta.impl("kv_append", &kv_append_meta);
 }
 
 }  // namespace djinn::exec

@@ -3,6 +3,7 @@
 //   Step     one node, ready to call: operator handle, stack template, what to patch into it
 //   Patch    one argument that depends on the run: a tensor, or an expression in the symbols
 //   Write    a storage that existed before the run and that a step changes
+//   Layout   what the graph claims of one output: its strides, on a storage of its own
 //
 // invariant: a value's last use moves it or kills it; after the last step only outputs are left.
 #pragma once
@@ -39,6 +40,17 @@ struct Patch {
   std::vector<srg::Expr> exprs;
 };
 
+// invariant: sizes and strides are evaluated, unless is_symbolic.
+struct Layout {
+  uint32_t output = 0;  // which of the step's
+  bool is_symbolic = false;
+  at::ScalarType type = at::ScalarType::Undefined;  // Undefined: any
+  at::DimVector sizes;
+  at::DimVector strides;
+  uint64_t elements = 0;
+  uint64_t reached = 0;  // elements of its storage; more than elements if there are gaps
+};
+
 struct Step {
   explicit Step(c10::OperatorHandle handle) : op(handle) {}
 
@@ -49,8 +61,9 @@ struct Step {
   std::vector<srg::ValueId> dead;     // values that no later step uses
   std::vector<srg::ValueId> written;  // values whose storage the schema says it changes
   std::vector<srg::StorageIndex>
-      written_storages;      // for each of them: where that storage comes from
-  bool list_output = false;  // one Tensor[] return, spread over outputs
+      written_storages;         // for each of them: where that storage comes from
+  std::vector<Layout> layouts;  // of outputs that are claimed to have storages of their own
+  bool list_output = false;     // one Tensor[] return, spread over outputs
   bool is_kv_append = false;
   bool claims_checked_at_run = false;  // no shape rule: outputs are compared with their claims
 };

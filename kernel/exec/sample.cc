@@ -88,20 +88,20 @@ void keep_min_p(std::span<float> logits, float min_p) {
   }
 }
 
-// The token in whose share of [0, 1) the draw falls; the last possible one against rounding.
-int32_t draw(std::span<const float> probabilities, float uniform) {
+template <typename T>
+int64_t inverse_of(std::span<const T> weights, float uniform) {
   double total = 0;
-  for (const float probability : probabilities) total += probability;
+  for (const T weight : weights) total += weight;
   const double target = uniform * total;
   double sum = 0;
   size_t chosen = 0;
-  for (size_t i = 0; i < probabilities.size(); ++i) {
-    if (probabilities[i] <= 0) continue;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] <= 0) continue;
     chosen = i;
-    sum += probabilities[i];
+    sum += weights[i];
     if (sum > target) break;
   }
-  return static_cast<int32_t>(chosen);
+  return static_cast<int64_t>(chosen);
 }
 
 // As torch.argmax: the first of equals, and NaN above all.
@@ -159,7 +159,7 @@ Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history
   if (rule.top_k != 0) keep_top_k(logits, rule.top_k);
   if (rule.top_p < 1.0f) keep_top_p(logits, rule.top_p);
   if (rule.min_p > 0.0f) keep_min_p(logits, rule.min_p);
-  return draw(softmax(logits), philox_uniform(rule.seed, offset));
+  return static_cast<int32_t>(invert(softmax(logits), philox_uniform(rule.seed, offset)));
 }
 
 std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter,
@@ -175,11 +175,20 @@ std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter,
   return counter;
 }
 
+std::array<uint32_t, 4> philox_block(uint64_t seed, uint64_t offset) {
+  return philox4x32_10({static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32), 0, 0},
+                       {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+}
+
 float philox_uniform(uint64_t seed, uint64_t offset) {
-  const auto words =
-      philox4x32_10({static_cast<uint32_t>(offset), static_cast<uint32_t>(offset >> 32), 0, 0},
-                    {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  return static_cast<float>(words[0] >> 8) * 0x1p-24f;
+  return static_cast<float>(philox_block(seed, offset)[0] >> 8) * 0x1p-24f;
+}
+
+int64_t invert(std::span<const float> weights, float uniform) {
+  return inverse_of(weights, uniform);
+}
+int64_t invert(std::span<const double> weights, float uniform) {
+  return inverse_of(weights, uniform);
 }
 
 }  // namespace djinn::exec

@@ -33,7 +33,15 @@ Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history
 // The block function: ten rounds.
 std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
-// Uniform in [0, 1) with 24 bits, at (seed, offset).
+// The block at (seed, offset).
+std::array<uint32_t, 4> philox_block(uint64_t seed, uint64_t offset);
+
+// Uniform in [0, 1) with 24 bits, the highest of the block's first word.
 float philox_uniform(uint64_t seed, uint64_t offset);
+
+// The index in whose share of [0, 1) uniform falls; weights are not negative and need not sum to 1.
+// The last possible one against rounding.
+int64_t invert(std::span<const float> weights, float uniform);
+int64_t invert(std::span<const double> weights, float uniform);
 
 }  // namespace djinn::exec

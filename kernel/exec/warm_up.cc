@@ -3,7 +3,7 @@
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/executor.h"
-#include "kernel/exec/kv_append.h"
+#include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {

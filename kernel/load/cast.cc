@@ -280,6 +280,7 @@ ElementCopy cast_from(DType to) {
       return cast_run<From, Float8E5M2>;
     case DType::kInvalid:
     case DType::kComplex64:
+    case DType::kComplex128:
       break;
   }
   return nullptr;
@@ -319,6 +320,7 @@ ElementCopy cast_between(DType from, DType to) {
       return cast_from<Float8E5M2>(to);
     case DType::kInvalid:
     case DType::kComplex64:
+    case DType::kComplex128:
       break;
   }
   return nullptr;

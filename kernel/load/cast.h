@@ -22,8 +22,8 @@ namespace djinn::load {
 using ElementCopy = void (*)(const std::byte* source, uint64_t source_stride, std::byte* target,
                              uint64_t target_stride, uint64_t count);
 
-// The copy from one dtype to another; equal dtypes copy bits unchanged. kUnsupported for complex64
-// to or from anything else, kInvalidArgument for kInvalid.
+// The copy from one dtype to another; equal dtypes copy bits unchanged. kUnsupported for complex
+// numbers to or from anything else, kInvalidArgument for kInvalid.
 Result<ElementCopy> element_copy(DType from, DType to);
 
 }  // namespace djinn::load

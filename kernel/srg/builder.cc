@@ -107,11 +107,12 @@ std::vector<Tensor> GraphBuilder::op_n(uint32_t outputs, std::string_view name,
   return made;
 }
 
-void GraphBuilder::claim(Tensor tensor, DType dtype, Sizes sizes) {
+void GraphBuilder::claim(Tensor tensor, DType dtype, Sizes sizes, Sizes strides) {
   DJINN_ASSERT(tensor.id < graph_.values.size());
   Value& value = graph_.values[tensor.id];
   value.dtype = dtype;
   value.sizes = std::move(sizes);
+  value.strides = std::move(strides);
   value.claims_sizes = true;
 }
 

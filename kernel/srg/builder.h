@@ -118,7 +118,7 @@ class GraphBuilder {
                            std::vector<NamedArg> named = {});
 
   // What is known of a node's value before admission. Admission checks it.
-  void claim(Tensor tensor, DType dtype, Sizes sizes);
+  void claim(Tensor tensor, DType dtype, Sizes sizes, Sizes strides = {});
   // A name for people, and for text. Unique.
   void name(Tensor tensor, std::string name);
   void criticality(Tensor tensor, uint8_t criticality);

@@ -97,10 +97,13 @@ struct Value {
   StorageIndex storage = kLocalStorage;  // kLocalStorage: defined by a node
   DType dtype = DType::kInvalid;         // kInvalid: not claimed (node outputs only)
   std::vector<Expr> sizes;
-  std::vector<Expr> strides;  // in elements; empty: contiguous
+  std::vector<Expr> strides;  // in elements; empty: contiguous, or, of a node's output, not claimed
   Expr offset;                // in elements, from the storage's first byte
-  bool claims_sizes = false;  // node outputs: sizes is a claim to be checked
-  uint8_t criticality = 0;    // 0 (background) to 255 (a user waits for this edge)
+  // Node outputs: sizes is a claim to be checked. With strides it is a claim of layout: these
+  // strides from offset 0 on a storage of its own, into which the executor copies where a kernel
+  // chose otherwise. Views and in-place results carry none.
+  bool claims_sizes = false;
+  uint8_t criticality = 0;  // 0 (background) to 255 (a user waits for this edge)
   friend bool operator==(const Value&, const Value&) = default;
 };
 

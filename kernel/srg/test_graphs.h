@@ -182,7 +182,7 @@ class RandomGraph {
       case 9:
         return text() + "\n\t\x01";
       default:
-        return static_cast<DType>(1 + random_.below(16));
+        return static_cast<DType>(1 + random_.below(17));
     }
   }
 
@@ -217,11 +217,16 @@ class RandomGraph {
         g_.op_n(static_cast<uint32_t>(random_.below(4)), "aten::op.some", positional, named);
     for (const Tensor tensor : made) values_.push_back(tensor);
     if (!made.empty() && random_.below(2) == 0) g_.name(made.back(), unique);
-    if (!made.empty() && random_.below(2) == 0) {
-      g_.claim(made.front(), random_.below(2) == 0 ? DType::kFloat16 : DType::kInvalid, {expr()});
-    }
+    if (!made.empty() && random_.below(2) == 0) claim(made.front());
     if (!made.empty()) g_.criticality(made.back(), static_cast<uint8_t>(random_.below(256)));
     annotate(g_.annotation());
+  }
+
+  // Sizes, and, of whole layouts, strides, which must not be negative.
+  void claim(Tensor tensor) {
+    const DType dtype = random_.below(2) == 0 ? DType::kFloat16 : DType::kInvalid;
+    if (random_.below(2) == 0) return g_.claim(tensor, dtype, {expr()});
+    g_.claim(tensor, dtype, {symbols_[0], 3}, {Expr(1), symbols_.back() + 100});
   }
 
   void annotate(Annotation& note) {

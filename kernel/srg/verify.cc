@@ -19,7 +19,8 @@
 namespace djinn::srg {
 namespace {
 
-constexpr size_t kShownBytes = 60;  // of a name in a message: messages are short
+constexpr uint64_t kWidestBytes = 16;  // of an element
+constexpr size_t kShownBytes = 60;     // of a name in a message: messages are short
 
 using Names = std::unordered_set<std::string_view>;
 
@@ -272,7 +273,7 @@ class Verifier {
     return check_expr(value.offset);
   }
 
-  static Status check_local(const Value& value, size_t id) {
+  Status check_local(const Value& value, size_t id) const {
     if (value.dtype != DType::kInvalid && !is_dtype(value.dtype)) {
       return malformed(fmt::format("Value {} claims an unknown dtype.", id));
     }
@@ -282,7 +283,7 @@ class Verifier {
     if (!value.claims_sizes && !(value.sizes.empty() && value.strides.empty())) {
       return contradiction(fmt::format("Value {} has sizes but does not claim them.", id));
     }
-    return {};
+    return value.strides.empty() ? Status() : check_extent(value, id);
   }
 
   Status check_view(const Value& value, size_t id, std::vector<bool>& viewed) {
@@ -326,7 +327,9 @@ class Verifier {
       const auto reach = checked_mul(strides[i], sizes[i] == 0 ? 0 : sizes[i] - 1);
       last = reach ? checked_add(*last, *reach) : std::nullopt;
     }
-    const auto bytes = last ? checked_mul(*last, uint64_t{size_of(value.dtype)}) : std::nullopt;
+    // What has no dtype yet may get the widest.
+    const uint64_t element = is_dtype(value.dtype) ? size_of(value.dtype) : kWidestBytes;
+    const auto bytes = last ? checked_mul(*last, element) : std::nullopt;
     if (bytes && *bytes <= limits::kTensorBytes) return {};
     return out_of_range(
         fmt::format("Value {} reaches beyond {} bytes at its symbols' upper "

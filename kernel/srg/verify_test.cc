@@ -239,6 +239,12 @@ INSTANTIATE_TEST_SUITE_P(
                  [](Graph& g) {
                    g.values[0].strides = {Expr(INT64_MAX), Expr(INT64_MAX)};
                  }},
+        BadGraph{"claimed stride that is negative", kRange,
+                 [](Graph& g) { g.values[5].strides.assign(g.values[5].sizes.size(), Expr(-1)); }},
+        BadGraph{"claimed strides that reach too far", kRange,
+                 [](Graph& g) {
+                   g.values[5].strides.assign(g.values[5].sizes.size(), Expr(int64_t{1} << 46));
+                 }},
         BadGraph{"reach by offset", kRange, [](Graph& g) { g.values[0].offset = Expr(INT64_MAX); }},
         BadGraph{"argument value", kRange,
                  [](Graph& g) { g.nodes[0].arguments[0].value = ValueRef{8}; }},

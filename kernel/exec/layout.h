@@ -1,0 +1,32 @@
+// Layout claims: what a client predicted of a node's output is a contract, and where a kernel gives
+// the same elements in another layout they are copied into the claimed one.
+//
+//   claim   sizes and strides, offset 0, on a storage that nobody shares. A tensor without
+//           dimensions has no strides to name, so naming its (no) sizes claims all that.
+//
+// Only outputs that the schema calls fresh can have one: a view or an in-place result has the
+// layout that it has.
+// invariant: after settle_layouts() a claimed output agrees with its claim, and memory of its
+// storage outside of its elements is zero.
+#pragma once
+
+#include "kernel/base/result.h"
+#include "kernel/exec/program.h"
+
+namespace djinn::exec {
+
+[[nodiscard]] bool claims_layout(const srg::Value& value);
+
+// Whether the schema says that this return shares an argument's storage.
+[[nodiscard]] bool aliases_argument(const c10::FunctionSchema& schema, bool list_output,
+                                    size_t output);
+
+// Fills step's layouts from what the graph claims of its outputs.
+Status note_layouts(const srg::Graph& graph, Step& step);
+
+// Copies the step's results, which are in the frame, where they differ from their claims. Throws
+// what at::copy_ throws: an overlapping layout cannot be copied into. Error: kShapeMismatch for
+// other sizes or another dtype.
+Status settle_layouts(const srg::Graph& graph, const Step& step, Frame& frame);
+
+}  // namespace djinn::exec

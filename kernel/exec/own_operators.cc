@@ -1,0 +1,17 @@
+#include "kernel/exec/own_operators.h"
+
+namespace djinn::exec {
+
+void register_operators() {
+  // The dispatcher is global to the process; so, then, is what we add to it. Never destroyed: the
+  // dispatcher may be gone first at exit.
+  static const OwnLibraries* const libraries = [] {
+    auto* const made = new OwnLibraries;
+    define_kv_append(*made);
+    define_random(*made);
+    return made;
+  }();
+  (void)libraries;
+}
+
+}  // namespace djinn::exec
