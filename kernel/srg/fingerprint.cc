@@ -1,0 +1,142 @@
+#include "kernel/srg/fingerprint.h"
+
+// The whole of it in this file: nothing more to link.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <bit>
+#include <concepts>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace djinn::srg {
+namespace {
+
+// A graph as bytes from which it could be read back: every list begins with its length, every
+// alternative with its number. Each function takes its struct apart into all of its fields, so that
+// a new field does not compile until it is written too.
+class Writer {
+ public:
+  void graph(const Graph& graph) {
+    const auto& [name, symbols, storages, values, nodes, outputs] = graph;
+    put(name);
+    put(symbols);
+    put(storages);
+    put(values);
+    put(nodes);
+    put(outputs);
+  }
+
+  [[nodiscard]] const std::string& bytes() const { return bytes_; }
+
+ private:
+  template <typename T>
+  requires(std::integral<T> || std::is_enum_v<T>) void put(T number) {
+    bytes_.append(reinterpret_cast<const char*>(&number), sizeof number);
+  }
+  void put(double number) { put(std::bit_cast<uint64_t>(number)); }
+
+  void put(const std::string& text) {
+    put(text.size());
+    bytes_ += text;
+  }
+
+  template <typename T>
+  void put(const std::vector<T>& items) {
+    put(items.size());
+    for (const T& item : items) put(item);
+  }
+  void put(const std::vector<bool>& items) {
+    put(items.size());
+    for (const bool item : items) put(item);
+  }
+
+  void put(const Term& term) {
+    const auto& [symbol, coefficient] = term;
+    put(symbol);
+    put(coefficient);
+  }
+  void put(const Expr& expr) {
+    const auto& [constant, terms] = expr;
+    put(constant);
+    put(terms);
+  }
+  void put(const Symbol& symbol) {
+    const auto& [name, min, max, role] = symbol;
+    put(name);
+    put(min);
+    put(max);
+    put(role);
+  }
+  void put(const Storage& storage) {
+    const auto& [kind, name, role, layer, part] = storage;
+    put(kind);
+    put(name);
+    put(role);
+    put(layer);
+    put(part);
+  }
+  void put(const Value& value) {
+    const auto& [name, storage, dtype, sizes, strides, offset, claims_sizes, criticality] = value;
+    put(name);
+    put(storage);
+    put(dtype);
+    put(sizes);
+    put(strides);
+    put(offset);
+    put(claims_sizes);
+    put(criticality);
+  }
+
+  void put(const None&) {}
+  void put(const ValueRef& ref) { put(ref.id); }
+  void put(const std::optional<ValueId>& id) {
+    put(id.has_value());
+    put(id.value_or(0));
+  }
+  void put(const ValueList& list) { put(list.ids); }
+  void put(const ExprList& list) { put(list.items); }
+  void put(const DoubleList& list) { put(list.items); }
+  void put(const BoolList& list) { put(list.items); }
+  void put(const Argument& argument) {
+    const auto& [name, value] = argument;
+    put(name);
+    put(value.index());
+    std::visit([this](const auto& alternative) { put(alternative); }, value);
+  }
+
+  void put(const Annotation& note) {
+    const auto& [module_path, role, phase, residency, modality, flops, bytes, group, priority] =
+        note;
+    put(module_path);
+    put(role);
+    put(phase);
+    put(residency);
+    put(modality);
+    put(flops);
+    put(bytes);
+    put(group);
+    put(priority);
+  }
+  void put(const Node& node) {
+    const auto& [op, arguments, outputs, annotation] = node;
+    put(op);
+    put(arguments);
+    put(outputs);
+    put(annotation);
+  }
+
+  std::string bytes_;
+};
+
+}  // namespace
+
+Fingerprint fingerprint_of(const Graph& graph) {
+  Writer writer;
+  writer.graph(graph);
+  const XXH128_hash_t hash = XXH3_128bits(writer.bytes().data(), writer.bytes().size());
+  return {hash.high64, hash.low64};
+}
+
+}  // namespace djinn::srg
