@@ -188,17 +188,17 @@ Error undetermined(const System& system, std::span<const Symbol> symbols,
 Result<AffineFit> AffineFit::make(std::vector<std::vector<int64_t>> points,
                                   std::span<const Symbol> symbols) {
   DJINN_CHECK(check_points(points, symbols.size()));
-  System system(varied_of(symbols));
+  System solved(varied_of(symbols));
   for (size_t i = 1; i < points.size(); ++i) {
-    if (!system.add(points[0], points[i], i)) return too_large();
+    if (!solved.add(points[0], points[i], i)) return too_large();
   }
-  if (!system.is_full()) return undetermined(system, symbols, points[0]);
+  if (!solved.is_full()) return undetermined(solved, symbols, points[0]);
   AffineFit fit;
   fit.points_ = std::move(points);
-  fit.supports_ = system.supports();
-  for (const Row& row : system.rows()) {
+  fit.supports_ = solved.supports();
+  for (const Row& row : solved.rows()) {
     // A positive divisor, for the least Wide has no quotient by -1.
-    Equation equation{system.varied()[row.pivot], row.left[row.pivot], row.right};
+    Equation equation{solved.varied()[row.pivot], row.left[row.pivot], row.right};
     if (equation.divisor < 0) negate(equation.divisor, equation.weights);
     fit.equations_.push_back(std::move(equation));
   }
