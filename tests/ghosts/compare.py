@@ -109,7 +109,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Stricter than torch.equal: zero has a sign, and a NaN equals itself."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
+    plain = [t.clone(memory_format=torch.contiguous_format).reshape(-1) for t in (a, b)]
+    return torch.equal(*(t.view(torch.uint8) for t in plain))
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -1,0 +1,439 @@
+"""PyTorch's own operator samples, on the device and on the CPU: equal, or refused in so many words.
+
+    opinfo.py [--samples N|all] [--side ghost|local|wrong] [--scratch DIR] [NAME...]
+
+`torch.testing` holds samples for each operator (`op_db`): inputs that it must accept and inputs
+that it must refuse. Each is made on the CPU, run there, moved to the device and run again. What can
+happen to a sample is an Outcome. SIDE is what the CPU is compared with: the device (`ghost`), the
+CPU once more (`local`: all must be equal), the CPU with changed bits (`wrong`: none may be).
+
+Operators run in a child, one after the other; it writes a line before and after each, so the
+operator that crashes it, or stays in one sample for too long, is known by name and the next child
+goes on behind it.
+"""
+
+import argparse
+import faulthandler
+import itertools
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+
+import children
+import torch
+from compare import Side, distance, import_torch_device, same_bits
+from private_daemon import ROOT, THREADS, Daemon, running
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_leaves
+
+Outcome = Literal[
+    "equal",  # bit for bit
+    "metadata",  # equal dtypes and shapes; the CPU itself gives other values each time
+    "refused",  # by a NotImplementedError of djinn's that says what, why and what next
+    "unlisted",  # refused because an operator is not on the allow-list
+    "differs",
+    "error",  # raised, where the CPU did not
+    "other error",  # the CPU raised too, but another type, or it alone raised
+    "same error",
+    "crash",
+    "unmade",  # PyTorch's own code could not make the samples here
+]
+GOOD = ("equal", "metadata", "refused", "unlisted", "same error", "unmade")
+FORWARD = ("equal", "metadata", "refused", "differs", "error", "crash")
+
+DTYPES = (torch.float32, torch.int64, torch.bool)
+SAMPLE_LIMIT_S = 30
+CHILDREN_MAX = 40  # each after the first because one crashed
+CHILD_LIMIT_S = 3000.0
+EQUAL_SHARE_MIN = 0.99
+EXAMPLES_MAX = 3  # of each outcome of an operator
+MESSAGE_CHARACTERS_MAX = 400
+# Made by others, so not a refusal of ours.
+NOT_OURS = re.compile(r"^Could not run '|not implemented for '|not implemented on ")
+UNLISTED = "is not offered by djinnd"
+UNINITIALISED = re.compile(r"^(new_)?empty")
+ALL = sys.maxsize
+ALLOW_LIST = ROOT / "kernel" / "exec" / "allow_list.cc"
+
+
+@dataclass
+class Report:
+    """What became of one operator's samples."""
+
+    name: str
+    outcomes: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    other_strides: int = 0  # outputs that are equal, but lie otherwise in memory
+    worker_deaths: int = 0
+
+    def count(self, outcome: Outcome, what: str = "") -> None:
+        self.outcomes[outcome] += 1
+        examples = self.examples.setdefault(outcome, [])
+        if what and len(examples) < EXAMPLES_MAX:
+            examples.append(what[:MESSAGE_CHARACTERS_MAX])
+
+    @property
+    def bad(self) -> bool:
+        return self.worker_deaths > 0 or any(outcome not in GOOD for outcome in self.outcomes)
+
+
+def full_name(op: OpInfo) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+OPERATORS = {full_name(op): op for op in op_db}
+
+
+def allow_list() -> set[str]:
+    """Operators without their overloads, as the daemon and the client have them."""
+    return set(re.findall(r'^ +"aten::(\w+)', ALLOW_LIST.read_text(), re.MULTILINE))
+
+
+def is_listed(name: str, allowed: set[str]) -> bool:
+    """Whether the operator that gave an OpInfo its name is allowed; it may call others."""
+    op = OPERATORS[name]
+    return any(one.split(".")[-1] in allowed for one in (op.name, op.aten_name))
+
+
+# --- one sample -----------------------------------------------------------------------------------
+
+
+class Bench:
+    """Runs samples of one operator on both sides."""
+
+    def __init__(self, op: OpInfo, side: Side, device: torch.device) -> None:
+        self.op = op
+        self.side = side
+        self.device = device
+        self.report = Report(full_name(op))
+
+    def run(self, samples_max: int) -> Report:
+        for dtype in DTYPES:
+            if dtype in self.op.supported_dtypes("cpu"):
+                self.each(lambda dtype=dtype: self.samples(dtype), self.forward, samples_max)
+        if self.op.error_inputs_func is not None:
+            self.each(self.error_samples, self.refusal, samples_max)
+        return self.report
+
+    def samples(self, dtype: torch.dtype) -> Iterator[SampleInput]:
+        return iter(self.op.sample_inputs("cpu", dtype, requires_grad=False))
+
+    def error_samples(self) -> Iterator[SampleInput]:
+        return (error.sample_input for error in self.op.error_inputs("cpu"))
+
+    def each(
+        self,
+        make: Callable[[], Iterator[SampleInput]],
+        step: Callable[[SampleInput], None],
+        samples_max: int,
+    ) -> None:
+        torch.manual_seed(20)
+        try:
+            samples = list(itertools.islice(make(), samples_max))
+        except Exception as error:
+            self.report.count("unmade", said(error))
+            return
+        for sample in samples:
+            self.alone(step, sample)
+
+    def alone(self, step: Callable[[SampleInput], None], sample: SampleInput) -> None:
+        """A sample that takes too long ends the process, with a trace of where it was."""
+        faulthandler.dump_traceback_later(SAMPLE_LIMIT_S, exit=True)
+        try:
+            step(sample)
+        except Exception as error:
+            self.report.count("error", f"not compared: {said(error)}: {summary(sample)}")
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def forward(self, sample: SampleInput) -> None:
+        expected = self.on_the_cpu(sample)
+        if isinstance(expected, Exception):
+            self.refusal(sample)
+            return
+        found = self.elsewhere(sample)
+        if isinstance(found, Exception):
+            self.count_exception(found, sample)
+            return
+        difference = self.difference(expected, found)
+        if difference is None:
+            self.report.count("equal")
+        elif self.is_random(sample) and metadata(expected) == metadata(found):
+            self.report.count("metadata")
+        else:
+            self.report.count("differs", f"{difference}: {summary(sample)}")
+
+    def refusal(self, sample: SampleInput) -> None:
+        expected, found = self.on_the_cpu(sample), self.elsewhere(sample)
+        if isinstance(found, Exception) and is_ours(found):
+            self.count_exception(found, sample)
+        elif type(expected) is type(found) and isinstance(found, Exception):
+            self.report.count("same error")
+        elif isinstance(expected, Exception):
+            self.report.count("other error", f"{said(expected)} / {said(found)}: {summary(sample)}")
+
+    def count_exception(self, error: Exception, sample: SampleInput) -> None:
+        if not is_ours(error):
+            self.report.count("error", f"{said(error)}: {summary(sample)}")
+        elif UNLISTED in str(error):
+            self.report.count("unlisted", said(error))
+        else:
+            self.report.count("refused", said(error))
+
+    def on_the_cpu(self, sample: SampleInput, seed: int = 1) -> Any:
+        """The inputs are copied, as those are that are moved: so both lie alike in memory."""
+        return self.attempt(sample, torch.clone, seed)
+
+    def elsewhere(self, sample: SampleInput) -> Any:
+        if self.side == "ghost":
+            return self.attempt(sample, lambda tensor: tensor.to(self.device), seed=1)
+        found = self.on_the_cpu(sample)
+        return found if self.side == "local" else with_changed_bits(found)
+
+    def attempt(self, sample: SampleInput, move: Callable[..., torch.Tensor], seed: int) -> Any:
+        """The result's leaves, tensors among them on the CPU; or the exception."""
+        torch.manual_seed(seed)
+        try:
+            with torch.no_grad():
+                moved = sample.transform(lambda x: move(x) if isinstance(x, torch.Tensor) else x)
+                result = self.op(moved.input, *moved.args, **moved.kwargs)
+                return [leaf_on_the_cpu(leaf) for leaf in tree_leaves(result)]
+        except Exception as error:
+            return error
+
+    def is_random(self, sample: SampleInput) -> bool:
+        if UNINITIALISED.match(self.op.name):
+            return True
+        draws = [self.on_the_cpu(sample, seed) for seed in (1, 2)]
+        return self.difference(*draws) is not None
+
+    def difference(self, expected: list[Any], found: list[Any]) -> str | None:
+        if len(expected) != len(found):
+            return f"{len(found)} results and not {len(expected)}"
+        for a, b in zip(expected, found, strict=True):
+            different = leaf_difference(a, b)
+            if different:
+                return different
+            if isinstance(a, torch.Tensor) and a.stride() != b.stride():
+                self.report.other_strides += 1
+        return None
+
+
+def leaf_on_the_cpu(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    plain = leaf.cpu().resolve_conj().resolve_neg()
+    return plain.to_dense() if plain.layout != torch.strided else plain
+
+
+def leaf_difference(a: Any, b: Any) -> str | None:
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return None if a == b or (a != a and b != b) else f"{b!r} and not {a!r}"
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return f"{b.dtype} {list(b.shape)} and not {a.dtype} {list(a.shape)}"
+    if same_bits(a, b):
+        return None
+    far = distance(*(torch.view_as_real(t) if t.is_complex() else t for t in (a, b)))
+    return f"differs by at most {far:.2g}" if far else "differs in bits alone (NaN, -0)"
+
+
+def with_changed_bits(found: Any) -> Any:
+    """Every tensor with its first byte changed; so none is equal any more."""
+    if isinstance(found, Exception):
+        return found
+    changed = []
+    for leaf in found:
+        if isinstance(leaf, torch.Tensor) and leaf.numel():
+            flat = leaf.clone(memory_format=torch.contiguous_format)
+            flat.reshape(-1).view(torch.uint8)[0] ^= 1
+            leaf = flat
+        changed.append(leaf)
+    return changed
+
+
+def metadata(leaves: list[Any]) -> list[Any]:
+    return [(x.dtype, x.shape) if isinstance(x, torch.Tensor) else type(x) for x in leaves]
+
+
+def is_ours(error: Exception) -> bool:
+    return isinstance(error, NotImplementedError) and not NOT_OURS.search(str(error))
+
+
+def said(error: Any) -> str:
+    if not isinstance(error, Exception):
+        return "no exception"
+    return f"{type(error).__name__}: {' '.join(str(error).split())[: MESSAGE_CHARACTERS_MAX // 2]}"
+
+
+def summary(sample: SampleInput) -> str:
+    return " ".join(str(sample.summary()).split())
+
+
+# --- the child ------------------------------------------------------------------------------------
+
+
+def child(report: Path, host: str, side: Side, samples_max: int, names: list[str]) -> None:
+    os.environ["DJINN_HOST"] = host
+    torch.set_num_threads(THREADS)
+    djinn = import_torch_device() if side == "ghost" else None
+    device = torch.device(djinn.device(0) if djinn else "cpu")
+    observer = djinn.connect(host, "opinfo", observer=True) if djinn else None
+    deaths = 0
+    with report.open("a") as out:
+        for name in names:
+            print(json.dumps({"begins": name}), file=out, flush=True)
+            done = Bench(OPERATORS[name], side, device).run(samples_max)
+            if observer:
+                total = sum(worker["restarts"] for worker in observer.status()["workers"])
+                done.worker_deaths, deaths = total - deaths, total
+            print(json.dumps(vars(done)), file=out, flush=True)
+
+
+def lines_of(report: Path) -> Iterator[dict[str, Any]]:
+    for line in report.read_text().splitlines() if report.exists() else []:
+        yield json.loads(line)
+
+
+def reports_of(report: Path) -> tuple[list[Report], str | None]:
+    """What is done, and the operator that was begun and not done."""
+    done, begun = [], None
+    for line in lines_of(report):
+        if "begins" in line:
+            begun = line["begins"]
+        else:
+            done.append(Report(**(line | {"outcomes": Counter(line["outcomes"])})))
+            begun = None
+    return done, begun
+
+
+# --- the parent -----------------------------------------------------------------------------------
+
+
+def run(
+    daemon: Daemon, scratch: Path, samples_max: int, side: Side, names: list[str] | None = None
+) -> list[Report]:
+    """All operators, or those named; one child after the other until none is left."""
+    left, reports = list(names or OPERATORS), []
+    for number in range(CHILDREN_MAX):
+        report, log = (scratch / f"operators-{number}.{end}" for end in ("jsonl", "log"))
+        report.unlink(missing_ok=True)
+        arguments = ("--child", str(report), daemon.host, side, str(samples_max), *left)
+        ended = children.python(log, CHILD_LIMIT_S, "opinfo.py", *arguments)
+        done, begun = reports_of(report)
+        if begun and is_own_failure(log):
+            raise RuntimeError(f"{begun}: {ended}; see {log}")
+        if begun:
+            done.append(crashed(begun, ended or "the process ended"))
+        assert done, f"no operator was begun: {ended}; see {log}"
+        reports += done
+        left = left[len(done) :]
+        if not left:
+            return reports
+    raise RuntimeError(f"{CHILDREN_MAX} processes died; see {scratch}/operators-*.log")
+
+
+def is_own_failure(log: Path) -> bool:
+    """A Python exception that no sample caught: this file is wrong, not an operator."""
+    return re.search(r"^Traceback", log.read_text(errors="replace"), re.MULTILINE) is not None
+
+
+def crashed(name: str, ended: str) -> Report:
+    report = Report(name)
+    report.count("crash", ended)
+    return report
+
+
+@dataclass
+class Summary:
+    """Shares of the forward samples whose operators are all on the allow-list."""
+
+    outcomes: Counter[str]
+    listed: Counter[str]  # of the operators whose own name is on the allow-list
+    bad: list[Report]
+
+    @staticmethod
+    def of(reports: list[Report]) -> "Summary":
+        allowed = allow_list()
+        total, listed = Counter[str](), Counter[str]()
+        for report in reports:
+            total += report.outcomes
+            if is_listed(report.name, allowed):
+                listed += report.outcomes
+        return Summary(total, listed, [report for report in reports if report.bad])
+
+    @staticmethod
+    def share(outcomes: Counter[str]) -> float:
+        """Equal ones among those that were not refused for the allow-list."""
+        samples = sum(outcomes[name] for name in FORWARD)
+        return (outcomes["equal"] + outcomes["metadata"]) / samples if samples else 0.0
+
+    @property
+    def good(self) -> bool:
+        return not self.bad and self.share(self.outcomes) >= EQUAL_SHARE_MIN
+
+    def text(self) -> str:
+        counts = [f"{n} {name}" for name, n in self.outcomes.most_common()]
+        listed = [f"{n} {name}" for name, n in self.listed.most_common()]
+        return "\n".join(
+            [
+                f"samples: {', '.join(counts)}",
+                f"  of operators whose name is on the allow-list: {', '.join(listed)}",
+                f"equal where all operators are on the allow-list: {self.share(self.outcomes):.2%}",
+                f"  where the name is, too: {self.share(self.listed):.2%}",
+                f"operators that fail: {len(self.bad)}",
+            ]
+        )
+
+
+def describe(report: Report) -> str:
+    bad = {k: v for k, v in report.examples.items() if k not in GOOD}
+    counts = ", ".join(f"{n} {name}" for name, n in report.outcomes.most_common())
+    deaths = f", the worker died {report.worker_deaths} times" if report.worker_deaths else ""
+    examples = [f"    {name}: {one}" for name, found in bad.items() for one in found]
+    return "\n".join([f"{report.name}: {counts}{deaths}", *examples])
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="opinfo.py")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--samples", default="all", help="of an operator and dtype")
+    parser.add_argument("--side", choices=("ghost", "local", "wrong"), default="ghost")
+    parser.add_argument("--scratch", type=Path, default=ROOT / "build" / "matrix")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in OPERATORS]
+    if unknown:
+        parser.error(f"not in op_db: {', '.join(unknown)}")
+    return arguments
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    arguments.scratch.mkdir(parents=True, exist_ok=True)
+    samples_max = ALL if arguments.samples == "all" else int(arguments.samples)
+    with running() as daemon:
+        reports = run(daemon, arguments.scratch, samples_max, arguments.side, arguments.names)
+    found = Summary.of(reports)
+    for report in found.bad:
+        print(describe(report))
+    print(found.text())
+    items = [vars(report) for report in reports]
+    text = json.dumps({"schema": "djinn.operators.v1", "side": arguments.side, "items": items})
+    (arguments.scratch / "operators.json").write_text(text + "\n")
+    return 0 if found.good else 1
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        place, daemon_host, which, most, *wanted = sys.argv[2:]
+        child(Path(place), daemon_host, which, int(most), wanted)  # type: ignore[arg-type]
+    else:
+        sys.exit(main())
