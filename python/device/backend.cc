@@ -1,0 +1,124 @@
+#include "python/device/backend.h"
+
+#include <ATen/core/Generator.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GeneratorImpl.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+#include <cstring>
+#include <random>
+
+#include "python/device/device.h"
+#include "python/device/storage.h"
+
+namespace djinn::device {
+namespace {
+
+constexpr c10::DeviceIndex kIndex = 0;
+const c10::Device kDevice(kDeviceType, kIndex);
+
+class Allocator final : public c10::Allocator {
+ public:
+  at::DataPtr allocate(size_t bytes) override {
+    return storages().data_ptr(storages().make(bytes));
+  }
+  // Only storages come from here, so the deleter of a bare pointer has nothing to free.
+  [[nodiscard]] at::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void*, const void*, std::size_t) const override {
+    TORCH_CHECK(false, "The device's memory cannot be copied by address; use copy_().");
+  }
+};
+
+class Guard final : public c10::impl::DeviceGuardImplInterface {
+ public:
+  [[nodiscard]] c10::DeviceType type() const override { return kDeviceType; }
+  [[nodiscard]] c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
+  [[nodiscard]] c10::Device getDevice() const override { return kDevice; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  [[nodiscard]] c10::Stream getStream(c10::Device) const override { return stream(); }
+  c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
+  c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
+  [[nodiscard]] c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  void synchronizeDevice(c10::DeviceIndex) const override { Device::get().flush(); }
+
+ private:
+  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, kDevice); }
+};
+
+C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
+
+// Draws nothing itself: operators take (seed, offset) from it and advance the offset.
+class Generator final : public c10::GeneratorImpl {
+ public:
+  Generator() : c10::GeneratorImpl(kDevice, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+  static c10::DeviceType device_type() { return kDeviceType; }
+
+  void set_current_seed(uint64_t seed) override { state_ = {seed, 0}; }
+  void set_offset(uint64_t offset) override { state_.offset = offset; }
+  [[nodiscard]] uint64_t get_offset() const override { return state_.offset; }
+  [[nodiscard]] uint64_t current_seed() const override { return state_.seed; }
+  uint64_t seed() override {
+    std::random_device entropy;
+    set_current_seed((uint64_t{entropy()} << 32) | entropy());
+    return state_.seed;
+  }
+  void set_state(const c10::TensorImpl& state) override {
+    TORCH_CHECK(state.numel() == sizeof state_ && state.dtype() == at::kByte,
+                "The state of a generator of the device is ", sizeof state_,
+                " bytes: seed and offset.");
+    std::memcpy(&state_, state.data(), sizeof state_);
+  }
+  [[nodiscard]] c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
+    at::Tensor state = at::empty({static_cast<int64_t>(sizeof state_)}, at::kByte);
+    std::memcpy(state.mutable_data_ptr(), &state_, sizeof state_);
+    return state.getIntrusivePtr();
+  }
+
+ private:
+  [[nodiscard]] c10::GeneratorImpl* clone_impl() const override {
+    auto* const copy = new Generator;
+    copy->state_ = state_;
+    return copy;
+  }
+
+  RandomState state_{0x2545f4914f6cdd1dULL, 0};
+};
+
+class Hooks final : public at::PrivateUse1HooksInterface {
+ public:
+  [[nodiscard]] bool isBuilt() const override { return true; }
+  [[nodiscard]] bool isAvailable() const override { return true; }
+  [[nodiscard]] bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  [[nodiscard]] c10::DeviceIndex deviceCount() const override { return 1; }
+  void setCurrentDevice(c10::DeviceIndex) const override {}
+  [[nodiscard]] c10::DeviceIndex getCurrentDevice() const override { return kIndex; }
+  [[nodiscard]] c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return kIndex; }
+  [[nodiscard]] c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override {
+    return kIndex;
+  }
+  [[nodiscard]] const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const auto* const generator = new at::Generator(at::make_generator<Generator>());
+    return *generator;
+  }
+  [[nodiscard]] at::Generator getNewGenerator(c10::DeviceIndex) const override {
+    return at::make_generator<Generator>();
+  }
+  [[nodiscard]] at::Device getDeviceFromPtr(void*) const override { return kDevice; }
+  [[nodiscard]] bool isPinnedPtr(const void*) const override { return false; }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    Device::get().grow(storage_of(storage), bytes);
+    storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+  }
+};
+
+}  // namespace
+
+void register_backend() {
+  static auto* const allocator = new Allocator;
+  c10::SetAllocator(kDeviceType, allocator);
+  at::RegisterPrivateUse1HooksInterface(new Hooks);
+}
+
+}  // namespace djinn::device

@@ -1,0 +1,356 @@
+#include "python/device/device.h"
+
+#include <torch/csrc/python_headers.h>
+
+#include <chrono>
+
+#include "kernel/exec/convert.h"
+#include "python/device/shadow.h"
+
+namespace djinn::device {
+namespace {
+
+// Long enough that a forward pass of a large model is one run, short enough that the daemon starts
+// before a loop over many has ended.
+constexpr size_t kLogMax = 4096;
+
+c10::OperatorHandle find_op(const char* name, const char* overload) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+}
+
+at::Tensor make_tensor(const StoragePtr& storage, const Product& product) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(product.type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(product.sizes, product.strides,
+                                                      product.offset);
+  return tensor;
+}
+
+// A view must carry its base's keys, or it becomes an inference tensor.
+at::Tensor make_view(const at::Tensor& base, const Product& product) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(),
+      c10::scalarTypeToTypeMeta(product.type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(product.sizes, product.strides,
+                                                      product.offset);
+  return tensor;
+}
+
+std::vector<at::Tensor> make_results(const Entry& entry, const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < entry.recipe->products.size(); ++i) {
+    const Product& product = entry.recipe->products[i];
+    switch (product.kind) {
+      case Product::Kind::kFresh:
+        results.push_back(make_tensor(entry.products[i], product));
+        break;
+      case Product::Kind::kArgument:
+        results.push_back(tensors[product.argument]);
+        break;
+      case Product::Kind::kView:
+        results.push_back(make_view(tensors[product.argument], product));
+        break;
+      case Product::Kind::kShared:
+        results.push_back(make_view(results[product.argument], product));
+        break;
+      case Product::Kind::kUndefined:
+        results.emplace_back();
+        break;
+    }
+  }
+  return results;
+}
+
+void put_results(const Recipe& recipe, std::vector<at::Tensor> results, Stack& stack) {
+  stack.clear();
+  if (recipe.list) {
+    stack.emplace_back(c10::List<at::Tensor>(std::move(results)));
+    return;
+  }
+  for (at::Tensor& result : results) stack.emplace_back(std::move(result));
+}
+
+at::Tensor adopt(const Described& described) {
+  StoragePtr storage = storages().make(0);
+  storage->home = Home::kRef;
+  storage->ref = described.ref;
+  Product product;
+  const auto type = exec::to_torch(static_cast<DType>(described.shape.dtype));
+  TORCH_CHECK(type.has_value(), "djinnd described a result of no dtype.");
+  product.type = *type;
+  const auto rank = std::min<uint32_t>(described.shape.rank, limits::kRank);
+  product.sizes.assign(described.shape.sizes.begin(), described.shape.sizes.begin() + rank);
+  product.strides.assign(described.shape.strides.begin(), described.shape.strides.begin() + rank);
+  product.offset = static_cast<int64_t>(described.shape.offset);
+  int64_t last = product.offset + 1;
+  for (uint32_t d = 0; d < rank; ++d) last += (product.sizes[d] - 1) * product.strides[d];
+  storage->type = product.type;
+  storage->bytes = static_cast<uint64_t>(std::max<int64_t>(last, 0)) *
+                   c10::elementSize(product.type);
+  return make_tensor(storage, product);
+}
+
+}  // namespace
+
+Device& Device::get() {
+  static auto* const device = new Device;
+  return *device;
+}
+
+Device::Waiting::Waiting() {
+  if (Py_IsInitialized() && PyGILState_Check()) state_ = PyEval_SaveThread();
+}
+Device::Waiting::~Waiting() {
+  if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
+}
+
+Link& Device::link() {
+  if (link_ == nullptr) link_ = take(Link::connect());
+  return *link_;
+}
+
+// --- recording
+
+Entry Device::make_entry(std::shared_ptr<const Recipe> recipe,
+                         const std::vector<at::Tensor>& tensors) {
+  Entry entry;
+  entry.operands.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) entry.operands.push_back(operand_of(tensor));
+  for (const Product& product : recipe->products) {
+    entry.products.emplace_back();
+    if (product.kind != Product::Kind::kFresh) continue;
+    entry.products.back() = storages().make(product.bytes, product.type);
+    entry.products.back()->home = Home::kLogged;
+  }
+  entry.recipe = std::move(recipe);
+  return entry;
+}
+
+// Records that a new storage is a copy of a view.
+StoragePtr Device::append_copy(const Operand& source) {
+  static const c10::OperatorHandle clone = find_op("aten::clone", "");
+  const uint64_t bytes = static_cast<uint64_t>(c10::multiply_integers(source.sizes)) *
+                         c10::elementSize(source.type);
+  auto recipe = std::make_shared<Recipe>();
+  recipe->op = "aten::clone";
+  recipe->arguments.push_back({"", srg::ValueRef{0}});
+  Product product;
+  product.type = source.type;
+  product.sizes = source.sizes;
+  product.strides = source.strides;
+  product.bytes = bytes;
+  recipe->products.push_back(std::move(product));
+  Entry entry;
+  entry.recipe = std::move(recipe);
+  entry.operands.push_back(source);
+  entry.products.push_back(storages().make(bytes, source.type));
+  entry.products[0]->home = Home::kLogged;
+  log_.append(entry);
+  return entry.products[0];
+}
+
+// A weight is sealed: who writes it gets a copy, and every view and tied name follows.
+void Device::fork_written(Entry& entry) {
+  for (const uint32_t i : entry.recipe->written) {
+    const StoragePtr storage = entry.operands[i].storage;
+    if (storage->home != Home::kWeight) continue;
+    StoragePtr frozen = storages().make(storage->bytes, storage->type);
+    frozen->home = Home::kWeight;
+    frozen->named = storage->named;
+    frozen->held = false;
+    log_.rename(storage, frozen);
+    append_copy(whole(frozen));
+    log_.rename_product(storage);
+    storage->home = Home::kLogged;
+    storage->named = nullptr;
+    ++stats_.forks;
+  }
+}
+
+// One run knows the weights of one model: those of others are copied to refs first.
+void Device::one_model(Entry& entry) {
+  const uint64_t model = model_of(entry);
+  for (Operand& operand : entry.operands) {
+    if (operand.storage->home != Home::kWeight || operand.storage->named->owner == model) continue;
+    const StoragePtr copy = append_copy(whole(operand.storage));
+    copy->held = false;
+    operand.storage = copy;
+  }
+}
+
+void Device::append(const c10::OperatorHandle& op, const Stack& stack, Entry& entry) {
+  compute_shadows(op, stack, entry);
+  fork_written(entry);
+  one_model(entry);
+  log_.append(entry);
+  ++stats_.recorded;
+}
+
+void Device::call(const c10::OperatorHandle& op, Stack& stack) {
+  const auto recipe = recipe_for(op, stack);
+  if (recipe == nullptr) return call_open(op, stack);
+  const std::vector<at::Tensor> tensors = tensors_of(stack);
+  std::vector<at::Tensor> results;
+  {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) {
+      const Waiting waiting;
+      lock.lock();
+    }
+    Entry entry = make_entry(recipe, tensors);
+    const at::AutoDispatchBelowADInplaceOrView below;
+    append(op, stack, entry);
+    results = make_results(entry, tensors);
+    if (log_.size() >= kLogMax) hand_over();
+  }
+  put_results(*recipe, std::move(results), stack);
+}
+
+// The shapes depend on data, or only the daemon knows them.
+void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
+  const auto recipe = open_ended(op, stack);
+  TORCH_CHECK_NOT_IMPLEMENTED(recipe->written.empty(), recipe->op, " writes an argument, and nothing "
+                              "tells the shape of its result without running it. Call the "
+                              "operator that returns a new tensor.");
+  const std::vector<at::Tensor> tensors = tensors_of(stack);
+  const size_t results = op.schema().returns().size();
+  std::vector<at::Tensor> made;
+  {
+    const Waiting waiting;
+    const std::lock_guard lock(mutex_);
+    Entry entry = make_entry(recipe, tensors);
+    one_model(entry);
+    for (const Operand& operand : entry.operands) {
+      if (operand.storage->home != Home::kHost) continue;
+      operand.storage->ref = take(link().put(*operand.storage->host));
+      operand.storage->home = Home::kRef;
+    }
+    hand_over();
+    for (const Described& described : take(link().run_open(open_segment(entry, results)))) {
+      made.push_back(adopt(described));
+    }
+    ++stats_.recorded;
+  }
+  put_results(*recipe, std::move(made), stack);
+}
+
+// --- handing over
+
+void Device::flush() {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  hand_over();
+}
+
+void Device::hand_over() {
+  const std::vector<RefHandle> garbage = storages().take_garbage();
+  if (!garbage.empty()) take(link().release(garbage));
+  if (log_.empty()) return;
+  ++stats_.flushes;
+  std::vector<size_t> needed = log_.needed();
+  for (const StoragePtr& storage : uploads_of(log_, needed)) {
+    storage->ref = take(link().put(*storage->host));
+    storage->home = Home::kRef;
+    storage->host = nullptr;
+  }
+  Segmenter segmenter(log_, std::move(needed));
+  while (const auto segment = segmenter.next()) take(link().run(*segment));
+  log_.clear();
+}
+
+void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
+  const Operand view = operand_of(tensor);
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  hand_over();
+  switch (view.storage->home) {
+    case Home::kZero:
+    case Home::kLogged:  // an empty one
+      std::fill(out.begin(), out.end(), std::byte{0});
+      return;
+    case Home::kHost:
+      view.storage->ref = take(link().put(*view.storage->host));
+      view.storage->home = Home::kRef;
+      view.storage->host = nullptr;
+      break;
+    case Home::kSource:
+      raise({ErrorCode::kUnsupported,
+             "The model is being loaded, and this value of its weights is not in memory yet. Read "
+             "it after from_pretrained has returned."});
+    case Home::kWeight:
+    case Home::kRef:
+      break;
+  }
+  take(link().read(view, out));
+}
+
+at::Tensor Device::known(const at::Tensor& tensor) {
+  const Operand view = operand_of(tensor);
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  if (!view.storage->shadow) return {};
+  ++stats_.shadow_reads;
+  return shadow_view(view).clone();
+}
+
+bool Device::replace(const at::Tensor& destination, std::span<const std::byte> bytes) {
+  const StoragePtr storage = storage_of(destination);
+  if (destination.storage_offset() != 0 || bytes.size() != storage->bytes ||
+      !destination.is_contiguous()) {
+    return false;
+  }
+  auto host = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  if (storage->log_uses != 0) return false;
+  const bool had_ref = storage->home == Home::kRef;
+  if (had_ref) take(link().release(std::span(&storage->ref, 1)));
+  storage->home = Home::kHost;
+  storage->named = nullptr;
+  storage->type = destination.scalar_type();
+  storage->shadow = may_have_shadow(storage->type, storage->bytes) ? make_shadow(bytes)
+                                                                   : c10::Storage();
+  storage->host = std::move(host);
+  return true;
+}
+
+StoragePtr Device::upload(std::span<const std::byte> bytes, at::ScalarType type) {
+  StoragePtr storage = storages().make(bytes.size(), type);
+  if (bytes.empty()) return storage;
+  storage->home = Home::kHost;
+  storage->host = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
+  if (may_have_shadow(type, bytes.size())) storage->shadow = make_shadow(bytes);
+  return storage;
+}
+
+void Device::grow(const StoragePtr& storage, uint64_t bytes) {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  if (bytes <= storage->bytes) return;
+  hand_over();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      storage->home == Home::kZero || storage->bytes == 0,
+      "Growing a tensor of the device in place (resize_) would move what it holds. Make a larger "
+      "one, and copy into it.");
+  storage->home = Home::kZero;
+  storage->bytes = bytes;
+  storage->shadow = {};
+}
+
+void Device::count_mixed() {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  ++stats_.mixed;
+}
+
+DeviceStats Device::stats() {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  DeviceStats stats = stats_;
+  if (link_ != nullptr) stats.link = link_->stats();
+  stats.recipes = recipe_stats();
+  return stats;
+}
+
+}  // namespace djinn::device

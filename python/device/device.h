@@ -1,0 +1,110 @@
+// Device: the one device of this process, `remote_accelerator:0`. It records operators, keeps them
+// until a value is needed, and hands them to djinnd.
+//
+//   record   an operator called on the device's tensors: its results exist at once, its work later
+//   flush    hands over what was recorded; waits for nothing
+//   read     a tensor's elements; waits
+//
+// Locking: one lock guards the log, the storages and the link. Nobody takes the GIL while holding
+// it: meta kernels in Python run before. Whoever waits for djinnd lets go of the GIL first.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "python/device/link.h"
+#include "python/device/log.h"
+#include "python/device/recipe.h"
+#include "python/device/storage.h"
+
+namespace djinn::device {
+
+struct DeviceStats {
+  LinkStats link;
+  RecipeStats recipes;
+  uint64_t recorded = 0;     // operators
+  uint64_t capture_ns = 0;   // spent on inference of shapes
+  uint64_t mixed = 0;        // operands that were on the CPU and crossed
+  uint64_t forks = 0;        // weights that were copied to be written
+  uint64_t shadow_reads = 0;  // values that were known here
+  uint64_t flushes = 0;
+};
+
+class Device {
+ public:
+  // The process's; never destroyed, because tensors may die after everything else.
+  static Device& get();
+
+  // Calls an operator: stack holds its arguments, and its results afterwards. Arguments on the CPU
+  // are uploaded. Throws NotImplementedError for operators outside the allow-list.
+  void call(const c10::OperatorHandle& op, Stack& stack);
+
+  void flush();
+  // Elements of tensor, contiguous and in order; exactly its bytes.
+  void read(const at::Tensor& tensor, std::span<std::byte> out);
+  // The elements as a CPU tensor if they are known here, else undefined.
+  at::Tensor known(const at::Tensor& tensor);
+  // All bytes of destination's storage become a copy of these. False: something else must be kept
+  // of it, and nothing was done.
+  bool replace(const at::Tensor& destination, std::span<const std::byte> bytes);
+  // A storage that holds a copy of bytes.
+  StoragePtr upload(std::span<const std::byte> bytes, at::ScalarType type);
+  // The storage becomes at least so large; what is new is zero.
+  void grow(const StoragePtr& storage, uint64_t bytes);
+
+  // f(link) with everything recorded handed over, without the GIL.
+  template <typename F>
+  auto with_link(const F& f) {
+    const Waiting waiting;
+    const std::lock_guard lock(mutex_);
+    hand_over();
+    return f(link());
+  }
+  [[nodiscard]] bool is_connected() const { return link_ != nullptr; }
+  DeviceStats stats();
+  void count_mixed();
+
+ private:
+  // Lets go of the GIL, if this thread has it.
+  class Waiting {
+   public:
+    Waiting();
+    ~Waiting();
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    void* state_ = nullptr;
+  };
+
+  Link& link();
+  void hand_over();
+  Entry make_entry(std::shared_ptr<const Recipe> recipe, const std::vector<at::Tensor>& tensors);
+  void fork_written(Entry& entry);
+  void one_model(Entry& entry);
+  StoragePtr append_copy(const Operand& source);
+  void append(const c10::OperatorHandle& op, const Stack& stack, Entry& entry);
+  void call_open(const c10::OperatorHandle& op, Stack& stack);
+
+  std::mutex mutex_;
+  Log log_;
+  std::unique_ptr<Link> link_;
+  DeviceStats stats_;
+};
+
+// Throws the error, as the exception type that its code means to Python (module.cc).
+[[noreturn]] void raise(Error error);
+
+template <typename T>
+T take(Result<T> result) {
+  if (!result) raise(std::move(result).error());
+  return *std::move(result);
+}
+inline void take(Status status) {
+  if (!status) raise(std::move(status).error());
+}
+
+}  // namespace djinn::device

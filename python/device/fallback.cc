@@ -1,0 +1,290 @@
+// Every other operator: one boxed function decides what becomes of a call.
+//
+//   recorded   operators on the allow-list, which djinnd has, too
+//   lowered    out= and in-place forms of those: the functional form, then a copy
+//   refused    all else, with the way out
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "kernel/exec/allow_list.h"
+#include "python/device/device.h"
+
+namespace djinn::device {
+namespace {
+
+enum class Way : uint8_t { kRecord, kInPlace, kOut, kRefuse };
+
+struct Plan {
+  Way way = Way::kRefuse;
+  std::optional<c10::OperatorHandle> functional;  // kInPlace, kOut
+  size_t outs = 0;                                // kOut: trailing arguments
+};
+
+std::string qualified(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+bool is_allowed(const std::string& name) {
+  return std::ranges::binary_search(exec::allowed_operators(), name);
+}
+
+bool same_arguments(const c10::FunctionSchema& a, const c10::FunctionSchema& b, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (a.arguments()[i].name() != b.arguments()[i].name() ||
+        *a.arguments()[i].real_type() != *b.arguments()[i].real_type()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The overload of that name that takes the first `count` arguments of schema, and writes none.
+std::optional<c10::OperatorHandle> find_functional(const std::string& name,
+                                                   const c10::FunctionSchema& schema,
+                                                   size_t count) {
+  static const auto* const overloads = [] {
+    auto* map = new std::unordered_map<std::string, std::vector<c10::OperatorName>>;
+    for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) {
+      (*map)[op.name].push_back(op);
+    }
+    return map;
+  }();
+  const auto found = overloads->find(name);
+  if (found == overloads->end()) return std::nullopt;
+  for (const c10::OperatorName& overload : found->second) {
+    const auto op = c10::Dispatcher::singleton().findSchema(overload);
+    if (!op || op->schema().is_mutable() || op->schema().arguments().size() != count) continue;
+    if (same_arguments(op->schema(), schema, count)) return op;
+  }
+  return std::nullopt;
+}
+
+size_t count_outs(const c10::FunctionSchema& schema) {
+  size_t count = 0;
+  for (const c10::Argument& argument : schema.arguments()) count += argument.is_out() ? 1 : 0;
+  return count;
+}
+
+Plan make_plan(const c10::OperatorHandle& op) {
+  const std::string name = qualified(op.operator_name());
+  if (is_allowed(name)) return {Way::kRecord, std::nullopt, 0};
+  const c10::FunctionSchema& schema = op.schema();
+  const size_t all = schema.arguments().size();
+  Plan plan;
+  plan.outs = count_outs(schema);
+  if (plan.outs > 0) {
+    plan.functional = find_functional(schema.name(), schema, all - plan.outs);
+    if (plan.functional) plan.way = Way::kOut;
+  } else if (schema.name().ends_with("_") && schema.is_mutable()) {
+    plan.functional = find_functional(schema.name().substr(0, schema.name().size() - 1), schema, all);
+    if (plan.functional) plan.way = Way::kInPlace;
+  }
+  return plan;
+}
+
+const Plan& plan_for(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<c10::OperatorHandle, Plan> plans;
+  auto found = plans.find(op);
+  if (found == plans.end()) found = plans.emplace(op, make_plan(op)).first;
+  return found->second;
+}
+
+// --- operands on the CPU
+
+at::Tensor to_device(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.device().is_cpu(), "Expected all tensors to be on the same device, but found "
+              "one on ", tensor.device(), " beside those of djinnd; move it with .to().");
+  const at::Tensor ready = tensor.contiguous().resolve_conj().resolve_neg();
+  const std::span bytes(static_cast<const std::byte*>(ready.const_data_ptr()), ready.nbytes());
+  at::Tensor moved = at::detail::make_tensor<c10::TensorImpl>(
+      as_torch(Device::get().upload(bytes, ready.scalar_type())),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), ready.dtype());
+  moved.unsafeGetTensorImpl()->set_sizes_contiguous(ready.sizes());
+  Device::get().count_mixed();
+  return moved;
+}
+
+bool must_move(const at::Tensor& tensor) {
+  return tensor.defined() && !is_ours(tensor) &&
+         !(tensor.dim() == 0 && tensor.unsafeGetTensorImpl()->is_wrapped_number());
+}
+
+c10::IValue moved(const c10::IValue& value) {
+  if (value.isTensor() && must_move(value.toTensor())) return to_device(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& item : value.toTensorVector()) {
+      list.push_back(must_move(item) ? to_device(item) : item);
+    }
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& item : value.toListRef()) {
+      if (!item.isTensor()) {
+        list.push_back(std::nullopt);
+      } else {
+        list.push_back(must_move(item.toTensor()) ? to_device(item.toTensor()) : item.toTensor());
+      }
+    }
+    return list;
+  }
+  return value;
+}
+
+// --- the ways
+
+void run_functional(const c10::OperatorHandle& op, Stack& stack) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  op.callBoxed(&stack);
+}
+
+void give(const at::Tensor& result, const at::Tensor& out) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  if (out.sizes() != result.sizes()) out.resize_(result.sizes());
+  out.copy_(result);
+}
+
+void lower_in_place(const Plan& plan, Stack& stack) {
+  const at::Tensor self = stack[0].toTensor();
+  run_functional(*plan.functional, stack);
+  TORCH_CHECK(stack[0].toTensor().sizes() == self.sizes(), "output with shape ", self.sizes(),
+              " doesn't match the broadcast shape ", stack[0].toTensor().sizes());
+  give(stack[0].toTensor(), self);
+  stack.assign(1, self);
+}
+
+void lower_out(const Plan& plan, Stack& stack) {
+  std::vector<at::Tensor> outs;
+  for (size_t i = stack.size() - plan.outs; i < stack.size(); ++i) {
+    outs.push_back(stack[i].toTensor());
+  }
+  stack.resize(stack.size() - plan.outs);
+  run_functional(*plan.functional, stack);
+  for (size_t i = 0; i < outs.size(); ++i) give(stack[i].toTensor(), outs[i]);
+  stack.assign(outs.begin(), outs.end());
+}
+
+void fallback(const c10::OperatorHandle& op, Stack* stack) {
+  const Plan& plan = plan_for(op);
+  const size_t count = op.schema().arguments().size();
+  Stack arguments(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  stack->resize(stack->size() - count);
+  switch (plan.way) {
+    case Way::kRecord:
+      for (c10::IValue& argument : arguments) argument = moved(argument);
+      Device::get().call(op, arguments);
+      break;
+    case Way::kInPlace:
+      lower_in_place(plan, arguments);
+      break;
+    case Way::kOut:
+      lower_out(plan, arguments);
+      break;
+    case Way::kRefuse:
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          false, qualified(op.operator_name()), " is not offered by djinnd: it is not among the "
+          "operators that a graph may call. Compute it on the CPU: call .cpu() on its tensors, "
+          "and .to('remote_accelerator:0') on the result.");
+  }
+  stack->insert(stack->end(), arguments.begin(), arguments.end());
+}
+
+// --- composites that djinnd executes whole
+
+bool is_differentiated(const Stack& stack, size_t count) {
+  if (!at::GradMode::is_enabled()) return false;
+  return std::any_of(stack.end() - static_cast<ptrdiff_t>(count), stack.end(),
+                     [](const c10::IValue& value) {
+                       return value.isTensor() && value.toTensor().requires_grad();
+                     });
+}
+
+// These have no derivative of their own: with a gradient to come they are taken apart, by the
+// composite code that is their kernel on the CPU; else autograd has no part in them.
+void whole(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  if (is_differentiated(*stack, op.schema().arguments().size())) {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    return;
+  }
+  const at::AutoDispatchBelowADInplaceOrView below;
+  op.callBoxed(stack);
+}
+
+// --- who is registered by name
+
+constexpr std::array kWhole{"aten::linear", "aten::matmul", "aten::layer_norm", "aten::rms_norm",
+                            "aten::scaled_dot_product_attention"};
+
+constexpr std::array kUndifferentiated{"aten::matmul", "aten::layer_norm", "aten::rms_norm",
+                                       "aten::scaled_dot_product_attention"};
+
+// Their kernels upload, copy or make tensors by calling what would call them again.
+constexpr std::array kLeft{"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::copy_",
+                           "aten::detach", "aten::alias", "aten::lift_fresh", "aten::to"};
+
+bool returns_views(const c10::FunctionSchema& schema) {
+  for (const c10::Argument& result : schema.returns()) {
+    if (result.alias_info() != nullptr) return true;
+  }
+  return false;
+}
+
+// A structured operator would reach the fallback as its out= form after an allocation, and a
+// factory as an empty tensor that is filled: by name they stay one call.
+bool by_name(const c10::OperatorHandle& op, const std::string& name) {
+  for (const char* const left : kLeft) {
+    if (op.schema().name() == left) return false;
+  }
+  if (!is_allowed(name)) return false;
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
+    return true;
+  }
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+         !returns_views(op.schema());
+}
+
+const std::unordered_set<std::string>& made_here() {
+  static const auto* const names = new std::unordered_set<std::string>{
+      "aten::empty.memory_format", "aten::empty_strided", "aten::as_strided", "aten::view",
+      "aten::_reshape_alias", "aten::unfold", "aten::resize_", "aten::equal"};
+  return *names;
+}
+
+void register_by_name(torch::Library& library) {
+  for (const c10::OperatorName& op_name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const auto op = c10::Dispatcher::singleton().findSchema(op_name);
+    const std::string name = qualified(op_name);
+    if (!op || !name.starts_with("aten::") || made_here().contains(name)) continue;
+    if (!by_name(*op, name)) continue;
+    library.impl(name.c_str(), torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
+  for (const char* const whole : kWhole) {
+    library.impl(whole, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
+
+// Without it autocast dies on the first operator.
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
+  library.fallback(torch::CppFunction::makeFallthrough());
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  register_by_name(library);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
+  for (const char* const name : kUndifferentiated) {
+    library.impl(name, torch::CppFunction::makeFromBoxedFunction<&whole>());
+  }
+}
+
+}  // namespace djinn::device

@@ -1,0 +1,295 @@
+#include "python/device/link.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <chrono>
+
+#include "ipc/codec/srg_codec.h"
+#include "kernel/base/bytes.h"
+#include "kernel/exec/convert.h"
+
+namespace djinn::device {
+namespace {
+
+// Larger tensors cross in parts of half of it.
+constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
+constexpr uint64_t kPartBytes = kStagingBytes / 4;
+// A graph that comes this often is defined, and runs by its id from then on.
+constexpr uint32_t kSightsToDefine = 3;
+// Half of what one user may define: other processes of the user want some, too.
+constexpr size_t kProgramsMax = limits::kProgramsPerUser / 4;
+constexpr size_t kReleaseBatch = 512;
+
+// The name of the program that this process runs, for djinnctl sessions.
+std::string own_name() {
+  return program_invocation_short_name;
+}
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(uint64_t& total) : total_(total) {}
+  ~Stopwatch() {
+    total_ += static_cast<uint64_t>(std::chrono::nanoseconds(
+        std::chrono::steady_clock::now() - start_).count());
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  uint64_t& total_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+uint64_t bytes_of(const Operand& view) {
+  return static_cast<uint64_t>(c10::multiply_integers(view.sizes)) * c10::elementSize(view.type);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Link>> Link::connect() {
+  client::ConnectOptions options;
+  options.name = own_name();
+  options.staging_bytes = kStagingBytes;
+  DJINN_TRY(auto client, client::Client::connect(options));
+  return std::unique_ptr<Link>(new Link(std::move(client)));
+}
+
+// --- runs
+
+void Link::reap() {
+  [[maybe_unused]] const auto polled = client_->poll();
+  while (!unwaited_.empty() && client_->is_complete(unwaited_.front())) {
+    [[maybe_unused]] const auto outcome = client_->wait(unwaited_.front());
+    unwaited_.pop_front();
+  }
+}
+
+Status Link::submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
+                    std::vector<ipc::StagingRange> lease) {
+  DJINN_TRY(const client::Run run, client_->submit(target, block, std::move(lease)));
+  unwaited_.push_back(run);
+  if (unwaited_.size() >= 16) reap();
+  return {};
+}
+
+Status Link::wait(client::Run run) {
+  const Stopwatch watch(stats_.wait_ns);
+  DJINN_TRY(client::Outcome outcome, client_->wait(run));
+  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
+  return {};
+}
+
+Result<ipc::RunBlock> Link::bind(const Segment& segment) {
+  ipc::RunBlock block;
+  for (uint32_t i = 0; i < segment.inputs.size(); ++i) {
+    if (segment.inputs[i] == nullptr) continue;
+    block.inputs.push_back({i, ipc::InputKind::kRef, {}, segment.inputs[i]->ref});
+  }
+  block.outputs.resize(segment.outputs.size());
+  for (ipc::OutputBinding& output : block.outputs) {
+    output.kind = ipc::OutputKind::kRef;
+    DJINN_TRY(output.ref, client_->new_ref());
+  }
+  return block;
+}
+
+Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
+                                                  std::vector<ipc::StagingRange>& lease) {
+  const std::vector<std::byte> graph = ipc::encode(segment.graph);
+  const ModelId model{segment.model};
+  Known& known = programs_[XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model)];
+  client::SubmissionTarget target;
+  if (++known.sights >= kSightsToDefine && !known.program.valid() && defined_ < kProgramsMax) {
+    DJINN_TRY(const ipc::ProgramDefined defined, client_->define_program(segment.graph, model));
+    known.program = defined.program;
+    ++defined_;
+  }
+  if (known.program.valid()) {
+    ++stats_.program_runs;
+    target.operation = ipc::Operation::kRun;
+    target.program = known.program;
+    return target;
+  }
+  target.operation = ipc::Operation::kRunOnce;
+  target.model = model;
+  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(graph.size()));
+  target.graph = {range.offset, graph.size()};
+  copy_bytes(graph, client_->staging(range));
+  lease.push_back(range);
+  stats_.graph_bytes += graph.size();
+  return target;
+}
+
+Status Link::run(const Segment& segment) {
+  const Stopwatch watch(stats_.schedule_ns);
+  ++stats_.runs;
+  stats_.operators += segment.operators;
+  std::vector<ipc::StagingRange> lease;
+  DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
+  DJINN_TRY(const ipc::RunBlock block, bind(segment));
+  DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease)));
+  for (size_t i = 0; i < segment.outputs.size(); ++i) {
+    segment.outputs[i]->home = Home::kRef;
+    segment.outputs[i]->ref = block.outputs[i].ref;
+  }
+  return {};
+}
+
+Result<std::vector<Described>> Link::run_open(const Segment& segment) {
+  ++stats_.runs;
+  stats_.operators += segment.operators;
+  std::vector<ipc::StagingRange> lease;
+  DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
+  DJINN_TRY(ipc::RunBlock block, bind(segment));
+  const uint64_t bytes = segment.outputs.size() * sizeof(ipc::OutputDescription);
+  DJINN_TRY(const ipc::StagingRange result, client_->allocate_staging(bytes));
+  block.result = {result.offset, bytes};
+  auto run = client_->submit(target, ipc::encode(block), std::move(lease));
+  Status done = run ? wait(*run) : Status(std::move(run).error());
+  std::vector<Described> described(segment.outputs.size());
+  for (size_t i = 0; i < described.size(); ++i) {
+    described[i].ref = block.outputs[i].ref;
+    std::memcpy(&described[i].shape,
+                client_->staging(result).data() + i * sizeof(ipc::OutputDescription),
+                sizeof(ipc::OutputDescription));
+  }
+  client_->free_staging(result);
+  if (done) return described;
+  for (const Described& one : described) {
+    [[maybe_unused]] const Status released = release(std::span(&one.ref, 1));
+  }
+  return std::move(done).error();
+}
+
+Status Link::release(std::span<const RefHandle> refs) {
+  while (!refs.empty()) {
+    const auto batch = refs.first(std::min(refs.size(), kReleaseBatch));
+    client::SubmissionTarget target;
+    target.operation = ipc::Operation::kReleaseRefs;
+    DJINN_CHECK(submit(target, ipc::encode(ipc::ReleaseBlock{{batch.begin(), batch.end()}}), {}));
+    for (const RefHandle ref : batch) client_->forget_ref(ref);
+    refs = refs.subspan(batch.size());
+  }
+  return {};
+}
+
+// --- up
+
+Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
+  if (bytes.size() > kPartBytes) return put_large(bytes);
+  stats_.bytes_up += bytes.size();
+  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(bytes.size()));
+  copy_bytes(bytes, client_->staging(range));
+  DJINN_TRY(const RefHandle ref, client_->new_ref());
+  client::SubmissionTarget target;
+  target.operation = ipc::Operation::kWriteRef;
+  DJINN_CHECK(submit(target, ipc::encode(ipc::WriteBlock{ref, {range.offset, bytes.size()}}),
+                     {range}));
+  return ref;
+}
+
+Result<RefHandle> Link::put_large(std::span<const std::byte> bytes) {
+  std::vector<RefHandle> parts;
+  std::vector<uint64_t> sizes;
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min<size_t>(bytes.size(), kPartBytes));
+    DJINN_TRY(const RefHandle ref, put(part));
+    parts.push_back(ref);
+    sizes.push_back(part.size());
+    bytes = bytes.subspan(part.size());
+  }
+  DJINN_TRY(const RefHandle whole, join(parts, sizes));
+  DJINN_CHECK(release(parts));
+  return whole;
+}
+
+Result<RefHandle> Link::join(std::span<const RefHandle> parts, std::span<const uint64_t> sizes) {
+  srg::Graph graph;
+  graph.name = "joined";
+  ipc::RunBlock block;
+  srg::ValueList list;
+  for (uint32_t i = 0; i < parts.size(); ++i) {
+    graph.storages.push_back({.kind = srg::StorageKind::kInput, .name = "x" + std::to_string(i)});
+    srg::Value value;
+    value.storage = i;
+    value.dtype = DType::kUInt8;
+    value.sizes = {srg::Expr(static_cast<int64_t>(sizes[i]))};
+    graph.values.push_back(std::move(value));
+    list.ids.emplace_back(i);
+    block.inputs.push_back({i, ipc::InputKind::kRef, {}, parts[i]});
+  }
+  const auto joined = static_cast<srg::ValueId>(graph.values.size());
+  graph.values.emplace_back();
+  graph.nodes.push_back({"aten::cat", {{"", std::move(list)}, {"", srg::Expr(0)}}, {joined}, {}});
+  graph.outputs = {joined};
+  const std::vector<std::byte> bytes = ipc::encode(graph);
+  client::SubmissionTarget target;
+  target.operation = ipc::Operation::kRunOnce;
+  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(bytes.size()));
+  target.graph = {range.offset, bytes.size()};
+  copy_bytes(bytes, client_->staging(range));
+  DJINN_TRY(const RefHandle ref, client_->new_ref());
+  block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
+  DJINN_CHECK(submit(target, ipc::encode(block), {range}));
+  return ref;
+}
+
+// --- down
+
+Status Link::read(const Operand& view, std::span<std::byte> out) {
+  const uint64_t bytes = bytes_of(view);
+  DJINN_ASSERT(bytes == out.size());
+  if (bytes == 0) return {};
+  ++stats_.reads;
+  stats_.bytes_down += bytes;
+  return read_part(view, out);
+}
+
+// Halves of the first dimension that has more than one row are contiguous in what is read.
+Status Link::read_part(const Operand& view, std::span<std::byte> out) {
+  if (out.size() > kPartBytes) {
+    size_t d = 0;
+    while (view.sizes[d] == 1) ++d;
+    Operand low = view;
+    Operand high = view;
+    low.sizes[d] = view.sizes[d] / 2;
+    high.sizes[d] = view.sizes[d] - low.sizes[d];
+    high.offset += low.sizes[d] * view.strides[d];
+    DJINN_CHECK(read_part(low, out.first(bytes_of(low))));
+    return read_part(high, out.subspan(bytes_of(low)));
+  }
+  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(out.size()));
+  const ipc::StagingRange exact{range.offset, out.size()};
+  Status done = view.storage->home == Home::kWeight ? read_weight(view, exact)
+                                                    : read_ref(view, exact);
+  if (done) copy_bytes(client_->staging(range).first(out.size()), out);
+  client_->free_staging(range);
+  return done;
+}
+
+Status Link::read_ref(const Operand& view, const ipc::StagingRange& range) {
+  ipc::ReadBlock block;
+  block.ref = view.storage->ref;
+  block.dtype = exec::from_torch(view.type);
+  block.sizes.assign(view.sizes.begin(), view.sizes.end());
+  block.strides.assign(view.strides.begin(), view.strides.end());
+  block.offset = static_cast<uint64_t>(view.offset);
+  block.staging = range;
+  client::SubmissionTarget target;
+  target.operation = ipc::Operation::kReadRef;
+  DJINN_TRY(const client::Run run, client_->submit(target, ipc::encode(block)));
+  return wait(run);
+}
+
+Status Link::read_weight(const Operand& view, const ipc::StagingRange& range) {
+  Segment segment = copy_segment(view);
+  std::vector<ipc::StagingRange> lease;
+  DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
+  ipc::RunBlock block;
+  block.outputs.push_back({ipc::OutputKind::kStaging, range, {}});
+  DJINN_TRY(const client::Run run, client_->submit(target, ipc::encode(block), std::move(lease)));
+  return wait(run);
+}
+
+}  // namespace djinn::device

@@ -1,0 +1,83 @@
+// Link: the device's session with djinnd. Runs are handed over and not waited for; who reads waits.
+// A run that fails poisons what it would have made, so its error comes with the first read of that.
+//
+// One thread at a time: the device's lock (device.h) is held around every call.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "libdjinn-client/client.h"
+#include "python/device/log.h"
+
+namespace djinn::device {
+
+struct LinkStats {
+  uint64_t runs = 0;
+  uint64_t program_runs = 0;  // of those: by id
+  uint64_t operators = 0;
+  uint64_t reads = 0;
+  uint64_t bytes_up = 0;    // tensors
+  uint64_t bytes_down = 0;  // tensors
+  uint64_t graph_bytes = 0;
+  uint64_t wait_ns = 0;
+  uint64_t schedule_ns = 0;
+};
+
+// One result of an open run.
+struct Described {
+  RefHandle ref;
+  ipc::OutputDescription shape;
+};
+
+class Link {
+ public:
+  static Result<std::unique_ptr<Link>> connect();
+
+  [[nodiscard]] client::Client& client() { return *client_; }
+  [[nodiscard]] LinkStats& stats() { return stats_; }
+
+  // A copy of bytes as a ref.
+  Result<RefHandle> put(std::span<const std::byte> bytes);
+  // Runs a segment; its outputs go to kRef.
+  Status run(const Segment& segment);
+  // Runs one, waits, and tells what it made.
+  Result<std::vector<Described>> run_open(const Segment& segment);
+  // Elements of a view of a ref or weight, contiguous and in order.
+  Status read(const Operand& view, std::span<std::byte> out);
+  Status release(std::span<const RefHandle> refs);
+
+ private:
+  explicit Link(std::unique_ptr<client::Client> client) : client_(std::move(client)) {}
+
+  struct Known {
+    uint32_t sights = 0;
+    ProgramId program;
+  };
+
+  Result<ipc::RunBlock> bind(const Segment& segment);
+  Result<client::SubmissionTarget> target_for(const Segment& segment,
+                                              std::vector<ipc::StagingRange>& lease);
+  Result<RefHandle> put_large(std::span<const std::byte> bytes);
+  Result<RefHandle> join(std::span<const RefHandle> parts, std::span<const uint64_t> sizes);
+  Status read_part(const Operand& view, std::span<std::byte> out);
+  Status read_ref(const Operand& view, const ipc::StagingRange& range);
+  Status read_weight(const Operand& view, const ipc::StagingRange& range);
+  Status wait(client::Run run);
+  Status submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
+                std::vector<ipc::StagingRange> lease);
+  void reap();
+
+  std::unique_ptr<client::Client> client_;
+  LinkStats stats_;
+  std::deque<client::Run> unwaited_;
+  std::unordered_map<uint64_t, Known> programs_;  // by hash of the encoded graph and model
+  size_t defined_ = 0;
+};
+
+}  // namespace djinn::device

@@ -1,0 +1,372 @@
+#include "python/device/log.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "kernel/exec/convert.h"
+
+namespace djinn::device {
+namespace {
+
+// Inputs and outputs of one run: half of what a binding table holds.
+constexpr size_t kBindingsMax = 900;
+constexpr size_t kEntriesMax = 8 * 1024;
+
+using StorageSet = std::unordered_set<const Storage*>;
+
+std::vector<srg::Expr> exprs(c10::IntArrayRef numbers) {
+  return {numbers.begin(), numbers.end()};
+}
+
+bool is_contiguous(const Operand& view) {
+  int64_t expected = 1;
+  for (size_t d = view.sizes.size(); d-- > 0;) {
+    if (view.sizes[d] != 1 && view.strides[d] != expected) return false;
+    expected *= view.sizes[d];
+  }
+  return true;
+}
+
+DType dtype_of(at::ScalarType type) {
+  const DType dtype = exec::from_torch(type);
+  TORCH_CHECK_NOT_IMPLEMENTED(dtype != DType::kInvalid, "Tensors of ", type,
+                              " do not cross to djinnd; convert them on the CPU first.");
+  return dtype;
+}
+
+bool is_local(const Storage& storage) {
+  return storage.home == Home::kLogged || storage.home == Home::kZero;
+}
+
+// Writes entries as a graph.
+class GraphWriter {
+ public:
+  GraphWriter() { segment_.graph.name = "recorded"; }
+
+  void write(const Entry& entry) {
+    srg::Node node;
+    node.op = entry.recipe->op;
+    node.arguments = bind(entry);
+    const size_t index = segment_.graph.nodes.size();
+    segment_.graph.nodes.push_back(std::move(node));
+    for (size_t i = 0; i < entry.recipe->products.size(); ++i) define(entry, i, index);
+    ++segment_.operators;
+  }
+
+  [[nodiscard]] bool is_full(const Entry& next) const {
+    return segment_.inputs.size() + next.operands.size() > kBindingsMax ||
+           order_.size() + next.products.size() > kBindingsMax;
+  }
+
+  // keep: the storages that outlive the graph.
+  template <typename Keep>
+  Segment finish(Keep&& keep) && {
+    for (const Storage* const storage : order_) {
+      const Local& local = locals_.at(storage);
+      if (!local.changed || storage->bytes == 0 || !keep(*storage)) continue;
+      segment_.graph.outputs.push_back(local.value);
+      segment_.outputs.push_back(local.storage);
+    }
+    return std::move(segment_);
+  }
+
+  void write_open(const Entry& entry, size_t results) {
+    write(entry);
+    for (size_t i = 0; i < results; ++i) {
+      const srg::ValueId id = new_local();
+      segment_.graph.nodes.back().outputs.push_back(id);
+      segment_.graph.outputs.push_back(id);
+      segment_.outputs.push_back(storages().make(0));
+    }
+  }
+
+  void write_copy(const Operand& view) {
+    srg::Node node;
+    node.op = "aten::alias";
+    node.arguments.push_back({"", srg::ValueRef{value_of(view)}});
+    segment_.graph.outputs.push_back(add(std::move(node)));
+    segment_.outputs.push_back(nullptr);
+  }
+
+ private:
+  // A storage that the graph makes: the value that covers it.
+  struct Local {
+    StoragePtr storage;
+    srg::ValueId value = 0;
+    Operand geometry;
+    bool changed = false;  // made or written by an operator
+  };
+
+  std::vector<srg::Argument> bind(const Entry& entry) {
+    std::vector<srg::ValueId> ids;
+    for (const Operand& operand : entry.operands) ids.push_back(value_of(operand));
+    for (const uint32_t i : entry.recipe->written) {
+      const auto local = locals_.find(entry.operands[i].storage.get());
+      if (local != locals_.end()) local->second.changed = true;
+    }
+    std::vector<srg::Argument> arguments = entry.recipe->arguments;
+    for (srg::Argument& argument : arguments) {
+      if (auto* ref = std::get_if<srg::ValueRef>(&argument.value)) ref->id = ids[ref->id];
+      if (auto* list = std::get_if<srg::ValueList>(&argument.value)) {
+        for (auto& id : list->ids) {
+          if (id) id = ids[*id];
+        }
+      }
+    }
+    return arguments;
+  }
+
+  void define(const Entry& entry, size_t number, size_t node) {
+    const Product& product = entry.recipe->products[number];
+    const srg::ValueId id = new_local();
+    segment_.graph.nodes[node].outputs.push_back(id);
+    if (product.kind != Product::Kind::kFresh) return;
+    srg::Value& value = segment_.graph.values[id];
+    value.dtype = dtype_of(product.type);
+    value.claims_sizes = true;
+    value.sizes = exprs(product.sizes);
+    value.strides = exprs(product.strides);
+    const StoragePtr& storage = entry.products[number];
+    add_local({storage, id, {storage, product.type, product.sizes, product.strides, 0}, true});
+  }
+
+  const Local& add_local(Local local) {
+    const Storage* const storage = local.storage.get();
+    order_.push_back(storage);
+    return locals_[storage] = std::move(local);
+  }
+
+  srg::ValueId new_local() {
+    segment_.graph.values.emplace_back();
+    return static_cast<srg::ValueId>(segment_.graph.values.size() - 1);
+  }
+
+  srg::ValueId value_of(const Operand& operand) {
+    auto& known = views_[operand.storage.get()];
+    std::vector<int64_t> key{static_cast<int64_t>(operand.type), operand.offset};
+    key.insert(key.end(), operand.sizes.begin(), operand.sizes.end());
+    key.insert(key.end(), operand.strides.begin(), operand.strides.end());
+    const auto found = known.find(key);
+    if (found != known.end()) return found->second;
+    const srg::ValueId id = is_local(*operand.storage) ? view_local(operand) : view_bound(operand);
+    views_[operand.storage.get()].emplace(std::move(key), id);
+    return id;
+  }
+
+  srg::ValueId view_bound(const Operand& operand) {
+    srg::Value value;
+    value.storage = bound(operand.storage);
+    value.dtype = dtype_of(operand.type);
+    value.sizes = exprs(operand.sizes);
+    if (!is_contiguous(operand)) value.strides = exprs(operand.strides);
+    value.offset = operand.offset;
+    segment_.graph.values.push_back(std::move(value));
+    return static_cast<srg::ValueId>(segment_.graph.values.size() - 1);
+  }
+
+  srg::StorageIndex bound(const StoragePtr& storage) {
+    const auto known = bound_.find(storage.get());
+    if (known != bound_.end()) return known->second;
+    srg::Storage out;
+    if (storage->home == Home::kWeight) {
+      out.kind = srg::StorageKind::kWeight;
+      out.name = storage->named->name;
+      const auto same = weights_.find(out.name);  // tied, or frozen before a write
+      if (same != weights_.end()) return bound_[storage.get()] = same->second;
+      segment_.model = storage->named->owner;
+    } else {
+      out.kind = srg::StorageKind::kInput;
+      out.name = "x" + std::to_string(segment_.inputs.size());
+    }
+    const auto index = static_cast<srg::StorageIndex>(segment_.graph.storages.size());
+    if (out.kind == srg::StorageKind::kWeight) weights_[out.name] = index;
+    segment_.inputs.push_back(out.kind == srg::StorageKind::kInput ? storage : nullptr);
+    segment_.graph.storages.push_back(std::move(out));
+    return bound_[storage.get()] = index;
+  }
+
+  srg::ValueId view_local(const Operand& operand) {
+    const Local& local = local_of(operand.storage);
+    srg::ValueId base = local.value;
+    if (local.geometry.type != operand.type) {
+      base = as_type(local, operand.type);
+    } else if (operand.offset == 0 && local.geometry.sizes == operand.sizes &&
+               local.geometry.strides == operand.strides) {
+      return base;
+    }
+    return strided(base, operand.sizes, operand.strides, operand.offset);
+  }
+
+  const Local& local_of(const StoragePtr& storage) {
+    const auto known = locals_.find(storage.get());
+    if (known != locals_.end()) return known->second;
+    TORCH_INTERNAL_ASSERT(storage->home == Home::kZero);
+    const Operand all = whole(storage);
+    srg::Node zeros;
+    zeros.op = "aten::zeros";
+    zeros.arguments.push_back({"", srg::ExprList{exprs(all.sizes)}});
+    zeros.arguments.push_back({"dtype", dtype_of(all.type)});
+    const srg::ValueId id = add(std::move(zeros));
+    return add_local({storage, id, all, false});
+  }
+
+  // The bytes of a local storage as another type: its elements in a row, then seen as that type.
+  srg::ValueId as_type(const Local& local, at::ScalarType type) {
+    const int64_t size = static_cast<int64_t>(c10::elementSize(local.geometry.type));
+    const std::vector<int64_t> row{static_cast<int64_t>(local.storage->bytes) / size};
+    const std::vector<int64_t> one{1};
+    srg::Node view;
+    view.op = "aten::view.dtype";
+    view.arguments.push_back({"", srg::ValueRef{strided(local.value, row, one, 0)}});
+    view.arguments.push_back({"", dtype_of(type)});
+    return add(std::move(view));
+  }
+
+  srg::ValueId strided(srg::ValueId base, c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                       int64_t offset) {
+    srg::Node node;
+    node.op = "aten::as_strided";
+    node.arguments.push_back({"", srg::ValueRef{base}});
+    node.arguments.push_back({"", srg::ExprList{exprs(sizes)}});
+    node.arguments.push_back({"", srg::ExprList{exprs(strides)}});
+    node.arguments.push_back({"", srg::Expr(offset)});
+    return add(std::move(node));
+  }
+
+  srg::ValueId add(srg::Node node) {
+    const srg::ValueId id = new_local();
+    node.outputs.push_back(id);
+    segment_.graph.nodes.push_back(std::move(node));
+    return id;
+  }
+
+  Segment segment_;
+  std::unordered_map<const Storage*, Local> locals_;
+  std::vector<const Storage*> order_;  // of locals_
+  std::unordered_map<const Storage*, srg::StorageIndex> bound_;
+  std::unordered_map<std::string, srg::StorageIndex> weights_;
+  std::unordered_map<const Storage*, std::map<std::vector<int64_t>, srg::ValueId>> views_;
+};
+
+void note_uses(const Entry& entry, StorageSet& used) {
+  for (const Operand& operand : entry.operands) used.insert(operand.storage.get());
+}
+
+}  // namespace
+
+uint64_t model_of(const Entry& entry) {
+  for (const Operand& operand : entry.operands) {
+    if (operand.storage->home == Home::kWeight) return operand.storage->named->owner;
+  }
+  return 0;
+}
+
+Operand operand_of(const at::Tensor& tensor) {
+  return {storage_of(tensor), tensor.scalar_type(),
+          {tensor.sizes().begin(), tensor.sizes().end()},
+          {tensor.strides().begin(), tensor.strides().end()},
+          tensor.storage_offset()};
+}
+
+Operand whole(const StoragePtr& storage) {
+  const auto size = static_cast<int64_t>(c10::elementSize(storage->type));
+  return {storage, storage->type, {static_cast<int64_t>(storage->bytes) / size}, {1}, 0};
+}
+
+void Log::append(Entry entry) {
+  for (const Operand& operand : entry.operands) ++operand.storage->log_uses;
+  for (const StoragePtr& product : entry.products) {
+    if (product) ++product->log_uses;
+  }
+  entries_.push_back(std::move(entry));
+}
+
+void Log::clear() {
+  for (const Entry& entry : entries_) {
+    for (const Operand& operand : entry.operands) --operand.storage->log_uses;
+    for (const StoragePtr& product : entry.products) {
+      if (product) --product->log_uses;
+    }
+  }
+  entries_.clear();
+}
+
+void Log::rename(const StoragePtr& storage, const StoragePtr& frozen) {
+  for (Entry& entry : entries_) {
+    for (Operand& operand : entry.operands) {
+      if (operand.storage != storage) continue;
+      operand.storage = frozen;
+      --storage->log_uses;
+      ++frozen->log_uses;
+    }
+  }
+}
+
+void Log::rename_product(const StoragePtr& storage) {
+  StoragePtr& product = entries_.back().products.at(0);
+  --product->log_uses;
+  product = storage;
+  ++product->log_uses;
+}
+
+std::vector<size_t> Log::needed() const {
+  StorageSet wanted;
+  std::vector<size_t> indices;
+  const auto is_wanted = [&](const Storage& s) { return s.held || wanted.contains(&s); };
+  for (size_t i = entries_.size(); i-- > 0;) {
+    const Entry& entry = entries_[i];
+    bool keep = false;
+    for (const StoragePtr& product : entry.products) keep |= product && is_wanted(*product);
+    for (const uint32_t w : entry.recipe->written) keep |= is_wanted(*entry.operands[w].storage);
+    if (!keep) continue;
+    note_uses(entry, wanted);
+    indices.push_back(i);
+  }
+  std::reverse(indices.begin(), indices.end());
+  return indices;
+}
+
+std::vector<StoragePtr> uploads_of(const Log& log, std::span<const size_t> needed) {
+  std::vector<StoragePtr> found;
+  StorageSet seen;
+  for (const size_t i : needed) {
+    for (const Operand& operand : log.entries()[i].operands) {
+      if (operand.storage->home != Home::kHost) continue;
+      if (seen.insert(operand.storage.get()).second) found.push_back(operand.storage);
+    }
+  }
+  return found;
+}
+
+std::optional<Segment> Segmenter::next() {
+  if (at_ == needed_.size()) return std::nullopt;
+  GraphWriter writer;
+  uint64_t model = 0;
+  const size_t first = at_;
+  for (; at_ < needed_.size() && at_ - first < kEntriesMax; ++at_) {
+    const uint64_t other = model_of(entry(at_));
+    const bool foreign = model != 0 && other != 0 && other != model;
+    if (at_ > first && (foreign || writer.is_full(entry(at_)))) break;
+    if (other != 0) model = other;
+    writer.write(entry(at_));
+  }
+  StorageSet later;
+  for (size_t i = at_; i < needed_.size(); ++i) note_uses(entry(i), later);
+  return std::move(writer).finish(
+      [&](const Storage& storage) { return storage.held || later.contains(&storage); });
+}
+
+Segment open_segment(const Entry& entry, size_t results) {
+  GraphWriter writer;
+  writer.write_open(entry, results);
+  return std::move(writer).finish([](const Storage&) { return true; });
+}
+
+Segment copy_segment(const Operand& view) {
+  GraphWriter writer;
+  writer.write_copy(view);
+  return std::move(writer).finish([](const Storage&) { return false; });
+}
+
+}  // namespace djinn::device

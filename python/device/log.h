@@ -1,0 +1,95 @@
+// Log: operators that were called and not yet sent to djinnd, in order.
+//
+//   Operand  a tensor as it was when an operator was called: a view of a storage
+//   Entry    one call
+//   Segment  entries as a graph, with what to bind: what one run carries out
+//
+// invariant: a storage's log_uses counts the entries that name it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "kernel/srg/graph.h"
+#include "python/device/recipe.h"
+#include "python/device/storage.h"
+
+namespace djinn::device {
+
+struct Operand {
+  StoragePtr storage;
+  at::ScalarType type = at::kByte;
+  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> strides;
+  int64_t offset = 0;  // elements
+};
+
+Operand operand_of(const at::Tensor& tensor);
+// All bytes of a storage, as its type.
+Operand whole(const StoragePtr& storage);
+
+struct Entry {
+  std::shared_ptr<const Recipe> recipe;
+  std::vector<Operand> operands;     // numbered as the recipe's tensors
+  std::vector<StoragePtr> products;  // one for each of the recipe's; null where it makes none
+};
+
+struct Segment {
+  srg::Graph graph;
+  uint64_t model = 0;                // whose weights it names; 0: none
+  std::vector<StoragePtr> inputs;    // by graph storage; null for weights
+  std::vector<StoragePtr> outputs;   // by graph output
+  size_t operators = 0;
+};
+
+class Log {
+ public:
+  ~Log() { clear(); }
+  void append(Entry entry);
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
+  [[nodiscard]] size_t size() const { return entries_.size(); }
+  [[nodiscard]] std::span<const Entry> entries() const { return entries_; }
+  // Entries up to now name `frozen` in place of `storage`.
+  void rename(const StoragePtr& storage, const StoragePtr& frozen);
+  // The one product of the last entry is `storage`, and not what it was.
+  void rename_product(const StoragePtr& storage);
+  void clear();
+
+  // Numbers of the entries that something still depends on.
+  [[nodiscard]] std::vector<size_t> needed() const;
+
+ private:
+  std::vector<Entry> entries_;
+};
+
+// Storages at kHost that these entries read or write.
+std::vector<StoragePtr> uploads_of(const Log& log, std::span<const size_t> needed);
+
+// Cuts the needed entries of a log into segments, each of what one run can bind and with the weights
+// of one model only. What a segment leaves must be at kRef before the next is asked for.
+// Precondition: no storage of theirs is kHost, no entry names two models.
+class Segmenter {
+ public:
+  Segmenter(const Log& log, std::vector<size_t> needed) : log_(log), needed_(std::move(needed)) {}
+  // Nothing: that was all.
+  std::optional<Segment> next();
+
+ private:
+  [[nodiscard]] const Entry& entry(size_t i) const { return log_.entries()[needed_[i]]; }
+  const Log& log_;
+  std::vector<size_t> needed_;
+  size_t at_ = 0;
+};
+
+// One call whose results the daemon describes, as a segment; its outputs are storages of 0 bytes.
+Segment open_segment(const Entry& entry, size_t results);
+// A copy of a weight's view, contiguous: the one output.
+Segment copy_segment(const Operand& view);
+
+// The model whose weights an entry reads; 0: none.
+uint64_t model_of(const Entry& entry);
+
+}  // namespace djinn::device

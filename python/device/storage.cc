@@ -1,0 +1,110 @@
+#include "python/device/storage.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::device {
+namespace {
+
+// Addresses only; a thousandth of what a process has, reused from the start once spent.
+constexpr uint64_t kAddressBytes = uint64_t{1} << 44;
+constexpr uint64_t kAlignment = 64;
+
+uintptr_t reservation() {
+  static const uintptr_t start = [] {
+    void* const memory = ::mmap(nullptr, kAddressBytes, PROT_NONE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    TORCH_CHECK(memory != MAP_FAILED, "No address space for the device's tensors is left. "
+                "A limit on virtual memory (ulimit -v) would do that; lift it.");
+    return reinterpret_cast<uintptr_t>(memory);
+  }();
+  return start;
+}
+
+void let_go(void* context) {
+  auto* const holder = static_cast<StoragePtr*>(context);
+  (*holder)->held = false;
+  delete holder;
+}
+
+}  // namespace
+
+Storage::~Storage() {
+  Storages& all = storages();
+  const std::lock_guard lock(all.mutex_);
+  all.by_address_.erase(address);
+  if (home == Home::kRef) all.garbage_.push_back(ref);
+}
+
+uintptr_t Storages::place(uint64_t nbytes) {
+  const uint64_t room = std::max<uint64_t>((nbytes + kAlignment - 1) / kAlignment, 1) * kAlignment;
+  const uintptr_t start = reservation();
+  TORCH_CHECK(room <= kAddressBytes / 4, "A tensor of ", nbytes, " bytes is beyond the device.");
+  if (next_ < start || next_ + room > start + kAddressBytes) next_ = start;
+  // Only after a turn around the reservation is anything in the way.
+  for (auto taken = by_address_.lower_bound(next_);
+       taken != by_address_.end() && taken->first < next_ + room;
+       taken = by_address_.lower_bound(next_)) {
+    const StoragePtr other = taken->second.lock();
+    next_ = taken->first + std::max<uint64_t>(other ? other->bytes : 0, 1);
+    next_ = (next_ + kAlignment - 1) / kAlignment * kAlignment;
+    TORCH_CHECK(next_ + room <= start + kAddressBytes, "The device's addresses are spent.");
+  }
+  return std::exchange(next_, next_ + room);
+}
+
+StoragePtr Storages::make(uint64_t nbytes, at::ScalarType type) {
+  auto storage = std::make_shared<Storage>();
+  storage->bytes = nbytes;
+  storage->type = type;
+  const std::lock_guard lock(mutex_);
+  storage->address = place(nbytes);
+  by_address_.emplace_hint(by_address_.end(), storage->address, storage);
+  return storage;
+}
+
+at::DataPtr Storages::data_ptr(const StoragePtr& storage) {
+  return {reinterpret_cast<void*>(storage->address), new StoragePtr(storage), &let_go,
+          c10::Device(kDeviceType, 0)};
+}
+
+StoragePtr Storages::find(const void* address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_address_.find(reinterpret_cast<uintptr_t>(address));
+  return found == by_address_.end() ? nullptr : found->second.lock();
+}
+
+std::vector<RefHandle> Storages::take_garbage() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(garbage_, {});
+}
+
+Storages& storages() {
+  static auto* const all = new Storages;
+  return *all;
+}
+
+c10::Storage as_torch(const StoragePtr& storage) {
+  return c10::Storage(c10::Storage::use_byte_size_t{},
+                      c10::SymInt(static_cast<int64_t>(storage->bytes)),
+                      storages().data_ptr(storage), c10::GetAllocator(kDeviceType), true);
+}
+
+StoragePtr storage_of(const c10::Storage& storage) {
+  const at::DataPtr& pointer = storage.data_ptr();
+  if (pointer.get_deleter() == &let_go) return *static_cast<StoragePtr*>(pointer.get_context());
+  StoragePtr found = storages().find(pointer.get());
+  TORCH_CHECK(found != nullptr, "This tensor's bytes are not in djinnd: it was made from a pointer "
+              "of another process or of a tensor that is gone. Pickling a tensor of the device "
+              "does that; use torch.save or .cpu().");
+  return found;
+}
+
+StoragePtr storage_of(const at::Tensor& tensor) {
+  return storage_of(tensor.storage());
+}
+
+}  // namespace djinn::device

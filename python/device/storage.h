@@ -1,0 +1,93 @@
+// Storage: what this process knows of a run of bytes that lives in djinnd. A tensor of the device
+// points to one through its DataPtr, whose address is unique, mapped to nothing, and so faults on
+// any use.
+//
+//   Home      where the bytes are; a flush moves kHost, kZero and kLogged storages to kRef
+//   Shadow    a copy of the bytes in this process, for small integers whose values are known
+//             without asking the device
+//   Storages  hands out addresses, finds a storage by its address, collects what died
+//
+// invariant: all fields but those marked are guarded by the device's lock (device.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "kernel/base/ids.h"
+#include "python/device/torch_headers.h"
+
+namespace djinn::device {
+
+enum class Home : uint8_t {
+  kZero,    // nowhere: every byte is zero
+  kHost,    // here, on its way: an upload that no run has needed yet
+  kWeight,  // a sealed tensor of a model
+  kSource,  // a tensor of a file, to become part of a model (loading.h)
+  kRef,     // a ref of the session
+  kLogged,  // made by an operator of the log
+};
+
+// A tensor of a model, or of a file before the model is opened.
+struct NamedTensor {
+  uint64_t owner = 0;  // ModelId, or the number of the file
+  std::string name;
+};
+
+struct Storage {
+  uintptr_t address = 0;  // constant
+  uint64_t bytes = 0;
+  Home home = Home::kZero;
+  at::ScalarType type = at::kByte;  // kZero, kHost, kLogged: of the value that covers all bytes
+  std::shared_ptr<const std::vector<std::byte>> host;  // kHost
+  std::shared_ptr<const NamedTensor> named;            // kWeight, kSource
+  RefHandle ref;                                       // kRef
+  uint32_t log_uses = 0;                               // entries of the log that name it
+  c10::Storage shadow;                                 // on the CPU; null: unknown
+  std::atomic<bool> held = true;                       // by a tensor; false: only by the log
+
+  ~Storage();
+};
+
+using StoragePtr = std::shared_ptr<Storage>;
+
+class Storages {
+ public:
+  // A new storage, zero. nbytes 0 has an address too.
+  StoragePtr make(uint64_t nbytes, at::ScalarType type = at::kByte);
+  // The DataPtr that holds a storage for tensors.
+  at::DataPtr data_ptr(const StoragePtr& storage);
+  // By address, because a DataPtr may have been made from the bare pointer. Null: none such.
+  StoragePtr find(const void* address);
+  // Refs whose storages died since the last call.
+  std::vector<RefHandle> take_garbage();
+
+ private:
+  friend struct Storage;
+  uintptr_t place(uint64_t nbytes);
+
+  std::mutex mutex_;
+  std::map<uintptr_t, std::weak_ptr<Storage>> by_address_;
+  std::vector<RefHandle> garbage_;
+  uintptr_t next_ = 0;
+};
+
+// The process's; never destroyed, because tensors may die after everything else.
+Storages& storages();
+
+// A c10 storage on the device over it.
+c10::Storage as_torch(const StoragePtr& storage);
+// Precondition: tensor is of the device.
+StoragePtr storage_of(const at::Tensor& tensor);
+StoragePtr storage_of(const c10::Storage& storage);
+
+inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
+[[nodiscard]] inline bool is_ours(const at::Tensor& tensor) {
+  return tensor.device().type() == kDeviceType;
+}
+
+}  // namespace djinn::device

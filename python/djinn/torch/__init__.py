@@ -1,0 +1,14 @@
+"""The daemon as a PyTorch device, `remote_accelerator:0`, and ghost models on it.
+
+Importing this makes the device; nothing connects to djinnd before a value is needed.
+"""
+
+import torch
+
+from . import _device, backend
+
+backend.register(torch)
+
+device = torch.device("remote_accelerator", 0)
+
+__all__ = ["device"]
