@@ -243,11 +243,10 @@ void choose_points(const srg::Graph& graph, Inference& inference) {
   for (srg::SymbolIndex i = 0; i < graph.symbols.size(); ++i) {
     const srg::Symbol& symbol = graph.symbols[i];
     if (symbol.min == symbol.max) continue;
-    inference.varied.push_back(i);
     inference.points.push_back(base);
     inference.points.back()[i] = base[i] == symbol.max ? symbol.min : symbol.max;
   }
-  if (inference.varied.empty()) return;
+  if (inference.points.size() == 1) return;
   for (const auto pick : {just_above, middle, top}) {
     inference.points.push_back(point_at(graph, pick));
   }
@@ -258,7 +257,7 @@ template <typename Get>
 std::optional<srg::Expr> fit(const Inference& inference, srg::ValueId id, Get&& get) {
   std::vector<int64_t> values;
   for (const Sample& sample : inference.samples) values.push_back(get(sample.shapes[id]));
-  return fit_affine(inference.points, inference.varied, values);
+  return inference.affine->through(values);
 }
 
 std::optional<std::vector<srg::Expr>> fit_list(const Inference& inference, srg::ValueId id,
@@ -302,6 +301,7 @@ Result<Inference> infer_shapes(Program::Impl& program) {
   c10::InferenceMode inference_mode;
   Inference inference;
   choose_points(program.graph, inference);
+  DJINN_TRY(inference.affine, srg::AffineFit::make(inference.points, program.graph.symbols));
   for (const std::vector<int64_t>& point : inference.points) {
     DJINN_TRY(Sample sample, MetaRun(program, point).run());
     inference.samples.push_back(std::move(sample));

@@ -7,8 +7,11 @@
 // the fit. Sequence roles keep past + tokens within the capacity at every point.
 #pragma once
 
+#include <optional>
+
 #include "kernel/base/result.h"
 #include "kernel/exec/program.h"
+#include "kernel/srg/affine.h"
 
 namespace djinn::exec {
 
@@ -26,10 +29,10 @@ struct Sample {
   uint64_t peak_bytes = 0;         // of local storages alive together
 };
 
-// invariant: samples.size() == points.size(); points[1 + i] varies symbol varied[i] alone.
+// invariant: samples.size() == points.size(), and affine is over these points.
 struct Inference {
   std::vector<std::vector<int64_t>> points;
-  std::vector<srg::SymbolIndex> varied;
+  std::optional<srg::AffineFit> affine;
   std::vector<Sample> samples;
 };
 
