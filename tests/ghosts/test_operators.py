@@ -1,0 +1,44 @@
+"""Operators on the device: equal to the CPU bit for bit, or refused in so many words."""
+
+from pathlib import Path
+
+import opinfo
+import pytest
+from private_daemon import Daemon
+
+SAMPLES = 5  # of an operator and dtype; `./dev matrix --operators` takes all
+FEW = ["add", "softmax", "nn.functional.linear", "cat", "index_select", "sum", "clamp", "sort"]
+
+
+def in_words(reports: list[opinfo.Report]) -> str:
+    bad = [opinfo.describe(report) for report in reports if report.bad]
+    return "\n".join([*bad, opinfo.Summary.of(reports).text()])
+
+
+def test_the_cpu_equals_itself(daemon: Daemon, tmp_path: Path) -> None:
+    reports = opinfo.run(daemon, tmp_path, SAMPLES, "local", FEW)
+    assert [report.name for report in reports] == FEW
+    assert opinfo.Summary.of(reports).good, in_words(reports)
+
+
+def test_one_changed_bit_of_a_result_is_seen(daemon: Daemon, tmp_path: Path) -> None:
+    (report,) = opinfo.run(daemon, tmp_path, 1, "wrong", ["add"])
+    assert report.bad and report.outcomes["differs"]
+
+
+@pytest.fixture
+def device() -> None:
+    pytest.importorskip("djinn.torch", exc_type=ImportError)
+
+
+@pytest.mark.usefixtures("device")
+def test_often_used_operators_are_equal(daemon: Daemon, tmp_path: Path) -> None:
+    reports = opinfo.run(daemon, tmp_path, SAMPLES, "ghost", FEW)
+    assert opinfo.Summary.of(reports).good, in_words(reports)
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("device")
+def test_all_operators_are_equal_or_refused(daemon: Daemon, tmp_path: Path) -> None:
+    reports = opinfo.run(daemon, tmp_path, SAMPLES, "ghost")
+    assert opinfo.Summary.of(reports).good, in_words(reports)
