@@ -206,7 +206,7 @@ class Comparison:
             flip_lowest_bits(self.model)
         if self.side == "crash":
             os.abort()
-        device = "cpu" if self.side != "ghost" else str(import_torch_device().device(0))
+        device = "cpu" if self.side != "ghost" else "remote_accelerator:0"
         elsewhere = {str(t.device) for t in self.model.state_dict().values()} - {device}
         verdict = f"weights are on {sorted(elsewhere)}" if elsewhere else EQUAL
         self.result.ghost = self.result.note("build", verdict)

@@ -288,7 +288,7 @@ def child(report: Path, host: str, side: Side, samples_max: int, names: list[str
     os.environ["DJINN_HOST"] = host
     torch.set_num_threads(THREADS)
     djinn = import_torch_device() if side == "ghost" else None
-    device = torch.device(djinn.device(0) if djinn else "cpu")
+    device = torch.device("remote_accelerator:0" if djinn else "cpu")
     observer = djinn.connect(host, "opinfo", observer=True) if djinn else None
     deaths = 0
     with report.open("a") as out:
