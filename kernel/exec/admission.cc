@@ -103,6 +103,7 @@ class Admission {
   }
 
   Status make_steps() {
+    program_.steps.reserve(program_.graph.nodes.size());
     for (const srg::Node& node : program_.graph.nodes) {
       auto step = make_step(node);
       if (!step) return located(std::move(step).error(), describe(node));
@@ -112,25 +113,21 @@ class Admission {
   }
 
   Result<Step> make_step(const srg::Node& node) {
-    DJINN_TRY(const c10::OperatorHandle op, resolve_operator(node.op));
-    Step step(op);
+    DJINN_TRY(const Operator* const op, resolve_operator(node.op));
+    Step step(*op);
     step.outputs = node.outputs;
-    DJINN_CHECK(check_returns(op.schema(), step));
+    DJINN_CHECK(check_returns(step));
     DJINN_CHECK(bind_arguments(node, step));
     DJINN_CHECK(note_layouts(program_.graph, step));
-    step.is_kv_append = node.op == "djinn::kv_append";
     return step;
   }
 
-  static Status check_returns(const c10::FunctionSchema& schema, Step& step) {
-    const auto& returns = schema.returns();
-    step.list_output = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
-    if (!step.list_output && returns.size() != step.outputs.size()) {
-      return Error{ErrorCode::kInvalidArgument,
-                   fmt::format("It gives {} results, the graph names {}.", returns.size(),
-                               step.outputs.size())};
-    }
-    return {};
+  static Status check_returns(const Step& step) {
+    const size_t returns = step.op->returns.size();
+    if (step.op->list_output || returns == step.outputs.size()) return {};
+    return Error{
+        ErrorCode::kInvalidArgument,
+        fmt::format("It gives {} results, the graph names {}.", returns, step.outputs.size())};
   }
 
   void end_lives() {
@@ -214,7 +211,7 @@ class Admission {
   }
 
   Status note_append(const Inference& inference, const Step& step, srg::StorageIndex root) {
-    if (!step.is_kv_append) {
+    if (!step.op->is_kv_append) {
       return Error{ErrorCode::kPermissionDenied,
                    "Buffers of a sequence are written by djinn::kv_append only."};
     }
@@ -276,10 +273,10 @@ class Admission {
 
 }  // namespace
 
-Result<std::unique_ptr<Program>> Program::admit(const srg::Graph& graph, const WeightTable& weights,
+Result<std::unique_ptr<Program>> Program::admit(srg::Graph graph, const WeightTable& weights,
                                                 const AdmissionLimits& limits) {
   auto impl = std::make_unique<Impl>();
-  impl->graph = graph;
+  impl->graph = std::move(graph);
   DJINN_CHECK(catching([&]() -> Status {
     register_operators();
     c10::InferenceMode inference_mode;

@@ -2,284 +2,27 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
+#include <unordered_map>
+
+#include "kernel/exec/own_operators.h"
 
 namespace djinn::exec {
 namespace {
-
-// Sorted, a test checks it.
-constexpr auto kAllowed = std::to_array<std::string_view>({
-    "aten::_safe_softmax",
-    "aten::_softmax",
-    "aten::_to_copy",
-    "aten::_unsafe_view",
-    "aten::abs",
-    "aten::adaptive_avg_pool2d",
-    "aten::add.Scalar",
-    "aten::add.Tensor",
-    "aten::add_.Scalar",
-    "aten::add_.Tensor",
-    "aten::addcdiv",
-    "aten::addcmul",
-    "aten::addmm",
-    "aten::alias",
-    "aten::all",
-    "aten::all.dim",
-    "aten::amax",
-    "aten::amin",
-    "aten::any",
-    "aten::any.dim",
-    "aten::arange",
-    "aten::arange.start",
-    "aten::arange.start_step",
-    "aten::argmax",
-    "aten::argmin",
-    "aten::as_strided",
-    "aten::atan",
-    "aten::atan2",
-    "aten::avg_pool2d",
-    "aten::baddbmm",
-    "aten::batch_norm",
-    "aten::bitwise_and.Scalar",
-    "aten::bitwise_and.Tensor",
-    "aten::bitwise_not",
-    "aten::bitwise_or.Scalar",
-    "aten::bitwise_or.Tensor",
-    "aten::bitwise_xor.Scalar",
-    "aten::bitwise_xor.Tensor",
-    "aten::bmm",
-    "aten::broadcast_to",
-    "aten::cat",
-    "aten::ceil",
-    "aten::chunk",
-    "aten::clamp",
-    "aten::clamp.Tensor",
-    "aten::clone",
-    "aten::constant_pad_nd",
-    "aten::contiguous",
-    "aten::conv1d",
-    "aten::conv2d",
-    "aten::copy_",
-    "aten::cos",
-    "aten::cumprod",
-    "aten::cumsum",
-    "aten::detach",
-    "aten::diff",
-    "aten::div.Scalar",
-    "aten::div.Scalar_mode",
-    "aten::div.Tensor",
-    "aten::div.Tensor_mode",
-    "aten::div_.Scalar",
-    "aten::div_.Tensor",
-    "aten::dot",
-    "aten::elu",
-    "aten::embedding",
-    "aten::eq.Scalar",
-    "aten::eq.Tensor",
-    "aten::erf",
-    "aten::exp",
-    "aten::exp2",
-    "aten::expand",
-    "aten::expand_as",
-    "aten::expand_copy",
-    "aten::expm1",
-    "aten::fill_.Scalar",
-    "aten::fill_.Tensor",
-    "aten::flatten.using_ints",
-    "aten::flip",
-    "aten::floor",
-    "aten::floor_divide",
-    "aten::floor_divide.Scalar",
-    "aten::full",
-    "aten::full_like",
-    "aten::gather",
-    "aten::ge.Scalar",
-    "aten::ge.Tensor",
-    "aten::gelu",
-    "aten::gelu_",
-    "aten::glu",
-    "aten::group_norm",
-    "aten::gt.Scalar",
-    "aten::gt.Tensor",
-    "aten::hardsigmoid",
-    "aten::hardswish",
-    "aten::index.Tensor",
-    "aten::index_add",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::index_select",
-    "aten::isfinite",
-    "aten::isinf",
-    "aten::isnan",
-    "aten::layer_norm",
-    "aten::le.Scalar",
-    "aten::le.Tensor",
-    "aten::leaky_relu",
-    "aten::lift_fresh_copy",
-    "aten::linalg_vector_norm",
-    "aten::linear",
-    "aten::linspace",
-    "aten::log",
-    "aten::log1p",
-    "aten::log2",
-    "aten::log_softmax.int",
-    "aten::logical_and",
-    "aten::logical_not",
-    "aten::logical_or",
-    "aten::logical_xor",
-    "aten::logsumexp",
-    "aten::lt.Scalar",
-    "aten::lt.Tensor",
-    "aten::masked_fill.Scalar",
-    "aten::masked_fill.Tensor",
-    "aten::masked_fill_.Scalar",
-    "aten::masked_fill_.Tensor",
-    "aten::masked_select",
-    "aten::matmul",
-    "aten::max",
-    "aten::max.dim",
-    "aten::max.other",
-    "aten::max_pool2d",
-    "aten::maximum",
-    "aten::mean",
-    "aten::mean.dim",
-    "aten::min",
-    "aten::min.dim",
-    "aten::min.other",
-    "aten::minimum",
-    "aten::mish",
-    "aten::mm",
-    "aten::movedim.int",
-    "aten::movedim.intlist",
-    "aten::mul.Scalar",
-    "aten::mul.Tensor",
-    "aten::mul_.Scalar",
-    "aten::mul_.Tensor",
-    "aten::mv",
-    "aten::narrow",
-    "aten::native_layer_norm",
-    "aten::ne.Scalar",
-    "aten::ne.Tensor",
-    "aten::neg",
-    "aten::new_full",
-    "aten::new_ones",
-    "aten::new_zeros",
-    "aten::nonzero",
-    "aten::ones",
-    "aten::ones_like",
-    "aten::outer",
-    "aten::pad",
-    "aten::permute",
-    "aten::pow.Scalar",
-    "aten::pow.Tensor_Scalar",
-    "aten::pow.Tensor_Tensor",
-    "aten::prod",
-    "aten::prod.dim_int",
-    "aten::reciprocal",
-    "aten::relu",
-    "aten::relu_",
-    "aten::remainder.Scalar",
-    "aten::remainder.Tensor",
-    "aten::repeat",
-    "aten::repeat_interleave.self_int",
-    "aten::reshape",
-    "aten::reshape_as",
-    "aten::rms_norm",
-    "aten::roll",
-    "aten::round",
-    "aten::rsqrt",
-    "aten::rsub.Scalar",
-    "aten::rsub.Tensor",
-    "aten::scalar_tensor",
-    "aten::scaled_dot_product_attention",
-    "aten::scatter.src",
-    "aten::scatter.value",
-    "aten::scatter_add",
-    "aten::select.int",
-    "aten::select_scatter",
-    "aten::selu",
-    "aten::sigmoid",
-    "aten::sign",
-    "aten::silu",
-    "aten::silu_",
-    "aten::sin",
-    "aten::slice.Tensor",
-    "aten::slice_scatter",
-    "aten::softmax.int",
-    "aten::softplus",
-    "aten::sort",
-    "aten::sort.stable",
-    "aten::split.Tensor",
-    "aten::split.sizes",
-    "aten::split_with_sizes",
-    "aten::sqrt",
-    "aten::square",
-    "aten::squeeze",
-    "aten::squeeze.dim",
-    "aten::squeeze.dims",
-    "aten::stack",
-    "aten::std.correction",
-    "aten::std.dim",
-    "aten::sub.Scalar",
-    "aten::sub.Tensor",
-    "aten::sub_.Scalar",
-    "aten::sub_.Tensor",
-    "aten::sum",
-    "aten::sum.dim_IntList",
-    "aten::swapaxes",
-    "aten::t",
-    "aten::tan",
-    "aten::tanh",
-    "aten::tanh_",
-    "aten::to.device",
-    "aten::to.dtype",
-    "aten::to.dtype_layout",
-    "aten::to.other",
-    "aten::topk",
-    "aten::transpose.int",
-    "aten::tril",
-    "aten::triu",
-    "aten::trunc",
-    "aten::type_as",
-    "aten::unbind.int",
-    "aten::unflatten.int",
-    "aten::unsafe_split.Tensor",
-    "aten::unsqueeze",
-    "aten::upsample_nearest2d",
-    "aten::upsample_nearest2d.vec",
-    "aten::var.correction",
-    "aten::var.dim",
-    "aten::view",
-    "aten::view_as",
-    "aten::where.Scalar",
-    "aten::where.ScalarOther",
-    "aten::where.ScalarSelf",
-    "aten::where.self",
-    "aten::zero_",
-    "aten::zeros",
-    "aten::zeros_like",
-    "djinn::bernoulli",
-    "djinn::kv_append",
-    "djinn::multinomial",
-    "djinn::rand",
-    "djinn::randint",
-    "djinn::randn",
-    "djinn::randperm",
-});
 
 struct Instead {
   std::string_view prefix;
   std::string_view advice;
 };
 
-constexpr std::array<Instead, 7> kInstead{{
+constexpr std::array<Instead, 8> kInstead{{
     {"aten::empty", "It would give uninitialised memory; use aten::zeros."},
     {"aten::new_empty", "It would give uninitialised memory; use aten::new_zeros."},
     {"aten::resize", "It would give uninitialised memory; use aten::cat or aten::slice.Tensor."},
-    {"aten::rand", "Random operators carry a seed and an offset; ATen's do not."},
-    {"aten::multinomial", "Random operators carry a seed and an offset; ATen's do not."},
-    {"aten::dropout", "Leave it out: a forward pass for inference has none."},
+    {"aten::rand", "Random operators carry a seed and an offset; use those of djinn::."},
+    {"aten::bernoulli", "Random operators carry a seed and an offset; use those of djinn::."},
+    {"aten::multinomial", "Random operators carry a seed and an offset; use those of djinn::."},
+    {"aten::dropout", "Use djinn::bernoulli and aten::mul.Tensor."},
     {"aten::item", "A graph gives tensors only; make the value an output."},
 }};
 
@@ -290,28 +33,64 @@ std::string_view advice_for(std::string_view qualified) {
   return "It is not on the allow-list.";
 }
 
-}  // namespace
-
-std::span<const std::string_view> allowed_operators() {
-  return kAllowed;
+Return return_of(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (result.alias_info() == nullptr) return {};
+  Return found{.is_aliased = true};
+  for (uint32_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::AliasInfo* const theirs = schema.arguments()[i].alias_info();
+    if (theirs == nullptr || theirs->beforeSets() != result.alias_info()->beforeSets()) continue;
+    found.argument = i;
+    found.is_argument = theirs->isWrite();
+    return found;
+  }
+  return found;
 }
 
-Result<c10::OperatorHandle> resolve_operator(std::string_view qualified) {
-  if (!std::binary_search(kAllowed.begin(), kAllowed.end(), qualified)) {
+Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
+  Operator facts(handle);
+  const c10::FunctionSchema& schema = handle.schema();
+  facts.shape_rule = shape_rule_of(qualified);
+  facts.guard = guard_of(qualified);
+  for (const c10::Argument& result : schema.returns()) {
+    facts.returns.push_back(return_of(schema, result));
+  }
+  facts.list_output =
+      schema.returns().size() == 1 && schema.returns()[0].type()->kind() == c10::TypeKind::ListType;
+  facts.is_kv_append = qualified == "djinn::kv_append";
+  facts.is_as_strided = qualified == "aten::as_strided";
+  return facts;
+}
+
+using Table = std::unordered_map<std::string_view, Operator>;
+
+Table make_table() {
+  register_operators();
+  Table table;
+  for (const std::string_view qualified : allowed_operators()) {
+    const size_t dot = qualified.find('.');
+    const bool overloaded = dot != std::string_view::npos;
+    const c10::OperatorName name(std::string(qualified.substr(0, dot)),
+                                 overloaded ? std::string(qualified.substr(dot + 1)) : "");
+    const auto found = c10::Dispatcher::singleton().findSchema(name);
+    if (found) table.emplace(qualified, facts_of(*found, qualified));
+  }
+  return table;
+}
+
+}  // namespace
+
+Result<const Operator*> resolve_operator(std::string_view qualified) {
+  // Of what the dispatcher, which is global to the process, says; it does not change.
+  static const Table table = make_table();
+  const auto found = table.find(qualified);
+  if (found != table.end()) return &found->second;
+  if (!srg::is_allowed(qualified)) {
     return Error{ErrorCode::kUnsupported,
                  fmt::format("Operator {} is not offered. {}", qualified.substr(0, 100),
                              advice_for(qualified))};
   }
-  const size_t dot = qualified.find('.');
-  const bool overloaded = dot != std::string_view::npos;
-  const c10::OperatorName name(std::string(qualified.substr(0, dot)),
-                               overloaded ? std::string(qualified.substr(dot + 1)) : "");
-  const auto found = c10::Dispatcher::singleton().findSchema(name);
-  if (!found) {
-    return Error{ErrorCode::kUnsupported,
-                 fmt::format("This build of LibTorch has no operator {}.", qualified)};
-  }
-  return *found;
+  return Error{ErrorCode::kUnsupported,
+               fmt::format("This build of LibTorch has no operator {}.", qualified)};
 }
 
 }  // namespace djinn::exec

@@ -1,23 +1,42 @@
-// The operators that a graph may call. What is not here is refused (DESIGN rule 8).
-//
-// An operator belongs here if its CPU kernel checks every index it reads from a tensor, returns no
-// uninitialised bytes, keeps no state, draws no random number and gives back tensors only.
+// The operators of srg/allowed.h as this LibTorch has them: looked up once, with what admission
+// would else ask their schemas for each node.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernel/base/result.h"
+#include "kernel/exec/guards.h"
+#include "kernel/exec/shape_rules.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/srg/allowed.h"
 
 namespace djinn::exec {
 
-// Sorted; "namespace::name" or "namespace::name.overload".
-[[nodiscard]] std::span<const std::string_view> allowed_operators();
+using srg::allowed_operators;
 
-// The operator of that qualified name. Errors: kUnsupported, with what to use instead where there
-// is something.
-Result<c10::OperatorHandle> resolve_operator(std::string_view qualified);
+// What the schema says of one return (of all, where it is a list).
+struct Return {
+  bool is_aliased = false;   // shares an argument's storage
+  bool is_argument = false;  // is that argument, changed in place
+  uint32_t argument = 0;     // which
+};
+
+struct Operator {
+  explicit Operator(c10::OperatorHandle resolved) : handle(resolved) {}
+
+  c10::OperatorHandle handle;
+  ShapeRule shape_rule = nullptr;
+  Guard guard = nullptr;
+  std::vector<Return> returns;
+  bool list_output = false;  // one Tensor[]
+  bool is_kv_append = false;
+  bool is_as_strided = false;
+};
+
+// The operator of that qualified name; lives as long as the process. Errors: kUnsupported, with
+// what to use instead where there is something.
+Result<const Operator*> resolve_operator(std::string_view qualified);
 
 }  // namespace djinn::exec

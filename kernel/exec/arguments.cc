@@ -361,7 +361,7 @@ Result<c10::IValue> apply(const Patch& patch, Frame& frame) {
 }  // namespace
 
 Status bind_arguments(const srg::Node& node, Step& step) {
-  const c10::FunctionSchema& schema = step.op.schema();
+  const c10::FunctionSchema& schema = step.op->handle.schema();
   DJINN_TRY(const auto given, match(node, schema));
   step.stack.reserve(given.size());
   for (size_t i = 0; i < given.size(); ++i) {

@@ -57,6 +57,80 @@ void admission_of_attention(benchmark::State& state) {
 }
 BENCHMARK(admission_of_attention)->Unit(benchmark::kMicrosecond);
 
+// What a recorder sends: nodes that claim all of their layout, of a dozen kinds.
+void claim(srg::Graph& graph, srg::ValueRef ref, std::vector<srg::Expr> sizes) {
+  srg::Value& value = graph.values[ref.id];
+  value.name.clear();
+  value.dtype = DType::kFloat32;
+  value.claims_sizes = true;
+  value.strides.assign(sizes.size(), srg::Expr(1));
+  for (size_t i = sizes.size(); i-- > 1;) {
+    value.strides[i - 1] = srg::Expr(value.strides[i].constant * sizes[i].constant);
+  }
+  value.sizes = std::move(sizes);
+}
+
+constexpr int64_t kRecorded = 200;
+
+srg::Graph recorded() {
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {4, 32});
+  const auto w = b.input("w", DType::kFloat32, {32, 32});
+  const auto g = b.input("g", DType::kFloat32, {32});
+  auto y = x;
+  const auto next = [&](const char* op, std::vector<srg::Argument> more) {
+    more.insert(more.begin(), arg(y));
+    y = b.call(op, std::move(more));
+    claim(b.graph, y, {4, 32});
+  };
+  for (int64_t i = 0; i < kRecorded / 10; ++i) {
+    next("aten::layer_norm", {integers({32}), arg(g), arg(g), arg(1e-5)});
+    next("aten::linear", {arg(w), arg(g)});
+    next("aten::gelu", {arg("approximate", std::string("tanh"))});
+    next("aten::add.Tensor", {arg(x)});
+    next("aten::mul.Tensor", {arg(0.5)});
+    const auto part =
+        b.call("aten::as_strided", {arg(y), integers({4, 16}), integers({32, 1}), integer(16)});
+    b.call("aten::mul_.Tensor", {arg(part), arg(2.0)});
+    next("aten::clone", {});
+    next("aten::softmax.int", {integer(-1)});
+    next("aten::sub.Tensor", {arg(x)});
+  }
+  b.output(y);
+  return std::move(b.graph);
+}
+
+void per_recorded_operator(benchmark::State& state) {
+  state.counters["per_operator"] =
+      benchmark::Counter(static_cast<double>(state.iterations() * kRecorded),
+                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+void admission_of_a_recorded_graph(benchmark::State& state) {
+  World world({});
+  const srg::Graph graph = recorded();
+  const Status admitted = world.admit(graph);
+  if (!admitted) state.SkipWithError(admitted.error().message.c_str());
+  for (auto _ : state) {
+    state.PauseTiming();
+    srg::Graph given = graph;
+    state.ResumeTiming();
+    benchmark::DoNotOptimize(world.admit(std::move(given)).ok());
+  }
+  per_recorded_operator(state);
+}
+BENCHMARK(admission_of_a_recorded_graph)->Unit(benchmark::kMicrosecond);
+
+void run_of_a_recorded_graph(benchmark::State& state) {
+  World world({});
+  const std::vector<at::Tensor> inputs{noise({4, 32}, 1), noise({32, 32}, 2), noise({32}, 3)};
+  const bool ready = world.admit(recorded()).ok() && world.run({}, inputs).ok();
+  if (!ready) state.SkipWithError("the graph does not run");
+  for (auto _ : state) benchmark::DoNotOptimize(world.run({}, inputs).ok());
+  per_recorded_operator(state);
+}
+BENCHMARK(run_of_a_recorded_graph)->Unit(benchmark::kMicrosecond);
+
 }  // namespace
 }  // namespace djinn::exec
 

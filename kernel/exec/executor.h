@@ -78,7 +78,7 @@ class Program {
   // outside the allow-list, kNotFound for unknown weights, kShapeMismatch, kInvalidArgument for
   // arguments that the schema refuses, kPermissionDenied for a graph that writes a weight,
   // kQuotaExceeded. weights must outlive the program.
-  static Result<std::unique_ptr<Program>> admit(const srg::Graph& graph, const WeightTable& weights,
+  static Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
                                                 const AdmissionLimits& limits);
   ~Program();
   Program(const Program&) = delete;

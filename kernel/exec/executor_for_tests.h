@@ -65,8 +65,8 @@ class World {
     lane = *Lane::make(std::move(options));
   }
 
-  Status admit(const srg::Graph& graph, uint64_t bytes_max = UINT64_MAX) {
-    auto admitted = Program::admit(graph, weights, {bytes_max});
+  Status admit(srg::Graph graph, uint64_t bytes_max = UINT64_MAX) {
+    auto admitted = Program::admit(std::move(graph), weights, {bytes_max});
     if (!admitted) return admitted.error();
     program = *std::move(admitted);
     return {};

@@ -9,6 +9,7 @@
 
 #include "kernel/base/checked.h"
 #include "kernel/exec/arguments.h"
+#include "kernel/exec/claims.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
 #include "kernel/exec/interpreter.h"
@@ -21,6 +22,44 @@ namespace {
 
 // More than any bound storage has; meta storages have sizes but no memory.
 constexpr uint64_t kMetaBytes = uint64_t{1} << 62;
+
+Result<at::Tensor> claimed(const srg::Value& value, at::ScalarType type,
+                           std::span<const int64_t> symbols) {
+  Geometry geometry;
+  DJINN_CHECK(evaluate_geometry(value, symbols, geometry));
+  return at::empty_strided(geometry.sizes, geometry.strides,
+                           at::TensorOptions().dtype(type).device(c10::kMeta));
+}
+
+// No shape rule in C++: the client's word, which each run checks.
+Status adopt_claims(const srg::Graph& graph, Step& step, Frame& frame, bool is_last) {
+  step.claims_checked_at_run = true;
+  for (const srg::ValueId id : step.outputs) {
+    const srg::Value& value = graph.values[id];
+    const auto type = to_torch(value.dtype);
+    if (type && value.claims_sizes) {
+      DJINN_TRY(frame.values[id], claimed(value, *type, frame.symbols));
+    } else if (!is_last) {
+      return Error{ErrorCode::kUnsupported,
+                   "Nothing tells the shape of its result, and only the last node may leave it "
+                   "open. Claim dtype and sizes."};
+    }
+  }
+  return {};
+}
+
+// Results that the schema calls fresh have been settled; a view must have its claim by itself.
+Status check_strides(const srg::Value& value, const at::Tensor& tensor,
+                     std::span<const int64_t> symbols) {
+  Geometry geometry;
+  DJINN_CHECK(evaluate_geometry(value, symbols, geometry));
+  if (tensor.strides().equals(geometry.strides) && tensor.storage_offset() == 0) return {};
+  return Error{ErrorCode::kShapeMismatch,
+               fmt::format("value {} is a view of strides [{}] from element {}, the graph claims "
+                           "[{}] from 0; views need no such claim",
+                           value.name, fmt::join(tensor.strides(), ", "), tensor.storage_offset(),
+                           fmt::join(geometry.strides, ", "))};
+}
 
 // Sums the bytes of local storages while values on them live.
 class LiveBytes {
@@ -112,51 +151,17 @@ class MetaRun {
   }
 
   Status infer(Step& step, Stack& stack, bool is_last) {
-    try {
-      if (auto results = apply_shape_rule(step.op, stack)) {
-        stack.assign(results->begin(), results->end());
-        DJINN_CHECK(store_results(step, frame_, stack));
-      } else {
-        DJINN_CHECK(call_filled(step, frame_, stack));
-      }
-    } catch (const c10::NotImplementedError&) {
-      return adopt_claims(step, is_last);
-    }
-    DJINN_CHECK(settle_layouts(program_.graph, step, frame_));
-    for (const srg::ValueId id : step.outputs) define(id);
-    return check_outputs(step);
-  }
-
-  // No shape rule in C++: the client's word, which each run checks.
-  Status adopt_claims(Step& step, bool is_last) {
-    step.claims_checked_at_run = true;
+    DJINN_CHECK(run_on_meta(program_.graph, step, frame_, stack, is_last));
     for (const srg::ValueId id : step.outputs) {
-      const srg::Value& value = program_.graph.values[id];
-      const auto type = to_torch(value.dtype);
-      if (type && value.claims_sizes) {
-        DJINN_TRY(frame_.values[id], claimed(value, *type));
-        define(id);
-      } else if (!is_last) {
-        return Error{ErrorCode::kUnsupported,
-                     "Nothing tells the shape of its result, and only the last node may leave it "
-                     "open. Claim dtype and sizes."};
-      }
+      if (frame_.values[id].defined()) define(id);
     }
-    return {};
-  }
-
-  Result<at::Tensor> claimed(const srg::Value& value, at::ScalarType type) {
-    Geometry geometry;
-    DJINN_CHECK(evaluate_geometry(value, frame_.symbols, geometry));
-    return at::empty_strided(geometry.sizes, geometry.strides,
-                             at::TensorOptions().dtype(type).device(c10::kMeta));
+    return step.claims_checked_at_run ? Status() : check_outputs(step);
   }
 
   Status check_outputs(const Step& step) {
     for (const srg::ValueId id : step.outputs) {
       const srg::Value& value = program_.graph.values[id];
-      DJINN_CHECK(check_claim(value, frame_.values[id], frame_.symbols));
-      if (!value.strides.empty()) DJINN_CHECK(check_strides(value, frame_.values[id]));
+      DJINN_CHECK(check_on_meta(value, frame_.values[id], frame_.symbols));
       if (value.storage != srg::kLocalStorage && value.storage != sample_.shapes[id].root) {
         return Error{
             ErrorCode::kShapeMismatch,
@@ -164,18 +169,6 @@ class MetaRun {
       }
     }
     return {};
-  }
-
-  // Results that the schema calls fresh have been settled; a view must have its claim by itself.
-  Status check_strides(const srg::Value& value, const at::Tensor& tensor) {
-    Geometry geometry;
-    DJINN_CHECK(evaluate_geometry(value, frame_.symbols, geometry));
-    if (tensor.strides().equals(geometry.strides) && tensor.storage_offset() == 0) return {};
-    return Error{ErrorCode::kShapeMismatch,
-                 fmt::format("value {} is a view of strides [{}] from element {}, the graph claims "
-                             "[{}] from 0; views need no such claim",
-                             value.name, fmt::join(tensor.strides(), ", "), tensor.storage_offset(),
-                             fmt::join(geometry.strides, ", "))};
   }
 
   void drop(const Step& step) {
@@ -282,6 +275,28 @@ bool is_uniform(const Inference& inference, srg::ValueId id) {
 }
 
 }  // namespace
+
+Status run_on_meta(const srg::Graph& graph, Step& step, Frame& frame,
+                   std::vector<c10::IValue>& stack, bool is_last) {
+  try {
+    if (step.op->shape_rule != nullptr) {
+      const std::vector<at::Tensor> results = step.op->shape_rule(stack);
+      stack.assign(results.begin(), results.end());
+      DJINN_CHECK(store_results(step, frame, stack));
+    } else {
+      DJINN_CHECK(call_filled(step, frame, stack));
+    }
+  } catch (const c10::NotImplementedError&) {
+    return adopt_claims(graph, step, frame, is_last);
+  }
+  return settle_layouts(graph, step, frame);
+}
+
+Status check_on_meta(const srg::Value& value, const at::Tensor& tensor,
+                     std::span<const int64_t> symbols) {
+  DJINN_CHECK(check_claim(value, tensor, symbols));
+  return value.strides.empty() ? Status() : check_strides(value, tensor, symbols);
+}
 
 void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols) {
   const SequenceSymbols found = sequence_symbols(graph);

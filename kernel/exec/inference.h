@@ -3,6 +3,7 @@
 //
 //   Sample   one meta run at one point: dtype and geometry of every value, and peak bytes
 //
+// A graph without symbols has one point, and there claims stand in for meta runs (claims.h).
 // Points: a base, for each symbol one that differs from the base only in it, and some that check
 // the fit. Sequence roles keep past + tokens within the capacity at every point.
 #pragma once
@@ -43,6 +44,16 @@ void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols);
 // Runs program's steps on meta at all points, checks the graph's claims, and marks steps whose
 // claims only a run can check. Errors: kShapeMismatch and what operators say, naming the node.
 Result<Inference> infer_shapes(Program::Impl& program);
+
+// Calls a step whose stack is filled, on meta: by its shape rule, by its meta kernel, or, where
+// both are missing, by taking the graph's claims, which each run then checks. Of the last node a
+// result that nothing tells stays undefined in the frame. Throws what operators throw.
+Status run_on_meta(const srg::Graph& graph, Step& step, Frame& frame,
+                   std::vector<c10::IValue>& stack, bool is_last);
+
+// check_claim, and of the strides as well.
+Status check_on_meta(const srg::Value& value, const at::Tensor& tensor,
+                     std::span<const int64_t> symbols);
 
 // A value's sizes as expressions; nothing if they are not affine, or unknown.
 [[nodiscard]] std::optional<std::vector<srg::Expr>> fit_sizes(const Inference& inference,

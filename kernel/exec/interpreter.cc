@@ -14,8 +14,8 @@ namespace djinn::exec {
 namespace {
 
 Error bad_result(const Step& step) {
-  return {ErrorCode::kInternal,
-          fmt::format("{} gave back results unlike its schema.", step.op.operator_name().name)};
+  return {ErrorCode::kInternal, fmt::format("{} gave back results unlike its schema.",
+                                            step.op->handle.operator_name().name)};
 }
 
 // Moves the tensors out, so that nothing but the frame holds them.
@@ -63,6 +63,7 @@ Status run_step(const Program::Impl& program, const Step& step,
                 std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
   if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
   DJINN_CHECK(fill_stack(step, frame, stack));
+  if (step.op->guard != nullptr) step.op->guard(stack);
   DJINN_CHECK(call_filled(step, frame, stack));
   if (!step.layouts.empty()) DJINN_CHECK(settle_layouts(program.graph, step, frame));
   DJINN_CHECK(check_claims(program, step, frame));
@@ -85,12 +86,12 @@ at::Tensor view_of(const c10::Storage& storage, at::ScalarType type, const Geome
 }  // namespace
 
 Status call_filled(const Step& step, Frame& frame, Stack& stack) {
-  step.op.callBoxed(&stack);
+  step.op->handle.callBoxed(&stack);
   return store_results(step, frame, stack);
 }
 
 Status store_results(const Step& step, Frame& frame, Stack& stack) {
-  if (step.list_output && stack.size() == 1) return store_list(step, frame, stack[0]);
+  if (step.op->list_output && stack.size() == 1) return store_list(step, frame, stack[0]);
   if (stack.size() != step.outputs.size()) return bad_result(step);
   for (size_t i = 0; i < stack.size(); ++i) {
     if (!stack[i].isTensor()) return bad_result(step);

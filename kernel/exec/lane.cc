@@ -157,8 +157,9 @@ Status Lane::Impl::execute(const Program::Impl& program, const RunBindings& bind
 Status Lane::Impl::keep_outputs(const Program::Impl& program,
                                 std::span<const c10::Storage> storages, const Frame& frame) {
   for (const srg::ValueId id : program.graph.outputs) {
-    const at::Tensor& tensor = frame.values[id];
-    DJINN_ASSERT(tensor.defined());
+    DJINN_ASSERT(frame.values[id].defined());
+    // Bytes that mean their conjugate or negative are another tensor's to whoever reads them.
+    const at::Tensor tensor = frame.values[id].resolve_conj().resolve_neg();
     if (from_torch(tensor.scalar_type()) == DType::kInvalid) {
       return Error{ErrorCode::kUnsupported, "An output has a dtype that does not leave a run."};
     }

@@ -65,7 +65,8 @@ at::Tensor copy_into(const Layout& layout, const at::Tensor& tensor) {
 
 void settle(const Layout& layout, at::Tensor& tensor) {
   const bool alike = layout.elements == 0 || places_alike(layout, tensor.strides());
-  if (!alike || !is_alone(tensor) || !fills_its_storage(layout, tensor)) {
+  const bool literal = !tensor.is_conj() && !tensor.is_neg();
+  if (!alike || !literal || !is_alone(tensor) || !fills_its_storage(layout, tensor)) {
     tensor = copy_into(layout, tensor);
   } else if (!tensor.strides().equals(layout.strides)) {
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
@@ -92,15 +93,14 @@ bool claims_layout(const srg::Value& value) {
   return value.claims_sizes && value.strides.size() == value.sizes.size();
 }
 
-bool aliases_argument(const c10::FunctionSchema& schema, bool list_output, size_t output) {
-  const c10::AliasInfo* const info = schema.returns()[list_output ? 0 : output].alias_info();
-  return info != nullptr;
+const Return& return_of(const Step& step, size_t output) {
+  return step.op->returns[step.op->list_output ? 0 : output];
 }
 
 Status note_layouts(const srg::Graph& graph, Step& step) {
   for (uint32_t i = 0; i < step.outputs.size(); ++i) {
     const srg::Value& value = graph.values[step.outputs[i]];
-    if (!claims_layout(value) || aliases_argument(step.op.schema(), step.list_output, i)) continue;
+    if (!claims_layout(value) || return_of(step, i).is_aliased) continue;
     Layout& layout = step.layouts.emplace_back();
     layout.output = i;
     layout.is_symbolic = !is_constant(value);

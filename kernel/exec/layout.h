@@ -17,9 +17,8 @@ namespace djinn::exec {
 
 [[nodiscard]] bool claims_layout(const srg::Value& value);
 
-// Whether the schema says that this return shares an argument's storage.
-[[nodiscard]] bool aliases_argument(const c10::FunctionSchema& schema, bool list_output,
-                                    size_t output);
+// What the schema says of the return that this output is, or is part of.
+[[nodiscard]] const Return& return_of(const Step& step, size_t output);
 
 // Fills step's layouts from what the graph claims of its outputs.
 Status note_layouts(const srg::Graph& graph, Step& step);

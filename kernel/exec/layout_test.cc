@@ -138,12 +138,16 @@ TEST(Layout, views_and_in_place_results_may_claim_only_what_they_are) {
 
 TEST(Layout, other_sizes_or_another_dtype_are_no_matter_of_layout) {
   World world({});
-  srg::Graph graph = relu_with({3, 1});
-  graph.values[1].sizes = {3, 4};
-  EXPECT_EQ(code_of(world.admit(graph)), ErrorCode::kShapeMismatch);
-  graph = relu_with({3, 1});
-  graph.values[1].dtype = DType::kFloat64;
-  EXPECT_EQ(code_of(world.admit(graph)), ErrorCode::kShapeMismatch);
+  const at::Tensor x = noise({4, 3}, 1);
+  const auto code = [&](std::vector<srg::Expr> sizes, DType dtype) {
+    srg::Graph graph = relu_with({3, 1});
+    claim(graph, {1}, std::move(sizes), {3, 1}, dtype);
+    const Status admitted = world.admit(graph);
+    return code_of(admitted ? world.run({}, {x}) : admitted);
+  };
+  EXPECT_EQ(code({4, 3}, DType::kFloat32), ErrorCode::kOk);
+  EXPECT_EQ(code({3, 4}, DType::kFloat32), ErrorCode::kShapeMismatch);
+  EXPECT_EQ(code({4, 3}, DType::kFloat64), ErrorCode::kShapeMismatch);
 }
 
 TEST(Layout, elements_that_share_memory_cannot_be_copied_into) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernel/exec/allow_list.h"
 #include "kernel/exec/executor.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/graph.h"
@@ -52,19 +53,17 @@ struct Layout {
 };
 
 struct Step {
-  explicit Step(c10::OperatorHandle handle) : op(handle) {}
+  explicit Step(const Operator& resolved) : op(&resolved) {}
 
-  c10::OperatorHandle op;
+  const Operator* op;
   std::vector<c10::IValue> stack;  // one entry for each schema argument
   std::vector<Patch> patches;
   std::vector<srg::ValueId> outputs;
   std::vector<srg::ValueId> dead;     // values that no later step uses
   std::vector<srg::ValueId> written;  // values whose storage the schema says it changes
   std::vector<srg::StorageIndex>
-      written_storages;         // for each of them: where that storage comes from
-  std::vector<Layout> layouts;  // of outputs that are claimed to have storages of their own
-  bool list_output = false;     // one Tensor[] return, spread over outputs
-  bool is_kv_append = false;
+      written_storages;                // for each of them: where that storage comes from
+  std::vector<Layout> layouts;         // of outputs that are claimed to have storages of their own
   bool claims_checked_at_run = false;  // no shape rule: outputs are compared with their claims
 };
 

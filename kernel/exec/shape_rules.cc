@@ -120,9 +120,10 @@ Results where(const Arguments& arguments) {
 
 struct Rule {
   std::string_view op;
-  Results (*apply)(const Arguments&);
+  ShapeRule apply;
 };
 
+// Sorted.
 constexpr auto kRules = std::to_array<Rule>({
     {"aten::batch_norm", like_input},
     {"aten::embedding", embedding},
@@ -154,20 +155,16 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::zero_", itself},
 });
 
-bool names(const c10::OperatorName& name, std::string_view qualified) {
-  const size_t dot = qualified.find('.');
-  const bool overloaded = dot != std::string_view::npos;
-  return qualified.substr(0, dot) == name.name &&
-         (overloaded ? qualified.substr(dot + 1) : std::string_view()) == name.overload_name;
-}
+static_assert(std::is_sorted(kRules.begin(), kRules.end(),
+                             [](const Rule& a, const Rule& b) { return a.op < b.op; }));
 
 }  // namespace
 
-std::optional<Results> apply_shape_rule(const c10::OperatorHandle& op, const Arguments& stack) {
-  for (const Rule& rule : kRules) {
-    if (names(op.operator_name(), rule.op)) return rule.apply(stack);
-  }
-  return std::nullopt;
+ShapeRule shape_rule_of(std::string_view op) {
+  const auto* rule =
+      std::lower_bound(kRules.begin(), kRules.end(), op,
+                       [](const Rule& a, std::string_view name) { return a.op < name; });
+  return rule != kRules.end() && rule->op == op ? rule->apply : nullptr;
 }
 
 }  // namespace djinn::exec

@@ -2,16 +2,18 @@
 // meta kernel picks another layout than the CPU does.
 #pragma once
 
-#include <optional>
+#include <string_view>
 #include <vector>
 
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
 
-// The results of op on a stack of meta tensors, or nothing if there is no rule. Throws c10::Error
-// for shapes that the operator would refuse.
-[[nodiscard]] std::optional<std::vector<at::Tensor>> apply_shape_rule(
-    const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack);
+// The results on a stack of meta tensors. Throws c10::Error for shapes that the operator would
+// refuse.
+using ShapeRule = std::vector<at::Tensor> (*)(const std::vector<c10::IValue>& stack);
+
+// Null if there is no rule.
+[[nodiscard]] ShapeRule shape_rule_of(std::string_view op);
 
 }  // namespace djinn::exec

@@ -1,0 +1,232 @@
+// Each guard against what it is there for: without it these calls read or write memory that is not
+// their own, draw random numbers, or change a weight.
+#include "kernel/exec/guards.h"
+
+#include <ATen/ops/lstm.h>
+#include <gtest/gtest.h>
+
+#include "kernel/exec/executor_for_tests.h"
+#include "kernel/exec/torch_headers.h"
+#include "kernel/srg/allowed.h"
+
+namespace djinn::exec {
+namespace {
+
+class Guards : public ::testing::Test {
+ protected:
+  // One call on tensors, which come first, in the order of the schema's tensors or as named.
+  ErrorCode code(
+      const char* op, const std::vector<at::Tensor>& tensors,
+      const std::function<std::vector<srg::Argument>(const std::vector<srg::ValueRef>&)>& arguments,
+      size_t results) {
+    GraphBuilder b;
+    std::vector<srg::ValueRef> refs;
+    for (const at::Tensor& tensor : tensors) {
+      refs.push_back(b.input("t" + std::to_string(refs.size()), from_torch(tensor.scalar_type()),
+                             {tensor.sizes().begin(), tensor.sizes().end()}));
+    }
+    for (const auto ref : b.call_many(op, arguments(refs), results)) b.output(ref);
+    Status status = world.admit(b.graph);
+    if (status) status = world.run({}, tensors);
+    error = status ? "" : status.error().message;
+    return status ? ErrorCode::kOk : status.error().code;
+  }
+
+  World world{{}};
+  std::string error;
+};
+
+using Refs = std::vector<srg::ValueRef>;
+using Arguments = std::vector<srg::Argument>;
+
+srg::Argument flags(std::vector<bool> items) {
+  return {"", srg::BoolList{std::move(items)}};
+}
+
+TEST_F(Guards, stand_before_allowed_operators_only) {
+  for (const std::string_view op : guarded_operators()) EXPECT_TRUE(srg::is_allowed(op)) << op;
+  EXPECT_EQ(guard_of("aten::relu"), nullptr);
+}
+
+TEST_F(Guards, indices_of_poolings_stay_in_the_plane) {
+  const auto pooled = [&](int64_t index) {
+    const at::Tensor indices = at::full({1, 1, 2, 2}, index, at::kLong);
+    return code(
+        "aten::max_pool2d_with_indices_backward",
+        {noise({1, 1, 2, 2}, 1), noise({1, 1, 4, 4}, 2), indices},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]),        arg(t[1]),        integers({2, 2}), integers({2, 2}),
+                           integers({0, 0}), integers({1, 1}), arg(false),       arg(t[2])};
+        },
+        1);
+  };
+  EXPECT_EQ(pooled(15), ErrorCode::kOk) << error;
+  EXPECT_EQ(pooled(16), ErrorCode::kOutOfRange);
+  EXPECT_EQ(pooled(-1), ErrorCode::kOutOfRange);
+  EXPECT_EQ(pooled(int64_t{1} << 40), ErrorCode::kOutOfRange);
+}
+
+TEST_F(Guards, targets_are_classes_or_ignored) {
+  const auto loss = [&](int64_t target) {
+    return code(
+        "aten::nll_loss_backward",
+        {noise({4}, 1), noise({4, 8}, 2), at::full({4}, target, at::kLong), noise({}, 3)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]),  arg(t[1]),     arg(t[2]), arg(srg::None{}),
+                           integer(0), integer(-100), arg(t[3])};
+        },
+        1);
+  };
+  EXPECT_EQ(loss(7), ErrorCode::kOk) << error;
+  EXPECT_EQ(loss(-100), ErrorCode::kOk) << error;
+  EXPECT_EQ(loss(8), ErrorCode::kOutOfRange);
+  EXPECT_EQ(loss(int64_t{1} << 40), ErrorCode::kOutOfRange);
+}
+
+TEST_F(Guards, counted_indices_are_rows) {
+  const auto gradient = [&](int64_t index) {
+    return code(
+        "aten::embedding_dense_backward", {noise({3, 8}, 1), at::full({3}, index, at::kLong)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), integer(10), integer(-1), arg(true)};
+        },
+        1);
+  };
+  EXPECT_EQ(gradient(9), ErrorCode::kOk) << error;
+  EXPECT_EQ(gradient(10), ErrorCode::kOutOfRange);
+}
+
+TEST_F(Guards, statistics_have_one_number_a_row_or_channel) {
+  const auto layer = [&](int64_t rows) {
+    return code(
+        "aten::native_layer_norm_backward",
+        {noise({6, 8}, 1), noise({6, 8}, 2), noise({rows, 1}, 3), noise({rows, 1}, 4)},
+        [](const Refs& t) {
+          return Arguments{
+              arg(t[0]), arg(t[1]),        integers({8}),    arg(t[2]),
+              arg(t[3]), arg(srg::None{}), arg(srg::None{}), flags({true, true, true})};
+        },
+        3);
+  };
+  EXPECT_EQ(layer(2), ErrorCode::kInvalidArgument);
+  const auto batch = [&](int64_t channels) {
+    return code(
+        "aten::_native_batch_norm_legit.no_stats", {noise({2, 4, 3}, 1), noise({channels}, 2)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), arg(srg::None{}), arg(true), arg(0.1), arg(1e-5)};
+        },
+        3);
+  };
+  EXPECT_EQ(batch(4), ErrorCode::kOk) << error;
+  EXPECT_EQ(batch(1), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, training_changes_no_statistics_unsaid) {
+  for (const bool training : {false, true}) {
+    const auto got = code(
+        "aten::batch_norm", {noise({2, 4, 3}, 1), noise({4}, 2), at::full({4}, 1.0)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]),     arg(srg::None{}), arg(srg::None{}), arg(t[1]), arg(t[2]),
+                           arg(training), arg(0.1),         arg(1e-5),        arg(false)};
+        },
+        1);
+    EXPECT_EQ(got, training ? ErrorCode::kInvalidArgument : ErrorCode::kOk) << error;
+  }
+}
+
+TEST_F(Guards, nothing_drops_out_at_random) {
+  const at::Tensor q = noise({1, 2, 4, 8}, 1);
+  for (const double probability : {0.0, 0.5}) {
+    const auto got = code(
+        "aten::scaled_dot_product_attention", {q, q.clone(), q.clone()},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), arg(t[2]), arg(srg::None{}), arg(probability)};
+        },
+        1);
+    EXPECT_EQ(got, probability > 0 ? ErrorCode::kInvalidArgument : ErrorCode::kOk) << error;
+  }
+}
+
+TEST_F(Guards, a_recurrent_network_has_the_weights_that_its_sizes_need) {
+  const std::vector<at::Tensor> good{noise({5, 3, 16}, 1), noise({1, 3, 8}, 2), noise({1, 3, 8}, 3),
+                                     noise({32, 16}, 4),   noise({32, 8}, 5),   noise({32}, 6),
+                                     noise({32}, 7)};
+  const auto run = [&](const std::vector<at::Tensor>& tensors) {
+    return code(
+        "aten::lstm.input", tensors,
+        [](const Refs& t) {
+          return Arguments{arg(t[0]),
+                           arg(srg::ValueList{{t[1].id, t[2].id}}),
+                           arg(srg::ValueList{{t[3].id, t[4].id, t[5].id, t[6].id}}),
+                           arg(true),
+                           integer(1),
+                           arg(0.0),
+                           arg(false),
+                           arg(false),
+                           arg(false)};
+        },
+        3);
+  };
+  EXPECT_EQ(run(good), ErrorCode::kOk) << error;
+  c10::InferenceMode inference_mode;
+  const auto expected = at::lstm(good[0], {good[1], good[2]}, {good[3], good[4], good[5], good[6]},
+                                 true, 1, 0.0, false, false, false);
+  EXPECT_TRUE(same_bytes(world.output(0), std::get<0>(expected)));
+  for (size_t i = 1; i < good.size(); ++i) {
+    std::vector<at::Tensor> bad = good;
+    bad[i] = bad[i].narrow(-1, 0, 1).clone();
+    EXPECT_NE(run(bad), ErrorCode::kOk) << i;
+  }
+}
+
+TEST_F(Guards, gradients_have_the_sizes_that_the_forward_gave) {
+  const auto pad = [&](int64_t length) {
+    return code(
+        "aten::reflection_pad1d_backward", {noise({2, length}, 1), noise({2, 6}, 2)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), integers({1, 1})};
+        },
+        1);
+  };
+  EXPECT_EQ(pad(8), ErrorCode::kOk) << error;
+  EXPECT_NE(pad(2), ErrorCode::kOk);
+  const auto unfold = [&](int64_t windows) {
+    return code(
+        "aten::unfold_backward", {noise({windows, 2}, 1)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), integers({9}), integer(0), integer(2), integer(1)};
+        },
+        1);
+  };
+  EXPECT_EQ(unfold(8), ErrorCode::kOk) << error;
+  EXPECT_NE(unfold(1), ErrorCode::kOk);
+  const auto softmax = [&](int64_t rows) {
+    return code(
+        "aten::_log_softmax_backward_data", {noise({4, 8}, 1), noise({rows, 8}, 2)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), integer(1), arg(DType::kFloat32)};
+        },
+        1);
+  };
+  EXPECT_EQ(softmax(4), ErrorCode::kOk) << error;
+  EXPECT_NE(softmax(1), ErrorCode::kOk);
+}
+
+TEST_F(Guards, a_transform_stays_inside_of_its_signal) {
+  const at::Tensor spectrum = at::zeros({4, 5}, at::kComplexFloat);
+  const auto back = [&](int64_t dim, int64_t size) {
+    return code(
+        "aten::_fft_c2r", {spectrum},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), integers({dim}), integer(0), integer(size)};
+        },
+        1);
+  };
+  EXPECT_EQ(back(1, 8), ErrorCode::kOk) << error;
+  EXPECT_EQ(back(1, 9), ErrorCode::kOk) << error;
+  EXPECT_NE(back(1, 800), ErrorCode::kOk);
+  EXPECT_NE(back(1000003, 8), ErrorCode::kOk);
+}
+
+}  // namespace
+}  // namespace djinn::exec
