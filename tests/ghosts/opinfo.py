@@ -51,7 +51,7 @@ GOOD = ("equal", "metadata", "refused", "unlisted", "same error", "unmade")
 FORWARD = ("equal", "metadata", "refused", "differs", "error", "crash")
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
-SAMPLE_LIMIT_S = 30
+SAMPLE_LIMIT_S = 15
 CHILDREN_MAX = 40  # each after the first because one crashed
 CHILD_LIMIT_S = 3000.0
 EQUAL_SHARE_MIN = 0.99
@@ -59,7 +59,7 @@ EXAMPLES_MAX = 3  # of each outcome of an operator
 MESSAGE_CHARACTERS_MAX = 400
 # Made by others, so not a refusal of ours.
 NOT_OURS = re.compile(r"^Could not run '|not implemented for '|not implemented on ")
-UNLISTED = "is not offered by djinnd"
+UNLISTED = re.compile(r"is not offered( by djinnd:|\. )")
 # Uninitialised memory; and gelsy, a driver of lstsq, gives other bits each time on the CPU too.
 UNSTEADY = re.compile(r"^(new_)?empty|^linalg\.lstsq$")
 ALL = sys.maxsize
@@ -187,7 +187,7 @@ class Bench:
     def count_exception(self, error: Exception, sample: SampleInput) -> None:
         if not is_ours(error):
             self.report.count("error", f"{said(error)}: {summary(sample)}")
-        elif UNLISTED in str(error):
+        elif UNLISTED.search(str(error)):
             self.report.count("unlisted", said(error))
         else:
             self.report.count("refused", said(error))
@@ -362,16 +362,19 @@ class Summary:
     outcomes: Counter[str]
     listed: Counter[str]  # of the operators whose own name is on the allow-list
     bad: list[Report]
+    refusals: Counter[str]  # operators, by the reason why samples of theirs were refused
 
     @staticmethod
     def of(reports: list[Report]) -> "Summary":
         allowed = allow_list()
-        total, listed = Counter[str](), Counter[str]()
+        total, listed, refusals = Counter[str](), Counter[str](), Counter[str]()
         for report in reports:
             total += report.outcomes
+            refusals.update(set(report.examples.get("refused", [])))
             if is_listed(report.name, allowed):
                 listed += report.outcomes
-        return Summary(total, listed, [report for report in reports if report.bad])
+        bad = [report for report in reports if report.bad]
+        return Summary(total, listed, bad, refusals)
 
     @staticmethod
     def share(outcomes: Counter[str]) -> float:
@@ -393,6 +396,7 @@ class Summary:
                 f"equal where all operators are on the allow-list: {self.share(self.outcomes):.2%}",
                 f"  where the name is, too: {self.share(self.listed):.2%}",
                 f"operators that fail: {len(self.bad)}",
+                *(f"  refused, {n} operators: {why}" for why, n in self.refusals.most_common(20)),
             ]
         )
 
