@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
 #include "kernel/exec/torch_headers.h"
@@ -338,7 +340,15 @@ Result<c10::IValue> int_list(const Patch& patch, const Frame& frame) {
   return c10::IValue(std::move(list));
 }
 
+// A result that its node left out is none that another can use.
+bool are_made(const Patch& patch, const Frame& frame) {
+  if (patch.kind == PatchKind::kValue) return frame.values[patch.value].defined();
+  return std::all_of(patch.values.begin(), patch.values.end(),
+                     [&](const auto& id) { return !id || frame.values[*id].defined(); });
+}
+
 Result<c10::IValue> apply(const Patch& patch, Frame& frame) {
+  if (!are_made(patch, frame)) return wrong("an argument is a result that its node left out");
   switch (patch.kind) {
     case PatchKind::kValue:
       return take(frame, patch.value, patch.moves);

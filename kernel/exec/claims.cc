@@ -78,7 +78,7 @@ class ClaimRun {
   Status run_step(size_t index) {
     Step& step = program_.steps[index];
     if (is_claimed_whole(step)) {
-      for (size_t i = 0; i < step.outputs.size(); ++i) DJINN_CHECK(take_layout(step, i));
+      for (const Layout& layout : step.layouts) DJINN_CHECK(take_layout(step, layout));
     } else if (is_in_place(step)) {
       DJINN_CHECK(take_argument(step));
     } else {
@@ -89,10 +89,20 @@ class ClaimRun {
   }
 
   [[nodiscard]] bool is_claimed_whole(const Step& step) const {
-    return step.layouts.size() == step.outputs.size() &&
+    return !step.layouts.empty() && step.layouts.size() + unclaimed(step) == step.outputs.size() &&
            std::all_of(step.layouts.begin(), step.layouts.end(), [](const Layout& layout) {
              return layout.type != at::ScalarType::Undefined;
            });
+  }
+
+  // Results that nobody claims and nobody uses: what a mask leaves out.
+  [[nodiscard]] size_t unclaimed(const Step& step) const {
+    return static_cast<size_t>(
+        std::count_if(step.outputs.begin(), step.outputs.end(), [&](srg::ValueId id) {
+          const srg::Value& value = program_.graph.values[id];
+          return !value.claims_sizes && value.dtype == DType::kInvalid &&
+                 std::find(step.dead.begin(), step.dead.end(), id) != step.dead.end();
+        }));
   }
 
   // One result, which is an argument.
@@ -108,16 +118,16 @@ class ClaimRun {
     return nullptr;
   }
 
-  Status take_layout(const Step& step, size_t output) {
-    const Layout& layout = step.layouts[output];
-    ValueShape& shape = sample_.shapes[step.outputs[output]];
+  Status take_layout(const Step& step, const Layout& layout) {
+    const srg::ValueId id = step.outputs[layout.output];
+    ValueShape& shape = sample_.shapes[id];
     shape.known = true;
     shape.type = layout.type;
     shape.sizes.assign(layout.sizes.begin(), layout.sizes.end());
     shape.strides.assign(layout.strides.begin(), layout.strides.end());
     const auto bytes = checked_mul<uint64_t>(layout.reached, c10::elementSize(layout.type));
     if (!bytes) return overflow_error();
-    put_on(make_local(*bytes), step.outputs[output]);
+    put_on(make_local(*bytes), id);
     return {};
   }
 

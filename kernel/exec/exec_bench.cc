@@ -5,17 +5,34 @@
 #include "kernel/exec/attention_for_tests.h"
 #include "kernel/exec/executor_for_tests.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/srg/verify.h"
 
 namespace djinn::exec {
 namespace {
 
 constexpr int64_t kChain = 400;
 
-srg::Graph chain() {
+// Nodes that claim all of their layout, as a recorder sends them.
+void claim(srg::Graph& graph, srg::ValueRef ref, std::vector<srg::Expr> sizes) {
+  srg::Value& value = graph.values[ref.id];
+  value.name.clear();
+  value.dtype = DType::kFloat32;
+  value.claims_sizes = true;
+  value.strides.assign(sizes.size(), srg::Expr(1));
+  for (size_t i = sizes.size(); i-- > 1;) {
+    value.strides[i - 1] = srg::Expr(value.strides[i].constant * sizes[i].constant);
+  }
+  value.sizes = std::move(sizes);
+}
+
+srg::Graph chain(bool claimed = false) {
   GraphBuilder b;
   const auto x = b.input("x", DType::kFloat32, {8});
   auto y = x;
-  for (int64_t i = 0; i < kChain; ++i) y = b.call("aten::add.Tensor", {arg(y), arg(x)});
+  for (int64_t i = 0; i < kChain; ++i) {
+    y = b.call("aten::add.Tensor", {arg(y), arg(x)});
+    if (claimed) claim(b.graph, y, {8});
+  }
   b.output(y);
   return std::move(b.graph);
 }
@@ -29,12 +46,16 @@ void per_operator(benchmark::State& state) {
 void interpreted_chain(benchmark::State& state) {
   World world({}, state.range(0) != 0);
   const at::Tensor x = noise({8}, 1);
-  const bool ready = world.admit(chain()).ok() && world.run({}, {x}).ok();
+  const bool ready = world.admit(chain(state.range(1) != 0)).ok() && world.run({}, {x}).ok();
   if (!ready) state.SkipWithError("the chain does not run");
   for (auto _ : state) benchmark::DoNotOptimize(world.run({}, {x}).ok());
   per_operator(state);
 }
-BENCHMARK(interpreted_chain)->ArgName("planned")->Arg(0)->Arg(1);
+BENCHMARK(interpreted_chain)
+    ->ArgNames({"planned", "claimed"})
+    ->Args({0, 0})
+    ->Args({1, 0})
+    ->Args({1, 1});
 
 void direct_chain(benchmark::State& state) {
   World world({});
@@ -57,19 +78,7 @@ void admission_of_attention(benchmark::State& state) {
 }
 BENCHMARK(admission_of_attention)->Unit(benchmark::kMicrosecond);
 
-// What a recorder sends: nodes that claim all of their layout, of a dozen kinds.
-void claim(srg::Graph& graph, srg::ValueRef ref, std::vector<srg::Expr> sizes) {
-  srg::Value& value = graph.values[ref.id];
-  value.name.clear();
-  value.dtype = DType::kFloat32;
-  value.claims_sizes = true;
-  value.strides.assign(sizes.size(), srg::Expr(1));
-  for (size_t i = sizes.size(); i-- > 1;) {
-    value.strides[i - 1] = srg::Expr(value.strides[i].constant * sizes[i].constant);
-  }
-  value.sizes = std::move(sizes);
-}
-
+// What a recorder sends: a dozen kinds of nodes.
 constexpr int64_t kRecorded = 200;
 
 srg::Graph recorded() {
@@ -120,6 +129,13 @@ void admission_of_a_recorded_graph(benchmark::State& state) {
   per_recorded_operator(state);
 }
 BENCHMARK(admission_of_a_recorded_graph)->Unit(benchmark::kMicrosecond);
+
+void verification_of_a_recorded_graph(benchmark::State& state) {
+  const srg::Graph graph = recorded();
+  for (auto _ : state) benchmark::DoNotOptimize(srg::verify(graph).ok());
+  per_recorded_operator(state);
+}
+BENCHMARK(verification_of_a_recorded_graph)->Unit(benchmark::kMicrosecond);
 
 void run_of_a_recorded_graph(benchmark::State& state) {
   World world({});

@@ -31,6 +31,11 @@ Result<at::Tensor> claimed(const srg::Value& value, at::ScalarType type,
                            at::TensorOptions().dtype(type).device(c10::kMeta));
 }
 
+// Nobody uses the value: an output that a mask leaves out, maybe.
+bool dies_at(const Step& step, srg::ValueId id) {
+  return std::find(step.dead.begin(), step.dead.end(), id) != step.dead.end();
+}
+
 // No shape rule in C++: the client's word, which each run checks.
 Status adopt_claims(const srg::Graph& graph, Step& step, Frame& frame, bool is_last) {
   step.claims_checked_at_run = true;
@@ -39,7 +44,7 @@ Status adopt_claims(const srg::Graph& graph, Step& step, Frame& frame, bool is_l
     const auto type = to_torch(value.dtype);
     if (type && value.claims_sizes) {
       DJINN_TRY(frame.values[id], claimed(value, *type, frame.symbols));
-    } else if (!is_last) {
+    } else if (!is_last && !dies_at(step, id)) {
       return Error{ErrorCode::kUnsupported,
                    "Nothing tells the shape of its result, and only the last node may leave it "
                    "open. Claim dtype and sizes."};
@@ -162,7 +167,8 @@ class MetaRun {
     for (const srg::ValueId id : step.outputs) {
       const srg::Value& value = program_.graph.values[id];
       DJINN_CHECK(check_on_meta(value, frame_.values[id], frame_.symbols));
-      if (value.storage != srg::kLocalStorage && value.storage != sample_.shapes[id].root) {
+      if (frame_.values[id].defined() && value.storage != srg::kLocalStorage &&
+          value.storage != sample_.shapes[id].root) {
         return Error{
             ErrorCode::kShapeMismatch,
             fmt::format("value {} is no view of the storage that the graph claims", value.name)};
@@ -295,7 +301,8 @@ Status run_on_meta(const srg::Graph& graph, Step& step, Frame& frame,
 Status check_on_meta(const srg::Value& value, const at::Tensor& tensor,
                      std::span<const int64_t> symbols) {
   DJINN_CHECK(check_claim(value, tensor, symbols));
-  return value.strides.empty() ? Status() : check_strides(value, tensor, symbols);
+  return value.strides.empty() || !tensor.defined() ? Status()
+                                                    : check_strides(value, tensor, symbols);
 }
 
 void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols) {
@@ -317,8 +324,10 @@ Result<Inference> infer_shapes(Program::Impl& program) {
   Inference inference;
   choose_points(program.graph, inference);
   DJINN_TRY(inference.affine, srg::AffineFit::make(inference.points, program.graph.symbols));
+  const bool by_claims = program.graph.symbols.empty();
   for (const std::vector<int64_t>& point : inference.points) {
-    DJINN_TRY(Sample sample, MetaRun(program, point).run());
+    DJINN_TRY(Sample sample,
+              by_claims ? infer_from_claims(program) : MetaRun(program, point).run());
     inference.samples.push_back(std::move(sample));
   }
   return inference;

@@ -95,9 +95,7 @@ Status store_results(const Step& step, Frame& frame, Stack& stack) {
   if (stack.size() != step.outputs.size()) return bad_result(step);
   for (size_t i = 0; i < stack.size(); ++i) {
     if (!stack[i].isTensor()) return bad_result(step);
-    at::Tensor tensor = std::move(stack[i]).toTensor();
-    if (!tensor.defined()) return bad_result(step);
-    frame.values[step.outputs[i]] = std::move(tensor);
+    frame.values[step.outputs[i]] = std::move(stack[i]).toTensor();
   }
   return {};
 }
@@ -135,6 +133,13 @@ Result<at::Tensor> bind_value(const srg::Value& value, const c10::Storage& stora
 
 Status check_claim(const srg::Value& value, const at::Tensor& tensor,
                    std::span<const int64_t> symbols) {
+  const bool claims = value.claims_sizes || value.dtype != DType::kInvalid;
+  if (!tensor.defined() && !claims) return {};
+  if (!tensor.defined()) {
+    return Error{
+        ErrorCode::kShapeMismatch,
+        fmt::format("value {} is not made by this call, the graph claims its shape", value.name)};
+  }
   const bool type_fits =
       value.dtype == DType::kInvalid || to_torch(value.dtype) == tensor.scalar_type();
   std::vector<int64_t> sizes;

@@ -8,8 +8,9 @@ namespace djinn::exec {
 
 using Stack = std::vector<c10::IValue>;
 
-// Calls the operator of a step whose stack is filled and stores its results in the frame. Throws
-// what the operator throws. Errors: kInternal for results that the schema does not promise.
+// Calls the operator of a step whose stack is filled and stores its results in the frame; those
+// that an output_mask leaves out are undefined. Throws what the operator throws. Errors: kInternal
+// for results that the schema does not promise.
 Status call_filled(const Step& step, Frame& frame, Stack& stack);
 
 // The stack's results into the frame, as call_filled does.
@@ -27,7 +28,8 @@ void drop_dead(const Step& step, Frame& frame);
 Result<at::Tensor> bind_value(const srg::Value& value, const c10::Storage& storage,
                               std::span<const int64_t> symbols);
 
-// value's dtype and sizes against a tensor that a node made. Error: kShapeMismatch.
+// value's dtype and sizes against a tensor that a node made, or against an undefined one. Error:
+// kShapeMismatch.
 Status check_claim(const srg::Value& value, const at::Tensor& tensor,
                    std::span<const int64_t> symbols);
 

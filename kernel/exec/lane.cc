@@ -157,7 +157,9 @@ Status Lane::Impl::execute(const Program::Impl& program, const RunBindings& bind
 Status Lane::Impl::keep_outputs(const Program::Impl& program,
                                 std::span<const c10::Storage> storages, const Frame& frame) {
   for (const srg::ValueId id : program.graph.outputs) {
-    DJINN_ASSERT(frame.values[id].defined());
+    if (!frame.values[id].defined()) {
+      return Error{ErrorCode::kInvalidArgument, "An output is a result that its node left out."};
+    }
     // Bytes that mean their conjugate or negative are another tensor's to whoever reads them.
     const at::Tensor tensor = frame.values[id].resolve_conj().resolve_neg();
     if (from_torch(tensor.scalar_type()) == DType::kInvalid) {

@@ -74,7 +74,7 @@ void settle(const Layout& layout, at::Tensor& tensor) {
 }
 
 bool is_of_shape(const Layout& layout, const at::Tensor& tensor) {
-  return tensor.sizes().equals(layout.sizes) &&
+  return tensor.defined() && tensor.sizes().equals(layout.sizes) &&
          (layout.type == at::ScalarType::Undefined || layout.type == tensor.scalar_type());
 }
 

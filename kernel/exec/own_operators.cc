@@ -8,6 +8,7 @@ void register_operators() {
   static const OwnLibraries* const libraries = [] {
     auto* const made = new OwnLibraries;
     define_kv_append(*made);
+    define_linear_backward(*made);
     define_random(*made);
     return made;
   }();

@@ -12,6 +12,7 @@ struct OwnLibraries {
   torch::Library meta{torch::Library::IMPL, "djinn", c10::DispatchKey::Meta, __FILE__, __LINE__};
   torch::Library any{torch::Library::IMPL, "djinn", c10::DispatchKey::CompositeExplicitAutograd,
                      __FILE__, __LINE__};
+  torch::Library aten_cpu{torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__};
 };
 
 // Later calls do nothing. Called by initialise() and admission: a static library's registration
@@ -19,6 +20,7 @@ struct OwnLibraries {
 void register_operators();
 
 void define_kv_append(OwnLibraries& libraries);
+void define_linear_backward(OwnLibraries& libraries);
 void define_random(OwnLibraries& libraries);
 
 }  // namespace djinn::exec

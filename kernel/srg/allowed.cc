@@ -481,6 +481,7 @@ constexpr auto kAllowed = std::to_array<std::string_view>({
     "aten::linalg_vander",
     "aten::linalg_vector_norm",
     "aten::linear",
+    "aten::linear_backward",
     "aten::linspace",
     "aten::linspace.Scalar_Tensor",
     "aten::linspace.Tensor_Scalar",
