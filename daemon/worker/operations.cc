@@ -93,25 +93,27 @@ Status place_outputs(Step& step, const ipc::RunBlock& block,
   return describe_outputs(step, views, block.result);
 }
 
-// Output refs are doomed first and checked then: a wrong handle must still poison its neighbours.
-Status check_outputs(Step& step, const srg::Graph& graph, const ipc::RunBlock& block) {
-  if (block.outputs.size() != graph.outputs.size()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "The program has " + std::to_string(graph.outputs.size()) + " outputs, and " +
-                     std::to_string(block.outputs.size()) + " are bound."};
-  }
+// A run that fails poisons the refs that it would have made, whatever the reason: so this comes
+// first. A wrong handle must still poison its neighbours.
+Status doom_outputs(Step& step, const ipc::RunBlock& block) {
   Status first;
-  for (size_t i = 0; i < block.outputs.size(); ++i) {
-    if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
-    const RefHandle handle = block.outputs[i].ref;
-    Status free = step.session.refs().check_free(step.session.state(), handle);
-    if (free && std::ranges::find(step.doomed, handle) != step.doomed.end()) {
+  for (const ipc::OutputBinding& output : block.outputs) {
+    if (output.kind != ipc::OutputKind::kRef) continue;
+    Status free = step.session.refs().check_free(step.session.state(), output.ref);
+    if (free && std::ranges::find(step.doomed, output.ref) != step.doomed.end()) {
       free = Error{ErrorCode::kInvalidArgument, "Two outputs are bound to one ref."};
     }
-    if (free) step.doomed.push_back(handle);
+    if (free) step.doomed.push_back(output.ref);
     if (!free && first) first = std::move(free);
   }
   return first;
+}
+
+Status check_outputs(const srg::Graph& graph, const ipc::RunBlock& block) {
+  if (block.outputs.size() == graph.outputs.size()) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "The program has " + std::to_string(graph.outputs.size()) + " outputs, and " +
+                   std::to_string(block.outputs.size()) + " are bound."};
 }
 
 // --- a run's sequence group
@@ -160,7 +162,7 @@ void stage_length(Step& step, const SequenceUse& use) {
 Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
                    const ipc::RunBlock& block) {
   const srg::Graph& graph = program.graph();
-  DJINN_CHECK(check_outputs(step, graph, block));
+  DJINN_CHECK(check_outputs(graph, block));
   DJINN_TRY(const std::optional<SequenceUse> sequence, use_sequence(step, graph, block));
   if (sequence) {
     DJINN_TRY(const auto readiness,
@@ -215,12 +217,14 @@ Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symb
 
 Result<Ending> run_program(Step& step, LaneTools& tools) {
   DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
+  DJINN_CHECK(doom_outputs(step, block));
   DJINN_TRY(exec::Program* const program, tools.programs.find(ProgramId{step.submission.program}));
   return run(step, tools, *program, block);
 }
 
 Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
   DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
+  DJINN_CHECK(doom_outputs(step, block));
   DJINN_TRY(const auto bytes, step.session.staging_range(
                                   {step.submission.graph_offset, step.submission.graph_bytes}));
   const std::vector<std::byte> copy(bytes.begin(), bytes.end());
