@@ -59,13 +59,22 @@ Status check_claims(const Program::Impl& program, const Step& step, const Frame&
   return {};
 }
 
+bool has_claimed_layouts(const Step& step, const Frame& frame) {
+  for (const Layout& layout : step.layouts) {
+    if (!agrees(layout, frame.values[step.outputs[layout.output]])) return false;
+  }
+  return true;
+}
+
 Status run_step(const Program::Impl& program, const Step& step,
                 std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
   if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
   DJINN_CHECK(fill_stack(step, frame, stack));
   if (step.op->guard != nullptr) step.op->guard(stack);
   DJINN_CHECK(call_filled(step, frame, stack));
-  if (!step.layouts.empty()) DJINN_CHECK(settle_layouts(program.graph, step, frame));
+  if (!has_claimed_layouts(step, frame)) {
+    DJINN_CHECK(settle_layouts(program.graph, step, frame));
+  }
   DJINN_CHECK(check_claims(program, step, frame));
   drop_dead(step, frame);
   if (frame.pulse) frame.pulse();

@@ -36,6 +36,16 @@ Status evaluate_layout(const srg::Value& value, std::span<const int64_t> symbols
   return {};
 }
 
+Status evaluate_constant(const srg::Value& value, Layout& layout) {
+  DJINN_CHECK(evaluate_layout(value, {}, layout));
+  if (layout.type == at::ScalarType::Undefined || layout.reached > layout.elements) return {};
+  const auto bytes = checked_mul<uint64_t>(layout.reached, c10::elementSize(layout.type));
+  if (!bytes) return overflow_error();
+  layout.bytes = *bytes;
+  layout.is_plain = true;
+  return {};
+}
+
 // Nobody else sees the tensor or its storage.
 bool is_alone(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
@@ -105,7 +115,7 @@ Status note_layouts(const srg::Graph& graph, Step& step) {
     layout.output = i;
     layout.is_symbolic = !is_constant(value);
     layout.type = to_torch(value.dtype).value_or(at::ScalarType::Undefined);
-    if (!layout.is_symbolic) DJINN_CHECK(evaluate_layout(value, {}, layout));
+    if (!layout.is_symbolic) DJINN_CHECK(evaluate_constant(value, layout));
   }
   return {};
 }
@@ -114,6 +124,7 @@ Status settle_layouts(const srg::Graph& graph, const Step& step, Frame& frame) {
   for (const Layout& layout : step.layouts) {
     const srg::ValueId id = step.outputs[layout.output];
     at::Tensor& tensor = frame.values[id];
+    if (agrees(layout, tensor)) continue;
     const srg::Value& value = graph.values[id];
     if (layout.is_symbolic) {
       DJINN_CHECK(settle_symbolic(value, layout, frame, tensor));

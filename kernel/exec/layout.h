@@ -23,6 +23,16 @@ namespace djinn::exec {
 // Fills step's layouts from what the graph claims of its outputs.
 Status note_layouts(const srg::Graph& graph, Step& step);
 
+// Whether a result is as claimed already. false where that takes longer to tell.
+[[nodiscard]] inline bool agrees(const Layout& layout, const at::Tensor& tensor) noexcept {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  if (!layout.is_plain || impl.dtype() != c10::scalarTypeToTypeMeta(layout.type)) return false;
+  const c10::Storage& storage = impl.unsafe_storage();
+  return impl.sizes().equals(layout.sizes) && impl.strides().equals(layout.strides) &&
+         impl.storage_offset() == 0 && tensor.use_count() == 1 && storage.use_count() == 1 &&
+         storage.nbytes() == layout.bytes && !tensor.is_conj() && !tensor.is_neg();
+}
+
 // Copies the step's results, which are in the frame, where they differ from their claims. Throws
 // what at::copy_ throws: an overlapping layout cannot be copied into. Error: kShapeMismatch for
 // other sizes or another dtype.

@@ -45,11 +45,13 @@ struct Patch {
 struct Layout {
   uint32_t output = 0;  // which of the step's
   bool is_symbolic = false;
+  bool is_plain = false;  // constant, of a known dtype and without gaps: agrees() can tell
   at::ScalarType type = at::ScalarType::Undefined;  // Undefined: any
   at::DimVector sizes;
   at::DimVector strides;
   uint64_t elements = 0;
   uint64_t reached = 0;  // elements of its storage; more than elements if there are gaps
+  uint64_t bytes = 0;    // of its storage, if is_plain
 };
 
 struct Step {
