@@ -193,16 +193,13 @@ void Device::call(const c10::OperatorHandle& op, Stack& stack) {
   const std::vector<at::Tensor> tensors = tensors_of(stack);
   std::vector<at::Tensor> results;
   {
-    std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) {
-      const Waiting waiting;
-      lock.lock();
-    }
+    const Waiting waiting;
+    const std::lock_guard lock(mutex_);
     Entry entry = make_entry(recipe, tensors);
     const at::AutoDispatchBelowADInplaceOrView below;
     append(op, stack, entry);
     results = make_results(entry, tensors);
-    if (log_.size() >= kLogMax) hand_over();
+    if (log_.size() >= kLogMax && holds_ == 0) hand_over();
   }
   put_results(*recipe, std::move(results), stack);
 }
@@ -243,7 +240,23 @@ void Device::flush() {
   hand_over();
 }
 
+void Device::hold() {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  ++holds_;
+}
+
+void Device::release_hold() {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  DJINN_ASSERT(holds_ > 0);
+  --holds_;
+}
+
 void Device::hand_over() {
+  TORCH_CHECK(holds_ == 0,
+              "A model is being loaded, and its weights are not in memory yet: no value of the "
+              "device can be read before from_pretrained has returned.");
   const std::vector<RefHandle> garbage = storages().take_garbage();
   if (!garbage.empty()) take(link().release(garbage));
   if (log_.empty()) return;

@@ -55,14 +55,24 @@ class Device {
   // The storage becomes at least so large; what is new is zero.
   void grow(const StoragePtr& storage, uint64_t bytes);
 
-  // f(link) with everything recorded handed over, without the GIL.
+  // f(link) with everything recorded handed over, unless that is held; without the GIL.
   template <typename F>
   auto with_link(const F& f) {
     const Waiting waiting;
     const std::lock_guard lock(mutex_);
-    hand_over();
+    if (holds_ == 0) hand_over();
     return f(link());
   }
+  // f(log), with nothing handed over.
+  template <typename F>
+  auto with_log(const F& f) {
+    const Waiting waiting;
+    const std::lock_guard lock(mutex_);
+    return f(log_);
+  }
+  // While held, nothing recorded is handed over; who needs a value gets an error. Holds nest.
+  void hold();
+  void release_hold();
   [[nodiscard]] bool is_connected() const { return link_ != nullptr; }
   DeviceStats stats();
   void count_mixed();
@@ -93,6 +103,7 @@ class Device {
   Log log_;
   std::unique_ptr<Link> link_;
   DeviceStats stats_;
+  int holds_ = 0;
 };
 
 // Throws the error, as the exception type that its code means to Python (module.cc).

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "kernel/exec/allow_list.h"
+#include "kernel/srg/allowed.h"
 #include "python/device/device.h"
 
 namespace djinn::device {
@@ -24,10 +24,6 @@ struct Plan {
 
 std::string qualified(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
-bool is_allowed(const std::string& name) {
-  return std::ranges::binary_search(exec::allowed_operators(), name);
 }
 
 bool same_arguments(const c10::FunctionSchema& a, const c10::FunctionSchema& b, size_t count) {
@@ -69,7 +65,7 @@ size_t count_outs(const c10::FunctionSchema& schema) {
 
 Plan make_plan(const c10::OperatorHandle& op) {
   const std::string name = qualified(op.operator_name());
-  if (is_allowed(name)) return {Way::kRecord, std::nullopt, 0};
+  if (srg::is_allowed(name)) return {Way::kRecord, std::nullopt, 0};
   const c10::FunctionSchema& schema = op.schema();
   const size_t all = schema.arguments().size();
   Plan plan;
@@ -238,7 +234,7 @@ bool by_name(const c10::OperatorHandle& op, const std::string& name) {
   for (const char* const left : kLeft) {
     if (op.schema().name() == left) return false;
   }
-  if (!is_allowed(name)) return false;
+  if (!srg::is_allowed(name)) return false;
   if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) {
     return true;
   }

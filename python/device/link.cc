@@ -60,7 +60,11 @@ Result<std::unique_ptr<Link>> Link::connect() {
 void Link::reap() {
   [[maybe_unused]] const auto polled = client_->poll();
   while (!unwaited_.empty() && client_->is_complete(unwaited_.front())) {
-    [[maybe_unused]] const auto outcome = client_->wait(unwaited_.front());
+    const auto outcome = client_->wait(unwaited_.front());
+    if (outcome && outcome->error != ErrorCode::kOk) {
+      ++stats_.failures;
+      stats_.last_failure = outcome->message;
+    }
     unwaited_.pop_front();
   }
 }

@@ -310,6 +310,19 @@ void Log::rename_product(const StoragePtr& storage) {
   ++product->log_uses;
 }
 
+void Log::forget_product(const StoragePtr& storage) {
+  for (Entry& entry : entries_) {
+    for (StoragePtr& product : entry.products) {
+      if (product != storage) continue;
+      --storage->log_uses;
+      product = storages().make(storage->bytes, storage->type);
+      product->home = Home::kLogged;
+      product->held = false;
+      ++product->log_uses;
+    }
+  }
+}
+
 std::vector<size_t> Log::needed() const {
   StorageSet wanted;
   std::vector<size_t> indices;

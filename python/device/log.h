@@ -56,6 +56,8 @@ class Log {
   void rename(const StoragePtr& storage, const StoragePtr& frozen);
   // The one product of the last entry is `storage`, and not what it was.
   void rename_product(const StoragePtr& storage);
+  // No entry makes `storage` any more: something else of the same bytes stands in for it.
+  void forget_product(const StoragePtr& storage);
   void clear();
 
   // Numbers of the entries that something still depends on.

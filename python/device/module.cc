@@ -2,10 +2,18 @@
 // a value is needed.
 #include "python/device/torch_headers.h"
 
+#include <ATen/Context.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
+
+#include <map>
+
+#include "kernel/exec/convert.h"
 
 #include "python/device/backend.h"
 #include "python/device/device.h"
+#include "python/device/loading.h"
 
 namespace djinn::device {
 namespace {
@@ -15,6 +23,15 @@ namespace py = pybind11;
 at::Tensor tensor_from(const py::handle& object) {
   TORCH_CHECK(THPVariable_Check(object.ptr()), "A tensor is needed.");
   return THPVariable_Unpack(object.ptr());
+}
+
+py::object to_python(const at::Tensor& tensor) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
+}
+
+at::ScalarType dtype_from(const py::handle& object) {
+  TORCH_CHECK(THPDtype_Check(object.ptr()), "A torch.dtype is needed.");
+  return reinterpret_cast<THPDtype*>(object.ptr())->scalar_type;
 }
 
 py::dict stats() {
@@ -34,10 +51,178 @@ py::dict stats() {
   out["bytes_up"] = stats.link.bytes_up;
   out["bytes_down"] = stats.link.bytes_down;
   out["graph_bytes"] = stats.link.graph_bytes;
+  out["failures"] = stats.link.failures;
+  out["last_failure"] = stats.link.last_failure;
   out["capture_ns"] = stats.capture_ns;
   out["schedule_ns"] = stats.link.schedule_ns;
   out["wait_ns"] = stats.link.wait_ns;
   return out;
+}
+
+// --- loading
+
+srg::Piece piece_from(const py::handle& item) {
+  const auto fields = item.cast<py::tuple>();
+  srg::Piece piece;
+  piece.file = fields[0].cast<uint32_t>();
+  piece.tensor = fields[1].cast<std::string>();
+  for (const py::handle slice : fields[2]) {
+    const auto [dimension, start, length] =
+        slice.cast<std::tuple<uint32_t, uint64_t, uint64_t>>();
+    piece.slices.push_back({dimension, start, length});
+  }
+  piece.transpose = fields[3].cast<bool>();
+  return piece;
+}
+
+srg::Destination destination_from(const py::handle& item) {
+  const auto fields = item.cast<py::tuple>();
+  srg::Destination destination;
+  destination.name = fields[0].cast<std::string>();
+  const auto dtype = dtype_from_name(fields[1].cast<std::string>());
+  TORCH_CHECK_VALUE(dtype.has_value(), "A destination of the plan has no dtype.");
+  destination.dtype = *dtype;
+  destination.sizes = fields[2].cast<std::vector<uint64_t>>();
+  destination.concat_dimension = fields[3].cast<uint32_t>();
+  for (const py::handle piece : fields[4]) destination.pieces.push_back(piece_from(piece));
+  return destination;
+}
+
+srg::LoadPlan plan_from(const py::tuple& plan) {
+  srg::LoadPlan out;
+  for (const py::handle item : plan[0]) out.destinations.push_back(destination_from(item));
+  for (const py::handle item : plan[1]) {
+    const auto [name, destination] = item.cast<std::tuple<std::string, std::string>>();
+    out.aliases.push_back({name, destination});
+  }
+  return out;
+}
+
+py::dict open_model_here(const std::string& label, const std::vector<std::string>& paths,
+                         const py::tuple& plan) {
+  const client::OpenedModel opened = open_model(label, paths, plan_from(plan));
+  py::list tensors;
+  for (const srg::TensorEntry& entry : opened.manifest.tensors) {
+    tensors.append(py::make_tuple(entry.name, std::string(name_of(entry.dtype)),
+                                  py::cast(entry.sizes)));
+  }
+  py::dict out;
+  out["id"] = opened.id.value;
+  out["bytes"] = opened.bytes;
+  out["was_resident"] = opened.was_resident;
+  out["tensors"] = std::move(tensors);
+  return out;
+}
+
+std::string dtype_name(at::ScalarType type) {
+  return std::string(name_of(exec::from_torch(type)));
+}
+
+template <typename Numbers>
+std::vector<int64_t> numbers(const Numbers& items) {
+  return {items.begin(), items.end()};
+}
+
+py::tuple view_to_python(const Operand& view) {
+  return py::make_tuple(dtype_name(view.type), numbers(view.sizes), numbers(view.strides),
+                        view.offset);
+}
+
+struct ArgumentToPython {
+  py::object operator()(const srg::None&) const { return py::none(); }
+  py::object operator()(const srg::ValueRef& ref) const {
+    return py::make_tuple("tensor", ref.id);
+  }
+  py::object operator()(const srg::ValueList& list) const {
+    return py::make_tuple("tensors", py::cast(list.ids));
+  }
+  py::object operator()(const srg::Expr& expr) const { return py::cast(expr.constant); }
+  py::object operator()(const srg::ExprList& list) const {
+    py::list out;
+    for (const srg::Expr& item : list.items) out.append(item.constant);
+    return out;
+  }
+  py::object operator()(const srg::DoubleList& list) const { return py::cast(list.items); }
+  py::object operator()(const srg::BoolList& list) const { return py::cast(list.items); }
+  py::object operator()(DType dtype) const {
+    return py::make_tuple("dtype", std::string(name_of(dtype)));
+  }
+  template <typename T>
+  py::object operator()(const T& plain) const {
+    return py::cast(plain);
+  }
+};
+
+class OriginToPython {
+ public:
+  py::tuple convert(const Origin& origin) {
+    const auto known = known_.find(&origin);
+    if (known != known_.end()) return known->second;
+    return known_.emplace(&origin, convert_new(origin)).first->second;
+  }
+
+ private:
+  py::tuple convert_new(const Origin& origin) {
+    switch (origin.kind) {
+      case Origin::Kind::kSource:
+        return py::make_tuple("source", origin.named->owner, origin.named->name);
+      case Origin::Kind::kWeight:
+        return py::make_tuple("weight", origin.named->owner, origin.named->name);
+      case Origin::Kind::kOperator:
+        return convert_operator(origin);
+      case Origin::Kind::kHost:
+        return py::make_tuple("host");
+      case Origin::Kind::kRef:
+        return py::make_tuple("ref");
+      case Origin::Kind::kZero:
+        return py::make_tuple("zero");
+      case Origin::Kind::kWritten:
+        break;
+    }
+    return py::make_tuple("written");
+  }
+
+  py::tuple convert_operator(const Origin& origin) {
+    py::list arguments;
+    for (const srg::Argument& argument : origin.recipe->arguments) {
+      arguments.append(
+          py::make_tuple(argument.name, std::visit(ArgumentToPython(), argument.value)));
+    }
+    py::list operands;
+    for (const auto& [operand, view] : origin.operands) {
+      operands.append(py::make_tuple(convert(*operand), view_to_python(view)));
+    }
+    return py::make_tuple("op", origin.recipe->op, arguments, operands,
+                          numbers(origin.product.sizes), numbers(origin.product.strides),
+                          dtype_name(origin.product.type));
+  }
+
+  std::map<const Origin*, py::tuple> known_;
+};
+
+py::tuple trace_to_python(const py::object& object) {
+  const at::Tensor tensor = tensor_from(object);
+  return py::make_tuple(OriginToPython().convert(*trace(tensor)),
+                        view_to_python(operand_of(tensor)));
+}
+
+void add_loading(py::module_& module) {
+  module.def("hold", [] { Device::get().hold(); });
+  module.def("release_hold", [] { Device::get().release_hold(); });
+  module.def("source", [](uint64_t file, const std::string& name, const py::object& dtype,
+                          const std::vector<int64_t>& sizes) {
+    return to_python(make_source(file, name, dtype_from(dtype), sizes));
+  });
+  module.def("trace", &trace_to_python);
+  module.def("open_model", &open_model_here);
+  module.def("close_model", &close_model);
+  module.def("bind", [](const py::object& tensor, uint64_t model, const std::string& name) {
+    bind(tensor_from(tensor), model, name);
+  });
+}
+
+at::Generator default_generator() {
+  return at::globalContext().defaultGenerator(c10::Device(kDeviceType, 0));
 }
 
 }  // namespace
@@ -50,9 +235,19 @@ void raise(Error error) {
 }  // namespace djinn::device
 
 PYBIND11_MODULE(_device, module) {
+  namespace py = pybind11;
   namespace device = djinn::device;
   device::register_backend();
+  device::add_loading(module);
   module.def("flush", [] { device::Device::get().flush(); });
+  module.def("set_seed", [](uint64_t seed) { device::default_generator().set_current_seed(seed); });
+  module.def("get_rng_state", [] {
+    return py::reinterpret_steal<py::object>(
+        THPVariable_Wrap(device::default_generator().get_state()));
+  });
+  module.def("set_rng_state", [](const py::object& state) {
+    device::default_generator().set_state(device::tensor_from(state));
+  });
   module.def("stats", &device::stats);
   module.def("is_connected", [] { return device::Device::get().is_connected(); });
   module.def("storage_home", [](const py::object& tensor) {

@@ -1,0 +1,146 @@
+#include "python/device/loading.h"
+
+#include <fcntl.h>
+
+#include <unordered_map>
+
+namespace djinn::device {
+namespace {
+
+using OriginPtr = std::shared_ptr<const Origin>;
+
+class Tracer {
+ public:
+  explicit Tracer(const Log& log) {
+    for (const Entry& entry : log.entries()) note(entry);
+  }
+
+  OriginPtr trace(const StoragePtr& storage) {
+    auto& known = origins_[storage.get()];
+    if (known == nullptr) known = make(storage);
+    return known;
+  }
+
+ private:
+  struct Making {
+    const Entry* entry = nullptr;
+    size_t product = 0;
+    bool written = false;
+  };
+
+  void note(const Entry& entry) {
+    for (size_t i = 0; i < entry.products.size(); ++i) {
+      if (entry.products[i]) making_[entry.products[i].get()] = {&entry, i, false};
+    }
+    for (const uint32_t w : entry.recipe->written) {
+      making_[entry.operands[w].storage.get()].written = true;
+    }
+  }
+
+  OriginPtr make(const StoragePtr& storage) {
+    auto origin = std::make_shared<Origin>();
+    const Making making = making_[storage.get()];
+    if (making.written) {
+      origin->kind = Origin::Kind::kWritten;
+    } else if (making.entry != nullptr) {
+      fill(*origin, making);
+    } else {
+      fill(*origin, *storage);
+    }
+    return origin;
+  }
+
+  void fill(Origin& origin, const Making& making) {
+    origin.kind = Origin::Kind::kOperator;
+    origin.recipe = making.entry->recipe;
+    origin.product = making.entry->recipe->products[making.product];
+    for (const Operand& operand : making.entry->operands) {
+      origin.operands.emplace_back(trace(operand.storage), operand);
+    }
+  }
+
+  static void fill(Origin& origin, const Storage& storage) {
+    origin.named = storage.named;
+    switch (storage.home) {
+      case Home::kSource:
+        origin.kind = Origin::Kind::kSource;
+        break;
+      case Home::kWeight:
+        origin.kind = Origin::Kind::kWeight;
+        break;
+      case Home::kHost:
+        origin.kind = Origin::Kind::kHost;
+        break;
+      case Home::kRef:
+        origin.kind = Origin::Kind::kRef;
+        break;
+      case Home::kZero:
+      case Home::kLogged:
+        origin.kind = Origin::Kind::kZero;
+        break;
+    }
+  }
+
+  std::unordered_map<const Storage*, Making> making_;
+  std::unordered_map<const Storage*, OriginPtr> origins_;
+};
+
+Result<std::vector<Fd>> open_files(const std::vector<std::string>& paths) {
+  std::vector<Fd> files;
+  for (const std::string& path : paths) {
+    Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.valid()) return system_error("open a file of the model", errno);
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+}  // namespace
+
+at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type,
+                       at::IntArrayRef sizes) {
+  const auto bytes = static_cast<uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+  StoragePtr storage = storages().make(bytes, type);
+  storage->home = Home::kSource;
+  storage->named = std::make_shared<const NamedTensor>(NamedTensor{file, std::move(name)});
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+OriginPtr trace(const at::Tensor& tensor) {
+  const StoragePtr storage = storage_of(tensor);
+  return Device::get().with_log([&](Log& log) { return Tracer(log).trace(storage); });
+}
+
+client::OpenedModel open_model(const std::string& label, const std::vector<std::string>& paths,
+                               const srg::LoadPlan& plan) {
+  return take(Device::get().with_link([&](Link& link) -> Result<client::OpenedModel> {
+    DJINN_TRY(const std::vector<Fd> files, open_files(paths));
+    std::vector<int> numbers;
+    for (const Fd& file : files) numbers.push_back(file.get());
+    return link.client().open_model(label, numbers, &plan);
+  }));
+}
+
+void close_model(uint64_t model) {
+  take(Device::get().with_link(
+      [&](Link& link) { return link.client().close_model(ModelId{model}); }));
+}
+
+void bind(const at::Tensor& tensor, uint64_t model, std::string name) {
+  const StoragePtr storage = storage_of(tensor);
+  auto named = std::make_shared<const NamedTensor>(NamedTensor{model, std::move(name)});
+  const at::ScalarType type = tensor.scalar_type();
+  Device::get().with_log([&](Log& log) {
+    log.forget_product(storage);
+    storage->home = Home::kWeight;
+    storage->type = type;
+    storage->named = std::move(named);
+    storage->host = nullptr;
+  });
+}
+
+}  // namespace djinn::device

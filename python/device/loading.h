@@ -1,0 +1,52 @@
+// Loading: while transformers builds a model, its weights are sources: tensors of files that nobody
+// has read. Operators on them are recorded and held back. Afterwards each parameter's trace tells
+// how it comes about; what a load plan can say becomes the plan of a model, and the parameter's
+// storage becomes that weight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernel/srg/load_plan.h"
+#include "libdjinn-client/client.h"
+#include "python/device/device.h"
+
+namespace djinn::device {
+
+// How the bytes of a storage come about.
+struct Origin {
+  enum class Kind : uint8_t {
+    kSource,    // `named`: a tensor of a file
+    kOperator,  // one entry made it, and nothing changed it since
+    kHost,      // uploaded
+    kWeight,    // `named`: of a model
+    kRef,
+    kZero,
+    kWritten,  // several operators had a part in it
+  };
+  Kind kind = Kind::kZero;
+  std::shared_ptr<const NamedTensor> named;
+  std::shared_ptr<const Recipe> recipe;  // kOperator
+  std::vector<std::pair<std::shared_ptr<const Origin>, Operand>> operands;
+  Product product;    // kOperator
+  Operand geometry;   // kSource: the whole tensor
+};
+
+// A tensor of the device for tensor `name` of file number `file`.
+at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type,
+                       at::IntArrayRef sizes);
+
+// The tensor's storage, traced through the log.
+std::shared_ptr<const Origin> trace(const at::Tensor& tensor);
+
+// Opens a model in the device's session. paths: files, opened for reading and closed again here.
+client::OpenedModel open_model(const std::string& label, const std::vector<std::string>& paths,
+                               const srg::LoadPlan& plan);
+void close_model(uint64_t model);
+
+// The tensor's storage is from now on weight `name` of a model, for every view of it.
+void bind(const at::Tensor& tensor, uint64_t model, std::string name);
+
+}  // namespace djinn::device
