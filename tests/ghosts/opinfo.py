@@ -58,7 +58,10 @@ EQUAL_SHARE_MIN = 0.99
 EXAMPLES_MAX = 3  # of each outcome of an operator
 MESSAGE_CHARACTERS_MAX = 400
 # Made by others, so not a refusal of ours.
-NOT_OURS = re.compile(r"^Could not run '|not implemented for '|not implemented on ")
+NOT_OURS = re.compile(
+    r"^Could not run '|not implemented for '|not implemented on |^Cannot copy out of meta tensor"
+    r"|PrivateUse1HooksInterface"
+)
 UNLISTED = re.compile(r"is not offered( by djinnd:|\. )")
 # Uninitialised memory; and gelsy, a driver of lstsq, gives other bits each time on the CPU too.
 UNSTEADY = re.compile(r"^(new_)?empty|^linalg\.lstsq$")
