@@ -109,7 +109,8 @@ Result<Bound> bind_memory_format(const srg::ArgumentValue& value) {
   if (*text == "contiguous_format") return constant(at::MemoryFormat::Contiguous);
   if (*text == "preserve_format") return constant(at::MemoryFormat::Preserve);
   if (*text == "channels_last") return constant(at::MemoryFormat::ChannelsLast);
-  return wrong("must be contiguous_format, preserve_format or channels_last");
+  if (*text == "channels_last_3d") return constant(at::MemoryFormat::ChannelsLast3d);
+  return wrong("must be contiguous_format, preserve_format, channels_last or channels_last_3d");
 }
 
 Result<Bound> bind_layout(const srg::ArgumentValue& value) {

@@ -121,8 +121,8 @@ double unit(uint64_t bits, int digits) {
   return std::ldexp(static_cast<double>(bits >> (64 - digits)), -digits);
 }
 
-at::Tensor rand(at::IntArrayRef size, at::ScalarType type, int64_t seed, int64_t offset,
-                std::optional<at::Device> device) {
+at::Tensor uniform(at::IntArrayRef size, at::ScalarType type, int64_t seed, int64_t offset,
+                   std::optional<at::Device> device) {
   const at::Tensor out = empty(size, type, device);
   const Generator generator(seed, offset);
   for_floating(type, "djinn::rand", [&]<typename T>(T) {
@@ -312,7 +312,7 @@ void define_random(OwnLibraries& libraries) {
   define.def(
       "multinomial(Tensor probabilities, int num_samples, bool replacement, int seed, int offset) "
       "-> Tensor");
-  libraries.any.impl("rand", &rand);
+  libraries.any.impl("rand", &uniform);
   libraries.any.impl("randn", &randn);
   libraries.any.impl("randint", &randint);
   libraries.any.impl("randperm", &randperm);

@@ -68,6 +68,17 @@ TEST(Text, storages_keep_their_numbers_whatever_views_come_first) {
   EXPECT_EQ(parsed(print_text(graph)), graph);
 }
 
+TEST(Text, a_result_may_claim_its_layout) {
+  const char* const text =
+      "srg 1 \"\"\ninput %x : float32[4, 3]\n"
+      "%y : float32[4, 3] strides [1, 4] = aten::relu(%x)\noutput %y\n";
+  const Graph graph = parsed(text);
+  EXPECT_TRUE(verify(graph).ok());
+  EXPECT_TRUE(graph.values[1].claims_sizes);
+  EXPECT_EQ(graph.values[1].strides, (std::vector<Expr>{1, 4}));
+  EXPECT_EQ(print_text(graph), text);
+}
+
 TEST(Text, a_nan_reads_back_as_the_one_nan) {
   const Graph graph = parsed("srg 1 \"\"\naten::f(nan, -nan, [nan, 1.0])\n");
   EXPECT_TRUE(verify(graph).ok());
