@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 
+#include "kernel/exec/own_operators.h"
 #include "python/device/device.h"
 #include "python/device/storage.h"
 
@@ -116,6 +117,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 }  // namespace
 
 void register_backend() {
+  exec::register_operators();
   static auto* const allocator = new Allocator;
   c10::SetAllocator(kDeviceType, allocator);
   at::RegisterPrivateUse1HooksInterface(new Hooks);

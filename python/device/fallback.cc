@@ -26,6 +26,13 @@ std::string qualified(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
+std::string refusal(const c10::OperatorHandle& op) {
+  return qualified(op.operator_name()) +
+         " is not offered by djinnd: it is not among the operators that a graph may call. Compute "
+         "it on the CPU: call .cpu() on its tensors, and .to('remote_accelerator:0') on the "
+         "result.";
+}
+
 bool same_arguments(const c10::FunctionSchema& a, const c10::FunctionSchema& b, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (a.arguments()[i].name() != b.arguments()[i].name() ||
@@ -63,9 +70,16 @@ size_t count_outs(const c10::FunctionSchema& schema) {
   return count;
 }
 
+// Draws of ATen's, whose functional forms are made of their in-place ones: random.cc has those that
+// djinnd offers.
+bool draws(const c10::OperatorHandle& op) {
+  return op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
 Plan make_plan(const c10::OperatorHandle& op) {
   const std::string name = qualified(op.operator_name());
   if (srg::is_allowed(name)) return {Way::kRecord, std::nullopt, 0};
+  if (draws(op)) return {};
   const c10::FunctionSchema& schema = op.schema();
   const size_t all = schema.arguments().size();
   Plan plan;
@@ -143,6 +157,25 @@ void give(const at::Tensor& result, const at::Tensor& out) {
   out.copy_(result);
 }
 
+// Some functional forms are made of their in-place or out= forms, and would come back here.
+class Lowering {
+ public:
+  explicit Lowering(const c10::OperatorHandle& op) : op_(op) {
+    TORCH_CHECK_NOT_IMPLEMENTED(!under_way().contains(op_), refusal(op_));
+    under_way().insert(op_);
+  }
+  ~Lowering() { under_way().erase(op_); }
+  Lowering(const Lowering&) = delete;
+  Lowering& operator=(const Lowering&) = delete;
+
+ private:
+  static std::unordered_set<c10::OperatorHandle>& under_way() {
+    thread_local std::unordered_set<c10::OperatorHandle> operators;
+    return operators;
+  }
+  const c10::OperatorHandle op_;
+};
+
 void lower_in_place(const Plan& plan, Stack& stack) {
   const at::Tensor self = stack[0].toTensor();
   run_functional(*plan.functional, stack);
@@ -173,17 +206,18 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
       for (c10::IValue& argument : arguments) argument = moved(argument);
       Device::get().call(op, arguments);
       break;
-    case Way::kInPlace:
+    case Way::kInPlace: {
+      const Lowering lowering(op);
       lower_in_place(plan, arguments);
       break;
-    case Way::kOut:
+    }
+    case Way::kOut: {
+      const Lowering lowering(op);
       lower_out(plan, arguments);
       break;
+    }
     case Way::kRefuse:
-      TORCH_CHECK_NOT_IMPLEMENTED(
-          false, qualified(op.operator_name()), " is not offered by djinnd: it is not among the "
-          "operators that a graph may call. Compute it on the CPU: call .cpu() on its tensors, "
-          "and .to('remote_accelerator:0') on the result.");
+      TORCH_CHECK_NOT_IMPLEMENTED(false, refusal(op));
   }
   stack->insert(stack->end(), arguments.begin(), arguments.end());
 }

@@ -25,16 +25,33 @@ class Tracer {
   struct Making {
     const Entry* entry = nullptr;
     size_t product = 0;
-    bool written = false;
+    bool copied = false;   // the entry is a copy_ into all of it
+    bool used = false;     // by an entry up to now
+    bool written = false;  // in another way
   };
 
   void note(const Entry& entry) {
     for (size_t i = 0; i < entry.products.size(); ++i) {
-      if (entry.products[i]) making_[entry.products[i].get()] = {&entry, i, false};
+      if (entry.products[i]) making_[entry.products[i].get()] = {.entry = &entry, .product = i};
     }
     for (const uint32_t w : entry.recipe->written) {
-      making_[entry.operands[w].storage.get()].written = true;
+      Making& making = making_[entry.operands[w].storage.get()];
+      if (making.entry == nullptr && !making.used && copies_into_all(entry)) {
+        making = {.entry = &entry, .copied = true};
+      } else {
+        making.written = true;
+      }
     }
+    for (const Operand& operand : entry.operands) making_[operand.storage.get()].used = true;
+  }
+
+  // What conversions and clones come to: a new storage is filled by one copy.
+  static bool copies_into_all(const Entry& entry) {
+    if (entry.recipe->op != "aten::copy_" || entry.operands.size() != 2) return false;
+    const Operand& into = entry.operands[0];
+    const auto bytes = static_cast<uint64_t>(c10::multiply_integers(into.sizes)) *
+                       c10::elementSize(into.type);
+    return bytes == into.storage->bytes && entry.operands[1].storage != into.storage;
   }
 
   OriginPtr make(const StoragePtr& storage) {
@@ -53,10 +70,20 @@ class Tracer {
   void fill(Origin& origin, const Making& making) {
     origin.kind = Origin::Kind::kOperator;
     origin.recipe = making.entry->recipe;
+    if (making.copied) return fill_copied(origin, *making.entry);
     origin.product = making.entry->recipe->products[making.product];
     for (const Operand& operand : making.entry->operands) {
       origin.operands.emplace_back(trace(operand.storage), operand);
     }
+  }
+
+  void fill_copied(Origin& origin, const Entry& copy) {
+    const Operand& into = copy.operands[0];
+    origin.product.type = into.type;
+    origin.product.sizes = into.sizes;
+    origin.product.strides = into.strides;
+    origin.operands.emplace_back(std::make_shared<Origin>(), into);  // zero before
+    origin.operands.emplace_back(trace(copy.operands[1].storage), copy.operands[1]);
   }
 
   static void fill(Origin& origin, const Storage& storage) {
@@ -110,9 +137,15 @@ at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type,
   return tensor;
 }
 
-OriginPtr trace(const at::Tensor& tensor) {
-  const StoragePtr storage = storage_of(tensor);
-  return Device::get().with_log([&](Log& log) { return Tracer(log).trace(storage); });
+std::vector<OriginPtr> trace(const std::vector<at::Tensor>& tensors) {
+  std::vector<StoragePtr> all;
+  for (const at::Tensor& tensor : tensors) all.push_back(storage_of(tensor));
+  return Device::get().with_log([&](Log& log) {
+    Tracer tracer(log);
+    std::vector<OriginPtr> origins;
+    for (const StoragePtr& storage : all) origins.push_back(tracer.trace(storage));
+    return origins;
+  });
 }
 
 client::OpenedModel open_model(const std::string& label, const std::vector<std::string>& paths,

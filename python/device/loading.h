@@ -38,8 +38,8 @@ struct Origin {
 at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type,
                        at::IntArrayRef sizes);
 
-// The tensor's storage, traced through the log.
-std::shared_ptr<const Origin> trace(const at::Tensor& tensor);
+// The tensors' storages, traced through the log.
+std::vector<std::shared_ptr<const Origin>> trace(const std::vector<at::Tensor>& tensors);
 
 // Opens a model in the device's session. paths: files, opened for reading and closed again here.
 client::OpenedModel open_model(const std::string& label, const std::vector<std::string>& paths,

@@ -200,10 +200,17 @@ class OriginToPython {
   std::map<const Origin*, py::tuple> known_;
 };
 
-py::tuple trace_to_python(const py::object& object) {
-  const at::Tensor tensor = tensor_from(object);
-  return py::make_tuple(OriginToPython().convert(*trace(tensor)),
-                        view_to_python(operand_of(tensor)));
+// One (what, view) for each; what is the same object for tensors of one storage.
+py::list traces_to_python(const std::vector<py::object>& objects) {
+  std::vector<at::Tensor> tensors;
+  for (const py::object& object : objects) tensors.push_back(tensor_from(object));
+  const auto origins = trace(tensors);
+  OriginToPython known;
+  py::list out;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    out.append(py::make_tuple(known.convert(*origins[i]), view_to_python(operand_of(tensors[i]))));
+  }
+  return out;
 }
 
 void add_loading(py::module_& module) {
@@ -213,7 +220,7 @@ void add_loading(py::module_& module) {
                           const std::vector<int64_t>& sizes) {
     return to_python(make_source(file, name, dtype_from(dtype), sizes));
   });
-  module.def("trace", &trace_to_python);
+  module.def("traces", &traces_to_python);
   module.def("open_model", &open_model_here);
   module.def("close_model", &close_model);
   module.def("bind", [](const py::object& tensor, uint64_t model, const std::string& name) {

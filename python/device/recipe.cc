@@ -1,5 +1,6 @@
 #include "python/device/recipe.h"
 
+#include <ATen/ops/empty.h>
 #include <pybind11/pybind11.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -267,9 +268,24 @@ void forget_python_error() {
   PyErr_Clear();
 }
 
+// Factories of ours have no tensor that would lead to the meta device. Position of their sizes.
+std::optional<at::Tensor> made_by_ours(const std::string& op, const Stack& stack) {
+  const auto empty = [](at::IntArrayRef sizes, const c10::IValue& type) {
+    return at::empty(sizes, at::TensorOptions().dtype(type.toScalarType()).device(c10::kMeta));
+  };
+  if (op == "djinn::rand" || op == "djinn::randn") return empty(stack[0].toIntVector(), stack[1]);
+  if (op == "djinn::randint") return empty(stack[2].toIntVector(), stack[3]);
+  if (op == "djinn::randperm") return empty({stack[0].toInt()}, stack[1]);
+  return std::nullopt;
+}
+
 bool run_on_meta(const c10::OperatorHandle& op, MetaCall& call, Stack& results) {
   const at::AutoDispatchBelowADInplaceOrView below;
   try {
+    if (const auto made = made_by_ours(op.operator_name().name, call.stack())) {
+      results.assign(1, *made);
+      return true;
+    }
     if (const exec::ShapeRule rule = exec::shape_rule_of(qualified(op.operator_name()))) {
       const std::vector<at::Tensor> ruled = rule(call.stack());
       results.assign(ruled.begin(), ruled.end());
