@@ -294,8 +294,10 @@ void unfold_backward(const Stack& stack) {
                     at::IntArrayRef(sizes));
 }
 
-// Dimensions of the input, each once, counted from 0.
+// Dimensions of the input, each once, counted from 0; one of ATen's three ways to normalise.
 void fft(const Stack& stack) {
+  const int64_t normalization = stack[2].toInt();
+  TORCH_CHECK_VALUE(normalization >= 0 && normalization <= 2, "normalization must be 0, 1 or 2");
   const auto dims = stack[1].toDimVector();
   uint64_t seen = 0;
   for (const int64_t dim : dims) {

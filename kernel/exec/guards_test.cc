@@ -212,6 +212,72 @@ TEST_F(Guards, gradients_have_the_sizes_that_the_forward_gave) {
   EXPECT_NE(softmax(1), ErrorCode::kOk);
 }
 
+TEST_F(Guards, gradients_of_samples_distances_and_norms_have_their_sizes) {
+  const auto grid = [&](int64_t height) {
+    return code(
+        "aten::grid_sampler_2d_backward",
+        {noise({1, 2, height, 5}, 1), noise({1, 2, 8, 8}, 2), noise({1, 5, 5, 2}, 3)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]),  arg(t[1]), arg(t[2]),          integer(0),
+                           integer(0), arg(true), flags({true, true})};
+        },
+        2);
+  };
+  EXPECT_EQ(grid(5), ErrorCode::kOk) << error;
+  EXPECT_NE(grid(1), ErrorCode::kOk);
+  const auto distances = [&](int64_t rows) {
+    return code(
+        "aten::_cdist_backward",
+        {noise({rows, 6}, 1), noise({5, 3}, 2), noise({6, 3}, 3), noise({rows, 6}, 4)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), arg(t[2]), arg(2.0), arg(t[3])};
+        },
+        1);
+  };
+  EXPECT_EQ(distances(5), ErrorCode::kOk) << error;
+  EXPECT_NE(distances(1), ErrorCode::kOk);
+  const auto norms = [&](int64_t rows) {
+    return code(
+        "aten::_weight_norm_interface_backward",
+        {noise({8, 4}, 1), noise({8, 4}, 2), noise({rows, 1}, 3), noise({rows, 1}, 4)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), arg(t[2]), arg(t[3]), integer(0)};
+        },
+        2);
+  };
+  EXPECT_EQ(norms(8), ErrorCode::kOk) << error;
+  EXPECT_NE(norms(1), ErrorCode::kOk);
+  const auto pooled = [&](int64_t channels) {
+    return code(
+        "aten::_adaptive_avg_pool2d_backward",
+        {noise({1, channels, 2, 2}, 1), noise({1, 4, 8, 8}, 2)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1])};
+        },
+        1);
+  };
+  EXPECT_EQ(pooled(4), ErrorCode::kOk) << error;
+  EXPECT_NE(pooled(1), ErrorCode::kOk);
+}
+
+TEST_F(Guards, groups_of_a_product_cover_its_rows) {
+  const auto product = [&](std::vector<int32_t> ends) {
+    const at::Tensor groups = at::zeros({2}, at::kInt);
+    std::memcpy(groups.mutable_data_ptr(), ends.data(), 8);
+    return code(
+        "aten::_grouped_mm",
+        {noise({32, 16}, 1, at::kBFloat16), noise({2, 16, 16}, 2, at::kBFloat16), groups},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), arg(t[2])};
+        },
+        1);
+  };
+  EXPECT_EQ(product({8, 32}), ErrorCode::kOk) << error;
+  EXPECT_NE(product({8, 16}), ErrorCode::kOk);  // 16 rows would stay as they were
+  EXPECT_NE(product({40, 32}), ErrorCode::kOk);
+  EXPECT_NE(product({-8, 32}), ErrorCode::kOk);
+}
+
 TEST_F(Guards, a_transform_stays_inside_of_its_signal) {
   const at::Tensor spectrum = at::zeros({4, 5}, at::kComplexFloat);
   const auto back = [&](int64_t dim, int64_t size) {

@@ -155,7 +155,7 @@ std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
   }
   const at::Tensor mask = trials(at::full_like(input, 1 - p), {});
   const double scale = p == 1 ? 0.0 : 1 / (1 - p);
-  return {input * mask * scale, mask.to(at::kBool)};
+  return {input.mul(mask).mul(scale), mask.to(at::kBool)};
 }
 
 }  // namespace
