@@ -34,7 +34,9 @@ at::Tensor draw(const std::string& name, Stack arguments, int64_t elements,
     arguments.emplace_back(static_cast<int64_t>(offset));
     generator.set_offset(offset + srg::offsets_used(name, static_cast<uint64_t>(elements)));
   }
-  Device::get().call(c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), ""), arguments);
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+  if (arguments.size() < op.schema().arguments().size()) arguments.emplace_back();  // no device
+  Device::get().call(op, arguments);
   return arguments[0].toTensor();
 }
 
