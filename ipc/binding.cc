@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "The wire form is litt
 
 // Bytes of each block's head, and of the array elements behind it.
 constexpr size_t kRunHead = 40, kSymbolBytes = 8, kInputBytes = 24, kOutputBytes = 24;
-constexpr size_t kGenerateHead = 104, kSmallBytes = 8;  // a 32-bit element with its padding
+constexpr size_t kGenerateHead = 112, kSmallBytes = 8;  // a 32-bit element with its padding
 constexpr size_t kReadHead = 40, kDimensionBytes = 16;  // a size and a stride
 constexpr size_t kWriteHead = 24;
 constexpr size_t kReleaseHead = 8, kRefBytes = 8;
@@ -246,6 +246,18 @@ Status check_lengths(const GenerateBlock& block) {
   return {};
 }
 
+// Staging could change between two tokens; a ref changes with steps of its own.
+Status take_refs(Reader& reader, uint64_t count, std::vector<InputBinding>& inputs) {
+  inputs.resize(count);
+  for (InputBinding& input : inputs) {
+    DJINN_TRY(input, take_input(reader));
+    if (input.kind != InputKind::kRef) {
+      return malformed("A generation reads refs only, beside its sequence group.");
+    }
+  }
+  return {};
+}
+
 Status take_padding(Reader& reader, GenerateBlock& block) {
   block.padding.resize(block.rows);
   for (uint32_t& padding : block.padding) {
@@ -305,7 +317,8 @@ Result<RunBlock> decode_run(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> encode(const GenerateBlock& block) {
   DJINN_ASSERT(block.padding.size() == block.rows);
-  Writer writer(kGenerateHead + (block.rows + block.stop_tokens.size()) * kSmallBytes);
+  Writer writer(kGenerateHead + (block.rows + block.stop_tokens.size()) * kSmallBytes +
+                (block.prefill_inputs.size() + block.decode_inputs.size()) * kInputBytes);
   writer.put(block.prefill);
   writer.put(block.decode);
   writer.put(block.sequence);
@@ -324,8 +337,12 @@ std::vector<std::byte> encode(const GenerateBlock& block) {
   writer.put(block.repetition_penalty);
   writer.put(block.seed);
   writer.put(block.random_offset);
+  writer.put(static_cast<uint32_t>(block.prefill_inputs.size()));
+  writer.put(static_cast<uint32_t>(block.decode_inputs.size()));
   for (const uint32_t padding : block.padding) writer.put_small(padding);
   for (const int32_t token : block.stop_tokens) writer.put_small(token);
+  for (const InputBinding& input : block.prefill_inputs) put_input(writer, input);
+  for (const InputBinding& input : block.decode_inputs) put_input(writer, input);
   return std::move(writer).finish();
 }
 
@@ -346,12 +363,17 @@ Result<GenerateBlock> decode_generate(std::span<const std::byte> bytes) {
   DJINN_CHECK(take_sampling(reader, block));
   DJINN_CHECK(check_lengths(block));
   DJINN_CHECK(at_most(stop_tokens, limits::kStopTokens, "number of stop tokens"));
-  DJINN_CHECK(reader.expect_arrays((block.rows + stop_tokens) * kSmallBytes));
+  const uint64_t prefill_inputs = reader.take<uint32_t>();
+  const uint64_t decode_inputs = reader.take<uint32_t>();
+  DJINN_CHECK(reader.expect_arrays((block.rows + stop_tokens) * kSmallBytes +
+                                   (prefill_inputs + decode_inputs) * kInputBytes));
   DJINN_CHECK(take_padding(reader, block));
   block.stop_tokens.resize(stop_tokens);
   for (int32_t& token : block.stop_tokens) {
     DJINN_TRY(token, reader.take_small<int32_t>());
   }
+  DJINN_CHECK(take_refs(reader, prefill_inputs, block.prefill_inputs));
+  DJINN_CHECK(take_refs(reader, decode_inputs, block.decode_inputs));
   return block;
 }
 

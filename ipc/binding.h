@@ -91,6 +91,9 @@ struct GenerateBlock {
   float repetition_penalty = 1.0f;
   uint64_t seed = 0;
   uint64_t random_offset = 0;  // of the first draw
+  // What the programs read beside the group: refs only, for every token anew.
+  std::vector<InputBinding> prefill_inputs;
+  std::vector<InputBinding> decode_inputs;
   friend bool operator==(const GenerateBlock&, const GenerateBlock&) = default;
 };
 

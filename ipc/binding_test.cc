@@ -93,6 +93,11 @@ GenerateBlock random_generate(Random& random) {
   block.repetition_penalty = random_float(random);
   block.seed = random.next();
   block.random_offset = random.next();
+  const auto ref = [&] {
+    return InputBinding{word(random), InputKind::kRef, {}, random_ref(random)};
+  };
+  block.prefill_inputs = random_list<InputBinding>(random, 20, ref);
+  block.decode_inputs = random_list<InputBinding>(random, 20, ref);
   return block;
 }
 
@@ -265,6 +270,7 @@ GenerateBlock good_generate() {
   block.min_new_tokens = 1;
   block.max_new_tokens = 6;
   block.stop_tokens = {7};
+  block.prefill_inputs = {{0, InputKind::kRef, {}, {8, 9}}};
   return block;
 }
 
@@ -342,7 +348,7 @@ std::vector<Fault> faults() {
       run_fault("place of an output that goes nowhere", kBad, 104, uint64_t{1}),
       run_fault("output ref of generation 0", kBad, 156, uint32_t{0}),
       run_fault("output ref over its limit", kOver, 152, limits::kRefs),
-      // GenerateBlock: head of 104, paddings at 104 and 112, a stop token at 120.
+      // GenerateBlock: head of 112, paddings at 112 and 120, a stop token at 128, a ref at 136.
       generate_fault("no prefill program", kBad, 0, uint64_t{0}),
       generate_fault("no decode program", kBad, 8, uint64_t{0}),
       generate_fault("no sequence", kBad, 20, uint32_t{0}),
@@ -359,12 +365,14 @@ std::vector<Fault> faults() {
       generate_fault("top_p is infinite", kBad, 76, kInf),
       generate_fault("min_p is -infinite", kBad, 80, -kInf),
       generate_fault("penalty is NaN", kBad, 84, kNan),
-      generate_fault("padding above the prompt", kBad, 104, uint32_t{6}),
-      generate_fault("reserved word of a padding", kBad, 108, uint32_t{1}),
-      generate_fault("reserved word of a stop token", kBad, 124, uint32_t{1}),
+      generate_fault("padding above the prompt", kBad, 112, uint32_t{6}),
+      generate_fault("reserved word of a padding", kBad, 116, uint32_t{1}),
+      generate_fault("reserved word of a stop token", kBad, 132, uint32_t{1}),
+      generate_fault("inputs that are not there", kBad, 104, uint32_t{2}),
+      generate_fault("an input in staging", kBad, 140, uint32_t{1}),
       read_fault("ref of generation 0", kBad, 4, uint32_t{0}),
       read_fault("dtype 0", kBad, 8, uint32_t{0}),
-      read_fault("unknown dtype", kBad, 8, uint32_t{17}),
+      read_fault("unknown dtype", kBad, 8, uint32_t{18}),
       read_fault("dtype 256 + float32", kBad, 8, uint32_t{256 + 9}),
       read_fault("rank over its limit", kOver, 12, limits::kRank + 1),
       read_fault("dimensions that are not there", kBad, 12, uint32_t{2}),

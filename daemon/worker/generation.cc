@@ -173,6 +173,11 @@ void stage_group(Step& step, const SequenceUse& use) {
   step.session.state().stage_sequence(use.group->handle().index, entry);
 }
 
+Error writes_refs() {
+  return {ErrorCode::kInvalidArgument,
+          "A generating program writes one of its inputs. It may write its sequence group only."};
+}
+
 Result<const ipc::GenerateBlock*> block_of(Step& step) {
   if (!step.session.generation) {
     DJINN_TRY(ipc::GenerateBlock block, ipc::decode_generate(step.block));
@@ -196,7 +201,11 @@ Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& reco
   if (first) DJINN_CHECK(write_prompt(step, *block, use));
   const ProgramId id{first ? block->prefill : block->decode};
   DJINN_TRY(exec::Program* const program, tools.programs.find(id));
+  if (!program->writes_nothing()) return writes_refs();
   DJINN_CHECK(tools.binder.begin(*program, {}, &use));
+  for (const ipc::InputBinding& input : first ? block->prefill_inputs : block->decode_inputs) {
+    DJINN_CHECK(tools.binder.bind(step, input));
+  }
   DJINN_CHECK(tools.binder.bind_sequence(use));
   DJINN_CHECK(tools.binder.check_complete());
   DJINN_CHECK(tools.lane.run(*program, tools.binder.bindings()));

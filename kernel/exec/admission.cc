@@ -285,6 +285,10 @@ Result<std::unique_ptr<Program>> Program::admit(srg::Graph graph, const WeightTa
   return std::unique_ptr<Program>(new Program(std::move(impl)));
 }
 
+bool Program::writes_nothing() const {
+  return impl_->writes.empty();
+}
+
 Result<std::vector<WrittenRange>> Program::written_ranges(std::span<const int64_t> symbols) const {
   std::vector<WrittenRange> ranges;
   for (const Write& write : impl_->writes) {

@@ -89,6 +89,8 @@ class Program {
   [[nodiscard]] uint64_t activation_bytes_estimate() const;
   // Ranges of bound input storages that a run with these symbol values will write.
   Result<std::vector<WrittenRange>> written_ranges(std::span<const int64_t> symbols) const;
+  // No run writes a bound input storage.
+  [[nodiscard]] bool writes_nothing() const;
   // What djinn::kv_append will write to sequence buffers; nothing else may write them.
   Result<std::vector<AppendedRange>> appended_ranges(std::span<const int64_t> symbols) const;
 
