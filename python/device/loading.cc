@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <unordered_map>
+#include <unordered_set>
 
 namespace djinn::device {
 namespace {
@@ -101,6 +102,8 @@ class Tracer {
       case Home::kRef:
         origin.kind = Origin::Kind::kRef;
         break;
+      case Home::kInput:
+      case Home::kSequence:
       case Home::kZero:
       case Home::kLogged:
         origin.kind = Origin::Kind::kZero;
@@ -148,14 +151,31 @@ std::vector<OriginPtr> trace(const std::vector<at::Tensor>& tensors) {
   });
 }
 
-client::OpenedModel open_model(const std::string& label, const std::vector<std::string>& paths,
-                               const srg::LoadPlan& plan) {
-  return take(Device::get().with_link([&](Link& link) -> Result<client::OpenedModel> {
+std::vector<NamedTensor> pending_sources() {
+  return Device::get().with_log([](Log& log) {
+    std::unordered_set<const Storage*> seen;
+    std::vector<NamedTensor> found;
+    for (const size_t i : log.needed()) {
+      for (const Operand& operand : log.entries()[i].operands) {
+        const Storage& storage = *operand.storage;
+        if (storage.home == Home::kSource && seen.insert(&storage).second) {
+          found.push_back(*storage.named);
+        }
+      }
+    }
+    return found;
+  });
+}
+
+Result<client::OpenedModel> open_model(const std::string& label,
+                                       const std::vector<std::string>& paths,
+                                       const srg::LoadPlan& plan) {
+  return Device::get().with_link([&](Link& link) -> Result<client::OpenedModel> {
     DJINN_TRY(const std::vector<Fd> files, open_files(paths));
     std::vector<int> numbers;
     for (const Fd& file : files) numbers.push_back(file.get());
     return link.client().open_model(label, numbers, &plan);
-  }));
+  });
 }
 
 void close_model(uint64_t model) {

@@ -41,9 +41,13 @@ at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type,
 // The tensors' storages, traced through the log.
 std::vector<std::shared_ptr<const Origin>> trace(const std::vector<at::Tensor>& tensors);
 
+// The sources that recorded operators still need, because something holds what they make.
+std::vector<NamedTensor> pending_sources();
+
 // Opens a model in the device's session. paths: files, opened for reading and closed again here.
-client::OpenedModel open_model(const std::string& label, const std::vector<std::string>& paths,
-                               const srg::LoadPlan& plan);
+Result<client::OpenedModel> open_model(const std::string& label,
+                                       const std::vector<std::string>& paths,
+                                       const srg::LoadPlan& plan);
 void close_model(uint64_t model);
 
 // The tensor's storage is from now on weight `name` of a model, for every view of it.

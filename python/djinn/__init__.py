@@ -6,6 +6,9 @@
 ...     embeddings = encoder.embed([[101, 7592, 102]])
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from .arrays import bfloat16_to_float32, float32_to_bfloat16
 from .errors import (
     Error,
@@ -21,6 +24,27 @@ from .models import Encoder, Generated, Generator, Token
 from .plan import Alias, Destination, LoadPlan, Piece, Slice
 from .program import Program, Ref, SequenceGroup
 from .session import Model, Session, connect
+
+if TYPE_CHECKING:
+    from .torch.config import config as config
+    from .torch.config import device as device
+    from .torch.huggingface import disable as disable
+    from .torch.huggingface import enable as enable
+
+# Names that need PyTorch, which is imported when one of them is used.
+_OF_TORCH = {
+    "config": "config",
+    "device": "config",
+    "disable": "huggingface",
+    "enable": "huggingface",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_TORCH:
+        raise AttributeError(f"module 'djinn' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"djinn.torch.{_OF_TORCH[name]}"), name)
+
 
 __all__ = [
     "Alias",

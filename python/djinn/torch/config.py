@@ -1,0 +1,54 @@
+"""What a program may choose about ghosts: `djinn.config`."""
+
+from typing import Literal
+
+import torch
+
+Fallback = Literal["error", "local"]
+FALLBACKS = ("error", "local")
+
+
+class Config:
+    """The settings of this process. A misspelt name is an error."""
+
+    __slots__ = ("_fallback", "allow_untested_transformers")
+
+    def __init__(self) -> None:
+        self._fallback: Fallback = "error"
+        # Patch a transformers that nobody tried this with.
+        self.allow_untested_transformers = False
+
+    @property
+    def intercept_huggingface(self) -> bool:
+        """Whether `from_pretrained` gives ghosts; setting it is `djinn.enable()` or `disable()`."""
+        from . import huggingface
+
+        return huggingface.is_enabled()
+
+    @intercept_huggingface.setter
+    def intercept_huggingface(self, wanted: bool) -> None:
+        from . import huggingface
+
+        huggingface.enable() if wanted else huggingface.disable()
+
+    @property
+    def fallback(self) -> Fallback:
+        """What happens when djinnd cannot take a model: "error", or "local", which loads it into
+        this process if an audit of its memory allows that."""
+        return self._fallback
+
+    @fallback.setter
+    def fallback(self, wanted: Fallback) -> None:
+        if wanted not in FALLBACKS:
+            raise ValueError(f'djinn.config.fallback is "error" or "local", not {wanted!r}.')
+        self._fallback = wanted
+
+
+config = Config()
+
+
+def device(index: int = 0) -> torch.device:
+    """The daemon as a PyTorch device. There is one, so far."""
+    if index != 0:
+        raise ValueError(f"djinnd is one device, number 0; there is no number {index}.")
+    return torch.device("remote_accelerator", index)

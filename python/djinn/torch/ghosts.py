@@ -1,0 +1,287 @@
+"""One load: while transformers builds a model, its weights are tensors of files that nobody reads.
+
+    Load      of one `from_pretrained`, and of those that it calls: files, sources, models
+    Source    a tensor of a file, as transformers takes it from a checkpoint
+    Ghost     what is known of a model that was loaded: sizes, whether djinnd had it already
+
+transformers' own conversions run on sources, recorded and held back. When it has returned, the
+traces of parameters and buffers become a load plan (plans.py), djinnd opens the model, and each
+storage becomes a weight of it. What a plan cannot say is computed by djinnd from its sources, which
+are a model of their own that is closed again.
+"""
+
+import json
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from djinn.errors import Error, RequestError
+
+from . import _device, interlock, plans
+
+DEVICE = torch.device("remote_accelerator", 0)
+HEADER_BYTES_MAX = 100 << 20  # as djinnd's own parser has it
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}
+
+
+@dataclass
+class Stats:
+    """Of this process."""
+
+    ghosts: int = 0
+    resident: int = 0  # of those: djinnd had the weights already
+    planned: int = 0  # storages that a load plan fills
+    converted: int = 0  # storages that djinnd computed, because no plan says them
+    local: int = 0  # models that were loaded here, as the program asked
+
+
+stats = Stats()
+
+
+@dataclass(frozen=True)
+class Ghost:
+    model: int  # 0: all weights are its own
+    bytes: int
+    was_resident: bool
+    planned: int
+    converted: int
+
+
+_ghosts: "weakref.WeakKeyDictionary[torch.nn.Module, Ghost]" = weakref.WeakKeyDictionary()
+
+
+def ghost_of(model: torch.nn.Module) -> Ghost | None:
+    return _ghosts.get(model)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def read_header(path: str) -> dict[str, Any]:
+    """The header of a safetensors file; no byte of a tensor."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > HEADER_BYTES_MAX:
+            raise RequestError(101, "malformed", f"{path} is no safetensors file.")
+        header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    return header
+
+
+class Source:
+    """What safetensors' own slices offer; indexing it makes a tensor of the device."""
+
+    def __init__(self, load: "Load", file: int, name: str, dtype: str, sizes: list[int]) -> None:
+        if dtype not in DTYPES:
+            raise RequestError(
+                *(102, "unsupported"), f"The tensor {name} has the dtype {dtype}, unknown to djinnd."
+            )
+        self._load = load
+        self._key = (file, name)
+        self._dtype = dtype
+        self._sizes = sizes
+
+    def get_shape(self) -> list[int]:
+        return self._sizes
+
+    def get_dtype(self) -> str:
+        return self._dtype
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        whole = self._load.source(self._key, DTYPES[self._dtype], self._sizes)
+        return whole if index is Ellipsis else whole[index]
+
+
+# --- one load -------------------------------------------------------------------------------------
+
+
+class Lease:
+    """Closes a model when the last of its tensors was collected."""
+
+    def __init__(self, model: int, tensors: Sequence[torch.Tensor]) -> None:
+        self._model = model
+        self._left = len(tensors)
+        for tensor in tensors:
+            weakref.finalize(tensor, self._drop).atexit = False
+
+    def _drop(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            close(self._model)
+
+
+def close(model: int) -> None:
+    with suppress(RuntimeError, Error):  # the connection ended, and with it the lease
+        _device.close_model(model)
+
+
+class Load:
+    def __init__(self) -> None:
+        self._paths: list[str] = []
+        self._headers: list[dict[str, tuple[str, tuple[int, ...]]]] = []
+        self._sources: dict[tuple[int, str], list[torch.Tensor]] = defaultdict(list)
+        self._undecided: list[tuple[torch.nn.Module, str, str]] = []
+        self._holding = False
+        self.models: list[torch.nn.Module] = []  # as they are finished: the outermost last
+        self.needed = 0
+
+    def begin(self, needed: int) -> None:
+        """From now on operators are recorded and kept back."""
+        self.needed += needed
+        interlock.reach(self.needed)
+        if not self._holding:
+            _device.hold()
+            self._holding = True
+
+    def end(self) -> None:
+        if self._holding:
+            _device.release_hold()
+            self._holding = False
+
+    def open_files(self, paths: Sequence[str]) -> dict[str, Source]:
+        """All tensors of safetensors files."""
+        found: dict[str, Source] = {}
+        for path in paths:
+            number = len(self._paths)
+            header = read_header(path)
+            self._paths.append(path)
+            self._headers.append({})
+            for name, entry in header.items():
+                source = Source(self, number, name, entry["dtype"], entry["shape"])
+                dtype = str(DTYPES[entry["dtype"]]).removeprefix("torch.")
+                self._headers[number][name] = (dtype, tuple(entry["shape"]))
+                found[name] = source
+        return found
+
+    def source(self, key: tuple[int, str], dtype: torch.dtype, sizes: list[int]) -> torch.Tensor:
+        tensor = _device.source(*key, dtype, sizes)
+        self._sources[key].append(tensor)
+        return tensor
+
+    def tie_later(self, model: torch.nn.Module, target: str, source: str) -> None:
+        """Both names are in the checkpoint: they are one tensor if their values are equal."""
+        self._undecided.append((model, target, source))
+
+    def finish(self, label: str) -> None:
+        """Opens the model that was recorded, and makes ghosts of all models of this load."""
+        tensors = dict(self._named_tensors())
+        ghost = self._open(label, tensors)
+        self._convert(label, ghost)
+        for model in self.models:
+            _ghosts[model] = ghost
+        stats.ghosts += 1
+        stats.resident += ghost.was_resident
+        stats.planned += ghost.planned
+        stats.converted += ghost.converted
+        self._tie()
+
+    def _named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Of the device; a name for each place, so tied ones have several."""
+        for number, model in enumerate(reversed(self.models)):
+            prefix = f"nested/{number}/" if number else ""
+            model.requires_grad_(False)
+            for named in (model.named_parameters, model.named_buffers):
+                for name, tensor in named(remove_duplicate=False):
+                    if tensor.device == DEVICE:
+                        yield prefix + name, tensor
+
+    def _open(self, label: str, tensors: dict[str, torch.Tensor]) -> Ghost:
+        names: dict[int, list[str]] = defaultdict(list)  # by storage
+        for name in sorted(tensors):
+            names[tensors[name].untyped_storage().data_ptr()].append(name)
+        firsts = {same[0]: tensors[same[0]] for same in names.values()}
+        self._unplanned = 0
+        plan = self._plan(firsts)
+        for same in names.values():
+            if same[0] in plan.destinations:
+                plan.aliases |= {name: same[0] for name in same[1:]}
+        if not plan.destinations:
+            return Ghost(0, 0, False, 0, self._unplanned)
+        opened = self._open_model(label, plan)
+        for name in plan.destinations:
+            _device.bind(firsts[name], opened["id"], name)
+        bound = [name for same in names.values() if same[0] in plan.destinations for name in same]
+        Lease(opened["id"], list({id(t): t for t in map(tensors.__getitem__, bound)}.values()))
+        counts = (len(plan.destinations), self._unplanned)
+        return Ghost(opened["id"], opened["bytes"], opened["was_resident"], *counts)
+
+    def _plan(self, firsts: dict[str, torch.Tensor]) -> plans.Plan:
+        tracer = plans.Tracer(self._headers)
+        plan = plans.Plan()
+        traces = _device.traces(list(firsts.values()))
+        for name, (what, _) in zip(firsts, traces, strict=True):
+            if what[0] not in ("source", "op", "written"):
+                continue
+            try:
+                content = tracer.storage(what)
+                content.sizes()
+                plan.destinations[name] = content
+            except plans.Inexpressible:
+                self._unplanned += 1
+        return plan
+
+    def _open_model(self, label: str, plan: plans.Plan) -> dict[str, Any]:
+        try:
+            return _device.open_model(label, self._paths, plan.for_device())
+        except interlock.REFUSALS as error:
+            raise interlock.Unavailable(error, self.needed) from error
+
+    def _convert(self, label: str, ghost: Ghost) -> None:
+        """Lets djinnd compute what no plan says."""
+        keys = [tuple(key) for key in _device.pending_sources()]
+        if not keys:
+            self.end()
+            return
+        plan = plans.Plan()
+        opened_names = {
+            key: plan.add_source(*key, self._headers[key[0]][key[1]]) for key in set(keys)
+        }
+        opened = self._open_model(f"{label}, to be converted", plan)
+        for key, name in opened_names.items():
+            for tensor in self._sources[key]:
+                _device.bind(tensor, opened["id"], name)
+        self.end()
+        _device.flush()
+        self._sources.clear()
+        self._wait()
+        close(opened["id"])
+
+    def _wait(self) -> None:
+        """Until all that was handed over has been carried out: runs of a session keep their order."""
+        one = torch.ones(1, device=DEVICE) + 1
+        one.cpu()
+
+    def _tie(self) -> None:
+        for model, target, source in self._undecided:
+            kept, other = model.get_parameter(source), model.get_parameter(target)
+            if kept.shape == other.shape and torch.equal(kept, other):
+                module, _, name = target.rpartition(".")
+                setattr(model.get_submodule(module), name, kept)
+                model.all_tied_weights_keys[target] = source
+
+
+def label_of(model: torch.nn.Module) -> str:
+    """What djinnctl shows: the model's own name, and no path."""
+    return Path(str(getattr(model.config, "name_or_path", "") or type(model).__name__)).name

