@@ -1,7 +1,7 @@
 // Every other operator: one boxed function decides what becomes of a call.
 //
 //   recorded   operators on the allow-list, which djinnd has, too
-//   lowered    out= and in-place forms of those: the functional form, then a copy
+//   lowered    out= and in-place forms of those: the functional form, then a copy; and other names
 //   refused    all else, with the way out
 #include <algorithm>
 #include <array>
@@ -14,13 +14,17 @@
 namespace djinn::device {
 namespace {
 
-enum class Way : uint8_t { kRecord, kInPlace, kOut, kRefuse };
+enum class Way : uint8_t { kRecord, kRename, kInPlace, kOut, kRefuse };
 
 struct Plan {
   Way way = Way::kRefuse;
-  std::optional<c10::OperatorHandle> functional;  // kInPlace, kOut
+  std::optional<c10::OperatorHandle> functional;  // kRename, kInPlace, kOut
   size_t outs = 0;                                // kOut: trailing arguments
+  bool factory = false;                           // kOut: the functional form takes a dtype, too
 };
+
+// What a factory takes beside what its out= form does.
+constexpr std::array kOptions{"dtype", "layout", "device", "pin_memory"};
 
 std::string qualified(const c10::OperatorName& name) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
@@ -43,10 +47,19 @@ bool same_arguments(const c10::FunctionSchema& a, const c10::FunctionSchema& b, 
   return true;
 }
 
-// The overload of that name that takes the first `count` arguments of schema, and writes none.
+bool takes_options(const c10::FunctionSchema& schema, size_t first) {
+  if (schema.arguments().size() != first + kOptions.size()) return false;
+  for (size_t i = 0; i < kOptions.size(); ++i) {
+    if (schema.arguments()[first + i].name() != kOptions[i]) return false;
+  }
+  return true;
+}
+
+// The overload of that name that takes the first `count` arguments of schema, those and a factory's
+// options if asked for, and writes none.
 std::optional<c10::OperatorHandle> find_functional(const std::string& name,
                                                    const c10::FunctionSchema& schema,
-                                                   size_t count) {
+                                                   size_t count, bool factory = false) {
   static const auto* const overloads = [] {
     auto* map = new std::unordered_map<std::string, std::vector<c10::OperatorName>>;
     for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -58,8 +71,10 @@ std::optional<c10::OperatorHandle> find_functional(const std::string& name,
   if (found == overloads->end()) return std::nullopt;
   for (const c10::OperatorName& overload : found->second) {
     const auto op = c10::Dispatcher::singleton().findSchema(overload);
-    if (!op || op->schema().is_mutable() || op->schema().arguments().size() != count) continue;
-    if (same_arguments(op->schema(), schema, count)) return op;
+    if (!op || op->schema().is_mutable()) continue;
+    const bool fits = factory ? takes_options(op->schema(), count)
+                              : op->schema().arguments().size() == count;
+    if (fits && same_arguments(op->schema(), schema, count)) return op;
   }
   return std::nullopt;
 }
@@ -76,6 +91,13 @@ bool draws(const c10::OperatorHandle& op) {
   return op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
+// The shifts by operator have kernels of their own, of the same bits.
+std::string other_name(const std::string& name) {
+  if (name.ends_with("lshift__")) return "aten::bitwise_left_shift";
+  if (name.ends_with("rshift__")) return "aten::bitwise_right_shift";
+  return name.ends_with("_") ? name.substr(0, name.size() - 1) : name;
+}
+
 Plan make_plan(const c10::OperatorHandle& op) {
   const std::string name = qualified(op.operator_name());
   if (srg::is_allowed(name)) return {Way::kRecord, std::nullopt, 0};
@@ -86,10 +108,14 @@ Plan make_plan(const c10::OperatorHandle& op) {
   plan.outs = count_outs(schema);
   if (plan.outs > 0) {
     plan.functional = find_functional(schema.name(), schema, all - plan.outs);
+    plan.factory = !plan.functional;
+    if (plan.factory) {
+      plan.functional = find_functional(schema.name(), schema, all - plan.outs, true);
+    }
     if (plan.functional) plan.way = Way::kOut;
-  } else if (schema.name().ends_with("_") && schema.is_mutable()) {
-    plan.functional = find_functional(schema.name().substr(0, schema.name().size() - 1), schema, all);
-    if (plan.functional) plan.way = Way::kInPlace;
+  } else if (const std::string name_here = other_name(schema.name()); name_here != schema.name()) {
+    plan.functional = find_functional(name_here, schema, all);
+    if (plan.functional) plan.way = schema.is_mutable() ? Way::kInPlace : Way::kRename;
   }
   return plan;
 }
@@ -153,6 +179,9 @@ void run_functional(const c10::OperatorHandle& op, Stack& stack) {
 
 void give(const at::Tensor& result, const at::Tensor& out) {
   const at::AutoDispatchBelowADInplaceOrView below;
+  TORCH_CHECK(c10::canCast(result.scalar_type(), out.scalar_type()), "result type ",
+              result.scalar_type(), " can't be cast to the desired output type ",
+              out.scalar_type());
   if (out.sizes() != result.sizes()) out.resize_(result.sizes());
   out.copy_(result);
 }
@@ -191,6 +220,12 @@ void lower_out(const Plan& plan, Stack& stack) {
     outs.push_back(stack[i].toTensor());
   }
   stack.resize(stack.size() - plan.outs);
+  if (plan.factory) {
+    stack.emplace_back(outs[0].scalar_type());
+    stack.emplace_back();
+    stack.emplace_back(outs[0].device());
+    stack.emplace_back();
+  }
   run_functional(*plan.functional, stack);
   for (size_t i = 0; i < outs.size(); ++i) give(stack[i].toTensor(), outs[i]);
   stack.assign(outs.begin(), outs.end());
@@ -205,6 +240,9 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
     case Way::kRecord:
       for (c10::IValue& argument : arguments) argument = moved(argument);
       Device::get().call(op, arguments);
+      break;
+    case Way::kRename:
+      run_functional(*plan.functional, arguments);
       break;
     case Way::kInPlace: {
       const Lowering lowering(op);
@@ -257,7 +295,7 @@ constexpr std::array kLeft{"aten::_to_copy", "aten::clone", "aten::contiguous", 
 
 bool returns_views(const c10::FunctionSchema& schema) {
   for (const c10::Argument& result : schema.returns()) {
-    if (result.alias_info() != nullptr) return true;
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return true;
   }
   return false;
 }

@@ -259,7 +259,9 @@ void read_products(const MetaCall& call, const Stack& results, Recipe& recipe) {
 // Means "no meta kernel" or "the shape depends on data". Only what() is asked: the exception comes
 // from torch's own pybind11, which is not ours.
 bool was_not_implemented(const std::exception& error) {
-  return std::string_view(error.what()).starts_with("NotImplementedError");
+  const std::string_view text = error.what();
+  return text.starts_with("NotImplementedError") ||
+         text.find("a meta tensor without output_size") != std::string_view::npos;
 }
 
 // A kernel in Python that raises leaves its error pending in this thread.
