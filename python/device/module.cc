@@ -98,9 +98,19 @@ srg::LoadPlan plan_from(const py::tuple& plan) {
   return out;
 }
 
+// As the class of djinn.errors that its group has.
+[[noreturn]] void raise_typed(const Error& error) {
+  const py::object made = py::module_::import("djinn.errors").attr("error_from")(
+      static_cast<int>(error.code), std::string(name_of(error.code)), error.message);
+  PyErr_SetObject(py::type::of(made).ptr(), made.ptr());
+  throw py::error_already_set();
+}
+
 py::dict open_model_here(const std::string& label, const std::vector<std::string>& paths,
                          const py::tuple& plan) {
-  const client::OpenedModel opened = open_model(label, paths, plan_from(plan));
+  const auto result = open_model(label, paths, plan_from(plan));
+  if (!result) raise_typed(result.error());
+  const client::OpenedModel& opened = *result;
   py::list tensors;
   for (const srg::TensorEntry& entry : opened.manifest.tensors) {
     tensors.append(py::make_tuple(entry.name, std::string(name_of(entry.dtype)),
@@ -221,10 +231,15 @@ void add_loading(py::module_& module) {
     return to_python(make_source(file, name, dtype_from(dtype), sizes));
   });
   module.def("traces", &traces_to_python);
+  module.def("pending_sources", [] {
+    py::list out;
+    for (const NamedTensor& one : pending_sources()) out.append(py::make_tuple(one.owner, one.name));
+    return out;
+  });
   module.def("open_model", &open_model_here);
   module.def("close_model", &close_model);
   module.def("bind", [](const py::object& tensor, uint64_t model, const std::string& name) {
-    bind(tensor_from(tensor), model, name);
+    djinn::device::bind(tensor_from(tensor), model, name);  // not std::bind
   });
 }
 
