@@ -115,6 +115,15 @@ class Tracer {
   std::unordered_map<const Storage*, OriginPtr> origins_;
 };
 
+bool is_written(const Log& log, const Storage& storage) {
+  for (const Entry& entry : log.entries()) {
+    for (const uint32_t w : entry.recipe->written) {
+      if (entry.operands[w].storage.get() == &storage) return true;
+    }
+  }
+  return false;
+}
+
 Result<std::vector<Fd>> open_files(const std::vector<std::string>& paths) {
   std::vector<Fd> files;
   for (const std::string& path : paths) {
@@ -188,6 +197,9 @@ void bind(const at::Tensor& tensor, uint64_t model, std::string name) {
   auto named = std::make_shared<const NamedTensor>(NamedTensor{model, std::move(name)});
   const at::ScalarType type = tensor.scalar_type();
   Device::get().with_log([&](Log& log) {
+    TORCH_CHECK_NOT_IMPLEMENTED(storage->home != Home::kSource || !is_written(log, *storage),
+                                "While the model was being loaded, its tensor ", named->name,
+                                " was changed in place. Make a changed copy instead.");
     log.forget_product(storage);
     storage->home = Home::kWeight;
     storage->type = type;
