@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "kernel/exec/convert.h"
+#include "python/device/capture.h"
 #include "python/device/shadow.h"
 
 namespace djinn::device {
@@ -69,6 +70,12 @@ void put_results(const Recipe& recipe, std::vector<at::Tensor> results, Stack& s
     return;
   }
   for (at::Tensor& result : results) stack.emplace_back(std::move(result));
+}
+
+void refuse_captured(const Storage& storage) {
+  TORCH_CHECK_NOT_IMPLEMENTED(storage.home != Home::kInput && storage.home != Home::kSequence &&
+                                  storage.log_uses == 0,
+                              "The model's code looks at a value that depends on its inputs.");
 }
 
 at::Tensor adopt(const Described& described) {
@@ -181,10 +188,11 @@ void Device::one_model(Entry& entry) {
 
 void Device::append(const c10::OperatorHandle& op, const Stack& stack, Entry& entry) {
   compute_shadows(op, stack, entry);
+  ++stats_.recorded;
+  if (Capture* const capture = Capture::active()) return capture->append(entry);
   fork_written(entry);
   one_model(entry);
   log_.append(entry);
-  ++stats_.recorded;
 }
 
 void Device::call(const c10::OperatorHandle& op, Stack& stack) {
@@ -206,6 +214,8 @@ void Device::call(const c10::OperatorHandle& op, Stack& stack) {
 
 // The shapes depend on data, or only the daemon knows them.
 void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(Capture::active() == nullptr, "The shapes that ",
+                              op.operator_name().name, " gives depend on data.");
   const auto recipe = open_ended(op, stack);
   TORCH_CHECK_NOT_IMPLEMENTED(recipe->written.empty(), recipe->op, " writes an argument, and nothing "
                               "tells the shape of its result without running it. Call the "
@@ -262,11 +272,7 @@ void Device::hand_over() {
   if (log_.empty()) return;
   ++stats_.flushes;
   std::vector<size_t> needed = log_.needed();
-  for (const StoragePtr& storage : uploads_of(log_, needed)) {
-    storage->ref = take(link().put(*storage->host));
-    storage->home = Home::kRef;
-    storage->host = nullptr;
-  }
+  put_uploads(log_, needed);
   Segmenter segmenter(log_, std::move(needed));
   while (const auto segment = segmenter.next()) take(link().run(*segment));
   log_.clear();
@@ -276,6 +282,7 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
   const Operand view = operand_of(tensor);
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
+  if (Capture::active() != nullptr) refuse_captured(*view.storage);
   hand_over();
   switch (view.storage->home) {
     case Home::kZero:
@@ -291,6 +298,9 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
       raise({ErrorCode::kUnsupported,
              "The model is being loaded, and this value of its weights is not in memory yet. Read "
              "it after from_pretrained has returned."});
+    case Home::kInput:
+    case Home::kSequence:
+      raise({ErrorCode::kUnsupported, "An input of a capture has no value."});
     case Home::kWeight:
     case Home::kRef:
       break;
@@ -305,6 +315,22 @@ at::Tensor Device::known(const at::Tensor& tensor) {
   if (!view.storage->shadow) return {};
   ++stats_.shadow_reads;
   return shadow_view(view).clone();
+}
+
+Segment Device::settle(const Log& log, std::span<const Operand> outputs) {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  const std::vector<size_t> needed = log.needed();
+  put_uploads(log, needed);
+  return whole_segment(log, needed, outputs);
+}
+
+void Device::put_uploads(const Log& log, std::span<const size_t> needed) {
+  for (const StoragePtr& storage : uploads_of(log, needed)) {
+    storage->ref = take(link().put(*storage->host));
+    storage->home = Home::kRef;
+    storage->host = nullptr;
+  }
 }
 
 bool Device::replace(const at::Tensor& destination, std::span<const std::byte> bytes) {

@@ -63,6 +63,9 @@ class Device {
     if (holds_ == 0) hand_over();
     return f(link());
   }
+  // What a capture recorded as one graph, with what it reads at kRef.
+  Segment settle(const Log& log, std::span<const Operand> outputs);
+
   // f(log), with nothing handed over.
   template <typename F>
   auto with_log(const F& f) {
@@ -92,6 +95,7 @@ class Device {
 
   Link& link();
   void hand_over();
+  void put_uploads(const Log& log, std::span<const size_t> needed);
   Entry make_entry(std::shared_ptr<const Recipe> recipe, const std::vector<at::Tensor>& tensors);
   void fork_written(Entry& entry);
   void one_model(Entry& entry);

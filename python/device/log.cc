@@ -42,7 +42,11 @@ bool is_local(const Storage& storage) {
 // Writes entries as a graph.
 class GraphWriter {
  public:
-  GraphWriter() { segment_.graph.name = "recorded"; }
+  // claims_layouts: contiguous results are claimed to be so. With symbols to come they are not,
+  // because products of two symbols are no affine strides.
+  explicit GraphWriter(bool claims_layouts = true) : claims_layouts_(claims_layouts) {
+    segment_.graph.name = "recorded";
+  }
 
   void write(const Entry& entry) {
     srg::Node node;
@@ -79,6 +83,11 @@ class GraphWriter {
       segment_.graph.outputs.push_back(id);
       segment_.outputs.push_back(storages().make(0));
     }
+  }
+
+  void write_output(const Operand& view) {
+    segment_.graph.outputs.push_back(value_of(view));
+    segment_.outputs.push_back(view.storage);
   }
 
   void write_copy(const Operand& view) {
@@ -126,7 +135,9 @@ class GraphWriter {
     value.dtype = dtype_of(product.type);
     value.claims_sizes = true;
     value.sizes = exprs(product.sizes);
-    value.strides = exprs(product.strides);
+    const Operand whole_value{entry.products[number], product.type, product.sizes, product.strides,
+                              0};
+    if (claims_layouts_ || !is_contiguous(whole_value)) value.strides = exprs(product.strides);
     const StoragePtr& storage = entry.products[number];
     add_local({storage, id, {storage, product.type, product.sizes, product.strides, 0}, true});
   }
@@ -149,9 +160,33 @@ class GraphWriter {
     key.insert(key.end(), operand.strides.begin(), operand.strides.end());
     const auto found = known.find(key);
     if (found != known.end()) return found->second;
-    const srg::ValueId id = is_local(*operand.storage) ? view_local(operand) : view_bound(operand);
+    const srg::ValueId id = view_of(operand);
     views_[operand.storage.get()].emplace(std::move(key), id);
     return id;
+  }
+
+  srg::ValueId view_of(const Operand& operand) {
+    if (is_local(*operand.storage)) return view_local(operand);
+    if (operand.storage->home == Home::kInput) return view_input(operand);
+    return view_bound(operand);
+  }
+
+  // An input with a role has one value, of the role's shape.
+  srg::ValueId view_input(const Operand& operand) {
+    Operand all{operand.storage, operand.storage->type, {}, {}, 0};
+    const std::vector<int64_t>& sizes = operand.storage->named->sizes;
+    all.sizes.assign(sizes.begin(), sizes.end());
+    all.strides.resize(sizes.size(), 1);
+    for (size_t d = sizes.size(); d-- > 1;) all.strides[d - 1] = all.strides[d] * sizes[d];
+    const auto known = inputs_.find(operand.storage.get());
+    const srg::ValueId base = known != inputs_.end() ? known->second : view_bound(all);
+    inputs_[operand.storage.get()] = base;
+    if (operand.type == all.type && operand.sizes == all.sizes && operand.strides == all.strides &&
+        operand.offset == 0) {
+      return base;
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(operand.type == all.type, "An input is seen as another dtype.");
+    return strided(base, operand.sizes, operand.strides, operand.offset);
   }
 
   srg::ValueId view_bound(const Operand& operand) {
@@ -169,6 +204,9 @@ class GraphWriter {
     const auto known = bound_.find(storage.get());
     if (known != bound_.end()) return known->second;
     srg::Storage out;
+    if (storage->home == Home::kInput || storage->home == Home::kSequence) {
+      return bound_[storage.get()] = bound_by_role(*storage);
+    }
     if (storage->home == Home::kWeight) {
       out.kind = srg::StorageKind::kWeight;
       out.name = storage->named->name;
@@ -184,6 +222,22 @@ class GraphWriter {
     segment_.inputs.push_back(out.kind == srg::StorageKind::kInput ? storage : nullptr);
     segment_.graph.storages.push_back(std::move(out));
     return bound_[storage.get()] = index;
+  }
+
+  srg::StorageIndex bound_by_role(const Storage& storage) {
+    srg::Storage out;
+    if (storage.home == Home::kInput) {
+      out.kind = srg::StorageKind::kInput;
+      out.role = static_cast<srg::InputRole>(storage.named->owner);
+      out.name = storage.named->name;
+    } else {
+      out.kind = srg::StorageKind::kSequence;
+      out.layer = static_cast<uint32_t>(storage.named->owner >> 1);
+      out.part = static_cast<srg::SequencePart>(storage.named->owner & 1);
+    }
+    segment_.inputs.push_back(nullptr);
+    segment_.graph.storages.push_back(std::move(out));
+    return static_cast<srg::StorageIndex>(segment_.graph.storages.size() - 1);
   }
 
   srg::ValueId view_local(const Operand& operand) {
@@ -241,10 +295,12 @@ class GraphWriter {
     return id;
   }
 
+  const bool claims_layouts_;
   Segment segment_;
   std::unordered_map<const Storage*, Local> locals_;
   std::vector<const Storage*> order_;  // of locals_
   std::unordered_map<const Storage*, srg::StorageIndex> bound_;
+  std::unordered_map<const Storage*, srg::ValueId> inputs_;  // with a role: the one value
   std::unordered_map<std::string, srg::StorageIndex> weights_;
   std::unordered_map<const Storage*, std::map<std::vector<int64_t>, srg::ValueId>> views_;
 };
@@ -311,15 +367,17 @@ void Log::rename_product(const StoragePtr& storage) {
 }
 
 void Log::forget_product(const StoragePtr& storage) {
+  const auto forget = [&](StoragePtr& made, Home home) {
+    if (made != storage) return;
+    --storage->log_uses;
+    made = storages().make(storage->bytes, storage->type);
+    made->home = home;
+    made->held = false;
+    ++made->log_uses;
+  };
   for (Entry& entry : entries_) {
-    for (StoragePtr& product : entry.products) {
-      if (product != storage) continue;
-      --storage->log_uses;
-      product = storages().make(storage->bytes, storage->type);
-      product->home = Home::kLogged;
-      product->held = false;
-      ++product->log_uses;
-    }
+    for (StoragePtr& product : entry.products) forget(product, Home::kLogged);
+    for (const uint32_t w : entry.recipe->written) forget(entry.operands[w].storage, Home::kZero);
   }
 }
 
@@ -374,6 +432,20 @@ Segment open_segment(const Entry& entry, size_t results) {
   GraphWriter writer;
   writer.write_open(entry, results);
   return std::move(writer).finish([](const Storage&) { return true; });
+}
+
+Segment whole_segment(const Log& log, std::span<const size_t> needed,
+                      std::span<const Operand> outputs) {
+  GraphWriter writer(false);
+  uint64_t model = 0;
+  for (const size_t i : needed) {
+    writer.write(log.entries()[i]);
+    if (const uint64_t of_entry = model_of(log.entries()[i])) model = of_entry;
+  }
+  for (const Operand& output : outputs) writer.write_output(output);
+  Segment segment = std::move(writer).finish([](const Storage&) { return false; });
+  segment.model = model;
+  return segment;
 }
 
 Segment copy_segment(const Operand& view) {

@@ -14,25 +14,12 @@
 #include "python/device/backend.h"
 #include "python/device/device.h"
 #include "python/device/loading.h"
+#include "python/device/module.h"
 
 namespace djinn::device {
 namespace {
 
 namespace py = pybind11;
-
-at::Tensor tensor_from(const py::handle& object) {
-  TORCH_CHECK(THPVariable_Check(object.ptr()), "A tensor is needed.");
-  return THPVariable_Unpack(object.ptr());
-}
-
-py::object to_python(const at::Tensor& tensor) {
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(tensor));
-}
-
-at::ScalarType dtype_from(const py::handle& object) {
-  TORCH_CHECK(THPDtype_Check(object.ptr()), "A torch.dtype is needed.");
-  return reinterpret_cast<THPDtype*>(object.ptr())->scalar_type;
-}
 
 py::dict stats() {
   const DeviceStats stats = Device::get().stats();
@@ -261,8 +248,15 @@ PYBIND11_MODULE(_device, module) {
   namespace device = djinn::device;
   device::register_backend();
   device::add_loading(module);
+  device::add_generation(module);
   module.def("flush", [] { device::Device::get().flush(); });
   module.def("set_seed", [](uint64_t seed) { device::default_generator().set_current_seed(seed); });
+  module.def("random_state", [] {
+    const at::Generator generator = device::default_generator();
+    return py::make_tuple(generator.current_seed(), generator.get_offset());
+  });
+  module.def("set_random_offset",
+             [](uint64_t offset) { device::default_generator().set_offset(offset); });
   module.def("get_rng_state", [] {
     return py::reinterpret_steal<py::object>(
         THPVariable_Wrap(device::default_generator().get_state()));

@@ -30,12 +30,15 @@ enum class Home : uint8_t {
   kSource,  // a tensor of a file, to become part of a model (loading.h)
   kRef,     // a ref of the session
   kLogged,  // made by an operator of the log
+  kInput,     // of a capture (capture.h): bound at each run by its role
+  kSequence,  // of a capture: keys or values of a sequence group
 };
 
-// A tensor of a model, or of a file before the model is opened.
+// A tensor of a model, of a file before the model is opened, or an input of a capture.
 struct NamedTensor {
-  uint64_t owner = 0;  // ModelId, or the number of the file
+  uint64_t owner = 0;  // ModelId; number of the file; role; layer * 2 + part
   std::string name;
+  std::vector<int64_t> sizes = {};  // of an input of a capture
 };
 
 struct Storage {
@@ -44,7 +47,7 @@ struct Storage {
   Home home = Home::kZero;
   at::ScalarType type = at::kByte;  // kZero, kHost, kLogged: of the value that covers all bytes
   std::shared_ptr<const std::vector<std::byte>> host;  // kHost
-  std::shared_ptr<const NamedTensor> named;            // kWeight, kSource
+  std::shared_ptr<const NamedTensor> named;            // kWeight, kSource, kInput, kSequence
   RefHandle ref;                                       // kRef
   uint32_t log_uses = 0;                               // entries of the log that name it
   c10::Storage shadow;                                 // on the CPU; null: unknown

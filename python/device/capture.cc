@@ -1,0 +1,141 @@
+#include "python/device/capture.h"
+
+#include "kernel/srg/unify.h"
+#include "kernel/srg/verify.h"
+
+namespace djinn::device {
+namespace {
+
+thread_local std::unique_ptr<Capture> current;
+
+at::Tensor make_input(Home home, uint64_t owner, std::string name, at::ScalarType type,
+                      at::IntArrayRef sizes) {
+  const auto bytes = static_cast<uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
+  StoragePtr storage = storages().make(bytes, type);
+  storage->home = home;
+  storage->named = std::make_shared<const NamedTensor>(NamedTensor{owner, std::move(name), sizes.vec()});
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+const char* name_of_role(srg::InputRole role) {
+  switch (role) {
+    case srg::InputRole::kTokenIds:
+      return "token_ids";
+    case srg::InputRole::kPositions:
+      return "positions";
+    case srg::InputRole::kAttentionMask:
+      return "attention_mask";
+    case srg::InputRole::kUser:
+      break;
+  }
+  return "input";
+}
+
+// A result that is still held after its capture was kept by the model's code.
+void check_nothing_kept(const Log& log, const std::vector<Operand>& outputs) {
+  for (const Entry& entry : log.entries()) {
+    for (const StoragePtr& product : entry.products) {
+      if (!product || !product->held) continue;
+      const bool is_output = std::any_of(outputs.begin(), outputs.end(), [&](const Operand& output) {
+        return output.storage == product;
+      });
+      TORCH_CHECK_NOT_IMPLEMENTED(is_output, "The model keeps a tensor that it made (",
+                                  entry.recipe->op, ") for a later call.");
+    }
+  }
+}
+
+Result<std::vector<ipc::InputBinding>> bind_inputs(const Recording& recording) {
+  std::vector<ipc::InputBinding> inputs;
+  for (uint32_t i = 0; i < recording.inputs.size(); ++i) {
+    if (recording.inputs[i] == nullptr) continue;
+    inputs.push_back({i, ipc::InputKind::kRef, {}, recording.inputs[i]->ref});
+  }
+  return inputs;
+}
+
+}  // namespace
+
+Capture* Capture::active() {
+  return current.get();
+}
+
+void Capture::append(Entry entry) {
+  const uint64_t model = model_of(entry);
+  for (const Operand& operand : entry.operands) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        operand.storage->home != Home::kWeight || operand.storage->named->owner == model,
+        "One operator (", entry.recipe->op, ") reads weights of two models.");
+  }
+  for (const uint32_t w : entry.recipe->written) {
+    const Home home = entry.operands[w].storage->home;
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        home == Home::kLogged || home == Home::kZero || home == Home::kSequence,
+        "The model writes a tensor that it keeps (", entry.recipe->op, ").");
+  }
+  log.append(std::move(entry));
+}
+
+void Capture::begin() {
+  TORCH_CHECK(current == nullptr, "A capture is under way in this thread already.");
+  Device::get().flush();
+  current = std::make_unique<Capture>();
+}
+
+Capture::~Capture() {
+  Device::get().with_log([&](Log&) { log.clear(); });
+}
+
+void Capture::abort() {
+  current.reset();
+}
+
+std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& outputs) {
+  TORCH_CHECK(current != nullptr, "No capture is under way in this thread.");
+  const std::unique_ptr<Capture> capture = std::move(current);
+  std::vector<Operand> views;
+  for (const at::Tensor& output : outputs) views.push_back(operand_of(output));
+  check_nothing_kept(capture->log, views);
+  Segment segment = Device::get().settle(capture->log, views);
+  return std::make_shared<const Recording>(
+      Recording{std::move(segment.graph), std::move(segment.inputs), segment.model});
+}
+
+at::Tensor Capture::input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes) {
+  return make_input(Home::kInput, static_cast<uint64_t>(role), name_of_role(role), type, sizes);
+}
+
+at::Tensor Capture::buffer(uint32_t layer, srg::SequencePart part, at::ScalarType type,
+                           at::IntArrayRef sizes) {
+  const uint64_t owner = uint64_t{layer} << 1 | static_cast<uint64_t>(part);
+  return make_input(Home::kSequence, owner, "", type, sizes);
+}
+
+std::shared_ptr<const Template> make_template(
+    const std::vector<std::shared_ptr<const Recording>>& recordings,
+    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols) {
+  TORCH_CHECK(!recordings.empty() && recordings.size() == points.size(),
+              "Each recording needs its point.");
+  std::vector<srg::Recording> sized;
+  for (size_t i = 0; i < recordings.size(); ++i) {
+    TORCH_CHECK(recordings[i]->inputs == recordings[0]->inputs &&
+                    recordings[i]->model == recordings[0]->model,
+                "The model reads other tensors at other sizes.");
+    sized.push_back({&recordings[i]->graph, points[i]});
+  }
+  const srg::Graph graph = take(srg::unify(sized, std::move(symbols)));
+  auto made = std::make_shared<Template>();
+  made->operators = graph.nodes.size();
+  made->held = recordings[0]->inputs;
+  made->inputs = take(bind_inputs(*recordings[0]));
+  made->id = take(Device::get().with_link([&](Link& link) {
+    return link.client().define_program(graph, ModelId{recordings[0]->model});
+  })).program;
+  return made;
+}
+
+}  // namespace djinn::device

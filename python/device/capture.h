@@ -1,0 +1,67 @@
+// Capture: a model's code run once for its operators, at chosen sizes; nothing of it is executed.
+// Several captures at different sizes become one program with symbols (kernel/srg/unify.h).
+//
+//   Capture    what this thread records now, instead of the device's log
+//   Recording  a finished one: its graph, and what it reads beside inputs with roles
+//   Template   recordings as a program that djinnd has admitted
+//
+// invariant: a capture changes nothing outside of itself, and leaves no tensor behind: code that
+// writes a tensor it did not make, asks for a value, or keeps one of its results is refused.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernel/srg/graph.h"
+#include "python/device/device.h"
+
+namespace djinn::device {
+
+struct Recording {
+  srg::Graph graph;
+  std::vector<StoragePtr> inputs;  // by graph storage; null: weights, roles and sequence buffers
+  uint64_t model = 0;
+};
+
+class Capture {
+ public:
+  // This thread records into a new capture from now on. Throws if it does so already.
+  static void begin();
+  // Ends it: what leads to `outputs`, in their order, as a graph. Throws what is said above.
+  static std::shared_ptr<const Recording> finish(const std::vector<at::Tensor>& outputs);
+  // Ends it, and forgets it.
+  static void abort();
+  // This thread's; null: none.
+  static Capture* active();
+
+  // A tensor that a run binds by its role.
+  static at::Tensor input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes);
+  // The keys or values of one layer of the run's sequence group.
+  static at::Tensor buffer(uint32_t layer, srg::SequencePart part, at::ScalarType type,
+                           at::IntArrayRef sizes);
+
+  Capture() = default;
+  ~Capture();
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
+
+  // Throws what is said above. Under the device's lock.
+  void append(Entry entry);
+
+  Log log;
+};
+
+struct Template {
+  ProgramId id;
+  std::vector<ipc::InputBinding> inputs;
+  std::vector<StoragePtr> held;  // whose refs the inputs name
+  size_t operators = 0;
+};
+
+// recordings: of the same code, in the same session. points: the symbols' values at each.
+std::shared_ptr<const Template> make_template(
+    const std::vector<std::shared_ptr<const Recording>>& recordings,
+    const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols);
+
+}  // namespace djinn::device

@@ -1,0 +1,92 @@
+#include "python/device/generation.h"
+
+#include "kernel/base/bytes.h"
+
+namespace djinn::device {
+namespace {
+
+ipc::GenerateBlock block_for(const GenerationRequest& request) {
+  const GenerationOptions& options = request.options;
+  ipc::GenerateBlock block;
+  block.prefill = request.prefill.id.value;
+  block.decode = request.decode.id.value;
+  block.rows = request.geometry.rows;
+  block.prompt_tokens = request.prompt_tokens;
+  block.padding = request.padding;
+  block.min_new_tokens = options.min_new_tokens;
+  block.max_new_tokens = options.max_new_tokens;
+  block.stop_tokens = options.stop_tokens;
+  block.pad_token = options.pad_token;
+  block.greedy = options.greedy;
+  block.temperature = options.temperature;
+  block.top_k = options.top_k;
+  block.top_p = options.top_p;
+  block.min_p = options.min_p;
+  block.repetition_penalty = options.repetition_penalty;
+  block.seed = options.seed;
+  block.random_offset = options.random_offset;
+  block.prefill_inputs = request.prefill.inputs;
+  block.decode_inputs = request.decode.inputs;
+  return block;
+}
+
+// Gathers token events into steps: a step is whole when it has a token for each row.
+class Steps {
+ public:
+  Steps(uint32_t rows, const std::function<void(const std::vector<int32_t>&)>& on_step)
+      : result_{std::vector<std::vector<int32_t>>(rows), 0}, on_step_(on_step) {}
+
+  void take(const client::TokenEvent& event) {
+    if (event.row >= result_.tokens.size()) return;
+    result_.tokens[event.row].push_back(event.token);
+    if (event.row + 1 == result_.tokens.size() && on_step_) tell();
+  }
+
+  GenerationResult finish(uint64_t random_offset) && {
+    result_.random_offset = random_offset;
+    return std::move(result_);
+  }
+
+ private:
+  void tell() const {
+    std::vector<int32_t> step;
+    for (const auto& row : result_.tokens) step.push_back(row.back());
+    on_step_(step);
+  }
+
+  GenerationResult result_;
+  const std::function<void(const std::vector<int32_t>&)>& on_step_;
+};
+
+Result<GenerationResult> run(client::Client& client, ipc::GenerateBlock& block,
+                             const std::vector<int32_t>& prompt, Steps steps) {
+  const auto bytes = std::as_bytes(std::span(prompt));
+  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
+  copy_bytes(bytes, client.staging(range));
+  block.prompt = {range.offset, bytes.size()};
+  client::SubmissionTarget target;
+  target.operation = ipc::Operation::kGenerate;
+  DJINN_TRY(const client::Run number, client.submit(target, ipc::encode(block), {range}));
+  DJINN_TRY(client::Outcome outcome, client.wait(number, [&](const client::TokenEvent& event) {
+    if (event.run == number) steps.take(event);
+  }));
+  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
+  return std::move(steps).finish(outcome.random_offset);
+}
+
+}  // namespace
+
+GenerationResult generate(const GenerationRequest& request,
+                          const std::function<void(const std::vector<int32_t>&)>& on_step) {
+  ipc::GenerateBlock block = block_for(request);
+  return take(Device::get().with_link([&](Link& link) -> Result<GenerationResult> {
+    client::Client& client = link.client();
+    DJINN_TRY(block.sequence, client.make_sequence(request.geometry));
+    auto generated = run(client, block, request.prompt, Steps(request.geometry.rows, on_step));
+    Status dropped = client.drop_sequence(block.sequence);
+    if (generated && !dropped) return std::move(dropped).error();
+    return generated;
+  }));
+}
+
+}  // namespace djinn::device

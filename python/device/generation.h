@@ -1,0 +1,47 @@
+// Generation on the device: the loop over tokens runs in djinnd, over two templates (capture.h).
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "python/device/capture.h"
+
+namespace djinn::device {
+
+struct GenerationOptions {
+  uint32_t min_new_tokens = 0;
+  uint32_t max_new_tokens = 0;
+  std::vector<int32_t> stop_tokens;
+  int32_t pad_token = 0;
+  bool greedy = true;
+  float temperature = 1.0f;
+  uint32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  uint64_t seed = 0;
+  uint64_t random_offset = 0;
+};
+
+struct GenerationRequest {
+  const Template& prefill;
+  const Template& decode;
+  ipc::SequenceGeometry geometry;
+  std::vector<int32_t> prompt;    // [rows, prompt_tokens]
+  uint32_t prompt_tokens = 0;
+  std::vector<uint32_t> padding;  // by row
+  GenerationOptions options;
+};
+
+struct GenerationResult {
+  // [rows, steps]: what was drawn; padding behind a stop token.
+  std::vector<std::vector<int32_t>> tokens;
+  uint64_t random_offset = 0;  // the next unused one
+};
+
+// Runs a generation on a sequence group of its own, and waits. on_step, if there is one, sees each
+// step's tokens, one for each row, as they come; it may take the GIL, and must not use the device.
+GenerationResult generate(const GenerationRequest& request,
+                          const std::function<void(const std::vector<int32_t>&)>& on_step);
+
+}  // namespace djinn::device

@@ -1,0 +1,147 @@
+// Captures, templates and generation for Python.
+#include "python/device/module.h"
+
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+#include "kernel/exec/convert.h"
+#include "python/device/capture.h"
+#include "python/device/generation.h"
+
+namespace djinn::device {
+namespace {
+
+namespace py = pybind11;
+
+srg::InputRole role_from(const std::string& name) {
+  if (name == "token_ids") return srg::InputRole::kTokenIds;
+  if (name == "positions") return srg::InputRole::kPositions;
+  if (name == "attention_mask") return srg::InputRole::kAttentionMask;
+  TORCH_CHECK_VALUE(false, "No input has the role ", name, ".");
+}
+
+srg::SymbolRole symbol_role_from(const std::string& name) {
+  if (name == "tokens") return srg::SymbolRole::kTokens;
+  if (name == "past") return srg::SymbolRole::kPast;
+  if (name == "capacity") return srg::SymbolRole::kCapacity;
+  TORCH_CHECK_VALUE(false, "No symbol has the role ", name, ".");
+}
+
+// (name, least, most): the name is the role's.
+std::vector<srg::Symbol> symbols_from(
+    const std::vector<std::tuple<std::string, int64_t, int64_t>>& items) {
+  std::vector<srg::Symbol> symbols;
+  for (const auto& [name, least, most] : items) {
+    symbols.push_back({name, least, most, symbol_role_from(name)});
+  }
+  return symbols;
+}
+
+// The fields by name, as GenerationOptions has them; those that are missing keep their defaults.
+GenerationOptions options_from(const py::dict& fields) {
+  GenerationOptions options;
+  const auto set = [&](const char* name, auto& field) {
+    if (fields.contains(name)) {
+      field = fields[name].cast<std::remove_reference_t<decltype(field)>>();
+    }
+  };
+  set("min_new_tokens", options.min_new_tokens);
+  set("max_new_tokens", options.max_new_tokens);
+  set("stop_tokens", options.stop_tokens);
+  set("pad_token", options.pad_token);
+  set("greedy", options.greedy);
+  set("temperature", options.temperature);
+  set("top_k", options.top_k);
+  set("top_p", options.top_p);
+  set("min_p", options.min_p);
+  set("repetition_penalty", options.repetition_penalty);
+  set("seed", options.seed);
+  set("random_offset", options.random_offset);
+  return options;
+}
+
+ipc::SequenceGeometry geometry_from(const py::tuple& geometry) {
+  ipc::SequenceGeometry out;
+  out.rows = geometry[0].cast<uint32_t>();
+  out.layers = geometry[1].cast<uint32_t>();
+  out.kv_heads = geometry[2].cast<uint32_t>();
+  out.head_dim = geometry[3].cast<uint32_t>();
+  out.dtype = exec::from_torch(dtype_from(geometry[4]));
+  out.capacity = geometry[5].cast<uint64_t>();
+  return out;
+}
+
+// on_step runs with the GIL, in this thread; its exception ends nothing before the generation has.
+class StepTeller {
+ public:
+  explicit StepTeller(const py::object& on_step) : on_step_(on_step) {}
+
+  std::function<void(const std::vector<int32_t>&)> function() {
+    if (on_step_.is_none()) return {};
+    return [this](const std::vector<int32_t>& step) {
+      if (failed_) return;
+      const py::gil_scoped_acquire gil;
+      try {
+        on_step_(step);
+      } catch (...) {
+        failed_ = std::current_exception();
+      }
+    };
+  }
+  void rethrow() const {
+    if (failed_) std::rethrow_exception(failed_);
+  }
+
+ private:
+  py::object on_step_;
+  std::exception_ptr failed_;
+};
+
+py::tuple generate_here(const Template& prefill, const Template& decode, const py::tuple& geometry,
+                        std::vector<int32_t> prompt, uint32_t prompt_tokens,
+                        std::vector<uint32_t> padding, const py::dict& options,
+                        const py::object& on_step) {
+  const GenerationRequest request{prefill, decode, geometry_from(geometry), std::move(prompt),
+                                  prompt_tokens, std::move(padding), options_from(options)};
+  StepTeller teller(on_step);
+  const GenerationResult result = generate(request, teller.function());
+  teller.rethrow();
+  return py::make_tuple(py::cast(result.tokens), result.random_offset);
+}
+
+}  // namespace
+
+void add_generation(py::module_& module) {
+  py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording")
+      .def_property_readonly("operators", [](const Recording& self) {
+        return self.graph.nodes.size();
+      });
+  py::class_<Template, std::shared_ptr<Template>>(module, "Template")
+      .def_property_readonly("operators", [](const Template& self) { return self.operators; });
+  module.def("capture_begin", &Capture::begin);
+  module.def("capture_abort", &Capture::abort);
+  module.def("capture_finish", [](const std::vector<py::object>& outputs) {
+    std::vector<at::Tensor> tensors;
+    for (const py::object& output : outputs) tensors.push_back(tensor_from(output));
+    return std::const_pointer_cast<Recording>(Capture::finish(tensors));
+  });
+  module.def("capture_input", [](const std::string& role, const py::object& dtype,
+                                 const std::vector<int64_t>& sizes) {
+    return to_python(Capture::input(role_from(role), dtype_from(dtype), sizes));
+  });
+  module.def("capture_buffer", [](uint32_t layer, bool is_value, const py::object& dtype,
+                                  const std::vector<int64_t>& sizes) {
+    const auto part = is_value ? srg::SequencePart::kValue : srg::SequencePart::kKey;
+    return to_python(Capture::buffer(layer, part, dtype_from(dtype), sizes));
+  });
+  module.def("make_template",
+             [](const std::vector<std::shared_ptr<Recording>>& recordings,
+                const std::vector<std::vector<int64_t>>& points,
+                const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols) {
+               return std::const_pointer_cast<Template>(make_template(
+                   {recordings.begin(), recordings.end()}, points, symbols_from(symbols)));
+             });
+  module.def("generate", &generate_here);
+}
+
+}  // namespace djinn::device
