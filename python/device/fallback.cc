@@ -3,6 +3,9 @@
 //   recorded   operators on the allow-list, which djinnd has, too
 //   lowered    out= and in-place forms of those: the functional form, then a copy; and other names
 //   refused    all else, with the way out
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+
 #include <algorithm>
 #include <array>
 #include <unordered_map>
@@ -113,7 +116,9 @@ Plan make_plan(const c10::OperatorHandle& op) {
       plan.functional = find_functional(schema.name(), schema, all - plan.outs, true);
     }
     if (plan.functional) plan.way = Way::kOut;
-  } else if (const std::string name_here = other_name(schema.name()); name_here != schema.name()) {
+  } else if (const std::string name_here = other_name(schema.name());
+             name_here != schema.name() && schema.arguments()[0].type()->kind() !=
+                                               c10::TypeKind::ListType) {
     plan.functional = find_functional(name_here, schema, all);
     if (plan.functional) plan.way = schema.is_mutable() ? Way::kInPlace : Way::kRename;
   }
@@ -231,6 +236,53 @@ void lower_out(const Plan& plan, Stack& stack) {
   stack.assign(outs.begin(), outs.end());
 }
 
+// --- lists
+
+// Tensors of one call: few enough for what a run may bind and write in place.
+constexpr size_t kForeachMax = 64;
+
+size_t longest_list(const Stack& arguments) {
+  size_t longest = 0;
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensorList()) longest = std::max(longest, value.toTensorList().size());
+  }
+  return longest;
+}
+
+// Elements [first, first + count) of a list, or of a tensor with a number for each.
+c10::IValue part_of(const c10::IValue& value, const c10::Argument& formal, size_t first,
+                    size_t count) {
+  if (value.isTensor() && formal.name() == "scalars") {
+    return value.toTensor().narrow(0, static_cast<int64_t>(first), static_cast<int64_t>(count));
+  }
+  if (!value.isList()) return value;
+  const c10::List<c10::IValue> all = value.toList();
+  c10::impl::GenericList part(all.elementType());
+  for (size_t i = first; i < first + count; ++i) part.push_back(all.get(i));
+  return part;
+}
+
+bool is_long_foreach(const c10::OperatorHandle& op, const Stack& arguments) {
+  return op.schema().name().starts_with("aten::_foreach_") && longest_list(arguments) > kForeachMax;
+}
+
+void call_in_parts(const c10::OperatorHandle& op, Stack& arguments) {
+  const size_t all = longest_list(arguments);
+  c10::List<at::Tensor> results;
+  for (size_t first = 0; first < all; first += kForeachMax) {
+    Stack part;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      part.push_back(part_of(arguments[i], op.schema().arguments()[i], first,
+                             std::min(kForeachMax, all - first)));
+    }
+    Device::get().call(op, part);
+    if (part.empty()) continue;
+    for (const at::Tensor& result : part[0].toTensorVector()) results.push_back(result);
+  }
+  arguments.clear();
+  if (!op.schema().returns().empty()) arguments.emplace_back(std::move(results));
+}
+
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_for(op);
   const size_t count = op.schema().arguments().size();
@@ -239,7 +291,11 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   switch (plan.way) {
     case Way::kRecord:
       for (c10::IValue& argument : arguments) argument = moved(argument);
-      Device::get().call(op, arguments);
+      if (is_long_foreach(op, arguments)) {
+        call_in_parts(op, arguments);
+      } else {
+        Device::get().call(op, arguments);
+      }
       break;
     case Way::kRename:
       run_functional(*plan.functional, arguments);
@@ -270,8 +326,8 @@ bool is_differentiated(const Stack& stack, size_t count) {
                      });
 }
 
-// These have no derivative of their own: with a gradient to come they are taken apart, by the
-// composite code that is their kernel on the CPU; else autograd has no part in them.
+// With a gradient to come they are taken apart, by the composite code that is their kernel on the
+// CPU and has its bits; else autograd has no part in them.
 void whole(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   if (is_differentiated(*stack, op.schema().arguments().size())) {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
@@ -286,8 +342,8 @@ void whole(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 constexpr std::array kWhole{"aten::linear", "aten::matmul", "aten::layer_norm", "aten::rms_norm",
                             "aten::scaled_dot_product_attention"};
 
-constexpr std::array kUndifferentiated{"aten::matmul", "aten::layer_norm", "aten::rms_norm",
-                                       "aten::scaled_dot_product_attention"};
+// Composites on other devices, with kernels of their own on the CPU: one call here, too.
+constexpr std::array kOwnOnCpu{"aten::mish_backward", "aten::silu_backward"};
 
 // Their kernels upload, copy or make tensors by calling what would call them again.
 constexpr std::array kLeft{"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::copy_",
@@ -332,25 +388,53 @@ void register_by_name(torch::Library& library) {
   for (const char* const whole : kWhole) {
     library.impl(whole, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }
+  for (const char* const own : kOwnOnCpu) {
+    library.impl(own, torch::CppFunction::makeFromBoxedFunction<&fallback>());
+  }
+}
+
+// --- what backward and fast paths call by other names
+
+// Unchecked indices are checked all the same.
+at::Tensor& index_put_impl(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices,
+                           const at::Tensor& values, bool accumulate, bool) {
+  return self.index_put_(indices, values, accumulate);
+}
+
+// A device without nested tensors: nn.TransformerEncoder takes its way for dense ones.
+bool never_nested(const at::Tensor&, const at::Tensor&) {
+  return false;
+}
+
+// The CPU's choice, which sees shapes and dtypes only: the same attention, and the same bits.
+int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                         const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
+                         std::optional<double> scale, bool enable_gqa) {
+  return at::native::_fused_sdp_choice_stub(at::kCPU, query, key, value, mask, dropout, is_causal,
+                                            scale, enable_gqa);
 }
 
 }  // namespace
+}  // namespace djinn::device
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &djinn::device::choose_attention)
+}  // namespace at::native
+
+namespace djinn::device {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 
-// Without it autocast dies on the first operator.
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
-  library.fallback(torch::CppFunction::makeFallthrough());
-}
-
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   register_by_name(library);
+  library.impl("_index_put_impl_", &index_put_impl);
+  library.impl("_nested_tensor_from_mask_left_aligned", &never_nested);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
-  for (const char* const name : kUndifferentiated) {
+  for (const char* const name : kWhole) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&whole>());
   }
 }

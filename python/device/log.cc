@@ -12,6 +12,9 @@ namespace {
 // Inputs and outputs of one run: half of what a binding table holds.
 constexpr size_t kBindingsMax = 900;
 constexpr size_t kEntriesMax = 8 * 1024;
+// Views of bound storages that one run writes: what is written in place is saved first, and a worker
+// keeps 256 ranges.
+constexpr size_t kWrittenMax = 192;
 
 using StorageSet = std::unordered_set<const Storage*>;
 
@@ -60,7 +63,8 @@ class GraphWriter {
 
   [[nodiscard]] bool is_full(const Entry& next) const {
     return segment_.inputs.size() + next.operands.size() > kBindingsMax ||
-           order_.size() + next.products.size() > kBindingsMax;
+           order_.size() + next.products.size() > kBindingsMax ||
+           written_.size() + next.recipe->written.size() > kWrittenMax;
   }
 
   // keep: the storages that outlive the graph.
@@ -112,7 +116,11 @@ class GraphWriter {
     for (const Operand& operand : entry.operands) ids.push_back(value_of(operand));
     for (const uint32_t i : entry.recipe->written) {
       const auto local = locals_.find(entry.operands[i].storage.get());
-      if (local != locals_.end()) local->second.changed = true;
+      if (local != locals_.end()) {
+        local->second.changed = true;
+      } else {
+        written_.insert(ids[i]);
+      }
     }
     std::vector<srg::Argument> arguments = entry.recipe->arguments;
     for (srg::Argument& argument : arguments) {
@@ -302,6 +310,7 @@ class GraphWriter {
   std::unordered_map<const Storage*, srg::StorageIndex> bound_;
   std::unordered_map<const Storage*, srg::ValueId> inputs_;  // with a role: the one value
   std::unordered_map<std::string, srg::StorageIndex> weights_;
+  std::unordered_set<srg::ValueId> written_;  // views of bound_
   std::unordered_map<const Storage*, std::map<std::vector<int64_t>, srg::ValueId>> views_;
 };
 

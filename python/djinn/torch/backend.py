@@ -13,6 +13,9 @@ def register(torch: Any) -> None:
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _module(torch))
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    # Module.to() keeps its parameters' identities, and so tied weights and optimizers: between
+    # devices of different kinds it makes new ones otherwise.
+    torch.__future__.set_swap_module_params_on_conversion(True)
 
 
 def _module(torch: Any) -> types.ModuleType:
