@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+import djinn
 from djinn.errors import Error, RequestError
 
 from . import _device, interlock, plans
@@ -96,7 +97,8 @@ class Source:
     def __init__(self, load: "Load", file: int, name: str, dtype: str, sizes: list[int]) -> None:
         if dtype not in DTYPES:
             raise RequestError(
-                *(102, "unsupported"), f"The tensor {name} has the dtype {dtype}, unknown to djinnd."
+                *(102, "unsupported"),
+                f"The tensor {name} has the dtype {dtype}, unknown to djinnd.",
             )
         self._load = load
         self._key = (file, name)
@@ -135,6 +137,12 @@ class Lease:
 def close(model: int) -> None:
     with suppress(RuntimeError, Error):  # the connection ended, and with it the lease
         _device.close_model(model)
+
+
+def unload(model: int) -> None:
+    """Drops a model at once, which would stay resident until its memory is wanted."""
+    with suppress(Error), djinn.connect(name="ghosts", observer=True) as session:
+        session.raw.unload_model(model)  # refused while another session uses it
 
 
 class Load:
@@ -186,9 +194,11 @@ class Load:
 
     def finish(self, label: str) -> None:
         """Opens the model that was recorded, and makes ghosts of all models of this load."""
+        for model in self.models:
+            model.requires_grad_(False)  # else a forward pass keeps its activations in djinnd
         tensors = dict(self._named_tensors())
         ghost = self._open(label, tensors)
-        self._convert(label, ghost)
+        self._convert(label)
         for model in self.models:
             _ghosts[model] = ghost
         stats.ghosts += 1
@@ -201,7 +211,6 @@ class Load:
         """Of the device; a name for each place, so tied ones have several."""
         for number, model in enumerate(reversed(self.models)):
             prefix = f"nested/{number}/" if number else ""
-            model.requires_grad_(False)
             for named in (model.named_parameters, model.named_buffers):
                 for name, tensor in named(remove_duplicate=False):
                     if tensor.device == DEVICE:
@@ -212,35 +221,30 @@ class Load:
         for name in sorted(tensors):
             names[tensors[name].untyped_storage().data_ptr()].append(name)
         firsts = {same[0]: tensors[same[0]] for same in names.values()}
-        self._unplanned = 0
-        plan = self._plan(firsts)
-        for same in names.values():
-            if same[0] in plan.destinations:
-                plan.aliases |= {name: same[0] for name in same[1:]}
-        if not plan.destinations:
-            return Ghost(0, 0, False, 0, self._unplanned)
+        plan, converted = self._plan(firsts)
+        planned = [same for same in names.values() if same[0] in plan.destinations]
+        if not planned:
+            return Ghost(0, 0, False, 0, converted)
+        plan.aliases = {name: same[0] for same in planned for name in same[1:]}
         opened = self._open_model(label, plan)
-        for name in plan.destinations:
-            _device.bind(firsts[name], opened["id"], name)
-        bound = [name for same in names.values() if same[0] in plan.destinations for name in same]
-        Lease(opened["id"], list({id(t): t for t in map(tensors.__getitem__, bound)}.values()))
-        counts = (len(plan.destinations), self._unplanned)
-        return Ghost(opened["id"], opened["bytes"], opened["was_resident"], *counts)
+        for first, *_ in planned:
+            _device.bind(firsts[first], opened["id"], first)
+        bound = {id(tensors[name]): tensors[name] for same in planned for name in same}
+        Lease(opened["id"], list(bound.values()))
+        return Ghost(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted)
 
-    def _plan(self, firsts: dict[str, torch.Tensor]) -> plans.Plan:
+    def _plan(self, firsts: dict[str, torch.Tensor]) -> tuple[plans.Plan, int]:
+        """The plan of all storages that one can fill, and how many others operators make."""
         tracer = plans.Tracer(self._headers)
-        plan = plans.Plan()
-        traces = _device.traces(list(firsts.values()))
-        for name, (what, _) in zip(firsts, traces, strict=True):
+        plan, converted = plans.Plan(), 0
+        for name, (what, _) in zip(firsts, _device.traces(list(firsts.values())), strict=True):
             if what[0] not in ("source", "op", "written"):
                 continue
             try:
-                content = tracer.storage(what)
-                content.sizes()
-                plan.destinations[name] = content
+                plan.add(name, tracer.storage(what))
             except plans.Inexpressible:
-                self._unplanned += 1
-        return plan
+                converted += 1
+        return plan, converted
 
     def _open_model(self, label: str, plan: plans.Plan) -> dict[str, Any]:
         try:
@@ -248,18 +252,19 @@ class Load:
         except interlock.REFUSALS as error:
             raise interlock.Unavailable(error, self.needed) from error
 
-    def _convert(self, label: str, ghost: Ghost) -> None:
+    def _convert(self, label: str) -> None:
         """Lets djinnd compute what no plan says."""
-        keys = [tuple(key) for key in _device.pending_sources()]
+        keys = sorted({(file, tensor) for file, tensor in _device.pending_sources()})
         if not keys:
             self.end()
             return
         plan = plans.Plan()
-        opened_names = {
-            key: plan.add_source(*key, self._headers[key[0]][key[1]]) for key in set(keys)
+        names = {
+            (file, tensor): plan.add_source(file, tensor, self._headers[file][tensor])
+            for file, tensor in keys
         }
         opened = self._open_model(f"{label}, to be converted", plan)
-        for key, name in opened_names.items():
+        for key, name in names.items():
             for tensor in self._sources[key]:
                 _device.bind(tensor, opened["id"], name)
         self.end()
@@ -267,13 +272,15 @@ class Load:
         self._sources.clear()
         self._wait()
         close(opened["id"])
+        unload(opened["id"])
 
     def _wait(self) -> None:
-        """Until all that was handed over has been carried out: runs of a session keep their order."""
+        """Until all that was handed over is done: runs of a session keep their order."""
         one = torch.ones(1, device=DEVICE) + 1
         one.cpu()
 
     def _tie(self) -> None:
+        model: Any
         for model, target, source in self._undecided:
             kept, other = model.get_parameter(source), model.get_parameter(target)
             if kept.shape == other.shape and torch.equal(kept, other):

@@ -92,8 +92,8 @@ def audit(refused: Unavailable) -> None:
             "Free memory, choose a smaller model or dtype, or make djinnd reachable.",
         ) from refused
     warnings.warn(
-        f"djinnd does not take this model ({refused.code}), so it is loaded into this process, as "
-        f"djinn.config.fallback says: {gib(refused.needed)} of {gib(available)} that are available.",
+        f"djinnd does not take this model ({refused.code}). It is loaded into this process, as "
+        f"djinn.config.fallback says: {gib(refused.needed)} of {gib(available)} available.",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -357,6 +357,10 @@ class Plan:
     destinations: dict[str, Content] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
 
+    def add(self, name: str, content: Content) -> None:
+        content.sizes()  # raises Inexpressible
+        self.destinations[name] = content
+
     def add_source(self, file: int, tensor: str, header: tuple[str, Sizes]) -> str:
         """A tensor of a file as it is; returns its name."""
         dtype, sizes = header
@@ -378,19 +382,3 @@ class Plan:
             for name, content in sorted(self.destinations.items())
         ]
         return destinations, sorted(self.aliases.items())
-
-
-def sources_of(what: Trace, found: dict[int, Trace] | None = None) -> dict[int, Trace]:
-    """Every ("source", file, tensor) that a trace rests on, by id."""
-    found = {} if found is None else found
-    todo, seen = [what], set()
-    while todo:
-        one = todo.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if one[0] == "source":
-            found[id(one)] = one
-        elif one[0] == "op":
-            todo.extend(operand for operand, _ in one[3])
-    return found
