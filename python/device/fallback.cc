@@ -5,6 +5,7 @@
 //   refused    all else, with the way out
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
 
 #include <algorithm>
 #include <array>
@@ -342,8 +343,8 @@ void whole(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
 constexpr std::array kWhole{"aten::linear", "aten::matmul", "aten::layer_norm", "aten::rms_norm",
                             "aten::scaled_dot_product_attention"};
 
-// Composites on other devices, with kernels of their own on the CPU: one call here, too.
-constexpr std::array kOwnOnCpu{"aten::mish_backward", "aten::silu_backward"};
+// A composite on other devices, with a kernel of its own on the CPU: one call here, too.
+constexpr std::array kOwnOnCpu{"aten::mish_backward"};
 
 // Their kernels upload, copy or make tensors by calling what would call them again.
 constexpr std::array kLeft{"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::copy_",
@@ -410,8 +411,9 @@ bool never_nested(const at::Tensor&, const at::Tensor&) {
 int64_t choose_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                          const std::optional<at::Tensor>& mask, double dropout, bool is_causal,
                          std::optional<double> scale, bool enable_gqa) {
-  return at::native::_fused_sdp_choice_stub(at::kCPU, query, key, value, mask, dropout, is_causal,
-                                            scale, enable_gqa);
+  return at::_ops::_fused_sdp_choice::redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), query,
+                                                 key, value, mask, dropout, is_causal, scale,
+                                                 enable_gqa);
 }
 
 }  // namespace

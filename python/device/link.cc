@@ -63,7 +63,7 @@ void Link::reap() {
     const auto outcome = client_->wait(unwaited_.front());
     if (outcome && outcome->error != ErrorCode::kOk) {
       ++stats_.failures;
-      stats_.last_failure = outcome->message;
+      if (outcome->error != ErrorCode::kPoisoned) stats_.last_failure = outcome->message;
     }
     unwaited_.pop_front();
   }
@@ -80,8 +80,13 @@ Status Link::submit(const client::SubmissionTarget& target, std::span<const std:
 Status Link::wait(client::Run run) {
   const Stopwatch watch(stats_.wait_ns);
   DJINN_TRY(client::Outcome outcome, client_->wait(run));
-  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
-  return {};
+  if (outcome.error == ErrorCode::kOk) return {};
+  reap();
+  if (outcome.error == ErrorCode::kPoisoned && !stats_.last_failure.empty()) {
+    outcome.message = "This value was not computed, because an earlier operator failed in djinnd: " +
+                      stats_.last_failure;
+  }
+  return Error{outcome.error, std::move(outcome.message)};
 }
 
 Result<ipc::RunBlock> Link::bind(const Segment& segment) {

@@ -12,9 +12,8 @@ namespace {
 // Inputs and outputs of one run: half of what a binding table holds.
 constexpr size_t kBindingsMax = 900;
 constexpr size_t kEntriesMax = 8 * 1024;
-// Views of bound storages that one run writes: what is written in place is saved first, and a worker
-// keeps 256 ranges.
-constexpr size_t kWrittenMax = 192;
+// Writes in place to bound storages of one run: each range is saved first, and a worker keeps 256.
+constexpr size_t kWritesMax = 192;
 
 using StorageSet = std::unordered_set<const Storage*>;
 
@@ -64,7 +63,7 @@ class GraphWriter {
   [[nodiscard]] bool is_full(const Entry& next) const {
     return segment_.inputs.size() + next.operands.size() > kBindingsMax ||
            order_.size() + next.products.size() > kBindingsMax ||
-           written_.size() + next.recipe->written.size() > kWrittenMax;
+           writes_ + next.recipe->written.size() > kWritesMax;
   }
 
   // keep: the storages that outlive the graph.
@@ -119,7 +118,7 @@ class GraphWriter {
       if (local != locals_.end()) {
         local->second.changed = true;
       } else {
-        written_.insert(ids[i]);
+        ++writes_;
       }
     }
     std::vector<srg::Argument> arguments = entry.recipe->arguments;
@@ -310,7 +309,7 @@ class GraphWriter {
   std::unordered_map<const Storage*, srg::StorageIndex> bound_;
   std::unordered_map<const Storage*, srg::ValueId> inputs_;  // with a role: the one value
   std::unordered_map<std::string, srg::StorageIndex> weights_;
-  std::unordered_set<srg::ValueId> written_;  // views of bound_
+  size_t writes_ = 0;  // to bound_
   std::unordered_map<const Storage*, std::map<std::vector<int64_t>, srg::ValueId>> views_;
 };
 
