@@ -17,6 +17,8 @@ from typing import Any
 
 # A storage of more pieces is computed and not planned: each piece is read on its own.
 PIECES_MAX = 4096
+COPIES = {"aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous"}
+PADS = {"aten::pad", "aten::constant_pad_nd"}  # by nothing, as transformers pads tied biases
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 
 Sizes = tuple[int, ...]
@@ -249,7 +251,7 @@ class Tracer:
         dtype: str,
     ) -> Content:
         view = View(dtype, tuple(sizes), tuple(strides))
-        if name in ("aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous"):
+        if name in COPIES or (name in PADS and not any(arguments[1][1])):
             return self._copied(operands[-1], view)
         if name in ("aten::cat", "aten::stack") and view.contiguous:
             numbers = arguments[0][1][1]
