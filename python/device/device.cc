@@ -1,8 +1,10 @@
 #include "python/device/device.h"
 
+#include <fmt/ranges.h>
 #include <torch/csrc/python_headers.h>
 
 #include <chrono>
+#include <cstdio>
 
 #include "kernel/exec/convert.h"
 #include "python/device/capture.h"
@@ -36,6 +38,26 @@ at::Tensor make_view(const at::Tensor& base, const Product& product) {
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(product.sizes, product.strides,
                                                       product.offset);
   return tensor;
+}
+
+// "aten::add.Tensor [2, 3] [3]", for debugging.
+std::string describe(const c10::OperatorHandle& op, const Stack& stack) {
+  std::string text = op.operator_name().name;
+  if (!op.operator_name().overload_name.empty()) text += "." + op.operator_name().overload_name;
+  for (const at::Tensor& tensor : tensors_of(stack)) {
+    text += fmt::format(" {}[{}]", c10::toString(tensor.scalar_type()),
+                        fmt::join(tensor.sizes(), ", "));
+  }
+  return text;
+}
+
+std::string describe_products(const Recipe* recipe) {
+  if (recipe == nullptr) return "gives what djinnd will tell";
+  std::string text = "gives";
+  for (const Product& product : recipe->products) {
+    text += fmt::format(" {}[{}]", c10::toString(product.type), fmt::join(product.sizes, ", "));
+  }
+  return text;
 }
 
 std::vector<at::Tensor> make_results(const Entry& entry, const std::vector<at::Tensor>& tensors) {
@@ -196,7 +218,16 @@ void Device::append(const c10::OperatorHandle& op, const Stack& stack, Entry& en
 }
 
 void Device::call(const c10::OperatorHandle& op, Stack& stack) {
+  if (debug_level_ >= 1) fmt::print(stderr, "djinn: {}\n", describe(op, stack));
+  const auto begin = std::chrono::steady_clock::now();
+  record(op, stack);
+  capture_ns_ += static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+}
+
+void Device::record(const c10::OperatorHandle& op, Stack& stack) {
   const auto recipe = recipe_for(op, stack);
+  if (debug_level_ >= 2) fmt::print(stderr, "djinn:   {}\n", describe_products(recipe.get()));
   if (recipe == nullptr) return call_open(op, stack);
   const std::vector<at::Tensor> tensors = tensors_of(stack);
   std::vector<at::Tensor> results;
@@ -274,7 +305,13 @@ void Device::hand_over() {
   std::vector<size_t> needed = log_.needed();
   put_uploads(log_, needed);
   Segmenter segmenter(log_, std::move(needed));
-  while (const auto segment = segmenter.next()) take(link().run(*segment));
+  while (const auto segment = segmenter.next()) {
+    if (debug_level_ >= 3) {
+      fmt::print(stderr, "djinn: a run of {} operators on {} storages, leaving {}\n",
+                 segment->operators, segment->inputs.size(), segment->outputs.size());
+    }
+    take(link().run(*segment));
+  }
   log_.clear();
 }
 
@@ -389,6 +426,7 @@ DeviceStats Device::stats() {
   DeviceStats stats = stats_;
   if (link_ != nullptr) stats.link = link_->stats();
   stats.recipes = recipe_stats();
+  stats.capture_ns = capture_ns_;
   return stats;
 }
 

@@ -9,6 +9,7 @@
 // it: meta kernels in Python run before. Whoever waits for djinnd lets go of the GIL first.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -77,6 +78,9 @@ class Device {
   void hold();
   void release_hold();
   [[nodiscard]] bool is_connected() const { return link_ != nullptr; }
+  // 0 off, 1 each call, 2 what it gives too, 3 each run too: lines on stderr.
+  void set_debug_level(int level) { debug_level_ = level; }
+  [[nodiscard]] int debug_level() const { return debug_level_; }
   DeviceStats stats();
   void count_mixed();
 
@@ -101,6 +105,7 @@ class Device {
   void one_model(Entry& entry);
   StoragePtr append_copy(const Operand& source);
   void append(const c10::OperatorHandle& op, const Stack& stack, Entry& entry);
+  void record(const c10::OperatorHandle& op, Stack& stack);
   void call_open(const c10::OperatorHandle& op, Stack& stack);
 
   std::mutex mutex_;
@@ -108,6 +113,8 @@ class Device {
   std::unique_ptr<Link> link_;
   DeviceStats stats_;
   int holds_ = 0;
+  std::atomic<int> debug_level_ = 0;
+  std::atomic<uint64_t> capture_ns_ = 0;
 };
 
 // Throws the error, as the exception type that its code means to Python (module.cc).

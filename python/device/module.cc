@@ -249,6 +249,7 @@ PYBIND11_MODULE(_device, module) {
   device::register_backend();
   device::add_loading(module);
   device::add_generation(module);
+  module.def("set_debug_level", [](int level) { device::Device::get().set_debug_level(level); });
   module.def("flush", [] { device::Device::get().flush(); });
   module.def("set_seed", [](uint64_t seed) { device::default_generator().set_current_seed(seed); });
   module.def("random_state", [] {

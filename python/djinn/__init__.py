@@ -28,15 +28,23 @@ from .session import Model, Session, connect
 if TYPE_CHECKING:
     from .torch.config import config as config
     from .torch.config import device as device
+    from .torch.generation import explain as explain
     from .torch.huggingface import disable as disable
     from .torch.huggingface import enable as enable
+    from .torch.profiler import capture as capture
+    from .torch.profiler import get_profiler as get_profiler
+    from .torch.profiler import set_debug_level as set_debug_level
 
 # Names that need PyTorch, which is imported when one of them is used.
 _OF_TORCH = {
+    "capture": "profiler",
     "config": "config",
     "device": "config",
     "disable": "huggingface",
     "enable": "huggingface",
+    "explain": "generation",
+    "get_profiler": "profiler",
+    "set_debug_level": "profiler",
 }
 
 

@@ -123,6 +123,10 @@ def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, A
         kwargs["attention_mask"] = _device.capture_input(
             "attention_mask", torch.bool, [rows, 1, size.tokens, size.past + size.tokens]
         )
+    else:  # whose values are known, so that code may look at them: nothing is padded
+        kwargs["attention_mask"] = torch.ones(
+            rows, size.past + size.tokens, dtype=torch.int64, device=DEVICE
+        )
     if model._supports_logits_to_keep():
         kwargs["logits_to_keep"] = 1
     logits = model(**kwargs, return_dict=True).logits

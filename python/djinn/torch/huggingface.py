@@ -4,13 +4,14 @@ ghosts. docs/GHOSTS.md lists them with their reasons.
     enable()   patches transformers, of a version that this was tested with
     disable()  puts every original back
 
-Patched, all of them attributes of `transformers.modeling_utils`, and all of them doing nothing
-unless a ghost is being loaded in this context:
+Patched are attributes of `transformers.modeling_utils`, which do nothing unless a ghost is being
+loaded in this context, and one of `transformers.generation.utils`, for models on the device alone:
 
     PreTrainedModel.from_pretrained           one Load around the outermost call
     PreTrainedModel._load_pretrained_model    sources in place of a state dict, on our device
     PreTrainedModel._finalize_model_loading   what no file has is computed here, and uploaded
     get_hf_quantizer                          refuses what is quantised
+    GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
 """
 
 import functools
@@ -27,7 +28,7 @@ import torch
 
 from djinn.errors import RequestError
 
-from . import config, ghosts, interlock
+from . import config, generation, ghosts, interlock
 from .ghosts import DEVICE
 
 TESTED = frozenset({"5.17.0"})
@@ -76,11 +77,13 @@ def enable() -> None:
         check_version(importlib.import_module("transformers").__version__)
         utils = importlib.import_module("transformers.modeling_utils")
         model = utils.PreTrainedModel
+        mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
         for owner, name, wrap in (
             (model, "from_pretrained", _wrap_from_pretrained),
             (model, "_load_pretrained_model", _wrap_load),
             (model, "_finalize_model_loading", _wrap_finalize),
             (utils, "get_hf_quantizer", _wrap_quantizer),
+            (mixin, "_sample", _wrap_sample),
         ):
             original = owner.__dict__[name]
             _patches.append(Patch(owner, name, original, wrap(original)))
@@ -101,7 +104,7 @@ def check_version(version: str) -> None:
         return
     raise refused(
         f"transformers {version}",
-        f"djinn patches its loading of models, and was tested with {', '.join(sorted(TESTED))} only.",
+        f"djinn patches how it loads models, and was tested with {', '.join(sorted(TESTED))} only.",
         "Install that version, or set djinn.config.allow_untested_transformers = True.",
     )
 
@@ -178,7 +181,20 @@ def _factories_here() -> Any:
     return torch.device("cpu") if _device_of_factories().type == DEVICE.type else nullcontext()
 
 
-# --- what is for the daemon, and what is refused ---------------------------------------------------
+# --- generating -----------------------------------------------------------------------------------
+
+
+def _wrap_sample(original: Any) -> Any:
+    @functools.wraps(original)
+    def _sample(self: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if input_ids.device != DEVICE:
+            return original(self, input_ids, *args, **kwargs)
+        return generation.sample(original, self, input_ids, *args, **kwargs)
+
+    return _sample
+
+
+# --- what is for the daemon, and what is refused --------------------------------------------------
 
 
 def is_for_daemon(device_map: Any) -> bool:
@@ -208,13 +224,10 @@ def refuse_options(kwargs: dict[str, Any]) -> None:
             )
     if kwargs.get("use_kernels"):
         refuse_attention("use_kernels")
-    for one in _attention_names(kwargs.get("attn_implementation")):
-        refuse_kernels(one)
-
-
-def _attention_names(wanted: Any) -> list[str]:
-    values = wanted.values() if isinstance(wanted, dict) else [wanted]
-    return [str(one) for one in values if one is not None]
+    configured = getattr(kwargs.get("config"), "_attn_implementation", None)
+    for wanted in (kwargs.get("attn_implementation"), configured):
+        for one in wanted.values() if isinstance(wanted, dict) else [wanted]:
+            refuse_kernels(str(one))
 
 
 def refuse_kernels(attention: str) -> None:
@@ -249,12 +262,14 @@ def refuse_files(paths: Sequence[str]) -> None:
             )
 
 
-# --- inside of from_pretrained ---------------------------------------------------------------------
+# --- inside of from_pretrained --------------------------------------------------------------------
 
 
 def _wrap_quantizer(original: Any) -> Any:
     @functools.wraps(original)
-    def get_hf_quantizer(model_config: Any, quantization_config: Any, *args: Any, **kwargs: Any) -> Any:
+    def get_hf_quantizer(
+        model_config: Any, quantization_config: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         if _current.get() is not None:
             for one in (model_config, model_config.get_text_config(decoder=True)):
                 if getattr(one, "quantization_config", None) is not None:
@@ -331,7 +346,7 @@ def upload_the_rest(model: Any) -> None:
 
     def to_device(one: torch.Tensor) -> torch.Tensor:
         if id(one) not in moved:
-            there = one.detach().to(DEVICE)
+            there: Any = one.detach().to(DEVICE)
             if isinstance(one, torch.nn.Parameter):
                 there = torch.nn.Parameter(there, requires_grad=False)
             there._is_hf_initialized = True
