@@ -81,12 +81,14 @@ void native_layer_norm_backward(const Stack& stack) {
   }
 }
 
-// [batch, heads, tokens, dim], all of one batch, as many heads and one dim.
+// [batch, heads, tokens, dim], all of one batch and one dim; so many heads of the query share one of
+// the key.
 void require_heads(const Stack& stack, size_t query, size_t key, size_t value) {
   const at::Tensor& q = stack[query].toTensor();
   const at::Tensor& k = stack[key].toTensor();
   TORCH_CHECK_VALUE(q.dim() == 4 && k.dim() == 4, "attention takes four dimensions");
-  TORCH_CHECK_VALUE(q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3),
+  const bool shares = k.size(1) > 0 && q.size(1) % k.size(1) == 0;
+  TORCH_CHECK_VALUE(q.size(0) == k.size(0) && shares && q.size(3) == k.size(3),
                     "query and key differ in batch, heads or dim");
   require_same_sizes(stack, key, value);
 }

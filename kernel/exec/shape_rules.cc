@@ -71,7 +71,8 @@ Results bools_like_input(const Arguments& arguments) {
   return {meta_tensor(arguments[0].toTensor().sizes(), at::kBool)};
 }
 
-// Normalised output, mean and reciprocal deviation over the leading dimensions.
+// Normalised output, mean and reciprocal deviation over the leading dimensions; the two are of
+// float32 where the parameters are of another dtype than the input, as under autocast.
 Results native_layer_norm(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const size_t inner = arguments[1].toDimVector().size();
@@ -79,8 +80,13 @@ Results native_layer_norm(const Arguments& arguments) {
                     "normalized_shape has too many dimensions");
   std::vector<int64_t> sizes = input.sizes().vec();
   std::fill(sizes.end() - static_cast<std::ptrdiff_t>(inner), sizes.end(), 1);
-  return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, input.scalar_type()),
-          meta_tensor(sizes, input.scalar_type())};
+  at::ScalarType parameters = input.scalar_type();
+  for (const size_t i : {3, 2}) {
+    if (arguments[i].isTensor()) parameters = arguments[i].toTensor().scalar_type();
+  }
+  const at::ScalarType type = parameters == input.scalar_type() ? parameters : at::kFloat;
+  return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, type),
+          meta_tensor(sizes, type)};
 }
 
 // In-place operators give their first argument back.
