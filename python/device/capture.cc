@@ -1,7 +1,7 @@
 #include "python/device/capture.h"
 
 #include "kernel/srg/unify.h"
-#include "kernel/srg/verify.h"
+#include "python/device/shadow.h"
 
 namespace djinn::device {
 namespace {
@@ -105,8 +105,17 @@ std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& 
       Recording{std::move(segment.graph), std::move(segment.inputs), segment.model});
 }
 
-at::Tensor Capture::input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes) {
-  return make_input(Home::kInput, static_cast<uint64_t>(role), name_of_role(role), type, sizes);
+at::Tensor Capture::input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes,
+                          const at::Tensor& known) {
+  at::Tensor input =
+      make_input(Home::kInput, static_cast<uint64_t>(role), name_of_role(role), type, sizes);
+  if (known.defined()) {
+    TORCH_CHECK(known.scalar_type() == type && known.sizes() == sizes && known.is_contiguous(),
+                "What is known of an input must have its dtype and sizes.");
+    storage_of(input)->shadow =
+        make_shadow({static_cast<const std::byte*>(known.const_data_ptr()), known.nbytes()});
+  }
+  return input;
 }
 
 at::Tensor Capture::buffer(uint32_t layer, srg::SequencePart part, at::ScalarType type,

@@ -35,8 +35,10 @@ class Capture {
   // This thread's; null: none.
   static Capture* active();
 
-  // A tensor that a run binds by its role.
-  static at::Tensor input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes);
+  // A tensor that a run binds by its role. known: contiguous values on the CPU that code may look
+  // at, as an example; undefined: looking at it is refused.
+  static at::Tensor input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes,
+                          const at::Tensor& known);
   // The keys or values of one layer of the run's sequence group.
   static at::Tensor buffer(uint32_t layer, srg::SequencePart part, at::ScalarType type,
                            at::IntArrayRef sizes);

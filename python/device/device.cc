@@ -300,7 +300,13 @@ void Device::hand_over() {
               "device can be read before from_pretrained has returned.");
   const std::vector<RefHandle> garbage = storages().take_garbage();
   if (!garbage.empty()) take(link().release(garbage));
-  if (log_.empty()) return;
+  if (!log_.empty()) hand_over_log();
+  for (const uint64_t model : storages().take_unused_models()) {
+    take(link().client().close_model(ModelId{model}));
+  }
+}
+
+void Device::hand_over_log() {
   ++stats_.flushes;
   std::vector<size_t> needed = log_.needed();
   put_uploads(log_, needed);

@@ -99,6 +99,7 @@ class Device {
 
   Link& link();
   void hand_over();
+  void hand_over_log();
   void put_uploads(const Log& log, std::span<const size_t> needed);
   Entry make_entry(std::shared_ptr<const Recipe> recipe, const std::vector<at::Tensor>& tensors);
   void fork_written(Entry& entry);

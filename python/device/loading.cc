@@ -187,14 +187,10 @@ Result<client::OpenedModel> open_model(const std::string& label,
   });
 }
 
-void close_model(uint64_t model) {
-  take(Device::get().with_link(
-      [&](Link& link) { return link.client().close_model(ModelId{model}); }));
-}
-
-void bind(const at::Tensor& tensor, uint64_t model, std::string name) {
+void bind(const at::Tensor& tensor, std::shared_ptr<const Lease> lease, std::string name) {
   const StoragePtr storage = storage_of(tensor);
-  auto named = std::make_shared<const NamedTensor>(NamedTensor{model, std::move(name)});
+  auto named = std::make_shared<const NamedTensor>(
+      NamedTensor{lease->model(), std::move(name), {}, std::move(lease)});
   const at::ScalarType type = tensor.scalar_type();
   Device::get().with_log([&](Log& log) {
     TORCH_CHECK_NOT_IMPLEMENTED(storage->home != Home::kSource || !is_written(log, *storage),

@@ -48,9 +48,8 @@ std::vector<NamedTensor> pending_sources();
 Result<client::OpenedModel> open_model(const std::string& label,
                                        const std::vector<std::string>& paths,
                                        const srg::LoadPlan& plan);
-void close_model(uint64_t model);
 
 // The tensor's storage is from now on weight `name` of a model, for every view of it.
-void bind(const at::Tensor& tensor, uint64_t model, std::string name);
+void bind(const at::Tensor& tensor, std::shared_ptr<const Lease> lease, std::string name);
 
 }  // namespace djinn::device

@@ -107,6 +107,7 @@ py::dict open_model_here(const std::string& label, const std::vector<std::string
   out["id"] = opened.id.value;
   out["bytes"] = opened.bytes;
   out["was_resident"] = opened.was_resident;
+  out["lease"] = std::make_shared<Lease>(opened.id.value);
   out["tensors"] = std::move(tensors);
   return out;
 }
@@ -213,6 +214,7 @@ py::list traces_to_python(const std::vector<py::object>& objects) {
 void add_loading(py::module_& module) {
   module.def("hold", [] { Device::get().hold(); });
   module.def("release_hold", [] { Device::get().release_hold(); });
+  py::class_<Lease, std::shared_ptr<Lease>>(module, "Lease");
   module.def("source", [](uint64_t file, const std::string& name, const py::object& dtype,
                           const std::vector<int64_t>& sizes) {
     return to_python(make_source(file, name, dtype_from(dtype), sizes));
@@ -224,9 +226,9 @@ void add_loading(py::module_& module) {
     return out;
   });
   module.def("open_model", &open_model_here);
-  module.def("close_model", &close_model);
-  module.def("bind", [](const py::object& tensor, uint64_t model, const std::string& name) {
-    djinn::device::bind(tensor_from(tensor), model, name);  // not std::bind
+  module.def("bind", [](const py::object& tensor, const std::shared_ptr<Lease>& lease,
+                        const std::string& name) {
+    djinn::device::bind(tensor_from(tensor), lease, name);  // not std::bind
   });
 }
 

@@ -126,8 +126,9 @@ void add_generation(py::module_& module) {
     return std::const_pointer_cast<Recording>(Capture::finish(tensors));
   });
   module.def("capture_input", [](const std::string& role, const py::object& dtype,
-                                 const std::vector<int64_t>& sizes) {
-    return to_python(Capture::input(role_from(role), dtype_from(dtype), sizes));
+                                 const std::vector<int64_t>& sizes, const py::object& known) {
+    const at::Tensor values = known.is_none() ? at::Tensor() : tensor_from(known);
+    return to_python(Capture::input(role_from(role), dtype_from(dtype), sizes, values));
   });
   module.def("capture_buffer", [](uint32_t layer, bool is_value, const py::object& dtype,
                                   const std::vector<int64_t>& sizes) {

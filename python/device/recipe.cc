@@ -1,6 +1,7 @@
 #include "python/device/recipe.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/MemoryOverlap.h>
 #include <pybind11/pybind11.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -305,6 +306,22 @@ bool run_on_meta(const c10::OperatorHandle& op, MetaCall& call, Stack& results) 
   }
 }
 
+// What kernels check before they write element by element, and meta kernels cannot: they have no
+// addresses. Ours are of no memory, but they do tell what lies where.
+void check_overlaps(const c10::OperatorHandle& op, const Recipe& recipe, const Stack& stack) {
+  const std::string& name = op.schema().name();
+  const bool repeats = name == "aten::fill_" || name == "aten::zero_" || name == "aten::masked_fill_";
+  if (recipe.written.empty() || repeats) return;
+  if (!op.hasTag(at::Tag::pointwise) && name != "aten::copy_") return;
+  const std::vector<at::Tensor> tensors = tensors_of(stack);
+  for (const uint32_t written : recipe.written) {
+    at::assert_no_internal_overlap(tensors[written]);
+    for (uint32_t i = 0; i < tensors.size(); ++i) {
+      if (i != written) at::assert_no_partial_overlap(tensors[written], tensors[i]);
+    }
+  }
+}
+
 class Cache {
  public:
   std::shared_ptr<const Recipe> find(const Key& key) {
@@ -359,6 +376,7 @@ std::shared_ptr<const Recipe> infer(const c10::OperatorHandle& op, const Stack& 
   Stack results;
   if (!run_on_meta(op, call, results)) return nullptr;
   auto recipe = begin_recipe(op, stack);
+  check_overlaps(op, *recipe, stack);
   read_products(call, results, *recipe);
   recipe->small_integers = !recipe->products.empty();
   for (const Product& product : recipe->products) {

@@ -39,6 +39,12 @@ Storage::~Storage() {
   if (home == Home::kRef) all.garbage_.push_back(ref);
 }
 
+Lease::~Lease() {
+  Storages& all = storages();
+  const std::lock_guard lock(all.mutex_);
+  all.unused_models_.push_back(model_);
+}
+
 uintptr_t Storages::place(uint64_t nbytes) {
   const uint64_t room = std::max<uint64_t>((nbytes + kAlignment - 1) / kAlignment, 1) * kAlignment;
   const uintptr_t start = reservation();
@@ -80,6 +86,11 @@ StoragePtr Storages::find(const void* address) {
 std::vector<RefHandle> Storages::take_garbage() {
   const std::lock_guard lock(mutex_);
   return std::exchange(garbage_, {});
+}
+
+std::vector<uint64_t> Storages::take_unused_models() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(unused_models_, {});
 }
 
 Storages& storages() {

@@ -35,10 +35,25 @@ enum class Home : uint8_t {
 };
 
 // A tensor of a model, of a file before the model is opened, or an input of a capture.
+// A model that this process opened. When the last storage that is a weight of it has died, it is
+// closed with the next that is handed over.
+class Lease {
+ public:
+  explicit Lease(uint64_t model) : model_(model) {}
+  ~Lease();
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  [[nodiscard]] uint64_t model() const { return model_; }
+
+ private:
+  uint64_t model_;
+};
+
 struct NamedTensor {
   uint64_t owner = 0;  // ModelId; number of the file; role; layer * 2 + part
   std::string name;
   std::vector<int64_t> sizes = {};  // of an input of a capture
+  std::shared_ptr<const Lease> lease = {};  // of a model
 };
 
 struct Storage {
@@ -68,14 +83,18 @@ class Storages {
   StoragePtr find(const void* address);
   // Refs whose storages died since the last call.
   std::vector<RefHandle> take_garbage();
+  // Models whose leases died since the last call.
+  std::vector<uint64_t> take_unused_models();
 
  private:
   friend struct Storage;
+  friend class Lease;
   uintptr_t place(uint64_t nbytes);
 
   std::mutex mutex_;
   std::map<uintptr_t, std::weak_ptr<Storage>> by_address_;
   std::vector<RefHandle> garbage_;
+  std::vector<uint64_t> unused_models_;
   uintptr_t next_ = 0;
 };
 

@@ -110,23 +110,13 @@ def _capturing() -> Iterator[None]:
 def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, Any]:
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
     cache = Cache(layers=[_GroupLayer(i, size.past, size.capacity) for i in range(layers)])
-    ids = _device.capture_input("token_ids", torch.int64, [rows, size.tokens])
+    ids = _device.capture_input("token_ids", torch.int64, [rows, size.tokens], None)
     kwargs: dict[str, Any] = {"input_ids": ids, "past_key_values": cache, "use_cache": True}
-    accepted = _forward_parameters(model)
-    if "position_ids" in accepted:
+    if "position_ids" in inspect.signature(type(model).forward).parameters:
         kwargs["position_ids"] = _device.capture_input(
-            "positions", torch.int64, [rows, size.tokens]
+            "positions", torch.int64, [rows, size.tokens], None
         )
-    elif masked:
-        raise NotInDaemon("its forward takes no position_ids, and rows are padded")
-    if masked:
-        kwargs["attention_mask"] = _device.capture_input(
-            "attention_mask", torch.bool, [rows, 1, size.tokens, size.past + size.tokens]
-        )
-    else:  # whose values are known, so that code may look at them: nothing is padded
-        kwargs["attention_mask"] = torch.ones(
-            rows, size.past + size.tokens, dtype=torch.int64, device=DEVICE
-        )
+    kwargs["attention_mask"] = _mask(rows, masked, size)
     if model._supports_logits_to_keep():
         kwargs["logits_to_keep"] = 1
     logits = model(**kwargs, return_dict=True).logits
@@ -139,8 +129,19 @@ def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, A
     return _device.capture_finish([logits]), geometry
 
 
-def _forward_parameters(model: Any) -> set[str]:
-    return set(inspect.signature(type(model).forward).parameters)
+def _mask(rows: int, masked: bool, size: Size) -> torch.Tensor:
+    """The mask of a prompt's tokens [rows, past + tokens], as transformers is given it. Code may look
+    at its values: all ones without padding, and some row with a zero on its left with padding. It
+    must not depend on which row, and how many."""
+    keys = size.past + size.tokens
+    if not masked:
+        return torch.ones(rows, keys, dtype=torch.int64, device=DEVICE)
+    queries = torch.arange(size.past, keys)[:, None]
+    looks = torch.arange(keys)[None, :] <= queries
+    looks = looks.expand(rows, 1, size.tokens, keys).clone()
+    looks[0, :, :, 0] = False
+    mask = _device.capture_input("attention_mask", torch.bool, list(looks.shape), looks)
+    return mask.any(dim=2)[:, 0].to(torch.int64)
 
 
 def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> Captured:
