@@ -16,6 +16,8 @@ namespace {
 // Long enough that a forward pass of a large model is one run, short enough that the daemon starts
 // before a loop over many has ended.
 constexpr size_t kLogMax = 4096;
+// An upload so small is cheaper to send with each run than to keep as a ref.
+constexpr size_t kStagedBytesMax = 64 * 1024;
 
 c10::OperatorHandle find_op(const char* name, const char* overload) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
@@ -356,16 +358,48 @@ at::Tensor Device::known(const at::Tensor& tensor) {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   if (!view.storage->shadow) return {};
+  if (Capture* const capture = Capture::active()) capture->guards |= view.storage->taint;
   ++stats_.shadow_reads;
   return shadow_view(view).clone();
 }
 
-Segment Device::settle(const Log& log, std::span<const Operand> outputs) {
+Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool claims_layouts) {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   const std::vector<size_t> needed = log.needed();
   put_uploads(log, needed);
-  return whole_segment(log, needed, outputs);
+  return whole_segment(log, needed, outputs, claims_layouts);
+}
+
+// Small uploads cross with the run that needs them, and stay here.
+ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
+                                     std::vector<ipc::StagingRange>& lease) {
+  const bool has_ref = storage->home == Home::kRef;
+  if (has_ref) return {number, ipc::InputKind::kRef, {}, storage->ref};
+  std::vector<std::byte> zeros;
+  if (storage->home != Home::kHost) zeros.resize(storage->bytes);
+  const std::vector<std::byte>& bytes = storage->home == Home::kHost ? *storage->host : zeros;
+  if (bytes.size() <= kStagedBytesMax) {
+    lease.push_back(take(link().stage(bytes)));
+    return {number, ipc::InputKind::kStaging, {lease.back().offset, bytes.size()}, {}};
+  }
+  storage->ref = take(link().put(bytes));
+  storage->home = Home::kRef;
+  storage->host = nullptr;
+  return {number, ipc::InputKind::kRef, {}, storage->ref};
+}
+
+void Device::run_program(ProgramId program, std::vector<ipc::InputBinding> bound,
+                         const std::vector<std::pair<uint32_t, StoragePtr>>& inputs,
+                         const std::vector<StoragePtr>& outputs) {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  hand_over();
+  std::vector<ipc::StagingRange> lease;
+  for (const auto& [number, storage] : inputs) {
+    bound.push_back(bind_input(number, storage, lease));
+  }
+  take(link().run_program(program, std::move(bound), outputs, std::move(lease)));
 }
 
 void Device::put_uploads(const Log& log, std::span<const size_t> needed) {

@@ -64,8 +64,15 @@ class Device {
     if (holds_ == 0) hand_over();
     return f(link());
   }
-  // What a capture recorded as one graph, with what it reads at kRef.
-  Segment settle(const Log& log, std::span<const Operand> outputs);
+  // What a capture recorded as one graph, with what it reads at kRef. claims_layouts: also that
+  // contiguous results are so; not for a graph that is to be unified with others.
+  Segment settle(const Log& log, std::span<const Operand> outputs, bool claims_layouts);
+
+  // Runs a program on what is bound already and on these storages, by graph storage; its outputs
+  // become these.
+  void run_program(ProgramId program, std::vector<ipc::InputBinding> bound,
+                   const std::vector<std::pair<uint32_t, StoragePtr>>& inputs,
+                   const std::vector<StoragePtr>& outputs);
 
   // f(log), with nothing handed over.
   template <typename F>
@@ -100,6 +107,8 @@ class Device {
   Link& link();
   void hand_over();
   void hand_over_log();
+  ipc::InputBinding bind_input(uint32_t number, const StoragePtr& storage,
+                               std::vector<ipc::StagingRange>& lease);
   void put_uploads(const Log& log, std::span<const size_t> needed);
   Entry make_entry(std::shared_ptr<const Recipe> recipe, const std::vector<at::Tensor>& tensors);
   void fork_written(Entry& entry);

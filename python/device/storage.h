@@ -66,6 +66,7 @@ struct Storage {
   RefHandle ref;                                       // kRef
   uint32_t log_uses = 0;                               // entries of the log that name it
   c10::Storage shadow;                                 // on the CPU; null: unknown
+  uint64_t taint = 0;  // the inputs of a capture that the shadow depends on, a bit each
   std::atomic<bool> held = true;                       // by a tensor; false: only by the log
 
   ~Storage();

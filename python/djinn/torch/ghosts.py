@@ -119,26 +119,6 @@ class Source:
 # --- one load -------------------------------------------------------------------------------------
 
 
-class Lease:
-    """Closes a model when the last of its tensors was collected."""
-
-    def __init__(self, model: int, tensors: Sequence[torch.Tensor]) -> None:
-        self._model = model
-        self._left = len(tensors)
-        for tensor in tensors:
-            weakref.finalize(tensor, self._drop).atexit = False
-
-    def _drop(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            close(self._model)
-
-
-def close(model: int) -> None:
-    with suppress(RuntimeError, Error):  # the connection ended, and with it the lease
-        _device.close_model(model)
-
-
 def unload(model: int) -> None:
     """Drops a model at once, which would stay resident until its memory is wanted."""
     with suppress(Error), djinn.connect(name="ghosts", observer=True) as session:
@@ -228,9 +208,7 @@ class Load:
         plan.aliases = {name: same[0] for same in planned for name in same[1:]}
         opened = self._open_model(label, plan)
         for first, *_ in planned:
-            _device.bind(firsts[first], opened["id"], first)
-        bound = {id(tensors[name]): tensors[name] for same in planned for name in same}
-        Lease(opened["id"], list(bound.values()))
+            _device.bind(firsts[first], opened["lease"], first)
         return Ghost(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted)
 
     def _plan(self, firsts: dict[str, torch.Tensor]) -> tuple[plans.Plan, int]:
@@ -266,18 +244,18 @@ class Load:
         opened = self._open_model(f"{label}, to be converted", plan)
         for key, name in names.items():
             for tensor in self._sources[key]:
-                _device.bind(tensor, opened["id"], name)
+                _device.bind(tensor, opened["lease"], name)
         self.end()
         _device.flush()
         self._sources.clear()
+        del opened["lease"], tensor  # the last, so that this model is closed
         self._wait()
-        close(opened["id"])
         unload(opened["id"])
 
     def _wait(self) -> None:
         """Until all that was handed over is done: runs of a session keep their order."""
-        one = torch.ones(1, device=DEVICE) + 1
-        one.cpu()
+        _device.flush()
+        (torch.ones(1, device=DEVICE) + 1).cpu()
 
     def _tie(self) -> None:
         model: Any

@@ -11,11 +11,13 @@ loaded in this context, and one of `transformers.generation.utils`, for models o
     PreTrainedModel._load_pretrained_model    sources in place of a state dict, on our device
     PreTrainedModel._finalize_model_loading   what no file has is computed here, and uploaded
     get_hf_quantizer                          refuses what is quantised
+    pipelines.base.Pipeline.__init__          leaves a ghost where it is
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
 """
 
 import functools
 import importlib
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -77,12 +79,14 @@ def enable() -> None:
         check_version(importlib.import_module("transformers").__version__)
         utils = importlib.import_module("transformers.modeling_utils")
         model = utils.PreTrainedModel
+        pipeline = importlib.import_module("transformers.pipelines.base").Pipeline
         mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
         for owner, name, wrap in (
             (model, "from_pretrained", _wrap_from_pretrained),
             (model, "_load_pretrained_model", _wrap_load),
             (model, "_finalize_model_loading", _wrap_finalize),
             (utils, "get_hf_quantizer", _wrap_quantizer),
+            (pipeline, "__init__", _wrap_pipeline),
             (mixin, "_sample", _wrap_sample),
         ):
             original = owner.__dict__[name]
@@ -192,6 +196,22 @@ def _wrap_sample(original: Any) -> Any:
         return generation.sample(original, self, input_ids, *args, **kwargs)
 
     return _sample
+
+
+# --- pipelines ------------------------------------------------------------------------------------
+
+
+def _wrap_pipeline(original: Any) -> Any:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs).arguments
+        if given.get("device") is None and given["model"].device == DEVICE:
+            kwargs["device"] = DEVICE  # else it is moved to the CPU, where no GPU is
+        original(self, *args, **kwargs)
+
+    return __init__
 
 
 # --- what is for the daemon, and what is refused --------------------------------------------------
