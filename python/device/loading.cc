@@ -50,8 +50,8 @@ class Tracer {
   static bool copies_into_all(const Entry& entry) {
     if (entry.recipe->op != "aten::copy_" || entry.operands.size() != 2) return false;
     const Operand& into = entry.operands[0];
-    const auto bytes = static_cast<uint64_t>(c10::multiply_integers(into.sizes)) *
-                       c10::elementSize(into.type);
+    const auto bytes =
+        static_cast<uint64_t>(c10::multiply_integers(into.sizes)) * c10::elementSize(into.type);
     return bytes == into.storage->bytes && entry.operands[1].storage != into.storage;
   }
 

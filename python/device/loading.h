@@ -30,13 +30,12 @@ struct Origin {
   std::shared_ptr<const NamedTensor> named;
   std::shared_ptr<const Recipe> recipe;  // kOperator
   std::vector<std::pair<std::shared_ptr<const Origin>, Operand>> operands;
-  Product product;    // kOperator
-  Operand geometry;   // kSource: the whole tensor
+  Product product;   // kOperator
+  Operand geometry;  // kSource: the whole tensor
 };
 
 // A tensor of the device for tensor `name` of file number `file`.
-at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type,
-                       at::IntArrayRef sizes);
+at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type, at::IntArrayRef sizes);
 
 // The tensors' storages, traced through the log.
 std::vector<std::shared_ptr<const Origin>> trace(const std::vector<at::Tensor>& tensors);
