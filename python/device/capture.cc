@@ -1,5 +1,6 @@
 #include "python/device/capture.h"
 
+#include "kernel/srg/random.h"
 #include "kernel/srg/unify.h"
 #include "python/device/shadow.h"
 
@@ -49,6 +50,34 @@ void check_nothing_kept(const Log& log, const std::vector<Operand>& outputs) {
   }
 }
 
+// The storages of the outputs, whole and each once; and which of them each output is a view of.
+std::vector<Operand> separate(const std::vector<Operand>& outputs,
+                              std::vector<std::pair<size_t, Product>>& views) {
+  std::vector<Operand> storages;
+  for (const Operand& output : outputs) {
+    TORCH_CHECK_NOT_IMPLEMENTED(output.storage->home == Home::kLogged,
+                                "The model returns a tensor that it did not make in this call.");
+    size_t number = 0;
+    while (number < storages.size() && storages[number].storage != output.storage) ++number;
+    if (number == storages.size()) storages.push_back(whole(output.storage));
+    Product view;
+    view.type = output.type;
+    view.sizes = output.sizes;
+    view.strides = output.strides;
+    view.offset = output.offset;
+    views.emplace_back(number, std::move(view));
+  }
+  return storages;
+}
+
+void note_given(const srg::Graph& graph, Template& made) {
+  for (uint32_t i = 0; i < graph.storages.size(); ++i) {
+    const srg::Storage& storage = graph.storages[i];
+    if (storage.kind != srg::StorageKind::kInput || !storage.name.starts_with("given")) continue;
+    made.given.emplace_back(i, static_cast<uint32_t>(std::stoul(storage.name.substr(5))));
+  }
+}
+
 Result<std::vector<ipc::InputBinding>> bind_inputs(const Recording& recording) {
   std::vector<ipc::InputBinding> inputs;
   for (uint32_t i = 0; i < recording.inputs.size(); ++i) {
@@ -71,6 +100,8 @@ void Capture::append(Entry entry) {
         operand.storage->home != Home::kWeight || operand.storage->named->owner == model,
         "One operator (", entry.recipe->op, ") reads weights of two models.");
   }
+  TORCH_CHECK_NOT_IMPLEMENTED(srg::offsets_used(entry.recipe->op, 1) == 0,
+                              "The model draws random numbers (", entry.recipe->op, ").");
   for (const uint32_t w : entry.recipe->written) {
     const Home home = entry.operands[w].storage->home;
     TORCH_CHECK_NOT_IMPLEMENTED(
@@ -94,15 +125,26 @@ void Capture::abort() {
   current.reset();
 }
 
-std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& outputs) {
+std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& outputs,
+                                                 bool for_generation) {
   TORCH_CHECK(current != nullptr, "No capture is under way in this thread.");
   const std::unique_ptr<Capture> capture = std::move(current);
   std::vector<Operand> views;
   for (const at::Tensor& output : outputs) views.push_back(operand_of(output));
   check_nothing_kept(capture->log, views);
-  Segment segment = Device::get().settle(capture->log, views);
-  return std::make_shared<const Recording>(
-      Recording{std::move(segment.graph), std::move(segment.inputs), segment.model});
+  Recording recording;
+  if (!for_generation) {
+    views = separate(views, recording.outputs);
+    for (const Operand& one : views) {
+      recording.stores.emplace_back(one.storage->bytes, one.storage->type);
+    }
+  }
+  Segment segment = Device::get().settle(capture->log, views, !for_generation);
+  recording.graph = std::move(segment.graph);
+  recording.inputs = std::move(segment.inputs);
+  recording.model = segment.model;
+  recording.guards = capture->guards;
+  return std::make_shared<const Recording>(std::move(recording));
 }
 
 at::Tensor Capture::input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes,
@@ -114,6 +156,24 @@ at::Tensor Capture::input(srg::InputRole role, at::ScalarType type, at::IntArray
                 "What is known of an input must have its dtype and sizes.");
     storage_of(input)->shadow =
         make_shadow({static_cast<const std::byte*>(known.const_data_ptr()), known.nbytes()});
+  }
+  return input;
+}
+
+at::Tensor Capture::given(uint32_t number, const at::Tensor& tensor) {
+  TORCH_CHECK(number < 64, "A capture is given at most 64 tensors.");
+  const auto type = tensor.scalar_type();
+  at::Tensor input = make_input(Home::kInput, static_cast<uint64_t>(srg::InputRole::kUser),
+                                "given" + std::to_string(number), type, tensor.sizes());
+  Capture* const capture = std::exchange(current, nullptr).release();  // not a look of the model's
+  const at::Tensor known = Device::get().known(tensor);
+  current.reset(capture);
+  if (known.defined()) {
+    const at::Tensor values = known.contiguous();
+    const StoragePtr storage = storage_of(input);
+    storage->shadow =
+        make_shadow({static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()});
+    storage->taint = uint64_t{1} << number;
   }
   return input;
 }
@@ -140,11 +200,63 @@ std::shared_ptr<const Template> make_template(
   auto made = std::make_shared<Template>();
   made->operators = graph.nodes.size();
   made->held = recordings[0]->inputs;
+  made->outputs = recordings[0]->outputs;
+  made->stores = recordings[0]->stores;
+  note_given(graph, *made);
   made->inputs = take(bind_inputs(*recordings[0]));
   made->id = take(Device::get().with_link([&](Link& link) {
     return link.client().define_program(graph, ModelId{recordings[0]->model});
   })).program;
   return made;
+}
+
+// --- replaying
+
+namespace {
+
+// As a run binds it: its bytes from the storage's start, in order.
+at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound) {
+  const Home home = storage_of(tensor)->home;
+  const void* const address = tensor.storage().data();
+  const bool once = std::find(bound.begin(), bound.end(), address) == bound.end();
+  const bool plain = tensor.is_contiguous() && tensor.storage_offset() == 0 && home != Home::kWeight;
+  const at::Tensor ready = once && plain ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
+  bound.push_back(ready.storage().data());
+  return ready;
+}
+
+std::vector<at::Tensor> views_of(const std::vector<StoragePtr>& made,
+                                 const std::vector<std::pair<size_t, Product>>& outputs) {
+  std::vector<c10::Storage> storages;
+  for (const StoragePtr& storage : made) storages.push_back(as_torch(storage));
+  std::vector<at::Tensor> results;
+  for (const auto& [number, view] : outputs) {
+    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(storages[number]), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+        c10::scalarTypeToTypeMeta(view.type));
+    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes, view.strides, view.offset);
+    results.push_back(std::move(tensor));
+  }
+  return results;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> replay(const Template& program, std::vector<at::Tensor> given) {
+  std::vector<const void*> bound;
+  for (const StoragePtr& held : program.held) {
+    if (held) bound.push_back(reinterpret_cast<const void*>(held->address));
+  }
+  std::vector<std::pair<uint32_t, StoragePtr>> inputs;
+  std::vector<at::Tensor> alive;
+  for (const auto& [storage, number] : program.given) {
+    alive.push_back(bindable(given.at(number), bound));
+    inputs.emplace_back(storage, storage_of(alive.back()));
+  }
+  std::vector<StoragePtr> outputs;
+  for (const auto& [bytes, type] : program.stores) outputs.push_back(storages().make(bytes, type));
+  Device::get().run_program(program.id, program.inputs, inputs, outputs);
+  return views_of(outputs, program.outputs);
 }
 
 }  // namespace djinn::device

@@ -4,6 +4,7 @@
 //   Capture    what this thread records now, instead of the device's log
 //   Recording  a finished one: its graph, and what it reads beside inputs with roles
 //   Template   recordings as a program that djinnd has admitted
+//   Guard      an input at whose values the code looked: a template holds for equal ones only
 //
 // invariant: a capture changes nothing outside of itself, and leaves no tensor behind: code that
 // writes a tensor it did not make, asks for a value, or keeps one of its results is refused.
@@ -22,6 +23,10 @@ struct Recording {
   srg::Graph graph;
   std::vector<StoragePtr> inputs;  // by graph storage; null: weights, roles and sequence buffers
   uint64_t model = 0;
+  uint64_t guards = 0;  // inputs of given(), a bit each
+  // Outputs: views of storages that the graph makes, by number of graph output.
+  std::vector<std::pair<size_t, Product>> outputs;
+  std::vector<std::pair<uint64_t, at::ScalarType>> stores;  // those storages: bytes, dtype
 };
 
 class Capture {
@@ -29,7 +34,9 @@ class Capture {
   // This thread records into a new capture from now on. Throws if it does so already.
   static void begin();
   // Ends it: what leads to `outputs`, in their order, as a graph. Throws what is said above.
-  static std::shared_ptr<const Recording> finish(const std::vector<at::Tensor>& outputs);
+  // For a generation the outputs are the graph's, as they are; else each storage leaves once.
+  static std::shared_ptr<const Recording> finish(const std::vector<at::Tensor>& outputs,
+                                                 bool for_generation);
   // Ends it, and forgets it.
   static void abort();
   // This thread's; null: none.
@@ -39,6 +46,9 @@ class Capture {
   // at, as an example; undefined: looking at it is refused.
   static at::Tensor input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes,
                           const at::Tensor& known);
+  // A tensor that a replay is given: its `number`-th, of the same dtype and sizes as this one, whose
+  // values code may look at where they are known.
+  static at::Tensor given(uint32_t number, const at::Tensor& tensor);
   // The keys or values of one layer of the run's sequence group.
   static at::Tensor buffer(uint32_t layer, srg::SequencePart part, at::ScalarType type,
                            at::IntArrayRef sizes);
@@ -52,12 +62,16 @@ class Capture {
   void append(Entry entry);
 
   Log log;
+  uint64_t guards = 0;
 };
 
 struct Template {
   ProgramId id;
   std::vector<ipc::InputBinding> inputs;
   std::vector<StoragePtr> held;  // whose refs the inputs name
+  std::vector<std::pair<uint32_t, uint32_t>> given;  // graph storage, number of the given tensor
+  std::vector<std::pair<size_t, Product>> outputs;
+  std::vector<std::pair<uint64_t, at::ScalarType>> stores;
   size_t operators = 0;
 };
 
@@ -65,5 +79,8 @@ struct Template {
 std::shared_ptr<const Template> make_template(
     const std::vector<std::shared_ptr<const Recording>>& recordings,
     const std::vector<std::vector<int64_t>>& points, std::vector<srg::Symbol> symbols);
+
+// Runs a template of one recording on tensors like those that its capture was given.
+std::vector<at::Tensor> replay(const Template& program, std::vector<at::Tensor> given);
 
 }  // namespace djinn::device

@@ -145,6 +145,36 @@ Status Link::run(const Segment& segment) {
   return {};
 }
 
+Result<ipc::StagingRange> Link::stage(std::span<const std::byte> bytes) {
+  stats_.bytes_up += bytes.size();
+  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(bytes.size()));
+  copy_bytes(bytes, client_->staging(range));
+  return range;
+}
+
+Status Link::run_program(ProgramId program, std::vector<ipc::InputBinding> inputs,
+                         std::span<const StoragePtr> outputs,
+                         std::vector<ipc::StagingRange> lease) {
+  const Stopwatch watch(stats_.schedule_ns);
+  ++stats_.runs;
+  ++stats_.program_runs;
+  ipc::RunBlock block;
+  block.inputs = std::move(inputs);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    DJINN_TRY(const RefHandle ref, client_->new_ref());
+    block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
+  }
+  client::SubmissionTarget target;
+  target.operation = ipc::Operation::kRun;
+  target.program = program;
+  DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease)));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i]->home = Home::kRef;
+    outputs[i]->ref = block.outputs[i].ref;
+  }
+  return {};
+}
+
 Result<std::vector<Described>> Link::run_open(const Segment& segment) {
   ++stats_.runs;
   stats_.operators += segment.operators;

@@ -48,6 +48,11 @@ class Link {
   Result<RefHandle> put(std::span<const std::byte> bytes);
   // Runs a segment; its outputs go to kRef.
   Status run(const Segment& segment);
+  // Runs a program; these go to kRef. lease: staging that comes back with its completion.
+  Status run_program(ProgramId program, std::vector<ipc::InputBinding> inputs,
+                     std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease);
+  // A copy of bytes in staging, to be bound.
+  Result<ipc::StagingRange> stage(std::span<const std::byte> bytes);
   // Runs one, waits, and tells what it made.
   Result<std::vector<Described>> run_open(const Segment& segment);
   // Elements of a view of a ref or weight, contiguous and in order.

@@ -443,8 +443,8 @@ Segment open_segment(const Entry& entry, size_t results) {
 }
 
 Segment whole_segment(const Log& log, std::span<const size_t> needed,
-                      std::span<const Operand> outputs) {
-  GraphWriter writer(false);
+                      std::span<const Operand> outputs, bool claims_layouts) {
+  GraphWriter writer(claims_layouts);
   uint64_t model = 0;
   for (const size_t i : needed) {
     writer.write(log.entries()[i]);

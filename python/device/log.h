@@ -91,7 +91,7 @@ Segment open_segment(const Entry& entry, size_t results);
 // The needed entries as one graph whose outputs are these views, for a program: it binds weights,
 // refs, and inputs of a capture. Preconditions: as Segmenter's, and one model for all.
 Segment whole_segment(const Log& log, std::span<const size_t> needed,
-                      std::span<const Operand> outputs);
+                      std::span<const Operand> outputs, bool claims_layouts);
 // A copy of a weight's view, contiguous: the one output.
 Segment copy_segment(const Operand& view);
 

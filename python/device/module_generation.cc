@@ -109,10 +109,17 @@ py::tuple generate_here(const Template& prefill, const Template& decode, const p
   return py::make_tuple(py::cast(result.tokens), result.random_offset);
 }
 
+std::vector<at::Tensor> tensors_from(const std::vector<py::object>& objects) {
+  std::vector<at::Tensor> tensors;
+  for (const py::object& object : objects) tensors.push_back(tensor_from(object));
+  return tensors;
+}
+
 }  // namespace
 
 void add_generation(py::module_& module) {
   py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording")
+      .def_property_readonly("guards", [](const Recording& self) { return self.guards; })
       .def_property_readonly("operators", [](const Recording& self) {
         return self.graph.nodes.size();
       });
@@ -120,10 +127,19 @@ void add_generation(py::module_& module) {
       .def_property_readonly("operators", [](const Template& self) { return self.operators; });
   module.def("capture_begin", &Capture::begin);
   module.def("capture_abort", &Capture::abort);
-  module.def("capture_finish", [](const std::vector<py::object>& outputs) {
-    std::vector<at::Tensor> tensors;
-    for (const py::object& output : outputs) tensors.push_back(tensor_from(output));
-    return std::const_pointer_cast<Recording>(Capture::finish(tensors));
+  module.def("capture_finish", [](const std::vector<py::object>& outputs, bool for_generation) {
+    return std::const_pointer_cast<Recording>(
+        Capture::finish(tensors_from(outputs), for_generation));
+  });
+  module.def("capture_given", [](uint32_t number, const py::object& tensor) {
+    return to_python(Capture::given(number, tensor_from(tensor)));
+  });
+  module.def("replay", [](const Template& program, const std::vector<py::object>& given) {
+    py::list results;
+    for (const at::Tensor& one : replay(program, tensors_from(given))) {
+      results.append(to_python(one));
+    }
+    return results;
   });
   module.def("capture_input", [](const std::string& role, const py::object& dtype,
                                  const std::vector<int64_t>& sizes, const py::object& known) {

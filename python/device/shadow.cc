@@ -64,6 +64,17 @@ bool all_have_shadows(const Entry& entry) {
   return true;
 }
 
+// Whatever comes of these depends on the same inputs of a capture as they do.
+void pass_taint(const Entry& entry) {
+  uint64_t taint = 0;
+  for (const Operand& operand : entry.operands) taint |= operand.storage->taint;
+  if (taint == 0) return;
+  for (const uint32_t i : entry.recipe->written) entry.operands[i].storage->taint |= taint;
+  for (const StoragePtr& product : entry.products) {
+    if (product) product->taint |= taint;
+  }
+}
+
 void keep_product(const at::Tensor& result, const Product& product, const StoragePtr& storage) {
   storage->shadow = make_zero_shadow(storage->bytes);
   cpu_view(storage->shadow, product.type, product.sizes, product.strides, 0).copy_(result);
@@ -119,6 +130,7 @@ void compute_shadows(const c10::OperatorHandle& op, const std::vector<c10::IValu
   }
   CpuCall call(stack, entry);
   op.callBoxed(&call.stack());
+  pass_taint(entry);
   if (!writes) keep_products(call.stack(), entry);
 }
 

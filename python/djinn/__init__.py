@@ -28,7 +28,7 @@ from .session import Model, Session, connect
 if TYPE_CHECKING:
     from .torch.config import config as config
     from .torch.config import device as device
-    from .torch.generation import explain as explain
+    from .torch.state import explain as explain
     from .torch.huggingface import disable as disable
     from .torch.huggingface import enable as enable
     from .torch.profiler import capture as capture
@@ -42,7 +42,7 @@ _OF_TORCH = {
     "device": "config",
     "disable": "huggingface",
     "enable": "huggingface",
-    "explain": "generation",
+    "explain": "state",
     "get_profiler": "profiler",
     "set_debug_level": "profiler",
 }

@@ -7,26 +7,20 @@ captured, and options that the loop does not know, leave generation to transform
 """
 
 import inspect
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.generation import logits_process, stopping_criteria
 
-from . import _device
+from . import _device, state
+from .state import NotInDaemon
 
 DEVICE = torch.device("remote_accelerator", 0)
 ROWS_MAX = 32
 STOP_TOKENS_MAX = 16
 POSITIONS_DEFAULT = 2048
-
-
-class NotInDaemon(Exception):
-    """Why a generation takes transformers' own loop."""
 
 
 # --- capturing ------------------------------------------------------------------------------------
@@ -98,15 +92,6 @@ class Captured:
     geometry: tuple[int, int, int, int, torch.dtype]  # rows, layers, heads, dim
 
 
-@contextmanager
-def _capturing() -> Iterator[None]:
-    _device.capture_begin()
-    try:
-        yield
-    finally:
-        _device.capture_abort()
-
-
 def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, Any]:
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
     cache = Cache(layers=[_GroupLayer(i, size.past, size.capacity) for i in range(layers)])
@@ -126,7 +111,7 @@ def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, A
     (one,) = geometries
     geometry = (one[0], layers, *one[1:])
     del cache, kwargs, ids
-    return _device.capture_finish([logits]), geometry
+    return _device.capture_finish([logits], True), geometry
 
 
 def _mask(rows: int, masked: bool, size: Size) -> torch.Tensor:
@@ -149,12 +134,12 @@ def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> C
     recordings, geometry = [], None
     for size in sizes:
         try:
-            with _capturing(), torch.no_grad():
+            with state.capturing(), torch.no_grad():
                 recording, geometry = _capture_at(model, rows, masked, size)
         except NotInDaemon:
             raise
         except Exception as error:
-            raise NotInDaemon(f"its forward cannot be captured: {_first_line(error)}") from error
+            raise NotInDaemon(f"its forward cannot be captured: {state.first_line(error)}") from error
         recordings.append(recording)
     symbols = [("tokens", 2, most), ("past", 0, most - 2 if masked else 0), ("capacity", 2, most)]
     if not prefill:
@@ -163,66 +148,13 @@ def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> C
     try:
         template = _device.make_template(recordings, points, symbols)
     except Exception as error:
-        raise NotInDaemon(f"its recordings are no one program: {_first_line(error)}") from error
+        raise NotInDaemon(f"its recordings are no one program: {state.first_line(error)}") from error
     return Captured(template, geometry)
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
-
-
-# --- what is known of a model ---------------------------------------------------------------------
-
-
-@dataclass
-class _Known:
-    state: Any = None
-    captured: dict[Any, Captured | NotInDaemon] = field(default_factory=dict)
-    tier: int = 0
-    why: str = "it has not generated yet"
-
-
-_known: "weakref.WeakKeyDictionary[Any, _Known]" = weakref.WeakKeyDictionary()
-
-
-def explain(model: Any) -> dict[str, Any]:
-    """Which tier the model's last generation took, and why not a higher one."""
-    known = _known.get(model)
-    if known is None:
-        return {"tier": 0, "why": "it has not generated yet"}
-    return {"tier": known.tier, "why": known.why}
-
-
-def _state_of(model: Any) -> Any:
-    """What a captured program depends on: it is captured anew when this changes."""
-    tensors = [
-        (id(tensor), tensor.data_ptr(), tensor._version)
-        for tensor in (*model.parameters(), *model.buffers())
-    ]
-    config = model.config.get_text_config(decoder=True)
-    return model.training, config._attn_implementation, tensors
-
-
-def _refuse_hooks(model: Any) -> None:
-    module_hooks = torch.nn.modules.module
-    if module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks:
-        raise NotInDaemon("a global forward hook is registered")
-    for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise NotInDaemon(f"module {name or 'itself'} has a forward hook")
-
-
-def _known_of(model: Any) -> _Known:
-    known = _known.setdefault(model, _Known())
-    state = _state_of(model)
-    if known.state != state:
-        known.state = state
-        known.captured.clear()
-    return known
-
-
 def _programs(model: Any, rows: int, masked: bool, tokens: int, most: int) -> list[Captured]:
-    known = _known_of(model)
+    known = state.known_of(model)
+    state.refresh(model, known)
     wanted = [tokens > 1, False]
     programs = []
     for prefill in wanted:
@@ -353,7 +285,7 @@ def sample(
     **kwargs: Any,
 ) -> Any:
     """In place of `GenerationMixin._sample`, which `original` is: same arguments, same result."""
-    known = _known.setdefault(model, _Known())
+    known = state.known_of(model)
     try:
         run = _prepare(
             model, input_ids, logits_processor, stopping_criteria, generation_config, kwargs
@@ -378,7 +310,6 @@ def _prepare(
     model: Any, input_ids: torch.Tensor, processors: Any, criteria: Any, config: Any, kwargs: Any
 ) -> Any:
     _check_arguments(model, config, kwargs)
-    _refuse_hooks(model)
     rows, prompt = input_ids.shape
     if rows > ROWS_MAX:
         raise NotInDaemon(f"it has {rows} rows; a sequence group holds {ROWS_MAX}")
@@ -422,4 +353,4 @@ def _prepare(
     return run
 
 
-__all__ = ["NotInDaemon", "explain", "sample"]
+__all__ = ["sample"]

@@ -12,6 +12,7 @@ loaded in this context, and one of `transformers.generation.utils`, for models o
     PreTrainedModel._finalize_model_loading   what no file has is computed here, and uploaded
     get_hf_quantizer                          refuses what is quantised
     pipelines.base.Pipeline.__init__          leaves a ghost where it is
+    PreTrainedModel.__call__                  a call like one before is replayed as a program
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
 """
 
@@ -30,7 +31,7 @@ import torch
 
 from djinn.errors import RequestError
 
-from . import config, generation, ghosts, interlock
+from . import config, generation, ghosts, interlock, replay
 from .ghosts import DEVICE
 
 TESTED = frozenset({"5.17.0"})
@@ -54,13 +55,18 @@ class Patch:
     name: str
     original: Any
     ours: Any
+    inherited: bool  # the owner had no such attribute of its own
 
     def apply(self) -> None:
         setattr(self.owner, self.name, self.ours)
 
     def restore(self) -> None:
         """Only what is still ours: who patched over it keeps theirs, and ours stays inert."""
-        if self.owner.__dict__[self.name] is self.ours:
+        if self.owner.__dict__.get(self.name) is not self.ours:
+            return
+        if self.inherited:
+            delattr(self.owner, self.name)
+        else:
             setattr(self.owner, self.name, self.original)
 
 
@@ -88,9 +94,11 @@ def enable() -> None:
             (utils, "get_hf_quantizer", _wrap_quantizer),
             (pipeline, "__init__", _wrap_pipeline),
             (mixin, "_sample", _wrap_sample),
+            (model, "__call__", _wrap_call),
         ):
-            original = owner.__dict__[name]
-            _patches.append(Patch(owner, name, original, wrap(original)))
+            original = owner.__dict__.get(name, getattr(owner, name))
+            inherited = name not in owner.__dict__
+            _patches.append(Patch(owner, name, original, wrap(original), inherited))
         for patch in _patches:
             patch.apply()
 
@@ -196,6 +204,21 @@ def _wrap_sample(original: Any) -> Any:
         return generation.sample(original, self, input_ids, *args, **kwargs)
 
     return _sample
+
+
+def _wrap_call(original: Any) -> Any:
+    @functools.wraps(original)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_ghost(self):
+            return original(self, *args, **kwargs)
+        return replay.call(original, self, args, kwargs)
+
+    return __call__
+
+
+def _is_ghost(model: Any) -> bool:
+    first = next(model.parameters(), None)
+    return first is not None and first.device == DEVICE
 
 
 # --- pipelines ------------------------------------------------------------------------------------

@@ -1,0 +1,173 @@
+"""A forward call without the Python of its layers.
+
+A ghost's call with arguments of the same kinds and sizes as one before is captured as a program, and
+from then on replayed: its id and inputs cross, and its results are the same bits. Values that the
+model's code looks at (a mask that is all ones) are guards: a program holds for equal ones only.
+Hooks, changed weights or attributes, or anything that cannot be captured: the call is recorded.
+"""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from . import _device, state
+from .state import NotInDaemon
+
+DEVICE = torch.device("remote_accelerator", 0)
+PLAIN = (bool, int, float, str, type(None), torch.dtype)
+# Guarded values a call may have programs for: code that looks at all that it is given would make
+# one for each call.
+GUARDED_MAX = 8
+
+_inside = threading.local()
+
+
+@dataclass
+class _Call:
+    """A call's arguments, apart: what a program depends on, and the tensors that it reads."""
+
+    key: Any
+    tensors: list[torch.Tensor]
+    leaves: list[Any]
+    spec: Any
+
+    def arguments(self, tensors: list[torch.Tensor]) -> tuple[Any, Any]:
+        given = iter(tensors)
+        leaves = [next(given) if isinstance(one, torch.Tensor) else one for one in self.leaves]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+@dataclass
+class _Program:
+    template: Any
+    guards: list[int]  # numbers of the tensors whose values it holds for
+    values: list[torch.Tensor]
+    leaves: list[Any]  # of the result: None where a tensor goes
+    spec: Any
+
+    def holds_for(self, tensors: list[torch.Tensor]) -> bool:
+        return all(
+            torch.equal(tensors[number].cpu(), value)
+            for number, value in zip(self.guards, self.values, strict=True)
+        )
+
+    def run(self, tensors: list[torch.Tensor]) -> Any:
+        results = iter(_device.replay(self.template, tensors))
+        leaves = [next(results) if one is _TENSOR else one for one in self.leaves]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+_TENSOR = object()
+
+
+@dataclass
+class _Seen:
+    """What is known of calls with one key."""
+
+    calls: int = 0
+    programs: list[_Program] = field(default_factory=list)
+    refused: str = ""
+
+
+def call(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    """In place of `model(*args, **kwargs)`, which `original` carries out."""
+    if getattr(_inside, "call", False):
+        return original(model, *args, **kwargs)
+    _inside.call = True
+    try:
+        return _outermost(original, model, args, kwargs)
+    finally:
+        _inside.call = False
+
+
+def _outermost(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
+    known = state.known_of(model)
+    try:
+        program, tensors = _find(original, model, known, args, kwargs)
+    except NotInDaemon as reason:
+        known.tier, known.why = 0, str(reason)
+        return original(model, *args, **kwargs)
+    known.tier, known.why = 1, ""
+    return program.run(tensors)
+
+
+def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
+    if model.training:
+        raise NotInDaemon("it is in training mode")
+    if torch.is_grad_enabled() and any(one.requires_grad for one in model.parameters()):
+        raise NotInDaemon("a gradient may be asked for")
+    one = _take_apart(args, kwargs)
+    state.refresh(model, known)
+    seen = known.replays.setdefault(one.key, _Seen())
+    seen.calls += 1
+    if seen.refused:
+        raise NotInDaemon(seen.refused)
+    for program in seen.programs:
+        if program.holds_for(one.tensors):
+            return program, one.tensors
+    if seen.calls == 1:
+        raise NotInDaemon("it was called so for the first time")
+    if len(seen.programs) >= GUARDED_MAX:
+        raise NotInDaemon("its code looks at values that change with each call")
+    try:
+        program = _capture(original, model, one)
+    except NotInDaemon as reason:
+        seen.refused = str(reason)
+        raise
+    seen.programs.append(program)
+    return program, one.tensors
+
+
+def _take_apart(args: Any, kwargs: Any) -> _Call:
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    tensors, kinds = [], []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            if leaf.requires_grad:
+                raise NotInDaemon("a gradient of its input may be asked for")
+            tensors.append(leaf if leaf.device == DEVICE else leaf.to(DEVICE))
+            kinds.append((tuple(leaf.shape), leaf.dtype))
+        elif isinstance(leaf, PLAIN):
+            kinds.append((type(leaf), leaf))
+        else:
+            raise NotInDaemon(f"it is given a {type(leaf).__name__}")
+    grad = torch.is_grad_enabled()
+    return _Call((spec, tuple(kinds), grad, torch.is_inference_mode_enabled()), tensors, leaves, spec)
+
+
+def _capture(original: Any, model: Any, one: _Call) -> _Program:
+    result, recording = None, None
+    try:
+        with state.capturing(), torch.no_grad():
+            given = [_device.capture_given(i, tensor) for i, tensor in enumerate(one.tensors)]
+            args, kwargs = one.arguments(given)
+            result = original(model, *args, **kwargs)
+            leaves, spec = pytree.tree_flatten(result)
+            outputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+            _check_results(leaves, outputs)
+            recording = _device.capture_finish(outputs, False)
+    except NotInDaemon:
+        raise
+    except Exception as error:
+        raise NotInDaemon(f"its forward cannot be captured: {state.first_line(error)}") from error
+    template = _device.make_template([recording], [[]], [])
+    guards = [i for i in range(len(one.tensors)) if recording.guards >> i & 1]
+    values = [one.tensors[i].cpu() for i in guards]
+    kept = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return _Program(template, guards, values, kept, spec)
+
+
+def _check_results(leaves: list[Any], outputs: list[torch.Tensor]) -> None:
+    if not outputs:
+        raise NotInDaemon("it returns no tensor")
+    for leaf in leaves:
+        if not isinstance(leaf, (torch.Tensor, *PLAIN)):
+            raise NotInDaemon(f"it returns a {type(leaf).__name__}")
+    if any(output.device != DEVICE for output in outputs):
+        raise NotInDaemon("it returns a tensor of another device")
+
+
+__all__ = ["call"]
