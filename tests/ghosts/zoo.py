@@ -488,8 +488,14 @@ def load(directory: Path, which: Entry, **options: Any) -> PreTrainedModel:
 
 
 def load_local(directory: Path, which: Entry) -> PreTrainedModel:
-    """The reference. Gradients are off because they change which kernels PyTorch picks."""
-    return load(directory, which)
+    """The reference. Gradients are off because they change which kernels PyTorch picks. Weights are
+    copied to where PyTorch would allocate them: safetensors maps a file, so a weight may start at
+    any address, and for one row of input a matrix product's bits depend on its alignment to 16
+    bytes. In djinnd each starts at a multiple of 64."""
+    model = load(directory, which)
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
+    return model
 
 
 # --- the proof that the entries themselves are sound ----------------------------------------------
