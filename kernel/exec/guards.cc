@@ -62,8 +62,9 @@ void same_sizes(const Stack& stack) {
 
 void native_batch_norm_backward(const Stack& stack) {
   require_same_sizes(stack, 0, 1);
-  require_channels(stack, 2, 6);
-  const size_t statistics = stack[7].toBool() ? 5 : 3;
+  const bool training = stack[7].toBool();
+  require_channels(stack, 2, training ? 6 : 4);  // what evaluation saves has no elements
+  const size_t statistics = training ? 5 : 3;
   TORCH_CHECK_VALUE(stack[statistics].isTensor() && stack[statistics + 1].isTensor(),
                     "the statistics are missing");
 }

@@ -1,6 +1,7 @@
 #include "kernel/exec/shape_rules.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
 
 #include <algorithm>
@@ -89,6 +90,22 @@ Results native_layer_norm(const Arguments& arguments) {
           meta_tensor(sizes, type)};
 }
 
+// Statistics of channels, which only training has. As for native_layer_norm, their dtype.
+Results native_batch_norm(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  TORCH_CHECK_VALUE(input.dim() >= 2, "the input must have two or more dimensions");
+  at::ScalarType parameters = input.scalar_type();
+  for (const size_t i : {4, 3, 2, 1}) {
+    if (arguments[i].isTensor()) parameters = arguments[i].toTensor().scalar_type();
+  }
+  const bool training = arguments[5].toBool();
+  const bool mixed = training && parameters != input.scalar_type();
+  const at::ScalarType type = mixed ? at::kFloat : input.scalar_type();
+  const std::vector<int64_t> sizes{training ? input.size(1) : 0};
+  return {at::empty_like(input, input.suggest_memory_format()), meta_tensor(sizes, type),
+          meta_tensor(sizes, type)};
+}
+
 // In-place operators give their first argument back.
 Results itself(const Arguments& arguments) {
   return {arguments[0].toTensor()};
@@ -148,6 +165,7 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::masked_fill_.Tensor", itself},
     {"aten::max", one_element},
     {"aten::min", one_element},
+    {"aten::native_batch_norm", native_batch_norm},
     {"aten::native_layer_norm", native_layer_norm},
     {"aten::relu", like_input},
     {"aten::relu_", itself},

@@ -6,6 +6,7 @@
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
+#include <ATen/ops/_native_batch_norm_legit.h>
 
 #include <algorithm>
 #include <array>
@@ -402,6 +403,28 @@ at::Tensor& index_put_impl(at::Tensor& self, const c10::List<std::optional<at::T
   return self.index_put_(indices, values, accumulate);
 }
 
+// In training it changes the running statistics, which its schema does not say: by the form that
+// returns the new ones.
+using BatchNorm = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                     const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& mean,
+                     const std::optional<at::Tensor>& variance, bool training, double momentum,
+                     double eps) {
+  if (training && mean && mean->defined() && variance && variance->defined()) {
+    auto [output, save_mean, save_deviation, new_mean, new_variance] =
+        at::_native_batch_norm_legit_functional(input, weight, bias, *mean, *variance, training,
+                                                momentum, eps);
+    mean->copy_(new_mean);
+    variance->copy_(new_variance);
+    return {output, save_mean, save_deviation};
+  }
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::native_batch_norm", "");
+  Stack stack{input, weight, bias, mean, variance, training, momentum, eps};
+  for (c10::IValue& argument : stack) argument = moved(argument);
+  Device::get().call(op, stack);
+  return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
+}
+
 // A device without nested tensors: nn.TransformerEncoder takes its way for dense ones.
 bool never_nested(const at::Tensor&, const at::Tensor&) {
   return false;
@@ -432,6 +455,7 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   register_by_name(library);
   library.impl("_index_put_impl_", &index_put_impl);
+  library.impl("native_batch_norm", &batch_norm);
   library.impl("_nested_tensor_from_mask_left_aligned", &never_nested);
 }
 

@@ -257,6 +257,17 @@ void read_products(const MetaCall& call, const Stack& results, Recipe& recipe) {
   });
 }
 
+// What a mask leaves out, kernels do not make, though meta kernels may.
+void leave_out(const c10::FunctionSchema& schema, const Stack& stack, Recipe& recipe) {
+  for (size_t i = 0; i < stack.size(); ++i) {
+    if (schema.arguments()[i].name() != "output_mask") continue;
+    const auto mask = stack[i].toListRef();
+    for (size_t k = 0; k < std::min(mask.size(), recipe.products.size()); ++k) {
+      if (!mask[k].toBool()) recipe.products[k].kind = Product::Kind::kUndefined;
+    }
+  }
+}
+
 // Means "no meta kernel" or "the shape depends on data". Only what() is asked: the exception comes
 // from torch's own pybind11, which is not ours.
 bool was_not_implemented(const std::exception& error) {
@@ -378,6 +389,7 @@ std::shared_ptr<const Recipe> infer(const c10::OperatorHandle& op, const Stack& 
   auto recipe = begin_recipe(op, stack);
   check_overlaps(op, *recipe, stack);
   read_products(call, results, *recipe);
+  leave_out(op.schema(), stack, *recipe);
   recipe->small_integers = !recipe->products.empty();
   for (const Product& product : recipe->products) {
     recipe->small_integers = recipe->small_integers && is_small_integer(product);

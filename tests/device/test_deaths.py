@@ -1,0 +1,119 @@
+"""Processes die: a client in the middle leaves nothing, a worker between flushes changes nothing."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from private_daemon import Daemon, running, wait_until
+from test_client_kills import Baseline
+from twins import DEVICE, expect_equal, numbers
+
+GUEST = Path(__file__).parent / "guest.py"
+KILLS = 6
+
+
+def visit(daemon: Daemon, lines: int) -> None:
+    """Starts a guest, and kills it when it has said so many lines."""
+    with subprocess.Popen(
+        [sys.executable, str(GUEST)],
+        env={**os.environ, "DJINN_HOST": daemon.host},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as guest:
+        assert guest.stdout is not None
+        for _ in range(lines):
+            assert guest.stdout.readline(), "the guest ended by itself"
+        guest.kill()
+
+
+def settled(daemon: Daemon) -> Baseline:
+    seen: list[Baseline] = []
+
+    def quiet() -> bool:
+        seen.append(Baseline.of(daemon))
+        return seen[-1].counts[0] == 1 and seen[-20:] == [seen[-1]] * 20
+
+    wait_until(quiet, "djinnd is quiet")
+    return seen[-1]
+
+
+@pytest.mark.ci
+def test_a_client_killed_in_mid_flush_leaves_nothing() -> None:
+    choose = random.Random(4)
+    with running() as daemon:
+        visit(daemon, 60)  # all programs that it ever defines: djinnd keeps those
+        baseline = settled(daemon)
+        for _ in range(KILLS):
+            visit(daemon, choose.randrange(1, 40))
+            found = settled(daemon)
+            assert found == baseline, baseline.difference(found)
+        assert daemon.worker()["restarts"] == 0
+
+
+def kill_worker(daemon: Daemon) -> None:
+    os.kill(daemon.worker()["pid"], signal.SIGKILL)
+
+
+def test_a_worker_killed_between_flushes_changes_no_value(device_daemon: Daemon) -> None:
+    def run(device: str) -> torch.Tensor:
+        value, total = numbers(device, 64, 64), torch.zeros(64, device=device)
+        for step in range(12):
+            value = (value @ value.t()).softmax(-1) - 0.01
+            total[step:].add_(value[:, step][step:])
+            if device == DEVICE:
+                torch.remote_accelerator.synchronize()
+                if step % 4 == 1:
+                    kill_worker(device_daemon)
+        return total
+
+    restarts = device_daemon.worker()["restarts"]
+    expect_equal(run("cpu"), run(DEVICE))
+    assert device_daemon.worker()["restarts"] > restarts
+
+
+def test_a_training_step_survives_the_death_of_the_worker(device_daemon: Daemon) -> None:
+    def run(device: str) -> object:
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+        model.to(device)
+        steps, losses = torch.optim.AdamW(model.parameters(), 1e-2), []
+        for step in range(6):
+            steps.zero_grad()
+            loss = model(numbers(device, 4, 8)).square().mean()
+            loss.backward()
+            steps.step()
+            losses.append(loss.item())
+            if device == DEVICE and step % 2:
+                kill_worker(device_daemon)
+        return losses, list(model.state_dict().values())
+
+    expect_equal(run("cpu"), run(DEVICE))
+
+
+def test_threads_record_and_read_at_once() -> None:
+    def work(device: str, number: int) -> list[float]:
+        seen, value = [], numbers(device, 16, 16) + number
+        for step in range(60):
+            value = (value @ value.t()).tanh() + step
+            value[step % 16] *= 0.5
+            if step % 5 == number % 5:
+                seen.append(value.sum().item())
+        return seen
+
+    found: dict[int, list[float]] = {}
+
+    def run(number: int) -> None:
+        found[number] = work(DEVICE, number)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {number: work("cpu", number) for number in range(4)}
