@@ -286,6 +286,8 @@ void Device::flush() {
 void Device::hold() {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
+  released_.wait(mutex_, [&] { return holds_ == 0 || holder_ == std::this_thread::get_id(); });
+  holder_ = std::this_thread::get_id();
   ++holds_;
 }
 
@@ -293,13 +295,14 @@ void Device::release_hold() {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   DJINN_ASSERT(holds_ > 0);
-  --holds_;
+  if (--holds_ == 0) released_.notify_all();
 }
 
 void Device::hand_over() {
-  TORCH_CHECK(holds_ == 0,
+  TORCH_CHECK(holds_ == 0 || holder_ != std::this_thread::get_id(),
               "A model is being loaded, and its weights are not in memory yet: no value of the "
               "device can be read before from_pretrained has returned.");
+  released_.wait(mutex_, [&] { return holds_ == 0; });
   const std::vector<RefHandle> garbage = storages().take_garbage();
   if (!garbage.empty()) take(link().release(garbage));
   if (!log_.empty()) hand_over_log();

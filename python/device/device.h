@@ -11,9 +11,11 @@
 
 #include <atomic>
 #include <memory>
+#include <condition_variable>
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "python/device/link.h"
@@ -81,7 +83,8 @@ class Device {
     const std::lock_guard lock(mutex_);
     return f(log_);
   }
-  // While held, nothing recorded is handed over; who needs a value gets an error. Holds nest.
+  // While held, nothing recorded is handed over: the thread that holds gets an error when it needs
+  // a value, others wait. Holds of one thread nest.
   void hold();
   void release_hold();
   [[nodiscard]] bool is_connected() const { return link_ != nullptr; }
@@ -123,6 +126,8 @@ class Device {
   std::unique_ptr<Link> link_;
   DeviceStats stats_;
   int holds_ = 0;
+  std::thread::id holder_;                // while holds_ > 0
+  std::condition_variable_any released_;  // holds_ is 0 again
   std::atomic<int> debug_level_ = 0;
   std::atomic<uint64_t> capture_ns_ = 0;
 };

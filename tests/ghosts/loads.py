@@ -272,6 +272,24 @@ def loads_may_come_from_several_threads(scratch: Path) -> None:
 
 
 @case
+def a_load_makes_other_threads_wait_and_not_fail(scratch: Path) -> None:
+    del scratch
+    from djinn.torch import _device
+
+    with ThreadPoolExecutor(1) as pool:
+        _device.hold()
+        try:
+            value = torch.ones(3, device=DEVICE) + 1
+            read = pool.submit(value.tolist)
+            with refusal("being loaded", kind=RuntimeError):
+                value.tolist()
+            assert not read.done()
+        finally:
+            _device.release_hold()
+        assert read.result(timeout=60) == [2.0, 2.0, 2.0]
+
+
+@case
 def gradient_modes_do_not_matter(scratch: Path) -> None:
     directory = checkpoint("llama", scratch)
     for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):

@@ -157,7 +157,7 @@ def _ghost_or_local(call: Callable[[], Any]) -> Any:
 
 def _ghost(call: Callable[[], Any]) -> Any:
     load = ghosts.Load()
-    with _turn:
+    with _turn, torch.inference_mode(False):  # weights have versions, whoever loads them
         try:
             with _load_in_context(load), _factories_here():
                 result = _remember(call())
