@@ -236,6 +236,23 @@ at::Generator default_generator() {
   return at::globalContext().defaultGenerator(c10::Device(kDeviceType, 0));
 }
 
+// LibTorch's own binding would leave the C++ backtrace out; pybind11 asks what(), which has it.
+void translate(std::exception_ptr thrown) {
+  try {
+    if (thrown) std::rethrow_exception(thrown);
+  } catch (const c10::NotImplementedError& error) {
+    PyErr_SetString(PyExc_NotImplementedError, error.what_without_backtrace());
+  } catch (const c10::ValueError& error) {
+    PyErr_SetString(PyExc_ValueError, error.what_without_backtrace());
+  } catch (const c10::TypeError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what_without_backtrace());
+  } catch (const c10::IndexError& error) {
+    PyErr_SetString(PyExc_IndexError, error.what_without_backtrace());
+  } catch (const c10::Error& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
+  }
+}
+
 }  // namespace
 
 void raise(Error error) {
@@ -248,6 +265,7 @@ void raise(Error error) {
 PYBIND11_MODULE(_device, module) {
   namespace py = pybind11;
   namespace device = djinn::device;
+  py::register_local_exception_translator(&device::translate);
   device::register_backend();
   device::add_loading(module);
   device::add_generation(module);

@@ -143,7 +143,7 @@ def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> C
         recordings.append(recording)
     symbols = [("tokens", 2, most), ("past", 0, most - 2 if masked else 0), ("capacity", 2, most)]
     if not prefill:
-        symbols = [("tokens", 1, 1), ("past", 1, most - 1), ("capacity", 2, most)]
+        symbols = [("tokens", 1, 1), ("past", 0, most - 1), ("capacity", 2, most)]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     try:
         template = _device.make_template(recordings, points, symbols)
@@ -291,8 +291,7 @@ def sample(
             model, input_ids, logits_processor, stopping_criteria, generation_config, kwargs
         )
     except NotInDaemon as reason:
-        known.tier, known.why = 0, str(reason)
-        return original(
+        result = original(
             model,
             input_ids,
             logits_processor=logits_processor,
@@ -302,6 +301,8 @@ def sample(
             streamer=streamer,
             **kwargs,
         )
+        known.tier, known.why = 0, str(reason)  # not what its last forward took
+        return result
     known.tier, known.why = 2, ""
     return run(streamer)
 

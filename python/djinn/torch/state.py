@@ -53,7 +53,7 @@ def refresh(model: Any, known: Known) -> None:
     state: list[Any] = [dict(vars(model.config))]
     for module in model.modules():
         inside = module.__dict__
-        if inside["_forward_hooks"] or inside["_forward_pre_hooks"]:
+        if inside["_forward_pre_hooks"] or not _are_transformers(inside["_forward_hooks"]):
             raise NotInDaemon(f"a {type(module).__name__} has a forward hook")
         state.append([one for one in inside.values() if one.__class__ in SIMPLE])
         for tensors in (inside["_parameters"], inside["_buffers"]):
@@ -64,6 +64,14 @@ def refresh(model: Any, known: Known) -> None:
         known.state = state
         known.captured.clear()
         known.replays.clear()
+
+
+def _are_transformers(hooks: dict[int, Any]) -> bool:
+    """Hooks by which transformers itself gathers hidden states: their work is part of the forward."""
+    return all(
+        getattr(hook, "__module__", "") == "transformers.utils.output_capturing"
+        for hook in hooks.values()
+    )
 
 
 @contextmanager

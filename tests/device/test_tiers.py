@@ -1,0 +1,224 @@
+"""Three ways to the same bits: operators one by one, a call as a program, the loop in djinnd."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import djinn
+import pytest
+import torch
+import transformers
+from transformers import LogitsProcessor, LogitsProcessorList
+
+VOCABULARY = 96
+GREEDY = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+SAMPLED = {
+    "max_new_tokens": 24,
+    "do_sample": True,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+class Unknown(LogitsProcessor):
+    """Changes nothing, and djinnd cannot know that."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+PYTHON = {"logits_processor": LogitsProcessorList([Unknown()])}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(11)
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCABULARY,
+        initializer_range=0.3,
+    )
+    directory = tmp_path_factory.mktemp("llama")
+    transformers.LlamaForCausalLM(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def local(checkpoint: Path) -> Any:
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, djinn=False)
+    for one in model.parameters():  # safetensors may map them to any address
+        one.data = one.data.clone()
+    return model.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def enabled() -> Iterator[None]:
+    djinn.enable()
+    yield
+    djinn.disable()
+
+
+@pytest.fixture
+def ghost(checkpoint: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+
+
+def prompt(rows: int, tokens: int, padded: bool = False) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(rows * 100 + tokens)
+    ids = torch.randint(2, VOCABULARY, (rows, tokens), generator=generator)
+    mask = torch.ones_like(ids)
+    for row in range(1, rows if padded else 0):
+        ids[row, :row] = 0
+        mask[row, :row] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def on_device(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: one.to(djinn.device(0)) for name, one in inputs.items()}
+
+
+@pytest.mark.parametrize(("rows", "tokens", "padded"), [(1, 9, False), (3, 7, True), (2, 1, False)])
+def test_greedy_tokens_are_those_of_the_cpu_on_both_ways(
+    local: Any, ghost: Any, rows: int, tokens: int, padded: bool
+) -> None:
+    inputs = prompt(rows, tokens, padded)
+    expected = local.generate(**inputs, **GREEDY)
+    for options, tier in (({}, 2), (PYTHON, 0), ({}, 2)):
+        found = ghost.generate(**on_device(inputs), **GREEDY, **options)
+        assert torch.equal(found.cpu(), expected), tier
+        assert djinn.explain(ghost)["tier"] == tier, djinn.explain(ghost)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {},
+        {"temperature": 0.7, "top_k": 12},
+        {"top_p": 0.8, "top_k": 0},
+        {"min_p": 0.05, "temperature": 1.3, "repetition_penalty": 1.2, "min_new_tokens": 5},
+    ],
+    ids=str,
+)
+def test_a_seed_draws_the_same_tokens_on_both_ways(ghost: Any, rule: dict[str, Any]) -> None:
+    inputs = on_device(prompt(2, 6, padded=True))
+    drawn = []
+    for options in ({}, PYTHON):
+        torch.manual_seed(77)
+        first = ghost.generate(**inputs, **SAMPLED, **rule, **options).cpu()
+        second = ghost.generate(**inputs, **SAMPLED, **rule, **options).cpu()
+        assert first.shape != second.shape or not torch.equal(first, second), "the seed moves on"
+        drawn.append((first, second))
+    for a, b in zip(*drawn, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_streamer_sees_each_token_once_and_in_order(ghost: Any) -> None:
+    class Streamer(transformers.generation.streamers.BaseStreamer):
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+            self.ended = 0
+
+        def put(self, value: torch.Tensor) -> None:
+            self.seen += value.flatten().tolist()
+
+        def end(self) -> None:
+            self.ended += 1
+
+    streamer = Streamer()
+    result = ghost.generate(**on_device(prompt(1, 5)), **GREEDY, streamer=streamer)
+    assert djinn.explain(ghost)["tier"] == 2
+    assert streamer.seen == result.flatten().tolist() and streamer.ended == 1
+
+
+def test_a_streamer_that_fails_raises_here_and_breaks_nothing(ghost: Any) -> None:
+    class Failing(transformers.generation.streamers.BaseStreamer):
+        def put(self, value: torch.Tensor) -> None:
+            if value.numel() == 1:
+                raise LookupError("no such word")
+
+        def end(self) -> None:
+            pass
+
+    with pytest.raises(LookupError, match="no such word"):
+        ghost.generate(**on_device(prompt(1, 5)), **GREEDY, streamer=Failing())
+    assert ghost.generate(**on_device(prompt(1, 5)), **GREEDY).shape == (1, 29)
+
+
+def test_a_call_like_one_before_is_replayed_with_the_same_bits(local: Any, ghost: Any) -> None:
+    inputs = prompt(2, 8)
+    tiers = []
+    for seed in range(4):
+        inputs["input_ids"] = (inputs["input_ids"] + seed) % VOCABULARY
+        expected = local(**inputs, use_cache=False).logits
+        found = ghost(**on_device(inputs), use_cache=False).logits
+        tiers.append(djinn.explain(ghost)["tier"])
+        assert torch.equal(found.cpu(), expected)
+    assert tiers == [0, 1, 1, 1]
+
+
+def test_values_that_the_code_looks_at_are_guards(local: Any, ghost: Any) -> None:
+    for padded in (False, False, False, True, True, True, False):
+        inputs = prompt(2, 8, padded)
+        expected = local(**inputs, use_cache=False).logits
+        found = ghost(**on_device(inputs), use_cache=False).logits
+        assert torch.equal(found.cpu(), expected), padded
+    assert djinn.explain(ghost)["tier"] == 1
+
+
+def test_a_hook_sees_every_call_and_may_change_it(local: Any, ghost: Any) -> None:
+    inputs = prompt(1, 6)
+    for _ in range(3):
+        ghost(**on_device(inputs), use_cache=False)
+    seen = []
+
+    def edit(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+        seen.append(output.device.type)
+        return output * 0.5
+
+    expected = []
+    for model in (local, ghost):
+        hook = model.model.layers[0].mlp.register_forward_hook(edit)
+        there = on_device(inputs) if model is ghost else inputs
+        expected.append(model(**there, use_cache=False).logits.cpu())
+        hook.remove()
+    assert seen == ["cpu", "remote_accelerator"]
+    assert torch.equal(*expected)
+    assert "hook" in djinn.explain(ghost)["why"]
+
+
+def test_a_changed_weight_is_noticed_and_forks(local: Any, ghost: Any) -> None:
+    inputs = prompt(1, 6)
+    for _ in range(3):
+        before = ghost(**on_device(inputs), use_cache=False).logits.cpu()
+    tokens = ghost.generate(**on_device(inputs), **GREEDY).cpu()
+    with torch.no_grad():
+        ghost.lm_head.weight.mul_(-1)
+    after = ghost(**on_device(inputs), use_cache=False).logits.cpu()
+    assert torch.equal(after, -before)
+    changed = ghost.generate(**on_device(inputs), **GREEDY).cpu()
+    assert not torch.equal(changed, tokens)
+    assert torch.equal(local.generate(**inputs, **GREEDY), tokens), "the model itself is sealed"
+
+
+def test_hidden_states_come_with_a_replayed_call(local: Any, ghost: Any) -> None:
+    inputs = prompt(1, 6)
+    options = {"use_cache": False, "output_hidden_states": True}
+    expected = local(**inputs, **options).hidden_states
+    for _ in range(3):
+        found = ghost(**on_device(inputs), **options).hidden_states
+        assert len(found) == len(expected) == 3
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))
+    assert djinn.explain(ghost)["tier"] == 1
+
+
+def test_options_that_the_loop_does_not_know_say_why(ghost: Any) -> None:
+    inputs = on_device(prompt(1, 5))
+    ghost.generate(**inputs, **GREEDY, **PYTHON)
+    assert djinn.explain(ghost)["why"] == "the logits processor Unknown is Python"
+    ghost.generate(**inputs, max_new_tokens=4, num_beams=2, pad_token_id=0, do_sample=False)
+    ghost.generate(**inputs, **GREEDY, output_scores=True, return_dict_in_generate=True)
+    assert djinn.explain(ghost)["why"] == "output_scores is asked for"
