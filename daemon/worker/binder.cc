@@ -164,7 +164,8 @@ Status Binder::save_written(Step& step) {
                        "', which is bound to staging. Bind it to a ref."};
     }
     const RefHandle changed = bound_refs_[range.storage];
-    if (std::ranges::find(step.doomed, changed) == step.doomed.end()) step.doomed.push_back(changed);
+    if (std::ranges::find(step.doomed, changed) == step.doomed.end())
+      step.doomed.push_back(changed);
   }
   for (const exec::WrittenRange& range : ranges) {
     if (!range_fits(range.offset, range.bytes, storages_[range.storage].bytes)) {

@@ -82,8 +82,8 @@ void native_layer_norm_backward(const Stack& stack) {
   }
 }
 
-// [batch, heads, tokens, dim], all of one batch and one dim; so many heads of the query share one of
-// the key.
+// [batch, heads, tokens, dim], all of one batch and one dim; so many heads of the query share one
+// of the key.
 void require_heads(const Stack& stack, size_t query, size_t key, size_t value) {
   const at::Tensor& q = stack[query].toTensor();
   const at::Tensor& k = stack[key].toTensor();

@@ -30,6 +30,8 @@ Results embedding(const Arguments& arguments) {
   const at::Tensor& weight = arguments[0].toTensor();
   const at::Tensor& indices = arguments[1].toTensor();
   TORCH_CHECK_VALUE(weight.dim() == 2, "weight must have two dimensions");
+  TORCH_CHECK(indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
+              "indices must be of int64 or int32, and are of ", indices.scalar_type());
   std::vector<int64_t> sizes = indices.sizes().vec();
   sizes.push_back(weight.size(1));
   return {meta_tensor(sizes, weight.scalar_type())};
@@ -66,6 +68,15 @@ Results attention(const Arguments& arguments) {
 Results like_input(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   return {meta_tensor(input.sizes(), input.scalar_type())};
+}
+
+Results normalized(const Arguments& arguments) {
+  const at::IntArrayRef sizes = arguments[0].toTensor().sizes();
+  const auto inner = arguments[1].toDimVector();
+  TORCH_CHECK(sizes.size() >= inner.size() && sizes.slice(sizes.size() - inner.size()) == inner,
+              "normalized_shape is ", at::IntArrayRef(inner), ", and the input of ", sizes,
+              " does not end so");
+  return like_input(arguments);
 }
 
 Results bools_like_input(const Arguments& arguments) {
@@ -158,7 +169,7 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::hardswish", like_input},
     {"aten::index_select", index_select},
     {"aten::isnan", bools_like_input},
-    {"aten::layer_norm", like_input},
+    {"aten::layer_norm", normalized},
     {"aten::masked_fill.Scalar", masked_fill},
     {"aten::masked_fill.Tensor", masked_fill},
     {"aten::masked_fill_.Scalar", itself},
@@ -169,7 +180,7 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::native_layer_norm", native_layer_norm},
     {"aten::relu", like_input},
     {"aten::relu_", itself},
-    {"aten::rms_norm", like_input},
+    {"aten::rms_norm", normalized},
     {"aten::roll", like_input},
     {"aten::rsub.Tensor", binary},
     {"aten::scaled_dot_product_attention", attention},

@@ -15,12 +15,27 @@ namespace {
 
 enum class Policy : uint8_t { kLower, kWidest, kFull };
 
-constexpr std::array kLower{
-    "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::bmm", "aten::mm", "aten::linalg_vecdot",
-    "aten::baddbmm", "aten::addmm", "aten::_addmm_activation", "aten::addbmm", "aten::linear",
-    "aten::_convolution", "aten::matmul", "aten::conv_tbc", "aten::mkldnn_rnn_layer",
-    "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", "aten::prelu",
-    "aten::scaled_dot_product_attention", "aten::_native_multi_head_attention"};
+constexpr std::array kLower{"aten::conv1d",
+                            "aten::conv2d",
+                            "aten::conv3d",
+                            "aten::bmm",
+                            "aten::mm",
+                            "aten::linalg_vecdot",
+                            "aten::baddbmm",
+                            "aten::addmm",
+                            "aten::_addmm_activation",
+                            "aten::addbmm",
+                            "aten::linear",
+                            "aten::_convolution",
+                            "aten::matmul",
+                            "aten::conv_tbc",
+                            "aten::mkldnn_rnn_layer",
+                            "aten::conv_transpose1d",
+                            "aten::conv_transpose2d",
+                            "aten::conv_transpose3d",
+                            "aten::prelu",
+                            "aten::scaled_dot_product_attention",
+                            "aten::_native_multi_head_attention"};
 constexpr std::array kWidest{"aten::stack", "aten::cat", "aten::index_copy"};
 
 template <typename Names>

@@ -63,8 +63,8 @@ bool takes_options(const c10::FunctionSchema& schema, size_t first) {
 // The overload of that name that takes the first `count` arguments of schema, those and a factory's
 // options if asked for, and writes none.
 std::optional<c10::OperatorHandle> find_functional(const std::string& name,
-                                                   const c10::FunctionSchema& schema,
-                                                   size_t count, bool factory = false) {
+                                                   const c10::FunctionSchema& schema, size_t count,
+                                                   bool factory = false) {
   static const auto* const overloads = [] {
     auto* map = new std::unordered_map<std::string, std::vector<c10::OperatorName>>;
     for (const c10::OperatorName& op : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -77,8 +77,8 @@ std::optional<c10::OperatorHandle> find_functional(const std::string& name,
   for (const c10::OperatorName& overload : found->second) {
     const auto op = c10::Dispatcher::singleton().findSchema(overload);
     if (!op || op->schema().is_mutable()) continue;
-    const bool fits = factory ? takes_options(op->schema(), count)
-                              : op->schema().arguments().size() == count;
+    const bool fits =
+        factory ? takes_options(op->schema(), count) : op->schema().arguments().size() == count;
     if (fits && same_arguments(op->schema(), schema, count)) return op;
   }
   return std::nullopt;
@@ -119,8 +119,8 @@ Plan make_plan(const c10::OperatorHandle& op) {
     }
     if (plan.functional) plan.way = Way::kOut;
   } else if (const std::string name_here = other_name(schema.name());
-             name_here != schema.name() && schema.arguments()[0].type()->kind() !=
-                                               c10::TypeKind::ListType) {
+             name_here != schema.name() &&
+             schema.arguments()[0].type()->kind() != c10::TypeKind::ListType) {
     plan.functional = find_functional(name_here, schema, all);
     if (plan.functional) plan.way = schema.is_mutable() ? Way::kInPlace : Way::kRename;
   }
@@ -137,8 +137,10 @@ const Plan& plan_for(const c10::OperatorHandle& op) {
 // --- operands on the CPU
 
 at::Tensor to_device(const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.device().is_cpu(), "Expected all tensors to be on the same device, but found "
-              "one on ", tensor.device(), " beside those of djinnd; move it with .to().");
+  TORCH_CHECK(tensor.device().is_cpu(),
+              "Expected all tensors to be on the same device, but found "
+              "one on ",
+              tensor.device(), " beside those of djinnd; move it with .to().");
   const at::Tensor ready = tensor.contiguous().resolve_conj().resolve_neg();
   const std::span bytes(static_cast<const std::byte*>(ready.const_data_ptr()), ready.nbytes());
   at::Tensor moved = at::detail::make_tensor<c10::TensorImpl>(
@@ -349,7 +351,7 @@ constexpr std::array kOwnOnCpu{"aten::mish_backward"};
 
 // Their kernels upload, copy or make tensors by calling what would call them again.
 constexpr std::array kLeft{"aten::_to_copy", "aten::clone", "aten::contiguous", "aten::copy_",
-                           "aten::detach", "aten::alias", "aten::lift_fresh", "aten::to"};
+                           "aten::detach",   "aten::alias", "aten::lift_fresh", "aten::to"};
 
 bool returns_views(const c10::FunctionSchema& schema) {
   for (const c10::Argument& result : schema.returns()) {
@@ -375,7 +377,7 @@ bool by_name(const c10::OperatorHandle& op, const std::string& name) {
 const std::unordered_set<std::string>& made_here() {
   static const auto* const names = new std::unordered_set<std::string>{
       "aten::empty.memory_format", "aten::empty_strided", "aten::as_strided", "aten::view",
-      "aten::_reshape_alias", "aten::unfold", "aten::resize_", "aten::equal"};
+      "aten::_reshape_alias",      "aten::unfold",        "aten::resize_",    "aten::equal"};
   return *names;
 }
 
@@ -418,7 +420,8 @@ BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& w
     variance->copy_(new_variance);
     return {output, save_mean, save_deviation};
   }
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::native_batch_norm", "");
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::native_batch_norm", "");
   Stack stack{input, weight, bias, mean, variance, training, momentum, eps};
   for (c10::IValue& argument : stack) argument = moved(argument);
   Device::get().call(op, stack);

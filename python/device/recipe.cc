@@ -1,7 +1,7 @@
 #include "python/device/recipe.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/ops/empty.h>
 #include <pybind11/pybind11.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -198,8 +198,8 @@ class ProductReader {
   void classify(const at::Tensor& tensor, Product& product) const {
     for (uint32_t i = 0; i < arguments_.size(); ++i) {
       if (!tensor.is_same(arguments_[i]) && !tensor.is_alias_of(arguments_[i])) continue;
-      product.kind = tensor.is_same(arguments_[i]) ? Product::Kind::kArgument
-                                                   : Product::Kind::kView;
+      product.kind =
+          tensor.is_same(arguments_[i]) ? Product::Kind::kArgument : Product::Kind::kView;
       product.argument = i;
       if (product.kind == Product::Kind::kArgument) return;
     }
@@ -252,9 +252,8 @@ std::shared_ptr<Recipe> begin_recipe(const c10::OperatorHandle& op, const Stack&
 
 void read_products(const MetaCall& call, const Stack& results, Recipe& recipe) {
   ProductReader reader(call.tensors());
-  each_tensor(results, [&](const at::Tensor& tensor) {
-    recipe.products.push_back(reader.read(tensor));
-  });
+  each_tensor(results,
+              [&](const at::Tensor& tensor) { recipe.products.push_back(reader.read(tensor)); });
 }
 
 // What a mask leaves out, kernels do not make, though meta kernels may.
@@ -312,8 +311,12 @@ bool run_on_meta(const c10::OperatorHandle& op, MetaCall& call, Stack& results) 
     forget_python_error();
     return false;
   } catch (const pybind11::error_already_set& error) {
-    if (!was_not_implemented(error)) throw;
-    return false;
+    if (was_not_implemented(error)) return false;
+    const bool indices =
+        std::string_view(error.what()).find("tensors used as indices") != std::string_view::npos;
+    if (!indices) throw;
+    forget_python_error();
+    TORCH_CHECK_INDEX(false, "tensors used as indices must be long, int, byte or bool tensors");
   }
 }
 
@@ -321,7 +324,8 @@ bool run_on_meta(const c10::OperatorHandle& op, MetaCall& call, Stack& results) 
 // addresses. Ours are of no memory, but they do tell what lies where.
 void check_overlaps(const c10::OperatorHandle& op, const Recipe& recipe, const Stack& stack) {
   const std::string& name = op.schema().name();
-  const bool repeats = name == "aten::fill_" || name == "aten::zero_" || name == "aten::masked_fill_";
+  const bool repeats =
+      name == "aten::fill_" || name == "aten::zero_" || name == "aten::masked_fill_";
   if (recipe.written.empty() || repeats) return;
   if (!op.hasTag(at::Tag::pointwise) && name != "aten::copy_") return;
   const std::vector<at::Tensor> tensors = tensors_of(stack);

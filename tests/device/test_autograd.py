@@ -136,6 +136,18 @@ def test_second_derivatives_custom_functions_and_checkpoints() -> None:
     same(run)
 
 
+def test_batch_norm_trains_keeps_its_statistics_and_evaluates() -> None:
+    def run(device: str) -> object:
+        layer, x = nn.BatchNorm2d(5).to(device), numbers(device, 2, 5, 4, 4).requires_grad_()
+        trained = layer(x)
+        trained.square().sum().backward()
+        evaluated = layer.eval()(x)
+        evaluated.square().sum().backward()
+        return trained, evaluated, x.grad, layer.weight.grad, list(layer.state_dict().values())
+
+    same(run)
+
+
 def test_hooks_see_tensors_of_the_device_and_change_them() -> None:
     def run(device: str) -> object:
         torch.manual_seed(1)
@@ -242,11 +254,28 @@ def test_autocast_casts_what_it_casts_on_the_cpu() -> None:
             assert torch.get_autocast_dtype(kind) == torch.bfloat16
             y = F.linear(a, w)
             made = [
-                y, a @ w.t(), y.softmax(-1), F.layer_norm(y, (5,)), F.conv1d(q[0], numbers(device, 2, 3, 3)),
-                sdpa(q, q, q), F.cross_entropy(y, classes), y.sum(), y + a[:, :1], y.exp(), y.norm(), F.mse_loss(y, y * 2),
-                torch.cat([y, a], 1), F.gelu(y), y.pow(2), y.prod(1), torch.bmm(a[None], w.t()[None]), y.cumsum(1),
-                torch.einsum("ij,kj->ik", a, w), torch.addmm(bias, a, w.t()), torch.stack([y, y.float()]),
-            ]  # fmt: skip
+                y,
+                a @ w.t(),
+                y.softmax(-1),
+                F.layer_norm(y, (5,)),
+                F.conv1d(q[0], numbers(device, 2, 3, 3)),
+                sdpa(q, q, q),
+                F.cross_entropy(y, classes),
+                y.sum(),
+                y + a[:, :1],
+                y.exp(),
+                y.norm(),
+                F.mse_loss(y, y * 2),
+                torch.cat([y, a], 1),
+                F.gelu(y),
+                y.pow(2),
+                y.prod(1),
+                torch.bmm(a[None], w.t()[None]),
+                y.cumsum(1),
+                torch.einsum("ij,kj->ik", a, w),
+                torch.addmm(bias, a, w.t()),
+                torch.stack([y, y.float()]),
+            ]
             with torch.autocast(kind, enabled=False):
                 made.append(a @ w.t())
         return made

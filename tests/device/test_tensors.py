@@ -51,7 +51,15 @@ def test_copies_between_devices_and_dtypes() -> None:
         part = torch.zeros(4, 5)
         part[1:].copy_(a[1:])
         kinds = [torch.bfloat16, torch.float16, torch.int8, torch.bool, torch.complex64]
-        return a, wide, local, turned, part, [a.to(kind) for kind in kinds], a.to("cpu", torch.double)
+        return (
+            a,
+            wide,
+            local,
+            turned,
+            part,
+            [a.to(kind) for kind in kinds],
+            a.to("cpu", torch.double),
+        )
 
     same(run)
 
@@ -78,13 +86,43 @@ def test_numbers_promote_as_on_the_cpu() -> None:
         b, one = i > 0, torch.tensor
         wide = one(2.5, device=device, dtype=torch.float64)
         return (
-            a + 1, a + True, i + 1, i + 1.5, b + 1, b + 1.5, i / 2, i // 2, 2**a, i**2, 1 / a, 1 - i,
-            a + one(1.5, dtype=torch.float64), i + one(1.5), i + one(2, dtype=torch.int8), one(3.0) + i,
-            a.half() + one(2.0, dtype=torch.float64), b & True, b | one(False), i == 1, i > 1.5,
-            torch.maximum(i, one(2)), torch.where(b, a, 0.0), torch.where(b, 1, i), torch.where(b, 1.0, 2.0),
-            torch.full_like(i, 2.7), a.half() * 3.1, a.bfloat16() + 1e-3, i + 2**40, torch.add(i, i, alpha=2),
-            i.to(torch.int8) + 100, a.double() + 0.1, a + wide, i + wide, a.half() + wide, torch.arange(i[0].abs()),
-        )  # fmt: skip
+            a + 1,
+            a + True,
+            i + 1,
+            i + 1.5,
+            b + 1,
+            b + 1.5,
+            i / 2,
+            i // 2,
+            2**a,
+            i**2,
+            1 / a,
+            1 - i,
+            a + one(1.5, dtype=torch.float64),
+            i + one(1.5),
+            i + one(2, dtype=torch.int8),
+            one(3.0) + i,
+            a.half() + one(2.0, dtype=torch.float64),
+            b & True,
+            b | one(False),
+            i == 1,
+            i > 1.5,
+            torch.maximum(i, one(2)),
+            torch.where(b, a, 0.0),
+            torch.where(b, 1, i),
+            torch.where(b, 1.0, 2.0),
+            torch.full_like(i, 2.7),
+            a.half() * 3.1,
+            a.bfloat16() + 1e-3,
+            i + 2**40,
+            torch.add(i, i, alpha=2),
+            i.to(torch.int8) + 100,
+            a.double() + 0.1,
+            a + wide,
+            i + wide,
+            a.half() + wide,
+            torch.arange(i[0].abs()),
+        )
 
     same(run)
 
@@ -109,10 +147,20 @@ def test_branches_and_numbers_of_values() -> None:
             a = a * 2
             path.append(bool(a.sum() > 0))
         return (
-            path, a, a.equal(a.clone()), torch.allclose(a, a + 1e-9), torch.equal(a, a * 2), (a == a).all().item(),
-            3 in integers(device, 9), torch.is_nonzero(a.sum()), f"{a[0]:.3f}", a.tolist(), int(a[0] * 10), len(a),
+            path,
+            a,
+            a.equal(a.clone()),
+            torch.allclose(a, a + 1e-9),
+            torch.equal(a, a * 2),
+            (a == a).all().item(),
+            3 in integers(device, 9),
+            torch.is_nonzero(a.sum()),
+            f"{a[0]:.3f}",
+            a.tolist(),
+            int(a[0] * 10),
+            len(a),
             [float(item) for item in a],
-        )  # fmt: skip
+        )
 
     same(run)
 
@@ -120,12 +168,20 @@ def test_branches_and_numbers_of_values() -> None:
 def test_printing() -> None:
     def run(device: str) -> object:
         tensors = [
-            numbers(device, 3, 4), integers(device, 3), torch.zeros((), device=device), torch.empty(0, device=device),
-            numbers(device, 2, 2) > 0, nn.Parameter(numbers(device, 2)), numbers(device, 3).to(torch.complex64),
+            numbers(device, 3, 4),
+            integers(device, 3),
+            torch.zeros((), device=device),
+            torch.empty(0, device=device),
+            numbers(device, 2, 2) > 0,
+            nn.Parameter(numbers(device, 2)),
+            numbers(device, 3).to(torch.complex64),
             numbers(device, 40, 40),
-        ]  # fmt: skip
+        ]
         # Where a line breaks follows the device's name.
-        return [re.sub(r"\s*(device='[^']*',?)?\s*", "", repr(one)).replace(",)", ")") for one in tensors]
+        return [
+            re.sub(r"\s*(device='[^']*',?)?\s*", "", repr(one)).replace(",)", ")")
+            for one in tensors
+        ]
 
     same(run)
 
@@ -134,9 +190,16 @@ def test_empty_tensors() -> None:
     def run(device: str) -> object:
         a = torch.empty(0, 5, device=device)
         return (
-            a.sum(), a @ numbers(device, 5, 3), torch.cat([a, numbers(device, 2, 5)]), a.max(1), a.cpu(), a.t().contiguous(),
-            torch.zeros(0, device=device).tolist(), torch.ones(3, 0, device=device).sum(1), integers(device, 0),
-        )  # fmt: skip
+            a.sum(),
+            a @ numbers(device, 5, 3),
+            torch.cat([a, numbers(device, 2, 5)]),
+            a.max(1),
+            a.cpu(),
+            a.t().contiguous(),
+            torch.zeros(0, device=device).tolist(),
+            torch.ones(3, 0, device=device).sum(1),
+            integers(device, 0),
+        )
 
     same(run)
 
@@ -145,11 +208,37 @@ def test_sorting_reducing_and_searching() -> None:
     def run(device: str) -> object:
         a = numbers(device, 6, 7)
         return (
-            a.topk(3), a.sort(), a.sort(dim=0, descending=True, stable=True), a.argsort(), a.kthvalue(2), a.median(1),
-            a.mode(1), a.max(), a.min(1), a.argmax(1), a.cummax(1), a.cumsum(0), a.cumprod(1), a.quantile(0.3), a.std(),
-            a.var(1), a.norm(), a.logsumexp(1), a.prod(1), a.any(), a.all(1), a.amax((0, 1)), a.aminmax(), a.msort(),
-            torch.searchsorted(a.sort()[0], a), torch.histc(a, 5), a.diff(), a.flip(0), a.roll(2, 1), a.rot90(),
-        )  # fmt: skip
+            a.topk(3),
+            a.sort(),
+            a.sort(dim=0, descending=True, stable=True),
+            a.argsort(),
+            a.kthvalue(2),
+            a.median(1),
+            a.mode(1),
+            a.max(),
+            a.min(1),
+            a.argmax(1),
+            a.cummax(1),
+            a.cumsum(0),
+            a.cumprod(1),
+            a.quantile(0.3),
+            a.std(),
+            a.var(1),
+            a.norm(),
+            a.logsumexp(1),
+            a.prod(1),
+            a.any(),
+            a.all(1),
+            a.amax((0, 1)),
+            a.aminmax(),
+            a.msort(),
+            torch.searchsorted(a.sort()[0], a),
+            torch.histc(a, 5),
+            a.diff(),
+            a.flip(0),
+            a.roll(2, 1),
+            a.rot90(),
+        )
 
     same(run)
 
@@ -159,13 +248,27 @@ def test_einsum_products_and_transforms() -> None:
         a, b, square = numbers(device, 3, 4, 5), numbers(device, 3, 5, 2), numbers(device, 4, 4)
         positive = square @ square.t() + 4 * torch.eye(4, device=device)
         return (
-            torch.einsum("bij,bjk->bik", a, b), torch.einsum("bij->j", a), torch.einsum("ii->i", square),
-            torch.tensordot(a, b, dims=([2], [1])), torch.kron(square, square), torch.outer(square[0], square[1]),
-            torch.linalg.inv(positive), torch.linalg.cholesky(positive), torch.linalg.solve(positive, square),
-            torch.linalg.qr(square), torch.tril(square), torch.cdist(a, a), a.matmul(numbers(device, 5)),
-            torch.fft.fft(a), torch.fft.irfft(torch.fft.rfft(a)), torch.fft.fft2(a), torch.fft.fftshift(a),
-            torch.stft(numbers(device, 64), 16, return_complex=True, window=torch.ones(16, device=device)),
-        )  # fmt: skip
+            torch.einsum("bij,bjk->bik", a, b),
+            torch.einsum("bij->j", a),
+            torch.einsum("ii->i", square),
+            torch.tensordot(a, b, dims=([2], [1])),
+            torch.kron(square, square),
+            torch.outer(square[0], square[1]),
+            torch.linalg.inv(positive),
+            torch.linalg.cholesky(positive),
+            torch.linalg.solve(positive, square),
+            torch.linalg.qr(square),
+            torch.tril(square),
+            torch.cdist(a, a),
+            a.matmul(numbers(device, 5)),
+            torch.fft.fft(a),
+            torch.fft.irfft(torch.fft.rfft(a)),
+            torch.fft.fft2(a),
+            torch.fft.fftshift(a),
+            torch.stft(
+                numbers(device, 64), 16, return_complex=True, window=torch.ones(16, device=device)
+            ),
+        )
 
     same(run)
 
@@ -203,7 +306,13 @@ def test_vmap_and_functional_derivatives() -> None:
 def test_the_default_device_and_its_context() -> None:
     def run(device: str) -> object:
         with torch.device(device):
-            made = [torch.arange(5), torch.zeros(3), torch.tensor([1, 2]), torch.eye(3), torch.linspace(0, 1, 5)]
+            made = [
+                torch.arange(5),
+                torch.zeros(3),
+                torch.tensor([1, 2]),
+                torch.eye(3),
+                torch.linspace(0, 1, 5),
+            ]
             made += [torch.full((2,), 3), torch.as_tensor([1.0, 2]), nn.LayerNorm(2).weight]
         torch.set_default_device(device)
         try:
@@ -225,7 +334,7 @@ def test_inference_mode_and_no_grad() -> None:
             b = weight + a
             b[1:].mul_(2)
         assert not a.requires_grad and b.is_inference()
-        with pytest.raises(RuntimeError, match="[Ii]nference"):
+        with pytest.raises(RuntimeError, match=r"[Ii]nference"):
             b.add_(1)
         return a, b, b + 1, a._version
 

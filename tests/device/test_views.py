@@ -24,11 +24,28 @@ def test_every_kind_of_view_shows_the_bytes_of_its_base() -> None:
     def run(device: str) -> object:
         a = torch.arange(60.0, device=device).view(3, 4, 5)
         views = [
-            *a.chunk(3, 2), *a.unbind(1), *a.split([1, 3], 1), a.unfold(2, 3, 1), a.movedim(0, 2),
-            a[0].expand(7, 4, 5), a.permute(2, 0, 1), a.view(torch.int32), a.as_strided((3, 3), (2, 1), 5),
-            a.swapaxes(0, 1), a.view(4, 15).t(), a[:, None, 1:4:2], a.narrow(2, 1, 3), a.squeeze(), a.mT,
-            a.unflatten(2, (5, 1)), a.real, a.detach(), a[..., -1], a.view_as(a), a.T if a.dim() == 2 else a,
-        ]  # fmt: skip
+            *a.chunk(3, 2),
+            *a.unbind(1),
+            *a.split([1, 3], 1),
+            a.unfold(2, 3, 1),
+            a.movedim(0, 2),
+            a[0].expand(7, 4, 5),
+            a.permute(2, 0, 1),
+            a.view(torch.int32),
+            a.as_strided((3, 3), (2, 1), 5),
+            a.swapaxes(0, 1),
+            a.view(4, 15).t(),
+            a[:, None, 1:4:2],
+            a.narrow(2, 1, 3),
+            a.squeeze(),
+            a.mT,
+            a.unflatten(2, (5, 1)),
+            a.real,
+            a.detach(),
+            a[..., -1],
+            a.view_as(a),
+            a.T if a.dim() == 2 else a,
+        ]
         a.mul_(3)
         return views, [view.stride() for view in views], [view.storage_offset() for view in views]
 
@@ -111,15 +128,34 @@ def test_indexing_reads_and_writes_as_on_the_cpu() -> None:
         a, rows = numbers(device, 5, 6), torch.tensor([1, 3, 0], device=device)
         mask = a > 0
         read = [
-            a[mask], a[rows], a[rows, rows], a[:, rows], a[None, ..., 0], a[mask.any(1)], a[-1],
-            a[a.argmax() // 6], a[[1, 2]], a[torch.tensor([True, False, True, False, True])],
-            a[rows.cpu()], a[torch.tensor(2)], a[rows[0], 1:], a[:, mask[0]],
-        ]  # fmt: skip
+            a[mask],
+            a[rows],
+            a[rows, rows],
+            a[:, rows],
+            a[None, ..., 0],
+            a[mask.any(1)],
+            a[-1],
+            a[a.argmax() // 6],
+            a[[1, 2]],
+            a[torch.tensor([True, False, True, False, True])],
+            a[rows.cpu()],
+            a[torch.tensor(2)],
+            a[rows[0], 1:],
+            a[:, mask[0]],
+        ]
         writes = [
-            (mask, 0.0), (rows, numbers(device, 3, 6)), ((rows, rows), 5.0), ((slice(1, None), slice(None, None, 2)), 5),
-            ((..., -1), numbers(device, 5)), (mask, numbers(device, int(mask.sum()))), ((0, 0), 2.5), (rows[0], 1),
-            ([0, 2], 1), ((slice(None), [0, 2]), numbers("cpu", 5, 2)), (mask.cpu(), 3),
-        ]  # fmt: skip
+            (mask, 0.0),
+            (rows, numbers(device, 3, 6)),
+            ((rows, rows), 5.0),
+            ((slice(1, None), slice(None, None, 2)), 5),
+            ((..., -1), numbers(device, 5)),
+            (mask, numbers(device, int(mask.sum()))),
+            ((0, 0), 2.5),
+            (rows[0], 1),
+            ([0, 2], 1),
+            ((slice(None), [0, 2]), numbers("cpu", 5, 2)),
+            (mask.cpu(), 3),
+        ]
         written = []
         for index, value in writes:
             written.append(a.clone())
@@ -136,12 +172,24 @@ def test_shapes_that_depend_on_values() -> None:
     def run(device: str) -> object:
         a, f = integers(device, 40), numbers(device, 6, 5)
         return (
-            a.nonzero(), f.nonzero(as_tuple=True), torch.where(f > 0), a.unique(), f.masked_select(f > 0),
-            a.unique(return_inverse=True, return_counts=True), a.unique_consecutive(), torch.bincount(a.abs()),
-            torch.unique(f[:, :2] > 0, dim=0), torch.argwhere(f > 1), f[f > 0].sum(),
-            torch.repeat_interleave(torch.arange(4, device=device), torch.tensor([1, 0, 3, 2], device=device)),
-            torch.isin(a, torch.tensor([1, 2], device=device)), a[a.nonzero().squeeze(1)[:2]],
-            (f > 9).nonzero(), f[f > 9],
-        )  # fmt: skip
+            a.nonzero(),
+            f.nonzero(as_tuple=True),
+            torch.where(f > 0),
+            a.unique(),
+            f.masked_select(f > 0),
+            a.unique(return_inverse=True, return_counts=True),
+            a.unique_consecutive(),
+            torch.bincount(a.abs()),
+            torch.unique(f[:, :2] > 0, dim=0),
+            torch.argwhere(f > 1),
+            f[f > 0].sum(),
+            torch.repeat_interleave(
+                torch.arange(4, device=device), torch.tensor([1, 0, 3, 2], device=device)
+            ),
+            torch.isin(a, torch.tensor([1, 2], device=device)),
+            a[a.nonzero().squeeze(1)[:2]],
+            (f > 9).nonzero(),
+            f[f > 9],
+        )
 
     same(run)
