@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from private_daemon import wait_until
+from private_daemon import Daemon, wait_until
 from torch import nn
 from twins import DEVICE, expect_equal, integers, numbers
 
@@ -108,7 +108,7 @@ def test_an_error_of_the_worker_is_told_to_who_reads_and_to_nobody_later() -> No
     expect_equal(numbers("cpu", 4, 2) + 1, (table + 1).cpu())
 
 
-def test_a_failed_run_that_wrote_one_ref_twice_leaves_the_worker_alive(device_daemon) -> None:  # noqa: ANN001
+def test_a_failed_run_that_wrote_one_ref_twice_kills_nobody(device_daemon: Daemon) -> None:
     numbers(DEVICE, 1).sum().item()  # the first session starts the worker
     before = device_daemon.worker()
     child = """
