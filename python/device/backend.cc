@@ -5,9 +5,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/GeneratorImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/random.h>
 
 #include <cstring>
-#include <random>
 
 #include "kernel/exec/own_operators.h"
 #include "python/device/device.h"
@@ -61,9 +61,10 @@ class Generator final : public c10::GeneratorImpl {
   [[nodiscard]] uint64_t get_offset() const override { return state_.offset; }
   [[nodiscard]] uint64_t current_seed() const override { return state_.seed; }
   uint64_t seed() override {
-    std::random_device entropy;
-    set_current_seed((uint64_t{entropy()} << 32) | entropy());
-    return state_.seed;
+    uint64_t seed = 0;
+    TORCH_CHECK(::getrandom(&seed, sizeof seed, 0) == sizeof seed, "The kernel gave no seed.");
+    set_current_seed(seed);
+    return seed;
   }
   void set_state(const c10::TensorImpl& state) override {
     TORCH_CHECK(state.numel() == sizeof state_ && state.dtype() == at::kByte,

@@ -14,7 +14,8 @@ at::Tensor make_input(Home home, uint64_t owner, std::string name, at::ScalarTyp
   const auto bytes = static_cast<uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
   StoragePtr storage = storages().make(bytes, type);
   storage->home = home;
-  storage->named = std::make_shared<const NamedTensor>(NamedTensor{owner, std::move(name), sizes.vec()});
+  storage->named =
+      std::make_shared<const NamedTensor>(NamedTensor{owner, std::move(name), sizes.vec()});
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(type));
@@ -41,9 +42,9 @@ void check_nothing_kept(const Log& log, const std::vector<Operand>& outputs) {
   for (const Entry& entry : log.entries()) {
     for (const StoragePtr& product : entry.products) {
       if (!product || !product->held) continue;
-      const bool is_output = std::any_of(outputs.begin(), outputs.end(), [&](const Operand& output) {
-        return output.storage == product;
-      });
+      const bool is_output =
+          std::any_of(outputs.begin(), outputs.end(),
+                      [&](const Operand& output) { return output.storage == product; });
       TORCH_CHECK_NOT_IMPLEMENTED(is_output, "The model keeps a tensor that it made (",
                                   entry.recipe->op, ") for a later call.");
     }
@@ -205,8 +206,8 @@ std::shared_ptr<const Template> make_template(
   note_given(graph, *made);
   made->inputs = take(bind_inputs(*recordings[0]));
   made->id = take(Device::get().with_link([&](Link& link) {
-    return link.client().define_program(graph, ModelId{recordings[0]->model});
-  })).program;
+               return link.client().define_program(graph, ModelId{recordings[0]->model});
+             })).program;
   return made;
 }
 
@@ -219,7 +220,8 @@ at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound) {
   const Home home = storage_of(tensor)->home;
   const void* const address = tensor.storage().data();
   const bool once = std::find(bound.begin(), bound.end(), address) == bound.end();
-  const bool plain = tensor.is_contiguous() && tensor.storage_offset() == 0 && home != Home::kWeight;
+  const bool plain =
+      tensor.is_contiguous() && tensor.storage_offset() == 0 && home != Home::kWeight;
   const at::Tensor ready = once && plain ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
   bound.push_back(ready.storage().data());
   return ready;

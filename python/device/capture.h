@@ -46,8 +46,8 @@ class Capture {
   // at, as an example; undefined: looking at it is refused.
   static at::Tensor input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes,
                           const at::Tensor& known);
-  // A tensor that a replay is given: its `number`-th, of the same dtype and sizes as this one, whose
-  // values code may look at where they are known.
+  // A tensor that a replay is given: its `number`-th, of the same dtype and sizes as this one,
+  // whose values code may look at where they are known.
   static at::Tensor given(uint32_t number, const at::Tensor& tensor);
   // The keys or values of one layer of the run's sequence group.
   static at::Tensor buffer(uint32_t layer, srg::SequencePart part, at::ScalarType type,
@@ -68,7 +68,7 @@ class Capture {
 struct Template {
   ProgramId id;
   std::vector<ipc::InputBinding> inputs;
-  std::vector<StoragePtr> held;  // whose refs the inputs name
+  std::vector<StoragePtr> held;                      // whose refs the inputs name
   std::vector<std::pair<uint32_t, uint32_t>> given;  // graph storage, number of the given tensor
   std::vector<std::pair<size_t, Product>> outputs;
   std::vector<std::pair<uint64_t, at::ScalarType>> stores;

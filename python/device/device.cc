@@ -97,9 +97,9 @@ void put_results(const Recipe& recipe, std::vector<at::Tensor> results, Stack& s
 }
 
 void refuse_captured(const Storage& storage) {
-  TORCH_CHECK_NOT_IMPLEMENTED(storage.home != Home::kInput && storage.home != Home::kSequence &&
-                                  storage.log_uses == 0,
-                              "The model's code looks at a value that depends on its inputs.");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      storage.home != Home::kInput && storage.home != Home::kSequence && storage.log_uses == 0,
+      "The model's code looks at a value that depends on its inputs.");
 }
 
 at::Tensor adopt(const Described& described) {
@@ -117,8 +117,8 @@ at::Tensor adopt(const Described& described) {
   int64_t last = product.offset + 1;
   for (uint32_t d = 0; d < rank; ++d) last += (product.sizes[d] - 1) * product.strides[d];
   storage->type = product.type;
-  storage->bytes = static_cast<uint64_t>(std::max<int64_t>(last, 0)) *
-                   c10::elementSize(product.type);
+  storage->bytes =
+      static_cast<uint64_t>(std::max<int64_t>(last, 0)) * c10::elementSize(product.type);
   return make_tensor(storage, product);
 }
 
@@ -161,8 +161,8 @@ Entry Device::make_entry(std::shared_ptr<const Recipe> recipe,
 // Records that a new storage is a copy of a view.
 StoragePtr Device::append_copy(const Operand& source) {
   static const c10::OperatorHandle clone = find_op("aten::clone", "");
-  const uint64_t bytes = static_cast<uint64_t>(c10::multiply_integers(source.sizes)) *
-                         c10::elementSize(source.type);
+  const uint64_t bytes =
+      static_cast<uint64_t>(c10::multiply_integers(source.sizes)) * c10::elementSize(source.type);
   auto recipe = std::make_shared<Recipe>();
   recipe->op = "aten::clone";
   recipe->arguments.push_back({"", srg::ValueRef{0}});
@@ -250,7 +250,8 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(Capture::active() == nullptr, "The shapes that ",
                               op.operator_name().name, " gives depend on data.");
   const auto recipe = open_ended(op, stack);
-  TORCH_CHECK_NOT_IMPLEMENTED(recipe->written.empty(), recipe->op, " writes an argument, and nothing "
+  TORCH_CHECK_NOT_IMPLEMENTED(recipe->written.empty(), recipe->op,
+                              " writes an argument, and nothing "
                               "tells the shape of its result without running it. Call the "
                               "operator that returns a new tensor.");
   const std::vector<at::Tensor> tensors = tensors_of(stack);
@@ -428,8 +429,8 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
   storage->home = Home::kHost;
   storage->named = nullptr;
   storage->type = destination.scalar_type();
-  storage->shadow = may_have_shadow(storage->type, storage->bytes) ? make_shadow(bytes)
-                                                                   : c10::Storage();
+  storage->shadow =
+      may_have_shadow(storage->type, storage->bytes) ? make_shadow(bytes) : c10::Storage();
   storage->host = std::move(host);
   return true;
 }

@@ -10,8 +10,8 @@
 #pragma once
 
 #include <atomic>
-#include <memory>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -28,10 +28,10 @@ namespace djinn::device {
 struct DeviceStats {
   LinkStats link;
   RecipeStats recipes;
-  uint64_t recorded = 0;     // operators
-  uint64_t capture_ns = 0;   // spent on inference of shapes
-  uint64_t mixed = 0;        // operands that were on the CPU and crossed
-  uint64_t forks = 0;        // weights that were copied to be written
+  uint64_t recorded = 0;      // operators
+  uint64_t capture_ns = 0;    // spent on inference of shapes
+  uint64_t mixed = 0;         // operands that were on the CPU and crossed
+  uint64_t forks = 0;         // weights that were copied to be written
   uint64_t shadow_reads = 0;  // values that were known here
   uint64_t flushes = 0;
 };

@@ -27,7 +27,7 @@ struct GenerationRequest {
   const Template& prefill;
   const Template& decode;
   ipc::SequenceGeometry geometry;
-  std::vector<int32_t> prompt;    // [rows, prompt_tokens]
+  std::vector<int32_t> prompt;  // [rows, prompt_tokens]
   uint32_t prompt_tokens = 0;
   std::vector<uint32_t> padding;  // by row
   GenerationOptions options;

@@ -30,8 +30,8 @@ class Stopwatch {
  public:
   explicit Stopwatch(uint64_t& total) : total_(total) {}
   ~Stopwatch() {
-    total_ += static_cast<uint64_t>(std::chrono::nanoseconds(
-        std::chrono::steady_clock::now() - start_).count());
+    total_ += static_cast<uint64_t>(
+        std::chrono::nanoseconds(std::chrono::steady_clock::now() - start_).count());
   }
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
@@ -83,8 +83,9 @@ Status Link::wait(client::Run run) {
   if (outcome.error == ErrorCode::kOk) return {};
   reap();
   if (outcome.error == ErrorCode::kPoisoned && !stats_.last_failure.empty()) {
-    outcome.message = "This value was not computed, because an earlier operator failed in djinnd: " +
-                      stats_.last_failure;
+    outcome.message =
+        "This value was not computed, because an earlier operator failed in djinnd: " +
+        stats_.last_failure;
   }
   return Error{outcome.error, std::move(outcome.message)};
 }
@@ -223,8 +224,8 @@ Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
   DJINN_TRY(const RefHandle ref, client_->new_ref());
   client::SubmissionTarget target;
   target.operation = ipc::Operation::kWriteRef;
-  DJINN_CHECK(submit(target, ipc::encode(ipc::WriteBlock{ref, {range.offset, bytes.size()}}),
-                     {range}));
+  DJINN_CHECK(
+      submit(target, ipc::encode(ipc::WriteBlock{ref, {range.offset, bytes.size()}}), {range}));
   return ref;
 }
 
@@ -300,8 +301,8 @@ Status Link::read_part(const Operand& view, std::span<std::byte> out) {
   }
   DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(out.size()));
   const ipc::StagingRange exact{range.offset, out.size()};
-  Status done = view.storage->home == Home::kWeight ? read_weight(view, exact)
-                                                    : read_ref(view, exact);
+  Status done =
+      view.storage->home == Home::kWeight ? read_weight(view, exact) : read_ref(view, exact);
   if (done) copy_bytes(client_->staging(range).first(out.size()), out);
   client_->free_staging(range);
   return done;

@@ -327,7 +327,8 @@ uint64_t model_of(const Entry& entry) {
 }
 
 Operand operand_of(const at::Tensor& tensor) {
-  return {storage_of(tensor), tensor.scalar_type(),
+  return {storage_of(tensor),
+          tensor.scalar_type(),
           {tensor.sizes().begin(), tensor.sizes().end()},
           {tensor.strides().begin(), tensor.strides().end()},
           tensor.storage_offset()};

@@ -39,9 +39,9 @@ struct Entry {
 
 struct Segment {
   srg::Graph graph;
-  uint64_t model = 0;                // whose weights it names; 0: none
-  std::vector<StoragePtr> inputs;    // by graph storage; null for weights
-  std::vector<StoragePtr> outputs;   // by graph output
+  uint64_t model = 0;               // whose weights it names; 0: none
+  std::vector<StoragePtr> inputs;   // by graph storage; null for weights
+  std::vector<StoragePtr> outputs;  // by graph output
   size_t operators = 0;
 };
 
@@ -70,8 +70,8 @@ class Log {
 // Storages at kHost that these entries read or write.
 std::vector<StoragePtr> uploads_of(const Log& log, std::span<const size_t> needed);
 
-// Cuts the needed entries of a log into segments, each of what one run can bind and with the weights
-// of one model only. What a segment leaves must be at kRef before the next is asked for.
+// Cuts the needed entries of a log into segments, each of what one run can bind and with the
+// weights of one model only. What a segment leaves must be at kRef before the next is asked for.
 // Precondition: no storage of theirs is kHost, no entry names two models.
 class Segmenter {
  public:

@@ -1,6 +1,6 @@
 // The extension module djinn.torch._device. Importing it makes the device; nothing connects before
 // a value is needed.
-#include "python/device/torch_headers.h"
+#include "python/device/module.h"
 
 #include <ATen/Context.h>
 #include <pybind11/stl.h>
@@ -10,11 +10,10 @@
 #include <map>
 
 #include "kernel/exec/convert.h"
-
 #include "python/device/backend.h"
 #include "python/device/device.h"
 #include "python/device/loading.h"
-#include "python/device/module.h"
+#include "python/device/torch_headers.h"
 
 namespace djinn::device {
 namespace {
@@ -54,8 +53,7 @@ srg::Piece piece_from(const py::handle& item) {
   piece.file = fields[0].cast<uint32_t>();
   piece.tensor = fields[1].cast<std::string>();
   for (const py::handle slice : fields[2]) {
-    const auto [dimension, start, length] =
-        slice.cast<std::tuple<uint32_t, uint64_t, uint64_t>>();
+    const auto [dimension, start, length] = slice.cast<std::tuple<uint32_t, uint64_t, uint64_t>>();
     piece.slices.push_back({dimension, start, length});
   }
   piece.transpose = fields[3].cast<bool>();
@@ -87,8 +85,9 @@ srg::LoadPlan plan_from(const py::tuple& plan) {
 
 // As the class of djinn.errors that its group has.
 [[noreturn]] void raise_typed(const Error& error) {
-  const py::object made = py::module_::import("djinn.errors").attr("error_from")(
-      static_cast<int>(error.code), std::string(name_of(error.code)), error.message);
+  const py::object made = py::module_::import("djinn.errors")
+                              .attr("error_from")(static_cast<int>(error.code),
+                                                  std::string(name_of(error.code)), error.message);
   PyErr_SetObject(py::type::of(made).ptr(), made.ptr());
   throw py::error_already_set();
 }
@@ -100,8 +99,8 @@ py::dict open_model_here(const std::string& label, const std::vector<std::string
   const client::OpenedModel& opened = *result;
   py::list tensors;
   for (const srg::TensorEntry& entry : opened.manifest.tensors) {
-    tensors.append(py::make_tuple(entry.name, std::string(name_of(entry.dtype)),
-                                  py::cast(entry.sizes)));
+    tensors.append(
+        py::make_tuple(entry.name, std::string(name_of(entry.dtype)), py::cast(entry.sizes)));
   }
   py::dict out;
   out["id"] = opened.id.value;
@@ -128,9 +127,7 @@ py::tuple view_to_python(const Operand& view) {
 
 struct ArgumentToPython {
   py::object operator()(const srg::None&) const { return py::none(); }
-  py::object operator()(const srg::ValueRef& ref) const {
-    return py::make_tuple("tensor", ref.id);
-  }
+  py::object operator()(const srg::ValueRef& ref) const { return py::make_tuple("tensor", ref.id); }
   py::object operator()(const srg::ValueList& list) const {
     return py::make_tuple("tensors", py::cast(list.ids));
   }
@@ -222,7 +219,8 @@ void add_loading(py::module_& module) {
   module.def("traces", &traces_to_python);
   module.def("pending_sources", [] {
     py::list out;
-    for (const NamedTensor& one : pending_sources()) out.append(py::make_tuple(one.owner, one.name));
+    for (const NamedTensor& one : pending_sources())
+      out.append(py::make_tuple(one.owner, one.name));
     return out;
   });
   module.def("open_model", &open_model_here);

@@ -1,12 +1,11 @@
 // Captures, templates and generation for Python.
-#include "python/device/module.h"
-
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include "kernel/exec/convert.h"
 #include "python/device/capture.h"
 #include "python/device/generation.h"
+#include "python/device/module.h"
 
 namespace djinn::device {
 namespace {
@@ -101,8 +100,13 @@ py::tuple generate_here(const Template& prefill, const Template& decode, const p
                         std::vector<int32_t> prompt, uint32_t prompt_tokens,
                         std::vector<uint32_t> padding, const py::dict& options,
                         const py::object& on_step) {
-  const GenerationRequest request{prefill, decode, geometry_from(geometry), std::move(prompt),
-                                  prompt_tokens, std::move(padding), options_from(options)};
+  const GenerationRequest request{prefill,
+                                  decode,
+                                  geometry_from(geometry),
+                                  std::move(prompt),
+                                  prompt_tokens,
+                                  std::move(padding),
+                                  options_from(options)};
   StepTeller teller(on_step);
   const GenerationResult result = generate(request, teller.function());
   teller.rethrow();
@@ -120,9 +124,8 @@ std::vector<at::Tensor> tensors_from(const std::vector<py::object>& objects) {
 void add_generation(py::module_& module) {
   py::class_<Recording, std::shared_ptr<Recording>>(module, "Recording")
       .def_property_readonly("guards", [](const Recording& self) { return self.guards; })
-      .def_property_readonly("operators", [](const Recording& self) {
-        return self.graph.nodes.size();
-      });
+      .def_property_readonly("operators",
+                             [](const Recording& self) { return self.graph.nodes.size(); });
   py::class_<Template, std::shared_ptr<Template>>(module, "Template")
       .def_property_readonly("operators", [](const Template& self) { return self.operators; });
   module.def("capture_begin", &Capture::begin);
@@ -151,13 +154,13 @@ void add_generation(py::module_& module) {
     const auto part = is_value ? srg::SequencePart::kValue : srg::SequencePart::kKey;
     return to_python(Capture::buffer(layer, part, dtype_from(dtype), sizes));
   });
-  module.def("make_template",
-             [](const std::vector<std::shared_ptr<Recording>>& recordings,
-                const std::vector<std::vector<int64_t>>& points,
-                const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols) {
-               return std::const_pointer_cast<Template>(make_template(
-                   {recordings.begin(), recordings.end()}, points, symbols_from(symbols)));
-             });
+  module.def(
+      "make_template", [](const std::vector<std::shared_ptr<Recording>>& recordings,
+                          const std::vector<std::vector<int64_t>>& points,
+                          const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols) {
+        return std::const_pointer_cast<Template>(
+            make_template({recordings.begin(), recordings.end()}, points, symbols_from(symbols)));
+      });
   module.def("generate", &generate_here);
 }
 

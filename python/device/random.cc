@@ -1,11 +1,12 @@
 // Random operators: each becomes a djinn:: operator that carries seed and offset, taken from a
 // generator here, so that a run repeated after a worker's death draws the same numbers. They are
 // not the numbers that the CPU's generator would draw.
+#include "kernel/srg/random.h"
+
 #include <ATen/Context.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 
-#include "kernel/srg/random.h"
 #include "python/device/device.h"
 
 namespace djinn::device {
@@ -47,8 +48,8 @@ at::Tensor draw_like(const std::string& name, const at::Tensor& like, at::Scalar
 
 at::ScalarType floating(const at::Tensor& tensor) {
   TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(tensor.scalar_type()),
-                              "This draw needs a floating point tensor, not ",
-                              tensor.scalar_type(), ".");
+                              "This draw needs a floating point tensor, not ", tensor.scalar_type(),
+                              ".");
   return tensor.scalar_type();
 }
 
@@ -74,9 +75,9 @@ at::Tensor& exponential(at::Tensor& self, double rate, OptionalGenerator generat
 at::Tensor& integers(at::Tensor& self, int64_t low, int64_t high, OptionalGenerator generator) {
   TORCH_CHECK(low < high, "random_ expects 'from' to be less than 'to', but got from=", low,
               " >= to=", high);
-  const at::Tensor drawn = draw("djinn::randint",
-                                {low, high, self.sizes().vec(), static_cast<int64_t>(at::kLong)},
-                                self.numel(), generator);
+  const at::Tensor drawn =
+      draw("djinn::randint", {low, high, self.sizes().vec(), static_cast<int64_t>(at::kLong)},
+           self.numel(), generator);
   return self.copy_(drawn);
 }
 

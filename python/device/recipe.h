@@ -49,12 +49,12 @@ struct Product {
 };
 
 struct Recipe {
-  std::string op;                         // qualified
-  std::vector<srg::Argument> arguments;   // tensors are ValueRefs: numbers of tensors_of()
-  std::vector<uint32_t> written;          // tensors that the operator writes
+  std::string op;                        // qualified
+  std::vector<srg::Argument> arguments;  // tensors are ValueRefs: numbers of tensors_of()
+  std::vector<uint32_t> written;         // tensors that the operator writes
   std::vector<Product> products;
-  bool list = false;                      // the one result is a list of the products
-  bool small_integers = false;            // all products are small integers or booleans
+  bool list = false;            // the one result is a list of the products
+  bool small_integers = false;  // all products are small integers or booleans
 };
 
 // Runs the operator on meta tensors. Nothing if shapes depend on data or there is no meta kernel.

@@ -21,8 +21,8 @@ c10::Storage make_shadow(std::span<const std::byte> bytes);
 c10::Storage make_zero_shadow(uint64_t bytes);
 
 // Computes an entry's products' shadows, or the new contents of those that it writes, where all
-// that it reads has shadows; drops the shadows of what it writes where not. stack: as called. Throws
-// what the operator throws.
+// that it reads has shadows; drops the shadows of what it writes where not. stack: as called.
+// Throws what the operator throws.
 void compute_shadows(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack,
                      const Entry& entry);
 

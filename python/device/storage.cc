@@ -17,7 +17,8 @@ uintptr_t reservation() {
   static const uintptr_t start = [] {
     void* const memory = ::mmap(nullptr, kAddressBytes, PROT_NONE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    TORCH_CHECK(memory != MAP_FAILED, "No address space for the device's tensors is left. "
+    TORCH_CHECK(memory != MAP_FAILED,
+                "No address space for the device's tensors is left. "
                 "A limit on virtual memory (ulimit -v) would do that; lift it.");
     return reinterpret_cast<uintptr_t>(memory);
   }();
@@ -108,7 +109,8 @@ StoragePtr storage_of(const c10::Storage& storage) {
   const at::DataPtr& pointer = storage.data_ptr();
   if (pointer.get_deleter() == &let_go) return *static_cast<StoragePtr*>(pointer.get_context());
   StoragePtr found = storages().find(pointer.get());
-  TORCH_CHECK(found != nullptr, "This tensor's bytes are not in djinnd: it was made from a pointer "
+  TORCH_CHECK(found != nullptr,
+              "This tensor's bytes are not in djinnd: it was made from a pointer "
               "of another process or of a tensor that is gone. Pickling a tensor of the device "
               "does that; use torch.save or .cpu().");
   return found;

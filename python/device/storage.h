@@ -24,12 +24,12 @@
 namespace djinn::device {
 
 enum class Home : uint8_t {
-  kZero,    // nowhere: every byte is zero
-  kHost,    // here, on its way: an upload that no run has needed yet
-  kWeight,  // a sealed tensor of a model
-  kSource,  // a tensor of a file, to become part of a model (loading.h)
-  kRef,     // a ref of the session
-  kLogged,  // made by an operator of the log
+  kZero,      // nowhere: every byte is zero
+  kHost,      // here, on its way: an upload that no run has needed yet
+  kWeight,    // a sealed tensor of a model
+  kSource,    // a tensor of a file, to become part of a model (loading.h)
+  kRef,       // a ref of the session
+  kLogged,    // made by an operator of the log
   kInput,     // of a capture (capture.h): bound at each run by its role
   kSequence,  // of a capture: keys or values of a sequence group
 };
@@ -52,7 +52,7 @@ class Lease {
 struct NamedTensor {
   uint64_t owner = 0;  // ModelId; number of the file; role; layer * 2 + part
   std::string name;
-  std::vector<int64_t> sizes = {};  // of an input of a capture
+  std::vector<int64_t> sizes = {};          // of an input of a capture
   std::shared_ptr<const Lease> lease = {};  // of a model
 };
 
@@ -66,8 +66,8 @@ struct Storage {
   RefHandle ref;                                       // kRef
   uint32_t log_uses = 0;                               // entries of the log that name it
   c10::Storage shadow;                                 // on the CPU; null: unknown
-  uint64_t taint = 0;  // the inputs of a capture that the shadow depends on, a bit each
-  std::atomic<bool> held = true;                       // by a tensor; false: only by the log
+  uint64_t taint = 0;             // the inputs of a capture that the shadow depends on, a bit each
+  std::atomic<bool> held = true;  // by a tensor; false: only by the log
 
   ~Storage();
 };

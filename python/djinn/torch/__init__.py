@@ -5,7 +5,7 @@ Importing this makes the device; nothing connects to djinnd before a value is ne
 
 import torch
 
-from . import _device, backend
+from . import backend
 
 backend.register(torch)
 

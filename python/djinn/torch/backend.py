@@ -34,9 +34,6 @@ def _module(torch: Any) -> types.ModuleType:
         def __exit__(self, *_: object) -> None:
             return None
 
-    def generator() -> Any:
-        return torch._C._get_accelerator and _default_generator(torch)
-
     module.device = Device  # type: ignore[attr-defined]
     functions = {
         "is_available": lambda: True,
@@ -52,7 +49,6 @@ def _module(torch: Any) -> types.ModuleType:
         "set_rng_state": lambda state, index=0: _device.set_rng_state(state),
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         "synchronize": lambda index=0: _device.flush(),
-        "mem_get_info": lambda index=0: _device.memory(),
         "empty_cache": lambda: None,
     }
     for name, function in functions.items():

@@ -115,9 +115,9 @@ def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, A
 
 
 def _mask(rows: int, masked: bool, size: Size) -> torch.Tensor:
-    """The mask of a prompt's tokens [rows, past + tokens], as transformers is given it. Code may look
-    at its values: all ones without padding, and some row with a zero on its left with padding. It
-    must not depend on which row, and how many."""
+    """The mask of a prompt's tokens [rows, past + tokens], as transformers is given it. Code may
+    look at its values: all ones without padding, and some row with a zero on its left with padding.
+    It must not depend on which row, and how many."""
     keys = size.past + size.tokens
     if not masked:
         return torch.ones(rows, keys, dtype=torch.int64, device=DEVICE)
@@ -139,7 +139,9 @@ def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> C
         except NotInDaemon:
             raise
         except Exception as error:
-            raise NotInDaemon(f"its forward cannot be captured: {state.first_line(error)}") from error
+            raise NotInDaemon(
+                f"its forward cannot be captured: {state.first_line(error)}"
+            ) from error
         recordings.append(recording)
     symbols = [("tokens", 2, most), ("past", 0, most - 2 if masked else 0), ("capacity", 2, most)]
     if not prefill:
@@ -148,7 +150,9 @@ def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> C
     try:
         template = _device.make_template(recordings, points, symbols)
     except Exception as error:
-        raise NotInDaemon(f"its recordings are no one program: {state.first_line(error)}") from error
+        raise NotInDaemon(
+            f"its recordings are no one program: {state.first_line(error)}"
+        ) from error
     return Captured(template, geometry)
 
 

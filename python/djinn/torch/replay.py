@@ -1,8 +1,8 @@
 """A forward call without the Python of its layers.
 
-A ghost's call with arguments of the same kinds and sizes as one before is captured as a program, and
-from then on replayed: its id and inputs cross, and its results are the same bits. Values that the
-model's code looks at (a mask that is all ones) are guards: a program holds for equal ones only.
+A ghost's call with arguments of the same kinds and sizes as one before is captured as a program,
+and from then on replayed: its id and inputs cross, and its results are the same bits. Values that
+the model's code looks at (a mask that is all ones) are guards: a program holds for equal ones only.
 Hooks, changed weights or attributes, or anything that cannot be captured: the call is recorded.
 """
 
@@ -135,7 +135,9 @@ def _take_apart(args: Any, kwargs: Any) -> _Call:
         else:
             raise NotInDaemon(f"it is given a {type(leaf).__name__}")
     grad = torch.is_grad_enabled()
-    return _Call((spec, tuple(kinds), grad, torch.is_inference_mode_enabled()), tensors, leaves, spec)
+    return _Call(
+        (spec, tuple(kinds), grad, torch.is_inference_mode_enabled()), tensors, leaves, spec
+    )
 
 
 def _capture(original: Any, model: Any, one: _Call) -> _Program:

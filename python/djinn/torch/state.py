@@ -10,7 +10,6 @@ import torch
 
 from . import _device
 
-
 # Attributes of modules that may decide what a forward does.
 SIMPLE = frozenset((bool, int, float, str))
 
@@ -67,7 +66,7 @@ def refresh(model: Any, known: Known) -> None:
 
 
 def _are_transformers(hooks: dict[int, Any]) -> bool:
-    """Hooks by which transformers itself gathers hidden states: their work is part of the forward."""
+    """Hooks by which transformers gathers hidden states: their work is part of the forward."""
     return all(
         getattr(hook, "__module__", "") == "transformers.utils.output_capturing"
         for hook in hooks.values()
