@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "build" / "release" / "bin"
+SCRIPTS = ROOT / "bench"  # of Python, with the same options and report
 RESULTS = ROOT / "build" / "bench"
 BARS = ROOT / "bench" / "bars.json"
 REPETITIONS = 5
@@ -72,6 +73,7 @@ def run_program(program: Path, text: str) -> dict[str, Medians]:
     report.unlink(missing_ok=True)
     wanted = text if text and text not in program.name else "."
     command = [
+        *([sys.executable] if program.suffix == ".py" else []),
         str(program),
         f"--benchmark_filter={wanted}",
         f"--benchmark_out={report}",
@@ -126,7 +128,7 @@ def main() -> int:
     RESULTS.mkdir(parents=True, exist_ok=True)
     measured: dict[str, Medians] = {}
     failures = []
-    for program in sorted(PROGRAMS.glob("*-bench")):
+    for program in [*sorted(PROGRAMS.glob("*-bench")), *sorted(SCRIPTS.glob("*_bench.py"))]:
         try:
             measured |= run_program(program, text)
         except (RuntimeError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:

@@ -1,5 +1,6 @@
 #include "python/device/generation.h"
 
+#include "ipc/session_memory.h"
 #include "kernel/base/bytes.h"
 
 namespace djinn::device {
@@ -58,8 +59,15 @@ class Steps {
   const std::function<void(const std::vector<int32_t>&)>& on_step_;
 };
 
-Result<GenerationResult> run(client::Client& client, ipc::GenerateBlock& block,
+// A step's tokens cross as completions of the ring, and nothing else does.
+uint64_t bytes_of_steps(uint64_t steps, uint64_t rows) {
+  const uint64_t completions = (rows + ipc::kTokensPerCompletion - 1) / ipc::kTokensPerCompletion;
+  return steps * completions * sizeof(ipc::Completion);
+}
+
+Result<GenerationResult> run(Link& link, ipc::GenerateBlock& block,
                              const std::vector<int32_t>& prompt, Steps steps) {
+  client::Client& client = link.client();
   const auto bytes = std::as_bytes(std::span(prompt));
   DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
   copy_bytes(bytes, client.staging(range));
@@ -71,6 +79,8 @@ Result<GenerationResult> run(client::Client& client, ipc::GenerateBlock& block,
     if (event.run == number) steps.take(event);
   }));
   if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
+  link.stats().bytes_up += bytes.size();
+  link.stats().bytes_down += bytes_of_steps(outcome.tokens, block.rows);
   return std::move(steps).finish(outcome.random_offset);
 }
 
@@ -82,7 +92,7 @@ GenerationResult generate(const GenerationRequest& request,
   return take(Device::get().with_link([&](Link& link) -> Result<GenerationResult> {
     client::Client& client = link.client();
     DJINN_TRY(block.sequence, client.make_sequence(request.geometry));
-    auto generated = run(client, block, request.prompt, Steps(request.geometry.rows, on_step));
+    auto generated = run(link, block, request.prompt, Steps(request.geometry.rows, on_step));
     Status dropped = client.drop_sequence(block.sequence);
     if (generated && !dropped) return std::move(dropped).error();
     return generated;

