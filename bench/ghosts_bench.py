@@ -273,8 +273,8 @@ def two_processes() -> Iterator[Entry]:
     with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
         gpt2().save_pretrained(directory)
         command = [sys.executable, "-c", CHILD, directory, str(THREADS), str(ALONE_TOKENS // 4)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        children = [subprocess.Popen(command, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+        pipe = subprocess.PIPE
+        children = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(2)]
         for child in children:
             assert child.stdout.readline() == "ready\n"
         for _ in range(REPETITIONS):
