@@ -51,6 +51,23 @@ void check_nothing_kept(const Log& log, const std::vector<Operand>& outputs) {
   }
 }
 
+Product product_of(const Operand& view) {
+  Product product;
+  product.type = view.type;
+  product.sizes = view.sizes;
+  product.strides = view.strides;
+  product.offset = view.offset;
+  product.bytes = view.storage->bytes;
+  return product;
+}
+
+bool same_views(const std::vector<Product>& a, const std::vector<Product>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Product& x, const Product& y) {
+    return x.type == y.type && x.sizes == y.sizes && x.strides == y.strides &&
+           x.offset == y.offset && x.bytes == y.bytes;
+  });
+}
+
 // The storages of the outputs, whole and each once; and which of them each output is a view of.
 std::vector<Operand> separate(const std::vector<Operand>& outputs,
                               std::vector<std::pair<size_t, Product>>& views) {
@@ -61,12 +78,7 @@ std::vector<Operand> separate(const std::vector<Operand>& outputs,
     size_t number = 0;
     while (number < storages.size() && storages[number].storage != output.storage) ++number;
     if (number == storages.size()) storages.push_back(whole(output.storage));
-    Product view;
-    view.type = output.type;
-    view.sizes = output.sizes;
-    view.strides = output.strides;
-    view.offset = output.offset;
-    views.emplace_back(number, std::move(view));
+    views.emplace_back(number, product_of(output));
   }
   return storages;
 }
@@ -74,6 +86,7 @@ std::vector<Operand> separate(const std::vector<Operand>& outputs,
 void note_given(const srg::Graph& graph, Template& made) {
   for (uint32_t i = 0; i < graph.storages.size(); ++i) {
     const srg::Storage& storage = graph.storages[i];
+    if (storage.role == srg::InputRole::kTokenIds) made.token_ids = i;
     if (storage.kind != srg::StorageKind::kInput || !storage.name.starts_with("given")) continue;
     made.given.emplace_back(i, static_cast<uint32_t>(std::stoul(storage.name.substr(5))));
   }
@@ -140,6 +153,7 @@ std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& 
       recording.stores.emplace_back(one.storage->bytes, one.storage->type);
     }
   }
+  for (const Operand& view : views) recording.views.push_back(product_of(view));
   Segment segment = Device::get().settle(capture->log, views, !for_generation);
   recording.graph = std::move(segment.graph);
   recording.inputs = std::move(segment.inputs);
@@ -203,6 +217,10 @@ std::shared_ptr<const Template> make_template(
   made->held = recordings[0]->inputs;
   made->outputs = recordings[0]->outputs;
   made->stores = recordings[0]->stores;
+  made->views = recordings[0]->views;
+  for (const auto& recording : recordings) {
+    if (!same_views(recording->views, made->views)) made->views.clear();
+  }
   note_given(graph, *made);
   made->inputs = take(bind_inputs(*recordings[0]));
   made->id = take(Device::get().with_link([&](Link& link) {
@@ -257,7 +275,7 @@ std::vector<at::Tensor> replay(const Template& program, std::vector<at::Tensor> 
   }
   std::vector<StoragePtr> outputs;
   for (const auto& [bytes, type] : program.stores) outputs.push_back(storages().make(bytes, type));
-  Device::get().run_program(program.id, program.inputs, inputs, outputs);
+  Device::get().run_program({program.id, program.inputs, std::move(inputs), outputs});
   return views_of(outputs, program.outputs);
 }
 

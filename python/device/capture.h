@@ -27,6 +27,7 @@ struct Recording {
   // Outputs: views of storages that the graph makes, by number of graph output.
   std::vector<std::pair<size_t, Product>> outputs;
   std::vector<std::pair<uint64_t, at::ScalarType>> stores;  // those storages: bytes, dtype
+  std::vector<Product> views;  // for a generation: its outputs; bytes: of their storages
 };
 
 class Capture {
@@ -72,6 +73,8 @@ struct Template {
   std::vector<std::pair<uint32_t, uint32_t>> given;  // graph storage, number of the given tensor
   std::vector<std::pair<size_t, Product>> outputs;
   std::vector<std::pair<uint64_t, at::ScalarType>> stores;
+  std::vector<Product> views;         // for a generation; empty if they differ from size to size
+  std::optional<uint32_t> token_ids;  // the graph storage of that role
   size_t operators = 0;
 };
 

@@ -393,17 +393,19 @@ ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
   return {number, ipc::InputKind::kRef, {}, storage->ref};
 }
 
-void Device::run_program(ProgramId program, std::vector<ipc::InputBinding> bound,
-                         const std::vector<std::pair<uint32_t, StoragePtr>>& inputs,
-                         const std::vector<StoragePtr>& outputs) {
+void Device::run_program(ProgramRun run) {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   hand_over();
+  ipc::RunBlock block;
+  block.sequence = run.sequence;
+  block.symbols = std::move(run.symbols);
+  block.inputs = std::move(run.bound);
   std::vector<ipc::StagingRange> lease;
-  for (const auto& [number, storage] : inputs) {
-    bound.push_back(bind_input(number, storage, lease));
+  for (const auto& [number, storage] : run.inputs) {
+    block.inputs.push_back(bind_input(number, storage, lease));
   }
-  take(link().run_program(program, std::move(bound), outputs, std::move(lease)));
+  take(link().run_program(run.program, std::move(block), run.outputs, std::move(lease)));
 }
 
 void Device::put_uploads(const Log& log, std::span<const size_t> needed) {

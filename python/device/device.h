@@ -36,6 +36,17 @@ struct DeviceStats {
   uint64_t flushes = 0;
 };
 
+// A run of a program: on what is bound already and on storages, by graph storage; its outputs
+// become these.
+struct ProgramRun {
+  ProgramId program;
+  std::vector<ipc::InputBinding> bound;
+  std::vector<std::pair<uint32_t, StoragePtr>> inputs;
+  std::vector<StoragePtr> outputs;
+  SequenceHandle sequence{};
+  std::vector<int64_t> symbols{};
+};
+
 class Device {
  public:
   // The process's; never destroyed, because tensors may die after everything else.
@@ -70,11 +81,7 @@ class Device {
   // contiguous results are so; not for a graph that is to be unified with others.
   Segment settle(const Log& log, std::span<const Operand> outputs, bool claims_layouts);
 
-  // Runs a program on what is bound already and on these storages, by graph storage; its outputs
-  // become these.
-  void run_program(ProgramId program, std::vector<ipc::InputBinding> bound,
-                   const std::vector<std::pair<uint32_t, StoragePtr>>& inputs,
-                   const std::vector<StoragePtr>& outputs);
+  void run_program(ProgramRun run);
 
   // f(log), with nothing handed over.
   template <typename F>

@@ -86,6 +86,37 @@ Result<GenerationResult> run(Link& link, ipc::GenerateBlock& block,
 
 }  // namespace
 
+Group::Group(const ipc::SequenceGeometry& geometry)
+    : handle_(take(Device::get().with_link(
+          [&](Link& link) { return link.client().make_sequence(geometry); }))) {}
+
+Group::~Group() {
+  try {
+    take(Device::get().with_link([&](Link& link) { return link.client().drop_sequence(handle_); }));
+  } catch (const std::exception&) {  // the session is gone, and the group with it
+    return;
+  }
+}
+
+at::Tensor Group::step(const Template& program, const at::Tensor& ids) {
+  TORCH_CHECK_NOT_IMPLEMENTED(program.views.size() == 1 && program.token_ids,
+                              "Its logits have other shapes at other sizes.");
+  const Product& view = program.views[0];
+  const at::Tensor ready = ids.is_contiguous() && ids.storage_offset() == 0
+                               ? ids
+                               : ids.clone(at::MemoryFormat::Contiguous);
+  StoragePtr logits = storages().make(view.bytes, view.type);
+  ProgramRun run{program.id, program.inputs, {{*program.token_ids, storage_of(ready)}}, {logits}};
+  run.sequence = handle_;
+  run.symbols = {ids.size(1), 0, 0};  // tokens; past and capacity are djinnd's
+  Device::get().run_program(std::move(run));
+  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
+      as_torch(logits), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(view.type));
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes, view.strides, view.offset);
+  return result;
+}
+
 GenerationResult generate(const GenerationRequest& request,
                           const std::function<void(const std::vector<int32_t>&)>& on_step) {
   ipc::GenerateBlock block = block_for(request);

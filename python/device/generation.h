@@ -39,6 +39,21 @@ struct GenerationResult {
   uint64_t random_offset = 0;  // the next unused one
 };
 
+// A sequence group of the device's session, dropped with the last that holds it.
+class Group {
+ public:
+  explicit Group(const ipc::SequenceGeometry& geometry);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  // Appends tokens to each row by a template's forward; its one output. ids: int64 [rows, tokens].
+  at::Tensor step(const Template& program, const at::Tensor& ids);
+
+ private:
+  SequenceHandle handle_;
+};
+
 // Runs a generation on a sequence group of its own, and waits. on_step, if there is one, sees each
 // step's tokens, one for each row, as they come; it may take the GIL, and must not use the device.
 GenerationResult generate(const GenerationRequest& request,

@@ -153,14 +153,12 @@ Result<ipc::StagingRange> Link::stage(std::span<const std::byte> bytes) {
   return range;
 }
 
-Status Link::run_program(ProgramId program, std::vector<ipc::InputBinding> inputs,
+Status Link::run_program(ProgramId program, ipc::RunBlock block,
                          std::span<const StoragePtr> outputs,
                          std::vector<ipc::StagingRange> lease) {
   const Stopwatch watch(stats_.schedule_ns);
   ++stats_.runs;
   ++stats_.program_runs;
-  ipc::RunBlock block;
-  block.inputs = std::move(inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
     DJINN_TRY(const RefHandle ref, client_->new_ref());
     block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});

@@ -49,8 +49,8 @@ class Link {
   // Runs a segment; its outputs go to kRef.
   Status run(const Segment& segment);
   // Runs a program; these go to kRef. lease: staging that comes back with its completion.
-  Status run_program(ProgramId program, std::vector<ipc::InputBinding> inputs,
-                     std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease);
+  Status run_program(ProgramId program, ipc::RunBlock block, std::span<const StoragePtr> outputs,
+                     std::vector<ipc::StagingRange> lease);
   // A copy of bytes in staging, to be bound.
   Result<ipc::StagingRange> stage(std::span<const std::byte> bytes);
   // Runs one, waits, and tells what it made.

@@ -127,7 +127,8 @@ void add_generation(py::module_& module) {
       .def_property_readonly("operators",
                              [](const Recording& self) { return self.graph.nodes.size(); });
   py::class_<Template, std::shared_ptr<Template>>(module, "Template")
-      .def_property_readonly("operators", [](const Template& self) { return self.operators; });
+      .def_property_readonly("operators", [](const Template& self) { return self.operators; })
+      .def_property_readonly("steps", [](const Template& self) { return !self.views.empty(); });
   module.def("capture_begin", &Capture::begin);
   module.def("capture_abort", &Capture::abort);
   module.def("capture_finish", [](const std::vector<py::object>& outputs, bool for_generation) {
@@ -160,6 +161,13 @@ void add_generation(py::module_& module) {
                           const std::vector<std::tuple<std::string, int64_t, int64_t>>& symbols) {
         return std::const_pointer_cast<Template>(
             make_template({recordings.begin(), recordings.end()}, points, symbols_from(symbols)));
+      });
+  py::class_<Group, std::shared_ptr<Group>>(module, "Group")
+      .def(py::init([](const py::tuple& geometry) {
+        return std::make_shared<Group>(geometry_from(geometry));
+      }))
+      .def("step", [](Group& self, const Template& program, const py::object& ids) {
+        return to_python(self.step(program, tensor_from(ids)));
       });
   module.def("generate", &generate_here);
 }

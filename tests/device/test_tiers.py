@@ -87,7 +87,7 @@ def test_greedy_tokens_are_those_of_the_cpu_on_both_ways(
 ) -> None:
     inputs = prompt(rows, tokens, padded)
     expected = local.generate(**inputs, **GREEDY)
-    for options, tier in (({}, 2), (PYTHON, 0), ({}, 2)):
+    for options, tier in (({}, 2), (PYTHON, 0 if padded else 1), ({}, 2)):
         found = ghost.generate(**on_device(inputs), **GREEDY, **options)
         assert torch.equal(found.cpu(), expected), tier
         assert djinn.explain(ghost)["tier"] == tier, djinn.explain(ghost)

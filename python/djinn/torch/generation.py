@@ -1,9 +1,9 @@
 """`generate()` in the daemon: the loop over tokens runs there, without Python.
 
 A model's forward is captured at a few sizes on inputs without values, and its recordings become two
-programs, prefill and decode, whose keys and values live in a sequence group. What cannot be
-captured, and options that the loop does not know, leave generation to transformers' own loop, and
-`explain()` says why.
+programs, prefill and decode, whose keys and values live in a sequence group. Options that the loop
+does not know leave it to transformers' own, whose forwards then run those programs a step at a
+time; what cannot be captured takes recorded operators. `explain()` says which, and why.
 """
 
 import inspect
@@ -90,9 +90,11 @@ def _sizes(prefill: bool, past: bool) -> list[Size]:
 class Captured:
     template: Any
     geometry: tuple[int, int, int, int, torch.dtype]  # rows, layers, heads, dim
+    output: type  # of a forward
 
 
 def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, Any]:
+    """The recording, with the group's geometry and the class of the forward's result."""
     layers = model.config.get_text_config(decoder=True).num_hidden_layers
     cache = Cache(layers=[_GroupLayer(i, size.past, size.capacity) for i in range(layers)])
     ids = _device.capture_input("token_ids", torch.int64, [rows, size.tokens], None)
@@ -104,14 +106,15 @@ def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, A
     kwargs["attention_mask"] = _mask(rows, masked, size)
     if model._supports_logits_to_keep():
         kwargs["logits_to_keep"] = 1
-    logits = model(**kwargs, return_dict=True).logits
+    output = model(**kwargs, return_dict=True)
+    logits, kind = output.logits, type(output)
     geometries = {layer.geometry for layer in cache.layers}
     if len(geometries) != 1 or None in geometries:
         raise NotInDaemon("its layers do not all keep keys and values of one shape")
     (one,) = geometries
     geometry = (one[0], layers, *one[1:])
-    del cache, kwargs, ids
-    return _device.capture_finish([logits], True), geometry
+    del cache, kwargs, ids, output
+    return _device.capture_finish([logits], True), (geometry, kind)
 
 
 def _mask(rows: int, masked: bool, size: Size) -> torch.Tensor:
@@ -131,11 +134,11 @@ def _mask(rows: int, masked: bool, size: Size) -> torch.Tensor:
 
 def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> Captured:
     sizes = _sizes(prefill, masked)
-    recordings, geometry = [], None
+    recordings, kind = [], None
     for size in sizes:
         try:
             with state.capturing(), torch.no_grad():
-                recording, geometry = _capture_at(model, rows, masked, size)
+                recording, kind = _capture_at(model, rows, masked, size)
         except NotInDaemon:
             raise
         except Exception as error:
@@ -153,7 +156,7 @@ def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> C
         raise NotInDaemon(
             f"its recordings are no one program: {state.first_line(error)}"
         ) from error
-    return Captured(template, geometry)
+    return Captured(template, *kind)
 
 
 def _programs(model: Any, rows: int, masked: bool, tokens: int, most: int) -> list[Captured]:
@@ -274,6 +277,46 @@ def _check_arguments(model: Any, config: Any, kwargs: dict[str, Any]) -> None:
         raise NotInDaemon("the cache outlives this generation")
 
 
+# --- one step at a time ---------------------------------------------------------------------------
+
+
+class GroupCache(Cache):
+    """A cache whose keys and values are a sequence group of djinnd, for transformers' own loop."""
+
+    def __init__(self, prefill: Captured, decode: Captured, capacity: int) -> None:
+        super().__init__(layers=[])
+        self.prefill, self.decode = prefill, decode
+        self.group = _device.Group((*decode.geometry, capacity))
+        self.length = 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.length
+
+
+def step(cache: GroupCache, input_ids: torch.Tensor) -> Any:
+    """A forward of the model that the cache was made for, without its Python."""
+    program = cache.prefill if input_ids.shape[1] > 1 else cache.decode
+    logits = cache.group.step(program.template, input_ids)
+    cache.length += input_ids.shape[1]
+    return program.output(logits=logits, past_key_values=cache)
+
+
+def _group_cache(
+    model: Any, input_ids: torch.Tensor, criteria: Any, config: Any, kwargs: Any
+) -> Any:
+    _check_arguments(model, config, kwargs)
+    rows, prompt = input_ids.shape
+    lengths = [one.max_length for one in criteria if hasattr(one, "max_length")]
+    if not lengths or min(lengths) > _positions(model.config) or rows > ROWS_MAX:
+        raise NotInDaemon("its length has no bound that a sequence group could have")
+    if any(_padding(kwargs.get("attention_mask"), rows, prompt)):
+        raise NotInDaemon("its rows are padded")
+    programs = _programs(model, rows, False, prompt, _positions(model.config))
+    if not all(program.template.steps for program in programs):
+        raise NotInDaemon("its logits have other shapes at other sizes")
+    return GroupCache(*programs, min(lengths))
+
+
 # --- generating -----------------------------------------------------------------------------------
 
 
@@ -295,6 +338,12 @@ def sample(
             model, input_ids, logits_processor, stopping_criteria, generation_config, kwargs
         )
     except NotInDaemon as reason:
+        tier, why = 0, str(reason)
+        try:
+            cache = _group_cache(model, input_ids, stopping_criteria, generation_config, kwargs)
+            kwargs["past_key_values"], tier = cache, 1
+        except NotInDaemon as also:
+            why += "" if why == str(also) else f"; nor a step at a time, because {also}"
         result = original(
             model,
             input_ids,
@@ -305,7 +354,7 @@ def sample(
             streamer=streamer,
             **kwargs,
         )
-        known.tier, known.why = 0, str(reason)  # not what its last forward took
+        known.tier, known.why = tier, why  # not what its last forward took
         return result
     known.tier, known.why = 2, ""
     return run(streamer)
