@@ -5,6 +5,7 @@ results are the same bits. All run in one process of their own, as those of load
 """
 
 import copy
+import functools
 import importlib.util
 import os
 import signal
@@ -342,10 +343,10 @@ def threads_generate_from_one_ghost_as_if_alone(scratch: Path) -> None:
     expected = [tokens(one, prompt) for prompt in prompts]
     for options in ({}, in_python(Unchanged())):
         other = ghost("llama", checkpoint("llama", scratch))
+        work = functools.partial(tokens, other, **options)
         for _ in range(2):  # before anything was captured, and after
             with ThreadPoolExecutor(4) as pool:
-                found = list(pool.map(lambda prompt: tokens(other, prompt, **options), prompts))
-            assert found == expected
+                assert list(pool.map(work, prompts)) == expected
 
 
 @case
