@@ -12,6 +12,10 @@ from . import _device
 
 # Attributes of modules that may decide what a forward does.
 SIMPLE = frozenset((bool, int, float, str))
+CONTAINERS = frozenset(
+    (list, tuple, dict)
+)  # of those: PEFT keeps which adapter is active in a list
+OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
 class NotInDaemon(Exception):
@@ -54,7 +58,7 @@ def refresh(model: Any, known: Known) -> None:
         inside = module.__dict__
         if inside["_forward_pre_hooks"] or not _are_transformers(inside["_forward_hooks"]):
             raise NotInDaemon(f"a {type(module).__name__} has a forward hook")
-        state.append([one for one in inside.values() if one.__class__ in SIMPLE])
+        state.append(_attributes(inside))
         for tensors in (inside["_parameters"], inside["_buffers"]):
             for tensor in tensors.values():
                 if tensor is not None:
@@ -63,6 +67,18 @@ def refresh(model: Any, known: Known) -> None:
         known.state = state
         known.captured.clear()
         known.replays.clear()
+
+
+def _attributes(inside: dict[str, Any]) -> list[Any]:
+    """The plain values among a module's attributes, and those in its lists and dictionaries."""
+    found: list[Any] = []
+    for name, one in inside.items():
+        if one.__class__ in SIMPLE:
+            found.append(one)
+        elif one.__class__ in CONTAINERS and name not in OF_EVERY_MODULE:
+            items = one.items() if one.__class__ is dict else enumerate(one)
+            found.append([(key, item) for key, item in items if item.__class__ in SIMPLE])
+    return found
 
 
 def _are_transformers(hooks: dict[int, Any]) -> bool:
