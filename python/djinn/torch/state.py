@@ -12,9 +12,8 @@ from . import _device
 
 # Attributes of modules that may decide what a forward does.
 SIMPLE = frozenset((bool, int, float, str))
-CONTAINERS = frozenset(
-    (list, tuple, dict)
-)  # of those: PEFT keeps which adapter is active in a list
+# What may hold those: PEFT keeps the name of the active adapter in a list.
+CONTAINERS = frozenset((list, tuple, dict))
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
 
 
