@@ -233,6 +233,72 @@ def a_tuned_head_leaves_the_rest_shared(scratch: Path) -> None:
     assert model.model.embed_tokens.weight.grad is None
 
 
+# --- adapters -------------------------------------------------------------------------------------
+
+
+def make_adapters(model: PreTrainedModel, scratch: Path) -> list[Path]:
+    """Two of LoRA, with random weights, as `save_pretrained` writes them."""
+    import peft
+
+    made = []
+    for number, targets in enumerate((["q_proj", "v_proj"], ["q_proj", "down_proj"])):
+        torch.manual_seed(number)
+        config = peft.LoraConfig(
+            r=4, lora_alpha=32, target_modules=targets, init_lora_weights=False
+        )
+        made.append(scratch / f"adapter{number}")
+        peft.get_peft_model(copy.deepcopy(model), config).save_pretrained(made[-1])
+    return made
+
+
+def adapted(model: PreTrainedModel, adapters: list[Path]) -> Any:
+    import peft
+
+    both = peft.PeftModel.from_pretrained(model, adapters[0], adapter_name="first")
+    both.load_adapter(adapters[1], adapter_name="second")
+    return both.eval()
+
+
+@case
+def an_adapter_loads_onto_a_ghost_and_generates_the_same(scratch: Path) -> None:
+    one, other = both("llama", scratch)
+    plain, base = tokens(one), other  # djinn.explain() takes the model inside
+    adapters = make_adapters(one, scratch)
+    one, other = adapted(one, adapters), adapted(other, adapters)
+    assert on_device(other)
+    said = []
+    for name in ("first", "second", "first", "first"):
+        for model in (one, other):
+            model.set_adapter(name)
+        same_logits(one, other)
+        same_logits(one, other)
+        said.append(tokens(one))
+        assert tokens(other) == said[-1], name
+    assert said[0] == said[2] == said[3] and said[0] != said[1] and plain not in said
+    assert tier(base) == 2
+    with one.disable_adapter(), other.disable_adapter():
+        same_logits(one, other)
+        assert tokens(other) == plain
+    assert tokens(other) == said[0]
+
+
+@case
+def merging_an_adapter_forks_what_it_changes_and_no_more(scratch: Path) -> None:
+    one, other = both("llama", scratch)
+    untouched = ghost("llama", checkpoint("llama", scratch))
+    adapters = make_adapters(one, scratch)
+    one, other = adapted(one, adapters), adapted(other, adapters)
+    before = forks()
+    one, other = one.merge_and_unload(), other.merge_and_unload()
+    layers = one.config.num_hidden_layers
+    assert forks() - before == 2 * layers
+    assert type(other) is transformers.LlamaForCausalLM and on_device(other)
+    same_weights(one, other)
+    same_logits(one, other)
+    assert tokens(one) == tokens(other) and tier(other) == 2
+    same_weights(local("llama", checkpoint("llama", scratch)), untouched)
+
+
 # --- real weights ---------------------------------------------------------------------------------
 
 
@@ -253,6 +319,58 @@ def the_real_minilm_is_equal_on_each_tier(scratch: Path) -> None:
                 for name in ("last_hidden_state", "pooler_output"):
                     assert torch.equal(found[name].cpu(), expected[name]), (dtype, asked, name)
             assert tiers == [0, 1, 1], djinn.explain(other)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+@case
+def threads_generate_from_one_ghost_as_if_alone(scratch: Path) -> None:
+    prompts = [(ids[:, : 3 + number % 4] + number) % zoo.VOCABULARY for number in range(8)]
+    one = local("llama", checkpoint("llama", scratch))
+    expected = [tokens(one, prompt) for prompt in prompts]
+    for options in ({}, in_python(Unchanged())):
+        other = ghost("llama", checkpoint("llama", scratch))
+        work = functools.partial(tokens, other, **options)
+        for _ in range(2):  # before anything was captured, and after
+            with ThreadPoolExecutor(4) as pool:
+                assert list(pool.map(work, prompts)) == expected
+
+
+@case
+def threads_call_one_ghost_as_if_alone(scratch: Path) -> None:
+    one, other = both("llama", scratch)
+    batches = [(ids + number) % zoo.VOCABULARY for number in range(24)]
+    expected = [one(batch, use_cache=False).logits for batch in batches]
+
+    def logits(batch: torch.Tensor) -> torch.Tensor:
+        return other(batch.to(DEVICE), use_cache=False).logits.cpu()
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(logits, batches))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+# --- opting out -----------------------------------------------------------------------------------
+
+
+@case
+def a_ghost_keeps_working_when_djinn_is_disabled(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    one, other = both("llama", scratch)
+    used, expected = ghost("llama", directory), tokens(one)
+    assert tokens(used) == expected
+    same_logits(one, used)
+    djinn.disable()
+    for model in (used, other):
+        for _ in range(2):
+            same_logits(one, model)
+            assert tokens(model) == expected
+        assert on_device(model)
+    assert str(zoo.load(directory, zoo.entry("llama")).device) == "cpu"
+    same_weights(one, copy.deepcopy(other).to("cpu"))
+    djinn.enable()
+    assert tokens(used) == expected and tier(used) == 2
 
 
 # --- deaths of workers ----------------------------------------------------------------------------
@@ -331,58 +449,6 @@ def a_worker_killed_in_training_changes_no_loss(scratch: Path) -> None:
     hook.remove()
     assert found == expected
     same_weights(one, other)
-
-
-# --- threads --------------------------------------------------------------------------------------
-
-
-@case
-def threads_generate_from_one_ghost_as_if_alone(scratch: Path) -> None:
-    prompts = [(ids[:, : 3 + number % 4] + number) % zoo.VOCABULARY for number in range(8)]
-    one = local("llama", checkpoint("llama", scratch))
-    expected = [tokens(one, prompt) for prompt in prompts]
-    for options in ({}, in_python(Unchanged())):
-        other = ghost("llama", checkpoint("llama", scratch))
-        work = functools.partial(tokens, other, **options)
-        for _ in range(2):  # before anything was captured, and after
-            with ThreadPoolExecutor(4) as pool:
-                assert list(pool.map(work, prompts)) == expected
-
-
-@case
-def threads_call_one_ghost_as_if_alone(scratch: Path) -> None:
-    one, other = both("llama", scratch)
-    batches = [(ids + number) % zoo.VOCABULARY for number in range(24)]
-    expected = [one(batch, use_cache=False).logits for batch in batches]
-
-    def logits(batch: torch.Tensor) -> torch.Tensor:
-        return other(batch.to(DEVICE), use_cache=False).logits.cpu()
-
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(logits, batches))
-    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
-
-
-# --- opting out -----------------------------------------------------------------------------------
-
-
-@case
-def a_ghost_keeps_working_when_djinn_is_disabled(scratch: Path) -> None:
-    directory = checkpoint("llama", scratch)
-    one, other = both("llama", scratch)
-    used, expected = ghost("llama", directory), tokens(one)
-    assert tokens(used) == expected
-    same_logits(one, used)
-    djinn.disable()
-    for model in (used, other):
-        for _ in range(2):
-            same_logits(one, model)
-            assert tokens(model) == expected
-        assert on_device(model)
-    assert str(zoo.load(directory, zoo.entry("llama")).device) == "cpu"
-    same_weights(one, copy.deepcopy(other).to("cpu"))
-    djinn.enable()
-    assert tokens(used) == expected and tier(used) == 2
 
 
 # --- the end --------------------------------------------------------------------------------------
