@@ -404,6 +404,17 @@ def a_worker_killed_in_mid_generate_changes_no_token(scratch: Path) -> None:
             assert tier(model) == 2 and len(killed) == deaths + len(after)
 
 
+@case
+def a_generation_that_begins_as_a_worker_is_killed_waits_for_the_next(scratch: Path) -> None:
+    model = ghost("llama", checkpoint("llama", scratch))
+    expected = tokens(model)
+    for number in range(12):
+        kill_worker()
+        if number % 2:  # it is there, and may not have taken in the session yet
+            wait_until(lambda: worker()["pid"] not in (0, *killed), "the next worker is there")
+        assert tokens(model) == expected
+
+
 class KillingProcessor(LogitsProcessor):
     """Between two steps of Python's own loop; every step hands its operators over."""
 
