@@ -29,7 +29,7 @@ size_t wrapped(int64_t dimension, int64_t rank) {
 Results embedding(const Arguments& arguments) {
   const at::Tensor& weight = arguments[0].toTensor();
   const at::Tensor& indices = arguments[1].toTensor();
-  TORCH_CHECK_VALUE(weight.dim() == 2, "weight must have two dimensions");
+  TORCH_CHECK(weight.dim() == 2, "'weight' must be 2-D");
   TORCH_CHECK(indices.scalar_type() == at::kLong || indices.scalar_type() == at::kInt,
               "indices must be of int64 or int32, and are of ", indices.scalar_type());
   std::vector<int64_t> sizes = indices.sizes().vec();

@@ -109,6 +109,10 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   }
   [[nodiscard]] at::Device getDeviceFromPtr(void*) const override { return kDevice; }
   [[nodiscard]] bool isPinnedPtr(const void*) const override { return false; }
+  // For .to("cpu", non_blocking=True): what arrives is copied once, whatever memory it is.
+  [[nodiscard]] c10::Allocator* getPinnedMemoryAllocator() const override {
+    return c10::GetCPUAllocator();
+  }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     Device::get().grow(storage_of(storage), bytes);
     storage.unsafeGetStorageImpl()->set_nbytes(bytes);

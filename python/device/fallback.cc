@@ -287,6 +287,13 @@ void call_in_parts(const c10::OperatorHandle& op, Stack& arguments) {
   if (!op.schema().returns().empty()) arguments.emplace_back(std::move(results));
 }
 
+// Attention with dropout is taken apart, for its draws must carry seed and offset.
+bool draws_inside(const c10::OperatorHandle& op, const Stack& arguments) {
+  static const auto attention =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::scaled_dot_product_attention", "");
+  return op == attention && arguments[4].toDouble() > 0;
+}
+
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_for(op);
   const size_t count = op.schema().arguments().size();
@@ -294,6 +301,10 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   stack->resize(stack->size() - count);
   switch (plan.way) {
     case Way::kRecord:
+      if (draws_inside(op, arguments)) {
+        op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
+        break;
+      }
       for (c10::IValue& argument : arguments) argument = moved(argument);
       if (is_long_foreach(op, arguments)) {
         call_in_parts(op, arguments);

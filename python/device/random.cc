@@ -141,6 +141,13 @@ at::Tensor& bernoulli_float(at::Tensor& self, double p, OptionalGenerator genera
 at::Tensor multinomial(const at::Tensor& self, c10::SymInt samples, bool replacement,
                        OptionalGenerator generator) {
   const int64_t count = samples.expect_int();
+  TORCH_CHECK(self.dim() == 1 || self.dim() == 2, "prob_dist must be 1 or 2 dim");
+  TORCH_CHECK(
+      at::isFloatingType(self.scalar_type()),
+      "multinomial only supports floating-point dtypes for input, got: ", self.scalar_type());
+  TORCH_CHECK(count > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(replacement || count <= self.size(-1),
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   const int64_t rows = self.dim() == 2 ? self.size(0) : 1;
   return draw("djinn::multinomial", {self, count, replacement}, rows * count, generator);
 }

@@ -22,7 +22,6 @@ namespace {
 constexpr size_t kRecipesMax = 32 * 1024;
 // Values of this many integers are worth a copy in this process: ids, positions and masks.
 constexpr int64_t kShadowElements = 16 * 1024;
-constexpr uint64_t kMetaBytes = uint64_t{1} << 62;
 
 template <typename F>
 void each_tensor(const Stack& stack, F&& f) {
@@ -157,7 +156,7 @@ class MetaCall {
     c10::Storage& storage = storages_[tensor.storage().data()];
     if (!storage) {
       storage = c10::Storage(c10::Storage::use_byte_size_t{},
-                             c10::SymInt(static_cast<int64_t>(kMetaBytes)),
+                             c10::SymInt(static_cast<int64_t>(tensor.storage().nbytes())),
                              c10::DataPtr(nullptr, c10::kMeta), nullptr, false);
     }
     at::Tensor meta = at::detail::make_tensor<c10::TensorImpl>(

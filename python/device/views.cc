@@ -4,8 +4,10 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq.h>
+#include <ATen/ops/neg.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -151,7 +153,39 @@ void copy_here(const at::Tensor& source, const at::Tensor& destination) {
   Device::get().call(copy, stack);
 }
 
+// The same memory, without the bits that say "conjugate it" and "negate it" to who reads.
+at::Tensor without_bits(const at::Tensor& tensor) {
+  at::Tensor plain = at::native::as_strided_tensorimpl(tensor, tensor.sizes(), tensor.strides(),
+                                                       tensor.storage_offset());
+  plain._set_conj(false);
+  plain._set_neg(false);
+  return plain;
+}
+
+// What a reader of `bits` would see in `values`; its own inverse.
+at::Tensor through_bits(at::Tensor values, const at::Tensor& bits) {
+  if (bits.is_conj()) values = at::conj_physical(values);
+  if (bits.is_neg()) values = at::neg(values);
+  return values;
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool);
+
+at::Tensor copy_with_bits(const at::Tensor& self, const at::Tensor& destination) {
+  const at::Tensor seen =
+      is_ours(self) ? through_bits(without_bits(self), self) : self.resolve_conj().resolve_neg();
+  if (!is_ours(destination)) {
+    destination.copy_(fetch(seen));
+  } else {
+    copy_from(through_bits(seen, destination), without_bits(destination), false);
+  }
+  return destination;
+}
+
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool) {
+  if (self.is_conj() || self.is_neg() || destination.is_conj() || destination.is_neg()) {
+    return copy_with_bits(self, destination);
+  }
   TORCH_CHECK(self.layout() == at::kStrided && destination.layout() == at::kStrided,
               "Only strided tensors cross to the device; convert with to_dense().");
   if (is_ours(self) && is_ours(destination)) {
@@ -204,6 +238,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_local_scalar_dense", &local_scalar);
   library.impl("equal", &equal);
   library.impl("is_set_to", &is_set_to);
+}
+
+// Else these keys' fallbacks would resolve the argument by a copy, which comes here.
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, library) {
+  library.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
 
 }  // namespace djinn::device

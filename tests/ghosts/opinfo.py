@@ -64,7 +64,11 @@ NOT_OURS = re.compile(
 )
 UNLISTED = re.compile(r"is not offered( by djinnd:|\. )")
 # Uninitialised memory; and gelsy, a driver of lstsq, gives other bits each time on the CPU too.
-UNSTEADY = re.compile(r"^(new_)?empty|^linalg\.lstsq$")
+# Also draws whose samples set the seed themselves: the device's numbers are not the CPU's.
+UNSTEADY = re.compile(
+    r"^(new_)?empty|^linalg\.lstsq$|dropout|^(rand|normal|uniform|exponential|bernoulli|multinomial)"
+    r"|_lowrank$|^nn\.functional\.(multi_head_attention_forward|scaled_dot_product_attention|rrelu)$"
+)
 ALL = sys.maxsize
 ALLOW_LIST = ROOT / "kernel" / "srg" / "allowed.cc"
 
@@ -217,10 +221,11 @@ class Bench:
             return error
 
     def is_random(self, sample: SampleInput) -> bool:
-        if UNSTEADY.match(self.op.name):
+        if UNSTEADY.search(self.op.name):
             return True
-        draws = [self.on_the_cpu(sample, seed) for seed in (1, 2)]
-        return self.difference(*draws) is not None
+        first = self.on_the_cpu(sample, 1)
+        others = (self.on_the_cpu(sample, seed) for seed in range(2, 12))  # few elements draw alike
+        return any(self.difference(first, other) is not None for other in others)
 
     def difference(self, expected: list[Any], found: list[Any]) -> str | None:
         if len(expected) != len(found):
