@@ -66,8 +66,9 @@ UNLISTED = re.compile(r"is not offered( by djinnd:|\. )")
 # Uninitialised memory; and gelsy, a driver of lstsq, gives other bits each time on the CPU too.
 # Also draws whose samples set the seed themselves: the device's numbers are not the CPU's.
 UNSTEADY = re.compile(
-    r"^(new_)?empty|^linalg\.lstsq$|dropout|^(rand|normal|uniform|exponential|bernoulli|multinomial)"
-    r"|_lowrank$|^nn\.functional\.(multi_head_attention_forward|scaled_dot_product_attention|rrelu)$"
+    r"^(new_)?empty|^linalg\.lstsq$|dropout|_lowrank$"
+    r"|^(rand|normal|uniform|exponential|bernoulli|multinomial)"
+    r"|^nn\.functional\.(multi_head_attention_forward|scaled_dot_product_attention|rrelu)$"
 )
 ALL = sys.maxsize
 ALLOW_LIST = ROOT / "kernel" / "srg" / "allowed.cc"
