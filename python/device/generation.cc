@@ -7,25 +7,12 @@ namespace djinn::device {
 namespace {
 
 ipc::GenerateBlock block_for(const GenerationRequest& request) {
-  const GenerationOptions& options = request.options;
-  ipc::GenerateBlock block;
+  ipc::GenerateBlock block = request.options;
   block.prefill = request.prefill.id.value;
   block.decode = request.decode.id.value;
   block.rows = request.geometry.rows;
   block.prompt_tokens = request.prompt_tokens;
   block.padding = request.padding;
-  block.min_new_tokens = options.min_new_tokens;
-  block.max_new_tokens = options.max_new_tokens;
-  block.stop_tokens = options.stop_tokens;
-  block.pad_token = options.pad_token;
-  block.greedy = options.greedy;
-  block.temperature = options.temperature;
-  block.top_k = options.top_k;
-  block.top_p = options.top_p;
-  block.min_p = options.min_p;
-  block.repetition_penalty = options.repetition_penalty;
-  block.seed = options.seed;
-  block.random_offset = options.random_offset;
   block.prefill_inputs = request.prefill.inputs;
   block.decode_inputs = request.decode.inputs;
   return block;

@@ -8,21 +8,6 @@
 
 namespace djinn::device {
 
-struct GenerationOptions {
-  uint32_t min_new_tokens = 0;
-  uint32_t max_new_tokens = 0;
-  std::vector<int32_t> stop_tokens;
-  int32_t pad_token = 0;
-  bool greedy = true;
-  float temperature = 1.0f;
-  uint32_t top_k = 0;
-  float top_p = 1.0f;
-  float min_p = 0.0f;
-  float repetition_penalty = 1.0f;
-  uint64_t seed = 0;
-  uint64_t random_offset = 0;
-};
-
 struct GenerationRequest {
   const Template& prefill;
   const Template& decode;
@@ -30,7 +15,8 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;  // [rows, prompt_tokens]
   uint32_t prompt_tokens = 0;
   std::vector<uint32_t> padding;  // by row
-  GenerationOptions options;
+  // How to draw and when to stop; the fields that the others above decide are filled from them.
+  ipc::GenerateBlock options;
 };
 
 struct GenerationResult {

@@ -36,9 +36,9 @@ std::vector<srg::Symbol> symbols_from(
   return symbols;
 }
 
-// The fields by name, as GenerationOptions has them; those that are missing keep their defaults.
-GenerationOptions options_from(const py::dict& fields) {
-  GenerationOptions options;
+// The fields by name; those that are missing keep their defaults.
+ipc::GenerateBlock options_from(const py::dict& fields) {
+  ipc::GenerateBlock options;
   const auto set = [&](const char* name, auto& field) {
     if (fields.contains(name)) {
       field = fields[name].cast<std::remove_reference_t<decltype(field)>>();
