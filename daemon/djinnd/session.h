@@ -99,7 +99,7 @@ struct Session {
   SessionMemory memory;  // not for observers
   uint64_t ref_bytes_granted = 0;
   SequenceSlots sequences;
-  bool attached = false;  // to the present worker
+  bool attached = false;  // the present worker was told of it
   uint32_t hello = 0;     // the number of the Hello that waits for Welcome
   DeathCount deaths;
   uint64_t commit_at_death = 0;

@@ -206,6 +206,8 @@ void Sessions::attach(Session& session) {
                       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
                                           session.ref_bytes_granted, refuse_in_flight, groups}},
                       fds);
+  // From here on the worker gets what is new behind these, before it has answered too.
+  session.attached = true;
   for (const auto& [index, group] : session.sequences.all()) send_sequence(session, group);
 }
 
@@ -310,7 +312,6 @@ void Sessions::hear(DomainId domain, const ipc::Attached& event) {
   Session* const session = find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   session->attach_deaths = 0;
-  session->attached = true;
   if (session->phase == SessionPhase::kAttaching) return welcome(*session);
   log("session {} is attached again", text_of(session->id));
 }

@@ -311,3 +311,36 @@ def test_an_idle_worker_that_dies_is_replaced_before_anybody_asks(victims: Victi
     )
     streams = victims.start(SHORT_PROMPT)
     victims.check(streams, SHORT_PROMPT)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_group_that_is_made_while_the_next_worker_takes_the_session_in() -> None:
+    """The next worker is stopped before it can answer that it has the session."""
+    with running() as daemon, daemon.connect("maker") as session:
+        geometry = (1, 1, 1, 8, "float32", 16)
+        session.sequence(*geometry)
+        first, djinnd = daemon.worker()["pid"], daemon.process.pid
+
+        def spares() -> list[int]:
+            workers = [one for one in children_of(djinnd) if one != first]
+            names = {one: Path(f"/proc/{one}/comm").read_text().strip() for one in workers}
+            return [one for one, name in names.items() if name == "djinn-worker"]
+
+        wait_until(lambda: len(spares()) > 0, "a spare worker was made")
+        stopped = spares()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: first not in children_of(djinnd), "djinnd saw the death")
+        descriptors = len(os.listdir(f"/proc/{djinnd}/fd"))
+        made: list[Any] = []
+        maker = threading.Thread(target=lambda: made.append(session.sequence(*geometry)))
+        maker.start()
+        wait_until(lambda: len(os.listdir(f"/proc/{djinnd}/fd")) > descriptors, "the group is made")
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        maker.join(30)
+        assert made, "its client waits for ever"
