@@ -215,6 +215,14 @@ Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symb
       "A program that runs on a sequence group needs a symbol of role tokens, of at least 1."};
 }
 
+void doom_products(Step& step) {
+  const auto operation = static_cast<ipc::Operation>(step.submission.operation);
+  if (operation != ipc::Operation::kRun && operation != ipc::Operation::kRunOnce) return;
+  const auto block = ipc::decode_run(step.block);
+  if (block) [[maybe_unused]]
+    const Status doomed = doom_outputs(step, *block);
+}
+
 Result<Ending> run_program(Step& step, LaneTools& tools) {
   DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
   DJINN_CHECK(doom_outputs(step, block));

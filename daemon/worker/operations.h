@@ -18,6 +18,8 @@ struct LaneTools {
   Binder& binder;
 };
 
+// A run that is given up before it begins makes nothing: who reads what it would have made is told.
+void doom_products(Step& step);
 Result<Ending> run_program(Step& step, LaneTools& tools);
 Result<Ending> run_graph_once(Step& step, LaneTools& tools);
 Result<Ending> read_ref(Step& step);
