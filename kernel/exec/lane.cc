@@ -107,6 +107,7 @@ Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindi
     ScopedSink scope(recorder);
     DJINN_CHECK(execute(program, bindings));
   }
+  if (heap.is_refused()) return {};  // a kernel may go on without, in another way: run() fails it
   plan.learn(recorder.finish());
   ++stats.plan_records;
   stats.planned_bytes = plan.planned_bytes;
