@@ -8,6 +8,7 @@
 
 #include <array>
 
+#include "python/device/recipe.h"
 #include "python/device/storage.h"
 
 namespace djinn::device {
@@ -86,10 +87,6 @@ void autocast(const c10::OperatorHandle& op, c10::DispatchKeySet, std::vector<c1
     });
   });
   op.callBoxed(stack);
-}
-
-std::string qualified(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
 }  // namespace

@@ -11,16 +11,11 @@ thread_local std::unique_ptr<Capture> current;
 
 at::Tensor make_input(Home home, uint64_t owner, std::string name, at::ScalarType type,
                       at::IntArrayRef sizes) {
-  const auto bytes = static_cast<uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
-  StoragePtr storage = storages().make(bytes, type);
+  StoragePtr storage = storages().make(dense_bytes(sizes, type), type);
   storage->home = home;
   storage->named =
       std::make_shared<const NamedTensor>(NamedTensor{owner, std::move(name), sizes.vec()});
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(type));
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  return tensor;
+  return dense_tensor(storage, type, sizes);
 }
 
 const char* name_of_role(srg::InputRole role) {
@@ -61,13 +56,6 @@ Product product_of(const Operand& view) {
   return product;
 }
 
-bool same_views(const std::vector<Product>& a, const std::vector<Product>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Product& x, const Product& y) {
-    return x.type == y.type && x.sizes == y.sizes && x.strides == y.strides &&
-           x.offset == y.offset && x.bytes == y.bytes;
-  });
-}
-
 // The storages of the outputs, whole and each once; and which of them each output is a view of.
 std::vector<Operand> separate(const std::vector<Operand>& outputs,
                               std::vector<std::pair<size_t, Product>>& views) {
@@ -92,7 +80,7 @@ void note_given(const srg::Graph& graph, Template& made) {
   }
 }
 
-Result<std::vector<ipc::InputBinding>> bind_inputs(const Recording& recording) {
+std::vector<ipc::InputBinding> bind_inputs(const Recording& recording) {
   std::vector<ipc::InputBinding> inputs;
   for (uint32_t i = 0; i < recording.inputs.size(); ++i) {
     if (recording.inputs[i] == nullptr) continue;
@@ -219,10 +207,10 @@ std::shared_ptr<const Template> make_template(
   made->stores = recordings[0]->stores;
   made->views = recordings[0]->views;
   for (const auto& recording : recordings) {
-    if (!same_views(recording->views, made->views)) made->views.clear();
+    if (recording->views != made->views) made->views.clear();
   }
   note_given(graph, *made);
-  made->inputs = take(bind_inputs(*recordings[0]));
+  made->inputs = bind_inputs(*recordings[0]);
   made->id = take(Device::get().with_link([&](Link& link) {
                return link.client().define_program(graph, ModelId{recordings[0]->model});
              })).program;
@@ -251,11 +239,8 @@ std::vector<at::Tensor> views_of(const std::vector<StoragePtr>& made,
   for (const StoragePtr& storage : made) storages.push_back(as_torch(storage));
   std::vector<at::Tensor> results;
   for (const auto& [number, view] : outputs) {
-    at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(storages[number]), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-        c10::scalarTypeToTypeMeta(view.type));
-    tensor.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes, view.strides, view.offset);
-    results.push_back(std::move(tensor));
+    results.push_back(strided_tensor(c10::DispatchKey::PrivateUse1, storages[number], view.type,
+                                     view.sizes, view.strides, view.offset));
   }
   return results;
 }

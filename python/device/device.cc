@@ -19,17 +19,9 @@ constexpr size_t kLogMax = 4096;
 // An upload so small is cheaper to send with each run than to keep as a ref.
 constexpr size_t kStagedBytesMax = 64 * 1024;
 
-c10::OperatorHandle find_op(const char* name, const char* overload) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-}
-
 at::Tensor make_tensor(const StoragePtr& storage, const Product& product) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(product.type));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(product.sizes, product.strides,
-                                                      product.offset);
-  return tensor;
+  return strided_tensor(c10::DispatchKey::PrivateUse1, as_torch(storage), product.type,
+                        product.sizes, product.strides, product.offset);
 }
 
 // A view must carry its base's keys, or it becomes an inference tensor.
@@ -44,8 +36,7 @@ at::Tensor make_view(const at::Tensor& base, const Product& product) {
 
 // "aten::add.Tensor [2, 3] [3]", for debugging.
 std::string describe(const c10::OperatorHandle& op, const Stack& stack) {
-  std::string text = op.operator_name().name;
-  if (!op.operator_name().overload_name.empty()) text += "." + op.operator_name().overload_name;
+  std::string text = qualified(op.operator_name());
   for (const at::Tensor& tensor : tensors_of(stack)) {
     text += fmt::format(" {}[{}]", c10::toString(tensor.scalar_type()),
                         fmt::join(tensor.sizes(), ", "));
@@ -160,9 +151,7 @@ Entry Device::make_entry(std::shared_ptr<const Recipe> recipe,
 
 // Records that a new storage is a copy of a view.
 StoragePtr Device::append_copy(const Operand& source) {
-  static const c10::OperatorHandle clone = find_op("aten::clone", "");
-  const uint64_t bytes =
-      static_cast<uint64_t>(c10::multiply_integers(source.sizes)) * c10::elementSize(source.type);
+  const uint64_t bytes = dense_bytes(source.sizes, source.type);
   auto recipe = std::make_shared<Recipe>();
   recipe->op = "aten::clone";
   recipe->arguments.push_back({"", srg::ValueRef{0}});
@@ -263,9 +252,7 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
     Entry entry = make_entry(recipe, tensors);
     one_model(entry);
     for (const Operand& operand : entry.operands) {
-      if (operand.storage->home != Home::kHost) continue;
-      operand.storage->ref = take(link().put(*operand.storage->host));
-      operand.storage->home = Home::kRef;
+      if (operand.storage->home == Home::kHost) put(*operand.storage, *operand.storage->host);
     }
     hand_over();
     for (const Described& described : take(link().run_open(open_segment(entry, results)))) {
@@ -339,9 +326,7 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
       std::fill(out.begin(), out.end(), std::byte{0});
       return;
     case Home::kHost:
-      view.storage->ref = take(link().put(*view.storage->host));
-      view.storage->home = Home::kRef;
-      view.storage->host = nullptr;
+      put(*view.storage, *view.storage->host);
       break;
     case Home::kSource:
       raise({ErrorCode::kUnsupported,
@@ -378,8 +363,7 @@ Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool cl
 // Small uploads cross with the run that needs them, and stay here.
 ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
                                      std::vector<ipc::StagingRange>& lease) {
-  const bool has_ref = storage->home == Home::kRef;
-  if (has_ref) return {number, ipc::InputKind::kRef, {}, storage->ref};
+  if (storage->home == Home::kRef) return {number, ipc::InputKind::kRef, {}, storage->ref};
   std::vector<std::byte> zeros;
   if (storage->home != Home::kHost) zeros.resize(storage->bytes);
   const std::vector<std::byte>& bytes = storage->home == Home::kHost ? *storage->host : zeros;
@@ -387,9 +371,7 @@ ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
     lease.push_back(take(link().stage(bytes)));
     return {number, ipc::InputKind::kStaging, {lease.back().offset, bytes.size()}, {}};
   }
-  storage->ref = take(link().put(bytes));
-  storage->home = Home::kRef;
-  storage->host = nullptr;
+  put(*storage, bytes);
   return {number, ipc::InputKind::kRef, {}, storage->ref};
 }
 
@@ -409,11 +391,14 @@ void Device::run_program(ProgramRun run) {
 }
 
 void Device::put_uploads(const Log& log, std::span<const size_t> needed) {
-  for (const StoragePtr& storage : uploads_of(log, needed)) {
-    storage->ref = take(link().put(*storage->host));
-    storage->home = Home::kRef;
-    storage->host = nullptr;
-  }
+  for (const StoragePtr& storage : uploads_of(log, needed)) put(*storage, *storage->host);
+}
+
+// The bytes, which may be the storage's own, become a ref, and the storage with them.
+void Device::put(Storage& storage, std::span<const std::byte> bytes) {
+  storage.ref = take(link().put(bytes));
+  storage.home = Home::kRef;
+  storage.host = nullptr;
 }
 
 bool Device::replace(const at::Tensor& destination, std::span<const std::byte> bytes) {
@@ -426,8 +411,7 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   if (storage->log_uses != 0) return false;
-  const bool had_ref = storage->home == Home::kRef;
-  if (had_ref) take(link().release(std::span(&storage->ref, 1)));
+  if (storage->home == Home::kRef) take(link().release(std::span(&storage->ref, 1)));
   storage->home = Home::kHost;
   storage->named = nullptr;
   storage->type = destination.scalar_type();

@@ -29,7 +29,7 @@ struct DeviceStats {
   LinkStats link;
   RecipeStats recipes;
   uint64_t recorded = 0;      // operators
-  uint64_t capture_ns = 0;    // spent on inference of shapes
+  uint64_t capture_ns = 0;    // spent on recording, inference of shapes included
   uint64_t mixed = 0;         // operands that were on the CPU and crossed
   uint64_t forks = 0;         // weights that were copied to be written
   uint64_t shadow_reads = 0;  // values that were known here
@@ -97,7 +97,6 @@ class Device {
   [[nodiscard]] bool is_connected() const { return link_ != nullptr; }
   // 0 off, 1 each call, 2 what it gives too, 3 each run too: lines on stderr.
   void set_debug_level(int level) { debug_level_ = level; }
-  [[nodiscard]] int debug_level() const { return debug_level_; }
   DeviceStats stats();
   void count_mixed();
 
@@ -119,6 +118,7 @@ class Device {
   void hand_over_log();
   ipc::InputBinding bind_input(uint32_t number, const StoragePtr& storage,
                                std::vector<ipc::StagingRange>& lease);
+  void put(Storage& storage, std::span<const std::byte> bytes);
   void put_uploads(const Log& log, std::span<const size_t> needed);
   Entry make_entry(std::shared_ptr<const Recipe> recipe, const std::vector<at::Tensor>& tensors);
   void fork_written(Entry& entry);

@@ -26,14 +26,12 @@ struct Plan {
   std::optional<c10::OperatorHandle> functional;  // kRename, kInPlace, kOut
   size_t outs = 0;                                // kOut: trailing arguments
   bool factory = false;                           // kOut: the functional form takes a dtype, too
+  bool attention = false;                         // kRecord: may draw (dropout)
+  bool foreach = false;                           // kRecord: takes lists of any length
 };
 
 // What a factory takes beside what its out= form does.
 constexpr std::array kOptions{"dtype", "layout", "device", "pin_memory"};
-
-std::string qualified(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
 
 std::string refusal(const c10::OperatorHandle& op) {
   return qualified(op.operator_name()) +
@@ -105,7 +103,13 @@ std::string other_name(const std::string& name) {
 
 Plan make_plan(const c10::OperatorHandle& op) {
   const std::string name = qualified(op.operator_name());
-  if (srg::is_allowed(name)) return {Way::kRecord, std::nullopt, 0};
+  if (srg::is_allowed(name)) {
+    Plan plan;
+    plan.way = Way::kRecord;
+    plan.attention = name == "aten::scaled_dot_product_attention";
+    plan.foreach = name.starts_with("aten::_foreach_");
+    return plan;
+  }
   if (draws(op)) return {};
   const c10::FunctionSchema& schema = op.schema();
   const size_t all = schema.arguments().size();
@@ -143,12 +147,9 @@ at::Tensor to_device(const at::Tensor& tensor) {
               tensor.device(), " beside those of djinnd; move it with .to().");
   const at::Tensor ready = tensor.contiguous().resolve_conj().resolve_neg();
   const std::span bytes(static_cast<const std::byte*>(ready.const_data_ptr()), ready.nbytes());
-  at::Tensor moved = at::detail::make_tensor<c10::TensorImpl>(
-      as_torch(Device::get().upload(bytes, ready.scalar_type())),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), ready.dtype());
-  moved.unsafeGetTensorImpl()->set_sizes_contiguous(ready.sizes());
   Device::get().count_mixed();
-  return moved;
+  return dense_tensor(Device::get().upload(bytes, ready.scalar_type()), ready.scalar_type(),
+                      ready.sizes());
 }
 
 bool must_move(const at::Tensor& tensor) {
@@ -157,26 +158,9 @@ bool must_move(const at::Tensor& tensor) {
 }
 
 c10::IValue moved(const c10::IValue& value) {
-  if (value.isTensor() && must_move(value.toTensor())) return to_device(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& item : value.toTensorVector()) {
-      list.push_back(must_move(item) ? to_device(item) : item);
-    }
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& item : value.toListRef()) {
-      if (!item.isTensor()) {
-        list.push_back(std::nullopt);
-      } else {
-        list.push_back(must_move(item.toTensor()) ? to_device(item.toTensor()) : item.toTensor());
-      }
-    }
-    return list;
-  }
-  return value;
+  return with_tensors(value, [](const at::Tensor& tensor) {
+    return must_move(tensor) ? to_device(tensor) : tensor;
+  });
 }
 
 // --- the ways
@@ -266,10 +250,6 @@ c10::IValue part_of(const c10::IValue& value, const c10::Argument& formal, size_
   return part;
 }
 
-bool is_long_foreach(const c10::OperatorHandle& op, const Stack& arguments) {
-  return op.schema().name().starts_with("aten::_foreach_") && longest_list(arguments) > kForeachMax;
-}
-
 void call_in_parts(const c10::OperatorHandle& op, Stack& arguments) {
   const size_t all = longest_list(arguments);
   c10::List<at::Tensor> results;
@@ -287,13 +267,6 @@ void call_in_parts(const c10::OperatorHandle& op, Stack& arguments) {
   if (!op.schema().returns().empty()) arguments.emplace_back(std::move(results));
 }
 
-// Attention with dropout is taken apart, for its draws must carry seed and offset.
-bool draws_inside(const c10::OperatorHandle& op, const Stack& arguments) {
-  static const auto attention =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::scaled_dot_product_attention", "");
-  return op == attention && arguments[4].toDouble() > 0;
-}
-
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_for(op);
   const size_t count = op.schema().arguments().size();
@@ -301,12 +274,13 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   stack->resize(stack->size() - count);
   switch (plan.way) {
     case Way::kRecord:
-      if (draws_inside(op, arguments)) {
+      // Dropout inside of attention is taken apart, for its draws must carry seed and offset.
+      if (plan.attention && arguments[4].toDouble() > 0) {
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
         break;
       }
       for (c10::IValue& argument : arguments) argument = moved(argument);
-      if (is_long_foreach(op, arguments)) {
+      if (plan.foreach && longest_list(arguments) > kForeachMax) {
         call_in_parts(op, arguments);
       } else {
         Device::get().call(op, arguments);

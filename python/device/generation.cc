@@ -97,11 +97,8 @@ at::Tensor Group::step(const Template& program, const at::Tensor& ids) {
   run.sequence = handle_;
   run.symbols = {ids.size(1), 0, 0};  // tokens; past and capacity are djinnd's
   Device::get().run_program(std::move(run));
-  at::Tensor result = at::detail::make_tensor<c10::TensorImpl>(
-      as_torch(logits), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(view.type));
-  result.unsafeGetTensorImpl()->set_sizes_and_strides(view.sizes, view.strides, view.offset);
-  return result;
+  return strided_tensor(c10::DispatchKey::PrivateUse1, as_torch(logits), view.type, view.sizes,
+                        view.strides, view.offset);
 }
 
 GenerationResult generate(const GenerationRequest& request,

@@ -12,12 +12,12 @@
 namespace djinn::device {
 namespace {
 
-// Larger tensors cross in parts of half of it.
+// Larger tensors cross in parts of a quarter of it.
 constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 constexpr uint64_t kPartBytes = kStagingBytes / 4;
 // A graph that comes this often is defined, and runs by its id from then on.
 constexpr uint32_t kSightsToDefine = 3;
-// Half of what one user may define: other processes of the user want some, too.
+// A quarter of what one user may define: other processes of the user want some, too.
 constexpr size_t kProgramsMax = limits::kProgramsPerUser / 4;
 constexpr size_t kReleaseBatch = 512;
 
@@ -42,7 +42,7 @@ class Stopwatch {
 };
 
 uint64_t bytes_of(const Operand& view) {
-  return static_cast<uint64_t>(c10::multiply_integers(view.sizes)) * c10::elementSize(view.type);
+  return dense_bytes(view.sizes, view.type);
 }
 
 }  // namespace
@@ -96,12 +96,27 @@ Result<ipc::RunBlock> Link::bind(const Segment& segment) {
     if (segment.inputs[i] == nullptr) continue;
     block.inputs.push_back({i, ipc::InputKind::kRef, {}, segment.inputs[i]->ref});
   }
-  block.outputs.resize(segment.outputs.size());
-  for (ipc::OutputBinding& output : block.outputs) {
-    output.kind = ipc::OutputKind::kRef;
-    DJINN_TRY(output.ref, client_->new_ref());
-  }
+  DJINN_CHECK(bind_outputs(segment.outputs.size(), block));
   return block;
+}
+
+Status Link::bind_outputs(size_t count, ipc::RunBlock& block) {
+  for (size_t i = 0; i < count; ++i) {
+    DJINN_TRY(const RefHandle ref, client_->new_ref());
+    block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
+  }
+  return {};
+}
+
+// The outputs' refs exist from now on: later submissions may name them.
+Status Link::submit_run(const client::SubmissionTarget& target, const ipc::RunBlock& block,
+                        std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease) {
+  DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease)));
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    outputs[i]->home = Home::kRef;
+    outputs[i]->ref = block.outputs[i].ref;
+  }
+  return {};
 }
 
 Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
@@ -123,9 +138,8 @@ Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
   }
   target.operation = ipc::Operation::kRunOnce;
   target.model = model;
-  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(graph.size()));
+  DJINN_TRY(const ipc::StagingRange range, copy_to_staging(graph));
   target.graph = {range.offset, graph.size()};
-  copy_bytes(graph, client_->staging(range));
   lease.push_back(range);
   stats_.graph_bytes += graph.size();
   return target;
@@ -138,16 +152,15 @@ Status Link::run(const Segment& segment) {
   std::vector<ipc::StagingRange> lease;
   DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
   DJINN_TRY(const ipc::RunBlock block, bind(segment));
-  DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease)));
-  for (size_t i = 0; i < segment.outputs.size(); ++i) {
-    segment.outputs[i]->home = Home::kRef;
-    segment.outputs[i]->ref = block.outputs[i].ref;
-  }
-  return {};
+  return submit_run(target, block, segment.outputs, std::move(lease));
 }
 
 Result<ipc::StagingRange> Link::stage(std::span<const std::byte> bytes) {
   stats_.bytes_up += bytes.size();
+  return copy_to_staging(bytes);
+}
+
+Result<ipc::StagingRange> Link::copy_to_staging(std::span<const std::byte> bytes) {
   DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(bytes.size()));
   copy_bytes(bytes, client_->staging(range));
   return range;
@@ -159,19 +172,11 @@ Status Link::run_program(ProgramId program, ipc::RunBlock block,
   const Stopwatch watch(stats_.schedule_ns);
   ++stats_.runs;
   ++stats_.program_runs;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    DJINN_TRY(const RefHandle ref, client_->new_ref());
-    block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
-  }
+  DJINN_CHECK(bind_outputs(outputs.size(), block));
   client::SubmissionTarget target;
   target.operation = ipc::Operation::kRun;
   target.program = program;
-  DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease)));
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    outputs[i]->home = Home::kRef;
-    outputs[i]->ref = block.outputs[i].ref;
-  }
-  return {};
+  return submit_run(target, block, outputs, std::move(lease));
 }
 
 Result<std::vector<Described>> Link::run_open(const Segment& segment) {
@@ -216,9 +221,7 @@ Status Link::release(std::span<const RefHandle> refs) {
 
 Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
   if (bytes.size() > kPartBytes) return put_large(bytes);
-  stats_.bytes_up += bytes.size();
-  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(bytes.size()));
-  copy_bytes(bytes, client_->staging(range));
+  DJINN_TRY(const ipc::StagingRange range, stage(bytes));
   DJINN_TRY(const RefHandle ref, client_->new_ref());
   client::SubmissionTarget target;
   target.operation = ipc::Operation::kWriteRef;
@@ -264,9 +267,8 @@ Result<RefHandle> Link::join(std::span<const RefHandle> parts, std::span<const u
   const std::vector<std::byte> bytes = ipc::encode(graph);
   client::SubmissionTarget target;
   target.operation = ipc::Operation::kRunOnce;
-  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(bytes.size()));
+  DJINN_TRY(const ipc::StagingRange range, copy_to_staging(bytes));
   target.graph = {range.offset, bytes.size()};
-  copy_bytes(bytes, client_->staging(range));
   DJINN_TRY(const RefHandle ref, client_->new_ref());
   block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
   DJINN_CHECK(submit(target, ipc::encode(block), {range}));

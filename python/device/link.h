@@ -68,6 +68,10 @@ class Link {
   };
 
   Result<ipc::RunBlock> bind(const Segment& segment);
+  Status bind_outputs(size_t count, ipc::RunBlock& block);
+  Status submit_run(const client::SubmissionTarget& target, const ipc::RunBlock& block,
+                    std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease);
+  Result<ipc::StagingRange> copy_to_staging(std::span<const std::byte> bytes);
   Result<client::SubmissionTarget> target_for(const Segment& segment,
                                               std::vector<ipc::StagingRange>& lease);
   Result<RefHandle> put_large(std::span<const std::byte> bytes);

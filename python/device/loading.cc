@@ -50,9 +50,8 @@ class Tracer {
   static bool copies_into_all(const Entry& entry) {
     if (entry.recipe->op != "aten::copy_" || entry.operands.size() != 2) return false;
     const Operand& into = entry.operands[0];
-    const auto bytes =
-        static_cast<uint64_t>(c10::multiply_integers(into.sizes)) * c10::elementSize(into.type);
-    return bytes == into.storage->bytes && entry.operands[1].storage != into.storage;
+    return dense_bytes(into.sizes, into.type) == into.storage->bytes &&
+           entry.operands[1].storage != into.storage;
   }
 
   OriginPtr make(const StoragePtr& storage) {
@@ -138,15 +137,10 @@ Result<std::vector<Fd>> open_files(const std::vector<std::string>& paths) {
 
 at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type,
                        at::IntArrayRef sizes) {
-  const auto bytes = static_cast<uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
-  StoragePtr storage = storages().make(bytes, type);
+  StoragePtr storage = storages().make(dense_bytes(sizes, type), type);
   storage->home = Home::kSource;
   storage->named = std::make_shared<const NamedTensor>(NamedTensor{file, std::move(name)});
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(type));
-  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  return tensor;
+  return dense_tensor(storage, type, sizes);
 }
 
 std::vector<OriginPtr> trace(const std::vector<at::Tensor>& tensors) {

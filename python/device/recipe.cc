@@ -133,22 +133,9 @@ class MetaCall {
 
  private:
   c10::IValue to_meta(const c10::IValue& value) {
-    if (value.isTensor()) return to_meta(value.toTensor());
     if (value.isDevice()) return c10::Device(c10::kMeta);
     if (value.isGenerator()) return {};
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector()) list.push_back(to_meta(item));
-      return list;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& item : value.toListRef()) {
-        list.push_back(item.isTensor() ? std::optional(to_meta(item.toTensor())) : std::nullopt);
-      }
-      return list;
-    }
-    return value;
+    return with_tensors(value, [this](const at::Tensor& tensor) { return to_meta(tensor); });
   }
 
   at::Tensor to_meta(const at::Tensor& tensor) {
@@ -159,12 +146,9 @@ class MetaCall {
                              c10::SymInt(static_cast<int64_t>(tensor.storage().nbytes())),
                              c10::DataPtr(nullptr, c10::kMeta), nullptr, false);
     }
-    at::Tensor meta = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::Meta), tensor.dtype());
-    meta.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(),
-                                                      tensor.storage_offset());
-    tensors_.push_back(meta);
-    return meta;
+    tensors_.push_back(strided_tensor(c10::DispatchKey::Meta, storage, tensor.scalar_type(),
+                                      tensor.sizes(), tensor.strides(), tensor.storage_offset()));
+    return tensors_.back();
   }
 
   Stack stack_;
@@ -214,10 +198,6 @@ class ProductReader {
   const std::vector<at::Tensor>& arguments_;
   std::vector<at::Tensor> earlier_;
 };
-
-std::string qualified(const c10::OperatorName& name) {
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
 
 std::vector<uint32_t> written_by(const c10::FunctionSchema& schema, const Stack& stack) {
   std::vector<uint32_t> written;
@@ -370,6 +350,10 @@ Cache& cache() {
 }
 
 }  // namespace
+
+std::string qualified(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
 
 std::vector<at::Tensor> tensors_of(const Stack& stack) {
   std::vector<at::Tensor> tensors;

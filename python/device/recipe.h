@@ -28,6 +28,29 @@ using Key = c10::SmallVector<uint64_t, 64>;
 // wrapped number.
 std::vector<at::Tensor> tensors_of(const Stack& stack);
 
+// "aten::add.Tensor".
+std::string qualified(const c10::OperatorName& name);
+
+// The argument with f(tensor) for each of its tensors, in lists too.
+template <typename F>
+c10::IValue with_tensors(const c10::IValue& value, F&& f) {
+  if (value.isTensor()) return f(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& item : value.toTensorVector()) list.push_back(f(item));
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& item : value.toListRef()) {
+      list.push_back(item.isTensor() ? std::optional<at::Tensor>(f(item.toTensor()))
+                                     : std::nullopt);
+    }
+    return list;
+  }
+  return value;
+}
+
 // Nothing for calls that must be inferred each time.
 void make_key(const c10::OperatorHandle& op, const Stack& stack, Key& key);
 
@@ -46,6 +69,7 @@ struct Product {
   c10::SmallVector<int64_t, 5> strides;
   int64_t offset = 0;
   uint64_t bytes = 0;  // kFresh: of the storage
+  friend bool operator==(const Product&, const Product&) = default;
 };
 
 struct Recipe {

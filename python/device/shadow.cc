@@ -9,16 +9,6 @@ namespace {
 
 constexpr uint64_t kShadowBytes = 128 * 1024;
 
-// A view of a shadow, as a tensor of the CPU.
-at::Tensor cpu_view(const c10::Storage& storage, at::ScalarType type, c10::IntArrayRef sizes,
-                    c10::IntArrayRef strides, int64_t offset) {
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(type));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
-  return tensor;
-}
-
 // The call with shadows for its tensors.
 class CpuCall {
  public:
@@ -29,22 +19,9 @@ class CpuCall {
 
  private:
   c10::IValue to_cpu(const c10::IValue& value) {
-    if (value.isTensor()) return to_cpu(value.toTensor());
     if (value.isDevice()) return c10::Device(c10::kCPU);
     if (value.isGenerator()) return {};
-    if (value.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& item : value.toTensorVector()) list.push_back(to_cpu(item));
-      return list;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& item : value.toListRef()) {
-        list.push_back(item.isTensor() ? std::optional(to_cpu(item.toTensor())) : std::nullopt);
-      }
-      return list;
-    }
-    return value;
+    return with_tensors(value, [this](const at::Tensor& tensor) { return to_cpu(tensor); });
   }
 
   at::Tensor to_cpu(const at::Tensor& tensor) {
@@ -77,7 +54,9 @@ void pass_taint(const Entry& entry) {
 
 void keep_product(const at::Tensor& result, const Product& product, const StoragePtr& storage) {
   storage->shadow = make_zero_shadow(storage->bytes);
-  cpu_view(storage->shadow, product.type, product.sizes, product.strides, 0).copy_(result);
+  strided_tensor(c10::DispatchKey::CPU, storage->shadow, product.type, product.sizes,
+                 product.strides, 0)
+      .copy_(result);
 }
 
 void keep_products(const std::vector<c10::IValue>& results, const Entry& entry) {
@@ -102,8 +81,8 @@ bool may_have_shadow(at::ScalarType type, uint64_t bytes) {
 }
 
 at::Tensor shadow_view(const Operand& operand) {
-  return cpu_view(operand.storage->shadow, operand.type, operand.sizes, operand.strides,
-                  operand.offset);
+  return strided_tensor(c10::DispatchKey::CPU, operand.storage->shadow, operand.type, operand.sizes,
+                        operand.strides, operand.offset);
 }
 
 c10::Storage make_zero_shadow(uint64_t bytes) {

@@ -1,5 +1,6 @@
 #include "python/device/storage.h"
 
+#include <c10/util/strides.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -103,6 +104,23 @@ c10::Storage as_torch(const StoragePtr& storage) {
   return c10::Storage(c10::Storage::use_byte_size_t{},
                       c10::SymInt(static_cast<int64_t>(storage->bytes)),
                       storages().data_ptr(storage), c10::GetAllocator(kDeviceType), true);
+}
+
+at::Tensor strided_tensor(c10::DispatchKey key, const c10::Storage& storage, at::ScalarType type,
+                          at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
+at::Tensor dense_tensor(const StoragePtr& storage, at::ScalarType type, at::IntArrayRef sizes) {
+  return strided_tensor(c10::DispatchKey::PrivateUse1, as_torch(storage), type, sizes,
+                        c10::contiguous_strides(sizes), 0);
+}
+
+uint64_t dense_bytes(at::IntArrayRef sizes, at::ScalarType type) {
+  return static_cast<uint64_t>(c10::multiply_integers(sizes)) * c10::elementSize(type);
 }
 
 StoragePtr storage_of(const c10::Storage& storage) {

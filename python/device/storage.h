@@ -34,7 +34,6 @@ enum class Home : uint8_t {
   kSequence,  // of a capture: keys or values of a sequence group
 };
 
-// A tensor of a model, of a file before the model is opened, or an input of a capture.
 // A model that this process opened. When the last storage that is a weight of it has died, it is
 // closed with the next that is handed over.
 class Lease {
@@ -49,6 +48,7 @@ class Lease {
   uint64_t model_;
 };
 
+// A tensor of a model, of a file before the model is opened, or an input of a capture.
 struct NamedTensor {
   uint64_t owner = 0;  // ModelId; number of the file; role; layer * 2 + part
   std::string name;
@@ -104,6 +104,13 @@ Storages& storages();
 
 // A c10 storage on the device over it.
 c10::Storage as_torch(const StoragePtr& storage);
+// A tensor over a storage, of the back end `key`. Nothing is checked.
+at::Tensor strided_tensor(c10::DispatchKey key, const c10::Storage& storage, at::ScalarType type,
+                          at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset);
+// Of the device; contiguous from the storage's start.
+at::Tensor dense_tensor(const StoragePtr& storage, at::ScalarType type, at::IntArrayRef sizes);
+// Bytes of so many elements.
+uint64_t dense_bytes(at::IntArrayRef sizes, at::ScalarType type);
 // Precondition: tensor is of the device.
 StoragePtr storage_of(const at::Tensor& tensor);
 StoragePtr storage_of(const c10::Storage& storage);

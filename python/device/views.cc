@@ -13,6 +13,7 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/util/strides.h>
 
 #include "python/device/device.h"
 #include "python/device/shadow.h"
@@ -41,11 +42,8 @@ at::Tensor make(at::IntArrayRef sizes, at::IntArrayRef strides, Type type, Layou
   const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(element));
   StoragePtr storage = storages().make(bytes, element);
   if (may_have_shadow(element, bytes)) storage->shadow = make_zero_shadow(bytes);
-  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(element));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
-  return tensor;
+  return strided_tensor(c10::DispatchKey::PrivateUse1, as_torch(storage), element, sizes, strides,
+                        0);
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Type type, Layout layout,
@@ -55,11 +53,7 @@ at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Type ty
 
 at::Tensor empty(at::IntArrayRef sizes, Type type, Layout layout, std::optional<at::Device>,
                  std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
-  std::vector<int64_t> strides(sizes.size(), 1);
-  for (size_t d = sizes.size(); d-- > 1;) {
-    strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
-  }
-  at::Tensor tensor = make(sizes, strides, type, layout, pin);
+  at::Tensor tensor = make(sizes, c10::contiguous_strides(sizes), type, layout, pin);
   if (format && *format != at::MemoryFormat::Contiguous) {
     tensor.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   }
@@ -140,10 +134,7 @@ void send(const at::Tensor& source, const at::Tensor& destination) {
   if (ready.numel() == 0) return;
   if (Device::get().replace(destination, bytes_of(ready))) return;
   const StoragePtr storage = Device::get().upload(bytes_of(ready), ready.scalar_type());
-  at::Tensor temporary = at::detail::make_tensor<c10::TensorImpl>(
-      as_torch(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), ready.dtype());
-  temporary.unsafeGetTensorImpl()->set_sizes_contiguous(ready.sizes());
-  destination.copy_(temporary);
+  destination.copy_(dense_tensor(storage, ready.scalar_type(), ready.sizes()));
 }
 
 void copy_here(const at::Tensor& source, const at::Tensor& destination) {
