@@ -188,6 +188,9 @@ Status Lane::run(Program& program, const RunBindings& bindings) {
   Status status = catching([&]() -> Status {
     const int threads = impl_->options.threads;
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
+    // ATen turns oneDNN off for the process when one of its matrix products is refused memory; the
+    // run is repeated, and other kernels would give other bits in it and in all that follow.
+    at::globalContext().setUserEnabledMkldnn(true);
     return impl_->run(program, bindings);
   });
   auto refusal = impl_->heap.take_refusal();

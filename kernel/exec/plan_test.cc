@@ -137,6 +137,38 @@ TEST(Plan, a_rehearsal_takes_no_more_than_its_heap_allows) {
   EXPECT_EQ(message_of(world.run({1, 0}, {x, cache, cache}, true)), "");
 }
 
+// At whatever point of it a run was refused memory: ATen would leave oneDNN for good.
+TEST(Plan, a_run_that_was_refused_memory_leaves_later_runs_the_same_kernels) {
+  GraphBuilder b;
+  // The last of two tokens: a product of batches, which takes memory inside of oneDNN.
+  const auto x = b.on_storage(b.storage(srg::StorageKind::kInput, "x"), DType::kBFloat16,
+                              {1, 1, 896}, std::vector<srg::Expr>{2 * 896, 896, 1});
+  const auto w = b.weight("w", DType::kBFloat16, {4096, 896});
+  b.output(b.call("aten::linear", {arg(x), arg(w)}));
+  World world({{"w", noise({4096, 896}, 3, at::kBFloat16)}}, true);
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  const at::Tensor input = noise({1, 2, 896}, 4, at::kBFloat16).slice(1, 0, 1);
+  const at::Tensor expected = at::linear(input, noise({4096, 896}, 3, at::kBFloat16));
+  Bound bound;
+  uint64_t refusals = 0;
+  for (Status status = Error{ErrorCode::kQuotaExceeded, "not yet"}; !status; ++refusals) {
+    LaneOptions options;
+    options.threads = 2;
+    options.planned = true;
+    options.grow_slab = world.slab.grow();
+    options.heap = &bound;
+    world.lane = *Lane::make(std::move(options));
+    status = world.run({}, {input, {}});
+    if (!status) {
+      ASSERT_EQ(message_of(status), "not so much");
+    }
+    bound.bytes_max += 65536;
+  }
+  EXPECT_GT(refusals, 1u);
+  EXPECT_TRUE(at::globalContext().userEnabledMkldnn());
+  EXPECT_TRUE(same_bytes(world.output(0), expected));
+}
+
 TEST(Plan, a_slab_that_failed_to_grow_serves_on) {
   const AttentionShape shape{.capacity = 64};
   World world(attention_weights(shape), true);
