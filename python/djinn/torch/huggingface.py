@@ -5,7 +5,7 @@ ghosts. docs/GHOSTS.md lists them with their reasons.
     disable()  puts every original back
 
 Patched are attributes of `transformers.modeling_utils`, which do nothing unless a ghost is being
-loaded in this context, and one of `transformers.generation.utils`, for models on the device alone:
+loaded in this context, and of what runs a model, for models on the device alone:
 
     PreTrainedModel.from_pretrained           one Load around the outermost call
     PreTrainedModel._load_pretrained_model    sources in place of a state dict, on our device
@@ -14,6 +14,9 @@ loaded in this context, and one of `transformers.generation.utils`, for models o
     pipelines.base.Pipeline.__init__          leaves a ghost where it is
     PreTrainedModel.__call__                  a call like one before is replayed as a program
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
+    GenerationMixin._prepare_cache_for_generation, DynamicCache.__init__
+                                              a cache that a ghost makes grows in place
+    sdpa_attention.use_gqa_in_sdpa            heads that share keys are not repeated
 """
 
 import functools
@@ -31,7 +34,7 @@ import torch
 
 from djinn.errors import RequestError
 
-from . import config, generation, ghosts, interlock, replay
+from . import cache, config, generation, ghosts, interlock, replay
 from .ghosts import DEVICE
 
 TESTED = frozenset({"5.17.0"})
@@ -87,6 +90,8 @@ def enable() -> None:
         model = utils.PreTrainedModel
         pipeline = importlib.import_module("transformers.pipelines.base").Pipeline
         mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
+        dynamic_cache = importlib.import_module("transformers.cache_utils").DynamicCache
+        attention = importlib.import_module("transformers.integrations.sdpa_attention")
         for owner, name, wrap in (
             (model, "from_pretrained", _wrap_from_pretrained),
             (model, "_load_pretrained_model", _wrap_load),
@@ -94,6 +99,9 @@ def enable() -> None:
             (utils, "get_hf_quantizer", _wrap_quantizer),
             (pipeline, "__init__", _wrap_pipeline),
             (mixin, "_sample", _wrap_sample),
+            (mixin, "_prepare_cache_for_generation", _wrap_prepare_cache),
+            (dynamic_cache, "__init__", _wrap_dynamic_cache),
+            (attention, "use_gqa_in_sdpa", _wrap_use_gqa),
             (model, "__call__", _wrap_call),
         ):
             original = owner.__dict__.get(name, getattr(owner, name))
@@ -211,7 +219,8 @@ def _wrap_call(original: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not _is_ghost(self):
             return original(self, *args, **kwargs)
-        return replay.call(original, self, args, kwargs)
+        with cache.made_by_ghost():
+            return replay.call(original, self, args, kwargs)
 
     return __call__
 
@@ -219,6 +228,42 @@ def _wrap_call(original: Any) -> Any:
 def _is_ghost(model: Any) -> bool:
     first = next(model.parameters(), None)
     return first is not None and first.device == DEVICE
+
+
+# --- caches and attention -------------------------------------------------------------------------
+
+
+def _wrap_prepare_cache(original: Any) -> Any:
+    @functools.wraps(original)
+    def _prepare_cache_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_ghost(self):
+            return original(self, *args, **kwargs)
+        with cache.made_by_ghost():
+            return original(self, *args, **kwargs)
+
+    return _prepare_cache_for_generation
+
+
+def _wrap_dynamic_cache(original: Any) -> Any:
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if cache.is_made_by_ghost():
+            cache.let_grow(self)
+
+    return __init__
+
+
+def _wrap_use_gqa(original: Any) -> Any:
+    @functools.wraps(original)
+    def use_gqa_in_sdpa(mask: Any, key: torch.Tensor, value: torch.Tensor) -> bool:
+        if mask is None or key.device != DEVICE or key.shape[-1] != value.shape[-1]:
+            return bool(original(mask, key, value))
+        # With a mask, transformers repeats heads for the sake of kernels that djinnd has not. The
+        # bits are the same; those of a gradient may differ.
+        return not (torch.is_grad_enabled() and (key.requires_grad or value.requires_grad))
+
+    return use_gqa_in_sdpa
 
 
 # --- pipelines ------------------------------------------------------------------------------------
