@@ -19,6 +19,8 @@ namespace {
 // As long as a wake-up of the other process and of this one cost: a run that is shorter is met
 // awake. Who waits for a longer one would only take a core from it.
 constexpr uint64_t kSpinNs = 20'000;
+// A few runs of a small model.
+constexpr uint64_t kStagingCommitMin = 64 * 1024;
 constexpr std::string_view kScheme = "unix:";
 
 Result<uint64_t> size_of_memfd(const Fd& fd) {
@@ -78,13 +80,12 @@ Status Client::attach(std::vector<Fd> fds) {
   const uint64_t bytes = ipc::SessionLayout::bytes(welcome_.staging_bytes);
   DJINN_CHECK(pal::verify_memfd(fds[0], bytes, pal::Seals::kShared));
   DJINN_TRY(memory_, pal::map_shared(fds[0], bytes, pal::Access::kReadWrite));
+  memory_fd_ = std::move(fds[0]);
   submission_bell_ = std::move(fds[1]);
   completion_bell_ = std::move(fds[2]);
   DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
   ring_.emplace(*view_);
   staging_.emplace(view_->staging());
-  ref_generations_.assign(limits::kRefs, 0);
-  for (uint32_t slot = limits::kRefs; slot > 0; --slot) free_refs_.push_back(slot - 1);
   return {};
 }
 
@@ -188,11 +189,31 @@ Result<std::vector<ipc::ModelReport>> Client::models() {
 Result<ipc::StagingRange> Client::allocate_staging(uint64_t bytes) {
   for (;;) {
     auto range = staging_->allocate(bytes);
-    if (range || range.error().code != ErrorCode::kQueueFull || pending_.empty()) return range;
+    if (range) {
+      const Status committed = commit_staging(*range);
+      if (committed) return range;
+      staging_->free(*range);
+      return committed.error();
+    }
+    if (range.error().code != ErrorCode::kQueueFull || pending_.empty()) return range;
     DJINN_CHECK(sleep());
     DJINN_CHECK(poll());
   }
 }
+
+// The slab is sparse at first: most sessions use little of it. It grows by doubling, so a session
+// that has found its size makes no system call here.
+Status Client::commit_staging(const ipc::StagingRange& range) {
+  const uint64_t end = range.offset + range.bytes;
+  if (end <= staging_committed_) return {};
+  const uint64_t through =
+      std::min(std::max({end, 2 * staging_committed_, kStagingCommitMin}), welcome_.staging_bytes);
+  DJINN_CHECK(pal::commit_ahead(memory_fd_, ipc::SessionLayout::kStagingOffset + staging_committed_,
+                                through - staging_committed_));
+  staging_committed_ = through;
+  return {};
+}
+
 void Client::free_staging(const ipc::StagingRange& range) {
   staging_->free(range);
 }
@@ -333,8 +354,12 @@ void Client::cancel_through(Run run) {
 
 Result<RefHandle> Client::new_ref() {
   if (free_refs_.empty()) {
-    return Error{ErrorCode::kLimitExceeded,
-                 "The session holds as many refs as it can. Release some first."};
+    if (ref_generations_.size() == limits::kRefs) {
+      return Error{ErrorCode::kLimitExceeded,
+                   "The session holds as many refs as it can. Release some first."};
+    }
+    free_refs_.push_back(static_cast<uint32_t>(ref_generations_.size()));
+    ref_generations_.push_back(0);
   }
   const uint32_t slot = free_refs_.back();
   free_refs_.pop_back();

@@ -92,7 +92,8 @@ class Client {
   Result<std::vector<ipc::ModelReport>> models();
 
   // --- data path
-  // A staging range; waits for completions while the slab is full. Errors: kLimitExceeded.
+  // A staging range; waits for completions while the slab is full. Its pages are there, so writing
+  // them cannot fail. Errors: kLimitExceeded, kOutOfMemory.
   Result<ipc::StagingRange> allocate_staging(uint64_t bytes);
   void free_staging(const ipc::StagingRange& range);
   [[nodiscard]] std::span<std::byte> staging(const ipc::StagingRange& range) const;
@@ -126,6 +127,7 @@ class Client {
   };
 
   Status attach(std::vector<Fd> fds);
+  Status commit_staging(const ipc::StagingRange& range);
   Status send_files(std::span<const int> files);
   Status take_completion(const ipc::Completion& completion,
                          const std::function<void(const TokenEvent&)>& on_token);
@@ -138,17 +140,19 @@ class Client {
   SystemClock clock_;
   Fd submission_bell_;
   Fd completion_bell_;
+  Fd memory_fd_;
   pal::Mapping memory_;
   std::optional<ipc::SessionView> view_;
   std::optional<ipc::ClientRing> ring_;
   std::optional<Staging> staging_;
+  uint64_t staging_committed_ = 0;  // bytes of the slab, from its beginning, that have pages
   Run last_run_ = 0;
   bool last_wait_was_short_ = true;  // the next one likely is, too
   bool rang_ = false;                // the worker, since the last wait
   std::map<Run, Pending> pending_;
   std::map<Run, Outcome> outcomes_;
-  std::vector<uint32_t> ref_generations_;  // by slot: the last one used
-  std::vector<uint32_t> free_refs_;
+  std::vector<uint32_t> ref_generations_;  // of the slots ever used: the last one
+  std::vector<uint32_t> free_refs_;        // of those
 };
 
 }  // namespace djinn::client

@@ -102,7 +102,7 @@ Result<SessionMemory> SessionMemory::make(uint64_t staging_bytes, uint64_t ref_b
   made.ref_bytes_max = ref_bytes_max;
   const uint64_t bytes = ipc::SessionLayout::bytes(staging_bytes);
   DJINN_TRY(made.memory, pal::make_memfd("djinn-session", bytes, pal::Seals::kShared));
-  DJINN_CHECK(pal::commit_ahead(made.memory, 0, bytes));
+  DJINN_CHECK(pal::commit_ahead(made.memory, 0, ipc::SessionLayout::kStagingOffset));
   DJINN_TRY(made.state, make_state());
   DJINN_TRY(made.refs, pal::make_memfd("djinn-refs", ref_bytes_max, pal::Seals::kShared));
   DJINN_TRY(made.submission_bell, make_bell());

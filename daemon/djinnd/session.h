@@ -1,11 +1,12 @@
 // Session: one client connection and all that it holds. The connection is the lease.
 //
-//   greeting -> attaching   Hello came; its memory was made, the worker is to map it
+//   greeting -> attaching   Hello came; its memory was made, a worker is waited for
 //   greeting -> live        Hello of an observer, which has no memory
-//   attaching -> live       the worker has mapped it; Welcome was sent
+//   attaching -> live       there is a worker; it was told of the session, and Welcome was sent
 //   any -> leaving          the connection is gone; the worker is to let go
 //
-// A worker's death changes no phase: `attached` falls, and rises when the next worker took it in.
+// What the client submits before the worker has mapped the session waits in its ring. A worker's
+// death changes no phase: `attached` falls, and rises when the next worker is told of the session.
 //
 // invariant: a leaving session has no channel and gets no more grants.
 #pragma once
@@ -74,9 +75,10 @@ struct SessionMemory {
   Fd submission_bell;
   Fd completion_bell;
 
-  // staging_bytes: a multiple of 4096. Errors: kOutOfMemory, kLimitExceeded (descriptors).
+  // staging_bytes: a multiple of 4096. The rings have their pages then; those of the staging slab
+  // come as the client uses it. Errors: kOutOfMemory, kLimitExceeded (descriptors).
   static Result<SessionMemory> make(uint64_t staging_bytes, uint64_t ref_bytes_max);
-  // What it commits at once.
+  // What is granted for it: all that it may come to.
   static uint64_t bytes(uint64_t staging_bytes);
   // Of the state head. Errors: kMalformed, kSystem.
   [[nodiscard]] Result<gc::Progress> progress() const;

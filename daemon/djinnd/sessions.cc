@@ -209,12 +209,13 @@ void Sessions::attach(Session& session) {
   // From here on the worker gets what is new behind these, before it has answered too.
   session.attached = true;
   for (const auto& [index, group] : session.sequences.all()) send_sequence(session, group);
+  if (session.phase == SessionPhase::kAttaching) welcome(session);
 }
 
 void Sessions::welcome(Session& session) {
   const uint32_t number = std::exchange(session.hello, 0);
   session.go(SessionPhase::kLive);
-  log("session {} of user {} is attached", text_of(session.id), session.domain);
+  log("session {} of user {} is welcome", text_of(session.id), session.domain);
   const WorkerSupervisor* const worker = world_.domains.find(session.domain);
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
                      session.memory.completion_bell.get()};
@@ -312,8 +313,7 @@ void Sessions::hear(DomainId domain, const ipc::Attached& event) {
   Session* const session = find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   session->attach_deaths = 0;
-  if (session->phase == SessionPhase::kAttaching) return welcome(*session);
-  log("session {} is attached again", text_of(session->id));
+  log("session {} is attached", text_of(session->id));
 }
 
 void Sessions::hear(DomainId domain, const ipc::Detached& event) {
@@ -326,7 +326,6 @@ void Sessions::hear(DomainId domain, const ipc::SessionBroken& event) {
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   const bool typed = event.code != ErrorCode::kOk;
   const Error error{typed ? event.code : ErrorCode::kProtocolViolation, event.message};
-  if (session->hello != 0) refuse({session->id, session->hello}, error);
   end(*session, error);
 }
 

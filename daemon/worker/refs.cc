@@ -33,7 +33,7 @@ void Refs::Source::give_back(uint64_t bytes) {
 Result<Refs> Refs::open(const ipc::AttachSession& command, pal::Extent extent,
                         const gc::SessionState& state, pal::DevicePal& pal, Grants& grants) {
   std::vector<vmu::Range> live;
-  for (uint32_t i = 0; i < state.geometry().refs_max; ++i) {
+  for (uint32_t i = 0; i < state.refs_touched(); ++i) {
     const gc::RefEntry entry = state.ref(i);
     if (entry.state == gc::RefState::kLive) live.push_back(range_of(entry.offset, entry.bytes));
   }

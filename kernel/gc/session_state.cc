@@ -48,6 +48,7 @@ struct SessionState::Head {
   uint64_t undo_stamp;  // the step that undo entries belong to
   uint64_t undo_count;
   Versioned<StepRecord> record;
+  uint64_t refs_touched;  // only grows, and before the entry is staged
 };
 
 namespace {
@@ -146,7 +147,7 @@ Status SessionState::check_head() const {
   }
   if (h.undo_count > kUndoEntriesMax ||
       h.in_flight_descriptor_bytes > sizeof h.in_flight_descriptor ||
-      h.in_flight_block_bytes > kInFlightBytesMax) {
+      h.in_flight_block_bytes > kInFlightBytesMax || h.refs_touched > geometry_.refs_max) {
     return Error{ErrorCode::kMalformed, "A count in the state extent is over its limit."};
   }
   return {};
@@ -192,11 +193,15 @@ void SessionState::void_staged(Versioned<T>& cell) {
 
 void SessionState::void_all_staged() {
   void_staged(head().record);
-  for (uint32_t i = 0; i < geometry_.refs_max; ++i) void_staged(ref_cell(i));
+  for (uint32_t i = 0; i < refs_touched(); ++i) void_staged(ref_cell(i));
   for (uint32_t i = 0; i < geometry_.sequences_max; ++i) void_staged(sequence_cell(i));
 }
 
 void SessionState::stage_ref(uint32_t index, const RefEntry& entry) {
+  if (index >= refs_touched()) {
+    store(head().refs_touched, uint64_t{index} + 1);
+    faults_->hit();
+  }
   stage(ref_cell(index), entry);
 }
 void SessionState::stage_sequence(uint32_t index, const SequenceEntry& entry) {
@@ -206,10 +211,14 @@ void SessionState::stage_record(const StepRecord& record) {
   stage(head().record, record);
 }
 
+uint32_t SessionState::refs_touched() const {
+  return static_cast<uint32_t>(load(head().refs_touched));
+}
 uint64_t SessionState::step() const {
   return load(head().commit);
 }
 RefEntry SessionState::ref(uint32_t index) const {
+  if (index >= refs_touched()) return {};
   return valid_copy(ref_cell(index));
 }
 SequenceEntry SessionState::sequence(uint32_t index) const {

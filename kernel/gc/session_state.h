@@ -10,6 +10,8 @@
 //   sequence      versioned: length and row padding of a sequence group
 //   undo log      old bytes of ranges that the running step overwrites in place
 //   in flight     the private copy of the one submission that the lane is working on
+//   touched refs  the ref entries that were ever staged; the rest of the table has no pages yet, and
+//                 who takes in a session does not make them
 //
 // A step: begin() -> stage_*() and save_for_undo() -> commit(). Until commit() nothing staged is
 // valid; a process that dies anywhere before it leaves the former step, and recover() puts back
@@ -141,6 +143,8 @@ class SessionState {
   [[nodiscard]] SequenceEntry sequence(uint32_t index) const;
   [[nodiscard]] StepRecord record() const;
   [[nodiscard]] const StateGeometry& geometry() const { return geometry_; }
+  // Ref entries from here on are free and of generation 0: they were never staged.
+  [[nodiscard]] uint32_t refs_touched() const;
 
   // --- the submission in flight: copied here at pick-up, before it is validated
   // block.size() <= kInFlightBytesMax.

@@ -439,6 +439,24 @@ TEST(SessionState, an_entry_that_was_left_alone_for_many_steps_is_still_valid) {
   EXPECT_EQ(s.state.ref(0).generation, 1u);
 }
 
+TEST(SessionState, entries_behind_the_last_one_staged_are_not_looked_at) {
+  Memory memory;
+  FaultPoints faults;
+  SessionState state = memory.open(faults);
+  EXPECT_EQ(state.refs_touched(), 0u);
+  state.begin();
+  state.stage_ref(2, {RefState::kLive, 1, 0, 8, 0, 0});
+  state.stage_ref(1, {RefState::kLive, 1, 8, 8, 0, 0});
+  state.commit();
+  EXPECT_EQ(state.refs_touched(), 3u);
+  EXPECT_EQ(state.ref(0).state, RefState::kFree);
+  EXPECT_EQ(state.ref(3).state, RefState::kFree);
+  SessionState again = memory.open(faults);
+  ASSERT_TRUE(again.recover(memory.extent()).ok());
+  EXPECT_EQ(again.refs_touched(), 3u);
+  EXPECT_EQ(again.ref(2).bytes, 8u);
+}
+
 TEST(SessionState, a_step_that_is_given_up_leaves_the_session_as_it_was) {
   Private s;
   s.state.begin();
