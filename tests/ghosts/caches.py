@@ -8,6 +8,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from loads import DEVICE, Case
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-from users import Unchanged, both, in_python, tier
+from users import KillingProcessor, Unchanged, both, in_python, killed, tier
 
 CASES: dict[str, Case] = {}
 GROWING = ("llama", "qwen2", "gpt2")
@@ -89,32 +90,39 @@ def numbers(count: int, first: int = 0) -> torch.Tensor:
     return (torch.arange(first, first + count)[None] * 7) % 100 + zoo.FIRST_WORD
 
 
+@dataclass(frozen=True)
+class Call:
+    operator: str
+    shapes: tuple[torch.Size, ...]  # of its arguments
+    keywords: dict[str, Any]
+    made: int  # elements of a result that shares no bytes with an argument
+
+
 class Seen(TorchDispatchMode):
-    """The operators that are called, with their arguments and results."""
+    """The operators that are called. It holds no tensor of theirs, for a cache would see that."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any], Any]] = []
+        self.calls: list[Call] = []
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        self.calls.append((str(function), args, kwargs or {}, result))
+        given = [one for one in args if isinstance(one, torch.Tensor)]
+        places = {one.untyped_storage().data_ptr() for one in given}
+        is_new = (
+            isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in places
+        )
+        keywords = {
+            name: one for name, one in (kwargs or {}).items() if not isinstance(one, torch.Tensor)
+        }
+        shapes = tuple(one.shape for one in given)
+        self.calls.append(Call(str(function), shapes, keywords, result.numel() if is_new else 0))
         return result
 
-    def of(self, name: str) -> list[tuple[str, tuple[Any, ...], dict[str, Any], Any]]:
-        return [call for call in self.calls if call[0].startswith(name)]
-
-    def made(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Tensors that share no bytes with an argument."""
-        for name, args, _, result in self.calls:
-            given = [a for a in args if isinstance(a, torch.Tensor)]
-            if not isinstance(result, torch.Tensor):
-                continue
-            places = {one.untyped_storage().data_ptr() for one in given}
-            if result.untyped_storage().data_ptr() not in places:
-                yield name, result
+    def of(self, operator: str) -> list[Call]:
+        return [call for call in self.calls if call.operator.startswith(operator)]
 
 
 # --- what a step does -----------------------------------------------------------------------------
@@ -149,10 +157,9 @@ def a_step_appends_in_place_and_makes_nothing_as_large_as_the_cache(scratch: Pat
                 assert len(seen.of("djinn.kv_append")) == 2 * layers
                 attention = seen.of("aten.scaled_dot_product_attention")
                 assert len(attention) == layers
-                smallest = min(call[1][1].numel() for call in attention)
-                assert smallest >= rows * LONG * 16
-                for operator, tensor in seen.made():
-                    assert tensor.numel() < smallest, (name, operator, tensor.shape)
+                keys = min(call.shapes[1].numel() for call in attention)
+                for call in seen.calls:
+                    assert call.made < keys, (name, call)
 
 
 @case
@@ -162,9 +169,11 @@ def heads_that_share_keys_are_not_repeated(scratch: Path) -> None:
     assert shared < model.config.num_attention_heads
     for masked in (False, True):
         with seen_step(model, 2, masked) as seen:
-            for _, args, kwargs, _ in seen.of("aten.scaled_dot_product_attention"):
-                assert args[1].shape[1] == shared
-                assert kwargs["enable_gqa"]
+            attention = seen.of("aten.scaled_dot_product_attention")
+            assert len(attention) == model.config.num_hidden_layers
+            for call in attention:
+                assert call.shapes[1][1] == shared
+                assert call.keywords["enable_gqa"]
 
 
 # --- the same as with transformers' own cache -----------------------------------------------------
@@ -291,6 +300,16 @@ def gradients_through_a_cached_prefix_are_the_same(scratch: Path) -> None:
         model(input_ids=batch, labels=batch, past_key_values=cache).loss.backward()
         found.append([weight.grad.cpu() for weight in chosen])
     same(*found)
+
+
+@case
+def a_worker_killed_between_appends_changes_no_token(scratch: Path) -> None:
+    _, model = both("llama", scratch)
+    expected, deaths = generate(model, one_row), len(killed)
+    found = generate(model, one_row, **in_python(KillingProcessor(1, 9, 30)))
+    assert found.sequences.tolist() == expected.sequences.tolist()
+    same(tensors(found.past_key_values), tensors(expected.past_key_values))
+    assert len(killed) == deaths + 3 and grows(found.past_key_values)
 
 
 # --- views that are kept --------------------------------------------------------------------------

@@ -85,13 +85,15 @@ class Slots:
 
     def takes(self, fresh: torch.Tensor) -> bool:
         """Whether it can append that in place: tokens beside others like them, on our device."""
-        known = self.given if self.buffer is None else self.buffer.permute(1, 2, 0, 3)
+        known = self.given if self.buffer is None else self.buffer
         if known is None or known.dim() != 4 or fresh.dim() != 4 or self.length == 0:
             return False
+        rows, heads = (0, 1) if self.buffer is None else (1, 2)
         return (
             fresh.device == known.device == DEVICE
             and fresh.dtype == known.dtype
-            and [fresh.shape[i] for i in (0, 1, 3)] == [known.shape[i] for i in (0, 1, 3)]
+            and (fresh.shape[0], fresh.shape[1]) == (known.shape[rows], known.shape[heads])
+            and fresh.shape[3] == known.shape[3]
             and not (torch.is_grad_enabled() and (fresh.requires_grad or known.requires_grad))
         )
 
@@ -115,7 +117,11 @@ class Slots:
 
     def _slots(self, begin: int, end: int) -> torch.Tensor:
         assert self.buffer is not None
-        return self.buffer[begin:end].permute(1, 2, 0, 3)
+        _, rows, heads, dim = self.buffer.shape
+        token = rows * heads * dim
+        return self.buffer.as_strided(
+            (rows, heads, end - begin, dim), (heads * dim, dim, token, 1), begin * token
+        )
 
     def _is_start(self, tensor: torch.Tensor) -> bool:
         if self.buffer is None or tensor.dim() != 4 or tensor.shape[2] > self.length:
