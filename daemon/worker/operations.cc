@@ -109,6 +109,33 @@ Status doom_outputs(Step& step, const ipc::RunBlock& block) {
   return first;
 }
 
+Result<std::vector<std::byte>> graph_bytes_of(const Step& step) {
+  DJINN_TRY(const auto bytes, step.session.staging_range(
+                                  {step.submission.graph_offset, step.submission.graph_bytes}));
+  return std::vector<std::byte>(bytes.begin(), bytes.end());
+}
+
+Result<srg::Graph> graph_of(const Step& step, const LaneTools& tools) {
+  if (static_cast<ipc::Operation>(step.submission.operation) == ipc::Operation::kRun) {
+    DJINN_TRY(const exec::Program* const program,
+              tools.programs.find(ProgramId{step.submission.program}));
+    return program->graph();
+  }
+  DJINN_TRY(const std::vector<std::byte> bytes, graph_bytes_of(step));
+  return read_graph(bytes);
+}
+
+void doom_changed(Step& step, const srg::Graph& graph, const ipc::RunBlock& block) {
+  const std::vector<srg::StorageIndex> written = exec::inputs_written(graph);
+  for (const ipc::InputBinding& input : block.inputs) {
+    const bool changed = input.kind == ipc::InputKind::kRef &&
+                         std::ranges::find(written, input.storage) != written.end() &&
+                         step.session.refs().find(step.session.state(), input.ref).ok();
+    const bool twice = std::ranges::find(step.doomed, input.ref) != step.doomed.end();
+    if (changed && !twice) step.doomed.push_back(input.ref);
+  }
+}
+
 Status check_outputs(const srg::Graph& graph, const ipc::RunBlock& block) {
   if (block.outputs.size() == graph.outputs.size()) return {};
   return Error{ErrorCode::kInvalidArgument,
@@ -215,12 +242,14 @@ Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symb
       "A program that runs on a sequence group needs a symbol of role tokens, of at least 1."};
 }
 
-void doom_products(Step& step) {
+void doom_products(Step& step, const LaneTools& tools) {
   const auto operation = static_cast<ipc::Operation>(step.submission.operation);
   if (operation != ipc::Operation::kRun && operation != ipc::Operation::kRunOnce) return;
   const auto block = ipc::decode_run(step.block);
-  if (block) [[maybe_unused]]
-    const Status doomed = doom_outputs(step, *block);
+  if (!block) return;
+  [[maybe_unused]] const Status doomed = doom_outputs(step, *block);
+  const auto graph = graph_of(step, tools);
+  if (graph) doom_changed(step, *graph, *block);
 }
 
 Result<Ending> run_program(Step& step, LaneTools& tools) {
@@ -233,9 +262,7 @@ Result<Ending> run_program(Step& step, LaneTools& tools) {
 Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
   DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
   DJINN_CHECK(doom_outputs(step, block));
-  DJINN_TRY(const auto bytes, step.session.staging_range(
-                                  {step.submission.graph_offset, step.submission.graph_bytes}));
-  const std::vector<std::byte> copy(bytes.begin(), bytes.end());
+  DJINN_TRY(const std::vector<std::byte> copy, graph_bytes_of(step));
   DJINN_TRY(auto model, tools.programs.find_model(ModelId{step.submission.model}));
   DJINN_TRY(const AdmittedProgram admitted, admit_graph(copy, std::move(model)));
   Result<Ending> ending = run(step, tools, *admitted.program, block);

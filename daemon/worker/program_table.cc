@@ -17,17 +17,22 @@ const exec::WeightTable& no_weights() {
 
 }  // namespace
 
-Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
-                                    std::shared_ptr<const MappedModel> model) {
+Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes) {
   if (graph_bytes.size() > limits::kGraphBytes) {
     return Error{ErrorCode::kLimitExceeded, "The graph is larger than 16 MiB. Split it."};
   }
-  DJINN_TRY(const srg::Graph graph, ipc::decode_graph(graph_bytes));
+  DJINN_TRY(srg::Graph graph, ipc::decode_graph(graph_bytes));
   DJINN_CHECK(srg::verify(graph));
+  return graph;
+}
+
+Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
+                                    std::shared_ptr<const MappedModel> model) {
+  DJINN_TRY(srg::Graph graph, read_graph(graph_bytes));
   const exec::WeightTable& weights = model ? model->weights() : no_weights();
   // What activations may take is the slab's grant, which djinnd decides at the first run.
   DJINN_TRY(auto program,
-            exec::Program::admit(graph, weights, {.activation_bytes_max = UINT64_MAX}));
+            exec::Program::admit(std::move(graph), weights, {.activation_bytes_max = UINT64_MAX}));
   return AdmittedProgram{std::move(model), std::move(program)};
 }
 

@@ -16,8 +16,11 @@ struct AdmittedProgram {
   std::unique_ptr<exec::Program> program;
 };
 
+// Decodes and verifies. Any thread. Errors: the decoder's, the verifier's.
+Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes);
+
 // Decodes, verifies and admits a graph: the one way a program comes to be, run-once graphs
-// included. Any thread. Errors: the decoder's, the verifier's, exec::Program::admit's.
+// included. Any thread. Errors: read_graph's, exec::Program::admit's.
 Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
                                     std::shared_ptr<const MappedModel> model);
 

@@ -110,7 +110,7 @@ Status Runner::pick_up(Session& session) {
 
 Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
   if (step.session.take_refusal()) {
-    doom_products(step);
+    doom_products(step, tools_);
     return Error{
         ErrorCode::kWorkerLost,
         "The run stopped its worker three times and made no progress. It is given up; other "

@@ -102,6 +102,10 @@ class Program {
   std::unique_ptr<Impl> impl_;
 };
 
+// The inputs that a run of the graph may write, by its operators' schemas alone: nothing is called,
+// not even on the meta device. Precondition: srg::verify() accepts the graph.
+std::vector<srg::StorageIndex> inputs_written(const srg::Graph& graph);
+
 // Bytes bound to one storage of the graph. Weights need none.
 struct StorageBinding {
   std::byte* data = nullptr;

@@ -128,3 +128,42 @@ def test_threads_record_and_read_at_once() -> None:
     for thread in threads:
         thread.join(60)
     assert found == {number: work("cpu", number) for number in range(4)}
+
+
+def is_running(daemon: Daemon) -> bool:
+    return any(one["running"] for one in daemon.observer.sessions())
+
+
+def test_a_run_given_up_loses_what_it_would_have_changed(device_daemon: Daemon) -> None:
+    """Three deaths in the same run: what it would have written in place is lost, too, and says so;
+    what it only read is not."""
+    state, other = numbers(DEVICE, 600, 600), numbers(DEVICE, 5)
+    view = state[3]
+    read_only = state * 0.001
+    (state.sum() + other.sum() + read_only.sum()).item()  # these are refs now
+
+    value = read_only
+    for _ in range(300):
+        value = (value @ read_only).tanh()
+    state.view(-1)[5:].add_(value.view(-1)[5:])
+    torch.remote_accelerator.synchronize()
+    failed: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            value[0, 0].item()
+        except RuntimeError as error:
+            failed.append(error)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    while reader.is_alive():
+        if is_running(device_daemon):
+            kill_worker(device_daemon)
+    assert failed, "the run was done before three deaths met it"
+    assert "three times" in str(failed[0])
+    for lost in (state, view):
+        with pytest.raises(RuntimeError, match="three times"):
+            lost.cpu()
+    expect_equal(numbers("cpu", 5), other.cpu())
+    expect_equal(numbers("cpu", 600, 600) * 0.001, read_only.cpu())

@@ -1,0 +1,45 @@
+// What a graph may write, told without calling anything.
+#include <gtest/gtest.h>
+
+#include "kernel/exec/executor.h"
+#include "kernel/exec/graph_builder_for_tests.h"
+
+namespace djinn::exec {
+namespace {
+
+using Inputs = std::vector<srg::StorageIndex>;
+
+TEST(InputsWritten, are_found_through_views_and_in_place_results) {
+  GraphBuilder b;
+  const auto read = b.input("read", DType::kFloat32, {4, 4});
+  const auto viewed = b.input("viewed", DType::kFloat32, {4, 4});
+  const auto chained = b.input("chained", DType::kFloat32, {4});
+  const auto part =
+      b.call("aten::as_strided", {arg(viewed), integers({4}), integers({1}), integer(4)});
+  b.call("aten::add_.Tensor", {arg(part), arg(read)});
+  const auto same = b.call("aten::relu_", {arg(chained)});
+  b.call("aten::mul_.Tensor", {arg(same), arg(read)});
+  EXPECT_EQ(inputs_written(b.graph), (Inputs{1, 2}));
+}
+
+TEST(InputsWritten, are_not_what_the_graph_made_itself) {
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {4});
+  const auto copy = b.call("aten::clone", {arg(x)});
+  b.call("aten::zero_", {arg(copy)});
+  const auto weight = b.weight("w", DType::kFloat32, {4});
+  b.call("aten::zero_", {arg(weight)});  // refused elsewhere
+  EXPECT_TRUE(inputs_written(b.graph).empty());
+}
+
+TEST(InputsWritten, are_found_in_lists) {
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {4});
+  const auto y = b.input("y", DType::kFloat32, {4});
+  b.call_many("aten::_foreach_add_.Scalar", {arg(srg::ValueList{{x.id, y.id}}), arg(srg::Expr(1))},
+              0);
+  EXPECT_EQ(inputs_written(b.graph), (Inputs{0, 1}));
+}
+
+}  // namespace
+}  // namespace djinn::exec
