@@ -176,6 +176,62 @@ void recurrent(const Stack& stack) {
   network.require_weights();
 }
 
+// [batch, tokens, features], none of them 0: kernels give uninitialised scores of nothing.
+void require_sequences(const at::Tensor& input, int64_t features, int64_t heads) {
+  TORCH_CHECK_VALUE(input.dim() == 3 && input.numel() > 0 && input.size(2) == features,
+                    "the input must be [batch, tokens, ", features, "], and not empty");
+  TORCH_CHECK_VALUE(heads >= 1 && features % heads == 0, features, " features have no ", heads,
+                    " heads");
+}
+
+// Of one of nn's three types, and of exactly its shape.
+void require_attention_mask(const c10::IValue& mask, const c10::IValue& type,
+                            const at::Tensor& input, int64_t heads) {
+  if (!mask.isTensor()) return;
+  const int64_t batch = input.size(0);
+  const int64_t tokens = input.size(1);
+  const std::array<std::vector<int64_t>, 3> sizes{
+      {{tokens, tokens}, {batch, tokens}, {batch, heads, tokens, tokens}}};
+  const int64_t number = type.isInt() ? type.toInt() : -1;
+  TORCH_CHECK_VALUE(number >= 0 && number <= 2, "the type of a mask is 0, 1 or 2");
+  const auto& expected = sizes[static_cast<size_t>(number)];
+  TORCH_CHECK_VALUE(mask.toTensor().sizes() == at::IntArrayRef(expected), "the mask is ",
+                    mask.toTensor().sizes(), ", not ", at::IntArrayRef(expected));
+}
+
+void require_sizes(const Stack& stack, size_t position, at::IntArrayRef sizes) {
+  TORCH_CHECK_VALUE(stack[position].toTensor().sizes() == sizes, "argument ", position,
+                    " must be of ", sizes);
+}
+
+void native_attention(const Stack& stack) {
+  const at::Tensor& query = stack[0].toTensor();
+  const int64_t features = stack[3].toInt();
+  require_sequences(query, features, stack[4].toInt());
+  require_same_sizes(stack, 0, 1);
+  require_same_sizes(stack, 0, 2);
+  require_sizes(stack, 5, {3 * features, features});
+  require_sizes(stack, 6, {3 * features});
+  require_sizes(stack, 7, {features, features});
+  require_sizes(stack, 8, {features});
+  require_attention_mask(stack[9], stack[12], query, stack[4].toInt());
+}
+
+void encoder_layer(const Stack& stack) {
+  const at::Tensor& input = stack[0].toTensor();
+  const int64_t features = stack[1].toInt();
+  require_sequences(input, features, stack[2].toInt());
+  require_sizes(stack, 3, {3 * features, features});
+  require_sizes(stack, 4, {3 * features});
+  require_sizes(stack, 5, {features, features});
+  for (const size_t i : {6, 10, 11, 12, 13, 17}) require_sizes(stack, i, {features});
+  TORCH_CHECK_VALUE(stack[15].toTensor().dim() == 1, "a bias has one dimension");
+  const int64_t inner = stack[15].toTensor().size(0);
+  require_sizes(stack, 14, {inner, features});
+  require_sizes(stack, 16, {features, inner});
+  require_attention_mask(stack[18], stack[19], input, stack[2].toInt());
+}
+
 // Every item in [0, end), or equal to exempt.
 template <typename T>
 void require_items(const at::Tensor& indices, int64_t end, int64_t exempt) {
@@ -377,9 +433,11 @@ constexpr auto kRows = std::to_array<Row>({
     {"aten::_native_batch_norm_legit.no_stats", channels<2>},
     {"aten::_native_batch_norm_legit_functional", channels<4>},
     {"aten::_native_batch_norm_legit_no_training", channels<4>},
+    {"aten::_native_multi_head_attention", native_attention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_attention},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward},
     {"aten::_softmax_backward_data", same_sizes<0, 1>},
+    {"aten::_transformer_encoder_layer_fwd", encoder_layer},
     {"aten::_weight_norm_interface", weight_norm},
     {"aten::_weight_norm_interface_backward", weight_norm_backward},
     {"aten::adaptive_max_pool2d_backward", max_pool_backward<2, 2>},

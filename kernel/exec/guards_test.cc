@@ -179,6 +179,34 @@ TEST_F(Guards, a_recurrent_network_has_the_weights_that_its_sizes_need) {
   }
 }
 
+TEST_F(Guards, an_encoder_layer_has_the_weights_that_its_sizes_need) {
+  const std::vector<at::Tensor> good{noise({2, 5, 16}, 1), noise({48, 16}, 2), noise({48}, 3),
+                                     noise({16, 16}, 4),   noise({16}, 5),     noise({16}, 6),
+                                     noise({16}, 7),       noise({16}, 8),     noise({16}, 9),
+                                     noise({32, 16}, 10),  noise({32}, 11),    noise({16, 32}, 12),
+                                     noise({16}, 13),      noise({2, 5}, 14)};
+  const auto run = [&](const std::vector<at::Tensor>& tensors, int64_t heads) {
+    return code(
+        "aten::_transformer_encoder_layer_fwd", tensors,
+        [&](const Refs& t) {
+          Arguments arguments{arg(t[0]), integer(16), integer(heads), arg(t[1]), arg(t[2]),
+                              arg(t[3]), arg(t[4]),   arg(false),     arg(true), arg(1e-5)};
+          for (size_t i = 5; i < t.size(); ++i) arguments.push_back(arg(t[i]));
+          arguments.push_back(integer(1));
+          return arguments;
+        },
+        1);
+  };
+  EXPECT_EQ(run(good, 4), ErrorCode::kOk) << error;
+  EXPECT_NE(run(good, 3), ErrorCode::kOk);
+  EXPECT_NE(run(good, 0), ErrorCode::kOk);
+  for (size_t i = 1; i < good.size(); ++i) {
+    std::vector<at::Tensor> bad = good;
+    bad[i] = bad[i].narrow(-1, 0, 1).clone();
+    EXPECT_NE(run(bad, 4), ErrorCode::kOk) << i;
+  }
+}
+
 TEST_F(Guards, gradients_have_the_sizes_that_the_forward_gave) {
   const auto pad = [&](int64_t length) {
     return code(

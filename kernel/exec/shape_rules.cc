@@ -117,6 +117,40 @@ Results native_batch_norm(const Arguments& arguments) {
           meta_tensor(sizes, type)};
 }
 
+// The output of a recurrent network, transposed where the batch comes first, and its states.
+Results recurrent(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  std::vector<at::Tensor> states;
+  if (arguments[1].isTensor()) states.push_back(arguments[1].toTensor());
+  if (arguments[1].isTensorList()) states = arguments[1].toTensorVector();
+  TORCH_CHECK(
+      input.dim() == 3 && !states.empty() && states[0].dim() == 3,
+      "a recurrent network takes [tokens, batch, features] and a state of three dimensions");
+  const bool batch_first = arguments[8].toBool();
+  std::vector<int64_t> sizes = input.sizes().vec();
+  sizes[2] = states[0].size(2) * (arguments[7].toBool() ? 2 : 1);
+  if (batch_first) std::swap(sizes[0], sizes[1]);
+  const at::Tensor output = meta_tensor(sizes, input.scalar_type());
+  Results results{batch_first ? output.transpose(0, 1) : output};
+  for (const at::Tensor& state : states) {
+    results.push_back(meta_tensor(state.sizes(), state.scalar_type()));
+  }
+  return results;
+}
+
+// Scores, of each head or averaged, if they are asked for.
+Results native_attention(const Arguments& arguments) {
+  const at::Tensor& query = arguments[0].toTensor();
+  TORCH_CHECK(query.dim() == 3, "expected 3-D query, got ", query.dim(), "-D tensor");
+  at::Tensor weights;
+  if (arguments[10].toBool()) {
+    std::vector<int64_t> sizes{query.size(0), arguments[4].toInt(), query.size(1), query.size(1)};
+    if (arguments[11].toBool()) sizes.erase(sizes.begin() + 1);
+    weights = meta_tensor(sizes, query.scalar_type());
+  }
+  return {meta_tensor(query.sizes(), query.scalar_type()), weights};
+}
+
 // In-place operators give their first argument back.
 Results itself(const Arguments& arguments) {
   return {arguments[0].toTensor()};
@@ -159,6 +193,8 @@ struct Rule {
 
 // Sorted.
 constexpr auto kRules = std::to_array<Rule>({
+    {"aten::_native_multi_head_attention", native_attention},
+    {"aten::_transformer_encoder_layer_fwd", like_input},
     {"aten::batch_norm", like_input},
     {"aten::embedding", embedding},
     {"aten::fill_.Scalar", itself},
@@ -166,10 +202,12 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::flip", like_input},
     {"aten::floor_divide", binary},
     {"aten::group_norm", like_input},
+    {"aten::gru.input", recurrent},
     {"aten::hardswish", like_input},
     {"aten::index_select", index_select},
     {"aten::isnan", bools_like_input},
     {"aten::layer_norm", normalized},
+    {"aten::lstm.input", recurrent},
     {"aten::masked_fill.Scalar", masked_fill},
     {"aten::masked_fill.Tensor", masked_fill},
     {"aten::masked_fill_.Scalar", itself},
@@ -181,6 +219,8 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::relu", like_input},
     {"aten::relu_", itself},
     {"aten::rms_norm", normalized},
+    {"aten::rnn_relu.input", recurrent},
+    {"aten::rnn_tanh.input", recurrent},
     {"aten::roll", like_input},
     {"aten::rsub.Tensor", binary},
     {"aten::scaled_dot_product_attention", attention},

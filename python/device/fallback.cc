@@ -15,6 +15,7 @@
 
 #include "kernel/srg/allowed.h"
 #include "python/device/device.h"
+#include "python/device/recurrent.h"
 
 namespace djinn::device {
 namespace {
@@ -28,6 +29,7 @@ struct Plan {
   bool factory = false;                           // kOut: the functional form takes a dtype, too
   bool attention = false;                         // kRecord: may draw (dropout)
   bool foreach = false;                           // kRecord: takes lists of any length
+  bool recurrent = false;                         // kRecord: may draw, or have projections
 };
 
 // What a factory takes beside what its out= form does.
@@ -108,6 +110,7 @@ Plan make_plan(const c10::OperatorHandle& op) {
     plan.way = Way::kRecord;
     plan.attention = name == "aten::scaled_dot_product_attention";
     plan.foreach = name.starts_with("aten::_foreach_");
+    plan.recurrent = is_recurrent(name);
     return plan;
   }
   if (draws(op)) return {};
@@ -280,7 +283,9 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
         break;
       }
       for (c10::IValue& argument : arguments) argument = moved(argument);
-      if (plan.foreach && longest_list(arguments) > kForeachMax) {
+      if (plan.recurrent && needs_parts(arguments)) {
+        run_in_parts(qualified(op.operator_name()), arguments);
+      } else if (plan.foreach && longest_list(arguments) > kForeachMax) {
         call_in_parts(op, arguments);
       } else {
         Device::get().call(op, arguments);
@@ -309,27 +314,47 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
 
 bool is_differentiated(const Stack& stack, size_t count) {
   if (!at::GradMode::is_enabled()) return false;
-  return std::any_of(stack.end() - static_cast<ptrdiff_t>(count), stack.end(),
-                     [](const c10::IValue& value) {
-                       return value.isTensor() && value.toTensor().requires_grad();
-                     });
+  const auto needs_gradient = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
+  return std::any_of(
+      stack.end() - static_cast<ptrdiff_t>(count), stack.end(), [&](const c10::IValue& value) {
+        if (value.isTensor()) return needs_gradient(value.toTensor());
+        return value.isTensorList() && std::ranges::any_of(value.toTensorVector(), needs_gradient);
+      });
+}
+
+// By the code that is its kernel on the CPU; a recurrent network's would choose by the device.
+void take_apart(const c10::OperatorHandle& op, Stack* stack) {
+  const std::string name = qualified(op.operator_name());
+  if (!is_recurrent(name)) {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    return;
+  }
+  const auto count = static_cast<ptrdiff_t>(op.schema().arguments().size());
+  Stack arguments(stack->end() - count, stack->end());
+  stack->resize(stack->size() - static_cast<size_t>(count));
+  run_in_parts(name, arguments);
+  stack->insert(stack->end(), arguments.begin(), arguments.end());
 }
 
 // With a gradient to come they are taken apart, by the composite code that is their kernel on the
 // CPU and has its bits; else autograd has no part in them.
 void whole(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  if (is_differentiated(*stack, op.schema().arguments().size())) {
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-    return;
-  }
+  if (is_differentiated(*stack, op.schema().arguments().size())) return take_apart(op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
   op.callBoxed(stack);
 }
 
 // --- who is registered by name
 
-constexpr std::array kWhole{"aten::linear", "aten::matmul", "aten::layer_norm", "aten::rms_norm",
-                            "aten::scaled_dot_product_attention"};
+constexpr std::array kWhole{"aten::linear",
+                            "aten::matmul",
+                            "aten::layer_norm",
+                            "aten::rms_norm",
+                            "aten::scaled_dot_product_attention",
+                            "aten::lstm.input",
+                            "aten::gru.input",
+                            "aten::rnn_tanh.input",
+                            "aten::rnn_relu.input"};
 
 // A composite on other devices, with a kernel of its own on the CPU: one call here, too.
 constexpr std::array kOwnOnCpu{"aten::mish_backward"};

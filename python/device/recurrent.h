@@ -1,0 +1,22 @@
+// Recurrent: nn.LSTM, nn.GRU and nn.RNN on padded input. djinnd runs such a network as one
+// operator. With a gradient to come, or with draws or projections, it is taken apart here into the
+// steps that the CPU takes, and has the bits of the CPU; but for an LSTM's, which oneDNN computes
+// there.
+#pragma once
+
+#include <string_view>
+
+#include "python/device/recipe.h"
+
+namespace djinn::device {
+
+[[nodiscard]] bool is_recurrent(std::string_view qualified);
+
+// Precondition of these: the stack holds the arguments of such an operator, and no others.
+
+// It draws, or has projections: djinnd refuses it as one operator.
+[[nodiscard]] bool needs_parts(const Stack& stack);
+// Puts its results in place of its arguments.
+void run_in_parts(std::string_view qualified, Stack& stack);
+
+}  // namespace djinn::device
