@@ -273,16 +273,17 @@ Status take_padding(Reader& reader, GenerateBlock& block) {
 
 std::vector<std::byte> encode(const RunBlock& block) {
   Writer writer(kRunHead + block.symbols.size() * kSymbolBytes + block.inputs.size() * kInputBytes +
-                block.outputs.size() * kOutputBytes);
+                block.outputs.size() * kOutputBytes + block.padding.size() * kSmallBytes);
   writer.put(block.sequence);
   writer.put(block.result);
   writer.put(static_cast<uint32_t>(block.symbols.size()));
   writer.put(static_cast<uint32_t>(block.inputs.size()));
   writer.put(static_cast<uint32_t>(block.outputs.size()));
-  writer.put(uint32_t{0});
+  writer.put(static_cast<uint32_t>(block.padding.size()));
   for (const int64_t symbol : block.symbols) writer.put(symbol);
   for (const InputBinding& input : block.inputs) put_input(writer, input);
   for (const OutputBinding& output : block.outputs) put_output(writer, output);
+  for (const uint32_t padding : block.padding) writer.put_small(padding);
   return std::move(writer).finish();
 }
 
@@ -295,11 +296,12 @@ Result<RunBlock> decode_run(std::span<const std::byte> bytes) {
   const uint64_t symbols = reader.take<uint32_t>();
   const uint64_t inputs = reader.take<uint32_t>();
   const uint64_t outputs = reader.take<uint32_t>();
-  DJINN_CHECK(reader.take_reserved<uint32_t>());
+  const uint64_t padding = reader.take<uint32_t>();
   DJINN_CHECK(at_most(symbols, limits::kSymbols, "number of symbols"));
+  DJINN_CHECK(at_most(padding, limits::kRows, "number of padded rows"));
   // Counts are 32 bits wide, so the sum can't overflow; that it is met bounds them by the size.
-  DJINN_CHECK(
-      reader.expect_arrays(symbols * kSymbolBytes + inputs * kInputBytes + outputs * kOutputBytes));
+  DJINN_CHECK(reader.expect_arrays(symbols * kSymbolBytes + inputs * kInputBytes +
+                                   outputs * kOutputBytes + padding * kSmallBytes));
   block.symbols.resize(symbols);
   for (int64_t& symbol : block.symbols) symbol = reader.take<int64_t>();
   block.inputs.resize(inputs);
@@ -309,6 +311,10 @@ Result<RunBlock> decode_run(std::span<const std::byte> bytes) {
   block.outputs.resize(outputs);
   for (OutputBinding& output : block.outputs) {
     DJINN_TRY(output, take_output(reader));
+  }
+  block.padding.resize(padding);
+  for (uint32_t& row : block.padding) {
+    DJINN_TRY(row, reader.take_small<uint32_t>());
   }
   return block;
 }

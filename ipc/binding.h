@@ -57,6 +57,7 @@ struct RunBlock {
                                  // are set by the daemon when a sequence is bound, and ignored here
   std::vector<InputBinding> inputs;
   std::vector<OutputBinding> outputs;
+  std::vector<uint32_t> padding{};  // of each row of an empty sequence group, on the left; or none
   friend bool operator==(const RunBlock&, const RunBlock&) = default;
 };
 

@@ -66,6 +66,8 @@ RunBlock random_run(Random& random) {
                                        [&] { return static_cast<int64_t>(random.next()); });
   block.inputs = random_list<InputBinding>(random, 40, [&] { return random_input(random); });
   block.outputs = random_list<OutputBinding>(random, 40, [&] { return random_output(random); });
+  block.padding = random_list<uint32_t>(random, limits::kRows,
+                                        [&] { return static_cast<uint32_t>(random.next()); });
   return block;
 }
 
@@ -337,7 +339,7 @@ std::vector<Fault> faults() {
       run_fault("symbols that are not there", kBad, 24, uint32_t{2}),
       run_fault("inputs without number", kBad, 28, huge),
       run_fault("outputs without number", kBad, 32, huge),
-      run_fault("reserved word of the head", kBad, 36, uint32_t{1}),
+      run_fault("paddings that are not there", kBad, 36, uint32_t{1}),
       run_fault("unknown input kind", kBad, 52, uint32_t{3}),
       run_fault("input kind 0", kBad, 52, uint32_t{0}),
       run_fault("input ref of generation 0", kBad, 84, uint32_t{0}),

@@ -145,6 +145,20 @@ Status check_outputs(const srg::Graph& graph, const ipc::RunBlock& block) {
 
 // --- a run's sequence group
 
+Status take_padding(const ipc::RunBlock& block, SequenceUse& use) {
+  if (block.padding.empty()) return {};
+  if (use.past() != 0 || block.padding.size() != use.entry.rows) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "Rows can be padded on the left only when the sequence group is empty, and each "
+                 "needs its number."};
+  }
+  if (std::ranges::any_of(block.padding, [&](uint32_t n) { return n >= use.tokens; })) {
+    return Error{ErrorCode::kInvalidArgument, "A row is all padding. Give each row a token."};
+  }
+  std::ranges::copy(block.padding, use.entry.padding.begin());
+  return {};
+}
+
 Result<std::optional<SequenceUse>> use_sequence(Step& step, const srg::Graph& graph,
                                                 const ipc::RunBlock& block) {
   if (!block.sequence.valid()) return std::optional<SequenceUse>();
@@ -158,6 +172,7 @@ Result<std::optional<SequenceUse>> use_sequence(Step& step, const srg::Graph& gr
                      " are used, and the run adds " + std::to_string(use.tokens) +
                      ". Make a larger group, or crop this one."};
   }
+  DJINN_CHECK(take_padding(block, use));
   return std::optional(std::move(use));
 }
 
@@ -234,12 +249,12 @@ Result<uint64_t> extent_of(const ipc::ReadBlock& block) {
 Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symbols) {
   for (size_t i = 0; i < graph.symbols.size(); ++i) {
     if (graph.symbols[i].role != srg::SymbolRole::kTokens) continue;
-    if (i >= symbols.size() || symbols[i] < 1) break;
+    if (i >= symbols.size() || symbols[i] < 0) break;
     return symbols[i];
   }
-  return Error{
-      ErrorCode::kInvalidArgument,
-      "A program that runs on a sequence group needs a symbol of role tokens, of at least 1."};
+  return Error{ErrorCode::kInvalidArgument,
+               "A program that runs on a sequence group needs a symbol of role tokens: how many it "
+               "appends."};
 }
 
 void doom_products(Step& step, const LaneTools& tools) {

@@ -382,6 +382,7 @@ void Device::run_program(ProgramRun run) {
   ipc::RunBlock block;
   block.sequence = run.sequence;
   block.symbols = std::move(run.symbols);
+  block.padding = std::move(run.padding);
   block.inputs = std::move(run.bound);
   std::vector<ipc::StagingRange> lease;
   for (const auto& [number, storage] : run.inputs) {

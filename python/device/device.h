@@ -45,6 +45,7 @@ struct ProgramRun {
   std::vector<StoragePtr> outputs;
   SequenceHandle sequence{};
   std::vector<int64_t> symbols{};
+  std::vector<uint32_t> padding{};  // by row, when the sequence group is empty; or none
 };
 
 class Device {

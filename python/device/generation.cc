@@ -1,16 +1,20 @@
 #include "python/device/generation.h"
 
+#include "ipc/codec/srg_codec.h"
 #include "ipc/session_memory.h"
 #include "kernel/base/bytes.h"
+#include "kernel/exec/convert.h"
 
 namespace djinn::device {
 namespace {
 
-ipc::GenerateBlock block_for(const GenerationRequest& request) {
+ipc::GenerateBlock block_for(const GenerationRequest& request, SequenceHandle sequence,
+                             uint32_t rows) {
   ipc::GenerateBlock block = request.options;
+  block.sequence = sequence;
   block.prefill = request.prefill.id.value;
   block.decode = request.decode.id.value;
-  block.rows = request.geometry.rows;
+  block.rows = rows;
   block.prompt_tokens = request.prompt_tokens;
   block.padding = request.padding;
   block.prefill_inputs = request.prefill.inputs;
@@ -71,11 +75,88 @@ Result<GenerationResult> run(Link& link, ipc::GenerateBlock& block,
   return std::move(steps).finish(outcome.random_offset);
 }
 
+// --- what a group holds
+
+srg::ValueId add_value(srg::Graph& graph) {
+  graph.values.emplace_back();
+  return static_cast<srg::ValueId>(graph.values.size() - 1);
+}
+
+// A copy of the first tokens of one K or V.
+void add_copy(srg::Graph& graph, uint32_t layer, srg::SequencePart part,
+              const ipc::SequenceGeometry& group, int64_t tokens) {
+  const auto dim = static_cast<int64_t>(group.head_dim);
+  const auto head = static_cast<int64_t>(group.capacity) * dim;
+  const auto heads = static_cast<int64_t>(group.kv_heads);
+  srg::Storage storage;
+  storage.kind = srg::StorageKind::kSequence;
+  storage.layer = layer;
+  storage.part = part;
+  graph.storages.push_back(storage);
+  const srg::ValueId held = add_value(graph);
+  srg::Value& value = graph.values[held];
+  value.storage = static_cast<srg::StorageIndex>(graph.storages.size() - 1);
+  value.dtype = group.dtype;
+  value.sizes = {srg::Expr(int64_t{group.rows}), srg::Expr(heads), srg::Expr(tokens),
+                 srg::Expr(dim)};
+  value.strides = {srg::Expr(heads * head), srg::Expr(head), srg::Expr(dim), srg::Expr(int64_t{1})};
+  const srg::ValueId copy = add_value(graph);
+  srg::Value& made = graph.values[copy];
+  made.dtype = group.dtype;
+  made.claims_sizes = true;
+  made.sizes = graph.values[held].sizes;
+  made.strides = {srg::Expr(heads * tokens * dim), srg::Expr(tokens * dim), srg::Expr(dim),
+                  srg::Expr(int64_t{1})};
+  graph.nodes.push_back({"aten::clone", {{"", srg::ValueRef{held}}}, {copy}, {}});
+  graph.outputs.push_back(copy);
+}
+
+srg::Graph copies_of(const ipc::SequenceGeometry& group, int64_t tokens) {
+  srg::Graph graph;
+  graph.name = "contents";
+  graph.symbols = {{"tokens", 0, 0, srg::SymbolRole::kTokens}};
+  for (uint32_t layer = 0; layer < group.layers; ++layer) {
+    add_copy(graph, layer, srg::SequencePart::kKey, group, tokens);
+    add_copy(graph, layer, srg::SequencePart::kValue, group, tokens);
+  }
+  return graph;
+}
+
+Status finish(client::Client& client, client::Run run) {
+  DJINN_TRY(client::Outcome outcome, client.wait(run));
+  if (outcome.error == ErrorCode::kOk) return {};
+  return Error{outcome.error, std::move(outcome.message)};
+}
+
+// Runs a graph that appends nothing; its outputs, all of them as refs.
+Result<std::vector<RefHandle>> run_once(client::Client& client, const srg::Graph& graph,
+                                        SequenceHandle sequence) {
+  const std::vector<std::byte> bytes = ipc::encode(graph);
+  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
+  copy_bytes(bytes, client.staging(range));
+  client::SubmissionTarget target;
+  target.operation = ipc::Operation::kRunOnce;
+  target.graph = {range.offset, bytes.size()};
+  ipc::RunBlock block;
+  block.sequence = sequence;
+  block.symbols = {0};
+  std::vector<RefHandle> refs;
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    DJINN_TRY(const RefHandle ref, client.new_ref());
+    block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
+    refs.push_back(ref);
+  }
+  DJINN_TRY(const client::Run run, client.submit(target, ipc::encode(block), {range}));
+  DJINN_CHECK(finish(client, run));
+  return refs;
+}
+
 }  // namespace
 
 Group::Group(const ipc::SequenceGeometry& geometry)
-    : handle_(take(Device::get().with_link(
-          [&](Link& link) { return link.client().make_sequence(geometry); }))) {}
+    : geometry_(geometry), handle_(take(Device::get().with_link([&](Link& link) {
+        return link.client().make_sequence(geometry);
+      }))) {}
 
 Group::~Group() {
   try {
@@ -85,7 +166,8 @@ Group::~Group() {
   }
 }
 
-at::Tensor Group::step(const Template& program, const at::Tensor& ids) {
+at::Tensor Group::step(const Template& program, const at::Tensor& ids,
+                       const std::vector<uint32_t>& padding) {
   TORCH_CHECK_NOT_IMPLEMENTED(program.views.size() == 1 && program.token_ids,
                               "Its logits have other shapes at other sizes.");
   const Product& view = program.views[0];
@@ -95,22 +177,44 @@ at::Tensor Group::step(const Template& program, const at::Tensor& ids) {
   StoragePtr logits = storages().make(view.bytes, view.type);
   ProgramRun run{program.id, program.inputs, {{*program.token_ids, storage_of(ready)}}, {logits}};
   run.sequence = handle_;
+  run.padding = padding;
   run.symbols = {ids.size(1), 0, 0};  // tokens; past and capacity are djinnd's
   Device::get().run_program(std::move(run));
   return strided_tensor(c10::DispatchKey::PrivateUse1, as_torch(logits), view.type, view.sizes,
                         view.strides, view.offset);
 }
 
-GenerationResult generate(const GenerationRequest& request,
-                          const std::function<void(const std::vector<int32_t>&)>& on_step) {
-  ipc::GenerateBlock block = block_for(request);
-  return take(Device::get().with_link([&](Link& link) -> Result<GenerationResult> {
-    client::Client& client = link.client();
-    DJINN_TRY(block.sequence, client.make_sequence(request.geometry));
-    auto generated = run(link, block, request.prompt, Steps(request.geometry.rows, on_step));
-    Status dropped = client.drop_sequence(block.sequence);
-    if (generated && !dropped) return std::move(dropped).error();
-    return generated;
+std::vector<at::Tensor> Group::contents(int64_t tokens) {
+  const srg::Graph graph = copies_of(geometry_, tokens);
+  const auto refs = take(
+      Device::get().with_link([&](Link& link) { return run_once(link.client(), graph, handle_); }));
+  const auto type = exec::to_torch(geometry_.dtype).value();
+  const std::vector<int64_t> sizes{geometry_.rows, geometry_.kv_heads, tokens, geometry_.head_dim};
+  std::vector<at::Tensor> copies;
+  for (const RefHandle ref : refs) {
+    StoragePtr storage = storages().make(dense_bytes(sizes, type), type);
+    storage->home = Home::kRef;
+    storage->ref = ref;
+    copies.push_back(dense_tensor(storage, type, sizes));
+  }
+  return copies;
+}
+
+void Group::crop(uint64_t tokens) {
+  take(Device::get().with_link([&](Link& link) -> Status {
+    client::SubmissionTarget target;
+    target.operation = ipc::Operation::kCropSequence;
+    DJINN_TRY(const client::Run run,
+              link.client().submit(target, ipc::encode(ipc::CropBlock{handle_, tokens})));
+    return finish(link.client(), run);
+  }));
+}
+
+GenerationResult Group::generate(const GenerationRequest& request,
+                                 const std::function<void(const std::vector<int32_t>&)>& on_step) {
+  ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
+  return take(Device::get().with_link([&](Link& link) {
+    return run(link, block, request.prompt, Steps(geometry_.rows, on_step));
   }));
 }
 

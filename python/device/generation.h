@@ -11,10 +11,9 @@ namespace djinn::device {
 struct GenerationRequest {
   const Template& prefill;
   const Template& decode;
-  ipc::SequenceGeometry geometry;
-  std::vector<int32_t> prompt;  // [rows, prompt_tokens]
+  std::vector<int32_t> prompt;  // [rows, prompt_tokens]; what the group holds goes before
   uint32_t prompt_tokens = 0;
-  std::vector<uint32_t> padding;  // by row
+  std::vector<uint32_t> padding;  // by row; zero if the group holds tokens
   // How to draw and when to stop; the fields that the others above decide are filled from them.
   ipc::GenerateBlock options;
 };
@@ -34,15 +33,23 @@ class Group {
   Group& operator=(const Group&) = delete;
 
   // Appends tokens to each row by a template's forward; its one output. ids: int64 [rows, tokens].
-  at::Tensor step(const Template& program, const at::Tensor& ids);
+  // padding: by row, when the group is empty; or none.
+  at::Tensor step(const Template& program, const at::Tensor& ids,
+                  const std::vector<uint32_t>& padding);
+  // Keys and values of its first tokens, layer by layer: copies [rows, kv_heads, tokens, head_dim].
+  // tokens: at most as many as it holds.
+  std::vector<at::Tensor> contents(int64_t tokens);
+  // Forgets all but the first tokens. Waits.
+  void crop(uint64_t tokens);
+  // Runs a generation that appends to the group, and waits. on_step, if there is one, sees each
+  // step's tokens, one for each row, as they come; it may take the GIL, and must not use the
+  // device.
+  GenerationResult generate(const GenerationRequest& request,
+                            const std::function<void(const std::vector<int32_t>&)>& on_step);
 
  private:
+  const ipc::SequenceGeometry geometry_;
   SequenceHandle handle_;
 };
-
-// Runs a generation on a sequence group of its own, and waits. on_step, if there is one, sees each
-// step's tokens, one for each row, as they come; it may take the GIL, and must not use the device.
-GenerationResult generate(const GenerationRequest& request,
-                          const std::function<void(const std::vector<int32_t>&)>& on_step);
 
 }  // namespace djinn::device

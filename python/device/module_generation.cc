@@ -96,19 +96,14 @@ class StepTeller {
   std::exception_ptr failed_;
 };
 
-py::tuple generate_here(const Template& prefill, const Template& decode, const py::tuple& geometry,
+py::tuple generate_here(Group& group, const Template& prefill, const Template& decode,
                         std::vector<int32_t> prompt, uint32_t prompt_tokens,
                         std::vector<uint32_t> padding, const py::dict& options,
                         const py::object& on_step) {
-  const GenerationRequest request{prefill,
-                                  decode,
-                                  geometry_from(geometry),
-                                  std::move(prompt),
-                                  prompt_tokens,
-                                  std::move(padding),
-                                  options_from(options)};
+  const GenerationRequest request{
+      prefill, decode, std::move(prompt), prompt_tokens, std::move(padding), options_from(options)};
   StepTeller teller(on_step);
-  const GenerationResult result = generate(request, teller.function());
+  const GenerationResult result = group.generate(request, teller.function());
   teller.rethrow();
   return py::make_tuple(py::cast(result.tokens), result.random_offset);
 }
@@ -166,10 +161,19 @@ void add_generation(py::module_& module) {
       .def(py::init([](const py::tuple& geometry) {
         return std::make_shared<Group>(geometry_from(geometry));
       }))
-      .def("step", [](Group& self, const Template& program, const py::object& ids) {
-        return to_python(self.step(program, tensor_from(ids)));
-      });
-  module.def("generate", &generate_here);
+      .def("step",
+           [](Group& self, const Template& program, const py::object& ids,
+              const std::vector<uint32_t>& padding) {
+             return to_python(self.step(program, tensor_from(ids), padding));
+           })
+      .def("contents",
+           [](Group& self, int64_t tokens) {
+             py::list copies;
+             for (const at::Tensor& one : self.contents(tokens)) copies.append(to_python(one));
+             return copies;
+           })
+      .def("crop", &Group::crop)
+      .def("generate", &generate_here);
 }
 
 }  // namespace djinn::device

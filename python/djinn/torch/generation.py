@@ -7,14 +7,19 @@ time; what cannot be captured takes recorded operators. `explain()` says which, 
 """
 
 import inspect
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from transformers.generation import logits_process, stopping_criteria
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from . import _device, state
+from . import _device, groups, state
+from .groups import GroupCache, Held
 from .state import NotInDaemon
 
 DEVICE = torch.device("remote_accelerator", 0)
@@ -132,13 +137,24 @@ def _mask(rows: int, masked: bool, size: Size) -> torch.Tensor:
     return mask.any(dim=2)[:, 0].to(torch.int64)
 
 
-def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> Captured:
-    sizes = _sizes(prefill, masked)
-    recordings, kind = [], None
+@dataclass(frozen=True)
+class Kind:
+    """What programs depend on, beside the model."""
+
+    rows: int
+    masked: bool
+    continues: bool  # tokens are in the cache before the prompt
+    most: int  # tokens of a row
+
+
+def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
+    after_some = kind.masked or kind.continues
+    sizes = _sizes(prefill, after_some)
+    recordings, found = [], None
     for size in sizes:
         try:
             with state.capturing(), torch.no_grad():
-                recording, kind = _capture_at(model, rows, masked, size)
+                recording, found = _capture_at(model, kind.rows, kind.masked, size)
         except NotInDaemon:
             raise
         except Exception as error:
@@ -146,60 +162,64 @@ def _capture(model: Any, rows: int, masked: bool, prefill: bool, most: int) -> C
                 f"its forward cannot be captured: {state.first_line(error)}"
             ) from error
         recordings.append(recording)
-    symbols = [("tokens", 2, most), ("past", 0, most - 2 if masked else 0), ("capacity", 2, most)]
+    past = kind.most - (2 if prefill else 1)
+    symbols = [("tokens", 2, kind.most), ("past", 0, past if after_some else 0)]
     if not prefill:
-        symbols = [("tokens", 1, 1), ("past", 0, most - 1), ("capacity", 2, most)]
+        symbols = [("tokens", 1, 1), ("past", 0, past)]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     try:
-        template = _device.make_template(recordings, points, symbols)
+        template = _device.make_template(recordings, points, [*symbols, ("capacity", 2, kind.most)])
     except Exception as error:
         raise NotInDaemon(
             f"its recordings are no one program: {state.first_line(error)}"
         ) from error
-    return Captured(template, *kind)
+    return Captured(template, *found)
 
 
-def _programs(model: Any, rows: int, masked: bool, tokens: int, most: int) -> list[Captured]:
+def _programs(model: Any, kind: Kind, tokens: int) -> tuple[Captured, Captured]:
+    """For a prompt of so many tokens, and for each token after it."""
     known = state.known_of(model)
     state.refresh(model, known)
-    wanted = [tokens > 1, False]
-    programs = []
-    for prefill in wanted:
-        key = (rows, masked, prefill, most)
+
+    def program(prefill: bool) -> Captured:
+        key = (kind, prefill)
+        if not prefill:  # the same with or without a past
+            key = (Kind(kind.rows, kind.masked, True, kind.most), prefill)
         if key not in known.captured:
             try:
-                known.captured[key] = _capture(model, rows, masked, prefill, most)
+                known.captured[key] = _capture(model, *key)
             except NotInDaemon as reason:
                 known.captured[key] = reason
         found = known.captured[key]
         if isinstance(found, NotInDaemon):
             raise found
-        programs.append(found)
-    return programs
+        return found
+
+    return program(tokens > 1), program(False)
 
 
 # --- options --------------------------------------------------------------------------------------
 
 
-def _options(processors: Any, criteria: Any, config: Any, prompt: int) -> dict[str, Any]:
+def _options(job: "Job", processors: Any, criteria: Any, config: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"greedy": not config.do_sample}
+    for name in ("output_scores", "output_logits"):
+        if getattr(config, name, False) and config.return_dict_in_generate:
+            raise NotInDaemon(f"{name} is asked for")
     eos: list[int] = []
-    most = None
     for criterion in criteria:
-        if type(criterion) is stopping_criteria.MaxLengthCriteria:
-            most = criterion.max_length
-        elif type(criterion) is stopping_criteria.EosTokenCriteria:
+        if type(criterion) is stopping_criteria.EosTokenCriteria:
             eos = criterion.eos_token_id.flatten().tolist()
-        else:
+        elif type(criterion) is not stopping_criteria.MaxLengthCriteria:
             raise NotInDaemon(f"the stopping criterion {type(criterion).__name__} is Python")
-    if most is None or most <= prompt:
-        raise NotInDaemon("it has no length to stop at")
     if len(eos) > STOP_TOKENS_MAX:
         raise NotInDaemon(f"it has {len(eos)} end tokens; the loop knows {STOP_TOKENS_MAX}")
-    options["max_new_tokens"] = most - prompt
+    options["max_new_tokens"] = job.total - job.past - job.tokens
     options["stop_tokens"] = eos
     for processor in processors:
-        _add_processor(options, processor, prompt)
+        _add_processor(options, processor, job.prompt)
+    pad = config._pad_token_tensor
+    options["pad_token"] = int(pad.item()) if pad is not None else 0
     return options
 
 
@@ -238,18 +258,25 @@ def _positions(config: Any) -> int:
     return most
 
 
-def _padding(mask: torch.Tensor | None, rows: int, prompt: int) -> list[int]:
-    """Left padding of each row."""
-    if mask is None:
-        return [0] * rows
-    if mask.dim() != 2 or mask.shape[1] != prompt:
-        raise NotInDaemon("its attention mask is not one of the prompt's tokens")
-    known = mask.cpu().bool()
-    padding = (~known).sum(dim=1)
-    expected = torch.arange(prompt)[None, :] >= padding[:, None]
-    if not torch.equal(known, expected):
-        raise NotInDaemon("rows are padded elsewhere than on their left")
-    return padding.tolist()
+# --- what is to be done ---------------------------------------------------------------------------
+
+
+@dataclass
+class Job:
+    """A call of `_sample`, as far as both lower tiers need it."""
+
+    cache: DynamicCache
+    prompt: int  # columns of the ids that it is given
+    past: int  # tokens of each row that the cache holds
+    tokens: int  # and that come behind them
+    padding: list[int]
+    programs: tuple[Captured, Captured]
+    total: int  # token slots
+    outlives: bool  # the cache is asked for again
+
+    @property
+    def is_padded(self) -> bool:
+        return any(self.padding)
 
 
 IGNORED = {"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"}
@@ -260,7 +287,7 @@ def _check_arguments(model: Any, config: Any, kwargs: dict[str, Any]) -> None:
         raise NotInDaemon("it is an encoder-decoder")
     if model.training:
         raise NotInDaemon("it is in training mode")
-    for name in ("output_attentions", "output_hidden_states", "output_scores", "output_logits"):
+    for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name, False):
             raise NotInDaemon(f"{name} is asked for")
     if config.prefill_chunk_size is not None or config.is_assistant:
@@ -271,50 +298,130 @@ def _check_arguments(model: Any, config: Any, kwargs: dict[str, Any]) -> None:
     cache = kwargs.get("past_key_values")
     if not kwargs.get("use_cache") or cache is None:
         raise NotInDaemon("it is to generate without a cache")
-    if type(cache).__name__ != "DynamicCache":
+    if type(cache) not in (DynamicCache, GroupCache) or getattr(cache, "offloading", False):
         raise NotInDaemon(f"its cache is a {type(cache).__name__}")
-    if cache.get_seq_length() != 0 or config.return_dict_in_generate:
-        raise NotInDaemon("the cache outlives this generation")
+
+
+def _past(cache: DynamicCache, model: Any, rows: int) -> int:
+    """How many tokens of each row the cache holds for djinnd."""
+    held = groups.held_of(cache)
+    if held is None:
+        if cache.get_seq_length() != 0:
+            raise NotInDaemon("its cache was not made by a generation in djinnd")
+        return 0
+    if held.model() is not model or held.geometry[0] != rows:
+        raise NotInDaemon("its cache is of another model, or of other rows")
+    return held.length
+
+
+def _tokens(mask: torch.Tensor | None, prompt: int, past: int) -> int:
+    """How many of the given ids are not in the cache. They are all ids, or the new ones alone, and
+    then the mask is longer."""
+    columns = prompt if mask is None else mask.shape[-1]
+    tokens = columns - past
+    if tokens < 1 or prompt not in (tokens, columns) or (mask is None and past):
+        raise NotInDaemon("its ids do not go on where its cache ends")
+    return tokens
+
+
+def _padding(mask: torch.Tensor | None, rows: int, columns: int) -> list[int]:
+    """Left padding of each row."""
+    if mask is None:
+        return [0] * rows
+    if mask.dim() != 2 or mask.shape[1] != columns:
+        raise NotInDaemon("its attention mask is not one of the prompt's tokens")
+    known = mask.cpu().bool()
+    padding = (~known).sum(dim=1)
+    expected = torch.arange(columns)[None, :] >= padding[:, None]
+    if not torch.equal(known, expected):
+        raise NotInDaemon("rows are padded elsewhere than on their left")
+    return padding.tolist()
+
+
+def _most(criteria: Any, prompt: int) -> int:
+    lengths = [one.max_length for one in criteria if hasattr(one, "max_length")]
+    if not lengths or min(lengths) <= prompt:
+        raise NotInDaemon("it has no length to stop at")
+    return min(lengths)
+
+
+def _job(model: Any, ids: torch.Tensor, criteria: Any, config: Any, kwargs: dict[str, Any]) -> Job:
+    _check_arguments(model, config, kwargs)
+    rows, prompt = ids.shape
+    if rows > ROWS_MAX:
+        raise NotInDaemon(f"it has {rows} rows; a sequence group holds {ROWS_MAX}")
+    cache, mask = kwargs["past_key_values"], kwargs.get("attention_mask")
+    past = _past(cache, model, rows)
+    tokens = _tokens(mask, prompt, past)
+    total = past + tokens + _most(criteria, prompt) - prompt
+    most = _positions(model.config)
+    if total > most:
+        raise NotInDaemon(f"{total} tokens are more than the {most} that one attention covers")
+    padding = _padding(mask, rows, past + tokens)
+    if any(one >= past + tokens for one in padding):
+        raise NotInDaemon("a row is all padding")
+    held = groups.held_of(cache)
+    if held is not None and past and held.padding != padding:
+        raise NotInDaemon("its rows are padded otherwise than in its cache")
+    programs = _programs(model, Kind(rows, any(padding), past > 0, most), tokens)
+    outlives = bool(config.return_dict_in_generate) or getattr(cache, "_is_user_defined", False)
+    job = Job(cache, prompt, past, tokens, padding, programs, total, outlives)
+    if held is not None and past and not _fits(held, job):
+        raise NotInDaemon("its cache has no room for so many tokens")
+    return job
+
+
+def _fits(held: Held, job: Job) -> bool:
+    return job.total <= held.capacity and held.geometry == job.programs[1].geometry
+
+
+def _group_for(model: Any, job: Job) -> Held:
+    """The one that the cache holds, or a new one. Slots take memory when they are filled, so a
+    cache that outlives its generation has room for all that may follow."""
+    held = groups.held_of(job.cache)
+    if held is not None and job.past:
+        return held
+    geometry = job.programs[1].geometry
+    capacity = _positions(model.config) if job.outlives else job.total
+    try:
+        group = _device.Group((*geometry, capacity))
+    except RuntimeError as error:
+        raise NotInDaemon(f"no sequence group is to be had: {state.first_line(error)}") from error
+    return Held(group, geometry, capacity, weakref.ref(model), job.padding)
 
 
 # --- one step at a time ---------------------------------------------------------------------------
 
 
-class GroupCache(Cache):
-    """A cache whose keys and values are a sequence group of djinnd, for transformers' own loop."""
-
-    def __init__(self, prefill: Captured, decode: Captured, capacity: int) -> None:
-        super().__init__(layers=[])
-        self.prefill, self.decode = prefill, decode
-        self.group = _device.Group((*decode.geometry, capacity))
-        self.length = 0
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.length
-
-
 def step(cache: GroupCache, input_ids: torch.Tensor) -> Any:
     """A forward of the model that the cache was made for, without its Python."""
-    program = cache.prefill if input_ids.shape[1] > 1 else cache.decode
-    logits = cache.group.step(program.template, input_ids)
-    cache.length += input_ids.shape[1]
+    held = cache._held
+    tokens = input_ids.shape[1]
+    program = held.loop[tokens == 1]
+    padding = held.padding if held.length == 0 and held.is_padded else []
+    logits = held.group.step(program.template, input_ids, padding)
+    held.length += tokens
     return program.output(logits=logits, past_key_values=cache)
 
 
-def _group_cache(
-    model: Any, input_ids: torch.Tensor, criteria: Any, config: Any, kwargs: Any
-) -> Any:
-    _check_arguments(model, config, kwargs)
-    rows, prompt = input_ids.shape
-    lengths = [one.max_length for one in criteria if hasattr(one, "max_length")]
-    if not lengths or min(lengths) > _positions(model.config) or rows > ROWS_MAX:
-        raise NotInDaemon("its length has no bound that a sequence group could have")
-    if any(_padding(kwargs.get("attention_mask"), rows, prompt)):
-        raise NotInDaemon("its rows are padded")
-    programs = _programs(model, rows, False, prompt, _positions(model.config))
-    if not all(program.template.steps for program in programs):
+def is_step(cache: Any) -> bool:
+    """Whether a forward with this cache is a step of the loop below."""
+    held = groups.held_of(cache)
+    return held is not None and held.loop is not None
+
+
+@contextmanager
+def _stepping(model: Any, job: Job) -> Iterator[None]:
+    """Inside, forwards with the job's cache are steps."""
+    if not all(program.template.steps for program in job.programs):
         raise NotInDaemon("its logits have other shapes at other sizes")
-    return GroupCache(*programs, min(lengths))
+    held = _group_for(model, job)
+    groups.hold(job.cache, held)
+    held.loop, held.ids = job.programs, None
+    try:
+        yield
+    finally:
+        held.loop = None
 
 
 # --- generating -----------------------------------------------------------------------------------
@@ -332,19 +439,9 @@ def sample(
     **kwargs: Any,
 ) -> Any:
     """In place of `GenerationMixin._sample`, which `original` is: same arguments, same result."""
-    known = state.known_of(model)
-    try:
-        run = _prepare(
-            model, input_ids, logits_processor, stopping_criteria, generation_config, kwargs
-        )
-    except NotInDaemon as reason:
-        tier, why = 0, str(reason)
-        try:
-            cache = _group_cache(model, input_ids, stopping_criteria, generation_config, kwargs)
-            kwargs["past_key_values"], tier = cache, 1
-        except NotInDaemon as also:
-            why += "" if why == str(also) else f"; nor a step at a time, because {also}"
-        result = original(
+
+    def in_python() -> Any:
+        return original(
             model,
             input_ids,
             logits_processor=logits_processor,
@@ -354,57 +451,77 @@ def sample(
             streamer=streamer,
             **kwargs,
         )
-        known.tier, known.why = tier, why  # not what its last forward took
-        return result
-    known.tier, known.why = 2, ""
-    return run(streamer)
+
+    known = state.known_of(model)
+    tier, why = 0, ""
+    try:
+        job = _job(model, input_ids, stopping_criteria, generation_config, kwargs)
+        try:
+            options = _options(job, logits_processor, stopping_criteria, generation_config)
+            _check_history(job, input_ids, options)
+            tier = 2
+            result = _in_daemon(model, job, input_ids, options, streamer, generation_config)
+        except NotInDaemon as reason:
+            tier, why = 1, str(reason)
+            with _stepping(model, job):
+                result = in_python()
+    except NotInDaemon as reason:
+        tier, why = 0, f"{why}; nor a step at a time, because {reason}" if why else str(reason)
+        result = in_python()
+    known.tier, known.why = tier, why  # not what its last forward took
+    return result
 
 
-def _prepare(
-    model: Any, input_ids: torch.Tensor, processors: Any, criteria: Any, config: Any, kwargs: Any
+def _check_history(job: Job, input_ids: torch.Tensor, options: dict[str, Any]) -> None:
+    """A penalty for repetition looks at all ids that it is given: djinnd has those that it saw."""
+    if not job.past or "repetition_penalty" not in options:
+        return
+    held = groups.held_of(job.cache)
+    seen = None if held is None else held.ids
+    if seen is None or job.prompt == job.tokens:
+        raise NotInDaemon("djinnd does not know all tokens whose repetition is penalised")
+    if not torch.equal(seen, input_ids[:, : job.past].cpu()):
+        raise NotInDaemon("its first ids are not those of its cache")
+
+
+def _in_daemon(
+    model: Any,
+    job: Job,
+    input_ids: torch.Tensor,
+    options: dict[str, Any],
+    streamer: Any,
+    config: Any,
 ) -> Any:
-    _check_arguments(model, config, kwargs)
-    rows, prompt = input_ids.shape
-    if rows > ROWS_MAX:
-        raise NotInDaemon(f"it has {rows} rows; a sequence group holds {ROWS_MAX}")
-    options = _options(processors, criteria, config, prompt)
-    total = prompt + options["max_new_tokens"]
-    most = _positions(model.config)
-    if total > most:
-        raise NotInDaemon(f"{total} tokens are more than the {most} that one attention covers")
-    padding = _padding(kwargs.get("attention_mask"), rows, prompt)
-    prefill, decode = _programs(model, rows, any(padding), prompt, most)
-    pad = config._pad_token_tensor
-    options["pad_token"] = int(pad.item()) if pad is not None else 0
+    held = _group_for(model, job)
     if not options["greedy"]:
         options["seed"], options["random_offset"] = _device.random_state()
-    ids = input_ids.cpu().to(torch.int32)
-
-    def run(streamer: Any) -> Any:
-        on_step = None
-        if streamer is not None:
-
-            def on_step(tokens: list[int]) -> None:
-                streamer.put(torch.tensor(tokens))
-
-        tokens, offset = _device.generate(
-            prefill.template,
-            decode.template,
-            (*decode.geometry, total),
-            ids.flatten().tolist(),
-            prompt,
-            padding,
+    ids = input_ids.cpu()
+    try:
+        tokens, offset = held.group.generate(
+            *(program.template for program in job.programs),
+            ids[:, -job.tokens :].to(torch.int32).flatten().tolist(),
+            job.tokens,
+            [0] * len(ids) if job.past else job.padding,
             options,
-            on_step,
+            None if streamer is None else lambda step: streamer.put(torch.tensor(step)),
         )
-        if not options["greedy"]:
-            _device.set_random_offset(offset)
-        if streamer is not None:
-            streamer.end()
-        drawn = torch.tensor(tokens, dtype=input_ids.dtype)
-        return torch.cat([ids.to(input_ids.dtype), drawn], dim=1).to(DEVICE)
+    except BaseException:
+        if job.past:
+            held.crop(job.past)  # as if it had not begun
+        raise
+    if not options["greedy"]:
+        _device.set_random_offset(offset)
+    if streamer is not None:
+        streamer.end()
+    ids = torch.cat([ids, torch.tensor(tokens, dtype=ids.dtype)], dim=1)
+    sequences = ids.to(DEVICE)
+    if job.outlives:
+        held.length = job.past + job.tokens + len(tokens[0]) - 1  # the last one was not run yet
+        held.ids = ids[:, : held.length] if ids.shape[1] == held.length + 1 else None
+        groups.hold(job.cache, held)
+    if config.return_dict_in_generate:
+        return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=job.cache)
+    return sequences
 
-    return run
 
-
-__all__ = ["sample"]
+__all__ = ["sample", "step"]

@@ -217,6 +217,8 @@ def _wrap_sample(original: Any) -> Any:
 def _wrap_call(original: Any) -> Any:
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if generation.is_step(kwargs.get("past_key_values")):
+            return generation.step(kwargs["past_key_values"], kwargs["input_ids"])
         if not _is_ghost(self):
             return original(self, *args, **kwargs)
         with cache.made_by_ghost():

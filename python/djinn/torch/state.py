@@ -42,7 +42,8 @@ def explain(model: Any) -> dict[str, Any]:
 
     0: its operators were recorded one by one. 1: its forward was replayed as a program. 2: the loop
     over tokens ran in djinnd."""
-    known = known_of(model)
+    inside = getattr(model, "get_base_model", None)  # PEFT's models call the one inside of them
+    known = known_of(model if inside is None else inside())
     return {"tier": known.tier, "why": known.why}
 
 
