@@ -1,5 +1,12 @@
 #include "djinnctl/command_line.h"
 
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <string_view>
+
 #include "djinnctl/exit_code.h"
 #include "djinnctl/output.h"
 
@@ -23,10 +30,64 @@ void add_verbs(CommandLine& line) {
   add_status(line);
   add_sessions(line);
   add_ps(line);
+  add_devices(line);
+  add_mem(line);
+  add_programs(line);
   add_show(line);
   add_load(line);
   add_unload(line);
+  add_pin(line);
+  add_unpin(line);
+  add_cancel(line);
+  add_terminate(line);
   add_generate(line);
+  add_completion(line);
+  add_version(line);
+}
+
+JsonStyle json_style(const std::string& name) {
+  if (name == "off") return JsonStyle::kOff;
+  return name == "pretty" ? JsonStyle::kPretty : JsonStyle::kShort;
+}
+
+void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
+  app.add_option("-H,--host", invocation.host,
+                 "where djinnd listens, as unix:PATH [$DJINN_HOST, the user's, the system's]");
+  app.add_flag("-j{short},--json{short}", style,
+               "JSON instead of tables: =short [in one line], =pretty or =off")
+      ->check(CLI::IsMember({"short", "pretty", "off"}));
+  app.add_flag_callback(
+      "--no-legend", [&] { invocation.legend = Table::Legend::kHidden; }, "tables without header");
+  app.add_flag_callback(
+      "--no-pager", [] {}, "nothing: output is never paged");
+  app.add_flag("-q,--quiet", invocation.quiet, "nothing on stderr: the exit code tells");
+  app.add_option("--timeout", invocation.timeout_s, "give up after so many seconds [never]")
+      ->check(CLI::Range(0.001, 1e6));
+  app.set_version_flag("--version", std::string("djinnctl ") + DJINN_VERSION);
+}
+
+bool timeout_is_quiet = false;  // for the signal handler, which can be given nothing else
+
+// Only what is safe in a signal handler.
+[[noreturn]] void give_up(int) {
+  constexpr std::string_view kText =
+      "djinnctl: It is not done in the time that --timeout gives.\n"
+      "djinnd may be busy.\nGive it more time, or look with 'djinnctl status'.\n";
+  if (!timeout_is_quiet) write_error(kText);
+  ::_exit(static_cast<int>(ExitCode::kTimeout));
+}
+
+// The whole command ends then, wherever it waits. There is nothing to tidy up: djinnd does so when
+// the connection closes.
+void set_timeout(const Invocation& invocation) {
+  if (invocation.timeout_s <= 0) return;
+  timeout_is_quiet = invocation.quiet;
+  ::signal(SIGALRM, give_up);
+  const double seconds = std::floor(invocation.timeout_s);
+  itimerval timer{};
+  timer.it_value.tv_sec = static_cast<time_t>(seconds);
+  timer.it_value.tv_usec = static_cast<suseconds_t>((invocation.timeout_s - seconds) * 1e6);
+  ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
 // Help and version are no mistakes; CLI11 writes them to stdout and all else to stderr.
@@ -45,13 +106,16 @@ Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation) {
   return connect(invocation, false);
 }
 
+Status print_json(const Invocation& invocation, const std::string& schema,
+                  std::vector<Json> items) {
+  return write_out(json_text(schema, std::move(items), invocation.json));
+}
+
 int run(int argc, const char* const* argv) {
   Invocation invocation;
   CLI::App app("djinnctl looks into djinnd and steers it", "djinnctl");
-  app.add_option("--host", invocation.host,
-                 "where djinnd listens, as unix:PATH [$DJINN_HOST, the user's, the system's]");
-  app.add_flag("--json", invocation.json, "print JSON instead of tables");
-  app.set_version_flag("--version", std::string("djinnctl ") + DJINN_VERSION);
+  std::string style = "off";
+  add_options(app, invocation, style);
   app.require_subcommand(1);
   app.fallthrough();
   CommandLine line{app, {}};
@@ -61,9 +125,11 @@ int run(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& stop) {
     return finish_parse(app, stop);
   }
+  invocation.json = json_style(style);
+  set_timeout(invocation);
   const Status done = line.action(invocation);
   if (done) return static_cast<int>(ExitCode::kOk);
-  write_error(error_text(done.error()));
+  if (!invocation.quiet) write_error(error_text(done.error()));
   return static_cast<int>(exit_code_of(done.error().code));
 }
 

@@ -12,13 +12,20 @@
 #include <memory>
 #include <string>
 
+#include "djinnctl/json.h"
+#include "djinnctl/output.h"
+#include "djinnctl/table.h"
 #include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
 
 struct Invocation {
   std::string host;  // as --host gives it
-  bool json = false;
+  JsonStyle json = JsonStyle::kOff;
+  Table::Legend legend = Table::Legend::kShown;
+  bool quiet = false;    // nothing on stderr: the exit code tells
+  double timeout_s = 0;  // of the whole command; 0: none
+  [[nodiscard]] bool wants_json() const { return json != JsonStyle::kOff; }
 };
 
 using Action = std::function<Status(const Invocation&)>;
@@ -31,6 +38,15 @@ struct CommandLine {
 void add_status(CommandLine& line);
 void add_sessions(CommandLine& line);
 void add_ps(CommandLine& line);
+void add_devices(CommandLine& line);
+void add_mem(CommandLine& line);
+void add_programs(CommandLine& line);
+void add_pin(CommandLine& line);
+void add_unpin(CommandLine& line);
+void add_cancel(CommandLine& line);
+void add_terminate(CommandLine& line);
+void add_completion(CommandLine& line);
+void add_version(CommandLine& line);
 void add_show(CommandLine& line);
 void add_load(CommandLine& line);
 void add_unload(CommandLine& line);
@@ -41,7 +57,23 @@ Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation);
 // A session with a data path.
 Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation);
 
+// What --json prints, in the style that was asked for.
+Status print_json(const Invocation& invocation, const std::string& schema, std::vector<Json> items);
+// A list: a table, or its reports as JSON.
+template <typename Report>
+Status print_list(const Invocation& invocation, const std::string& schema,
+                  const std::vector<Report>& reports, const Table& table);
+
 // The whole program; gives its exit code (exit_code.h).
 int run(int argc, const char* const* argv);
+
+template <typename Report>
+Status print_list(const Invocation& invocation, const std::string& schema,
+                  const std::vector<Report>& reports, const Table& table) {
+  if (!invocation.wants_json()) return write_out(table.text(invocation.legend));
+  std::vector<Json> items;
+  for (const Report& report : reports) items.push_back(to_json(report));
+  return print_json(invocation, schema, std::move(items));
+}
 
 }  // namespace djinn::ctl

@@ -11,11 +11,12 @@ Json time_or_null(uint64_t wall_ns) {
 
 }  // namespace
 
-std::string json_text(const std::string& schema, std::vector<Json> items) {
+std::string json_text(const std::string& schema, std::vector<Json> items, JsonStyle style) {
   Json envelope;
   envelope["schema"] = "djinn." + schema + ".v1";
   envelope["items"] = std::move(items);
-  return envelope.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+  const int indent = style == JsonStyle::kPretty ? 2 : -1;
+  return envelope.dump(indent, ' ', false, Json::error_handler_t::replace) + '\n';
 }
 
 Json to_json(const ipc::WorkerReport& report) {
@@ -63,7 +64,10 @@ Json to_json(const ipc::SessionReport& report) {
           {"models", report.models},
           {"sequences", report.sequences},
           {"steps", report.steps},
-          {"running", report.running}};
+          {"running", report.running},
+          {"state", state_text(report.state)},
+          {"wait", wait_text(report.wait)},
+          {"shared_bytes", report.shared_bytes}};
 }
 
 Json to_json(const ipc::ModelReport& report) {
@@ -77,7 +81,40 @@ Json to_json(const ipc::ModelReport& report) {
           {"leases", report.leases},
           {"pinned", report.pinned},
           {"sha256", report.hashed ? Json(hash_text(report.sha256)) : Json()},
-          {"loaded", time_or_null(report.loaded_wall_ns)}};
+          {"loaded", time_or_null(report.loaded_wall_ns)},
+          {"device", report.device},
+          {"until", until_text(report)}};
+}
+
+Json to_json(const ipc::ProgramReport& report) {
+  return {{"id", id_text(report.program)},
+          {"model", report.model.valid() ? Json(id_text(report.model)) : Json()},
+          {"owner", report.owner},
+          {"device", report.device},
+          {"state", state_text(report.state)},
+          {"graph_bytes", report.graph_bytes},
+          {"outputs", report.outputs},
+          {"sessions", report.sessions}};
+}
+
+Json to_json(const ipc::DeviceReport& report) {
+  return {{"device", report.device},
+          {"name", report.name},
+          {"used_bytes", report.used_bytes},
+          {"total_bytes", report.total_bytes},
+          {"planned_bytes", report.planned_bytes},
+          {"lanes", report.lanes},
+          {"state", state_text(report.state)}};
+}
+
+Json to_json(const ipc::MemoryReport& report) {
+  return {{"device", report.device},
+          {"pool", pool_text(report.pool)},
+          {"reserved_bytes", report.reserved_bytes},
+          {"mapped_bytes", report.mapped_bytes},
+          {"cached_bytes", report.cached_bytes},
+          {"evictable_bytes", report.evictable_bytes},
+          {"pinned_bytes", report.pinned_bytes}};
 }
 
 }  // namespace djinn::ctl

@@ -1,5 +1,6 @@
-// JSON: what --json prints. One line, {"schema":"djinn.VERB.vN","items":[...]}, fields in a fixed
-// order and only ever added. Sizes are raw bytes, times RFC 3339, what is not known is null.
+// JSON: what --json prints. {"schema":"djinn.VERB.vN","items":[...]}, in one line or indented,
+// fields in a fixed order and only ever added. Sizes are raw bytes, times RFC 3339, what is not
+// known is null.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,13 +13,19 @@ namespace djinn::ctl {
 
 using Json = nlohmann::ordered_json;
 
+enum class JsonStyle { kOff, kShort, kPretty };
+
 // The envelope, with its newline. schema: "ps" gives "djinn.ps.v1". Bytes of names that are no
 // UTF-8 become U+FFFD.
-[[nodiscard]] std::string json_text(const std::string& schema, std::vector<Json> items);
+[[nodiscard]] std::string json_text(const std::string& schema, std::vector<Json> items,
+                                    JsonStyle style = JsonStyle::kShort);
 
 [[nodiscard]] Json to_json(const ipc::StatusReport& report);
 [[nodiscard]] Json to_json(const ipc::WorkerReport& report);
 [[nodiscard]] Json to_json(const ipc::SessionReport& report);
 [[nodiscard]] Json to_json(const ipc::ModelReport& report);
+[[nodiscard]] Json to_json(const ipc::ProgramReport& report);
+[[nodiscard]] Json to_json(const ipc::DeviceReport& report);
+[[nodiscard]] Json to_json(const ipc::MemoryReport& report);
 
 }  // namespace djinn::ctl

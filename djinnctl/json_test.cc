@@ -19,11 +19,47 @@ TEST(Json, a_model_has_raw_bytes_rfc_3339_times_and_null_for_the_unknown) {
   model.bytes_loaded = 4096;
   model.files = 1;
   model.loaded_wall_ns = 1'000'000'000;
+  model.device = "cpu:0";
   EXPECT_EQ(json_text("ps", {to_json(model)}),
             "{\"schema\":\"djinn.ps.v1\",\"items\":[{\"id\":\"000000000abc\",\"name\":\"bert\","
             "\"owner\":\"ann\",\"state\":\"resident\",\"bytes\":4096,\"bytes_loaded\":4096,"
             "\"files\":1,\"leases\":0,\"pinned\":false,\"sha256\":null,"
-            "\"loaded\":\"1970-01-01T00:00:01.000000000Z\"}]}\n");
+            "\"loaded\":\"1970-01-01T00:00:01.000000000Z\",\"device\":\"cpu:0\","
+            "\"until\":\"pressure\"}]}\n");
+}
+
+TEST(Json, pretty_is_the_same_in_several_lines) {
+  const std::string text = json_text("ps", {{{"id", "1"}}}, JsonStyle::kPretty);
+  EXPECT_EQ(text,
+            "{\n  \"schema\": \"djinn.ps.v1\",\n  \"items\": [\n    {\n      \"id\": \"1\"\n"
+            "    }\n  ]\n}\n");
+}
+
+TEST(Json, a_session_tells_its_state_and_what_it_waits_for) {
+  ipc::SessionReport session;
+  session.session = SessionId{1};
+  session.state = ipc::SessionState::kLost;
+  session.shared_bytes = 7;
+  EXPECT_EQ(json_text("sessions", {to_json(session)}),
+            "{\"schema\":\"djinn.sessions.v1\",\"items\":[{\"id\":\"000000000001\",\"name\":\"\","
+            "\"owner\":\"\",\"pid\":0,\"started\":null,\"granted_bytes\":0,\"models\":0,"
+            "\"sequences\":0,\"steps\":0,\"running\":false,\"state\":\"lost\",\"wait\":\"-\","
+            "\"shared_bytes\":7}]}\n");
+}
+
+TEST(Json, programs_devices_and_pools) {
+  const ipc::ProgramReport program{{1}, {}, "ann", "cpu:0", ipc::ProgramState::kAdmitting, 2, 3, 4};
+  EXPECT_EQ(to_json(program).dump(),
+            "{\"id\":\"000000000001\",\"model\":null,\"owner\":\"ann\",\"device\":\"cpu:0\","
+            "\"state\":\"admitting\",\"graph_bytes\":2,\"outputs\":3,\"sessions\":4}");
+  const ipc::DeviceReport device{"cpu:0", "A CPU", 1, 2, 3, 4, ipc::DeviceState::kFailed};
+  EXPECT_EQ(to_json(device).dump(),
+            "{\"device\":\"cpu:0\",\"name\":\"A CPU\",\"used_bytes\":1,\"total_bytes\":2,"
+            "\"planned_bytes\":3,\"lanes\":4,\"state\":\"failed\"}");
+  const ipc::MemoryReport pool{"cpu:0", ipc::MemoryPool::kLanes, 1, 2, 3, 4, 5};
+  EXPECT_EQ(to_json(pool).dump(),
+            "{\"device\":\"cpu:0\",\"pool\":\"lanes\",\"reserved_bytes\":1,\"mapped_bytes\":2,"
+            "\"cached_bytes\":3,\"evictable_bytes\":4,\"pinned_bytes\":5}");
 }
 
 TEST(Json, a_name_that_is_no_utf_8_is_replaced_and_throws_nothing) {

@@ -57,6 +57,14 @@ Result<ipc::ModelReport> find_model(client::Client& client, std::string_view pre
   return models[index];
 }
 
+Result<ipc::SessionReport> find_session(client::Client& client, std::string_view prefix) {
+  DJINN_TRY(const auto sessions, client.sessions());
+  std::vector<Candidate> candidates;
+  for (const ipc::SessionReport& session : sessions) candidates.push_back(candidate_of(session));
+  DJINN_TRY(const size_t index, find_by_prefix(prefix, candidates));
+  return sessions[index];
+}
+
 Candidate candidate_of(const ipc::ModelReport& model) {
   return {model.model.value, "model " + model.label};
 }

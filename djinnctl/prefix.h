@@ -21,6 +21,7 @@ struct Candidate {
 Result<size_t> find_by_prefix(std::string_view prefix, std::span<const Candidate> candidates);
 
 Result<ipc::ModelReport> find_model(client::Client& client, std::string_view prefix);
+Result<ipc::SessionReport> find_session(client::Client& client, std::string_view prefix);
 
 [[nodiscard]] Candidate candidate_of(const ipc::ModelReport& model);
 [[nodiscard]] Candidate candidate_of(const ipc::SessionReport& session);

@@ -34,17 +34,17 @@ void Table::add(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
-std::string Table::text() const {
+std::string Table::text(Legend legend) const {
   std::vector<std::string> header;
   std::vector<size_t> widths;
   for (const Column& column : columns_) {
     header.push_back(column.header);
-    widths.push_back(width_of(column.header));
+    widths.push_back(legend == Legend::kShown ? width_of(column.header) : 0);
   }
   for (const auto& row : rows_) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
   }
-  std::string out = line_of(header, widths, columns_);
+  std::string out = legend == Legend::kShown ? line_of(header, widths, columns_) : "";
   for (const auto& row : rows_) out += line_of(row, widths, columns_);
   return out;
 }

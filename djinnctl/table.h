@@ -9,6 +9,7 @@ namespace djinn::ctl {
 class Table {
  public:
   enum class Align { kLeft, kRight };
+  enum class Legend { kShown, kHidden };
   struct Column {
     std::string header;
     Align align = Align::kLeft;
@@ -19,8 +20,8 @@ class Table {
   // A cell for each column. Cells are made printable; an empty one shows as "-", so that a row has
   // as many words as the header.
   void add(std::vector<std::string> cells);
-  // Header and rows, two spaces between columns, none at the end of a line.
-  [[nodiscard]] std::string text() const;
+  // Header (the legend) and rows, two spaces between columns, none at the end of a line.
+  [[nodiscard]] std::string text(Legend legend = Legend::kShown) const;
 
  private:
   std::vector<Column> columns_;

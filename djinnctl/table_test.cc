@@ -33,16 +33,73 @@ TEST(Table, a_character_of_two_bytes_is_one_column_wide) {
   EXPECT_EQ(table.text(), "NAME  N\nÄÖÜß  1\n");
 }
 
-TEST(Tables, a_model_being_read_tells_how_far) {
-  ipc::ModelReport model;
-  model.model = ModelId{0xabc};
-  model.label = "bert";
-  model.owner = "ann";
-  model.bytes = 2048;
-  model.bytes_loaded = 1024;
-  EXPECT_EQ(model_table({&model, 1}, 0),
-            "ID            NAME  STATE                  SIZE  LEASES  PINNED  OWNER  AGE\n"
-            "000000000abc  bert  loading  1.0 KiB of 2.0 KiB       0  no      ann      -\n");
+TEST(Table, without_legend_columns_are_as_wide_as_their_cells) {
+  Table table({{"A LONG HEADER"}, {"N", Table::Align::kRight}});
+  table.add({"a", "1"});
+  table.add({"b", "22"});
+  EXPECT_EQ(table.text(Table::Legend::kHidden), "a   1\nb  22\n");
+}
+
+// --- each verb's table, as scripts know it
+
+TEST(Tables, models) {
+  ipc::ModelReport models[3];
+  models[0].model = ModelId{0xabc};
+  models[0].label = "bert";
+  models[0].device = "cpu:0";
+  models[0].bytes = 2048;
+  models[0].bytes_loaded = 1024;
+  models[0].leases = 1;
+  models[1] = models[0];
+  models[1].state = ipc::ModelState::kResident;
+  models[1].leases = 0;
+  models[1].pinned = true;
+  models[2] = models[1];
+  models[2].pinned = false;
+  models[2].state = ipc::ModelState::kEvicting;
+  EXPECT_EQ(model_table(models).text(),
+            "NAME  ID            DEVICE                SIZE  REFS  STATE     PIN  UNTIL\n"
+            "bert  000000000abc  cpu:0   1.0 KiB of 2.0 KiB     1  loading   no   close\n"
+            "bert  000000000abc  cpu:0              2.0 KiB     0  resident  yes  unload\n"
+            "bert  000000000abc  cpu:0              2.0 KiB     0  evicting  no   pressure\n");
+}
+
+TEST(Tables, sessions) {
+  ipc::SessionReport session;
+  session.session = SessionId{0xdef};
+  session.client_name = "demo.py";
+  session.owner = "ann";
+  session.pid = 42;
+  session.started_wall_ns = 1'000'000'000;
+  session.granted_bytes = 4096;
+  session.shared_bytes = 2048;
+  session.state = ipc::SessionState::kWaiting;
+  session.wait = ipc::SessionWait::kMemory;
+  EXPECT_EQ(session_table({&session, 1}, 61'000'000'000).text(),
+            "SESSION       USER  PID  APP      STATE    SINCE  WAIT     MEMORY   SHARED\n"
+            "000000000def  ann    42  demo.py  waiting     1m  memory  4.0 KiB  2.0 KiB\n");
+}
+
+TEST(Tables, programs) {
+  const ipc::ProgramReport program{{1}, {}, "ann", "cpu:0", ipc::ProgramState::kAdmitted,
+                                   512, 2,  3};
+  EXPECT_EQ(program_table({&program, 1}).text(),
+            "PROGRAM       MODEL  DEVICE   SIZE  OUTPUTS  REFS  STATE     USER\n"
+            "000000000001  -      cpu:0   512 B        2     3  admitted  ann\n");
+}
+
+TEST(Tables, devices) {
+  const ipc::DeviceReport device{"cpu:0", "A CPU", 1024, 4096, 512, 1, ipc::DeviceState::kReady};
+  EXPECT_EQ(device_table({&device, 1}).text(),
+            "DEVICE  NAME      USED    TOTAL  PLANNED  LANES  STATE\n"
+            "cpu:0   A CPU  1.0 KiB  4.0 KiB    512 B      1  ready\n");
+}
+
+TEST(Tables, pools_of_memory) {
+  const ipc::MemoryReport pool{"cpu:0", ipc::MemoryPool::kWeights, 4096, 3072, 2048, 1024, 512};
+  EXPECT_EQ(memory_table({&pool, 1}).text(),
+            "DEVICE  POOL     RESERVED   MAPPED   CACHED  EVICTABLE  PINNED\n"
+            "cpu:0   weights   4.0 KiB  3.0 KiB  2.0 KiB    1.0 KiB   512 B\n");
 }
 
 }  // namespace

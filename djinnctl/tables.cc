@@ -1,10 +1,11 @@
 #include "djinnctl/tables.h"
 
-#include "djinnctl/table.h"
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
+
+using enum Table::Align;
 
 // "5.0 MiB", or while it is being read "1.2 MiB of 5.0 MiB".
 std::string model_size(const ipc::ModelReport& model) {
@@ -14,44 +15,90 @@ std::string model_size(const ipc::ModelReport& model) {
 
 }  // namespace
 
-std::string model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
-  using enum Table::Align;
-  Table table({{"ID"},
-               {"NAME"},
-               {"STATE"},
+Table model_table(std::span<const ipc::ModelReport> models) {
+  Table table({{"NAME"},
+               {"ID"},
+               {"DEVICE"},
                {"SIZE", kRight},
-               {"LEASES", kRight},
-               {"PINNED"},
-               {"OWNER"},
-               {"AGE", kRight}});
+               {"REFS", kRight},
+               {"STATE"},
+               {"PIN"},
+               {"UNTIL"}});
   for (const ipc::ModelReport& model : models) {
-    table.add({id_text(model.model), model.label, std::string(state_text(model.state)),
-               model_size(model), std::to_string(model.leases), model.pinned ? "yes" : "no",
-               model.owner, age_text(model.loaded_wall_ns, now_ns)});
+    table.add({model.label, id_text(model.model), model.device, model_size(model),
+               std::to_string(model.leases), std::string(state_text(model.state)),
+               model.pinned ? "yes" : "no", std::string(until_text(model))});
   }
-  return table.text();
+  return table;
 }
 
-std::string session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns) {
-  using enum Table::Align;
-  Table table({{"ID"},
-               {"NAME"},
-               {"OWNER"},
+Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns) {
+  Table table({{"SESSION"},
+               {"USER"},
                {"PID", kRight},
+               {"APP"},
                {"STATE"},
+               {"SINCE", kRight},
+               {"WAIT"},
                {"MEMORY", kRight},
-               {"MODELS", kRight},
-               {"SEQUENCES", kRight},
-               {"STEPS", kRight},
-               {"AGE", kRight}});
+               {"SHARED", kRight}});
   for (const ipc::SessionReport& session : sessions) {
-    table.add({id_text(session.session), session.client_name, session.owner,
-               std::to_string(session.pid), session.running ? "running" : "idle",
-               size_text(session.granted_bytes), std::to_string(session.models),
-               std::to_string(session.sequences), std::to_string(session.steps),
-               age_text(session.started_wall_ns, now_ns)});
+    table.add({id_text(session.session), session.owner, std::to_string(session.pid),
+               session.client_name, std::string(state_text(session.state)),
+               age_text(session.started_wall_ns, now_ns), std::string(wait_text(session.wait)),
+               size_text(session.granted_bytes), size_text(session.shared_bytes)});
   }
-  return table.text();
+  return table;
+}
+
+Table program_table(std::span<const ipc::ProgramReport> programs) {
+  Table table({{"PROGRAM"},
+               {"MODEL"},
+               {"DEVICE"},
+               {"SIZE", kRight},
+               {"OUTPUTS", kRight},
+               {"REFS", kRight},
+               {"STATE"},
+               {"USER"}});
+  for (const ipc::ProgramReport& program : programs) {
+    table.add({id_text(program.program), program.model.valid() ? id_text(program.model) : "",
+               program.device, size_text(program.graph_bytes), std::to_string(program.outputs),
+               std::to_string(program.sessions), std::string(state_text(program.state)),
+               program.owner});
+  }
+  return table;
+}
+
+Table device_table(std::span<const ipc::DeviceReport> devices) {
+  Table table({{"DEVICE"},
+               {"NAME"},
+               {"USED", kRight},
+               {"TOTAL", kRight},
+               {"PLANNED", kRight},
+               {"LANES", kRight},
+               {"STATE"}});
+  for (const ipc::DeviceReport& device : devices) {
+    table.add({device.device, device.name, size_text(device.used_bytes),
+               size_text(device.total_bytes), size_text(device.planned_bytes),
+               std::to_string(device.lanes), std::string(state_text(device.state))});
+  }
+  return table;
+}
+
+Table memory_table(std::span<const ipc::MemoryReport> pools) {
+  Table table({{"DEVICE"},
+               {"POOL"},
+               {"RESERVED", kRight},
+               {"MAPPED", kRight},
+               {"CACHED", kRight},
+               {"EVICTABLE", kRight},
+               {"PINNED", kRight}});
+  for (const ipc::MemoryReport& pool : pools) {
+    table.add({pool.device, std::string(pool_text(pool.pool)), size_text(pool.reserved_bytes),
+               size_text(pool.mapped_bytes), size_text(pool.cached_bytes),
+               size_text(pool.evictable_bytes), size_text(pool.pinned_bytes)});
+  }
+  return table;
 }
 
 }  // namespace djinn::ctl

@@ -1,15 +1,18 @@
-// The tables of objects, each made in one place: what ps and sessions list and show picks from.
+// The tables of objects, each made in one place: what the verbs list. Columns are only ever added.
 #pragma once
 
 #include <span>
 #include <string>
 
+#include "djinnctl/table.h"
 #include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
 
-[[nodiscard]] std::string model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns);
-[[nodiscard]] std::string session_table(std::span<const ipc::SessionReport> sessions,
-                                        uint64_t now_ns);
+[[nodiscard]] Table model_table(std::span<const ipc::ModelReport> models);
+[[nodiscard]] Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns);
+[[nodiscard]] Table program_table(std::span<const ipc::ProgramReport> programs);
+[[nodiscard]] Table device_table(std::span<const ipc::DeviceReport> devices);
+[[nodiscard]] Table memory_table(std::span<const ipc::MemoryReport> pools);
 
 }  // namespace djinn::ctl

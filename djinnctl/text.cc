@@ -75,6 +75,8 @@ std::string_view state_text(ipc::ModelState state) {
       return "resident";
     case ipc::ModelState::kFailed:
       return "failed";
+    case ipc::ModelState::kEvicting:
+      return "evicting";
   }
   return "unknown";
 }
@@ -91,6 +93,75 @@ std::string_view state_text(ipc::WorkerState state) {
       return "failed";
   }
   return "unknown";
+}
+
+std::string_view state_text(ipc::SessionState state) {
+  switch (state) {
+    case ipc::SessionState::kActive:
+      return "active";
+    case ipc::SessionState::kIdle:
+      return "idle";
+    case ipc::SessionState::kWaiting:
+      return "waiting";
+    case ipc::SessionState::kDraining:
+      return "draining";
+    case ipc::SessionState::kLost:
+      return "lost";
+  }
+  return "unknown";
+}
+
+std::string_view state_text(ipc::ProgramState state) {
+  switch (state) {
+    case ipc::ProgramState::kAdmitting:
+      return "admitting";
+    case ipc::ProgramState::kAdmitted:
+      return "admitted";
+  }
+  return "unknown";
+}
+
+std::string_view state_text(ipc::DeviceState state) {
+  switch (state) {
+    case ipc::DeviceState::kReady:
+      return "ready";
+    case ipc::DeviceState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+std::string_view wait_text(ipc::SessionWait wait) {
+  switch (wait) {
+    case ipc::SessionWait::kNone:
+      return "-";
+    case ipc::SessionWait::kMemory:
+      return "memory";
+    case ipc::SessionWait::kDevice:
+      return "device";
+    case ipc::SessionWait::kDisk:
+      return "disk";
+    case ipc::SessionWait::kClient:
+      return "client";
+  }
+  return "unknown";
+}
+
+std::string_view pool_text(ipc::MemoryPool pool) {
+  switch (pool) {
+    case ipc::MemoryPool::kWeights:
+      return "weights";
+    case ipc::MemoryPool::kSessions:
+      return "sessions";
+    case ipc::MemoryPool::kLanes:
+      return "lanes";
+  }
+  return "unknown";
+}
+
+std::string_view until_text(const ipc::ModelReport& model) {
+  if (model.leases > 0) return "close";
+  return model.pinned ? "unload" : "pressure";
 }
 
 }  // namespace djinn::ctl

@@ -36,5 +36,15 @@ template <typename Tag>
 
 [[nodiscard]] std::string_view state_text(ipc::ModelState state);
 [[nodiscard]] std::string_view state_text(ipc::WorkerState state);
+[[nodiscard]] std::string_view state_text(ipc::SessionState state);
+[[nodiscard]] std::string_view state_text(ipc::ProgramState state);
+[[nodiscard]] std::string_view state_text(ipc::DeviceState state);
+// "-" for what waits for nothing.
+[[nodiscard]] std::string_view wait_text(ipc::SessionWait wait);
+[[nodiscard]] std::string_view pool_text(ipc::MemoryPool pool);
+
+// What ends a model's stay: "unload" of a pinned one, "close" of the last session that holds it,
+// "pressure" on memory otherwise.
+[[nodiscard]] std::string_view until_text(const ipc::ModelReport& model);
 
 }  // namespace djinn::ctl

@@ -54,7 +54,8 @@ Status stream(client::Generator& generator, const GenerateCommand& command) {
   return write_out("\n");
 }
 
-Status print_json(client::Generator& generator, const GenerateCommand& command) {
+Status print_whole(const Invocation& invocation, client::Generator& generator,
+                   const GenerateCommand& command) {
   const auto prompt = byte_tokens(command.prompt, generator.begin_token());
   DJINN_TRY(const auto generated, generator.generate({prompt}, command.options));
   std::string text;
@@ -65,7 +66,7 @@ Status print_json(client::Generator& generator, const GenerateCommand& command) 
                   {"text", text},
                   {"tokens", generated.tokens.front()},
                   {"random_offset", generated.random_offset}};
-  return write_out(json_text("generate", {item}));
+  return print_json(invocation, "generate", {item});
 }
 
 Status generate(const Invocation& invocation, GenerateCommand command) {
@@ -73,7 +74,7 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
   DJINN_TRY(const auto client, attach(invocation));
   DJINN_TRY(const auto generator, open_generator(*client, command.directory));
   command.options.stop_tokens = end_tokens(*generator);
-  if (invocation.json) return print_json(*generator, command);
+  if (invocation.wants_json()) return print_whole(invocation, *generator, command);
   return stream(*generator, command);
 }
 

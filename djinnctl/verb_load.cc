@@ -19,13 +19,13 @@ Status load(const Invocation& invocation, const LoadOptions& options) {
   std::vector<int> files;
   for (const Fd& file : directory.files) files.push_back(file.get());
   DJINN_TRY(const auto opened, client->open_model(directory.label, files, nullptr, options.pin));
-  if (!invocation.json) return write_out(id_text(opened.id) + '\n');
+  if (!invocation.wants_json()) return write_out(id_text(opened.id) + '\n');
   const Json item{{"id", id_text(opened.id)},
                   {"name", directory.label},
                   {"bytes", opened.bytes},
                   {"was_resident", opened.was_resident},
                   {"pinned", options.pin}};
-  return write_out(json_text("load", {item}));
+  return print_json(invocation, "load", {item});
 }
 
 }  // namespace

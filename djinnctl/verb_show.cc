@@ -24,10 +24,10 @@ std::string value_text(const std::string& field, const Json& value) {
   return is_size ? size_text(value.get<uint64_t>()) : value.dump();
 }
 
-std::string item_table(const Json& item) {
+std::string item_table(const Json& item, Table::Legend legend) {
   Table table({{"FIELD"}, {"VALUE"}});
   for (const auto& [field, value] : item.items()) table.add({field, value_text(field, value)});
-  return table.text();
+  return table.text(legend);
 }
 
 Result<Json> find(client::Client& client, const std::string& prefix) {
@@ -44,8 +44,8 @@ Result<Json> find(client::Client& client, const std::string& prefix) {
 Status show(const Invocation& invocation, const std::string& prefix) {
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(Json item, find(*client, prefix));
-  if (!invocation.json) return write_out(item_table(item));
-  return write_out(json_text("show", {std::move(item)}));
+  if (!invocation.wants_json()) return write_out(item_table(item, invocation.legend));
+  return print_json(invocation, "show", {std::move(item)});
 }
 
 }  // namespace

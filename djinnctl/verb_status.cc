@@ -10,7 +10,7 @@
 namespace djinn::ctl {
 namespace {
 
-std::string daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
+Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   Table table({{"FIELD"}, {"VALUE"}});
   table.add({"version", report.version});
   table.add({"up", age_text(report.started_wall_ns, now_ns)});
@@ -25,7 +25,7 @@ std::string daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   table.add({"descriptors", std::to_string(report.descriptors)});
   table.add({"read from files", size_text(report.bytes_read)});
   table.add({"buffered reads", std::to_string(report.buffered_reads)});
-  return table.text();
+  return table;
 }
 
 std::string confinement_of(const ipc::WorkerReport& worker) {
@@ -36,7 +36,7 @@ std::string confinement_of(const ipc::WorkerReport& worker) {
   return landlock + (worker.seccomp ? ",seccomp" : ",no seccomp");
 }
 
-std::string worker_table(const std::vector<ipc::WorkerReport>& workers) {
+Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
   using enum Table::Align;
   Table table({{"DEVICE"},
                {"OWNER"},
@@ -58,16 +58,16 @@ std::string worker_table(const std::vector<ipc::WorkerReport>& workers) {
                std::to_string(worker.plan_misses), std::to_string(worker.tokens),
                confinement_of(worker)});
   }
-  return table.text();
+  return table;
 }
 
 Status status(const Invocation& invocation) {
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(const ipc::StatusReport report, client->status());
-  if (invocation.json) return write_out(json_text("status", {to_json(report)}));
+  if (invocation.wants_json()) return print_json(invocation, "status", {to_json(report)});
   const uint64_t now_ns = SystemClock().wall_ns();
-  std::string text = daemon_table(report, now_ns);
-  if (!report.workers.empty()) text += '\n' + worker_table(report.workers);
+  std::string text = daemon_table(report, now_ns).text(invocation.legend);
+  if (!report.workers.empty()) text += '\n' + worker_table(report.workers).text(invocation.legend);
   return write_out(text);
 }
 

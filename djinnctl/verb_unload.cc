@@ -12,9 +12,9 @@ Status unload(const Invocation& invocation, const std::string& prefix) {
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(const ipc::ModelReport model, find_model(*client, prefix));
   DJINN_CHECK(client->unload_model(model.model));
-  if (!invocation.json) return {};
+  if (!invocation.wants_json()) return {};
   const Json item{{"id", id_text(model.model)}, {"name", model.label}, {"bytes", model.bytes}};
-  return write_out(json_text("unload", {item}));
+  return print_json(invocation, "unload", {item});
 }
 
 }  // namespace

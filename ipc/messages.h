@@ -109,10 +109,39 @@ struct ListModels {
   friend bool operator==(const ListModels&, const ListModels&) = default;
 };
 
+struct ListPrograms {
+  uint32_t first = 0;
+  friend bool operator==(const ListPrograms&, const ListPrograms&) = default;
+};
+// Short lists, in one answer each.
+struct ListDevices {
+  friend bool operator==(const ListDevices&, const ListDevices&) = default;
+};
+struct ListMemory {
+  friend bool operator==(const ListMemory&, const ListMemory&) = default;
+};
+
+// Keeps a model resident without a lease, or no longer. Answer: Done.
+struct PinModel {
+  ModelId model;
+  bool pinned = false;
+  friend bool operator==(const PinModel&, const PinModel&) = default;
+};
+// Gives up the run that a session has in flight. Answer: Done, or kNotFound when it runs nothing.
+struct CancelRun {
+  SessionId session;
+  friend bool operator==(const CancelRun&, const CancelRun&) = default;
+};
+// Ends a session as if its client had closed it; the client gets a notice. Answer: Done.
+struct TerminateSession {
+  SessionId session;
+  friend bool operator==(const TerminateSession&, const TerminateSession&) = default;
+};
 struct ClientRequest {
   uint32_t number = 0;  // echoed in the answer; unique among the pending ones, not 0
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
-               DropSequence, GetStatus, ListSessions, ListModels>
+               DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
+               ListMemory, PinModel, CancelRun, TerminateSession>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -205,6 +234,18 @@ struct StatusReport {
 };
 
 struct SessionReport {
+// A session is lost while its worker is dead and the next one not there, and draining when its
+// client has gone and its memory has not yet come back.
+enum class SessionState : uint8_t {
+  kActive = 0,
+  kIdle = 1,
+  kWaiting = 2,
+  kDraining = 3,
+  kLost = 4
+};
+// What keeps it from going on.
+enum class SessionWait : uint8_t { kNone = 0, kMemory = 1, kDevice = 2, kDisk = 3, kClient = 4 };
+
   SessionId session;
   std::string client_name;
   std::string owner;
@@ -216,9 +257,12 @@ struct SessionReport {
   uint64_t steps = 0;  // committed
   bool running = false;
   friend bool operator==(const SessionReport&, const SessionReport&) = default;
+  SessionState state = SessionState::kIdle;
+  SessionWait wait = SessionWait::kNone;
+  uint64_t shared_bytes = 0;  // of the models that it holds
 };
 
-enum class ModelState : uint8_t { kLoading = 0, kResident = 1, kFailed = 2 };
+enum class ModelState : uint8_t { kLoading = 0, kResident = 1, kFailed = 2, kEvicting = 3 };
 
 struct ModelReport {
   ModelId model;
@@ -234,9 +278,51 @@ struct ModelReport {
   std::array<uint8_t, 32> sha256{};
   uint64_t loaded_wall_ns = 0;
   friend bool operator==(const ModelReport&, const ModelReport&) = default;
+  std::string device;  // "cpu:0"
 };
 
 struct SessionList {
+enum class ProgramState : uint8_t { kAdmitting = 0, kAdmitted = 1 };
+
+struct ProgramReport {
+  ProgramId program;
+  ModelId model;  // invalid: it names no weights
+  std::string owner;
+  std::string device;
+  ProgramState state = ProgramState::kAdmitting;
+  uint64_t graph_bytes = 0;
+  uint32_t outputs = 0;
+  uint32_t sessions = 0;  // that defined it
+  friend bool operator==(const ProgramReport&, const ProgramReport&) = default;
+};
+
+enum class DeviceState : uint8_t { kReady = 0, kFailed = 1 };  // failed: its workers do not start
+
+struct DeviceReport {
+  std::string device;  // "cpu:0"
+  std::string name;    // as its maker says
+  uint64_t used_bytes = 0;
+  uint64_t total_bytes = 0;
+  uint64_t planned_bytes = 0;  // slabs of its lanes
+  uint32_t lanes = 0;
+  DeviceState state = DeviceState::kReady;
+  friend bool operator==(const DeviceReport&, const DeviceReport&) = default;
+};
+
+enum class MemoryPool : uint8_t { kWeights = 0, kSessions = 1, kLanes = 2 };
+
+// invariant: mapped, cached, pinned <= reserved; evictable <= cached.
+struct MemoryReport {
+  std::string device;
+  MemoryPool pool = MemoryPool::kWeights;
+  uint64_t reserved_bytes = 0;   // granted
+  uint64_t mapped_bytes = 0;     // of them, in the address space of a worker
+  uint64_t cached_bytes = 0;     // held by no session, kept for the next
+  uint64_t evictable_bytes = 0;  // of those, what gives way when memory is wanted
+  uint64_t pinned_bytes = 0;     // never gives way
+  friend bool operator==(const MemoryReport&, const MemoryReport&) = default;
+};
+
   uint32_t total = 0;
   std::vector<SessionReport> sessions;
   friend bool operator==(const SessionList&, const SessionList&) = default;
@@ -247,11 +333,24 @@ struct ModelList {
   friend bool operator==(const ModelList&, const ModelList&) = default;
 };
 
+struct ProgramList {
+  uint32_t total = 0;
+  std::vector<ProgramReport> programs;
+  friend bool operator==(const ProgramList&, const ProgramList&) = default;
+};
+struct DeviceList {
+  std::vector<DeviceReport> devices;
+  friend bool operator==(const DeviceList&, const DeviceList&) = default;
+};
+struct MemoryList {
+  std::vector<MemoryReport> pools;
+  friend bool operator==(const MemoryList&, const MemoryList&) = default;
+};
 struct DaemonReply {
   uint32_t number =
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
-               SessionList, ModelList>
+               SessionList, ModelList, ProgramList, DeviceList, MemoryList>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };

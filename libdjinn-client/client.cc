@@ -184,6 +184,43 @@ Result<std::vector<ipc::ModelReport>> Client::models() {
   }
 }
 
+Result<std::vector<ipc::ProgramReport>> Client::programs() {
+  std::vector<ipc::ProgramReport> all;
+  for (;;) {
+    ipc::ListPrograms next;
+    next.first = static_cast<uint32_t>(all.size());
+    DJINN_TRY(auto page, control_.ask<ipc::ProgramList>(next));
+    const bool last = page.programs.empty() || all.size() + page.programs.size() >= page.total;
+    std::ranges::move(page.programs, std::back_inserter(all));
+    if (last) return all;
+  }
+}
+
+Result<std::vector<ipc::DeviceReport>> Client::devices() {
+  DJINN_TRY(auto list, control_.ask<ipc::DeviceList>(ipc::ListDevices{}));
+  return std::move(list.devices);
+}
+
+Result<std::vector<ipc::MemoryReport>> Client::memory_pools() {
+  DJINN_TRY(auto list, control_.ask<ipc::MemoryList>(ipc::ListMemory{}));
+  return std::move(list.pools);
+}
+
+Status Client::pin_model(ModelId model, bool pinned) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::PinModel{model, pinned}));
+  return {};
+}
+
+Status Client::cancel_run(SessionId session) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::CancelRun{session}));
+  return {};
+}
+
+Status Client::terminate_session(SessionId session) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::TerminateSession{session}));
+  return {};
+}
+
 // --- data path
 
 Result<ipc::StagingRange> Client::allocate_staging(uint64_t bytes) {

@@ -90,6 +90,14 @@ class Client {
   Result<ipc::StatusReport> status();
   Result<std::vector<ipc::SessionReport>> sessions();
   Result<std::vector<ipc::ModelReport>> models();
+  Result<std::vector<ipc::ProgramReport>> programs();
+  Result<std::vector<ipc::DeviceReport>> devices();
+  Result<std::vector<ipc::MemoryReport>> memory_pools();
+  Status pin_model(ModelId model, bool pinned);
+  // Of another session of this user; root's may be anybody's. cancel_run(): kNotFound when it runs
+  // nothing.
+  Status cancel_run(SessionId session);
+  Status terminate_session(SessionId session);
 
   // --- data path
   // A staging range; waits for completions while the slab is full. Its pages are there, so writing

@@ -38,6 +38,11 @@ uint64_t Memory::held_by(vmu::HolderKind kind) const {
   return bytes;
 }
 
+bool Memory::waits(Holder holder) const {
+  return std::ranges::any_of(waiting_,
+                             [&](const Waiting& waiting) { return waiting.holder == holder; });
+}
+
 void Memory::request(Holder holder, uint64_t bytes, Granted granted) {
   Status first = bytes == 0 ? Status{} : grant(holder, bytes);
   const bool full = !first && first.error().code == ErrorCode::kOutOfMemory;

@@ -51,6 +51,8 @@ class Memory {
   void freed();
 
   [[nodiscard]] uint64_t held_by(Holder holder) const { return ledger_.held_by(holder); }
+  // Whether the holder waits for memory.
+  [[nodiscard]] bool waits(Holder holder) const;
   // Of all holders of a kind.
   [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
   [[nodiscard]] uint64_t total_bytes() const { return ledger_.total_bytes(); }

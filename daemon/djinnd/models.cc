@@ -41,8 +41,6 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
   return total;
 }
 
-const Error kNoSuchModel{ErrorCode::kNotFound, "There is no such model."};
-
 }  // namespace
 
 Models::Models(World world) : world_(std::move(world)) {}
@@ -91,16 +89,33 @@ void Models::close(const Asker& asker, ModelId id) {
   world_.replies.done(asker);
 }
 
-void Models::unload(const Asker& asker, DomainId asking, ModelId id) {
+Result<Model*> Models::find_owned(DomainId asking, ModelId id) {
   Model* const model = table_.find(id);
   const bool sees = model != nullptr &&
                     (asking == 0 || model->key.domain == asking || model->mapped.contains(asking));
-  if (!sees) return world_.replies.refuse(asker, kNoSuchModel);
+  if (!sees) return Error{ErrorCode::kNotFound, "There is no such model."};
   if (asking != 0 && model->key.domain != asking) {
-    return world_.replies.refuse(
-        asker, {ErrorCode::kPermissionDenied,
-                "Another user opened the model first. Ask them, or root, to unload it."});
+    return Error{ErrorCode::kPermissionDenied,
+                 "Another user opened the model first. Ask them, or root, to do it."};
   }
+  return model;
+}
+
+void Models::pin(const Asker& asker, DomainId asking, const ipc::PinModel& request) {
+  const auto found = find_owned(asking, request.model);
+  if (!found) return world_.replies.refuse(asker, found.error());
+  if ((*found)->phase == ModelPhase::kUnloading) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kBusy, "The model is being unloaded. Load it again, pinned."});
+  }
+  (*found)->pinned = request.pinned;
+  world_.replies.done(asker);
+}
+
+void Models::unload(const Asker& asker, DomainId asking, ModelId id) {
+  const auto found = find_owned(asking, id);
+  if (!found) return world_.replies.refuse(asker, found.error());
+  Model* const model = *found;
   if (model->phase == ModelPhase::kLoading || !(model->leases.empty() && model->openers.empty())) {
     return world_.replies.refuse(
         asker,
@@ -368,6 +383,23 @@ uint32_t Models::leases_of(SessionId session) const {
   return static_cast<uint32_t>(
       std::count_if(table_.all().begin(), table_.all().end(),
                     [&](const auto& entry) { return entry.second.leases.contains(session); }));
+}
+
+uint64_t Models::bytes_shared_by(SessionId session) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : table_.all()) {
+    if (model.leases.contains(session)) bytes += model.bytes;
+  }
+  return bytes;
+}
+
+bool Models::loads_for(SessionId session) const {
+  const auto waits = [&](const Opener& opener) { return opener.asker.session == session; };
+  return std::ranges::any_of(
+             openings_, [&](const auto& entry) { return waits(entry.second.request.opener); }) ||
+         std::ranges::any_of(table_.all(), [&](const auto& entry) {
+           return std::ranges::any_of(entry.second.openers, waits);
+         });
 }
 
 bool Models::evict(uint64_t bytes) {

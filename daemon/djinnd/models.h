@@ -50,11 +50,16 @@ class Models final : public Load::Owner {
   void close(const Asker& asker, ModelId id);
   // asking: the user. Only the owner and root may.
   void unload(const Asker& asker, DomainId asking, ModelId id);
+  void pin(const Asker& asker, DomainId asking, const ipc::PinModel& request);
 
   // --- sessions
   void session_left(SessionId session);
   [[nodiscard]] bool leased_by(ModelId id, SessionId session);
   [[nodiscard]] uint32_t leases_of(SessionId session) const;
+  // Of the models that it holds; those that are being loaded count what is there.
+  [[nodiscard]] uint64_t bytes_shared_by(SessionId session) const;
+  // Whether it waits for a model to be read.
+  [[nodiscard]] bool loads_for(SessionId session) const;
 
   // --- workers
   void worker_ready(DomainId domain);
@@ -84,6 +89,8 @@ class Models final : public Load::Owner {
     load::Digest plan_hash;
   };
 
+  // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
+  Result<Model*> find_owned(DomainId asking, ModelId id);
   void start_loads();
   void join(Model& model, Opener opener, bool pin);
   void become_model(LoadId id, Opening opening, ModelKey key);

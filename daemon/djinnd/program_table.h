@@ -61,6 +61,7 @@ class ProgramTable {
   Program* oldest_unused(DomainId domain);
 
   [[nodiscard]] std::map<ProgramId, Program>& all() { return programs_; }
+  [[nodiscard]] const std::map<ProgramId, Program>& all() const { return programs_; }
   [[nodiscard]] size_t size() const { return programs_.size(); }
 
  private:

@@ -30,7 +30,7 @@ class Programs {
   void hear(DomainId domain, const ipc::ProgramAdded& event);
   void hear(DomainId domain, const ipc::ProgramRefused& event);
 
-  [[nodiscard]] size_t size() const { return table_.size(); }
+  [[nodiscard]] const ProgramTable& table() const { return table_; }
 
  private:
   Status admit(const Asker& asker, DomainId domain, ModelId model, const Fd& graph);

@@ -1,9 +1,13 @@
 #include "daemon/djinnd/reports.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "daemon/djinnd/version.h"
@@ -20,6 +24,30 @@ uint32_t count_descriptors() {
   return count > 3 ? count - 3 : 0;
 }
 
+constexpr const char* kDevice = "cpu:0";
+
+// What the first processor calls itself; empty where the kernel does not say.
+std::string name_of_cpu() {
+  const Fd info(::open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> buffer{};
+  const ssize_t length = info.valid() ? ::read(info.get(), buffer.data(), buffer.size()) : 0;
+  const std::string_view text(buffer.data(), length > 0 ? static_cast<size_t>(length) : 0);
+  constexpr std::string_view kKey = "model name\t: ";
+  const size_t key = text.find(kKey);
+  if (key == std::string_view::npos) return "";
+  const size_t begin = key + kKey.size();
+  return std::string(text.substr(begin, text.find('\n', begin) - begin));
+}
+
+ipc::SessionState state_of(const Session& session, bool running, ipc::SessionWait wait) {
+  if (session.phase == SessionPhase::kLeaving) return ipc::SessionState::kDraining;
+  if (session.phase == SessionPhase::kLive && session.has_memory() && !session.attached) {
+    return ipc::SessionState::kLost;
+  }
+  if (wait != ipc::SessionWait::kNone) return ipc::SessionState::kWaiting;
+  return running ? ipc::SessionState::kActive : ipc::SessionState::kIdle;
+}
+
 // The page of a list that begins at item first.
 template <typename Item>
 std::vector<Item> page_of(std::vector<Item> items, uint32_t first) {
@@ -34,6 +62,7 @@ std::vector<Item> page_of(std::vector<Item> items, uint32_t first) {
 Reports::Reports(World world)
     : world_(world),
       started_wall_ns_(world.clock.wall_ns()),
+      cpu_name_(name_of_cpu().substr(0, limits::kNameBytes)),
       timeout_(world.loop, [this] { answer_all(); }) {}
 
 // --- status
@@ -89,7 +118,7 @@ ipc::StatusReport Reports::make_status(const ipc::GetStatus& request) {
       world_.memory.held_by(vmu::HolderKind::kLane) + world_.memory.held_by(vmu::HolderKind::kHeap);
   report.sessions = static_cast<uint32_t>(world_.sessions.all().size());
   report.models = static_cast<uint32_t>(world_.models.table().size());
-  report.programs = static_cast<uint32_t>(world_.programs.size());
+  report.programs = static_cast<uint32_t>(world_.programs.table().size());
   report.descriptors = count_descriptors();
   report.bytes_read = world_.models.bytes_read();
   report.buffered_reads = world_.models.buffered_reads();
@@ -124,20 +153,32 @@ ipc::SessionReport Reports::report_of(const Session& session) {
   report.granted_bytes = world_.memory.held_by(Memory::of_session(session.id));
   report.models = world_.models.leases_of(session.id);
   report.sequences = static_cast<uint32_t>(session.sequences.size());
-  if (!session.has_memory()) return report;
-  const auto progress = session.memory.progress();
+  report.shared_bytes = world_.models.bytes_shared_by(session.id);
+  const auto progress = session.has_memory() ? session.memory.progress() : gc::Progress{};
   if (progress.ok()) {
     report.steps = progress.value().commit;
     report.running = progress.value().running_step != 0;
   }
+  report.wait = wait_of(session, report.running);
+  report.state = state_of(session, report.running, report.wait);
   return report;
+}
+
+// The first of these that holds; a session may wait for one thing while it waits for another.
+ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
+  if (world_.memory.waits(Memory::of_session(session.id))) return ipc::SessionWait::kMemory;
+  if (world_.models.loads_for(session.id)) return ipc::SessionWait::kDisk;
+  if (!session.has_memory()) return ipc::SessionWait::kNone;
+  if (session.memory.client_is_awaited()) return ipc::SessionWait::kClient;
+  const bool asks = session.phase == SessionPhase::kAttaching || session.memory.bell_rung();
+  return asks && !running ? ipc::SessionWait::kDevice : ipc::SessionWait::kNone;
 }
 
 void Reports::models(const Asker& asker, DomainId asking, const ipc::ListModels& request) {
   std::vector<ipc::ModelReport> reports;
   for (const auto& [id, model] : world_.models.table().all()) {
     const bool seen = asking == 0 || model.key.domain == asking || model.mapped.contains(asking);
-    if (seen && model.phase != ModelPhase::kUnloading) reports.push_back(report_of(model));
+    if (seen) reports.push_back(report_of(model));
   }
   ipc::ModelList list;
   list.total = static_cast<uint32_t>(reports.size());
@@ -150,8 +191,10 @@ ipc::ModelReport Reports::report_of(const Model& model) {
   report.model = model.id;
   report.label = model.label;
   report.owner = names_.of(model.key.domain);
-  report.state =
-      model.phase == ModelPhase::kLoading ? ipc::ModelState::kLoading : ipc::ModelState::kResident;
+  report.device = kDevice;
+  report.state = model.phase == ModelPhase::kLoading     ? ipc::ModelState::kLoading
+                 : model.phase == ModelPhase::kUnloading ? ipc::ModelState::kEvicting
+                                                         : ipc::ModelState::kResident;
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
   report.files = static_cast<uint32_t>(model.files.size());
@@ -160,6 +203,89 @@ ipc::ModelReport Reports::report_of(const Model& model) {
   report.hashed = model.sha256.has_value();
   report.sha256 = model.sha256.value_or(std::array<uint8_t, 32>{});
   report.loaded_wall_ns = model.loaded_wall_ns;
+  return report;
+}
+
+void Reports::programs(const Asker& asker, DomainId asking, const ipc::ListPrograms& request) {
+  std::vector<ipc::ProgramReport> reports;
+  for (const auto& [id, program] : world_.programs.table().all()) {
+    if (asking == 0 || program.domain == asking) reports.push_back(report_of(program));
+  }
+  ipc::ProgramList list;
+  list.total = static_cast<uint32_t>(reports.size());
+  list.programs = page_of(std::move(reports), request.first);
+  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+}
+
+ipc::ProgramReport Reports::report_of(const Program& program) {
+  ipc::ProgramReport report;
+  report.program = program.id;
+  report.model = program.model;
+  report.owner = names_.of(program.domain);
+  report.device = kDevice;
+  report.state = program.phase == ProgramPhase::kAdmitted ? ipc::ProgramState::kAdmitted
+                                                          : ipc::ProgramState::kAdmitting;
+  report.graph_bytes = program.graph_bytes;
+  report.outputs = static_cast<uint32_t>(program.outputs.size());
+  report.sessions = static_cast<uint32_t>(program.users.size());
+  return report;
+}
+
+// --- the device and its memory
+
+void Reports::devices(const Asker& asker) {
+  ipc::DeviceReport report;
+  report.device = kDevice;
+  report.name = cpu_name_;
+  report.used_bytes = world_.memory.granted_bytes();
+  report.total_bytes = world_.memory.total_bytes();
+  report.planned_bytes = world_.memory.held_by(vmu::HolderKind::kLane);
+  report.state =
+      world_.domains.spares_fail() ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
+  for (const auto& [domain, worker] : world_.domains.all()) report.lanes += worker->ready() ? 1 : 0;
+  world_.sessions.reply(asker, {asker.number, ipc::DeviceList{{std::move(report)}}}, {});
+}
+
+void Reports::memory(const Asker& asker) {
+  ipc::MemoryList list{{weights_report(), sessions_report(), lanes_report()}};
+  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+}
+
+ipc::MemoryReport Reports::weights_report() const {
+  ipc::MemoryReport report;
+  report.device = kDevice;
+  report.pool = ipc::MemoryPool::kWeights;
+  report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kModel) +
+                          world_.memory.held_by(vmu::HolderKind::kLoad);
+  for (const auto& [id, model] : world_.models.table().all()) {
+    if (!model.mapped.empty()) report.mapped_bytes += model.bytes;
+    if (model.pinned) report.pinned_bytes += model.bytes;
+    if (!model.idle()) continue;
+    report.cached_bytes += model.bytes;
+    if (!model.pinned) report.evictable_bytes += model.bytes;
+  }
+  return report;
+}
+
+ipc::MemoryReport Reports::sessions_report() const {
+  ipc::MemoryReport report;
+  report.device = kDevice;
+  report.pool = ipc::MemoryPool::kSessions;
+  report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kSession);
+  for (const auto& [id, session] : world_.sessions.all()) {
+    if (session->attached) report.mapped_bytes += world_.memory.held_by(Memory::of_session(id));
+  }
+  return report;
+}
+
+// Slabs and heaps are their workers' as long as these live.
+ipc::MemoryReport Reports::lanes_report() const {
+  ipc::MemoryReport report;
+  report.device = kDevice;
+  report.pool = ipc::MemoryPool::kLanes;
+  report.reserved_bytes =
+      world_.memory.held_by(vmu::HolderKind::kLane) + world_.memory.held_by(vmu::HolderKind::kHeap);
+  report.mapped_bytes = report.reserved_bytes;
   return report;
 }
 

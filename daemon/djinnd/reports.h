@@ -29,6 +29,10 @@ class Reports {
   void status(const Asker& asker, const ipc::GetStatus& request);
   void sessions(const Asker& asker, DomainId asking, const ipc::ListSessions& request);
   void models(const Asker& asker, DomainId asking, const ipc::ListModels& request);
+  void programs(const Asker& asker, DomainId asking, const ipc::ListPrograms& request);
+  // Sums over all users, as in status: nothing of others shows in them but how much is left.
+  void devices(const Asker& asker);
+  void memory(const Asker& asker);
 
   void hear(DomainId domain, const ipc::WorkerStats& stats);
   void worker_died(DomainId domain);
@@ -46,9 +50,15 @@ class Reports {
   [[nodiscard]] ipc::StatusReport make_status(const ipc::GetStatus& request);
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model);
+  [[nodiscard]] ipc::ProgramReport report_of(const Program& program);
+  [[nodiscard]] ipc::SessionWait wait_of(const Session& session, bool running) const;
+  [[nodiscard]] ipc::MemoryReport weights_report() const;
+  [[nodiscard]] ipc::MemoryReport sessions_report() const;
+  [[nodiscard]] ipc::MemoryReport lanes_report() const;
 
   World world_;
   uint64_t started_wall_ns_;
+  std::string cpu_name_;
   UserNames names_;
   std::list<Waiting> waiting_;
   Timer timeout_;

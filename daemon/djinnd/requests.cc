@@ -131,4 +131,28 @@ void Requests::fulfil(Call& call, const ipc::ListModels& body) {
   world_.reports.models(call.asker, call.session.domain, body);
 }
 
+void Requests::fulfil(Call& call, const ipc::ListPrograms& body) {
+  world_.reports.programs(call.asker, call.session.domain, body);
+}
+
+void Requests::fulfil(Call& call, const ipc::ListDevices&) {
+  world_.reports.devices(call.asker);
+}
+
+void Requests::fulfil(Call& call, const ipc::ListMemory&) {
+  world_.reports.memory(call.asker);
+}
+
+void Requests::fulfil(Call& call, const ipc::PinModel& body) {
+  world_.models.pin(call.asker, call.session.domain, body);
+}
+
+void Requests::fulfil(Call& call, const ipc::CancelRun& body) {
+  world_.sessions.cancel_run(call.asker, call.session.domain, body.session);
+}
+
+void Requests::fulfil(Call& call, const ipc::TerminateSession& body) {
+  world_.sessions.terminate(call.asker, call.session.domain, body.session);
+}
+
 }  // namespace djinn::daemon

@@ -48,6 +48,12 @@ class Requests {
   void fulfil(Call& call, const ipc::GetStatus& body);
   void fulfil(Call& call, const ipc::ListSessions& body);
   void fulfil(Call& call, const ipc::ListModels& body);
+  void fulfil(Call& call, const ipc::ListPrograms& body);
+  void fulfil(Call& call, const ipc::ListDevices& body);
+  void fulfil(Call& call, const ipc::ListMemory& body);
+  void fulfil(Call& call, const ipc::PinModel& body);
+  void fulfil(Call& call, const ipc::CancelRun& body);
+  void fulfil(Call& call, const ipc::TerminateSession& body);
   bool has_data_path(const Call& call);
 
   World world_;

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "ipc/session_memory.h"
@@ -118,6 +121,38 @@ Result<gc::Progress> SessionMemory::progress() const {
 bool SessionMemory::bell_rung() const {
   pollfd bell{submission_bell.get(), POLLIN, 0};
   return ::poll(&bell, 1, 0) == 1 && (bell.revents & POLLIN) != 0;
+}
+
+namespace {
+
+template <typename T>
+Result<T> read_at(const Fd& memory, uint64_t offset) {
+  T out{};
+  if (::pread(memory.get(), &out, sizeof out, static_cast<off_t>(offset)) != sizeof out) {
+    return system_error("read a session's memory", errno);
+  }
+  return out;
+}
+
+}  // namespace
+
+bool SessionMemory::client_is_awaited() const {
+  const auto control = read_at<ipc::SessionControl>(memory, ipc::SessionLayout::kControlOffset);
+  return control.ok() && control->worker_blocked.word != 0;
+}
+
+Status SessionMemory::cancel_in_flight() const {
+  using Layout = ipc::SessionLayout;
+  DJINN_TRY(const auto control, read_at<ipc::SessionControl>(memory, Layout::kControlOffset));
+  const uint64_t slot = control.submissions_completed.word % limits::kSubmissionSlots;
+  const uint64_t at = Layout::kSubmissionsOffset + slot * sizeof(ipc::Submission);
+  DJINN_TRY(const auto submission, read_at<ipc::Submission>(memory, at));
+  const uint64_t through = std::max<uint64_t>(control.cancelled_through.word, submission.run);
+  const off_t word = Layout::kControlOffset + offsetof(ipc::SessionControl, cancelled_through);
+  if (::pwrite(memory.get(), &through, sizeof through, word) != sizeof through) {
+    return system_error("write a session's memory", errno);
+  }
+  return {};
 }
 
 // --- what a client may ask for

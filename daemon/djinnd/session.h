@@ -84,6 +84,12 @@ struct SessionMemory {
   [[nodiscard]] Result<gc::Progress> progress() const;
   // The client rang and nobody has looked.
   [[nodiscard]] bool bell_rung() const;
+  // The worker has completions to tell and no slot for them, if the client's memory is to be
+  // believed.
+  [[nodiscard]] bool client_is_awaited() const;
+  // Asks, in the client's name, to give up the submission that is next to complete. Only the client
+  // can be fooled: what is read and written here is its own memory. Errors: kSystem.
+  Status cancel_in_flight() const;
 };
 
 struct Session {

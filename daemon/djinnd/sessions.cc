@@ -225,6 +225,34 @@ void Sessions::welcome(Session& session) {
         fds);
 }
 
+// Users do not learn of others' sessions, so one of somebody else is one that is not there.
+Result<Session*> Sessions::find_steered(DomainId asking, SessionId id) const {
+  Session* const session = asking == 0 ? find(id) : find(id, asking);
+  const bool there = session != nullptr && session->phase != SessionPhase::kGreeting &&
+                     session->phase != SessionPhase::kLeaving;
+  if (!there) return Error{ErrorCode::kNotFound, "There is no such session."};
+  return session;
+}
+
+void Sessions::cancel_run(const Asker& asker, DomainId asking, SessionId target) {
+  const auto session = find_steered(asking, target);
+  if (!session) return refuse(asker, session.error());
+  const auto progress = (*session)->has_memory() ? (*session)->memory.progress() : gc::Progress{};
+  if (!progress || progress->running_step == 0) {
+    return refuse(asker, {ErrorCode::kNotFound, "The session has no run in flight."});
+  }
+  const Status asked = (*session)->memory.cancel_in_flight();
+  if (!asked) return refuse(asker, asked.error());
+  done(asker);
+}
+
+void Sessions::terminate(const Asker& asker, DomainId asking, SessionId target) {
+  const auto session = find_steered(asking, target);
+  if (!session) return refuse(asker, session.error());
+  done(asker);
+  end(**session, {ErrorCode::kCancelled, "An administrator ended the session. Connect again."});
+}
+
 // --- sequence groups
 
 void Sessions::make_sequence(Session& session, uint32_t number,

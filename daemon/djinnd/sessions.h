@@ -47,6 +47,10 @@ class Sessions final : public Replies {
   void make_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
   void drop_sequence(Session& session, uint32_t number, SequenceHandle sequence);
 
+  // Of another session; asking: the user. A user steers their own, root all.
+  void cancel_run(const Asker& asker, DomainId asking, SessionId target);
+  void terminate(const Asker& asker, DomainId asking, SessionId target);
+
   // --- workers
   void worker_ready(DomainId domain);
   // Gives whether any session of the domain committed something since the death before, or the
@@ -78,6 +82,8 @@ class Sessions final : public Replies {
   Session* find(SessionId id) const;
   // Of that domain, or null.
   Session* find(SessionId id, DomainId domain) const;
+  // If the user may steer it. Errors: kNotFound.
+  Result<Session*> find_steered(DomainId asking, SessionId id) const;
   [[nodiscard]] Status check_limits(uid_t uid) const;
   void add_connection(Fd socket, const ipc::PeerCredentials& peer);
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);

@@ -46,6 +46,26 @@ void write(wire::ClientRequest::Builder out, const ListSessions& request) {
 void write(wire::ClientRequest::Builder out, const ListModels& request) {
   out.setListModels(request.first);
 }
+void write(wire::ClientRequest::Builder out, const ListPrograms& request) {
+  out.setListPrograms(request.first);
+}
+void write(wire::ClientRequest::Builder out, const ListDevices&) {
+  out.setListDevices();
+}
+void write(wire::ClientRequest::Builder out, const ListMemory&) {
+  out.setListMemory();
+}
+void write(wire::ClientRequest::Builder out, const PinModel& request) {
+  auto pin = out.initPinModel();
+  pin.setModel(request.model.value);
+  pin.setPinned(request.pinned);
+}
+void write(wire::ClientRequest::Builder out, const CancelRun& request) {
+  out.setCancelRun(request.session.value);
+}
+void write(wire::ClientRequest::Builder out, const TerminateSession& request) {
+  out.setTerminateSession(request.session.value);
+}
 
 Hello read_hello(wire::Hello::Reader in) {
   return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver()};
@@ -81,6 +101,18 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return ListSessions{in.getListSessions()};
     case wire::ClientRequest::LIST_MODELS:
       return ListModels{in.getListModels()};
+    case wire::ClientRequest::LIST_PROGRAMS:
+      return ListPrograms{in.getListPrograms()};
+    case wire::ClientRequest::LIST_DEVICES:
+      return ListDevices{};
+    case wire::ClientRequest::LIST_MEMORY:
+      return ListMemory{};
+    case wire::ClientRequest::PIN_MODEL:
+      return PinModel{{in.getPinModel().getModel()}, in.getPinModel().getPinned()};
+    case wire::ClientRequest::CANCEL_RUN:
+      return CancelRun{{in.getCancelRun()}};
+    case wire::ClientRequest::TERMINATE_SESSION:
+      return TerminateSession{{in.getTerminateSession()}};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -138,6 +170,9 @@ void write_session(wire::SessionReport::Builder out, const SessionReport& report
   out.setSequences(report.sequences);
   out.setSteps(report.steps);
   out.setRunning(report.running);
+  out.setState(static_cast<uint8_t>(report.state));
+  out.setWait(static_cast<uint8_t>(report.wait));
+  out.setSharedBytes(report.shared_bytes);
 }
 
 SessionReport read_session(wire::SessionReport::Reader in) {
@@ -152,6 +187,9 @@ SessionReport read_session(wire::SessionReport::Reader in) {
   report.sequences = in.getSequences();
   report.steps = in.getSteps();
   report.running = in.getRunning();
+  report.state = read_enum(in.getState(), SessionState::kActive, SessionState::kLost);
+  report.wait = read_enum(in.getWait(), SessionWait::kNone, SessionWait::kClient);
+  report.shared_bytes = in.getSharedBytes();
   return report;
 }
 
@@ -167,6 +205,7 @@ void write_model(wire::ModelReport::Builder out, const ModelReport& report) {
   out.setPinned(report.pinned);
   if (report.hashed) out.setSha256(data(report.sha256));
   out.setLoadedWallNs(report.loaded_wall_ns);
+  out.setDevice(text(report.device));
 }
 
 ModelReport read_model(wire::ModelReport::Reader in) {
@@ -174,7 +213,7 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   report.model = {in.getModel()};
   report.label = read_name(in.getLabel());
   report.owner = read_name(in.getOwner());
-  report.state = read_enum(in.getState(), ModelState::kLoading, ModelState::kFailed);
+  report.state = read_enum(in.getState(), ModelState::kLoading, ModelState::kEvicting);
   report.bytes = in.getBytes();
   report.bytes_loaded = in.getBytesLoaded();
   report.files = in.getFiles();
@@ -183,6 +222,75 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   report.hashed = in.hasSha256();
   if (report.hashed) report.sha256 = read_sha256(in.getSha256());
   report.loaded_wall_ns = in.getLoadedWallNs();
+  report.device = read_name(in.getDevice());
+  return report;
+}
+
+void write_program(wire::ProgramReport::Builder out, const ProgramReport& report) {
+  out.setProgram(report.program.value);
+  out.setModel(report.model.value);
+  out.setOwner(text(report.owner));
+  out.setDevice(text(report.device));
+  out.setState(static_cast<uint8_t>(report.state));
+  out.setGraphBytes(report.graph_bytes);
+  out.setOutputs(report.outputs);
+  out.setSessions(report.sessions);
+}
+
+ProgramReport read_program(wire::ProgramReport::Reader in) {
+  ProgramReport report;
+  report.program = {in.getProgram()};
+  report.model = {in.getModel()};
+  report.owner = read_name(in.getOwner());
+  report.device = read_name(in.getDevice());
+  report.state = read_enum(in.getState(), ProgramState::kAdmitting, ProgramState::kAdmitted);
+  report.graph_bytes = in.getGraphBytes();
+  report.outputs = in.getOutputs();
+  report.sessions = in.getSessions();
+  return report;
+}
+
+void write_device(wire::DeviceReport::Builder out, const DeviceReport& report) {
+  out.setDevice(text(report.device));
+  out.setName(text(report.name));
+  out.setUsedBytes(report.used_bytes);
+  out.setTotalBytes(report.total_bytes);
+  out.setPlannedBytes(report.planned_bytes);
+  out.setLanes(report.lanes);
+  out.setState(static_cast<uint8_t>(report.state));
+}
+
+DeviceReport read_device(wire::DeviceReport::Reader in) {
+  DeviceReport report;
+  report.device = read_name(in.getDevice());
+  report.name = read_name(in.getName());
+  report.used_bytes = in.getUsedBytes();
+  report.total_bytes = in.getTotalBytes();
+  report.planned_bytes = in.getPlannedBytes();
+  report.lanes = in.getLanes();
+  report.state = read_enum(in.getState(), DeviceState::kReady, DeviceState::kFailed);
+  return report;
+}
+
+void write_pool(wire::MemoryReport::Builder out, const MemoryReport& report) {
+  out.setDevice(text(report.device));
+  out.setPool(static_cast<uint8_t>(report.pool));
+  out.setReservedBytes(report.reserved_bytes);
+  out.setMappedBytes(report.mapped_bytes);
+  out.setCachedBytes(report.cached_bytes);
+  out.setEvictableBytes(report.evictable_bytes);
+  out.setPinnedBytes(report.pinned_bytes);
+}
+
+MemoryReport read_pool(wire::MemoryReport::Reader in) {
+  MemoryReport report;
+  report.device = read_name(in.getDevice());
+  report.pool = read_enum(in.getPool(), MemoryPool::kWeights, MemoryPool::kLanes);
+  report.reserved_bytes = in.getReservedBytes();
+  report.mapped_bytes = in.getMappedBytes();
+  report.cached_bytes = in.getCachedBytes();
+  report.evictable_bytes = in.getEvictableBytes();
+  report.pinned_bytes = in.getPinnedBytes();
   return report;
 }
 
@@ -244,6 +352,17 @@ void write(wire::DaemonReply::Builder out, const ModelList& reply) {
   list.setTotal(reply.total);
   write_list(reply.models, list.initModels(count_of(reply.models)), write_model);
 }
+void write(wire::DaemonReply::Builder out, const ProgramList& reply) {
+  auto list = out.initPrograms();
+  list.setTotal(reply.total);
+  write_list(reply.programs, list.initPrograms(count_of(reply.programs)), write_program);
+}
+void write(wire::DaemonReply::Builder out, const DeviceList& reply) {
+  write_list(reply.devices, out.initDevices(count_of(reply.devices)), write_device);
+}
+void write(wire::DaemonReply::Builder out, const MemoryList& reply) {
+  write_list(reply.pools, out.initMemory(count_of(reply.pools)), write_pool);
+}
 
 Failed read_failed(wire::Failure::Reader in) {
   Error error = read_failure(in, Success::kRefused);
@@ -292,6 +411,10 @@ ModelList read_models(wire::ModelList::Reader in) {
   return {in.getTotal(), read_list(in.getModels(), limits::kListPage, read_model)};
 }
 
+ProgramList read_programs(wire::ProgramList::Reader in) {
+  return {in.getTotal(), read_list(in.getPrograms(), limits::kListPage, read_program)};
+}
+
 using ReplyBody = decltype(DaemonReply::body);
 
 ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
@@ -314,6 +437,12 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
       return read_sessions(in.getSessions());
     case wire::DaemonReply::MODELS:
       return read_models(in.getModels());
+    case wire::DaemonReply::PROGRAMS:
+      return read_programs(in.getPrograms());
+    case wire::DaemonReply::DEVICES:
+      return DeviceList{read_list(in.getDevices(), limits::kListPage, read_device)};
+    case wire::DaemonReply::MEMORY:
+      return MemoryList{read_list(in.getMemory(), limits::kListPage, read_pool)};
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

@@ -48,6 +48,12 @@ std::vector<ClientRequest> requests() {
       {9, GetStatus{10}},
       {10, ListSessions{11}},
       {UINT32_MAX, ListModels{12}},
+      {12, ListPrograms{13}},
+      {13, ListDevices{}},
+      {14, ListMemory{}},
+      {15, PinModel{{16}, true}},
+      {16, CancelRun{{17}}},
+      {17, TerminateSession{{18}}},
   };
 }
 
@@ -55,12 +61,22 @@ WorkerReport worker_report(const std::string& name) {
   return {name, name, 2, WorkerState::kRecovering, 3, 4, 5, true, 6, 7, 8, 9, 10};
 }
 SessionReport session_report(const std::string& name) {
-  return {{1}, name, name, 2, 3, 4, 5, 6, 7, true};
+  return {{1}, name, name, 2, 3, 4, 5, 6, 7, true, SessionState::kLost, SessionWait::kClient, 8};
 }
 ModelReport model_report(const std::string& name) {
-  ModelReport report{{1}, name, name, ModelState::kFailed, 2, 3, 4, 5, true, true, {}, 6};
+  ModelReport report{{1}, name, name,   ModelState::kEvicting, 2, 3, 4, 5, true, true,
+                     {},  6,    "cpu:0"};
   report.sha256.fill(0xab);
   return report;
+}
+ProgramReport program_report(const std::string& name) {
+  return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5};
+}
+DeviceReport device_report(const std::string& name) {
+  return {name, name, 1, 2, 3, 4, DeviceState::kFailed};
+}
+MemoryReport memory_report(const std::string& name) {
+  return {name, MemoryPool::kLanes, 1, 2, 3, 4, 5};
 }
 
 StatusReport status_report(size_t workers, const std::string& name) {
@@ -79,6 +95,9 @@ std::vector<DaemonReply> replies() {
       {7, status_report(2, kName)},
       {8, SessionList{99, {session_report("a"), session_report("b")}}},
       {9, ModelList{98, {model_report("a"), ModelReport{}}}},
+      {10, ProgramList{97, {program_report("a"), ProgramReport{}}}},
+      {11, DeviceList{{device_report("a"), DeviceReport{}}}},
+      {12, MemoryList{{memory_report("a"), MemoryReport{}}}},
   };
 }
 
@@ -267,6 +286,9 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {2, ModelList{0, {limits::kListPage, model_report(kLongest)}}},
       {3, status_report(limits::kListPage, kLongest)},
   };
+      {4, ProgramList{0, {limits::kListPage, program_report(kLongest)}}},
+      {5, DeviceList{{limits::kListPage, device_report(kLongest)}}},
+      {6, MemoryList{{limits::kListPage, memory_report(kLongest)}}},
   for (const DaemonReply& reply : full) {
     const Bytes bytes = encode(reply);
     EXPECT_LE(bytes.size(), limits::kControlMessageBytes);
@@ -306,6 +328,15 @@ TEST(ControlCodec, lists_and_names_over_their_limit_are_refused) {
                 encode(LoaderEvent{Planned{std::vector<uint64_t>(limits::kModelExtents + 1)}}))),
             kOver);
   OutputShape deep = shape("deep");
+  EXPECT_EQ(code_of(decode_daemon_reply(
+                encode(DaemonReply{1, ProgramList{0, {limits::kListPage + 1, ProgramReport{}}}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_daemon_reply(
+                encode(DaemonReply{1, DeviceList{{limits::kListPage + 1, DeviceReport{}}}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_daemon_reply(
+                encode(DaemonReply{1, MemoryList{{limits::kListPage + 1, MemoryReport{}}}}))),
+            kOver);
   deep.sizes.resize(limits::kRank + 1);
   EXPECT_EQ(code_of(decode_worker_event(encode(WorkerEvent{ProgramAdded{{1}, {deep}, 0}}))), kOver);
   const std::vector<OutputShape> many(limits::kProgramOutputs + 1);
@@ -400,7 +431,7 @@ TEST(ControlCodec, enumerators_of_another_version_are_unsupported) {
   make.initRoot<wire::ClientRequest>().initMakeSequence().setDtype(18);
   EXPECT_EQ(code_of(decode_client_request(bytes_of(make))), ErrorCode::kUnsupported);
   capnp::MallocMessageBuilder models;
-  models.initRoot<wire::DaemonReply>().initModels().initModels(1)[0].setState(3);
+  models.initRoot<wire::DaemonReply>().initModels().initModels(1)[0].setState(4);
   EXPECT_EQ(code_of(decode_daemon_reply(bytes_of(models))), ErrorCode::kUnsupported);
   for (const uint8_t kind : {0, 5}) {
     capnp::MallocMessageBuilder grant;

@@ -63,6 +63,12 @@ struct ClientRequest {
     getStatus @9 :UInt32;     # the first item of the page, as in the two below
     listSessions @10 :UInt32;
     listModels @11 :UInt32;
+    listPrograms @12 :UInt32;
+    listDevices @13 :Void;
+    listMemory @14 :Void;
+    pinModel @15 :PinModel;
+    cancelRun @16 :UInt64;         # the session's id
+    terminateSession @17 :UInt64;  # likewise
   }
 }
 
@@ -81,6 +87,11 @@ struct OpenModel {
   label @0 :Text;
   hasPlan @1 :Bool;
   pin @2 :Bool;
+}
+
+struct PinModel {
+  model @0 :UInt64;
+  pinned @1 :Bool;
 }
 
 struct SequenceGeometry {
@@ -107,6 +118,9 @@ struct DaemonReply {
     status @7 :StatusReport;
     sessions @8 :SessionList;
     models @9 :ModelList;
+    programs @10 :ProgramList;
+    devices @11 :List(DeviceReport);
+    memory @12 :List(MemoryReport);
   }
 }
 
@@ -182,6 +196,9 @@ struct SessionReport {
   sequences @7 :UInt32;
   steps @8 :UInt64;
   running @9 :Bool;
+  state @10 :UInt8;
+  wait @11 :UInt8;
+  sharedBytes @12 :UInt64;
 }
 
 struct SessionList {
@@ -201,11 +218,48 @@ struct ModelReport {
   pinned @8 :Bool;
   sha256 @9 :Data;  # 32 bytes, or none while the model is not hashed
   loadedWallNs @10 :UInt64;
+  device @11 :Text;
 }
 
 struct ModelList {
   total @0 :UInt32;
   models @1 :List(ModelReport);
+}
+
+struct ProgramReport {
+  program @0 :UInt64;
+  model @1 :UInt64;  # 0: it names no weights
+  owner @2 :Text;
+  device @3 :Text;
+  state @4 :UInt8;
+  graphBytes @5 :UInt64;
+  outputs @6 :UInt32;
+  sessions @7 :UInt32;
+}
+
+struct ProgramList {
+  total @0 :UInt32;
+  programs @1 :List(ProgramReport);
+}
+
+struct DeviceReport {
+  device @0 :Text;
+  name @1 :Text;
+  usedBytes @2 :UInt64;
+  totalBytes @3 :UInt64;
+  plannedBytes @4 :UInt64;
+  lanes @5 :UInt32;
+  state @6 :UInt8;
+}
+
+struct MemoryReport {
+  device @0 :Text;
+  pool @1 :UInt8;
+  reservedBytes @2 :UInt64;
+  mappedBytes @3 :UInt64;
+  cachedBytes @4 :UInt64;
+  evictableBytes @5 :UInt64;
+  pinnedBytes @6 :UInt64;
 }
 
 # -- djinnd -> worker ----------------------------------------------------------------------------

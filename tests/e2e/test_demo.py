@@ -84,11 +84,11 @@ def test_the_second_client_finds_the_model_resident(shown: Shown) -> None:
 def test_djinnctl_shows_one_model_with_two_leases_and_both_clients(shown: Shown) -> None:
     (model,) = shown.table("ps")
     assert model["STATE"] == "resident"
-    assert model["LEASES"] == "2"
-    sessions = {row["NAME"]: row for row in shown.table("sessions")}
+    assert model["REFS"] == "2"
+    sessions = {row["APP"]: row for row in shown.table("sessions")}
     assert len(sessions) == len(shown.table("sessions"))
     assert sessions["client-1"]["PID"] != sessions["client-2"]["PID"]
-    assert sessions["client-1"]["MODELS"] == sessions["client-2"]["MODELS"] == "1"
+    assert sessions["client-1"]["SHARED"] == sessions["client-2"]["SHARED"] == model["SIZE"]
 
 
 @pytest.mark.ci

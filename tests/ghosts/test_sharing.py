@@ -1,5 +1,6 @@
 """Two processes with ghosts of one model: its weights are in memory once."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import children
 import pytest
-from private_daemon import Daemon
+from private_daemon import BIN, Daemon
 
 pytest.importorskip("djinn.torch", exc_type=ImportError)
 
@@ -30,6 +31,18 @@ def write_model(directory: Path, layers: int) -> None:
         **{"num_hidden_layers": layers, "vocab_size": 3200, "tie_word_embeddings": False},
     )
     transformers.LlamaForCausalLM(config).save_pretrained(directory)
+
+
+def weights_of(daemon: Daemon) -> dict[str, int]:
+    """What djinnctl mem says of the pool of weights."""
+    done = subprocess.run(
+        [BIN / "djinnctl", "mem", "--json", "-H", daemon.host],
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
+    )
+    pools = json.loads(done.stdout)["items"]
+    return next(pool for pool in pools if pool["pool"] == "weights")
 
 
 class Neighbour:
@@ -85,12 +98,17 @@ def test_two_processes_hold_one_copy_of_the_weights(daemon: Daemon, tmp_path: Pa
     with two(daemon, small, large) as both:
         assert [one.hear() for one in both] == ["warm", "warm"]
         before, status = sum(map(int, step(both))), daemon.status()
+        others = weights_of(daemon)
         digests = step(both)
         assert digests[0] == digests[1]
         after, found = sum(map(int, step(both))), daemon.status()
         assert after - before < GROWTH_MAX < weights / 3
         held = found["memory_models_bytes"] - status["memory_models_bytes"]
         assert 0.99 * weights < held < 1.05 * weights
+        shown = weights_of(daemon)
+        assert shown["reserved_bytes"] - others["reserved_bytes"] == held
+        assert shown["mapped_bytes"] - others["mapped_bytes"] == held
+        assert shown["cached_bytes"] == others["cached_bytes"], "both processes hold it"
         assert weights * 0.99 < found["bytes_read"] - status["bytes_read"] < weights * 1.01
         assert found["models"] == status["models"] + 1
         assert 2 in [model["leases"] for model in daemon.observer.models()]

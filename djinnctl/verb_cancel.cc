@@ -1,0 +1,44 @@
+// djinnctl cancel SESSION, djinnctl terminate SESSION: ends its run in flight, or all of it.
+#include "djinnctl/command_line.h"
+#include "djinnctl/prefix.h"
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+using Order = Status (client::Client::*)(SessionId);
+
+Status steer(const Invocation& invocation, const std::string& prefix, const char* verb,
+             Order order) {
+  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(const ipc::SessionReport session, find_session(*client, prefix));
+  DJINN_CHECK((client.get()->*order)(session.session));
+  if (!invocation.wants_json()) return {};
+  const Json item{
+      {"id", id_text(session.session)}, {"name", session.client_name}, {"pid", session.pid}};
+  return print_json(invocation, verb, {item});
+}
+
+void add(CommandLine& line, const char* name, const char* what, Order order) {
+  auto* const verb = line.app.add_subcommand(name, what);
+  auto prefix = std::make_shared<std::string>();
+  verb->add_option("SESSION", *prefix, "its id, or the first digits of it")->required();
+  verb->callback([&line, prefix, name, order] {
+    line.action = [prefix, name, order](const Invocation& invocation) {
+      return steer(invocation, *prefix, name, order);
+    };
+  });
+}
+
+}  // namespace
+
+void add_cancel(CommandLine& line) {
+  add(line, "cancel", "give up the run that a session has in flight", &client::Client::cancel_run);
+}
+
+void add_terminate(CommandLine& line) {
+  add(line, "terminate", "end a session and free what it holds",
+      &client::Client::terminate_session);
+}
+
+}  // namespace djinn::ctl

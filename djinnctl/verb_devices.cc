@@ -1,0 +1,22 @@
+// djinnctl devices: the devices, and how full they are.
+#include "djinnctl/command_line.h"
+#include "djinnctl/tables.h"
+
+namespace djinn::ctl {
+namespace {
+
+Status devices(const Invocation& invocation) {
+  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(const auto reports, client->devices());
+  return print_list(invocation, "devices", reports, device_table(reports));
+}
+
+}  // namespace
+
+void add_devices(CommandLine& line) {
+  line.app.add_subcommand("devices", "the devices, and how full they are")->callback([&line] {
+    line.action = devices;
+  });
+}
+
+}  // namespace djinn::ctl
