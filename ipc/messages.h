@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -543,6 +544,7 @@ struct FileIdentity {
   int64_t mtime_ns = 0;
   int64_t ctime_ns = 0;
   bool on_block_device = false;  // of a file system on a block device, and not overlay
+  std::optional<std::array<uint8_t, 32>> content = {};  // SHA-256, of a file that cannot change
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 

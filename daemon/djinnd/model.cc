@@ -23,6 +23,9 @@ std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified)
   for (const ipc::FileIdentity& f : identified.files) {
     files.push_back({f.device_major, f.device_minor, f.inode, f.bytes, f.mtime_ns, f.ctime_ns,
                      f.on_block_device, static_cast<uint64_t>(identified.now_ns)});
+    if (!f.content) continue;
+    std::ranges::transform(*f.content, files.back().content.emplace().begin(),
+                           [](uint8_t byte) { return std::byte{byte}; });
   }
   return files;
 }

@@ -18,9 +18,17 @@ namespace {
 
 constexpr uint64_t kProgressBytes = uint64_t{64} << 20;
 
+std::array<uint8_t, 32> to_message(const load::Digest& digest) {
+  std::array<uint8_t, 32> out{};
+  std::ranges::transform(digest, out.begin(), std::to_integer<uint8_t>);
+  return out;
+}
+
 ipc::FileIdentity to_message(const load::FileIdentity& f) {
-  return {f.device_major, f.device_minor, f.inode,          f.bytes,
-          f.mtime_ns,     f.ctime_ns,     f.on_block_device};
+  ipc::FileIdentity out{f.device_major, f.device_minor, f.inode,          f.bytes,
+                        f.mtime_ns,     f.ctime_ns,     f.on_block_device};
+  if (f.content) out.content = to_message(*f.content);
+  return out;
 }
 
 Result<srg::LoadPlan> read_plan(const Fd& memfd) {
@@ -108,7 +116,8 @@ Status OneLoad::identify() {
   ipc::Identified identified;
   identified.now_ns = static_cast<int64_t>(clock_.wall_ns());
   for (const Fd& fd : files_) {
-    DJINN_TRY(const load::FileIdentity identity, load::identify(fd, clock_));
+    DJINN_TRY(load::FileIdentity identity, load::identify(fd, clock_));
+    DJINN_TRY(identity.content, load::content_of(fd, identity.bytes));
     sources_.push_back({&fd, identity});
     identified.files.push_back(to_message(identity));
   }
@@ -183,10 +192,7 @@ Status OneLoad::hash(const std::vector<Fd>& extents) {
     DJINN_TRY(more, hasher.step());
   }
   DJINN_TRY(const load::Digest digest, hasher.finish());
-  ipc::Hashed hashed;
-  std::transform(digest.begin(), digest.end(), hashed.sha256.begin(),
-                 [](std::byte byte) { return std::to_integer<uint8_t>(byte); });
-  return send({hashed});
+  return send({ipc::Hashed{to_message(digest)}});
 }
 
 }  // namespace djinn::loader

@@ -145,7 +145,8 @@ std::vector<LoaderCommand> loader_commands() {
 std::vector<LoaderEvent> loader_events() {
   Hashed hashed;
   hashed.sha256.fill(0x5a);
-  const FileIdentity identity{1, 2, 3, 4, -5, std::numeric_limits<int64_t>::min(), true};
+  FileIdentity identity{1, 2, 3, 4, -5, std::numeric_limits<int64_t>::min(), true};
+  identity.content.emplace().fill(0x3c);
   return {
       {LoaderReady{6, true}},
       {Identified{{identity, {}}, -7}},
@@ -296,8 +297,14 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
   }
 }
 
+FileIdentity longest_identity() {
+  FileIdentity identity;
+  identity.content.emplace();
+  return identity;
+}
+
 TEST(ControlCodec, the_largest_identities_and_plans_fit_a_message) {
-  const LoaderEvent full[] = {{Identified{std::vector<FileIdentity>(limits::kModelFiles), 0}},
+  const LoaderEvent full[] = {{Identified{std::vector(limits::kModelFiles, longest_identity()), 0}},
                               {Planned{std::vector<uint64_t>(limits::kModelExtents)}}};
   for (const LoaderEvent& event : full) {
     EXPECT_LE(encode(event).size(), limits::kControlMessageBytes);

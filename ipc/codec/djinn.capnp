@@ -427,6 +427,7 @@ struct FileIdentity {
   mtimeNs @4 :Int64;
   ctimeNs @5 :Int64;
   onBlockDevice @6 :Bool;
+  content @7 :Data;  # 32 bytes, or none: SHA-256 of a file that cannot change
 }
 
 struct Identified {

@@ -45,6 +45,7 @@ void write_identity(wire::FileIdentity::Builder out, const FileIdentity& identit
   out.setMtimeNs(identity.mtime_ns);
   out.setCtimeNs(identity.ctime_ns);
   out.setOnBlockDevice(identity.on_block_device);
+  if (identity.content) out.setContent(data(*identity.content));
 }
 
 FileIdentity read_identity(wire::FileIdentity::Reader in) {
@@ -56,6 +57,7 @@ FileIdentity read_identity(wire::FileIdentity::Reader in) {
   identity.mtime_ns = in.getMtimeNs();
   identity.ctime_ns = in.getCtimeNs();
   identity.on_block_device = in.getOnBlockDevice();
+  if (in.hasContent()) identity.content = read_sha256(in.getContent());
   return identity;
 }
 

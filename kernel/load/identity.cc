@@ -5,8 +5,10 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace djinn::load {
 namespace {
@@ -14,6 +16,8 @@ namespace {
 constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME;
 // Not in Debian 12's linux/magic.h.
 constexpr decltype(statfs::f_type) kFuseMagic = 0x65735546;
+constexpr int kUnchangeable = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK;
+constexpr size_t kHashedAtOnce = size_t{1} << 20;
 
 int64_t nanoseconds(const statx_timestamp& time) {
   return time.tv_sec * 1'000'000'000 + static_cast<int64_t>(time.tv_nsec);
@@ -47,7 +51,33 @@ bool settled_when_read(const FileIdentity& file) {
          static_cast<uint64_t>(file.ctime_ns) <= file.read_at_ns - kSettledNs;
 }
 
+Status hash_file(const Fd& fd, uint64_t bytes, Sha256& hash) {
+  std::vector<std::byte> buffer(std::min<uint64_t>(bytes, kHashedAtOnce));
+  for (uint64_t done = 0; done < bytes;) {
+    const ssize_t got = ::pread(fd.get(), buffer.data(), buffer.size(), static_cast<off_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return system_error("read a sealed file", got < 0 ? errno : EIO);
+    DJINN_CHECK(hash.update(std::span(buffer).first(static_cast<size_t>(got))));
+    done += static_cast<uint64_t>(got);
+  }
+  return {};
+}
+
+bool is_same(const FileIdentity& resident, const FileIdentity& opened) {
+  if (!resident.content || !opened.content) return unchanged(resident, opened);
+  return resident.bytes == opened.bytes && *resident.content == *opened.content;
+}
+
 }  // namespace
+
+Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes) {
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);  // -1: not a file that can be sealed
+  if (seals < 0 || (seals & kUnchangeable) != kUnchangeable) return std::optional<Digest>();
+  DJINN_TRY(Sha256 hash, Sha256::make());
+  DJINN_CHECK(hash_file(fd, bytes, hash));
+  DJINN_TRY(const Digest digest, hash.finish());
+  return std::optional(digest);
+}
 
 Result<FileIdentity> identify(const Fd& fd, const Clock& clock) {
   DJINN_CHECK(check_access(fd));
@@ -73,12 +103,13 @@ Result<FileIdentity> identify(const Fd& fd, const Clock& clock) {
 bool unchanged(const FileIdentity& before, const FileIdentity& after) {
   FileIdentity same_look = after;
   same_look.read_at_ns = before.read_at_ns;
+  same_look.content = before.content;
   return before == same_look;
 }
 
 bool same_within_domain(std::span<const FileIdentity> resident,
                         std::span<const FileIdentity> opened) {
-  return std::equal(resident.begin(), resident.end(), opened.begin(), opened.end(), unchanged);
+  return std::equal(resident.begin(), resident.end(), opened.begin(), opened.end(), is_same);
 }
 
 bool same_across_domains(std::span<const FileIdentity> resident,

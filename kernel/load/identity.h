@@ -1,6 +1,7 @@
 // Identity: whether two opens are of the same bytes, told from what the file system says of them.
 //
 //   FileIdentity    what a file was when a load looked at it
+//   content         the SHA-256 of a file that nobody can change: a memfd with all seals
 //   trust domain    see DESIGN section 4; within one, agreement of all fields is enough
 //
 // The comparisons are pure, so that djinnd, which makes no file-system call on a client's
@@ -8,11 +9,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernel/base/clock.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
+#include "kernel/load/hash.h"
 
 namespace djinn::load {
 
@@ -30,6 +33,7 @@ struct FileIdentity {
   bool on_block_device =
       false;                // of a local disk's file system: its numbers and times can be trusted
   uint64_t read_at_ns = 0;  // wall clock, before the first byte was read
+  std::optional<Digest> content = {};
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
@@ -39,11 +43,15 @@ struct FileIdentity {
 // reading), kSystem.
 Result<FileIdentity> identify(const Fd& fd, const Clock& clock);
 
+// Reads all of a file that nobody can change. Nothing for any other. Errors: kSystem.
+Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes);
+
 // The file was not replaced, written, truncated or relabelled between two looks: everything but
-// read_at_ns agrees. Also the rule for sharing within one trust domain, file by file.
+// read_at_ns and content agrees.
 [[nodiscard]] bool unchanged(const FileIdentity& before, const FileIdentity& after);
 
-// Sharing within one trust domain: as many files, in the same order, each unchanged.
+// Sharing within one trust domain: as many files, in the same order, each unchanged, or of the same
+// content where both tell it.
 [[nodiscard]] bool same_within_domain(std::span<const FileIdentity> resident,
                                       std::span<const FileIdentity> opened);
 

@@ -109,6 +109,34 @@ TEST(Identity, memory_is_not_a_block_device) {
   EXPECT_FALSE(identity->on_block_device);
 }
 
+std::optional<Digest> content(std::string_view text, bool sealed) {
+  const auto bytes = std::as_bytes(std::span(text));
+  const auto memfd =
+      sealed ? pal::make_sealed_memfd("file", bytes) : pal::make_memfd("file", bytes.size());
+  const auto found = content_of(*memfd, bytes.size());
+  EXPECT_TRUE(found) << found.error().message;
+  return found ? *found : std::nullopt;
+}
+
+TEST(Identity, only_a_file_that_nobody_can_change_has_a_content) {
+  EXPECT_TRUE(content("weights", true));
+  EXPECT_FALSE(content("weights", false));
+  EXPECT_FALSE(*content_of(testing::temporary_file("weights"), 7));
+}
+
+TEST(Identity, equal_content_is_one_file_within_a_domain_alone) {
+  FileIdentity first = settled_file();
+  FileIdentity second = settled_file();
+  ++second.inode;
+  first.content = second.content = content("weights", true);
+  EXPECT_TRUE(within(first, second));
+  EXPECT_FALSE(across(FileIdentity{.content = first.content}, second));
+  second.content = content("weightz", true);
+  EXPECT_FALSE(within(first, second));
+  second.content = {};
+  EXPECT_FALSE(within(first, second));
+}
+
 TEST(Identity, what_is_no_readable_regular_file_is_refused) {
   const auto code = [](int fd) { return code_of(identify(Fd(fd), SystemClock())); };
   EXPECT_EQ(code(open("/proc/self/exe", O_PATH | O_CLOEXEC)), ErrorCode::kInvalidArgument);
