@@ -1,12 +1,14 @@
 #include "python/device/device.h"
 
 #include <fmt/ranges.h>
+#include <pthread.h>
 #include <torch/csrc/python_headers.h>
 
 #include <chrono>
 #include <cstdio>
 
 #include "kernel/exec/convert.h"
+#include "python/device/breaker.h"
 #include "python/device/capture.h"
 #include "python/device/shadow.h"
 
@@ -115,6 +117,10 @@ at::Tensor adopt(const Described& described) {
 
 }  // namespace
 
+Device::Device() : idle_(std::make_unique<IdleWatch>(mutex_, [this] { hand_over_idle(); })) {
+  pthread_atfork([] { get().begin_fork(); }, [] { get().end_fork(); }, [] { get().begin_child(); });
+}
+
 Device& Device::get() {
   static auto* const device = new Device;
   return *device;
@@ -127,7 +133,35 @@ Device::Waiting::~Waiting() {
   if (state_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
 }
 
+// Who forks has the GIL, which a thread may want that has the lock and waits for djinnd. So there
+// is an end to waiting, and it is reached only where there is a session.
+void Device::begin_fork() {
+  for (int tries = 0; tries < 100 && !fork_has_lock_; ++tries) {
+    fork_has_lock_ = mutex_.try_lock();
+    if (!fork_has_lock_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  storages().lock();
+}
+
+void Device::end_fork() {
+  storages().unlock();
+  if (std::exchange(fork_has_lock_, false)) mutex_.unlock();
+}
+
+// Other threads were not copied, and what they have locked or were changing is of no use here.
+void Device::begin_child() {
+  storages().unlock();
+  new (&mutex_) std::mutex;
+  if (!std::exchange(fork_has_lock_, false)) new (&log_) Log;
+  [[maybe_unused]] const auto* const of_parent = idle_.release();
+  idle_ = std::make_unique<IdleWatch>(mutex_, [this] { hand_over_idle(); });
+  is_orphan_ = is_orphan_ || link_ != nullptr;
+}
+
 Link& Device::link() {
+  TORCH_CHECK(!is_orphan_,
+              "This process was forked from one that uses djinnd, and has no session of its own. "
+              "Start it with the method 'spawn', or fork before the first tensor is used.");
   if (link_ == nullptr) link_ = take(Link::connect());
   return *link_;
 }
@@ -206,6 +240,7 @@ void Device::append(const c10::OperatorHandle& op, const Stack& stack, Entry& en
   fork_written(entry);
   one_model(entry);
   log_.append(entry);
+  idle_->touch();
 }
 
 void Device::call(const c10::OperatorHandle& op, Stack& stack) {
@@ -217,9 +252,16 @@ void Device::call(const c10::OperatorHandle& op, Stack& stack) {
 }
 
 void Device::record(const c10::OperatorHandle& op, Stack& stack) {
-  const auto recipe = recipe_for(op, stack);
-  if (debug_level_ >= 2) fmt::print(stderr, "djinn:   {}\n", describe_products(recipe.get()));
-  if (recipe == nullptr) return call_open(op, stack);
+  const Found found = recipe_for(op, stack);
+  if (debug_level_ >= 2) fmt::print(stderr, "djinn:   {}\n", describe_products(found.recipe.get()));
+  if (found.failure) return call_on_trial(op, stack, found.failure);
+  if (found.recipe == nullptr) return call_open(op, stack);
+  record(op, stack, found.recipe, false);
+}
+
+// at_once: and hand it over.
+void Device::record(const c10::OperatorHandle& op, Stack& stack,
+                    const std::shared_ptr<const Recipe>& recipe, bool at_once) {
   const std::vector<at::Tensor> tensors = tensors_of(stack);
   std::vector<at::Tensor> results;
   {
@@ -229,9 +271,21 @@ void Device::record(const c10::OperatorHandle& op, Stack& stack) {
     const at::AutoDispatchBelowADInplaceOrView below;
     append(op, stack, entry);
     results = make_results(entry, tensors);
-    if (log_.size() >= kLogMax && holds_ == 0) hand_over();
+    if (at_once || (log_.size() >= kLogMax && holds_ == 0)) hand_over();
   }
   put_results(*recipe, std::move(results), stack);
+}
+
+// Inference failed so often that it may be at fault: djinnd knows.
+void Device::call_on_trial(const c10::OperatorHandle& op, Stack& stack,
+                           const std::exception_ptr& failure) {
+  if (!open_ended(op, stack)->written.empty()) std::rethrow_exception(failure);
+  try {
+    call_open(op, stack);
+  } catch (const c10::Error&) {
+    std::rethrow_exception(failure);
+  }
+  breaker().trip(op);
 }
 
 // The shapes depend on data, or only the daemon knows them.
@@ -239,6 +293,7 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(Capture::active() == nullptr, "The shapes that ",
                               op.operator_name().name, " gives depend on data.");
   const auto recipe = open_ended(op, stack);
+  if (!recipe->products.empty()) return record(op, stack, recipe, true);
   TORCH_CHECK_NOT_IMPLEMENTED(recipe->written.empty(), recipe->op,
                               " writes an argument, and nothing "
                               "tells the shape of its result without running it. Call the "
@@ -283,7 +338,9 @@ void Device::release_hold() {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   DJINN_ASSERT(holds_ > 0);
-  if (--holds_ == 0) released_.notify_all();
+  if (--holds_ > 0) return;
+  released_.notify_all();
+  if (!log_.empty()) idle_->touch();
 }
 
 void Device::hand_over() {
@@ -293,10 +350,56 @@ void Device::hand_over() {
   released_.wait(mutex_, [&] { return holds_ == 0; });
   const std::vector<RefHandle> garbage = storages().take_garbage();
   if (!garbage.empty()) take(link().release(garbage));
+  if (!parameters_.empty()) seal_parameters();
   if (!log_.empty()) hand_over_log();
   for (const uint64_t model : storages().take_unused_models()) {
     take(link().client().close_model(ModelId{model}));
   }
+}
+
+// One run knows the weights of one model, so what is moved beside another stays a ref.
+void Device::seal_parameters() {
+  const std::vector<StoragePtr> found = sealable(parameters_, log_);
+  parameters_.clear();
+  std::vector<StoragePtr> others = sealed_.match(found);
+  size_t loaded = 0;
+  if (!others.empty() && storages().leases() == 0) {
+    loaded = open_sealed(sealed_.each_once(others));
+    others = sealed_.match(others);
+  }
+  stats_.sealed += found.size() - others.size();
+  stats_.shared += found.size() - others.size() - loaded;
+}
+
+// Gives how many of them djinnd did not have before. Where there is no room for them, they stay.
+size_t Device::open_sealed(const std::vector<StoragePtr>& parameters) {
+  const auto file = seal(parameters);
+  if (!file) return 0;
+  const int number = file->get();
+  const auto opened = link().client().open_model("uploaded", std::span(&number, 1), nullptr);
+  if (!opened) {
+    if (debug_level_ >= 3) fmt::print(stderr, "djinn: not shared: {}\n", opened.error().message);
+    return 0;
+  }
+  link().stats().bytes_up += opened->bytes;
+  sealed_.become_weights(parameters, std::make_shared<const Lease>(opened->id.value));
+  return opened->was_resident ? 0 : parameters.size();
+}
+
+// What fails is left in the log, and fails again for who needs a value.
+void Device::hand_over_idle() {
+  if (link_ == nullptr || is_orphan_ || holds_ > 0 || log_.empty()) return;
+  try {
+    hand_over();
+    ++stats_.idle_flushes;
+  } catch (const std::exception& error) {
+    if (debug_level_ >= 3) fmt::print(stderr, "djinn: nothing handed over: {}\n", error.what());
+  }
+}
+
+void Device::stop_idle() {
+  const Waiting waiting;
+  idle_->stop();
 }
 
 void Device::hand_over_log() {
@@ -304,14 +407,21 @@ void Device::hand_over_log() {
   std::vector<size_t> needed = log_.needed();
   put_uploads(log_, needed);
   Segmenter segmenter(log_, std::move(needed));
-  while (const auto segment = segmenter.next()) {
-    if (debug_level_ >= 3) {
-      fmt::print(stderr, "djinn: a run of {} operators on {} storages, leaving {}\n",
-                 segment->operators, segment->inputs.size(), segment->outputs.size());
-    }
-    take(link().run(*segment));
+  try {
+    while (const auto segment = segmenter.next()) run_segment(*segment);
+  } catch (...) {
+    log_.drop(segmenter.first());  // what was handed over must not run twice
+    throw;
   }
   log_.clear();
+}
+
+void Device::run_segment(const Segment& segment) {
+  if (debug_level_ >= 3) {
+    fmt::print(stderr, "djinn: a run of {} operators on {} storages, leaving {}\n",
+               segment.operators, segment.inputs.size(), segment.outputs.size());
+  }
+  take(link().run(segment));
 }
 
 void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
@@ -402,7 +512,8 @@ void Device::put(Storage& storage, std::span<const std::byte> bytes) {
   storage.host = nullptr;
 }
 
-bool Device::replace(const at::Tensor& destination, std::span<const std::byte> bytes) {
+bool Device::replace(const at::Tensor& destination, std::span<const std::byte> bytes,
+                     bool is_parameter) {
   const StoragePtr storage = storage_of(destination);
   if (destination.storage_offset() != 0 || bytes.size() != storage->bytes ||
       !destination.is_contiguous()) {
@@ -419,6 +530,8 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
   storage->shadow =
       may_have_shadow(storage->type, storage->bytes) ? make_shadow(bytes) : c10::Storage();
   storage->host = std::move(host);
+  storage->is_parameter = is_parameter;
+  if (is_parameter) parameters_.push_back(storage);
   return true;
 }
 
@@ -458,6 +571,7 @@ DeviceStats Device::stats() {
   if (link_ != nullptr) stats.link = link_->stats();
   stats.recipes = recipe_stats();
   stats.capture_ns = capture_ns_;
+  stats.tripped = breaker().tripped();
   return stats;
 }
 

@@ -7,6 +7,8 @@
 //
 // Locking: one lock guards the log, the storages and the link. Nobody takes the GIL while holding
 // it: meta kernels in Python run before. Whoever waits for djinnd lets go of the GIL first.
+// A thread of its own hands the log over when nothing is recorded for a while (idle.h); it connects
+// to nobody. The child of a fork has neither that thread nor the session.
 #pragma once
 
 #include <atomic>
@@ -18,9 +20,11 @@
 #include <thread>
 #include <vector>
 
+#include "python/device/idle.h"
 #include "python/device/link.h"
 #include "python/device/log.h"
 #include "python/device/recipe.h"
+#include "python/device/sealing.h"
 #include "python/device/storage.h"
 
 namespace djinn::device {
@@ -33,7 +37,11 @@ struct DeviceStats {
   uint64_t mixed = 0;         // operands that were on the CPU and crossed
   uint64_t forks = 0;         // weights that were copied to be written
   uint64_t shadow_reads = 0;  // values that were known here
+  uint64_t sealed = 0;        // parameters that became weights
+  uint64_t shared = 0;        // of those, that djinnd had already
   uint64_t flushes = 0;
+  uint64_t idle_flushes = 0;           // of those, because nothing was recorded for a while
+  std::vector<std::string> tripped{};  // operators (breaker.h)
 };
 
 // A run of a program: on what is bound already and on storages, by graph storage; its outputs
@@ -62,9 +70,9 @@ class Device {
   void read(const at::Tensor& tensor, std::span<std::byte> out);
   // The elements as a CPU tensor if they are known here, else undefined.
   at::Tensor known(const at::Tensor& tensor);
-  // All bytes of destination's storage become a copy of these. False: something else must be kept
-  // of it, and nothing was done.
-  bool replace(const at::Tensor& destination, std::span<const std::byte> bytes);
+  // All bytes of destination's storage become a copy of these, which are a parameter's that is to
+  // be shared (sealing.h) or not. False: something else must be kept of it, and nothing was done.
+  bool replace(const at::Tensor& destination, std::span<const std::byte> bytes, bool is_parameter);
   // A storage that holds a copy of bytes.
   StoragePtr upload(std::span<const std::byte> bytes, at::ScalarType type);
   // The storage becomes at least so large; what is new is zero.
@@ -100,8 +108,12 @@ class Device {
   void set_debug_level(int level) { debug_level_ = level; }
   DeviceStats stats();
   void count_mixed();
+  // What is recorded from now on is handed over when a value is needed or it is long. For the end
+  // of the process.
+  void stop_idle();
 
  private:
+  Device();
   // Lets go of the GIL, if this thread has it.
   class Waiting {
    public:
@@ -116,7 +128,14 @@ class Device {
 
   Link& link();
   void hand_over();
+  void hand_over_idle();
+  void begin_fork();
+  void end_fork();
+  void begin_child();
   void hand_over_log();
+  void seal_parameters();
+  size_t open_sealed(const std::vector<StoragePtr>& parameters);
+  void run_segment(const Segment& segment);
   ipc::InputBinding bind_input(uint32_t number, const StoragePtr& storage,
                                std::vector<ipc::StagingRange>& lease);
   void put(Storage& storage, std::span<const std::byte> bytes);
@@ -127,11 +146,20 @@ class Device {
   StoragePtr append_copy(const Operand& source);
   void append(const c10::OperatorHandle& op, const Stack& stack, Entry& entry);
   void record(const c10::OperatorHandle& op, Stack& stack);
+  void record(const c10::OperatorHandle& op, Stack& stack,
+              const std::shared_ptr<const Recipe>& recipe, bool at_once);
+  void call_on_trial(const c10::OperatorHandle& op, Stack& stack,
+                     const std::exception_ptr& failure);
   void call_open(const c10::OperatorHandle& op, Stack& stack);
 
   std::mutex mutex_;
   Log log_;
+  std::unique_ptr<IdleWatch> idle_;  // constant but in the child of a fork
   std::unique_ptr<Link> link_;
+  bool is_orphan_ = false;                          // link_ is the parent's
+  bool fork_has_lock_ = false;                      // while a fork is under way
+  std::vector<std::weak_ptr<Storage>> parameters_;  // uploaded since the log was handed over
+  SealedContents sealed_;
   DeviceStats stats_;
   int holds_ = 0;
   std::thread::id holder_;                // while holds_ > 0

@@ -347,14 +347,15 @@ void Log::append(Entry entry) {
   entries_.push_back(std::move(entry));
 }
 
-void Log::clear() {
-  for (const Entry& entry : entries_) {
+void Log::drop(size_t count) {
+  const auto end = entries_.begin() + static_cast<ptrdiff_t>(count);
+  for (const Entry& entry : std::span(entries_).first(count)) {
     for (const Operand& operand : entry.operands) --operand.storage->log_uses;
     for (const StoragePtr& product : entry.products) {
       if (product) --product->log_uses;
     }
   }
-  entries_.clear();
+  entries_.erase(entries_.begin(), end);
 }
 
 void Log::rename(const StoragePtr& storage, const StoragePtr& frozen) {
@@ -423,11 +424,11 @@ std::optional<Segment> Segmenter::next() {
   if (at_ == needed_.size()) return std::nullopt;
   GraphWriter writer;
   uint64_t model = 0;
-  const size_t first = at_;
-  for (; at_ < needed_.size() && at_ - first < kEntriesMax; ++at_) {
+  first_ = at_;
+  for (; at_ < needed_.size() && at_ - first_ < kEntriesMax; ++at_) {
     const uint64_t other = model_of(entry(at_));
     const bool foreign = model != 0 && other != 0 && other != model;
-    if (at_ > first && (foreign || writer.is_full(entry(at_)))) break;
+    if (at_ > first_ && (foreign || writer.is_full(entry(at_)))) break;
     if (other != 0) model = other;
     writer.write(entry(at_));
   }

@@ -58,7 +58,9 @@ class Log {
   void rename_product(const StoragePtr& storage);
   // No entry makes `storage` any more: something else of the same bytes stands in for it.
   void forget_product(const StoragePtr& storage);
-  void clear();
+  void clear() { drop(entries_.size()); }
+  // Forgets the first entries.
+  void drop(size_t count);
 
   // Numbers of the entries that something still depends on.
   [[nodiscard]] std::vector<size_t> needed() const;
@@ -78,11 +80,14 @@ class Segmenter {
   Segmenter(const Log& log, std::vector<size_t> needed) : log_(log), needed_(std::move(needed)) {}
   // Nothing: that was all.
   std::optional<Segment> next();
+  // Number in the log of the first entry that next() took last.
+  [[nodiscard]] size_t first() const { return first_ < needed_.size() ? needed_[first_] : 0; }
 
  private:
   [[nodiscard]] const Entry& entry(size_t i) const { return log_.entries()[needed_[i]]; }
   const Log& log_;
   std::vector<size_t> needed_;
+  size_t first_ = 0;
   size_t at_ = 0;
 };
 

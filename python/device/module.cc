@@ -25,11 +25,15 @@ py::dict stats() {
   py::dict out;
   out["recorded"] = stats.recorded;
   out["flushes"] = stats.flushes;
+  out["idle_flushes"] = stats.idle_flushes;
   out["mixed"] = stats.mixed;
   out["forks"] = stats.forks;
+  out["sealed"] = stats.sealed;
+  out["shared"] = stats.shared;
   out["shadow_reads"] = stats.shadow_reads;
   out["recipe_hits"] = stats.recipes.hits;
   out["recipe_misses"] = stats.recipes.misses;
+  out["tripped"] = stats.tripped;
   out["runs"] = stats.link.runs;
   out["program_runs"] = stats.link.program_runs;
   out["operators"] = stats.link.operators;
@@ -267,6 +271,8 @@ PYBIND11_MODULE(_device, module) {
   device::register_backend();
   device::add_loading(module);
   device::add_generation(module);
+  py::module_::import("atexit").attr("register")(
+      py::cpp_function([] { device::Device::get().stop_idle(); }));
   module.def("set_debug_level", [](int level) { device::Device::get().set_debug_level(level); });
   module.def("flush", [] { device::Device::get().flush(); });
   module.def("set_seed", [](uint64_t seed) { device::default_generator().set_current_seed(seed); });

@@ -6,6 +6,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <shared_mutex>
@@ -13,6 +15,7 @@
 
 #include "kernel/exec/shape_rules.h"
 #include "python/device/arguments.h"
+#include "python/device/breaker.h"
 #include "python/device/storage.h"
 
 namespace djinn::device {
@@ -229,6 +232,15 @@ std::shared_ptr<Recipe> begin_recipe(const c10::OperatorHandle& op, const Stack&
   return recipe;
 }
 
+bool gives_what_it_writes(const c10::FunctionSchema& schema, const Recipe& recipe) {
+  const auto is_written = [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && result.alias_info()->isWrite();
+  };
+  return !recipe.list && !recipe.written.empty() &&
+         recipe.written.size() == schema.returns().size() &&
+         std::ranges::all_of(schema.returns(), is_written);
+}
+
 void read_products(const MetaCall& call, const Stack& results, Recipe& recipe) {
   ProductReader reader(call.tensors());
   each_tensor(results,
@@ -385,16 +397,32 @@ std::shared_ptr<const Recipe> infer(const c10::OperatorHandle& op, const Stack& 
 }
 
 std::shared_ptr<const Recipe> open_ended(const c10::OperatorHandle& op, const Stack& stack) {
-  return begin_recipe(op, stack);
+  auto recipe = begin_recipe(op, stack);
+  if (gives_what_it_writes(op.schema(), *recipe)) {
+    for (const uint32_t written : recipe->written) {
+      recipe->products.emplace_back();
+      recipe->products.back().kind = Product::Kind::kArgument;
+      recipe->products.back().argument = written;
+    }
+  }
+  return recipe;
 }
 
-std::shared_ptr<const Recipe> recipe_for(const c10::OperatorHandle& op, const Stack& stack) {
+Found recipe_for(const c10::OperatorHandle& op, const Stack& stack) {
   Key key;
   make_key(op, stack, key);
-  if (auto known = cache().find(key)) return known;
-  auto recipe = infer(op, stack);
-  if (recipe != nullptr) cache().keep(std::move(key), recipe);
-  return recipe;
+  if (auto known = cache().find(key)) return {std::move(known), nullptr};
+  if (breaker().is_tripped(op)) return {};
+  const auto begin = std::chrono::steady_clock::now();
+  try {
+    auto recipe = infer(op, stack);
+    breaker().note_success(op, std::chrono::steady_clock::now() - begin);
+    if (recipe != nullptr) cache().keep(std::move(key), recipe);
+    return {std::move(recipe), nullptr};
+  } catch (...) {
+    if (!breaker().note_failure(op)) throw;
+    return {nullptr, std::current_exception()};
+  }
 }
 
 RecipeStats recipe_stats() {

@@ -41,9 +41,16 @@ Storage::~Storage() {
   if (home == Home::kRef) all.garbage_.push_back(ref);
 }
 
+Lease::Lease(uint64_t model) : model_(model) {
+  Storages& all = storages();
+  const std::lock_guard lock(all.mutex_);
+  ++all.leases_;
+}
+
 Lease::~Lease() {
   Storages& all = storages();
   const std::lock_guard lock(all.mutex_);
+  --all.leases_;
   all.unused_models_.push_back(model_);
 }
 
@@ -93,6 +100,11 @@ std::vector<RefHandle> Storages::take_garbage() {
 std::vector<uint64_t> Storages::take_unused_models() {
   const std::lock_guard lock(mutex_);
   return std::exchange(unused_models_, {});
+}
+
+size_t Storages::leases() {
+  const std::lock_guard lock(mutex_);
+  return leases_;
 }
 
 Storages& storages() {

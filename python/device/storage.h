@@ -38,7 +38,7 @@ enum class Home : uint8_t {
 // closed with the next that is handed over.
 class Lease {
  public:
-  explicit Lease(uint64_t model) : model_(model) {}
+  explicit Lease(uint64_t model);
   ~Lease();
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -62,6 +62,7 @@ struct Storage {
   Home home = Home::kZero;
   at::ScalarType type = at::kByte;  // kZero, kHost, kLogged: of the value that covers all bytes
   std::shared_ptr<const std::vector<std::byte>> host;  // kHost
+  bool is_parameter = false;                           // kHost: to be shared (sealing.h)
   std::shared_ptr<const NamedTensor> named;            // kWeight, kSource, kInput, kSequence
   RefHandle ref;                                       // kRef
   uint32_t log_uses = 0;                               // entries of the log that name it
@@ -86,6 +87,11 @@ class Storages {
   std::vector<RefHandle> take_garbage();
   // Models whose leases died since the last call.
   std::vector<uint64_t> take_unused_models();
+  // Leases that live.
+  size_t leases();
+  // Around a fork: nobody is inside of the other functions meanwhile.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
 
  private:
   friend struct Storage;
@@ -96,6 +102,7 @@ class Storages {
   std::map<uintptr_t, std::weak_ptr<Storage>> by_address_;
   std::vector<RefHandle> garbage_;
   std::vector<uint64_t> unused_models_;
+  size_t leases_ = 0;
   uintptr_t next_ = 0;
 };
 

@@ -16,6 +16,7 @@
 #include <c10/util/strides.h>
 
 #include "python/device/device.h"
+#include "python/device/sealing.h"
 #include "python/device/shadow.h"
 
 namespace djinn::device {
@@ -132,7 +133,7 @@ void send(const at::Tensor& source, const at::Tensor& destination) {
   const at::Tensor ready =
       source.to(destination.scalar_type()).expand(destination.sizes()).contiguous();
   if (ready.numel() == 0) return;
-  if (Device::get().replace(destination, bytes_of(ready))) return;
+  if (Device::get().replace(destination, bytes_of(ready), is_worth_sealing(source))) return;
   const StoragePtr storage = Device::get().upload(bytes_of(ready), ready.scalar_type());
   destination.copy_(dense_tensor(storage, ready.scalar_type(), ready.sizes()));
 }

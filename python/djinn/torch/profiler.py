@@ -29,6 +29,8 @@ class Profiler:
         schedule_ms     writing graphs and handing them over
         execution_ms    waiting for djinnd
         cache_hit_rate  of recorded operators, those whose shapes were known
+        tripped_operators  those that run in djinnd at once, because inferring the shapes of their
+                        results failed or took half a second ten times in a row
         """
         raw = {
             name: value - self._start.get(name, 0) if isinstance(value, int) else value
@@ -45,6 +47,7 @@ class Profiler:
             "runs": raw["runs"],
             "program_runs": raw["program_runs"],
             "flushes": raw["flushes"],
+            "idle_flushes": raw["idle_flushes"],
             "reads": raw["reads"],
             "shadow_reads": raw["shadow_reads"],
             "bytes_up": raw["bytes_up"],
@@ -52,7 +55,10 @@ class Profiler:
             "bytes_crossed": raw["bytes_up"] + raw["bytes_down"] + raw["graph_bytes"],
             "mixed_operands": raw["mixed"],
             "forked_weights": raw["forks"],
+            "sealed_parameters": raw["sealed"],
+            "shared_parameters": raw["shared"],
             "failed_runs": raw["failures"],
+            "tripped_operators": raw["tripped"],
             "ghosts": dataclasses.asdict(ghosts.stats),
         }
 
