@@ -1,6 +1,12 @@
 #include "kernel/exec/shape_rules.h"
 
 #include <ATen/ExpandUtils.h>
+#include <ATen/native/ConvUtils.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/addcmul.h>
+#include <ATen/ops/convolution.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/result_type.h>
 
@@ -18,6 +24,22 @@ using Arguments = std::vector<c10::IValue>;
 
 at::Tensor meta_tensor(at::IntArrayRef sizes, at::ScalarType type) {
   return at::empty(sizes, at::TensorOptions().dtype(type).device(c10::kMeta));
+}
+
+// The same geometry as the CPU's kernels are to choose by: a tensor of theirs without memory.
+at::Tensor on_cpu(const at::Tensor& tensor) {
+  at::Tensor shell = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kCPU), nullptr,
+                   false),
+      c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  shell.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  return shell;
+}
+
+std::optional<at::Tensor> optional_on_cpu(const c10::IValue& value) {
+  const auto tensor = value.toOptional<at::Tensor>();
+  if (!tensor || !tensor->defined()) return std::nullopt;
+  return on_cpu(*tensor);
 }
 
 size_t wrapped(int64_t dimension, int64_t rank) {
@@ -46,7 +68,7 @@ Results index_select(const Arguments& arguments) {
   return {meta_tensor(sizes, self.scalar_type())};
 }
 
-// The CPU's kernels give [batch, tokens, heads, dim] strides for four dimensions.
+// The fused kernel gives the query's layout, the products of matrices a contiguous one.
 Results attention(const Arguments& arguments) {
   const at::Tensor& query = arguments[0].toTensor();
   const at::Tensor& key = arguments[1].toTensor();
@@ -58,29 +80,81 @@ Results attention(const Arguments& arguments) {
                     key.size(-1));
   TORCH_CHECK_VALUE(key.size(-2) == value.size(-2), "key has ", key.size(-2), " tokens, value ",
                     value.size(-2));
+  const int64_t choice = at::_fused_sdp_choice(
+      on_cpu(query), on_cpu(key), on_cpu(value), optional_on_cpu(arguments[3]),
+      arguments[4].toDouble(), arguments[5].toBool(), arguments[6].toOptional<double>(),
+      arguments[7].toBool());
+  if (choice != static_cast<int64_t>(sdp::SDPBackend::math)) return {at::empty_like(query)};
   std::vector<int64_t> sizes = query.sizes().vec();
   sizes.back() = value.size(-1);
-  if (query.dim() != 4) return {meta_tensor(sizes, query.scalar_type())};
-  std::swap(sizes[1], sizes[2]);
-  return {meta_tensor(sizes, query.scalar_type()).transpose(1, 2)};
+  return {meta_tensor(sizes, query.scalar_type())};
 }
 
-Results like_input(const Arguments& arguments) {
+// Channels last where the CPU's kernel for it is.
+Results convolution(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const at::Tensor& weight = arguments[1].toTensor();
+  const auto bias = arguments[2].toOptional<at::Tensor>();
+  const auto stride = arguments[3].toIntVector(), padding = arguments[4].toIntVector(),
+             dilation = arguments[5].toIntVector(), beyond = arguments[7].toIntVector();
+  const bool transposed = arguments[6].toBool();
+  const int64_t groups = arguments[8].toInt();
+  const at::Tensor output =
+      at::convolution(input, weight, bias, stride, padding, dilation, transposed, beyond, groups);
+  if (weight.dim() < 4 || input.dim() != weight.dim()) return {output};
+  const auto symbolic = [](const std::vector<int64_t>& list) {
+    return c10::fromIntArrayRefSlow(list);
+  };
+  const at::Tensor cpu_input = on_cpu(input), cpu_weight = on_cpu(weight);
+  const auto backend = at::native::select_conv_backend(
+      cpu_input, cpu_weight, optional_on_cpu(arguments[2]), symbolic(stride), symbolic(padding),
+      symbolic(dilation), transposed, symbolic(beyond), groups, std::nullopt);
+  return {at::empty(output.sizes(), output.options(),
+                    at::native::_determine_backend_memory_format(cpu_input, cpu_weight, backend))};
+}
+
+// Contiguous, whatever the input is.
+Results contiguous(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   return {meta_tensor(input.sizes(), input.scalar_type())};
 }
 
-Results normalized(const Arguments& arguments) {
+// As element by element kernels give it: in the input's layout.
+Results like_input(const Arguments& arguments) {
+  return {at::empty_like(arguments[0].toTensor())};
+}
+
+// Contiguous, or channels last as the input is.
+Results in_format_of_input(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  return {at::empty_like(input, input.suggest_memory_format())};
+}
+
+Results rolled(const Arguments& arguments) {
+  return arguments[2].toDimVector().empty() ? contiguous(arguments) : in_format_of_input(arguments);
+}
+
+void check_normalized(const Arguments& arguments) {
   const at::IntArrayRef sizes = arguments[0].toTensor().sizes();
   const auto inner = arguments[1].toDimVector();
   TORCH_CHECK(sizes.size() >= inner.size() && sizes.slice(sizes.size() - inner.size()) == inner,
               "normalized_shape is ", at::IntArrayRef(inner), ", and the input of ", sizes,
               " does not end so");
-  return like_input(arguments);
+}
+
+Results layer_norm(const Arguments& arguments) {
+  check_normalized(arguments);
+  return contiguous(arguments);
+}
+
+Results rms_norm(const Arguments& arguments) {
+  check_normalized(arguments);
+  return in_format_of_input(arguments);
 }
 
 Results bools_like_input(const Arguments& arguments) {
-  return {meta_tensor(arguments[0].toTensor().sizes(), at::kBool)};
+  const at::Tensor& input = arguments[0].toTensor();
+  return {at::empty_like(input, input.options().dtype(at::kBool))};
 }
 
 // Normalised output, mean and reciprocal deviation over the leading dimensions; the two are of
@@ -166,24 +240,35 @@ Results masked_fill(const Arguments& arguments) {
                       self.scalar_type())};
 }
 
-// Both operands broadcast and promoted; either may be a number.
-at::Tensor promoted(const c10::IValue& a, const c10::IValue& b) {
-  if (!a.isTensor())
-    return meta_tensor(b.toTensor().sizes(), at::result_type(a.toScalar(), b.toTensor()));
-  if (!b.isTensor())
-    return meta_tensor(a.toTensor().sizes(), at::result_type(a.toTensor(), b.toScalar()));
-  return meta_tensor(at::infer_size(a.toTensor().sizes(), b.toTensor().sizes()),
-                     at::result_type(a.toTensor(), b.toTensor()));
-}
-
+// Both operands broadcast and promoted; either may be a number. Addition has a meta kernel, and the
+// layout is the same for all that go element by element.
 Results binary(const Arguments& arguments) {
-  return {promoted(arguments[0], arguments[1])};
+  const c10::IValue &a = arguments[0], &b = arguments[1];
+  if (!a.isTensor()) return {at::add(b.toTensor(), a.toScalar())};
+  if (!b.isTensor()) return {at::add(a.toTensor(), b.toScalar())};
+  return {at::add(a.toTensor(), b.toTensor())};
 }
 
+at::Tensor operand(const c10::IValue& value, at::ScalarType type) {
+  return value.isTensor() ? value.toTensor().to(type) : meta_tensor({}, type);
+}
+
+// As of another operator of three operands.
 Results where(const Arguments& arguments) {
-  const at::Tensor chosen = promoted(arguments[1], arguments[2]);
-  return {meta_tensor(at::infer_size(arguments[0].toTensor().sizes(), chosen.sizes()),
-                      chosen.scalar_type())};
+  const c10::IValue &yes = arguments[1], &no = arguments[2];
+  at::ScalarType type = at::kFloat;
+  if (yes.isTensor() && no.isTensor())
+    type = at::result_type(yes.toTensor(), no.toTensor());
+  else if (yes.isTensor())
+    type = at::result_type(yes.toTensor(), no.toScalar());
+  else if (no.isTensor())
+    type = at::result_type(yes.toScalar(), no.toTensor());
+  else
+    type = at::result_type(yes.toScalar(), no.toScalar());
+  const at::ScalarType computed = type == at::kBool ? at::kByte : type;
+  return {
+      at::addcmul(operand(arguments[0], computed), operand(yes, computed), operand(no, computed))
+          .to(type)};
 }
 
 struct Rule {
@@ -195,18 +280,20 @@ struct Rule {
 constexpr auto kRules = std::to_array<Rule>({
     {"aten::_native_multi_head_attention", native_attention},
     {"aten::_transformer_encoder_layer_fwd", like_input},
-    {"aten::batch_norm", like_input},
+    {"aten::batch_norm", in_format_of_input},
+    {"aten::channel_shuffle", in_format_of_input},
+    {"aten::convolution", convolution},
     {"aten::embedding", embedding},
     {"aten::fill_.Scalar", itself},
     {"aten::fill_.Tensor", itself},
     {"aten::flip", like_input},
     {"aten::floor_divide", binary},
-    {"aten::group_norm", like_input},
+    {"aten::group_norm", contiguous},
     {"aten::gru.input", recurrent},
     {"aten::hardswish", like_input},
     {"aten::index_select", index_select},
     {"aten::isnan", bools_like_input},
-    {"aten::layer_norm", normalized},
+    {"aten::layer_norm", layer_norm},
     {"aten::lstm.input", recurrent},
     {"aten::masked_fill.Scalar", masked_fill},
     {"aten::masked_fill.Tensor", masked_fill},
@@ -218,10 +305,10 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::native_layer_norm", native_layer_norm},
     {"aten::relu", like_input},
     {"aten::relu_", itself},
-    {"aten::rms_norm", normalized},
+    {"aten::rms_norm", rms_norm},
     {"aten::rnn_relu.input", recurrent},
     {"aten::rnn_tanh.input", recurrent},
-    {"aten::roll", like_input},
+    {"aten::roll", rolled},
     {"aten::rsub.Tensor", binary},
     {"aten::scaled_dot_product_attention", attention},
     {"aten::where.ScalarOther", where},
