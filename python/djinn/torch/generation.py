@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from transformers.generation import logits_process, stopping_criteria
-from transformers.generation.utils import GenerateDecoderOnlyOutput
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 
 from . import _device, groups, state
 from .groups import GroupCache, Held
@@ -396,6 +396,8 @@ def _group_for(model: Any, job: Job) -> Held:
 def step(cache: GroupCache, input_ids: torch.Tensor) -> Any:
     """A forward of the model that the cache was made for, without its Python."""
     held = cache._held
+    if held.tokens:  # of the prompt; the cache has those before
+        input_ids, held.tokens = input_ids[:, -held.tokens :], 0
     tokens = input_ids.shape[1]
     program = held.loop[tokens == 1]
     padding = held.padding if held.length == 0 and held.is_padded else []
@@ -417,11 +419,21 @@ def _stepping(model: Any, job: Job) -> Iterator[None]:
         raise NotInDaemon("its logits have other shapes at other sizes")
     held = _group_for(model, job)
     groups.hold(job.cache, held)
-    held.loop, held.ids = job.programs, None
+    held.loop, held.tokens, held.ids = job.programs, job.tokens, None
     try:
         yield
     finally:
         held.loop = None
+
+
+def _without_masks(model: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What each forward is given beside its ids: a step makes its mask and positions in djinnd, so
+    the loop need not go on with these. A model may have ways of its own, which may want them."""
+    for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
+        if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
+            return kwargs
+    left = ("attention_mask", "position_ids")
+    return {name: one for name, one in kwargs.items() if name not in left}
 
 
 # --- generating -----------------------------------------------------------------------------------
@@ -440,7 +452,7 @@ def sample(
 ) -> Any:
     """In place of `GenerationMixin._sample`, which `original` is: same arguments, same result."""
 
-    def in_python() -> Any:
+    def in_python(kwargs: dict[str, Any]) -> Any:
         return original(
             model,
             input_ids,
@@ -464,10 +476,10 @@ def sample(
         except NotInDaemon as reason:
             tier, why = 1, str(reason)
             with _stepping(model, job):
-                result = in_python()
+                result = in_python(_without_masks(model, kwargs))
     except NotInDaemon as reason:
         tier, why = 0, f"{why}; nor a step at a time, because {reason}" if why else str(reason)
-        result = in_python()
+        result = in_python(kwargs)
     known.tier, known.why = tier, why  # not what its last forward took
     return result
 

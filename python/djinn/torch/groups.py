@@ -9,7 +9,7 @@ device. So a view of old keys that somebody holds is never a view of the group.
 """
 
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +27,8 @@ class Held:
     padding: list[int]  # on the left of each row
     length: int = 0
     ids: torch.Tensor | None = None  # [rows, length] on the CPU; None: not known here
-    loop: tuple[Any, Any] | None = field(default=None)  # in transformers' own: prefill and decode
+    loop: tuple[Any, Any] | None = None  # in transformers' own: prefill and decode
+    tokens: int = 0  # and how many of the prompt are still to come
 
     @property
     def is_padded(self) -> bool:
