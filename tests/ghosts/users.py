@@ -272,6 +272,11 @@ def an_adapter_loads_onto_a_ghost_and_generates_the_same(scratch: Path) -> None:
             model.set_adapter(name)
         same_logits(one, other)
         same_logits(one, other)
+        for wanted in (0, 1, 1):  # PEFT's own calls are replayed, too; another adapter begins anew
+            with torch.no_grad():
+                found = other(input_ids=ids.to(DEVICE), use_cache=False).logits.cpu()
+                assert torch.equal(found, one(input_ids=ids, use_cache=False).logits)
+            assert tier(other) >= wanted, djinn.explain(other)
         said.append(tokens(one))
         assert tokens(other) == said[-1], name
     assert said[0] == said[2] == said[3] and said[0] != said[1] and plain not in said
