@@ -18,8 +18,8 @@ struct LaneTools {
   Binder& binder;
 };
 
-// A run that is given up before it begins makes and changes nothing: who reads what it would have is
-// told. What stopped its workers is not tried again: its graph is read, and no kernel called.
+// A run that is given up before it begins makes and changes nothing: who reads what it would have
+// is told. What stopped its workers is not tried again: its graph is read, and no kernel called.
 void doom_products(Step& step, const LaneTools& tools);
 Result<Ending> run_program(Step& step, LaneTools& tools);
 Result<Ending> run_graph_once(Step& step, LaneTools& tools);
