@@ -58,6 +58,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
       programs_({ids_, domains_, models_, sessions_}),
       reports_({loop, clock, memory_, domains_, models_, programs_, sessions_}),
       requests_({sessions_, models_, programs_, reports_}),
+      service_(
+          loop, [this] { return memory_.check(); }, [this] { return describe(); }),
       hang_timer_(loop, [this] { look_for_hangs(); }) {
   memory_.set_evictor([this](uint64_t bytes) { return models_.evict(bytes); });
   spare_workers_.on_failure([this] { workers_fail(); });
@@ -65,19 +67,26 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
 
 Daemon::~Daemon() = default;
 
-Status Daemon::start() {
-  DJINN_TRY(listener_, Listener::open(loop_, {options_.runtime_dir, options_.socket_group},
-                                      [this](Fd socket, const ipc::PeerCredentials& peer) {
-                                        connected(std::move(socket), peer);
-                                      }));
+Status Daemon::start(std::optional<Fd> activated) {
+  const auto take = [this](Fd socket, const ipc::PeerCredentials& peer) {
+    connected(std::move(socket), peer);
+  };
+  if (activated) {
+    listener_ = Listener::adopt(loop_, *std::move(activated), take);
+  } else {
+    DJINN_TRY(listener_,
+              Listener::open(loop_, {options_.runtime_dir, options_.socket_group}, take));
+  }
   spare_loaders_.start();
   spare_workers_.start();
   log("version {} serves {}: {} threads a lane, {} bytes", kVersion,
       options_.user_mode ? "one user" : "a group", options_.threads, options_.memory_bytes);
+  service_.ready();
   return {};
 }
 
 void Daemon::stop() {
+  service_.stopping();
   listener_.reset();
   hang_timer_.stop();
   sessions_.end_all({ErrorCode::kDisconnected, "djinnd is stopping."});
@@ -91,11 +100,23 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
   }
   sessions_.connected(std::move(socket), peer);
   if (!hang_timer_.active()) hang_timer_.start_once(options_.hang_timeout_ms);
+  service_.changed();
 }
 
 void Daemon::session_left(SessionId session) {
   programs_.session_left(session);
   models_.session_left(session);
+  service_.changed();
+}
+
+Service::Line Daemon::describe() const {
+  const auto& models = models_.table().all();
+  uint64_t loading = 0;
+  for (const auto& [id, model] : models) loading += model.phase == ModelPhase::kLoading ? 1 : 0;
+  return {fmt::format("{} sessions, {} models ({} loading), {} of {} bytes granted",
+                      sessions_.all().size(), models.size(), loading, memory_.granted_bytes(),
+                      memory_.total_bytes()),
+          !sessions_.all().empty()};
 }
 
 // While nothing runs, djinnd sleeps for a whole timeout at a time.

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "daemon/djinnd/domains.h"
 #include "daemon/djinnd/id_source.h"
@@ -14,6 +15,7 @@
 #include "daemon/djinnd/programs.h"
 #include "daemon/djinnd/reports.h"
 #include "daemon/djinnd/requests.h"
+#include "daemon/djinnd/service.h"
 #include "daemon/djinnd/sessions.h"
 #include "daemon/djinnd/spare_pool.h"
 
@@ -24,8 +26,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t seed);
   ~Daemon() override;
 
-  // Listens and starts the spares. Errors: those of Listener::open.
-  Status start();
+  // Listens, on activated if systemd gave it, and starts the spares. Errors: those of
+  // Listener::open.
+  Status start(std::optional<Fd> activated);
   // Ends all sessions and children; the loop may then be destroyed.
   void stop();
 
@@ -38,6 +41,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   void session_left(SessionId session);
   void look_for_hangs();
   void workers_fail();
+  [[nodiscard]] Service::Line describe() const;
   [[nodiscard]] ChildProgram worker_program();
   [[nodiscard]] ChildProgram loader_program() const;
 
@@ -53,6 +57,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Programs programs_;
   Reports reports_;
   Requests requests_;
+  Service service_;
   Timer hang_timer_;
   uint64_t workers_started_ = 0;
   std::unique_ptr<Listener> listener_;

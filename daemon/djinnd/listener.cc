@@ -103,6 +103,11 @@ Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Place& place,
                                                 std::move(socket), std::move(connected)));
 }
 
+std::unique_ptr<Listener> Listener::adopt(Loop& loop, Fd socket, Connected connected) {
+  return std::unique_ptr<Listener>(
+      new Listener(loop, {}, {}, std::move(socket), std::move(connected)));
+}
+
 Listener::Listener(Loop& loop, std::string path, Fd lock, Fd socket, Connected connected)
     : path_(std::move(path)),
       lock_(std::move(lock)),
@@ -114,7 +119,7 @@ Listener::Listener(Loop& loop, std::string path, Fd lock, Fd socket, Connected c
 }
 
 Listener::~Listener() {
-  ::unlink(path_.c_str());
+  if (!path_.empty()) ::unlink(path_.c_str());
 }
 
 void Listener::accept_some() {

@@ -1,6 +1,7 @@
 // Listener: the socket that clients connect to, and the directory it lies in.
 //
-// One djinnd serves a directory: it holds a lock in it. The socket file goes when this does.
+// One djinnd serves a directory: it holds a lock in it. A socket file that it made goes when this
+// does.
 #pragma once
 
 #include <sys/types.h>
@@ -24,10 +25,12 @@ class Listener {
   };
   using Connected = std::function<void(Fd, const ipc::PeerCredentials&)>;
 
-  // Errors: kBusy when another djinnd serves the directory; kNotFound for an unknown group;
-  // kPermissionDenied, kSystem.
+  // Makes the socket. Errors: kBusy when another djinnd serves the directory; kNotFound for an
+  // unknown group; kPermissionDenied, kSystem.
   static Result<std::unique_ptr<Listener>> open(Loop& loop, const Place& place,
                                                 Connected connected);
+  // Takes clients from a socket that listens already and whose file is somebody else's.
+  static std::unique_ptr<Listener> adopt(Loop& loop, Fd socket, Connected connected);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;

@@ -8,6 +8,7 @@
 
 #include "daemon/djinnd/daemon.h"
 #include "daemon/djinnd/log.h"
+#include "daemon/djinnd/service.h"
 
 namespace djinn::daemon {
 namespace {
@@ -27,12 +28,13 @@ uint64_t random_seed() {
 }
 
 Status serve(const Options& options) {
+  DJINN_TRY(std::optional<Fd> activated, take_activated_socket());
   ::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   Loop loop;
   const SystemClock clock;
   Daemon daemon(loop, clock, options, random_seed());
-  DJINN_CHECK(daemon.start());
+  DJINN_CHECK(daemon.start(std::move(activated)));
   const Signal terminate(loop, SIGTERM, [&] { loop.stop(); });
   const Signal interrupt(loop, SIGINT, [&] { loop.stop(); });
   loop.run();

@@ -1,5 +1,7 @@
 #include "daemon/djinnd/memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -100,6 +102,14 @@ void Memory::hand_over(Holder from, Holder to) {
   auto held = held_.extract(from);
   held.key() = to;
   held_.insert(std::move(held));
+}
+
+Status Memory::check() const {
+  uint64_t held = 0;
+  for (const auto& [holder, bytes] : held_) held += bytes;
+  if (held == ledger_.granted_bytes() && held <= ledger_.total_bytes()) return {};
+  return Error{ErrorCode::kInternal, fmt::format("{} bytes are held and {} of {} granted", held,
+                                                 ledger_.granted_bytes(), ledger_.total_bytes())};
 }
 
 }  // namespace djinn::daemon

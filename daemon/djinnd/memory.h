@@ -57,6 +57,8 @@ class Memory {
   [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
   [[nodiscard]] uint64_t total_bytes() const { return ledger_.total_bytes(); }
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
+  // Whether the books balance: what holders have is what was granted, and exists. Error: kInternal.
+  [[nodiscard]] Status check() const;
   [[nodiscard]] uint64_t session_quota() const { return session_quota_; }
 
  private:

@@ -1,0 +1,52 @@
+// Service: what systemd and djinnd tell each other; without systemd all of it does nothing.
+//
+//   status             one line of what is going on, in `systemctl status`
+//   activated socket   the one that systemd listens on for us, and keeps over our restarts
+//   watchdog           systemd kills a djinnd whose loop stops, or whose books do not balance
+//
+// invariant: WATCHDOG=1 is said from the loop, after the check has passed, and never else.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "daemon/djinnd/loop.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+class Service {
+ public:
+  struct Line {
+    std::string text;
+    bool progresses = false;  // and is to be told again soon
+  };
+  // check: the process's own opinion of its health, asked on the loop a few times in each watchdog
+  // interval. describe: the status line.
+  Service(Loop& loop, std::function<Status()> check, std::function<Line()> describe);
+
+  // Clients may connect: what was started for us may go on.
+  void ready();
+  // What describe tells is another now.
+  void changed();
+  // The end has begun; systemd waits for it.
+  void stopping();
+
+ private:
+  void look();
+  void tell();
+
+  std::function<Status()> check_;
+  std::function<Line()> describe_;
+  uint64_t look_every_ms_ = 0;  // 0: nobody watches
+  Timer watch_;
+  Timer tell_;
+};
+
+// The listening socket that systemd passed, if it passed one. Errors: kInvalidArgument where it is
+// none that djinnd could serve.
+Result<std::optional<Fd>> take_activated_socket();
+
+}  // namespace djinn::daemon
