@@ -34,7 +34,7 @@ Result<Fd> make_bell() {
 Result<Fd> make_state() {
   const uint64_t bytes = gc::state_bytes(kStateGeometry);
   DJINN_TRY(Fd state, pal::make_memfd("djinn-state", bytes, pal::Seals::kShared));
-  DJINN_CHECK(pal::commit_ahead(state, 0, bytes));
+  DJINN_CHECK(pal::commit_ahead(state, 0, gc::state_bytes_at_once(kStateGeometry)));
   DJINN_TRY(const pal::Mapping mapped, pal::map_shared(state, bytes, pal::Access::kReadWrite));
   DJINN_CHECK(gc::SessionState::format(mapped.bytes(), kStateGeometry));
   return state;

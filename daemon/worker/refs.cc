@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernel/base/checked.h"
+#include "kernel/pal/memfd.h"
 
 namespace djinn::worker {
 namespace {
@@ -65,7 +66,17 @@ Result<Refs::Storage> Refs::find(const gc::SessionState& state, RefHandle handle
   return Storage{section_.window().data() + entry.offset, entry.bytes, entry.offset};
 }
 
-Status Refs::check_free(const gc::SessionState& state, RefHandle handle) const {
+// The table grows ahead of its entries, so that staging one never finds the machine without memory.
+Status Refs::make_pages(const gc::SessionState& state, uint32_t index) {
+  if (index < entries_with_pages_) return {};
+  const uint32_t through =
+      std::min(std::max(index + 1, 2 * entries_with_pages_), state.geometry().refs_max);
+  DJINN_CHECK(pal::populate_write(state.ref_pages(entries_with_pages_, through)));
+  entries_with_pages_ = through;
+  return {};
+}
+
+Status Refs::check_free(const gc::SessionState& state, RefHandle handle) {
   if (!handle.valid() || handle.index >= state.geometry().refs_max) {
     return Error{ErrorCode::kOutOfRange, "A ref's slot is out of range."};
   }
@@ -74,7 +85,7 @@ Status Refs::check_free(const gc::SessionState& state, RefHandle handle) const {
     return Error{ErrorCode::kInvalidArgument,
                  "A ref's slot is taken, or its generation was used before."};
   }
-  return {};
+  return make_pages(state, handle.index);
 }
 
 // --- inside a step

@@ -34,8 +34,9 @@ class Refs {
   };
   // A live storage. Errors: kNotFound, kStaleHandle, kPoisoned.
   Result<Storage> find(const gc::SessionState& state, RefHandle handle) const;
-  // Errors: kInvalidArgument unless the slot is free and the generation newer than all before.
-  Status check_free(const gc::SessionState& state, RefHandle handle) const;
+  // Its entry in the table can be staged then. Errors: kInvalidArgument unless the slot is free and
+  // the generation newer than all before; kOutOfMemory.
+  Status check_free(const gc::SessionState& state, RefHandle handle);
 
   // --- inside a step
   // Room for a storage, zeroed. Errors: those of Grants::take().
@@ -70,12 +71,14 @@ class Refs {
   Refs(std::unique_ptr<Source> source, vmu::PersistentSection section)
       : source_(std::move(source)), section_(std::move(section)) {}
   void give_back(std::vector<vmu::Range>& ranges);
+  Status make_pages(const gc::SessionState& state, uint32_t index);
 
   std::unique_ptr<Source> source_;  // the section points to it
   vmu::PersistentSection section_;
-  std::vector<vmu::Range> allocated_;  // by the running step, for storages
-  std::vector<vmu::Range> scratch_;    // by the running step, for saved bytes
-  std::vector<vmu::Range> released_;   // by the running step
+  uint32_t entries_with_pages_ = gc::kRefsAtOnce;  // of the state's table
+  std::vector<vmu::Range> allocated_;              // by the running step, for storages
+  std::vector<vmu::Range> scratch_;                // by the running step, for saved bytes
+  std::vector<vmu::Range> released_;               // by the running step
 };
 
 }  // namespace djinn::worker

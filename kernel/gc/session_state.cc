@@ -53,19 +53,19 @@ struct SessionState::Head {
 
 namespace {
 
-// Section offsets behind the head page: undo entries, in-flight block, refs, sequences.
+// Section offsets behind the head page: undo entries, in-flight block, sequences, refs.
 constexpr uint64_t kUndoOffset = kStateHeadBytes;
 constexpr uint64_t kUndoBytes = (kUndoEntriesMax * sizeof(UndoEntry) + kPage - 1) / kPage * kPage;
 constexpr uint64_t kInFlightOffset = kUndoOffset + kUndoBytes;
-constexpr uint64_t kRefsOffset = kInFlightOffset + kInFlightBytesMax;
+constexpr uint64_t kSequencesOffset = kInFlightOffset + kInFlightBytesMax;
 constexpr uint64_t kRefCell = 2 * (sizeof(uint64_t) + sizeof(RefEntry));
 constexpr uint64_t kSequenceCell = 2 * (sizeof(uint64_t) + sizeof(SequenceEntry));
 
 uint64_t page_up(uint64_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
-uint64_t sequences_offset(const StateGeometry& geometry) {
-  return kRefsOffset + page_up(geometry.refs_max * kRefCell);
+uint64_t refs_offset(const StateGeometry& geometry) {
+  return kSequencesOffset + page_up(geometry.sequences_max * kSequenceCell);
 }
 
 UndoEntry& undo_entry(std::span<std::byte> memory, uint64_t index) {
@@ -75,7 +75,11 @@ UndoEntry& undo_entry(std::span<std::byte> memory, uint64_t index) {
 }  // namespace
 
 uint64_t state_bytes(const StateGeometry& geometry) {
-  return sequences_offset(geometry) + page_up(geometry.sequences_max * kSequenceCell);
+  return refs_offset(geometry) + page_up(geometry.refs_max * kRefCell);
+}
+
+uint64_t state_bytes_at_once(const StateGeometry& geometry) {
+  return refs_offset(geometry) + page_up(std::min(kRefsAtOnce, geometry.refs_max) * kRefCell);
 }
 
 Result<Progress> read_progress(std::span<const std::byte> head) {
@@ -109,13 +113,12 @@ SessionState::Head& SessionState::head() const {
 
 SessionState::Versioned<RefEntry>& SessionState::ref_cell(uint32_t index) const {
   DJINN_ASSERT(index < geometry_.refs_max);
-  return reinterpret_cast<Versioned<RefEntry>*>(memory_.data() + kRefsOffset)[index];
+  return reinterpret_cast<Versioned<RefEntry>*>(memory_.data() + refs_offset(geometry_))[index];
 }
 
 SessionState::Versioned<SequenceEntry>& SessionState::sequence_cell(uint32_t index) const {
   DJINN_ASSERT(index < geometry_.sequences_max);
-  return reinterpret_cast<Versioned<SequenceEntry>*>(memory_.data() +
-                                                     sequences_offset(geometry_))[index];
+  return reinterpret_cast<Versioned<SequenceEntry>*>(memory_.data() + kSequencesOffset)[index];
 }
 
 Status SessionState::format(std::span<std::byte> memory, const StateGeometry& geometry) {
@@ -213,6 +216,11 @@ void SessionState::stage_record(const StepRecord& record) {
 
 uint32_t SessionState::refs_touched() const {
   return static_cast<uint32_t>(load(head().refs_touched));
+}
+std::span<std::byte> SessionState::ref_pages(uint32_t from, uint32_t to) const {
+  DJINN_ASSERT(from <= to && to <= geometry_.refs_max);
+  const uint64_t begin = (refs_offset(geometry_) + from * kRefCell) / kPage * kPage;
+  return memory_.subspan(begin, page_up(refs_offset(geometry_) + to * kRefCell) - begin);
 }
 uint64_t SessionState::step() const {
   return load(head().commit);

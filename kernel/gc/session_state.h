@@ -10,8 +10,8 @@
 //   sequence      versioned: length and row padding of a sequence group
 //   undo log      old bytes of ranges that the running step overwrites in place
 //   in flight     the private copy of the one submission that the lane is working on
-//   touched refs  the ref entries that were ever staged; the rest of the table has no pages yet, and
-//                 who takes in a session does not make them
+//   touched refs  the ref entries that were ever staged; nobody looks at the rest of the table,
+//                 which has no pages before it is used
 //
 // A step: begin() -> stage_*() and save_for_undo() -> commit(). Until commit() nothing staged is
 // valid; a process that dies anywhere before it leaves the former step, and recover() puts back
@@ -96,6 +96,11 @@ struct StateGeometry {
 
 // Bytes of a state extent of this geometry, a multiple of 4096.
 [[nodiscard]] uint64_t state_bytes(const StateGeometry& geometry);
+// The table of refs comes last: as many of its entries, and all before them, have their pages from
+// the beginning. Pages of the others are made before they are staged (ref_pages()).
+inline constexpr uint32_t kRefsAtOnce = 256;
+// Bytes from the extent's beginning, a multiple of 4096.
+[[nodiscard]] uint64_t state_bytes_at_once(const StateGeometry& geometry);
 
 // What djinnd wants to know of a session after its worker died. Read from a private copy.
 struct Progress {
@@ -145,6 +150,8 @@ class SessionState {
   [[nodiscard]] const StateGeometry& geometry() const { return geometry_; }
   // Ref entries from here on are free and of generation 0: they were never staged.
   [[nodiscard]] uint32_t refs_touched() const;
+  // The pages of the entries [from, to), whole.
+  [[nodiscard]] std::span<std::byte> ref_pages(uint32_t from, uint32_t to) const;
 
   // --- the submission in flight: copied here at pick-up, before it is validated
   // block.size() <= kInFlightBytesMax.

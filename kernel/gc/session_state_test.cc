@@ -439,6 +439,18 @@ TEST(SessionState, an_entry_that_was_left_alone_for_many_steps_is_still_valid) {
   EXPECT_EQ(s.state.ref(0).generation, 1u);
 }
 
+TEST(SessionState, the_pages_of_all_refs_are_those_at_once_and_the_rest) {
+  constexpr StateGeometry kMany{1000, 2};
+  std::vector<std::byte> bytes(state_bytes(kMany));
+  ASSERT_TRUE(SessionState::format(bytes, kMany).ok());
+  FaultPoints faults;
+  const SessionState state = SessionState::open(bytes, kMany, faults).value();
+  const auto rest = state.ref_pages(kRefsAtOnce, kMany.refs_max);
+  EXPECT_LE(rest.data(), bytes.data() + state_bytes_at_once(kMany));
+  EXPECT_EQ(rest.data() + rest.size(), bytes.data() + bytes.size());
+  EXPECT_LE(state_bytes_at_once(kGeometry), state_bytes(kGeometry));
+}
+
 TEST(SessionState, entries_behind_the_last_one_staged_are_not_looked_at) {
   Memory memory;
   FaultPoints faults;
