@@ -18,7 +18,10 @@ namespace {
 
 // As long as a wake-up of the other process and of this one cost: a run that is shorter is met
 // awake. Who waits for a longer one would only take a core from it.
-constexpr uint64_t kSpinNs = 20'000;
+constexpr uint64_t kSpinNs = 40'000;
+// A wait that was slept through may have been so long for the two wake-ups alone: after one that
+// was no longer, the next is spun for again. Else both sides would stay asleep for good.
+constexpr uint64_t kShortWaitNs = 4 * kSpinNs;
 // A few runs of a small model.
 constexpr uint64_t kStagingCommitMin = 64 * 1024;
 constexpr std::string_view kScheme = "unix:";
@@ -300,7 +303,7 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
     if (const auto found = outcomes_.find(run); found != outcomes_.end()) {
       Outcome outcome = std::move(found->second);
       outcomes_.erase(found);
-      last_wait_was_short_ = clock_.monotonic_ns() - began_ns < kSpinNs;
+      last_wait_was_short_ = clock_.monotonic_ns() - began_ns < kShortWaitNs;
       return outcome;
     }
     if (!pending_.contains(run)) {

@@ -13,9 +13,9 @@
 namespace djinn::worker {
 namespace {
 
-// Longer than a client needs to answer a completion with its next submission, shorter than a
-// wake-up costs twice (5 us): a sleeping lane burns nothing, a busy one is met awake.
-constexpr uint64_t kSpinNs = 20'000;
+// Longer than a client needs to copy a row of logits and to answer with its next submission, as
+// short as a wake-up of an idle core: a sleeping lane burns nothing, a busy one is met awake.
+constexpr uint64_t kSpinNs = 40'000;
 constexpr uint64_t kMailboxKey = 0;  // no session has id 0
 
 }  // namespace
