@@ -86,7 +86,7 @@ def run_program(program: Path, text: str) -> dict[str, Medians]:
     environment = {
         **os.environ,
         "DJINN_BUILD_DIR": str(PROGRAMS.parent),
-        "GOMP_SPINCOUNT": "2000",
+        "GOMP_SPINCOUNT": "5000",
         "OMP_DYNAMIC": "false",
     }
     done = subprocess.run(command, cwd=ROOT, env=environment, timeout=PROGRAM_TIMEOUT_S)

@@ -182,7 +182,7 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
 ChildProgram Daemon::worker_program() {
   ChildProgram program{options_.worker,
                        {"--threads", std::to_string(options_.threads)},
-                       {"GOMP_SPINCOUNT=2000", "OMP_DYNAMIC=false",
+                       {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false",
                         "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
   const bool first = workers_started_++ == 0;
   if (options_.test_fault_at > 0 && (first || options_.test_fault_every)) {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 # Before PyTorch is loaded: see tests/e2e/conftest.py.
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import pytest
 import torch

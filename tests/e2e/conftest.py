@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Read when PyTorch is loaded. Threads that spin while those of djinnd want the cores cost both a
 # hundredfold; a worker has the same setting.
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import djinn
 import pytest

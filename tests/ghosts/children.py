@@ -10,7 +10,7 @@ from pathlib import Path
 from private_daemon import Daemon
 
 # Nothing is looked up in a network, and no bar is drawn into a log.
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "GOMP_SPINCOUNT": "2000"}
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "GOMP_SPINCOUNT": "5000"}
 TELLING = re.compile(
     r"^Timeout \(|\w(Error|Exception)\b|\b(error|Fatal|terminate|Assertion|what\(\))", re.I
 )

@@ -247,7 +247,8 @@ class Comparison:
             return
         djinn = import_torch_device()
         if self.entry.generates:
-            self.spent_on_tokens(djinn, STEPS[0])  # what is sent once is sent now
+            for count in STEPS:  # what is sent once is sent now
+                self.spent_on_tokens(djinn, count)
             short, long = (self.spent_on_tokens(djinn, count) for count in STEPS)
             steps = STEPS[1] - STEPS[0]
             counters = {k: (v - short.get(k, 0.0)) / steps for k, v in long.items()}

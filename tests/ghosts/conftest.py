@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import pytest
 from private_daemon import Daemon, running

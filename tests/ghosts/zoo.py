@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 # Read when PyTorch is loaded: threads that spin take the cores from those of djinnd.
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 import torch
 import transformers
