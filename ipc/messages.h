@@ -109,7 +109,6 @@ struct ListModels {
   uint32_t first = 0;
   friend bool operator==(const ListModels&, const ListModels&) = default;
 };
-
 struct ListPrograms {
   uint32_t first = 0;
   friend bool operator==(const ListPrograms&, const ListPrograms&) = default;
@@ -138,6 +137,7 @@ struct TerminateSession {
   SessionId session;
   friend bool operator==(const TerminateSession&, const TerminateSession&) = default;
 };
+
 struct ClientRequest {
   uint32_t number = 0;  // echoed in the answer; unique among the pending ones, not 0
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
@@ -234,7 +234,6 @@ struct StatusReport {
   friend bool operator==(const StatusReport&, const StatusReport&) = default;
 };
 
-struct SessionReport {
 // A session is lost while its worker is dead and the next one not there, and draining when its
 // client has gone and its memory has not yet come back.
 enum class SessionState : uint8_t {
@@ -247,6 +246,7 @@ enum class SessionState : uint8_t {
 // What keeps it from going on.
 enum class SessionWait : uint8_t { kNone = 0, kMemory = 1, kDevice = 2, kDisk = 3, kClient = 4 };
 
+struct SessionReport {
   SessionId session;
   std::string client_name;
   std::string owner;
@@ -257,10 +257,10 @@ enum class SessionWait : uint8_t { kNone = 0, kMemory = 1, kDevice = 2, kDisk = 
   uint32_t sequences = 0;
   uint64_t steps = 0;  // committed
   bool running = false;
-  friend bool operator==(const SessionReport&, const SessionReport&) = default;
   SessionState state = SessionState::kIdle;
   SessionWait wait = SessionWait::kNone;
   uint64_t shared_bytes = 0;  // of the models that it holds
+  friend bool operator==(const SessionReport&, const SessionReport&) = default;
 };
 
 enum class ModelState : uint8_t { kLoading = 0, kResident = 1, kFailed = 2, kEvicting = 3 };
@@ -278,11 +278,10 @@ struct ModelReport {
   bool hashed = false;
   std::array<uint8_t, 32> sha256{};
   uint64_t loaded_wall_ns = 0;
-  friend bool operator==(const ModelReport&, const ModelReport&) = default;
   std::string device;  // "cpu:0"
+  friend bool operator==(const ModelReport&, const ModelReport&) = default;
 };
 
-struct SessionList {
 enum class ProgramState : uint8_t { kAdmitting = 0, kAdmitted = 1 };
 
 struct ProgramReport {
@@ -324,6 +323,7 @@ struct MemoryReport {
   friend bool operator==(const MemoryReport&, const MemoryReport&) = default;
 };
 
+struct SessionList {
   uint32_t total = 0;
   std::vector<SessionReport> sessions;
   friend bool operator==(const SessionList&, const SessionList&) = default;
@@ -333,7 +333,6 @@ struct ModelList {
   std::vector<ModelReport> models;
   friend bool operator==(const ModelList&, const ModelList&) = default;
 };
-
 struct ProgramList {
   uint32_t total = 0;
   std::vector<ProgramReport> programs;
@@ -347,6 +346,7 @@ struct MemoryList {
   std::vector<MemoryReport> pools;
   friend bool operator==(const MemoryList&, const MemoryList&) = default;
 };
+
 struct DaemonReply {
   uint32_t number =
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)

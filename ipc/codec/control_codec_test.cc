@@ -286,10 +286,10 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {1, SessionList{0, {limits::kListPage, session_report(kLongest)}}},
       {2, ModelList{0, {limits::kListPage, model_report(kLongest)}}},
       {3, status_report(limits::kListPage, kLongest)},
-  };
       {4, ProgramList{0, {limits::kListPage, program_report(kLongest)}}},
       {5, DeviceList{{limits::kListPage, device_report(kLongest)}}},
       {6, MemoryList{{limits::kListPage, memory_report(kLongest)}}},
+  };
   for (const DaemonReply& reply : full) {
     const Bytes bytes = encode(reply);
     EXPECT_LE(bytes.size(), limits::kControlMessageBytes);
@@ -328,13 +328,6 @@ TEST(ControlCodec, lists_and_names_over_their_limit_are_refused) {
   EXPECT_EQ(code_of(decode_daemon_reply(
                 encode(DaemonReply{1, status_report(limits::kListPage + 1, "")}))),
             kOver);
-  EXPECT_EQ(code_of(decode_loader_event(
-                encode(LoaderEvent{Identified{{limits::kModelFiles + 1, FileIdentity{}}, 0}}))),
-            kOver);
-  EXPECT_EQ(code_of(decode_loader_event(
-                encode(LoaderEvent{Planned{std::vector<uint64_t>(limits::kModelExtents + 1)}}))),
-            kOver);
-  OutputShape deep = shape("deep");
   EXPECT_EQ(code_of(decode_daemon_reply(
                 encode(DaemonReply{1, ProgramList{0, {limits::kListPage + 1, ProgramReport{}}}}))),
             kOver);
@@ -344,6 +337,13 @@ TEST(ControlCodec, lists_and_names_over_their_limit_are_refused) {
   EXPECT_EQ(code_of(decode_daemon_reply(
                 encode(DaemonReply{1, MemoryList{{limits::kListPage + 1, MemoryReport{}}}}))),
             kOver);
+  EXPECT_EQ(code_of(decode_loader_event(
+                encode(LoaderEvent{Identified{{limits::kModelFiles + 1, FileIdentity{}}, 0}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_loader_event(
+                encode(LoaderEvent{Planned{std::vector<uint64_t>(limits::kModelExtents + 1)}}))),
+            kOver);
+  OutputShape deep = shape("deep");
   deep.sizes.resize(limits::kRank + 1);
   EXPECT_EQ(code_of(decode_worker_event(encode(WorkerEvent{ProgramAdded{{1}, {deep}, 0}}))), kOver);
   const std::vector<OutputShape> many(limits::kProgramOutputs + 1);
