@@ -85,6 +85,23 @@ Status Daemon::start(std::optional<Fd> activated) {
   return {};
 }
 
+void Daemon::reload(const Config& config) {
+  service_.reloading();
+  for (const ConfigProblem& problem : config.problems) log_line(problem.text);
+  if (config.is_valid()) {
+    Options written = options_;
+    apply_config(config, written);
+    memory_.set_session_quota(written.session_quota_bytes);
+    for (const ConfigValue& value : config.values) {
+      if (!reloads(value.key)) log("{} is read at a start only", value.key);
+    }
+    log("the configuration is reloaded");
+  } else {
+    log("the configuration is as it was: the new one has errors");
+  }
+  service_.ready();
+}
+
 void Daemon::stop() {
   service_.stopping();
   listener_.reset();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "daemon/djinnd/config.h"
 #include "daemon/djinnd/domains.h"
 #include "daemon/djinnd/id_source.h"
 #include "daemon/djinnd/listener.h"
@@ -29,6 +30,8 @@ class Daemon final : public WorkerSupervisor::Owner {
   // Listens, on activated if systemd gave it, and starts the spares. Errors: those of
   // Listener::open.
   Status start(std::optional<Fd> activated);
+  // Takes up what config changes of the settings that reload; one with an error changes nothing.
+  void reload(const Config& config);
   // Ends all sessions and children; the loop may then be destroyed.
   void stop();
 

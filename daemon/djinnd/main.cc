@@ -1,11 +1,13 @@
 // djinnd: the daemon. Reads its command line, wires its parts, runs until it is told to stop.
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 
+#include "daemon/djinnd/config.h"
 #include "daemon/djinnd/daemon.h"
 #include "daemon/djinnd/log.h"
 #include "daemon/djinnd/service.h"
@@ -36,11 +38,26 @@ Status serve(const Options& options) {
   Daemon daemon(loop, clock, options, random_seed());
   DJINN_CHECK(daemon.start(std::move(activated)));
   const Signal terminate(loop, SIGTERM, [&] { loop.stop(); });
+  const Signal reload(loop, SIGHUP, [&] {
+    if (!options.user_mode) daemon.reload(read_config(options.root));
+  });
   const Signal interrupt(loop, SIGINT, [&] { loop.stop(); });
   loop.run();
   log("stopping");
   daemon.stop();
   return {};
+}
+
+// Problems go to the log. Nothing: the configuration cannot be, or was all that was asked for.
+std::optional<Options> configured(int argc, char** argv, const Options& given, int& exit_code) {
+  const Config config = read_config(given.root);
+  for (const ConfigProblem& problem : config.problems) log_line(problem.text);
+  exit_code = config.is_valid() ? 0 : 1;
+  if (given.show_config) fmt::print("{}", show_config(config));
+  if (!config.is_valid() || given.check_config || given.show_config) return std::nullopt;
+  Options options;
+  apply_config(config, options);
+  return parse_options(argc, argv, exit_code, std::move(options));
 }
 
 }  // namespace
@@ -49,6 +66,9 @@ Status serve(const Options& options) {
 int main(int argc, char** argv) {
   int exit_code = 0;
   auto options = djinn::daemon::parse_options(argc, argv, exit_code);
+  if (options && !options->user_mode) {
+    options = djinn::daemon::configured(argc, argv, *options, exit_code);
+  }
   if (!options) return exit_code;
   djinn::Status ended = djinn::daemon::fill_in(*options);
   if (ended) ended = djinn::daemon::serve(*options);

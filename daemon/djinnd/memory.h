@@ -59,6 +59,8 @@ class Memory {
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
   // Whether the books balance: what holders have is what was granted, and exists. Error: kInternal.
   [[nodiscard]] Status check() const;
+  // Who holds more keeps it, and gets no more.
+  void set_session_quota(uint64_t bytes) { session_quota_ = bytes; }
   [[nodiscard]] uint64_t session_quota() const { return session_quota_; }
 
  private:

@@ -22,12 +22,6 @@ uint32_t usable_cores() {
   return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cores)));
 }
 
-uint64_t physical_bytes() {
-  struct sysinfo info {};
-  if (::sysinfo(&info) != 0) return uint64_t{1} << 30;
-  return uint64_t{info.totalram} * info.mem_unit;
-}
-
 // "DIR/name", DIR being where this program lies.
 std::string beside_ourselves(const std::string& name) {
   std::array<char, 4096> path{};
@@ -53,6 +47,14 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--hang-timeout-ms", options.hang_timeout_ms,
                  "a worker with work that does nothing for so long is replaced [10000]")
       ->check(CLI::Range(uint64_t{100}, uint64_t{3'600'000}));
+  app.add_flag("--check-config", options.check_config,
+               "say what is wrong with the configuration files, and exit")
+      ->excludes(user);
+  app.add_flag("--show-config", options.show_config,
+               "print each setting with the file and line that it comes from, and exit")
+      ->excludes(user);
+  app.add_option("--root", options.root, "directory before the paths of the configuration files")
+      ->excludes(user);
   app.add_option("--test-fault-at", options.test_fault_at)->group("");
   app.add_option("--test-pal-fault-at", options.test_pal_fault_at)->group("");
   app.add_flag("--test-fault-every", options.test_fault_every)->group("");
@@ -61,8 +63,13 @@ void add_options(CLI::App& app, Options& options) {
 
 }  // namespace
 
-std::optional<Options> parse_options(int argc, char** argv, int& exit_code) {
-  Options options;
+uint64_t physical_bytes() {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return uint64_t{1} << 30;
+  return uint64_t{info.totalram} * info.mem_unit;
+}
+
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Options options) {
   CLI::App app("djinnd owns the models and tensor memory of this machine");
   add_options(app, options);
   try {

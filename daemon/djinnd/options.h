@@ -10,6 +10,9 @@
 namespace djinn::daemon {
 
 struct Options {
+  bool check_config = false;  // says what is wrong with the files, and ends
+  bool show_config = false;   // says what they amount to, and ends
+  std::string root;           // of the configuration's paths
   bool user_mode = false;     // serves its own user only, without configuration
   std::string runtime_dir;    // holds the socket
   std::string socket_group;   // service mode: who may connect
@@ -26,7 +29,11 @@ struct Options {
 
 // Nothing: the process is to exit with exit_code (after --help, --version or a mistake, which was
 // told).
-std::optional<Options> parse_options(int argc, char** argv, int& exit_code);
+// What the command line leaves out stays as it is in options.
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Options options = {});
+
+// Bytes of memory that the machine has.
+[[nodiscard]] uint64_t physical_bytes();
 
 // What is left out: runtime directory, threads, memory and programs from the machine. Errors:
 // kInvalidArgument when there is no runtime directory to guess.

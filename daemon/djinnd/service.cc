@@ -41,7 +41,11 @@ Service::Service(Loop& loop, std::function<Status()> check, std::function<Line()
 
 void Service::ready() {
   say("READY=1\nSTATUS=" + describe_().text);
-  if (look_every_ms_ > 0) look();
+  if (look_every_ms_ > 0 && !watch_.active()) look();
+}
+
+void Service::reloading() {
+  say("RELOADING=1");
 }
 
 void Service::changed() {

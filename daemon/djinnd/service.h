@@ -29,6 +29,8 @@ class Service {
 
   // Clients may connect: what was started for us may go on.
   void ready();
+  // The configuration is being read again; ready() ends it.
+  void reloading();
   // What describe tells is another now.
   void changed();
   // The end has begun; systemd waits for it.

@@ -1,0 +1,271 @@
+#include "daemon/djinnd/config.h"
+
+#include <fmt/format.h>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "kernel/base/checked.h"
+
+namespace djinn::daemon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMain = "/etc/djinn/djinnd.conf";
+// The later directory's files stand for those of the same name of the one before.
+constexpr std::array<std::string_view, 2> kDropIns{"/usr/lib/djinn/djinnd.conf.d",
+                                                   "/etc/djinn/djinnd.conf.d"};
+constexpr uint64_t kConfigBytesMax = uint64_t{1} << 20;
+// A key so far from a known one is not taken for a slip of the pen.
+constexpr size_t kSlipsMax = 4;
+
+// --- values
+
+struct Unit {
+  std::string_view name;
+  uint64_t factor;
+};
+constexpr std::array kBytes{Unit{"", 1}, Unit{"KiB", uint64_t{1} << 10},
+                            Unit{"MiB", uint64_t{1} << 20}, Unit{"GiB", uint64_t{1} << 30},
+                            Unit{"TiB", uint64_t{1} << 40}};
+constexpr std::array kMilliseconds{Unit{"ms", 1}, Unit{"s", 1000}, Unit{"min", 60'000}};
+
+// A whole number and one of the units.
+template <size_t N>
+std::optional<uint64_t> quantity(std::string_view text, const std::array<Unit, N>& units) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  std::string_view name(end, static_cast<size_t>(text.data() + text.size() - end));
+  while (name.starts_with(' ')) name.remove_prefix(1);
+  const auto unit = std::ranges::find(units, name, &Unit::name);
+  if (unit == units.end()) return std::nullopt;
+  return checked_mul(number, unit->factor);
+}
+
+Error expected(std::string_view what) {
+  return Error{ErrorCode::kInvalidArgument, fmt::format("write {}", what)};
+}
+
+Status set_limit(std::string_view text, Options& options) {
+  if (text.ends_with('%')) {
+    const auto percent = quantity(text.substr(0, text.size() - 1), std::array{Unit{"", 1}});
+    if (!percent || *percent < 1 || *percent > 100) return expected("a share like \"80%\"");
+    options.memory_bytes = physical_bytes() / 100 * *percent;
+    return {};
+  }
+  const auto bytes = quantity(text, kBytes);
+  if (!bytes || *bytes == 0) return expected("bytes like \"12GiB\", or a share like \"80%\"");
+  options.memory_bytes = *bytes;
+  return {};
+}
+
+Status set_session_quota(std::string_view text, Options& options) {
+  const auto bytes = quantity(text, kBytes);
+  if (!bytes || *bytes == 0) return expected("bytes like \"4GiB\"");
+  options.session_quota_bytes = *bytes;
+  return {};
+}
+
+Status set_threads(std::string_view text, Options& options) {
+  const auto threads = quantity(text, std::array{Unit{"", 1}});
+  if (!threads || *threads < 1 || *threads > 1024) return expected("a number from 1 to 1024");
+  options.threads = static_cast<uint32_t>(*threads);
+  return {};
+}
+
+Status set_hang_timeout(std::string_view text, Options& options) {
+  const auto time = quantity(text, kMilliseconds);
+  if (!time || *time < 100 || *time > 3'600'000) {
+    return expected("a time from \"100ms\" to \"60min\"");
+  }
+  options.hang_timeout_ms = *time;
+  return {};
+}
+
+constexpr std::array kSettings{
+    Setting{"lane.threads", "threads that compute: a number from 1 to 1024", "all cores", false,
+            set_threads},
+    Setting{"memory.limit", "bytes to grant (\"12GiB\"), or a share of the machine's (\"80%\")",
+            "80%", false, set_limit},
+    Setting{"memory.session_quota", "bytes that one session may hold", "4GiB", true,
+            set_session_quota},
+    Setting{"worker.hang_timeout", "a worker with work that does nothing for so long is replaced",
+            "10s", false, set_hang_timeout},
+};
+static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));
+
+const Setting* setting_named(std::string_view key) {
+  const auto found = std::ranges::find(kSettings, key, &Setting::key);
+  return found == kSettings.end() ? nullptr : &*found;
+}
+
+// --- unknown keys
+
+// Levenshtein's distance: insertions, deletions and substitutions.
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string advice_for(std::string_view key) {
+  const auto nearest =
+      std::ranges::min(kSettings, {}, [&](const Setting& s) { return distance(s.key, key); });
+  if (distance(nearest.key, key) > kSlipsMax) return "it is ignored";
+  return fmt::format("it is ignored; did you mean {}?", nearest.key);
+}
+
+// --- files
+
+// Files in the order in which they are read.
+std::vector<std::string> files_under(const std::string& root) {
+  std::map<std::string, std::string> drop_ins;
+  for (const std::string_view directory : kDropIns) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(root + std::string(directory), error)) {
+      const fs::path& path = entry.path();
+      if (path.extension() == ".conf") drop_ins[path.filename()] = path;
+    }
+  }
+  std::vector<std::string> files{root + std::string(kMain)};
+  for (const auto& [name, path] : drop_ins) files.push_back(path);
+  return files;
+}
+
+// Nothing: there is no such file, or it is masked.
+std::optional<std::string> contents(const std::string& path, Config& config) {
+  std::error_code error;
+  if (!fs::exists(path, error) || fs::read_symlink(path, error) == "/dev/null") return std::nullopt;
+  if (fs::file_size(path, error) > kConfigBytesMax || error) {
+    config.problems.push_back({true, path + ": error: it is no file of at most 1 MiB"});
+    return std::nullopt;
+  }
+  std::ifstream in(path);
+  std::ostringstream text;
+  if (!in || !(text << in.rdbuf() || fs::is_empty(path, error))) {
+    config.problems.push_back({true, path + ": error: it cannot be read"});
+    return std::nullopt;
+  }
+  return text.str();
+}
+
+class Reader {
+ public:
+  explicit Reader(Config& config) : config_(config) {}
+
+  void read(const std::string& path) {
+    file_ = path;
+    const auto text = contents(path, config_);
+    if (!text) return;
+    const toml::parse_result parsed = toml::parse(*text);
+    if (!parsed) {
+      return say(true, parsed.error().source().begin.line,
+                 fmt::format("this is not TOML: {}", parsed.error().description()));
+    }
+    walk("", parsed.table());
+  }
+
+  void finish() {
+    for (auto& [key, value] : found_) config_.values.push_back(std::move(value));
+  }
+
+ private:
+  void walk(const std::string& prefix, const toml::table& table) {
+    for (const auto& [name, node] : table) {
+      const std::string key = prefix + std::string(name.str());
+      if (const toml::table* inner = node.as_table()) {
+        walk(key + ".", *inner);
+      } else {
+        take(key, node);
+      }
+    }
+  }
+
+  void take(const std::string& key, const toml::node& node) {
+    const uint32_t line = node.source().begin.line;
+    const Setting* setting = setting_named(key);
+    if (setting == nullptr) {
+      return say(false, line, fmt::format("{} is no key; {}", key, advice_for(key)));
+    }
+    std::string text;
+    if (const auto* string = node.as_string()) text = string->get();
+    if (const auto* number = node.as_integer()) text = std::to_string(number->get());
+    Options nowhere;
+    const Status applied = setting->apply(text, nowhere);
+    if (!applied) return say(true, line, fmt::format("{}: {}", key, applied.error().message));
+    found_[key] = {key, text, file_, line};
+  }
+
+  void say(bool is_error, uint32_t line, const std::string& what) {
+    const char* const kind = is_error ? "error" : "warning";
+    config_.problems.push_back({is_error, fmt::format("{}:{}: {}: {}", file_, line, kind, what)});
+  }
+
+  Config& config_;
+  std::string file_;
+  std::map<std::string, ConfigValue> found_;
+};
+
+}  // namespace
+
+std::span<const Setting> settings() {
+  return kSettings;
+}
+
+bool reloads(std::string_view key) {
+  const Setting* setting = setting_named(key);
+  return setting != nullptr && setting->reloads;
+}
+
+bool Config::is_valid() const {
+  return std::ranges::none_of(problems, &ConfigProblem::is_error);
+}
+
+Config read_config(const std::string& root) {
+  Config config;
+  Reader reader(config);
+  for (const std::string& file : files_under(root)) reader.read(file);
+  reader.finish();
+  return config;
+}
+
+void apply_config(const Config& config, Options& options) {
+  DJINN_ASSERT(config.is_valid());
+  for (const ConfigValue& value : config.values) {
+    const Status applied = setting_named(value.key)->apply(value.text, options);
+    DJINN_ASSERT(applied.ok());
+  }
+}
+
+std::string show_config(const Config& config) {
+  std::string text;
+  for (const Setting& setting : kSettings) {
+    const auto found = std::ranges::find(config.values, setting.key, &ConfigValue::key);
+    text +=
+        found == config.values.end()
+            ? fmt::format("{} = {}  # standard\n", setting.key, setting.standard)
+            : fmt::format("{} = {}  # {}:{}\n", setting.key, found->text, found->file, found->line);
+  }
+  return text;
+}
+
+}  // namespace djinn::daemon

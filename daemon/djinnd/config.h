@@ -1,0 +1,69 @@
+// Config: what the administrator wrote, in TOML, read from files in systemd's order:
+//
+//   /etc/djinn/djinnd.conf           first
+//   *.conf of djinnd.conf.d          then, by name, from /usr/lib/djinn and /etc/djinn; one of /etc
+//                                    stands for that of /usr/lib with its name, and hides it where
+//                                    it is empty or a link to /dev/null
+//
+// A later file wins, key by key; the command line wins over all.
+//
+//   setting   a key that is known, its unit, and whether a reload takes it up
+//   value     a setting as written, with its origin
+//   problem   an unknown key (a warning), or a value or file that cannot be (an error)
+//
+// invariant: a config with an error is never applied, not in part either.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/djinnd/options.h"
+
+namespace djinn::daemon {
+
+struct Setting {
+  std::string_view key;      // "memory.limit"
+  std::string_view meaning;  // with the form of its value
+  std::string_view standard;
+  bool reloads;
+  // Error: kInvalidArgument, what the value should be.
+  Status (*apply)(std::string_view value, Options& options);
+};
+// Sorted by key.
+[[nodiscard]] std::span<const Setting> settings();
+
+struct ConfigValue {
+  std::string key;
+  std::string text;
+  std::string file;
+  uint32_t line = 0;
+};
+
+struct ConfigProblem {
+  bool is_error = false;
+  std::string text;  // "FILE:LINE: error: what, and what next"
+};
+
+struct Config {
+  std::vector<ConfigValue> values;  // the winners, sorted by key
+  std::vector<ConfigProblem> problems;
+
+  [[nodiscard]] bool is_valid() const;
+};
+
+// Reads the files under root ("" for the machine's own). Missing files are none.
+[[nodiscard]] Config read_config(const std::string& root);
+
+// Whether a reload takes the setting up.
+[[nodiscard]] bool reloads(std::string_view key);
+
+// What a valid config says, onto options.
+void apply_config(const Config& config, Options& options);
+
+// "KEY = VALUE  # FILE:LINE", a line for each setting, those left out with their standard.
+[[nodiscard]] std::string show_config(const Config& config);
+
+}  // namespace djinn::daemon
