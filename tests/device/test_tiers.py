@@ -8,7 +8,9 @@ import djinn
 import pytest
 import torch
 import transformers
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import logits_process
+from transformers.generation.stopping_criteria import EosTokenCriteria
 
 VOCABULARY = 96
 GREEDY = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
@@ -337,3 +339,222 @@ def test_another_model_and_other_rows_do_not_take_a_cache_for_theirs(
         said.append(two.generate(more, past_key_values=first.past_key_values, **GREEDY).cpu())
     assert torch.equal(*said)
     assert "another model" in djinn.explain(other)["why"]
+
+
+# --- what the loop must not take for what it knows ------------------------------------------------
+
+EVERY = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+
+
+def shifted(input_ids: torch.Tensor, given: dict[str, Any]) -> dict[str, Any]:
+    return {**given, "input_ids": (input_ids + 1) % VOCABULARY}
+
+
+class Preparing(transformers.LlamaForCausalLM):
+    def prepare_inputs_for_generation(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        given = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        return shifted(given["input_ids"], given)
+
+
+class Updating(transformers.LlamaForCausalLM):
+    updates = 0
+
+    def _update_model_kwargs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        self.updates += 1
+        return super()._update_model_kwargs_for_generation(*args, **kwargs)
+
+
+def test_a_class_that_prepares_inputs_its_own_way_is_asked(checkpoint: Path, local: Any) -> None:
+    inputs, said = prompt(1, 8), []
+    for options in ({"djinn": False}, {}):
+        model = Preparing.from_pretrained(checkpoint, **options)
+        there = {name: one.to(model.device) for name, one in inputs.items()}
+        said += [model.generate(**there, **EVERY, **more).cpu() for more in ({}, PYTHON)]
+    assert all(torch.equal(one, said[0]) for one in said)
+    assert not torch.equal(said[0], local.generate(**inputs, **EVERY))
+    assert djinn.explain(model)["why"].count("a prepare_inputs_for_generation of its own") == 1
+
+
+def test_a_class_that_updates_its_arguments_its_own_way_is_asked(checkpoint: Path) -> None:
+    model = Updating.from_pretrained(checkpoint)
+    model.generate(**on_device(prompt(1, 8)), **EVERY)
+    assert model.updates == EVERY["max_new_tokens"]
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_method_put_on_the_model_prepares_its_inputs(
+    checkpoint: Path, ghost: Any, wraps: bool
+) -> None:
+    import functools
+
+    said = []
+    for options in ({"djinn": False}, {}):
+        model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, **options)
+        before = model.prepare_inputs_for_generation
+
+        def prepare(input_ids: torch.Tensor, before: Any = before, **kwargs: Any) -> Any:
+            given = before(input_ids, **kwargs)
+            return shifted(given["input_ids"], given)
+
+        method = functools.wraps(before)(prepare) if wraps else prepare
+        model.prepare_inputs_for_generation = method
+        there = {name: one.to(model.device) for name, one in prompt(1, 8).items()}
+        said.append(model.generate(**there, **EVERY).cpu())
+    assert torch.equal(*said)
+    assert djinn.explain(model)["tier"] == 0
+
+
+def test_phi3_begins_its_cache_anew_where_its_positions_change() -> None:
+    config = transformers.Phi3Config(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=VOCABULARY,
+        pad_token_id=0,
+        original_max_position_embeddings=48,
+    )
+    model = transformers.Phi3ForCausalLM(config).eval().to(djinn.device(0))
+    tiers = []
+    for tokens in (40, 41):  # with the prompt's: up to the change, and beyond
+        model.generate(**on_device(prompt(1, 8)), **dict(EVERY, max_new_tokens=tokens))
+        tiers.append(djinn.explain(model)["tier"])
+    assert tiers == [2, 0], djinn.explain(model)
+
+
+TWICE = "there are two {0}; the loop knows one"
+ORDER = "the loop applies {0} before {1}"
+FILTER = "a {0} has a filter_value other than -inf"
+ENDS = "a {0} has other end tokens than the generation"
+AT_ONCE = {"do_sample": True, "top_k": 0}
+
+
+def processors(*given: Any) -> list[Any]:
+    return [getattr(logits_process, name)(*args, **options) for name, args, options in given]
+
+
+def given(name: str, *args: Any, **options: Any) -> tuple[str, Any, Any]:
+    return name, args, options
+
+
+@pytest.mark.parametrize(
+    ("rule", "chain", "why"),
+    [
+        (
+            AT_ONCE,
+            [given("TemperatureLogitsWarper", 0.5), given("TemperatureLogitsWarper", 4.0)],
+            TWICE.format("TemperatureLogitsWarper"),
+        ),
+        (
+            {"do_sample": False},
+            [
+                given("RepetitionPenaltyLogitsProcessor", 1.5),
+                given("RepetitionPenaltyLogitsProcessor", 2.0),
+            ],
+            TWICE.format("RepetitionPenaltyLogitsProcessor"),
+        ),
+        (
+            AT_ONCE,
+            [given("TopPLogitsWarper", 0.6), given("TemperatureLogitsWarper", 6.0)],
+            ORDER.format("TemperatureLogitsWarper", "TopPLogitsWarper"),
+        ),
+        (
+            AT_ONCE,
+            [given("TopKLogitsWarper", 2), given("RepetitionPenaltyLogitsProcessor", 5.0)],
+            ORDER.format("RepetitionPenaltyLogitsProcessor", "TopKLogitsWarper"),
+        ),
+        (
+            AT_ONCE,
+            [given("TopKLogitsWarper", 1, filter_value=0.0)],
+            FILTER.format("TopKLogitsWarper"),
+        ),
+        (
+            AT_ONCE,
+            [given("TopPLogitsWarper", 0.5, filter_value=-1.0)],
+            FILTER.format("TopPLogitsWarper"),
+        ),
+        (
+            AT_ONCE,
+            [given("MinPLogitsWarper", 0.5, filter_value=-1.0)],
+            FILTER.format("MinPLogitsWarper"),
+        ),
+        (
+            AT_ONCE,
+            [given("TopPLogitsWarper", 0.0)],
+            "a TopPLogitsWarper has the top_p 0.0",
+        ),
+        (
+            {"do_sample": False},
+            [given("TopKLogitsWarper", 1, filter_value=1000.0)],
+            "a TopKLogitsWarper is given, and nothing is drawn",
+        ),
+        (
+            {"do_sample": False, "eos_token_id": 1},
+            [given("MinNewTokensLengthLogitsProcessor", 8, 20, list(range(3, 70)))],
+            ENDS.format("MinNewTokensLengthLogitsProcessor"),
+        ),
+        (
+            {"do_sample": False},
+            [given("MinLengthLogitsProcessor", 30, list(range(3, 70)))],
+            ENDS.format("MinLengthLogitsProcessor"),
+        ),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_processors_that_are_not_the_loops_are_called(
+    local: Any, ghost: Any, rule: dict[str, Any], chain: list[Any], why: str
+) -> None:
+    options = dict(EVERY, **rule)
+    inputs, said = on_device(prompt(1, 8)), []
+    for more in ([], [Unknown()]):
+        chained = LogitsProcessorList(processors(*chain) + more)
+        torch.manual_seed(7)
+        said.append(ghost.generate(**inputs, **options, logits_processor=chained).cpu())
+        if not more:
+            assert djinn.explain(ghost) == {"tier": 1, "why": why}
+    assert torch.equal(*said)
+    if not rule["do_sample"]:
+        chained = LogitsProcessorList(processors(*chain))
+        expected = local.generate(**prompt(1, 8), **options, logits_processor=chained)
+        assert torch.equal(said[0], expected)
+
+
+def test_processors_in_the_loops_order_are_its_own(ghost: Any) -> None:
+    chain = [
+        given("RepetitionPenaltyLogitsProcessor", 1.2),
+        given("MinNewTokensLengthLogitsProcessor", 8, 5, [1]),
+        given("TemperatureLogitsWarper", 1.3),
+        given("TopKLogitsWarper", 30),
+        given("TopPLogitsWarper", 0.9),
+        given("MinPLogitsWarper", 0.02),
+    ]
+    options = dict(EVERY, **AT_ONCE, eos_token_id=1)
+    inputs, said = on_device(prompt(1, 8)), []
+    for more, tier in (([], 2), ([Unknown()], 1)):
+        chained = LogitsProcessorList(processors(*chain) + more)
+        torch.manual_seed(7)
+        said.append(ghost.generate(**inputs, **options, logits_processor=chained).cpu())
+        assert djinn.explain(ghost)["tier"] == tier, djinn.explain(ghost)
+    assert torch.equal(*said)
+
+
+def test_the_first_of_two_end_criteria_counts_too(local: Any, ghost: Any) -> None:
+    inputs = prompt(1, 8)
+    drawn = local.generate(**inputs, **EVERY)[0, 8:].tolist()
+    ends = [drawn[5], next(token for token in drawn[6:] if token not in drawn[:6])]
+    said = []
+    for model in (local, ghost):
+        there = {name: one.to(model.device) for name, one in inputs.items()}
+        both = StoppingCriteriaList([EosTokenCriteria([end]) for end in ends])
+        said.append(model.generate(**there, **EVERY, stopping_criteria=both).cpu())
+    assert torch.equal(*said)
+    assert djinn.explain(ghost)["why"] == "there are two EosTokenCriteria; the loop knows one"
+
+
+def test_ids_on_the_cpu_are_the_reason_for_a_loop_in_python(local: Any, ghost: Any) -> None:
+    found = ghost.generate(**prompt(1, 8), **EVERY)
+    assert found.device.type == "cpu" and torch.equal(
+        found, local.generate(**prompt(1, 8), **EVERY)
+    )
+    why = "its ids are on cpu, and would have to be on remote_accelerator:0"
+    assert djinn.explain(ghost) == {"tier": 0, "why": why}

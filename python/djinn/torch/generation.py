@@ -7,6 +7,7 @@ time; what cannot be captured takes recorded operators. `explain()` says which, 
 """
 
 import inspect
+import math
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from transformers.generation import logits_process, stopping_criteria
-from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from . import _device, groups, state
 from .groups import GroupCache, Held
@@ -201,21 +202,29 @@ def _programs(model: Any, kind: Kind, tokens: int) -> tuple[Captured, Captured]:
 # --- options --------------------------------------------------------------------------------------
 
 
+# In the order in which transformers makes them (GenerationMixin._get_logits_processor of 5.17), and
+# the loop applies them. Those behind the first three are for sampling alone.
+PROCESSORS = (
+    logits_process.RepetitionPenaltyLogitsProcessor,
+    logits_process.MinLengthLogitsProcessor,
+    logits_process.MinNewTokensLengthLogitsProcessor,
+    logits_process.TemperatureLogitsWarper,
+    logits_process.TopKLogitsWarper,
+    logits_process.TopPLogitsWarper,
+    logits_process.MinPLogitsWarper,
+)
+WARPERS = PROCESSORS[3:]
+FORBIDDING = PROCESSORS[1:3]
+
+
 def _options(job: "Job", processors: Any, criteria: Any, config: Any) -> dict[str, Any]:
     options: dict[str, Any] = {"greedy": not config.do_sample}
     for name in ("output_scores", "output_logits"):
         if getattr(config, name, False) and config.return_dict_in_generate:
             raise NotInDaemon(f"{name} is asked for")
-    eos: list[int] = []
-    for criterion in criteria:
-        if type(criterion) is stopping_criteria.EosTokenCriteria:
-            eos = criterion.eos_token_id.flatten().tolist()
-        elif type(criterion) is not stopping_criteria.MaxLengthCriteria:
-            raise NotInDaemon(f"the stopping criterion {type(criterion).__name__} is Python")
-    if len(eos) > STOP_TOKENS_MAX:
-        raise NotInDaemon(f"it has {len(eos)} end tokens; the loop knows {STOP_TOKENS_MAX}")
     options["max_new_tokens"] = job.total - job.past - job.tokens
-    options["stop_tokens"] = eos
+    options["stop_tokens"] = _stop_tokens(criteria)
+    _check_processors(processors, options)
     for processor in processors:
         _add_processor(options, processor, job.prompt)
     pad = config._pad_token_tensor
@@ -223,39 +232,114 @@ def _options(job: "Job", processors: Any, criteria: Any, config: Any) -> dict[st
     return options
 
 
+def _stop_tokens(criteria: Any) -> list[int]:
+    stops: list[list[int]] = []
+    for criterion in criteria:
+        if type(criterion) is stopping_criteria.EosTokenCriteria:
+            stops.append(criterion.eos_token_id.flatten().tolist())
+        elif type(criterion) is not stopping_criteria.MaxLengthCriteria:
+            raise NotInDaemon(f"the stopping criterion {type(criterion).__name__} is Python")
+    if len(stops) > 1:
+        raise NotInDaemon("there are two EosTokenCriteria; the loop knows one")
+    eos = stops[0] if stops else []
+    if len(eos) > STOP_TOKENS_MAX:
+        raise NotInDaemon(f"it has {len(eos)} end tokens; the loop knows {STOP_TOKENS_MAX}")
+    return eos
+
+
+def _check_processors(processors: Any, options: dict[str, Any]) -> None:
+    """One of each kind, in the order that the loop has; each does what the loop does."""
+    last = -1
+    for processor in processors:
+        kind = type(processor)
+        name = kind.__name__
+        if kind not in PROCESSORS:
+            raise NotInDaemon(f"the logits processor {name} is Python")
+        place = PROCESSORS.index(kind)
+        if place == last:
+            raise NotInDaemon(f"there are two {name}; the loop knows one")
+        if place < last:
+            raise NotInDaemon(f"the loop applies {name} before {PROCESSORS[last].__name__}")
+        last = place
+        if kind in WARPERS and options["greedy"]:
+            raise NotInDaemon(f"a {name} is given, and nothing is drawn")
+        if getattr(processor, "filter_value", -math.inf) != -math.inf:
+            raise NotInDaemon(f"a {name} has a filter_value other than -inf")
+        if getattr(processor, "min_tokens_to_keep", 1) != 1:
+            raise NotInDaemon(f"a {name} keeps more than one token")
+        if getattr(processor, "prompt_ignore_length", None):
+            raise NotInDaemon(f"a {name} ignores a part of the prompt")
+        if kind in FORBIDDING:
+            forbidden = set(processor.eos_token_id.flatten().tolist())
+            if forbidden != set(options["stop_tokens"]):
+                raise NotInDaemon(f"a {name} has other end tokens than the generation")
+
+
 def _add_processor(options: dict[str, Any], processor: Any, prompt: int) -> None:
     kind = type(processor)
-    if kind is logits_process.TemperatureLogitsWarper:
-        options["temperature"] = float(processor.temperature)
-    elif kind is logits_process.TopKLogitsWarper:
-        options["top_k"] = int(processor.top_k)
-    elif kind is logits_process.TopPLogitsWarper and processor.min_tokens_to_keep == 1:
-        options["top_p"] = float(processor.top_p)
-    elif kind is logits_process.MinPLogitsWarper and processor.min_tokens_to_keep == 1:
-        options["min_p"] = float(processor.min_p)
-    elif kind is logits_process.RepetitionPenaltyLogitsProcessor and not (
-        processor.prompt_ignore_length
-    ):
-        options["repetition_penalty"] = float(processor.penalty)
+    if kind is logits_process.RepetitionPenaltyLogitsProcessor:
+        options["repetition_penalty"] = _number(processor, "penalty", 0, math.inf)
+    elif kind is logits_process.MinLengthLogitsProcessor:
+        options["min_new_tokens"] = max(processor.min_length - prompt, 0)
     elif kind is logits_process.MinNewTokensLengthLogitsProcessor:
         least = processor.min_new_tokens - (prompt - processor.prompt_length_to_skip)
         options["min_new_tokens"] = max(options.get("min_new_tokens", 0), least)
-    elif kind is logits_process.MinLengthLogitsProcessor:
-        least = max(processor.min_length - prompt, 0)
-        options["min_new_tokens"] = max(options.get("min_new_tokens", 0), least)
-    else:
-        raise NotInDaemon(f"the logits processor {kind.__name__} is Python")
+    elif kind is logits_process.TemperatureLogitsWarper:
+        options["temperature"] = _number(processor, "temperature", 0, math.inf)
+    elif kind is logits_process.TopKLogitsWarper:
+        options["top_k"] = int(processor.top_k)
+    elif kind is logits_process.TopPLogitsWarper:
+        options["top_p"] = min(_number(processor, "top_p", 0, 2), 1.0)
+    elif kind is logits_process.MinPLogitsWarper:
+        options["min_p"] = _number(processor, "min_p", -1, 1)
 
 
-def _positions(config: Any) -> int:
+def _number(processor: Any, name: str, above: float, below: float) -> float:
+    """As the loop keeps it, in single precision: what it would round to a bound is beyond it."""
+    value = getattr(processor, name)
+    if not above < float(torch.tensor(value, dtype=torch.float32)) < below:
+        raise NotInDaemon(f"a {type(processor).__name__} has the {name} {value}")
+    return float(value)
+
+
+def _positions(model: Any) -> int:
     """How many tokens a row may have in all."""
-    text = config.get_text_config(decoder=True)
+    text = model.config.get_text_config(decoder=True)
     most = getattr(text, "max_position_embeddings", None) or POSITIONS_DEFAULT
     for name in ("sliding_window", "attention_chunk_size"):
         window = getattr(text, name, None)
         if isinstance(window, int) and window > 0 and getattr(text, "use_sliding_window", True):
             most = min(most, window)
+    if _home_of(model.prepare_inputs_for_generation) in BEGIN_ANEW:
+        most = min(most, getattr(text, "original_max_position_embeddings", most))
     return most
+
+
+# What a forward is given in transformers' loop; the captures have it as these modules make it.
+OWN_WAYS = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation", "_prefill")
+# Those that give the cache up when a row outgrows the positions of their short factors.
+BEGIN_ANEW = (
+    "transformers.models.phi3.modeling_phi3",
+    "transformers.models.phimoe.modeling_phimoe",
+)
+REPRODUCED = (
+    "transformers.generation.utils",
+    "transformers.models.bloom.modeling_bloom",  # differs for a StaticCache
+    *BEGIN_ANEW,
+)
+
+
+def _home_of(method: Any) -> str:
+    """The module that a method's code was written in, whatever it calls itself."""
+    function = getattr(method, "__func__", method)
+    return str(getattr(function, "__globals__", {}).get("__name__", ""))
+
+
+def _check_own_ways(model: Any) -> None:
+    for name in OWN_WAYS:
+        method = getattr(model, name)
+        if getattr(method, "__self__", None) is not model or _home_of(method) not in REPRODUCED:
+            raise NotInDaemon(f"it has a {name} of its own")
 
 
 # --- what is to be done ---------------------------------------------------------------------------
@@ -282,11 +366,14 @@ class Job:
 IGNORED = {"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"}
 
 
-def _check_arguments(model: Any, config: Any, kwargs: dict[str, Any]) -> None:
+def _check_arguments(model: Any, ids: torch.Tensor, config: Any, kwargs: dict[str, Any]) -> None:
+    if ids.device != DEVICE:
+        raise NotInDaemon(f"its ids are on {ids.device}, and would have to be on {DEVICE}")
     if model.config.is_encoder_decoder:
         raise NotInDaemon("it is an encoder-decoder")
     if model.training:
         raise NotInDaemon("it is in training mode")
+    _check_own_ways(model)
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name, False):
             raise NotInDaemon(f"{name} is asked for")
@@ -339,14 +426,15 @@ def _padding(mask: torch.Tensor | None, rows: int, columns: int) -> list[int]:
 
 
 def _most(criteria: Any, prompt: int) -> int:
-    lengths = [one.max_length for one in criteria if hasattr(one, "max_length")]
+    kind = stopping_criteria.MaxLengthCriteria
+    lengths = [one.max_length for one in criteria if isinstance(one, kind)]
     if not lengths or min(lengths) <= prompt:
         raise NotInDaemon("it has no length to stop at")
     return min(lengths)
 
 
 def _job(model: Any, ids: torch.Tensor, criteria: Any, config: Any, kwargs: dict[str, Any]) -> Job:
-    _check_arguments(model, config, kwargs)
+    _check_arguments(model, ids, config, kwargs)
     rows, prompt = ids.shape
     if rows > ROWS_MAX:
         raise NotInDaemon(f"it has {rows} rows; a sequence group holds {ROWS_MAX}")
@@ -354,7 +442,7 @@ def _job(model: Any, ids: torch.Tensor, criteria: Any, config: Any, kwargs: dict
     past = _past(cache, model, rows)
     tokens = _tokens(mask, prompt, past)
     total = past + tokens + _most(criteria, prompt) - prompt
-    most = _positions(model.config)
+    most = _positions(model)
     if total > most:
         raise NotInDaemon(f"{total} tokens are more than the {most} that one attention covers")
     padding = _padding(mask, rows, past + tokens)
@@ -382,7 +470,7 @@ def _group_for(model: Any, job: Job) -> Held:
     if held is not None and job.past:
         return held
     geometry = job.programs[1].geometry
-    capacity = _positions(model.config) if job.outlives else job.total
+    capacity = _positions(model) if job.outlives else job.total
     try:
         group = _device.Group((*geometry, capacity))
     except RuntimeError as error:
@@ -426,12 +514,9 @@ def _stepping(model: Any, job: Job) -> Iterator[None]:
         held.loop = None
 
 
-def _without_masks(model: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _without_masks(kwargs: dict[str, Any]) -> dict[str, Any]:
     """What each forward is given beside its ids: a step makes its mask and positions in djinnd, so
-    the loop need not go on with these. A model may have ways of its own, which may want them."""
-    for name in ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation"):
-        if getattr(getattr(model, name), "__func__", None) is not getattr(GenerationMixin, name):
-            return kwargs
+    the loop need not go on with these."""
     left = ("attention_mask", "position_ids")
     return {name: one for name, one in kwargs.items() if name not in left}
 
@@ -476,7 +561,7 @@ def sample(
         except NotInDaemon as reason:
             tier, why = 1, str(reason)
             with _stepping(model, job):
-                result = in_python(_without_masks(model, kwargs))
+                result = in_python(_without_masks(kwargs))
     except NotInDaemon as reason:
         tier, why = 0, f"{why}; nor a step at a time, because {reason}" if why else str(reason)
         result = in_python(kwargs)

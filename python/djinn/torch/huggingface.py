@@ -207,7 +207,7 @@ def _factories_here() -> Any:
 def _wrap_sample(original: Any) -> Any:
     @functools.wraps(original)
     def _sample(self: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if input_ids.device != DEVICE:
+        if input_ids.device != DEVICE and not _is_ghost(self):
             return original(self, input_ids, *args, **kwargs)
         return generation.sample(original, self, input_ids, *args, **kwargs)
 
