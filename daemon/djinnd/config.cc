@@ -1,6 +1,8 @@
 #include "daemon/djinnd/config.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
@@ -9,12 +11,11 @@
 #include <array>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 
 #include "kernel/base/checked.h"
+#include "kernel/base/fd.h"
 
 namespace djinn::daemon {
 namespace {
@@ -25,7 +26,7 @@ constexpr std::string_view kMain = "/etc/djinn/djinnd.conf";
 // The later directory's files stand for those of the same name of the one before.
 constexpr std::array<std::string_view, 2> kDropIns{"/usr/lib/djinn/djinnd.conf.d",
                                                    "/etc/djinn/djinnd.conf.d"};
-constexpr uint64_t kConfigBytesMax = uint64_t{1} << 20;
+constexpr size_t kConfigBytesMax = 64 * 1024;
 // A key so far from a known one is not taken for a slip of the pen.
 constexpr size_t kSlipsMax = 4;
 
@@ -151,21 +152,20 @@ std::vector<std::string> files_under(const std::string& root) {
   return files;
 }
 
-// Nothing: there is no such file, or it is masked.
+// Nothing: there is no such file, or it is masked, or it cannot be, which is told.
 std::optional<std::string> contents(const std::string& path, Config& config) {
   std::error_code error;
   if (!fs::exists(path, error) || fs::read_symlink(path, error) == "/dev/null") return std::nullopt;
-  if (fs::file_size(path, error) > kConfigBytesMax || error) {
-    config.problems.push_back({true, path + ": error: it is no file of at most 1 MiB"});
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(kConfigBytesMax + 1, '\0');
+  const ssize_t length = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
+  if (length < 0 || static_cast<size_t>(length) > kConfigBytesMax) {
+    config.problems.push_back({true, path + ": error: it is no file of at most 64 KiB that djinnd "
+                                            "may read"});
     return std::nullopt;
   }
-  std::ifstream in(path);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf() || fs::is_empty(path, error))) {
-    config.problems.push_back({true, path + ": error: it cannot be read"});
-    return std::nullopt;
-  }
-  return text.str();
+  text.resize(static_cast<size_t>(length));
+  return text;
 }
 
 class Reader {

@@ -1,10 +1,10 @@
 #include "daemon/djinnd/config.h"
 
+#include <fmt/os.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 
 namespace djinn::daemon {
 namespace {
@@ -24,7 +24,7 @@ class ConfigTest : public ::testing::Test {
 
   void write(const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(root_ + path).parent_path());
-    std::ofstream(root_ + path) << text;
+    fmt::output_file(root_ + path).print("{}", text);
   }
   Options options() {
     const Config config = read_config(root_);

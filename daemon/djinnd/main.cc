@@ -36,12 +36,13 @@ Status serve(const Options& options) {
   Loop loop;
   const SystemClock clock;
   Daemon daemon(loop, clock, options, random_seed());
-  DJINN_CHECK(daemon.start(std::move(activated)));
   const Signal terminate(loop, SIGTERM, [&] { loop.stop(); });
-  const Signal reload(loop, SIGHUP, [&] {
-    if (!options.user_mode) daemon.reload(read_config(options.root));
-  });
   const Signal interrupt(loop, SIGINT, [&] { loop.stop(); });
+  const Signal hang_up(loop, SIGHUP, [&] {
+    if (options.user_mode) return loop.stop();  // its terminal is gone
+    daemon.reload(read_config(options.root));
+  });
+  DJINN_CHECK(daemon.start(std::move(activated)));  // and from now on somebody may send a signal
   loop.run();
   log("stopping");
   daemon.stop();

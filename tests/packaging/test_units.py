@@ -1,0 +1,42 @@
+"""The unit files, as systemd reads them; tests that need a booted system are elsewhere."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).resolve().parents[2] / "packaging" / "systemd"
+EXPOSURE_MAX = 1.0
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
+)
+
+
+def analyze(*arguments: str) -> str:
+    command = ["systemd-analyze", "--no-pager", *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return found.stdout + found.stderr
+
+
+def test_the_services_exposure_is_low() -> None:
+    said = analyze("security", "--offline=true", str(UNITS / "djinnd.service"))
+    level = re.search(r"Overall exposure level for djinnd.service: ([0-9.]+)", said)
+    assert level is not None, said
+    assert float(level[1]) <= EXPOSURE_MAX, said
+
+
+def test_units_have_no_unknown_or_misplaced_settings() -> None:
+    said = analyze("verify", "--man=no", *(str(one) for one in UNITS.glob("djinnd.s*")))
+    complaints = [line for line in said.splitlines() if str(UNITS) in line or "djinnd." in line]
+    absent = "is not executable: No such file or directory"  # it is not installed here
+    assert [line for line in complaints if absent not in line] == []
+
+
+def test_comments_stand_on_lines_of_their_own() -> None:
+    """What follows a value is part of it."""
+    for unit in UNITS.iterdir():
+        for line in unit.read_text().splitlines():
+            assert "#" not in line or line.startswith("#"), (unit.name, line)
