@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Writes the manual's pages, man/*.scd, as troff: make_manual.py DIRECTORY.
+
+scdoc writes paragraph macros that troff skips, beside headings and indents; they are left out, so
+that `mandoc -Tlint` has nothing to say.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+MAN = Path(__file__).resolve().parents[1] / "man"
+# A paragraph that begins or ends at one of these is empty.
+AROUND = (".SH", ".SS", ".RS", ".RE", ".P", ".TH")
+
+
+def without_empty_paragraphs(troff: str) -> str:
+    lines = troff.splitlines()
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        after = lines[number + 1] if number + 1 < len(lines) else ".SH"
+        before = kept[-1] if kept else ".SH"
+        if line == ".P" and (
+            after.startswith(AROUND) or before.startswith((".SH", ".SS", ".P", ".RS", ".TH"))
+        ):
+            continue
+        kept.append(line)
+    return "\n".join(kept) + "\n"
+
+
+def main() -> None:
+    (out,) = sys.argv[1:]
+    for source in sorted(MAN.glob("*.scd")):
+        made = subprocess.run(
+            ["scdoc"], input=source.read_text(), capture_output=True, text=True, check=True
+        )
+        (Path(out) / source.stem).write_text(without_empty_paragraphs(made.stdout))
+
+
+if __name__ == "__main__":
+    main()
