@@ -181,14 +181,16 @@ def _programs(model: Any, kind: Kind, tokens: int) -> tuple[Captured, Captured]:
     """For a prompt of so many tokens, and for each token after it."""
     known = state.known_of(model)
     state.refresh(model, known)
+    context = state.context()
 
     def program(prefill: bool) -> Captured:
-        key = (kind, prefill)
+        what = (kind, prefill)
         if not prefill:  # the same with or without a past
-            key = (Kind(kind.rows, kind.masked, True, kind.most), prefill)
+            what = (Kind(kind.rows, kind.masked, True, kind.most), prefill)
+        key = (*what, context)
         if key not in known.captured:
             try:
-                known.captured[key] = _capture(model, *key)
+                known.captured[key] = _capture(model, *what)
             except NotInDaemon as reason:
                 known.captured[key] = reason
         found = known.captured[key]

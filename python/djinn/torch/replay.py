@@ -21,8 +21,12 @@ PLAIN = (bool, int, float, str, type(None), torch.dtype)
 # Guarded values a call may have programs for: code that looks at all that it is given would make
 # one for each call.
 GUARDED_MAX = 8
+# Of one model: programs, each of which djinnd keeps for this process; and kinds of calls.
+PROGRAMS_MAX = 64
+KEYS_MAX = 1024
 
 _inside = threading.local()
+_turn = threading.Lock()
 
 
 @dataclass
@@ -97,11 +101,11 @@ def _outermost(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
 def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
     if model.training:
         raise NotInDaemon("it is in training mode")
-    if torch.is_grad_enabled() and any(one.requires_grad for one in model.parameters()):
-        raise NotInDaemon("a gradient may be asked for")
     one = _take_apart(args, kwargs)
-    state.refresh(model, known)
-    seen = known.replays.setdefault(one.key, _Seen())
+    watch = state.refresh(model, known)
+    if torch.is_grad_enabled() and watch.wants_gradient():
+        raise NotInDaemon("a gradient may be asked for")
+    seen = _seen(known.replays, one.key)
     seen.calls += 1
     if seen.refused:
         raise NotInDaemon(seen.refused)
@@ -118,7 +122,30 @@ def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
         seen.refused = str(reason)
         raise
     seen.programs.append(program)
+    _make_room(known.replays, seen)
     return program, one.tensors
+
+
+def _seen(replays: dict[Any, _Seen], key: Any) -> _Seen:
+    """What is known of the key, which becomes the one used last."""
+    with _turn:
+        seen = replays.pop(key, None) or _Seen()
+        replays[key] = seen
+        while len(replays) > KEYS_MAX:
+            del replays[next(iter(replays))]
+    return seen
+
+
+def _make_room(replays: dict[Any, _Seen], newest: _Seen) -> None:
+    """Forgets what was used longest ago. djinnd keeps a program as long as its template lives."""
+    with _turn:
+        programs = sum(len(one.programs) for one in replays.values())
+        for key, one in list(replays.items()):
+            if programs <= PROGRAMS_MAX:
+                return
+            if one.programs and one is not newest:
+                programs -= len(one.programs)
+                del replays[key]
 
 
 def _take_apart(args: Any, kwargs: Any) -> _Call:
@@ -134,10 +161,7 @@ def _take_apart(args: Any, kwargs: Any) -> _Call:
             kinds.append((type(leaf), leaf))
         else:
             raise NotInDaemon(f"it is given a {type(leaf).__name__}")
-    grad = torch.is_grad_enabled()
-    return _Call(
-        (spec, tuple(kinds), grad, torch.is_inference_mode_enabled()), tensors, leaves, spec
-    )
+    return _Call((spec, tuple(kinds), state.context()), tensors, leaves, spec)
 
 
 def _capture(original: Any, model: Any, one: _Call) -> _Program:
@@ -155,7 +179,10 @@ def _capture(original: Any, model: Any, one: _Call) -> _Program:
         raise
     except Exception as error:
         raise NotInDaemon(f"its forward cannot be captured: {state.first_line(error)}") from error
-    template = _device.make_template([recording], [[]], [])
+    try:
+        template = _device.make_template([recording], [[]], [])
+    except RuntimeError as error:
+        raise NotInDaemon(f"djinnd takes no program of it: {state.first_line(error)}") from error
     guards = [i for i in range(len(one.tensors)) if recording.guards >> i & 1]
     values = [one.tensors[i].cpu() for i in guards]
     kept = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from . import _device
+from .watch import NAME, Watch
 
-# Attributes of modules that may decide what a forward does.
-SIMPLE = frozenset((bool, int, float, str))
-# What may hold those: PEFT keeps the name of the active adapter in a list.
-CONTAINERS = frozenset((list, tuple, dict))
-OF_EVERY_MODULE = frozenset(vars(torch.nn.Module()))
+DEVICE_TYPE = "remote_accelerator"
+
+_moves = getattr(_device, "moves", None) or (lambda: _device.stats()["forks"])
 
 
 class NotInDaemon(Exception):
@@ -23,11 +24,15 @@ class NotInDaemon(Exception):
 
 @dataclass
 class Known:
-    state: Any = None
+    moves: int = -1  # of the device, when the programs were captured
     captured: dict[Any, Any] = field(default_factory=dict)  # by generation.py
     replays: dict[Any, Any] = field(default_factory=dict)  # by replay.py
     tier: int = 0
     why: str = "it was not called yet"
+
+    def forget(self) -> None:
+        self.captured.clear()
+        self.replays.clear()
 
 
 _known: "weakref.WeakKeyDictionary[Any, Known]" = weakref.WeakKeyDictionary()
@@ -47,38 +52,36 @@ def explain(model: Any) -> dict[str, Any]:
     return {"tier": known.tier, "why": known.why}
 
 
-def refresh(model: Any, known: Known) -> None:
-    """Forgets programs that were captured from other weights, attributes or configuration. Raises
+def refresh(model: Any, known: Known) -> Watch:
+    """Forgets programs that were captured from other weights, attributes or code. Raises
     NotInDaemon if a hook is registered, which wants to see every call."""
     everywhere = torch.nn.modules.module
     if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
         raise NotInDaemon("a global forward hook is registered")
-    state: list[Any] = [dict(vars(model.config))]
-    for module in model.modules():
-        inside = module.__dict__
-        if inside["_forward_pre_hooks"] or not _are_transformers(inside["_forward_hooks"]):
-            raise NotInDaemon(f"a {type(module).__name__} has a forward hook")
-        state.append(_attributes(inside))
-        for tensors in (inside["_parameters"], inside["_buffers"]):
-            for tensor in tensors.values():
-                if tensor is not None:
-                    state.append((id(tensor), tensor.data_ptr(), tensor._version))
-    if known.state != state:
-        known.state = state
-        known.captured.clear()
-        known.replays.clear()
+    watch = model.__dict__.get(NAME)
+    if watch is None or not watch.holds(model):
+        watch = _look_anew(model, known, watch)
+    moves = _moves()
+    if known.moves != moves:  # a write through .data is in no version
+        known.forget()
+        known.moves = moves
+    if any(watch.hooks):
+        _check_hooks(watch)
+    return watch
 
 
-def _attributes(inside: dict[str, Any]) -> list[Any]:
-    """The plain values among a module's attributes, and those in its lists and dictionaries."""
-    found: list[Any] = []
-    for name, one in inside.items():
-        if one.__class__ in SIMPLE:
-            found.append(one)
-        elif one.__class__ in CONTAINERS and name not in OF_EVERY_MODULE:
-            items = one.items() if one.__class__ is dict else enumerate(one)
-            found.append([(key, item) for key, item in items if item.__class__ in SIMPLE])
-    return found
+def _look_anew(model: Any, known: Known, before: Watch | None) -> Watch:
+    watch = Watch(model)
+    if before is None or not watch.equals(before):
+        known.forget()
+    return watch
+
+
+def _check_hooks(watch: Watch) -> None:
+    for number, kind in enumerate(watch.kinds):
+        before, after = watch.hooks[2 * number : 2 * number + 2]
+        if before or not _are_transformers(after):
+            raise NotInDaemon(f"a {kind.__name__} has a forward hook")
 
 
 def _are_transformers(hooks: dict[int, Any]) -> bool:
@@ -89,14 +92,46 @@ def _are_transformers(hooks: dict[int, Any]) -> bool:
     )
 
 
+def context() -> Any:
+    """What a forward depends on beside its model and arguments: programs hold for equal ones only.
+    Raises NotInDaemon if a mode is active that wants to see every operator."""
+    if torch._C._len_torch_dispatch_stack() > 0:
+        raise NotInDaemon("a mode is active that looks at each operator")
+    attention = torch.backends.cuda  # where the switches of all devices are
+    modes: tuple[str, ...] = ()
+    if torch._C._len_torch_function_stack() > 0:
+        modes = tuple(_default_device(mode) for mode in _get_current_function_mode_stack())
+    return (
+        modes,
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled(DEVICE_TYPE) and torch.get_autocast_dtype(DEVICE_TYPE),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        attention.flash_sdp_enabled(),
+        attention.math_sdp_enabled(),
+        attention.fp16_bf16_reduction_math_sdp_allowed(),
+        torch.backends.mha.get_fastpath_enabled(),
+    )
+
+
+def _default_device(mode: Any) -> str:
+    if type(mode) is not DeviceContext:
+        raise NotInDaemon(f"a {type(mode).__name__} is active, which looks at each function")
+    return str(mode.device)
+
+
 @contextmanager
 def capturing() -> Iterator[None]:
     """A capture in this thread, forgotten if it was not finished."""
+    cached = torch.is_autocast_cache_enabled()
     _device.capture_begin()
+    torch.set_autocast_cache_enabled(False)  # it would keep casts that were captured
     try:
         yield
     finally:
         _device.capture_abort()
+        torch.set_autocast_cache_enabled(cached)
 
 
 def first_line(error: BaseException) -> str:
