@@ -219,6 +219,7 @@ void Device::fork_written(Entry& entry) {
     storage->home = Home::kLogged;
     storage->named = nullptr;
     ++stats_.forks;
+    ++moves_;
   }
 }
 
@@ -467,7 +468,11 @@ Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool cl
   const std::lock_guard lock(mutex_);
   const std::vector<size_t> needed = log.needed();
   put_uploads(log, needed);
-  return whole_segment(log, needed, outputs, claims_layouts);
+  Segment segment = whole_segment(log, needed, outputs, claims_layouts);
+  for (const StoragePtr& input : segment.inputs) {
+    if (input) input->is_bound = true;
+  }
+  return segment;
 }
 
 // Small uploads cross with the run that needs them, and stay here.
@@ -523,6 +528,8 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   if (storage->log_uses != 0) return false;
+  if (storage->home == Home::kWeight || storage->is_bound) ++moves_;
+  storage->is_bound = false;
   if (storage->home == Home::kRef) take(link().release(std::span(&storage->ref, 1)));
   storage->home = Home::kHost;
   storage->named = nullptr;

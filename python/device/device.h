@@ -104,6 +104,9 @@ class Device {
   void hold();
   void release_hold();
   [[nodiscard]] bool is_connected() const { return link_ != nullptr; }
+  // Grows whenever a tensor leaves where a template may have it bound: a weight that is written,
+  // a ref that is replaced. What was captured before may read what is no longer current.
+  [[nodiscard]] uint64_t moves() const { return moves_; }
   // 0 off, 1 each call, 2 what it gives too, 3 each run too: lines on stderr.
   void set_debug_level(int level) { debug_level_ = level; }
   DeviceStats stats();
@@ -166,6 +169,7 @@ class Device {
   std::condition_variable_any released_;  // holds_ is 0 again
   std::atomic<int> debug_level_ = 0;
   std::atomic<uint64_t> capture_ns_ = 0;
+  std::atomic<uint64_t> moves_ = 0;
 };
 
 // Throws the error, as the exception type that its code means to Python (module.cc).

@@ -270,6 +270,11 @@ void call_in_parts(const c10::OperatorHandle& op, Stack& arguments) {
   if (!op.schema().returns().empty()) arguments.emplace_back(std::move(results));
 }
 
+// As torch.nn.attention.sdpa_kernel leaves it; of the CPU's kernels there are these.
+bool all_attention_is_enabled() {
+  return at::globalContext().userEnabledFlashSDP() && at::globalContext().userEnabledMathSDP();
+}
+
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_for(op);
   const size_t count = op.schema().arguments().size();
@@ -277,8 +282,9 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   stack->resize(stack->size() - count);
   switch (plan.way) {
     case Way::kRecord:
-      // Dropout inside of attention is taken apart, for its draws must carry seed and offset.
-      if (plan.attention && arguments[4].toDouble() > 0) {
+      // Dropout inside of attention is taken apart, for its draws must carry seed and offset; and
+      // so is attention whose kernel this process has a say in, which djinnd would not hear.
+      if (plan.attention && (arguments[4].toDouble() > 0 || !all_attention_is_enabled())) {
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
         break;
       }

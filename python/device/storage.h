@@ -65,6 +65,7 @@ struct Storage {
   bool is_parameter = false;                           // kHost: to be shared (sealing.h)
   std::shared_ptr<const NamedTensor> named;            // kWeight, kSource, kInput, kSequence
   RefHandle ref;                                       // kRef
+  bool is_bound = false;                               // kRef: a template may name it
   uint32_t log_uses = 0;                               // entries of the log that name it
   c10::Storage shadow;                                 // on the CPU; null: unknown
   uint64_t taint = 0;             // the inputs of a capture that the shadow depends on, a bit each
