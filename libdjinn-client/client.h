@@ -77,6 +77,8 @@ class Client {
   static Result<std::unique_ptr<Client>> connect(const ConnectOptions& options);
 
   [[nodiscard]] const ipc::Welcome& welcome() const { return welcome_; }
+  // Whether the session lives; a system call that doesn't wait. Errors: why it has ended.
+  Status check() { return control_.check_notices(); }
 
   // --- control
   // files: open for reading, in the plan's order; stay the caller's.

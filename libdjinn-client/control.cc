@@ -8,6 +8,14 @@
 #include "ipc/codec/control_codec.h"
 
 namespace djinn::client {
+namespace {
+
+constexpr const char* kLost =
+    "The connection to djinnd is lost, because djinnd was stopped or restarted: this session and "
+    "what it held are gone. Start djinnd if it does not run, connect anew, and load the model "
+    "again.";
+
+}  // namespace
 
 Result<Control> Control::connect(const std::string& path) {
   auto socket = ipc::connect_unix(path);
@@ -20,6 +28,13 @@ Result<Control> Control::connect(const std::string& path) {
   return Control(*std::move(socket));
 }
 
+// Remembers why nothing more comes. Who merely closed the socket gave no reason.
+Error Control::end(Error why) {
+  if (why.code == ErrorCode::kDisconnected) why.message = kLost;
+  ended_ = why;
+  return why;
+}
+
 Status Control::wait(short events) {
   pollfd entry{socket_.get(), events, 0};
   while (::poll(&entry, 1, -1) < 0) {
@@ -30,19 +45,27 @@ Status Control::wait(short events) {
 
 Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds) {
   for (;;) {
+    if (ended_) return *ended_;
     Status sent = ipc::send_datagram(socket_.get(), bytes, fds);
+    if (!sent && sent.error().code == ErrorCode::kDisconnected) {
+      const auto last_words = receive();
+      return last_words ? end(sent.error()) : last_words.error();
+    }
     if (sent || sent.error().code != ErrorCode::kBusy) return sent;
     DJINN_CHECK(wait(POLLOUT));
   }
 }
 
 Result<std::optional<Answer>> Control::receive() {
-  DJINN_TRY(std::optional<ipc::Datagram> datagram, ipc::receive_datagram(socket_.get()));
+  if (ended_) return *ended_;
+  auto received = ipc::receive_datagram(socket_.get());
+  if (!received) return end(std::move(received).error());
+  std::optional<ipc::Datagram>& datagram = *received;
   if (!datagram) return std::optional<Answer>();
   DJINN_TRY(ipc::DaemonReply reply, ipc::decode_daemon_reply(datagram->bytes));
   if (reply.number == 0) {
     if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
-      return Error{failed->code, failed->message};
+      return end({failed->code, failed->message});
     }
   }
   return std::optional(Answer{std::move(reply), std::move(datagram->fds)});

@@ -29,19 +29,21 @@ class Control {
   Result<Body> ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out = nullptr,
                    std::span<const int> fds = {});
 
-  // Reads what djinnd said unasked. Errors: why the session ended, kDisconnected when djinnd is
-  // gone.
+  // Reads what djinnd said unasked, without waiting. Errors: why the session ended, kDisconnected
+  // when djinnd is gone; the same one from then on.
   Status check_notices();
   [[nodiscard]] int fd() const { return socket_.get(); }
 
  private:
   explicit Control(Fd socket) : socket_(std::move(socket)) {}
   Result<std::optional<Answer>> receive();
+  Error end(Error why);
   Status wait(short events);
   Status send(std::span<const std::byte> bytes, std::span<const int> fds);
 
   Fd socket_;
   uint32_t last_number_ = 0;
+  std::optional<Error> ended_;
 };
 
 template <typename Body>

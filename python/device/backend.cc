@@ -34,9 +34,12 @@ class Allocator final : public c10::Allocator {
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   [[nodiscard]] c10::DeviceType type() const override { return kDeviceType; }
-  [[nodiscard]] c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
+  [[nodiscard]] c10::Device exchangeDevice(c10::Device device) const override {
+    check_index(device.index());
+    return kDevice;
+  }
   [[nodiscard]] c10::Device getDevice() const override { return kDevice; }
-  void setDevice(c10::Device) const override {}
+  void setDevice(c10::Device device) const override { check_index(device.index()); }
   void uncheckedSetDevice(c10::Device) const noexcept override {}
   [[nodiscard]] c10::Stream getStream(c10::Device) const override { return stream(); }
   c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
@@ -94,17 +97,22 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   [[nodiscard]] bool isAvailable() const override { return true; }
   [[nodiscard]] bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   [[nodiscard]] c10::DeviceIndex deviceCount() const override { return 1; }
-  void setCurrentDevice(c10::DeviceIndex) const override {}
+  void setCurrentDevice(c10::DeviceIndex index) const override { check_index(index); }
   [[nodiscard]] c10::DeviceIndex getCurrentDevice() const override { return kIndex; }
-  [[nodiscard]] c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return kIndex; }
+  [[nodiscard]] c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
+    check_index(index);
+    return kIndex;
+  }
   [[nodiscard]] c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override {
     return kIndex;
   }
-  [[nodiscard]] const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+  [[nodiscard]] const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    check_index(index);
     static const auto* const generator = new at::Generator(at::make_generator<Generator>());
     return *generator;
   }
-  [[nodiscard]] at::Generator getNewGenerator(c10::DeviceIndex) const override {
+  [[nodiscard]] at::Generator getNewGenerator(c10::DeviceIndex index) const override {
+    check_index(index);
     return at::make_generator<Generator>();
   }
   [[nodiscard]] at::Device getDeviceFromPtr(void*) const override { return kDevice; }

@@ -211,9 +211,10 @@ std::shared_ptr<const Template> make_template(
   }
   note_given(graph, *made);
   made->inputs = bind_inputs(*recordings[0]);
-  made->id = take(Device::get().with_link([&](Link& link) {
-               return link.client().define_program(graph, ModelId{recordings[0]->model});
-             })).program;
+  made->session = storages().session();
+  made->id = take(Device::get().with_link_of(made->session, [&](Link& link) {
+    return link.define(graph, ModelId{recordings[0]->model});
+  }));
   return made;
 }
 
@@ -260,7 +261,9 @@ std::vector<at::Tensor> replay(const Template& program, std::vector<at::Tensor> 
   }
   std::vector<StoragePtr> outputs;
   for (const auto& [bytes, type] : program.stores) outputs.push_back(storages().make(bytes, type));
-  Device::get().run_program({program.id, program.inputs, std::move(inputs), outputs});
+  ProgramRun run{program.id, program.inputs, std::move(inputs), outputs};
+  run.session = program.session;
+  Device::get().run_program(std::move(run));
   return views_of(outputs, program.outputs);
 }
 

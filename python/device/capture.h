@@ -68,6 +68,7 @@ class Capture {
 
 struct Template {
   ProgramId id;
+  uint64_t session = 0;
   std::vector<ipc::InputBinding> inputs;
   std::vector<StoragePtr> held;                      // whose refs the inputs name
   std::vector<std::pair<uint32_t, uint32_t>> given;  // graph storage, number of the given tensor

@@ -162,8 +162,46 @@ Link& Device::link() {
   TORCH_CHECK(!is_orphan_,
               "This process was forked from one that uses djinnd, and has no session of its own. "
               "Start it with the method 'spawn', or fork before the first tensor is used.");
-  if (link_ == nullptr) link_ = take(Link::connect());
+  if (link_ == nullptr) {
+    link_ = take(Link::connect());
+    link_->stats() = link_stats_;
+  }
   return *link_;
+}
+
+// A session that has ended is let go of, with all that it held; whoever uses the device next
+// connects anew.
+void Device::notice_end() {
+  if (link_ == nullptr || is_orphan_) return;
+  const Status alive = link_->client().check();
+  if (alive) return;
+  why_ended_ = alive.error().message;
+  link_stats_ = link_->stats();
+  link_ = nullptr;
+  sealed_ = {};
+  storages().end_session();
+  log_.drop_lost();
+  ++moves_;
+}
+
+uint64_t Device::session() {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  notice_end();
+  return storages().session();
+}
+
+void Device::refuse_ended(uint64_t session) const {
+  if (session != storages().session()) raise({ErrorCode::kDisconnected, why_ended_});
+}
+
+void Device::refuse_lost(const Storage& storage) const {
+  if (storage.home != Home::kLost) return;
+  raise({ErrorCode::kDisconnected, "The value of this tensor is gone. " + why_ended_});
+}
+
+void Device::refuse_lost(const Entry& entry) const {
+  for (const Operand& operand : entry.operands) refuse_lost(*operand.storage);
 }
 
 // --- recording
@@ -173,6 +211,7 @@ Entry Device::make_entry(std::shared_ptr<const Recipe> recipe,
   Entry entry;
   entry.operands.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) entry.operands.push_back(operand_of(tensor));
+  refuse_lost(entry);
   for (const Product& product : recipe->products) {
     entry.products.emplace_back();
     if (product.kind != Product::Kind::kFresh) continue;
@@ -311,6 +350,7 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
       if (operand.storage->home == Home::kHost) put(*operand.storage, *operand.storage->host);
     }
     hand_over();
+    refuse_lost(entry);
     for (const Described& described : take(link().run_open(open_segment(entry, results)))) {
       made.push_back(adopt(described));
     }
@@ -349,12 +389,13 @@ void Device::hand_over() {
               "A model is being loaded, and its weights are not in memory yet: no value of the "
               "device can be read before from_pretrained has returned.");
   released_.wait(mutex_, [&] { return holds_ == 0; });
+  notice_end();
   const std::vector<RefHandle> garbage = storages().take_garbage();
   if (!garbage.empty()) take(link().release(garbage));
   if (!parameters_.empty()) seal_parameters();
   if (!log_.empty()) hand_over_log();
   for (const uint64_t model : storages().take_unused_models()) {
-    take(link().client().close_model(ModelId{model}));
+    take(link().close_model(ModelId{model}));
   }
 }
 
@@ -389,6 +430,7 @@ size_t Device::open_sealed(const std::vector<StoragePtr>& parameters) {
 
 // What fails is left in the log, and fails again for who needs a value.
 void Device::hand_over_idle() {
+  notice_end();
   if (link_ == nullptr || is_orphan_ || holds_ > 0 || log_.empty()) return;
   try {
     hand_over();
@@ -446,6 +488,9 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
     case Home::kInput:
     case Home::kSequence:
       raise({ErrorCode::kUnsupported, "An input of a capture has no value."});
+    case Home::kLost:
+      refuse_lost(*view.storage);
+      break;
     case Home::kWeight:
     case Home::kRef:
       break;
@@ -478,6 +523,7 @@ Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool cl
 // Small uploads cross with the run that needs them, and stay here.
 ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
                                      std::vector<ipc::StagingRange>& lease) {
+  refuse_lost(*storage);
   if (storage->home == Home::kRef) return {number, ipc::InputKind::kRef, {}, storage->ref};
   std::vector<std::byte> zeros;
   if (storage->home != Home::kHost) zeros.resize(storage->bytes);
@@ -494,6 +540,7 @@ void Device::run_program(ProgramRun run) {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   hand_over();
+  refuse_ended(run.session);
   ipc::RunBlock block;
   block.sequence = run.sequence;
   block.symbols = std::move(run.symbols);
@@ -575,7 +622,7 @@ DeviceStats Device::stats() {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   DeviceStats stats = stats_;
-  if (link_ != nullptr) stats.link = link_->stats();
+  stats.link = link_ == nullptr ? link_stats_ : link_->stats();
   stats.recipes = recipe_stats();
   stats.capture_ns = capture_ns_;
   stats.tripped = breaker().tripped();

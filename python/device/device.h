@@ -54,6 +54,7 @@ struct ProgramRun {
   SequenceHandle sequence{};
   std::vector<int64_t> symbols{};
   std::vector<uint32_t> padding{};  // by row, when the sequence group is empty; or none
+  uint64_t session = 0;             // that the program is of
 };
 
 class Device {
@@ -83,9 +84,23 @@ class Device {
   auto with_link(const F& f) {
     const Waiting waiting;
     const std::lock_guard lock(mutex_);
-    if (holds_ == 0) hand_over();
+    if (holds_ == 0) {
+      hand_over();
+    } else {
+      notice_end();
+    }
     return f(link());
   }
+  // The same, for what that session (Storages::session()) has made. Throws if it has ended.
+  template <typename F>
+  auto with_link_of(uint64_t session, const F& f) {
+    return with_link([&](Link& link) {
+      refuse_ended(session);
+      return f(link);
+    });
+  }
+  // The number of the session that a use would have now: it has ended if djinnd has.
+  uint64_t session();
   // What a capture recorded as one graph, with what it reads at kRef. claims_layouts: also that
   // contiguous results are so; not for a graph that is to be unified with others.
   Segment settle(const Log& log, std::span<const Operand> outputs, bool claims_layouts);
@@ -130,6 +145,10 @@ class Device {
   };
 
   Link& link();
+  void notice_end();
+  void refuse_ended(uint64_t session) const;
+  void refuse_lost(const Storage& storage) const;
+  void refuse_lost(const Entry& entry) const;
   void hand_over();
   void hand_over_idle();
   void begin_fork();
@@ -159,6 +178,8 @@ class Device {
   Log log_;
   std::unique_ptr<IdleWatch> idle_;  // constant but in the child of a fork
   std::unique_ptr<Link> link_;
+  LinkStats link_stats_;                            // of the sessions that have ended
+  std::string why_ended_;                           // the last of them
   bool is_orphan_ = false;                          // link_ is the parent's
   bool fork_has_lock_ = false;                      // while a fork is under way
   std::vector<std::weak_ptr<Storage>> parameters_;  // uploaded since the log was handed over

@@ -155,12 +155,14 @@ Result<std::vector<RefHandle>> run_once(client::Client& client, const srg::Graph
 
 Group::Group(const ipc::SequenceGeometry& geometry)
     : geometry_(geometry), handle_(take(Device::get().with_link([&](Link& link) {
+        session_ = storages().session();
         return link.client().make_sequence(geometry);
       }))) {}
 
 Group::~Group() {
   try {
-    take(Device::get().with_link([&](Link& link) { return link.client().drop_sequence(handle_); }));
+    take(Device::get().with_link_of(session_,
+                                    [&](Link& link) { return link.drop_sequence(handle_); }));
   } catch (const std::exception&) {  // the session is gone, and the group with it
     return;
   }
@@ -176,6 +178,7 @@ at::Tensor Group::step(const Template& program, const at::Tensor& ids,
                                : ids.clone(at::MemoryFormat::Contiguous);
   StoragePtr logits = storages().make(view.bytes, view.type);
   ProgramRun run{program.id, program.inputs, {{*program.token_ids, storage_of(ready)}}, {logits}};
+  run.session = session_;
   run.sequence = handle_;
   run.padding = padding;
   run.symbols = {ids.size(1), 0, 0};  // tokens; past and capacity are djinnd's
@@ -186,8 +189,8 @@ at::Tensor Group::step(const Template& program, const at::Tensor& ids,
 
 std::vector<at::Tensor> Group::contents(int64_t tokens) {
   const srg::Graph graph = copies_of(geometry_, tokens);
-  const auto refs = take(
-      Device::get().with_link([&](Link& link) { return run_once(link.client(), graph, handle_); }));
+  const auto refs = take(Device::get().with_link_of(
+      session_, [&](Link& link) { return run_once(link.client(), graph, handle_); }));
   const auto type = exec::to_torch(geometry_.dtype).value();
   const std::vector<int64_t> sizes{geometry_.rows, geometry_.kv_heads, tokens, geometry_.head_dim};
   std::vector<at::Tensor> copies;
@@ -201,7 +204,7 @@ std::vector<at::Tensor> Group::contents(int64_t tokens) {
 }
 
 void Group::crop(uint64_t tokens) {
-  take(Device::get().with_link([&](Link& link) -> Status {
+  take(Device::get().with_link_of(session_, [&](Link& link) -> Status {
     client::SubmissionTarget target;
     target.operation = ipc::Operation::kCropSequence;
     DJINN_TRY(const client::Run run,
@@ -213,7 +216,7 @@ void Group::crop(uint64_t tokens) {
 GenerationResult Group::generate(const GenerationRequest& request,
                                  const std::function<void(const std::vector<int32_t>&)>& on_step) {
   ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
-  return take(Device::get().with_link([&](Link& link) {
+  return take(Device::get().with_link_of(session_, [&](Link& link) {
     return run(link, block, request.prompt, Steps(geometry_.rows, on_step));
   }));
 }

@@ -49,6 +49,7 @@ class Group {
 
  private:
   const ipc::SequenceGeometry geometry_;
+  uint64_t session_ = 0;
   SequenceHandle handle_;
 };
 

@@ -1,6 +1,7 @@
 #include "python/device/link.h"
 
 #define XXH_INLINE_ALL
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <chrono>
@@ -17,8 +18,10 @@ constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 constexpr uint64_t kPartBytes = kStagingBytes / 4;
 // A graph that comes this often is defined, and runs by its id from then on.
 constexpr uint32_t kSightsToDefine = 3;
-// A quarter of what one user may define: other processes of the user want some, too.
-constexpr size_t kProgramsMax = limits::kProgramsPerUser / 4;
+// Half of what one user may define, because other processes of the user want some, too; and half of
+// that for graphs that came often, so that there is room for a ghost's forwards.
+constexpr size_t kProgramsMax = limits::kProgramsPerUser / 2;
+constexpr size_t kOftenMax = kProgramsMax / 2;
 constexpr size_t kReleaseBatch = 512;
 
 // The name of the program that this process runs, for djinnctl sessions.
@@ -59,14 +62,16 @@ Result<std::unique_ptr<Link>> Link::connect() {
 
 void Link::reap() {
   [[maybe_unused]] const auto polled = client_->poll();
-  while (!unwaited_.empty() && client_->is_complete(unwaited_.front())) {
-    const auto outcome = client_->wait(unwaited_.front());
-    if (outcome && outcome->error != ErrorCode::kOk) {
-      ++stats_.failures;
-      if (outcome->error != ErrorCode::kPoisoned) stats_.last_failure = outcome->message;
-    }
-    unwaited_.pop_front();
+  while (!unwaited_.empty() && client_->is_complete(unwaited_.front())) take_oldest();
+}
+
+void Link::take_oldest() {
+  const auto outcome = client_->wait(unwaited_.front());
+  if (outcome && outcome->error != ErrorCode::kOk) {
+    ++stats_.failures;
+    if (outcome->error != ErrorCode::kPoisoned) stats_.last_failure = outcome->message;
   }
+  unwaited_.pop_front();
 }
 
 Status Link::submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
@@ -119,16 +124,34 @@ Status Link::submit_run(const client::SubmissionTarget& target, const ipc::RunBl
   return {};
 }
 
+Result<ProgramId> Link::define(const srg::Graph& graph, ModelId model) {
+  if (defined_.size() >= kProgramsMax) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("This process has {} programs that djinnd keeps, which is all that it "
+                             "may have. Those of a model go with the model.",
+                             defined_.size())};
+  }
+  auto made = client_->define_program(graph, model);
+  full_ = !made && made.error().code == ErrorCode::kLimitExceeded;
+  if (!made) return std::move(made).error();
+  defined_.emplace(made->program.value, model.value);
+  return made->program;
+}
+
 Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
                                                   std::vector<ipc::StagingRange>& lease) {
   const std::vector<std::byte> graph = ipc::encode(segment.graph);
   const ModelId model{segment.model};
   Known& known = programs_[XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model)];
+  known.model = segment.model;
   client::SubmissionTarget target;
-  if (++known.sights >= kSightsToDefine && !known.program.valid() && defined_ < kProgramsMax) {
-    DJINN_TRY(const ipc::ProgramDefined defined, client_->define_program(segment.graph, model));
-    known.program = defined.program;
-    ++defined_;
+  if (++known.sights >= kSightsToDefine && !known.program.valid() && !full_ &&
+      defined_.size() < kOftenMax) {
+    auto defined = define(segment.graph, model);
+    if (!defined && defined.error().code != ErrorCode::kLimitExceeded) {
+      return std::move(defined).error();
+    }
+    if (defined) known.program = *defined;  // else it goes on crossing with each run
   }
   if (known.program.valid()) {
     ++stats_.program_runs;
@@ -215,6 +238,20 @@ Status Link::release(std::span<const RefHandle> refs) {
     refs = refs.subspan(batch.size());
   }
   return {};
+}
+
+Status Link::close_model(ModelId model) {
+  while (!unwaited_.empty()) take_oldest();
+  std::erase_if(programs_, [&](const auto& one) { return one.second.model == model.value; });
+  std::erase_if(defined_, [&](const auto& one) { return one.second == model.value; });
+  full_ = false;
+  return client_->close_model(model);
+}
+
+// Control requests overtake what is in the ring.
+Status Link::drop_sequence(SequenceHandle sequence) {
+  while (!unwaited_.empty()) take_oldest();
+  return client_->drop_sequence(sequence);
 }
 
 // --- up

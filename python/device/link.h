@@ -58,6 +58,13 @@ class Link {
   // Elements of a view of a ref or weight, contiguous and in order.
   Status read(const Operand& view, std::span<std::byte> out);
   Status release(std::span<const RefHandle> refs);
+  // Waits for the runs that use it.
+  Status drop_sequence(SequenceHandle sequence);
+  // The program of a graph that names weights of the model. Errors: kLimitExceeded when this
+  // process, or its user, has had djinnd keep as many as it may.
+  Result<ProgramId> define(const srg::Graph& graph, ModelId model);
+  // Waits for the runs that use it. Its programs are as if they had not been defined.
+  Status close_model(ModelId model);
 
  private:
   explicit Link(std::unique_ptr<client::Client> client) : client_(std::move(client)) {}
@@ -65,6 +72,7 @@ class Link {
   struct Known {
     uint32_t sights = 0;
     ProgramId program;
+    uint64_t model = 0;
   };
 
   Result<ipc::RunBlock> bind(const Segment& segment);
@@ -83,12 +91,14 @@ class Link {
   Status submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
                 std::vector<ipc::StagingRange> lease);
   void reap();
+  void take_oldest();
 
   std::unique_ptr<client::Client> client_;
   LinkStats stats_;
   std::deque<client::Run> unwaited_;
-  std::unordered_map<uint64_t, Known> programs_;  // by hash of the encoded graph and model
-  size_t defined_ = 0;
+  std::unordered_map<uint64_t, Known> programs_;    // by hash of the encoded graph and model
+  std::unordered_map<uint64_t, uint64_t> defined_;  // all programs, to their models
+  bool full_ = false;                               // djinnd took no more
 };
 
 }  // namespace djinn::device

@@ -105,6 +105,7 @@ class Tracer {
       case Home::kSequence:
       case Home::kZero:
       case Home::kLogged:
+      case Home::kLost:
         origin.kind = Origin::Kind::kZero;
         break;
     }

@@ -358,6 +358,30 @@ void Log::drop(size_t count) {
   entries_.erase(entries_.begin(), end);
 }
 
+void Log::drop_lost() {
+  const auto is_lost = [](const StoragePtr& storage) {
+    return storage && storage->home == Home::kLost;
+  };
+  const auto needs_lost = [&](const Entry& entry) {
+    return std::ranges::any_of(entry.operands, is_lost, &Operand::storage) ||
+           std::ranges::any_of(entry.products, is_lost);
+  };
+  std::vector<Entry> left = entries_;
+  clear();
+  for (size_t before = left.size() + 1; left.size() < before;) {
+    before = left.size();
+    std::erase_if(left, [&](const Entry& entry) {
+      if (!needs_lost(entry)) return false;
+      for (const StoragePtr& product : entry.products) {
+        if (product) lose(*product);
+      }
+      for (const uint32_t w : entry.recipe->written) lose(*entry.operands[w].storage);
+      return true;
+    });
+  }
+  for (Entry& entry : left) append(std::move(entry));
+}
+
 void Log::rename(const StoragePtr& storage, const StoragePtr& frozen) {
   for (Entry& entry : entries_) {
     for (Operand& operand : entry.operands) {

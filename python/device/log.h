@@ -61,6 +61,8 @@ class Log {
   void clear() { drop(entries_.size()); }
   // Forgets the first entries.
   void drop(size_t count);
+  // Forgets entries that need what is lost; what they make or write is lost, too.
+  void drop_lost();
 
   // Numbers of the entries that something still depends on.
   [[nodiscard]] std::vector<size_t> needed() const;

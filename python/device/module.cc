@@ -290,7 +290,11 @@ PYBIND11_MODULE(_device, module) {
     device::default_generator().set_state(device::tensor_from(state));
   });
   module.def("stats", &device::stats);
-  module.def("moves", [] { return device::Device::get().moves(); });
+  module.def("moves", [] {
+    [[maybe_unused]] const uint64_t alive = device::Device::get().session();  // its end is a move
+    return device::Device::get().moves();
+  });
+  module.def("session", [] { return device::Device::get().session(); });
   module.def("is_connected", [] { return device::Device::get().is_connected(); });
   module.def("storage_home", [](const py::object& tensor) {
     return static_cast<int>(device::storage_of(device::tensor_from(tensor))->home);

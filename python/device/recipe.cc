@@ -55,6 +55,7 @@ class KeyWriter {
     if (value.isDouble()) return put_double(value.toDouble());
     if (value.isList()) return put_list(value);
     if (value.isString()) return put_string(value.toStringRef());
+    if (value.isDevice()) check_index(value.toDevice().index());
     put(Word::kNone, 1);  // devices and generators: one device, no part in shapes
   }
 

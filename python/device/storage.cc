@@ -41,7 +41,7 @@ Storage::~Storage() {
   if (home == Home::kRef) all.garbage_.push_back(ref);
 }
 
-Lease::Lease(uint64_t model) : model_(model) {
+Lease::Lease(uint64_t model) : model_(model), session_(storages().session()) {
   Storages& all = storages();
   const std::lock_guard lock(all.mutex_);
   ++all.leases_;
@@ -50,6 +50,7 @@ Lease::Lease(uint64_t model) : model_(model) {
 Lease::~Lease() {
   Storages& all = storages();
   const std::lock_guard lock(all.mutex_);
+  if (session_ != all.session_) return;
   --all.leases_;
   all.unused_models_.push_back(model_);
 }
@@ -102,6 +103,31 @@ std::vector<uint64_t> Storages::take_unused_models() {
   return std::exchange(unused_models_, {});
 }
 
+// Storages and leases die outside of the lock, which they take themselves.
+void Storages::end_session() {
+  std::vector<StoragePtr> alive;
+  {
+    const std::lock_guard lock(mutex_);
+    ++session_;
+    leases_ = 0;
+    garbage_.clear();
+    unused_models_.clear();
+    for (const auto& [address, storage] : by_address_) {
+      if (StoragePtr one = storage.lock()) alive.push_back(std::move(one));
+    }
+  }
+  for (const StoragePtr& one : alive) {
+    if (one->home == Home::kRef || one->home == Home::kWeight) lose(*one);
+  }
+}
+
+void lose(Storage& storage) {
+  storage.home = Home::kLost;
+  storage.host = nullptr;
+  storage.named = nullptr;
+  storage.shadow = {};
+}
+
 size_t Storages::leases() {
   const std::lock_guard lock(mutex_);
   return leases_;
@@ -141,9 +167,13 @@ StoragePtr storage_of(const c10::Storage& storage) {
   StoragePtr found = storages().find(pointer.get());
   TORCH_CHECK(found != nullptr,
               "This tensor's bytes are not in djinnd: it was made from a pointer "
-              "of another process or of a tensor that is gone. Pickling a tensor of the device "
-              "does that; use torch.save or .cpu().");
+              "of another process or of a tensor that is gone. Use .cpu() to pass its values on.");
   return found;
+}
+
+void check_index(c10::DeviceIndex index) {
+  TORCH_CHECK_VALUE(index <= 0, "djinnd is one device, number 0; there is no number ",
+                    static_cast<int>(index), ".");
 }
 
 StoragePtr storage_of(const at::Tensor& tensor) {

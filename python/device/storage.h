@@ -3,6 +3,7 @@
 // any use.
 //
 //   Home      where the bytes are; a flush moves kHost, kZero and kLogged storages to kRef
+//   Session   with djinnd, numbered from 1 in this process: when it ends, what it held is kLost
 //   Shadow    a copy of the bytes in this process, for small integers whose values are known
 //             without asking the device
 //   Storages  hands out addresses, finds a storage by its address, collects what died
@@ -32,10 +33,11 @@ enum class Home : uint8_t {
   kLogged,    // made by an operator of the log
   kInput,     // of a capture (capture.h): bound at each run by its role
   kSequence,  // of a capture: keys or values of a sequence group
+  kLost,      // nowhere any more: the session that held it has ended
 };
 
 // A model that this process opened. When the last storage that is a weight of it has died, it is
-// closed with the next that is handed over.
+// closed with the next that is handed over, if its session lives.
 class Lease {
  public:
   explicit Lease(uint64_t model);
@@ -46,6 +48,7 @@ class Lease {
 
  private:
   uint64_t model_;
+  uint64_t session_;
 };
 
 // A tensor of a model, of a file before the model is opened, or an input of a capture.
@@ -88,8 +91,12 @@ class Storages {
   std::vector<RefHandle> take_garbage();
   // Models whose leases died since the last call.
   std::vector<uint64_t> take_unused_models();
-  // Leases that live.
+  // Leases that live, of this session.
   size_t leases();
+  // The session's number.
+  [[nodiscard]] uint64_t session() const { return session_; }
+  // The session has ended: what it held is kLost, and the next one's number is the next.
+  void end_session();
   // Around a fork: nobody is inside of the other functions meanwhile.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -104,11 +111,15 @@ class Storages {
   std::vector<RefHandle> garbage_;
   std::vector<uint64_t> unused_models_;
   size_t leases_ = 0;
+  std::atomic<uint64_t> session_ = 1;
   uintptr_t next_ = 0;
 };
 
 // The process's; never destroyed, because tensors may die after everything else.
 Storages& storages();
+
+// Its bytes are gone.
+void lose(Storage& storage);
 
 // A c10 storage on the device over it.
 c10::Storage as_torch(const StoragePtr& storage);
@@ -122,6 +133,9 @@ uint64_t dense_bytes(at::IntArrayRef sizes, at::ScalarType type);
 // Precondition: tensor is of the device.
 StoragePtr storage_of(const at::Tensor& tensor);
 StoragePtr storage_of(const c10::Storage& storage);
+
+// There is one device, number 0. Throws a ValueError for another's number; -1: the current one.
+void check_index(c10::DeviceIndex index);
 
 inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 [[nodiscard]] inline bool is_ours(const at::Tensor& tensor) {

@@ -32,7 +32,8 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
 // --- making tensors: every byte of a new one is zero
 
 at::Tensor make(at::IntArrayRef sizes, at::IntArrayRef strides, Type type, Layout layout,
-                std::optional<bool> pin) {
+                std::optional<at::Device> device, std::optional<bool> pin) {
+  if (device) check_index(device->index());
   TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == at::kStrided,
                               "Tensors of the device are strided; make others on the CPU.");
   TORCH_CHECK(!pin || !*pin, "Only dense CPU tensors can be pinned.");
@@ -48,13 +49,13 @@ at::Tensor make(at::IntArrayRef sizes, at::IntArrayRef strides, Type type, Layou
 }
 
 at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides, Type type, Layout layout,
-                         std::optional<at::Device>, std::optional<bool> pin) {
-  return make(sizes, strides, type, layout, pin);
+                         std::optional<at::Device> device, std::optional<bool> pin) {
+  return make(sizes, strides, type, layout, device, pin);
 }
 
-at::Tensor empty(at::IntArrayRef sizes, Type type, Layout layout, std::optional<at::Device>,
+at::Tensor empty(at::IntArrayRef sizes, Type type, Layout layout, std::optional<at::Device> device,
                  std::optional<bool> pin, std::optional<at::MemoryFormat> format) {
-  at::Tensor tensor = make(sizes, c10::contiguous_strides(sizes), type, layout, pin);
+  at::Tensor tensor = make(sizes, c10::contiguous_strides(sizes), type, layout, device, pin);
   if (format && *format != at::MemoryFormat::Contiguous) {
     tensor.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   }
@@ -209,9 +210,20 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
          self.strides() == other.strides();
 }
 
+// Whether a tensor can become `other` in place, by `.data =`: so Module.to() and its kin keep
+// parameters, and with them tied weights and optimizers, as they do between the CPU and a GPU.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& other) {
+  const auto is_dense = [](const at::Tensor& tensor) {
+    return tensor.key_set().has(c10::DispatchKey::PrivateUse1) ||
+           tensor.key_set().has(c10::DispatchKey::CPU);
+  };
+  return is_dense(self) && is_dense(other);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
   library.impl("empty.memory_format", &empty);
   library.impl("empty_strided", &empty_strided);
   library.impl("resize_", &resize);
@@ -230,6 +242,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_local_scalar_dense", &local_scalar);
   library.impl("equal", &equal);
   library.impl("is_set_to", &is_set_to);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
+  library.impl("_has_compatible_shallow_copy_type", &has_compatible_shallow_copy_type);
 }
 
 // Else these keys' fallbacks would resolve the argument by a copy, which comes here.

@@ -14,6 +14,8 @@ from djinn.errors import Error, HandleError, LimitError, LostError, ResourceErro
 
 # What loading takes beside the weights themselves: conversions, buffers, the first activations.
 MARGIN = 0.2
+ABSENT = (HandleError, LostError)  # nobody answers
+WAYS_OUT = ("Free memory of djinnd's (djinnctl models, djinnctl unload)", "Start djinnd")
 REFUSALS = (HandleError, LimitError, LostError, ResourceError)
 
 
@@ -30,9 +32,10 @@ class LocalLoadRefused(ResourceError):
 
 
 def refusal(cause: Exception, needed: int, available: int) -> str:
+    way_out = WAYS_OUT[isinstance(cause, ABSENT)]
     return (
         f"djinnd does not take this model: {cause} Its weights need {gib(needed)}, and this "
-        f"machine has {gib(available)} to spare. Start djinnd or free its memory; to load the "
+        f"machine has {gib(available)} to spare. {way_out}; to load the "
         'model into this process instead, set djinn.config.fallback = "local", or pass djinn=False.'
     )
 

@@ -1,0 +1,94 @@
+"""A process whose djinnd is stopped, and started again at the same path, while it has ghosts.
+
+restarts.py SCRATCH    fails where what it finds is not what docs/GHOSTS.md says
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+
+import djinn
+import torch
+import transformers
+import zoo
+from private_daemon import THREADS, Daemon
+
+GREEDY: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+ids = torch.tensor([[5, 9, 17, 3]])
+
+
+def error_of(function: Any, *arguments: Any) -> str:
+    try:
+        function(*arguments)
+    except (RuntimeError, djinn.Error) as error:
+        return str(error)
+    raise AssertionError("no error")
+
+
+def use(model: Any) -> list[torch.Tensor]:
+    """By all tiers."""
+    given = ids.to(model.device)
+    found = []
+    for _ in range(3):
+        found.append(model(input_ids=given, use_cache=False).logits.cpu())
+        found.append(model.generate(given, **GREEDY).cpu())
+    return found
+
+
+def expect_gone(function: Any, *arguments: Any) -> None:
+    """What happened, why, and what next."""
+    text = error_of(function, *arguments)
+    for part in ("gone", "djinnd was stopped or restarted", "Start djinnd", "load the model again"):
+        assert part in text, text
+
+
+def main(scratch: Path) -> None:
+    zoo.make_checkpoint("llama", scratch / "llama")
+    auto = transformers.AutoModelForCausalLM
+    expected = use(zoo.load_local(scratch / "llama", zoo.entry("llama")))
+    djinn.enable()
+    device = djinn.device(0)
+    daemon = Daemon(scratch, ())
+    os.environ["DJINN_HOST"] = daemon.host
+    old = auto.from_pretrained(scratch / "llama").eval()
+    assert all(map(torch.equal, expected, use(old)))
+    value, kept = torch.arange(100.0).to(device) * 2, torch.nn.Linear(4, 4).to(device)
+    value.sum().item()
+    waiting = value + 1  # recorded only
+    daemon.stop()
+
+    expect_gone(torch.Tensor.cpu, value)
+    for lost in (value, waiting, value[3:], old.lm_head.weight):
+        expect_gone(torch.mul, lost, 2)
+    expect_gone(use, old)
+    assert "No djinnd answers" in error_of((torch.ones(3, device=device) * 2).cpu)
+    text = error_of(auto.from_pretrained, scratch / "llama")
+    assert "No djinnd answers" in text and "Start djinnd" in text and "memory" not in text, text
+
+    daemon = Daemon(scratch, ())
+    assert torch.equal((torch.ones(3, device=device) * 2).cpu(), torch.full((3,), 2.0))
+    new = auto.from_pretrained(scratch / "llama").eval()
+    assert all(map(torch.equal, expected, use(new)))
+    for lost in (value, waiting, old.lm_head.weight):
+        expect_gone(torch.Tensor.cpu, lost)
+    expect_gone(use, old)
+    old.load_state_dict({name: one.cpu() for name, one in new.state_dict().items()})
+    del old, value, waiting, kept
+    assert all(map(torch.equal, expected, use(new))), "what died was not the new session's"
+    assert len(daemon.observer.models()) == 1
+
+    # Killed, and there again before anybody noticed.
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon = Daemon(scratch, ())
+    expect_gone(use, new)
+    assert all(map(torch.equal, expected, use(auto.from_pretrained(scratch / "llama").eval())))
+    daemon.stop()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(THREADS)
+    main(Path(sys.argv[1]))
