@@ -1,5 +1,6 @@
 """Gradients and training: bit for bit what the CPU gives."""
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -329,6 +330,35 @@ def test_moving_a_module_keeps_tied_weights_tied_and_parameters_themselves() -> 
     same(run)
 
 
+def test_modules_that_stay_on_the_cpu_are_as_without_the_device() -> None:
+    assert not torch.__future__.get_swap_module_params_on_conversion()
+    model = nn.Linear(3, 3)
+    seen, alias = weakref.ref(model.weight), model.weight.data
+    model(torch.ones(1, 3)).sum().backward()
+    model.half()
+    assert model.weight is seen() and model.weight.dtype == torch.float16
+    assert alias.dtype == torch.float32
+
+
+def test_a_module_that_is_watched_moves_there_and_back() -> None:
+    def run(device: str) -> object:
+        torch.manual_seed(2)
+        model = nn.Linear(3, 3)
+        watching = weakref.ref(model.weight)
+        loss = model(torch.ones(2, 3)).sum()
+        loss.backward()
+        model.to(device)
+        assert model.weight.grad is not None and model.weight.grad.device == torch.device(device)
+        model(torch.ones(2, 3, device=device)).sum().backward()
+        there = model.weight.grad.clone()
+        model.double().cpu()
+        assert model.weight is watching() and model.weight.grad.device.type == "cpu"
+        assert model.to("meta").weight.is_meta
+        return there, model.bias.grad.shape
+
+    same(run)
+
+
 def test_state_dicts_are_saved_and_loaded() -> None:
     import io
 
@@ -336,7 +366,7 @@ def test_state_dicts_are_saved_and_loaded() -> None:
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5)).to(device)
         kept, file = {k: v.clone() for k, v in model.state_dict().items()}, io.BytesIO()
-        torch.save(model.state_dict(), file)
+        torch.save({name: one.cpu() for name, one in model.state_dict().items()}, file)
         with torch.no_grad():
             model[0].weight.zero_()
         model.load_state_dict(kept)

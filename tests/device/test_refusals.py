@@ -1,6 +1,8 @@
 """What does not work says so, at once where it can: the CPU's exceptions for wrong arguments, and
 for what djinnd does not offer a sentence with what, why and what next."""
 
+import copy
+import io
 import os
 import pickle
 import subprocess
@@ -10,6 +12,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from djinn.errors import RequestError
 from private_daemon import Daemon, wait_until
 from torch import nn
 from twins import DEVICE, expect_equal, integers, numbers
@@ -91,11 +94,44 @@ def test_what_is_refused_says_what_and_what_next(what: str) -> None:
         call()
 
 
-def test_a_pickled_tensor_carries_its_values() -> None:
-    pickled = pickle.dumps(numbers(DEVICE, 3))
-    back = pickle.loads(pickled)
-    assert back.device == torch.device(DEVICE)
-    expect_equal(numbers("cpu", 3), back.cpu())
+@pytest.mark.parametrize("wrap", [lambda t: t, nn.Parameter, lambda t: [t[0]], lambda t: {"a": t}])
+def test_pickling_is_refused_and_copies_are_not(wrap: Callable[[torch.Tensor], object]) -> None:
+    what = wrap(numbers(DEVICE, 3))
+    for dump in (pickle.dumps, lambda one: torch.save(one, io.BytesIO())):
+        with pytest.raises(RequestError, match=r"refused.*bytes are in djinnd.*save_pretrained"):
+            dump(what)
+    expect_equal(wrap(numbers("cpu", 3)), copy.deepcopy(what))
+
+
+def test_a_module_is_pickled_once_it_is_here() -> None:
+    model = nn.Linear(2, 3).to(DEVICE)
+    with pytest.raises(RequestError, match="Pickling"):
+        pickle.dumps(model)
+    expect_equal(model.weight.cpu(), pickle.loads(pickle.dumps(model.cpu())).weight)
+
+
+NUMBERED: dict[str, Callable[[str], object]] = {
+    "zeros": lambda d: torch.zeros(2, device=d),
+    "empty": lambda d: torch.empty(2, device=d),
+    "tensor": lambda d: torch.tensor([1, 2], device=d),
+    "arange": lambda d: torch.arange(3, device=d),
+    "randn": lambda d: torch.randn(3, device=d),
+    "zeros_like": lambda d: torch.zeros_like(torch.ones(2), device=d),
+    "to": lambda d: torch.ones(2).to(d),
+    "to from the device": lambda d: numbers(DEVICE, 2).to(d),
+    "module": lambda d: nn.Linear(2, 2).to(d),
+    "generator": lambda d: torch.Generator(device=d),
+    "set_device": lambda d: torch.remote_accelerator.set_device(d),
+    "device": lambda d: torch.remote_accelerator.device(d),
+}
+
+
+@pytest.mark.parametrize("what", NUMBERED)
+def test_there_is_one_device(what: str) -> None:
+    torch.ones(1, device=DEVICE).sum().item()
+    NUMBERED[what](DEVICE)
+    with pytest.raises(ValueError, match=r"one device, number 0; there is no number 3"):
+        NUMBERED[what]("remote_accelerator:3")
 
 
 def test_an_error_of_the_worker_is_told_to_who_reads_and_to_nobody_later() -> None:

@@ -7,8 +7,10 @@ because a process has one device and one daemon.
 
 import copy
 import gc
+import io
 import json
 import os
+import pickle
 import resource
 import sys
 import traceback
@@ -16,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -422,6 +425,7 @@ def attributes() -> list[Any]:
     import transformers.modeling_utils as utils
 
     found = list(vars(PreTrainedModel).values()) + list(vars(utils).values())
+    found += vars(torch.UntypedStorage).values()
     core = vars(transformers.core_model_loading)
     return [id(one) for one in found + list(core.values())]
 
@@ -464,6 +468,41 @@ def the_daemon_is_meant_by_auto_and_by_name(scratch: Path) -> None:
         assert on_device(ghost("llama", directory))
     with refusal("device_map", "as a whole"):
         ghost("llama", directory, device_map={"": DEVICE, "lm_head": "cpu"})
+
+
+@case
+def another_device_of_that_name_is_refused(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    for device_map in ("remote_accelerator:4", {"": "remote_accelerator:1"}):
+        with refusal("one device, number 0", kind=ValueError):
+            ghost("llama", directory, device_map=device_map)
+    with refusal("one device, number 0", kind=ValueError):
+        ghost("llama", directory).to("remote_accelerator:1")
+    with refusal(kind=Exception):  # transformers' own
+        ghost("llama", directory, device_map="remote_acceleratorfoo")
+
+
+@case
+def a_ghost_is_neither_pickled_nor_shared(scratch: Path) -> None:
+    model = ghost("llama", checkpoint("llama", scratch))
+    for carry in (
+        pickle.dumps,
+        lambda one: torch.save(one.state_dict(), io.BytesIO()),
+        lambda one: torch.save(one, io.BytesIO()),
+    ):
+        with refusal("Pickling", "bytes are in djinnd", "save_pretrained"):
+            carry(model)
+    for share in (torch.nn.Module.share_memory, lambda one: one.lm_head.weight.share_memory_()):
+        with refusal("Sharing memory", "has none to share", "one copy", ".cpu()"):
+            share(model)
+    with refusal("Sharing memory", "queue"):
+        ForkingPickler.dumps(model.lm_head.weight.detach())
+    same_weights(copy.deepcopy(model), model)
+    model.save_pretrained(scratch / "kept")
+    same_weights(model, ghost("llama", scratch / "kept"))
+    torch.ones(3).share_memory_()
+    here = {name: one.cpu() for name, one in model.state_dict().items()}
+    assert pickle.loads(pickle.dumps(here)).keys() == here.keys()
 
 
 @case

@@ -7,7 +7,7 @@ import torch
 
 from . import backend
 
-backend.register(torch)
+backend.register()
 
 device = torch.device("remote_accelerator", 0)
 

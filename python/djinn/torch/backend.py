@@ -3,22 +3,43 @@
 import types
 from typing import Any
 
+import torch
+
+from djinn.errors import RequestError
+
 from . import _device
 
 NAME = "remote_accelerator"
 
 
-def register(torch: Any) -> None:
+def register() -> None:
     """Names the PrivateUse1 back end; once in a process."""
     torch.utils.rename_privateuse1_backend(NAME)
-    torch._register_device_module(NAME, _module(torch))
+    torch._register_device_module(NAME, _module())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    # Module.to() keeps its parameters' identities, and so tied weights and optimizers: between
-    # devices of different kinds it makes new ones otherwise.
-    torch.__future__.set_swap_module_params_on_conversion(True)
+    # Before PyTorch's own for such devices (23), which would carry the bytes out.
+    torch.serialization.register_package(15, _refuse_to_pickle, lambda *_: None)
 
 
-def _module(torch: Any) -> types.ModuleType:
+def _refuse_to_pickle(storage: Any) -> None:
+    if storage.device.type == NAME:
+        raise RequestError(
+            *(102, "unsupported"),
+            "Pickling a tensor of djinnd (pickle, torch.save) is refused: its bytes are in djinnd, "
+            "and a pickle would carry them all out. Pass on what is meant to leave: tensor.cpu(), "
+            "{name: one.cpu() for name, one in model.state_dict().items()}, or "
+            "model.save_pretrained(directory), which another process can load.",
+        )
+
+
+def _check_index(index: Any) -> None:
+    """Of a device, a string or a number, as PyTorch takes it."""
+    number = index if isinstance(index, int) else torch.device(index).index or 0
+    if number > 0:
+        raise ValueError(f"djinnd is one device, number 0; there is no number {number}.")
+
+
+def _module() -> types.ModuleType:
     """`torch.remote_accelerator`: one device, without streams."""
     module = types.ModuleType(f"torch.{NAME}")
 
@@ -26,6 +47,7 @@ def _module(torch: Any) -> types.ModuleType:
         """Chooses the current device, of which there is one."""
 
         def __init__(self, index: Any) -> None:
+            _check_index(index)
             self.index = index
 
         def __enter__(self) -> None:
@@ -41,7 +63,7 @@ def _module(torch: Any) -> types.ModuleType:
         "is_bf16_supported": lambda: True,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "set_device": lambda index: None,
+        "set_device": _check_index,
         "_is_in_bad_fork": lambda: False,
         "manual_seed": lambda seed: _device.set_seed(seed),
         "manual_seed_all": lambda seed: _device.set_seed(seed),

@@ -17,6 +17,8 @@ loaded in this context, and of what runs a model, for models on the device alone
     GenerationMixin._prepare_cache_for_generation, DynamicCache.__init__
                                               a cache that a ghost makes grows in place
     sdpa_attention.use_gqa_in_sdpa            heads that share keys are not repeated
+    torch.UntypedStorage.share_memory_, _share_fd_cpu_, _share_filename_cpu_
+                                              refused for the device's, which have no memory here
 """
 
 import functools
@@ -102,6 +104,9 @@ def enable() -> None:
             (mixin, "_prepare_cache_for_generation", _wrap_prepare_cache),
             (dynamic_cache, "__init__", _wrap_dynamic_cache),
             (attention, "use_gqa_in_sdpa", _wrap_use_gqa),
+            (torch.UntypedStorage, "share_memory_", _wrap_share_memory),
+            (torch.UntypedStorage, "_share_fd_cpu_", _wrap_share_memory),
+            (torch.UntypedStorage, "_share_filename_cpu_", _wrap_share_memory),
             (model, "__call__", _wrap_call),
         ):
             original = owner.__dict__.get(name, getattr(owner, name))
@@ -268,6 +273,24 @@ def _wrap_use_gqa(original: Any) -> Any:
     return use_gqa_in_sdpa
 
 
+# --- sharing --------------------------------------------------------------------------------------
+
+
+def _wrap_share_memory(original: Any) -> Any:
+    @functools.wraps(original)
+    def share(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.device.type == DEVICE.type:
+            raise refused(
+                "Sharing memory of a tensor of djinnd (share_memory_, a queue to another process)",
+                "its bytes are in djinnd, and this process has none to share.",
+                "Load the model in each process: djinnd keeps one copy of its weights for all. Or "
+                "share tensor.cpu().",
+            )
+        return original(self, *args, **kwargs)
+
+    return share
+
+
 # --- pipelines ------------------------------------------------------------------------------------
 
 
@@ -301,7 +324,10 @@ def is_for_daemon(device_map: Any) -> bool:
         return ours == {True}
     if isinstance(device_map, str) and device_map in PLACED_BY_US:
         return True
-    return not isinstance(device_map, int) and str(device_map).startswith(DEVICE.type)
+    if isinstance(device_map, int) or str(device_map).partition(":")[0] != DEVICE.type:
+        return False
+    config.device(torch.device(device_map).index or 0)  # there is one
+    return True
 
 
 def refuse_options(kwargs: dict[str, Any]) -> None:
