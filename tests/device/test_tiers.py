@@ -346,6 +346,18 @@ def test_another_model_and_other_rows_do_not_take_a_cache_for_theirs(
 EVERY = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
 
+@pytest.mark.parametrize("tokens", [2, 8, 24, 60])
+def test_a_group_is_dropped_after_the_steps_that_use_it(
+    local: Any, ghost: Any, tokens: int
+) -> None:
+    inputs, options = prompt(1, 8), dict(EVERY, max_new_tokens=tokens)
+    expected = local.generate(**inputs, **options)
+    for more in (PYTHON, {"no_repeat_ngram_size": 40}):
+        found = ghost.generate(**on_device(inputs), **options, **more)
+        assert djinn.explain(ghost)["tier"] == 1, djinn.explain(ghost)
+        assert torch.equal(found.cpu(), expected)
+
+
 def shifted(input_ids: torch.Tensor, given: dict[str, Any]) -> dict[str, Any]:
     return {**given, "input_ids": (input_ids + 1) % VOCABULARY}
 
