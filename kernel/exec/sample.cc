@@ -118,12 +118,12 @@ bool can_be_drawn(float logit) {
   return std::isfinite(logit) || logit == kRemoved;
 }
 
-Status check_row(std::span<const float> logits, const SamplingRule& rule) {
+Status check_row(std::span<const float> logits) {
   const auto finite = [](float logit) { return std::isfinite(logit); };
   if (std::none_of(logits.begin(), logits.end(), finite)) {
     return Error{ErrorCode::kInvalidArgument, "The row of logits has no finite number."};
   }
-  if (!rule.greedy && !std::all_of(logits.begin(), logits.end(), can_be_drawn)) {
+  if (!std::all_of(logits.begin(), logits.end(), can_be_drawn)) {
     return Error{ErrorCode::kInvalidArgument,
                  "The row of logits has NaN or infinity: nothing can be drawn from it."};
   }
@@ -151,11 +151,13 @@ Status check(const SamplingRule& rule) {
 Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history,
                        const SamplingRule& rule, uint64_t offset) {
   DJINN_CHECK(check(rule));
-  DJINN_CHECK(check_row(logits, rule));
+  if (logits.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "The row of logits is empty."};
+  }
   if (rule.repetition_penalty != 1.0f) penalise(logits, history, rule.repetition_penalty);
   if (rule.greedy) return argmax(logits);
   if (rule.temperature != 1.0f) scale(logits, rule.temperature);
-  DJINN_CHECK(check_row(logits, rule));  // a tiny temperature overflows
+  DJINN_CHECK(check_row(logits));  // a tiny temperature overflows
   if (rule.top_k != 0) keep_top_k(logits, rule.top_k);
   if (rule.top_p < 1.0f) keep_top_p(logits, rule.top_p);
   if (rule.min_p > 0.0f) keep_min_p(logits, rule.min_p);

@@ -26,7 +26,8 @@ Status check(const SamplingRule& rule);
 
 // Processors apply in transformers' order (generation/utils.py, _get_logits_processor of 5.17):
 // repetition penalty over history, temperature, top-k, top-p, min-p, softmax, draw. logits is
-// scratch and is overwritten. A row without one finite logit is kInvalidArgument.
+// scratch and is overwritten. Greedy is torch.argmax, also of a row without one finite logit. From
+// such a row, or one with NaN, nothing can be drawn: kInvalidArgument.
 Result<int32_t> sample(std::span<float> logits, std::span<const int32_t> history,
                        const SamplingRule& rule, uint64_t offset);
 

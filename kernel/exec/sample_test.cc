@@ -62,6 +62,16 @@ TEST(Sample, greedy_takes_the_lowest_of_equals) {
   EXPECT_EQ(sampled({-kInfinity, -5, -kInfinity}, {}), 1);
 }
 
+TEST(Sample, greedy_is_argmax_of_what_is_no_number) {
+  EXPECT_EQ(sampled({NAN, NAN, NAN}, {}), 0);
+  EXPECT_EQ(sampled({5, kInfinity, NAN, NAN}, {}), 2);  // NaN is above all, and the first counts
+  EXPECT_EQ(sampled({-kInfinity, NAN}, {}), 1);
+  EXPECT_EQ(sampled({-kInfinity, -kInfinity}, {}), 0);
+  SamplingRule rule;
+  rule.repetition_penalty = 2.0f;
+  EXPECT_EQ(sampled({1, NAN, NAN}, rule, 0, {1}), 1);
+}
+
 TEST(Sample, greedy_heeds_the_repetition_penalty_once_per_token) {
   SamplingRule rule;
   rule.repetition_penalty = 2.0f;
@@ -139,7 +149,7 @@ TEST(Sample, refuses_rows_and_rules_that_mean_nothing) {
   SamplingRule draw;
   draw.greedy = false;
   EXPECT_EQ(code({}, {}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code({-kInfinity, NAN}, {}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({-kInfinity, -kInfinity}, draw), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({1, NAN}, draw), ErrorCode::kInvalidArgument);
   EXPECT_EQ(code({1, kInfinity}, draw), ErrorCode::kInvalidArgument);
   SamplingRule rule;

@@ -563,6 +563,22 @@ def test_the_first_of_two_end_criteria_counts_too(local: Any, ghost: Any) -> Non
     assert djinn.explain(ghost)["why"] == "there are two EosTokenCriteria; the loop knows one"
 
 
+@pytest.mark.parametrize("token", [None, 3])
+def test_logits_that_are_not_numbers_give_the_first_of_their_tokens(
+    checkpoint: Path, token: int | None
+) -> None:
+    said = []
+    for options in ({"djinn": False}, {}):
+        model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, **options)
+        weight = model.lm_head.weight
+        with torch.no_grad():
+            (weight if token is None else weight[token]).fill_(float("nan"))
+        there = {name: one.to(model.device) for name, one in prompt(2, 8, padded=True).items()}
+        said += [model.generate(**there, **EVERY, **more)[:, 8:].cpu() for more in ({}, PYTHON)]
+    assert said[0].tolist() == [[token or 0] * 24] * 2
+    assert all(torch.equal(one, said[0]) for one in said)
+
+
 def test_ids_on_the_cpu_are_the_reason_for_a_loop_in_python(local: Any, ghost: Any) -> None:
     found = ghost.generate(**prompt(1, 8), **EVERY)
     assert found.device.type == "cpu" and torch.equal(
