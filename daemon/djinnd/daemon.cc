@@ -54,7 +54,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                  },
                  [this](SessionId session) { session_left(session); }}),
       models_({loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_,
-               [this](ModelId model) { programs_.model_gone(model); }}),
+               [this](ModelId model) { programs_.model_gone(model); },
+               [this] { models_changed(); }}),
       programs_({ids_, domains_, models_, sessions_}),
       reports_({loop, clock, memory_, domains_, models_, programs_, sessions_}),
       requests_({sessions_, models_, programs_, reports_}),
@@ -67,12 +68,13 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
 
 Daemon::~Daemon() = default;
 
-Status Daemon::start(std::optional<Fd> activated) {
+Status Daemon::start(Passed passed) {
+  models_.take_back(keeper_.take_back(std::move(passed.kept)));
   const auto take = [this](Fd socket, const ipc::PeerCredentials& peer) {
     connected(std::move(socket), peer);
   };
-  if (activated) {
-    listener_ = Listener::adopt(loop_, *std::move(activated), take);
+  if (passed.socket) {
+    listener_ = Listener::adopt(loop_, *std::move(passed.socket), take);
   } else {
     DJINN_TRY(listener_,
               Listener::open(loop_, {options_.runtime_dir, options_.socket_group}, take));
@@ -123,6 +125,11 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
 void Daemon::session_left(SessionId session) {
   programs_.session_left(session);
   models_.session_left(session);
+  service_.changed();
+}
+
+void Daemon::models_changed() {
+  keeper_.keep(models_.table().all());
   service_.changed();
 }
 

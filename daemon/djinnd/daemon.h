@@ -3,11 +3,11 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 
 #include "daemon/djinnd/config.h"
 #include "daemon/djinnd/domains.h"
 #include "daemon/djinnd/id_source.h"
+#include "daemon/djinnd/keeper.h"
 #include "daemon/djinnd/listener.h"
 #include "daemon/djinnd/loop.h"
 #include "daemon/djinnd/memory.h"
@@ -27,9 +27,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t seed);
   ~Daemon() override;
 
-  // Listens, on activated if systemd gave it, and starts the spares. Errors: those of
-  // Listener::open.
-  Status start(std::optional<Fd> activated);
+  // Listens, on the passed socket if there is one, with the models that a predecessor left, and
+  // starts the spares. Errors: those of Listener::open.
+  Status start(Passed passed);
   // Takes up what config changes of the settings that reload; one with an error changes nothing.
   void reload(const Config& config);
   // Ends all sessions and children; the loop may then be destroyed.
@@ -42,6 +42,7 @@ class Daemon final : public WorkerSupervisor::Owner {
  private:
   void connected(Fd socket, const ipc::PeerCredentials& peer);
   void session_left(SessionId session);
+  void models_changed();
   void look_for_hangs();
   void workers_fail();
   [[nodiscard]] Service::Line describe() const;
@@ -61,6 +62,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Reports reports_;
   Requests requests_;
   Service service_;
+  Keeper keeper_;
   Timer hang_timer_;
   uint64_t workers_started_ = 0;
   std::unique_ptr<Listener> listener_;

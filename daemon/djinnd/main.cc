@@ -30,7 +30,7 @@ uint64_t random_seed() {
 }
 
 Status serve(const Options& options) {
-  DJINN_TRY(std::optional<Fd> activated, take_activated_socket());
+  DJINN_TRY(Passed passed, take_passed());
   ::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   Loop loop;
@@ -42,7 +42,7 @@ Status serve(const Options& options) {
     if (options.user_mode) return loop.stop();  // its terminal is gone
     daemon.reload(read_config(options.root));
   });
-  DJINN_CHECK(daemon.start(std::move(activated)));  // and from now on somebody may send a signal
+  DJINN_CHECK(daemon.start(std::move(passed)));  // and from now on somebody may send a signal
   loop.run();
   log("stopping");
   daemon.stop();

@@ -60,6 +60,7 @@ struct Model {
   LoadId load;
   std::vector<Fd> files;  // of the first open: while they are open their inodes are not reused
   std::vector<Fd> extents;
+  std::vector<uint64_t> extent_bytes;
   Fd manifest;
   uint64_t bytes = 0;
   uint64_t bytes_loaded = 0;

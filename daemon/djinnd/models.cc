@@ -45,6 +45,18 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
 
 Models::Models(World world) : world_(std::move(world)) {}
 
+void Models::take_back(std::vector<Model> models) {
+  for (Model& model : models) {
+    world_.memory.request(Memory::of_model(model.id), model.bytes, [&](const Status& granted) {
+      if (!granted)
+        return log("model {} is given up: {}", text_of(model.id), name_of(granted.error().code));
+      log("model {} is resident again: {} bytes", text_of(model.id), model.bytes);
+      table_.add(std::move(model));
+    });
+  }
+  world_.changed();
+}
+
 // --- requests
 
 void Models::open(OpenRequest request) {
@@ -109,6 +121,7 @@ void Models::pin(const Asker& asker, DomainId asking, const ipc::PinModel& reque
         asker, {ErrorCode::kBusy, "The model is being unloaded. Load it again, pinned."});
   }
   (*found)->pinned = request.pinned;
+  world_.changed();
   world_.replies.done(asker);
 }
 
@@ -202,6 +215,7 @@ Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
   for (const uint64_t size : sizes) {
     DJINN_TRY(Fd extent, pal::make_memfd("djinn-weights", size, pal::Seals::kSize));
     model.extents.push_back(std::move(extent));
+    model.extent_bytes.push_back(size);
     model.bytes += size;
   }
   return {};
@@ -225,6 +239,7 @@ void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
   model->bytes_loaded = model->bytes;
   model->loaded_wall_ns = world_.clock.wall_ns();
   log("model {} is resident: {} bytes", text_of(model->id), model->bytes);
+  world_.changed();
   settle(*model);
 }
 
@@ -241,7 +256,10 @@ Status Models::seal(Model& model, Fd manifest) {
 }
 
 void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
-  if (Model* const model = table_.find_by_load(id)) model->sha256 = hashed.sha256;
+  Model* const model = table_.find_by_load(id);
+  if (model == nullptr) return;
+  model->sha256 = hashed.sha256;
+  world_.changed();
 }
 
 void Models::load_failed(LoadId id, const Error& error) {
@@ -418,6 +436,7 @@ bool Models::evict(uint64_t bytes) {
 
 void Models::begin_unload(Model& model) {
   model.go(ModelPhase::kUnloading);
+  world_.changed();
   world_.model_gone(model.id);
   std::erase_if(model.mapped,
                 [&](const auto& entry) { return !world_.domains.ready(entry.first); });

@@ -42,8 +42,12 @@ class Models final : public Load::Owner {
     Domains& domains;
     Replies& replies;
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
+    std::function<void()> changed;            // which models are resident, or what is known of one
   };
   explicit Models(World world);
+
+  // At the start: resident models of a predecessor. One that finds no memory is given up.
+  void take_back(std::vector<Model> models);
 
   // --- requests
   void open(OpenRequest request);

@@ -1,12 +1,14 @@
 #include "daemon/djinnd/service.h"
 
 #include <fcntl.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "daemon/djinnd/keeper.h"
 #include "daemon/djinnd/log.h"
 
 namespace djinn::daemon {
@@ -28,6 +30,13 @@ uint64_t look_every_ms() {
   uint64_t interval_us = 0;
   if (::sd_watchdog_enabled(0, &interval_us) <= 0) return 0;
   return std::max<uint64_t>(1, interval_us / kMicrosecondsPerMs / kLooksPerInterval);
+}
+
+// Whether it is a socket to listen on, which it then is without blocking.
+bool make_ready(const Fd& socket) {
+  if (::sd_is_socket(socket.get(), AF_UNIX, SOCK_SEQPACKET, 1) <= 0) return false;
+  const int flags = ::fcntl(socket.get(), F_GETFL);
+  return flags >= 0 && ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
 }  // namespace
@@ -74,20 +83,28 @@ void Service::look() {
   watch_.start_once(look_every_ms_);
 }
 
-Result<std::optional<Fd>> take_activated_socket() {
-  const int count = ::sd_listen_fds(1);
-  if (count <= 0) return std::optional<Fd>();
-  Fd socket(SD_LISTEN_FDS_START);
-  if (count > 1 || ::sd_is_socket(socket.get(), AF_UNIX, SOCK_SEQPACKET, 1) <= 0) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "systemd passed other sockets than one listening Unix socket of "
-                 "ListenSequentialPacket=. Compare djinnd.socket with the installed one."};
+Result<Passed> take_passed() {
+  char** names = nullptr;
+  const int count = ::sd_listen_fds_with_names(1, &names);
+  Passed passed;
+  bool serves = true;
+  for (int i = 0; i < count; ++i) {
+    Fd fd(SD_LISTEN_FDS_START + i);
+    ::fcntl(fd.get(), F_SETFD, FD_CLOEXEC);
+    const std::string name(names[i]);
+    ::free(names[i]);
+    if (is_kept(name)) {
+      passed.kept[name] = std::move(fd);
+    } else {
+      serves = serves && !passed.socket && make_ready(fd);
+      passed.socket = std::move(fd);
+    }
   }
-  const int flags = ::fcntl(socket.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-    return system_error("prepare the activated socket", errno);
-  }
-  return std::optional<Fd>(std::move(socket));
+  ::free(names);
+  if (serves) return passed;
+  return Error{ErrorCode::kInvalidArgument,
+               "systemd passed other sockets than one listening Unix socket of "
+               "ListenSequentialPacket=. Compare djinnd.socket with the installed one."};
 }
 
 }  // namespace djinn::daemon

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -47,8 +48,12 @@ class Service {
   Timer tell_;
 };
 
-// The listening socket that systemd passed, if it passed one. Errors: kInvalidArgument where it is
-// none that djinnd could serve.
-Result<std::optional<Fd>> take_activated_socket();
+struct Passed {
+  std::optional<Fd> socket;        // the listening one
+  std::map<std::string, Fd> kept;  // by name: what a predecessor left with systemd
+};
+// What systemd passed at the start. Errors: kInvalidArgument for sockets that djinnd could not
+// serve.
+Result<Passed> take_passed();
 
 }  // namespace djinn::daemon

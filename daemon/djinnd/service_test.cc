@@ -100,10 +100,11 @@ TEST_F(ServiceTest, answers_the_watchdog_from_the_loop_as_long_as_the_check_pass
   EXPECT_LT(::recv(systemd_.get(), text.data(), text.size(), MSG_DONTWAIT), 0);
 }
 
-TEST(ActivatedSocket, is_none_without_systemd) {
-  const auto socket = take_activated_socket();
-  ASSERT_TRUE(socket.ok());
-  EXPECT_FALSE(socket.value().has_value());
+TEST(Passed, is_nothing_without_systemd) {
+  const auto passed = take_passed();
+  ASSERT_TRUE(passed.ok());
+  EXPECT_FALSE(passed.value().socket.has_value());
+  EXPECT_TRUE(passed.value().kept.empty());
 }
 
 }  // namespace

@@ -139,6 +139,30 @@ SequenceGeometry read_geometry(wire::SequenceGeometry::Reader in) {
   return geometry;
 }
 
+void write_identity(wire::FileIdentity::Builder out, const FileIdentity& identity) {
+  out.setDeviceMajor(identity.device_major);
+  out.setDeviceMinor(identity.device_minor);
+  out.setInode(identity.inode);
+  out.setBytes(identity.bytes);
+  out.setMtimeNs(identity.mtime_ns);
+  out.setCtimeNs(identity.ctime_ns);
+  out.setOnBlockDevice(identity.on_block_device);
+  if (identity.content) out.setContent(data(*identity.content));
+}
+
+FileIdentity read_identity(wire::FileIdentity::Reader in) {
+  FileIdentity identity;
+  identity.device_major = in.getDeviceMajor();
+  identity.device_minor = in.getDeviceMinor();
+  identity.inode = in.getInode();
+  identity.bytes = in.getBytes();
+  identity.mtime_ns = in.getMtimeNs();
+  identity.ctime_ns = in.getCtimeNs();
+  identity.on_block_device = in.getOnBlockDevice();
+  if (in.hasContent()) identity.content = read_sha256(in.getContent());
+  return identity;
+}
+
 std::array<uint8_t, 32> read_sha256(capnp::Data::Reader in) {
   std::array<uint8_t, 32> hash;
   if (in.size() != hash.size()) {

@@ -91,6 +91,9 @@ OutputShape read_shape(wire::OutputShape::Reader in);
 void write_geometry(wire::SequenceGeometry::Builder out, const SequenceGeometry& geometry);
 SequenceGeometry read_geometry(wire::SequenceGeometry::Reader in);
 
+void write_identity(wire::FileIdentity::Builder out, const FileIdentity& identity);
+FileIdentity read_identity(wire::FileIdentity::Reader in);
+
 std::array<uint8_t, 32> read_sha256(capnp::Data::Reader in);
 inline capnp::Data::Reader data(const std::array<uint8_t, 32>& hash) {
   return {hash.data(), hash.size()};

@@ -439,3 +439,20 @@ struct Loaded {
   bytesRead @0 :UInt64;
   bufferedReads @1 :UInt64;
 }
+
+# --- from one djinnd to the next
+
+struct KeptModel {
+  format @0 :UInt32;  # another number: of a djinnd that is no predecessor
+  boot @1 :Text;
+  id @2 :UInt64;
+  domain @3 :UInt64;
+  label @4 :Text;
+  planHash @5 :Data;
+  files @6 :List(FileIdentity);
+  readAtNs @7 :Int64;
+  extentBytes @8 :List(UInt64);
+  pinned @9 :Bool;
+  sha256 @10 :Data;  # or none
+  loadedWallNs @11 :UInt64;
+}

@@ -37,30 +37,6 @@ LoaderCommand read_command(wire::LoaderCommand::Reader in) {
 
 // --- LoaderEvent
 
-void write_identity(wire::FileIdentity::Builder out, const FileIdentity& identity) {
-  out.setDeviceMajor(identity.device_major);
-  out.setDeviceMinor(identity.device_minor);
-  out.setInode(identity.inode);
-  out.setBytes(identity.bytes);
-  out.setMtimeNs(identity.mtime_ns);
-  out.setCtimeNs(identity.ctime_ns);
-  out.setOnBlockDevice(identity.on_block_device);
-  if (identity.content) out.setContent(data(*identity.content));
-}
-
-FileIdentity read_identity(wire::FileIdentity::Reader in) {
-  FileIdentity identity;
-  identity.device_major = in.getDeviceMajor();
-  identity.device_minor = in.getDeviceMinor();
-  identity.inode = in.getInode();
-  identity.bytes = in.getBytes();
-  identity.mtime_ns = in.getMtimeNs();
-  identity.ctime_ns = in.getCtimeNs();
-  identity.on_block_device = in.getOnBlockDevice();
-  if (in.hasContent()) identity.content = read_sha256(in.getContent());
-  return identity;
-}
-
 void write(wire::LoaderEvent::Builder out, const LoaderReady& event) {
   auto ready = out.initReady();
   ready.setLandlockAbi(event.landlock_abi);

@@ -1,74 +1,74 @@
-"""djinnd as systemd starts it: a socket that listens already, and a place to say how it goes."""
+"""djinnd as systemd starts it: with a socket that listens already, a place to say how it goes, its
+configuration, and what the djinnd before it left."""
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import djinn
+import numpy as np
 import pytest
 from private_daemon import BIN, DEADLINE_S
+from safetensors.numpy import save_file
+from systemd_double import Systemd
+
+DOUBLE = """srg 1 "double"
+weight %w "w" : float32[3, 1000]
+%y = aten::add.Tensor(%w, %w)
+output %y
+"""
+SEALED = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+WEIGHTS = np.arange(3000, dtype=np.float32).reshape(3, 1000)
 
 
-@contextmanager
-def started(
-    directory: Path, kind: socket.SocketKind, *options: str
-) -> Iterator[tuple[subprocess.Popen[str], socket.socket]]:
-    """djinnd with an activated socket of that kind, and what systemd hears of it."""
-    with (
-        socket.socket(socket.AF_UNIX, kind) as listening,
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd,
-    ):
-        listening.bind(str(directory / "activated.sock"))
-        listening.listen(8)
-        systemd.bind(str(directory / "notify"))
-        systemd.settimeout(DEADLINE_S)
-        # LISTEN_PID must be the process that becomes djinnd, and its sockets begin at 3.
-        command = f'exec 3<&{listening.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
-        process = subprocess.Popen(
-            ["bash", "-c", command, "-", str(BIN / "djinnd"), *(options or ("--user",))],
-            pass_fds=[listening.fileno()],
-            env={**os.environ, "NOTIFY_SOCKET": str(directory / "notify")}
-            | {"XDG_RUNTIME_DIR": str(directory)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            yield process, systemd
-        finally:
-            process.kill()
-            process.wait()
-            if process.stderr is not None:
-                process.stderr.close()
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    if len(str(tmp_path)) > 80:
+        pytest.skip("the temporary directory's path is too long for a socket's address")
+    double = Systemd(tmp_path)
+    try:
+        yield double
+    finally:
+        double.close()
 
 
-def test_an_activated_socket_is_served_and_outlives_the_daemon(tmp_path: Path) -> None:
-    with started(tmp_path, socket.SOCK_SEQPACKET) as (process, systemd):
-        assert systemd.recv(4096).startswith(b"READY=1\nSTATUS=0 sessions, 0 models")
-        with djinn.connect(f"unix:{tmp_path}/activated.sock", "test", observer=True) as session:
-            assert session.status()["sessions"] == 1
-            assert systemd.recv(4096).startswith(b"STATUS=1 sessions")
-        process.send_signal(signal.SIGTERM)
-        hear(systemd, b"STOPPING=1")
-        assert process.wait(DEADLINE_S) == 0
-    assert (tmp_path / "activated.sock").exists()  # systemd's, for the next start
-    assert not (tmp_path / "djinn").exists()
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.safetensors"
+    save_file({"w": WEIGHTS}, path)
+    return path
+
+
+# --- sockets
+
+
+def test_an_activated_socket_is_served_and_outlives_the_daemon(systemd: Systemd) -> None:
+    systemd.start("--user", "--threads", "1")
+    assert "STATUS=0 sessions, 0 models" in systemd.hear("READY=1")
+    with systemd.connect(observer=True) as session:
+        assert session.status()["sessions"] == 1
+        systemd.hear("STATUS=1 sessions")
+    assert systemd.stop() == 0
+    assert any(said.startswith("STOPPING=1") for said in systemd.last_words)
+    assert (systemd.directory / "djinnd.sock").exists()  # systemd's, for the next start
+    assert not (systemd.directory / "djinn").exists()
 
 
 def test_a_socket_of_another_kind_is_refused(tmp_path: Path) -> None:
-    with started(tmp_path, socket.SOCK_STREAM) as (process, _):
-        assert process.stderr is not None
-        assert "ListenSequentialPacket" in process.stderr.read()
-        assert process.wait(DEADLINE_S) == 1
+    double = Systemd(tmp_path, socket.SOCK_STREAM)
+    try:
+        double.start("--user")
+        assert "ListenSequentialPacket" in double.stderr_line("djinnd: systemd")
+        assert double.process is not None
+        assert double.process.wait(DEADLINE_S) == 1
+    finally:
+        double.close()
 
 
-def hear(systemd: socket.socket, beginning: bytes) -> bytes:
-    while not (said := systemd.recv(4096)).startswith(beginning):
-        pass
-    return said
+# --- configuration
 
 
 def write_config(root: Path, text: str) -> Path:
@@ -78,24 +78,23 @@ def write_config(root: Path, text: str) -> Path:
     return path
 
 
-def test_a_reload_takes_up_a_good_configuration_and_leaves_a_bad_one(tmp_path: Path) -> None:
-    write_config(tmp_path, "lane.threads = 1\n")
-    with started(tmp_path, socket.SOCK_SEQPACKET, "--root", str(tmp_path)) as (process, systemd):
-        assert process.stderr is not None
-        hear(systemd, b"READY=1")
-        for text, outcome in (
-            ('lane.threads = 2\nmemory.session_quota = "1GiB"', "the configuration is reloaded"),
-            ("memory.session_quota = 1.5", "the configuration is as it was"),
-            ('memory.session_quota = "2GiB"', "the configuration is reloaded"),
-        ):
-            write_config(tmp_path, text)
-            process.send_signal(signal.SIGHUP)
-            hear(systemd, b"RELOADING=1")
-            hear(systemd, b"READY=1")
-            lines = iter(process.stderr.readline, "")
-            assert any(outcome in line for line in lines)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_S) == 0
+def test_a_reload_takes_up_a_good_configuration_and_leaves_a_bad_one(systemd: Systemd) -> None:
+    root = systemd.directory
+    write_config(root, "lane.threads = 1\n")
+    systemd.start("--root", str(root))
+    systemd.hear("READY=1")
+    for text, outcome in (
+        ('lane.threads = 2\nmemory.session_quota = "1GiB"', "the configuration is reloaded"),
+        ("memory.session_quota = 1.5", "the configuration is as it was"),
+        ('memory.session_quota = "2GiB"', "the configuration is reloaded"),
+    ):
+        write_config(root, text)
+        assert systemd.process is not None
+        systemd.process.send_signal(signal.SIGHUP)
+        systemd.hear("RELOADING=1")
+        systemd.hear("READY=1")
+        systemd.stderr_line(outcome)
+    assert systemd.stop() == 0
 
 
 def check(root: Path, option: str) -> subprocess.CompletedProcess[str]:
@@ -113,11 +112,88 @@ def test_the_configuration_can_be_checked_and_shown(tmp_path: Path) -> None:
     wrong = check(tmp_path, "--check-config")
     assert wrong.returncode == 1
     assert f"{path}:2: error: lane.threads: write a number from 1 to 1024" in wrong.stderr
-    started_anyway = check(tmp_path, "--threads=1")
-    assert started_anyway.returncode == 1
+    assert check(tmp_path, "--threads=1").returncode == 1
 
 
-@pytest.fixture(autouse=True)
-def _short_paths(tmp_path: Path) -> None:
-    if len(str(tmp_path)) > 80:
-        pytest.skip("the temporary directory's path is too long for a socket's address")
+# --- survival
+
+
+def use(systemd: Systemd, path: Path) -> int:
+    """Loads the model, pinned, runs it, and gives the bytes that this djinnd has read in all."""
+    with systemd.connect() as session:
+        model = session.load(path, pin=True)
+        (found,) = session.define(DOUBLE, model)().values()
+        assert np.array_equal(found, 2 * WEIGHTS)
+        read = session.status()["bytes_read"]
+        assert isinstance(read, int)
+        return read
+
+
+def on_a_block_device(path: Path) -> bool:
+    kind = os.stat(path).st_dev >> 8
+    return kind != 0
+
+
+def parts(systemd: Systemd, part: str) -> list[str]:
+    return [name for name in systemd.store if f".{part}." in name]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_models_outlive_the_daemon_and_nothing_is_read_again(
+    systemd: Systemd, model_file: Path, how: signal.Signals
+) -> None:
+    if not on_a_block_device(model_file):
+        pytest.skip("temporary files lie on no block device; then models are told by content only")
+    systemd.start("--user", "--threads", "1")
+    assert use(systemd, model_file) >= WEIGHTS.nbytes
+    systemd.hear_until(lambda: bool(parts(systemd, "record")))
+    for _ in range(3):
+        systemd.stop(how)
+        systemd.start("--user", "--threads", "1")
+        systemd.stderr_line("is resident again")
+        assert use(systemd, model_file) == 0
+    assert len(parts(systemd, "file")) == 1 and len(parts(systemd, "manifest")) == 1
+
+
+def test_a_model_that_was_unloaded_is_kept_no_longer(systemd: Systemd, model_file: Path) -> None:
+    systemd.start("--user", "--threads", "1")
+    with systemd.connect() as session:
+        model = session.load(model_file, pin=True)
+        systemd.hear_until(lambda: bool(parts(systemd, "record")))
+        model.close()
+        session.unload(model)
+        systemd.hear_until(lambda: not systemd.store)
+
+
+def spoil(systemd: Systemd, fault: str) -> None:
+    if fault not in ("other kind", "garbage"):
+        for name in parts(systemd, fault):
+            systemd.forget(name)
+        return
+    (record,) = parts(systemd, "record")
+    systemd.forget(record)
+    memfd = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+    os.write(memfd, b"not a record")
+    if fault == "garbage":
+        fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, SEALED)
+    systemd.store[record] = memfd
+
+
+@pytest.mark.parametrize("fault", ["manifest", "extent", "file", "record", "other kind", "garbage"])
+def test_what_is_incomplete_or_strange_is_given_up_whole(
+    systemd: Systemd, model_file: Path, fault: str
+) -> None:
+    systemd.start("--user", "--threads", "1")
+    use(systemd, model_file)
+    systemd.hear_until(lambda: bool(parts(systemd, "record")))
+    systemd.stop(signal.SIGKILL)
+    if not parts(systemd, fault) and fault == "file":
+        pytest.skip("temporary files lie on no block device, whose descriptors are not kept")
+    spoil(systemd, fault)
+    systemd.start("--user", "--threads", "1")
+    systemd.hear("READY=1")
+    with systemd.connect(observer=True) as session:
+        assert session.models() == []
+    assert not systemd.store
+    assert use(systemd, model_file) >= WEIGHTS.nbytes  # and a later one is kept again
+    systemd.hear_until(lambda: bool(parts(systemd, "record")))

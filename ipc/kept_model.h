@@ -1,0 +1,31 @@
+// KeptModel: what djinnd tells its successor of a resident model, whose descriptors systemd keeps
+// meanwhile. It lies in a sealed memfd of its own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ipc/messages.h"
+#include "kernel/base/ids.h"
+
+namespace djinn::ipc {
+
+struct KeptModel {
+  std::string boot;  // the machine's boot id
+  ModelId id;
+  uint64_t domain = 0;  // its owner
+  std::string label;
+  std::array<uint8_t, 32> plan_hash{};
+  std::vector<FileIdentity> files;
+  int64_t read_at_ns = 0;  // of all files: wall clock, before the first byte was read
+  std::vector<uint64_t> extent_bytes;
+  bool pinned = false;
+  std::optional<std::array<uint8_t, 32>> sha256;
+  uint64_t loaded_wall_ns = 0;
+  friend bool operator==(const KeptModel&, const KeptModel&) = default;
+};
+
+}  // namespace djinn::ipc

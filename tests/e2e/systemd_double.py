@@ -1,0 +1,119 @@
+"""What stands for systemd in tests: it listens for djinnd, hears how it goes, and keeps descriptors
+for the next one."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import djinn
+from private_daemon import BIN, DEADLINE_S
+
+# Descriptors that a process is passed begin at 3, and LISTEN_PID is the process itself.
+LAUNCH = """
+import fcntl, os, sys
+high = [fcntl.fcntl(int(fd), fcntl.F_DUPFD, 1000) for fd in sys.argv[1].split(",")]
+for number, fd in enumerate(high, 3):
+    os.dup2(fd, number)
+os.environ["LISTEN_PID"] = str(os.getpid())
+os.environ["LISTEN_FDS"] = str(len(high))
+os.environ["LISTEN_FDNAMES"] = sys.argv[2]
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
+class Systemd:
+    def __init__(self, directory: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> None:
+        self.directory = directory
+        self.host = f"unix:{directory}/djinnd.sock"
+        self.listening = socket.socket(socket.AF_UNIX, kind)
+        self.listening.bind(str(directory / "djinnd.sock"))
+        self.listening.listen(8)
+        self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notify.bind(str(directory / "notify"))
+        self.store: dict[str, int] = {}
+        self.last_words: list[str] = []
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *options: str) -> None:
+        passed = {"djinnd.socket": self.listening.fileno(), **self.store}
+        numbers = ",".join(str(fd) for fd in passed.values())
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                LAUNCH,
+                numbers,
+                ":".join(passed),
+                str(BIN / "djinnd"),
+                *options,
+            ],
+            pass_fds=list(passed.values()),
+            env=os.environ
+            | {"NOTIFY_SOCKET": str(self.directory / "notify")}
+            | {"XDG_RUNTIME_DIR": str(self.directory)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def hear(self, beginning: str, deadline_s: float = DEADLINE_S) -> str:
+        """The next message that begins so; those before it are carried out."""
+        self.notify.settimeout(deadline_s)
+        while True:
+            message, fds, _, _ = socket.recv_fds(self.notify, 4096, 8)
+            text = message.decode()
+            self._carry_out(text, fds)
+            if text.startswith(beginning):
+                return text
+
+    def hear_until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self.hear("")
+
+    def _carry_out(self, text: str, fds: list[int]) -> None:
+        fields = dict(line.split("=", 1) for line in text.splitlines())
+        if fields.get("FDSTORE") == "1":
+            self.store[fields["FDNAME"]] = fds[0]
+        elif fields.get("FDSTOREREMOVE") == "1":
+            self.forget(fields["FDNAME"])
+
+    def forget(self, name: str) -> None:
+        if name in self.store:
+            os.close(self.store.pop(name))
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit code; all that it said last is carried out, and is in last_words."""
+        assert self.process is not None
+        self.process.send_signal(how)
+        code = self.process.wait(DEADLINE_S)
+        self.last_words = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self.last_words.append(self.hear("", deadline_s=0))
+        return code
+
+    def stderr_line(self, part: str) -> str:
+        """The next line that has the part."""
+        assert self.process is not None and self.process.stderr is not None
+        for line in iter(self.process.stderr.readline, ""):
+            if part in line:
+                return line
+        raise AssertionError(f"djinnd ended, and never said {part!r}")
+
+    def connect(self, name: str = "test", **options: bool) -> djinn.Session:
+        return djinn.connect(self.host, name, **options)
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            if self.process.stderr is not None:
+                self.process.stderr.close()
+        for fd in self.store.values():
+            os.close(fd)
+        self.listening.close()
+        self.notify.close()
