@@ -101,6 +101,12 @@ void Programs::session_left(SessionId session) {
   }
 }
 
+void Programs::model_closed(SessionId session, ModelId model) {
+  for (auto& [id, program] : table_.all()) {
+    if (program.model == model) program.users.erase(session);
+  }
+}
+
 void Programs::model_gone(ModelId model) {
   std::vector<ProgramId> gone;
   for (const auto& [id, program] : table_.all()) {

@@ -23,6 +23,8 @@ class Programs {
   // graph: what the client sent.
   void define(const Asker& asker, DomainId domain, ModelId model, const Fd& graph);
   void session_left(SessionId session);
+  // The session leases the model no more: it uses none of its programs.
+  void model_closed(SessionId session, ModelId model);
   void model_gone(ModelId model);
 
   void worker_ready(DomainId domain);

@@ -213,7 +213,8 @@ std::shared_ptr<const Template> make_template(
   made->inputs = bind_inputs(*recordings[0]);
   made->session = storages().session();
   made->id = take(Device::get().with_link_of(made->session, [&](Link& link) {
-    return link.define(graph, ModelId{recordings[0]->model});
+    return link.define(graph, ModelId{recordings[0]->model},
+                       recordings.size() > 1 ? ProgramUse::kLoop : ProgramUse::kForward);
   }));
   return made;
 }

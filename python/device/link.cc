@@ -18,10 +18,10 @@ constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 constexpr uint64_t kPartBytes = kStagingBytes / 4;
 // A graph that comes this often is defined, and runs by its id from then on.
 constexpr uint32_t kSightsToDefine = 3;
-// Half of what one user may define, because other processes of the user want some, too; and half of
-// that for graphs that came often, so that there is room for a ghost's forwards.
-constexpr size_t kProgramsMax = limits::kProgramsPerUser / 2;
-constexpr size_t kOftenMax = kProgramsMax / 2;
+// Half of what one user may define, because other processes of the user want some, too; by
+// ProgramUse.
+constexpr size_t kProgramsMax[] = {limits::kProgramsPerUser / 4, limits::kProgramsPerUser * 3 / 8,
+                                   limits::kProgramsPerUser / 2};
 constexpr size_t kReleaseBatch = 512;
 
 // The name of the program that this process runs, for djinnctl sessions.
@@ -124,11 +124,11 @@ Status Link::submit_run(const client::SubmissionTarget& target, const ipc::RunBl
   return {};
 }
 
-Result<ProgramId> Link::define(const srg::Graph& graph, ModelId model) {
-  if (defined_.size() >= kProgramsMax) {
+Result<ProgramId> Link::define(const srg::Graph& graph, ModelId model, ProgramUse use) {
+  if (defined_.size() >= kProgramsMax[static_cast<size_t>(use)]) {
     return Error{ErrorCode::kLimitExceeded,
-                 fmt::format("This process has {} programs that djinnd keeps, which is all that it "
-                             "may have. Those of a model go with the model.",
+                 fmt::format("djinnd keeps {} programs for this process, and takes no more of this "
+                             "sort. Those of a model go with the model.",
                              defined_.size())};
   }
   auto made = client_->define_program(graph, model);
@@ -145,9 +145,8 @@ Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
   Known& known = programs_[XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model)];
   known.model = segment.model;
   client::SubmissionTarget target;
-  if (++known.sights >= kSightsToDefine && !known.program.valid() && !full_ &&
-      defined_.size() < kOftenMax) {
-    auto defined = define(segment.graph, model);
+  if (++known.sights >= kSightsToDefine && !known.program.valid() && !full_) {
+    auto defined = define(segment.graph, model, ProgramUse::kOften);
     if (!defined && defined.error().code != ErrorCode::kLimitExceeded) {
       return std::move(defined).error();
     }

@@ -37,6 +37,13 @@ struct Described {
   ipc::OutputDescription shape;
 };
 
+// What a program is for; one sort leaves room for the next.
+enum class ProgramUse : uint8_t {
+  kOften,    // a graph that was recorded again and again
+  kForward,  // a call of a ghost
+  kLoop,     // a generation
+};
+
 class Link {
  public:
   static Result<std::unique_ptr<Link>> connect();
@@ -60,9 +67,9 @@ class Link {
   Status release(std::span<const RefHandle> refs);
   // Waits for the runs that use it.
   Status drop_sequence(SequenceHandle sequence);
-  // The program of a graph that names weights of the model. Errors: kLimitExceeded when this
-  // process, or its user, has had djinnd keep as many as it may.
-  Result<ProgramId> define(const srg::Graph& graph, ModelId model);
+  // The program of a graph that names weights of the model. Errors: kLimitExceeded when djinnd
+  // keeps as many for this process, or its user, as it may have.
+  Result<ProgramId> define(const srg::Graph& graph, ModelId model, ProgramUse use);
   // Waits for the runs that use it. Its programs are as if they had not been defined.
   Status close_model(ModelId model);
 

@@ -2,7 +2,9 @@
 
 import copy
 import gc
+import json
 import pickle
+import subprocess
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +16,8 @@ import djinn
 import pytest
 import torch
 import transformers
-from djinn.torch import replay, state
+from djinn.torch import _device, replay, state
+from private_daemon import BIN, Daemon
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 VOCABULARY = 96
@@ -366,3 +369,27 @@ def test_a_forward_is_recorded_when_djinnd_takes_no_more_programs(
         assert torch.equal(logits(ghost), logits(local))
     why = djinn.explain(ghost)
     assert why["tier"] == 0 and "programs that may be kept" in why["why"]
+
+
+def programs(daemon: Daemon) -> dict[str, int]:
+    """How many sessions use each program."""
+    words = [str(BIN / "djinnctl"), "-H", daemon.host, "--json", "programs"]
+    listed = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    return {one["id"]: one["sessions"] for one in listed["items"]}
+
+
+def test_the_programs_of_a_model_are_unused_once_it_is_gone(
+    checkpoint: Path, device_daemon: Daemon
+) -> None:
+    before = programs(device_daemon)
+    ghost = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    for name, layer in enumerate(ghost.model.layers):  # programs that no other test defines
+        layer.input_layernorm.variance_epsilon = 0.125 + name
+    warm(ghost)
+    made = programs(device_daemon).keys() - before.keys()
+    assert len(made) == 3, "a forward, and two of a generation"
+    del ghost, layer
+    gc.collect()
+    _device.flush()
+    after = programs(device_daemon)
+    assert [after.get(one, 0) for one in made] == [0, 0, 0]

@@ -58,9 +58,10 @@ def refresh(model: Any, known: Known) -> Watch:
     everywhere = torch.nn.modules.module
     if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
         raise NotInDaemon("a global forward hook is registered")
-    watch = model.__dict__.get(NAME)
-    if watch is None or not watch.holds(model):
-        watch = _look_anew(model, known, watch)
+    try:
+        watch = _watch_of(model, known)
+    except RuntimeError as error:
+        raise NotInDaemon(f"it changes while it is looked at: {first_line(error)}") from error
     moves = _moves()
     if known.moves != moves:  # a write through .data is in no version
         known.forget()
@@ -68,6 +69,13 @@ def refresh(model: Any, known: Known) -> Watch:
     if any(watch.hooks):
         _check_hooks(watch)
     return watch
+
+
+def _watch_of(model: Any, known: Known) -> Watch:
+    before: Watch | None = model.__dict__.get(NAME)
+    if before is not None and before.holds(model):
+        return before
+    return _look_anew(model, known, before)
 
 
 def _look_anew(model: Any, known: Known, before: Watch | None) -> Watch:
