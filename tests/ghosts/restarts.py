@@ -4,6 +4,7 @@ restarts.py SCRATCH    fails where what it finds is not what docs/GHOSTS.md says
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import djinn
 import torch
 import transformers
 import zoo
-from private_daemon import THREADS, Daemon
+from private_daemon import BIN, THREADS, Daemon
 
 GREEDY: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
 ids = torch.tensor([[5, 9, 17, 3]])
@@ -85,6 +86,14 @@ def main(scratch: Path) -> None:
     daemon.process.wait()
     daemon = Daemon(scratch, ())
     expect_gone(use, new)
+    last = auto.from_pretrained(scratch / "llama").eval()
+    assert all(map(torch.equal, expected, use(last)))
+
+    # djinnd goes on; this session alone is ended.
+    (session,) = [one for one in daemon.observer.sessions() if one["name"] != "observer"]
+    terminate = [str(BIN / "djinnctl"), "--host", daemon.host, "terminate", session["id"]]
+    subprocess.run(terminate, check=True)
+    assert "An administrator ended the session" in error_of(use, last)
     assert all(map(torch.equal, expected, use(auto.from_pretrained(scratch / "llama").eval())))
     daemon.stop()
 
