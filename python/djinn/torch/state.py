@@ -15,8 +15,6 @@ from .watch import NAME, Watch
 
 DEVICE_TYPE = "remote_accelerator"
 
-_moves = getattr(_device, "moves", None) or (lambda: _device.stats()["forks"])
-
 
 class NotInDaemon(Exception):
     """Why a call takes a lower tier."""
@@ -62,7 +60,7 @@ def refresh(model: Any, known: Known) -> Watch:
         watch = _watch_of(model, known)
     except RuntimeError as error:
         raise NotInDaemon(f"it changes while it is looked at: {first_line(error)}") from error
-    moves = _moves()
+    moves = _device.moves()
     if known.moves != moves:  # a write through .data is in no version
         known.forget()
         known.moves = moves
