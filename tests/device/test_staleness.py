@@ -333,6 +333,18 @@ def test_a_watched_model_goes_with_its_last_name(checkpoint: Path) -> None:
         gc.enable()
 
 
+def test_a_model_whose_capture_was_refused_goes_with_its_last_name(checkpoint: Path) -> None:
+    ghost = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    with autocast():  # its keys are of another dtype than its values
+        for _ in range(2):
+            tokens(ghost)
+            assert djinn.explain(ghost)["tier"] == 0
+    gone = weakref.ref(ghost)
+    del ghost
+    gc.collect()
+    assert gone() is None
+
+
 def test_copies_and_pickles_have_nothing_of_the_watch(ghost: Any) -> None:
     warm(ghost)
     watch = ghost.__dict__[state.NAME]

@@ -192,10 +192,10 @@ def _programs(model: Any, kind: Kind, tokens: int) -> tuple[Captured, Captured]:
             try:
                 known.captured[key] = _capture(model, *what)
             except NotInDaemon as reason:
-                known.captured[key] = reason
+                known.captured[key] = str(reason)  # the exception would hold the model
         found = known.captured[key]
-        if isinstance(found, NotInDaemon):
-            raise found
+        if isinstance(found, str):
+            raise NotInDaemon(found)
         return found
 
     return program(tokens > 1), program(False)
