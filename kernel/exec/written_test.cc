@@ -32,14 +32,5 @@ TEST(InputsWritten, are_not_what_the_graph_made_itself) {
   EXPECT_TRUE(inputs_written(b.graph).empty());
 }
 
-TEST(InputsWritten, are_found_in_lists) {
-  GraphBuilder b;
-  const auto x = b.input("x", DType::kFloat32, {4});
-  const auto y = b.input("y", DType::kFloat32, {4});
-  b.call_many("aten::_foreach_add_.Scalar", {arg(srg::ValueList{{x.id, y.id}}), arg(srg::Expr(1))},
-              0);
-  EXPECT_EQ(inputs_written(b.graph), (Inputs{0, 1}));
-}
-
 }  // namespace
 }  // namespace djinn::exec

@@ -2,8 +2,10 @@
 
 #include <fmt/ranges.h>
 #include <pthread.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/python_headers.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -20,6 +22,17 @@ namespace {
 constexpr size_t kLogMax = 4096;
 // An upload so small is cheaper to send with each run than to keep as a ref.
 constexpr size_t kStagedBytesMax = 64 * 1024;
+
+// What autograd does with the call: it computes gradients, or will.
+void annotate(const std::vector<at::Tensor>& tensors, Entry& entry) {
+  const auto wants_gradient = [](const at::Tensor& tensor) { return tensor.requires_grad(); };
+  if (torch::autograd::get_current_graph_task_id() >= 0) {
+    entry.phase = srg::Phase::kTraining;
+    entry.residency = srg::Residency::kGradient;
+  } else if (at::GradMode::is_enabled() && std::ranges::any_of(tensors, wants_gradient)) {
+    entry.phase = srg::Phase::kTraining;
+  }
+}
 
 at::Tensor make_tensor(const StoragePtr& storage, const Product& product) {
   return strided_tensor(c10::DispatchKey::PrivateUse1, as_torch(storage), product.type,
@@ -212,6 +225,7 @@ Entry Device::make_entry(std::shared_ptr<const Recipe> recipe,
   entry.operands.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) entry.operands.push_back(operand_of(tensor));
   refuse_lost(entry);
+  annotate(tensors, entry);
   for (const Product& product : recipe->products) {
     entry.products.emplace_back();
     if (product.kind != Product::Kind::kFresh) continue;
@@ -461,8 +475,19 @@ void Device::hand_over_log() {
 
 void Device::run_segment(const Segment& segment) {
   if (debug_level_ >= 3) {
-    fmt::print(stderr, "djinn: a run of {} operators on {} storages, leaving {}\n",
-               segment.operators, segment.inputs.size(), segment.outputs.size());
+    const auto& nodes = segment.graph.nodes;
+    const auto is_training = [](const srg::Node& node) {
+      return node.annotation.phase == srg::Phase::kTraining;
+    };
+    const auto is_gradient = [](const srg::Node& node) {
+      return node.annotation.residency == srg::Residency::kGradient;
+    };
+    fmt::print(stderr,
+               "djinn: a run of {} operators, {} of training, {} for gradients, on {} storages, "
+               "leaving {}\n",
+               segment.operators, std::ranges::count_if(nodes, is_training),
+               std::ranges::count_if(nodes, is_gradient), segment.inputs.size(),
+               segment.outputs.size());
   }
   take(link().run(segment));
 }

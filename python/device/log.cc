@@ -54,6 +54,8 @@ class GraphWriter {
     srg::Node node;
     node.op = entry.recipe->op;
     node.arguments = bind(entry);
+    node.annotation.phase = entry.phase;
+    node.annotation.residency = entry.residency;
     const size_t index = segment_.graph.nodes.size();
     segment_.graph.nodes.push_back(std::move(node));
     for (size_t i = 0; i < entry.recipe->products.size(); ++i) define(entry, i, index);

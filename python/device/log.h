@@ -35,6 +35,9 @@ struct Entry {
   std::shared_ptr<const Recipe> recipe;
   std::vector<Operand> operands;     // numbered as the recipe's tensors
   std::vector<StoragePtr> products;  // one for each of the recipe's; null where it makes none
+  // Training: it is part of a backward pass, or of what one may follow.
+  srg::Phase phase = srg::Phase::kUnknown;
+  srg::Residency residency = srg::Residency::kUnknown;
 };
 
 struct Segment {

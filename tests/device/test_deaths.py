@@ -2,12 +2,14 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import djinn
 import pytest
 import torch
 from private_daemon import Daemon, running, wait_until
@@ -105,6 +107,53 @@ def test_a_training_step_survives_the_death_of_the_worker(device_daemon: Daemon)
         return losses, list(model.state_dict().values())
 
     expect_equal(run("cpu"), run(DEVICE))
+
+
+@pytest.mark.ci
+def test_dropout_draws_alike_whatever_runs_the_step_and_whenever_workers_die(
+    device_daemon: Daemon,
+) -> None:
+    """The first curves are recorded; by the third time djinnd knows the steps as programs."""
+
+    def curve(deaths: bool) -> list[float]:
+        torch.manual_seed(5)
+        layers = [torch.nn.Linear(8, 16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)]
+        model = torch.nn.Sequential(*layers).to(DEVICE).train()
+        steps, losses = torch.optim.SGD(model.parameters(), 0.1), []
+        x = numbers(DEVICE, 32, 8)
+        for _ in range(8):
+            steps.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            steps.step()
+            losses.append(loss.item())
+            if deaths:
+                kill_worker(device_daemon)
+        return losses
+
+    first = curve(deaths=False)
+    assert len(set(first)) == len(first)
+    assert [curve(deaths=False) for _ in range(4)] == [first] * 4
+    assert curve(deaths=True) == first
+
+
+def test_training_is_said_in_the_graph(capfd: pytest.CaptureFixture[str]) -> None:
+    weight = numbers(DEVICE, 4, 4).requires_grad_()
+    weight.detach().cpu()
+    djinn.set_debug_level("execution")
+    try:
+        (weight.tanh().sum()).backward()
+        gradient = weight.grad
+        assert gradient is not None
+        gradient.cpu()
+        (numbers(DEVICE, 4, 4) + 1).cpu()
+    finally:
+        djinn.set_debug_level("off")
+    told = re.compile(r"run of (\d+) operators, (\d+) of training, (\d+) for gradients")
+    runs = [tuple(map(int, run)) for run in told.findall(capfd.readouterr().err)]
+    operators, training, gradients = runs[0]
+    assert training == operators and gradients > 0
+    assert runs[-1][1:] == (0, 0)
 
 
 def test_threads_record_and_read_at_once() -> None:

@@ -1,5 +1,6 @@
 """What is known of each ghost, and when it is out of date: what generation and replay share."""
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -69,11 +70,17 @@ def refresh(model: Any, known: Known) -> Watch:
     return watch
 
 
+# A watch is attached to its model before it is whole, and what one thread attaches is a change to
+# another's.
+_looking = threading.RLock()
+
+
 def _watch_of(model: Any, known: Known) -> Watch:
-    before: Watch | None = model.__dict__.get(NAME)
-    if before is not None and before.holds(model):
-        return before
-    return _look_anew(model, known, before)
+    with _looking:
+        before: Watch | None = model.__dict__.get(NAME)
+        if before is not None and before.holds(model):
+            return before
+        return _look_anew(model, known, before)
 
 
 def _look_anew(model: Any, known: Known, before: Watch | None) -> Watch:
