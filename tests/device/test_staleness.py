@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import djinn
+import llama
 import pytest
 import torch
 import transformers
@@ -20,26 +21,14 @@ from djinn.torch import _device, replay, state
 from private_daemon import BIN, Daemon
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-VOCABULARY = 96
+VOCABULARY = llama.VOCABULARY
 IDS = torch.tensor([[5, 9, 17, 3, 44, 8, 11, 23]])
 DEVICE = "remote_accelerator"
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(5)
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=VOCABULARY,
-        initializer_range=0.3,
-    )
-    directory = tmp_path_factory.mktemp("llama")
-    transformers.LlamaForCausalLM(config).save_pretrained(directory)
-    return directory
+    return llama.save(tmp_path_factory.mktemp("llama"), 5)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,10 +40,7 @@ def enabled() -> Iterator[None]:
 
 @pytest.fixture
 def local(checkpoint: Path) -> Any:
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, djinn=False)
-    for one in model.parameters():  # safetensors may map them to any address
-        one.data = one.data.clone()
-    return model.eval().requires_grad_(False)
+    return llama.local(checkpoint)
 
 
 @pytest.fixture

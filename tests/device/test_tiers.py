@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import djinn
+import llama
 import pytest
 import torch
 import transformers
@@ -12,7 +13,6 @@ from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaL
 from transformers.generation import logits_process
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
-VOCABULARY = 96
 GREEDY = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
 SAMPLED = {
     "max_new_tokens": 24,
@@ -34,27 +34,12 @@ PYTHON = {"logits_processor": LogitsProcessorList([Unknown()])}
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(11)
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=VOCABULARY,
-        initializer_range=0.3,
-    )
-    directory = tmp_path_factory.mktemp("llama")
-    transformers.LlamaForCausalLM(config).save_pretrained(directory)
-    return directory
+    return llama.save(tmp_path_factory.mktemp("llama"), 11)
 
 
 @pytest.fixture(scope="module")
 def local(checkpoint: Path) -> Any:
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, djinn=False)
-    for one in model.parameters():  # safetensors may map them to any address
-        one.data = one.data.clone()
-    return model.eval().requires_grad_(False)
+    return llama.local(checkpoint)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,7 +56,7 @@ def ghost(checkpoint: Path) -> Any:
 
 def prompt(rows: int, tokens: int, padded: bool = False) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(rows * 100 + tokens)
-    ids = torch.randint(2, VOCABULARY, (rows, tokens), generator=generator)
+    ids = torch.randint(2, llama.VOCABULARY, (rows, tokens), generator=generator)
     mask = torch.ones_like(ids)
     for row in range(1, rows if padded else 0):
         ids[row, :row] = 0
@@ -154,7 +139,7 @@ def test_a_call_like_one_before_is_replayed_with_the_same_bits(local: Any, ghost
     inputs = prompt(2, 8)
     tiers = []
     for seed in range(4):
-        inputs["input_ids"] = (inputs["input_ids"] + seed) % VOCABULARY
+        inputs["input_ids"] = (inputs["input_ids"] + seed) % llama.VOCABULARY
         expected = local(**inputs, use_cache=False).logits
         found = ghost(**on_device(inputs), use_cache=False).logits
         tiers.append(djinn.explain(ghost)["tier"])
@@ -259,7 +244,7 @@ def converse(model: Any, cache: Any, tiers: list[int], options: list[Any], padde
         if turn == 3:
             cache.crop(-5)
             ids = ids[:, :-5]
-        more = (torch.arange(2 * new).reshape(2, new) * 7 + 11 + turn) % VOCABULARY
+        more = (torch.arange(2 * new).reshape(2, new) * 7 + 11 + turn) % llama.VOCABULARY
         ids = torch.cat([ids, more.to(model.device)], dim=1)
         ones = torch.ones(2, ids.shape[1] - mask.shape[1], dtype=mask.dtype, device=model.device)
         whole = torch.cat([mask, ones], dim=1)[:, : ids.shape[1]]
@@ -359,7 +344,7 @@ def test_a_group_is_dropped_after_the_steps_that_use_it(
 
 
 def shifted(input_ids: torch.Tensor, given: dict[str, Any]) -> dict[str, Any]:
-    return {**given, "input_ids": (input_ids + 1) % VOCABULARY}
+    return {**given, "input_ids": (input_ids + 1) % llama.VOCABULARY}
 
 
 class Preparing(transformers.LlamaForCausalLM):
@@ -422,7 +407,7 @@ def test_phi3_begins_its_cache_anew_where_its_positions_change() -> None:
         intermediate_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
-        vocab_size=VOCABULARY,
+        vocab_size=llama.VOCABULARY,
         pad_token_id=0,
         original_max_position_embeddings=48,
     )
