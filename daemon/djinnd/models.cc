@@ -29,6 +29,19 @@ Result<load::Digest> plan_hash_of(const Fd& plan) {
   return hash_of(bytes);
 }
 
+// The kernel waits a moment for pages that somebody holds, itself among them when the machine is
+// busy, and then gives up; a writable mapping it refuses at once.
+constexpr int kSealTries = 3;
+
+Status seal_extent(const Fd& extent) {
+  Status sealed = pal::add_seals(extent, pal::Seals::kWrite);
+  for (int tries = 1; !sealed && sealed.error().code == ErrorCode::kBusy && tries < kSealTries;
+       ++tries) {
+    sealed = pal::add_seals(extent, pal::Seals::kWrite);
+  }
+  return sealed;
+}
+
 // The sum of what a loader asked for, if it is within the limits.
 std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
   if (sizes.empty() || sizes.size() > limits::kModelExtents) return std::nullopt;
@@ -248,7 +261,7 @@ Status Models::seal(Model& model, Fd manifest) {
             size_of_sealed(manifest, limits::kManifestBytes, "manifest of a model"));
   if (bytes == 0) return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
   for (const Fd& extent : model.extents) {
-    DJINN_CHECK(pal::add_seals(extent, pal::Seals::kWrite));
+    DJINN_CHECK(seal_extent(extent));
     if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
   }
   model.manifest = std::move(manifest);
