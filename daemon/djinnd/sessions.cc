@@ -524,13 +524,22 @@ void Sessions::answer_grant(DomainId domain, uint64_t request, const Status& sta
 
 // --- what others want to know
 
+// With what it has in flight: neither memory nor the client is what is waited for.
+bool Sessions::is_for_the_worker_to_go_on(const Session& session) const {
+  return !session.memory.client_is_awaited() &&
+         !world_.memory.waits(Memory::of_session(session.id)) &&
+         !world_.memory.waits(lane_of(session.domain)) &&
+         !world_.memory.waits(heap_of(session.domain));
+}
+
 Sessions::Activity Sessions::activity_of(DomainId domain) const {
   Activity activity;
   for (const auto& [id, session] : sessions_) {
     if (session->domain != domain || !session->has_memory()) continue;
     const auto progress = session->memory.progress();
     if (!progress.ok()) continue;
-    activity.busy |= progress.value().running_step != 0 || session->memory.bell_rung();
+    activity.busy |= progress.value().running_step != 0 || session->memory.bell_rung() ||
+                     (progress.value().in_flight && is_for_the_worker_to_go_on(*session));
     activity.count += progress.value().commit + progress.value().heartbeat;
   }
   return activity;

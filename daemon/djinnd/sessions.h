@@ -79,6 +79,7 @@ class Sessions final : public Replies {
   }
 
  private:
+  [[nodiscard]] bool is_for_the_worker_to_go_on(const Session& session) const;
   Session* find(SessionId id) const;
   // Of that domain, or null.
   Session* find(SessionId id, DomainId domain) const;

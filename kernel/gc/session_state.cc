@@ -61,6 +61,17 @@ constexpr uint64_t kSequencesOffset = kInFlightOffset + kInFlightBytesMax;
 constexpr uint64_t kRefCell = 2 * (sizeof(uint64_t) + sizeof(RefEntry));
 constexpr uint64_t kSequenceCell = 2 * (sizeof(uint64_t) + sizeof(SequenceEntry));
 
+// The copy that a step up to this commit wrote last; null if there is none.
+template <typename Cell>
+auto newest(const Cell& cell, uint64_t commit) -> decltype(&cell.copies[0]) {
+  decltype(&cell.copies[0]) best = nullptr;
+  for (const auto& copy : cell.copies) {
+    if (copy.stamp != 0 && copy.stamp <= commit && (!best || copy.stamp > best->stamp))
+      best = &copy;
+  }
+  return best;
+}
+
 uint64_t page_up(uint64_t bytes) {
   return (bytes + kPage - 1) / kPage * kPage;
 }
@@ -83,25 +94,21 @@ uint64_t state_bytes_at_once(const StateGeometry& geometry) {
 }
 
 Result<Progress> read_progress(std::span<const std::byte> head) {
-  // The worker is not trusted: nothing is taken from the head but three numbers.
-  constexpr size_t kCommitAt = 16, kRunningAt = 24, kHeartbeatAt = 32;
-  uint64_t magic = 0;
   if (head.size() < kStateHeadBytes)
     return Error{ErrorCode::kMalformed, "The state head is short."};
-  memcpy(&magic, head.data(), sizeof magic);
-  if (magic != kMagic) return Error{ErrorCode::kMalformed, "The state head has no magic number."};
-  Progress progress;
-  memcpy(&progress.commit, head.data() + kCommitAt, sizeof progress.commit);
-  memcpy(&progress.running_step, head.data() + kRunningAt, sizeof progress.running_step);
-  memcpy(&progress.heartbeat, head.data() + kHeartbeatAt, sizeof progress.heartbeat);
-  return progress;
+  SessionState::Head copy;
+  memcpy(&copy, head.data(), sizeof copy);
+  if (copy.magic != kMagic)
+    return Error{ErrorCode::kMalformed, "The state head has no magic number."};
+  // The worker is not trusted: these are hints of how it goes, and nothing else is taken.
+  const auto* const best = newest(copy.record, copy.commit);
+  const uint64_t completed = best == nullptr ? 0 : best->entry.completed;
+  return Progress{copy.commit, copy.running_step, copy.heartbeat, copy.picked == completed + 1};
 }
 
 SessionState::SessionState(std::span<std::byte> memory, const StateGeometry& geometry,
                            FaultPoints& faults)
     : memory_(memory), geometry_(geometry), faults_(&faults) {
-  static_assert(offsetof(Head, commit) == 16 && offsetof(Head, running_step) == 24 &&
-                offsetof(Head, heartbeat) == 32);
   static_assert(sizeof(Head) <= kStateHeadBytes);
   static_assert(sizeof(Versioned<RefEntry>) == kRefCell);
   static_assert(sizeof(Versioned<SequenceEntry>) == kSequenceCell);
@@ -160,12 +167,7 @@ Status SessionState::check_head() const {
 
 template <typename T>
 T SessionState::valid_copy(const Versioned<T>& cell) const {
-  const uint64_t commit = load(head().commit);
-  const typename Versioned<T>::Copy* best = nullptr;
-  for (const auto& copy : cell.copies) {
-    if (copy.stamp != 0 && copy.stamp <= commit && (!best || copy.stamp > best->stamp))
-      best = &copy;
-  }
+  const auto* const best = newest(cell, load(head().commit));
   return best ? best->entry : T{};
 }
 

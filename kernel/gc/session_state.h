@@ -107,6 +107,7 @@ struct Progress {
   uint64_t commit = 0;
   uint64_t running_step = 0;  // 0: the lane was elsewhere
   uint64_t heartbeat = 0;     // changes while a long step goes on
+  bool in_flight = false;     // a submission was picked up and is not complete
 };
 inline constexpr size_t kStateHeadBytes = 4096;
 // head: the first kStateHeadBytes of the extent, copied. Errors: kMalformed.
@@ -174,6 +175,7 @@ class SessionState {
   void beat();  // one more heartbeat
 
  private:
+  friend Result<Progress> read_progress(std::span<const std::byte> head);
   struct Head;
   template <typename T>
   struct Versioned;

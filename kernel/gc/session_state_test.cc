@@ -579,6 +579,28 @@ TEST(SessionState, progress_tells_the_step_and_whether_one_runs) {
   EXPECT_EQ(progress().running_step, 0u);
 }
 
+// Also between two steps of it, when none runs.
+TEST(SessionState, progress_tells_whether_a_submission_is_in_flight) {
+  Private s;
+  const auto in_flight = [&] {
+    return read_progress(s.memory.state().first(kStateHeadBytes)).value().in_flight;
+  };
+  const auto step = [&](uint64_t completed) {
+    StepRecord record;
+    record.completed = completed;
+    s.state.begin();
+    s.state.stage_record(record);
+    s.state.commit();
+  };
+  EXPECT_FALSE(in_flight());
+  s.state.pick_up(0, std::vector<std::byte>(64), {});
+  EXPECT_TRUE(in_flight());
+  step(0);
+  EXPECT_TRUE(in_flight());
+  step(1);
+  EXPECT_FALSE(in_flight());
+}
+
 TEST(SessionState, publication_is_remembered_beside_the_steps) {
   Private s;
   s.state.set_completions_published(11);
