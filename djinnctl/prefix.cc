@@ -49,20 +49,26 @@ Result<size_t> find_by_prefix(std::string_view prefix, std::span<const Candidate
                                          "'. 'djinnctl ps' and 'djinnctl sessions' list what is."};
 }
 
+namespace {
+
+template <typename Report>
+Result<Report> find_among(const std::vector<Report>& reports, std::string_view prefix) {
+  std::vector<Candidate> candidates;
+  for (const Report& report : reports) candidates.push_back(candidate_of(report));
+  DJINN_TRY(const size_t index, find_by_prefix(prefix, candidates));
+  return reports[index];
+}
+
+}  // namespace
+
 Result<ipc::ModelReport> find_model(client::Client& client, std::string_view prefix) {
   DJINN_TRY(const auto models, client.models());
-  std::vector<Candidate> candidates;
-  for (const ipc::ModelReport& model : models) candidates.push_back(candidate_of(model));
-  DJINN_TRY(const size_t index, find_by_prefix(prefix, candidates));
-  return models[index];
+  return find_among(models, prefix);
 }
 
 Result<ipc::SessionReport> find_session(client::Client& client, std::string_view prefix) {
   DJINN_TRY(const auto sessions, client.sessions());
-  std::vector<Candidate> candidates;
-  for (const ipc::SessionReport& session : sessions) candidates.push_back(candidate_of(session));
-  DJINN_TRY(const size_t index, find_by_prefix(prefix, candidates));
-  return sessions[index];
+  return find_among(sessions, prefix);
 }
 
 Candidate candidate_of(const ipc::ModelReport& model) {

@@ -95,14 +95,10 @@ Status set_hang_timeout(std::string_view text, Options& options) {
 }
 
 constexpr std::array kSettings{
-    Setting{"lane.threads", "threads that compute: a number from 1 to 1024", "all cores", false,
-            set_threads},
-    Setting{"memory.limit", "bytes to grant (\"12GiB\"), or a share of the machine's (\"80%\")",
-            "80%", false, set_limit},
-    Setting{"memory.session_quota", "bytes that one session may hold", "4GiB", true,
-            set_session_quota},
-    Setting{"worker.hang_timeout", "a worker with work that does nothing for so long is replaced",
-            "10s", false, set_hang_timeout},
+    Setting{"lane.threads", "all cores", false, set_threads},
+    Setting{"memory.limit", "80%", false, set_limit},
+    Setting{"memory.session_quota", "4GiB", true, set_session_quota},
+    Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
 };
 static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));
 

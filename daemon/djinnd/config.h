@@ -25,8 +25,7 @@
 namespace djinn::daemon {
 
 struct Setting {
-  std::string_view key;      // "memory.limit"
-  std::string_view meaning;  // with the form of its value
+  std::string_view key;  // "memory.limit"
   std::string_view standard;
   bool reloads;
   // Error: kInvalidArgument, what the value should be.

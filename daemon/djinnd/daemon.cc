@@ -140,7 +140,7 @@ Service::Line Daemon::describe() const {
   return {fmt::format("{} sessions, {} models ({} loading), {} of {} bytes granted",
                       sessions_.all().size(), models.size(), loading, memory_.granted_bytes(),
                       memory_.total_bytes()),
-          !sessions_.all().empty()};
+          loading > 0};
 }
 
 // While nothing runs, djinnd sleeps for a whole timeout at a time.

@@ -191,6 +191,7 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   fresh.files = load.take_files();
   Model& model = table_.add(std::move(fresh));
   log("model {} is being loaded from {} files", text_of(model.id), model.files.size());
+  world_.changed();
   join(model, opening.request.opener, opening.request.pin);
   load.plan(opening.request.plan);
 }

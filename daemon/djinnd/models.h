@@ -42,7 +42,7 @@ class Models final : public Load::Owner {
     Domains& domains;
     Replies& replies;
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
-    std::function<void()> changed;            // which models are resident, or what is known of one
+    std::function<void()> changed;            // which models there are, or what is known of one
   };
   explicit Models(World world);
 

@@ -131,16 +131,22 @@ ipc::StatusReport Reports::make_status(const ipc::GetStatus& request) {
 
 // --- lists
 
+template <typename List, typename Item>
+void Reports::reply_page(const Asker& asker, std::vector<Item> reports,
+                         std::vector<Item> List::*items, uint32_t first) {
+  List list;
+  list.total = static_cast<uint32_t>(reports.size());
+  list.*items = page_of(std::move(reports), first);
+  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+}
+
 void Reports::sessions(const Asker& asker, DomainId asking, const ipc::ListSessions& request) {
   std::vector<ipc::SessionReport> reports;
   for (const auto& [id, session] : world_.sessions.all()) {
     const bool seen = asking == 0 || session->domain == asking;
     if (seen && session->phase != SessionPhase::kGreeting) reports.push_back(report_of(*session));
   }
-  ipc::SessionList list;
-  list.total = static_cast<uint32_t>(reports.size());
-  list.sessions = page_of(std::move(reports), request.first);
-  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+  reply_page(asker, std::move(reports), &ipc::SessionList::sessions, request.first);
 }
 
 ipc::SessionReport Reports::report_of(const Session& session) {
@@ -180,10 +186,7 @@ void Reports::models(const Asker& asker, DomainId asking, const ipc::ListModels&
     const bool seen = asking == 0 || model.key.domain == asking || model.mapped.contains(asking);
     if (seen) reports.push_back(report_of(model));
   }
-  ipc::ModelList list;
-  list.total = static_cast<uint32_t>(reports.size());
-  list.models = page_of(std::move(reports), request.first);
-  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+  reply_page(asker, std::move(reports), &ipc::ModelList::models, request.first);
 }
 
 ipc::ModelReport Reports::report_of(const Model& model) {
@@ -211,10 +214,7 @@ void Reports::programs(const Asker& asker, DomainId asking, const ipc::ListProgr
   for (const auto& [id, program] : world_.programs.table().all()) {
     if (asking == 0 || program.domain == asking) reports.push_back(report_of(program));
   }
-  ipc::ProgramList list;
-  list.total = static_cast<uint32_t>(reports.size());
-  list.programs = page_of(std::move(reports), request.first);
-  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+  reply_page(asker, std::move(reports), &ipc::ProgramList::programs, request.first);
 }
 
 ipc::ProgramReport Reports::report_of(const Program& program) {

@@ -50,6 +50,10 @@ class Reports {
   [[nodiscard]] ipc::StatusReport make_status(const ipc::GetStatus& request);
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model);
+  // Of all reports, those from the first asked for on that fit a message.
+  template <typename List, typename Item>
+  void reply_page(const Asker& asker, std::vector<Item> reports, std::vector<Item> List::*items,
+                  uint32_t first);
   [[nodiscard]] ipc::ProgramReport report_of(const Program& program);
   [[nodiscard]] ipc::SessionWait wait_of(const Session& session, bool running) const;
   [[nodiscard]] ipc::MemoryReport weights_report() const;
