@@ -61,8 +61,9 @@ def ctl(daemon: Daemon, *words: str, stdout: int = subprocess.PIPE) -> Ended:
 
 @pytest.fixture
 def loaded(daemon: Daemon, byte_model: Path) -> Iterator[str]:
-    """The id of the byte model, pinned for the time of the test."""
+    """The id of the byte model, pinned for the time of the test; its files' hash is known."""
     model = ctl(daemon, "load", str(byte_model)).text()
+    wait_until(lambda: ctl(daemon, "ps", "-j").items()[0]["sha256"] is not None, "it is hashed")
     yield model
     assert ctl(daemon, "unload", model).code == 0
 
