@@ -156,13 +156,29 @@ Result<SocketPair> make_socket_pair() {
   return SocketPair{Fd(fds[0]), Fd(fds[1])};
 }
 
+// The kernel says how much room it needs where it has too little.
+static Result<std::vector<gid_t>> supplementary_groups(int fd) {
+  socklen_t bytes = 0;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes) != 0 && errno != ERANGE) {
+    return system_error("read the peer's groups", errno);
+  }
+  std::vector<gid_t> groups(bytes / sizeof(gid_t));
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &bytes) != 0) {
+    return system_error("read the peer's groups", errno);
+  }
+  groups.resize(bytes / sizeof(gid_t));
+  return groups;
+}
+
 Result<PeerCredentials> peer_of(int fd) {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
     return system_error("read the peer's credentials", errno);
   }
-  return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
+  DJINN_TRY(std::vector<gid_t> groups, supplementary_groups(fd));
+  groups.push_back(credentials.gid);
+  return PeerCredentials{credentials.pid, credentials.uid, std::move(groups)};
 }
 
 }  // namespace djinn::ipc

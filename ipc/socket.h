@@ -52,7 +52,7 @@ Result<SocketPair> make_socket_pair();
 struct PeerCredentials {
   pid_t pid = 0;  // for people: it may name another process by now
   uid_t uid = 0;
-  gid_t gid = 0;
+  std::vector<gid_t> groups;  // primary and supplementary
 };
 // Of a connected socket.
 Result<PeerCredentials> peer_of(int fd);

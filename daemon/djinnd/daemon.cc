@@ -12,8 +12,6 @@
 namespace djinn::daemon {
 namespace {
 
-// A start of a worker may fail so often before those who wait for one are told.
-constexpr uint32_t kStartFailuresMax = 3;
 // The pause after which the next spare worker starts: a domain that just lost its worker needs the
 // cores more.
 constexpr uint64_t kNextWorkerAfterMs = 100;
@@ -42,28 +40,31 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
     : options_(options),
       loop_(loop),
       ids_(seed),
+      authority_(options.admin_group.empty() ? std::nullopt : group_named(options.admin_group)),
+      events_(clock),
       spare_workers_(loop, {"a worker", kNextWorkerAfterMs, [this] { return worker_program(); },
                             &read_worker_ready}),
       spare_loaders_(loop, {"a loader", kNextLoaderAfterMs, [this] { return loader_program(); },
                             &read_loader_ready}),
       memory_(options.memory_bytes, options.session_quota_bytes),
-      domains_({loop, clock, spare_workers_, *this}, options.hang_timeout_ms),
-      sessions_({loop, clock, ids_, memory_, domains_,
+      domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
+      sessions_({loop, clock, ids_, memory_, domains_, authority_, events_,
                  [this](Session& session, ipc::Datagram message) {
                    requests_.handle(session, std::move(message));
                  },
                  [this](SessionId session) { session_left(session); }}),
-      models_({loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_,
+      models_({loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_, events_,
                [this](ModelId model) { programs_.model_gone(model); },
                [this] { models_changed(); }}),
-      programs_({ids_, domains_, models_, sessions_}),
+      programs_({ids_, domains_, models_, sessions_, events_}),
       reports_({loop, clock, memory_, domains_, models_, programs_, sessions_}),
       requests_({sessions_, models_, programs_, reports_}),
       service_(
-          loop, [this] { return memory_.check(); }, [this] { return describe(); }),
+          loop, [this] { return is_healthy(); }, [this] { return describe(); }),
       hang_timer_(loop, [this] { look_for_hangs(); }) {
+  events_.listen([this](const Event& event) { journal_.write(event); });
   memory_.set_evictor([this](uint64_t bytes) { return models_.evict(bytes); });
-  spare_workers_.on_failure([this] { workers_fail(); });
+  spare_workers_.on_change([this] { device_changed(); });
 }
 
 Daemon::~Daemon() = default;
@@ -81,8 +82,9 @@ Status Daemon::start(Passed passed) {
   }
   spare_loaders_.start();
   spare_workers_.start();
-  log("version {} serves {}: {} threads a lane, {} bytes", kVersion,
-      options_.user_mode ? "one user" : "a group", options_.threads, options_.memory_bytes);
+  tell(EventKind::kDaemonStarted, fmt::format("version {} serves {}: {} threads a lane, {} bytes",
+                                              kVersion, options_.user_mode ? "one user" : "a group",
+                                              options_.threads, options_.memory_bytes));
   service_.ready();
   return {};
 }
@@ -97,14 +99,15 @@ void Daemon::reload(const Config& config) {
     for (const ConfigValue& value : config.values) {
       if (!reloads(value.key)) log("{} is read at a start only", value.key);
     }
-    log("the configuration is reloaded");
+    tell(EventKind::kConfigReloaded, "the configuration is reloaded");
   } else {
-    log("the configuration is as it was: the new one has errors");
+    tell(EventKind::kConfigRefused, "the configuration is as it was: the new one has errors");
   }
   service_.ready();
 }
 
 void Daemon::stop() {
+  tell(EventKind::kDaemonStopping, "stopping");
   service_.stopping();
   listener_.reset();
   hang_timer_.stop();
@@ -114,7 +117,7 @@ void Daemon::stop() {
 void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
   if (options_.user_mode && peer.uid != ::geteuid()) {
     return sessions_.turn_away(
-        std::move(socket),
+        std::move(socket), peer,
         {ErrorCode::kPermissionDenied, "This djinnd serves another user. Start your own."});
   }
   sessions_.connected(std::move(socket), peer);
@@ -156,8 +159,27 @@ void Daemon::look_for_hangs() {
   hang_timer_.start_once(busy ? often_ms : options_.hang_timeout_ms);
 }
 
-void Daemon::workers_fail() {
-  if (spare_workers_.failures() != kStartFailuresMax) return;
+bool Daemon::is_healthy() {
+  const Status books = memory_.check();
+  if (!books) {
+    tell(EventKind::kWatchdogWithheld, "the watchdog is not answered: " + books.error().message);
+  }
+  return books.ok();
+}
+
+void Daemon::tell(EventKind kind, std::string text) {
+  events_.tell({kind, std::move(text), {}});
+}
+
+// A device whose workers do not start is lost for as long.
+void Daemon::device_changed() {
+  const bool lost = spare_workers_.fails();
+  Event event{lost ? EventKind::kDeviceLost : EventKind::kDeviceBack,
+              lost ? "device cpu:0 is lost: its workers do not start" : "device cpu:0 is back",
+              {}};
+  event.of_device = true;
+  events_.tell(std::move(event));
+  if (!lost) return;
   sessions_.refuse_waiting(
       {ErrorCode::kWorkerLost, "No worker could be started. djinnd's log says more; it tries on."});
 }

@@ -6,7 +6,9 @@
 
 #include "daemon/djinnd/config.h"
 #include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/events.h"
 #include "daemon/djinnd/id_source.h"
+#include "daemon/djinnd/journal.h"
 #include "daemon/djinnd/keeper.h"
 #include "daemon/djinnd/listener.h"
 #include "daemon/djinnd/loop.h"
@@ -44,7 +46,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   void session_left(SessionId session);
   void models_changed();
   void look_for_hangs();
-  void workers_fail();
+  void device_changed();
+  [[nodiscard]] bool is_healthy();
+  void tell(EventKind kind, std::string text);
   [[nodiscard]] Service::Line describe() const;
   [[nodiscard]] ChildProgram worker_program();
   [[nodiscard]] ChildProgram loader_program() const;
@@ -52,6 +56,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   Options options_;
   Loop& loop_;
   IdSource ids_;
+  Authority authority_;
+  Journal journal_;
+  Events events_;
   SparePool spare_workers_;
   SparePool spare_loaders_;
   Memory memory_;

@@ -28,7 +28,7 @@ class Domains {
   void send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
   [[nodiscard]] bool ready(DomainId domain) const;
   // Workers do not start any more.
-  [[nodiscard]] bool spares_fail() const { return world_.spares.failures() >= 3; }
+  [[nodiscard]] bool spares_fail() const { return world_.spares.fails(); }
 
   [[nodiscard]] std::vector<std::pair<DomainId, WorkerSupervisor*>> all() const;
   void retire_all();

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -13,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "daemon/djinnd/authority.h"
 #include "daemon/djinnd/log.h"
 
 namespace djinn::daemon {
@@ -45,15 +45,6 @@ Result<Fd> take_lock(const std::string& path) {
   return lock;
 }
 
-Result<gid_t> group_named(const std::string& name) {
-  std::array<char, 16384> buffer{};
-  group entry{};
-  group* found = nullptr;
-  ::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr) return Error{ErrorCode::kNotFound, "The socket's group does not exist."};
-  return found->gr_gid;
-}
-
 Result<sockaddr_un> address_of(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -81,8 +72,9 @@ Result<Fd> bind_socket(const std::string& path) {
 }
 
 Status open_to_group(const std::string& path, const std::string& name) {
-  DJINN_TRY(const gid_t group, group_named(name));
-  if (::chown(path.c_str(), static_cast<uid_t>(-1), group) != 0 || ::chmod(path.c_str(), 0660)) {
+  const auto group = group_named(name);
+  if (!group) return Error{ErrorCode::kNotFound, "The socket's group does not exist."};
+  if (::chown(path.c_str(), static_cast<uid_t>(-1), *group) != 0 || ::chmod(path.c_str(), 0660)) {
     return system_error("give the socket to its group", errno);
   }
   return {};

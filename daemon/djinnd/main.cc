@@ -44,7 +44,6 @@ Status serve(const Options& options) {
   });
   DJINN_CHECK(daemon.start(std::move(passed)));  // and from now on somebody may send a signal
   loop.run();
-  log("stopping");
   daemon.stop();
   return {};
 }

@@ -35,6 +35,10 @@ void Model::go(ModelPhase next) {
   phase = next;
 }
 
+bool seen_by(const Model& model, const Caller& caller) {
+  return caller.may_steer(model.key.domain) || model.mapped.contains(caller.user);
+}
+
 Model& ModelTable::add(Model model) {
   const ModelId id = model.id;
   const auto [at, fresh] = models_.emplace(id, std::move(model));

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/djinnd/authority.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/worker_supervisor.h"
 #include "ipc/messages.h"
@@ -78,6 +79,9 @@ struct Model {
     return phase == ModelPhase::kResident && leases.empty() && openers.empty();
   }
 };
+
+// Whoever uses a model sees it too.
+[[nodiscard]] bool seen_by(const Model& model, const Caller& caller);
 
 class ModelTable {
  public:

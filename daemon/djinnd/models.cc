@@ -1,6 +1,7 @@
 #include "daemon/djinnd/models.h"
 
 #include <errno.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -58,12 +59,27 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
 
 Models::Models(World world) : world_(std::move(world)) {}
 
+void Models::tell(EventKind kind, const Model& model, std::string text,
+                  std::optional<ErrorCode> error) {
+  Event event{kind, std::move(text), model.key.domain};
+  event.model = model.id;
+  event.of_device = true;
+  event.bytes = model.bytes;
+  event.error = error;
+  world_.events.tell(std::move(event));
+}
+
 void Models::take_back(std::vector<Model> models) {
   for (Model& model : models) {
     world_.memory.request(Memory::of_model(model.id), model.bytes, [&](const Status& granted) {
-      if (!granted)
-        return log("model {} is given up: {}", text_of(model.id), name_of(granted.error().code));
-      log("model {} is resident again: {} bytes", text_of(model.id), model.bytes);
+      if (!granted) {
+        return tell(EventKind::kModelFailed, model,
+                    fmt::format("model {} is given up: {}", text_of(model.id),
+                                name_of(granted.error().code)),
+                    granted.error().code);
+      }
+      tell(EventKind::kModelKept, model,
+           fmt::format("model {} is resident again: {} bytes", text_of(model.id), model.bytes));
       table_.add(std::move(model));
     });
   }
@@ -114,20 +130,19 @@ void Models::close(const Asker& asker, ModelId id) {
   world_.replies.done(asker);
 }
 
-Result<Model*> Models::find_owned(DomainId asking, ModelId id) {
+Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
   Model* const model = table_.find(id);
-  const bool sees = model != nullptr &&
-                    (asking == 0 || model->key.domain == asking || model->mapped.contains(asking));
+  const bool sees = model != nullptr && seen_by(*model, caller);
   if (!sees) return Error{ErrorCode::kNotFound, "There is no such model."};
-  if (asking != 0 && model->key.domain != asking) {
+  if (!caller.may_steer(model->key.domain)) {
     return Error{ErrorCode::kPermissionDenied,
-                 "Another user opened the model first. Ask them, or root, to do it."};
+                 "Another user opened the model first. Ask them, or an administrator, to do it."};
   }
   return model;
 }
 
-void Models::pin(const Asker& asker, DomainId asking, const ipc::PinModel& request) {
-  const auto found = find_owned(asking, request.model);
+void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request) {
+  const auto found = find_owned(caller, request.model);
   if (!found) return world_.replies.refuse(asker, found.error());
   if ((*found)->phase == ModelPhase::kUnloading) {
     return world_.replies.refuse(
@@ -138,8 +153,8 @@ void Models::pin(const Asker& asker, DomainId asking, const ipc::PinModel& reque
   world_.replies.done(asker);
 }
 
-void Models::unload(const Asker& asker, DomainId asking, ModelId id) {
-  const auto found = find_owned(asking, id);
+void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
+  const auto found = find_owned(caller, id);
   if (!found) return world_.replies.refuse(asker, found.error());
   Model* const model = *found;
   if (model->phase == ModelPhase::kLoading || !(model->leases.empty() && model->openers.empty())) {
@@ -190,7 +205,9 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   fresh.load = id;
   fresh.files = load.take_files();
   Model& model = table_.add(std::move(fresh));
-  log("model {} is being loaded from {} files", text_of(model.id), model.files.size());
+  tell(
+      EventKind::kModelLoading, model,
+      fmt::format("model {} is being loaded from {} files", text_of(model.id), model.files.size()));
   world_.changed();
   join(model, opening.request.opener, opening.request.pin);
   load.plan(opening.request.plan);
@@ -252,7 +269,8 @@ void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
   model->go(ModelPhase::kResident);
   model->bytes_loaded = model->bytes;
   model->loaded_wall_ns = world_.clock.wall_ns();
-  log("model {} is resident: {} bytes", text_of(model->id), model->bytes);
+  tell(EventKind::kModelLoaded, *model,
+       fmt::format("model {} is resident: {} bytes", text_of(model->id), model->bytes));
   world_.changed();
   settle(*model);
 }
@@ -287,7 +305,9 @@ void Models::fail(LoadId id, const Error& error) {
     askers.push_back(opening.mapped().request.opener.asker);
   }
   if (Model* const model = table_.find_by_load(id)) {
-    log("model {} could not be loaded: {}", text_of(model->id), name_of(error.code));
+    tell(EventKind::kModelFailed, *model,
+         fmt::format("model {} could not be loaded: {}", text_of(model->id), name_of(error.code)),
+         error.code);
     for (const Opener& opener : model->openers) askers.push_back(opener.asker);
     table_.erase(model->id);
   }
@@ -478,7 +498,8 @@ void Models::finish_unload(ModelId id) {
   Model* const model = table_.find(id);
   if (model == nullptr) return;
   const std::vector<Asker> askers = std::move(model->unloaders);
-  log("model {} is unloaded: {} bytes", text_of(id), model->bytes);
+  tell(EventKind::kModelUnloaded, *model,
+       fmt::format("model {} is unloaded: {} bytes", text_of(id), model->bytes));
   table_.erase(id);
   world_.memory.release_all(Memory::of_model(id));
   for (const Asker& asker : askers) world_.replies.done(asker);

@@ -10,7 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "daemon/djinnd/authority.h"
 #include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/events.h"
 #include "daemon/djinnd/id_source.h"
 #include "daemon/djinnd/load.h"
 #include "daemon/djinnd/memory.h"
@@ -41,6 +43,7 @@ class Models final : public Load::Owner {
     Memory& memory;
     Domains& domains;
     Replies& replies;
+    Events& events;
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
     std::function<void()> changed;            // which models there are, or what is known of one
   };
@@ -52,9 +55,9 @@ class Models final : public Load::Owner {
   // --- requests
   void open(OpenRequest request);
   void close(const Asker& asker, ModelId id);
-  // asking: the user. Only the owner and root may.
-  void unload(const Asker& asker, DomainId asking, ModelId id);
-  void pin(const Asker& asker, DomainId asking, const ipc::PinModel& request);
+  // Only the owner and administrators may.
+  void unload(const Asker& asker, const Caller& caller, ModelId id);
+  void pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request);
 
   // --- sessions
   void session_left(SessionId session);
@@ -94,7 +97,7 @@ class Models final : public Load::Owner {
   };
 
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
-  Result<Model*> find_owned(DomainId asking, ModelId id);
+  Result<Model*> find_owned(const Caller& caller, ModelId id);
   void start_loads();
   void join(Model& model, Opener opener, bool pin);
   void become_model(LoadId id, Opening opening, ModelKey key);
@@ -110,6 +113,9 @@ class Models final : public Load::Owner {
   void finish_unload_if_free(const Model& model);
   void finish_unload(ModelId id);
   bool make_place();
+  // An event of the model: about its bytes, seen by its owner.
+  void tell(EventKind kind, const Model& model, std::string text,
+            std::optional<ErrorCode> error = {});
 
   World world_;
   ModelTable table_;

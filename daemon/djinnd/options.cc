@@ -36,6 +36,9 @@ void add_options(CLI::App& app, Options& options) {
                  "directory of the socket [--user: $XDG_RUNTIME_DIR/djinn]");
   app.add_option("--socket-group", options.socket_group, "service mode: group that may connect")
       ->excludes(user);
+  app.add_option("--admin-group", options.admin_group,
+                 "service mode: group that sees and steers what is others' [djinn-admin]")
+      ->excludes(user);
   app.add_option("--threads", options.threads, "threads of a lane [all cores]")
       ->check(CLI::Range(1, 1024));
   app.add_option("--memory", options.memory_bytes, "bytes to grant [80 % of the machine's]")
@@ -93,6 +96,7 @@ Status fill_in(Options& options) {
                    "XDG_RUNTIME_DIR is not set. Give --runtime-dir a directory of this user."};
     }
   }
+  if (!options.user_mode && options.admin_group.empty()) options.admin_group = "djinn-admin";
   if (options.threads == 0) options.threads = usable_cores();
   if (options.memory_bytes == 0) options.memory_bytes = physical_bytes() / 10 * 8;
   if (options.session_quota_bytes == 0) {

@@ -88,7 +88,12 @@ void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {
 }
 
 void Programs::refuse(Program& program, const Error& error) {
-  log("program {} is refused: {}", text_of(program.id), name_of(error.code));
+  Event event{EventKind::kProgramRefused,
+              fmt::format("program {} is refused: {}", text_of(program.id), name_of(error.code)),
+              program.domain};
+  event.model = program.model;
+  event.error = error.code;
+  world_.events.tell(std::move(event));
   const std::vector<Asker> askers = std::move(program.askers);
   table_.erase(program.id);
   for (const Asker& asker : askers) world_.replies.refuse(asker, error);

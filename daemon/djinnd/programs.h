@@ -17,6 +17,7 @@ class Programs {
     Domains& domains;
     Models& models;
     Replies& replies;
+    Events& events;
   };
   explicit Programs(World world) : world_(world) {}
 

@@ -140,10 +140,10 @@ void Reports::reply_page(const Asker& asker, std::vector<Item> reports,
   world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
 }
 
-void Reports::sessions(const Asker& asker, DomainId asking, const ipc::ListSessions& request) {
+void Reports::sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request) {
   std::vector<ipc::SessionReport> reports;
   for (const auto& [id, session] : world_.sessions.all()) {
-    const bool seen = asking == 0 || session->domain == asking;
+    const bool seen = caller.may_steer(session->domain);
     if (seen && session->phase != SessionPhase::kGreeting) reports.push_back(report_of(*session));
   }
   reply_page(asker, std::move(reports), &ipc::SessionList::sessions, request.first);
@@ -180,11 +180,10 @@ ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
   return asks && !running ? ipc::SessionWait::kDevice : ipc::SessionWait::kNone;
 }
 
-void Reports::models(const Asker& asker, DomainId asking, const ipc::ListModels& request) {
+void Reports::models(const Asker& asker, const Caller& caller, const ipc::ListModels& request) {
   std::vector<ipc::ModelReport> reports;
   for (const auto& [id, model] : world_.models.table().all()) {
-    const bool seen = asking == 0 || model.key.domain == asking || model.mapped.contains(asking);
-    if (seen) reports.push_back(report_of(model));
+    if (seen_by(model, caller)) reports.push_back(report_of(model));
   }
   reply_page(asker, std::move(reports), &ipc::ModelList::models, request.first);
 }
@@ -209,10 +208,10 @@ ipc::ModelReport Reports::report_of(const Model& model) {
   return report;
 }
 
-void Reports::programs(const Asker& asker, DomainId asking, const ipc::ListPrograms& request) {
+void Reports::programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request) {
   std::vector<ipc::ProgramReport> reports;
   for (const auto& [id, program] : world_.programs.table().all()) {
-    if (asking == 0 || program.domain == asking) reports.push_back(report_of(program));
+    if (caller.may_steer(program.domain)) reports.push_back(report_of(program));
   }
   reply_page(asker, std::move(reports), &ipc::ProgramList::programs, request.first);
 }

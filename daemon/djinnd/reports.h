@@ -1,4 +1,4 @@
-// Reports: what djinnctl shows. A user sees what is theirs; root sees all (DESIGN section 10).
+// Reports: what djinnctl shows. A user sees what is theirs, administrators all.
 #pragma once
 
 #include <functional>
@@ -27,9 +27,9 @@ class Reports {
 
   // Asks the workers for their counts first, and waits for them briefly.
   void status(const Asker& asker, const ipc::GetStatus& request);
-  void sessions(const Asker& asker, DomainId asking, const ipc::ListSessions& request);
-  void models(const Asker& asker, DomainId asking, const ipc::ListModels& request);
-  void programs(const Asker& asker, DomainId asking, const ipc::ListPrograms& request);
+  void sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request);
+  void models(const Asker& asker, const Caller& caller, const ipc::ListModels& request);
+  void programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request);
   // Sums over all users, as in status: nothing of others shows in them but how much is left.
   void devices(const Asker& asker);
   void memory(const Asker& asker);

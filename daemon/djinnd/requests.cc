@@ -97,7 +97,7 @@ void Requests::fulfil(Call& call, const ipc::CloseModel& body) {
 }
 
 void Requests::fulfil(Call& call, const ipc::UnloadModel& body) {
-  world_.models.unload(call.asker, call.session.domain, body.model);
+  world_.models.unload(call.asker, call.session.caller, body.model);
 }
 
 bool Requests::has_data_path(const Call& call) {
@@ -127,15 +127,15 @@ void Requests::fulfil(Call& call, const ipc::GetStatus& body) {
 }
 
 void Requests::fulfil(Call& call, const ipc::ListSessions& body) {
-  world_.reports.sessions(call.asker, call.session.domain, body);
+  world_.reports.sessions(call.asker, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListModels& body) {
-  world_.reports.models(call.asker, call.session.domain, body);
+  world_.reports.models(call.asker, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListPrograms& body) {
-  world_.reports.programs(call.asker, call.session.domain, body);
+  world_.reports.programs(call.asker, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListDevices&) {
@@ -147,15 +147,15 @@ void Requests::fulfil(Call& call, const ipc::ListMemory&) {
 }
 
 void Requests::fulfil(Call& call, const ipc::PinModel& body) {
-  world_.models.pin(call.asker, call.session.domain, body);
+  world_.models.pin(call.asker, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::CancelRun& body) {
-  world_.sessions.cancel_run(call.asker, call.session.domain, body.session);
+  world_.sessions.cancel_run(call.asker, call.session.caller, body.session);
 }
 
 void Requests::fulfil(Call& call, const ipc::TerminateSession& body) {
-  world_.sessions.terminate(call.asker, call.session.domain, body.session);
+  world_.sessions.terminate(call.asker, call.session.caller, body.session);
 }
 
 }  // namespace djinn::daemon

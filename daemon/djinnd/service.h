@@ -26,7 +26,7 @@ class Service {
   };
   // check: the process's own opinion of its health, asked on the loop a few times in each watchdog
   // interval. describe: the status line.
-  Service(Loop& loop, std::function<Status()> check, std::function<Line()> describe);
+  Service(Loop& loop, std::function<bool()> check, std::function<Line()> describe);
 
   // Clients may connect: what was started for us may go on.
   void ready();
@@ -41,7 +41,7 @@ class Service {
   void look();
   void tell();
 
-  std::function<Status()> check_;
+  std::function<bool()> check_;
   std::function<Line()> describe_;
   uint64_t look_every_ms_ = 0;  // 0: nobody watches
   Timer watch_;

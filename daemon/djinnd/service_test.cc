@@ -55,7 +55,7 @@ class ServiceTest : public ::testing::Test {
     return std::make_unique<Service>(
         loop_,
         [this] {
-          return ++checks_ < 3 ? Status() : Status(Error{ErrorCode::kInternal, "ill"});
+          return ++checks_ < 3;
         },
         [this] {
           return Service::Line{"state " + std::to_string(++lines_), lines_ < 3};

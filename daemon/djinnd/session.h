@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/djinnd/authority.h"
 #include "daemon/djinnd/channel.h"
 #include "daemon/djinnd/recovery.h"
 #include "daemon/djinnd/replies.h"
@@ -95,6 +96,7 @@ struct SessionMemory {
 struct Session {
   SessionId id;
   DomainId domain = 0;
+  Caller caller;
   pid_t pid = 0;
   std::string client_name;
   uint64_t started_wall_ns = 0;

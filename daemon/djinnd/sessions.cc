@@ -26,7 +26,21 @@ Memory::Holder heap_of(DomainId domain) {
   return Memory::of_heap(WorkerId{uint64_t{domain} + 1});
 }
 
+Event event_of(EventKind kind, const Session& session) {
+  Event event{kind, {}, session.domain};
+  event.session = session.id;
+  return event;
+}
+
 }  // namespace
+
+void Sessions::tell(EventKind kind, const Session& session, std::string text,
+                    std::optional<ErrorCode> error) {
+  Event event = event_of(kind, session);
+  event.text = std::move(text);
+  event.error = error;
+  world_.events.tell(std::move(event));
+}
 
 Session* Sessions::find(SessionId id) const {
   const auto found = sessions_.find(id);
@@ -56,12 +70,15 @@ Status Sessions::check_limits(uid_t uid) const {
 
 void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
   const Status allowed = check_limits(peer.uid);
-  if (!allowed) return turn_away(std::move(socket), allowed.error());
+  if (!allowed) return turn_away(std::move(socket), peer, allowed.error());
   add_connection(std::move(socket), peer);
 }
 
-void Sessions::turn_away(Fd socket, const Error& error) {
-  log("a connection is refused: {}", name_of(error.code));
+void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error) {
+  Event event{EventKind::kSessionRefused,
+              fmt::format("a connection is refused: {}", name_of(error.code)), peer.uid};
+  event.error = error.code;
+  world_.events.tell(std::move(event));
   Channel channel(world_.loop, std::move(socket), 1, {});
   channel.send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
 }
@@ -71,6 +88,7 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   const auto id = world_.ids.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
   fresh->id = id;
   fresh->domain = peer.uid;
+  fresh->caller = world_.authority.judge(peer.uid, peer.groups);
   fresh->pid = peer.pid;
   fresh->started_wall_ns = world_.clock.wall_ns();
   fresh->channel =
@@ -93,7 +111,9 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
 
 void Sessions::end(Session& session, const Error& error) {
   if (session.phase == SessionPhase::kLeaving) return;
-  log("session {} is ended: {}", text_of(session.id), name_of(error.code));
+  tell(EventKind::kSessionEnded, session,
+       fmt::format("session {} is ended: {}", text_of(session.id), name_of(error.code)),
+       error.code);
   session.channel->send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
   leave(session.id);
 }
@@ -133,9 +153,11 @@ void Sessions::leave(SessionId id) {
 void Sessions::release(Session& session) {
   const SessionId id = session.id;
   const bool had_memory = session.has_memory();
+  Event event = event_of(EventKind::kSessionRemoved, session);
   sessions_.erase(id);  // closes its descriptors
-  world_.memory.release_all(Memory::of_session(id));
-  if (had_memory) log("session {} is released", text_of(id));
+  event.bytes = world_.memory.release_all(Memory::of_session(id));
+  event.text = fmt::format("session {} is released: {} bytes", text_of(id), *event.bytes);
+  if (had_memory) world_.events.tell(std::move(event));
 }
 
 // --- requests
@@ -200,7 +222,11 @@ void Sessions::attach(Session& session) {
   const int fds[] = {memory.memory.get(), memory.state.get(), memory.refs.get(),
                      memory.submission_bell.get(), memory.completion_bell.get()};
   const bool refuse_in_flight = session.deaths.exhausted();
-  if (refuse_in_flight) log("session {}: the run in flight is refused", text_of(session.id));
+  if (refuse_in_flight) {
+    tell(EventKind::kRunRefused, session,
+         fmt::format("session {}: the run in flight is refused", text_of(session.id)),
+         ErrorCode::kWorkerLost);
+  }
   const auto groups = static_cast<uint32_t>(session.sequences.all().size());
   world_.domains.send(session.domain,
                       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
@@ -215,7 +241,8 @@ void Sessions::attach(Session& session) {
 void Sessions::welcome(Session& session) {
   const uint32_t number = std::exchange(session.hello, 0);
   session.go(SessionPhase::kLive);
-  log("session {} of user {} is welcome", text_of(session.id), session.domain);
+  tell(EventKind::kSessionNew, session,
+       fmt::format("session {} of user {} is welcome", text_of(session.id), session.domain));
   const WorkerSupervisor* const worker = world_.domains.find(session.domain);
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
                      session.memory.completion_bell.get()};
@@ -226,16 +253,17 @@ void Sessions::welcome(Session& session) {
 }
 
 // Users do not learn of others' sessions, so one of somebody else is one that is not there.
-Result<Session*> Sessions::find_steered(DomainId asking, SessionId id) const {
-  Session* const session = asking == 0 ? find(id) : find(id, asking);
-  const bool there = session != nullptr && session->phase != SessionPhase::kGreeting &&
+Result<Session*> Sessions::find_steered(const Caller& caller, SessionId id) const {
+  Session* const session = find(id);
+  const bool there = session != nullptr && caller.may_steer(session->domain) &&
+                     session->phase != SessionPhase::kGreeting &&
                      session->phase != SessionPhase::kLeaving;
   if (!there) return Error{ErrorCode::kNotFound, "There is no such session."};
   return session;
 }
 
-void Sessions::cancel_run(const Asker& asker, DomainId asking, SessionId target) {
-  const auto session = find_steered(asking, target);
+void Sessions::cancel_run(const Asker& asker, const Caller& caller, SessionId target) {
+  const auto session = find_steered(caller, target);
   if (!session) return refuse(asker, session.error());
   const auto progress = (*session)->has_memory() ? (*session)->memory.progress() : gc::Progress{};
   if (!progress || progress->running_step == 0) {
@@ -246,8 +274,8 @@ void Sessions::cancel_run(const Asker& asker, DomainId asking, SessionId target)
   done(asker);
 }
 
-void Sessions::terminate(const Asker& asker, DomainId asking, SessionId target) {
-  const auto session = find_steered(asking, target);
+void Sessions::terminate(const Asker& asker, const Caller& caller, SessionId target) {
+  const auto session = find_steered(caller, target);
   if (!session) return refuse(asker, session.error());
   done(asker);
   end(**session, {ErrorCode::kCancelled, "An administrator ended the session. Connect again."});
@@ -341,7 +369,6 @@ void Sessions::hear(DomainId domain, const ipc::Attached& event) {
   Session* const session = find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   session->attach_deaths = 0;
-  log("session {} is attached", text_of(session->id));
 }
 
 void Sessions::hear(DomainId domain, const ipc::Detached& event) {

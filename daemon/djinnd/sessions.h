@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/events.h"
 #include "daemon/djinnd/id_source.h"
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/replies.h"
@@ -26,6 +27,8 @@ class Sessions final : public Replies {
     IdSource& ids;
     Memory& memory;
     Domains& domains;
+    const Authority& authority;
+    Events& events;
     std::function<void(Session&, ipc::Datagram)> request;  // a message of a client came
     std::function<void(SessionId)> left;                   // models and programs let go of it
   };
@@ -35,7 +38,7 @@ class Sessions final : public Replies {
   // Takes in a new client, or refuses it with a notice.
   void connected(Fd socket, const ipc::PeerCredentials& peer);
   // Refuses a client before it has a session.
-  void turn_away(Fd socket, const Error& error);
+  void turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error);
   // A notice, and the end of the session.
   void end(Session& session, const Error& error);
   void end_all(const Error& error);
@@ -47,9 +50,9 @@ class Sessions final : public Replies {
   void make_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
   void drop_sequence(Session& session, uint32_t number, SequenceHandle sequence);
 
-  // Of another session; asking: the user. A user steers their own, root all.
-  void cancel_run(const Asker& asker, DomainId asking, SessionId target);
-  void terminate(const Asker& asker, DomainId asking, SessionId target);
+  // Of another session. A user steers their own, administrators all.
+  void cancel_run(const Asker& asker, const Caller& caller, SessionId target);
+  void terminate(const Asker& asker, const Caller& caller, SessionId target);
 
   // --- workers
   void worker_ready(DomainId domain);
@@ -84,7 +87,7 @@ class Sessions final : public Replies {
   // Of that domain, or null.
   Session* find(SessionId id, DomainId domain) const;
   // If the user may steer it. Errors: kNotFound.
-  Result<Session*> find_steered(DomainId asking, SessionId id) const;
+  Result<Session*> find_steered(const Caller& caller, SessionId id) const;
   [[nodiscard]] Status check_limits(uid_t uid) const;
   void add_connection(Fd socket, const ipc::PeerCredentials& peer);
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
@@ -102,6 +105,8 @@ class Sessions final : public Replies {
   void grant(DomainId domain, const ipc::GrantRequest& event);
   void granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
   void give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status);
+  void tell(EventKind kind, const Session& session, std::string text,
+            std::optional<ErrorCode> error = {});
   void answer_grant(DomainId domain, uint64_t request, const Status& status);
 
   World world_;

@@ -50,7 +50,9 @@ void SparePool::heard(const ipc::Datagram& message) {
   ready_ = kind_.read_ready(message);
   if (!ready_) return child_->kill();
   ready_timer_.stop();
+  const bool failed = fails();
   failures_ = 0;
+  if (failed && changed_) changed_();
   back_off_.after_death(true);
   loop_.defer([this] { serve(); });
 }
@@ -62,7 +64,7 @@ void SparePool::child_failed() {
   loop_.dispose(std::move(child_));
   ready_.reset();
   start_timer_.start_once(back_off_.after_death(false));
-  if (failed_) failed_();
+  if (failures_ == kFailuresMax && changed_) changed_();
 }
 
 void SparePool::serve() {

@@ -51,12 +51,14 @@ class SparePool {
   // A child that is about to say again that it is ready, and is nobody's from then on.
   void give_back(std::unique_ptr<ChildProcess> child);
 
-  // Consecutive children that died before they were ready.
-  [[nodiscard]] uint32_t failures() const { return failures_; }
-  void on_failure(std::function<void()> failed) { failed_ = std::move(failed); }
+  // Whether so many children in a row died before they were ready that those who wait should know.
+  [[nodiscard]] bool fails() const { return failures_ >= kFailuresMax; }
+  // Called when it begins to fail, and when it does no more.
+  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
 
  private:
   static constexpr uint64_t kReadyTimeoutMs = 60'000;
+  static constexpr uint32_t kFailuresMax = 3;
 
   void start_child();
   void adopt(std::unique_ptr<ChildProcess> child);
@@ -71,7 +73,7 @@ class SparePool {
   std::deque<Taker> takers_;
   BackOff back_off_;
   uint32_t failures_ = 0;
-  std::function<void()> failed_;
+  std::function<void()> changed_;
   Timer start_timer_;
   Timer ready_timer_;
 };

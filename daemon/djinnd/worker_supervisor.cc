@@ -1,9 +1,10 @@
 #include "daemon/djinnd/worker_supervisor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
-#include "daemon/djinnd/log.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/assert.h"
 
@@ -115,6 +116,12 @@ void WorkerSupervisor::go(WorkerPhase next) {
   phase_ = next;
 }
 
+void WorkerSupervisor::tell(EventKind kind, std::string text) {
+  Event event{kind, std::move(text), domain_};
+  event.of_device = true;
+  world_.events.tell(std::move(event));
+}
+
 void WorkerSupervisor::need() {
   if (phase_ == WorkerPhase::kAbsent) ask_for_worker();
 }
@@ -134,7 +141,8 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   ever_ready_ = true;
   hang_.reset();
   process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
-  log("worker {} serves user {}", process_->pid(), domain_);
+  tell(EventKind::kWorkerStarted,
+       fmt::format("worker {} serves user {}", process_->pid(), domain_));
   world_.owner.worker_ready(domain_);
 }
 
@@ -157,7 +165,7 @@ void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const i
 
 void WorkerSupervisor::kill(const char* why) {
   if (!ready()) return;
-  log("worker {} {}; killing it", process_->pid(), why);
+  tell(EventKind::kWorkerKilled, fmt::format("worker {} {}; killing it", process_->pid(), why));
   process_->kill();
 }
 
@@ -173,7 +181,8 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
 }
 
 void WorkerSupervisor::exited() {
-  log("worker {} of user {} has died", process_->pid(), domain_);
+  tell(EventKind::kWorkerLost,
+       fmt::format("worker {} of user {} has died", process_->pid(), domain_));
   WorkerDeath death;
   if (!owed_.empty()) death.suspect = owed_.front();
   owed_.clear();
@@ -205,7 +214,7 @@ ipc::WorkerReport WorkerSupervisor::report() const {
   report.state = ready()       ? ipc::WorkerState::kReady
                  : ever_ready_ ? ipc::WorkerState::kRecovering
                                : ipc::WorkerState::kStarting;
-  if (!ready() && world_.spares.failures() >= 3) report.state = ipc::WorkerState::kFailed;
+  if (!ready() && world_.spares.fails()) report.state = ipc::WorkerState::kFailed;
   report.threads = ready_.threads;
   report.restarts = restarts_;
   report.landlock_abi = ready_.landlock_abi;

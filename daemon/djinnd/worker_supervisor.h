@@ -20,6 +20,7 @@
 #include <variant>
 
 #include "daemon/djinnd/child_process.h"
+#include "daemon/djinnd/events.h"
 #include "daemon/djinnd/recovery.h"
 #include "daemon/djinnd/spare_pool.h"
 #include "ipc/messages.h"
@@ -73,6 +74,7 @@ class WorkerSupervisor {
     const Clock& clock;
     SparePool& spares;
     Owner& owner;
+    Events& events;
   };
   WorkerSupervisor(World world, DomainId domain, std::string owner_name, uint64_t hang_timeout_ms);
 
@@ -100,6 +102,7 @@ class WorkerSupervisor {
   void adopt(ReadyChild child);
   void heard(const ipc::Datagram& message);
   void exited();
+  void tell(EventKind kind, std::string text);
 
   World world_;
   DomainId domain_;

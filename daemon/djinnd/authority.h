@@ -1,0 +1,39 @@
+// Authority: who may see and steer what (DESIGN section 10). The socket and D-Bus ask the same.
+//
+//   caller   a user who asks for something
+//   admin    root, and members of the administrators' group, by whichever of their groups: they
+//            see and steer what belongs to others
+//
+// Group membership is that of the moment when the caller connected.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <span>
+#include <string>
+
+namespace djinn::daemon {
+
+struct Caller {
+  uid_t user = 0;
+  bool admin = false;
+
+  [[nodiscard]] bool may_steer(uid_t owner) const { return admin || user == owner; }
+};
+
+class Authority {
+ public:
+  Authority() = default;  // root alone
+  explicit Authority(std::optional<gid_t> admins) : admins_(admins) {}
+  // groups: primary and supplementary.
+  [[nodiscard]] Caller judge(uid_t user, std::span<const gid_t> groups) const;
+
+ private:
+  std::optional<gid_t> admins_;
+};
+
+// Nothing if there is no such group. Asks the system's database, which may block.
+[[nodiscard]] std::optional<gid_t> group_named(const std::string& name);
+
+}  // namespace djinn::daemon

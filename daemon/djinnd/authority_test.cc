@@ -1,0 +1,41 @@
+#include "daemon/djinnd/authority.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace djinn::daemon {
+namespace {
+
+constexpr gid_t kAdmins = 77;
+
+TEST(AuthorityTest, root_and_any_member_of_the_group_are_admins) {
+  const Authority authority(kAdmins);
+  const std::vector<gid_t> among_others{5, kAdmins, 9};
+  EXPECT_TRUE(authority.judge(0, {}).admin);
+  EXPECT_TRUE(authority.judge(1000, among_others).admin);
+  EXPECT_TRUE(authority.judge(1000, among_others).may_steer(1001));
+}
+
+TEST(AuthorityTest, others_steer_what_is_theirs) {
+  const std::vector<gid_t> groups{5, 9};
+  const Caller caller = Authority(kAdmins).judge(1000, groups);
+  EXPECT_FALSE(caller.admin);
+  EXPECT_TRUE(caller.may_steer(1000));
+  EXPECT_FALSE(caller.may_steer(0));
+  EXPECT_FALSE(caller.may_steer(1001));
+}
+
+TEST(AuthorityTest, without_the_group_root_alone_is_admin) {
+  const std::vector<gid_t> groups{0, kAdmins};
+  EXPECT_FALSE(Authority().judge(1000, groups).admin);
+  EXPECT_FALSE(Authority(group_named("no-such-group")).judge(1000, groups).admin);
+  EXPECT_TRUE(Authority().judge(0, {}).admin);
+}
+
+TEST(AuthorityTest, the_group_of_root_is_found_by_name) {
+  EXPECT_EQ(group_named("root"), gid_t{0});
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,19 @@
+#include "daemon/djinnd/events.h"
+
+#include <utility>
+
+namespace djinn::daemon {
+
+bool seen_by(const Event& event, const Caller& caller) {
+  return !event.owner || caller.may_steer(*event.owner);
+}
+
+void Events::tell(Event event) {
+  event.number = ++last_;
+  event.wall_ns = clock_.wall_ns();
+  recent_.push_back(std::move(event));
+  if (recent_.size() > kRecent) recent_.pop_front();
+  for (const Listener& listener : listeners_) listener(recent_.back());
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,67 @@
+// Events: what happens in djinnd, told once to all who want to know.
+//
+//   event      one thing that happened, with the ids, bytes and error that belong to it, and a
+//              sentence for people
+//   listener   the journal, D-Bus, metrics; called at once, in the order of its coming
+//   recent     the latest ones, for who asks afterwards (`djinnctl events`)
+//
+// invariant: numbers rise by one with each event; recent events have no gap.
+// Sentences carry ids and numbers, never paths, names that clients chose, prompts or contents.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/authority.h"
+#include "ipc/event_kind.h"
+#include "kernel/base/clock.h"
+#include "kernel/base/error.h"
+#include "kernel/base/ids.h"
+
+namespace djinn::daemon {
+
+using ipc::EventKind;
+
+struct Event {
+  EventKind kind = EventKind::kDaemonStarted;
+  std::string text;
+  // Whose it is: they and administrators hear of it. Nobody's: everybody does.
+  std::optional<uid_t> owner{};
+  SessionId session{};
+  ModelId model{};
+  bool of_device = false;
+  std::optional<uint64_t> bytes{};
+  std::optional<ErrorCode> error{};
+  uint64_t number = 0;   // given by tell()
+  uint64_t wall_ns = 0;  // likewise
+};
+
+[[nodiscard]] bool seen_by(const Event& event, const Caller& caller);
+
+class Events {
+ public:
+  // What `djinnctl events` can look back on: some minutes of a busy machine.
+  static constexpr size_t kRecent = 512;
+  using Listener = std::function<void(const Event&)>;
+
+  explicit Events(const Clock& clock) : clock_(clock) {}
+
+  void tell(Event event);
+  // For as long as this lives. A listener must not tell events itself.
+  void listen(Listener listener) { listeners_.push_back(std::move(listener)); }
+  [[nodiscard]] const std::deque<Event>& recent() const { return recent_; }
+  // Of the latest event; 0 before the first.
+  [[nodiscard]] uint64_t last() const { return last_; }
+
+ private:
+  const Clock& clock_;
+  std::vector<Listener> listeners_;
+  std::deque<Event> recent_;
+  uint64_t last_ = 0;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,33 @@
+// Journal: where djinnd's lines and events go. To systemd's journal with fields, where stderr leads
+// there; else to stderr, a line each.
+//
+// Each kind of event has a MESSAGE_ID, which packaging/journal/djinnd.catalog explains, and the
+// fields DJINN_SESSION, DJINN_MODEL (12 hex digits), DJINN_DEVICE, DJINN_BYTES, DJINN_ERROR as far
+// as they apply.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/djinnd/events.h"
+
+namespace djinn::daemon {
+
+// 32 hex digits.
+[[nodiscard]] std::string_view message_id_of(EventKind kind);
+
+// The journal's fields of an event, "NAME=value" each. Pure.
+[[nodiscard]] std::vector<std::string> journal_fields(const Event& event);
+
+class Journal {
+ public:
+  Journal();
+  // Never fails aloud: a log that cannot be written has nobody to tell.
+  void write(const Event& event) const;
+
+ private:
+  bool is_connected_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,23 @@
+#include "ipc/event_kind.h"
+
+#include <array>
+
+namespace djinn::ipc {
+namespace {
+
+constexpr std::array<std::string_view, kEventKinds> kNames = {
+    "daemon-started",   "daemon-stopping", "config-reloaded", "config-refused",  "draining",
+    "resumed",          "session-new",     "session-refused", "session-ended",   "session-removed",
+    "run-refused",      "model-loading",   "model-loaded",    "model-kept",      "model-failed",
+    "model-evicted",    "model-unloaded",  "program-refused", "worker-started",  "worker-killed",
+    "worker-lost",      "device-lost",     "device-back",     "memory-pressure", "memory-refused",
+    "watchdog-withheld"};
+
+}  // namespace
+
+std::string_view name_of(EventKind kind) {
+  const auto index = static_cast<size_t>(kind);
+  return index < kNames.size() ? kNames[index] : std::string_view();
+}
+
+}  // namespace djinn::ipc

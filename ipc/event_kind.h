@@ -1,0 +1,43 @@
+// EventKind: the kinds of things that happen in djinnd and are told: in the journal, by `djinnctl
+// events`, as D-Bus signals and as metrics. A closed list; new ones are added at its end.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace djinn::ipc {
+
+enum class EventKind : uint8_t {
+  kDaemonStarted = 0,
+  kDaemonStopping = 1,
+  kConfigReloaded = 2,
+  kConfigRefused = 3,  // the former configuration stays
+  kDraining = 4,
+  kResumed = 5,
+  kSessionNew = 6,
+  kSessionRefused = 7,  // a connection that did not become a session
+  kSessionEnded = 8,    // by djinnd, with an error
+  kSessionRemoved = 9,  // all that it held is released
+  kRunRefused = 10,     // its workers died of it
+  kModelLoading = 11,
+  kModelLoaded = 12,
+  kModelKept = 13,  // taken over from the djinnd before
+  kModelFailed = 14,
+  kModelEvicted = 15,   // its bytes are released; the model stays
+  kModelUnloaded = 16,  // it is gone
+  kProgramRefused = 17,
+  kWorkerStarted = 18,
+  kWorkerKilled = 19,  // by djinnd
+  kWorkerLost = 20,
+  kDeviceLost = 21,  // its workers do not start
+  kDeviceBack = 22,
+  kMemoryPressure = 23,  // a threshold was crossed
+  kMemoryRefused = 24,   // a request found no memory
+  kWatchdogWithheld = 25,
+};
+inline constexpr uint8_t kEventKinds = 26;
+
+// "model-loaded"; empty for a number that is none.
+[[nodiscard]] std::string_view name_of(EventKind kind);
+
+}  // namespace djinn::ipc
