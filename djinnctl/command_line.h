@@ -50,6 +50,12 @@ void add_version(CommandLine& line);
 void add_show(CommandLine& line);
 void add_load(CommandLine& line);
 void add_unload(CommandLine& line);
+void add_evict(CommandLine& line);
+void add_drain(CommandLine& line);
+void add_resume(CommandLine& line);
+void add_gc(CommandLine& line);
+void add_events(CommandLine& line);
+void add_top(CommandLine& line);
 void add_generate(CommandLine& line);
 
 // A connection for control requests only.

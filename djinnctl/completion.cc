@@ -20,7 +20,7 @@ _djinnctl() {{
   local list="{verbs}"
   case $verb in
     '') [[ $word != -* ]] || list="{options}" ;;
-    pin | unpin | unload) list=$(_djinnctl_ids ps) ;;
+    pin | unpin | unload | evict) list=$(_djinnctl_ids ps) ;;
     cancel | terminate) list=$(_djinnctl_ids sessions) ;;
     show) list=$(_djinnctl_ids ps; _djinnctl_ids sessions) ;;
     completion) list="bash zsh fish" ;;
@@ -45,7 +45,7 @@ _djinnctl() {{
     return
   fi
   case $words[2] in
-    pin|unpin|unload) ids=(${{(f)"$(_djinnctl_ids ps)"}}) ;;
+    pin|unpin|unload|evict) ids=(${{(f)"$(_djinnctl_ids ps)"}}) ;;
     cancel|terminate) ids=(${{(f)"$(_djinnctl_ids sessions)"}}) ;;
     show) ids=(${{(f)"$(_djinnctl_ids ps; _djinnctl_ids sessions)"}}) ;;
     completion) ids=(bash zsh fish) ;;
@@ -61,7 +61,7 @@ function __djinnctl_ids
     djinnctl -q -j --timeout 0.1 $argv 2>/dev/null | string match -ra '(?<="id":")[0-9a-f]+'
 end
 complete -c djinnctl -f
-{verbs}complete -c djinnctl -n '__fish_seen_subcommand_from pin unpin unload show' \
+{verbs}complete -c djinnctl -n '__fish_seen_subcommand_from pin unpin unload evict show' \
     -a '(__djinnctl_ids ps)'
 complete -c djinnctl -n '__fish_seen_subcommand_from cancel terminate show' \
     -a '(__djinnctl_ids sessions)'

@@ -51,7 +51,8 @@ Json to_json(const ipc::StatusReport& report) {
           {"descriptors", report.descriptors},
           {"bytes_read", report.bytes_read},
           {"buffered_reads", report.buffered_reads},
-          {"workers", std::move(workers)}};
+          {"workers", std::move(workers)},
+          {"draining", report.draining}};
 }
 
 Json to_json(const ipc::SessionReport& report) {
@@ -83,7 +84,24 @@ Json to_json(const ipc::ModelReport& report) {
           {"sha256", report.hashed ? Json(hash_text(report.sha256)) : Json()},
           {"loaded", time_or_null(report.loaded_wall_ns)},
           {"device", report.device},
-          {"until", until_text(report)}};
+          {"until", until_text(report)},
+          {"keep_alive_seconds", report.keep_alive_ms == ipc::kKeepForever
+                                     ? Json()
+                                     : Json(static_cast<double>(report.keep_alive_ms) / 1000)},
+          {"expires", time_or_null(report.expires_wall_ns)}};
+}
+
+Json to_json(const ipc::EventReport& report) {
+  const bool failed = report.error != ErrorCode::kOk;
+  return {{"number", report.number},
+          {"time", time_text(report.wall_ns)},
+          {"event", name_of(report.kind)},
+          {"text", report.text},
+          {"session", report.session.valid() ? Json(id_text(report.session)) : Json()},
+          {"model", report.model.valid() ? Json(id_text(report.model)) : Json()},
+          {"device", report.device.empty() ? Json() : Json(report.device)},
+          {"bytes", report.bytes ? Json(*report.bytes) : Json()},
+          {"error", failed ? Json(name_of(report.error)) : Json()}};
 }
 
 Json to_json(const ipc::ProgramReport& report) {

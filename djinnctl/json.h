@@ -27,5 +27,6 @@ enum class JsonStyle { kOff, kShort, kPretty };
 [[nodiscard]] Json to_json(const ipc::ProgramReport& report);
 [[nodiscard]] Json to_json(const ipc::DeviceReport& report);
 [[nodiscard]] Json to_json(const ipc::MemoryReport& report);
+[[nodiscard]] Json to_json(const ipc::EventReport& report);
 
 }  // namespace djinn::ctl

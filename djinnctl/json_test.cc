@@ -20,12 +20,15 @@ TEST(Json, a_model_has_raw_bytes_rfc_3339_times_and_null_for_the_unknown) {
   model.files = 1;
   model.loaded_wall_ns = 1'000'000'000;
   model.device = "cpu:0";
+  model.keep_alive_ms = 1500;
+  model.expires_wall_ns = 2'000'000'000;
   EXPECT_EQ(json_text("ps", {to_json(model)}),
             "{\"schema\":\"djinn.ps.v1\",\"items\":[{\"id\":\"000000000abc\",\"name\":\"bert\","
             "\"owner\":\"ann\",\"state\":\"resident\",\"bytes\":4096,\"bytes_loaded\":4096,"
             "\"files\":1,\"leases\":0,\"pinned\":false,\"sha256\":null,"
             "\"loaded\":\"1970-01-01T00:00:01.000000000Z\",\"device\":\"cpu:0\","
-            "\"until\":\"pressure\"}]}\n");
+            "\"until\":\"expiry\",\"keep_alive_seconds\":1.5,"
+            "\"expires\":\"1970-01-01T00:00:02.000000000Z\"}]}\n");
 }
 
 TEST(Json, pretty_is_the_same_in_several_lines) {
@@ -45,6 +48,21 @@ TEST(Json, a_session_tells_its_state_and_what_it_waits_for) {
             "\"owner\":\"\",\"pid\":0,\"started\":null,\"granted_bytes\":0,\"models\":0,"
             "\"sequences\":0,\"steps\":0,\"running\":false,\"state\":\"lost\",\"wait\":\"-\","
             "\"shared_bytes\":7}]}\n");
+}
+
+TEST(Json, an_event_tells_what_applies_to_it_and_null_else) {
+  ipc::EventReport event;
+  event.number = 7;
+  event.wall_ns = 1'000'000'000;
+  event.kind = ipc::EventKind::kModelEvicted;
+  event.text = "gone";
+  event.model = ModelId{1};
+  event.device = "cpu:0";
+  event.bytes = 0;
+  EXPECT_EQ(to_json(event).dump(),
+            "{\"number\":7,\"time\":\"1970-01-01T00:00:01.000000000Z\","
+            "\"event\":\"model-evicted\",\"text\":\"gone\",\"session\":null,"
+            "\"model\":\"000000000001\",\"device\":\"cpu:0\",\"bytes\":0,\"error\":null}");
 }
 
 TEST(Json, programs_devices_and_pools) {

@@ -42,8 +42,10 @@ TEST(Table, without_legend_columns_are_as_wide_as_their_cells) {
 
 // --- each verb's table, as scripts know it
 
+constexpr uint64_t kSecond = 1'000'000'000;
+
 TEST(Tables, models) {
-  ipc::ModelReport models[3];
+  ipc::ModelReport models[4];
   models[0].model = ModelId{0xabc};
   models[0].label = "bert";
   models[0].device = "cpu:0";
@@ -57,11 +59,15 @@ TEST(Tables, models) {
   models[2] = models[1];
   models[2].pinned = false;
   models[2].state = ipc::ModelState::kEvicting;
-  EXPECT_EQ(model_table(models).text(),
+  models[3] = models[2];
+  models[3].state = ipc::ModelState::kDisk;
+  models[3].expires_wall_ns = 181 * kSecond;
+  EXPECT_EQ(model_table(models, kSecond).text(),
             "NAME  ID            DEVICE                SIZE  REFS  STATE     PIN  UNTIL\n"
             "bert  000000000abc  cpu:0   1.0 KiB of 2.0 KiB     1  loading   no   close\n"
             "bert  000000000abc  cpu:0              2.0 KiB     0  resident  yes  unload\n"
-            "bert  000000000abc  cpu:0              2.0 KiB     0  evicting  no   pressure\n");
+            "bert  000000000abc  cpu:0              2.0 KiB     0  evicting  no   pressure\n"
+            "bert  000000000abc  cpu:0              2.0 KiB     0  disk      no   3m\n");
 }
 
 TEST(Tables, sessions) {

@@ -15,7 +15,7 @@ std::string model_size(const ipc::ModelReport& model) {
 
 }  // namespace
 
-Table model_table(std::span<const ipc::ModelReport> models) {
+Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
   Table table({{"NAME"},
                {"ID"},
                {"DEVICE"},
@@ -27,7 +27,7 @@ Table model_table(std::span<const ipc::ModelReport> models) {
   for (const ipc::ModelReport& model : models) {
     table.add({model.label, id_text(model.model), model.device, model_size(model),
                std::to_string(model.leases), std::string(state_text(model.state)),
-               model.pinned ? "yes" : "no", std::string(until_text(model))});
+               model.pinned ? "yes" : "no", until_text(model, now_ns)});
   }
   return table;
 }

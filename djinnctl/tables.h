@@ -9,7 +9,7 @@
 
 namespace djinn::ctl {
 
-[[nodiscard]] Table model_table(std::span<const ipc::ModelReport> models);
+[[nodiscard]] Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns);
 [[nodiscard]] Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns);
 [[nodiscard]] Table program_table(std::span<const ipc::ProgramReport> programs);
 [[nodiscard]] Table device_table(std::span<const ipc::DeviceReport> devices);

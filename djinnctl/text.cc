@@ -5,6 +5,10 @@
 #include <time.h>
 
 #include <array>
+#include <charconv>
+#include <utility>
+
+#include "kernel/base/checked.h"
 
 namespace djinn::ctl {
 namespace {
@@ -77,6 +81,10 @@ std::string_view state_text(ipc::ModelState state) {
       return "failed";
     case ipc::ModelState::kEvicting:
       return "evicting";
+    case ipc::ModelState::kHost:
+      return "host";
+    case ipc::ModelState::kDisk:
+      return "disk";
   }
   return "unknown";
 }
@@ -161,7 +169,48 @@ std::string_view pool_text(ipc::MemoryPool pool) {
 
 std::string_view until_text(const ipc::ModelReport& model) {
   if (model.leases > 0) return "close";
-  return model.pinned ? "unload" : "pressure";
+  if (model.pinned) return "unload";
+  return model.expires_wall_ns > 0 ? "expiry" : "pressure";
+}
+
+std::string until_text(const ipc::ModelReport& model, uint64_t now_ns) {
+  const std::string_view until = until_text(model);
+  if (until != "expiry") return std::string(until);
+  const uint64_t left =
+      model.expires_wall_ns > now_ns ? model.expires_wall_ns - now_ns : uint64_t{0};
+  return age_text(1, 1 + left);
+}
+
+uint64_t now_ns() {
+  return SystemClock().wall_ns();
+}
+
+std::optional<uint64_t> milliseconds_of(std::string_view text) {
+  if (text == "forever") return ipc::kKeepForever;
+  constexpr std::array<std::pair<std::string_view, uint64_t>, 6> kUnits{{{"", 1000},
+                                                                         {"s", 1000},
+                                                                         {"m", 60'000},
+                                                                         {"min", 60'000},
+                                                                         {"h", 3'600'000},
+                                                                         {"d", 86'400'000}}};
+  uint64_t number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc()) return std::nullopt;
+  for (const auto& [unit, factor] : kUnits) {
+    if (std::string_view(rest, static_cast<size_t>(end - rest)) != unit) continue;
+    return checked_mul(number, factor);
+  }
+  return std::nullopt;
+}
+
+std::string_view cut(std::string_view line, size_t columns) {
+  size_t end = 0;
+  for (; end < line.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(line[end]) & 0xc0) != 0x80;
+    if (begins && columns-- == 0) break;
+  }
+  return line.substr(0, end);
 }
 
 }  // namespace djinn::ctl

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -44,7 +45,19 @@ template <typename Tag>
 [[nodiscard]] std::string_view pool_text(ipc::MemoryPool pool);
 
 // What ends a model's stay: "unload" of a pinned one, "close" of the last session that holds it,
-// "pressure" on memory otherwise.
+// "expiry" of its keep-alive time, or, of one that is kept for ever, "pressure" on memory.
 [[nodiscard]] std::string_view until_text(const ipc::ModelReport& model);
+// The same, with the time that is left instead of "expiry".
+[[nodiscard]] std::string until_text(const ipc::ModelReport& model, uint64_t now_ns);
+
+// By the wall clock, in nanoseconds since the epoch.
+[[nodiscard]] uint64_t now_ns();
+
+// "30s", "10m", "2h", "1d", seconds without a unit, "forever" (ipc::kKeepForever); nothing for
+// anything else.
+[[nodiscard]] std::optional<uint64_t> milliseconds_of(std::string_view text);
+
+// The first columns of a line; never half of a UTF-8 character. Each character counts as one.
+[[nodiscard]] std::string_view cut(std::string_view line, size_t columns);
 
 }  // namespace djinn::ctl

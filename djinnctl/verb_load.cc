@@ -10,7 +10,13 @@ namespace {
 
 struct LoadOptions {
   std::string path;
-  bool pin = true;
+  bool no_pin = false;
+  std::optional<uint64_t> keep_alive_ms;
+
+  // A time to stay would mean nothing to a model that is pinned.
+  [[nodiscard]] client::Stay stay() const {
+    return {!no_pin && !keep_alive_ms.has_value(), keep_alive_ms};
+  }
 };
 
 Status load(const Invocation& invocation, const LoadOptions& options) {
@@ -18,13 +24,13 @@ Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const auto client, observe(invocation));
   std::vector<int> files;
   for (const Fd& file : directory.files) files.push_back(file.get());
-  DJINN_TRY(const auto opened, client->open_model(directory.label, files, nullptr, options.pin));
+  DJINN_TRY(const auto opened, client->open_model(directory.label, files, nullptr, options.stay()));
   if (!invocation.wants_json()) return write_out(id_text(opened.id) + '\n');
   const Json item{{"id", id_text(opened.id)},
                   {"name", directory.label},
                   {"bytes", opened.bytes},
                   {"was_resident", opened.was_resident},
-                  {"pinned", options.pin}};
+                  {"pinned", options.stay().pinned}};
   return print_json(invocation, "load", {item});
 }
 
@@ -34,8 +40,19 @@ void add_load(CommandLine& line) {
   auto* const verb = line.app.add_subcommand("load", "bring a model into memory, print its id");
   auto options = std::make_shared<LoadOptions>();
   verb->add_option("PATH", options->path, "directory of a Hugging Face model")->required();
-  verb->add_flag("--pin,!--no-pin", options->pin,
-                 "stay in memory until unloaded [the default], or only while there is room");
+  auto* const pin = verb->add_flag("--pin", "stay in memory until unloaded [the default]");
+  auto* const no_pin =
+      verb->add_flag("--no-pin", options->no_pin, "stay for the keep-alive time that is configured")
+          ->excludes(pin);
+  verb->add_option_function<std::string>(
+          "--keep-alive",
+          [options](const std::string& text) { options->keep_alive_ms = milliseconds_of(text); },
+          "not pinned: stay so long after the last use, like 30s, 10m, 2h, 0, forever")
+      ->check([](const std::string& text) {
+        return milliseconds_of(text) ? std::string() : "no time like 30s, 10m, 2h, 0, forever";
+      })
+      ->excludes(pin)
+      ->excludes(no_pin);
   verb->callback([&line, options] {
     line.action = [options](const Invocation& invocation) { return load(invocation, *options); };
   });

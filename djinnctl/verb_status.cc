@@ -13,6 +13,7 @@ namespace {
 Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   Table table({{"FIELD"}, {"VALUE"}});
   table.add({"version", report.version});
+  if (report.draining) table.add({"draining", "yes: no new sessions and models"});
   table.add({"up", age_text(report.started_wall_ns, now_ns)});
   table.add({"memory", fmt::format("{} of {}", size_text(report.memory_granted_bytes),
                                    size_text(report.memory_total_bytes))});

@@ -16,6 +16,7 @@
 #include <variant>
 #include <vector>
 
+#include "ipc/event_kind.h"
 #include "ipc/limits.h"
 #include "kernel/base/dtype.h"
 #include "kernel/base/error.h"
@@ -47,10 +48,14 @@ struct AddFiles {
 // Opens a model of the files added so far, in their order, and empties the list.
 // fds: [sealed memfd with an encoded srg::LoadPlan] if has_plan; without, every tensor as it is.
 // Answer: ModelOpened once its weights are in memory and mapped by the session's worker.
+inline constexpr uint64_t kKeepForever = UINT64_MAX;
 struct OpenModel {
   std::string label;  // for people, shown by djinnctl; not an identity
   bool has_plan = false;
   bool pin = false;  // stays resident without a lease until unloaded (djinnctl load)
+  // How long it stays after its last lease has ended, 0 or kKeepForever among them. The latest
+  // request that says so decides; nothing: as djinnd is configured.
+  std::optional<uint64_t> keep_alive_ms{};
   friend bool operator==(const OpenModel&, const OpenModel&) = default;
 };
 
@@ -127,6 +132,36 @@ struct PinModel {
   bool pinned = false;
   friend bool operator==(const PinModel&, const PinModel&) = default;
 };
+// Where a model's bytes are when they are not on its device.
+enum class Tier : uint8_t { kHost = 0, kDisk = 1 };
+
+// Moves a model down: its bytes on the device are released, and its next use brings them back.
+// force: even if it is pinned (the pin ends) or its sessions are idle. Answer: Done when the bytes
+// are free, or kBusy (in use, pinned, or its files are not open),
+// kUnsupported (a tier that the device does not have).
+struct EvictModel {
+  ModelId model;
+  Tier to = Tier::kDisk;
+  bool force = false;
+  friend bool operator==(const EvictModel&, const EvictModel&) = default;
+};
+// Administrators only: takes in no new session and no new model, until told otherwise. Answer:
+// Done.
+struct SetDraining {
+  bool draining = false;
+  friend bool operator==(const SetDraining&, const SetDraining&) = default;
+};
+// Administrators only: gives up what serves nobody. Answer: Collected.
+struct CollectGarbage {
+  friend bool operator==(const CollectGarbage&, const CollectGarbage&) = default;
+};
+// The events with larger numbers than after, a page of them. Answer: EventList; if it would be
+// empty and wait is set, as soon as there is one.
+struct FollowEvents {
+  uint64_t after = 0;
+  bool wait = false;
+  friend bool operator==(const FollowEvents&, const FollowEvents&) = default;
+};
 // Gives up the run that a session has in flight. Answer: Done, or kNotFound when it runs nothing.
 struct CancelRun {
   SessionId session;
@@ -142,7 +177,8 @@ struct ClientRequest {
   uint32_t number = 0;  // echoed in the answer; unique among the pending ones, not 0
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
-               ListMemory, PinModel, CancelRun, TerminateSession>
+               ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
+               CollectGarbage, FollowEvents>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -231,6 +267,7 @@ struct StatusReport {
   uint64_t buffered_reads = 0;  // where O_DIRECT was refused
   uint32_t workers_total = 0;
   std::vector<WorkerReport> workers;  // a page, from first_worker
+  bool draining = false;
   friend bool operator==(const StatusReport&, const StatusReport&) = default;
 };
 
@@ -263,7 +300,15 @@ struct SessionReport {
   friend bool operator==(const SessionReport&, const SessionReport&) = default;
 };
 
-enum class ModelState : uint8_t { kLoading = 0, kResident = 1, kFailed = 2, kEvicting = 3 };
+// Host and disk: where its bytes are while they are not on its device. kHost: of GPUs only.
+enum class ModelState : uint8_t {
+  kLoading = 0,
+  kResident = 1,
+  kFailed = 2,
+  kEvicting = 3,
+  kHost = 4,
+  kDisk = 5
+};
 
 struct ModelReport {
   ModelId model;
@@ -279,6 +324,8 @@ struct ModelReport {
   std::array<uint8_t, 32> sha256{};
   uint64_t loaded_wall_ns = 0;
   std::string device;  // "cpu:0"
+  uint64_t keep_alive_ms = 0;
+  uint64_t expires_wall_ns = 0;  // 0: it is in use, pinned, or kept for ever
   friend bool operator==(const ModelReport&, const ModelReport&) = default;
 };
 
@@ -347,11 +394,37 @@ struct MemoryList {
   friend bool operator==(const MemoryList&, const MemoryList&) = default;
 };
 
+struct Collected {
+  uint32_t programs = 0;
+  uint32_t workers = 0;
+  uint64_t bytes = 0;  // grants that ended
+  friend bool operator==(const Collected&, const Collected&) = default;
+};
+
+struct EventReport {
+  uint64_t number = 0;  // rises by one with each event, seen or not
+  uint64_t wall_ns = 0;
+  EventKind kind = EventKind::kDaemonStarted;
+  std::string text;
+  SessionId session;   // or invalid
+  ModelId model;       // or invalid
+  std::string device;  // or empty
+  std::optional<uint64_t> bytes{};
+  ErrorCode error = ErrorCode::kOk;
+  friend bool operator==(const EventReport&, const EventReport&) = default;
+};
+struct EventList {
+  uint64_t last = 0;    // ask again with it
+  uint64_t missed = 0;  // numbers that came after the asked one and are forgotten already
+  std::vector<EventReport> events;
+  friend bool operator==(const EventList&, const EventList&) = default;
+};
+
 struct DaemonReply {
   uint32_t number =
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
-               SessionList, ModelList, ProgramList, DeviceList, MemoryList>
+               SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };
@@ -375,15 +448,31 @@ struct DetachSession {
   friend bool operator==(const DetachSession&, const DetachSession&) = default;
 };
 
-// fds: [manifest memfd, extents...]. Answer: ModelAdded.
+// fds: [manifest memfd, extents...], or the manifest alone if parked: then its place is reserved,
+// and programs that name it can be admitted. A parked model that is added again is where it was.
+// Answer: ModelAdded.
 struct AddModel {
   ModelId model;
+  bool parked = false;
   friend bool operator==(const AddModel&, const AddModel&) = default;
 };
 // Answer: ModelDropped.
 struct DropModel {
   ModelId model;
   friend bool operator==(const DropModel&, const DropModel&) = default;
+};
+
+// Lets go of the model's bytes and keeps their place; runs that need it wait. Answer: ModelParked.
+struct ParkModel {
+  ModelId model;
+  friend bool operator==(const ParkModel&, const ParkModel&) = default;
+};
+// Answers ModelWanted for a model that cannot come back: the runs that wait for it fail so.
+struct ModelLost {
+  ModelId model;
+  ErrorCode code = ErrorCode::kOk;
+  std::string message;
+  friend bool operator==(const ModelLost&, const ModelLost&) = default;
 };
 
 // fds: [graph memfd]. Answer: ProgramAdded or ProgramRefused.
@@ -431,7 +520,8 @@ struct GetWorkerStats {
 
 struct WorkerCommand {
   std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
-               AddSequence, ReleaseSequence, GrantAnswer, GiveSlab, GetWorkerStats>
+               AddSequence, ReleaseSequence, GrantAnswer, GiveSlab, GetWorkerStats, ParkModel,
+               ModelLost>
       body;
   friend bool operator==(const WorkerCommand&, const WorkerCommand&) = default;
 };
@@ -461,6 +551,15 @@ struct ModelAdded {
 struct ModelDropped {
   ModelId model;
   friend bool operator==(const ModelDropped&, const ModelDropped&) = default;
+};
+struct ModelParked {
+  ModelId model;
+  friend bool operator==(const ModelParked&, const ModelParked&) = default;
+};
+// A run needs a model that is parked. Answer: AddModel or ModelLost.
+struct ModelWanted {
+  ModelId model;
+  friend bool operator==(const ModelWanted&, const ModelWanted&) = default;
 };
 struct ProgramAdded {
   ProgramId program;
@@ -529,7 +628,7 @@ struct WorkerStats {
 struct WorkerEvent {
   std::variant<WorkerReady, Attached, Detached, ModelAdded, ModelDropped, ProgramAdded,
                ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, GrantReturn,
-               SessionBroken, WorkerStats>
+               SessionBroken, WorkerStats, ModelParked, ModelWanted>
       body;
   friend bool operator==(const WorkerEvent&, const WorkerEvent&) = default;
 };
@@ -562,6 +661,7 @@ struct PlanLoad {
 // fds: [one writable memfd for each extent]. Answer: Progress..., then Loaded, then Hashed.
 struct ReadInto {
   uint32_t extents = 0;
+  bool hash_at_once = false;  // somebody waits for the hash; else cores that nobody needs will do
   friend bool operator==(const ReadInto&, const ReadInto&) = default;
 };
 

@@ -105,12 +105,13 @@ Status Client::send_files(std::span<const int> files) {
 }
 
 Result<OpenedModel> Client::open_model(const std::string& label, std::span<const int> files,
-                                       const srg::LoadPlan* plan, bool pin) {
+                                       const srg::LoadPlan* plan, const Stay& stay) {
   DJINN_CHECK(send_files(files));
   ipc::OpenModel request;
   request.label = label.substr(0, limits::kNameBytes);
   request.has_plan = plan != nullptr;
-  request.pin = pin;
+  request.pin = stay.pinned;
+  request.keep_alive_ms = stay.keep_alive_ms;
   Fd plan_fd;
   if (plan != nullptr) {
     DJINN_TRY(plan_fd, pal::make_sealed_memfd("djinn-plan", ipc::encode(*plan)));
@@ -212,6 +213,24 @@ Result<std::vector<ipc::MemoryReport>> Client::memory_pools() {
 Status Client::pin_model(ModelId model, bool pinned) {
   DJINN_CHECK(control_.ask<ipc::Done>(ipc::PinModel{model, pinned}));
   return {};
+}
+
+Status Client::evict_model(ModelId model, ipc::Tier to, bool force) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::EvictModel{model, to, force}));
+  return {};
+}
+
+Status Client::set_draining(bool draining) {
+  DJINN_CHECK(control_.ask<ipc::Done>(ipc::SetDraining{draining}));
+  return {};
+}
+
+Result<ipc::Collected> Client::collect_garbage() {
+  return control_.ask<ipc::Collected>(ipc::CollectGarbage{});
+}
+
+Result<ipc::EventList> Client::events(uint64_t after, bool wait) {
+  return control_.ask<ipc::EventList>(ipc::FollowEvents{after, wait});
 }
 
 Status Client::cancel_run(SessionId session) {

@@ -72,6 +72,12 @@ struct SubmissionTarget {
   ipc::StagingRange graph;  // kRunOnce
 };
 
+// How long an opened model stays when nobody uses it.
+struct Stay {
+  bool pinned = false;                      // until somebody unpins or unloads it
+  std::optional<uint64_t> keep_alive_ms{};  // as ipc::OpenModel says
+};
+
 class Client {
  public:
   static Result<std::unique_ptr<Client>> connect(const ConnectOptions& options);
@@ -83,7 +89,7 @@ class Client {
   // --- control
   // files: open for reading, in the plan's order; stay the caller's.
   Result<OpenedModel> open_model(const std::string& label, std::span<const int> files,
-                                 const srg::LoadPlan* plan = nullptr, bool pin = false);
+                                 const srg::LoadPlan* plan = nullptr, const Stay& stay = {});
   Status close_model(ModelId model);
   Status unload_model(ModelId model);
   Result<ipc::ProgramDefined> define_program(const srg::Graph& graph, ModelId model);
@@ -96,6 +102,13 @@ class Client {
   Result<std::vector<ipc::DeviceReport>> devices();
   Result<std::vector<ipc::MemoryReport>> memory_pools();
   Status pin_model(ModelId model, bool pinned);
+  // As ipc::EvictModel says; ends when the bytes are free.
+  Status evict_model(ModelId model, ipc::Tier to, bool force);
+  // Administrators'. Errors: kPermissionDenied.
+  Status set_draining(bool draining);
+  Result<ipc::Collected> collect_garbage();
+  // The events after that number. wait: until there is one.
+  Result<ipc::EventList> events(uint64_t after, bool wait);
   // Of another session of this user; root's may be anybody's. cancel_run(): kNotFound when it runs
   // nothing.
   Status cancel_run(SessionId session);

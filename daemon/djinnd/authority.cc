@@ -8,9 +8,8 @@
 namespace djinn::daemon {
 
 Caller Authority::judge(uid_t user, std::span<const gid_t> groups) const {
-  const bool admin =
-      user == 0 || (admins_ && std::find(groups.begin(), groups.end(), *admins_) != groups.end());
-  return {user, admin};
+  const bool member = admins_ && std::find(groups.begin(), groups.end(), *admins_) != groups.end();
+  return {user, user == 0 || member || owner_ == user};
 }
 
 std::optional<gid_t> group_named(const std::string& name) {

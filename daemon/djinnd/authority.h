@@ -1,8 +1,8 @@
 // Authority: who may see and steer what (DESIGN section 10). The socket and D-Bus ask the same.
 //
 //   caller   a user who asks for something
-//   admin    root, and members of the administrators' group, by whichever of their groups: they
-//            see and steer what belongs to others
+//   admin    root, members of the administrators' group, by whichever of their groups, and whose
+//            own djinnd it is: they see and steer what belongs to others
 //
 // Group membership is that of the moment when the caller connected.
 #pragma once
@@ -24,13 +24,15 @@ struct Caller {
 
 class Authority {
  public:
-  Authority() = default;  // root alone
-  explicit Authority(std::optional<gid_t> admins) : admins_(admins) {}
+  // admins: their group. owner: whose own djinnd this is; they are its admin.
+  explicit Authority(std::optional<gid_t> admins = {}, std::optional<uid_t> owner = {})
+      : admins_(admins), owner_(owner) {}
   // groups: primary and supplementary.
   [[nodiscard]] Caller judge(uid_t user, std::span<const gid_t> groups) const;
 
  private:
   std::optional<gid_t> admins_;
+  std::optional<uid_t> owner_;
 };
 
 // Nothing if there is no such group. Asks the system's database, which may block.

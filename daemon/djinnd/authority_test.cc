@@ -26,6 +26,11 @@ TEST(AuthorityTest, others_steer_what_is_theirs) {
   EXPECT_FALSE(caller.may_steer(1001));
 }
 
+TEST(AuthorityTest, whose_own_djinnd_it_is_is_its_admin) {
+  EXPECT_TRUE(Authority({}, 1000).judge(1000, {}).admin);
+  EXPECT_FALSE(Authority({}, 1000).judge(1001, {}).admin);
+}
+
 TEST(AuthorityTest, without_the_group_root_alone_is_admin) {
   const std::vector<gid_t> groups{0, kAdmins};
   EXPECT_FALSE(Authority().judge(1000, groups).admin);

@@ -39,7 +39,8 @@ struct Unit {
 constexpr std::array kBytes{Unit{"", 1}, Unit{"KiB", uint64_t{1} << 10},
                             Unit{"MiB", uint64_t{1} << 20}, Unit{"GiB", uint64_t{1} << 30},
                             Unit{"TiB", uint64_t{1} << 40}};
-constexpr std::array kMilliseconds{Unit{"ms", 1}, Unit{"s", 1000}, Unit{"min", 60'000}};
+constexpr std::array kMilliseconds{Unit{"ms", 1}, Unit{"s", 1000}, Unit{"min", 60'000},
+                                   Unit{"h", 3'600'000}, Unit{"d", 86'400'000}};
 
 // A whole number and one of the units.
 template <size_t N>
@@ -94,10 +95,47 @@ Status set_hang_timeout(std::string_view text, Options& options) {
   return {};
 }
 
+Status set_keep_alive(std::string_view text, Options& options) {
+  const auto time = quantity(text, kMilliseconds);
+  const bool none = text == "0";
+  if (!time && !none && text != "forever") {
+    return expected("a time like \"5min\", \"0\", or \"forever\"");
+  }
+  options.keep_alive_ms = none ? 0 : time.value_or(ipc::kKeepForever);
+  return {};
+}
+
+Status set_drain_timeout(std::string_view text, Options& options) {
+  const auto time = text == "0" ? std::optional<uint64_t>(0) : quantity(text, kMilliseconds);
+  if (!time || *time > 3'600'000) return expected("a time from \"0\" to \"60min\"");
+  options.drain_timeout_ms = *time;
+  return {};
+}
+
+Status set_percent(std::string_view text, uint32_t& percent) {
+  if (text.ends_with('%')) text.remove_suffix(1);
+  const auto number = quantity(text, std::array{Unit{"", 1}});
+  if (!number || *number < 1 || *number > 100) return expected("a share like \"80%\"");
+  percent = static_cast<uint32_t>(*number);
+  return {};
+}
+
+Status set_evict_idle(std::string_view text, Options& options) {
+  return set_percent(text, options.thresholds.idle_percent);
+}
+
+Status set_evict_all(std::string_view text, Options& options) {
+  return set_percent(text, options.thresholds.all_percent);
+}
+
 constexpr std::array kSettings{
     Setting{"lane.threads", "all cores", false, set_threads},
+    Setting{"memory.evict_all_above", "95%", true, set_evict_all},
+    Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},
     Setting{"memory.limit", "80%", false, set_limit},
     Setting{"memory.session_quota", "4GiB", true, set_session_quota},
+    Setting{"model.keep_alive", "5min", true, set_keep_alive},
+    Setting{"service.drain_timeout", "10s", true, set_drain_timeout},
     Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
 };
 static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));

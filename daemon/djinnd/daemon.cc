@@ -12,6 +12,10 @@
 namespace djinn::daemon {
 namespace {
 
+// How often djinnd looks whether runs in flight have ended before it stops, and what it asks of
+// systemd each time: enough for a look that comes late.
+constexpr uint64_t kWindUpLookMs = 100;
+constexpr uint64_t kExtendMs = 5000;
 // The pause after which the next spare worker starts: a domain that just lost its worker needs the
 // cores more.
 constexpr uint64_t kNextWorkerAfterMs = 100;
@@ -39,8 +43,10 @@ std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
 Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t seed)
     : options_(options),
       loop_(loop),
+      clock_(clock),
       ids_(seed),
-      authority_(options.admin_group.empty() ? std::nullopt : group_named(options.admin_group)),
+      authority_(options.user_mode ? Authority({}, ::geteuid())
+                                   : Authority(group_named(options.admin_group))),
       events_(clock),
       spare_workers_(loop, {"a worker", kNextWorkerAfterMs, [this] { return worker_program(); },
                             &read_worker_ready}),
@@ -52,18 +58,27 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                  [this](Session& session, ipc::Datagram message) {
                    requests_.handle(session, std::move(message));
                  },
-                 [this](SessionId session) { session_left(session); }}),
+                 [this](SessionId session) { session_left(session); },
+                 [this](SessionId session) { return models_.awaited_by(session); }}),
       models_({loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_, events_,
-               [this](ModelId model) { programs_.model_gone(model); },
-               [this] { models_changed(); }}),
+               [this](ModelId model) { programs_.model_gone(model); }, [this] { models_changed(); },
+               [this](SessionId session) { return sessions_.runs(session); }},
+              options.keep_alive_ms),
       programs_({ids_, domains_, models_, sessions_, events_}),
-      reports_({loop, clock, memory_, domains_, models_, programs_, sessions_}),
-      requests_({sessions_, models_, programs_, reports_}),
+      reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_}),
+      requests_({sessions_, models_, programs_, reports_,
+                 [this](bool draining) { set_draining(draining); },
+                 [this] { return collect_garbage(); }}),
       service_(
           loop, [this] { return is_healthy(); }, [this] { return describe(); }),
-      hang_timer_(loop, [this] { look_for_hangs(); }) {
+      pressure_(loop, memory_, models_.tiers(), events_, options.thresholds),
+      hang_timer_(loop, [this] { look_for_hangs(); }),
+      wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
   events_.listen([this](const Event& event) { journal_.write(event); });
-  memory_.set_evictor([this](uint64_t bytes) { return models_.evict(bytes); });
+  events_.listen([this](const Event&) { reports_.event_told(); });
+  memory_.on_change([this] { pressure_.note(); });
+  memory_.set_pinned([this] { return models_.tiers().pinned_bytes(); });
+  memory_.set_evictor([this](uint64_t bytes) { return models_.tiers().make_room(bytes); });
   spare_workers_.on_change([this] { device_changed(); });
 }
 
@@ -96,6 +111,9 @@ void Daemon::reload(const Config& config) {
     Options written = options_;
     apply_config(config, written);
     memory_.set_session_quota(written.session_quota_bytes);
+    models_.tiers().set_keep_alive(written.keep_alive_ms);
+    pressure_.set(written.thresholds);
+    options_.drain_timeout_ms = written.drain_timeout_ms;
     for (const ConfigValue& value : config.values) {
       if (!reloads(value.key)) log("{} is read at a start only", value.key);
     }
@@ -106,11 +124,46 @@ void Daemon::reload(const Config& config) {
   service_.ready();
 }
 
+void Daemon::set_draining(bool draining) {
+  if (std::exchange(draining_, draining) == draining) return;
+  sessions_.set_draining(draining);
+  models_.set_draining(draining);
+  reports_.set_draining(draining);
+  tell(draining ? EventKind::kDraining : EventKind::kResumed,
+       draining ? "draining: no new session, no new model" : "resumed");
+  service_.changed();
+}
+
+ipc::Collected Daemon::collect_garbage() {
+  const uint64_t before = memory_.granted_bytes();
+  ipc::Collected collected;
+  collected.programs = programs_.collect();
+  collected.workers =
+      domains_.retire_idle([this](DomainId domain) { return sessions_.in_use(domain); });
+  collected.bytes = before - std::min(before, memory_.granted_bytes());
+  return collected;
+}
+
+void Daemon::wind_up() {
+  const uint64_t drain_ms = options_.drain_timeout_ms.value_or(0);
+  if (wind_up_until_ns_ || drain_ms == 0 || !sessions_.any_runs()) return loop_.stop();
+  wind_up_until_ns_ = clock_.monotonic_ns() + drain_ms * 1'000'000;
+  set_draining(true);
+  see_if_wound_up();
+}
+
+void Daemon::see_if_wound_up() {
+  if (!sessions_.any_runs() || clock_.monotonic_ns() >= *wind_up_until_ns_) return loop_.stop();
+  service_.extend_timeout(kExtendMs);
+  wind_up_timer_.start_once(kWindUpLookMs);
+}
+
 void Daemon::stop() {
   tell(EventKind::kDaemonStopping, "stopping");
   service_.stopping();
   listener_.reset();
   hang_timer_.stop();
+  wind_up_timer_.stop();
   sessions_.end_all({ErrorCode::kDisconnected, "djinnd is stopping."});
 }
 
@@ -128,10 +181,12 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
 void Daemon::session_left(SessionId session) {
   programs_.session_left(session);
   models_.session_left(session);
+  reports_.session_left(session);
   service_.changed();
 }
 
 void Daemon::models_changed() {
+  pressure_.note();
   keeper_.keep(models_.table().all());
   service_.changed();
 }
@@ -140,9 +195,9 @@ Service::Line Daemon::describe() const {
   const auto& models = models_.table().all();
   uint64_t loading = 0;
   for (const auto& [id, model] : models) loading += model.phase == ModelPhase::kLoading ? 1 : 0;
-  return {fmt::format("{} sessions, {} models ({} loading), {} of {} bytes granted",
-                      sessions_.all().size(), models.size(), loading, memory_.granted_bytes(),
-                      memory_.total_bytes()),
+  return {fmt::format("{}{} sessions, {} models ({} loading), {} of {} bytes granted",
+                      draining_ ? "Draining: " : "", sessions_.all().size(), models.size(), loading,
+                      memory_.granted_bytes(), memory_.total_bytes()),
           loading > 0};
 }
 
@@ -207,7 +262,9 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     void operator()(const ipc::Attached& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::Detached& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::ModelAdded& e) const { to.models_.hear(domain, e); }
-    void operator()(const ipc::ModelDropped& e) const { to.models_.hear(domain, e); }
+    void operator()(const ipc::ModelDropped& e) const { to.models_.tiers().hear(domain, e); }
+    void operator()(const ipc::ModelParked& e) const { to.models_.tiers().hear(domain, e); }
+    void operator()(const ipc::ModelWanted& e) const { to.models_.tiers().hear(domain, e); }
     void operator()(const ipc::ProgramAdded& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::ProgramRefused& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::SequenceAdded& e) const { to.sessions_.hear(domain, e); }

@@ -15,6 +15,7 @@
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/models.h"
 #include "daemon/djinnd/options.h"
+#include "daemon/djinnd/pressure.h"
 #include "daemon/djinnd/programs.h"
 #include "daemon/djinnd/reports.h"
 #include "daemon/djinnd/requests.h"
@@ -34,6 +35,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   Status start(Passed passed);
   // Takes up what config changes of the settings that reload; one with an error changes nothing.
   void reload(const Config& config);
+  // Takes in nobody new, and stops the loop when no run is in flight or their time is over; asked
+  // again, at once.
+  void wind_up();
   // Ends all sessions and children; the loop may then be destroyed.
   void stop();
 
@@ -47,6 +51,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   void models_changed();
   void look_for_hangs();
   void device_changed();
+  void set_draining(bool draining);
+  ipc::Collected collect_garbage();
+  void see_if_wound_up();
   [[nodiscard]] bool is_healthy();
   void tell(EventKind kind, std::string text);
   [[nodiscard]] Service::Line describe() const;
@@ -55,6 +62,7 @@ class Daemon final : public WorkerSupervisor::Owner {
 
   Options options_;
   Loop& loop_;
+  const Clock& clock_;
   IdSource ids_;
   Authority authority_;
   Journal journal_;
@@ -70,7 +78,11 @@ class Daemon final : public WorkerSupervisor::Owner {
   Requests requests_;
   Service service_;
   Keeper keeper_;
+  Pressure pressure_;
   Timer hang_timer_;
+  Timer wind_up_timer_;
+  std::optional<uint64_t> wind_up_until_ns_;
+  bool draining_ = false;
   uint64_t workers_started_ = 0;
   std::unique_ptr<Listener> listener_;
 };

@@ -58,6 +58,16 @@ void Domains::retire_all() {
   for (const auto& [domain, worker] : workers_) worker->retire();
 }
 
+uint32_t Domains::retire_idle(const std::function<bool(DomainId)>& in_use) {
+  uint32_t retired = 0;
+  for (const auto& [domain, worker] : workers_) {
+    if (worker->absent() || in_use(domain)) continue;
+    worker->retire();
+    ++retired;
+  }
+  return retired;
+}
+
 const std::string& UserNames::of(uid_t uid) {
   std::string& name = names_[uid];
   if (name.empty()) {

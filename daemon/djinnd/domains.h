@@ -32,6 +32,8 @@ class Domains {
 
   [[nodiscard]] std::vector<std::pair<DomainId, WorkerSupervisor*>> all() const;
   void retire_all();
+  // Ends the workers of those that are not in use; how many those were.
+  uint32_t retire_idle(const std::function<bool(DomainId)>& in_use);
 
  private:
   WorkerSupervisor::World world_;

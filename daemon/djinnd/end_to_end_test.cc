@@ -267,21 +267,6 @@ TEST(Djinnd, more_than_the_quota_is_refused_with_numbers) {
       ErrorCode::kQuotaExceeded);
 }
 
-TEST(Djinnd, an_idle_model_gives_way_to_one_that_needs_its_memory) {
-  const TestDaemon daemon({"--memory", "25165824"});  // 24 MiB
-  const Fd first = model_file(daemon.directory(), 4 << 20, 'a');
-  const Fd second = model_file(daemon.directory(), 4 << 20, 'b');
-  TestClient client(daemon);
-  client.greet();
-  const ipc::ModelOpened opened = open_model(client, first);
-  client.ask<ipc::Done>(ipc::AddFiles{1}, {second.get()});
-  EXPECT_EQ(client.ask<ipc::Failed>(ipc::OpenModel{"second", false, false}).code,
-            ErrorCode::kOutOfMemory);
-  client.ask<ipc::Done>(ipc::CloseModel{opened.model});
-  EXPECT_NE(open_model(client, second).model, opened.model);
-  EXPECT_EQ(status_of(daemon).models, 1u);
-}
-
 TEST(Djinnd, a_pinned_model_stays_until_it_is_unloaded) {
   const TestDaemon daemon;
   const Fd file = model_file(daemon.directory(), 1000, 'a');

@@ -63,11 +63,11 @@ void Load::plan(const Fd& plan_memfd) {
   send({ipc::PlanLoad{plan_memfd.valid()}}, fds);
 }
 
-void Load::read_into(const std::vector<Fd>& extents) {
+void Load::read_into(const std::vector<Fd>& extents, bool hash_at_once) {
   go(LoadPhase::kReading);
   std::vector<int> fds;
   for (const Fd& extent : extents) fds.push_back(extent.get());
-  send({ipc::ReadInto{static_cast<uint32_t>(fds.size())}}, fds);
+  send({ipc::ReadInto{static_cast<uint32_t>(fds.size()), hash_at_once}}, fds);
 }
 
 void Load::heard(ipc::Datagram message) {

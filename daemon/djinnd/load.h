@@ -59,7 +59,8 @@ class Load {
   void start();
   // plan: sealed, or none.
   void plan(const Fd& plan_memfd);
-  void read_into(const std::vector<Fd>& extents);
+  // hash_at_once: somebody waits for the hash.
+  void read_into(const std::vector<Fd>& extents, bool hash_at_once);
   // Gives a loader that has told what the files are, and has read nothing, back to the pool.
   // load_ended() follows, and no other event.
   void release();

@@ -36,8 +36,8 @@ Status serve(const Options& options) {
   Loop loop;
   const SystemClock clock;
   Daemon daemon(loop, clock, options, random_seed());
-  const Signal terminate(loop, SIGTERM, [&] { loop.stop(); });
-  const Signal interrupt(loop, SIGINT, [&] { loop.stop(); });
+  const Signal terminate(loop, SIGTERM, [&] { daemon.wind_up(); });
+  const Signal interrupt(loop, SIGINT, [&] { daemon.wind_up(); });
   const Signal hang_up(loop, SIGHUP, [&] {
     if (options.user_mode) return loop.stop();  // its terminal is gone
     daemon.reload(read_config(options.root));

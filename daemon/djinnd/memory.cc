@@ -31,7 +31,22 @@ Status Memory::grant(Holder holder, uint64_t bytes) {
   const auto granted = ledger_.grant(principal_of(holder), holder, bytes);
   if (!granted) return granted.error();
   held_[holder] += bytes;
+  change();
   return {};
+}
+
+void Memory::change() {
+  if (changed_) changed_();
+}
+
+// A refusal in terms of what the reader can do something about.
+Status Memory::explained(Status status, uint64_t bytes) const {
+  if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
+  return Error{
+      ErrorCode::kOutOfMemory,
+      fmt::format("{} bytes are needed, {} of {} are free, {} are pinned, and the rest is "
+                  "in use. Unpin or close a model, or end a session, then repeat.",
+                  bytes, ledger_.free_bytes(), ledger_.total_bytes(), pinned_ ? pinned_() : 0)};
 }
 
 uint64_t Memory::held_by(vmu::HolderKind kind) const {
@@ -49,7 +64,7 @@ void Memory::request(Holder holder, uint64_t bytes, Granted granted) {
   Status first = bytes == 0 ? Status{} : grant(holder, bytes);
   const bool full = !first && first.error().code == ErrorCode::kOutOfMemory;
   const uint64_t missing = bytes - std::min(bytes, ledger_.free_bytes());
-  if (!full || !evictor_ || !evictor_(missing)) return granted(std::move(first));
+  if (!full || !evictor_ || !evictor_(missing)) return granted(explained(std::move(first), bytes));
   waiting_.push_back({holder, bytes, std::move(granted)});
   freed();  // what was evicted may be free already
 }
@@ -61,7 +76,7 @@ void Memory::freed() {
     const bool wait_on = !again && again.error().code == ErrorCode::kOutOfMemory && evictor_ &&
                          evictor_(next->bytes - std::min(next->bytes, ledger_.free_bytes()));
     if (wait_on) break;  // first come, first served: nobody starves a large request
-    answers.emplace_back(std::move(next->granted), std::move(again));
+    answers.emplace_back(std::move(next->granted), explained(std::move(again), next->bytes));
     next = waiting_.erase(next);
   }
   for (auto& [granted, status] : answers) granted(std::move(status));
@@ -73,6 +88,7 @@ void Memory::release(Holder holder, uint64_t bytes) {
   DJINN_ASSERT(released.ok());
   if ((held_.at(holder) -= bytes) == 0) held_.erase(holder);
   freed();
+  change();
 }
 
 void Memory::cancel(Holder holder) {
@@ -91,7 +107,10 @@ uint64_t Memory::release_all(Holder holder) {
   cancel(holder);
   const uint64_t bytes = ledger_.holder_died(holder);
   held_.erase(holder);
-  if (bytes > 0) freed();
+  if (bytes > 0) {
+    freed();
+    change();
+  }
   return bytes;
 }
 

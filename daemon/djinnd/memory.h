@@ -37,8 +37,14 @@ class Memory {
   // It calls freed() as it does.
   void set_evictor(std::function<bool(uint64_t bytes)> evictor) { evictor_ = std::move(evictor); }
 
-  // Calls back at once, or later if idle models must give way first. Errors: kQuotaExceeded,
-  // kOutOfMemory, with numbers; kCancelled if the holder ended meanwhile.
+  // Called after each grant and each release.
+  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
+  // Bytes that never give way, for who is refused.
+  void set_pinned(std::function<uint64_t()> pinned) { pinned_ = std::move(pinned); }
+
+  // Calls back at once, or later if idle models must give way first. Errors: kQuotaExceeded;
+  // kOutOfMemory, with what was needed, what is free and what is pinned; kCancelled if the holder
+  // ended meanwhile.
   void request(Holder holder, uint64_t bytes, Granted granted);
 
   // What the holder still waits for is answered kCancelled; it keeps what it has.
@@ -70,10 +76,14 @@ class Memory {
     Granted granted;
   };
   Status grant(Holder holder, uint64_t bytes);
+  [[nodiscard]] Status explained(Status status, uint64_t bytes) const;
+  void change();
 
   vmu::GrantLedger ledger_;
   uint64_t session_quota_;
   std::function<bool(uint64_t)> evictor_;
+  std::function<void()> changed_;
+  std::function<uint64_t()> pinned_;
   std::list<Waiting> waiting_;
   std::map<Holder, uint64_t> held_;  // by holder, for sums by kind
 };

@@ -8,8 +8,19 @@
 namespace djinn::daemon {
 
 bool may_follow(ModelPhase from, ModelPhase to) {
-  return (from == ModelPhase::kLoading && to == ModelPhase::kResident) ||
-         (from == ModelPhase::kResident && to == ModelPhase::kUnloading);
+  switch (to) {
+    case ModelPhase::kLoading:
+      return from == ModelPhase::kOnDisk;
+    case ModelPhase::kResident:
+      return from == ModelPhase::kLoading;
+    case ModelPhase::kEvicting:
+      return from == ModelPhase::kResident;
+    case ModelPhase::kOnDisk:
+      return from == ModelPhase::kEvicting || from == ModelPhase::kLoading;
+    case ModelPhase::kUnloading:
+      return from == ModelPhase::kResident || from == ModelPhase::kOnDisk;
+  }
+  return false;
 }
 
 bool may_share(const ModelKey& resident, const ModelKey& opened) {
@@ -66,20 +77,24 @@ Model* ModelTable::find_shared(const ModelKey& opened) {
   return nullptr;
 }
 
-std::vector<Model*> ModelTable::evictable() {
-  std::vector<Model*> idle;
+std::vector<Model*> ModelTable::evictable(bool in_use) {
+  std::vector<Model*> found;
   for (auto& [id, model] : models_) {
-    if (model.idle() && !model.pinned) idle.push_back(&model);
+    const bool movable = model.phase == ModelPhase::kResident && !model.pinned &&
+                         model.in_use() == in_use && (!in_use || model.can_come_back());
+    if (movable) found.push_back(&model);
   }
-  std::sort(idle.begin(), idle.end(),
+  std::sort(found.begin(), found.end(),
             [](const Model* a, const Model* b) { return a->last_used < b->last_used; });
-  return idle;
+  return found;
 }
 
-uint64_t ModelTable::unloading_bytes() const {
+uint64_t ModelTable::leaving_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : models_) {
-    if (model.phase == ModelPhase::kUnloading) bytes += model.bytes;
+    const bool leaving = (model.phase == ModelPhase::kUnloading && !model.extents.empty()) ||
+                         model.phase == ModelPhase::kEvicting;
+    if (leaving) bytes += model.bytes;
   }
   return bytes;
 }

@@ -1,10 +1,13 @@
-// Model: weights in sealed extents, or on their way there; and the table of all.
+// Model: weights in sealed extents, or on their way there or away; and the table of all.
 //
-//   loading -> resident     the bytes are there and sealed
-//   resident -> unloading   nobody leases it, and memory is wanted or somebody said so
+//   loading -> resident               the bytes are there and sealed
+//   resident -> evicting -> on disk   memory is wanted or somebody said so; its place in workers
+//                                     stays, and so do its programs
+//   on disk -> loading                it is used again; its hash is compared before it is resident
+//   resident, on disk -> unloading    nobody leases it, and it is wanted no more
 //   loading, unloading -> gone
 //
-//   lease    a session's hold on a model; the model stays while there is one
+//   lease    a session's hold on a model; the model stays while there is one, resident or not
 //   opener   a request that waits for the model to be there and in its worker
 //   mapped   domains whose worker has the model, or is to have it
 #pragma once
@@ -27,7 +30,7 @@
 
 namespace djinn::daemon {
 
-enum class ModelPhase : uint8_t { kLoading, kResident, kUnloading };
+enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnloading };
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
 
 // What an open request is compared by (DESIGN section 4, Identity).
@@ -50,6 +53,8 @@ struct Opener {
 
 struct MappedBy {
   bool added = false;   // the present worker has said so
+  bool parked = false;  // it has the place, without the bytes
+  bool wanted = false;  // a run there waits for the bytes
   uint32_t deaths = 0;  // of workers that were about to add it
 };
 
@@ -60,23 +65,33 @@ struct Model {
   ModelPhase phase = ModelPhase::kLoading;
   LoadId load;
   std::vector<Fd> files;  // of the first open: while they are open their inodes are not reused
+  Fd plan;                // sealed, or none
   std::vector<Fd> extents;
   std::vector<uint64_t> extent_bytes;
   Fd manifest;
   uint64_t bytes = 0;
   uint64_t bytes_loaded = 0;
   bool pinned = false;
+  std::optional<uint64_t> keep_alive_ms;  // nothing: as djinnd is configured
+  uint64_t idle_since_ns = 0;             // monotonic; of idle ones
+  bool wanted = false;                    // somebody wants it back while it is being evicted
+  std::optional<Error> lost;              // why it could not be brought back last time
   std::optional<std::array<uint8_t, 32>> sha256;
   uint64_t loaded_wall_ns = 0;
   uint64_t last_used = 0;  // a counter, for what to evict first
   std::map<SessionId, uint32_t> leases;
   std::vector<Opener> openers;
   std::map<DomainId, MappedBy> mapped;
-  std::vector<Asker> unloaders;
+  std::vector<Asker> movers;  // who wait for it to be evicted or gone
 
   void go(ModelPhase next);
-  [[nodiscard]] bool idle() const {
-    return phase == ModelPhase::kResident && leases.empty() && openers.empty();
+  [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
+  // It was resident before, and what is being loaded is what it was.
+  [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }
+  // Whether its bytes can be had again: all its files are open, and what they must come to is
+  // known.
+  [[nodiscard]] bool can_come_back() const {
+    return !files.empty() && files.size() == key.files.size() && sha256.has_value();
   }
 };
 
@@ -93,9 +108,10 @@ class ModelTable {
   void erase(ModelId id) { models_.erase(id); }
   void touch(Model& model) { model.last_used = ++uses_; }
 
-  // Idle and not pinned, least recently used first.
-  [[nodiscard]] std::vector<Model*> evictable();
-  [[nodiscard]] uint64_t unloading_bytes() const;
+  // Resident and not pinned, least recently used first; of those in use only what can come back.
+  [[nodiscard]] std::vector<Model*> evictable(bool in_use);
+  // Of models that are on their way out.
+  [[nodiscard]] uint64_t leaving_bytes() const;
   [[nodiscard]] std::map<ModelId, Model>& all() { return models_; }
   [[nodiscard]] const std::map<ModelId, Model>& all() const { return models_; }
   [[nodiscard]] size_t size() const { return models_.size(); }

@@ -1,6 +1,7 @@
 #include "daemon/djinnd/models.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -57,7 +58,13 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
 
 }  // namespace
 
-Models::Models(World world) : world_(std::move(world)) {}
+Models::Models(World world, uint64_t keep_alive_ms)
+    : world_(std::move(world)),
+      tiers_(
+          {world_.loop, world_.clock, world_.memory, world_.domains, world_.replies, world_.events,
+           table_, world_.model_gone, world_.changed, [this](Model& model) { read_again(model); },
+           world_.runs, [this](LoadId load) { loads_.at(load)->abort(); }},
+          keep_alive_ms) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {
@@ -80,10 +87,11 @@ void Models::take_back(std::vector<Model> models) {
       }
       tell(EventKind::kModelKept, model,
            fmt::format("model {} is resident again: {} bytes", text_of(model.id), model.bytes));
-      table_.add(std::move(model));
+      table_.add(std::move(model)).idle_since_ns = world_.clock.monotonic_ns();
     });
   }
   world_.changed();
+  tiers_.review();
 }
 
 // --- requests
@@ -125,9 +133,16 @@ void Models::close(const Asker& asker, ModelId id) {
     return world_.replies.refuse(
         asker, {ErrorCode::kNotFound, "The session has not opened such a model."});
   }
-  if (--model->leases.at(asker.session) == 0) model->leases.erase(asker.session);
+  left(*model, asker.session);
   table_.touch(*model);
   world_.replies.done(asker);
+}
+
+// One hold less.
+void Models::left(Model& model, SessionId session) {
+  if (--model.leases.at(session) == 0) model.leases.erase(session);
+  model.idle_since_ns = world_.clock.monotonic_ns();
+  tiers_.review();
 }
 
 Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
@@ -148,27 +163,38 @@ void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& 
     return world_.replies.refuse(
         asker, {ErrorCode::kBusy, "The model is being unloaded. Load it again, pinned."});
   }
-  (*found)->pinned = request.pinned;
+  Model& model = **found;
+  model.pinned = request.pinned;
+  model.idle_since_ns = world_.clock.monotonic_ns();
+  if (model.pinned) tiers_.want(model);
+  tiers_.review();
   world_.changed();
   world_.replies.done(asker);
+}
+
+void Models::evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request) {
+  const auto found = find_owned(caller, request.model);
+  if (!found) return world_.replies.refuse(asker, found.error());
+  tiers_.evict(asker, **found, request);
 }
 
 void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
   const auto found = find_owned(caller, id);
   if (!found) return world_.replies.refuse(asker, found.error());
   Model* const model = *found;
-  if (model->phase == ModelPhase::kLoading || !(model->leases.empty() && model->openers.empty())) {
+  const bool moving = model->phase == ModelPhase::kLoading || model->phase == ModelPhase::kEvicting;
+  if (moving || model->in_use()) {
     return world_.replies.refuse(
         asker,
         {ErrorCode::kBusy, "The model is in use. Close the sessions that hold it, then repeat."});
   }
-  model->unloaders.push_back(asker);
-  if (model->phase == ModelPhase::kResident) begin_unload(*model);
+  tiers_.unload(asker, *model);
 }
 
 // --- from files to a model
 
 void Models::load_identified(LoadId id, const ipc::Identified& files) {
+  if (Model* const back = table_.find_by_load(id)) return identified_again(id, *back, files);
   auto found = openings_.extract(id);
   if (found.empty()) return loads_.at(id)->abort();
   Opening opening = std::move(found.mapped());
@@ -176,24 +202,23 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
   ModelKey key{domain, opening.plan_hash, identities_of(files)};
   if (Model* const shared = table_.find_shared(key)) {
     loads_.at(id)->release();
-    opening.request.opener.was_resident = true;
-    return join(*shared, opening.request.opener, opening.request.pin);
+    opening.request.opener.was_resident =
+        shared->phase == ModelPhase::kResident || shared->phase == ModelPhase::kLoading;
+    return join(*shared, opening.request);
   }
-  if (table_.size() >= limits::kModels && !make_place()) {
+  if (draining_) {
+    loads_.at(id)->abort();
+    return world_.replies.refuse(
+        opening.request.opener.asker,
+        {ErrorCode::kBusy, "djinnd is draining and loads no model. Try again when it is resumed."});
+  }
+  if (table_.size() >= limits::kModels && !tiers_.make_place()) {
     loads_.at(id)->abort();
     return world_.replies.refuse(
         opening.request.opener.asker,
         {ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."});
   }
   become_model(id, std::move(opening), std::move(key));
-}
-
-// The table is full: the least recently used idle model goes.
-bool Models::make_place() {
-  const auto idle = table_.evictable();
-  if (idle.empty()) return false;
-  begin_unload(*idle.front());
-  return true;
 }
 
 void Models::become_model(LoadId id, Opening opening, ModelKey key) {
@@ -204,21 +229,47 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   fresh.label = opening.request.label;
   fresh.load = id;
   fresh.files = load.take_files();
+  fresh.plan = std::move(opening.request.plan);
   Model& model = table_.add(std::move(fresh));
   tell(
       EventKind::kModelLoading, model,
       fmt::format("model {} is being loaded from {} files", text_of(model.id), model.files.size()));
   world_.changed();
-  join(model, opening.request.opener, opening.request.pin);
-  load.plan(opening.request.plan);
+  join(model, opening.request);
+  load.plan(model.plan);
 }
 
-void Models::join(Model& model, Opener opener, bool pin) {
-  ++model.leases[opener.asker.session];
-  model.pinned |= pin;
+void Models::join(Model& model, const OpenRequest& request) {
+  ++model.leases[request.opener.asker.session];
+  model.pinned |= request.pin;
+  if (request.keep_alive_ms) model.keep_alive_ms = request.keep_alive_ms;
   table_.touch(model);
-  model.openers.push_back(opener);
+  model.openers.push_back(request.opener);
+  tiers_.want(model);
   settle(model);
+}
+
+// --- from the disk, again
+
+void Models::read_again(Model& model) {
+  model.load = world_.ids.next<LoadId>([this](LoadId taken) { return loads_.contains(taken); });
+  std::vector<Fd> files;
+  for (const Fd& file : model.files) files.emplace_back(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
+  loads_[model.load] =
+      std::make_unique<Load>(world_.loop, world_.loaders, *this, model.load, std::move(files));
+  queued_.emplace_back(model.load, model.key.domain);
+  tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
+  start_loads();
+}
+
+void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
+  if (!load::same_within_domain(model.key.files, identities_of(files))) {
+    return fail(id,
+                {ErrorCode::kIo,
+                 "The model's files have changed since it was read first. Close it, and open it "
+                 "anew."});
+  }
+  loads_.at(id)->plan(model.plan);
 }
 
 void Models::load_planned(LoadId id, const ipc::Planned& plan) {
@@ -239,10 +290,15 @@ void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, cons
   if (!granted) return fail(id, granted.error());
   const Status made = make_extents(*model, sizes);
   if (!made) return fail(id, made.error());
-  load->second->read_into(model->extents);
+  load->second->read_into(model->extents, model->returns());
 }
 
 Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
+  if (model.returns() && sizes != model.extent_bytes) {
+    return Error{ErrorCode::kLoaderLost, "The loader planned the model otherwise than before."};
+  }
+  model.extent_bytes.clear();
+  model.bytes = 0;
   for (const uint64_t size : sizes) {
     DJINN_TRY(Fd extent, pal::make_memfd("djinn-weights", size, pal::Seals::kSize));
     model.extents.push_back(std::move(extent));
@@ -263,16 +319,22 @@ void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
   if (model == nullptr) return loads_.at(id)->abort();
   bytes_read_ += loaded.bytes_read;
   buffered_reads_ += loaded.buffered_reads;
+  const bool returns = model->returns();
   const Status sealed = seal(*model, std::move(manifest));
   if (!sealed) return fail(id, sealed.error());
   world_.memory.hand_over(Memory::of_load(id), Memory::of_model(model->id));
-  model->go(ModelPhase::kResident);
-  model->bytes_loaded = model->bytes;
-  model->loaded_wall_ns = world_.clock.wall_ns();
-  tell(EventKind::kModelLoaded, *model,
-       fmt::format("model {} is resident: {} bytes", text_of(model->id), model->bytes));
+  if (!returns) become_resident(*model);
+}
+
+void Models::become_resident(Model& model) {
+  model.go(ModelPhase::kResident);
+  model.bytes_loaded = model.bytes;
+  model.loaded_wall_ns = world_.clock.wall_ns();
+  tell(EventKind::kModelLoaded, model,
+       fmt::format("model {} is resident: {} bytes", text_of(model.id), model.bytes));
+  tiers_.came_back(model);
   world_.changed();
-  settle(*model);
+  settle(model);
 }
 
 Status Models::seal(Model& model, Fd manifest) {
@@ -290,6 +352,12 @@ Status Models::seal(Model& model, Fd manifest) {
 void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
   Model* const model = table_.find_by_load(id);
   if (model == nullptr) return;
+  if (model->returns()) {
+    if (hashed.sha256 == model->sha256) return become_resident(*model);
+    return fail(id, {ErrorCode::kIo,
+                     "The model's files hold other bytes than when it was read first. Check the "
+                     "disk, then close the model and open it anew."});
+  }
   model->sha256 = hashed.sha256;
   world_.changed();
 }
@@ -309,7 +377,16 @@ void Models::fail(LoadId id, const Error& error) {
          fmt::format("model {} could not be loaded: {}", text_of(model->id), name_of(error.code)),
          error.code);
     for (const Opener& opener : model->openers) askers.push_back(opener.asker);
-    table_.erase(model->id);
+    if (model->returns()) {
+      // The loader may still map them: they are free when it is gone.
+      world_.memory.hand_over(Memory::of_model(model->id), Memory::of_load(id));
+      for (const Opener& opener : std::exchange(model->openers, {})) {
+        left(*model, opener.asker.session);
+      }
+      tiers_.stays_away(*model, error);
+    } else {
+      table_.erase(model->id);
+    }
   }
   if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
   for (const Asker& asker : askers) world_.replies.refuse(asker, error);
@@ -317,8 +394,11 @@ void Models::fail(LoadId id, const Error& error) {
 
 void Models::load_ended(LoadId id) {
   if (Model* const model = table_.find_by_load(id)) {
+    if (model->returns()) {
+      fail(id, {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
+    }
     model->load = {};
-    finish_unload_if_free(*model);
+    tiers_.load_ended(*model);
   }
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
   running_.erase(id);
@@ -348,13 +428,7 @@ void Models::settle(Model& model) {
 
 void Models::map_into(Model& model, DomainId domain) {
   const bool fresh = model.mapped.try_emplace(domain).second;
-  if (fresh) send_add(model, domain);
-}
-
-void Models::send_add(const Model& model, DomainId domain) {
-  std::vector<int> fds{model.manifest.get()};
-  for (const Fd& extent : model.extents) fds.push_back(extent.get());
-  world_.domains.send(domain, {ipc::AddModel{model.id}}, fds);
+  if (fresh) tiers_.send_add(model, domain);
 }
 
 void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
@@ -366,7 +440,7 @@ void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
   });
   model.mapped.erase(domain);
   for (const Asker& asker : refused) {
-    if (--model.leases.at(asker.session) == 0) model.leases.erase(asker.session);
+    left(model, asker.session);
     world_.replies.refuse(asker, error);
   }
 }
@@ -377,28 +451,24 @@ void Models::hear(DomainId domain, const ipc::ModelAdded& event) {
   if (event.code != ErrorCode::kOk) {
     return refuse_openers(*model, domain, {event.code, event.message});
   }
-  model->mapped.at(domain) = {true, 0};
+  MappedBy& mapped = model->mapped.at(domain);
+  mapped.added = true;
+  mapped.deaths = 0;
   settle(*model);
 }
 
 void Models::worker_ready(DomainId domain) {
   for (auto& [id, model] : table_.all()) {
-    if (model.phase == ModelPhase::kResident && model.mapped.contains(domain)) {
-      send_add(model, domain);
-    }
+    const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
+    if (known && model.mapped.contains(domain)) tiers_.send_add(model, domain);
   }
 }
 
 void Models::worker_died(DomainId domain, const WorkerDeath& death) {
   for (auto& [id, model] : table_.all()) {
+    tiers_.worker_died(model, domain);
     const auto mapped = model.mapped.find(domain);
     if (mapped == model.mapped.end()) continue;
-    mapped->second.added = false;
-    if (model.phase == ModelPhase::kUnloading) {
-      model.mapped.erase(mapped);
-      finish_unload_if_free(model);
-      continue;
-    }
     const OwedAnswer adding{OwedAnswer::Kind::kAddModel, id.value, {}};
     if (death.suspect == adding && ++mapped->second.deaths >= limits::kDeathsWithoutProgress) {
       refuse_openers(model, domain,
@@ -417,18 +487,21 @@ void Models::session_left(SessionId session) {
   for (auto& [id, model] : table_.all()) {
     std::erase_if(model.openers,
                   [&](const Opener& opener) { return opener.asker.session == session; });
-    if (model.leases.erase(session) > 0) table_.touch(model);
-    if (model.phase == ModelPhase::kLoading && model.openers.empty()) {
+    if (model.leases.erase(session) > 0) {
+      table_.touch(model);
+      model.idle_since_ns = world_.clock.monotonic_ns();
+    }
+    if (model.phase == ModelPhase::kLoading && model.openers.empty() && !model.returns()) {
       unwanted.push_back(model.load);
     }
   }
   for (const LoadId id : unwanted) fail(id, {ErrorCode::kCancelled, "Nobody waits any more."});
+  tiers_.review();
 }
 
 bool Models::leased_by(ModelId id, SessionId session) {
   const Model* const model = table_.find(id);
-  return model != nullptr && model->phase == ModelPhase::kResident &&
-         model->leases.contains(session);
+  return model != nullptr && model->manifest.valid() && model->leases.contains(session);
 }
 
 uint32_t Models::leases_of(SessionId session) const {
@@ -454,55 +527,12 @@ bool Models::loads_for(SessionId session) const {
          });
 }
 
-bool Models::evict(uint64_t bytes) {
-  uint64_t coming = table_.unloading_bytes();
-  const std::vector<Model*> idle = table_.evictable();
-  uint64_t possible = coming;
-  for (const Model* model : idle) possible += model->bytes;
-  if (possible < bytes) return false;
-  for (Model* model : idle) {
-    if (coming >= bytes) break;
-    coming += model->bytes;
-    begin_unload(*model);
-  }
-  return true;
-}
-
-void Models::begin_unload(Model& model) {
-  model.go(ModelPhase::kUnloading);
-  world_.changed();
-  world_.model_gone(model.id);
-  std::erase_if(model.mapped,
-                [&](const auto& entry) { return !world_.domains.ready(entry.first); });
-  for (const auto& [domain, mapped] : model.mapped) {
-    world_.domains.send(domain, {ipc::DropModel{model.id}});
-  }
-  if (const auto load = loads_.find(model.load); load != loads_.end()) load->second->abort();
-  finish_unload_if_free(model);
-}
-
-// Bytes are free when the last process that mapped them says so, or is dead.
-void Models::finish_unload_if_free(const Model& model) {
-  if (model.phase != ModelPhase::kUnloading || !model.mapped.empty() || model.load.valid()) return;
-  world_.loop.defer([this, id = model.id] { finish_unload(id); });
-}
-
-void Models::hear(DomainId domain, const ipc::ModelDropped& event) {
-  Model* const model = table_.find(event.model);
-  if (model == nullptr || model->phase != ModelPhase::kUnloading) return;
-  model->mapped.erase(domain);
-  finish_unload_if_free(*model);
-}
-
-void Models::finish_unload(ModelId id) {
-  Model* const model = table_.find(id);
-  if (model == nullptr) return;
-  const std::vector<Asker> askers = std::move(model->unloaders);
-  tell(EventKind::kModelUnloaded, *model,
-       fmt::format("model {} is unloaded: {} bytes", text_of(id), model->bytes));
-  table_.erase(id);
-  world_.memory.release_all(Memory::of_model(id));
-  for (const Asker& asker : askers) world_.replies.done(asker);
+bool Models::awaited_by(SessionId session) const {
+  return std::ranges::any_of(table_.all(), [&](const auto& entry) {
+    const Model& model = entry.second;
+    return model.leases.contains(session) && model.phase != ModelPhase::kResident &&
+           std::ranges::any_of(model.mapped, [](const auto& m) { return m.second.wanted; });
+  });
 }
 
 }  // namespace djinn::daemon

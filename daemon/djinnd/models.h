@@ -1,4 +1,4 @@
-// Models: opens, shares, evicts and unloads models, and has the loads done.
+// Models: opens and shares models, and has the loads done. How they leave again: tiers.h.
 //
 // An open request becomes a load at once, which tells what the files are; only then is it known
 // whether the model is there already. So an opening is a request whose files are not yet known.
@@ -18,6 +18,7 @@
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/model.h"
 #include "daemon/djinnd/replies.h"
+#include "daemon/djinnd/tiers.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -26,6 +27,7 @@ struct OpenRequest {
   Opener opener;
   std::string label;
   bool pin = false;
+  std::optional<uint64_t> keep_alive_ms{};
   std::vector<Fd> files;
   Fd plan;  // or none
 };
@@ -46,8 +48,9 @@ class Models final : public Load::Owner {
     Events& events;
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
     std::function<void()> changed;            // which models there are, or what is known of one
+    std::function<bool(SessionId)> runs;      // whether the session has a run in flight
   };
-  explicit Models(World world);
+  Models(World world, uint64_t keep_alive_ms);
 
   // At the start: resident models of a predecessor. One that finds no memory is given up.
   void take_back(std::vector<Model> models);
@@ -58,6 +61,9 @@ class Models final : public Load::Owner {
   // Only the owner and administrators may.
   void unload(const Asker& asker, const Caller& caller, ModelId id);
   void pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request);
+  void evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request);
+  // While draining, only models that are there already are opened.
+  void set_draining(bool draining) { draining_ = draining; }
 
   // --- sessions
   void session_left(SessionId session);
@@ -72,7 +78,6 @@ class Models final : public Load::Owner {
   void worker_ready(DomainId domain);
   void worker_died(DomainId domain, const WorkerDeath& death);
   void hear(DomainId domain, const ipc::ModelAdded& event);
-  void hear(DomainId domain, const ipc::ModelDropped& event);
 
   // --- loads
   void load_identified(LoadId id, const ipc::Identified& files) override;
@@ -83,9 +88,9 @@ class Models final : public Load::Owner {
   void load_failed(LoadId id, const Error& error) override;
   void load_ended(LoadId id) override;
 
-  // For Memory: begins to unload idle models; false if that would not free so many bytes.
-  bool evict(uint64_t bytes);
-
+  [[nodiscard]] Tiers& tiers() { return tiers_; }
+  // Whether a run of the session waits for a model to come back.
+  [[nodiscard]] bool awaited_by(SessionId session) const;
   [[nodiscard]] const ModelTable& table() const { return table_; }
   [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
   [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
@@ -99,7 +104,7 @@ class Models final : public Load::Owner {
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
   Result<Model*> find_owned(const Caller& caller, ModelId id);
   void start_loads();
-  void join(Model& model, Opener opener, bool pin);
+  void join(Model& model, const OpenRequest& request);
   void become_model(LoadId id, Opening opening, ModelKey key);
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
   Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
@@ -107,18 +112,20 @@ class Models final : public Load::Owner {
   void fail(LoadId id, const Error& error);
   void settle(Model& model);
   void map_into(Model& model, DomainId domain);
-  void send_add(const Model& model, DomainId domain);
   void refuse_openers(Model& model, DomainId domain, const Error& error);
-  void begin_unload(Model& model);
-  void finish_unload_if_free(const Model& model);
-  void finish_unload(ModelId id);
-  bool make_place();
+  void become_resident(Model& model);
+  // Of a load that is to bring a model back.
+  void identified_again(LoadId id, Model& model, const ipc::Identified& files);
+  void read_again(Model& model);
+  void left(Model& model, SessionId session);
   // An event of the model: about its bytes, seen by its owner.
   void tell(EventKind kind, const Model& model, std::string text,
             std::optional<ErrorCode> error = {});
 
   World world_;
   ModelTable table_;
+  Tiers tiers_;
+  bool draining_ = false;
   std::map<LoadId, Opening> openings_;
   std::map<LoadId, std::unique_ptr<Load>> loads_;
   std::vector<std::pair<LoadId, DomainId>> queued_;  // loads that wait for their user's turn

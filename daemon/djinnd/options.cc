@@ -50,6 +50,10 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--hang-timeout-ms", options.hang_timeout_ms,
                  "a worker with work that does nothing for so long is replaced [10000]")
       ->check(CLI::Range(uint64_t{100}, uint64_t{3'600'000}));
+  app.add_option("--keep-alive-ms", options.keep_alive_ms, "idle models stay for so long [300000]");
+  app.add_option("--drain-timeout-ms", options.drain_timeout_ms,
+                 "runs may go on for so long at the end [10000; --user: 0]")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{3'600'000}));
   app.add_flag("--check-config", options.check_config,
                "say what is wrong with the configuration files, and exit")
       ->excludes(user);
@@ -97,6 +101,7 @@ Status fill_in(Options& options) {
     }
   }
   if (!options.user_mode && options.admin_group.empty()) options.admin_group = "djinn-admin";
+  if (!options.drain_timeout_ms) options.drain_timeout_ms = options.user_mode ? 0 : 10'000;
   if (options.threads == 0) options.threads = usable_cores();
   if (options.memory_bytes == 0) options.memory_bytes = physical_bytes() / 10 * 8;
   if (options.session_quota_bytes == 0) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "daemon/djinnd/pressure.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
@@ -23,6 +24,10 @@ struct Options {
   std::string worker;  // paths of the programs
   std::string loader;
   uint64_t hang_timeout_ms = 10'000;
+  uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say
+  Thresholds thresholds;             // of memory pressure
+  // How long runs in flight may go on when djinnd is told to stop; nothing: none as --user.
+  std::optional<uint64_t> drain_timeout_ms;
   uint64_t test_fault_at = 0;      // the first worker dies there
   bool test_fault_every = false;   // every worker does
   uint64_t test_pal_fault_at = 0;  // of the first worker's pal, this call fails

@@ -127,6 +127,16 @@ void Programs::model_gone(ModelId model) {
   }
 }
 
+uint32_t Programs::collect() {
+  std::vector<ProgramId> unused;
+  for (const auto& [id, program] : table_.all()) {
+    const bool used = !program.users.empty() || !program.askers.empty();
+    if (!used && program.phase == ProgramPhase::kAdmitted) unused.push_back(id);
+  }
+  for (const ProgramId id : unused) forget(*table_.find(id));
+  return static_cast<uint32_t>(unused.size());
+}
+
 void Programs::worker_ready(DomainId domain) {
   for (const auto& [id, program] : table_.all()) {
     if (program.domain == domain) send_add(program);

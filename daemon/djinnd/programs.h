@@ -27,6 +27,8 @@ class Programs {
   // The session leases the model no more: it uses none of its programs.
   void model_closed(SessionId session, ModelId model);
   void model_gone(ModelId model);
+  // Gives up what no session uses; how many those were.
+  uint32_t collect();
 
   void worker_ready(DomainId domain);
   void worker_died(DomainId domain, const WorkerDeath& death);

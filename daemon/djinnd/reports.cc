@@ -48,6 +48,21 @@ ipc::SessionState state_of(const Session& session, bool running, ipc::SessionWai
   return running ? ipc::SessionState::kActive : ipc::SessionState::kIdle;
 }
 
+ipc::ModelState state_of(const Model& model) {
+  switch (model.phase) {
+    case ModelPhase::kLoading:
+      return ipc::ModelState::kLoading;
+    case ModelPhase::kResident:
+      return ipc::ModelState::kResident;
+    case ModelPhase::kEvicting:
+    case ModelPhase::kUnloading:
+      return ipc::ModelState::kEvicting;
+    case ModelPhase::kOnDisk:
+      return model.lost ? ipc::ModelState::kFailed : ipc::ModelState::kDisk;
+  }
+  return ipc::ModelState::kFailed;
+}
+
 // The page of a list that begins at item first.
 template <typename Item>
 std::vector<Item> page_of(std::vector<Item> items, uint32_t first) {
@@ -63,7 +78,8 @@ Reports::Reports(World world)
     : world_(world),
       started_wall_ns_(world.clock.wall_ns()),
       cpu_name_(name_of_cpu().substr(0, limits::kNameBytes)),
-      timeout_(world.loop, [this] { answer_all(); }) {}
+      timeout_(world.loop, [this] { answer_all(); }),
+      follow_(world.loop, [this] { answer_followers(); }) {}
 
 // --- status
 
@@ -126,6 +142,7 @@ ipc::StatusReport Reports::make_status(const ipc::GetStatus& request) {
   for (const auto& [domain, worker] : world_.domains.all()) workers.push_back(worker->report());
   report.workers_total = static_cast<uint32_t>(workers.size());
   report.workers = page_of(std::move(workers), request.first_worker);
+  report.draining = draining_;
   return report;
 }
 
@@ -173,7 +190,8 @@ ipc::SessionReport Reports::report_of(const Session& session) {
 // The first of these that holds; a session may wait for one thing while it waits for another.
 ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
   if (world_.memory.waits(Memory::of_session(session.id))) return ipc::SessionWait::kMemory;
-  if (world_.models.loads_for(session.id)) return ipc::SessionWait::kDisk;
+  const bool reads = world_.models.loads_for(session.id) || world_.models.awaited_by(session.id);
+  if (reads) return ipc::SessionWait::kDisk;
   if (!session.has_memory()) return ipc::SessionWait::kNone;
   if (session.memory.client_is_awaited()) return ipc::SessionWait::kClient;
   const bool asks = session.phase == SessionPhase::kAttaching || session.memory.bell_rung();
@@ -194,9 +212,9 @@ ipc::ModelReport Reports::report_of(const Model& model) {
   report.label = model.label;
   report.owner = names_.of(model.key.domain);
   report.device = kDevice;
-  report.state = model.phase == ModelPhase::kLoading     ? ipc::ModelState::kLoading
-                 : model.phase == ModelPhase::kUnloading ? ipc::ModelState::kEvicting
-                                                         : ipc::ModelState::kResident;
+  report.state = state_of(model);
+  report.keep_alive_ms = world_.models.tiers().keep_alive_of(model);
+  report.expires_wall_ns = world_.models.tiers().expires_at(model);
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
   report.files = static_cast<uint32_t>(model.files.size());
@@ -230,6 +248,68 @@ ipc::ProgramReport Reports::report_of(const Program& program) {
   return report;
 }
 
+// --- events
+
+namespace {
+
+ipc::EventReport event_report_of(const Event& event) {
+  ipc::EventReport report;
+  report.number = event.number;
+  report.wall_ns = event.wall_ns;
+  report.kind = event.kind;
+  report.text = event.text.substr(0, limits::kNameBytes);
+  report.session = event.session;
+  report.model = event.model;
+  if (event.of_device) report.device = kDevice;
+  report.bytes = event.bytes;
+  report.error = event.error.value_or(ErrorCode::kOk);
+  return report;
+}
+
+}  // namespace
+
+ipc::EventList Reports::events_for(const Follower& follower) const {
+  ipc::EventList list;
+  list.last = world_.events.last();
+  const auto& recent = world_.events.recent();
+  const uint64_t oldest = recent.empty() ? 1 : recent.front().number;
+  const uint64_t next = follower.request.after + 1;
+  list.missed = oldest > next ? oldest - next : 0;
+  for (const Event& event : recent) {
+    if (event.number < next || !seen_by(event, follower.caller)) continue;
+    list.events.push_back(event_report_of(event));
+    if (list.events.size() < limits::kListPage) continue;
+    list.last = event.number;
+    break;
+  }
+  return list;
+}
+
+void Reports::events(const Asker& asker, const Caller& caller, const ipc::FollowEvents& request) {
+  const Follower follower{asker, caller, request};
+  ipc::EventList list = events_for(follower);
+  if (list.events.empty() && request.wait) return followers_.push_back(follower);
+  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+}
+
+// Later, because an event is told in the middle of what it tells of.
+void Reports::event_told() {
+  if (!followers_.empty() && !follow_.active()) follow_.start_once(0);
+}
+
+void Reports::answer_followers() {
+  followers_.remove_if([this](const Follower& follower) {
+    ipc::EventList list = events_for(follower);
+    if (list.events.empty()) return false;
+    world_.sessions.reply(follower.asker, {follower.asker.number, std::move(list)}, {});
+    return true;
+  });
+}
+
+void Reports::session_left(SessionId session) {
+  followers_.remove_if([&](const Follower& one) { return one.asker.session == session; });
+}
+
 // --- the device and its memory
 
 void Reports::devices(const Asker& asker) {
@@ -257,9 +337,10 @@ ipc::MemoryReport Reports::weights_report() const {
   report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kModel) +
                           world_.memory.held_by(vmu::HolderKind::kLoad);
   for (const auto& [id, model] : world_.models.table().all()) {
+    if (model.extents.empty()) continue;
     if (!model.mapped.empty()) report.mapped_bytes += model.bytes;
     if (model.pinned) report.pinned_bytes += model.bytes;
-    if (!model.idle()) continue;
+    if (model.phase != ModelPhase::kResident || model.in_use()) continue;
     report.cached_bytes += model.bytes;
     if (!model.pinned) report.evictable_bytes += model.bytes;
   }

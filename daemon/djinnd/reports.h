@@ -22,6 +22,7 @@ class Reports {
     Models& models;
     Programs& programs;
     Sessions& sessions;
+    Events& events;
   };
   explicit Reports(World world);
 
@@ -34,6 +35,12 @@ class Reports {
   void devices(const Asker& asker);
   void memory(const Asker& asker);
 
+  void events(const Asker& asker, const Caller& caller, const ipc::FollowEvents& request);
+  // An event was told; who follows hears of it soon.
+  void event_told();
+  void session_left(SessionId session);
+  void set_draining(bool draining) { draining_ = draining; }
+
   void hear(DomainId domain, const ipc::WorkerStats& stats);
   void worker_died(DomainId domain);
 
@@ -45,6 +52,13 @@ class Reports {
     ipc::GetStatus request;
     std::vector<DomainId> owing;
   };
+  struct Follower {
+    Asker asker;
+    Caller caller;
+    ipc::FollowEvents request;
+  };
+  [[nodiscard]] ipc::EventList events_for(const Follower& follower) const;
+  void answer_followers();
   void answer_ready();
   void answer_all();
   [[nodiscard]] ipc::StatusReport make_status(const ipc::GetStatus& request);
@@ -66,6 +80,9 @@ class Reports {
   UserNames names_;
   std::list<Waiting> waiting_;
   Timer timeout_;
+  std::list<Follower> followers_;
+  Timer follow_;
+  bool draining_ = false;
 };
 
 }  // namespace djinn::daemon

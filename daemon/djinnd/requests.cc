@@ -84,6 +84,7 @@ void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
   request.opener = {call.asker, call.session.domain, !call.session.observer, false};
   request.label = body.label;
   request.pin = body.pin;
+  request.keep_alive_ms = body.keep_alive_ms;
   request.files = std::exchange(call.session.files, {});
   if (body.has_plan) request.plan = std::move(call.fds[0]);
   world_.models.open(std::move(request));
@@ -156,6 +157,33 @@ void Requests::fulfil(Call& call, const ipc::CancelRun& body) {
 
 void Requests::fulfil(Call& call, const ipc::TerminateSession& body) {
   world_.sessions.terminate(call.asker, call.session.caller, body.session);
+}
+
+void Requests::fulfil(Call& call, const ipc::EvictModel& body) {
+  world_.models.evict(call.asker, call.session.caller, body);
+}
+
+bool Requests::is_admin(const Call& call) {
+  if (call.session.caller.admin) return true;
+  world_.sessions.refuse(call.asker, {ErrorCode::kPermissionDenied,
+                                      "Only administrators may do this: root, and members of the "
+                                      "administrators' group."});
+  return false;
+}
+
+void Requests::fulfil(Call& call, const ipc::SetDraining& body) {
+  if (!is_admin(call)) return;
+  world_.drain(body.draining);
+  world_.sessions.done(call.asker);
+}
+
+void Requests::fulfil(Call& call, const ipc::CollectGarbage&) {
+  if (!is_admin(call)) return;
+  world_.sessions.reply(call.asker, {call.asker.number, world_.collect()}, {});
+}
+
+void Requests::fulfil(Call& call, const ipc::FollowEvents& body) {
+  world_.reports.events(call.asker, call.session.caller, body);
 }
 
 }  // namespace djinn::daemon

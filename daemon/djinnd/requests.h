@@ -26,8 +26,10 @@ class Requests {
     Models& models;
     Programs& programs;
     Reports& reports;
+    std::function<void(bool draining)> drain;
+    std::function<ipc::Collected()> collect;
   };
-  explicit Requests(World world) : world_(world) {}
+  explicit Requests(World world) : world_(std::move(world)) {}
 
   void handle(Session& session, ipc::Datagram message);
 
@@ -54,6 +56,12 @@ class Requests {
   void fulfil(Call& call, const ipc::PinModel& body);
   void fulfil(Call& call, const ipc::CancelRun& body);
   void fulfil(Call& call, const ipc::TerminateSession& body);
+  void fulfil(Call& call, const ipc::EvictModel& body);
+  void fulfil(Call& call, const ipc::SetDraining& body);
+  void fulfil(Call& call, const ipc::CollectGarbage& body);
+  void fulfil(Call& call, const ipc::FollowEvents& body);
+  // Refuses others.
+  bool is_admin(const Call& call);
   bool has_data_path(const Call& call);
 
   World world_;

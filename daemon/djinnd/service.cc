@@ -56,6 +56,10 @@ void Service::reloading() {
   say("RELOADING=1");
 }
 
+void Service::extend_timeout(uint64_t ms) {
+  say("EXTEND_TIMEOUT_USEC=" + std::to_string(ms * kMicrosecondsPerMs));
+}
+
 void Service::changed() {
   if (!tell_.active()) tell_.start_once(kTellAfterMs);
 }

@@ -32,6 +32,8 @@ class Service {
   void ready();
   // The configuration is being read again; ready() ends it.
   void reloading();
+  // The end, which systemd waits for, may take so long from now on.
+  void extend_timeout(uint64_t ms);
   // What describe tells is another now.
   void changed();
   // The end has begun; systemd waits for it.

@@ -53,10 +53,7 @@ class ServiceTest : public ::testing::Test {
 
   std::unique_ptr<Service> service() {
     return std::make_unique<Service>(
-        loop_,
-        [this] {
-          return ++checks_ < 3;
-        },
+        loop_, [this] { return ++checks_ < 3; },
         [this] {
           return Service::Line{"state " + std::to_string(++lines_), lines_ < 3};
         });

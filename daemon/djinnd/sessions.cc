@@ -178,6 +178,11 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
     return reply(asker, {number, ipc::Welcome{session.id, 0, 0, world_.memory.session_quota()}},
                  {});
   }
+  if (draining_) {
+    return refuse(asker, {ErrorCode::kBusy,
+                          "djinnd is draining and takes no new session. Try again when it is "
+                          "resumed."});
+  }
   session.hello = number;
   session.go(SessionPhase::kAttaching);
   world_.memory.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
@@ -553,7 +558,7 @@ void Sessions::answer_grant(DomainId domain, uint64_t request, const Status& sta
 
 // With what it has in flight: neither memory nor the client is what is waited for.
 bool Sessions::is_for_the_worker_to_go_on(const Session& session) const {
-  return !session.memory.client_is_awaited() &&
+  return !session.memory.client_is_awaited() && !world_.awaits_model(session.id) &&
          !world_.memory.waits(Memory::of_session(session.id)) &&
          !world_.memory.waits(lane_of(session.domain)) &&
          !world_.memory.waits(heap_of(session.domain));
@@ -570,6 +575,18 @@ Sessions::Activity Sessions::activity_of(DomainId domain) const {
     activity.count += progress.value().commit + progress.value().heartbeat;
   }
   return activity;
+}
+
+bool Sessions::runs(SessionId id) const {
+  const Session* const session = find(id);
+  if (session == nullptr || !session->has_memory()) return false;
+  const auto progress = session->memory.progress();
+  return session->memory.bell_rung() ||
+         (progress.ok() && (progress.value().running_step != 0 || progress.value().in_flight));
+}
+
+bool Sessions::any_runs() const {
+  return std::ranges::any_of(sessions_, [this](const auto& entry) { return runs(entry.first); });
 }
 
 bool Sessions::in_use(DomainId domain) const {

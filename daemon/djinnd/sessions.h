@@ -31,8 +31,12 @@ class Sessions final : public Replies {
     Events& events;
     std::function<void(Session&, ipc::Datagram)> request;  // a message of a client came
     std::function<void(SessionId)> left;                   // models and programs let go of it
+    std::function<bool(SessionId)> awaits_model;           // one that is on its way back
   };
   explicit Sessions(World world) : world_(std::move(world)) {}
+
+  // While draining, nobody new gets a session; observers do.
+  void set_draining(bool draining) { draining_ = draining; }
 
   // --- connections
   // Takes in a new client, or refuses it with a notice.
@@ -76,6 +80,10 @@ class Sessions final : public Replies {
   };
   [[nodiscard]] Activity activity_of(DomainId domain) const;
   [[nodiscard]] bool in_use(DomainId domain) const;
+  // Whether the session has a run in flight, or asks for one.
+  [[nodiscard]] bool runs(SessionId id) const;
+  // Whether any session does.
+  [[nodiscard]] bool any_runs() const;
 
   [[nodiscard]] const std::map<SessionId, std::unique_ptr<Session>>& all() const {
     return sessions_;
@@ -111,6 +119,7 @@ class Sessions final : public Replies {
 
   World world_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  bool draining_ = false;
 };
 
 }  // namespace djinn::daemon

@@ -49,6 +49,9 @@ std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
                  [](const ipc::DropModel& c) -> Owed {
                    return OwedAnswer{Kind::kDropModel, c.model.value, {}};
                  },
+                 [](const ipc::ParkModel& c) -> Owed {
+                   return OwedAnswer{Kind::kParkModel, c.model.value, {}};
+                 },
                  [](const ipc::AddProgram& c) -> Owed {
                    return OwedAnswer{Kind::kAddProgram, c.program.value, {}};
                  },
@@ -83,6 +86,9 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
                  },
                  [](const ipc::ModelDropped& e) -> Owed {
                    return OwedAnswer{Kind::kDropModel, e.model.value, {}};
+                 },
+                 [](const ipc::ModelParked& e) -> Owed {
+                   return OwedAnswer{Kind::kParkModel, e.model.value, {}};
                  },
                  [](const ipc::ProgramAdded& e) -> Owed {
                    return OwedAnswer{Kind::kAddProgram, e.program.value, {}};

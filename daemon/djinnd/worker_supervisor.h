@@ -41,6 +41,7 @@ struct OwedAnswer {
     kDetachSession,
     kAddModel,
     kDropModel,
+    kParkModel,
     kAddProgram,
     kAddSequence,
     kReleaseSequence,

@@ -145,6 +145,7 @@ Status OneLoad::read() {
   DJINN_TRY(const auto command, expect<ipc::ReadInto>());
   const std::vector<Fd>& extents = command.second;
   DJINN_CHECK(execute(extents));
+  if (!command.first.hash_at_once) step_back();
   return hash(extents);
 }
 
@@ -179,7 +180,6 @@ Status OneLoad::execute(const std::vector<Fd>& extents) {
 
 // A private, read-only mapping hinders no seal, and sees what the extents hold.
 Status OneLoad::hash(const std::vector<Fd>& extents) {
-  step_back();
   std::vector<pal::Mapping> mappings;
   std::vector<std::span<const std::byte>> bytes;
   for (size_t i = 0; i < extents.size(); ++i) {

@@ -71,15 +71,27 @@ void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
       command.session, [this, id = command.session] { parts_.outbox.send({ipc::Detached{id}}); });
 }
 
+Result<std::shared_ptr<MappedModel>> ControlLoop::take_in(const ipc::AddModel& command,
+                                                          std::vector<Fd> fds) {
+  const auto known = models_.find(command.model);
+  if (known == models_.end()) {
+    return MappedModel::map(command.model, std::move(fds), command.parked, parts_.pal);
+  }
+  if (command.parked) return known->second;
+  DJINN_CHECK(known->second->map_again(std::move(fds), parts_.pal));
+  return known->second;
+}
+
 void ControlLoop::obey(const ipc::AddModel& command, std::vector<Fd> fds) {
-  auto model = MappedModel::map(command.model, std::move(fds), parts_.pal);
+  auto model = take_in(command, std::move(fds));
   if (!model) {
     parts_.outbox.send({with_error(ipc::ModelAdded{command.model, {}, {}}, model.error())});
     return;
   }
   models_[command.model] = *model;
   // Told when the lane has it, so that no run can come before it.
-  parts_.lane.post([this, model = *model](LaneLoop::World& world) {
+  parts_.lane.post([this, model = *model, parked = command.parked](LaneLoop::World& world) {
+    if (!parked) model->unpark();
     world.programs.add_model(model);
     parts_.outbox.send({ipc::ModelAdded{model->id(), ErrorCode::kOk, {}}});
   });
@@ -90,6 +102,19 @@ void ControlLoop::obey(const ipc::DropModel& command, std::vector<Fd>) {
   parts_.lane.post([this, id = command.model](LaneLoop::World& world) {
     world.programs.drop_model(id, world.lane);
     parts_.outbox.send({ipc::ModelDropped{id}});
+  });
+}
+
+void ControlLoop::obey(const ipc::ParkModel& command, std::vector<Fd>) {
+  parts_.lane.post([this, id = command.model](LaneLoop::World& world) {
+    world.programs.park_model(id, parts_.pal);
+    parts_.outbox.send({ipc::ModelParked{id}});
+  });
+}
+
+void ControlLoop::obey(const ipc::ModelLost& command, std::vector<Fd>) {
+  parts_.lane.post([command](LaneLoop::World& world) {
+    world.programs.lose_model(command.model, {command.code, command.message});
   });
 }
 

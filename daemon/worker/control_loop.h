@@ -35,6 +35,8 @@ class ControlLoop {
   void obey(const ipc::DetachSession& command, std::vector<Fd> fds);
   void obey(const ipc::AddModel& command, std::vector<Fd> fds);
   void obey(const ipc::DropModel& command, std::vector<Fd> fds);
+  void obey(const ipc::ParkModel& command, std::vector<Fd> fds);
+  void obey(const ipc::ModelLost& command, std::vector<Fd> fds);
   void obey(const ipc::AddProgram& command, std::vector<Fd> fds);
   void obey(const ipc::DropProgram& command, std::vector<Fd> fds);
   void obey(const ipc::AddSequence& command, std::vector<Fd> fds);
@@ -43,6 +45,8 @@ class ControlLoop {
   void obey(const ipc::GiveSlab& command, std::vector<Fd> fds);
   void obey(const ipc::GetWorkerStats& command, std::vector<Fd> fds);
 
+  // New, or parked here and with its bytes again.
+  Result<std::shared_ptr<MappedModel>> take_in(const ipc::AddModel& command, std::vector<Fd> fds);
   Result<AdmittedProgram> admit(const ipc::AddProgram& command, const std::vector<Fd>& fds);
 
   void hand_over(std::shared_ptr<Sequence> sequence, const ipc::SequenceAdded& added);
@@ -57,7 +61,7 @@ class ControlLoop {
   };
   std::map<SessionId, Arriving> arriving_;
   // What programs are admitted against; the lane has its own references.
-  std::map<ModelId, std::shared_ptr<const MappedModel>> models_;
+  std::map<ModelId, std::shared_ptr<MappedModel>> models_;
 };
 
 }  // namespace djinn::worker

@@ -59,6 +59,11 @@ class LaneLoop {
   void add_session(std::unique_ptr<Session> session);             // via post
   void remove_session(SessionId id, std::function<void()> done);  // via post; done on lane's thread
 
+  // Before start(): called on the lane's thread when a run needs a model that is parked.
+  void on_model_wanted(std::function<void(ModelId)> wanted) {
+    world_.programs.on_want(std::move(wanted));
+  }
+
   // Starts the thread. grower outlives this.
   void start(Grower& grower);
   void stop();

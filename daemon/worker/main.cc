@@ -56,6 +56,7 @@ Status serve(const Options& options) {
                                    outbox.send({ipc::SessionBroken{id, error.code, error.message}});
                                  }));
   Grower grower(grants, [&loop] { loop->wake(); });
+  loop->on_model_wanted([&](ModelId model) { outbox.send({ipc::ModelWanted{model}}); });
   loop->start(grower);
   std::promise<void> warm;
   loop->post([&](LaneLoop::World&) {

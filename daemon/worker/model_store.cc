@@ -6,6 +6,7 @@
 
 #include "ipc/codec/srg_codec.h"
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::worker {
@@ -44,35 +45,61 @@ Result<exec::Weight> weight_of(const srg::TensorEntry& entry,
   return weight;
 }
 
-Result<pal::Reservation> map_extent(Fd fd, uint64_t bytes, pal::DevicePal& pal) {
+Status map_extent(Fd fd, pal::Reservation& memory, pal::DevicePal& pal) {
+  const uint64_t bytes = memory.size();
   DJINN_TRY(const pal::Extent extent, pal.import_extent(std::move(fd), bytes, pal::Seals::kWrite));
-  DJINN_TRY(pal::Reservation memory, pal.reserve(bytes));
-  DJINN_CHECK(pal.map(memory, 0, extent, 0, bytes, pal::Access::kRead));
-  return memory;
+  return pal.map(memory, 0, extent, 0, bytes, pal::Access::kRead);
+}
+
+// All of them or none.
+Status map_extents(std::vector<Fd> fds, std::span<pal::Reservation> extents, pal::DevicePal& pal) {
+  if (extents.size() != fds.size() - 1) {
+    return Error{ErrorCode::kMalformed, "A model came with another number of extents than it has."};
+  }
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const Status mapped = map_extent(std::move(fds[i + 1]), extents[i], pal);
+    if (mapped) continue;
+    while (i-- > 0) DJINN_ASSERT(pal.unmap(extents[i], 0, extents[i].size()).ok());
+    return mapped;
+  }
+  return {};
 }
 
 }  // namespace
 
-Result<std::shared_ptr<const MappedModel>> MappedModel::map(ModelId id, std::vector<Fd> fds,
-                                                            pal::DevicePal& pal) {
+Result<std::shared_ptr<MappedModel>> MappedModel::map(ModelId id, std::vector<Fd> fds, bool parked,
+                                                      pal::DevicePal& pal) {
   if (fds.empty()) return Error{ErrorCode::kMalformed, "A model came without its manifest."};
   DJINN_TRY(const srg::ModelManifest manifest, read_manifest(fds[0]));
-  if (manifest.extent_bytes.size() != fds.size() - 1) {
-    return Error{ErrorCode::kMalformed, "A model came with another number of extents than it has."};
-  }
   std::vector<pal::Reservation> extents;
-  for (size_t i = 0; i < manifest.extent_bytes.size(); ++i) {
-    DJINN_TRY(pal::Reservation memory,
-              map_extent(std::move(fds[i + 1]), manifest.extent_bytes[i], pal));
+  for (const uint64_t bytes : manifest.extent_bytes) {
+    DJINN_TRY(pal::Reservation memory, pal.reserve(bytes));
     extents.push_back(std::move(memory));
   }
+  if (!parked) DJINN_CHECK(map_extents(std::move(fds), extents, pal));
   std::vector<exec::Weight> weights;
   for (const srg::TensorEntry& entry : manifest.tensors) {
     DJINN_TRY(exec::Weight weight, weight_of(entry, extents));
     weights.push_back(std::move(weight));
   }
-  return std::shared_ptr<const MappedModel>(
-      new MappedModel(id, std::move(extents), exec::WeightTable(std::move(weights))));
+  return std::shared_ptr<MappedModel>(
+      new MappedModel(id, parked, std::move(extents), exec::WeightTable(std::move(weights))));
+}
+
+Status MappedModel::map_again(std::vector<Fd> fds, pal::DevicePal& pal) {
+  return map_extents(std::move(fds), extents_, pal);
+}
+
+void MappedModel::park(pal::DevicePal& pal) {
+  if (parked_) return;
+  parked_ = true;
+  for (pal::Reservation& extent : extents_) {
+    DJINN_ASSERT(pal.unmap(extent, 0, extent.size()).ok());
+  }
+}
+
+void MappedModel::unpark() {
+  parked_ = false;
 }
 
 }  // namespace djinn::worker

@@ -118,7 +118,7 @@ Result<std::vector<std::byte>> graph_bytes_of(const Step& step) {
 Result<srg::Graph> graph_of(const Step& step, const LaneTools& tools) {
   if (static_cast<ipc::Operation>(step.submission.operation) == ipc::Operation::kRun) {
     DJINN_TRY(const exec::Program* const program,
-              tools.programs.find(ProgramId{step.submission.program}));
+              tools.programs.look_up(ProgramId{step.submission.program}));
     return program->graph();
   }
   DJINN_TRY(const std::vector<std::byte> bytes, graph_bytes_of(step));

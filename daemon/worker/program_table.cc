@@ -27,7 +27,7 @@ Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes) {
 }
 
 Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
-                                    std::shared_ptr<const MappedModel> model) {
+                                    std::shared_ptr<MappedModel> model) {
   DJINN_TRY(srg::Graph graph, read_graph(graph_bytes));
   const exec::WeightTable& weights = model ? model->weights() : no_weights();
   // What activations may take is the slab's grant, which djinnd decides at the first run.
@@ -36,9 +36,32 @@ Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
   return AdmittedProgram{std::move(model), std::move(program)};
 }
 
-void ProgramTable::add_model(std::shared_ptr<const MappedModel> model) {
+void ProgramTable::add_model(std::shared_ptr<MappedModel> model) {
   const ModelId id = model->id();
+  if (!model->parked()) wanted_.erase(id);
   models_[id] = std::move(model);
+}
+
+void ProgramTable::park_model(ModelId id, pal::DevicePal& pal) {
+  const auto found = models_.find(id);
+  if (found != models_.end()) found->second->park(pal);
+}
+
+void ProgramTable::lose_model(ModelId id, const Error& error) {
+  const auto wanted = wanted_.find(id);
+  if (wanted != wanted_.end()) wanted->second = error;
+}
+
+Status ProgramTable::need(const MappedModel& model) {
+  if (!model.parked()) return {};
+  const auto [wanted, fresh] = wanted_.try_emplace(model.id());
+  if (wanted->second) {
+    Error why = *std::move(wanted->second);
+    wanted_.erase(wanted);
+    return why;
+  }
+  if (fresh) want_(model.id());
+  return Error{ErrorCode::kBusy, "The model is on its way back."};
 }
 
 void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
@@ -48,6 +71,7 @@ void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
     return of_model;
   });
   models_.erase(id);
+  wanted_.erase(id);
 }
 
 void ProgramTable::add_program(ProgramId id, AdmittedProgram program) {
@@ -61,20 +85,30 @@ void ProgramTable::drop_program(ProgramId id, exec::Lane& lane) {
   programs_.erase(found);
 }
 
-Result<exec::Program*> ProgramTable::find(ProgramId id) const {
+static Error no_such_program() {
+  return {ErrorCode::kNotFound, "There is no such program. Define it first."};
+}
+
+Result<exec::Program*> ProgramTable::find(ProgramId id) {
   const auto found = programs_.find(id);
-  if (found == programs_.end()) {
-    return Error{ErrorCode::kNotFound, "There is no such program. Define it first."};
-  }
+  if (found == programs_.end()) return no_such_program();
+  if (found->second.model) DJINN_CHECK(need(*found->second.model));
   return found->second.program.get();
 }
 
-Result<std::shared_ptr<const MappedModel>> ProgramTable::find_model(ModelId id) const {
-  if (!id.valid()) return std::shared_ptr<const MappedModel>();
+Result<const exec::Program*> ProgramTable::look_up(ProgramId id) const {
+  const auto found = programs_.find(id);
+  if (found == programs_.end()) return no_such_program();
+  return found->second.program.get();
+}
+
+Result<std::shared_ptr<MappedModel>> ProgramTable::find_model(ModelId id) {
+  if (!id.valid()) return std::shared_ptr<MappedModel>();
   const auto found = models_.find(id);
   if (found == models_.end()) {
     return Error{ErrorCode::kNotFound, "There is no such model. Open it first."};
   }
+  DJINN_CHECK(need(*found->second));
   return found->second;
 }
 

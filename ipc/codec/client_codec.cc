@@ -21,6 +21,8 @@ void write(wire::ClientRequest::Builder out, const OpenModel& request) {
   open.setLabel(text(request.label));
   open.setHasPlan(request.has_plan);
   open.setPin(request.pin);
+  open.setHasKeepAlive(request.keep_alive_ms.has_value());
+  open.setKeepAliveMs(request.keep_alive_ms.value_or(0));
 }
 void write(wire::ClientRequest::Builder out, const CloseModel& request) {
   out.setCloseModel(request.model.value);
@@ -60,6 +62,23 @@ void write(wire::ClientRequest::Builder out, const PinModel& request) {
   pin.setModel(request.model.value);
   pin.setPinned(request.pinned);
 }
+void write(wire::ClientRequest::Builder out, const EvictModel& request) {
+  auto evict = out.initEvictModel();
+  evict.setModel(request.model.value);
+  evict.setTo(static_cast<uint8_t>(request.to));
+  evict.setForce(request.force);
+}
+void write(wire::ClientRequest::Builder out, const SetDraining& request) {
+  out.setSetDraining(request.draining);
+}
+void write(wire::ClientRequest::Builder out, const CollectGarbage&) {
+  out.setCollectGarbage();
+}
+void write(wire::ClientRequest::Builder out, const FollowEvents& request) {
+  auto follow = out.initFollowEvents();
+  follow.setAfter(request.after);
+  follow.setWait(request.wait);
+}
 void write(wire::ClientRequest::Builder out, const CancelRun& request) {
   out.setCancelRun(request.session.value);
 }
@@ -72,7 +91,13 @@ Hello read_hello(wire::Hello::Reader in) {
 }
 
 OpenModel read_open(wire::OpenModel::Reader in) {
-  return {read_name(in.getLabel()), in.getHasPlan(), in.getPin()};
+  OpenModel open{read_name(in.getLabel()), in.getHasPlan(), in.getPin()};
+  if (in.getHasKeepAlive()) open.keep_alive_ms = in.getKeepAliveMs();
+  return open;
+}
+
+EvictModel read_evict(wire::EvictModel::Reader in) {
+  return {{in.getModel()}, read_enum(in.getTo(), Tier::kHost, Tier::kDisk), in.getForce()};
 }
 
 using RequestBody = decltype(ClientRequest::body);
@@ -113,6 +138,14 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return CancelRun{{in.getCancelRun()}};
     case wire::ClientRequest::TERMINATE_SESSION:
       return TerminateSession{{in.getTerminateSession()}};
+    case wire::ClientRequest::EVICT_MODEL:
+      return read_evict(in.getEvictModel());
+    case wire::ClientRequest::SET_DRAINING:
+      return SetDraining{in.getSetDraining()};
+    case wire::ClientRequest::COLLECT_GARBAGE:
+      return CollectGarbage{};
+    case wire::ClientRequest::FOLLOW_EVENTS:
+      return FollowEvents{in.getFollowEvents().getAfter(), in.getFollowEvents().getWait()};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -206,6 +239,8 @@ void write_model(wire::ModelReport::Builder out, const ModelReport& report) {
   if (report.hashed) out.setSha256(data(report.sha256));
   out.setLoadedWallNs(report.loaded_wall_ns);
   out.setDevice(text(report.device));
+  out.setKeepAliveMs(report.keep_alive_ms);
+  out.setExpiresWallNs(report.expires_wall_ns);
 }
 
 ModelReport read_model(wire::ModelReport::Reader in) {
@@ -213,7 +248,7 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   report.model = {in.getModel()};
   report.label = read_name(in.getLabel());
   report.owner = read_name(in.getOwner());
-  report.state = read_enum(in.getState(), ModelState::kLoading, ModelState::kEvicting);
+  report.state = read_enum(in.getState(), ModelState::kLoading, ModelState::kDisk);
   report.bytes = in.getBytes();
   report.bytes_loaded = in.getBytesLoaded();
   report.files = in.getFiles();
@@ -223,6 +258,8 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   if (report.hashed) report.sha256 = read_sha256(in.getSha256());
   report.loaded_wall_ns = in.getLoadedWallNs();
   report.device = read_name(in.getDevice());
+  report.keep_alive_ms = in.getKeepAliveMs();
+  report.expires_wall_ns = in.getExpiresWallNs();
   return report;
 }
 
@@ -294,6 +331,33 @@ MemoryReport read_pool(wire::MemoryReport::Reader in) {
   return report;
 }
 
+void write_event(wire::EventReport::Builder out, const EventReport& report) {
+  out.setNumber(report.number);
+  out.setWallNs(report.wall_ns);
+  out.setKind(static_cast<uint8_t>(report.kind));
+  out.setText(text(report.text));
+  out.setSession(report.session.value);
+  out.setModel(report.model.value);
+  out.setDevice(text(report.device));
+  out.setHasBytes(report.bytes.has_value());
+  out.setBytes(report.bytes.value_or(0));
+  out.setError(static_cast<uint16_t>(report.error));
+}
+
+EventReport read_event(wire::EventReport::Reader in) {
+  EventReport report;
+  report.number = in.getNumber();
+  report.wall_ns = in.getWallNs();
+  report.kind = read_enum(in.getKind(), EventKind::kDaemonStarted, EventKind::kWatchdogWithheld);
+  report.text = read_name(in.getText());
+  report.session = {in.getSession()};
+  report.model = {in.getModel()};
+  report.device = read_name(in.getDevice());
+  if (in.getHasBytes()) report.bytes = in.getBytes();
+  report.error = static_cast<ErrorCode>(in.getError());
+  return report;
+}
+
 // --- DaemonReply
 
 void write(wire::DaemonReply::Builder out, const Done&) {
@@ -341,6 +405,7 @@ void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
   status.setBufferedReads(reply.buffered_reads);
   status.setWorkersTotal(reply.workers_total);
   write_list(reply.workers, status.initWorkers(count_of(reply.workers)), write_worker);
+  status.setDraining(reply.draining);
 }
 void write(wire::DaemonReply::Builder out, const SessionList& reply) {
   auto list = out.initSessions();
@@ -362,6 +427,18 @@ void write(wire::DaemonReply::Builder out, const DeviceList& reply) {
 }
 void write(wire::DaemonReply::Builder out, const MemoryList& reply) {
   write_list(reply.pools, out.initMemory(count_of(reply.pools)), write_pool);
+}
+void write(wire::DaemonReply::Builder out, const Collected& reply) {
+  auto collected = out.initCollected();
+  collected.setPrograms(reply.programs);
+  collected.setWorkers(reply.workers);
+  collected.setBytes(reply.bytes);
+}
+void write(wire::DaemonReply::Builder out, const EventList& reply) {
+  auto list = out.initEvents();
+  list.setLast(reply.last);
+  list.setMissed(reply.missed);
+  write_list(reply.events, list.initEvents(count_of(reply.events)), write_event);
 }
 
 Failed read_failed(wire::Failure::Reader in) {
@@ -400,6 +477,7 @@ StatusReport read_status(wire::StatusReport::Reader in) {
   status.buffered_reads = in.getBufferedReads();
   status.workers_total = in.getWorkersTotal();
   status.workers = read_list(in.getWorkers(), limits::kListPage, read_worker);
+  status.draining = in.getDraining();
   return status;
 }
 
@@ -413,6 +491,10 @@ ModelList read_models(wire::ModelList::Reader in) {
 
 ProgramList read_programs(wire::ProgramList::Reader in) {
   return {in.getTotal(), read_list(in.getPrograms(), limits::kListPage, read_program)};
+}
+
+EventList read_events(wire::EventList::Reader in) {
+  return {in.getLast(), in.getMissed(), read_list(in.getEvents(), limits::kListPage, read_event)};
 }
 
 using ReplyBody = decltype(DaemonReply::body);
@@ -443,6 +525,11 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
       return DeviceList{read_list(in.getDevices(), limits::kListPage, read_device)};
     case wire::DaemonReply::MEMORY:
       return MemoryList{read_list(in.getMemory(), limits::kListPage, read_pool)};
+    case wire::DaemonReply::COLLECTED:
+      return Collected{in.getCollected().getPrograms(), in.getCollected().getWorkers(),
+                       in.getCollected().getBytes()};
+    case wire::DaemonReply::EVENTS:
+      return read_events(in.getEvents());
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

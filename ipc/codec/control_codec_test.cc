@@ -54,6 +54,11 @@ std::vector<ClientRequest> requests() {
       {15, PinModel{{16}, true}},
       {16, CancelRun{{17}}},
       {17, TerminateSession{{18}}},
+      {18, OpenModel{kName, false, false, kKeepForever}},
+      {19, EvictModel{{20}, Tier::kHost, true}},
+      {20, SetDraining{true}},
+      {21, CollectGarbage{}},
+      {22, FollowEvents{23, true}},
   };
 }
 
@@ -64,8 +69,8 @@ SessionReport session_report(const std::string& name) {
   return {{1}, name, name, 2, 3, 4, 5, 6, 7, true, SessionState::kLost, SessionWait::kClient, 8};
 }
 ModelReport model_report(const std::string& name) {
-  ModelReport report{{1}, name, name,   ModelState::kEvicting, 2, 3, 4, 5, true, true,
-                     {},  6,    "cpu:0"};
+  ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4, 5, true,
+                     true, {},   6,    "cpu:0",           7, 8};
   report.sha256.fill(0xab);
   return report;
 }
@@ -79,8 +84,12 @@ MemoryReport memory_report(const std::string& name) {
   return {name, MemoryPool::kLanes, 1, 2, 3, 4, 5};
 }
 
+EventReport event_report(const std::string& text) {
+  return {1, 2, EventKind::kModelEvicted, text, {3}, {4}, "cpu:0", 5, ErrorCode::kOutOfMemory};
+}
+
 StatusReport status_report(size_t workers, const std::string& name) {
-  return {name, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, {workers, worker_report(name)}};
+  return {name, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, {workers, worker_report(name)}, true};
 }
 
 std::vector<DaemonReply> replies() {
@@ -98,6 +107,8 @@ std::vector<DaemonReply> replies() {
       {10, ProgramList{97, {program_report("a"), ProgramReport{}}}},
       {11, DeviceList{{device_report("a"), DeviceReport{}}}},
       {12, MemoryList{{memory_report("a"), MemoryReport{}}}},
+      {13, Collected{1, 2, 3}},
+      {14, EventList{5, 6, {event_report("a"), EventReport{}}}},
   };
 }
 
@@ -105,7 +116,7 @@ std::vector<WorkerCommand> commands() {
   return {
       {AttachSession{{1}, 2, 3, 4, true}},
       {DetachSession{{5}}},
-      {AddModel{{6}}},
+      {AddModel{{6}, true}},
       {DropModel{{7}}},
       {AddProgram{{8}, {9}}},
       {DropProgram{{10}}},
@@ -115,6 +126,8 @@ std::vector<WorkerCommand> commands() {
       {GrantAnswer{19, ErrorCode::kQuotaExceeded, "No."}},
       {GiveSlab{20, 21}},
       {GetWorkerStats{}},
+      {ParkModel{{22}}},
+      {ModelLost{{23}, ErrorCode::kIo, "Gone."}},
   };
 }
 
@@ -135,11 +148,13 @@ std::vector<WorkerEvent> events() {
       {GrantReturn{GrantKind::kSequence, {22}, {23, 24}, 25}},
       {SessionBroken{{26}, ErrorCode::kProtocolViolation, "Index out of range."}},
       {WorkerStats{27, 28, 29, 30, 31}},
+      {ModelParked{{32}}},
+      {ModelWanted{{33}}},
   };
 }
 
 std::vector<LoaderCommand> loader_commands() {
-  return {{TakeFiles{64, true}}, {PlanLoad{true}}, {ReadInto{3}}, {ReleaseFiles{}}};
+  return {{TakeFiles{64, true}}, {PlanLoad{true}}, {ReadInto{3, true}}, {ReleaseFiles{}}};
 }
 
 std::vector<LoaderEvent> loader_events() {
@@ -289,6 +304,7 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {4, ProgramList{0, {limits::kListPage, program_report(kLongest)}}},
       {5, DeviceList{{limits::kListPage, device_report(kLongest)}}},
       {6, MemoryList{{limits::kListPage, memory_report(kLongest)}}},
+      {7, EventList{0, 0, {limits::kListPage, event_report(kLongest)}}},
   };
   for (const DaemonReply& reply : full) {
     const Bytes bytes = encode(reply);
@@ -438,7 +454,7 @@ TEST(ControlCodec, enumerators_of_another_version_are_unsupported) {
   make.initRoot<wire::ClientRequest>().initMakeSequence().setDtype(18);
   EXPECT_EQ(code_of(decode_client_request(bytes_of(make))), ErrorCode::kUnsupported);
   capnp::MallocMessageBuilder models;
-  models.initRoot<wire::DaemonReply>().initModels().initModels(1)[0].setState(4);
+  models.initRoot<wire::DaemonReply>().initModels().initModels(1)[0].setState(6);
   EXPECT_EQ(code_of(decode_daemon_reply(bytes_of(models))), ErrorCode::kUnsupported);
   for (const uint8_t kind : {0, 5}) {
     capnp::MallocMessageBuilder grant;

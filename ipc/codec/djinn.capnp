@@ -69,6 +69,10 @@ struct ClientRequest {
     pinModel @15 :PinModel;
     cancelRun @16 :UInt64;         # the session's id
     terminateSession @17 :UInt64;  # likewise
+    evictModel @18 :EvictModel;
+    setDraining @19 :Bool;
+    collectGarbage @20 :Void;
+    followEvents @21 :FollowEvents;
   }
 }
 
@@ -87,6 +91,19 @@ struct OpenModel {
   label @0 :Text;
   hasPlan @1 :Bool;
   pin @2 :Bool;
+  hasKeepAlive @3 :Bool;
+  keepAliveMs @4 :UInt64;  # all ones: for ever
+}
+
+struct FollowEvents {
+  after @0 :UInt64;
+  wait @1 :Bool;
+}
+
+struct EvictModel {
+  model @0 :UInt64;
+  to @1 :UInt8;
+  force @2 :Bool;
 }
 
 struct PinModel {
@@ -121,6 +138,8 @@ struct DaemonReply {
     programs @10 :ProgramList;
     devices @11 :List(DeviceReport);
     memory @12 :List(MemoryReport);
+    collected @13 :Collected;
+    events @14 :EventList;
   }
 }
 
@@ -183,6 +202,7 @@ struct StatusReport {
   bufferedReads @12 :UInt64;
   workersTotal @13 :UInt32;
   workers @14 :List(WorkerReport);
+  draining @15 :Bool;
 }
 
 struct SessionReport {
@@ -219,6 +239,8 @@ struct ModelReport {
   sha256 @9 :Data;  # 32 bytes, or none while the model is not hashed
   loadedWallNs @10 :UInt64;
   device @11 :Text;
+  keepAliveMs @12 :UInt64;
+  expiresWallNs @13 :UInt64;
 }
 
 struct ModelList {
@@ -262,13 +284,38 @@ struct MemoryReport {
   pinnedBytes @6 :UInt64;
 }
 
+struct Collected {
+  programs @0 :UInt32;
+  workers @1 :UInt32;
+  bytes @2 :UInt64;
+}
+
+struct EventReport {
+  number @0 :UInt64;
+  wallNs @1 :UInt64;
+  kind @2 :UInt8;
+  text @3 :Text;
+  session @4 :UInt64;
+  model @5 :UInt64;
+  device @6 :Text;
+  hasBytes @7 :Bool;
+  bytes @8 :UInt64;
+  error @9 :UInt16;
+}
+
+struct EventList {
+  last @0 :UInt64;
+  missed @1 :UInt64;
+  events @2 :List(EventReport);
+}
+
 # -- djinnd -> worker ----------------------------------------------------------------------------
 
 struct WorkerCommand {
   union {
     attachSession @0 :AttachSession;
     detachSession @1 :UInt64;  # the session's id
-    addModel @2 :UInt64;       # the model's id
+    addModel @2 :AddModel;
     dropModel @3 :UInt64;
     addProgram @4 :AddProgram;
     dropProgram @5 :UInt64;  # the program's id
@@ -277,6 +324,8 @@ struct WorkerCommand {
     grantAnswer @8 :GrantAnswer;
     giveSlab @9 :GiveSlab;
     getStats @10 :Void;
+    parkModel @11 :UInt64;
+    modelLost @12 :IdOutcome;
   }
 }
 
@@ -287,6 +336,11 @@ struct AttachSession {
   refBytesGranted @3 :UInt64;
   refuseInFlight @4 :Bool;
   sequences @5 :UInt32;
+}
+
+struct AddModel {
+  model @0 :UInt64;
+  parked @1 :Bool;
 }
 
 struct AddProgram {
@@ -332,6 +386,8 @@ struct WorkerEvent {
     sessionBroken @10 :IdOutcome;
     stats @11 :WorkerStats;
     grantReturn @12 :GrantReturn;
+    modelParked @13 :UInt64;
+    modelWanted @14 :UInt64;
   }
 }
 
@@ -400,6 +456,7 @@ struct PlanLoad {
 
 struct ReadInto {
   extents @0 :UInt32;
+  hashAtOnce @1 :Bool;
 }
 
 struct LoaderEvent {

@@ -15,7 +15,9 @@ void write(wire::LoaderCommand::Builder out, const PlanLoad& command) {
   out.initPlanLoad().setHasPlan(command.has_plan);
 }
 void write(wire::LoaderCommand::Builder out, const ReadInto& command) {
-  out.initReadInto().setExtents(command.extents);
+  auto read = out.initReadInto();
+  read.setExtents(command.extents);
+  read.setHashAtOnce(command.hash_at_once);
 }
 void write(wire::LoaderCommand::Builder out, const ReleaseFiles&) {
   out.setReleaseFiles();
@@ -28,7 +30,7 @@ LoaderCommand read_command(wire::LoaderCommand::Reader in) {
     case wire::LoaderCommand::PLAN_LOAD:
       return {PlanLoad{in.getPlanLoad().getHasPlan()}};
     case wire::LoaderCommand::READ_INTO:
-      return {ReadInto{in.getReadInto().getExtents()}};
+      return {ReadInto{in.getReadInto().getExtents(), in.getReadInto().getHashAtOnce()}};
     case wire::LoaderCommand::RELEASE_FILES:
       return {ReleaseFiles{}};
   }

@@ -34,7 +34,9 @@ void write(wire::WorkerCommand::Builder out, const DetachSession& command) {
   out.setDetachSession(command.session.value);
 }
 void write(wire::WorkerCommand::Builder out, const AddModel& command) {
-  out.setAddModel(command.model.value);
+  auto add = out.initAddModel();
+  add.setModel(command.model.value);
+  add.setParked(command.parked);
 }
 void write(wire::WorkerCommand::Builder out, const DropModel& command) {
   out.setDropModel(command.model.value);
@@ -69,6 +71,14 @@ void write(wire::WorkerCommand::Builder out, const GiveSlab& command) {
 void write(wire::WorkerCommand::Builder out, const GetWorkerStats&) {
   out.setGetStats();
 }
+void write(wire::WorkerCommand::Builder out, const ParkModel& command) {
+  out.setParkModel(command.model.value);
+}
+void write(wire::WorkerCommand::Builder out, const ModelLost& command) {
+  auto lost = out.initModelLost();
+  lost.setId(command.model.value);
+  write_failure(lost.initOutcome(), command.code, command.message);
+}
 
 AttachSession read_attach(wire::AttachSession::Reader in) {
   AttachSession attach;
@@ -96,6 +106,11 @@ GrantAnswer read_grant_answer(wire::GrantAnswer::Reader in) {
   return {in.getRequest(), outcome.code, std::move(outcome.message)};
 }
 
+ModelLost read_lost(wire::IdOutcome::Reader in) {
+  Error error = read_failure(in.getOutcome(), Success::kRefused);
+  return {{in.getId()}, error.code, std::move(error.message)};
+}
+
 WorkerCommand read_command(wire::WorkerCommand::Reader in) {
   switch (in.which()) {
     case wire::WorkerCommand::ATTACH_SESSION:
@@ -103,7 +118,7 @@ WorkerCommand read_command(wire::WorkerCommand::Reader in) {
     case wire::WorkerCommand::DETACH_SESSION:
       return {DetachSession{{in.getDetachSession()}}};
     case wire::WorkerCommand::ADD_MODEL:
-      return {AddModel{{in.getAddModel()}}};
+      return {AddModel{{in.getAddModel().getModel()}, in.getAddModel().getParked()}};
     case wire::WorkerCommand::DROP_MODEL:
       return {DropModel{{in.getDropModel()}}};
     case wire::WorkerCommand::ADD_PROGRAM:
@@ -120,6 +135,10 @@ WorkerCommand read_command(wire::WorkerCommand::Reader in) {
       return {GiveSlab{in.getGiveSlab().getRequest(), in.getGiveSlab().getBytes()}};
     case wire::WorkerCommand::GET_STATS:
       return {GetWorkerStats{}};
+    case wire::WorkerCommand::PARK_MODEL:
+      return {ParkModel{{in.getParkModel()}}};
+    case wire::WorkerCommand::MODEL_LOST:
+      return {read_lost(in.getModelLost())};
   }
   refuse(ErrorCode::kUnsupported, "A worker command is unknown to this version.");
 }
@@ -146,6 +165,12 @@ void write(wire::WorkerEvent::Builder out, const Detached& event) {
 }
 void write(wire::WorkerEvent::Builder out, const ModelAdded& event) {
   write_outcome(out.initModelAdded(), event.model.value, event.code, event.message);
+}
+void write(wire::WorkerEvent::Builder out, const ModelParked& event) {
+  out.setModelParked(event.model.value);
+}
+void write(wire::WorkerEvent::Builder out, const ModelWanted& event) {
+  out.setModelWanted(event.model.value);
 }
 void write(wire::WorkerEvent::Builder out, const ModelDropped& event) {
   out.setModelDropped(event.model.value);
@@ -272,6 +297,10 @@ WorkerEvent read_event(wire::WorkerEvent::Reader in) {
       return {read_session_broken(in.getSessionBroken())};
     case wire::WorkerEvent::STATS:
       return {read_stats(in.getStats())};
+    case wire::WorkerEvent::MODEL_PARKED:
+      return {ModelParked{{in.getModelParked()}}};
+    case wire::WorkerEvent::MODEL_WANTED:
+      return {ModelWanted{{in.getModelWanted()}}};
   }
   refuse(ErrorCode::kUnsupported, "A worker event is unknown to this version.");
 }

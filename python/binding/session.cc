@@ -184,7 +184,7 @@ client::OpenedModel Session::open_directory(const std::string& path, const srg::
                                             bool pin) {
   return python::take(turn([&](client::Client& client) -> Result<client::OpenedModel> {
     DJINN_TRY(const client::ModelDirectory directory, client::open_model_directory(path));
-    return client.open_model(directory.label, numbers_of(directory.files), plan, pin);
+    return client.open_model(directory.label, numbers_of(directory.files), plan, {.pinned = pin});
   }));
 }
 
@@ -193,7 +193,7 @@ client::OpenedModel Session::open_files(const std::string& label,
                                         const srg::LoadPlan* plan, bool pin) {
   return python::take(turn([&](client::Client& client) -> Result<client::OpenedModel> {
     DJINN_TRY(const std::vector<Fd> files, open_all(paths));
-    return client.open_model(label, numbers_of(files), plan, pin);
+    return client.open_model(label, numbers_of(files), plan, {.pinned = pin});
   }));
 }
 

@@ -100,9 +100,12 @@ class FakeWorker {
   }
   void obey(const ipc::AddModel& c, std::vector<Fd> fds) {
     const bool sealed = fds.size() >= 2 && *pal::has_seals(fds[1], pal::Seals::kWrite);
-    send({ipc::ModelAdded{c.model, sealed ? ErrorCode::kOk : ErrorCode::kMalformed, ""}});
+    const bool right = c.parked ? fds.size() == 1 : sealed;
+    send({ipc::ModelAdded{c.model, right ? ErrorCode::kOk : ErrorCode::kMalformed, ""}});
   }
   void obey(const ipc::DropModel& c, std::vector<Fd>) { send({ipc::ModelDropped{c.model}}); }
+  void obey(const ipc::ParkModel& c, std::vector<Fd>) { send({ipc::ModelParked{c.model}}); }
+  void obey(const ipc::ModelLost&, std::vector<Fd>) {}
   void obey(const ipc::AddProgram& c, std::vector<Fd> fds) {
     struct stat info {};
     ::fstat(fds[0].get(), &info);

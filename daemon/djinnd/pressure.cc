@@ -1,0 +1,64 @@
+#include "daemon/djinnd/pressure.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace djinn::daemon {
+namespace {
+
+uint64_t share_of(uint64_t total, uint32_t percent) {
+  return total / 100 * percent + total % 100 * percent / 100;
+}
+
+}  // namespace
+
+PressureLevel level_of(uint64_t granted, uint64_t total, const Thresholds& at) {
+  if (granted > share_of(total, at.all_percent)) return PressureLevel::kAllGoes;
+  return granted > share_of(total, at.idle_percent) ? PressureLevel::kIdleGoes
+                                                    : PressureLevel::kNone;
+}
+
+Pressure::Pressure(Loop& loop, const Memory& memory, Tiers& tiers, Events& events,
+                   Thresholds thresholds)
+    : memory_(memory), tiers_(tiers), events_(events), thresholds_(thresholds), soon_(loop, [this] {
+        look();
+      }) {}
+
+void Pressure::set(Thresholds thresholds) {
+  thresholds_ = thresholds;
+  note();
+}
+
+void Pressure::note() {
+  const PressureLevel now = level_of(memory_.granted_bytes(), memory_.total_bytes(), thresholds_);
+  if (now == PressureLevel::kNone) {
+    level_ = now;
+  } else if (!soon_.active()) {
+    soon_.start_once(0);
+  }
+}
+
+void Pressure::look() {
+  const uint64_t total = memory_.total_bytes();
+  const PressureLevel before =
+      std::exchange(level_, level_of(memory_.granted_bytes(), total, thresholds_));
+  if (level_ > before) {
+    const bool all = level_ == PressureLevel::kAllGoes;
+    Event event{EventKind::kMemoryPressure,
+                fmt::format("more than {} % of the memory is granted: {} of {} bytes; {} models "
+                            "move down",
+                            all ? thresholds_.all_percent : thresholds_.idle_percent,
+                            memory_.granted_bytes(), total, all ? "all but running" : "idle"),
+                {}};
+    event.of_device = true;
+    event.bytes = memory_.granted_bytes();
+    events_.tell(std::move(event));
+  }
+  if (level_ != PressureLevel::kNone)
+    tiers_.shrink_to(share_of(total, thresholds_.idle_percent), false);
+  if (level_ == PressureLevel::kAllGoes)
+    tiers_.shrink_to(share_of(total, thresholds_.all_percent), true);
+}
+
+}  // namespace djinn::daemon

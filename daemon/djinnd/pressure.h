@@ -1,0 +1,49 @@
+// Pressure: what gives way as memory gets short (DESIGN section 4, Tiers). Looked at after each
+// grant, and when a model falls idle:
+//
+//   above idle_percent   models that no session holds move down, least recently used first
+//   above all_percent    those of sessions that run nothing do, too
+//
+// What is refused at the door (100 %) is memory.h's.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/djinnd/events.h"
+#include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/tiers.h"
+
+namespace djinn::daemon {
+
+struct Thresholds {
+  uint32_t idle_percent = 80;
+  uint32_t all_percent = 95;
+  friend bool operator==(const Thresholds&, const Thresholds&) = default;
+};
+
+enum class PressureLevel : uint8_t { kNone, kIdleGoes, kAllGoes };
+
+// Pure. Nothing is above 100 %.
+[[nodiscard]] PressureLevel level_of(uint64_t granted, uint64_t total, const Thresholds& at);
+
+class Pressure {
+ public:
+  Pressure(Loop& loop, const Memory& memory, Tiers& tiers, Events& events, Thresholds thresholds);
+
+  void set(Thresholds thresholds);
+  // Something changed; looks soon.
+  void note();
+  [[nodiscard]] PressureLevel level() const { return level_; }
+
+ private:
+  void look();
+
+  const Memory& memory_;
+  Tiers& tiers_;
+  Events& events_;
+  Thresholds thresholds_;
+  PressureLevel level_ = PressureLevel::kNone;
+  Timer soon_;
+};
+
+}  // namespace djinn::daemon

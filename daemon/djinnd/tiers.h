@@ -1,0 +1,107 @@
+// Tiers: where the bytes of models are, and when they move (DESIGN section 4). On cpu:0 a model is
+// resident, or on disk; its next use brings it back.
+//
+//   evict    the bytes go, the model stays: its leases, its place in workers, its programs
+//   unload   the model goes; only one that nobody leases
+//   want     a model on disk is used: it is read again
+//   expiry   an idle model that is not pinned is unloaded when its keep-alive time is over
+//
+// invariant: a model's bytes are free when no process maps them any more: each worker has said so
+// or is dead.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/events.h"
+#include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/model.h"
+#include "daemon/djinnd/replies.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+
+// Why a model's bytes go; metrics count by it.
+enum class EvictReason : uint8_t { kRequested, kExpired, kPressure, kTableFull };
+inline constexpr uint8_t kEvictReasons = 4;
+[[nodiscard]] std::string_view name_of(EvictReason reason);
+
+class Tiers {
+ public:
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    Memory& memory;
+    Domains& domains;
+    Replies& replies;
+    Events& events;
+    ModelTable& table;
+    std::function<void(ModelId)> model_gone;  // programs that name it must go first
+    std::function<void()> changed;
+    std::function<void(Model&)> read_again;
+    std::function<bool(SessionId)> runs;  // whether the session has a run in flight
+    std::function<void(LoadId)> abort_load;
+  };
+  Tiers(World world, uint64_t keep_alive_ms);
+
+  // What models stay for that no request said otherwise of.
+  void set_keep_alive(uint64_t ms);
+  [[nodiscard]] uint64_t keep_alive_of(const Model& model) const;
+  // Wall clock; 0 while it does not run out.
+  [[nodiscard]] uint64_t expires_at(const Model& model) const;
+
+  // Of a model that the caller may steer; they answer the asker.
+  void evict(const Asker& asker, Model& model, const ipc::EvictModel& request);
+  void unload(const Asker& asker, Model& model);
+
+  // Begins to free so many bytes: idle models first, then those whose sessions run nothing. False,
+  // and nothing begins, if all of them are not enough.
+  bool make_room(uint64_t bytes);
+  // Moves down as long as more than so many bytes are granted. of_sessions: those in use, too.
+  void shrink_to(uint64_t bytes, bool of_sessions);
+  // Unloads the least recently used idle model. False if there is none.
+  bool make_place();
+  // What could go at once, or when its sessions' runs have ended.
+  [[nodiscard]] uint64_t pinned_bytes() const;
+
+  // It is used, or somebody will.
+  void want(Model& model);
+  // It is resident again: workers that have its place get its bytes.
+  void came_back(Model& model);
+  // It could not be brought back; error: why.
+  void stays_away(Model& model, const Error& error);
+  // Leases, pins or keep-alive times have changed.
+  void review();
+  // The model's loader is gone.
+  void load_ended(Model& model);
+
+  // --- workers
+  void hear(DomainId domain, const ipc::ModelParked& event);
+  void hear(DomainId domain, const ipc::ModelWanted& event);
+  void hear(DomainId domain, const ipc::ModelDropped& event);
+  void worker_died(Model& model, DomainId domain);
+  // Sends what the domain's worker is to have: the bytes, or a place for them.
+  void send_add(Model& model, DomainId domain);
+
+ private:
+  void look();
+  [[nodiscard]] bool runs(const Model& model) const;
+  void move_down(Model& model, EvictReason reason);
+  void begin_evict(Model& model, EvictReason reason);
+  void begin_unload(Model& model, EvictReason reason);
+  void finish_evict(ModelId id);
+  void finish_unload(ModelId id);
+  void finish_if_free(const Model& model);
+  void release_bytes(Model& model);
+  void answer_movers(Model& model);
+  void tell(EventKind kind, const Model& model, std::string text);
+
+  World world_;
+  uint64_t keep_alive_ms_;
+  std::map<ModelId, EvictReason> reasons_;  // of those that are on their way out
+  Timer expiry_;
+};
+
+}  // namespace djinn::daemon

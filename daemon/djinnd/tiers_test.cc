@@ -1,0 +1,249 @@
+// Where models are and when they move: djinnd as a process, with a real loader and a fake worker.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "daemon/djinnd/pressure.h"
+#include "daemon/djinnd/testing/test_daemon.h"
+
+namespace djinn::daemon {
+namespace {
+
+using testing::eventually;
+using testing::model_file;
+using testing::TestClient;
+using testing::TestDaemon;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+ipc::ModelOpened open_model(TestClient& client, const Fd& file, ipc::OpenModel how = {}) {
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+  return client.ask<ipc::ModelOpened>(std::move(how));
+}
+
+// A client, and an observer that looks meanwhile.
+struct Host {
+  explicit Host(std::vector<std::string> options = {})
+      : daemon(std::move(options)), client(daemon), observer(daemon) {
+    client.greet();
+    observer.greet(true);
+  }
+
+  std::optional<ipc::ModelReport> model(ModelId id) {
+    const auto list = observer.ask<ipc::ModelList>(ipc::ListModels{});
+    const auto found = std::ranges::find(list.models, id, &ipc::ModelReport::model);
+    if (found == list.models.end()) return std::nullopt;
+    return *found;
+  }
+  bool is(ModelId id, ipc::ModelState state) {
+    return eventually([&] {
+      const auto report = model(id);
+      return report && report->state == state;
+    });
+  }
+  bool is_gone(ModelId id) {
+    return eventually([&] { return !model(id); });
+  }
+  bool is_hashed(ModelId id) {
+    return eventually([&] { return model(id).value_or(ipc::ModelReport{}).hashed; });
+  }
+  uint64_t models_bytes() {
+    return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).memory_models_bytes;
+  }
+
+  TestDaemon daemon;
+  TestClient client;
+  TestClient observer;
+};
+
+TEST(Tiers, an_evicted_model_keeps_its_id_and_comes_back_with_its_next_use) {
+  Host host;
+  const Fd file = model_file(host.daemon.directory(), kMiB, 'a');
+  const ModelId id = open_model(host.client, file).model;
+  ASSERT_TRUE(host.is_hashed(id));
+  host.client.ask<ipc::Done>(ipc::CloseModel{id});
+  host.observer.ask<ipc::Done>(ipc::EvictModel{id});
+  EXPECT_EQ(host.model(id)->state, ipc::ModelState::kDisk);
+  EXPECT_EQ(host.models_bytes(), 0u);
+  const ipc::ModelOpened again = open_model(host.client, file);
+  EXPECT_EQ(again.model, id);
+  EXPECT_FALSE(again.was_resident) << "its bytes were read";
+  EXPECT_GE(host.models_bytes(), kMiB);
+  EXPECT_EQ(host.model(id)->state, ipc::ModelState::kResident);
+}
+
+TEST(Tiers, what_is_pinned_or_in_use_is_evicted_by_force_alone) {
+  Host host;
+  const Fd file = model_file(host.daemon.directory(), 1000, 'a');
+  const ModelId id = open_model(host.client, file).model;
+  ASSERT_TRUE(host.is_hashed(id));
+  const auto refused = [&](ipc::EvictModel how) {
+    return host.observer.ask<ipc::Failed>(how).code;
+  };
+  EXPECT_EQ(refused({id, ipc::Tier::kDisk, false}), ErrorCode::kBusy) << "in use";
+  host.client.ask<ipc::Done>(ipc::CloseModel{id});
+  host.observer.ask<ipc::Done>(ipc::PinModel{id, true});
+  EXPECT_EQ(refused({id, ipc::Tier::kDisk, false}), ErrorCode::kBusy) << "pinned";
+  EXPECT_EQ(refused({id, ipc::Tier::kHost, true}), ErrorCode::kUnsupported);
+  EXPECT_EQ(refused({ModelId{12345}}), ErrorCode::kNotFound);
+  open_model(host.client, file);
+  host.observer.ask<ipc::Done>(ipc::EvictModel{id, ipc::Tier::kDisk, true});
+  EXPECT_EQ(host.model(id)->state, ipc::ModelState::kDisk);
+  EXPECT_FALSE(host.model(id)->pinned);
+  EXPECT_EQ(host.model(id)->leases, 1u) << "its session keeps it";
+  host.observer.ask<ipc::Done>(ipc::PinModel{id, true});
+  EXPECT_TRUE(host.is(id, ipc::ModelState::kResident)) << "a pin is a use";
+}
+
+TEST(Tiers, files_that_have_changed_do_not_come_back) {
+  Host host;
+  const Fd file = model_file(host.daemon.directory(), 1000, 'a');
+  const ModelId id = open_model(host.client, file).model;
+  ASSERT_TRUE(host.is_hashed(id));
+  host.observer.ask<ipc::Done>(ipc::EvictModel{id, ipc::Tier::kDisk, true});
+  const std::string path = "/proc/self/fd/" + std::to_string(file.get());
+  const Fd writable(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(writable.valid());
+  ASSERT_EQ(::pwrite(writable.get(), "b", 1, 600), 1);
+  host.observer.ask<ipc::Done>(ipc::PinModel{id, true});
+  EXPECT_TRUE(host.is(id, ipc::ModelState::kFailed));
+  EXPECT_EQ(host.models_bytes(), 0u);
+  EXPECT_NE(open_model(host.client, file).model, id);
+}
+
+TEST(Tiers, a_model_leaves_when_its_time_to_stay_is_over) {
+  Host host({"--keep-alive-ms", "0"});
+  const Fd file = model_file(host.daemon.directory(), 1000, 'a');
+  const Fd other = model_file(host.daemon.directory(), 1000, 'b');
+  const ModelId id = open_model(host.client, file).model;
+  const ModelId kept = open_model(host.client, other, {"b", false, false, ipc::kKeepForever}).model;
+  EXPECT_EQ(host.model(id)->expires_wall_ns, 0u) << "it is in use";
+  host.client.ask<ipc::Done>(ipc::CloseModel{kept});
+  host.client.ask<ipc::Done>(ipc::CloseModel{id});
+  EXPECT_TRUE(host.is_gone(id));
+  EXPECT_EQ(host.model(kept)->keep_alive_ms, ipc::kKeepForever);
+  EXPECT_EQ(host.model(kept)->state, ipc::ModelState::kResident);
+  open_model(host.client, other, {"b", false, false, 1});
+  host.client.ask<ipc::Done>(ipc::CloseModel{kept});
+  EXPECT_TRUE(host.is_gone(kept)) << "the latest request decides";
+}
+
+TEST(Tiers, looking_does_not_make_a_model_stay) {
+  Host host({"--keep-alive-ms", "100000"});
+  const Fd file = model_file(host.daemon.directory(), 1000, 'a');
+  const ModelId id = open_model(host.client, file).model;
+  host.client.ask<ipc::Done>(ipc::CloseModel{id});
+  const uint64_t expires = host.model(id)->expires_wall_ns;
+  ASSERT_NE(expires, 0u);
+  for (int i = 0; i < 20; ++i) host.model(id);
+  constexpr uint64_t kClocksApartNs =
+      50'000'000;  // it is told by the wall clock, counted by another
+  EXPECT_NEAR(static_cast<double>(host.model(id)->expires_wall_ns), static_cast<double>(expires),
+              static_cast<double>(kClocksApartNs));
+}
+
+TEST(Tiers, what_runs_nothing_gives_way_and_what_is_pinned_does_not) {
+  Host host({"--memory", "25165824"});  // 24 MiB
+  const Fd first = model_file(host.daemon.directory(), 4 * kMiB, 'a');
+  const Fd second = model_file(host.daemon.directory(), 4 * kMiB, 'b');
+  const ModelId old = open_model(host.client, first).model;
+  ASSERT_TRUE(host.is_hashed(old));
+  host.observer.ask<ipc::Done>(ipc::PinModel{old, true});
+  host.client.ask<ipc::Done>(ipc::AddFiles{1}, {second.get()});
+  const auto refused = host.client.ask<ipc::Failed>(ipc::OpenModel{"second"});
+  EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory);
+  EXPECT_NE(refused.message.find("are needed"), std::string::npos) << refused.message;
+  EXPECT_NE(refused.message.find("are pinned"), std::string::npos) << refused.message;
+  host.observer.ask<ipc::Done>(ipc::PinModel{old, false});
+  open_model(host.client, second);
+  EXPECT_EQ(host.model(old)->state, ipc::ModelState::kDisk);
+  EXPECT_EQ(host.model(old)->leases, 1u);
+}
+
+TEST(Tiers, above_the_thresholds_models_move_down_before_anybody_asks) {
+  Host host({"--memory", "41943040"});  // 40 MiB
+  const Fd first = model_file(host.daemon.directory(), 4 * kMiB, 'a');
+  const Fd second = model_file(host.daemon.directory(), 4 * kMiB, 'b');
+  const ModelId old = open_model(host.client, first).model;
+  ASSERT_TRUE(host.is_hashed(old));
+  host.client.ask<ipc::Done>(ipc::CloseModel{old});
+  EXPECT_EQ(host.model(old)->state, ipc::ModelState::kResident) << "there is room";
+  const ModelId young = open_model(host.client, second).model;
+  EXPECT_TRUE(host.is(old, ipc::ModelState::kDisk));
+  EXPECT_TRUE(host.is(young, ipc::ModelState::kResident));
+  const auto list = host.observer.ask<ipc::EventList>(ipc::FollowEvents{});
+  EXPECT_TRUE(std::ranges::any_of(list.events, [](const auto& event) {
+    return event.kind == ipc::EventKind::kMemoryPressure;
+  }));
+}
+
+TEST(Pressure, levels_are_above_their_thresholds) {
+  const Thresholds at{80, 95};
+  EXPECT_EQ(level_of(80, 100, at), PressureLevel::kNone);
+  EXPECT_EQ(level_of(81, 100, at), PressureLevel::kIdleGoes);
+  EXPECT_EQ(level_of(95, 100, at), PressureLevel::kIdleGoes);
+  EXPECT_EQ(level_of(96, 100, at), PressureLevel::kAllGoes);
+  EXPECT_EQ(level_of(UINT64_MAX, UINT64_MAX, {100, 100}), PressureLevel::kNone);
+}
+
+// --- draining, events, garbage
+
+TEST(Drain, takes_in_nobody_new_and_lets_the_rest_go_on) {
+  Host host;
+  const Fd file = model_file(host.daemon.directory(), 1000, 'a');
+  const Fd other = model_file(host.daemon.directory(), 1000, 'b');
+  const ModelId id = open_model(host.client, file).model;
+  host.observer.ask<ipc::Done>(ipc::SetDraining{true});
+  TestClient late(host.daemon);
+  EXPECT_EQ(late.ask<ipc::Failed>(ipc::Hello{}).code, ErrorCode::kBusy);
+  host.client.ask<ipc::Done>(ipc::AddFiles{1}, {other.get()});
+  EXPECT_EQ(host.client.ask<ipc::Failed>(ipc::OpenModel{}).code, ErrorCode::kBusy);
+  EXPECT_EQ(open_model(host.client, file).model, id) << "what is there may be shared";
+  EXPECT_TRUE(host.observer.ask<ipc::StatusReport>(ipc::GetStatus{}).draining);
+  host.observer.ask<ipc::Done>(ipc::SetDraining{false});
+  late.greet();
+}
+
+TEST(EventStream, who_waits_hears_of_what_comes_and_nobody_of_what_was_before) {
+  Host host;
+  const auto before = host.observer.ask<ipc::EventList>(ipc::FollowEvents{});
+  ASSERT_FALSE(before.events.empty());
+  EXPECT_EQ(before.events.front().kind, ipc::EventKind::kDaemonStarted);
+  EXPECT_EQ(before.missed, 0u);
+  host.observer.send({900, ipc::FollowEvents{before.last, true}});
+  const Fd file = model_file(host.daemon.directory(), 1000, 'a');
+  const ModelId id = open_model(host.client, file).model;
+  const auto reply = host.observer.receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->number, 900u);
+  const auto& list = std::get<ipc::EventList>(reply->body);
+  ASSERT_FALSE(list.events.empty());
+  EXPECT_EQ(list.events.front().number, before.last + 1);
+  EXPECT_EQ(list.events.front().model, id);
+  const auto none = host.observer.ask<ipc::EventList>(ipc::FollowEvents{UINT64_MAX - 1});
+  EXPECT_TRUE(none.events.empty());
+}
+
+TEST(Garbage, programs_without_users_and_workers_without_sessions_go) {
+  const TestDaemon daemon;
+  TestClient observer(daemon);
+  observer.greet(true);
+  {
+    TestClient client(daemon);
+    client.greet();
+    client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::sealed("program").get()});
+    EXPECT_EQ(observer.ask<ipc::Collected>(ipc::CollectGarbage{}), ipc::Collected{});
+  }
+  ASSERT_TRUE(eventually([&] {
+    return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).memory_sessions_bytes == 0;
+  }));
+  const auto collected = observer.ask<ipc::Collected>(ipc::CollectGarbage{});
+  EXPECT_EQ(collected.programs, 1u);
+  EXPECT_EQ(collected.workers, 1u);
+  TestClient client(daemon);
+  client.greet();  // another worker comes
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,162 @@
+#include "djinnctl/top.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "djinnctl/table.h"
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+constexpr std::array<std::string_view, 4> kSorts{"memory", "rate", "age", "user"};
+constexpr size_t kBarColumns = 20;
+constexpr double kNsPerSecond = 1e9;
+
+struct Row {
+  const ipc::SessionReport* session = nullptr;
+  double steps_per_second = 0;
+};
+
+uint64_t tokens_of(const TopSample& sample) {
+  uint64_t tokens = 0;
+  for (const ipc::WorkerReport& worker : sample.status.workers) tokens += worker.tokens;
+  return tokens;
+}
+
+// Counters that began anew count from there.
+double rate(uint64_t now, uint64_t before, double seconds) {
+  const uint64_t more = now >= before ? now - before : now;
+  return seconds > 0 ? static_cast<double>(more) / seconds : 0;
+}
+
+double seconds_between(const TopSample& now, const TopSample* before) {
+  if (before == nullptr || now.wall_ns <= before->wall_ns) return 0;
+  return static_cast<double>(now.wall_ns - before->wall_ns) / kNsPerSecond;
+}
+
+std::vector<Row> rows_of(const TopSample& now, const TopSample* before) {
+  std::map<SessionId, uint64_t> steps;
+  if (before != nullptr) {
+    for (const ipc::SessionReport& session : before->sessions) {
+      steps[session.session] = session.steps;
+    }
+  }
+  const double seconds = seconds_between(now, before);
+  std::vector<Row> rows;
+  for (const ipc::SessionReport& session : now.sessions) {
+    const auto known = steps.find(session.session);
+    const double per_second =
+        known == steps.end() ? 0 : rate(session.steps, known->second, seconds);
+    rows.push_back({&session, per_second});
+  }
+  return rows;
+}
+
+bool before_in(TopSort sort, const Row& a, const Row& b) {
+  switch (sort) {
+    case TopSort::kMemory:
+      return a.session->granted_bytes > b.session->granted_bytes;
+    case TopSort::kRate:
+      return a.steps_per_second > b.steps_per_second;
+    case TopSort::kAge:
+      return a.session->started_wall_ns < b.session->started_wall_ns;
+    case TopSort::kUser:
+      return a.session->owner < b.session->owner;
+  }
+  return false;
+}
+
+std::string bar(uint64_t part, uint64_t whole) {
+  const size_t filled =
+      whole == 0 ? 0
+                 : static_cast<size_t>(std::min<double>(
+                       kBarColumns, static_cast<double>(part) / static_cast<double>(whole) *
+                                        static_cast<double>(kBarColumns)));
+  return '[' + std::string(filled, '#') + std::string(kBarColumns - filled, ' ') + ']';
+}
+
+std::string summary(const TopSample& now, const TopSample* before) {
+  const ipc::StatusReport& s = now.status;
+  uint64_t runs = 0;
+  uint32_t ready = 0;
+  for (const ipc::WorkerReport& worker : s.workers) {
+    runs += worker.runs;
+    ready += worker.state == ipc::WorkerState::kReady ? 1 : 0;
+  }
+  const uint64_t resident = static_cast<uint64_t>(
+      std::ranges::count(now.models, ipc::ModelState::kResident, &ipc::ModelReport::state));
+  const double seconds = seconds_between(now, before);
+  const double tokens = before == nullptr ? 0 : rate(tokens_of(now), tokens_of(*before), seconds);
+  std::string text =
+      fmt::format("djinnd {}, up {}{}: {} sessions, {} of {} models resident, {} workers\n",
+                  s.version, age_text(s.started_wall_ns, now.wall_ns),
+                  s.draining ? ", draining" : "", s.sessions, resident, s.models, ready);
+  text += fmt::format("memory {} {} of {}\n", bar(s.memory_granted_bytes, s.memory_total_bytes),
+                      size_text(s.memory_granted_bytes), size_text(s.memory_total_bytes));
+  text += fmt::format("       models {}, sessions {}, lanes {}\n", size_text(s.memory_models_bytes),
+                      size_text(s.memory_sessions_bytes), size_text(s.memory_lanes_bytes));
+  text += fmt::format("work   {:.1f} tokens/s, {} runs, {} programs\n", tokens, runs, s.programs);
+  return text;
+}
+
+std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns) {
+  using enum Table::Align;
+  Table table({{"SESSION"},
+               {"USER"},
+               {"APP"},
+               {"STATE"},
+               {"WAIT"},
+               {"SINCE", kRight},
+               {"STEPS/S", kRight},
+               {"MEMORY", kRight},
+               {"SHARED", kRight}});
+  for (const Row& row : rows) {
+    const ipc::SessionReport& s = *row.session;
+    // Names that clients chose must not push the figures off the screen.
+    table.add({id_text(s.session), std::string(cut(s.owner, 8)),
+               std::string(cut(s.client_name, 10)), std::string(state_text(s.state)),
+               std::string(wait_text(s.wait)), age_text(s.started_wall_ns, now_ns),
+               fmt::format("{:.1f}", row.steps_per_second), size_text(s.granted_bytes),
+               size_text(s.shared_bytes)});
+  }
+  return table.text();
+}
+
+std::string cut_lines(std::string_view text, size_t columns) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    out += cut(text.substr(0, end), columns);
+    out += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<TopSort> top_sort_named(std::string_view name) {
+  const auto found = std::ranges::find(kSorts, name);
+  if (found == kSorts.end()) return std::nullopt;
+  return static_cast<TopSort>(found - kSorts.begin());
+}
+
+std::string_view name_of(TopSort sort) {
+  return kSorts[static_cast<size_t>(sort)];
+}
+
+TopSort next(TopSort sort) {
+  return static_cast<TopSort>((static_cast<size_t>(sort) + 1) % kSorts.size());
+}
+
+std::string top_frame(const TopSample& now, const TopSample* before, TopSort sort, size_t columns) {
+  std::vector<Row> rows = rows_of(now, before);
+  std::ranges::stable_sort(rows, [&](const Row& a, const Row& b) { return before_in(sort, a, b); });
+  return cut_lines(summary(now, before) + '\n' + session_rows(rows, now.wall_ns), columns);
+}
+
+}  // namespace djinn::ctl

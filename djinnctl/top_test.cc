@@ -1,0 +1,96 @@
+#include "djinnctl/top.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+ipc::SessionReport session(uint64_t id, uint64_t bytes, uint64_t steps, const char* owner) {
+  ipc::SessionReport report;
+  report.session = SessionId{id};
+  report.client_name = "a-program-with-a-long-name";
+  report.owner = owner;
+  report.granted_bytes = bytes;
+  report.steps = steps;
+  report.started_wall_ns = kSecond;
+  return report;
+}
+
+TopSample sample(uint64_t wall_ns, uint64_t steps, uint64_t tokens) {
+  TopSample out;
+  out.wall_ns = wall_ns;
+  out.status.memory_total_bytes = 400;
+  out.status.memory_granted_bytes = 100;
+  ipc::WorkerReport worker;
+  worker.tokens = tokens;
+  out.status.workers = {worker};
+  out.sessions = {session(1, 10, steps, "zoe"), session(2, 20, 0, "ann")};
+  return out;
+}
+
+size_t place_of(const std::string& text, const char* what) {
+  return text.find(what);
+}
+
+TEST(Top, rates_are_those_since_the_view_before) {
+  const TopSample before = sample(10 * kSecond, 5, 100);
+  const std::string text = top_frame(sample(12 * kSecond, 9, 150), &before, TopSort::kRate, 80);
+  EXPECT_NE(text.find("25.0 tokens/s"), std::string::npos) << text;
+  EXPECT_NE(text.find(" 2.0 "), std::string::npos) << text;
+  EXPECT_NE(text.find("[#####               ]"), std::string::npos) << text;
+}
+
+TEST(Top, sessions_come_in_the_order_that_was_asked_for) {
+  const TopSample before = sample(10 * kSecond, 5, 0);
+  const TopSample now = sample(12 * kSecond, 9, 0);
+  const auto first = [&](TopSort sort) {
+    const std::string text = top_frame(now, &before, sort, 80);
+    return place_of(text, "000000000001") < place_of(text, "000000000002") ? 1 : 2;
+  };
+  EXPECT_EQ(first(TopSort::kMemory), 2);
+  EXPECT_EQ(first(TopSort::kRate), 1);
+  EXPECT_EQ(first(TopSort::kUser), 2);
+}
+
+TEST(Top, no_line_is_wider_than_the_screen) {
+  for (const size_t columns : {20u, 80u}) {
+    std::istringstream lines(top_frame(sample(kSecond, 0, 0), nullptr, TopSort::kAge, columns));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), columns) << line;
+  }
+}
+
+TEST(Top, the_orders_go_round) {
+  TopSort sort = TopSort::kMemory;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(top_sort_named(name_of(sort)), sort);
+    sort = next(sort);
+  }
+  EXPECT_EQ(sort, TopSort::kMemory);
+  EXPECT_FALSE(top_sort_named("colour").has_value());
+}
+
+TEST(Text, cut_halves_no_character) {
+  EXPECT_EQ(cut("abc", 2), "ab");
+  EXPECT_EQ(cut("a\xc3\xa9z", 2), "a\xc3\xa9");
+  EXPECT_EQ(cut("a\xc3\xa9z", 9), "a\xc3\xa9z");
+}
+
+TEST(Text, times_to_stay) {
+  EXPECT_EQ(milliseconds_of("30"), 30'000u);
+  EXPECT_EQ(milliseconds_of("10m"), 600'000u);
+  EXPECT_EQ(milliseconds_of("0"), 0u);
+  EXPECT_EQ(milliseconds_of("forever"), ipc::kKeepForever);
+  for (const char* wrong :
+       {"", "m", "-1", "1y", "5 m", "99999999999999999999", "999999999999999999d"}) {
+    EXPECT_FALSE(milliseconds_of(wrong).has_value()) << wrong;
+  }
+}
+
+}  // namespace
+}  // namespace djinn::ctl

@@ -1,0 +1,62 @@
+// djinnctl events: what happened in djinnd lately, a line each; with -f, what happens from now on.
+#include <fmt/format.h>
+
+#include "djinnctl/command_line.h"
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+struct EventOptions {
+  bool follow = false;
+  bool new_only = false;
+};
+
+std::string line_of(const ipc::EventReport& event) {
+  return fmt::format("{}  {:<17}  {}\n", time_text(event.wall_ns), name_of(event.kind),
+                     printable(event.text));
+}
+
+// RFC 7464: each text begins with a record separator and ends with a newline.
+std::string record_of(const Invocation& invocation, const ipc::EventReport& event) {
+  return '\x1e' + json_text("events", {to_json(event)}, invocation.json);
+}
+
+Status print(const Invocation& invocation, const ipc::EventList& list) {
+  std::string text;
+  if (list.missed > 0 && !invocation.quiet) {
+    write_error(fmt::format("djinnctl: {} events are forgotten already\n", list.missed));
+  }
+  for (const ipc::EventReport& event : list.events) {
+    text += invocation.wants_json() ? record_of(invocation, event) : line_of(event);
+  }
+  return write_out(text);
+}
+
+Status events(const Invocation& invocation, const EventOptions& options) {
+  DJINN_TRY(const auto client, observe(invocation));
+  uint64_t after = 0;
+  for (;;) {
+    DJINN_TRY(ipc::EventList list, client->events(after, options.follow && after > 0));
+    const bool first = after == 0;
+    if (first) list.missed = 0;  // what was before nobody asked for
+    after = list.last;
+    const bool old = options.new_only && first;
+    if (!old) DJINN_CHECK(print(invocation, list));
+    if (!options.follow && list.events.size() < limits::kListPage) return {};
+  }
+}
+
+}  // namespace
+
+void add_events(CommandLine& line) {
+  auto* const verb = line.app.add_subcommand("events", "what happened in djinnd lately");
+  auto options = std::make_shared<EventOptions>();
+  verb->add_flag("-f,--follow", options->follow, "and go on with what happens");
+  verb->add_flag("-n,--new", options->new_only, "leave out what was before; with -f");
+  verb->callback([&line, options] {
+    line.action = [options](const Invocation& invocation) { return events(invocation, *options); };
+  });
+}
+
+}  // namespace djinn::ctl

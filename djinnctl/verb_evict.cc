@@ -1,0 +1,97 @@
+// djinnctl evict ID...: moves models off their device; their next use brings them back.
+#include <algorithm>
+
+#include "djinnctl/command_line.h"
+#include "djinnctl/exit_code.h"
+#include "djinnctl/prefix.h"
+#include "djinnctl/tables.h"
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+struct EvictOptions {
+  std::vector<std::string> prefixes;
+  std::string to = "disk";
+  bool all = false;
+  bool dry_run = false;
+  bool force = false;
+};
+
+// Whether djinnd would let it go; what it finds in between may be otherwise.
+bool may_go(const ipc::ModelReport& model, bool force) {
+  return model.state == ipc::ModelState::kResident &&
+         (force || (!model.pinned && model.leases == 0));
+}
+
+Result<std::vector<ipc::ModelReport>> chosen(client::Client& client, const EvictOptions& options) {
+  std::vector<ipc::ModelReport> models;
+  if (options.all) {
+    DJINN_TRY(models, client.models());
+    std::erase_if(models, [&](const auto& model) { return !may_go(model, options.force); });
+    return models;
+  }
+  for (const std::string& prefix : options.prefixes) {
+    DJINN_TRY(ipc::ModelReport model, find_model(client, prefix));
+    const bool twice =
+        std::ranges::any_of(models, [&](const auto& other) { return other.model == model.model; });
+    if (!twice) models.push_back(std::move(model));
+  }
+  return models;
+}
+
+// One that stays keeps none of the others. Gives the first reason, the rest is said on the way.
+Status evict_each(const Invocation& invocation, client::Client& client, const EvictOptions& options,
+                  const std::vector<ipc::ModelReport>& models, std::vector<Json>& moved) {
+  const ipc::Tier to = options.to == "host" ? ipc::Tier::kHost : ipc::Tier::kDisk;
+  Status first;
+  for (const ipc::ModelReport& model : models) {
+    const Status evicted = client.evict_model(model.model, to, options.force);
+    if (evicted) {
+      moved.push_back({{"id", id_text(model.model)},
+                       {"name", model.label},
+                       {"bytes", model.bytes},
+                       {"to", options.to}});
+      continue;
+    }
+    const Error why{evicted.error().code,
+                    "Model " + id_text(model.model) + " stays. " + evicted.error().message};
+    if (!first && !invocation.quiet) write_error(error_text(why));
+    if (first) first = why;
+  }
+  return first;
+}
+
+Status evict(const Invocation& invocation, const EvictOptions& options) {
+  if (options.all != options.prefixes.empty()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "Evict takes the ids of models, or --all. See 'djinnctl ps'."};
+  }
+  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(const auto models, chosen(*client, options));
+  if (options.dry_run) return print_list(invocation, "ps", models, model_table(models, now_ns()));
+  std::vector<Json> moved;
+  Status done = evict_each(invocation, *client, options, models, moved);
+  if (invocation.wants_json()) DJINN_CHECK(print_json(invocation, "evict", std::move(moved)));
+  return done;
+}
+
+}  // namespace
+
+void add_evict(CommandLine& line) {
+  auto* const verb =
+      line.app.add_subcommand("evict", "move models off their device until they are used again");
+  auto options = std::make_shared<EvictOptions>();
+  verb->add_option("ID", options->prefixes, "their ids, or the first digits of them");
+  verb->add_option("--to", options->to, "where to: disk, or on GPUs host [disk]")
+      ->check(CLI::IsMember({"host", "disk"}));
+  verb->add_flag("--all", options->all, "all that may go");
+  verb->add_flag("--dry-run", options->dry_run, "list what would go, and move nothing");
+  verb->add_flag("--force", options->force,
+                 "pinned models too, which ends the pin, and those of sessions that run nothing");
+  verb->callback([&line, options] {
+    line.action = [options](const Invocation& invocation) { return evict(invocation, *options); };
+  });
+}
+
+}  // namespace djinn::ctl

@@ -1,0 +1,100 @@
+// djinnctl top: a live view of the sessions; keys: s the next order, q the end, anything else a new
+// look. In batch mode one view after the other.
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "djinnctl/command_line.h"
+#include "djinnctl/screen.h"
+#include "djinnctl/text.h"
+#include "djinnctl/top.h"
+
+namespace djinn::ctl {
+namespace {
+
+constexpr size_t kBatchColumns = 80;
+
+struct TopOptions {
+  bool batch = false;
+  double delay_s = 2;
+  uint64_t count = 0;  // views; 0: without end
+  std::string sort = "memory";
+};
+
+Result<TopSample> look(client::Client& client) {
+  TopSample sample;
+  DJINN_TRY(sample.status, client.status());
+  DJINN_TRY(sample.sessions, client.sessions());
+  DJINN_TRY(sample.models, client.models());
+  sample.wall_ns = now_ns();
+  return sample;
+}
+
+Status print_view(const Invocation& invocation, const TopSample& now, const TopSample* before,
+                  TopSort sort) {
+  if (!invocation.wants_json()) {
+    return write_out((before != nullptr ? "\n" : "") + top_frame(now, before, sort, kBatchColumns));
+  }
+  Json item = to_json(now.status);
+  item["time"] = time_text(now.wall_ns);
+  Json sessions = Json::array();
+  for (const ipc::SessionReport& session : now.sessions) sessions.push_back(to_json(session));
+  item["sessions_list"] = std::move(sessions);
+  return print_json(invocation, "top", {std::move(item)});
+}
+
+Status run_batch(const Invocation& invocation, client::Client& client, const TopOptions& options) {
+  const TopSort sort = *top_sort_named(options.sort);
+  std::optional<TopSample> before;
+  for (uint64_t view = 0; options.count == 0 || view < options.count; ++view) {
+    if (view > 0) std::this_thread::sleep_for(std::chrono::duration<double>(options.delay_s));
+    DJINN_TRY(TopSample now, look(client));
+    DJINN_CHECK(print_view(invocation, now, before ? &*before : nullptr, sort));
+    before = std::move(now);
+  }
+  return {};
+}
+
+Status run_live(client::Client& client, const TopOptions& options) {
+  DJINN_TRY(const Screen screen, Screen::open());
+  TopSort sort = *top_sort_named(options.sort);
+  std::optional<TopSample> before;
+  for (uint64_t view = 0; options.count == 0 || view < options.count; ++view) {
+    DJINN_TRY(TopSample now, look(client));
+    const std::string help = fmt::format("by {}; s: another order, q: quit\n", name_of(sort));
+    DJINN_CHECK(screen.show(
+        top_frame(now, before ? &*before : nullptr, sort, screen.size().columns) + '\n' + help));
+    before = std::move(now);
+    const auto key = screen.key(static_cast<int>(options.delay_s * 1000));
+    if (key == 'q') return {};
+    if (key == 's') sort = next(sort);
+  }
+  return {};
+}
+
+Status top(const Invocation& invocation, const TopOptions& options) {
+  DJINN_TRY(const auto client, observe(invocation));
+  const bool live = !options.batch && !invocation.wants_json() && out_is_terminal();
+  if (live) return run_live(*client, options);
+  TopOptions batch = options;
+  if (!options.batch && options.count == 0) batch.count = 1;  // nobody is there to press q
+  return run_batch(invocation, *client, batch);
+}
+
+}  // namespace
+
+void add_top(CommandLine& line) {
+  auto* const verb = line.app.add_subcommand("top", "a live view of the sessions");
+  auto options = std::make_shared<TopOptions>();
+  verb->add_flag("-b,--batch", options->batch, "one view after the other, for files and pipes");
+  verb->add_option("-n,--count", options->count, "so many views [without end]");
+  verb->add_option("-d,--delay", options->delay_s, "seconds between views [2]")
+      ->check(CLI::Range(0.1, 3600.0));
+  verb->add_option("--sort", options->sort, "order: memory, rate, age or user [memory]")
+      ->check(CLI::IsMember({"memory", "rate", "age", "user"}));
+  verb->callback([&line, options] {
+    line.action = [options](const Invocation& invocation) { return top(invocation, *options); };
+  });
+}
+
+}  // namespace djinn::ctl
