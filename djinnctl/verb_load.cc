@@ -10,12 +10,13 @@ namespace {
 
 struct LoadOptions {
   std::string path;
+  bool pin = false;
   bool no_pin = false;
   std::optional<uint64_t> keep_alive_ms;
 
   // A time to stay would mean nothing to a model that is pinned.
   [[nodiscard]] client::Stay stay() const {
-    return {!no_pin && !keep_alive_ms.has_value(), keep_alive_ms};
+    return {pin || !(no_pin || keep_alive_ms.has_value()), keep_alive_ms};
   }
 };
 
@@ -40,7 +41,8 @@ void add_load(CommandLine& line) {
   auto* const verb = line.app.add_subcommand("load", "bring a model into memory, print its id");
   auto options = std::make_shared<LoadOptions>();
   verb->add_option("PATH", options->path, "directory of a Hugging Face model")->required();
-  auto* const pin = verb->add_flag("--pin", "stay in memory until unloaded [the default]");
+  auto* const pin =
+      verb->add_flag("--pin", options->pin, "stay in memory until unloaded [the default]");
   auto* const no_pin =
       verb->add_flag("--no-pin", options->no_pin, "stay for the keep-alive time that is configured")
           ->excludes(pin);

@@ -218,7 +218,7 @@ def test_a_pin_goes_and_comes_back(daemon: Daemon, loaded: str) -> None:
     assert ctl(daemon, "unpin", loaded).code == 0
     assert weights()["pinned_bytes"] == 0
     assert weights()["evictable_bytes"] == model["bytes"]
-    assert ctl(daemon, "ps", "-j").items()[0]["until"] == "pressure"
+    assert ctl(daemon, "ps", "-j").items()[0]["until"] == "expiry"
     assert ctl(daemon, "pin", loaded).code == 0
     assert weights()["evictable_bytes"] == 0
 

@@ -1,0 +1,168 @@
+"""Models that are moved to disk come back with the next run, and nobody sees a difference but in
+time: the same tokens, the same ids."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import djinn
+import pytest
+from private_daemon import Daemon, running, wait_until
+from test_djinnctl import Ended, ctl
+
+PROMPT = [256, *b"The kernel "]
+GREEDY: dict[str, Any] = {"max_new_tokens": 24, "stop_tokens": []}
+MIB = 1 << 20
+
+
+@pytest.fixture
+def host() -> Iterator[Daemon]:
+    with running() as one:
+        yield one
+
+
+def tokens_of(generator: djinn.Generator, **options: Any) -> list[int]:
+    (row,) = generator.generate([PROMPT], **(GREEDY | options)).tokens
+    return list(row)
+
+
+def model_of(host: Daemon) -> dict[str, Any]:
+    (model,) = ctl(host, "ps", "-j").items()
+    return model
+
+
+def wait_until_hashed(host: Daemon) -> None:
+    wait_until(
+        lambda: all(model["sha256"] for model in ctl(host, "ps", "-j").items()), "they are hashed"
+    )
+
+
+def evict(host: Daemon, *words: str) -> Ended:
+    return ctl(host, "evict", "--force", "--all", *words)
+
+
+def test_a_generation_after_an_eviction_says_the_same(host: Daemon, byte_model: Path) -> None:
+    with host.connect("reader") as session:
+        generator = djinn.Generator(session, byte_model)
+        expected = tokens_of(generator)
+        wait_until_hashed(host)
+        for _ in range(3):
+            assert evict(host).code == 0
+            assert model_of(host)["state"] == "disk"
+            assert host.status()["memory_models_bytes"] == 0
+            assert tokens_of(generator) == expected
+            assert model_of(host)["state"] == "resident"
+
+
+def test_one_generation_goes_on_where_it_was_before_the_eviction(
+    host: Daemon, byte_model: Path
+) -> None:
+    """Its sequence group stays, and what it says next needs the weights."""
+    with host.connect("reader") as session:
+        generator = djinn.Generator(session, byte_model)
+        whole = tokens_of(generator, max_new_tokens=12)
+        wait_until_hashed(host)
+        seen: list[int] = []
+
+        def watch(token: djinn.Token) -> None:
+            seen.append(token.token)
+
+        refused = ctl(host, "evict", model_of(host)["id"][:6])
+        assert refused.code == 6
+        assert "in use" in refused.err
+        generator.generate([PROMPT], on_token=watch, **(GREEDY | {"max_new_tokens": 12}))
+        assert seen == whole
+
+
+def test_a_worker_that_dies_beside_a_model_on_disk_loses_nothing(
+    host: Daemon, byte_model: Path
+) -> None:
+    with host.connect("reader") as session:
+        generator = djinn.Generator(session, byte_model)
+        expected = tokens_of(generator)
+        wait_until_hashed(host)
+        assert evict(host).code == 0
+        before = host.worker()["pid"]
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: host.worker()["pid"] not in (0, before), "there is another worker")
+        assert model_of(host)["state"] == "disk"
+        assert tokens_of(generator) == expected
+
+
+def test_a_model_whose_file_was_changed_is_an_error_of_the_run_alone(
+    host: Daemon, byte_model: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(byte_model, copy)
+    with host.connect("reader") as session:
+        generator = djinn.Generator(session, copy)
+        tokens_of(generator)
+        wait_until_hashed(host)
+        assert evict(host).code == 0
+        (file,) = copy.glob("*.safetensors")
+        with file.open("r+b") as weights:
+            weights.seek(-1, os.SEEK_END)
+            last = weights.read(1)
+            weights.seek(-1, os.SEEK_END)
+            weights.write(bytes([last[0] ^ 1]))
+        for _ in range(2):
+            with pytest.raises(djinn.Error, match="changed since"):
+                tokens_of(generator)
+        assert model_of(host)["state"] == "failed"
+        with host.connect("other") as other:
+            assert len(tokens_of(djinn.Generator(other, byte_model))) == GREEDY["max_new_tokens"]
+
+
+def take_turns(host: Daemon, copies: list[Path]) -> tuple[list[list[int]], int, int]:
+    """What two sessions say in turns, how often a model was on disk after that, and the bytes that
+    all of it takes."""
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(host.connect(copy.name)) for copy in copies]
+        generators = [
+            djinn.Generator(session, copy) for session, copy in zip(sessions, copies, strict=True)
+        ]
+        wait_until_hashed(host)
+        said = []
+        on_disk = 0
+        for generator in generators * 3:
+            said.append(tokens_of(generator))
+            states = [model["state"] for model in ctl(host, "ps", "-j").items()]
+            on_disk += states.count("disk")
+        return said, on_disk, host.status()["memory_granted_bytes"]
+
+
+def test_two_models_take_turns_where_one_has_room(byte_model: Path, tmp_path: Path) -> None:
+    """No run fails while what runs nothing could give way."""
+    copies = [tmp_path / name for name in ("one", "two")]
+    for copy in copies:
+        shutil.copytree(byte_model, copy)
+    with running() as host:
+        expected, on_disk, needed = take_turns(host, copies)
+        assert on_disk == 0
+    with running("--memory", str(needed - MIB)) as host:
+        said, on_disk, _ = take_turns(host, copies)
+        assert said == expected
+        assert on_disk > 0
+
+
+def test_dry_run_moves_nothing(host: Daemon, byte_model: Path) -> None:
+    assert ctl(host, "load", "--no-pin", str(byte_model)).code == 0
+    wait_until_hashed(host)
+    (listed,) = ctl(host, "evict", "--all", "--dry-run", "-j").items()
+    assert model_of(host)["state"] == "resident"
+    (moved,) = ctl(host, "evict", "--all", "-j").items()
+    assert (moved["id"], moved["to"]) == (listed["id"], "disk")
+    assert ctl(host, "evict", "--all", "-j").items() == []
+
+
+def test_a_model_is_unloaded_when_its_time_is_over(host: Daemon, byte_model: Path) -> None:
+    assert ctl(host, "load", "--keep-alive=1h", str(byte_model)).code == 0
+    model = model_of(host)
+    assert (model["until"], model["keep_alive_seconds"], model["pinned"]) == ("expiry", 3600, False)
+    assert model["expires"] is not None
+    assert ctl(host, "load", "--keep-alive=0", str(byte_model)).code == 0
+    wait_until(lambda: ctl(host, "ps", "-j").items() == [], "it is gone")
