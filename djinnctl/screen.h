@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "kernel/base/result.h"
+#include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
 

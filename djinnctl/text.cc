@@ -8,8 +8,6 @@
 #include <charconv>
 #include <utility>
 
-#include "kernel/base/checked.h"
-
 namespace djinn::ctl {
 namespace {
 
@@ -199,7 +197,8 @@ std::optional<uint64_t> milliseconds_of(std::string_view text) {
   if (error != std::errc()) return std::nullopt;
   for (const auto& [unit, factor] : kUnits) {
     if (std::string_view(rest, static_cast<size_t>(end - rest)) != unit) continue;
-    return checked_mul(number, factor);
+    if (number > UINT64_MAX / factor) return std::nullopt;
+    return number * factor;
   }
   return std::nullopt;
 }

@@ -124,7 +124,8 @@ Status load_model(djinn_client* client, const char* directory, bool pin, uint64_
   DJINN_TRY(const auto model, client::open_model_directory(directory));
   std::vector<int> files;
   for (const Fd& file : model.files) files.push_back(file.get());
-  DJINN_TRY(const auto opened, client->client->open_model(model.label, files, nullptr, {.pinned = pin}));
+  DJINN_TRY(const auto opened,
+            client->client->open_model(model.label, files, nullptr, {.pinned = pin}));
   *out = opened.id.value;
   return {};
 }
