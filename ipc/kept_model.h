@@ -25,6 +25,8 @@ struct KeptModel {
   bool pinned = false;
   std::optional<std::array<uint8_t, 32>> sha256;
   uint64_t loaded_wall_ns = 0;
+  bool has_plan = false;
+  std::optional<uint64_t> keep_alive_ms{};
   friend bool operator==(const KeptModel&, const KeptModel&) = default;
 };
 

@@ -77,6 +77,12 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
   events_.listen([this](const Event& event) { journal_.write(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
   memory_.on_change([this] { pressure_.note(); });
+  memory_.on_refusal([this](const Error& why) {
+    Event event{EventKind::kMemoryRefused, "memory is refused: " + why.message, {}};
+    event.of_device = true;
+    event.error = why.code;
+    events_.tell(std::move(event));
+  });
   memory_.set_pinned([this] { return models_.tiers().pinned_bytes(); });
   memory_.set_evictor([this](uint64_t bytes) { return models_.tiers().make_room(bytes); });
   spare_workers_.on_change([this] { device_changed(); });

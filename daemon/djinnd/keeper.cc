@@ -19,7 +19,8 @@
 namespace djinn::daemon {
 namespace {
 
-// Names: "model.ID.record.7", "model.ID.manifest", "model.ID.extent.0", "model.ID.file.3".
+// Names: "model.ID.record.7", "model.ID.manifest", "model.ID.extent.0", "model.ID.file.3",
+// "model.ID.plan.0".
 constexpr std::string_view kPrefix = "model.";
 
 std::string name_of_part(ModelId id, std::string_view part, uint64_t number) {
@@ -86,6 +87,8 @@ ipc::KeptModel record_of(const Model& model) {
   record.pinned = model.pinned;
   record.sha256 = model.sha256;
   record.loaded_wall_ns = model.loaded_wall_ns;
+  record.has_plan = model.plan.valid();
+  record.keep_alive_ms = model.keep_alive_ms;
   return record;
 }
 
@@ -99,8 +102,9 @@ std::vector<Part> parts_of(const Model& model) {
   for (size_t i = 0; i < model.extents.size(); ++i) {
     parts.push_back({name_of_part(model.id, "extent", i), &model.extents[i]});
   }
+  if (model.plan.valid()) parts.push_back({name_of_part(model.id, "plan", 0), &model.plan});
   for (size_t i = 0; i < model.files.size() && i < model.key.files.size(); ++i) {
-    if (!model.key.files[i].on_block_device) continue;
+    if (!model.key.files[i].on_block_device || !model.files[i].valid()) continue;
     parts.push_back({name_of_part(model.id, "file", i), &model.files[i]});
   }
   return parts;
@@ -126,11 +130,15 @@ class Returned {
     model.pinned = record.pinned;
     model.sha256 = record.sha256;
     model.loaded_wall_ns = record.loaded_wall_ns;
+    model.keep_alive_ms = record.keep_alive_ms;
     DJINN_CHECK(take_memory(record, model));
+    if (record.has_plan) {
+      DJINN_TRY(model.plan, take(name_of_part(model.id, "plan", 0)));
+    }
     for (size_t i = 0; i < record.files.size(); ++i) {
+      model.files.emplace_back();
       if (!record.files[i].on_block_device) continue;
-      DJINN_TRY(Fd file, take(name_of_part(model.id, "file", i)));
-      model.files.push_back(std::move(file));
+      DJINN_TRY(model.files.back(), take(name_of_part(model.id, "file", i)));
     }
     model.bytes_loaded = model.bytes;
     model.go(ModelPhase::kResident);

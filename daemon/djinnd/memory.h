@@ -41,6 +41,8 @@ class Memory {
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
   // Bytes that never give way, for who is refused.
   void set_pinned(std::function<uint64_t()> pinned) { pinned_ = std::move(pinned); }
+  // Called for each request that no memory was found for.
+  void on_refusal(std::function<void(const Error&)> refused) { refused_ = std::move(refused); }
 
   // Calls back at once, or later if idle models must give way first. Errors: kQuotaExceeded;
   // kOutOfMemory, with what was needed, what is free and what is pinned; kCancelled if the holder
@@ -84,6 +86,7 @@ class Memory {
   std::function<bool(uint64_t)> evictor_;
   std::function<void()> changed_;
   std::function<uint64_t()> pinned_;
+  std::function<void(const Error&)> refused_;
   std::list<Waiting> waiting_;
   std::map<Holder, uint64_t> held_;  // by holder, for sums by kind
 };

@@ -12,6 +12,7 @@
 //   mapped   domains whose worker has the model, or is to have it
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -64,8 +65,10 @@ struct Model {
   std::string label;
   ModelPhase phase = ModelPhase::kLoading;
   LoadId load;
-  std::vector<Fd> files;  // of the first open: while they are open their inodes are not reused
-  Fd plan;                // sealed, or none
+  // Of the first open: while they are open their inodes are not reused. Those that are told by
+  // their content are closed when they are read: a client's sealed memory would be held twice.
+  std::vector<Fd> files;
+  Fd plan;  // sealed, or none
   std::vector<Fd> extents;
   std::vector<uint64_t> extent_bytes;
   Fd manifest;
@@ -91,7 +94,8 @@ struct Model {
   // Whether its bytes can be had again: all its files are open, and what they must come to is
   // known.
   [[nodiscard]] bool can_come_back() const {
-    return !files.empty() && files.size() == key.files.size() && sha256.has_value();
+    return !files.empty() && files.size() == key.files.size() && sha256.has_value() &&
+           std::ranges::all_of(files, &Fd::valid);
   }
 };
 

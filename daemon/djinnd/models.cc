@@ -328,6 +328,9 @@ void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
 
 void Models::become_resident(Model& model) {
   model.go(ModelPhase::kResident);
+  for (size_t i = 0; i < model.files.size(); ++i) {
+    if (model.key.files[i].content) model.files[i].reset();
+  }
   model.bytes_loaded = model.bytes;
   model.loaded_wall_ns = world_.clock.wall_ns();
   tell(EventKind::kModelLoaded, model,

@@ -512,4 +512,7 @@ struct KeptModel {
   pinned @9 :Bool;
   sha256 @10 :Data;  # or none
   loadedWallNs @11 :UInt64;
+  hasPlan @12 :Bool;
+  hasKeepAlive @13 :Bool;
+  keepAliveMs @14 :UInt64;
 }

@@ -5,7 +5,7 @@
 namespace djinn::ipc::control {
 namespace {
 
-constexpr uint32_t kFormat = 1;
+constexpr uint32_t kFormat = 2;
 
 KeptModel read(wire::KeptModel::Reader in) {
   if (in.getFormat() != kFormat) {
@@ -24,6 +24,8 @@ KeptModel read(wire::KeptModel::Reader in) {
   model.pinned = in.getPinned();
   if (in.hasSha256()) model.sha256 = read_sha256(in.getSha256());
   model.loaded_wall_ns = in.getLoadedWallNs();
+  model.has_plan = in.getHasPlan();
+  if (in.getHasKeepAlive()) model.keep_alive_ms = in.getKeepAliveMs();
   return model;
 }
 
@@ -41,6 +43,9 @@ void write(wire::KeptModel::Builder out, const KeptModel& model) {
   out.setPinned(model.pinned);
   if (model.sha256) out.setSha256(data(*model.sha256));
   out.setLoadedWallNs(model.loaded_wall_ns);
+  out.setHasPlan(model.has_plan);
+  out.setHasKeepAlive(model.keep_alive_ms.has_value());
+  out.setKeepAliveMs(model.keep_alive_ms.value_or(0));
 }
 
 }  // namespace

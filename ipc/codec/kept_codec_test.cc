@@ -21,6 +21,8 @@ KeptModel model() {
   model.pinned = true;
   model.sha256.emplace().fill(3);
   model.loaded_wall_ns = 456;
+  model.has_plan = true;
+  model.keep_alive_ms = 789;
   return model;
 }
 

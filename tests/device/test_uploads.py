@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
-from private_daemon import Daemon, running
+from private_daemon import Daemon, running, wait_until
 from torch import nn
 from twins import DEVICE, expect_equal, numbers
 
@@ -53,6 +54,30 @@ def guest(daemon: Daemon, seed: int) -> subprocess.Popen[str]:
 def said(one: subprocess.Popen[str]) -> str:
     assert one.stdout is not None
     return one.stdout.readline().strip()
+
+
+def shared_memory_of(pid: int) -> int:
+    """Bytes of the anonymous files that a process holds open, each counted once."""
+    found: dict[int, int] = {}
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        link = f"/proc/{pid}/fd/{number}"
+        with suppress(OSError):
+            if "memfd:" in os.readlink(link):
+                state = os.stat(link)
+                found[state.st_ino] = state.st_blocks * 512
+    return sum(found.values())
+
+
+def test_djinnd_holds_what_was_uploaded_once() -> None:
+    with running() as daemon, guest(daemon, 1) as first:
+        assert said(first)
+        (model,) = daemon.observer.models()
+        granted = daemon.status()["memory_granted_bytes"]
+        wait_until(
+            lambda: shared_memory_of(daemon.process.pid) < granted + model["bytes"] // 2,
+            "the client's own memory is closed",
+        )
+        first.communicate("\n")
 
 
 @pytest.mark.ci
