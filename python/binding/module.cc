@@ -187,13 +187,18 @@ Shared connect(const std::string& host, const std::string& name, uint64_t stagin
 void add_control(py::class_<Session, Shared>& session) {
   session
       .def("open_directory",
-           [](const Shared& self, const std::string& path, const py::object& plan, bool pin) {
-             return opened(plan, [&](auto* p) { return self->open_directory(path, p, pin); });
+           [](const Shared& self, const std::string& path, const py::object& plan, bool pin,
+              std::optional<uint64_t> keep_alive_ms) {
+             return opened(plan, [&](auto* p) {
+               return self->open_directory(path, p, {pin, keep_alive_ms});
+             });
            })
       .def("open_files",
            [](const Shared& self, const std::string& label, const std::vector<std::string>& paths,
-              const py::object& plan, bool pin) {
-             return opened(plan, [&](auto* p) { return self->open_files(label, paths, p, pin); });
+              const py::object& plan, bool pin, std::optional<uint64_t> keep_alive_ms) {
+             return opened(plan, [&](auto* p) {
+               return self->open_files(label, paths, p, {pin, keep_alive_ms});
+             });
            })
       .def("close_model",
            [](const Shared& self, uint64_t id) {

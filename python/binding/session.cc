@@ -181,19 +181,19 @@ bool Session::closed() {
 }
 
 client::OpenedModel Session::open_directory(const std::string& path, const srg::LoadPlan* plan,
-                                            bool pin) {
+                                            const client::Stay& stay) {
   return python::take(turn([&](client::Client& client) -> Result<client::OpenedModel> {
     DJINN_TRY(const client::ModelDirectory directory, client::open_model_directory(path));
-    return client.open_model(directory.label, numbers_of(directory.files), plan, {.pinned = pin});
+    return client.open_model(directory.label, numbers_of(directory.files), plan, stay);
   }));
 }
 
 client::OpenedModel Session::open_files(const std::string& label,
                                         const std::vector<std::string>& paths,
-                                        const srg::LoadPlan* plan, bool pin) {
+                                        const srg::LoadPlan* plan, const client::Stay& stay) {
   return python::take(turn([&](client::Client& client) -> Result<client::OpenedModel> {
     DJINN_TRY(const std::vector<Fd> files, open_all(paths));
-    return client.open_model(label, numbers_of(files), plan, {.pinned = pin});
+    return client.open_model(label, numbers_of(files), plan, stay);
   }));
 }
 

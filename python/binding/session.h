@@ -74,9 +74,10 @@ class Session {
     return result;
   }
 
-  client::OpenedModel open_directory(const std::string& path, const srg::LoadPlan* plan, bool pin);
+  client::OpenedModel open_directory(const std::string& path, const srg::LoadPlan* plan,
+                                     const client::Stay& stay);
   client::OpenedModel open_files(const std::string& label, const std::vector<std::string>& paths,
-                                 const srg::LoadPlan* plan, bool pin);
+                                 const srg::LoadPlan* plan, const client::Stay& stay);
   Program define(const std::string& text, ModelId model);
   std::vector<RunOutput> run(const Program& program, const RunArguments& arguments);
 

@@ -173,12 +173,13 @@ std::vector<NamedTensor> pending_sources() {
 
 Result<client::OpenedModel> open_model(const std::string& label,
                                        const std::vector<std::string>& paths,
-                                       const srg::LoadPlan& plan) {
+                                       const srg::LoadPlan& plan,
+                                       std::optional<uint64_t> keep_alive_ms) {
   return Device::get().with_link([&](Link& link) -> Result<client::OpenedModel> {
     DJINN_TRY(const std::vector<Fd> files, open_files(paths));
     std::vector<int> numbers;
     for (const Fd& file : files) numbers.push_back(file.get());
-    return link.client().open_model(label, numbers, &plan);
+    return link.client().open_model(label, numbers, &plan, {false, keep_alive_ms});
   });
 }
 

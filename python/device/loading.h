@@ -44,9 +44,11 @@ std::vector<std::shared_ptr<const Origin>> trace(const std::vector<at::Tensor>& 
 std::vector<NamedTensor> pending_sources();
 
 // Opens a model in the device's session. paths: files, opened for reading and closed again here.
+// keep_alive_ms: as ipc::OpenModel says.
 Result<client::OpenedModel> open_model(const std::string& label,
                                        const std::vector<std::string>& paths,
-                                       const srg::LoadPlan& plan);
+                                       const srg::LoadPlan& plan,
+                                       std::optional<uint64_t> keep_alive_ms);
 
 // The tensor's storage is from now on weight `name` of a model, for every view of it.
 void bind(const at::Tensor& tensor, std::shared_ptr<const Lease> lease, std::string name);

@@ -97,8 +97,8 @@ srg::LoadPlan plan_from(const py::tuple& plan) {
 }
 
 py::dict open_model_here(const std::string& label, const std::vector<std::string>& paths,
-                         const py::tuple& plan) {
-  const auto result = open_model(label, paths, plan_from(plan));
+                         const py::tuple& plan, std::optional<uint64_t> keep_alive_ms) {
+  const auto result = open_model(label, paths, plan_from(plan), keep_alive_ms);
   if (!result) raise_typed(result.error());
   const client::OpenedModel& opened = *result;
   py::list tensors;

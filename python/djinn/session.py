@@ -4,6 +4,7 @@ The connection is the lease: when it closes, or this process ends, everything th
 in djinnd is released.
 """
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,18 @@ from .plan import LoadPlan
 from .program import Program, Ref, SequenceGroup, Where
 
 PathLike = str | os.PathLike[str]
+
+
+_FOREVER = 2**64 - 1
+
+
+def keep_alive_ms(seconds: float | None) -> int | None:
+    """As djinnd counts it. None: as djinnd is configured."""
+    if seconds is None:
+        return None
+    if not seconds >= 0:
+        raise ValueError(f"A model stays for 0 seconds or more, or math.inf, not {seconds!r}.")
+    return _FOREVER if seconds == math.inf else min(round(seconds * 1000), _FOREVER)
 
 
 class Model:
@@ -66,17 +79,20 @@ class Session:
         plan: LoadPlan | None = None,
         pin: bool = False,
         label: str | None = None,
+        keep_alive: float | None = None,
     ) -> Model:
         """Opens a Hugging Face directory, a safetensors file or a list of them. The weights are
         read by djinnd, unless they are resident; no byte of them comes here. `pin` keeps them
-        without a lease until they are unloaded."""
+        without a lease until they are unloaded, `keep_alive` for so many seconds after the last
+        lease (math.inf: for ever), in place of what djinnd is configured to."""
+        stay = (pin, keep_alive_ms(keep_alive))
         if isinstance(path, str | os.PathLike):
             if Path(path).is_dir():
-                return Model(self, self.raw.open_directory(os.fspath(path), plan, pin))
+                return Model(self, self.raw.open_directory(os.fspath(path), plan, *stay))
             path = [path]
         files = [os.fspath(one) for one in path]
         label = label or Path(files[0]).stem
-        return Model(self, self.raw.open_files(label, files, plan, pin))
+        return Model(self, self.raw.open_files(label, files, plan, *stay))
 
     def unload(self, model: Model) -> None:
         """Drops a pinned model that no session leases any more."""

@@ -1,6 +1,7 @@
 """Models that are moved to disk come back with the next run, and nobody sees a difference but in
 time: the same tokens, the same ids."""
 
+import math
 import os
 import shutil
 import signal
@@ -165,4 +166,17 @@ def test_a_model_is_unloaded_when_its_time_is_over(host: Daemon, byte_model: Pat
     assert (model["until"], model["keep_alive_seconds"], model["pinned"]) == ("expiry", 3600, False)
     assert model["expires"] is not None
     assert ctl(host, "load", "--keep-alive=0", str(byte_model)).code == 0
+    wait_until(lambda: ctl(host, "ps", "-j").items() == [], "it is gone")
+
+
+def test_a_client_says_how_long_its_model_stays(host: Daemon, byte_model: Path) -> None:
+    with host.connect("brief") as session:
+        session.load(byte_model, keep_alive=math.inf)
+    assert model_of(host)["until"] == "pressure"
+    with host.connect("brief") as session:
+        session.load(byte_model, keep_alive=0)
+        assert model_of(host)["until"] == "close"
+        for wrong in (-1.0, math.nan):
+            with pytest.raises(ValueError, match="0 seconds or more"):
+                session.load(byte_model, keep_alive=wrong)
     wait_until(lambda: ctl(host, "ps", "-j").items() == [], "it is gone")

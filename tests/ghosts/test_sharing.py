@@ -10,7 +10,7 @@ from pathlib import Path
 
 import children
 import pytest
-from private_daemon import BIN, Daemon
+from private_daemon import BIN, Daemon, running, wait_until
 
 pytest.importorskip("djinn.torch", exc_type=ImportError)
 
@@ -114,3 +114,20 @@ def test_two_processes_hold_one_copy_of_the_weights(daemon: Daemon, tmp_path: Pa
         assert 2 in [model["leases"] for model in daemon.observer.models()]
         for one in both:
             one.end()
+
+
+def test_a_process_says_how_long_its_ghosts_weights_stay(tmp_path: Path) -> None:
+    write_model(tmp_path, 1)
+    source = """
+import sys, djinn
+from transformers import AutoModelForCausalLM
+djinn.enable()
+djinn.config.keep_alive = float(sys.argv[2])
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+"""
+    with running() as daemon:
+        environment = {**os.environ, **children.ENVIRONMENT, "DJINN_HOST": daemon.host}
+        for seconds, left in (("inf", 1), ("0", 0)):
+            command = [sys.executable, "-c", source, str(tmp_path), seconds]
+            subprocess.run(command, env=environment, check=True, timeout=120)
+            wait_until(lambda n=left: len(daemon.observer.models()) == n, f"{left} models are left")

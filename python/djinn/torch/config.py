@@ -4,6 +4,8 @@ from typing import Literal
 
 import torch
 
+from djinn.session import keep_alive_ms
+
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
 
@@ -11,10 +13,11 @@ FALLBACKS = ("error", "local")
 class Config:
     """The settings of this process. A misspelt name is an error."""
 
-    __slots__ = ("_fallback", "allow_untested_transformers")
+    __slots__ = ("_fallback", "_keep_alive", "allow_untested_transformers")
 
     def __init__(self) -> None:
         self._fallback: Fallback = "error"
+        self._keep_alive: float | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
 
@@ -42,6 +45,17 @@ class Config:
         if wanted not in FALLBACKS:
             raise ValueError(f'djinn.config.fallback is "error" or "local", not {wanted!r}.')
         self._fallback = wanted
+
+    @property
+    def keep_alive(self) -> float | None:
+        """How many seconds a ghost's weights stay after the last process has left them (math.inf:
+        for ever); None: as djinnd is configured. Of models that are loaded from now on."""
+        return self._keep_alive
+
+    @keep_alive.setter
+    def keep_alive(self, wanted: float | None) -> None:
+        keep_alive_ms(wanted)
+        self._keep_alive = wanted
 
 
 config = Config()

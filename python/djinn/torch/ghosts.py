@@ -23,8 +23,10 @@ import torch
 
 import djinn
 from djinn.errors import Error, RequestError
+from djinn.session import keep_alive_ms
 
 from . import _device, interlock, plans
+from .config import config
 
 DEVICE = torch.device("remote_accelerator", 0)
 HEADER_BYTES_MAX = 100 << 20  # as djinnd's own parser has it
@@ -226,7 +228,9 @@ class Load:
 
     def _open_model(self, label: str, plan: plans.Plan) -> dict[str, Any]:
         try:
-            return _device.open_model(label, self._paths, plan.for_device())
+            return _device.open_model(
+                label, self._paths, plan.for_device(), keep_alive_ms(config.keep_alive)
+            )
         except interlock.REFUSALS as error:
             raise interlock.Unavailable(error, self.needed) from error
 
