@@ -265,7 +265,7 @@ void Models::read_again(Model& model) {
 void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
   if (!load::same_within_domain(model.key.files, identities_of(files))) {
     return fail(id,
-                {ErrorCode::kIo,
+                {ErrorCode::kFileChanged,
                  "The model's files have changed since it was read first. Close it, and open it "
                  "anew."});
   }
@@ -357,7 +357,7 @@ void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
   if (model == nullptr) return;
   if (model->returns()) {
     if (hashed.sha256 == model->sha256) return become_resident(*model);
-    return fail(id, {ErrorCode::kIo,
+    return fail(id, {ErrorCode::kHashMismatch,
                      "The model's files hold other bytes than when it was read first. Check the "
                      "disk, then close the model and open it anew."});
   }
