@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from private_daemon import DEADLINE_S
+DEADLINE_S = 20.0
 
 
 class Terminal:
@@ -95,12 +95,11 @@ def shell(command: Sequence[str], environment: dict[str, str]) -> Iterator[Termi
     """An interactive shell on a terminal, which ends with the block."""
     with Terminal(200) as terminal:
         process = subprocess.Popen(
-            command,
+            ["setsid", "--ctty", *command],
             env=environment,
             stdin=terminal.slave,
             stdout=terminal.slave,
             stderr=terminal.slave,
-            start_new_session=True,
         )
         try:
             yield terminal
