@@ -47,6 +47,8 @@ void add_verbs(CommandLine& line) {
   add_resume(line);
   add_gc(line);
   add_generate(line);
+  add_config(line);
+  add_diag(line);
   add_completion(line);
   add_version(line);
 }

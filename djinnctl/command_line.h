@@ -45,6 +45,8 @@ void add_pin(CommandLine& line);
 void add_unpin(CommandLine& line);
 void add_cancel(CommandLine& line);
 void add_terminate(CommandLine& line);
+void add_config(CommandLine& line);
+void add_diag(CommandLine& line);
 void add_completion(CommandLine& line);
 void add_version(CommandLine& line);
 void add_show(CommandLine& line);
