@@ -63,8 +63,9 @@ complete -F _djinnctl djinnctl
 // Works as a file of fpath, where calling it completes, and when it is sourced.
 constexpr std::string_view kZsh = R"sh(#compdef djinnctl
 _djinnctl_ids() {
-  local -a ids
-  ids=(${(f)"$(djinnctl -q --timeout 0.06 ${host:+-H} ${host:+$host} completion-ids $1 2>/dev/null)"})
+  local -a at ids
+  [[ -z $host ]] || at=(-H $host)
+  ids=(${(f)"$(djinnctl -q --timeout 0.06 $at completion-ids $1 2>/dev/null)"})
   ids=(${ids//$'\t'/:})
   (( $#ids )) && _describe id ids
 }

@@ -10,9 +10,6 @@
 
 #include <array>
 
-#include "kernel/base/clock.h"
-#include "kernel/base/fd.h"
-
 namespace djinn::ctl {
 namespace {
 

@@ -16,7 +16,6 @@
 #include "djinnctl/command_line.h"
 #include "djinnctl/subprocess.h"
 #include "djinnctl/text.h"
-#include "kernel/base/fd.h"
 
 namespace djinn::ctl {
 namespace {
