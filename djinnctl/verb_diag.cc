@@ -112,11 +112,15 @@ Status add_output(Bundle& bundle, const std::string& name, const std::vector<std
 }
 
 Status add_verbs(Bundle& bundle, const Invocation& invocation) {
+  std::vector<std::string> ourselves{"/proc/self/exe", "--timeout", "3"};
+  if (!invocation.host.empty()) ourselves.insert(ourselves.end(), {"--host", invocation.host});
   for (const char* verb : kVerbs) {
-    std::vector<std::string> command{"/proc/self/exe", "--json=pretty", "--timeout", "3", verb};
-    if (!invocation.host.empty()) command.insert(command.end(), {"--host", invocation.host});
+    std::vector<std::string> command = ourselves;
+    command.insert(command.end(), {"--json=pretty", verb});
     DJINN_CHECK(add_output(bundle, fmt::format("{}.json", verb), command));
   }
+  ourselves.push_back("events");
+  DJINN_CHECK(add_output(bundle, "events.txt", ourselves));
   return add_output(bundle, "config.json", {"/proc/self/exe", "--json=pretty", "config", "show"});
 }
 
