@@ -22,9 +22,9 @@ struct Terminal {
 Status write_out(std::string_view text);
 // May be called in a signal handler. Begins on a line of its own.
 void write_error(std::string_view text);
-// The thread that calls this must be the one that takes signals, if a handler writes, too.
 // A line on stderr without its newline, which the next one replaces; "" leaves an empty one. At
-// most one column less than the terminal has.
+// most one column less than the terminal has. On the thread that takes SIGALRM: its handler writes
+// to stderr, too.
 void rewrite_error_line(std::string_view line, size_t columns);
 
 [[nodiscard]] bool out_is_terminal();

@@ -101,6 +101,8 @@ def test_verbs_and_options_and_words_are_completed(typist: Typist) -> None:
     assert typist.completed("djinnctl --no-l") == "djinnctl --no-legend"
     assert typist.completed("djinnctl load --no-pi") == "djinnctl load --no-pin"
     assert typist.completed("djinnctl completion fi") == "djinnctl completion fish"
+    assert typist.completed("djinnctl evict --to ho") == "djinnctl evict --to host"
+    assert typist.completed("djinnctl config sh") == "djinnctl config show"
     assert typist.completed("djinnctl --json=pr") == "djinnctl --json=pretty"
     assert typist.completed("djinnctl -q --timeout 3 progr") == "djinnctl -q --timeout 3 programs"
 
@@ -115,7 +117,7 @@ def test_all_verbs_are_offered(typist: Typist) -> None:
 
 
 def test_ids_of_models_are_completed(typist: Typist, model: str) -> None:
-    for verb in ("pin", "unpin", "unload", "show"):
+    for verb in ("pin", "unpin", "unload", "evict", "show"):
         line = f"djinnctl {verb} {model[:3]}"
         assert typist.completes(line, f"djinnctl {verb} {model}")
 
