@@ -162,6 +162,10 @@ def test_pages_name_themselves_and_each_other() -> None:
         ):
             further = [n for p in PAGES if p.endswith(f".{section_number}") for n in names_of(p)]
             assert other in further, f"{page} names {other}({section_number})"
+        keys = terms("djinnd.conf.5", "SETTINGS")
+        groups = "|".join({key.strip("*").split(".")[0] for key in keys})
+        for key in re.findall(rf"\*(?:{groups})\.\w+\*", path.read_text()):
+            assert key in keys, f"{page} names {key}"
 
 
 @pytest.mark.skipif(
