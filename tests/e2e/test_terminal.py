@@ -42,13 +42,12 @@ def on_terminal(daemon: Daemon, *words: str, pipe: str | None = None, **changes:
 @pytest.fixture
 def crowd(daemon: Daemon, byte_model: Path) -> Iterator[None]:
     """A model, and sessions with names as long as they may be."""
-    subprocess.run(
-        [BIN / "djinnctl", "load", str(byte_model)], env=environment(daemon), check=True, timeout=60
-    )
+    model = on_terminal(daemon, "load", str(byte_model), pipe="stdout").piped.strip()
     with ExitStack() as stack:
         for number in range(3):
             stack.enter_context(daemon.connect(f"{number} " + "long-name-" * 5))
         yield
+    assert on_terminal(daemon, "unload", model).code == 0
 
 
 @pytest.mark.parametrize("verb", LISTS)
@@ -162,6 +161,17 @@ def test_a_load_shows_nothing_where_no_line_can_be_rewritten(
         assert load(daemon, large_model, "--quiet", pipe="stdout").text == ""
     else:
         assert load(daemon, large_model, pipe="stdout", TERM="dumb").text == ""
+
+
+def test_an_eviction_shows_a_line_that_ends_clean(daemon: Daemon, byte_model: Path) -> None:
+    identity = on_terminal(daemon, "load", str(byte_model), "--no-pin", pipe="stdout").piped.strip()
+    ended = on_terminal(daemon, "evict", identity, pipe="stdout")
+    assert ended.code == 0, ended.text
+    begin, *looks, last, end = ended.text.split("\r")
+    assert (begin, last.strip(" "), end) == ("", "", "")
+    assert looks[0].startswith("evict    0%  [")
+    assert "\n" not in ended.text and "\x1b" not in ended.text
+    assert on_terminal(daemon, "unload", identity).code == 0
 
 
 def test_a_load_that_runs_out_of_time_says_so_on_a_line_of_its_own(
