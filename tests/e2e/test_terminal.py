@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from private_daemon import BIN, Daemon
+from private_daemon import BIN, Daemon, wait_until
 from terminal import Shown, shown
 
 LISTS = ("status", "sessions", "ps", "devices", "mem", "programs", "version")
@@ -165,6 +165,7 @@ def test_a_load_shows_nothing_where_no_line_can_be_rewritten(
 
 def test_an_eviction_shows_a_line_that_ends_clean(daemon: Daemon, byte_model: Path) -> None:
     identity = on_terminal(daemon, "load", str(byte_model), "--no-pin", pipe="stdout").piped.strip()
+    wait_until(lambda: daemon.observer.models()[0]["sha256"] is not None, "it is hashed")
     ended = on_terminal(daemon, "evict", identity, pipe="stdout")
     assert ended.code == 0, ended.text
     begin, *looks, last, end = ended.text.split("\r")
