@@ -47,6 +47,8 @@ void add_verbs(CommandLine& line) {
   add_resume(line);
   add_gc(line);
   add_generate(line);
+  add_config(line);
+  add_diag(line);
   add_completion(line);
   add_version(line);
 }
@@ -63,7 +65,8 @@ void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
                "JSON instead of tables: =short [in one line], =pretty or =off")
       ->check(CLI::IsMember({"short", "pretty", "off"}));
   app.add_flag_callback(
-      "--no-legend", [&] { invocation.legend = Table::Legend::kHidden; }, "tables without header");
+      "--no-legend", [&] { invocation.layout.legend = Table::Legend::kHidden; },
+      "tables without header");
   app.add_flag_callback(
       "--no-pager", [] {}, "nothing: output is never paged");
   app.add_flag("-q,--quiet", invocation.quiet, "nothing on stderr: the exit code tells");
@@ -119,6 +122,9 @@ Status print_json(const Invocation& invocation, const std::string& schema,
 
 int run(int argc, const char* const* argv) {
   Invocation invocation;
+  const Terminal out = terminal_of(STDOUT_FILENO);
+  invocation.layout.bold = out.takes_escapes;
+  invocation.layout.columns_max = out.columns;
   CLI::App app("djinnctl looks into djinnd and steers it", "djinnctl");
   std::string style = "off";
   add_options(app, invocation, style);

@@ -22,7 +22,7 @@ namespace djinn::ctl {
 struct Invocation {
   std::string host;  // as --host gives it
   JsonStyle json = JsonStyle::kOff;
-  Table::Legend legend = Table::Legend::kShown;
+  Table::Layout layout;
   bool quiet = false;    // nothing on stderr: the exit code tells
   double timeout_s = 0;  // of the whole command; 0: none
   [[nodiscard]] bool wants_json() const { return json != JsonStyle::kOff; }
@@ -45,6 +45,8 @@ void add_pin(CommandLine& line);
 void add_unpin(CommandLine& line);
 void add_cancel(CommandLine& line);
 void add_terminate(CommandLine& line);
+void add_config(CommandLine& line);
+void add_diag(CommandLine& line);
 void add_completion(CommandLine& line);
 void add_version(CommandLine& line);
 void add_show(CommandLine& line);
@@ -76,7 +78,7 @@ int run(int argc, const char* const* argv);
 template <typename Report>
 Status print_list(const Invocation& invocation, const std::string& schema,
                   const std::vector<Report>& reports, const Table& table) {
-  if (!invocation.wants_json()) return write_out(table.text(invocation.legend));
+  if (!invocation.wants_json()) return write_out(table.text(invocation.layout));
   std::vector<Json> items;
   for (const Report& report : reports) items.push_back(to_json(report));
   return print_json(invocation, schema, std::move(items));

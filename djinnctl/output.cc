@@ -1,10 +1,25 @@
 #include "djinnctl/output.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#include <atomic>
+#include <string>
+
+#include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
+
+// Of a terminal that does not say, as serial lines do not.
+constexpr size_t kColumnsStandard = 80;
+
+// Whether stderr's cursor stands behind a line that can be rewritten. The process has one stderr,
+// and the handler of --timeout, which can be given nothing, must know.
+std::atomic<bool> error_line_is_open = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 Status write_all(int fd, std::string_view text) {
   while (!text.empty()) {
@@ -16,7 +31,25 @@ Status write_all(int fd, std::string_view text) {
   return {};
 }
 
+std::string_view variable(const char* name) {
+  const char* const value = ::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 }  // namespace
+
+Terminal terminal_of(int fd) {
+  Terminal terminal;
+  if (::isatty(fd) != 1) return terminal;
+  const std::string_view kind = variable("TERM");
+  terminal.is_terminal = true;
+  terminal.rewrites_lines = !kind.empty() && kind != "dumb";
+  terminal.takes_escapes = terminal.rewrites_lines && variable("NO_COLOR").empty();
+  winsize size{};
+  const bool known = ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  terminal.columns = known ? size.ws_col : kColumnsStandard;
+  return terminal;
+}
 
 Status write_out(std::string_view text) {
   return write_all(STDOUT_FILENO, text);
@@ -24,7 +57,20 @@ Status write_out(std::string_view text) {
 
 void write_error(std::string_view text) {
   // Nobody is left to tell when stderr fails.
+  if (error_line_is_open.exchange(false)) (void)write_all(STDERR_FILENO, "\n");
   (void)write_all(STDERR_FILENO, text);
+}
+
+void rewrite_error_line(std::string_view line, size_t columns) {
+  std::string text = "\r" + std::string(line);
+  const size_t shown = width_of(line);
+  // Blanks in place of an escape code that clears the line: every terminal knows them.
+  if (shown + 1 < columns) text.append(columns - 1 - shown, ' ');
+  if (line.empty()) text += '\r';
+  // A signal between the two finds a line that is open rather than one that is taken for none.
+  if (!line.empty()) error_line_is_open = true;
+  (void)write_all(STDERR_FILENO, text);
+  if (line.empty()) error_line_is_open = false;
 }
 
 bool out_is_terminal() {

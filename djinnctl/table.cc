@@ -1,29 +1,68 @@
 #include "djinnctl/table.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
 
-// Columns on a screen: bytes that begin a character. Wide characters count as one.
-size_t width_of(const std::string& text) {
-  return static_cast<size_t>(std::ranges::count_if(
-      text, [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; }));
+constexpr size_t kGap = 2;
+// A name with less of it left tells nothing.
+constexpr size_t kShortenedMin = 4;
+
+// A column that is shown: which one, and how wide.
+struct Shown {
+  size_t index = 0;
+  size_t width = 0;
+};
+
+size_t line_width(const std::vector<Shown>& shown) {
+  const size_t gaps = shown.empty() ? 0 : (shown.size() - 1) * kGap;
+  return std::accumulate(shown.begin(), shown.end(), gaps,
+                         [](size_t sum, const Shown& one) { return sum + one.width; });
 }
 
-std::string line_of(const std::vector<std::string>& cells, const std::vector<size_t>& widths,
+void leave_out_last_optional(std::vector<Shown>& shown, const std::vector<Table::Column>& columns) {
+  const auto last = std::find_if(shown.rbegin(), shown.rend(), [&](const Shown& one) {
+    return columns[one.index].fit == Table::Fit::kOptional;
+  });
+  if (last != shown.rend()) shown.erase(std::next(last).base());
+}
+
+// False: none can be made narrower.
+bool narrow_widest(std::vector<Shown>& shown, const std::vector<Table::Column>& columns) {
+  Shown* widest = nullptr;
+  for (Shown& one : shown) {
+    if (columns[one.index].fit != Table::Fit::kShortened || one.width <= kShortenedMin) continue;
+    if (widest == nullptr || one.width > widest->width) widest = &one;
+  }
+  if (widest != nullptr) --widest->width;
+  return widest != nullptr;
+}
+
+void make_fit(std::vector<Shown>& shown, const std::vector<Table::Column>& columns, size_t max) {
+  const auto optional = std::ranges::count(columns, Table::Fit::kOptional, &Table::Column::fit);
+  for (auto left = optional; left > 0 && line_width(shown) > max; --left) {
+    leave_out_last_optional(shown, columns);
+  }
+  while (line_width(shown) > max && narrow_widest(shown, columns)) {
+  }
+}
+
+std::string line_of(const std::vector<std::string>& cells, const std::vector<Shown>& shown,
                     const std::vector<Table::Column>& columns) {
   std::string out;
-  for (size_t i = 0; i < cells.size(); ++i) {
-    const std::string gap(widths[i] - width_of(cells[i]), ' ');
-    const bool right = columns[i].align == Table::Align::kRight;
-    if (i != 0) out += "  ";
-    out += right ? gap + cells[i] : cells[i] + gap;
+  for (const Shown& one : shown) {
+    const std::string cell = shortened(cells[one.index], one.width);
+    const std::string gap(one.width - width_of(cell), ' ');
+    const bool right = columns[one.index].align == Table::Align::kRight;
+    if (!out.empty()) out += "  ";
+    out += right ? gap + cell : cell + gap;
   }
   out.erase(out.find_last_not_of(' ') + 1);
-  return out + '\n';
+  return out;
 }
 
 }  // namespace
@@ -35,17 +74,28 @@ void Table::add(std::vector<std::string> cells) {
 }
 
 std::string Table::text(Legend legend) const {
+  return text(Layout{legend});
+}
+
+std::string Table::text(const Layout& layout) const {
+  const bool has_header = layout.legend == Legend::kShown;
   std::vector<std::string> header;
-  std::vector<size_t> widths;
+  std::vector<Shown> shown;
   for (const Column& column : columns_) {
+    shown.push_back({header.size(), has_header ? width_of(column.header) : 0});
     header.push_back(column.header);
-    widths.push_back(legend == Legend::kShown ? width_of(column.header) : 0);
   }
   for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width_of(row[i]));
+    for (size_t i = 0; i < row.size(); ++i)
+      shown[i].width = std::max(shown[i].width, width_of(row[i]));
   }
-  std::string out = legend == Legend::kShown ? line_of(header, widths, columns_) : "";
-  for (const auto& row : rows_) out += line_of(row, widths, columns_);
+  if (layout.columns_max > 0) make_fit(shown, columns_, layout.columns_max);
+  std::string out;
+  if (has_header) {
+    const std::string line = line_of(header, shown, columns_);
+    out = (layout.bold ? "\x1b[1m" + line + "\x1b[0m" : line) + '\n';
+  }
+  for (const auto& row : rows_) out += line_of(row, shown, columns_) + '\n';
   return out;
 }
 

@@ -1,4 +1,7 @@
 // Table: rows under an upper-case header, as wide as their cells. The only printer of tables.
+//
+//   layout   how much room there is, and how the header looks
+//   fit      what happens to a column on a terminal that is too narrow for all
 #pragma once
 
 #include <string>
@@ -10,9 +13,18 @@ class Table {
  public:
   enum class Align { kLeft, kRight };
   enum class Legend { kShown, kHidden };
+  // kOptional columns are left out first, from the right; then kShortened ones lose their ends, the
+  // widest first.
+  enum class Fit { kWhole, kShortened, kOptional };
   struct Column {
     std::string header;
     Align align = Align::kLeft;
+    Fit fit = Fit::kWhole;
+  };
+  struct Layout {
+    Legend legend = Legend::kShown;
+    bool bold = false;       // the header, by an escape code
+    size_t columns_max = 0;  // of a line; 0: any length
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -21,6 +33,7 @@ class Table {
   // as many words as the header.
   void add(std::vector<std::string> cells);
   // Header (the legend) and rows, two spaces between columns, none at the end of a line.
+  [[nodiscard]] std::string text(const Layout& layout) const;
   [[nodiscard]] std::string text(Legend legend = Legend::kShown) const;
 
  private:

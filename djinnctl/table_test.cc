@@ -40,6 +40,44 @@ TEST(Table, without_legend_columns_are_as_wide_as_their_cells) {
   EXPECT_EQ(table.text(Table::Legend::kHidden), "a   1\nb  22\n");
 }
 
+// --- on a terminal
+
+TEST(Table, a_header_is_bold_where_escape_codes_may_go) {
+  Table table({{"ID"}, {"NAME"}});
+  table.add({"a", "b"});
+  EXPECT_EQ(table.text({.bold = true}), "\x1b[1mID  NAME\x1b[0m\na   b\n");
+}
+
+TEST(Table, a_narrow_terminal_shortens_the_widest_name_first) {
+  constexpr auto kLeft = Table::Align::kLeft;
+  Table table(
+      {{"NAME", kLeft, Table::Fit::kShortened}, {"ID"}, {"USER", kLeft, Table::Fit::kShortened}});
+  table.add({"a-model-with-a-long-name", "0123456789ab", "alexandra"});
+  EXPECT_EQ(table.text({.columns_max = 36}),
+            "NAME         ID            USER\n"
+            "a-model-wi…  0123456789ab  alexandra\n");
+  EXPECT_EQ(table.text({.columns_max = 30}),
+            "NAME     ID            USER\n"
+            "a-mode…  0123456789ab  alexan…\n");
+}
+
+TEST(Table, a_narrow_terminal_leaves_out_optional_columns_from_the_right) {
+  Table table({{"ID"},
+               {"FIRST", Table::Align::kLeft, Table::Fit::kOptional},
+               {"N"},
+               {"SECOND", Table::Align::kLeft, Table::Fit::kOptional}});
+  table.add({"a", "b", "1", "c"});
+  EXPECT_EQ(table.text({.columns_max = 20}), "ID  FIRST  N  SECOND\na   b      1  c\n");
+  EXPECT_EQ(table.text({.columns_max = 19}), "ID  FIRST  N\na   b      1\n");
+  EXPECT_EQ(table.text({.columns_max = 11}), "ID  N\na   1\n");
+}
+
+TEST(Table, what_cannot_be_narrower_is_shown_all_the_same) {
+  Table table({{"ID"}, {"NAME", Table::Align::kLeft, Table::Fit::kShortened}});
+  table.add({"0123456789ab", "a-name"});
+  EXPECT_EQ(table.text({.columns_max = 5}), "ID            NAME\n0123456789ab  a-n…\n");
+}
+
 // --- each verb's table, as scripts know it
 
 constexpr uint64_t kSecond = 1'000'000'000;
@@ -63,11 +101,11 @@ TEST(Tables, models) {
   models[3].state = ipc::ModelState::kDisk;
   models[3].expires_wall_ns = 181 * kSecond;
   EXPECT_EQ(model_table(models, kSecond).text(),
-            "NAME  ID            DEVICE                SIZE  REFS  STATE     PIN  UNTIL\n"
-            "bert  000000000abc  cpu:0   1.0 KiB of 2.0 KiB     1  loading   no   close\n"
-            "bert  000000000abc  cpu:0              2.0 KiB     0  resident  yes  unload\n"
-            "bert  000000000abc  cpu:0              2.0 KiB     0  evicting  no   pressure\n"
-            "bert  000000000abc  cpu:0              2.0 KiB     0  disk      no   3m\n");
+            "NAME  ID            DEVICE            SIZE  REFS  STATE     PIN  UNTIL\n"
+            "bert  000000000abc  cpu:0   50% of 2.0 KiB     1  loading   no   close\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     0  resident  yes  unload\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     0  evicting  no   pressure\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     0  disk      no   3m\n");
 }
 
 TEST(Tables, sessions) {

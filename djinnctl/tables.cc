@@ -1,22 +1,26 @@
 #include "djinnctl/tables.h"
 
+#include <fmt/format.h>
+
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
 
 using enum Table::Align;
+using enum Table::Fit;
 
-// "5.0 MiB", or while it is being read "1.2 MiB of 5.0 MiB".
+// "5.0 MiB", or while it is being read "24% of 5.0 MiB".
 std::string model_size(const ipc::ModelReport& model) {
-  if (model.state != ipc::ModelState::kLoading) return size_text(model.bytes);
-  return size_text(model.bytes_loaded) + " of " + size_text(model.bytes);
+  const std::string size = size_text(model.bytes);
+  if (model.state != ipc::ModelState::kLoading) return size;
+  return fmt::format("{}% of {}", percent_of(model.bytes_loaded, model.bytes), size);
 }
 
 }  // namespace
 
 Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
-  Table table({{"NAME"},
+  Table table({{"NAME", kLeft, kShortened},
                {"ID"},
                {"DEVICE"},
                {"SIZE", kRight},
@@ -34,9 +38,9 @@ Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
 
 Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns) {
   Table table({{"SESSION"},
-               {"USER"},
+               {"USER", kLeft, kShortened},
                {"PID", kRight},
-               {"APP"},
+               {"APP", kLeft, kShortened},
                {"STATE"},
                {"SINCE", kRight},
                {"WAIT"},
@@ -59,7 +63,7 @@ Table program_table(std::span<const ipc::ProgramReport> programs) {
                {"OUTPUTS", kRight},
                {"REFS", kRight},
                {"STATE"},
-               {"USER"}});
+               {"USER", kLeft, kShortened}});
   for (const ipc::ProgramReport& program : programs) {
     table.add({id_text(program.program), program.model.valid() ? id_text(program.model) : "",
                program.device, size_text(program.graph_bytes), std::to_string(program.outputs),
@@ -71,7 +75,7 @@ Table program_table(std::span<const ipc::ProgramReport> programs) {
 
 Table device_table(std::span<const ipc::DeviceReport> devices) {
   Table table({{"DEVICE"},
-               {"NAME"},
+               {"NAME", kLeft, kShortened},
                {"USED", kRight},
                {"TOTAL", kRight},
                {"PLANNED", kRight},

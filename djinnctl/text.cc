@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <time.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <utility>
@@ -19,6 +20,11 @@ constexpr uint64_t kDay = 24 * kHour;
 bool steers_terminal(char byte) {
   const auto value = static_cast<unsigned char>(byte);
   return value < 0x20 || value == 0x7f;
+}
+
+// The other bytes of a character of UTF-8 are marked so.
+bool begins_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
 }
 
 }  // namespace
@@ -37,18 +43,27 @@ std::string size_text(uint64_t bytes) {
   return fmt::format("{:.0f} {}", value, kUnits[unit]);
 }
 
+uint64_t percent_of(uint64_t done, uint64_t total) {
+  if (total == 0 || done >= total) return total == 0 ? 0 : 100;
+  return std::min<uint64_t>(
+      99, static_cast<uint64_t>(100.0 * static_cast<double>(done) / static_cast<double>(total)));
+}
+
 std::string time_text(uint64_t wall_ns) {
   const auto seconds = static_cast<time_t>(wall_ns / kSecond);
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:09}Z", fmt::gmtime(seconds), wall_ns % kSecond);
 }
 
+std::string span_text(uint64_t span_ns) {
+  if (span_ns < kMinute) return fmt::format("{}s", span_ns / kSecond);
+  if (span_ns < kHour) return fmt::format("{}m", span_ns / kMinute);
+  if (span_ns < kDay) return fmt::format("{}h", span_ns / kHour);
+  return fmt::format("{}d", span_ns / kDay);
+}
+
 std::string age_text(uint64_t wall_ns, uint64_t now_ns) {
   if (wall_ns == 0) return "-";
-  const uint64_t age = now_ns > wall_ns ? now_ns - wall_ns : 0;
-  if (age < kMinute) return fmt::format("{}s", age / kSecond);
-  if (age < kHour) return fmt::format("{}m", age / kMinute);
-  if (age < kDay) return fmt::format("{}h", age / kHour);
-  return fmt::format("{}d", age / kDay);
+  return span_text(now_ns > wall_ns ? now_ns - wall_ns : 0);
 }
 
 std::string id_text(uint64_t id) {
@@ -61,6 +76,20 @@ std::string printable(std::string_view text) {
     if (steers_terminal(byte)) byte = '?';
   }
   return out;
+}
+
+size_t width_of(std::string_view text) {
+  return static_cast<size_t>(std::ranges::count_if(text, begins_character));
+}
+
+std::string shortened(std::string_view text, size_t columns_max) {
+  if (width_of(text) <= columns_max) return std::string(text);
+  if (columns_max == 0) return "";
+  size_t end = 0;
+  for (size_t columns = 0; end < text.size(); ++end) {
+    if (begins_character(text[end]) && ++columns == columns_max) break;
+  }
+  return std::string(text.substr(0, end)) + "…";
 }
 
 std::string hash_text(const std::array<uint8_t, 32>& hash) {

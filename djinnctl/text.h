@@ -14,10 +14,16 @@ namespace djinn::ctl {
 // IEC units, one decimal below 100: "1023 B", "1.5 KiB", "100 KiB". Rounded to nearest.
 [[nodiscard]] std::string size_text(uint64_t bytes);
 
+// Whole percent, rounded down, so that 100 means done; 0 of nothing.
+[[nodiscard]] uint64_t percent_of(uint64_t done, uint64_t total);
+
 // "2026-03-01T12:00:00.123456789Z", in UTC; of nanoseconds since the epoch.
 [[nodiscard]] std::string time_text(uint64_t wall_ns);
 
-// How long ago, in its largest unit: "59s", "3m", "5h", "12d"; "-" for a time that is not set.
+// A span of time in its largest unit, rounded down: "59s", "3m", "5h", "12d".
+[[nodiscard]] std::string span_text(uint64_t span_ns);
+
+// How long ago, as span_text(); "-" for a time that is not set.
 // A time that lies ahead (the clock was set back) counts as now.
 [[nodiscard]] std::string age_text(uint64_t wall_ns, uint64_t now_ns);
 
@@ -31,6 +37,11 @@ template <typename Tag>
 // Control characters, tabs and newlines included, become '?', so that a name that somebody else
 // chose neither steers the terminal nor breaks a table. Other bytes stay.
 [[nodiscard]] std::string printable(std::string_view text);
+
+// Columns on a screen: characters of UTF-8. Wide ones count as one.
+[[nodiscard]] size_t width_of(std::string_view text);
+// text in at most so many columns; what was cut off shows as an ellipsis.
+[[nodiscard]] std::string shortened(std::string_view text, size_t columns_max);
 
 // A SHA-256 as 64 hex digits.
 [[nodiscard]] std::string hash_text(const std::array<uint8_t, 32>& hash);

@@ -42,6 +42,21 @@ TEST(Printable, lets_no_byte_steer_the_terminal) {
   EXPECT_EQ(printable("Übersicht"), "Übersicht");
 }
 
+TEST(Percent, is_100_only_when_all_is_done) {
+  EXPECT_EQ(percent_of(0, 0), 0u);
+  EXPECT_EQ(percent_of(1, 3), 33u);
+  EXPECT_EQ(percent_of(~uint64_t{0} - 1, ~uint64_t{0}), 99u);
+  EXPECT_EQ(percent_of(3, 3), 100u);
+  EXPECT_EQ(percent_of(4, 3), 100u);
+}
+
+TEST(Shortened, is_cut_between_characters) {
+  EXPECT_EQ(shortened("Übersicht", 9), "Übersicht");
+  EXPECT_EQ(shortened("Übersicht", 2), "Ü…");
+  EXPECT_EQ(shortened("äöü", 2), "ä…");
+  EXPECT_EQ(shortened("a", 0), "");
+}
+
 TEST(Hash, is_hex) {
   std::array<uint8_t, 32> hash{};
   hash[0] = 0x0f;

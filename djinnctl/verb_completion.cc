@@ -1,14 +1,83 @@
 // djinnctl completion bash|zsh|fish: prints a script that completes verbs, options and live ids.
+// djinnctl completion-ids KIND: what such a script asks, and no person: "ID<TAB>what it is" a line.
+#include <fmt/format.h>
+
 #include "djinnctl/command_line.h"
 #include "djinnctl/completion.h"
+#include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
 
+using Argument = CompletedVerb::Argument;
+
+// The parser shows a closed list as "TEXT:{a,b,c}".
+std::vector<std::string> closed_list(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find('{');
+  const size_t end = type.find('}');
+  if (begin == std::string::npos || end == std::string::npos) return {};
+  return CLI::detail::split(type.substr(begin + 1, end - begin - 1), ',');
+}
+
+CompletedOption completed(const CLI::Option& option) {
+  CompletedOption out;
+  for (const std::string& name : option.get_snames()) out.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) out.names.push_back("--" + name);
+  out.what = option.get_description();
+  out.takes_value = option.get_items_expected_min() > 0;
+  out.values = closed_list(option);
+  return out;
+}
+
+std::vector<CompletedOption> options_of(const CLI::App& app) {
+  std::vector<CompletedOption> options;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->nonpositional()) options.push_back(completed(*option));
+  }
+  return options;
+}
+
+// Without help, which is every verb's.
+std::vector<CompletedOption> own_options_of(const CLI::App& verb) {
+  std::vector<CompletedOption> options = options_of(verb);
+  std::erase_if(options, [](const auto& option) { return option.names.back() == "--help"; });
+  return options;
+}
+
+// By the name that help gives it.
+Argument argument_of(const CLI::App& verb, const CLI::Option& positional) {
+  const std::string name = positional.get_name();
+  if (name == "ID") return verb.get_name() == "show" ? Argument::kObject : Argument::kModel;
+  if (name == "SESSION") return Argument::kSession;
+  if (name == "PATH" || name == "MODEL_DIR") return Argument::kPath;
+  return Argument::kWord;
+}
+
+CompletedVerb completed(const CLI::App& app) {
+  CompletedVerb verb{app.get_name(), app.get_description(), {}, {}, own_options_of(app)};
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->nonpositional()) continue;
+    verb.argument = argument_of(app, *option);
+    verb.words = closed_list(*option);
+  }
+  for (const CLI::App* inner : app.get_subcommands({})) {
+    verb.argument = Argument::kWord;
+    verb.words.push_back(inner->get_name());
+    const auto inner_options = own_options_of(*inner);
+    verb.options.insert(verb.options.end(), inner_options.begin(), inner_options.end());
+  }
+  return verb;
+}
+
+bool is_hidden(const CLI::App& verb) {
+  return verb.get_group().empty();
+}
+
 std::vector<CompletedVerb> verbs_of(const CLI::App& app) {
   std::vector<CompletedVerb> verbs;
   for (const CLI::App* verb : app.get_subcommands({})) {
-    verbs.push_back({verb->get_name(), verb->get_description()});
+    if (!is_hidden(*verb)) verbs.push_back(completed(*verb));
   }
   return verbs;
 }
@@ -16,6 +85,42 @@ std::vector<CompletedVerb> verbs_of(const CLI::App& app) {
 Shell shell_named(const std::string& name) {
   if (name == "zsh") return Shell::kZsh;
   return name == "fish" ? Shell::kFish : Shell::kBash;
+}
+
+std::string line_of(const ipc::ModelReport& model) {
+  return fmt::format("{}\tmodel {}, {}, {}\n", id_text(model.model), printable(model.label),
+                     size_text(model.bytes), state_text(model.state));
+}
+
+std::string line_of(const ipc::SessionReport& session) {
+  return fmt::format("{}\tsession {} of {}, process {}\n", id_text(session.session),
+                     printable(session.client_name), printable(session.owner), session.pid);
+}
+
+Status print_ids(const Invocation& invocation, const std::string& kind) {
+  DJINN_TRY(const auto client, observe(invocation));
+  std::string lines;
+  if (kind != "sessions") {
+    DJINN_TRY(const auto models, client->models());
+    for (const ipc::ModelReport& model : models) lines += line_of(model);
+  }
+  if (kind != "models") {
+    DJINN_TRY(const auto sessions, client->sessions());
+    for (const ipc::SessionReport& session : sessions) lines += line_of(session);
+  }
+  return write_out(lines);
+}
+
+void add_ids(CommandLine& line) {
+  auto* const verb = line.app.add_subcommand("completion-ids", "for completion scripts");
+  verb->group("");  // hidden
+  auto kind = std::make_shared<std::string>();
+  verb->add_option("KIND", *kind)
+      ->required()
+      ->check(CLI::IsMember({"models", "sessions", "objects"}));
+  verb->callback([&line, kind] {
+    line.action = [kind](const Invocation& invocation) { return print_ids(invocation, *kind); };
+  });
 }
 
 }  // namespace
@@ -28,9 +133,10 @@ void add_completion(CommandLine& line) {
       ->check(CLI::IsMember({"bash", "zsh", "fish"}));
   verb->callback([&line, shell] {
     line.action = [&app = line.app, shell](const Invocation&) {
-      return write_out(completion_script(shell_named(*shell), verbs_of(app)));
+      return write_out(completion_script(shell_named(*shell), verbs_of(app), options_of(app)));
     };
   });
+  add_ids(line);
 }
 
 }  // namespace djinn::ctl

@@ -1,9 +1,12 @@
 // djinnctl evict ID...: moves models off their device; their next use brings them back.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "djinnctl/command_line.h"
 #include "djinnctl/exit_code.h"
 #include "djinnctl/prefix.h"
+#include "djinnctl/progress.h"
 #include "djinnctl/tables.h"
 #include "djinnctl/text.h"
 
@@ -40,12 +43,22 @@ Result<std::vector<ipc::ModelReport>> chosen(client::Client& client, const Evict
   return models;
 }
 
+uint64_t bytes_of(const std::vector<ipc::ModelReport>& models) {
+  uint64_t bytes = 0;
+  for (const ipc::ModelReport& model : models) bytes += model.bytes;
+  return bytes;
+}
+
 // One that stays keeps none of the others. Gives the first reason, the rest is said on the way.
 Status evict_each(const Invocation& invocation, client::Client& client, const EvictOptions& options,
                   const std::vector<ipc::ModelReport>& models, std::vector<Json>& moved) {
   const ipc::Tier to = options.to == "host" ? ipc::Tier::kHost : ipc::Tier::kDisk;
   Status first;
+  Progress progress("evict", invocation.quiet ? Terminal() : terminal_of(STDERR_FILENO));
+  uint64_t tried_bytes = 0;
   for (const ipc::ModelReport& model : models) {
+    progress.show({tried_bytes, bytes_of(models), SystemClock().monotonic_ns()});
+    tried_bytes += model.bytes;
     const Status evicted = client.evict_model(model.model, to, options.force);
     if (evicted) {
       moved.push_back({{"id", id_text(model.model)},
@@ -56,6 +69,7 @@ Status evict_each(const Invocation& invocation, client::Client& client, const Ev
     }
     const Error why{evicted.error().code,
                     "Model " + id_text(model.model) + " stays. " + evicted.error().message};
+    progress.finish();
     if (!first && !invocation.quiet) write_error(error_text(why));
     if (first) first = why;
   }

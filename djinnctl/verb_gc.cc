@@ -17,7 +17,7 @@ Status gc(const Invocation& invocation) {
                  {"FREED", Table::Align::kRight}});
     table.add({std::to_string(collected.programs), std::to_string(collected.workers),
                size_text(collected.bytes)});
-    return write_out(table.text(invocation.legend));
+    return write_out(table.text(invocation.layout));
   }
   const Json item{
       {"programs", collected.programs}, {"workers", collected.workers}, {"bytes", collected.bytes}};

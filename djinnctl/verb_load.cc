@@ -1,7 +1,10 @@
 // djinnctl load PATH: brings a model into memory, where it stays until it is unloaded.
+#include <optional>
+
 #include "djinnctl/command_line.h"
 #include "djinnctl/json.h"
 #include "djinnctl/output.h"
+#include "djinnctl/progress_watch.h"
 #include "djinnctl/text.h"
 #include "libdjinn-client/models/directory.h"
 
@@ -20,12 +23,34 @@ struct LoadOptions {
   }
 };
 
+// How far the load of that name is; nothing when no load has it, or several have.
+std::optional<ProgressLook> look_at(client::Client& client, const std::string& label) {
+  const auto models = client.models();
+  if (!models) return std::nullopt;
+  std::optional<ProgressLook> found;
+  for (const ipc::ModelReport& model : *models) {
+    if (model.label != label || model.state != ipc::ModelState::kLoading) continue;
+    if (found) return std::nullopt;
+    found = ProgressLook{model.bytes_loaded, model.bytes, SystemClock().monotonic_ns()};
+  }
+  return found;
+}
+
+Result<client::OpenedModel> open(const Invocation& invocation, client::Client& client,
+                                 const client::ModelDirectory& directory,
+                                 const client::Stay& stay) {
+  std::vector<int> files;
+  for (const Fd& file : directory.files) files.push_back(file.get());
+  const ProgressWatch watch(invocation, directory.label, [&](client::Client& watcher) {
+    return look_at(watcher, directory.label);
+  });
+  return client.open_model(directory.label, files, nullptr, stay);
+}
+
 Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const auto directory, client::open_model_directory(options.path));
   DJINN_TRY(const auto client, observe(invocation));
-  std::vector<int> files;
-  for (const Fd& file : directory.files) files.push_back(file.get());
-  DJINN_TRY(const auto opened, client->open_model(directory.label, files, nullptr, options.stay()));
+  DJINN_TRY(const auto opened, open(invocation, *client, directory, options.stay()));
   if (!invocation.wants_json()) return write_out(id_text(opened.id) + '\n');
   const Json item{{"id", id_text(opened.id)},
                   {"name", directory.label},

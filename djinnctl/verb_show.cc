@@ -24,10 +24,10 @@ std::string value_text(const std::string& field, const Json& value) {
   return is_size ? size_text(value.get<uint64_t>()) : value.dump();
 }
 
-std::string item_table(const Json& item, Table::Legend legend) {
+std::string item_table(const Json& item, const Table::Layout& layout) {
   Table table({{"FIELD"}, {"VALUE"}});
   for (const auto& [field, value] : item.items()) table.add({field, value_text(field, value)});
-  return table.text(legend);
+  return table.text(layout);
 }
 
 Result<Json> find(client::Client& client, const std::string& prefix) {
@@ -44,7 +44,7 @@ Result<Json> find(client::Client& client, const std::string& prefix) {
 Status show(const Invocation& invocation, const std::string& prefix) {
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(Json item, find(*client, prefix));
-  if (!invocation.wants_json()) return write_out(item_table(item, invocation.legend));
+  if (!invocation.wants_json()) return write_out(item_table(item, invocation.layout));
   return print_json(invocation, "show", {std::move(item)});
 }
 

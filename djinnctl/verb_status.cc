@@ -39,18 +39,19 @@ std::string confinement_of(const ipc::WorkerReport& worker) {
 
 Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
   using enum Table::Align;
+  using enum Table::Fit;
   Table table({{"DEVICE"},
-               {"OWNER"},
+               {"OWNER", kLeft, kShortened},
                {"PID", kRight},
                {"STATE"},
                {"THREADS", kRight},
                {"RESTARTS", kRight},
-               {"SLAB", kRight},
+               {"SLAB", kRight, kOptional},
                {"RUNS", kRight},
-               {"PLANNED", kRight},
-               {"MISSES", kRight},
+               {"PLANNED", kRight, kOptional},
+               {"MISSES", kRight, kOptional},
                {"TOKENS", kRight},
-               {"CONFINED"}});
+               {"CONFINED", kLeft, kOptional}});
   for (const ipc::WorkerReport& worker : workers) {
     table.add({worker.device, worker.owner, std::to_string(worker.pid),
                std::string(state_text(worker.state)), std::to_string(worker.threads),
@@ -67,8 +68,8 @@ Status status(const Invocation& invocation) {
   DJINN_TRY(const ipc::StatusReport report, client->status());
   if (invocation.wants_json()) return print_json(invocation, "status", {to_json(report)});
   const uint64_t now_ns = SystemClock().wall_ns();
-  std::string text = daemon_table(report, now_ns).text(invocation.legend);
-  if (!report.workers.empty()) text += '\n' + worker_table(report.workers).text(invocation.legend);
+  std::string text = daemon_table(report, now_ns).text(invocation.layout);
+  if (!report.workers.empty()) text += '\n' + worker_table(report.workers).text(invocation.layout);
   return write_out(text);
 }
 

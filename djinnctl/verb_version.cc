@@ -23,7 +23,7 @@ Status version(const Invocation& invocation) {
   Table table({{"PROGRAM"}, {"VERSION"}});
   table.add({"djinnctl", DJINN_VERSION});
   table.add({"djinnd", daemon});
-  return write_out(table.text(invocation.legend));
+  return write_out(table.text(invocation.layout));
 }
 
 }  // namespace

@@ -2,7 +2,8 @@
 """Writes the manual's pages, man/*.scd, as troff: make_manual.py DIRECTORY.
 
 scdoc writes paragraph macros that troff skips, beside headings and indents; they are left out, so
-that `mandoc -Tlint` has nothing to say.
+that `mandoc -Tlint` has nothing to say. A page that documents several functions gets a page beside
+it for each of them, which is one line that points to it: `man djinn_close` works.
 """
 
 import subprocess
@@ -28,13 +29,21 @@ def without_empty_paragraphs(troff: str) -> str:
     return "\n".join(kept) + "\n"
 
 
+def further_names(source: str) -> list[str]:
+    """Of "a, b, c - what they are": b and c."""
+    section = source.split("\n# NAME\n", 1)[1].split("\n# ", 1)[0]
+    return " ".join(section.split()).split(" - ", 1)[0].split(", ")[1:]
+
+
 def main() -> None:
     (out,) = sys.argv[1:]
     for source in sorted(MAN.glob("*.scd")):
-        made = subprocess.run(
-            ["scdoc"], input=source.read_text(), capture_output=True, text=True, check=True
-        )
+        text = source.read_text()
+        made = subprocess.run(["scdoc"], input=text, capture_output=True, text=True, check=True)
         (Path(out) / source.stem).write_text(without_empty_paragraphs(made.stdout))
+        number = source.stem.rpartition(".")[2]
+        for name in further_names(text):
+            (Path(out) / f"{name}.{number}").write_text(f".so man{number}/{source.stem}\n")
 
 
 if __name__ == "__main__":

@@ -294,21 +294,6 @@ def test_completion_knows_every_verb(daemon: Daemon, shell: str) -> None:
         assert re.search(rf"\b{verb}\b", script), verb
 
 
-def test_bash_completes_the_ids_of_models(daemon: Daemon, loaded: str) -> None:
-    script = ctl(daemon, "completion", "bash").text()
-    line = f"djinnctl unpin {loaded[:3]}"
-    program = f"""{script}
-COMP_WORDS=({line}); COMP_CWORD=2; _djinnctl; echo "${{COMPREPLY[@]}}" """
-    done = subprocess.run(
-        ["bash", "-c", program],
-        env={**os.environ, "DJINN_HOST": daemon.host, "PATH": f"{BIN}:{os.environ['PATH']}"},
-        stdout=subprocess.PIPE,
-        timeout=60,
-        check=True,
-    )
-    assert done.stdout.decode().split() == [loaded]
-
-
 def test_without_a_daemon_the_exit_code_is_3(byte_model: Path) -> None:
     with running() as daemon:
         pass

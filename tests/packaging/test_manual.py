@@ -71,9 +71,20 @@ def test_djinnctls_manual_has_its_verbs_and_options() -> None:
     options, verbs = help_text.split("Subcommands:")
     listed = re.findall(r"^  ([a-z]+) ", verbs, re.MULTILINE)
     described = terms("djinnctl.1", "VERBS")
-    assert sorted(re.findall(r"\*([a-z]+)\*", "\n".join(described))) == sorted(listed)
+    assert sorted(re.findall(r"(?:^|, )\*([a-z]+)", "\n".join(described), re.M)) == sorted(listed)
     in_manual = options_in("\n".join(terms("djinnctl.1", "OPTIONS")))
     assert in_manual == options_in(options)
+
+
+def own_options(verb: str, *inner: str) -> set[str]:
+    return options_in(said(str(BIN / "djinnctl"), verb, *inner, "--help")) - {"--help"}
+
+
+def test_djinnctls_manual_has_the_options_of_each_verb() -> None:
+    entries = re.split(r"\n(?=\*[a-z])", section("djinnctl.1", "VERBS").strip())
+    for entry in entries:
+        for words in re.findall(r"(?:^|, )\*([a-z ]+)\*", entry.strip().splitlines()[0]):
+            assert options_in(entry) == own_options(*words.split()), words
 
 
 def test_djinnctls_manual_has_its_exit_codes() -> None:
@@ -83,14 +94,95 @@ def test_djinnctls_manual_has_its_exit_codes() -> None:
     ]
 
 
+# --- libdjinn-client
+
+HEADER = (ROOT / "libdjinn-client/abi/djinn.h").read_text()
+LIBRARY_PAGES = [name for name in PAGES if name.endswith(".3")]
+
+
+def without_comments(code: str) -> str:
+    return re.sub(r"/\*.*?\*/", "", code, flags=re.DOTALL)
+
+
+def one_line(code: str) -> str:
+    return re.sub(r"\s*([(),*])\s*", r"\1", " ".join(code.split()))
+
+
+def names_of(page: str) -> list[str]:
+    return " ".join(section(page, "NAME").split()).split(" - ")[0].split(", ")
+
+
+def test_each_function_of_djinn_h_stands_in_one_page_as_it_is_declared() -> None:
+    declared = re.findall(r"^DJINN_API ([^;]*);", without_comments(HEADER), re.MULTILINE)
+    assert len(declared) > 20
+    callback = re.findall(r"typedef int \(\*[^;]*;", HEADER)
+    expected = sorted(one_line(code) for code in [*declared, *(c[:-1] for c in callback)])
+    shown = []
+    for page in LIBRARY_PAGES:
+        code = section(page, "SYNOPSIS").split("```")[1].replace("#include <djinn.h>", "")
+        prototypes = [one_line(one) for one in code.split(";") if one.strip()]
+        shown += prototypes
+        functions = re.findall(r"\b(djinn_\w+)\(", "\n".join(prototypes))
+        if page != "libdjinn-client.3":
+            assert names_of(page) == functions, page
+    assert sorted(shown) == expected
+
+
+def test_each_field_that_djinn_h_has_is_explained() -> None:
+    for body, name in re.findall(
+        r"typedef struct djinn_\w+ \{(.*?)\} (djinn_\w+);", without_comments(HEADER), re.DOTALL
+    ):
+        (page,) = [page for page in LIBRARY_PAGES if f"\n## {name}\n" in PAGES[page].read_text()]
+        text = PAGES[page].read_text().split(f"\n## {name}\n", 1)[1]
+        text = re.split(r"\n##? ", text)[0]
+        fields = re.findall(r"(\w+)(?:\[\w+\])?;", body)
+        explained = re.findall(r"\*(\w+)\*", "\n".join(re.findall(r"^(\*.*)\n\t", text, re.M)))
+        assert sorted(explained) == sorted(set(fields) - {"reserved"}), name
+
+
+def test_each_code_and_dtype_of_djinn_h_is_explained() -> None:
+    enumerators = re.findall(r"^  (DJINN_\w+) = (\d+)", HEADER, re.MULTILINE)
+    codes = [f"*{name}* ({number})" for name, number in enumerators if int(number) >= 100]
+    assert terms("djinn_code_name.3", "DESCRIPTION")[2:] == codes
+    pages = "".join(PAGES[page].read_text() for page in LIBRARY_PAGES)
+    for name, _ in enumerators:
+        assert re.search(rf"\b{name}\b", pages), name
+
+
+# --- all pages
+
+
+def test_pages_name_themselves_and_each_other() -> None:
+    for page, path in PAGES.items():
+        name, number = page.rsplit(".", 1)
+        assert path.read_text().startswith(f"{name.upper()}({number})\n"), page
+        assert names_of(page)[0] == name
+        for other, section_number in re.findall(
+            r"\*((?:lib)?djinn[\w.-]*)\*\((\d)\)", path.read_text()
+        ):
+            further = [n for p in PAGES if p.endswith(f".{section_number}") for n in names_of(p)]
+            assert other in further, f"{page} names {other}({section_number})"
+        keys = terms("djinnd.conf.5", "SETTINGS")
+        groups = "|".join({key.strip("*").split(".")[0] for key in keys})
+        for key in re.findall(rf"\*(?:{groups})\.\w+\*", path.read_text()):
+            assert key in keys, f"{page} names {key}"
+
+
 @pytest.mark.skipif(
     any(shutil.which(program) is None for program in ("scdoc", "man", "mandoc")),
     reason="scdoc, man and mandoc are not all installed",
 )
 def test_pages_are_clean_troff(tmp_path: Path) -> None:
     said(sys.executable, str(ROOT / "tools/make_manual.py"), str(tmp_path))
-    assert {page.name for page in tmp_path.iterdir()} == set(PAGES)
-    for page in tmp_path.iterdir():
+    aliases = {page for page in tmp_path.iterdir() if page.read_text().startswith(".so ")}
+    assert {page.name for page in tmp_path.iterdir()} - {page.name for page in aliases} == set(
+        PAGES
+    )
+    for page in aliases:
+        number, target = page.read_text().strip().removeprefix(".so man").split("/")
+        assert page.stem in names_of(target)
+        assert page.name.endswith(f".{number}") and target.endswith(f".{number}")
+    for page in set(tmp_path.iterdir()) - aliases:
         for check in (
             ["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", str(page)],
             ["mandoc", "-Tlint", str(page)],
@@ -98,3 +190,5 @@ def test_pages_are_clean_troff(tmp_path: Path) -> None:
             found = subprocess.run(check, capture_output=True, text=True, timeout=60)
             complaints = found.stderr if check[0] == "man" else found.stdout + found.stderr
             assert complaints == "", page.name
+        indexed = said("lexgrog", str(page))  # what apropos and whatis find
+        assert re.findall(r'"(\S+) - ', indexed) == names_of(page.name)

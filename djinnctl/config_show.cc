@@ -1,0 +1,65 @@
+#include "djinnctl/config_show.h"
+
+#include <unistd.h>
+
+#include <array>
+
+#include "djinnctl/subprocess.h"
+
+namespace djinn::ctl {
+namespace {
+
+constexpr const char* kInstalled = "/usr/sbin/djinnd";
+
+// djinnd of the same build lies beside djinnctl; that of the package where the unit names it.
+std::string path_of_djinnd() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string self(path.data(), length > 0 ? static_cast<size_t>(length) : 0);
+  const std::string beside = self.substr(0, self.rfind('/') + 1) + "djinnd";
+  return ::access(beside.c_str(), X_OK) == 0 ? beside : kInstalled;
+}
+
+}  // namespace
+
+Result<std::vector<ShownSetting>> parse_shown_config(const std::string& text) {
+  std::vector<ShownSetting> settings;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t equals = line.find(" = ");
+    const size_t hash = line.find("  # ", equals);
+    if (equals == std::string::npos || hash == std::string::npos) {
+      return Error{ErrorCode::kMalformed,
+                   "djinnd shows its configuration in a way that djinnctl "
+                   "does not know. Use the same version of both."};
+    }
+    ShownSetting setting{line.substr(0, equals), line.substr(equals + 3, hash - equals - 3),
+                         line.substr(hash + 4)};
+    if (setting.origin == "standard") setting.origin.clear();
+    settings.push_back(std::move(setting));
+  }
+  return settings;
+}
+
+Result<std::vector<ShownSetting>> read_shown_config(const std::string& root) {
+  std::vector<std::string> command{path_of_djinnd(), "--show-config"};
+  if (!root.empty()) command.insert(command.end(), {"--root", root});
+  const auto said = run_program(command, ErrorsTo::kOurs);
+  if (!said && said.error().code == ErrorCode::kNotFound) {
+    return Error{
+        ErrorCode::kNotFound,
+        "djinnd is not installed here, and nobody else reads its configuration. Ask on the "
+        "machine where it runs."};
+  }
+  if (!said) return said.error();
+  if (said->exit_code != 0) {
+    return Error{ErrorCode::kMalformed,
+                 "djinnd does not start with this configuration. What is wrong stands above. Mend "
+                 "it, and look again with 'djinnd --check-config'."};
+  }
+  return parse_shown_config(said->out);
+}
+
+}  // namespace djinn::ctl

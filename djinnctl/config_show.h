@@ -1,0 +1,26 @@
+// What the configuration files amount to, as djinnd itself reads them: `djinnd --show-config` is
+// run, so that there is one parser and djinnctl never says anything else than djinnd would do.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "libdjinn-client/client.h"
+
+namespace djinn::ctl {
+
+struct ShownSetting {
+  std::string key;
+  std::string value;
+  std::string origin;  // "FILE:LINE"; empty: the standard
+};
+
+// Lines as djinnd prints them: "KEY = VALUE  # ORIGIN". Errors: kMalformed.
+Result<std::vector<ShownSetting>> parse_shown_config(const std::string& text);
+
+// root: stands before the paths of the files; "" for none. What is wrong with them djinnd says on
+// stderr. Errors: kNotFound when djinnd is not installed here, kMalformed when it would not start
+// so.
+Result<std::vector<ShownSetting>> read_shown_config(const std::string& root);
+
+}  // namespace djinn::ctl

@@ -1,0 +1,52 @@
+// djinnctl config show [--origin]: what djinnd's configuration files amount to on this machine.
+#include "djinnctl/command_line.h"
+#include "djinnctl/config_show.h"
+
+namespace djinn::ctl {
+namespace {
+
+struct ConfigOptions {
+  bool origin = false;
+  std::string root;
+};
+
+Table table_of(const std::vector<ShownSetting>& settings, bool origin) {
+  Table table(origin ? std::vector<Table::Column>{{"KEY"}, {"VALUE"}, {"ORIGIN"}}
+                     : std::vector<Table::Column>{{"KEY"}, {"VALUE"}});
+  for (const ShownSetting& setting : settings) {
+    std::vector<std::string> cells{setting.key, setting.value};
+    if (origin) cells.push_back(setting.origin);
+    table.add(std::move(cells));
+  }
+  return table;
+}
+
+Status show(const Invocation& invocation, const ConfigOptions& options) {
+  DJINN_TRY(const auto settings, read_shown_config(options.root));
+  if (!invocation.wants_json()) {
+    return write_out(table_of(settings, options.origin).text(invocation.layout));
+  }
+  std::vector<Json> items;
+  for (const ShownSetting& setting : settings) {
+    items.push_back({{"key", setting.key},
+                     {"value", setting.value},
+                     {"origin", setting.origin.empty() ? Json() : Json(setting.origin)}});
+  }
+  return print_json(invocation, "config", std::move(items));
+}
+
+}  // namespace
+
+void add_config(CommandLine& line) {
+  auto* const config = line.app.add_subcommand("config", "the daemon's configuration files");
+  config->require_subcommand(1);
+  auto* const verb = config->add_subcommand("show", "what they amount to");
+  auto options = std::make_shared<ConfigOptions>();
+  verb->add_flag("--origin", options->origin, "with the file and line of each setting");
+  verb->add_option("--root", options->root, "directory that stands before the files' paths");
+  verb->callback([&line, options] {
+    line.action = [options](const Invocation& invocation) { return show(invocation, *options); };
+  });
+}
+
+}  // namespace djinn::ctl

@@ -1,0 +1,247 @@
+// djinnctl diag: writes down what a bug report needs, as files in a directory, so that everybody
+// can read them before they are sent.
+//
+// All that djinnd says is asked by the verbs that people use, each a process of its own with a time
+// limit: a daemon that hangs is what such a report is often about.
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "djinnctl/command_line.h"
+#include "djinnctl/subprocess.h"
+#include "djinnctl/text.h"
+
+namespace djinn::ctl {
+namespace {
+
+constexpr const char* kUnit = "djinnd.service";
+constexpr const char* kSocketUnit = "djinnd.socket";
+// A file of /proc or /sys that is longer is cut.
+constexpr size_t kFileBytesMax = 256 * 1024;
+constexpr std::array kVerbs{"version", "status", "sessions", "ps", "devices", "mem", "programs"};
+constexpr std::array kKernelFiles{"/proc/version",
+                                  "/etc/os-release",
+                                  "/proc/meminfo",
+                                  "/proc/pressure/memory",
+                                  "/proc/sys/vm/overcommit_memory",
+                                  "/proc/sys/vm/max_map_count",
+                                  "/sys/kernel/mm/transparent_hugepage/enabled",
+                                  "/sys/kernel/security/lsm"};
+constexpr std::array kCgroupFiles{"memory.max",      "memory.high",   "memory.current",
+                                  "memory.swap.max", "memory.events", "memory.pressure",
+                                  "pids.max",        "pids.current",  "cpu.max"};
+constexpr const char* kReadme =
+    "What djinnctl diag found, for a bug report. Read it before you send it: it names the users,\n"
+    "programs and models that whoever ran it may see. There are no prompts, no results and no\n"
+    "tensors in it.\n";
+
+struct DiagOptions {
+  std::string directory;
+};
+
+struct Missing {
+  std::string what;
+  std::string why;
+};
+
+// The files as they are written, and what could not be had.
+class Bundle {
+ public:
+  static Result<Bundle> make(const std::string& path) {
+    if (::mkdir(path.c_str(), 0700) != 0) {
+      return Error{errno == EACCES ? ErrorCode::kPermissionDenied : ErrorCode::kIo,
+                   fmt::format("No directory {} can be made. Where there is one, or none may be, "
+                               "name another with --output.",
+                               path)};
+    }
+    return Bundle(path);
+  }
+
+  Status add(const std::string& name, std::string_view text) {
+    const std::string path = path_ + '/' + name;
+    const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!file.valid()) return system_error("make a file of the report", errno);
+    while (!text.empty()) {
+      const ssize_t written = ::write(file.get(), text.data(), text.size());
+      if (written < 0) return system_error("write a file of the report", errno);
+      text.remove_prefix(static_cast<size_t>(written));
+    }
+    files_.push_back(name);
+    return {};
+  }
+  void miss(const std::string& what, const std::string& why) { missing_.push_back({what, why}); }
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::vector<std::string>& files() const { return files_; }
+  [[nodiscard]] const std::vector<Missing>& missing() const { return missing_; }
+
+ private:
+  explicit Bundle(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+  std::vector<std::string> files_;
+  std::vector<Missing> missing_;
+};
+
+std::string first_line(const std::string& text) {
+  constexpr std::string_view kOurName = "djinnctl: ";
+  const std::string line = text.substr(0, text.find('\n'));
+  return line.starts_with(kOurName) ? line.substr(kOurName.size()) : line;
+}
+
+// What a program says, as a file; an exit code beside 0 may count as an answer, too.
+Status add_output(Bundle& bundle, const std::string& name, const std::vector<std::string>& command,
+                  int also_ok = 0) {
+  const auto said = run_program(command, ErrorsTo::kOutput);
+  if (!said) {
+    bundle.miss(name, said.error().message);
+  } else if (said->exit_code != 0 && said->exit_code != also_ok) {
+    bundle.miss(name, first_line(said->out));
+  } else if (said->out.empty()) {
+    bundle.miss(name, "There is nothing, or nothing that this user may read.");
+  } else {
+    return bundle.add(name, said->out);
+  }
+  return {};
+}
+
+Status add_verbs(Bundle& bundle, const Invocation& invocation) {
+  std::vector<std::string> ourselves{"/proc/self/exe", "--timeout", "3"};
+  if (!invocation.host.empty()) ourselves.insert(ourselves.end(), {"--host", invocation.host});
+  for (const char* verb : kVerbs) {
+    std::vector<std::string> command = ourselves;
+    command.insert(command.end(), {"--json=pretty", verb});
+    DJINN_CHECK(add_output(bundle, fmt::format("{}.json", verb), command));
+  }
+  ourselves.push_back("events");
+  DJINN_CHECK(add_output(bundle, "events.txt", ourselves));
+  return add_output(bundle, "config.json", {"/proc/self/exe", "--json=pretty", "config", "show"});
+}
+
+// "== PATH", and what it holds; nothing of a file that is not there.
+std::string section_of(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return "";
+  std::string text(kFileBytesMax, '\0');
+  const ssize_t length = ::read(file.get(), text.data(), text.size());
+  text.resize(length > 0 ? static_cast<size_t>(length) : 0);
+  return fmt::format("== {}\n{}\n", path, text);
+}
+
+Status add_kernel(Bundle& bundle) {
+  std::string text;
+  for (const char* path : kKernelFiles) text += section_of(path);
+  return bundle.add("kernel.txt", text);
+}
+
+// The service's process, else one of the workers that status told of: they share a control group.
+std::string pid_of_daemon(const Bundle& bundle) {
+  const auto said =
+      run_program({"systemctl", "show", "--property=MainPID", "--value", kUnit}, ErrorsTo::kOutput);
+  const std::string pid = said && said->exit_code == 0 ? first_line(said->out) : "0";
+  const bool is_number =
+      !pid.empty() && std::ranges::all_of(pid, [](char c) { return c >= '0' && c <= '9'; });
+  if (is_number && pid != "0") return pid;
+  const std::string status = section_of(bundle.path() + "/status.json");
+  const size_t at = status.find("\"pid\": ");
+  if (at == std::string::npos) return "";
+  const size_t begin = at + std::string_view("\"pid\": ").size();
+  return status.substr(begin, status.find_first_not_of("0123456789", begin) - begin);
+}
+
+// The limits of each group from the process's own up to the root.
+Status add_limits(Bundle& bundle) {
+  const std::string pid = pid_of_daemon(bundle);
+  if (pid.empty()) {
+    bundle.miss("limits.txt", "Neither systemd nor djinnd tells a process.");
+    return {};
+  }
+  const std::string of_process = "/proc/" + pid;
+  std::string text = section_of(of_process + "/limits");
+  const std::string group = section_of(of_process + "/cgroup");
+  text += group;
+  const size_t unified = group.find("\n0::/");
+  if (unified == std::string::npos) {
+    bundle.miss("limits of control groups", "There is no unified hierarchy, or it is not shown.");
+    return bundle.add("limits.txt", text);
+  }
+  const size_t begin = unified + std::string_view("\n0::").size();
+  std::filesystem::path path = group.substr(begin, group.find('\n', begin) - begin);
+  for (;; path = path.parent_path()) {
+    for (const char* file : kCgroupFiles) {
+      text += section_of(fmt::format("/sys/fs/cgroup{}/{}", path.string(), file));
+    }
+    if (path == path.root_path()) break;
+  }
+  return bundle.add("limits.txt", text);
+}
+
+Status add_service(Bundle& bundle) {
+  constexpr int kInactive = 3;  // "not running", an answer like others
+  DJINN_CHECK(add_output(bundle, "systemctl.txt",
+                         {"systemctl", "status", "--no-pager", "--full", kUnit, kSocketUnit},
+                         kInactive));
+  return add_output(bundle, "journal.txt",
+                    {"journalctl", "--no-pager", "--quiet", "--lines=1000",
+                     "--output=short-iso-precise", "--unit", kUnit});
+}
+
+Status fill(Bundle& bundle, const Invocation& invocation) {
+  DJINN_CHECK(bundle.add("README", kReadme));
+  DJINN_CHECK(add_verbs(bundle, invocation));
+  DJINN_CHECK(add_kernel(bundle));
+  DJINN_CHECK(add_limits(bundle));
+  return add_service(bundle);
+}
+
+std::string standard_directory() {
+  std::string name = "djinn-diag-";
+  // "20260301T120000Z" of "2026-03-01T12:00:00.123456789Z"
+  for (const char byte : time_text(SystemClock().wall_ns()).substr(0, 19)) {
+    if (byte != '-' && byte != ':') name += byte;
+  }
+  return name + 'Z';
+}
+
+Status tell(const Invocation& invocation, const Bundle& bundle) {
+  if (!invocation.quiet) {
+    for (const Missing& one : bundle.missing()) {
+      write_error(fmt::format("djinnctl: without {}: {}\n", one.what, printable(one.why)));
+    }
+  }
+  if (!invocation.wants_json()) return write_out(bundle.path() + '\n');
+  Json missing = Json::array();
+  for (const Missing& one : bundle.missing()) {
+    missing.push_back({{"what", one.what}, {"why", one.why}});
+  }
+  return print_json(
+      invocation, "diag",
+      {{{"path", bundle.path()}, {"files", bundle.files()}, {"missing", std::move(missing)}}});
+}
+
+Status diag(const Invocation& invocation, const DiagOptions& options) {
+  const std::string path = options.directory.empty() ? standard_directory() : options.directory;
+  DJINN_TRY(Bundle bundle, Bundle::make(path));
+  DJINN_CHECK(fill(bundle, invocation));
+  return tell(invocation, bundle);
+}
+
+}  // namespace
+
+void add_diag(CommandLine& line) {
+  auto* const verb = line.app.add_subcommand("diag", "files for a bug report");
+  auto options = std::make_shared<DiagOptions>();
+  verb->add_option("--output", options->directory,
+                   "directory that is made for them [djinn-diag-TIME]");
+  verb->callback([&line, options] {
+    line.action = [options](const Invocation& invocation) { return diag(invocation, *options); };
+  });
+}
+
+}  // namespace djinn::ctl

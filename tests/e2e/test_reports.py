@@ -1,0 +1,122 @@
+"""djinnctl diag: what a bug report needs, no more; djinnctl config show: as djinnd sees it."""
+
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import djinn
+import pytest
+from private_daemon import BIN, Daemon
+
+LISTS = ("status", "sessions", "ps", "devices", "mem", "programs", "version")
+SECRET = "a prompt that nobody else should read"
+
+
+def ctl(host: str, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(BIN / "djinnctl"), *words],
+        env={**os.environ, "DJINN_HOST": host},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+# --- diag
+
+
+def test_a_report_has_every_list_as_its_verb_tells_it(
+    daemon: Daemon, byte_model: Path, tmp_path: Path
+) -> None:
+    model = ctl(daemon.host, "load", str(byte_model)).stdout.strip()
+    ended = ctl(daemon.host, "diag", "-j", cwd=tmp_path)
+    assert ended.returncode == 0
+    (item,) = json.loads(ended.stdout)["items"]
+    bundle = tmp_path / item["path"]
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o700
+    assert {file.name for file in bundle.iterdir()} == set(item["files"])
+    for verb in LISTS:
+        assert json.loads((bundle / f"{verb}.json").read_text())["schema"] == f"djinn.{verb}.v1"
+    assert json.loads((bundle / "ps.json").read_text())["items"][0]["id"] == model
+    assert "MemTotal" in (bundle / "kernel.txt").read_text()
+    config = json.loads((bundle / "config.json").read_text())["items"]
+    assert "memory.limit" in [setting["key"] for setting in config]
+    assert ctl(daemon.host, "unload", model).returncode == 0
+
+
+def test_a_report_has_neither_prompts_nor_what_a_model_said(
+    daemon: Daemon, session: djinn.Session, byte_model: Path, tmp_path: Path
+) -> None:
+    djinn.Generator(session, byte_model).generate([[256, *SECRET.encode()]], max_new_tokens=4)
+    said = ctl(daemon.host, "generate", str(byte_model), "--prompt", SECRET, "--greedy").stdout
+    bundle = tmp_path / "bundle"
+    assert ctl(daemon.host, "diag", "--output", str(bundle)).stdout == f"{bundle}\n"
+    limits = (bundle / "limits.txt").read_text()  # of the worker, which there is now
+    assert "Max open files" in limits
+    for file in bundle.iterdir():
+        text = file.read_text()
+        assert SECRET not in text
+        assert said.strip() not in text
+
+
+def test_a_report_without_a_daemon_says_what_is_missing(tmp_path: Path) -> None:
+    ended = ctl("unix:/nonexistent", "diag", "-j", cwd=tmp_path)
+    assert ended.returncode == 0
+    (item,) = json.loads(ended.stdout)["items"]
+    missing = [one["what"] for one in item["missing"]]
+    assert {"status.json", "ps.json"} <= set(missing)
+    assert not set(missing) & set(item["files"])
+    told = ended.stderr.splitlines()
+    assert [line for line in told if "without status.json: No djinnd answers" in line]
+    assert ctl("unix:/nonexistent", "-q", "diag", cwd=tmp_path / item["path"]).stderr == ""
+
+
+def test_a_report_never_writes_into_what_is_there(daemon: Daemon, tmp_path: Path) -> None:
+    ended = ctl(daemon.host, "diag", "--output", str(tmp_path))
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- config show
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "etc/djinn/djinnd.conf.d").mkdir(parents=True)
+    (tmp_path / "etc/djinn/djinnd.conf").write_text('[memory]\nlimit = "50%"\n')
+    return tmp_path
+
+
+def shown(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return ctl("unix:/nonexistent", "config", "show", "--root", str(root), *words)
+
+
+def test_config_show_tells_each_setting_and_its_origin(root: Path) -> None:
+    header, *rows = [line.split() for line in shown(root).stdout.splitlines()]
+    assert header == ["KEY", "VALUE"]
+    assert ["memory.limit", "50%"] in rows
+    (main,) = [line for line in shown(root, "--origin").stdout.splitlines() if "limit" in line]
+    assert main.split() == ["memory.limit", "50%", f"{root}/etc/djinn/djinnd.conf:2"]
+
+
+def test_config_show_says_what_djinnd_says(root: Path) -> None:
+    (root / "etc/djinn/djinnd.conf.d/10.conf").write_text("[lane]\nthreads = 3\n")
+    items = json.loads(shown(root, "-j").stdout)["items"]
+    command = [BIN / "djinnd", "--show-config", "--root", root]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said.splitlines() == [
+        f"{one['key']} = {one['value']}  # {one['origin'] or 'standard'}" for one in items
+    ]
+    assert [one["value"] for one in items if one["key"] == "lane.threads"] == ["3"]
+
+
+def test_config_show_refuses_a_configuration_that_djinnd_refuses(root: Path) -> None:
+    (root / "etc/djinn/djinnd.conf").write_text("[memory]\nlimit = 0\n")
+    ended = shown(root)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "djinnd.conf:2: error: memory.limit" in ended.stderr
+    assert "djinnctl: djinnd does not start with this configuration.\n" in ended.stderr
