@@ -1,0 +1,363 @@
+#include "daemon/djinnd/manager.h"
+
+#include <array>
+#include <charconv>
+#include <cstring>
+#include <utility>
+
+#include "daemon/djinnd/bus_reports.h"
+#include "daemon/djinnd/log.h"
+#include "daemon/djinnd/version.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr const char* kName = "org.djinn.Manager1";
+constexpr const char* kPath = "/org/djinn/Manager1";
+// Changes that come together are told together.
+constexpr uint64_t kTellAfterMs = 100;
+
+// packaging/dbus/org.djinn.policy has them.
+constexpr const char* kInspect = "org.djinn.inspect";
+constexpr const char* kSteer = "org.djinn.steer";
+constexpr const char* kManage = "org.djinn.manage";
+
+// 12 hex digits, as text_of() writes them.
+std::optional<uint64_t> id_in(const char* text) {
+  const char* const end = text + ::strlen(text);
+  uint64_t value = 0;
+  const auto [stop, failed] = std::from_chars(text, end, value, 16);
+  if (end - text != 12 || failed != std::errc() || stop != end || value == 0) return std::nullopt;
+  return value;
+}
+
+// Whether an administrator could get more.
+bool may_be_better(const ipc::DaemonReply& reply) {
+  if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
+    return failed->code == ErrorCode::kNotFound || failed->code == ErrorCode::kPermissionDenied;
+  }
+  return !std::holds_alternative<ipc::Done>(reply.body);
+}
+
+// A user is bothered for what was refused, not for a list that could be longer.
+Prompt prompt_for(sd_bus_message* message, const ipc::DaemonReply& reply) {
+  const bool refused = std::holds_alternative<ipc::Failed>(reply.body);
+  const bool allowed = ::sd_bus_message_get_allow_interactive_authorization(message) > 0;
+  return refused && allowed ? Prompt::kAllowed : Prompt::kNever;
+}
+
+int send_answer(sd_bus_message* message, const ipc::DaemonReply& reply) {
+  sd_bus_message* made = nullptr;
+  int failed = ::sd_bus_message_new_method_return(message, &made);
+  const Message answer(made);
+  if (failed < 0) return failed;
+  if (const auto* list = std::get_if<ipc::SessionList>(&reply.body)) {
+    failed = append_reports(made, list->sessions);
+  } else if (const auto* models = std::get_if<ipc::ModelList>(&reply.body)) {
+    failed = append_reports(made, models->models);
+  }
+  return failed < 0 ? failed : ::sd_bus_message_send(made);
+}
+
+}  // namespace
+
+// A place among its user's calls, as soon as it is known who that is.
+struct Manager::Call {
+  Call(sd_bus_message* raw, const char* asked, Perform what)
+      : message(::sd_bus_message_ref(raw)), action(asked), perform(std::move(what)) {}
+  ~Call() {
+    if (counted && --(*counted)[user] == 0) counted->erase(user);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  Message message;
+  const char* action;
+  Perform perform;
+  uid_t user = 0;
+  std::shared_ptr<std::map<uid_t, uint32_t>> counted;
+};
+
+// --- the interface
+
+template <void (Manager::*method)(sd_bus_message*)>
+int Manager::handle(sd_bus_message* message, void* self, sd_bus_error*) {
+  (static_cast<Manager*>(self)->*method)(message);
+  return 1;
+}
+
+template <auto value>
+int Manager::property(sd_bus*, const char*, const char*, const char*, sd_bus_message* reply,
+                      void* self, sd_bus_error*) {
+  return value(*static_cast<const Manager*>(self), reply);
+}
+
+const sd_bus_vtable* Manager::vtable() {
+  static constexpr auto kVersionOf = [](const Manager&, sd_bus_message* reply) {
+    return ::sd_bus_message_append(reply, "s", kVersion);
+  };
+  static constexpr auto kTotal = [](const Manager& self, sd_bus_message* reply) {
+    return ::sd_bus_message_append(reply, "t", self.world_.memory.total_bytes());
+  };
+  static constexpr auto kGranted = [](const Manager& self, sd_bus_message* reply) {
+    return ::sd_bus_message_append(reply, "t", self.world_.memory.granted_bytes());
+  };
+  static constexpr auto kSessionCount = [](const Manager& self, sd_bus_message* reply) {
+    return ::sd_bus_message_append(reply, "u", self.counts().sessions);
+  };
+  static constexpr auto kModelCount = [](const Manager& self, sd_bus_message* reply) {
+    return ::sd_bus_message_append(reply, "u", self.counts().models);
+  };
+  static constexpr auto kProgramCount = [](const Manager& self, sd_bus_message* reply) {
+    return ::sd_bus_message_append(reply, "u", self.counts().programs);
+  };
+  // Unprivileged: sd-bus would else decide by itself, with calls that block.
+  static constexpr uint64_t kOpen = SD_BUS_VTABLE_UNPRIVILEGED;
+  static constexpr uint64_t kTells = SD_BUS_VTABLE_PROPERTY_EMITS_CHANGE;
+  static const sd_bus_vtable kTable[] = {
+      SD_BUS_VTABLE_START(0),
+      SD_BUS_METHOD_WITH_ARGS("ListSessions", SD_BUS_NO_ARGS, SD_BUS_RESULT("aa{sv}", sessions),
+                              &Manager::handle<&Manager::list_sessions>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("ListModels", SD_BUS_NO_ARGS, SD_BUS_RESULT("aa{sv}", models),
+                              &Manager::handle<&Manager::list_models>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("Cancel", SD_BUS_ARGS("s", session), SD_BUS_NO_RESULT,
+                              &Manager::handle<&Manager::cancel>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("Terminate", SD_BUS_ARGS("s", session), SD_BUS_NO_RESULT,
+                              &Manager::handle<&Manager::terminate>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("Pin", SD_BUS_ARGS("s", model), SD_BUS_NO_RESULT,
+                              &Manager::handle<&Manager::pin>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("Unpin", SD_BUS_ARGS("s", model), SD_BUS_NO_RESULT,
+                              &Manager::handle<&Manager::unpin>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("Reload", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,
+                              &Manager::handle<&Manager::reload>, kOpen),
+      SD_BUS_PROPERTY("Version", "s", &Manager::property<kVersionOf>, 0,
+                      SD_BUS_VTABLE_PROPERTY_CONST),
+      SD_BUS_PROPERTY("MemoryTotalBytes", "t", &Manager::property<kTotal>, 0, 0),
+      SD_BUS_PROPERTY("MemoryGrantedBytes", "t", &Manager::property<kGranted>, 0, 0),
+      SD_BUS_PROPERTY("SessionCount", "u", &Manager::property<kSessionCount>, 0, kTells),
+      SD_BUS_PROPERTY("ModelCount", "u", &Manager::property<kModelCount>, 0, kTells),
+      SD_BUS_PROPERTY("ProgramCount", "u", &Manager::property<kProgramCount>, 0, kTells),
+      SD_BUS_SIGNAL_WITH_ARGS("SessionNew", SD_BUS_ARGS("s", session), 0),
+      SD_BUS_SIGNAL_WITH_ARGS("SessionRemoved", SD_BUS_ARGS("s", session, "t", bytes), 0),
+      SD_BUS_SIGNAL_WITH_ARGS("ModelLoaded", SD_BUS_ARGS("s", model, "t", bytes), 0),
+      SD_BUS_SIGNAL_WITH_ARGS("ModelEvicted", SD_BUS_ARGS("s", model, "t", bytes), 0),
+      SD_BUS_SIGNAL_WITH_ARGS("ModelRemoved", SD_BUS_ARGS("s", model, "t", bytes), 0),
+      SD_BUS_SIGNAL_WITH_ARGS("WorkerLost", SD_BUS_ARGS("s", device), 0),
+      SD_BUS_SIGNAL_WITH_ARGS("DeviceLost", SD_BUS_ARGS("s", device), 0),
+      SD_BUS_SIGNAL_WITH_ARGS("DeviceBack", SD_BUS_ARGS("s", device), 0),
+      SD_BUS_VTABLE_END};
+  return kTable;
+}
+
+Manager::Manager(World world, BusKind kind, std::optional<uid_t> only_user)
+    : world_(std::move(world)),
+      only_user_(only_user),
+      has_polkit_(kind == BusKind::kSystem),
+      bus_(world_.loop, world_.clock, kind, kName,
+           {[this](sd_bus* bus) {
+              return ::sd_bus_add_object_vtable(bus, nullptr, kPath, kName, vtable(), this);
+            },
+            [this] { callers_.forget(); }}),
+      callers_(bus_, world_.authority),
+      in_progress_(std::make_shared<std::map<uid_t, uint32_t>>()),
+      counts_timer_(world_.loop, [this] { tell_counts(); }) {}
+
+void Manager::stop() {
+  counts_timer_.stop();
+  bus_.stop();
+}
+
+// --- methods
+
+void Manager::list_sessions(sd_bus_message* message) {
+  begin(message, kInspect, [this](const Asker& asker, const Caller& caller) {
+    ipc::SessionList list{0, world_.reports.sessions_seen_by(caller)};
+    world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+  });
+}
+
+void Manager::list_models(sd_bus_message* message) {
+  begin(message, kInspect, [this](const Asker& asker, const Caller& caller) {
+    ipc::ModelList list{0, world_.reports.models_seen_by(caller)};
+    world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+  });
+}
+
+template <typename Tag>
+void Manager::begin_with(sd_bus_message* message, const char* action,
+                         std::function<void(const Asker&, const Caller&, Id<Tag>)> perform) {
+  const char* text = "";
+  const bool read = ::sd_bus_message_read(message, "s", &text) > 0;
+  const auto id = read ? id_in(text) : std::nullopt;
+  if (!id) {
+    return refuse(message, {ErrorCode::kInvalidArgument,
+                            "An id is 12 hexadecimal digits. ListSessions and ListModels give "
+                            "them."});
+  }
+  begin(message, action,
+        [id = Id<Tag>{*id}, perform = std::move(perform)](
+            const Asker& asker, const Caller& caller) { perform(asker, caller, id); });
+}
+
+void Manager::cancel(sd_bus_message* message) {
+  begin_with<SessionTag>(message, kSteer, [this](const Asker& a, const Caller& c, SessionId id) {
+    world_.sessions.cancel_run(a, c, id);
+  });
+}
+
+void Manager::terminate(sd_bus_message* message) {
+  begin_with<SessionTag>(message, kSteer, [this](const Asker& a, const Caller& c, SessionId id) {
+    world_.sessions.terminate(a, c, id);
+  });
+}
+
+void Manager::pin(sd_bus_message* message) {
+  set_pinned(message, true);
+}
+
+void Manager::unpin(sd_bus_message* message) {
+  set_pinned(message, false);
+}
+
+void Manager::set_pinned(sd_bus_message* message, bool pinned) {
+  begin_with<ModelTag>(message, kSteer,
+                       [this, pinned](const Asker& asker, const Caller& caller, ModelId id) {
+                         world_.models.pin(asker, caller, {id, pinned});
+                       });
+}
+
+void Manager::reload(sd_bus_message* message) {
+  begin(message, kManage, [this](const Asker& asker, const Caller& caller) {
+    if (!caller.admin) {
+      return world_.sessions.refuse(
+          asker, {ErrorCode::kPermissionDenied, "Only an administrator may reload djinnd."});
+    }
+    const Status reloaded = world_.reload();
+    if (!reloaded) return world_.sessions.refuse(asker, reloaded.error());
+    world_.sessions.done(asker);
+  });
+}
+
+// --- calls
+
+void Manager::begin(sd_bus_message* message, const char* action, Perform perform) {
+  const char* const sender = ::sd_bus_message_get_sender(message);
+  const auto call = std::make_shared<Call>(message, action, std::move(perform));
+  callers_.identify(sender != nullptr ? sender : "", [this, call](const Result<Caller>& caller) {
+    if (!caller) return refuse(call->message.get(), caller.error());
+    admit(call, *caller);
+  });
+}
+
+void Manager::admit(const std::shared_ptr<Call>& call, const Caller& caller) {
+  if (only_user_ && caller.user != *only_user_) {
+    return refuse(call->message.get(), {ErrorCode::kPermissionDenied,
+                                        "This djinnd serves another user. Start your own."});
+  }
+  if ((*in_progress_)[caller.user] >= kCallsPerUser) {
+    return refuse(call->message.get(),
+                  {ErrorCode::kQueueFull, "Too many calls wait for an answer. Repeat later."});
+  }
+  call->user = caller.user;
+  call->counted = in_progress_;
+  ++(*in_progress_)[caller.user];
+  // Whose djinnd it is decides there.
+  attempt(call, {caller.user, caller.admin || only_user_});
+}
+
+void Manager::attempt(const std::shared_ptr<Call>& call, const Caller& caller) {
+  const Asker asker = world_.inquiries.ask(
+      [this, call, caller](const ipc::DaemonReply& reply) { attempted(call, caller, reply); });
+  call->perform(asker, caller);
+}
+
+void Manager::attempted(const std::shared_ptr<Call>& call, const Caller& caller,
+                        const ipc::DaemonReply& reply) {
+  sd_bus_message* const message = call->message.get();
+  if (caller.admin || !has_polkit_ || !may_be_better(reply)) return answer(message, reply);
+  callers_.ask_polkit(::sd_bus_message_get_sender(message), call->action,
+                      prompt_for(message, reply), [this, call, caller, reply](bool allowed) {
+                        if (allowed) return attempt(call, {caller.user, true});
+                        answer(call->message.get(), reply);
+                      });
+}
+
+void Manager::answer(sd_bus_message* message, const ipc::DaemonReply& reply) {
+  if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
+    return refuse(message, {failed->code, failed->message});
+  }
+  bus_.use([&](sd_bus* bus) {
+    const bool is_of_old = ::sd_bus_message_get_bus(message) != bus;
+    return is_of_old ? 0 : send_answer(message, reply);
+  });
+}
+
+void Manager::refuse(sd_bus_message* message, const Error& error) {
+  bus_.use([&](sd_bus* bus) {
+    const bool is_of_old = ::sd_bus_message_get_bus(message) != bus;
+    return is_of_old ? 0
+                     : ::sd_bus_reply_method_errorf(message, bus_error_of(error.code).c_str(), "%s",
+                                                    error.message.c_str());
+  });
+}
+
+// --- signals
+
+void Manager::hear(const Event& event) {
+  if (!bus_.serving()) return;
+  if (!counts_timer_.active()) counts_timer_.start_once(kTellAfterMs);
+  const auto of = [&](const char* signal, const std::string& id) {
+    bus_.use([&](sd_bus* bus) {
+      return ::sd_bus_emit_signal(bus, kPath, kName, signal, "st", id.c_str(),
+                                  event.bytes.value_or(0));
+    });
+  };
+  const auto about = [&](const char* signal, const std::string& subject) {
+    bus_.use([&](sd_bus* bus) {
+      return ::sd_bus_emit_signal(bus, kPath, kName, signal, "s", subject.c_str());
+    });
+  };
+  switch (event.kind) {
+    case EventKind::kSessionNew:
+      return about("SessionNew", text_of(event.session));
+    case EventKind::kSessionRemoved:
+      return of("SessionRemoved", text_of(event.session));
+    case EventKind::kModelLoaded:
+      return of("ModelLoaded", text_of(event.model));
+    case EventKind::kModelEvicted:
+      return of("ModelEvicted", text_of(event.model));
+    case EventKind::kModelUnloaded:
+      return of("ModelRemoved", text_of(event.model));
+    case EventKind::kWorkerLost:
+      return about("WorkerLost", "cpu:0");
+    case EventKind::kDeviceLost:
+      return about("DeviceLost", "cpu:0");
+    case EventKind::kDeviceBack:
+      return about("DeviceBack", "cpu:0");
+    default:
+      return;
+  }
+}
+
+Manager::Counts Manager::counts() const {
+  return {static_cast<uint32_t>(world_.sessions.all().size()),
+          static_cast<uint32_t>(world_.models.table().size()),
+          static_cast<uint32_t>(world_.programs.table().size())};
+}
+
+void Manager::tell_counts() {
+  const Counts now = counts();
+  if (now == told_ || !bus_.serving()) return;
+  std::array<char*, 4> names{};
+  size_t next = 0;
+  const auto add = [&](const char* name) { names[next++] = const_cast<char*>(name); };
+  if (now.sessions != told_.sessions) add("SessionCount");
+  if (now.models != told_.models) add("ModelCount");
+  if (now.programs != told_.programs) add("ProgramCount");
+  told_ = now;
+  bus_.use([&](sd_bus* bus) {
+    return ::sd_bus_emit_properties_changed_strv(bus, kPath, kName, names.data());
+  });
+}
+
+}  // namespace djinn::daemon
