@@ -344,7 +344,7 @@ def test_polkit_makes_an_administrator_for_one_call(bus: PrivateBus, service: Sy
             (who, "org.djinn.manage", False),
         ]
         with bus.connect() as root:
-            assert listed(root, "ListSessions") == []
+            wait_until(lambda: listed(root, "ListSessions") == [], "the session is ended")
         assert len(polkit.asked) == 6  # root is not asked about
 
 
