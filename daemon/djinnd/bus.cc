@@ -17,7 +17,7 @@ constexpr int kTurn = 8;
 // A bus that leaves so many unread is as good as gone.
 constexpr uint64_t kUnreadMax = 1024;
 constexpr uint64_t kPauseMsMin = 1000;
-constexpr uint64_t kPauseMsMax = 300'000;
+constexpr uint64_t kPauseMsMax = 60'000;
 constexpr uint64_t kNameTimeoutMs = 25'000;
 // Answers of org.freedesktop.DBus.RequestName.
 constexpr uint32_t kPrimaryOwner = 1;

@@ -184,30 +184,29 @@ void Manager::list_models(sd_bus_message* message) {
 }
 
 template <typename Tag>
-void Manager::begin_with(sd_bus_message* message, const char* action,
-                         std::function<void(const Asker&, const Caller&, Id<Tag>)> perform) {
+std::optional<Id<Tag>> Manager::read_id(sd_bus_message* message) {
   const char* text = "";
   const bool read = ::sd_bus_message_read(message, "s", &text) > 0;
   const auto id = read ? id_in(text) : std::nullopt;
-  if (!id) {
-    return refuse(message, {ErrorCode::kInvalidArgument,
-                            "An id is 12 hexadecimal digits. ListSessions and ListModels give "
-                            "them."});
-  }
-  begin(message, action,
-        [id = Id<Tag>{*id}, perform = std::move(perform)](
-            const Asker& asker, const Caller& caller) { perform(asker, caller, id); });
+  if (id) return Id<Tag>{*id};
+  refuse(message, {ErrorCode::kInvalidArgument,
+                   "An id is 12 hexadecimal digits. ListSessions and ListModels give them."});
+  return std::nullopt;
 }
 
 void Manager::cancel(sd_bus_message* message) {
-  begin_with<SessionTag>(message, kSteer, [this](const Asker& a, const Caller& c, SessionId id) {
-    world_.sessions.cancel_run(a, c, id);
+  const auto id = read_id<SessionTag>(message);
+  if (!id) return;
+  begin(message, kSteer, [this, id = *id](const Asker& asker, const Caller& caller) {
+    world_.sessions.cancel_run(asker, caller, id);
   });
 }
 
 void Manager::terminate(sd_bus_message* message) {
-  begin_with<SessionTag>(message, kSteer, [this](const Asker& a, const Caller& c, SessionId id) {
-    world_.sessions.terminate(a, c, id);
+  const auto id = read_id<SessionTag>(message);
+  if (!id) return;
+  begin(message, kSteer, [this, id = *id](const Asker& asker, const Caller& caller) {
+    world_.sessions.terminate(asker, caller, id);
   });
 }
 
@@ -220,10 +219,12 @@ void Manager::unpin(sd_bus_message* message) {
 }
 
 void Manager::set_pinned(sd_bus_message* message, bool pinned) {
-  begin_with<ModelTag>(message, kSteer,
-                       [this, pinned](const Asker& asker, const Caller& caller, ModelId id) {
-                         world_.models.pin(asker, caller, {id, pinned});
-                       });
+  const auto id = read_id<ModelTag>(message);
+  if (!id) return;
+  begin(message, kSteer,
+        [this, pin = ipc::PinModel{*id, pinned}](const Asker& asker, const Caller& caller) {
+          world_.models.pin(asker, caller, pin);
+        });
 }
 
 void Manager::reload(sd_bus_message* message) {

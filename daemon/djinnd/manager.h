@@ -80,10 +80,9 @@ class Manager {
   void unpin(sd_bus_message* message);
   void reload(sd_bus_message* message);
   void set_pinned(sd_bus_message* message, bool pinned);
-  // Reads the id that is the message's first argument, and makes the call, or refuses it.
+  // The message's next argument; one that is no id is refused.
   template <typename Tag>
-  void begin_with(sd_bus_message* message, const char* action,
-                  std::function<void(const Asker&, const Caller&, Id<Tag>)> perform);
+  std::optional<Id<Tag>> read_id(sd_bus_message* message);
 
   void begin(sd_bus_message* message, const char* action, Perform perform);
   void admit(const std::shared_ptr<Call>& call, const Caller& caller);
