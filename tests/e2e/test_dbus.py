@@ -4,6 +4,7 @@ import getpass
 import json
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import tempfile
@@ -202,6 +203,19 @@ def test_arguments_that_are_no_ids_are_refused(bus: PrivateBus, of_user: Systemd
             assert refused(connection, "Terminate", wrong) == "InvalidArgument", wrong
         assert refused(connection, "Pin", "000000000001") == "NotFound"
         assert refused(connection, "Reload") == "Unsupported"
+
+
+@pytest.mark.skipif(shutil.which("busctl") is None, reason="busctl is not installed")
+def test_the_manuals_examples_work(bus: PrivateBus, of_user: Systemd) -> None:
+    page = (ROOT / f"man/{NAME}.5.scd").read_text()
+    examples = re.findall(r"```\n(.*?)```", page, re.DOTALL)
+    ending = [example for example in examples if " monitor " not in example]
+    assert ending
+    for example in ending:
+        environment = os.environ | {"DBUS_SYSTEM_BUS_ADDRESS": bus.address}
+        command = ["bash", "-ec", example]
+        said = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+        assert said.returncode == 0, (example, said.stderr)
 
 
 # --- buses that are not there
