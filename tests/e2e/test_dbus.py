@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -186,6 +187,23 @@ def test_models_are_told_listed_and_pinned(
         model.close()
         session.unload(model)
         assert ear.next("ModelRemoved")[1] == loaded
+
+
+def test_lost_workers_and_devices_are_told(bus: PrivateBus) -> None:
+    worker = bus.socket.parent / "worker"
+    worker.symlink_to(BIN / "djinn-worker")
+    with serving(bus, "--user", "--worker", str(worker)) as systemd, bus.connect() as connection:
+        ear = Ear(connection)
+        with systemd.connect() as session:
+            worker.unlink()
+            worker.symlink_to("/bin/false")  # so the spare one is the last
+            (serves,) = session.status()["workers"]
+            os.kill(serves["pid"], signal.SIGKILL)
+            assert ear.next("WorkerLost")[1] == ("cpu:0",)
+            assert ear.next("DeviceLost")[1] == ("cpu:0",)
+            worker.unlink()
+            worker.symlink_to(BIN / "djinn-worker")
+            assert ear.next("DeviceBack")[1] == ("cpu:0",)
 
 
 def test_changed_counts_are_told(bus: PrivateBus, of_user: Systemd) -> None:
