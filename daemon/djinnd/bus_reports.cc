@@ -20,6 +20,7 @@ class Dictionary {
   void put(const char* key, std::string_view text) { put(key, std::string(text)); }
   void put(const char* key, uint64_t number) { append(key, "t", number); }
   void put(const char* key, uint32_t number) { append(key, "u", number); }
+  void put(const char* key, double number) { append(key, "d", number); }
   void put(const char* key, bool value) { append(key, "b", static_cast<int>(value)); }
   int close() { return failed_ < 0 ? failed_ : ::sd_bus_message_close_container(message_); }
 
@@ -70,6 +71,10 @@ int append(sd_bus_message* message, const ipc::ModelReport& report) {
   entries.put("loaded", report.loaded_wall_ns / kNsPerUs);
   entries.put("device", report.device);
   entries.put("until", until_text(report));
+  if (report.keep_alive_ms != ipc::kKeepForever) {
+    entries.put("keep_alive_seconds", static_cast<double>(report.keep_alive_ms) / 1000);
+  }
+  if (report.expires_wall_ns > 0) entries.put("expires", report.expires_wall_ns / kNsPerUs);
   return entries.close();
 }
 

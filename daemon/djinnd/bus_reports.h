@@ -1,5 +1,6 @@
 // Reports as D-Bus writes them: a dictionary each, a{sv}, with the words and names of djinnctl's
-// JSON. Entries are only ever added. Sizes in bytes, times in microseconds since the epoch.
+// JSON; what is not known there is left out here. Entries are only ever added. Sizes in bytes,
+// times in microseconds since the epoch.
 #pragma once
 
 #include <systemd/sd-bus.h>

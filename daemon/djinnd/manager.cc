@@ -31,6 +31,12 @@ std::optional<uint64_t> id_in(const char* text) {
   return value;
 }
 
+std::optional<ipc::Tier> tier_in(std::string_view text) {
+  if (text == "host") return ipc::Tier::kHost;
+  if (text == "disk") return ipc::Tier::kDisk;
+  return std::nullopt;
+}
+
 // Whether an administrator could get more.
 bool may_be_better(const ipc::DaemonReply& reply) {
   if (const auto* failed = std::get_if<ipc::Failed>(&reply.body)) {
@@ -96,6 +102,9 @@ const sd_bus_vtable* Manager::vtable() {
   static constexpr auto kVersionOf = [](const Manager&, sd_bus_message* reply) {
     return ::sd_bus_message_append(reply, "s", kVersion);
   };
+  static constexpr auto kDraining = [](const Manager& self, sd_bus_message* reply) {
+    return ::sd_bus_message_append(reply, "b", static_cast<int>(self.world_.draining()));
+  };
   static constexpr auto kTotal = [](const Manager& self, sd_bus_message* reply) {
     return ::sd_bus_message_append(reply, "t", self.world_.memory.total_bytes());
   };
@@ -120,6 +129,8 @@ const sd_bus_vtable* Manager::vtable() {
                               &Manager::handle<&Manager::list_sessions>, kOpen),
       SD_BUS_METHOD_WITH_ARGS("ListModels", SD_BUS_NO_ARGS, SD_BUS_RESULT("aa{sv}", models),
                               &Manager::handle<&Manager::list_models>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("Evict", SD_BUS_ARGS("s", model, "s", to, "b", force),
+                              SD_BUS_NO_RESULT, &Manager::handle<&Manager::evict>, kOpen),
       SD_BUS_METHOD_WITH_ARGS("Cancel", SD_BUS_ARGS("s", session), SD_BUS_NO_RESULT,
                               &Manager::handle<&Manager::cancel>, kOpen),
       SD_BUS_METHOD_WITH_ARGS("Terminate", SD_BUS_ARGS("s", session), SD_BUS_NO_RESULT,
@@ -130,8 +141,13 @@ const sd_bus_vtable* Manager::vtable() {
                               &Manager::handle<&Manager::unpin>, kOpen),
       SD_BUS_METHOD_WITH_ARGS("Reload", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,
                               &Manager::handle<&Manager::reload>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("Drain", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,
+                              &Manager::handle<&Manager::drain>, kOpen),
+      SD_BUS_METHOD_WITH_ARGS("Resume", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,
+                              &Manager::handle<&Manager::resume>, kOpen),
       SD_BUS_PROPERTY("Version", "s", &Manager::property<kVersionOf>, 0,
                       SD_BUS_VTABLE_PROPERTY_CONST),
+      SD_BUS_PROPERTY("Draining", "b", &Manager::property<kDraining>, 0, kTells),
       SD_BUS_PROPERTY("MemoryTotalBytes", "t", &Manager::property<kTotal>, 0, 0),
       SD_BUS_PROPERTY("MemoryGrantedBytes", "t", &Manager::property<kGranted>, 0, 0),
       SD_BUS_PROPERTY("SessionCount", "u", &Manager::property<kSessionCount>, 0, kTells),
@@ -227,16 +243,55 @@ void Manager::set_pinned(sd_bus_message* message, bool pinned) {
         });
 }
 
+void Manager::evict(sd_bus_message* message) {
+  const auto id = read_id<ModelTag>(message);
+  if (!id) return;
+  const char* to = "";
+  int force = 0;
+  const bool read = ::sd_bus_message_read(message, "sb", &to, &force) > 0;
+  const auto tier = read ? tier_in(to) : std::nullopt;
+  if (!tier) {
+    return refuse(message, {ErrorCode::kInvalidArgument, "A model is evicted to disk or host."});
+  }
+  begin(
+      message, kSteer,
+      [this, evict = ipc::EvictModel{*id, *tier, force != 0}](
+          const Asker& asker, const Caller& caller) { world_.models.evict(asker, caller, evict); });
+}
+
 void Manager::reload(sd_bus_message* message) {
-  begin(message, kManage, [this](const Asker& asker, const Caller& caller) {
-    if (!caller.admin) {
-      return world_.sessions.refuse(
-          asker, {ErrorCode::kPermissionDenied, "Only an administrator may reload djinnd."});
-    }
-    const Status reloaded = world_.reload();
-    if (!reloaded) return world_.sessions.refuse(asker, reloaded.error());
-    world_.sessions.done(asker);
+  begin_managing(message, world_.reload);
+}
+
+void Manager::drain(sd_bus_message* message) {
+  set_draining(message, true);
+}
+
+void Manager::resume(sd_bus_message* message) {
+  set_draining(message, false);
+}
+
+void Manager::set_draining(sd_bus_message* message, bool draining) {
+  begin_managing(message, [this, draining]() -> Status {
+    world_.drain(draining);
+    return {};
   });
+}
+
+void Manager::begin_managing(sd_bus_message* message, std::function<Status()> perform) {
+  begin(
+      message, kManage,
+      [this, perform = std::move(perform)](const Asker& asker, const Caller& caller) {
+        if (!caller.admin) {
+          return world_.sessions.refuse(
+              asker,
+              {ErrorCode::kPermissionDenied,
+               "Only administrators may do this: root, and members of the administrators' group."});
+        }
+        const Status performed = perform();
+        if (!performed) return world_.sessions.refuse(asker, performed.error());
+        world_.sessions.done(asker);
+      });
 }
 
 // --- calls
@@ -262,8 +317,7 @@ void Manager::admit(const std::shared_ptr<Call>& call, const Caller& caller) {
   call->user = caller.user;
   call->counted = in_progress_;
   ++(*in_progress_)[caller.user];
-  // Whose djinnd it is decides there.
-  attempt(call, {caller.user, caller.admin || only_user_});
+  attempt(call, caller);
 }
 
 void Manager::attempt(const std::shared_ptr<Call>& call, const Caller& caller) {
@@ -319,6 +373,9 @@ void Manager::hear(const Event& event) {
     });
   };
   switch (event.kind) {
+    case EventKind::kDraining:
+    case EventKind::kResumed:
+      return tell_changed(std::array<const char*, 2>{"Draining"}.data());
     case EventKind::kSessionNew:
       return about("SessionNew", text_of(event.session));
     case EventKind::kSessionRemoved:
@@ -349,15 +406,19 @@ Manager::Counts Manager::counts() const {
 void Manager::tell_counts() {
   const Counts now = counts();
   if (now == told_ || !bus_.serving()) return;
-  std::array<char*, 4> names{};
+  std::array<const char*, 4> names{};
   size_t next = 0;
-  const auto add = [&](const char* name) { names[next++] = const_cast<char*>(name); };
-  if (now.sessions != told_.sessions) add("SessionCount");
-  if (now.models != told_.models) add("ModelCount");
-  if (now.programs != told_.programs) add("ProgramCount");
+  if (now.sessions != told_.sessions) names[next++] = "SessionCount";
+  if (now.models != told_.models) names[next++] = "ModelCount";
+  if (now.programs != told_.programs) names[next++] = "ProgramCount";
   told_ = now;
+  tell_changed(names.data());
+}
+
+void Manager::tell_changed(const char* const* names) {
   bus_.use([&](sd_bus* bus) {
-    return ::sd_bus_emit_properties_changed_strv(bus, kPath, kName, names.data());
+    // It changes neither the names nor their list.
+    return ::sd_bus_emit_properties_changed_strv(bus, kPath, kName, const_cast<char**>(names));
   });
 }
 

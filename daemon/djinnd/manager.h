@@ -46,6 +46,8 @@ class Manager {
     Reports& reports;
     // Reads the configuration again. Errors: that of a configuration that stays as it was.
     std::function<Status()> reload;
+    std::function<void(bool)> drain;
+    std::function<bool()> draining;
   };
   // only_user: all others are refused, and their polkit is not asked.
   Manager(World world, BusKind kind, std::optional<uid_t> only_user);
@@ -78,13 +80,19 @@ class Manager {
   void terminate(sd_bus_message* message);
   void pin(sd_bus_message* message);
   void unpin(sd_bus_message* message);
+  void evict(sd_bus_message* message);
   void reload(sd_bus_message* message);
+  void drain(sd_bus_message* message);
+  void resume(sd_bus_message* message);
   void set_pinned(sd_bus_message* message, bool pinned);
+  void set_draining(sd_bus_message* message, bool draining);
   // The message's next argument; one that is no id is refused.
   template <typename Tag>
   std::optional<Id<Tag>> read_id(sd_bus_message* message);
 
   void begin(sd_bus_message* message, const char* action, Perform perform);
+  // One that is for administrators only.
+  void begin_managing(sd_bus_message* message, std::function<Status()> perform);
   void admit(const std::shared_ptr<Call>& call, const Caller& caller);
   void attempt(const std::shared_ptr<Call>& call, const Caller& caller);
   void attempted(const std::shared_ptr<Call>& call, const Caller& caller,
@@ -94,6 +102,8 @@ class Manager {
 
   [[nodiscard]] Counts counts() const;
   void tell_counts();
+  // names: of properties, ended by a null.
+  void tell_changed(const char* const* names);
 
   World world_;
   std::optional<uid_t> only_user_;
