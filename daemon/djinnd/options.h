@@ -12,16 +12,16 @@
 namespace djinn::daemon {
 
 struct Options {
-  bool check_config = false;     // says what is wrong with the files, and ends
-  bool show_config = false;      // says what they amount to, and ends
-  std::string root;              // of the configuration's paths
-  bool user_mode = false;        // serves its own user only, without configuration
-  std::string runtime_dir;       // holds the socket
-  std::string socket_group;      // service mode: who may connect
-  BusKind bus = BusKind::kNone;  // which one it is on; only one in its usual place
-  std::string admin_group;       // service mode: who sees and steers what is others'
-  uint32_t threads = 0;          // of a lane
-  uint64_t memory_bytes = 0;     // of the device, to grant
+  bool check_config = false;  // says what is wrong with the files, and ends
+  bool show_config = false;   // says what they amount to, and ends
+  std::string root;           // of the configuration's paths
+  bool user_mode = false;     // serves its own user only, without configuration
+  std::string runtime_dir;    // holds the socket
+  std::string socket_group;   // service mode: who may connect
+  BusKind bus = BusKind::kNone;
+  std::string admin_group;    // service mode: who sees and steers what is others'
+  uint32_t threads = 0;       // of a lane
+  uint64_t memory_bytes = 0;  // of the device, to grant
   uint64_t session_quota_bytes = 0;
   std::string worker;  // paths of the programs
   std::string loader;

@@ -129,10 +129,11 @@ def ask(connection: DBusConnection, message: Message) -> Any:
 
 
 def call(
-    connection: DBusConnection, method: str, *arguments: str, interactive: bool = False
+    connection: DBusConnection, method: str, *arguments: str | bool, interactive: bool = False
 ) -> Any:
-    """Calls djinnd; all arguments are text."""
-    message = new_method_call(MANAGER, method, "s" * len(arguments) or None, arguments)
+    """Calls djinnd."""
+    signature = "".join("b" if isinstance(one, bool) else "s" for one in arguments)
+    message = new_method_call(MANAGER, method, signature or None, arguments)
     if interactive:
         message.header.flags |= MessageFlag.allow_interactive_authorization
     return ask(connection, message)

@@ -117,9 +117,9 @@ def model_file(place: Path) -> Path:
     return path
 
 
-def refused(connection: Any, *words: str, **options: bool) -> str:
+def refused(connection: Any, method: str, *arguments: str | bool, interactive: bool = False) -> str:
     with pytest.raises(BusError) as raised:
-        call(connection, *words, **options)
+        call(connection, method, *arguments, interactive=interactive)
     return raised.value.name.removeprefix("org.djinn.Error.")
 
 
@@ -135,8 +135,9 @@ def shown_by_ctl(systemd: Systemd, verb: str) -> list[dict[str, Any]]:
 
 
 def without_times(item: dict[str, Any]) -> dict[str, Any]:
-    """Times are numbers on D-Bus, and text in JSON."""
-    return {key: value for key, value in item.items() if key not in ("started", "loaded")}
+    """Times are numbers on D-Bus, and text in JSON; what is null in JSON is left out on D-Bus."""
+    times = ("started", "loaded", "expires")
+    return {key: value for key, value in item.items() if key not in times and value is not None}
 
 
 # --- what it says and does
@@ -187,6 +188,37 @@ def test_models_are_told_listed_and_pinned(
         model.close()
         session.unload(model)
         assert ear.next("ModelRemoved")[1] == loaded
+
+
+def test_a_model_is_evicted_and_comes_back(
+    bus: PrivateBus, of_user: Systemd, model_file: Path
+) -> None:
+    with bus.connect() as connection, of_user.connect() as session:
+        program = session.define(DOUBLE, session.load(model_file, pin=True))
+        wait_until(lambda: "sha256" in listed(connection, "ListModels")[0], "it is hashed")
+        (item,) = listed(connection, "ListModels")
+        ear = Ear(connection)
+        assert refused(connection, "Evict", item["id"], "disk", False) == "Busy"  # it is pinned
+        assert refused(connection, "Evict", item["id"], "host", True) == "Unsupported"
+        assert refused(connection, "Evict", item["id"], "moon", True) == "InvalidArgument"
+        call(connection, "Evict", item["id"], "disk", True)
+        assert [one["state"] for one in listed(connection, "ListModels")] == ["disk"]
+        assert ear.next("ModelEvicted")[1] == (item["id"], item["bytes"])
+        (found,) = program().values()
+        assert np.array_equal(found, 2 * WEIGHTS)
+        assert ear.next("ModelLoaded")[1] == (item["id"], item["bytes"])
+
+
+def test_draining_is_told_and_ends_when_resumed(bus: PrivateBus, of_user: Systemd) -> None:
+    with bus.connect() as connection:
+        ear = Ear(connection)
+        for method, draining in (("Drain", True), ("Drain", True), ("Resume", False)):
+            call(connection, method)
+            assert property_of(connection, "Draining") is draining
+        changes = [ear.next("PropertiesChanged")[1][1] for _ in range(2)]
+        assert changes == [{"Draining": ("b", True)}, {"Draining": ("b", False)}]
+        with of_user.connect() as session:
+            assert session.status()["sessions"] == 1
 
 
 def test_lost_workers_and_devices_are_told(bus: PrivateBus) -> None:
@@ -323,7 +355,9 @@ def test_users_see_and_steer_their_own_and_administrators_all(
         (pinned,) = listed(admin, "ListModels")
         assert refused(insider, "Terminate", ids["root's"]) == "NotFound"
         assert refused(insider, "Pin", pinned["id"]) == "NotFound"
-        assert refused(insider, "Reload") == "PermissionDenied"
+        for method in ("Reload", "Drain", "Resume"):
+            assert refused(insider, method) == "PermissionDenied"
+        assert refused(insider, "Evict", pinned["id"], "disk", True) == "NotFound"
         assert len(roots.sessions()) == 2
         model.close()
         call(admin, "Pin", pinned["id"])
