@@ -7,12 +7,10 @@
 
 #include "daemon/djinnd/bus_reports.h"
 #include "daemon/djinnd/log.h"
-#include "daemon/djinnd/version.h"
 
 namespace djinn::daemon {
 namespace {
 
-constexpr const char* kName = "org.djinn.Manager1";
 constexpr const char* kPath = "/org/djinn/Manager1";
 // Changes that come together are told together.
 constexpr uint64_t kTellAfterMs = 100;
@@ -84,94 +82,13 @@ struct Manager::Call {
   std::shared_ptr<std::map<uid_t, uint32_t>> counted;
 };
 
-// --- the interface
-
-template <void (Manager::*method)(sd_bus_message*)>
-int Manager::handle(sd_bus_message* message, void* self, sd_bus_error*) {
-  (static_cast<Manager*>(self)->*method)(message);
-  return 1;
-}
-
-template <auto value>
-int Manager::property(sd_bus*, const char*, const char*, const char*, sd_bus_message* reply,
-                      void* self, sd_bus_error*) {
-  return value(*static_cast<const Manager*>(self), reply);
-}
-
-const sd_bus_vtable* Manager::vtable() {
-  static constexpr auto kVersionOf = [](const Manager&, sd_bus_message* reply) {
-    return ::sd_bus_message_append(reply, "s", kVersion);
-  };
-  static constexpr auto kDraining = [](const Manager& self, sd_bus_message* reply) {
-    return ::sd_bus_message_append(reply, "b", static_cast<int>(self.world_.draining()));
-  };
-  static constexpr auto kTotal = [](const Manager& self, sd_bus_message* reply) {
-    return ::sd_bus_message_append(reply, "t", self.world_.memory.total_bytes());
-  };
-  static constexpr auto kGranted = [](const Manager& self, sd_bus_message* reply) {
-    return ::sd_bus_message_append(reply, "t", self.world_.memory.granted_bytes());
-  };
-  static constexpr auto kSessionCount = [](const Manager& self, sd_bus_message* reply) {
-    return ::sd_bus_message_append(reply, "u", self.counts().sessions);
-  };
-  static constexpr auto kModelCount = [](const Manager& self, sd_bus_message* reply) {
-    return ::sd_bus_message_append(reply, "u", self.counts().models);
-  };
-  static constexpr auto kProgramCount = [](const Manager& self, sd_bus_message* reply) {
-    return ::sd_bus_message_append(reply, "u", self.counts().programs);
-  };
-  // Unprivileged: sd-bus would else decide by itself, with calls that block.
-  static constexpr uint64_t kOpen = SD_BUS_VTABLE_UNPRIVILEGED;
-  static constexpr uint64_t kTells = SD_BUS_VTABLE_PROPERTY_EMITS_CHANGE;
-  static const sd_bus_vtable kTable[] = {
-      SD_BUS_VTABLE_START(0),
-      SD_BUS_METHOD_WITH_ARGS("ListSessions", SD_BUS_NO_ARGS, SD_BUS_RESULT("aa{sv}", sessions),
-                              &Manager::handle<&Manager::list_sessions>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("ListModels", SD_BUS_NO_ARGS, SD_BUS_RESULT("aa{sv}", models),
-                              &Manager::handle<&Manager::list_models>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("Evict", SD_BUS_ARGS("s", model, "s", to, "b", force),
-                              SD_BUS_NO_RESULT, &Manager::handle<&Manager::evict>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("Cancel", SD_BUS_ARGS("s", session), SD_BUS_NO_RESULT,
-                              &Manager::handle<&Manager::cancel>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("Terminate", SD_BUS_ARGS("s", session), SD_BUS_NO_RESULT,
-                              &Manager::handle<&Manager::terminate>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("Pin", SD_BUS_ARGS("s", model), SD_BUS_NO_RESULT,
-                              &Manager::handle<&Manager::pin>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("Unpin", SD_BUS_ARGS("s", model), SD_BUS_NO_RESULT,
-                              &Manager::handle<&Manager::unpin>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("Reload", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,
-                              &Manager::handle<&Manager::reload>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("Drain", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,
-                              &Manager::handle<&Manager::drain>, kOpen),
-      SD_BUS_METHOD_WITH_ARGS("Resume", SD_BUS_NO_ARGS, SD_BUS_NO_RESULT,
-                              &Manager::handle<&Manager::resume>, kOpen),
-      SD_BUS_PROPERTY("Version", "s", &Manager::property<kVersionOf>, 0,
-                      SD_BUS_VTABLE_PROPERTY_CONST),
-      SD_BUS_PROPERTY("Draining", "b", &Manager::property<kDraining>, 0, kTells),
-      SD_BUS_PROPERTY("MemoryTotalBytes", "t", &Manager::property<kTotal>, 0, 0),
-      SD_BUS_PROPERTY("MemoryGrantedBytes", "t", &Manager::property<kGranted>, 0, 0),
-      SD_BUS_PROPERTY("SessionCount", "u", &Manager::property<kSessionCount>, 0, kTells),
-      SD_BUS_PROPERTY("ModelCount", "u", &Manager::property<kModelCount>, 0, kTells),
-      SD_BUS_PROPERTY("ProgramCount", "u", &Manager::property<kProgramCount>, 0, kTells),
-      SD_BUS_SIGNAL_WITH_ARGS("SessionNew", SD_BUS_ARGS("s", session), 0),
-      SD_BUS_SIGNAL_WITH_ARGS("SessionRemoved", SD_BUS_ARGS("s", session, "t", bytes), 0),
-      SD_BUS_SIGNAL_WITH_ARGS("ModelLoaded", SD_BUS_ARGS("s", model, "t", bytes), 0),
-      SD_BUS_SIGNAL_WITH_ARGS("ModelEvicted", SD_BUS_ARGS("s", model, "t", bytes), 0),
-      SD_BUS_SIGNAL_WITH_ARGS("ModelRemoved", SD_BUS_ARGS("s", model, "t", bytes), 0),
-      SD_BUS_SIGNAL_WITH_ARGS("WorkerLost", SD_BUS_ARGS("s", device), 0),
-      SD_BUS_SIGNAL_WITH_ARGS("DeviceLost", SD_BUS_ARGS("s", device), 0),
-      SD_BUS_SIGNAL_WITH_ARGS("DeviceBack", SD_BUS_ARGS("s", device), 0),
-      SD_BUS_VTABLE_END};
-  return kTable;
-}
-
 Manager::Manager(World world, BusKind kind, std::optional<uid_t> only_user)
     : world_(std::move(world)),
       only_user_(only_user),
       has_polkit_(kind == BusKind::kSystem),
-      bus_(world_.loop, world_.clock, kind, kName,
+      bus_(world_.loop, world_.clock, kind, kInterface,
            {[this](sd_bus* bus) {
-              return ::sd_bus_add_object_vtable(bus, nullptr, kPath, kName, vtable(), this);
+              return ::sd_bus_add_object_vtable(bus, nullptr, kPath, kInterface, vtable(), this);
             },
             [this] { callers_.forget(); }}),
       callers_(bus_, world_.authority),
@@ -363,13 +280,13 @@ void Manager::hear(const Event& event) {
   if (!counts_timer_.active()) counts_timer_.start_once(kTellAfterMs);
   const auto of = [&](const char* signal, const std::string& id) {
     bus_.use([&](sd_bus* bus) {
-      return ::sd_bus_emit_signal(bus, kPath, kName, signal, "st", id.c_str(),
+      return ::sd_bus_emit_signal(bus, kPath, kInterface, signal, "st", id.c_str(),
                                   event.bytes.value_or(0));
     });
   };
   const auto about = [&](const char* signal, const std::string& subject) {
     bus_.use([&](sd_bus* bus) {
-      return ::sd_bus_emit_signal(bus, kPath, kName, signal, "s", subject.c_str());
+      return ::sd_bus_emit_signal(bus, kPath, kInterface, signal, "s", subject.c_str());
     });
   };
   switch (event.kind) {
@@ -397,14 +314,8 @@ void Manager::hear(const Event& event) {
   }
 }
 
-Manager::Counts Manager::counts() const {
-  return {static_cast<uint32_t>(world_.sessions.all().size()),
-          static_cast<uint32_t>(world_.models.table().size()),
-          static_cast<uint32_t>(world_.programs.table().size())};
-}
-
 void Manager::tell_counts() {
-  const Counts now = counts();
+  const Counts now{session_count(), model_count(), program_count()};
   if (now == told_ || !bus_.serving()) return;
   std::array<const char*, 4> names{};
   size_t next = 0;
@@ -418,7 +329,7 @@ void Manager::tell_counts() {
 void Manager::tell_changed(const char* const* names) {
   bus_.use([&](sd_bus* bus) {
     // It changes neither the names nor their list.
-    return ::sd_bus_emit_properties_changed_strv(bus, kPath, kName, const_cast<char**>(names));
+    return ::sd_bus_emit_properties_changed_strv(bus, kPath, kInterface, const_cast<char**>(names));
   });
 }
 

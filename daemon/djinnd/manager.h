@@ -67,12 +67,22 @@ class Manager {
     friend bool operator==(const Counts&, const Counts&) = default;
   };
 
+  static constexpr const char* kInterface = "org.djinn.Manager1";  // and the name on the bus
+
   static const sd_bus_vtable* vtable();
   template <void (Manager::*method)(sd_bus_message*)>
   static int handle(sd_bus_message* message, void* self, sd_bus_error* error);
   template <auto value>
   static int property(sd_bus* bus, const char* path, const char* interface, const char* name,
                       sd_bus_message* reply, void* self, sd_bus_error* error);
+
+  [[nodiscard]] const char* version() const;
+  [[nodiscard]] bool draining() const;
+  [[nodiscard]] uint64_t total_bytes() const;
+  [[nodiscard]] uint64_t granted_bytes() const;
+  [[nodiscard]] uint32_t session_count() const;
+  [[nodiscard]] uint32_t model_count() const;
+  [[nodiscard]] uint32_t program_count() const;
 
   void list_sessions(sd_bus_message* message);
   void list_models(sd_bus_message* message);
@@ -100,7 +110,6 @@ class Manager {
   void answer(sd_bus_message* message, const ipc::DaemonReply& reply);
   void refuse(sd_bus_message* message, const Error& error);
 
-  [[nodiscard]] Counts counts() const;
   void tell_counts();
   // names: of properties, ended by a null.
   void tell_changed(const char* const* names);
