@@ -46,19 +46,7 @@ template <typename Tag>
 // A SHA-256 as 64 hex digits.
 [[nodiscard]] std::string hash_text(const std::array<uint8_t, 32>& hash);
 
-[[nodiscard]] std::string_view state_text(ipc::ModelState state);
-[[nodiscard]] std::string_view state_text(ipc::WorkerState state);
-[[nodiscard]] std::string_view state_text(ipc::SessionState state);
-[[nodiscard]] std::string_view state_text(ipc::ProgramState state);
-[[nodiscard]] std::string_view state_text(ipc::DeviceState state);
-// "-" for what waits for nothing.
-[[nodiscard]] std::string_view wait_text(ipc::SessionWait wait);
-[[nodiscard]] std::string_view pool_text(ipc::MemoryPool pool);
-
-// What ends a model's stay: "unload" of a pinned one, "close" of the last session that holds it,
-// "expiry" of its keep-alive time, or, of one that is kept for ever, "pressure" on memory.
-[[nodiscard]] std::string_view until_text(const ipc::ModelReport& model);
-// The same, with the time that is left instead of "expiry".
+// What ends a model's stay, with the time that is left where that is an expiry.
 [[nodiscard]] std::string until_text(const ipc::ModelReport& model, uint64_t now_ns);
 
 // By the wall clock, in nanoseconds since the epoch.

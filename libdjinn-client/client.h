@@ -20,6 +20,7 @@
 
 #include "ipc/binding.h"
 #include "ipc/messages.h"
+#include "ipc/report_text.h"
 #include "ipc/ring.h"
 #include "kernel/base/clock.h"
 #include "kernel/pal/memfd.h"

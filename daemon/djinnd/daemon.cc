@@ -54,7 +54,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                             &read_loader_ready}),
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
-      sessions_({loop, clock, ids_, memory_, domains_, authority_, events_,
+      sessions_({loop, clock, ids_, memory_, domains_, authority_, events_, inquiries_,
                  [this](Session& session, ipc::Datagram message) {
                    requests_.handle(session, std::move(message));
                  },
@@ -66,6 +66,10 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
               options.keep_alive_ms),
       programs_({ids_, domains_, models_, sessions_, events_}),
       reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_}),
+      manager_({loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
+                reports_, [this] { return reload(); },
+                [this](bool draining) { set_draining(draining); }, [this] { return draining_; }},
+               options.bus, options.user_mode ? std::optional(::geteuid()) : std::nullopt),
       requests_({sessions_, models_, programs_, reports_,
                  [this](bool draining) { set_draining(draining); },
                  [this] { return collect_garbage(); }}),
@@ -75,6 +79,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
   events_.listen([this](const Event& event) { journal_.write(event); });
+  events_.listen([this](const Event& event) { manager_.hear(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
   memory_.on_change([this] { pressure_.note(); });
   memory_.on_refusal([this](const Error& why) {
@@ -107,10 +112,15 @@ Status Daemon::start(Passed passed) {
                                               kVersion, options_.user_mode ? "one user" : "a group",
                                               options_.threads, options_.memory_bytes));
   service_.ready();
+  manager_.start();
   return {};
 }
 
-void Daemon::reload(const Config& config) {
+Status Daemon::reload() {
+  if (options_.user_mode) {
+    return Error{ErrorCode::kUnsupported, "A djinnd of one user has no configuration."};
+  }
+  const Config config = read_config(options_.root);
   service_.reloading();
   for (const ConfigProblem& problem : config.problems) log_line(problem.text);
   if (config.is_valid()) {
@@ -128,6 +138,10 @@ void Daemon::reload(const Config& config) {
     tell(EventKind::kConfigRefused, "the configuration is as it was: the new one has errors");
   }
   service_.ready();
+  if (config.is_valid()) return {};
+  return Error{
+      ErrorCode::kInvalidArgument,
+      "The configuration has errors, and stays as it was. djinnd's log has file and line."};
 }
 
 void Daemon::set_draining(bool draining) {
@@ -171,6 +185,7 @@ void Daemon::stop() {
   hang_timer_.stop();
   wind_up_timer_.stop();
   sessions_.end_all({ErrorCode::kDisconnected, "djinnd is stopping."});
+  manager_.stop();
 }
 
 void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {

@@ -8,10 +8,12 @@
 #include "daemon/djinnd/domains.h"
 #include "daemon/djinnd/events.h"
 #include "daemon/djinnd/id_source.h"
+#include "daemon/djinnd/inquiries.h"
 #include "daemon/djinnd/journal.h"
 #include "daemon/djinnd/keeper.h"
 #include "daemon/djinnd/listener.h"
 #include "daemon/djinnd/loop.h"
+#include "daemon/djinnd/manager.h"
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/models.h"
 #include "daemon/djinnd/options.h"
@@ -33,8 +35,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   // Listens, on the passed socket if there is one, with the models that a predecessor left, and
   // starts the spares. Errors: those of Listener::open.
   Status start(Passed passed);
-  // Takes up what config changes of the settings that reload; one with an error changes nothing.
-  void reload(const Config& config);
+  // Takes up what the configuration files change of the settings that reload. Errors:
+  // kInvalidArgument; then nothing is changed.
+  Status reload();
   // Takes in nobody new, and stops the loop when no run is in flight or their time is over; asked
   // again, at once.
   void wind_up();
@@ -67,6 +70,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Authority authority_;
   Journal journal_;
   Events events_;
+  Inquiries inquiries_;
   SparePool spare_workers_;
   SparePool spare_loaders_;
   Memory memory_;
@@ -75,6 +79,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Models models_;
   Programs programs_;
   Reports reports_;
+  Manager manager_;
   Requests requests_;
   Service service_;
   Keeper keeper_;

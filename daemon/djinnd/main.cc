@@ -39,8 +39,8 @@ Status serve(const Options& options) {
   const Signal terminate(loop, SIGTERM, [&] { daemon.wind_up(); });
   const Signal interrupt(loop, SIGINT, [&] { daemon.wind_up(); });
   const Signal hang_up(loop, SIGHUP, [&] {
-    if (options.user_mode) return loop.stop();  // its terminal is gone
-    daemon.reload(read_config(options.root));
+    if (options.user_mode) return loop.stop();                 // its terminal is gone
+    [[maybe_unused]] const Status reloaded = daemon.reload();  // the log has it
   });
   DJINN_CHECK(daemon.start(std::move(passed)));  // and from now on somebody may send a signal
   loop.run();

@@ -90,6 +90,8 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 
 Status fill_in(Options& options) {
   if (options.runtime_dir.empty()) {
+    // A bus has room for one djinnd: not for those that somebody keeps in a place of their own.
+    options.bus = options.user_mode ? BusKind::kUser : BusKind::kSystem;
     const char* const base = ::getenv("XDG_RUNTIME_DIR");
     if (!options.user_mode) {
       options.runtime_dir = "/run/djinn";

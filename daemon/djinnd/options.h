@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "daemon/djinnd/bus.h"
 #include "daemon/djinnd/pressure.h"
 #include "kernel/base/result.h"
 
@@ -17,6 +18,7 @@ struct Options {
   bool user_mode = false;     // serves its own user only, without configuration
   std::string runtime_dir;    // holds the socket
   std::string socket_group;   // service mode: who may connect
+  BusKind bus = BusKind::kNone;
   std::string admin_group;    // service mode: who sees and steers what is others'
   uint32_t threads = 0;       // of a lane
   uint64_t memory_bytes = 0;  // of the device, to grant

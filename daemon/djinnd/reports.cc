@@ -158,12 +158,16 @@ void Reports::reply_page(const Asker& asker, std::vector<Item> reports,
 }
 
 void Reports::sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request) {
+  reply_page(asker, sessions_seen_by(caller), &ipc::SessionList::sessions, request.first);
+}
+
+std::vector<ipc::SessionReport> Reports::sessions_seen_by(const Caller& caller) {
   std::vector<ipc::SessionReport> reports;
   for (const auto& [id, session] : world_.sessions.all()) {
     const bool seen = caller.may_steer(session->domain);
     if (seen && session->phase != SessionPhase::kGreeting) reports.push_back(report_of(*session));
   }
-  reply_page(asker, std::move(reports), &ipc::SessionList::sessions, request.first);
+  return reports;
 }
 
 ipc::SessionReport Reports::report_of(const Session& session) {
@@ -199,11 +203,15 @@ ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
 }
 
 void Reports::models(const Asker& asker, const Caller& caller, const ipc::ListModels& request) {
+  reply_page(asker, models_seen_by(caller), &ipc::ModelList::models, request.first);
+}
+
+std::vector<ipc::ModelReport> Reports::models_seen_by(const Caller& caller) {
   std::vector<ipc::ModelReport> reports;
   for (const auto& [id, model] : world_.models.table().all()) {
     if (seen_by(model, caller)) reports.push_back(report_of(model));
   }
-  reply_page(asker, std::move(reports), &ipc::ModelList::models, request.first);
+  return reports;
 }
 
 ipc::ModelReport Reports::report_of(const Model& model) {

@@ -30,6 +30,9 @@ class Reports {
   void status(const Asker& asker, const ipc::GetStatus& request);
   void sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request);
   void models(const Asker& asker, const Caller& caller, const ipc::ListModels& request);
+  // The same lists, whole.
+  [[nodiscard]] std::vector<ipc::SessionReport> sessions_seen_by(const Caller& caller);
+  [[nodiscard]] std::vector<ipc::ModelReport> models_seen_by(const Caller& caller);
   void programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request);
   // Sums over all users, as in status: nothing of others shows in them but how much is left.
   void devices(const Asker& asker);

@@ -127,6 +127,7 @@ void Sessions::end_all(const Error& error) {
 }
 
 void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) {
+  if (!asker.session.valid()) return world_.inquiries.answer(asker.number, reply);
   Session* const session = find(asker.session);
   if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
   const std::vector<std::byte> bytes = ipc::encode(reply);

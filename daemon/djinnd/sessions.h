@@ -12,6 +12,7 @@
 #include "daemon/djinnd/domains.h"
 #include "daemon/djinnd/events.h"
 #include "daemon/djinnd/id_source.h"
+#include "daemon/djinnd/inquiries.h"
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/session.h"
@@ -29,6 +30,7 @@ class Sessions final : public Replies {
     Domains& domains;
     const Authority& authority;
     Events& events;
+    Inquiries& inquiries;
     std::function<void(Session&, ipc::Datagram)> request;  // a message of a client came
     std::function<void(SessionId)> left;                   // models and programs let go of it
     std::function<bool(SessionId)> awaits_model;           // one that is on its way back
@@ -46,7 +48,8 @@ class Sessions final : public Replies {
   // A notice, and the end of the session.
   void end(Session& session, const Error& error);
   void end_all(const Error& error);
-  // fds stay the caller's. A reply that is too large becomes a refusal.
+  // fds stay the caller's. A reply that is too large becomes a refusal. An asker without a session
+  // is an inquiry's.
   void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) override;
 
   // --- requests

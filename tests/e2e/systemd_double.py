@@ -27,8 +27,14 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Systemd:
-    def __init__(self, directory: Path, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        kind: socket.SocketKind = socket.SOCK_SEQPACKET,
+        bus: str | None = None,
+    ) -> None:
         self.directory = directory
+        self.bus = bus or f"unix:path={directory}/no-bus"
         self.host = f"unix:{directory}/djinnd.sock"
         self.listening = socket.socket(socket.AF_UNIX, kind)
         self.listening.bind(str(directory / "djinnd.sock"))
@@ -55,7 +61,8 @@ class Systemd:
             pass_fds=list(passed.values()),
             env=os.environ
             | {"NOTIFY_SOCKET": str(self.directory / "notify")}
-            | {"XDG_RUNTIME_DIR": str(self.directory)},
+            | {"XDG_RUNTIME_DIR": str(self.directory)}
+            | {"DBUS_SYSTEM_BUS_ADDRESS": self.bus, "DBUS_SESSION_BUS_ADDRESS": self.bus},
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import djinn
 import numpy as np
 import pytest
 import torch
+from other_user import User
 from private_daemon import BIN, Daemon, running, wait_until
 from safetensors.torch import save_file
 
@@ -42,31 +42,9 @@ F_GET_SEALS, F_ADD_SEALS = 1034, 1033
 SEALED = 0x1 | 0x2 | 0x4 | 0x8  # seal, shrink, grow, write
 PUNCH_HOLE_KEEP_SIZE = 0x3
 
-
-@dataclass(frozen=True)
-class User:
-    name: str
-    uid: int
-
-    @contextmanager
-    def acting(self) -> Iterator[None]:
-        """This process with the rights of the user: those that files and djinnd look at."""
-        group = grp.getgrnam(GROUP).gr_gid
-        groups = os.getgroups()
-        os.setgroups([])
-        os.setegid(group)
-        os.seteuid(self.uid)
-        try:
-            yield
-        finally:
-            os.seteuid(0)
-            os.setegid(0)
-            os.setgroups(groups)
-
-
 GROUP = grp.getgrgid(pwd.getpwnam("nobody").pw_gid).gr_name
-FIRST = User("nobody", pwd.getpwnam("nobody").pw_uid)
-SECOND = User("daemon", pwd.getpwnam("daemon").pw_uid)
+FIRST = User("nobody", pwd.getpwnam("nobody").pw_uid, GROUP)
+SECOND = User("daemon", pwd.getpwnam("daemon").pw_uid, GROUP)
 
 
 class Proxy:

@@ -1,0 +1,107 @@
+#include "ipc/report_text.h"
+
+namespace djinn::ipc {
+
+std::string_view state_text(ModelState state) {
+  switch (state) {
+    case ModelState::kLoading:
+      return "loading";
+    case ModelState::kResident:
+      return "resident";
+    case ModelState::kFailed:
+      return "failed";
+    case ModelState::kEvicting:
+      return "evicting";
+    case ModelState::kHost:
+      return "host";
+    case ModelState::kDisk:
+      return "disk";
+  }
+  return "unknown";
+}
+
+std::string_view state_text(WorkerState state) {
+  switch (state) {
+    case WorkerState::kStarting:
+      return "starting";
+    case WorkerState::kReady:
+      return "ready";
+    case WorkerState::kRecovering:
+      return "recovering";
+    case WorkerState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+std::string_view state_text(SessionState state) {
+  switch (state) {
+    case SessionState::kActive:
+      return "active";
+    case SessionState::kIdle:
+      return "idle";
+    case SessionState::kWaiting:
+      return "waiting";
+    case SessionState::kDraining:
+      return "draining";
+    case SessionState::kLost:
+      return "lost";
+  }
+  return "unknown";
+}
+
+std::string_view state_text(ProgramState state) {
+  switch (state) {
+    case ProgramState::kAdmitting:
+      return "admitting";
+    case ProgramState::kAdmitted:
+      return "admitted";
+  }
+  return "unknown";
+}
+
+std::string_view state_text(DeviceState state) {
+  switch (state) {
+    case DeviceState::kReady:
+      return "ready";
+    case DeviceState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+std::string_view wait_text(SessionWait wait) {
+  switch (wait) {
+    case SessionWait::kNone:
+      return "-";
+    case SessionWait::kMemory:
+      return "memory";
+    case SessionWait::kDevice:
+      return "device";
+    case SessionWait::kDisk:
+      return "disk";
+    case SessionWait::kClient:
+      return "client";
+  }
+  return "unknown";
+}
+
+std::string_view pool_text(MemoryPool pool) {
+  switch (pool) {
+    case MemoryPool::kWeights:
+      return "weights";
+    case MemoryPool::kSessions:
+      return "sessions";
+    case MemoryPool::kLanes:
+      return "lanes";
+  }
+  return "unknown";
+}
+
+std::string_view until_text(const ModelReport& model) {
+  if (model.leases > 0) return "close";
+  if (model.pinned) return "unload";
+  return model.expires_wall_ns > 0 ? "expiry" : "pressure";
+}
+
+}  // namespace djinn::ipc

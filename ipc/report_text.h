@@ -1,0 +1,23 @@
+// The words for what reports say: djinnctl, its JSON and D-Bus use the same. Closed lists.
+#pragma once
+
+#include <string_view>
+
+#include "ipc/messages.h"
+
+namespace djinn::ipc {
+
+[[nodiscard]] std::string_view state_text(ModelState state);
+[[nodiscard]] std::string_view state_text(WorkerState state);
+[[nodiscard]] std::string_view state_text(SessionState state);
+[[nodiscard]] std::string_view state_text(ProgramState state);
+[[nodiscard]] std::string_view state_text(DeviceState state);
+// "-" for what waits for nothing.
+[[nodiscard]] std::string_view wait_text(SessionWait wait);
+[[nodiscard]] std::string_view pool_text(MemoryPool pool);
+
+// What ends a model's stay: "unload" of a pinned one, "close" of the last session that holds it,
+// "expiry" of its keep-alive time, or, of one that is kept for ever, "pressure" on memory.
+[[nodiscard]] std::string_view until_text(const ModelReport& model);
+
+}  // namespace djinn::ipc

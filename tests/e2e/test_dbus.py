@@ -1,0 +1,438 @@
+"""djinnd as org.djinn.Manager1, on a message bus of the test's own."""
+
+import getpass
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from other_user import User
+from private_bus import (
+    MANAGER,
+    NAME,
+    PROGRAM,
+    BusError,
+    Ear,
+    Polkit,
+    PrivateBus,
+    call,
+    flooding,
+    interface_in,
+    introspection,
+    listed,
+    property_of,
+)
+from private_daemon import BIN, ROOT, Daemon, wait_until
+from safetensors.numpy import save_file
+from systemd_double import Systemd
+
+pytestmark = pytest.mark.skipif(
+    shutil.which(PROGRAM) is None, reason="dbus-daemon is not installed"
+)
+
+NOBODY = pwd.getpwnam("nobody").pw_uid
+# Groups of every Debian stand for djinn and djinn-admin.
+MEMBERS, ADMINS = "users", "games"
+INSIDER = User("nobody", NOBODY, "nogroup", (MEMBERS,))
+ADMIN = User("nobody", NOBODY, "nogroup", (ADMINS, MEMBERS))
+OUTSIDER = User("nobody", NOBODY, "nogroup")
+NAMES = {
+    "user djinn": getpass.getuser(),
+    "group djinn": MEMBERS,
+    "group djinn-admin": ADMINS,
+}
+DOUBLE = """srg 1 "double"
+weight %w "w" : float32[3, 1000]
+%y = aten::add.Tensor(%w, %w)
+output %y
+"""
+WEIGHTS = np.arange(3000, dtype=np.float32).reshape(3, 1000)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to become other users")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that all users may enter, with a short path."""
+    with tempfile.TemporaryDirectory(prefix="djinn-bus.") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+@pytest.fixture
+def bus(place: Path) -> Iterator[PrivateBus]:
+    bus = PrivateBus(place, NAMES)
+    bus.start()
+    yield bus
+    bus.stop()
+
+
+@contextmanager
+def starting(directory: Path, bus: PrivateBus, *options: str) -> Iterator[Systemd]:
+    systemd = Systemd(directory, bus=bus.address)
+    (directory / "djinnd.sock").chmod(0o666)
+    (directory / "notify").unlink()  # nobody here listens, and djinnd shall not wait for that
+    try:
+        systemd.start("--threads", "1", *options)
+        yield systemd
+        assert systemd.stop() == 0
+    finally:
+        systemd.close()
+
+
+@contextmanager
+def serving(bus: PrivateBus, *options: str) -> Iterator[Systemd]:
+    """A djinnd that has its name on the bus."""
+    with starting(bus.socket.parent, bus, *options) as systemd:
+        systemd.stderr_line(f"{NAME} is served")
+        yield systemd
+
+
+@pytest.fixture
+def of_user(bus: PrivateBus) -> Iterator[Systemd]:
+    with serving(bus, "--user") as systemd:
+        yield systemd
+
+
+@pytest.fixture
+def service(bus: PrivateBus) -> Iterator[Systemd]:
+    root = str(bus.socket.parent)  # without configuration
+    with serving(bus, "--root", root, "--admin-group", ADMINS) as systemd:
+        yield systemd
+
+
+@pytest.fixture
+def model_file(place: Path) -> Path:
+    path = place / "tiny.safetensors"
+    save_file({"w": WEIGHTS}, path)
+    return path
+
+
+def refused(connection: Any, method: str, *arguments: str | bool, interactive: bool = False) -> str:
+    with pytest.raises(BusError) as raised:
+        call(connection, method, *arguments, interactive=interactive)
+    return raised.value.name.removeprefix("org.djinn.Error.")
+
+
+def shown_by_ctl(systemd: Systemd, verb: str) -> list[dict[str, Any]]:
+    said = subprocess.run(
+        [str(BIN / "djinnctl"), "--json", verb],
+        env=os.environ | {"DJINN_HOST": systemd.host},
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=True,
+    )
+    return json.loads(said.stdout)["items"]
+
+
+def without_times(item: dict[str, Any]) -> dict[str, Any]:
+    """Times are numbers on D-Bus, and text in JSON; what is null in JSON is left out on D-Bus."""
+    times = ("started", "loaded", "expires")
+    return {key: value for key, value in item.items() if key not in times and value is not None}
+
+
+# --- what it says and does
+
+
+def test_the_installed_description_is_that_of_the_program(
+    bus: PrivateBus, of_user: Systemd
+) -> None:
+    installed = ROOT / f"packaging/dbus/{NAME}.xml"
+    with bus.connect() as connection:
+        assert interface_in(introspection(connection)) == interface_in(installed.read_text())
+
+
+def test_sessions_are_told_listed_and_ended(bus: PrivateBus, of_user: Systemd) -> None:
+    with bus.connect() as connection, ExitStack() as stack:
+        ear = Ear(connection)
+        session = stack.enter_context(of_user.connect("a client"))
+        _, (begun,) = ear.next("SessionNew")
+        (item,) = listed(connection, "ListSessions")
+        (shown,) = (one for one in shown_by_ctl(of_user, "sessions") if one["name"] == "a client")
+        assert (item["id"], item["name"]) == (begun, "a client")
+        assert without_times(item) == without_times(shown)
+        assert property_of(connection, "SessionCount") == 1
+        assert property_of(connection, "Version") == session.status()["version"]
+        assert refused(connection, "Cancel", item["id"]) == "NotFound"  # it runs nothing
+        call(connection, "Terminate", item["id"])
+        _, (removed, released) = ear.next("SessionRemoved")
+        assert (removed, released > 0) == (item["id"], True)
+        assert listed(connection, "ListSessions") == []
+
+
+def test_models_are_told_listed_and_pinned(
+    bus: PrivateBus, of_user: Systemd, model_file: Path
+) -> None:
+    with bus.connect() as connection, of_user.connect() as session:
+        ear = Ear(connection)
+        model = session.load(model_file)
+        wait_until(lambda: "sha256" in listed(connection, "ListModels")[0], "it is hashed")
+        (item,) = listed(connection, "ListModels")
+        (shown,) = shown_by_ctl(of_user, "ps")
+        assert without_times(item) == without_times(shown)
+        _, loaded = ear.next("ModelLoaded")
+        assert loaded == (item["id"], item["bytes"])
+        call(connection, "Pin", item["id"])
+        assert session.models()[0]["pinned"]
+        call(connection, "Unpin", item["id"])
+        assert not session.models()[0]["pinned"]
+        model.close()
+        session.unload(model)
+        assert ear.next("ModelRemoved")[1] == loaded
+
+
+def test_a_model_is_evicted_and_comes_back(
+    bus: PrivateBus, of_user: Systemd, model_file: Path
+) -> None:
+    with bus.connect() as connection, of_user.connect() as session:
+        program = session.define(DOUBLE, session.load(model_file, pin=True))
+        wait_until(lambda: "sha256" in listed(connection, "ListModels")[0], "it is hashed")
+        (item,) = listed(connection, "ListModels")
+        ear = Ear(connection)
+        assert refused(connection, "Evict", item["id"], "disk", False) == "Busy"  # it is pinned
+        assert refused(connection, "Evict", item["id"], "host", True) == "Unsupported"
+        assert refused(connection, "Evict", item["id"], "moon", True) == "InvalidArgument"
+        call(connection, "Evict", item["id"], "disk", True)
+        assert [one["state"] for one in listed(connection, "ListModels")] == ["disk"]
+        assert ear.next("ModelEvicted")[1] == (item["id"], item["bytes"])
+        (found,) = program().values()
+        assert np.array_equal(found, 2 * WEIGHTS)
+        assert ear.next("ModelLoaded")[1] == (item["id"], item["bytes"])
+
+
+def test_draining_is_told_and_ends_when_resumed(bus: PrivateBus, of_user: Systemd) -> None:
+    with bus.connect() as connection:
+        ear = Ear(connection)
+        for method, draining in (("Drain", True), ("Drain", True), ("Resume", False)):
+            call(connection, method)
+            assert property_of(connection, "Draining") is draining
+        changes = [ear.next("PropertiesChanged")[1][1] for _ in range(2)]
+        assert changes == [{"Draining": ("b", True)}, {"Draining": ("b", False)}]
+        with of_user.connect() as session:
+            assert session.status()["sessions"] == 1
+
+
+def test_lost_workers_and_devices_are_told(bus: PrivateBus) -> None:
+    worker = bus.socket.parent / "worker"
+    worker.symlink_to(BIN / "djinn-worker")
+    with serving(bus, "--user", "--worker", str(worker)) as systemd, bus.connect() as connection:
+        ear = Ear(connection)
+        with systemd.connect() as session:
+            worker.unlink()
+            worker.symlink_to("/bin/false")  # so the spare one is the last
+            (serves,) = session.status()["workers"]
+            os.kill(serves["pid"], signal.SIGKILL)
+            assert ear.next("WorkerLost")[1] == ("cpu:0",)
+            assert ear.next("DeviceLost")[1] == ("cpu:0",)
+            worker.unlink()
+            worker.symlink_to(BIN / "djinn-worker")
+            assert ear.next("DeviceBack")[1] == ("cpu:0",)
+
+
+def test_changed_counts_are_told(bus: PrivateBus, of_user: Systemd) -> None:
+    with bus.connect() as connection:
+        ear = Ear(connection)
+        with of_user.connect():
+            _, (interface, changed, _) = ear.next("PropertiesChanged")
+            assert interface == NAME
+            assert changed["SessionCount"] == ("u", 1)
+
+
+def test_arguments_that_are_no_ids_are_refused(bus: PrivateBus, of_user: Systemd) -> None:
+    with bus.connect() as connection:
+        for wrong in ("", "1", "0" * 12, "-00000000001", "00000000000g", "0000000000001"):
+            assert refused(connection, "Terminate", wrong) == "InvalidArgument", wrong
+        assert refused(connection, "Pin", "000000000001") == "NotFound"
+        assert refused(connection, "Reload") == "Unsupported"
+
+
+@pytest.mark.skipif(shutil.which("busctl") is None, reason="busctl is not installed")
+def test_the_manuals_examples_work(bus: PrivateBus, of_user: Systemd) -> None:
+    page = (ROOT / f"man/{NAME}.5.scd").read_text()
+    examples = re.findall(r"```\n(.*?)```", page, re.DOTALL)
+    ending = [example for example in examples if " monitor " not in example]
+    assert ending
+    for example in ending:
+        environment = os.environ | {"DBUS_SYSTEM_BUS_ADDRESS": bus.address}
+        command = ["bash", "-ec", example]
+        said = subprocess.run(command, env=environment, capture_output=True, timeout=60)
+        assert said.returncode == 0, (example, said.stderr)
+
+
+# --- buses that are not there
+
+
+def test_without_a_bus_all_else_works_and_one_that_comes_is_found(
+    bus: PrivateBus, model_file: Path
+) -> None:
+    bus.stop()
+    with starting(bus.socket.parent, bus, "--user") as systemd:
+        assert "No such file" in systemd.stderr_line(f"{NAME} is not on D-Bus")
+        with systemd.connect() as session:
+            (found,) = session.define(DOUBLE, session.load(model_file))().values()
+            assert np.array_equal(found, 2 * WEIGHTS)
+        bus.start()
+        wait_until(bus.has_name, "djinnd has found the bus")
+
+
+def test_a_bus_that_dies_loses_nothing(bus: PrivateBus, of_user: Systemd, model_file: Path) -> None:
+    with of_user.connect() as session:
+        program = session.define(DOUBLE, session.load(model_file, pin=True))
+        for _ in range(2):
+            bus.stop()
+            of_user.stderr_line(f"{NAME} is not on D-Bus")
+            (found,) = program().values()
+            assert np.array_equal(found, 2 * WEIGHTS)
+            bus.start()
+            wait_until(bus.has_name, "djinnd has found the bus again")
+        with bus.connect() as connection:
+            assert [item["pinned"] for item in listed(connection, "ListModels")] == [True]
+
+
+def test_a_name_that_is_taken_waits_until_it_is_free(bus: PrivateBus) -> None:
+    with ExitStack() as stack:
+        elsewhere = stack.enter_context(tempfile.TemporaryDirectory(prefix="djinn-bus."))
+        with serving(bus, "--user"):
+            second = stack.enter_context(starting(Path(elsewhere), bus, "--user"))
+            second.stderr_line("another process has the name")
+            with second.connect(observer=True) as session, bus.connect() as connection:
+                assert session.status()["sessions"] == 1
+                assert listed(connection, "ListSessions") == []  # the first one's
+        second.stderr_line(f"{NAME} is served")
+
+
+def test_a_daemon_in_a_place_of_its_own_leaves_the_bus_alone(
+    bus: PrivateBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("SYSTEM", "SESSION"):
+        monkeypatch.setenv(f"DBUS_{kind}_BUS_ADDRESS", bus.address)
+    daemon = Daemon(bus.socket.parent, ())
+    try:
+        assert daemon.status()["sessions"] == 1
+        assert not bus.has_name()
+        assert NAME not in daemon.log.read_text()
+    finally:
+        daemon.stop()
+
+
+def test_a_flood_of_calls_stops_nobody(bus: PrivateBus, of_user: Systemd) -> None:
+    with of_user.connect() as session, flooding(bus) as many, bus.connect() as connection:
+        assert many.wait(60)
+        for _ in range(50):
+            assert session.status()["sessions"] == 1
+        assert len(listed(connection, "ListSessions")) == 1
+
+
+# --- who may do what
+
+
+@needs_root
+def test_users_see_and_steer_their_own_and_administrators_all(
+    bus: PrivateBus, service: Systemd, model_file: Path
+) -> None:
+    with ExitStack() as stack:
+        roots = stack.enter_context(service.connect("root's"))
+        model = roots.load(model_file)
+        with INSIDER.acting():
+            stack.enter_context(service.connect("insider's"))
+            insider = stack.enter_context(bus.connect())
+        with ADMIN.acting():
+            admin = stack.enter_context(bus.connect())
+        (own,) = listed(insider, "ListSessions")
+        assert own["owner"] == INSIDER.name
+        ids = {item["name"]: item["id"] for item in listed(admin, "ListSessions")}
+        assert ids.keys() == {"root's", "insider's"}
+        assert listed(insider, "ListModels") == []
+        (pinned,) = listed(admin, "ListModels")
+        assert refused(insider, "Terminate", ids["root's"]) == "NotFound"
+        assert refused(insider, "Pin", pinned["id"]) == "NotFound"
+        for method in ("Reload", "Drain", "Resume"):
+            assert refused(insider, method) == "PermissionDenied"
+        assert refused(insider, "Evict", pinned["id"], "disk", True) == "NotFound"
+        assert len(roots.sessions()) == 2
+        model.close()
+        call(admin, "Pin", pinned["id"])
+        call(admin, "Reload")
+        call(insider, "Terminate", own["id"])
+        call(admin, "Terminate", ids["root's"])
+        wait_until(lambda: listed(admin, "ListSessions") == [], "both sessions are ended")
+
+
+@needs_root
+def test_who_may_not_connect_to_the_socket_may_not_call(bus: PrivateBus, service: Systemd) -> None:
+    with ExitStack() as stack:
+        with OUTSIDER.acting():
+            outsider = stack.enter_context(bus.connect())
+        unheard = Ear(outsider)
+        denied = "org.freedesktop.DBus.Error.AccessDenied"
+        assert refused(outsider, "ListSessions") == denied
+        with pytest.raises(BusError, match=denied):
+            property_of(outsider, "Version")
+        heard = Ear(stack.enter_context(bus.connect()))
+        with service.connect():
+            heard.next("SessionNew")
+            heard.next("PropertiesChanged")
+        with pytest.raises(TimeoutError):
+            unheard.next("SessionNew", "PropertiesChanged", deadline_s=0)
+
+
+@needs_root
+def test_polkit_makes_an_administrator_for_one_call(bus: PrivateBus, service: Systemd) -> None:
+    polkit = Polkit(bus)
+    with ExitStack() as stack:
+        stack.enter_context(service.connect("root's"))
+        with INSIDER.acting():
+            insider = stack.enter_context(bus.connect())
+        assert listed(insider, "ListSessions") == []
+        polkit.allows = {"org.djinn.inspect"}
+        (session,) = listed(insider, "ListSessions")
+        assert refused(insider, "Terminate", session["id"]) == "NotFound"
+        assert refused(insider, "Reload", interactive=True) == "PermissionDenied"
+        polkit.allows = {"org.djinn.steer", "org.djinn.manage"}
+        call(insider, "Terminate", session["id"], interactive=True)
+        call(insider, "Reload")
+        who = insider.unique_name
+        assert polkit.asked == [
+            (who, "org.djinn.inspect", False),
+            (who, "org.djinn.inspect", False),
+            (who, "org.djinn.steer", False),
+            (who, "org.djinn.manage", True),
+            (who, "org.djinn.steer", True),
+            (who, "org.djinn.manage", False),
+        ]
+        with bus.connect() as root:
+            wait_until(lambda: listed(root, "ListSessions") == [], "the session is ended")
+        assert len(polkit.asked) == 6  # root is not asked about
+
+
+@needs_root
+def test_a_reload_that_fails_is_refused_with_its_reason(bus: PrivateBus, service: Systemd) -> None:
+    config = bus.socket.parent / "etc/djinn/djinnd.conf"
+    config.parent.mkdir(parents=True)
+    config.write_text("lane.threads = 0\n")
+    with bus.connect() as root:
+        assert refused(root, "Reload") == "InvalidArgument"
+        config.write_text('memory.session_quota = "1GiB"\n')
+        call(root, "Reload")
+    service.stderr_line("the configuration is reloaded")
+
+
+@needs_root
+def test_the_daemon_of_one_user_serves_nobody_else(bus: PrivateBus, of_user: Systemd) -> None:
+    with INSIDER.acting(), bus.connect() as connection:
+        assert refused(connection, "ListSessions") == "PermissionDenied"
+
+
+def test_the_name_is_not_for_everybody(bus: PrivateBus) -> None:
+    text = bus.config.read_text() + (bus.socket.parent / "policy.conf").read_text()
+    assert text.count(f'own="{NAME}"') == 1
+    assert MANAGER.bus_name == NAME
