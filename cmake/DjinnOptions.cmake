@@ -48,3 +48,5 @@ pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)
 pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)
 pkg_check_modules(SECCOMP REQUIRED IMPORTED_TARGET libseccomp)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
+# Its other parts bring an HTTP server and client along.
+pkg_check_modules(PROMETHEUS REQUIRED IMPORTED_TARGET prometheus-cpp-core)

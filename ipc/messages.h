@@ -18,6 +18,8 @@
 
 #include "ipc/event_kind.h"
 #include "ipc/limits.h"
+#include "ipc/session_memory.h"
+#include "ipc/time_histogram.h"
 #include "kernel/base/dtype.h"
 #include "kernel/base/error.h"
 #include "kernel/base/ids.h"
@@ -280,6 +282,7 @@ enum class SessionState : uint8_t {
   kDraining = 3,
   kLost = 4
 };
+inline constexpr size_t kSessionStates = 5;
 // What keeps it from going on.
 enum class SessionWait : uint8_t { kNone = 0, kMemory = 1, kDevice = 2, kDisk = 3, kClient = 4 };
 
@@ -309,6 +312,7 @@ enum class ModelState : uint8_t {
   kHost = 4,
   kDisk = 5
 };
+inline constexpr size_t kModelStates = 6;
 
 struct ModelReport {
   ModelId model;
@@ -616,12 +620,21 @@ struct SessionBroken {
   friend bool operator==(const SessionBroken&, const SessionBroken&) = default;
 };
 
+// What the lane of this worker has counted since its start.
 struct WorkerStats {
-  uint64_t slab_bytes = 0;
+  uint64_t slab_bytes = 0;  // now
   uint64_t runs = 0;
   uint64_t planned_runs = 0;
   uint64_t plan_misses = 0;
   uint64_t tokens = 0;
+  uint64_t plan_records = 0;  // rehearsals, and runs recorded anew
+  uint64_t prompt_tokens = 0;
+  std::array<uint64_t, kOperations> submissions{};  // that ended well, by Operation
+  uint64_t submissions_failed = 0;
+  TimeHistogram queue{};        // from when the lane could have begun a submission to its beginning
+  TimeHistogram run{};          // of kRun and kRunOnce, from their beginning to their end
+  TimeHistogram first_token{};  // of a generation, its time in the queue included
+  TimeHistogram next_token{};   // from one token of a generation to the next
   friend bool operator==(const WorkerStats&, const WorkerStats&) = default;
 };
 

@@ -39,6 +39,7 @@ enum class Operation : uint16_t {
   kCropSequence = 7,     // a CropBlock
   kReorderSequence = 8,  // a ReorderBlock
 };
+inline constexpr size_t kOperations = 9;
 
 // One submission. Written by the client before it publishes the index.
 struct Submission {

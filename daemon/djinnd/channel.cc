@@ -20,10 +20,11 @@ std::vector<int> numbers_of(const std::vector<Fd>& fds) {
 
 }  // namespace
 
-Channel::Channel(Loop& loop, Fd socket, size_t backlog_max, Events events)
+Channel::Channel(Loop& loop, Fd socket, size_t backlog_max, Traffic& traffic, Events events)
     : loop_(loop),
       socket_(std::move(socket)),
       backlog_max_(backlog_max),
+      traffic_(traffic),
       events_(std::move(events)) {
   poll_.emplace(loop, socket_.get(), [this] { ready(); });
   poll_->watch_readable();
@@ -42,10 +43,17 @@ Channel::~Channel() {
 void Channel::send(std::span<const std::byte> bytes, std::span<const int> fds) {
   if (ended_) return;
   if (!backlog_.empty()) return keep(bytes, fds);
-  const Status sent = ipc::send_datagram(socket_.get(), bytes, fds);
+  const Status sent = send_now(bytes, fds);
   if (sent) return;
   if (sent.error().code == ErrorCode::kBusy) return keep(bytes, fds);
   end(sent.error());
+}
+
+Status Channel::send_now(std::span<const std::byte> bytes, std::span<const int> fds) {
+  DJINN_CHECK(ipc::send_datagram(socket_.get(), bytes, fds));
+  ++traffic_.sent_messages;
+  traffic_.sent_bytes += bytes.size();
+  return {};
 }
 
 void Channel::keep(std::span<const std::byte> bytes, std::span<const int> fds) {
@@ -65,7 +73,7 @@ void Channel::keep(std::span<const std::byte> bytes, std::span<const int> fds) {
 void Channel::flush() {
   while (!backlog_.empty() && !ended_) {
     const Waiting& next = backlog_.front();
-    const Status sent = ipc::send_datagram(socket_.get(), next.bytes, numbers_of(next.fds));
+    const Status sent = send_now(next.bytes, numbers_of(next.fds));
     if (!sent && sent.error().code == ErrorCode::kBusy) return;
     if (!sent) return end(sent.error());
     backlog_.pop_front();
@@ -87,6 +95,8 @@ bool Channel::hear_one() {
     return false;
   }
   if (!next.value()) return false;
+  ++traffic_.received_messages;
+  traffic_.received_bytes += next.value()->bytes.size();
   events_.message(*std::move(next.value()));
   return true;
 }

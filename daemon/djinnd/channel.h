@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/djinnd/loop.h"
+#include "daemon/djinnd/traffic.h"
 #include "ipc/socket.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
@@ -24,8 +25,8 @@ class Channel {
     // behind.
     std::function<void(const Error&)> ended;
   };
-  // backlog_max: messages that may wait for the peer.
-  Channel(Loop& loop, Fd socket, size_t backlog_max, Events events);
+  // backlog_max: messages that may wait for the peer. traffic: outlives this.
+  Channel(Loop& loop, Fd socket, size_t backlog_max, Traffic& traffic, Events events);
   ~Channel();
 
   // Sends in order. fds stay the caller's. Failures come as ended().
@@ -44,6 +45,7 @@ class Channel {
   };
   void ready();
   void flush();
+  Status send_now(std::span<const std::byte> bytes, std::span<const int> fds);
   // Hears one message; false when none waits or the channel has ended.
   bool hear_one();
   void end(Error error);
@@ -52,6 +54,7 @@ class Channel {
   Loop& loop_;
   Fd socket_;
   size_t backlog_max_;
+  Traffic& traffic_;
   Events events_;
   std::deque<Waiting> backlog_;
   bool ended_ = false;

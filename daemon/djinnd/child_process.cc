@@ -69,7 +69,8 @@ Result<Fd> away_from_channel_number(Fd socket) {
 
 }  // namespace
 
-Result<std::unique_ptr<ChildProcess>> ChildProcess::start(Loop& loop, const ChildProgram& program) {
+Result<std::unique_ptr<ChildProcess>> ChildProcess::start(Loop& loop, const ChildProgram& program,
+                                                          Traffic& traffic) {
   DJINN_TRY(ipc::SocketPair pair, ipc::make_socket_pair());
   DJINN_TRY(const Fd theirs, away_from_channel_number(std::move(pair.right)));
   DJINN_TRY(const pid_t pid, spawn(program, theirs.get()));
@@ -81,12 +82,12 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(Loop& loop, const Chil
     return system_error("watch a child process", why);
   }
   return std::unique_ptr<ChildProcess>(
-      new ChildProcess(loop, pid, std::move(pidfd), std::move(pair.left)));
+      new ChildProcess(loop, pid, std::move(pidfd), std::move(pair.left), traffic));
 }
 
-ChildProcess::ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket)
+ChildProcess::ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic)
     : pid_(pid), pidfd_(std::move(pidfd)) {
-  channel_.emplace(loop, std::move(socket), kBacklogMax,
+  channel_.emplace(loop, std::move(socket), kBacklogMax, traffic,
                    Channel::Events{[this](ipc::Datagram message) {
                                      if (events_.message) events_.message(std::move(message));
                                    },

@@ -34,8 +34,9 @@ class ChildProcess {
     std::function<void()> exited;
   };
 
-  // Errors: kSystem and its kin.
-  static Result<std::unique_ptr<ChildProcess>> start(Loop& loop, const ChildProgram& program);
+  // traffic: outlives the child. Errors: kSystem and its kin.
+  static Result<std::unique_ptr<ChildProcess>> start(Loop& loop, const ChildProgram& program,
+                                                     Traffic& traffic);
   // Kills the child if it lives, and waits for its end.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -50,7 +51,7 @@ class ChildProcess {
   [[nodiscard]] bool dead() const { return reaped_; }
 
  private:
-  ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket);
+  ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic);
   void on_exit();
   void reap();
 

@@ -49,12 +49,13 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                                    : Authority(group_named(options.admin_group))),
       events_(clock),
       spare_workers_(loop, {"a worker", kNextWorkerAfterMs, [this] { return worker_program(); },
-                            &read_worker_ready}),
+                            &read_worker_ready, traffics_.workers}),
       spare_loaders_(loop, {"a loader", kNextLoaderAfterMs, [this] { return loader_program(); },
-                            &read_loader_ready}),
+                            &read_loader_ready, traffics_.loaders}),
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
       sessions_({loop, clock, ids_, memory_, domains_, authority_, events_, inquiries_,
+                 traffics_.clients,
                  [this](Session& session, ipc::Datagram message) {
                    requests_.handle(session, std::move(message));
                  },
@@ -65,7 +66,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                [this](SessionId session) { return sessions_.runs(session); }},
               options.keep_alive_ms),
       programs_({ids_, domains_, models_, sessions_, events_}),
-      reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_}),
+      stats_(loop, domains_),
+      reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_, stats_}),
       manager_({loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
                 reports_, [this] { return reload(); },
                 [this](bool draining) { set_draining(draining); }, [this] { return draining_; }},
@@ -74,7 +76,9 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                  [this](bool draining) { set_draining(draining); },
                  [this] { return collect_garbage(); }}),
       service_(
-          loop, [this] { return is_healthy(); }, [this] { return describe(); }),
+          loop, clock, [this] { return is_healthy(); }, [this] { return describe(); }),
+      metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_, stats_,
+                reports_, service_, keeper_}),
       pressure_(loop, memory_, models_.tiers(), events_, options.thresholds),
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
@@ -113,6 +117,8 @@ Status Daemon::start(Passed passed) {
                                               options_.threads, options_.memory_bytes));
   service_.ready();
   manager_.start();
+  const Status told = metrics_.serve(std::move(passed.metrics));
+  if (!told) log("metrics are not served: {}", told.error().message);
   return {};
 }
 
@@ -181,6 +187,7 @@ void Daemon::see_if_wound_up() {
 void Daemon::stop() {
   tell(EventKind::kDaemonStopping, "stopping");
   service_.stopping();
+  metrics_.stop();
   listener_.reset();
   hang_timer_.stop();
   wind_up_timer_.stop();
@@ -271,7 +278,7 @@ bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
   const bool progressed = sessions_.worker_died(domain, death);
   models_.worker_died(domain, death);
   programs_.worker_died(domain, death);
-  reports_.worker_died(domain);
+  stats_.worker_died(domain);
   return progressed;
 }
 
@@ -296,7 +303,7 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
       if (!honest) to.domains_.find(domain)->kill("gives back what it was not given");
     }
     void operator()(const ipc::SessionBroken& e) const { to.sessions_.hear(domain, e); }
-    void operator()(const ipc::WorkerStats& e) const { to.reports_.hear(domain, e); }
+    void operator()(const ipc::WorkerStats& e) const { to.stats_.hear(domain, e); }
   };
   std::visit(Route{*this, domain}, event.body);
 }

@@ -15,6 +15,7 @@
 #include "daemon/djinnd/loop.h"
 #include "daemon/djinnd/manager.h"
 #include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/metrics.h"
 #include "daemon/djinnd/models.h"
 #include "daemon/djinnd/options.h"
 #include "daemon/djinnd/pressure.h"
@@ -24,6 +25,7 @@
 #include "daemon/djinnd/service.h"
 #include "daemon/djinnd/sessions.h"
 #include "daemon/djinnd/spare_pool.h"
+#include "daemon/djinnd/stats_rounds.h"
 
 namespace djinn::daemon {
 
@@ -32,7 +34,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t seed);
   ~Daemon() override;
 
-  // Listens, on the passed socket if there is one, with the models that a predecessor left, and
+  // Listens, on the passed sockets if there are any, with the models that a predecessor left, and
   // starts the spares. Errors: those of Listener::open.
   Status start(Passed passed);
   // Takes up what the configuration files change of the settings that reload. Errors:
@@ -71,6 +73,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Journal journal_;
   Events events_;
   Inquiries inquiries_;
+  Traffics traffics_;
   SparePool spare_workers_;
   SparePool spare_loaders_;
   Memory memory_;
@@ -78,11 +81,13 @@ class Daemon final : public WorkerSupervisor::Owner {
   Sessions sessions_;
   Models models_;
   Programs programs_;
+  StatsRounds stats_;
   Reports reports_;
   Manager manager_;
   Requests requests_;
   Service service_;
   Keeper keeper_;
+  Metrics metrics_;
   Pressure pressure_;
   Timer hang_timer_;
   Timer wind_up_timer_;

@@ -1,8 +1,15 @@
 #include "daemon/djinnd/events.h"
 
+#include <array>
 #include <utility>
 
 namespace djinn::daemon {
+
+std::string_view name_of(EvictReason reason) {
+  constexpr std::array<std::string_view, kEvictReasons> kNames = {"requested", "expired",
+                                                                  "pressure", "table-full"};
+  return kNames[static_cast<size_t>(reason)];
+}
 
 bool seen_by(const Event& event, const Caller& caller) {
   return !event.owner || caller.may_steer(*event.owner);

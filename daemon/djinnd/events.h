@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "daemon/djinnd/authority.h"
@@ -26,6 +27,11 @@ namespace djinn::daemon {
 
 using ipc::EventKind;
 
+// Why a model's bytes go; metrics count by it.
+enum class EvictReason : uint8_t { kRequested, kExpired, kPressure, kTableFull };
+inline constexpr uint8_t kEvictReasons = 4;
+[[nodiscard]] std::string_view name_of(EvictReason reason);
+
 struct Event {
   EventKind kind = EventKind::kDaemonStarted;
   std::string text;
@@ -36,8 +42,9 @@ struct Event {
   bool of_device = false;
   std::optional<uint64_t> bytes{};
   std::optional<ErrorCode> error{};
-  uint64_t number = 0;   // given by tell()
-  uint64_t wall_ns = 0;  // likewise
+  uint64_t number = 0;                         // given by tell()
+  uint64_t wall_ns = 0;                        // likewise
+  std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded
 };
 
 [[nodiscard]] bool seen_by(const Event& event, const Caller& caller);

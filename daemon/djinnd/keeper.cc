@@ -243,6 +243,13 @@ void Keeper::keep(const std::map<ModelId, Model>& models) {
   }
 }
 
+size_t Keeper::descriptors() const {
+  if (::getenv("NOTIFY_SOCKET") == nullptr) return 0;
+  size_t count = 0;
+  for (const auto& [id, record] : records_) count += record.names.size() + 1;
+  return count;
+}
+
 void Keeper::keep_one(const Model& model) {
   const auto [at, fresh] = records_.try_emplace(model.id);
   Record& record = at->second;

@@ -27,6 +27,9 @@ class Keeper {
   // Sees that systemd holds the resident ones of these as they are now, and no other.
   void keep(const std::map<ModelId, Model>& models);
 
+  // That systemd was given and not asked back, where it listens.
+  [[nodiscard]] size_t descriptors() const;
+
  private:
   struct Record {
     uint64_t number = 0;

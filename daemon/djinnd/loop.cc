@@ -87,6 +87,17 @@ bool Timer::active() const {
   return uv_is_active(reinterpret_cast<const uv_handle_t*>(handle_.get())) != 0;
 }
 
+// --- Wake
+
+Wake::Wake(Loop& loop, std::function<void()> woken)
+    : woken_(std::move(woken)), handle_(new uv_async_t) {
+  handle_->data = this;
+  DJINN_ASSERT(uv_async_init(loop.raw(), handle_.get(), [](uv_async_t* handle) {
+                 if (handle->data != nullptr) static_cast<Wake*>(handle->data)->woken_();
+               }) == 0);
+  uv_unref(reinterpret_cast<uv_handle_t*>(handle_.get()));
+}
+
 // --- Signal
 
 Signal::Signal(Loop& loop, int number, std::function<void()> caught)

@@ -3,8 +3,9 @@
 //   Poll      tells when a descriptor is readable or writable
 //   Timer     calls once, or again and again
 //   Signal    calls when the process gets a signal
+//   Wake      calls when another thread asked for it
 //
-// invariant: once a Poll, Timer or Signal is destroyed its function is not called any more.
+// invariant: once a Poll, Timer, Signal or Wake is destroyed its function is not called any more.
 // A function may destroy the object that called it only through defer().
 #pragma once
 
@@ -88,6 +89,19 @@ class Timer {
 
   std::function<void()> fire_;
   OwnedHandle<uv_timer_t> handle_;
+};
+
+// Does not keep the loop running.
+class Wake {
+ public:
+  Wake(Loop& loop, std::function<void()> woken);
+
+  // Any thread, as long as this lives; never waits. Calls that come together are one.
+  void call() { uv_async_send(handle_.get()); }
+
+ private:
+  std::function<void()> woken_;
+  OwnedHandle<uv_async_t> handle_;
 };
 
 class Signal {

@@ -61,6 +61,8 @@ class Memory {
   [[nodiscard]] uint64_t held_by(Holder holder) const { return ledger_.held_by(holder); }
   // Whether the holder waits for memory.
   [[nodiscard]] bool waits(Holder holder) const;
+  // Requests that wait for memory.
+  [[nodiscard]] size_t waiting() const { return waiting_.size(); }
   // Of all holders of a kind.
   [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
   [[nodiscard]] uint64_t total_bytes() const { return ledger_.total_bytes(); }

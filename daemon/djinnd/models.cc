@@ -371,6 +371,7 @@ void Models::load_failed(LoadId id, const Error& error) {
 
 // Ends a load that did not become a model, whatever it had become already.
 void Models::fail(LoadId id, const Error& error) {
+  ++loads_failed_;
   std::vector<Asker> askers;
   if (auto opening = openings_.extract(id)) {
     askers.push_back(opening.mapped().request.opener.asker);

@@ -94,6 +94,8 @@ class Models final : public Load::Owner {
   [[nodiscard]] const ModelTable& table() const { return table_; }
   [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
   [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
+  // That ended with an error for those who asked for them.
+  [[nodiscard]] uint64_t loads_failed() const { return loads_failed_; }
 
  private:
   struct Opening {
@@ -132,6 +134,7 @@ class Models final : public Load::Owner {
   std::map<LoadId, DomainId> running_;               // loads that were started
   uint64_t bytes_read_ = 0;
   uint64_t buffered_reads_ = 0;
+  uint64_t loads_failed_ = 0;
 };
 
 }  // namespace djinn::daemon

@@ -11,7 +11,9 @@ namespace djinn::daemon {
 
 void Programs::define(const Asker& asker, DomainId domain, ModelId model, const Fd& graph) {
   const Status begun = admit(asker, domain, model, graph);
-  if (!begun) world_.replies.refuse(asker, begun.error());
+  if (begun) return;
+  ++counts_.refused;
+  world_.replies.refuse(asker, begun.error());
 }
 
 Status Programs::admit(const Asker& asker, DomainId domain, ModelId model, const Fd& graph) {
@@ -21,6 +23,7 @@ Status Programs::admit(const Asker& asker, DomainId domain, ModelId model, const
   DJINN_TRY(const auto bytes, read_sealed(graph, limits::kGraphBytes, "graph"));
   DJINN_TRY(const Fingerprint fingerprint, fingerprint_of(domain, model, bytes));
   if (Program* const known = table_.find(fingerprint)) {
+    ++counts_.cached;
     known->users.insert(asker.session);
     table_.touch(*known);
     if (known->phase == ProgramPhase::kAdmitted) {
@@ -75,6 +78,7 @@ void Programs::hear(DomainId domain, const ipc::ProgramAdded& event) {
   Program* const program = table_.find(event.program);
   if (program == nullptr || program->domain != domain) return;
   program->deaths = 0;
+  if (program->phase == ProgramPhase::kAdmitting) ++counts_.admitted;
   program->phase = ProgramPhase::kAdmitted;
   program->outputs = event.outputs;
   for (const Asker& asker : std::exchange(program->askers, {})) answer(*program, asker, false);
@@ -88,6 +92,7 @@ void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {
 }
 
 void Programs::refuse(Program& program, const Error& error) {
+  ++counts_.refused;
   Event event{EventKind::kProgramRefused,
               fmt::format("program {} is refused: {}", text_of(program.id), name_of(error.code)),
               program.domain};

@@ -37,6 +37,13 @@ class Programs {
 
   [[nodiscard]] const ProgramTable& table() const { return table_; }
 
+  struct Counts {
+    uint64_t admitted = 0;  // definitions that a worker looked at, and took
+    uint64_t cached = 0;    // that were known already
+    uint64_t refused = 0;
+  };
+  [[nodiscard]] const Counts& counts() const { return counts_; }
+
  private:
   Status admit(const Asker& asker, DomainId domain, ModelId model, const Fd& graph);
   Status make_room(DomainId domain, uint64_t bytes);
@@ -47,6 +54,7 @@ class Programs {
 
   World world_;
   ProgramTable table_;
+  Counts counts_;
 };
 
 }  // namespace djinn::daemon

@@ -63,6 +63,13 @@ ipc::ModelState state_of(const Model& model) {
   return ipc::ModelState::kFailed;
 }
 
+// Nothing where there is none, or where it cannot be read.
+gc::Progress progress_of(const Session& session) {
+  if (!session.has_memory()) return {};
+  const auto progress = session.memory.progress();
+  return progress.ok() ? progress.value() : gc::Progress{};
+}
+
 // The page of a list that begins at item first.
 template <typename Item>
 std::vector<Item> page_of(std::vector<Item> items, uint32_t first) {
@@ -78,47 +85,14 @@ Reports::Reports(World world)
     : world_(world),
       started_wall_ns_(world.clock.wall_ns()),
       cpu_name_(name_of_cpu().substr(0, limits::kNameBytes)),
-      timeout_(world.loop, [this] { answer_all(); }),
       follow_(world.loop, [this] { answer_followers(); }) {}
 
 // --- status
 
 void Reports::status(const Asker& asker, const ipc::GetStatus& request) {
-  Waiting waiting{asker, request, {}};
-  for (const auto& [domain, worker] : world_.domains.all()) {
-    if (!worker->ready()) continue;
-    worker->send({ipc::GetWorkerStats{}});
-    waiting.owing.push_back(domain);
-  }
-  waiting_.push_back(std::move(waiting));
-  if (!timeout_.active()) timeout_.start_once(kStatsTimeoutMs);
-  answer_ready();
-}
-
-void Reports::hear(DomainId domain, const ipc::WorkerStats& stats) {
-  if (WorkerSupervisor* const worker = world_.domains.find(domain)) worker->note_stats(stats);
-  for (Waiting& waiting : waiting_) std::erase(waiting.owing, domain);
-  answer_ready();
-}
-
-void Reports::worker_died(DomainId domain) {
-  for (Waiting& waiting : waiting_) std::erase(waiting.owing, domain);
-  answer_ready();
-}
-
-void Reports::answer_ready() {
-  waiting_.remove_if([this](const Waiting& waiting) {
-    if (!waiting.owing.empty()) return false;
-    world_.sessions.reply(waiting.asker, {waiting.asker.number, make_status(waiting.request)}, {});
-    return true;
+  world_.stats.ask([this, asker, request] {
+    world_.sessions.reply(asker, {asker.number, make_status(request)}, {});
   });
-  if (waiting_.empty()) timeout_.stop();
-}
-
-// Whoever has not told its counts by now is reported with its last ones.
-void Reports::answer_all() {
-  for (Waiting& waiting : waiting_) waiting.owing.clear();
-  answer_ready();
 }
 
 ipc::StatusReport Reports::make_status(const ipc::GetStatus& request) {
@@ -181,14 +155,22 @@ ipc::SessionReport Reports::report_of(const Session& session) {
   report.models = world_.models.leases_of(session.id);
   report.sequences = static_cast<uint32_t>(session.sequences.size());
   report.shared_bytes = world_.models.bytes_shared_by(session.id);
-  const auto progress = session.has_memory() ? session.memory.progress() : gc::Progress{};
-  if (progress.ok()) {
-    report.steps = progress.value().commit;
-    report.running = progress.value().running_step != 0;
-  }
+  const gc::Progress progress = progress_of(session);
+  report.steps = progress.commit;
+  report.running = progress.running_step != 0;
   report.wait = wait_of(session, report.running);
   report.state = state_of(session, report.running, report.wait);
   return report;
+}
+
+std::array<uint64_t, ipc::kSessionStates> Reports::session_states() const {
+  std::array<uint64_t, ipc::kSessionStates> counts{};
+  for (const auto& [id, session] : world_.sessions.all()) {
+    if (session->phase == SessionPhase::kGreeting) continue;
+    const bool running = progress_of(*session).running_step != 0;
+    ++counts[static_cast<size_t>(state_of(*session, running, wait_of(*session, running)))];
+  }
+  return counts;
 }
 
 // The first of these that holds; a session may wait for one thing while it waits for another.
@@ -212,6 +194,14 @@ std::vector<ipc::ModelReport> Reports::models_seen_by(const Caller& caller) {
     if (seen_by(model, caller)) reports.push_back(report_of(model));
   }
   return reports;
+}
+
+std::array<uint64_t, ipc::kModelStates> Reports::model_states() const {
+  std::array<uint64_t, ipc::kModelStates> counts{};
+  for (const auto& [id, model] : world_.models.table().all()) {
+    ++counts[static_cast<size_t>(state_of(model))];
+  }
+  return counts;
 }
 
 ipc::ModelReport Reports::report_of(const Model& model) {
@@ -334,8 +324,12 @@ void Reports::devices(const Asker& asker) {
 }
 
 void Reports::memory(const Asker& asker) {
-  ipc::MemoryList list{{weights_report(), sessions_report(), lanes_report()}};
-  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+  const auto all = pools();
+  world_.sessions.reply(asker, {asker.number, ipc::MemoryList{{all.begin(), all.end()}}}, {});
+}
+
+std::array<ipc::MemoryReport, 3> Reports::pools() const {
+  return {weights_report(), sessions_report(), lanes_report()};
 }
 
 ipc::MemoryReport Reports::weights_report() const {

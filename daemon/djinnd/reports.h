@@ -1,7 +1,7 @@
 // Reports: what djinnctl shows. A user sees what is theirs, administrators all.
 #pragma once
 
-#include <functional>
+#include <array>
 #include <list>
 
 #include "daemon/djinnd/domains.h"
@@ -9,6 +9,7 @@
 #include "daemon/djinnd/models.h"
 #include "daemon/djinnd/programs.h"
 #include "daemon/djinnd/sessions.h"
+#include "daemon/djinnd/stats_rounds.h"
 
 namespace djinn::daemon {
 
@@ -23,10 +24,11 @@ class Reports {
     Programs& programs;
     Sessions& sessions;
     Events& events;
+    StatsRounds& stats;
   };
   explicit Reports(World world);
 
-  // Asks the workers for their counts first, and waits for them briefly.
+  // Asks the workers for their counts first.
   void status(const Asker& asker, const ipc::GetStatus& request);
   void sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request);
   void models(const Asker& asker, const Caller& caller, const ipc::ListModels& request);
@@ -44,17 +46,15 @@ class Reports {
   void session_left(SessionId session);
   void set_draining(bool draining) { draining_ = draining; }
 
-  void hear(DomainId domain, const ipc::WorkerStats& stats);
-  void worker_died(DomainId domain);
+  // --- for metrics: the same numbers, of all users
+  [[nodiscard]] std::array<ipc::MemoryReport, 3> pools() const;
+  // By ipc::SessionState. Connections that have not said hello count as none.
+  [[nodiscard]] std::array<uint64_t, ipc::kSessionStates> session_states() const;
+  // By ipc::ModelState.
+  [[nodiscard]] std::array<uint64_t, ipc::kModelStates> model_states() const;
+  [[nodiscard]] bool draining() const { return draining_; }
 
  private:
-  static constexpr uint64_t kStatsTimeoutMs = 250;
-
-  struct Waiting {
-    Asker asker;
-    ipc::GetStatus request;
-    std::vector<DomainId> owing;
-  };
   struct Follower {
     Asker asker;
     Caller caller;
@@ -62,8 +62,6 @@ class Reports {
   };
   [[nodiscard]] ipc::EventList events_for(const Follower& follower) const;
   void answer_followers();
-  void answer_ready();
-  void answer_all();
   [[nodiscard]] ipc::StatusReport make_status(const ipc::GetStatus& request);
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model);
@@ -81,8 +79,6 @@ class Reports {
   uint64_t started_wall_ns_;
   std::string cpu_name_;
   UserNames names_;
-  std::list<Waiting> waiting_;
-  Timer timeout_;
   std::list<Follower> followers_;
   Timer follow_;
   bool draining_ = false;

@@ -18,38 +18,51 @@ constexpr uint64_t kLooksPerInterval = 3;
 // Changes that come together are told together.
 constexpr uint64_t kTellAfterMs = 100;
 constexpr uint64_t kProgressEveryMs = 1000;
-constexpr uint64_t kMicrosecondsPerMs = 1000;
+constexpr uint64_t kNsPerMicrosecond = 1000;
+constexpr uint64_t kNsPerMs = 1'000'000;
 
 // A message that nobody reads is no error: systemd is not there, or does not care.
 void say(const std::string& message) {
   ::sd_notify(0, message.c_str());
 }
 
-uint64_t look_every_ms() {
+uint64_t watchdog_interval_ns() {
   uint64_t interval_us = 0;
-  if (::sd_watchdog_enabled(0, &interval_us) <= 0) return 0;
-  return std::max<uint64_t>(1, interval_us / kMicrosecondsPerMs / kLooksPerInterval);
+  return ::sd_watchdog_enabled(0, &interval_us) > 0 ? interval_us * kNsPerMicrosecond : 0;
 }
 
-// Whether it is a socket to listen on, which it then is without blocking.
-bool make_ready(const Fd& socket) {
-  if (::sd_is_socket(socket.get(), AF_UNIX, SOCK_SEQPACKET, 1) <= 0) return false;
+uint64_t look_every_ns(uint64_t interval_ns) {
+  if (interval_ns == 0) return 0;
+  return std::max(kNsPerMs, interval_ns / kLooksPerInterval);
+}
+
+// Of djinnd-metrics.socket, FileDescriptorName=.
+constexpr std::string_view kMetricsName = "metrics";
+
+// Whether it is a socket of that kind to listen on, which it then is without blocking.
+bool make_ready(const Fd& socket, int family, int type) {
+  if (::sd_is_socket(socket.get(), family, type, 1) <= 0) return false;
   const int flags = ::fcntl(socket.get(), F_GETFL);
   return flags >= 0 && ::fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
 }  // namespace
 
-Service::Service(Loop& loop, std::function<bool()> check, std::function<Line()> describe)
-    : check_(std::move(check)),
+Service::Service(Loop& loop, const Clock& clock, std::function<bool()> check,
+                 std::function<Line()> describe)
+    : clock_(clock),
+      check_(std::move(check)),
       describe_(std::move(describe)),
-      look_every_ms_(look_every_ms()),
+      watchdog_{watchdog_interval_ns()},
+      look_every_ns_(look_every_ns(watchdog_.interval_ns)),
       watch_(loop, [this] { look(); }),
       tell_(loop, [this] { tell(); }) {}
 
 void Service::ready() {
   say("READY=1\nSTATUS=" + describe_().text);
-  if (look_every_ms_ > 0 && !watch_.active()) look();
+  if (look_every_ns_ == 0 || watch_.active()) return;
+  due_ns_ = clock_.monotonic_ns();
+  look();
 }
 
 void Service::reloading() {
@@ -77,8 +90,14 @@ void Service::stopping() {
 }
 
 void Service::look() {
-  if (check_()) say("WATCHDOG=1");
-  watch_.start_once(look_every_ms_);
+  const uint64_t now_ns = clock_.monotonic_ns();
+  watchdog_.lag_ns = now_ns - std::min(now_ns, due_ns_);
+  if (check_()) {
+    say("WATCHDOG=1");
+    ++watchdog_.answers;
+  }
+  due_ns_ = clock_.monotonic_ns() + look_every_ns_;
+  watch_.start_once(look_every_ns_ / kNsPerMs);
 }
 
 Result<Passed> take_passed() {
@@ -93,8 +112,11 @@ Result<Passed> take_passed() {
     ::free(names[i]);
     if (is_kept(name)) {
       passed.kept[name] = std::move(fd);
+    } else if (name == kMetricsName) {
+      serves = serves && make_ready(fd, AF_UNSPEC, SOCK_STREAM);
+      passed.metrics.push_back(std::move(fd));
     } else {
-      serves = serves && !passed.socket && make_ready(fd);
+      serves = serves && !passed.socket && make_ready(fd, AF_UNIX, SOCK_SEQPACKET);
       passed.socket = std::move(fd);
     }
   }
@@ -102,7 +124,8 @@ Result<Passed> take_passed() {
   if (serves) return passed;
   return Error{ErrorCode::kInvalidArgument,
                "systemd passed other sockets than one listening Unix socket of "
-               "ListenSequentialPacket=. Compare djinnd.socket with the installed one."};
+               "ListenSequentialPacket=, and of ListenStream= those named \"metrics\". Compare "
+               "djinnd.socket and djinnd-metrics.socket with the installed ones."};
 }
 
 }  // namespace djinn::daemon

@@ -11,8 +11,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/djinnd/loop.h"
+#include "kernel/base/clock.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
 
@@ -26,7 +28,8 @@ class Service {
   };
   // check: the process's own opinion of its health, asked on the loop a few times in each watchdog
   // interval. describe: the status line.
-  Service(Loop& loop, std::function<bool()> check, std::function<Line()> describe);
+  Service(Loop& loop, const Clock& clock, std::function<bool()> check,
+          std::function<Line()> describe);
 
   // Clients may connect: what was started for us may go on.
   void ready();
@@ -39,19 +42,30 @@ class Service {
   // The end has begun; systemd waits for it.
   void stopping();
 
+  struct Watchdog {
+    uint64_t interval_ns = 0;  // in which systemd must hear from us; 0: nobody watches
+    uint64_t answers = 0;      // WATCHDOG=1 said
+    uint64_t lag_ns = 0;       // by which the last look was late
+  };
+  [[nodiscard]] const Watchdog& watchdog() const { return watchdog_; }
+
  private:
   void look();
   void tell();
 
+  const Clock& clock_;
   std::function<bool()> check_;
   std::function<Line()> describe_;
-  uint64_t look_every_ms_ = 0;  // 0: nobody watches
+  Watchdog watchdog_;
+  uint64_t look_every_ns_ = 0;  // 0: nobody watches
+  uint64_t due_ns_ = 0;         // the next look
   Timer watch_;
   Timer tell_;
 };
 
 struct Passed {
-  std::optional<Fd> socket;        // the listening one
+  std::optional<Fd> socket;        // the listening one for clients
+  std::vector<Fd> metrics;         // those for metrics
   std::map<std::string, Fd> kept;  // by name: what a predecessor left with systemd
 };
 // What systemd passed at the start. Errors: kInvalidArgument for sockets that djinnd could not

@@ -79,7 +79,7 @@ void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Erro
               fmt::format("a connection is refused: {}", name_of(error.code)), peer.uid};
   event.error = error.code;
   world_.events.tell(std::move(event));
-  Channel channel(world_.loop, std::move(socket), 1, {});
+  Channel channel(world_.loop, std::move(socket), 1, world_.traffic, {});
   channel.send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
 }
 
@@ -92,7 +92,7 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   fresh->pid = peer.pid;
   fresh->started_wall_ns = world_.clock.wall_ns();
   fresh->channel =
-      std::make_unique<Channel>(world_.loop, std::move(socket), kBacklogMax,
+      std::make_unique<Channel>(world_.loop, std::move(socket), kBacklogMax, world_.traffic,
                                 Channel::Events{[this, id](ipc::Datagram message) {
                                                   if (Session* const session = find(id)) {
                                                     world_.request(*session, std::move(message));

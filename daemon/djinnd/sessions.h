@@ -31,6 +31,7 @@ class Sessions final : public Replies {
     const Authority& authority;
     Events& events;
     Inquiries& inquiries;
+    Traffic& traffic;
     std::function<void(Session&, ipc::Datagram)> request;  // a message of a client came
     std::function<void(SessionId)> left;                   // models and programs let go of it
     std::function<bool(SessionId)> awaits_model;           // one that is on its way back

@@ -26,7 +26,7 @@ void SparePool::take(Taker taker) {
 void SparePool::start_child() {
   if (child_ != nullptr) return;
   ready_.reset();
-  auto started = ChildProcess::start(loop_, kind_.program());
+  auto started = ChildProcess::start(loop_, kind_.program(), kind_.traffic);
   if (!started) {
     log("{}: {}", kind_.name, started.error().message);
     return child_failed();

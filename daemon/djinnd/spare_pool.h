@@ -41,6 +41,7 @@ class SparePool {
     std::function<ChildProgram()> program;  // of the next child
     // The first message of a child, read; nothing if it is not the ready message.
     std::function<std::optional<ChildReady>(const ipc::Datagram&)> read_ready;
+    Traffic& traffic;  // with all of the kind
   };
   SparePool(Loop& loop, Kind kind);
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 
@@ -21,19 +20,17 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-std::string_view name_of(EvictReason reason) {
-  constexpr std::array<std::string_view, kEvictReasons> kNames = {"requested", "expired",
-                                                                  "pressure", "table-full"};
-  return kNames[static_cast<size_t>(reason)];
-}
-
 Tiers::Tiers(World world, uint64_t keep_alive_ms)
     : world_(std::move(world)),
       keep_alive_ms_(keep_alive_ms),
       expiry_(world_.loop, [this] { look(); }) {}
 
-void Tiers::tell(EventKind kind, const Model& model, std::string text) {
-  Event event{kind, std::move(text), model.key.domain};
+void Tiers::tell(EventKind kind, const Model& model, EvictReason reason, const char* what) {
+  Event event{kind,
+              fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what, model.bytes,
+                          name_of(reason)),
+              model.key.domain};
+  event.reason = reason;
   event.model = model.id;
   event.of_device = true;
   event.bytes = model.bytes;
@@ -243,9 +240,7 @@ void Tiers::finish_evict(ModelId id) {
   model->go(ModelPhase::kOnDisk);
   model->bytes_loaded = 0;
   const EvictReason reason = reasons_.extract(id).mapped();
-  tell(EventKind::kModelEvicted, *model,
-       fmt::format("model {} is evicted to disk: {} bytes, {}", text_of(id), model->bytes,
-                   name_of(reason)));
+  tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
   release_bytes(*model);
   answer_movers(*model);
   world_.changed();
@@ -257,9 +252,7 @@ void Tiers::finish_unload(ModelId id) {
   Model* const model = world_.table.find(id);
   if (model == nullptr) return;
   const EvictReason reason = reasons_.extract(id).mapped();
-  tell(EventKind::kModelUnloaded, *model,
-       fmt::format("model {} is unloaded: {} bytes, {}", text_of(id), model->bytes,
-                   name_of(reason)));
+  tell(EventKind::kModelUnloaded, *model, reason, "unloaded");
   const std::vector<Asker> askers = std::move(model->movers);
   world_.table.erase(id);
   world_.memory.release_all(Memory::of_model(id));

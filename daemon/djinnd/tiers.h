@@ -23,11 +23,6 @@
 
 namespace djinn::daemon {
 
-// Why a model's bytes go; metrics count by it.
-enum class EvictReason : uint8_t { kRequested, kExpired, kPressure, kTableFull };
-inline constexpr uint8_t kEvictReasons = 4;
-[[nodiscard]] std::string_view name_of(EvictReason reason);
-
 class Tiers {
  public:
   struct World {
@@ -96,7 +91,7 @@ class Tiers {
   void finish_if_free(const Model& model);
   void release_bytes(Model& model);
   void answer_movers(Model& model);
-  void tell(EventKind kind, const Model& model, std::string text);
+  void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
 
   World world_;
   uint64_t keep_alive_ms_;

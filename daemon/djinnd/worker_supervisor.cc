@@ -159,6 +159,7 @@ void WorkerSupervisor::retire() {
   owed_.clear();
   if (process_) process_->listen({});
   process_.reset();  // dead before its memory counts as free
+  counts_.worker_gone();
   go(WorkerPhase::kAbsent);
   if (had_worker) world_.owner.worker_died(domain_, {});
 }
@@ -178,7 +179,7 @@ void WorkerSupervisor::kill(const char* why) {
 void WorkerSupervisor::heard(const ipc::Datagram& message) {
   const auto event = ipc::decode_worker_event(message.bytes);
   if (!event.ok()) return kill("sent a message that nobody can read");
-  ++answers_;
+  if (!std::holds_alternative<ipc::WorkerStats>(event.value().body)) ++answers_;
   if (const auto answered = answered_by(event.value())) {
     const auto owed = std::find(owed_.begin(), owed_.end(), *answered);
     if (owed != owed_.end()) owed_.erase(owed);
@@ -194,11 +195,7 @@ void WorkerSupervisor::exited() {
   owed_.clear();
   world_.loop.dispose(std::move(process_));
   ++restarts_;
-  before_.runs += stats_.runs;
-  before_.planned_runs += stats_.planned_runs;
-  before_.plan_misses += stats_.plan_misses;
-  before_.tokens += stats_.tokens;
-  stats_ = {};
+  counts_.worker_gone();
   go(WorkerPhase::kBackingOff);
   const bool progressed = world_.owner.worker_died(domain_, death);
   const uint64_t wait_ms = back_off_.after_death(progressed);
@@ -225,11 +222,12 @@ ipc::WorkerReport WorkerSupervisor::report() const {
   report.restarts = restarts_;
   report.landlock_abi = ready_.landlock_abi;
   report.seccomp = ready_.seccomp;
-  report.slab_bytes = stats_.slab_bytes;
-  report.runs = before_.runs + stats_.runs;
-  report.planned_runs = before_.planned_runs + stats_.planned_runs;
-  report.plan_misses = before_.plan_misses + stats_.plan_misses;
-  report.tokens = before_.tokens + stats_.tokens;
+  const ipc::WorkerStats counts = counts_.total();
+  report.slab_bytes = counts.slab_bytes;
+  report.runs = counts.runs;
+  report.planned_runs = counts.planned_runs;
+  report.plan_misses = counts.plan_misses;
+  report.tokens = counts.tokens;
   return report;
 }
 

@@ -23,6 +23,7 @@
 #include "daemon/djinnd/events.h"
 #include "daemon/djinnd/recovery.h"
 #include "daemon/djinnd/spare_pool.h"
+#include "daemon/djinnd/worker_counts.h"
 #include "ipc/messages.h"
 #include "kernel/base/clock.h"
 
@@ -94,7 +95,10 @@ class WorkerSupervisor {
   void look(bool busy, uint64_t activity);
 
   [[nodiscard]] ipc::WorkerReport report() const;
-  void note_stats(const ipc::WorkerStats& stats) { stats_ = stats; }
+  void note_stats(const ipc::WorkerStats& stats) { counts_.hear(stats); }
+  // Of all its workers so far.
+  [[nodiscard]] ipc::WorkerStats counts() const { return counts_.total(); }
+  [[nodiscard]] uint32_t restarts() const { return restarts_; }
   [[nodiscard]] uint32_t threads() const { return ready_.threads; }
 
  private:
@@ -112,11 +116,10 @@ class WorkerSupervisor {
   std::unique_ptr<ChildProcess> process_;
   ChildReady ready_;
   std::deque<OwedAnswer> owed_;
-  uint64_t answers_ = 0;  // events heard
+  uint64_t answers_ = 0;  // events heard that show work, which counts do not
   uint32_t restarts_ = 0;
   bool ever_ready_ = false;
-  ipc::WorkerStats stats_;
-  ipc::WorkerStats before_;  // of workers that died
+  WorkerCounts counts_;
   BackOff back_off_;
   HangWatch hang_;
   Timer back_off_timer_;

@@ -47,7 +47,8 @@ LaneLoop::~LaneLoop() {
 }
 
 void LaneLoop::start(Grower& grower) {
-  runner_ = std::make_unique<Runner>(LaneTools{world_.lane, world_.programs, grower, binder_});
+  runner_ = std::make_unique<Runner>(LaneTools{world_.lane, world_.programs, grower, binder_},
+                                     clock_, counts_);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -55,10 +56,6 @@ void LaneLoop::stop() {
   stopping_.store(true);
   wake();
   if (thread_.joinable()) thread_.join();
-}
-
-uint64_t LaneLoop::tokens() const {
-  return runner_ ? runner_->tokens() : 0;
 }
 
 void LaneLoop::post(std::function<void(World&)> job) {
@@ -87,6 +84,7 @@ void LaneLoop::add_session(std::unique_ptr<Session> session) {
   auto shared = std::make_shared<std::unique_ptr<Session>>(std::move(session));
   post([this, shared](World& world) {
     Session& added = **shared;
+    added.progression.could_not_begin_before(clock_.monotonic_ns());
     watch(added.submission_bell(), added.id().value);
     // A client that waits since before a former worker's death: tell it to look again.
     added.ring_completion_bell();
@@ -149,6 +147,7 @@ bool LaneLoop::can_go_on(SessionId id) const {
 
 bool LaneLoop::run_round() {
   bool worked = false;
+  const uint64_t now_ns = clock_.monotonic_ns();
   if (memory_came_.exchange(false, std::memory_order_acquire)) waiting_.clear();
   for (auto it = world_.sessions.begin(); it != world_.sessions.end();) {
     const SessionId id = it->first;
@@ -161,6 +160,9 @@ bool LaneLoop::run_round() {
     } else {
       note(id, *advance);
       worked |= *advance == Runner::Advance::kWorked;
+      if (*advance == Runner::Advance::kIdle || *advance == Runner::Advance::kBlocked) {
+        session.progression.could_not_begin_before(now_ns);
+      }
     }
   }
   return worked;
@@ -196,7 +198,12 @@ void LaneLoop::sleep() {
     const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
     for (int i = 0; i < count; ++i) drain(events[static_cast<size_t>(i)].data.u64);
   }
-  for (const auto& [id, session] : world_.sessions) session->ring().finish_sleep();
+  const uint64_t now_ns = clock_.monotonic_ns();
+  for (const auto& [id, session] : world_.sessions) {
+    session->ring().finish_sleep();
+    // What waits for memory has waited while the lane slept.
+    if (!waiting_.contains(id)) session->progression.could_not_begin_before(now_ns);
+  }
 }
 
 void LaneLoop::drain(uint64_t key) {

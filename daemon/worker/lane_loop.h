@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "daemon/worker/heap.h"
+#include "daemon/worker/lane_counts.h"
 #include "daemon/worker/runner.h"
 #include "daemon/worker/slab.h"
 #include "kernel/base/clock.h"
@@ -68,7 +69,7 @@ class LaneLoop {
   void start(Grower& grower);
   void stop();
 
-  [[nodiscard]] uint64_t tokens() const;
+  [[nodiscard]] const LaneCounts& counts() const { return counts_; }
 
  private:
   LaneLoop(exec::Lane& lane, const Clock& clock, const LaneMemory& memory, Fd epoll, Fd bell,
@@ -86,6 +87,7 @@ class LaneLoop {
   void watch(const Fd& fd, uint64_t key);
 
   const Clock& clock_;
+  LaneCounts counts_;
   World world_;
   Binder binder_;
   LaneMemory memory_;

@@ -73,10 +73,12 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   gc::StepRecord record = next_record(state.record(), submission);
   state.beat();
   tools_.lane.set_pulse([&state] { state.beat(); });
+  if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
   const Result<Ending> ending = perform(step, record);
   const bool waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
   if (waits) {
     give_up_for_now(session);
+    if (record.generated == 0) session.progression.begun_ns = 0;
     return Advance::kWaiting;
   }
   if (!ending) {
@@ -85,8 +87,24 @@ Result<Runner::Advance> Runner::advance(Session& session) {
     record.kind = *ending == Ending::kDone ? gc::StepKind::kDone : gc::StepKind::kToken;
     commit(step, record);
   }
+  count(step, state.record());
   publish(session);
   return Advance::kWorked;
+}
+
+void Runner::count(Step& step, const gc::StepRecord& record) {
+  Session& session = step.session;
+  const uint64_t now_ns = clock_.monotonic_ns();
+  LaneCounts::Tokens tokens{record.tokens_in_step, record.generated};
+  if (session.generation) {
+    tokens.prompt_tokens = uint64_t{session.generation->prompt_tokens} * session.generation->rows;
+  }
+  counts_.note_tokens(session.progression, tokens, now_ns);
+  if (record.kind != gc::StepKind::kToken) {
+    counts_.note_end(session.progression, step.submission.operation,
+                     record.kind == gc::StepKind::kFailed, now_ns);
+  }
+  counts_.note_lane(tools_.lane.stats());
 }
 
 Status Runner::pick_up(Session& session) {
@@ -141,7 +159,6 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
 
 void Runner::commit(Step& step, gc::StepRecord record) {
   if (record.kind != gc::StepKind::kToken) record.completed += 1;
-  tokens_.fetch_add(record.tokens_in_step, std::memory_order_relaxed);
   step.session.state().stage_record(record);
   step.session.state().commit();
   step.session.refs().end_step(Refs::End::kCommitted);

@@ -9,15 +9,16 @@
 // Lane's thread only.
 #pragma once
 
-#include <atomic>
-
+#include "daemon/worker/lane_counts.h"
 #include "daemon/worker/operations.h"
+#include "kernel/base/clock.h"
 
 namespace djinn::worker {
 
 class Runner {
  public:
-  explicit Runner(LaneTools tools) : tools_(tools) {}
+  Runner(LaneTools tools, const Clock& clock, LaneCounts& counts)
+      : tools_(tools), clock_(clock), counts_(counts) {}
 
   enum class Advance {
     kIdle,     // nothing is submitted
@@ -28,10 +29,9 @@ class Runner {
   // One step of the session. An Error means that the client broke the protocol.
   Result<Advance> advance(Session& session);
 
-  [[nodiscard]] uint64_t tokens() const { return tokens_.load(std::memory_order_relaxed); }
-
  private:
   Status pick_up(Session& session);
+  void count(Step& step, const gc::StepRecord& record);
   Result<Ending> perform(Step& step, gc::StepRecord& record);
   void commit(Step& step, gc::StepRecord record);
   void fail(Step& step, gc::StepRecord record, const Error& error);
@@ -40,7 +40,8 @@ class Runner {
   static void give_up_for_now(Session& session);
 
   LaneTools tools_;
-  std::atomic<uint64_t> tokens_{0};
+  const Clock& clock_;
+  LaneCounts& counts_;
 };
 
 }  // namespace djinn::worker

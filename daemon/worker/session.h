@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "daemon/worker/lane_counts.h"
 #include "daemon/worker/refs.h"
 #include "daemon/worker/sequence.h"
 #include "ipc/binding.h"
@@ -51,6 +52,8 @@ class Session {
   [[nodiscard]] bool take_refusal();
   // The decoded block of the generation in flight, so that a token does not decode it again.
   std::optional<ipc::GenerateBlock> generation;
+  // Of the submission in flight or next to come, for the lane's counts.
+  Progression progression;
 
  private:
   explicit Session(const ipc::AttachSession& command);

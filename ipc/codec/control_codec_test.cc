@@ -131,6 +131,17 @@ std::vector<WorkerCommand> commands() {
   };
 }
 
+WorkerStats worker_stats() {
+  WorkerStats stats{27, 28, 29, 30, 31, 32, 33, {34}, 35};
+  stats.submissions.back() = 36;
+  uint64_t next = 37;
+  for (TimeHistogram* times : {&stats.queue, &stats.run, &stats.first_token, &stats.next_token}) {
+    for (uint64_t& count : times->counts) count = next++;
+    times->sum_ns = next++;
+  }
+  return stats;
+}
+
 std::vector<WorkerEvent> events() {
   return {
       {WorkerReady{1, 2, true}},
@@ -147,7 +158,7 @@ std::vector<WorkerEvent> events() {
       {GrantRequest{17, GrantKind::kHeap, {}, {}, 21}},
       {GrantReturn{GrantKind::kSequence, {22}, {23, 24}, 25}},
       {SessionBroken{{26}, ErrorCode::kProtocolViolation, "Index out of range."}},
-      {WorkerStats{27, 28, 29, 30, 31}},
+      {worker_stats()},
       {ModelParked{{32}}},
       {ModelWanted{{33}}},
   };

@@ -432,6 +432,19 @@ struct WorkerStats {
   plannedRuns @2 :UInt64;
   planMisses @3 :UInt64;
   tokens @4 :UInt64;
+  planRecords @5 :UInt64;
+  promptTokens @6 :UInt64;
+  submissions @7 :List(UInt64);  # by operation
+  submissionsFailed @8 :UInt64;
+  queue @9 :TimeHistogram;
+  run @10 :TimeHistogram;
+  firstToken @11 :TimeHistogram;
+  nextToken @12 :TimeHistogram;
+}
+
+struct TimeHistogram {
+  counts @0 :List(UInt64);  # one for each bucket of ipc/time_histogram.h
+  sumNs @1 :UInt64;
 }
 
 # -- djinnd <-> loader ---------------------------------------------------------------------------

@@ -208,6 +208,14 @@ void write(wire::WorkerEvent::Builder out, const GrantReturn& event) {
 void write(wire::WorkerEvent::Builder out, const SessionBroken& event) {
   write_outcome(out.initSessionBroken(), event.session.value, event.code, event.message);
 }
+template <typename Counts>
+void write_counts(capnp::List<uint64_t>::Builder out, const Counts& counts) {
+  for (unsigned i = 0; i < out.size(); ++i) out.set(i, counts[i]);
+}
+void write_times(wire::TimeHistogram::Builder out, const TimeHistogram& times) {
+  write_counts(out.initCounts(count_of(times.counts)), times.counts);
+  out.setSumNs(times.sum_ns);
+}
 void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
   auto stats = out.initStats();
   stats.setSlabBytes(event.slab_bytes);
@@ -215,6 +223,14 @@ void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
   stats.setPlannedRuns(event.planned_runs);
   stats.setPlanMisses(event.plan_misses);
   stats.setTokens(event.tokens);
+  stats.setPlanRecords(event.plan_records);
+  stats.setPromptTokens(event.prompt_tokens);
+  write_counts(stats.initSubmissions(count_of(event.submissions)), event.submissions);
+  stats.setSubmissionsFailed(event.submissions_failed);
+  write_times(stats.initQueue(), event.queue);
+  write_times(stats.initRun(), event.run);
+  write_times(stats.initFirstToken(), event.first_token);
+  write_times(stats.initNextToken(), event.next_token);
 }
 
 WorkerReady read_ready(wire::WorkerReady::Reader in) {
@@ -265,8 +281,37 @@ SessionBroken read_session_broken(wire::IdOutcome::Reader in) {
   return {{in.getId()}, error.code, std::move(error.message)};
 }
 
+template <typename Counts>
+void read_counts(capnp::List<uint64_t>::Reader in, Counts& counts) {
+  if (in.size() != counts.size()) {
+    refuse(ErrorCode::kMalformed, "A list of counts has another length than it must have.");
+  }
+  for (unsigned i = 0; i < in.size(); ++i) counts[i] = in[i];
+}
+
+TimeHistogram read_times(wire::TimeHistogram::Reader in) {
+  TimeHistogram times;
+  read_counts(in.getCounts(), times.counts);
+  times.sum_ns = in.getSumNs();
+  return times;
+}
+
 WorkerStats read_stats(wire::WorkerStats::Reader in) {
-  return {in.getSlabBytes(), in.getRuns(), in.getPlannedRuns(), in.getPlanMisses(), in.getTokens()};
+  WorkerStats stats;
+  stats.slab_bytes = in.getSlabBytes();
+  stats.runs = in.getRuns();
+  stats.planned_runs = in.getPlannedRuns();
+  stats.plan_misses = in.getPlanMisses();
+  stats.tokens = in.getTokens();
+  stats.plan_records = in.getPlanRecords();
+  stats.prompt_tokens = in.getPromptTokens();
+  read_counts(in.getSubmissions(), stats.submissions);
+  stats.submissions_failed = in.getSubmissionsFailed();
+  stats.queue = read_times(in.getQueue());
+  stats.run = read_times(in.getRun());
+  stats.first_token = read_times(in.getFirstToken());
+  stats.next_token = read_times(in.getNextToken());
+  return stats;
 }
 
 WorkerEvent read_event(wire::WorkerEvent::Reader in) {

@@ -1,0 +1,45 @@
+// StatsRounds: asks all workers for their counts, and tells whoever wanted them when they are
+// there.
+//
+//   round    one asking of all workers that are ready; over when each has answered or died, or
+//            after a moment: who has not told by then is known by its last counts
+//
+// An answer counts for all rounds that are open when it comes.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <vector>
+
+#include "daemon/djinnd/domains.h"
+#include "daemon/djinnd/loop.h"
+
+namespace djinn::daemon {
+
+class StatsRounds {
+ public:
+  StatsRounds(Loop& loop, Domains& domains);
+
+  // over: called once, at once where there is no worker to ask.
+  void ask(std::function<void()> over);
+
+  void hear(DomainId domain, const ipc::WorkerStats& stats);
+  void worker_died(DomainId domain);
+
+ private:
+  static constexpr uint64_t kTimeoutMs = 250;
+
+  struct Round {
+    std::function<void()> over;
+    std::vector<DomainId> owing;
+  };
+  void answered(DomainId domain);
+  void end_complete();
+  void end_all();
+
+  Domains& domains_;
+  std::list<Round> rounds_;
+  Timer timeout_;
+};
+
+}  // namespace djinn::daemon

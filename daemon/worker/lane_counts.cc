@@ -1,0 +1,75 @@
+#include "daemon/worker/lane_counts.h"
+
+namespace djinn::worker {
+namespace {
+
+// Another core's clock may be a little behind.
+uint64_t between(uint64_t from_ns, uint64_t to_ns) {
+  return to_ns > from_ns ? to_ns - from_ns : 0;
+}
+
+bool is_run(uint16_t operation) {
+  return operation == static_cast<uint16_t>(ipc::Operation::kRun) ||
+         operation == static_cast<uint16_t>(ipc::Operation::kRunOnce);
+}
+
+}  // namespace
+
+ipc::TimeHistogram TimeCounts::read() const {
+  ipc::TimeHistogram times;
+  for (size_t i = 0; i < counts_.size(); ++i) times.counts[i] = counts_[i].get();
+  times.sum_ns = sum_ns_.get();
+  return times;
+}
+
+void LaneCounts::note_tokens(Progression& progression, const Tokens& tokens, uint64_t now_ns) {
+  if (tokens.rows == 0) return;
+  tokens_.add(tokens.rows);
+  if (tokens.generated == 1) {
+    prompt_tokens_.add(tokens.prompt_tokens);
+    first_token_.note(between(progression.ready_ns, now_ns));
+  } else if (progression.token_ns != 0) {
+    next_token_.note(between(progression.token_ns, now_ns));
+  }
+  progression.token_ns = now_ns;
+}
+
+void LaneCounts::note_end(Progression& progression, uint16_t operation, bool failed,
+                          uint64_t now_ns) {
+  queue_.note(between(progression.ready_ns, progression.begun_ns));
+  if (failed) {
+    submissions_failed_.add(1);
+  } else if (operation < submissions_.size()) {
+    submissions_[operation].add(1);
+    if (is_run(operation)) run_.note(between(progression.begun_ns, now_ns));
+  }
+  progression = {now_ns, 0, 0};
+}
+
+void LaneCounts::note_lane(const exec::LaneStats& stats) {
+  slab_bytes_.set(stats.planned_bytes);
+  runs_.set(stats.runs);
+  planned_runs_.set(stats.planned_runs);
+  plan_misses_.set(stats.plan_misses);
+  plan_records_.set(stats.plan_records);
+}
+
+ipc::WorkerStats LaneCounts::read() const {
+  ipc::WorkerStats stats;
+  stats.slab_bytes = slab_bytes_.get();
+  stats.runs = runs_.get();
+  stats.planned_runs = planned_runs_.get();
+  stats.plan_misses = plan_misses_.get();
+  stats.plan_records = plan_records_.get();
+  stats.tokens = tokens_.get();
+  stats.prompt_tokens = prompt_tokens_.get();
+  for (size_t i = 0; i < submissions_.size(); ++i) stats.submissions[i] = submissions_[i].get();
+  stats.submissions_failed = submissions_failed_.get();
+  stats.queue = queue_.read();
+  stats.run = run_.read();
+  stats.first_token = first_token_.read();
+  stats.next_token = next_token_.read();
+  return stats;
+}
+
+}  // namespace djinn::worker
