@@ -42,8 +42,8 @@ struct Event {
   bool of_device = false;
   std::optional<uint64_t> bytes{};
   std::optional<ErrorCode> error{};
-  uint64_t number = 0;                         // given by tell()
-  uint64_t wall_ns = 0;                        // likewise
+  uint64_t number = 0;                  // given by tell()
+  uint64_t wall_ns = 0;                 // likewise
   std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded
 };
 

@@ -59,9 +59,11 @@ TEST(MetricsTextTest, numbers_are_in_base_units_under_their_labels) {
   shot.loader_traffic.sent_bytes = 8;
   shot.watchdog.lag_ns = 1'500'000;
   EXPECT_EQ(value_of(shot, "djinn_sessions{state=\"lost\"}"), "3");
-  EXPECT_EQ(value_of(shot, "djinn_memory_granted_bytes{kind=\"slab\",section=\"volatile\"}"),
-            "1048576");
-  EXPECT_EQ(value_of(shot, "djinn_memory_mapped_bytes{pool=\"sessions\"}"), "5");
+  EXPECT_EQ(
+      value_of(shot,
+               "djinn_memory_granted_bytes{device=\"cpu:0\",kind=\"slab\",section=\"volatile\"}"),
+      "1048576");
+  EXPECT_EQ(value_of(shot, "djinn_memory_mapped_bytes{device=\"cpu:0\",pool=\"sessions\"}"), "5");
   EXPECT_EQ(value_of(shot, "djinn_model_evictions_total{reason=\"pressure\"}"), "4");
   EXPECT_EQ(value_of(shot, "djinn_submissions_total{operation=\"generate\"}"), "6");
   EXPECT_EQ(value_of(shot, "djinn_ipc_bytes_total{direction=\"sent\",peer=\"loader\"}"), "8");

@@ -39,14 +39,24 @@ class Systemd:
         self.listening = socket.socket(socket.AF_UNIX, kind)
         self.listening.bind(str(directory / "djinnd.sock"))
         self.listening.listen(8)
+        # As djinnd-metrics.socket has it: passed when somebody wants it.
+        self.metrics: socket.socket | None = None
         self.notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notify.bind(str(directory / "notify"))
         self.store: dict[str, int] = {}
         self.last_words: list[str] = []
         self.process: subprocess.Popen[str] | None = None
 
+    def listen_for_metrics(self) -> str:
+        """Its address, HOST:PORT."""
+        self.metrics = socket.create_server(("127.0.0.1", 0))
+        host, port = self.metrics.getsockname()
+        return f"{host}:{port}"
+
     def start(self, *options: str) -> None:
         passed = {"djinnd.socket": self.listening.fileno(), **self.store}
+        if self.metrics is not None:
+            passed["metrics"] = self.metrics.fileno()
         numbers = ",".join(str(fd) for fd in passed.values())
         self.process = subprocess.Popen(
             [
@@ -124,3 +134,5 @@ class Systemd:
             os.close(fd)
         self.listening.close()
         self.notify.close()
+        if self.metrics is not None:
+            self.metrics.close()
