@@ -18,7 +18,7 @@ CACHE = TREE / "build" / "boot"
 RELEASE = "bookworm"
 # What our programs are linked with, beside a system that boots.
 PACKAGES = (
-    *("systemd", "systemd-sysv", "dbus"),
+    *("systemd", "systemd-sysv", "dbus", "libprometheus-cpp-core1.0"),
     *("libuv1", "libcapnp-0.9.2", "libfmt9", "libseccomp2", "libssl3", "libstdc++6"),
 )
 PLACES = {
@@ -30,6 +30,7 @@ PLACES = {
 FILES = {
     "etc/systemd/system/djinnd.socket": "packaging/systemd/djinnd.socket",
     "etc/systemd/system/djinnd.service": "packaging/systemd/djinnd.service",
+    "etc/systemd/system/djinnd-metrics.socket": "packaging/systemd/djinnd-metrics.socket",
     "usr/lib/sysusers.d/djinn.conf": "packaging/systemd/djinn.sysusers",
     "usr/lib/djinn-test/inside.sh": "tests/boot/inside.sh",
 }
@@ -59,7 +60,7 @@ def missing() -> str | None:
 def make_root() -> Path:
     """The file system of a system that boots, made once."""
     root = CACHE / "root"
-    if (root / "usr/bin/systemd-run").exists():
+    if list((root / "usr/lib").glob("*/libprometheus-cpp-core.so.1.0")):
         return root
     shutil.rmtree(root, ignore_errors=True)
     made = CACHE / "making"

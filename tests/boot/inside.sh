@@ -96,6 +96,21 @@ check "a reload with a good one" systemctl reload djinnd.service
 check "is taken up" eventually says "the configuration is reloaded" \
   journalctl -u djinnd.service --no-pager
 
+scrape() {  # PATH: what djinnd answers; a system that boots has no curl
+  exec 3<>/dev/tcp/127.0.0.1/10466 || return 1
+  printf 'GET %s HTTP/1.1\r\n\r\n' "$1" >&3
+  cat <&3
+}
+check "metrics are off until they are enabled" refuses 1 bash -c 'exec 3<>/dev/tcp/127.0.0.1/10466'
+systemctl enable djinnd-metrics.socket 2>/dev/null
+id=$(djinnctl load "$MODEL")
+check "their socket comes with a restart" systemctl restart djinnd.service
+check "they are told through it" says 'djinn_models{state="resident"} 1' scrape /metrics
+check "the model has outlived that" is_resident
+check "the watchdog is told of" says "djinn_watchdog_interval_seconds 30" scrape /metrics
+check "djinnd is healthy" says "200 OK" scrape /healthz
+check "and becomes ready" eventually says "200 OK" scrape /readyz
+
 check "stop frees everything" systemctl stop djinnd.service
 check "and what systemd kept" has_value NFileDescriptorStore 0
 check "nothing has failed" bash -c '[[ -z $(systemctl --failed --no-legend | grep djinn) ]]'
