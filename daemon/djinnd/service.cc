@@ -70,7 +70,7 @@ void Service::reloading() {
 }
 
 void Service::extend_timeout(uint64_t ms) {
-  say("EXTEND_TIMEOUT_USEC=" + std::to_string(ms * kMicrosecondsPerMs));
+  say("EXTEND_TIMEOUT_USEC=" + std::to_string(ms * kNsPerMs / kNsPerMicrosecond));
 }
 
 void Service::changed() {
