@@ -29,6 +29,8 @@ class Domains {
   [[nodiscard]] bool ready(DomainId domain) const;
   // Workers do not start any more.
   [[nodiscard]] bool spares_fail() const { return world_.spares.fails(); }
+  // At least one has started.
+  [[nodiscard]] bool spares_have_worked() const { return world_.spares.has_worked(); }
 
   [[nodiscard]] std::vector<std::pair<DomainId, WorkerSupervisor*>> all() const;
   void retire_all();

@@ -131,11 +131,14 @@ void Metrics::judge(MetricsSnapshot& shot) const {
   shot.healthy = books.ok();
   if (!books) shot.unhealthy_why = "The books of memory do not balance: " + books.error().message;
   shot.draining = world_.reports.draining();
-  shot.ready = shot.healthy && shot.device_ready && !shot.draining;
+  const bool can_serve = shot.device_ready && world_.domains.spares_have_worked();
+  shot.ready = shot.healthy && can_serve && !shot.draining;
   if (!shot.healthy) {
     shot.unready_why = shot.unhealthy_why;
   } else if (!shot.device_ready) {
     shot.unready_why = "No worker can be started; the log says why.";
+  } else if (!can_serve) {
+    shot.unready_why = "The first worker is being started.";
   } else if (shot.draining) {
     shot.unready_why = "djinnd is draining; djinnctl resume ends it.";
   }

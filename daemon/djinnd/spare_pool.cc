@@ -50,6 +50,7 @@ void SparePool::heard(const ipc::Datagram& message) {
   ready_ = kind_.read_ready(message);
   if (!ready_) return child_->kill();
   ready_timer_.stop();
+  has_worked_ = true;
   const bool failed = fails();
   failures_ = 0;
   if (failed && changed_) changed_();

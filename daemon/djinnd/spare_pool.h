@@ -54,6 +54,8 @@ class SparePool {
 
   // Whether so many children in a row died before they were ready that those who wait should know.
   [[nodiscard]] bool fails() const { return failures_ >= kFailuresMax; }
+  // Whether one was ever ready.
+  [[nodiscard]] bool has_worked() const { return has_worked_; }
   // Called when it begins to fail, and when it does no more.
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
 
@@ -74,6 +76,7 @@ class SparePool {
   std::deque<Taker> takers_;
   BackOff back_off_;
   uint32_t failures_ = 0;
+  bool has_worked_ = false;
   std::function<void()> changed_;
   Timer start_timer_;
   Timer ready_timer_;

@@ -338,12 +338,18 @@ def test_silent_clients_are_cut_and_keep_nobody_waiting(served: Served) -> None:
 def test_health_and_readiness_say_what_is(systemd: Systemd) -> None:
     served = Served(systemd, "--worker", "/bin/false")
     assert ask(served.address, "/healthz") == (200, "ok\n")
-    wait_until(lambda: ask(served.address, "/readyz")[0] == 503, "no worker starts")
-    assert ask(served.address, "/readyz")[1].startswith("No worker can be started")
+    assert ask(served.address, "/readyz")[0] == 503
+    failing = "No worker can be started"
+    wait_until(lambda: ask(served.address, "/readyz")[1].startswith(failing), "no worker starts")
     assert ask(served.address, "/healthz") == (200, "ok\n")  # djinnd itself is well
     scrape = served.eventually(lambda s: s("djinn_ready") == 0, "it is told")
     assert scrape("djinn_device_ready") == 0
     assert scrape("djinn_healthy") == 1
+
+
+def test_djinnd_is_ready_when_its_first_worker_is(served: Served) -> None:
+    wait_until(lambda: ask(served.address, "/readyz") == (200, "ok\n"), "it is ready")
+    assert served.eventually(lambda s: s("djinn_ready") == 1, "it is told")("djinn_draining") == 0
 
 
 def test_a_djinnd_without_the_socket_tells_nothing_and_one_with_another_says_so(
