@@ -1,6 +1,7 @@
 # Compiler settings that every target shares.
 
 option(DJINN_WITH_TORCH "Build what links LibTorch: kernel/exec, the worker, the Python package" ON)
+option(DJINN_WITH_TESTS "Build tests and benchmarks, which need GoogleTest and Benchmark" ON)
 set(DJINN_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, comma-separated; empty for none")
 
 set(CMAKE_CXX_STANDARD 20)
@@ -39,8 +40,10 @@ endif()
 
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
-find_package(GTest REQUIRED)
-find_package(benchmark REQUIRED)
+if(DJINN_WITH_TESTS)
+  find_package(GTest REQUIRED)
+  find_package(benchmark REQUIRED)
+endif()
 find_package(fmt REQUIRED)
 find_package(CapnProto REQUIRED)
 find_package(nlohmann_json REQUIRED)

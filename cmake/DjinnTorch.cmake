@@ -19,6 +19,13 @@ if(DJINN_WITH_TORCH)
   add_library(torch-gomp SHARED IMPORTED)
   set_target_properties(torch-gomp PROPERTIES IMPORTED_LOCATION ${DJINN_TORCH_GOMP})
 
+  # All that a program needs at run time: libtorch_cpu.so is linked with the last two.
+  set(DJINN_TORCH_RUNTIME ${DJINN_TORCH_GOMP})
+  foreach(file torch/lib/libc10.so torch/lib/libtorch_cpu.so
+      nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13)
+    list(APPEND DJINN_TORCH_RUNTIME ${DJINN_TORCH_DIR}/../${file})
+  endforeach()
+
   add_library(djinn-torch INTERFACE)
   # -idirafter: as system headers, for they do not meet our warning level, and after the system's
   # own, for the wheel carries another fmt than the one that we link.

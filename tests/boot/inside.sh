@@ -1,7 +1,10 @@
 #!/bin/bash
-# Runs as root inside of the booted system; says "ok NAME" or "not ok NAME: WHY" on stdout.
-# $MODEL: a directory of a byte-level model.
+# Runs as root inside of the booted system, before any of our packages is installed; says "ok NAME",
+# "not ok NAME: WHY" or "skipped NAME: WHY" on stdout.
+# $PLACE: our files; $UPGRADES: how many higher versions there are; /oom: see boot_test.py.
 set -u
+export DEBIAN_FRONTEND=noninteractive MAN_DISABLE_SECCOMP=1
+MODEL=$PLACE/source/models/bytes
 
 check() {  # NAME COMMAND...
   local name=$1 said
@@ -20,6 +23,11 @@ says() {  # TEXT COMMAND...
   said=$("$@" 2>&1) || { echo "$said"; return 1; }
   [[ $said == *"$text"* ]] || { echo "$said"; return 1; }
 }
+says_nothing() {  # COMMAND...
+  local said
+  said=$("$@" 2>&1)
+  [[ -z $said ]] || { echo "$said"; return 1; }
+}
 eventually() {  # COMMAND...: within half a minute
   local tries said
   for ((tries = 0; tries < 300; tries++)); do
@@ -29,34 +37,100 @@ eventually() {  # COMMAND...: within half a minute
   echo "$said"
   return 1
 }
+
+# --- packages
+take_from() {  # REPOSITORY
+  echo "deb [signed-by=$PLACE/key.gpg] file:$PLACE/repository/$1 ./" >/etc/apt/sources.list
+  apt-get -q update
+}
+apt() { apt-get -q -y -o Dpkg::Use-Pty=0 "$@"; }
+is_version() { says "$1" dpkg-query -W -f '${Version}' djinnd; }
+is_gone() {
+  local path
+  for path; do [[ ! -e $path && ! -L $path ]] || { echo "$path"; return 1; }; done
+}
+is_left() { ! is_gone "$@"; }
+autopkgtest() { (cd "$PLACE/source" && "debian/tests/$1"); }
+
+# --- the service
 shown() { systemctl show djinnd.service --property "$1" --value; }
 has_value() { [[ $(shown "$1") == "$2" ]] || { shown "$1"; return 1; }; }
 is_another_process() { [[ $(shown MainPID) != 0 && $(shown MainPID) != "$1" ]]; }
-bytes_read() { djinnctl --json status | grep -o '"bytes_read":[0-9]*' | cut -d: -f2; }
-read_nothing() { [[ $(bytes_read) == 0 ]] || { bytes_read; return 1; }; }
-is_resident() { says "$id" djinnctl ps; }
-speaks() { [[ $(speak) == "$1" ]]; }
-
-speak() { djinnctl generate "$MODEL" --prompt "The " --max-new-tokens 20 --greedy; }
+nothing_has_failed() { says_nothing systemctl --failed --no-legend --plain; }
 exposure() {
   systemd-analyze security djinnd.service | grep -o "djinnd.service: [0-9.]*" | cut -d" " -f2
 }
 is_hardened() { [[ $(exposure) < 1.1 ]] || { exposure; return 1; }; }
 
-systemd-sysusers
-systemctl daemon-reload
-check "the socket is enabled and active" systemctl enable --now djinnd.socket
-check "its directory and mode are root's and the group's" \
-  says "660 root djinn" stat -c "%a %U %G" /run/djinn/djinnd.sock
-check "a connection starts the service" djinnctl status
-check "it is active" says active systemctl is-active djinnd.service
+# --- djinnd
+status() { djinnctl --json status; }
+bytes_read() { status | grep -o '"bytes_read":[0-9]*' | cut -d: -f2; }
+read_nothing() { [[ $(bytes_read) == 0 ]] || { bytes_read; return 1; }; }
+is_resident() { says "$id" djinnctl ps; }
+speak() { djinnctl generate "$MODEL" --prompt "The " --max-new-tokens 20 --greedy; }
+speaks() { [[ $(speak) == "$1" ]]; }
+worker() { status | grep -o '"pid":[0-9]*' | head -n 1 | cut -d: -f2; }
+filters() { sed -n 's/^Seccomp_filters:\t//p' "/proc/$1/status"; }
+worker_is_confined() {
+  says '"seccomp":true' status && says_nothing grep -o '"landlock_abi":0' <(status) &&
+    (($(filters "$(worker)") > $(filters "$(shown MainPID)")))
+}
+
+# --- completion: what the shell's own completion would list
+completed() {  # WORD...
+  local COMP_WORDS=(djinnctl "$@") COMP_CWORD=$# COMPREPLY=()
+  _djinnctl
+  printf '%s\n' "${COMPREPLY[@]}"
+}
+completes_soon() {  # the best of five, for others use the machine too
+  local began spent best=1000000 try
+  for ((try = 0; try < 5; try++)); do
+    began=${EPOCHREALTIME/./}
+    completed unload "" >/dev/null
+    spent=$((${EPOCHREALTIME/./} - began))
+    ((spent < best)) && best=$spent
+  done
+  ((best < 100000)) || { echo "$best us"; return 1; }
+}
+
+check "apt refuses packages that are not as they were signed" refuses 100 take_from forged
+check "apt trusts the repository" take_from 0
+check "the packages are installed" \
+  apt install djinnd djinnctl libdjinn-client-dev python3-djinn
+check "socket and service are enabled" \
+  says enabled systemctl is-enabled djinnd.socket djinnd.service
+check "and active" says active systemctl is-active djinnd.socket djinnd.service
+check "nothing has failed on a machine without a GPU" nothing_has_failed
+check "no name of Debian's djinn is taken" is_gone /usr/bin/djinn /usr/share/man/man1/djinn.1.gz
+check "the socket's owner and mode" says "660 root djinn" stat -c "%a %U %G" /run/djinn/djinnd.sock
 check "it tells how it goes" says "models (0 loading)" systemctl show djinnd.service -p StatusText
 check "its exposure is low" is_hardened
+for page in djinnd.8 djinnd.conf.5 djinnctl.1; do
+  check "man $page" says NAME man "${page##*.}" "${page%.*}"
+done
+for each in smoke client python; do check "autopkgtest $each" autopkgtest "$each"; done
 
 id=$(djinnctl load "$MODEL")
 check "a model is loaded" is_resident
 words=$(speak)
 check "it speaks" test -n "$words"
+check "its worker is confined" worker_is_confined
+. /usr/share/bash-completion/bash_completion
+_completion_loader djinnctl
+check "completion knows verbs" says unload completed unlo
+check "and live ids" says "$id" completed unload ""
+check "at once" completes_soon
+
+for ((upgrade = 1; upgrade <= UPGRADES; upgrade++)); do
+  before=$(shown MainPID)
+  take_from "$upgrade" >/dev/null
+  check "upgrade $upgrade" apt upgrade
+  check "upgrade $upgrade is installed" is_version "+upgrade$upgrade"
+  check "upgrade $upgrade is another process" is_another_process "$before"
+  check "upgrade $upgrade has the model" is_resident
+  check "upgrade $upgrade has read nothing" read_nothing
+done
+check "it speaks after upgrades" speaks "$words"
 
 check "restart" systemctl restart djinnd.service
 check "the model is resident after a restart" is_resident
@@ -74,6 +148,19 @@ before=$(shown MainPID)
 kill -STOP "$before"
 check "the watchdog ends a daemon that stands still" eventually is_another_process "$before"
 check "the model is resident after that" eventually is_resident
+
+if [[ -d /oom ]]; then
+  speak >/dev/null
+  before=$(shown MainPID)
+  worker >/oom/cgroup.procs
+  check "a run whose worker is killed for memory ends as if nothing were" speaks "$words"
+  check "the kernel killed it" grep -q "^oom_kill [1-9]" /oom/memory.oom_control /oom/memory.events
+  check "djinnd goes on" has_value MainPID "$before"
+  check "with the model" is_resident
+  check "which is not read again" read_nothing
+else
+  echo "skipped a worker is killed for memory: no control group can be made here"
+fi
 
 useradd -m outsider
 useradd -m -G djinn insider
@@ -113,6 +200,19 @@ check "and becomes ready" eventually says "200 OK" scrape /readyz
 
 check "stop frees everything" systemctl stop djinnd.service
 check "and what systemd kept" has_value NFileDescriptorStore 0
-check "nothing has failed" bash -c '[[ -z $(systemctl --failed --no-legend | grep djinn) ]]'
+check "nothing has failed" nothing_has_failed
+check "start" systemctl start djinnd.service
+check "autopkgtest daemon" autopkgtest daemon
+
+check "the packages are removed" apt remove djinnd djinnctl python3-djinn
+check "nothing runs" refuses 3 systemctl is-active djinnd.socket djinnd.service
+check "no program is left" is_gone /usr/sbin/djinnd /usr/libexec/djinn /run/djinn/djinnd.sock
+check "state is" is_left /var/lib/djinn
+check "configuration is" is_left /etc/djinn/djinnd.conf
+check "they are purged" apt purge djinnd djinnctl python3-djinn djinn-torch libdjinn-client1
+check "state is gone" is_gone /var/lib/djinn /var/cache/djinn /etc/djinn
+check "no package is left" says_nothing bash -c "dpkg -l '*djinn*' | grep ^[a-z][a-z]"
+check "and no file" says_nothing find /etc /usr /var/lib /run -not -path "$PLACE*" \
+  -not -path "/var/lib/apt/*" -name "*djinn*"
+check "nothing has failed in the end" nothing_has_failed
 echo "done"
-poweroff

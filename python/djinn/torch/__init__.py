@@ -3,9 +3,13 @@
 Importing this makes the device; nothing connects to djinnd before a value is needed.
 """
 
-import torch
+from . import versions
 
-from . import backend
+versions.check_pytorch()
+
+import torch  # noqa: E402 - only now is it known that there is the right one
+
+from . import backend  # noqa: E402
 
 backend.register()
 

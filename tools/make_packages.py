@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Builds the Debian packages: make_packages.py [--quick].
+
+The tree, with packaging/deb/debian at its root, is staged in build/deb/source, built there by
+dpkg-buildpackage, and the packages are put into build/deb/out. What was compiled stays, so that
+the next call compiles what has changed. djinn-torch, which is large, is packed again only when
+PyTorch's version or what makes the package has changed.
+
+--quick: for tests, in build/deb-quick. Nothing is compiled: the files are those of build/release.
+djinn-torch is not compressed, and there are neither packages of debug information nor a source
+package.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+TREE = Path(__file__).resolve().parents[1]
+DEBIAN = TREE / "packaging" / "deb" / "debian"
+TOOLS = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "dh_python3": "dh-python"}
+TOOLS |= {"scdoc": "scdoc", "ninja": "ninja-build"}
+PACKAGES = (
+    *("djinnd", "djinnctl", "libdjinn-client1", "libdjinn-client-dev", "python3-djinn"),
+    "djinn-torch",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    work: Path  # its `source` is the staged tree, its `out` gets the packages
+    torch_compression: str  # of djinn-torch, as dpkg-deb's -Z
+    built: Path | None = None  # a build tree to take the programs from
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def source(self) -> Path:
+        return self.work / "source"
+
+    @property
+    def out(self) -> Path:
+        return self.work / "out"
+
+
+RELEASE = Job(TREE / "build" / "deb", "xz")
+QUICK = Job(TREE / "build" / "deb-quick", "none", TREE / "build" / "release")
+
+
+def missing() -> str | None:
+    """Why packages cannot be built here, or None."""
+    absent = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
+    if absent:
+        return f"Debian's {', '.join(absent)} not installed"
+    if not list(TREE.glob(".venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so")):
+        return "there is no PyTorch in .venv (./dev build makes it)"
+    return None
+
+
+def tree_files() -> list[str]:
+    """Tracked files, and new ones that git does not ignore."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=TREE, check=True, capture_output=True, text=True).stdout
+    return [name for name in sorted(set(listed.split("\0"))) if name and (TREE / name).is_file()]
+
+
+def is_same(one: Path, other: Path) -> bool:
+    try:
+        a, b = one.stat(), other.stat()
+    except FileNotFoundError:
+        return False
+    return (a.st_size, a.st_mtime_ns, a.st_mode) == (b.st_size, b.st_mtime_ns, b.st_mode)
+
+
+def stage(source: Path) -> None:
+    """Brings the staged tree up to date. What is unchanged keeps its time, for ninja's sake."""
+    source.mkdir(parents=True, exist_ok=True)
+    files = tree_files()
+    wanted = set(files)
+    for path in sorted(source.rglob("*"), reverse=True):
+        name = str(path.relative_to(source))
+        if name.startswith("obj-"):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            if not any(path.iterdir()):
+                path.rmdir()
+        elif name not in wanted:
+            path.unlink()
+    for name in files:
+        if not is_same(TREE / name, source / name):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TREE / name, source / name)
+    shutil.copytree(DEBIAN, source / "debian")
+
+
+def run(command: list[str], where: Path, **environment: str) -> None:
+    subprocess.run(
+        command,
+        cwd=where,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        env={**os.environ, **environment},
+    )
+
+
+def torch_key(job: Job) -> str:
+    """Names what djinn-torch is made of."""
+    parts = [job.torch_compression, (TREE / "tools/requirements-run.txt").read_text()]
+    files = [DEBIAN / "rules", DEBIAN / "copyright", *sorted(DEBIAN.glob("djinn-torch*"))]
+    parts += [file.read_text() for file in files]
+    parts += re.findall(r"^Package: djinn-torch\n.*", (DEBIAN / "control").read_text(), re.S | re.M)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def settings(job: Job, has_torch: bool) -> dict[str, str]:
+    options = [f"parallel={os.cpu_count()}", *(["noautodbgsym"] if job.built else [])]
+    return {
+        "DEB_BUILD_OPTIONS": " ".join(options),
+        "DEB_BUILD_PROFILES": "pkg.djinnd.notorch" if has_torch else "",
+        "DJINN_VENV": str(TREE / ".venv"),
+        "DJINN_TORCH_COMPRESSION": job.torch_compression,
+        **({"DJINN_BUILT": str(job.built)} if job.built else {}),
+        **dict(job.environment),
+    }
+
+
+def made_in(work: Path) -> list[Path]:
+    """What dpkg's tools left beside the staged tree."""
+    return [*work.glob("*.deb"), *work.glob("djinnd_*")]
+
+
+def build(job: Job) -> list[Path]:
+    """Builds and returns the packages."""
+    stage(job.source)
+    kept = job.work / "torch" / torch_key(job)
+    has_torch = kept.is_dir()
+    for old in made_in(job.work):
+        old.unlink()
+    if job.built is None:
+        run(["dpkg-source", "-Iobj-*", "-b", "source"], job.work)
+    command = ["dpkg-buildpackage", "-us", "-uc", "-b", "-nc"]
+    run(command, job.source, **settings(job, has_torch))
+    if not has_torch:
+        kept.mkdir(parents=True)
+        for package in job.work.glob("djinn-torch_*.deb"):
+            package.rename(kept / package.name)
+    shutil.rmtree(job.out, ignore_errors=True)
+    job.out.mkdir(parents=True)
+    for package in kept.glob("*.deb"):
+        os.link(package, job.out / package.name)
+    for made in made_in(job.work):
+        made.rename(job.out / made.name)
+    return sorted(job.out.glob("*.deb"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./dev deb")
+    parser.add_argument("--quick", action="store_true", help="for tests: less, and uncompressed")
+    quick = parser.parse_args().quick
+    if why := missing():
+        print(f"deb: {why}", file=sys.stderr)
+        return 1
+    packages = build(QUICK if quick else RELEASE)
+    print("\n".join(str(package.relative_to(TREE)) for package in packages))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
