@@ -40,7 +40,8 @@ def make_repository(folder: Path, packages: list[Path], key: Key) -> None:
 
 
 def _ftparchive(folder: Path, *arguments: str) -> str:
-    command = ["apt-ftparchive", *arguments]
+    rest = [f"APT::FTPArchive::{which}=false" for which in ("MD5", "SHA1", "SHA512")]
+    command = ["apt-ftparchive", *(f"-o={option}" for option in rest), *arguments]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
 
 

@@ -26,7 +26,7 @@ RELEASE = "bookworm"
 PACKAGES = (
     *("systemd", "systemd-sysv", "dbus", "bash-completion", "man-db", "python3", "python3-numpy"),
     *("libuv1", "libcapnp-0.9.2", "libfmt9", "libseccomp2", "libssl3", "libstdc++6"),
-    *("libtomlplusplus3", "g++", "cmake", "pkgconf"),
+    *("libtomlplusplus3", "g++", "cmake", "make", "pkgconf"),
 )
 # Upgrades that the booted system makes.
 UPGRADES = 2
@@ -121,8 +121,12 @@ def tight_cgroup() -> Iterator[Path | None]:
 def nspawn(root: Path, *arguments: str, timeout_s: int) -> str:
     """What was said on the console."""
     command = ["systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--private-network"]
+    # Its own filter of system calls is older than Landlock.
+    landlock = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
+    command += [f"--system-call-filter={' '.join(landlock)}", "--console=pipe"]
+    command += [f"--machine=djinn-boot-test-{os.getpid()}"]
     return subprocess.run(
-        [*command, f"--directory={root}", "--console=pipe", *arguments],
+        [*command, f"--directory={root}", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
@@ -134,7 +138,6 @@ def nspawn(root: Path, *arguments: str, timeout_s: int) -> str:
 def make_repositories(packages: list[Path], place: Path) -> None:
     """place/0: the packages as they are; 1, 2...: higher versions; forged: one not as signed."""
     changing = [package for package in packages if not package.name.startswith("djinn-torch_")]
-    rest = [package for package in packages if package not in changing]
     with apt_repository.Key() as key:
         apt_repository.make_repository(place / "0", packages, key)
         for upgrade in range(1, UPGRADES + 1):
@@ -142,18 +145,25 @@ def make_repositories(packages: list[Path], place: Path) -> None:
             made.mkdir()
             version = re.findall(r"_([^_]+)_", changing[0].name)[0] + f"+upgrade{upgrade}"
             higher = [apt_repository.with_version(package, version, made) for package in changing]
-            apt_repository.make_repository(place / str(upgrade), [*higher, *rest], key)
-        apt_repository.make_repository(place / "forged", [], key)
-        (place / "forged" / "Packages").write_text("Package: djinnd\n")
+            apt_repository.make_repository(place / str(upgrade), higher, key)
+        apt_repository.make_repository(place / "forged", changing, key)
+        with (place / "forged" / "Packages").open("a") as listed:
+            listed.write("\n")
         (place / "key.gpg").write_bytes(key.public)
 
 
-def furnish(root: Path) -> None:
-    """Puts in place what the test needs."""
-    place = root / PLACE
+def furnish(place: Path, packages: list[Path]) -> None:
+    """Puts into a folder what the test needs. djinnd keeps descriptors of files on block devices
+    only, and an overlay is none: so it lies beside the root."""
+    make_repositories(packages, place / "repository")
     for part in ("tests/boot", "models/bytes", "examples"):
         shutil.copytree(TREE / part, place / "source" / part)
     shutil.copytree(make_packages.DEBIAN / "tests", place / "source/debian/tests")
+
+
+def prepare(root: Path) -> None:
+    """Has the system run the test when it has booted."""
+    (root / PLACE).mkdir(parents=True)
     (root / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")
     (root / "results").touch()
     units = root / "etc/systemd/system"
@@ -170,10 +180,10 @@ def boot(root: Path, packages: list[Path]) -> list[str]:
         copy_of(root, Path(one)) as copy,
         tight_cgroup() as group,
     ):
-        furnish(copy)
-        repository = Path(one) / "repository"
-        make_repositories(packages, repository)
-        bind = [f"--bind-ro={repository}:/{PLACE}/repository"]
+        Path(one).chmod(0o755)  # for the booted system's users
+        furnish(Path(one) / "place", packages)
+        prepare(copy)
+        bind = [f"--bind-ro={one}/place:/{PLACE}"]
         bind += [f"--bind={group}:/oom"] if group else []
         console = nspawn(copy, "--boot", *bind, timeout_s=BOOT_S_MAX)
         said = (copy / "results").read_text().splitlines()

@@ -131,11 +131,24 @@ def settings(job: Job, has_torch: bool) -> dict[str, str]:
 
 def made_in(work: Path) -> list[Path]:
     """What dpkg's tools left beside the staged tree."""
-    return [*work.glob("*.deb"), *work.glob("djinnd_*")]
+    return [path for path in work.iterdir() if path.is_file()]
+
+
+def fingerprint(job: Job) -> str:
+    """Changes when what the packages are made of does."""
+    files = [TREE / name for name in tree_files()]
+    for folder in ("bin", "lib", "packaging", "python"):
+        files += [path for path in sorted((job.built or TREE).glob(f"{folder}/**/*"))]
+    times = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
+    return hashlib.sha256(repr((torch_key(job), times)).encode()).hexdigest()
 
 
 def build(job: Job) -> list[Path]:
-    """Builds and returns the packages."""
+    """Builds and returns the packages. Where nothing is compiled, they stay if nothing changed."""
+    made_of = fingerprint(job) if job.built else ""
+    stamp = job.work / "stamp"
+    if job.built and stamp.is_file() and stamp.read_text() == made_of:
+        return sorted(job.out.glob("*.deb"))
     stage(job.source)
     kept = job.work / "torch" / torch_key(job)
     has_torch = kept.is_dir()
@@ -155,6 +168,8 @@ def build(job: Job) -> list[Path]:
         os.link(package, job.out / package.name)
     for made in made_in(job.work):
         made.rename(job.out / made.name)
+    if job.built:
+        stamp.write_text(made_of)
     return sorted(job.out.glob("*.deb"))
 
 

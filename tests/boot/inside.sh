@@ -40,7 +40,7 @@ eventually() {  # COMMAND...: within half a minute
 
 # --- packages
 take_from() {  # REPOSITORY
-  echo "deb [signed-by=$PLACE/key.gpg] file:$PLACE/repository/$1 ./" >/etc/apt/sources.list
+  echo "deb [signed-by=$PLACE/repository/key.gpg] file:$PLACE/repository/$1 ./" >/etc/apt/sources.list
   apt-get -q update
 }
 apt() { apt-get -q -y -o Dpkg::Use-Pty=0 "$@"; }
@@ -55,20 +55,29 @@ autopkgtest() { (cd "$PLACE/source" && "debian/tests/$1"); }
 # --- the service
 shown() { systemctl show djinnd.service --property "$1" --value; }
 has_value() { [[ $(shown "$1") == "$2" ]] || { shown "$1"; return 1; }; }
-is_another_process() { [[ $(shown MainPID) != 0 && $(shown MainPID) != "$1" ]]; }
+is_another_process() {
+  local now
+  now=$(shown MainPID)
+  [[ $now != 0 && $now != "$1" ]]
+}
 nothing_has_failed() { says_nothing systemctl --failed --no-legend --plain; }
 exposure() {
   systemd-analyze security djinnd.service | grep -o "djinnd.service: [0-9.]*" | cut -d" " -f2
 }
-is_hardened() { [[ $(exposure) < 1.1 ]] || { exposure; return 1; }; }
+is_hardened() { [[ $(exposure) == 0.* || $(exposure) == 1.0 ]] || { exposure; return 1; }; }
 
 # --- djinnd
 status() { djinnctl --json status; }
+# A model whose files are not on a block device is opened by its bytes' hash after a restart.
+has_block_device() { (($(stat -c %Hd "$MODEL") != 0)); }
 bytes_read() { status | grep -o '"bytes_read":[0-9]*' | cut -d: -f2; }
 read_nothing() { [[ $(bytes_read) == 0 ]] || { bytes_read; return 1; }; }
 is_resident() { says "$id" djinnctl ps; }
 speak() { djinnctl generate "$MODEL" --prompt "The " --max-new-tokens 20 --greedy; }
 speaks() { [[ $(speak) == "$1" ]]; }
+speaks_unread() {  # the same words, and not a byte was read for them since djinnd started
+  speaks "$1" && { ! has_block_device || read_nothing; }
+}
 worker() { status | grep -o '"pid":[0-9]*' | head -n 1 | cut -d: -f2; }
 filters() { sed -n 's/^Seccomp_filters:\t//p' "/proc/$1/status"; }
 worker_is_confined() {
@@ -97,6 +106,7 @@ check "apt refuses packages that are not as they were signed" refuses 100 take_f
 check "apt trusts the repository" take_from 0
 check "the packages are installed" \
   apt install djinnd djinnctl libdjinn-client-dev python3-djinn
+command -v djinnctl >/dev/null || exit 1
 check "socket and service are enabled" \
   says enabled systemctl is-enabled djinnd.socket djinnd.service
 check "and active" says active systemctl is-active djinnd.socket djinnd.service
@@ -115,8 +125,10 @@ check "a model is loaded" is_resident
 words=$(speak)
 check "it speaks" test -n "$words"
 check "its worker is confined" worker_is_confined
+set +u  # Debian's completion does not know it
 . /usr/share/bash-completion/bash_completion
 _completion_loader djinnctl
+set -u
 check "completion knows verbs" says unload completed unlo
 check "and live ids" says "$id" completed unload ""
 check "at once" completes_soon
@@ -129,13 +141,13 @@ for ((upgrade = 1; upgrade <= UPGRADES; upgrade++)); do
   check "upgrade $upgrade is another process" is_another_process "$before"
   check "upgrade $upgrade has the model" is_resident
   check "upgrade $upgrade has read nothing" read_nothing
+  check "upgrade $upgrade speaks as before, unread" speaks_unread "$words"
 done
-check "it speaks after upgrades" speaks "$words"
 
 check "restart" systemctl restart djinnd.service
 check "the model is resident after a restart" is_resident
 check "nothing is read again" read_nothing
-check "it speaks as before" speaks "$words"
+check "it speaks as before" speaks_unread "$words"
 for ((kill = 0; kill < 10; kill++)); do
   before=$(shown MainPID)
   kill -KILL "$before"
@@ -143,7 +155,7 @@ for ((kill = 0; kill < 10; kill++)); do
 done
 check "ten kills are survived" eventually is_resident
 check "nothing is read again after kills" read_nothing
-check "it speaks after kills" speaks "$words"
+check "it speaks after kills" speaks_unread "$words"
 before=$(shown MainPID)
 kill -STOP "$before"
 check "the watchdog ends a daemon that stands still" eventually is_another_process "$before"
@@ -211,7 +223,7 @@ check "state is" is_left /var/lib/djinn
 check "configuration is" is_left /etc/djinn/djinnd.conf
 check "they are purged" apt purge djinnd djinnctl python3-djinn djinn-torch libdjinn-client1
 check "state is gone" is_gone /var/lib/djinn /var/cache/djinn /etc/djinn
-check "no package is left" says_nothing bash -c "dpkg -l '*djinn*' | grep ^[a-z][a-z]"
+check "no package is left" says_nothing bash -c "dpkg-query -W | grep djinn"
 check "and no file" says_nothing find /etc /usr /var/lib /run -not -path "$PLACE*" \
   -not -path "/var/lib/apt/*" -name "*djinn*"
 check "nothing has failed in the end" nothing_has_failed
