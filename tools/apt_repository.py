@@ -46,7 +46,7 @@ def _ftparchive(folder: Path, *arguments: str) -> str:
 
 
 def with_version(package: Path, version: str, folder: Path) -> Path:
-    """The same package under another version, uncompressed; so are what it needs of that version."""
+    """The same package under another version, uncompressed; and so what it needs of its own."""
     with tempfile.TemporaryDirectory(dir=folder) as unpacked:
         subprocess.run(["dpkg-deb", "--raw-extract", str(package), unpacked], check=True)
         control = Path(unpacked) / "DEBIAN" / "control"

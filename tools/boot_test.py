@@ -42,6 +42,7 @@ ExecStopPost=systemctl poweroff --no-block
 [Install]
 WantedBy=multi-user.target
 """
+DEBOOTSTRAP_S_MAX = 600
 BOOT_S_MAX = 240
 PROBE_S_MAX = 30
 # A cgroup with this much memory kills whoever takes more.
@@ -57,11 +58,13 @@ def missing() -> str | None:
             return f"{program} is not installed (Debian's {package})"
     if absent := apt_repository.missing_tools():
         return f"Debian's {', '.join(absent)} not installed"
+    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"]).returncode != 0:
+        return "namespaces are not permitted here"
     return make_packages.missing()
 
 
-def make_root() -> Path:
-    """The file system of a system that boots, made once."""
+def make_root() -> Path | None:
+    """The file system of a system that boots, made once; None where Debian is out of reach."""
     root = CACHE / "root"
     stamp = CACHE / "root.packages"
     if root.is_dir() and stamp.is_file() and stamp.read_text() == "\n".join(PACKAGES):
@@ -72,7 +75,12 @@ def make_root() -> Path:
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
     command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE]
-    subprocess.run([*command, str(made)], check=True, stdout=sys.stderr)
+    try:
+        subprocess.run(
+            [*command, str(made)], check=True, stdout=sys.stderr, timeout=DEBOOTSTRAP_S_MAX
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return None
     shutil.rmtree(made / "var/cache/apt/archives")
     (made / "etc/apt/sources.list").write_text("")
     made.rename(root)
@@ -192,19 +200,19 @@ def boot(root: Path, packages: list[Path]) -> list[str]:
     return said
 
 
+def skip(why: str) -> int:
+    print(f"boot-test: SKIPPED: {why}", file=sys.stderr)
+    return 77
+
+
 def main() -> int:
     if why := missing():
-        print(f"boot-test: SKIPPED: {why}", file=sys.stderr)
-        return 77
-    packages = make_packages.build(make_packages.QUICK)
-    try:
-        root = make_root()
-    except subprocess.CalledProcessError:
-        print("boot-test: SKIPPED: debootstrap cannot make a Debian here", file=sys.stderr)
-        return 77
+        return skip(why)
+    if (root := make_root()) is None:
+        return skip("debootstrap cannot get a Debian here")
     if "it works" not in nspawn(root, "echo", "it works", timeout_s=PROBE_S_MAX):
-        print("boot-test: SKIPPED: systemd-nspawn is not permitted here", file=sys.stderr)
-        return 77
+        return skip("systemd-nspawn is not permitted here")
+    packages = make_packages.build(make_packages.QUICK)
     said = boot(root, packages)
     print("\n".join(said))
     passed = sum(line.startswith("ok ") for line in said)

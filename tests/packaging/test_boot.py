@@ -1,0 +1,22 @@
+"""./dev boot-test: the packages at work in a booted Debian."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED = 77
+TIMEOUT_S = 1200  # the first time it fetches a Debian
+
+
+@pytest.mark.ci
+def test_a_booted_debian_installs_runs_upgrades_and_purges_the_packages() -> None:
+    command = [sys.executable, str(ROOT / "tools/boot_test.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    if done.returncode == SKIPPED:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    if done.returncode != 0:
+        wrong = [line for line in done.stdout.splitlines() if not line.startswith("ok ")]
+        pytest.fail("\n".join(wrong or done.stderr.splitlines()[-60:]), pytrace=False)

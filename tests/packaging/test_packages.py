@@ -1,0 +1,242 @@
+"""The Debian packages: what is in them, and what their scripts do. tests/boot installs them."""
+
+import dataclasses
+import importlib.metadata
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import make_packages
+import pytest
+from private_daemon import BIN, ROOT
+
+DEBIAN = make_packages.DEBIAN
+# Of the package that Debian has under this name.
+TAKEN = re.compile(r"/s?bin/djinn$|/man/man\d/djinn\.")
+HEAVY = re.compile(r"lib(torch|c10|gomp|cuda|cudart|cupti|nvidia)|djinn-torch")
+UNITS = "./lib/systemd/system/"  # where Debian 12's helpers look; not in /usr
+TORCH = "djinn-torch"
+
+
+def said(*command: str, **options: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def need(*tools: str) -> None:
+    absent = [tool for tool in tools if shutil.which(tool) is None]
+    if absent:
+        pytest.skip(f"{', '.join(absent)} not installed")
+
+
+def named(packages: list[Path]) -> dict[str, Path]:
+    return {path.name.split("_")[0]: path for path in packages}
+
+
+def need_a_build() -> None:
+    if why := make_packages.missing():
+        pytest.skip(why)
+    installed = ("djinnd", "djinnctl", "djinn-loader", "djinn-worker")
+    if absent := [name for name in installed if not (BIN / name).exists()]:
+        pytest.skip(f"{', '.join(absent)} not built")
+
+
+@pytest.fixture(scope="session")
+def packages() -> dict[str, Path]:
+    need_a_build()
+    return named(make_packages.build(make_packages.QUICK))
+
+
+def files(package: Path) -> list[str]:
+    listed = said("dpkg-deb", "--contents", str(package))
+    return [line.split()[5] for line in listed.splitlines()]
+
+
+def field(package: Path, name: str) -> str:
+    return said("dpkg-deb", "--field", str(package), name).strip()
+
+
+def script(package: Path, name: str, folder: Path) -> str:
+    said("dpkg-deb", "--control", str(package), str(folder))
+    return (folder / name).read_text()
+
+
+def extracted(package: Path, folder: Path) -> Path:
+    said("dpkg-deb", "--extract", str(package), str(folder))
+    return folder
+
+
+@pytest.mark.ci
+def test_there_are_these_packages_and_none_takes_a_name_of_debians_djinn(
+    packages: dict[str, Path],
+) -> None:
+    assert sorted(packages) == sorted(make_packages.PACKAGES)
+    for package in packages.values():
+        assert [path for path in files(package) if TAKEN.search(path)] == []
+
+
+@pytest.mark.ci
+def test_units_are_where_the_package_enables_and_starts_them(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    units = {path.removeprefix(UNITS) for path in files(packages["djinnd"]) if UNITS in path}
+    assert units - {""} == {path.name for path in (ROOT / "packaging/systemd").glob("djinnd*.*")}
+    postinst = script(packages["djinnd"], "postinst", tmp_path)
+    users = postinst.index("systemd-sysusers")
+    for unit in ("djinnd.socket", "djinnd.service"):
+        assert f"deb-systemd-helper enable '{unit}'" in postinst
+    assert users < postinst.index("deb-systemd-invoke start 'djinnd.socket'")
+    assert "deb-systemd-invoke $_dh_action 'djinnd.service' >" in postinst
+
+
+@pytest.mark.ci
+def test_no_script_stops_the_socket_or_the_service_in_an_upgrade(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    """systemd drops the descriptors that it keeps when the service stops, as with its socket."""
+    postinst = script(packages["djinnd"], "postinst", tmp_path)
+    prerm = (tmp_path / "prerm").read_text()
+    assert not (tmp_path / "preinst").exists()
+    acts = re.findall(r"deb-systemd-invoke (.*?) >", postinst)
+    assert sorted(acts) == ["$_dh_action 'djinnd.service'", "start 'djinnd.socket'"]
+    for block in re.findall(r"^if .*?^fi$", prerm, re.MULTILINE | re.DOTALL):
+        assert '[ "$1" = remove ]' in block.splitlines()[0]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["djinnctl", "libdjinn-client1", "python3-djinn"])
+def test_clients_need_neither_libtorch_nor_cuda(
+    packages: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    assert not HEAVY.search(field(packages[name], "Depends"))
+    for path in extracted(packages[name], tmp_path).rglob("*"):
+        # The device is the one that goes into a process with PyTorch in it.
+        if path.is_file() and not path.name.startswith("_device."):
+            with path.open("rb") as start:
+                is_program = start.read(4) == b"\x7fELF"
+            if is_program:
+                assert not HEAVY.search(said("readelf", "--dynamic", str(path))), path.name
+
+
+@pytest.mark.ci
+def test_the_worker_finds_its_libtorch_beside_it(packages: dict[str, Path], tmp_path: Path) -> None:
+    """Wherever the packages lie."""
+    extracted(packages["djinnd"], tmp_path)
+    extracted(packages[TORCH], tmp_path)
+    worker = tmp_path / "usr/libexec/djinn/djinn-worker"
+    found = dict(re.findall(r"(\S+) => (\S+)", said("ldd", str(worker))))
+    ours = [name for name, path in found.items() if Path(path).is_relative_to(tmp_path)]
+    in_package = {Path(path).name for path in files(packages[TORCH]) if "/djinn/torch/lib" in path}
+    assert set(ours) == in_package
+    assert "starts it" in said(str(worker), "--help")
+
+
+@pytest.mark.ci
+def test_lintian_has_nothing_to_say(packages: dict[str, Path]) -> None:
+    need("lintian")
+    lintian([package for name, package in packages.items() if name != TORCH])
+
+
+def lintian(packages: list[Path]) -> None:
+    options = ("--fail-on", "error,warning", "--display-level", ">=warning", "--allow-root")
+    said("lintian", *options, "--no-cfg", *map(str, packages))
+
+
+@pytest.mark.ci
+def test_the_librarys_symbols_are_the_listed_ones(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    root = extracted(packages["libdjinn-client1"], tmp_path / "root")
+    (tmp_path / "debian").mkdir()
+    shutil.copy(DEBIAN / "control", tmp_path / "debian")
+    shutil.copy(DEBIAN / "changelog", tmp_path / "debian")
+    listed = (DEBIAN / "libdjinn-client1.symbols").read_text()
+
+    def check(symbols: str) -> int:
+        (tmp_path / "symbols").write_text(symbols)
+        command = ["dpkg-gensymbols", "-c4", "-plibdjinn-client1", f"-P{root}", "-Isymbols", "-O"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60).returncode
+
+    assert check(listed) == 0
+    assert check(re.sub(r" djinn_close.*\n", "", listed)) != 0
+
+
+def test_versions_agree() -> None:
+    (version,) = re.findall(r"project\(djinnd VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text())
+    assert f"djinnd ({version})" in (DEBIAN / "changelog").read_text().splitlines()[0]
+    pinned = (ROOT / "tools/requirements-run.txt").read_text()
+    (torch,) = re.findall(r"^torch==(\S+)", pinned, re.MULTILINE)
+    assert pytorch()["PYTORCH"] == torch
+    assert f"torch=={torch}" in (DEBIAN / "python3-djinn.README.Debian").read_text()
+
+
+def pytorch() -> dict:
+    """djinn.torch.versions, without djinn.torch, which imports PyTorch."""
+    code = (ROOT / "python/djinn/torch/versions.py").read_text()
+    names: dict = {}
+    exec(code, names)
+    return names
+
+
+@pytest.mark.parametrize("found", ["2.10.0", "2.11.1", None])
+def test_another_pytorch_is_refused_with_the_way_out(
+    found: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if found is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(ImportError, match="pip install torch==") as refused:
+        pytorch()["check_pytorch"]()
+    assert (found or "there is none") in str(refused.value)
+
+
+@pytest.mark.parametrize("found", ["2.11.0", "2.11.0+cpu"])
+def test_the_right_pytorch_is_taken(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: found)
+    pytorch()["check_pytorch"]()
+
+
+def test_the_example_configuration_has_every_setting_and_is_accepted(tmp_path: Path) -> None:
+    shown = said(str(BIN / "djinnd"), "--show-config", "--root", str(tmp_path))
+    keys = [line.split(" = ")[0] for line in shown.splitlines()]
+    example = (ROOT / "packaging/djinnd.conf").read_text()
+    table, found = "", []
+    for line in example.splitlines():
+        if heading := re.fullmatch(r"\[(\w+)\]", line):
+            table = heading[1]
+        elif setting := re.match(r"# (\w+) = ", line):
+            found.append(f"{table}.{setting[1]}")
+    assert sorted(found) == sorted(keys)
+    path = tmp_path / "etc/djinn/djinnd.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text(re.sub(r"^# (\w+ = )", r"\1", example, flags=re.MULTILINE))
+    said(str(BIN / "djinnd"), "--check-config", "--root", str(tmp_path))
+
+
+@pytest.mark.full
+def test_the_released_packages_are_clean() -> None:
+    need("lintian")
+    need_a_build()
+    make_packages.build(make_packages.RELEASE)
+    out = make_packages.RELEASE.out
+    lintian([*out.glob("*.changes"), *out.glob("*.dsc"), *out.glob(f"{TORCH}_*.deb")])
+
+
+@pytest.mark.full
+def test_two_builds_are_the_same_bytes(tmp_path: Path) -> None:
+    """In another folder, at another time, under another locale, with nothing taken from a cache."""
+    need_a_build()
+    first = named(make_packages.build(make_packages.RELEASE))
+    other = (("CCACHE_DISABLE", "1"), ("LC_ALL", "C.UTF-8"), ("TZ", "Asia/Tokyo"))
+    again = dataclasses.replace(make_packages.RELEASE, work=tmp_path / "again", environment=other)
+    second = named(make_packages.build(again))
+    assert first.keys() == second.keys()
+    different = [name for name in first if first[name].read_bytes() != second[name].read_bytes()]
+    assert different == []
