@@ -40,7 +40,8 @@ eventually() {  # COMMAND...: within half a minute
 
 # --- packages
 take_from() {  # REPOSITORY
-  echo "deb [signed-by=$PLACE/repository/key.gpg] file:$PLACE/repository/$1 ./" >/etc/apt/sources.list
+  local all=$PLACE/repository
+  echo "deb [signed-by=$all/key.gpg] file:$all/$1 ./" >/etc/apt/sources.list
   apt-get -q update
 }
 apt() { apt-get -q -y -o Dpkg::Use-Pty=0 "$@"; }
@@ -118,6 +119,7 @@ check "its exposure is low" is_hardened
 for page in djinnd.8 djinnd.conf.5 djinnctl.1; do
   check "man $page" says NAME man "${page##*.}" "${page%.*}"
 done
+check "the journal's catalog is known" says djinn journalctl --list-catalog
 for each in smoke client python; do check "autopkgtest $each" autopkgtest "$each"; done
 
 id=$(djinnctl load "$MODEL")
