@@ -7,8 +7,7 @@ the next call compiles what has changed. djinn-torch, which is large, is packed 
 PyTorch's version or what makes the package has changed.
 
 --quick: for tests, in build/deb-quick. Nothing is compiled: the files are those of build/release.
-djinn-torch is not compressed, and there are neither packages of debug information nor a source
-package.
+The packages are not compressed; there are none of debug information, and no source package.
 """
 
 import argparse
@@ -33,9 +32,10 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Job:
-    work: Path  # its `source` is the staged tree, its `out` gets the packages
-    torch_compression: str  # of djinn-torch, as dpkg-deb's -Z
+    work: Path  # its `source` is the staged tree
+    compression: str  # as dpkg-deb's -Z
     built: Path | None = None  # a build tree to take the programs from
+    out_name: str = "out"  # of the folder that gets the packages
     environment: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def out(self) -> Path:
-        return self.work / "out"
+        return self.work / self.out_name
 
 
 RELEASE = Job(TREE / "build" / "deb", "xz")
@@ -110,7 +110,7 @@ def run(command: list[str], where: Path, **environment: str) -> None:
 
 def torch_key(job: Job) -> str:
     """Names what djinn-torch is made of."""
-    parts = [job.torch_compression, (TREE / "tools/requirements-run.txt").read_text()]
+    parts = [job.compression, (TREE / "tools/requirements-run.txt").read_text()]
     files = [DEBIAN / "rules", DEBIAN / "copyright", *sorted(DEBIAN.glob("djinn-torch*"))]
     parts += [file.read_text() for file in files]
     parts += re.findall(r"^Package: djinn-torch\n.*", (DEBIAN / "control").read_text(), re.S | re.M)
@@ -123,7 +123,7 @@ def settings(job: Job, has_torch: bool) -> dict[str, str]:
         "DEB_BUILD_OPTIONS": " ".join(options),
         "DEB_BUILD_PROFILES": "pkg.djinnd.notorch" if has_torch else "",
         "DJINN_VENV": str(TREE / ".venv"),
-        "DJINN_TORCH_COMPRESSION": job.torch_compression,
+        "DPKG_DEB_COMPRESSOR_TYPE": job.compression,
         **({"DJINN_BUILT": str(job.built)} if job.built else {}),
         **dict(job.environment),
     }
