@@ -61,6 +61,13 @@ is_another_process() {
   now=$(shown MainPID)
   [[ $now != 0 && $now != "$1" ]]
 }
+set_for_now() {  # [SETTING]: of the service; none: as it was
+  local dropins=/run/systemd/system/djinnd.service.d
+  rm -rf "$dropins"
+  (($# == 0)) || install -D <(printf '[Service]\n%s\n' "$@") "$dropins/for-now.conf"
+  systemctl daemon-reload
+  systemctl restart djinnd.service
+}
 nothing_has_failed() { says_nothing systemctl --failed --no-legend --plain; }
 exposure() {
   systemd-analyze security djinnd.service | grep -o "djinnd.service: [0-9.]*" | cut -d" " -f2
@@ -158,10 +165,13 @@ done
 check "ten kills are survived" eventually is_resident
 check "nothing is read again after kills" read_nothing
 check "it speaks after kills" speaks_unread "$words"
+check "the watchdog is set" has_value WatchdogUSec 30s
+set_for_now WatchdogSec=5s
 before=$(shown MainPID)
 kill -STOP "$before"
 check "the watchdog ends a daemon that stands still" eventually is_another_process "$before"
 check "the model is resident after that" eventually is_resident
+set_for_now
 
 if [[ -d /oom ]]; then
   speak >/dev/null
