@@ -35,7 +35,7 @@ RESULTS = ROOT / "build" / "test"
 PRESETS = ("release", "asan")
 TIERS_LEFT_OUT = {"quick": ("ci", "full"), "default": ("full",), "full": ()}
 PROGRAM_TIMEOUT_S = 900
-PYTEST_TIMEOUT_S = 3000
+PYTEST_TIMEOUT_S = 7200  # the full tier builds all packages twice
 SKIP_EXIT_CODE = 77  # of a plain program, as in Automake
 TAIL_LINES = 60
 
