@@ -96,6 +96,8 @@ worker_is_confined() {
 # --- completion: what the shell's own completion would list
 completed() {  # WORD...
   local COMP_WORDS=(djinnctl "$@") COMP_CWORD=$# COMPREPLY=()
+  local COMP_LINE="${COMP_WORDS[*]}"
+  local COMP_POINT=${#COMP_LINE}
   _djinnctl
   printf '%s\n' "${COMPREPLY[@]}"
 }
@@ -123,7 +125,7 @@ check "no name of Debian's djinn is taken" is_gone /usr/bin/djinn /usr/share/man
 check "the socket's owner and mode" says "660 root djinn" stat -c "%a %U %G" /run/djinn/djinnd.sock
 check "it tells how it goes" says "models (0 loading)" systemctl show djinnd.service -p StatusText
 check "its exposure is low" is_hardened
-for page in djinnd.8 djinnd.conf.5 djinnctl.1; do
+for page in djinn-overview.7 djinnd.8 djinnd.conf.5 djinnctl.1 libdjinn-client.3 djinn_close.3; do
   check "man $page" says NAME man "${page##*.}" "${page%.*}"
 done
 check "the journal's catalog is known" says djinn journalctl --list-catalog
