@@ -93,6 +93,12 @@ worker_is_confined() {
     (($(filters "$(worker)") > $(filters "$(shown MainPID)")))
 }
 
+# --- D-Bus
+bus() {  # METHOD ARGUMENT...
+  busctl call org.djinn.Manager1 /org/djinn/Manager1 org.djinn.Manager1 "$@"
+}
+bus_as() { su "$1" -c "busctl call org.djinn.Manager1 /org/djinn/Manager1 org.djinn.Manager1 $2"; }
+
 # --- completion: what the shell's own completion would list
 completed() {  # WORD...
   local COMP_WORDS=(djinnctl "$@") COMP_CWORD=$# COMPREPLY=()
@@ -136,6 +142,7 @@ check "a model is loaded" is_resident
 words=$(speak)
 check "it speaks" test -n "$words"
 check "its worker is confined" worker_is_confined
+check "the bus knows the model" eventually says "$id" bus ListModels
 set +u  # Debian's completion does not know it
 . /usr/share/bash-completion/bash_completion
 _completion_loader djinnctl
@@ -191,6 +198,8 @@ fi
 useradd -m outsider
 useradd -m -G djinn insider
 check "a user outside of the group is refused" refuses 5 su outsider -c "djinnctl status"
+check "on the bus too" refuses 1 bus_as outsider ListModels
+check "a user inside may call there" bus_as insider ListSessions
 check "a user inside loads and runs" su insider -c \
   "djinnctl generate '$MODEL' --prompt Hello --max-new-tokens 5 --greedy"
 check "and sees own sessions only" bash -c \
