@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, kEventKinds> kNames = {
     "run-refused",      "model-loading",   "model-loaded",    "model-kept",      "model-failed",
     "model-evicted",    "model-unloaded",  "program-refused", "worker-started",  "worker-killed",
     "worker-lost",      "device-lost",     "device-back",     "memory-pressure", "memory-refused",
-    "watchdog-withheld"};
+    "watchdog-withheld", "sequence-spilled", "sequence-restored"};
 
 }  // namespace
 

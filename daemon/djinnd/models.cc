@@ -62,7 +62,7 @@ Models::Models(World world, uint64_t keep_alive_ms)
     : world_(std::move(world)),
       tiers_(
           {world_.loop, world_.clock, world_.memory, world_.domains, world_.replies, world_.events,
-           table_, world_.model_gone, world_.changed, [this](Model& model) { read_again(model); },
+           table_, world_.spill, world_.model_gone, world_.changed, [this](Model& model) { read_again(model); },
            world_.runs, [this](LoadId load) { loads_.at(load)->abort(); }},
           keep_alive_ms) {}
 
