@@ -32,7 +32,7 @@ struct Host {
     observer.greet(true);
   }
   static SequenceHandle make_group(TestClient& of, uint64_t pages) {
-    return of.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 1, 1, 7, 8, DType::kFloat32, pages}})
+    return of.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 1, 7, 8, DType::kFloat32, pages}})
         .sequence;
   }
   uint64_t sessions_bytes() {

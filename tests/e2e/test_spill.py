@@ -1,6 +1,7 @@
 """Conversations whose memory went to disk go on as if nothing had happened: the same bits, and
 nothing left behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -53,7 +54,9 @@ class Talk:
 
 
 def events_of(host: Daemon, kind: str) -> list[dict[str, Any]]:
-    return [event for event in ctl(host, "events", "-j").items() if event["kind"] == kind]
+    records = filter(str.strip, ctl(host, "events", "-j").out.decode().split("\x1e"))
+    told = [event for record in records for event in json.loads(record)["items"]]
+    return [event for event in told if event["event"] == kind]
 
 
 def spilled_files(host: Daemon) -> int:
