@@ -321,11 +321,11 @@ void Sessions::send_sequence(const Session& session, const SequenceGroup& group)
   const bool spilled = group.place == GroupPlace::kSpilled;
   std::vector<int> fds{group.memfd.get()};
   if (spilled) fds.push_back(group.spill_file.get());
-  world_.domains.send(session.domain,
-                      {ipc::AddSequence{session.id, group.handle, group.geometry,
-                                        spilled ? group.spilled_bytes : group.granted_bytes,
-                                        spilled}},
-                      fds);
+  world_.domains.send(
+      session.domain,
+      {ipc::AddSequence{session.id, group.handle, group.geometry,
+                        spilled ? group.spilled_bytes : group.granted_bytes, spilled}},
+      fds);
 }
 
 void Sessions::drop_sequence(Session& session, uint32_t number, SequenceHandle handle) {

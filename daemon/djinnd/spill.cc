@@ -62,8 +62,8 @@ void Spill::tell(EventKind kind, const Session& session, uint64_t bytes, const c
 // --- who may go
 
 void Spill::note_use(Session& session, const gc::Progress& progress) const {
-  const bool used = progress.commit != session.commit_seen || progress.running_step != 0 ||
-                    progress.in_flight;
+  const bool used =
+      progress.commit != session.commit_seen || progress.running_step != 0 || progress.in_flight;
   session.commit_seen = progress.commit;
   if (used) session.used_ns = world_.clock.monotonic_ns();
 }

@@ -8,9 +8,9 @@
 //                          said so; the file goes
 //
 // invariant: a group that is spilled has no memory but what was granted for its way back.
-// invariant: a worker that dies changes nothing: what is spilled then is in its file, the rest is in
-// memory.
-// What is spilled holds what users wrote; the file goes with the group, whatever ends that.
+// invariant: a worker that dies changes nothing: what is spilled then is in its file, the rest is
+// in memory. What is spilled holds what users wrote; the file goes with the group, whatever ends
+// that.
 #pragma once
 
 #include <cstdint>

@@ -38,9 +38,7 @@ struct Host {
   uint64_t sessions_bytes() {
     return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).memory_sessions_bytes;
   }
-  uint32_t descriptors() {
-    return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).descriptors;
-  }
+  uint32_t descriptors() { return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).descriptors; }
   uint64_t evictable_bytes() {
     for (const auto& pool : observer.ask<ipc::MemoryList>(ipc::ListMemory{}).pools) {
       if (pool.pool == ipc::MemoryPool::kSessions) return pool.evictable_bytes;

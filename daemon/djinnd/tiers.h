@@ -34,7 +34,7 @@ class Tiers {
     Replies& replies;
     Events& events;
     ModelTable& table;
-    Spill& spill;  // what gives way after models
+    Spill& spill;                             // what gives way after models
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
     std::function<void()> changed;
     std::function<void(Model&)> read_again;

@@ -158,10 +158,10 @@ void ControlLoop::obey(const ipc::AddSequence& command, std::vector<Fd> fds) {
   const bool complete = fds.size() == (command.spilled ? 2 : 1);
   Fd file = complete && command.spilled ? std::move(fds[1]) : Fd();
   Result<std::shared_ptr<Sequence>> sequence =
-      complete ? Sequence::map(command.session, command.sequence, command.geometry,
-                               std::move(fds[0]), command.bytes_granted, std::move(file),
-                               parts_.pal)
-               : Error{ErrorCode::kMalformed, "A sequence group came without its memory."};
+      complete
+          ? Sequence::map(command.session, command.sequence, command.geometry, std::move(fds[0]),
+                          command.bytes_granted, std::move(file), parts_.pal)
+          : Error{ErrorCode::kMalformed, "A sequence group came without its memory."};
   if (!sequence) {
     parts_.outbox.send({with_error(added, sequence.error())});
   } else if (const auto found = arriving_.find(command.session); found != arriving_.end()) {

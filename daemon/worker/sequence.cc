@@ -40,8 +40,7 @@ Sequence::Sequence(SessionId session, SequenceHandle handle, const ipc::Sequence
 
 Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandle handle,
                                                 const ipc::SequenceGeometry& geometry, Fd memfd,
-                                                uint64_t granted, Fd file,
-                                                pal::DevicePal& pal) {
+                                                uint64_t granted, Fd file, pal::DevicePal& pal) {
   DJINN_TRY(
       const gc::SequenceLayout layout,
       gc::SequenceLayout::make(geometry.banks * geometry.rows, geometry.layers, geometry.kv_heads,
@@ -50,8 +49,8 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
             pal.import_extent(std::move(memfd), layout.file_bytes(), pal::Seals::kSize));
   DJINN_TRY(pal::Reservation memory, pal.reserve(extent.bytes));
   DJINN_CHECK(pal.map(memory, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
-  std::shared_ptr<Sequence> sequence(new Sequence(session, handle, geometry, layout, pal,
-                                                  std::move(extent), std::move(memory)));
+  std::shared_ptr<Sequence> sequence(
+      new Sequence(session, handle, geometry, layout, pal, std::move(extent), std::move(memory)));
   const uint64_t tokens = slots_paid_by(granted, layout);
   if (file.valid()) {
     sequence->file_ = std::move(file);
@@ -152,8 +151,8 @@ Result<uint64_t> Sequence::write_out(Fd file) {
   if (::ftruncate(file.get(), static_cast<off_t>(layout_.file_bytes())) != 0) {
     return system_error("size a sequence group's file", errno);
   }
-  DJINN_CHECK(layout_.for_each_range(
-      0, committed(), [&](uint64_t offset, uint64_t bytes) -> Status {
+  DJINN_CHECK(
+      layout_.for_each_range(0, committed(), [&](uint64_t offset, uint64_t bytes) -> Status {
         for (uint64_t done = 0; done < bytes;) {
           const ssize_t written = ::pwrite(file.get(), memory_.data() + offset + done, bytes - done,
                                            static_cast<off_t>(offset + done));

@@ -41,8 +41,7 @@ class Sequence {
   // granted; else none.
   static Result<std::shared_ptr<Sequence>> map(SessionId session, SequenceHandle handle,
                                                const ipc::SequenceGeometry& geometry, Fd memfd,
-                                               uint64_t granted, Fd file,
-                                               pal::DevicePal& pal);
+                                               uint64_t granted, Fd file, pal::DevicePal& pal);
 
   [[nodiscard]] SequenceHandle handle() const { return handle_; }
   [[nodiscard]] SessionId session() const { return session_; }
@@ -75,7 +74,7 @@ class Sequence {
   Result<uint64_t> write_out(Fd file);
   void forget_growth();
 
-  [[nodiscard]] uint64_t head_bytes() const;       // of one row and head of a K or V
+  [[nodiscard]] uint64_t head_bytes() const;  // of one row and head of a K or V
   void copy_heads(const std::byte* from, uint32_t from_row, std::byte* to, uint32_t to_row,
                   uint64_t tokens) const;
 
@@ -87,9 +86,9 @@ class Sequence {
   pal::Extent extent_;
   pal::Reservation memory_;
   std::atomic<Place> place_{Place::kPresent};
-  std::mutex memory_mutex_;     // growing against spilling
-  uint64_t granted_bytes_ = 0;  // what djinnd counts, but for grants on their way
-  Fd file_;                     // kSpilled, kReturning
+  std::mutex memory_mutex_;             // growing against spilling
+  uint64_t granted_bytes_ = 0;          // what djinnd counts, but for grants on their way
+  Fd file_;                             // kSpilled, kReturning
   std::atomic<uint64_t> committed_{0};  // token slots
   std::atomic<uint64_t> wanted_{0};     // what the grower was asked for
   std::mutex failure_mutex_;

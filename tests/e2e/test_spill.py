@@ -19,7 +19,7 @@ from test_djinnctl import ctl
 
 Said = list[list[bytes]]
 
-ROWS, PROMPT, STEPS, TURNS = 4, 9, 3, 4
+ROWS, PROMPT, STEPS, TURNS = 4, 9, 3, 10
 VOCABULARY = 257
 
 
@@ -120,13 +120,21 @@ def test_workers_that_are_killed_meanwhile_change_no_token(
             target=lambda: seen.append(take_turns(host, byte_model)[0]), daemon=True
         )
         talk.start()
-        met = 0
-        killed = 0
+        killed, met, spilled = 0, 0, 0
         while talk.is_alive():
-            told = len(events_of(host, "sequence-spilled"))
-            if told > met and host.worker()["pid"] not in (0, killed):
-                met, killed = told, host.worker()["pid"]
+            files = spilled_files(host)
+            worker = next(iter(host.status()["workers"]), {"state": "none", "pid": 0})
+            if files != met and worker["state"] == "ready" and worker["pid"] != killed:
+                killed, met = worker["pid"], files
                 os.kill(killed, signal.SIGKILL)
+                # A group that kills three workers on its way would be left in memory.
+                wait_until(
+                    lambda n=spilled: (
+                        len(events_of(host, "sequence-spilled")) > n or not talk.is_alive()
+                    ),
+                    "a group is spilled",
+                )
+                spilled = len(events_of(host, "sequence-spilled"))
         assert seen == [expected]
         assert host.worker()["restarts"] >= 2
 
@@ -135,9 +143,10 @@ def test_an_idle_conversation_gives_way_to_the_first_threshold(
     undisturbed: tuple[Said, int, int], byte_model: Path, tmp_path: Path
 ) -> None:
     """A worker that dies beside it loses nothing."""
-    expected, needed, _ = undisturbed
+    expected, needed, both = undisturbed
     directory = tmp_path / "spilled"
-    memory = ("--memory", str(needed * 11 // 10), "--spill-after-ms", "200")
+    with_one = needed - both // 2
+    memory = ("--memory", str(with_one * 11 // 10), "--spill-after-ms", "200")
     with running(*memory, "--spill-directory", str(directory)) as host:
         talk = Talk(host, byte_model, "one")
         with talk.session, Talk(host, byte_model, "two").session:

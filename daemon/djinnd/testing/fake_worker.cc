@@ -9,7 +9,8 @@
 //   code any other            one step, committed
 //   group of 7 heads     asks for as many pages as its capacity; to be spilled, one of 13 kills the
 //                        worker, one of 14 is never answered, one of 15 fails
-//   kReorderSequence     brings the session's spilled group back and completes with the grant's code
+//   kReorderSequence     brings the session's spilled group back and completes with the grant's
+//   code
 
 #include <poll.h>
 #include <signal.h>
@@ -50,6 +51,7 @@ struct FakeSession {
   bool refuse = false;
   std::optional<ipc::AddSequence> group;  // the latest of 7 heads
   bool restores = false;
+  bool waits = false;  // for the answer to a grant that finishes its submission
 };
 
 class FakeWorker {
@@ -155,13 +157,17 @@ class FakeWorker {
   void obey(const ipc::GrantAnswer& c, std::vector<Fd>) {
     const SessionId id{c.request};
     const auto session = sessions_.find(id);
-    if (session != sessions_.end()) return finish(session->second, c.code);
+    if (session != sessions_.end()) {
+      session->second.waits = false;
+      return finish(session->second, c.code);
+    }
     const auto grown = sessions_.find(SessionId{~c.request});
     if (grown == sessions_.end() || !std::exchange(grown->second.restores, false)) return;
     if (c.code == ErrorCode::kOk) {
       grown->second.group->spilled = false;
       send({ipc::SequenceRestored{grown->first, grown->second.group->sequence}});
     }
+    grown->second.waits = false;
     finish(grown->second, c.code);
   }
   void obey(const ipc::GiveSlab&, std::vector<Fd>) {}
@@ -170,7 +176,7 @@ class FakeWorker {
   void serve(SessionId id, FakeSession& session) {
     uint64_t rung = 0;
     [[maybe_unused]] const ssize_t got = ::read(session.fds[3].get(), &rung, sizeof rung);
-    while (!session.ring->prepare_to_sleep()) {
+    while (!session.waits && !session.ring->prepare_to_sleep()) {
       session.ring->finish_sleep();
       const ipc::Submission submission = session.ring->copy_submission();
       session.state->begin();
@@ -183,11 +189,12 @@ class FakeWorker {
       if (submission.operation == static_cast<uint16_t>(ipc::Operation::kWriteRef)) {
         // The request's number is the session's, so that the answer finds it.
         send({ipc::GrantRequest{id.value, ipc::GrantKind::kRefs, id, {}, submission.graph_bytes}});
+        session.waits = true;
         return;  // the answer finishes it
       }
       if (submission.operation == static_cast<uint16_t>(ipc::Operation::kReorderSequence) &&
           session.group && session.group->spilled) {
-        session.restores = true;
+        session.restores = session.waits = true;
         return ask_for_group(id);
       }
       finish(session, ErrorCode::kOk);
