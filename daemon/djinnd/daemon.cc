@@ -54,14 +54,14 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                             &read_loader_ready, traffics_.loaders}),
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
-      sessions_({loop, clock, ids_, memory_, domains_, authority_, events_, inquiries_,
-                 traffics_.clients,
-                 [this](Session& session, ipc::Datagram message) {
-                   requests_.handle(session, std::move(message));
-                 },
-                 [this](SessionId session) { session_left(session); },
-                 [this](SessionId session) { return models_.awaited_by(session); }},
-                {options.spill_directory.value_or(""), options.spill_idle_ms}),
+      sessions_(
+          {loop, clock, ids_, memory_, domains_, authority_, events_, inquiries_, traffics_.clients,
+           [this](Session& session, ipc::Datagram message) {
+             requests_.handle(session, std::move(message));
+           },
+           [this](SessionId session) { session_left(session); },
+           [this](SessionId session) { return models_.awaited_by(session); }},
+          {options.spill_directory.value_or(""), options.spill_idle_ms}),
       models_({loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_, events_,
                sessions_.spill(), [this](ModelId model) { programs_.model_gone(model); },
                [this] { models_changed(); },
