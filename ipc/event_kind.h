@@ -34,8 +34,10 @@ enum class EventKind : uint8_t {
   kMemoryPressure = 23,  // a threshold was crossed
   kMemoryRefused = 24,   // a request found no memory
   kWatchdogWithheld = 25,
+  kSequenceSpilled = 26,   // an idle session's, to disk
+  kSequenceRestored = 27,  // it is in memory again
 };
-inline constexpr uint8_t kEventKinds = 26;
+inline constexpr uint8_t kEventKinds = 28;
 
 // "model-loaded"; empty for a number that is none.
 [[nodiscard]] std::string_view name_of(EventKind kind);

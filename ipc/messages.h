@@ -490,13 +490,21 @@ struct DropProgram {
   friend bool operator==(const DropProgram&, const DropProgram&) = default;
 };
 
-// fds: [sequence memfd]. Layout: kernel/gc/sequence_layout.h. Answer: SequenceAdded.
+// fds: [sequence memfd], and of a spilled one [sequence memfd, file]. Layout of both:
+// kernel/gc/sequence_layout.h. Answer: SequenceAdded.
 struct AddSequence {
   SessionId session;
   SequenceHandle sequence;
   SequenceGeometry geometry;
-  uint64_t bytes_granted = 0;  // committed so far by a former worker
+  uint64_t bytes_granted = 0;  // committed so far by a former worker; spilled: when it was spilled
+  bool spilled = false;        // its bytes are in the file alone
   friend bool operator==(const AddSequence&, const AddSequence&) = default;
+};
+// Copies the group to a file, at its next use back. fds: [file], empty. Answer: SequenceSpilled.
+struct SpillSequence {
+  SessionId session;
+  SequenceHandle sequence;
+  friend bool operator==(const SpillSequence&, const SpillSequence&) = default;
 };
 // Answer: SequenceDropped.
 struct ReleaseSequence {
@@ -525,7 +533,7 @@ struct GetWorkerStats {
 struct WorkerCommand {
   std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
                AddSequence, ReleaseSequence, GrantAnswer, GiveSlab, GetWorkerStats, ParkModel,
-               ModelLost>
+               ModelLost, SpillSequence>
       body;
   friend bool operator==(const WorkerCommand&, const WorkerCommand&) = default;
 };
@@ -589,6 +597,22 @@ struct SequenceDropped {
   SequenceHandle sequence;
   friend bool operator==(const SequenceDropped&, const SequenceDropped&) = default;
 };
+// All of the group is in the file, and its memory is djinnd's to free. With an error the group is
+// where it was.
+struct SequenceSpilled {
+  SessionId session;
+  SequenceHandle sequence;
+  uint64_t bytes = 0;  // of its grants, which end
+  ErrorCode code = ErrorCode::kOk;
+  std::string message;
+  friend bool operator==(const SequenceSpilled&, const SequenceSpilled&) = default;
+};
+// The group is in memory again, and its file is not needed any more.
+struct SequenceRestored {
+  SessionId session;
+  SequenceHandle sequence;
+  friend bool operator==(const SequenceRestored&, const SequenceRestored&) = default;
+};
 
 // kHeap: what a lane takes beside its slab, for recordings and copies of inputs.
 enum class GrantKind : uint8_t { kRefs = 1, kSequence = 2, kSlab = 3, kHeap = 4 };
@@ -641,7 +665,8 @@ struct WorkerStats {
 struct WorkerEvent {
   std::variant<WorkerReady, Attached, Detached, ModelAdded, ModelDropped, ProgramAdded,
                ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, GrantReturn,
-               SessionBroken, WorkerStats, ModelParked, ModelWanted>
+               SessionBroken, WorkerStats, ModelParked, ModelWanted, SequenceSpilled,
+               SequenceRestored>
       body;
   friend bool operator==(const WorkerEvent&, const WorkerEvent&) = default;
 };

@@ -41,7 +41,7 @@ Channel::~Channel() {
 }
 
 void Channel::send(std::span<const std::byte> bytes, std::span<const int> fds) {
-  if (ended_) return;
+  if (ended_ || draining_) return;
   if (!backlog_.empty()) return keep(bytes, fds);
   const Status sent = send_now(bytes, fds);
   if (sent) return;
@@ -101,7 +101,10 @@ bool Channel::hear_one() {
   return true;
 }
 
+// Also where words to the peer were lost: it may have said what must be heard before it ended.
 void Channel::drain() {
+  draining_ = true;
+  ended_ = false;
   while (hear_one()) {
   }
 }

@@ -58,6 +58,7 @@ class Channel {
   Events events_;
   std::deque<Waiting> backlog_;
   bool ended_ = false;
+  bool draining_ = false;  // the peer is gone, and its last words are heard
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what was deferred
   std::optional<Poll> poll_;
 };

@@ -128,12 +128,29 @@ Status set_evict_all(std::string_view text, Options& options) {
   return set_percent(text, options.thresholds.all_percent);
 }
 
+Status set_spill_after(std::string_view text, Options& options) {
+  const auto time = quantity(text, kMilliseconds);
+  if (!time) return expected("a time like \"1min\"");
+  options.spill_idle_ms = *time;
+  return {};
+}
+
+Status set_spill_directory(std::string_view text, Options& options) {
+  if (!text.empty() && !text.starts_with('/')) {
+    return expected("a path like \"/var/cache/djinn\", or \"\" for none");
+  }
+  options.spill_directory = text;
+  return {};
+}
+
 constexpr std::array kSettings{
     Setting{"lane.threads", "all cores", false, set_threads},
     Setting{"memory.evict_all_above", "95%", true, set_evict_all},
     Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},
     Setting{"memory.limit", "80%", false, set_limit},
     Setting{"memory.session_quota", "4GiB", true, set_session_quota},
+    Setting{"memory.spill_after", "1min", true, set_spill_after},
+    Setting{"memory.spill_directory", "the cache directory", false, set_spill_directory},
     Setting{"model.keep_alive", "5min", true, set_keep_alive},
     Setting{"service.drain_timeout", "10s", true, set_drain_timeout},
     Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},

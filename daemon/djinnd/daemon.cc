@@ -54,15 +54,17 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                             &read_loader_ready, traffics_.loaders}),
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
-      sessions_({loop, clock, ids_, memory_, domains_, authority_, events_, inquiries_,
-                 traffics_.clients,
-                 [this](Session& session, ipc::Datagram message) {
-                   requests_.handle(session, std::move(message));
-                 },
-                 [this](SessionId session) { session_left(session); },
-                 [this](SessionId session) { return models_.awaited_by(session); }}),
+      sessions_(
+          {loop, clock, ids_, memory_, domains_, authority_, events_, inquiries_, traffics_.clients,
+           [this](Session& session, ipc::Datagram message) {
+             requests_.handle(session, std::move(message));
+           },
+           [this](SessionId session) { session_left(session); },
+           [this](SessionId session) { return models_.awaited_by(session); }},
+          {options.spill_directory.value_or(""), options.spill_idle_ms}),
       models_({loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_, events_,
-               [this](ModelId model) { programs_.model_gone(model); }, [this] { models_changed(); },
+               sessions_.spill(), [this](ModelId model) { programs_.model_gone(model); },
+               [this] { models_changed(); },
                [this](SessionId session) { return sessions_.runs(session); }},
               options.keep_alive_ms),
       programs_({ids_, domains_, models_, sessions_, events_}),
@@ -79,7 +81,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
           loop, clock, [this] { return is_healthy(); }, [this] { return describe(); }),
       metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_, stats_,
                 reports_, service_, keeper_}),
-      pressure_(loop, memory_, models_.tiers(), events_, options.thresholds),
+      pressure_(loop, memory_, models_.tiers(), sessions_.spill(), events_, options.thresholds),
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
   events_.listen([this](const Event& event) { journal_.write(event); });
@@ -135,6 +137,7 @@ Status Daemon::reload() {
     memory_.set_session_quota(written.session_quota_bytes);
     models_.tiers().set_keep_alive(written.keep_alive_ms);
     pressure_.set(written.thresholds);
+    sessions_.spill().set_idle_ms(written.spill_idle_ms);
     options_.drain_timeout_ms = written.drain_timeout_ms;
     for (const ConfigValue& value : config.values) {
       if (!reloads(value.key)) log("{} is read at a start only", value.key);
@@ -297,6 +300,11 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     void operator()(const ipc::ProgramRefused& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::SequenceAdded& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::SequenceDropped& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::SequenceSpilled& e) const {
+      const bool honest = to.sessions_.hear(domain, e);
+      if (!honest) to.domains_.find(domain)->kill("spills what it was not asked to");
+    }
+    void operator()(const ipc::SequenceRestored& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::GrantRequest& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::GrantReturn& e) const {
       const bool honest = to.sessions_.hear(domain, e);

@@ -48,6 +48,8 @@ constexpr std::array<Traits, ipc::kEventKinds> kTraits = {{
     {"c44a66f4cf2543469cbe4f50bdbcda98", LOG_NOTICE},   // memory-pressure
     {"1e2ed6cb64704f1f934b8db4b18fbdb1", LOG_WARNING},  // memory-refused
     {"4f859933fdf0445f97e485b6761978dd", LOG_ERR},      // watchdog-withheld
+    {"7752940717d54175ba89a997e666ec97", LOG_INFO},     // sequence-spilled
+    {"36f290f333b044f9bcbebb9ac95c9769", LOG_INFO},     // sequence-restored
 }};
 
 // systemd says in JOURNAL_STREAM which file it made stderr (systemd.exec(5)).

@@ -60,11 +60,11 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
 
 Models::Models(World world, uint64_t keep_alive_ms)
     : world_(std::move(world)),
-      tiers_(
-          {world_.loop, world_.clock, world_.memory, world_.domains, world_.replies, world_.events,
-           table_, world_.model_gone, world_.changed, [this](Model& model) { read_again(model); },
-           world_.runs, [this](LoadId load) { loads_.at(load)->abort(); }},
-          keep_alive_ms) {}
+      tiers_({world_.loop, world_.clock, world_.memory, world_.domains, world_.replies,
+              world_.events, table_, world_.spill, world_.model_gone, world_.changed,
+              [this](Model& model) { read_again(model); }, world_.runs,
+              [this](LoadId load) { loads_.at(load)->abort(); }},
+             keep_alive_ms) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {

@@ -46,6 +46,7 @@ class Models final : public Load::Owner {
     Domains& domains;
     Replies& replies;
     Events& events;
+    Spill& spill;
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
     std::function<void()> changed;            // which models there are, or what is known of one
     std::function<bool(SessionId)> runs;      // whether the session has a run in flight

@@ -45,6 +45,11 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::PositiveNumber);
   app.add_option("--session-quota", options.session_quota_bytes, "bytes of one session [4 GiB]")
       ->check(CLI::PositiveNumber);
+  app.add_option("--spill-directory", options.spill_directory,
+                 "idle sequence groups go there when memory is short; \"\": nowhere "
+                 "[$CACHE_DIRECTORY; --user: $XDG_CACHE_HOME/djinn]");
+  app.add_option("--spill-after-ms", options.spill_idle_ms,
+                 "who runs nothing for so long is idle then [60000]");
   app.add_option("--worker", options.worker, "worker program [beside djinnd]");
   app.add_option("--loader", options.loader, "loader program [beside djinnd]");
   app.add_option("--hang-timeout-ms", options.hang_timeout_ms,
@@ -66,6 +71,18 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--test-pal-fault-at", options.test_pal_fault_at)->group("");
   app.add_flag("--test-fault-every", options.test_fault_every)->group("");
   app.set_version_flag("--version", std::string("djinnd ") + kVersion);
+}
+
+// What systemd made for the service, or the user's; empty where there is none.
+std::string cache_directory(bool user_mode) {
+  const auto value = [](const char* name) {
+    const char* const text = ::getenv(name);
+    return std::string(text != nullptr && text[0] == '/' ? text : "");
+  };
+  if (!user_mode) return value("CACHE_DIRECTORY");
+  if (const std::string cache = value("XDG_CACHE_HOME"); !cache.empty()) return cache + "/djinn";
+  const std::string home = value("HOME");
+  return home.empty() ? "" : home + "/.cache/djinn";
 }
 
 }  // namespace
@@ -104,6 +121,7 @@ Status fill_in(Options& options) {
   }
   if (!options.user_mode && options.admin_group.empty()) options.admin_group = "djinn-admin";
   if (!options.drain_timeout_ms) options.drain_timeout_ms = options.user_mode ? 0 : 10'000;
+  if (!options.spill_directory) options.spill_directory = cache_directory(options.user_mode);
   if (options.threads == 0) options.threads = usable_cores();
   if (options.memory_bytes == 0) options.memory_bytes = physical_bytes() / 10 * 8;
   if (options.session_quota_bytes == 0) {

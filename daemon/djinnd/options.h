@@ -28,6 +28,9 @@ struct Options {
   uint64_t hang_timeout_ms = 10'000;
   uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say
   Thresholds thresholds;             // of memory pressure
+  // Where idle sequence groups go; empty: nowhere. Nothing: the cache directory.
+  std::optional<std::string> spill_directory;
+  uint64_t spill_idle_ms = 60'000;
   // How long runs in flight may go on when djinnd is told to stop; nothing: none as --user.
   std::optional<uint64_t> drain_timeout_ms;
   uint64_t test_fault_at = 0;      // the first worker dies there

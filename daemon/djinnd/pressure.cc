@@ -19,11 +19,15 @@ PressureLevel level_of(uint64_t granted, uint64_t total, const Thresholds& at) {
                                                     : PressureLevel::kNone;
 }
 
-Pressure::Pressure(Loop& loop, const Memory& memory, Tiers& tiers, Events& events,
-                   Thresholds thresholds)
-    : memory_(memory), tiers_(tiers), events_(events), thresholds_(thresholds), soon_(loop, [this] {
-        look();
-      }) {}
+Pressure::Pressure(Loop& loop, const Memory& memory, Tiers& tiers, const Spill& spill,
+                   Events& events, Thresholds thresholds)
+    : memory_(memory),
+      tiers_(tiers),
+      spill_(spill),
+      events_(events),
+      thresholds_(thresholds),
+      soon_(loop, [this] { look(); }),
+      later_(loop, [this] { look(); }) {}
 
 void Pressure::set(Thresholds thresholds) {
   thresholds_ = thresholds;
@@ -59,6 +63,8 @@ void Pressure::look() {
     tiers_.shrink_to(share_of(total, thresholds_.idle_percent), false);
   if (level_ == PressureLevel::kAllGoes)
     tiers_.shrink_to(share_of(total, thresholds_.all_percent), true);
+  if (level_ == PressureLevel::kNone) return;
+  if (const auto ms = spill_.ms_to_next_idle()) later_.start_once(*ms + 1);
 }
 
 }  // namespace djinn::daemon

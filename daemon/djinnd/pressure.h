@@ -1,8 +1,9 @@
 // Pressure: what gives way as memory gets short (DESIGN section 4, Tiers). Looked at after each
 // grant, and when a model falls idle:
 //
-//   above idle_percent   models that no session holds move down, least recently used first
-//   above all_percent    those of sessions that run nothing do, too
+//   above idle_percent   models that no session holds move down, least recently used first; then
+//                        sequence groups of sessions that have run nothing for a while
+//   above all_percent    those of all sessions that run nothing do, too
 //
 // What is refused at the door (100 %) is memory.h's.
 #pragma once
@@ -28,7 +29,8 @@ enum class PressureLevel : uint8_t { kNone, kIdleGoes, kAllGoes };
 
 class Pressure {
  public:
-  Pressure(Loop& loop, const Memory& memory, Tiers& tiers, Events& events, Thresholds thresholds);
+  Pressure(Loop& loop, const Memory& memory, Tiers& tiers, const Spill& spill, Events& events,
+           Thresholds thresholds);
 
   void set(Thresholds thresholds);
   // Something changed; looks soon.
@@ -40,10 +42,12 @@ class Pressure {
 
   const Memory& memory_;
   Tiers& tiers_;
+  const Spill& spill_;
   Events& events_;
   Thresholds thresholds_;
   PressureLevel level_ = PressureLevel::kNone;
   Timer soon_;
+  Timer later_;  // when another session has become idle
 };
 
 }  // namespace djinn::daemon

@@ -176,7 +176,8 @@ std::array<uint64_t, ipc::kSessionStates> Reports::session_states() const {
 // The first of these that holds; a session may wait for one thing while it waits for another.
 ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
   if (world_.memory.waits(Memory::of_session(session.id))) return ipc::SessionWait::kMemory;
-  const bool reads = world_.models.loads_for(session.id) || world_.models.awaited_by(session.id);
+  const bool reads = world_.models.loads_for(session.id) || world_.models.awaited_by(session.id) ||
+                     (session.moves_groups() && session.runs());
   if (reads) return ipc::SessionWait::kDisk;
   if (!session.has_memory()) return ipc::SessionWait::kNone;
   if (session.memory.client_is_awaited()) return ipc::SessionWait::kClient;
@@ -354,6 +355,7 @@ ipc::MemoryReport Reports::sessions_report() const {
   report.device = kDevice;
   report.pool = ipc::MemoryPool::kSessions;
   report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kSession);
+  report.evictable_bytes = world_.sessions.spill().evictable_bytes();
   for (const auto& [id, session] : world_.sessions.all()) {
     if (session->attached) report.mapped_bytes += world_.memory.held_by(Memory::of_session(id));
   }

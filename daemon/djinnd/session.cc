@@ -61,6 +61,17 @@ void Session::go(SessionPhase next) {
   phase = next;
 }
 
+bool Session::runs() const {
+  if (!has_memory()) return false;
+  const auto now = memory.progress();
+  return memory.bell_rung() || (now.ok() && (now->running_step != 0 || now->in_flight));
+}
+
+bool Session::moves_groups() const {
+  return std::ranges::any_of(sequences.all(),
+                             [](const auto& entry) { return entry.second.moves(); });
+}
+
 // --- SequenceSlots
 
 Result<SequenceGroup*> SequenceSlots::make(const ipc::SequenceGeometry& geometry) {

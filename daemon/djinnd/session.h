@@ -38,6 +38,9 @@ enum class SessionPhase : uint8_t { kGreeting, kAttaching, kLive, kLeaving };
 
 enum class GroupPhase : uint8_t { kAdding, kLive, kDropping };
 
+// Where its bytes are; spill.h moves them.
+enum class GroupPlace : uint8_t { kMemory, kSpilling, kSpilled };
+
 struct SequenceGroup {
   SequenceHandle handle;
   ipc::SequenceGeometry geometry;
@@ -46,6 +49,16 @@ struct SequenceGroup {
   uint64_t granted_bytes = 0;
   Asker asker;          // kAdding, kDropping: who waits; no number: nobody
   uint32_t deaths = 0;  // of workers that were about to add it
+  GroupPlace place = GroupPlace::kMemory;
+  Fd spill_file;                     // kSpilling, kSpilled
+  uint64_t spilled_bytes = 0;        // kSpilled: what was granted
+  uint64_t spill_not_before_ns = 0;  // after a failure
+  uint32_t spill_deaths = 0;         // of workers that were about to spill it
+
+  // Its worker writes or reads it.
+  [[nodiscard]] bool moves() const {
+    return place == GroupPlace::kSpilling || (place == GroupPlace::kSpilled && granted_bytes > 0);
+  }
 };
 
 // The slots of a session's sequence groups: handles are chosen here.
@@ -59,6 +72,7 @@ class SequenceSlots {
   SequenceGroup* lookup(SequenceHandle handle);
   void erase(SequenceHandle handle) { groups_.erase(handle.index); }
   [[nodiscard]] std::map<uint32_t, SequenceGroup>& all() { return groups_; }
+  [[nodiscard]] const std::map<uint32_t, SequenceGroup>& all() const { return groups_; }
   [[nodiscard]] size_t size() const { return groups_.size(); }
 
  private:
@@ -114,9 +128,15 @@ struct Session {
   DeathCount deaths;
   uint64_t commit_at_death = 0;
   uint32_t attach_deaths = 0;  // of workers that were about to attach it
+  uint64_t commit_seen = 0;    // when it was last looked whether it does something
+  uint64_t used_ns = 0;        // when it was last seen to
 
   void go(SessionPhase next);
   [[nodiscard]] bool has_memory() const { return memory.state.valid(); }
+  // Whether it has a run in flight, or asks for one.
+  [[nodiscard]] bool runs() const;
+  // Whether a sequence group of it is on its way to disk or back.
+  [[nodiscard]] bool moves_groups() const;
 };
 
 // Checks what a client asked for against limits.h. Errors: kInvalidArgument, kLimitExceeded.

@@ -52,6 +52,11 @@ Session* Sessions::find(SessionId id, DomainId domain) const {
   return session != nullptr && session->domain == domain ? session : nullptr;
 }
 
+SequenceGroup* Sessions::find_group(SessionId id, DomainId domain, SequenceHandle handle) const {
+  Session* const session = find(id, domain);
+  return session != nullptr ? session->sequences.lookup(handle) : nullptr;
+}
+
 // --- connections
 
 Status Sessions::check_limits(uid_t uid) const {
@@ -313,10 +318,14 @@ Status Sessions::add_sequence(Session& session, uint32_t number, const ipc::Sequ
 }
 
 void Sessions::send_sequence(const Session& session, const SequenceGroup& group) {
-  const int fds[] = {group.memfd.get()};
+  const bool spilled = group.place == GroupPlace::kSpilled;
+  std::vector<int> fds{group.memfd.get()};
+  if (spilled) fds.push_back(group.spill_file.get());
   world_.domains.send(
       session.domain,
-      {ipc::AddSequence{session.id, group.handle, group.geometry, group.granted_bytes}}, fds);
+      {ipc::AddSequence{session.id, group.handle, group.geometry,
+                        spilled ? group.spilled_bytes : group.granted_bytes, spilled}},
+      fds);
 }
 
 void Sessions::drop_sequence(Session& session, uint32_t number, SequenceHandle handle) {
@@ -358,9 +367,20 @@ void Sessions::hear(DomainId domain, const ipc::SequenceAdded& event) {
 }
 
 void Sessions::hear(DomainId domain, const ipc::SequenceDropped& event) {
-  Session* const session = find(event.session, domain);
-  SequenceGroup* const group = session ? session->sequences.lookup(event.sequence) : nullptr;
-  if (group != nullptr && group->phase == GroupPhase::kDropping) erase_sequence(*session, *group);
+  SequenceGroup* const group = find_group(event.session, domain, event.sequence);
+  if (group == nullptr || group->phase != GroupPhase::kDropping) return;
+  erase_sequence(*find(event.session), *group);
+}
+
+// What is gone meanwhile is nothing to answer for.
+bool Sessions::hear(DomainId domain, const ipc::SequenceSpilled& event) {
+  SequenceGroup* const group = find_group(event.session, domain, event.sequence);
+  return group == nullptr || spill_.hear(*find(event.session), *group, event);
+}
+
+void Sessions::hear(DomainId domain, const ipc::SequenceRestored& event) {
+  SequenceGroup* const group = find_group(event.session, domain, event.sequence);
+  if (group != nullptr) spill_.restored(*find(event.session), *group);
 }
 
 // --- workers
@@ -406,6 +426,7 @@ bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
       progressed |= note_death(session, death);
     }
   }
+  world_.memory.freed();  // what waited for a group that was being spilled
   return progressed;
 }
 
@@ -435,6 +456,7 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
 void Sessions::note_group_deaths(Session& session, const WorkerDeath& death) {
   std::vector<SequenceHandle> gone;
   for (auto& [index, group] : session.sequences.all()) {
+    spill_.worker_died(session, group);
     const OwedAnswer adding{OwedAnswer::Kind::kAddSequence, session.id.value, group.handle};
     const bool kills = death.suspect == adding && ++group.deaths >= limits::kDeathsWithoutProgress;
     if (group.phase == GroupPhase::kDropping || kills) gone.push_back(group.handle);
@@ -565,25 +587,24 @@ bool Sessions::is_for_the_worker_to_go_on(const Session& session) const {
          !world_.memory.waits(heap_of(session.domain));
 }
 
-Sessions::Activity Sessions::activity_of(DomainId domain) const {
+Sessions::Activity Sessions::activity_of(DomainId domain) {
   Activity activity;
+  const bool moves = spill_.moves_any(domain);
   for (const auto& [id, session] : sessions_) {
     if (session->domain != domain || !session->has_memory()) continue;
     const auto progress = session->memory.progress();
     if (!progress.ok()) continue;
     activity.busy |= progress.value().running_step != 0 || session->memory.bell_rung() ||
-                     (progress.value().in_flight && is_for_the_worker_to_go_on(*session));
+                     (progress.value().in_flight && !moves && is_for_the_worker_to_go_on(*session));
     activity.count += progress.value().commit + progress.value().heartbeat;
+    spill_.note_use(*session, progress.value());
   }
   return activity;
 }
 
 bool Sessions::runs(SessionId id) const {
   const Session* const session = find(id);
-  if (session == nullptr || !session->has_memory()) return false;
-  const auto progress = session->memory.progress();
-  return session->memory.bell_rung() ||
-         (progress.ok() && (progress.value().running_step != 0 || progress.value().in_flight));
+  return session != nullptr && session->runs();
 }
 
 bool Sessions::any_runs() const {

@@ -16,6 +16,7 @@
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/session.h"
+#include "daemon/djinnd/spill.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -36,7 +37,10 @@ class Sessions final : public Replies {
     std::function<void(SessionId)> left;                   // models and programs let go of it
     std::function<bool(SessionId)> awaits_model;           // one that is on its way back
   };
-  explicit Sessions(World world) : world_(std::move(world)) {}
+  Sessions(World world, SpillRules spill)
+      : world_(std::move(world)),
+        spill_({world_.clock, world_.memory, world_.domains, world_.events, sessions_},
+               std::move(spill)) {}
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
@@ -71,6 +75,9 @@ class Sessions final : public Replies {
   void hear(DomainId domain, const ipc::Detached& event);
   void hear(DomainId domain, const ipc::SequenceAdded& event);
   void hear(DomainId domain, const ipc::SequenceDropped& event);
+  // False when the worker says what cannot be.
+  bool hear(DomainId domain, const ipc::SequenceSpilled& event);
+  void hear(DomainId domain, const ipc::SequenceRestored& event);
   void hear(DomainId domain, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
   bool hear(DomainId domain, const ipc::GrantReturn& event);
@@ -82,7 +89,7 @@ class Sessions final : public Replies {
     bool busy = false;
     uint64_t count = 0;  // changes with each commit and heartbeat
   };
-  [[nodiscard]] Activity activity_of(DomainId domain) const;
+  [[nodiscard]] Activity activity_of(DomainId domain);
   [[nodiscard]] bool in_use(DomainId domain) const;
   // Whether the session has a run in flight, or asks for one.
   [[nodiscard]] bool runs(SessionId id) const;
@@ -92,10 +99,12 @@ class Sessions final : public Replies {
   [[nodiscard]] const std::map<SessionId, std::unique_ptr<Session>>& all() const {
     return sessions_;
   }
+  [[nodiscard]] Spill& spill() { return spill_; }
 
  private:
   [[nodiscard]] bool is_for_the_worker_to_go_on(const Session& session) const;
   Session* find(SessionId id) const;
+  SequenceGroup* find_group(SessionId id, DomainId domain, SequenceHandle handle) const;
   // Of that domain, or null.
   Session* find(SessionId id, DomainId domain) const;
   // If the user may steer it. Errors: kNotFound.
@@ -123,6 +132,7 @@ class Sessions final : public Replies {
 
   World world_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  Spill spill_;
   bool draining_ = false;
 };
 

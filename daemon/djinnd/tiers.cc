@@ -133,8 +133,8 @@ bool Tiers::make_room(uint64_t bytes) {
   for (Model* model : world_.table.evictable(true)) {
     if (!runs(*model)) candidates.push_back(model);
   }
-  uint64_t coming = world_.table.leaving_bytes();
-  uint64_t possible = coming;
+  uint64_t coming = world_.table.leaving_bytes() + world_.spill.leaving_bytes();
+  uint64_t possible = coming + world_.spill.evictable_bytes();
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;
   for (Model* model : candidates) {
@@ -142,22 +142,23 @@ bool Tiers::make_room(uint64_t bytes) {
     coming += model->bytes;
     move_down(*model, EvictReason::kPressure);
   }
-  return true;
+  return coming >= bytes || coming + world_.spill.begin(bytes - coming, false) >= bytes;
 }
 
 void Tiers::shrink_to(uint64_t bytes, bool of_sessions) {
   const uint64_t granted = world_.memory.granted_bytes();
-  uint64_t coming = world_.table.leaving_bytes();
-  const auto enough = [&] { return granted <= bytes || granted - bytes <= coming; };
+  const uint64_t over = granted - std::min(granted, bytes);
+  uint64_t coming = world_.table.leaving_bytes() + world_.spill.leaving_bytes();
   for (const bool in_use : {false, true}) {
-    if (in_use && !of_sessions) return;
+    if (in_use && !of_sessions) break;
     for (Model* model : world_.table.evictable(in_use)) {
-      if (enough()) return;
+      if (coming >= over) return;
       if (in_use && runs(*model)) continue;
       coming += model->bytes;
       move_down(*model, EvictReason::kPressure);
     }
   }
+  if (coming < over) world_.spill.begin(over - coming, !of_sessions);
 }
 
 bool Tiers::make_place() {

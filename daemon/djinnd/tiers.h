@@ -19,6 +19,7 @@
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/model.h"
 #include "daemon/djinnd/replies.h"
+#include "daemon/djinnd/spill.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -33,6 +34,7 @@ class Tiers {
     Replies& replies;
     Events& events;
     ModelTable& table;
+    Spill& spill;                             // what gives way after models
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
     std::function<void()> changed;
     std::function<void(Model&)> read_again;
@@ -51,10 +53,11 @@ class Tiers {
   void evict(const Asker& asker, Model& model, const ipc::EvictModel& request);
   void unload(const Asker& asker, Model& model);
 
-  // Begins to free so many bytes: idle models first, then those whose sessions run nothing. False,
-  // and nothing begins, if all of them are not enough.
+  // Begins to free so many bytes: idle models first, then those whose sessions run nothing, then
+  // sequence groups of such sessions. False if all of them are not enough; nothing begins then.
   bool make_room(uint64_t bytes);
-  // Moves down as long as more than so many bytes are granted. of_sessions: those in use, too.
+  // Moves down as long as more than so many bytes are granted: idle models and sequence groups.
+  // of_sessions: whatever belongs to sessions that run nothing, too.
   void shrink_to(uint64_t bytes, bool of_sessions);
   // Unloads the least recently used idle model. False if there is none.
   bool make_place();

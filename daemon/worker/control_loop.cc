@@ -67,8 +67,9 @@ void ControlLoop::let_run_if_complete(SessionId id) {
 }
 
 void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
-  parts_.lane.remove_session(
-      command.session, [this, id = command.session] { parts_.outbox.send({ipc::Detached{id}}); });
+  parts_.lane.remove_session(command.session, [this, id = command.session] {
+    parts_.grower.after_spills([this, id] { parts_.outbox.send({ipc::Detached{id}}); });
+  });
 }
 
 Result<std::shared_ptr<MappedModel>> ControlLoop::take_in(const ipc::AddModel& command,
@@ -154,10 +155,13 @@ void ControlLoop::obey(const ipc::DropProgram& command, std::vector<Fd>) {
 
 void ControlLoop::obey(const ipc::AddSequence& command, std::vector<Fd> fds) {
   const ipc::SequenceAdded added{command.session, command.sequence, ErrorCode::kOk, {}};
+  const bool complete = fds.size() == (command.spilled ? 2 : 1);
+  Fd file = complete && command.spilled ? std::move(fds[1]) : Fd();
   Result<std::shared_ptr<Sequence>> sequence =
-      fds.size() == 1 ? Sequence::map(command.session, command.sequence, command.geometry,
-                                      std::move(fds[0]), command.bytes_granted, parts_.pal)
-                      : Error{ErrorCode::kMalformed, "A sequence group came without its memory."};
+      complete
+          ? Sequence::map(command.session, command.sequence, command.geometry, std::move(fds[0]),
+                          command.bytes_granted, std::move(file), parts_.pal)
+          : Error{ErrorCode::kMalformed, "A sequence group came without its memory."};
   if (!sequence) {
     parts_.outbox.send({with_error(added, sequence.error())});
   } else if (const auto found = arriving_.find(command.session); found != arriving_.end()) {
@@ -184,7 +188,25 @@ void ControlLoop::obey(const ipc::ReleaseSequence& command, std::vector<Fd>) {
   parts_.lane.post([this, command](LaneLoop::World& world) {
     const auto session = world.sessions.find(command.session);
     if (session != world.sessions.end()) session->second->drop_sequence(command.sequence);
-    parts_.outbox.send({ipc::SequenceDropped{command.session, command.sequence}});
+    parts_.grower.after_spills([this, command] {
+      parts_.outbox.send({ipc::SequenceDropped{command.session, command.sequence}});
+    });
+  });
+}
+
+void ControlLoop::obey(const ipc::SpillSequence& command, std::vector<Fd> fds) {
+  auto file = std::make_shared<Fd>(fds.empty() ? Fd() : std::move(fds[0]));
+  parts_.lane.post([this, command, file](LaneLoop::World& world) {
+    const auto session = world.sessions.find(command.session);
+    const auto sequence = session != world.sessions.end()
+                              ? session->second->find_sequence(command.sequence)
+                              : Error{ErrorCode::kNotFound, "There is no such session."};
+    if (sequence && (*sequence)->place() == Sequence::Place::kPresent) {
+      return parts_.grower.spill(*sequence, std::move(*file));
+    }
+    ipc::SequenceSpilled told{command.session, command.sequence, 0, {}, {}};
+    const Error moves{ErrorCode::kBusy, "The sequence group is on its way back."};
+    parts_.outbox.send({with_error(told, sequence ? moves : sequence.error())});
   });
 }
 

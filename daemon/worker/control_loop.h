@@ -23,6 +23,7 @@ class ControlLoop {
     LaneLoop& lane;
     gc::FaultPoints& faults;
     pal::DevicePal& pal;
+    Grower& grower;
   };
   explicit ControlLoop(const Parts& parts) : parts_(parts) {}
 
@@ -41,6 +42,7 @@ class ControlLoop {
   void obey(const ipc::DropProgram& command, std::vector<Fd> fds);
   void obey(const ipc::AddSequence& command, std::vector<Fd> fds);
   void obey(const ipc::ReleaseSequence& command, std::vector<Fd> fds);
+  void obey(const ipc::SpillSequence& command, std::vector<Fd> fds);
   void obey(const ipc::GrantAnswer& command, std::vector<Fd> fds);
   void obey(const ipc::GiveSlab& command, std::vector<Fd> fds);
   void obey(const ipc::GetWorkerStats& command, std::vector<Fd> fds);

@@ -85,10 +85,12 @@ Status Grants::request(SessionId session, SequenceHandle sequence, uint64_t byte
   return std::move(answer.status);
 }
 
-void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes) {
+void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
+                       SequenceHandle sequence) {
   ipc::GrantReturn returned;
   returned.kind = kind;
   returned.session = session;
+  returned.sequence = sequence;
   returned.bytes = bytes;
   outbox_.send({returned});
 }

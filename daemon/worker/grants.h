@@ -54,8 +54,9 @@ class Grants {
   // Bytes more for a sequence group. Blocks. Errors: as take(), but kBusy.
   Status request(SessionId session, SequenceHandle sequence, uint64_t bytes);
 
-  // Bytes that are no longer touched and no longer committed.
-  void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes);
+  // Bytes that are no longer touched and no longer committed. sequence: of kSequence.
+  void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
+                 SequenceHandle sequence = {});
 
   // Control thread.
   void deliver(const ipc::GrantAnswer& answer);

@@ -55,7 +55,7 @@ Status serve(const Options& options) {
                                  [&](SessionId id, const Error& error) {
                                    outbox.send({ipc::SessionBroken{id, error.code, error.message}});
                                  }));
-  Grower grower(grants, [&loop] { loop->wake(); });
+  Grower grower(grants, outbox, [&loop] { loop->wake(); });
   loop->on_model_wanted([&](ModelId model) { outbox.send({ipc::ModelWanted{model}}); });
   loop->start(grower);
   std::promise<void> warm;
@@ -67,7 +67,7 @@ Status serve(const Options& options) {
 
   outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
                                 confinement.seccomp}});
-  ControlLoop control({channel, outbox, grants, *loop, faults, pal});
+  ControlLoop control({channel, outbox, grants, *loop, faults, pal, grower});
   Status ended = control.run();
   grants.close();
   loop->stop();

@@ -340,7 +340,7 @@ Result<Ending> crop_sequence(Step& step) {
 }
 
 // Rows in use are only read, and those of the other bank are not visible before the commit.
-Result<Ending> reorder_sequence(Step& step) {
+Result<Ending> reorder_sequence(Step& step, const LaneTools& tools) {
   DJINN_TRY(const ipc::ReorderBlock block, ipc::decode_reorder(step.block));
   DJINN_TRY(const auto group, step.session.find_sequence(block.sequence));
   const gc::SequenceEntry before = step.session.sequence_entry(*group);
@@ -359,6 +359,8 @@ Result<Ending> reorder_sequence(Step& step) {
   for (size_t row = 0; row < block.rows.size(); ++row) {
     after.padding[row] = before.padding[block.rows[row]];
   }
+  DJINN_TRY(const auto readiness, tools.grower.ensure(group, before.length));
+  if (readiness == Grower::Readiness::kGrowing) return Ending::kGrowing;
   group->copy_rows(before.bank, after.bank, block.rows, before.length);
   step.session.state().stage_sequence(block.sequence.index, after);
   return Ending::kDone;

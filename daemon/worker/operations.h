@@ -27,7 +27,7 @@ Result<Ending> read_ref(Step& step);
 Result<Ending> write_ref(Step& step);
 Result<Ending> release_refs(Step& step);
 Result<Ending> crop_sequence(Step& step);
-Result<Ending> reorder_sequence(Step& step);
+Result<Ending> reorder_sequence(Step& step, const LaneTools& tools);
 
 // The tokens symbol of a run that binds a sequence group, by role. Errors: kInvalidArgument.
 Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symbols);

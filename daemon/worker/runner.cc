@@ -152,7 +152,7 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
     case ipc::Operation::kCropSequence:
       return crop_sequence(step);
     case ipc::Operation::kReorderSequence:
-      return reorder_sequence(step);
+      return reorder_sequence(step, tools_);
   }
   return Error{ErrorCode::kUnsupported, "The daemon does not know this operation."};
 }

@@ -1,6 +1,8 @@
 #include "daemon/worker/sequence.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -27,19 +29,18 @@ uint64_t slots_paid_by(uint64_t bytes, const gc::SequenceLayout& layout) {
 
 Sequence::Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
                    gc::SequenceLayout layout, pal::DevicePal& pal, pal::Extent extent,
-                   pal::Reservation memory, uint64_t granted)
+                   pal::Reservation memory)
     : session_(session),
       handle_(handle),
       geometry_(geometry),
       layout_(layout),
       pal_(pal),
       extent_(std::move(extent)),
-      memory_(std::move(memory)),
-      granted_bytes_(granted) {}
+      memory_(std::move(memory)) {}
 
 Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandle handle,
                                                 const ipc::SequenceGeometry& geometry, Fd memfd,
-                                                uint64_t granted, pal::DevicePal& pal) {
+                                                uint64_t granted, Fd file, pal::DevicePal& pal) {
   DJINN_TRY(
       const gc::SequenceLayout layout,
       gc::SequenceLayout::make(geometry.banks * geometry.rows, geometry.layers, geometry.kv_heads,
@@ -48,13 +49,20 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
             pal.import_extent(std::move(memfd), layout.file_bytes(), pal::Seals::kSize));
   DJINN_TRY(pal::Reservation memory, pal.reserve(extent.bytes));
   DJINN_CHECK(pal.map(memory, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
-  std::shared_ptr<Sequence> sequence(new Sequence(session, handle, geometry, layout, pal,
-                                                  std::move(extent), std::move(memory), granted));
-  // The former worker may have died between a grant and its pages; committing again is idempotent.
+  std::shared_ptr<Sequence> sequence(
+      new Sequence(session, handle, geometry, layout, pal, std::move(extent), std::move(memory)));
   const uint64_t tokens = slots_paid_by(granted, layout);
-  DJINN_CHECK(layout.for_each_range(0, tokens, [&](uint64_t offset, uint64_t bytes) {
-    return pal.commit(sequence->extent_, offset, bytes);
-  }));
+  if (file.valid()) {
+    sequence->file_ = std::move(file);
+    sequence->place_.store(Place::kSpilled, std::memory_order_release);
+  } else {
+    // The former worker may have died between a grant and its pages; committing again is
+    // idempotent.
+    sequence->granted_bytes_ = granted;
+    DJINN_CHECK(layout.for_each_range(0, tokens, [&](uint64_t offset, uint64_t bytes) {
+      return pal.commit(sequence->extent_, offset, bytes);
+    }));
+  }
   sequence->committed_.store(tokens, std::memory_order_release);
   sequence->wanted_.store(tokens, std::memory_order_relaxed);
   return sequence;
@@ -101,37 +109,105 @@ void Sequence::copy_heads(const std::byte* from, uint32_t from_row, std::byte* t
   }
 }
 
-Status Sequence::commit(uint64_t tokens, Grants& grants) {
-  const uint64_t needed = layout_.committed_bytes(tokens);
-  if (needed > granted_bytes_) {
-    DJINN_CHECK(grants.request(session_, handle_, needed - granted_bytes_));
-    granted_bytes_ = needed;
+// --- growing
+
+// What is missing of so many bytes; the grant was given, and is not counted in granted_bytes_ yet.
+Result<uint64_t> Sequence::ask_for(uint64_t bytes, Grants& grants) {
+  uint64_t more = 0;
+  {
+    const std::lock_guard lock(memory_mutex_);
+    more = bytes - std::min(bytes, granted_bytes_);
   }
-  DJINN_CHECK(
-      layout_.for_each_range(committed(), tokens, [&](uint64_t offset, uint64_t bytes) -> Status {
-        DJINN_CHECK(pal_.commit(extent_, offset, bytes));
-        return pal_.populate(memory_, offset, bytes);
-      }));
+  if (more > 0) DJINN_CHECK(grants.request(session_, handle_, more));
+  return more;
+}
+
+Status Sequence::back_with_pages(uint64_t from, uint64_t to) {
+  return layout_.for_each_range(from, to, [&](uint64_t offset, uint64_t bytes) -> Status {
+    DJINN_CHECK(pal_.commit(extent_, offset, bytes));
+    return pal_.populate(memory_, offset, bytes);
+  });
+}
+
+Status Sequence::grow(uint64_t tokens, Grants& grants) {
+  DJINN_TRY(const uint64_t more, ask_for(layout_.committed_bytes(tokens), grants));
+  const std::lock_guard lock(memory_mutex_);
+  if (place() != Place::kPresent) {  // since the grant was asked for; nobody needs it now
+    if (more > 0) grants.give_back(ipc::GrantKind::kSequence, session_, more, handle_);
+    return {};
+  }
+  granted_bytes_ += more;
+  DJINN_CHECK(back_with_pages(committed(), tokens));
   committed_.store(tokens, std::memory_order_release);
   return {};
 }
 
-// --- Grower
+// --- to the file and back
 
-Grower::Grower(Grants& grants, std::function<void()> wake)
-    : grants_(grants), wake_(std::move(wake)), thread_([this] { work(); }) {}
-
-Grower::~Grower() {
-  {
-    const std::lock_guard lock(mutex_);
-    closing_ = true;
+// The file has the memfd's size, so that what was never committed reads as zeros. The group's
+// memory is whole when this fails.
+Result<uint64_t> Sequence::write_out(Fd file) {
+  const std::lock_guard lock(memory_mutex_);
+  if (::ftruncate(file.get(), static_cast<off_t>(layout_.file_bytes())) != 0) {
+    return system_error("size a sequence group's file", errno);
   }
-  arrived_.notify_all();
-  thread_.join();
+  DJINN_CHECK(
+      layout_.for_each_range(0, committed(), [&](uint64_t offset, uint64_t bytes) -> Status {
+        for (uint64_t done = 0; done < bytes;) {
+          const ssize_t written = ::pwrite(file.get(), memory_.data() + offset + done, bytes - done,
+                                           static_cast<off_t>(offset + done));
+          if (written < 0 && errno != EINTR) return system_error("spill a sequence group", errno);
+          if (written > 0) done += static_cast<uint64_t>(written);
+        }
+        return {};
+      }));
+  file_ = std::move(file);
+  return std::exchange(granted_bytes_, 0);
 }
+
+Status Sequence::read_file() {
+  return layout_.for_each_range(0, committed(), [&](uint64_t offset, uint64_t bytes) -> Status {
+    for (uint64_t done = 0; done < bytes;) {
+      const ssize_t got = ::pread(file_.get(), memory_.data() + offset + done, bytes - done,
+                                  static_cast<off_t>(offset + done));
+      if (got == 0) return Error{ErrorCode::kIo, "The file of a spilled sequence group is short."};
+      if (got < 0 && errno != EINTR) return system_error("read a spilled sequence group", errno);
+      if (got > 0) done += static_cast<uint64_t>(got);
+    }
+    return {};
+  });
+}
+
+Status Sequence::read_back(Grants& grants) {
+  DJINN_TRY(const uint64_t more, ask_for(layout_.committed_bytes(committed()), grants));
+  const std::lock_guard lock(memory_mutex_);
+  granted_bytes_ += more;
+  Status read = back_with_pages(0, committed());
+  if (read) read = read_file();
+  if (read) {
+    file_.reset();
+    return {};
+  }
+  if (pal_.decommit(extent_, 0, extent_.bytes)) {
+    const uint64_t bytes = std::exchange(granted_bytes_, 0);
+    if (bytes > 0) grants.give_back(ipc::GrantKind::kSequence, session_, bytes, handle_);
+  }
+  return read;
+}
+
+// A growth that was under way has ended, as far as the lane is concerned; ensure() asks again.
+void Sequence::forget_growth() {
+  const std::lock_guard lock(failure_mutex_);
+  failure_.reset();
+  wanted_.store(committed(), std::memory_order_relaxed);
+}
+
+// --- Grower
 
 Result<Grower::Readiness> Grower::ensure(const std::shared_ptr<Sequence>& sequence,
                                          uint64_t tokens) {
+  const Sequence::Place place = sequence->place();
+  if (place != Sequence::Place::kPresent) return bring_back(sequence, place);
   const uint64_t capacity = sequence->layout().capacity();
   DJINN_ASSERT(tokens <= capacity);
   const uint64_t committed = sequence->committed();
@@ -153,31 +229,70 @@ void Grower::ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
   // A growth that is under way comes first; ensure() asks again if it was not enough.
   if (sequence->wanted_.load(std::memory_order_relaxed) > sequence->committed()) return;
   sequence->wanted_.store(tokens, std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(mutex_);
-    queue_.push_back(sequence);
-  }
-  arrived_.notify_one();
+  growing_.post([this, sequence] { grow(*sequence); });
 }
 
-void Grower::work() {
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    arrived_.wait(lock, [&] { return closing_ || !queue_.empty(); });
-    if (closing_) return;
-    const std::shared_ptr<Sequence> sequence = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
-    const uint64_t wanted = sequence->wanted_.load(std::memory_order_relaxed);
-    if (wanted > sequence->committed()) {
-      if (Status grown = sequence->commit(wanted, grants_); !grown) {
-        const std::lock_guard failure_lock(sequence->failure_mutex_);
-        sequence->failure_ = std::move(grown).error();
-      }
+void Grower::grow(Sequence& sequence) {
+  const uint64_t wanted = sequence.wanted_.load(std::memory_order_relaxed);
+  if (wanted > sequence.committed()) {
+    if (Status grown = sequence.grow(wanted, grants_); !grown) {
+      const std::lock_guard lock(sequence.failure_mutex_);
+      sequence.failure_ = std::move(grown).error();
     }
-    wake_();
-    lock.lock();
   }
+  wake_();
+}
+
+// While it is being written the lane waits: it is woken when that ends, and asks again.
+Result<Grower::Readiness> Grower::bring_back(const std::shared_ptr<Sequence>& sequence,
+                                             Sequence::Place place) {
+  if (place != Sequence::Place::kSpilled) return Readiness::kGrowing;
+  {
+    const std::lock_guard lock(sequence->failure_mutex_);
+    if (sequence->failure_) return *std::exchange(sequence->failure_, std::nullopt);
+  }
+  sequence->place_.store(Sequence::Place::kReturning, std::memory_order_release);
+  growing_.post([this, sequence] { restore(*sequence); });
+  return Readiness::kGrowing;
+}
+
+void Grower::restore(Sequence& sequence) {
+  Status read = sequence.read_back(grants_);
+  if (read) {
+    sequence.forget_growth();
+    // Told before any step can change it: what djinnd has not heard of is read again by the next
+    // worker.
+    outbox_.send({ipc::SequenceRestored{sequence.session_, sequence.handle_}});
+    sequence.place_.store(Sequence::Place::kPresent, std::memory_order_release);
+  } else {
+    const std::lock_guard lock(sequence.failure_mutex_);
+    sequence.failure_ = std::move(read).error();
+    sequence.place_.store(Sequence::Place::kSpilled, std::memory_order_release);
+  }
+  wake_();
+}
+
+void Grower::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
+  sequence->place_.store(Sequence::Place::kSpilling, std::memory_order_release);
+  auto shared = std::make_shared<Fd>(std::move(file));  // closures are copied
+  spilling_.post([this, sequence, shared] { write_out(*sequence, std::move(*shared)); });
+}
+
+void Grower::write_out(Sequence& sequence, Fd file) {
+  ipc::SequenceSpilled told{sequence.session_, sequence.handle_, 0, ErrorCode::kOk, {}};
+  const Result<uint64_t> written = sequence.write_out(std::move(file));
+  if (written) {
+    told.bytes = *written;
+  } else {
+    told.code = written.error().code;
+    told.message = written.error().message;
+  }
+  sequence.forget_growth();
+  // Before anybody can ask for it back.
+  outbox_.send({told});
+  sequence.place_.store(written ? Sequence::Place::kSpilled : Sequence::Place::kPresent,
+                        std::memory_order_release);
+  wake_();
 }
 
 }  // namespace djinn::worker

@@ -2,22 +2,30 @@
 // slots of it are committed.
 // Bank: one copy of all rows. A group of two banks can be reordered: the rows are copied to the
 // bank that is not in use, and the step that commits says that it is the one in use now. Grower:
-// commits slots ahead of need on a thread of its own, so that a decode step never does.
+// commits slots ahead of need on a thread of its own, so that a decode step never does, and moves
+// groups to their files and back.
 //
-// invariant: slots [0, committed) are backed by pages; committed only grows.
+//   present -> spilling      djinnd wants its memory; between two steps
+//   spilling -> spilled      all of it is in the file, and djinnd was told
+//   spilling -> present      it could not be written
+//   spilled -> returning     a step needs it; memory is asked for
+//   returning -> present     it was read, and djinnd was told before any step could change it
+//   returning -> spilled     there was no memory, or it could not be read: the step's error, once
+//
+// invariant: slots [0, committed) of a group that is present are backed by pages; committed only
+// grows. invariant: no step touches a group that is not present.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
 
 #include "daemon/worker/grants.h"
+#include "daemon/worker/job_thread.h"
+#include "daemon/worker/outbox.h"
 #include "ipc/messages.h"
 #include "kernel/gc/sequence_layout.h"
 #include "kernel/pal/device_pal.h"
@@ -26,17 +34,21 @@ namespace djinn::worker {
 
 class Sequence {
  public:
+  enum class Place : uint8_t { kPresent, kSpilling, kSpilled, kReturning };
+
   // memfd: sparse, of the layout's file size. granted: bytes that a former worker was granted; what
-  // they bought is committed already.
+  // they bought is committed already. file: where it is if it is spilled, then with all that it was
+  // granted; else none.
   static Result<std::shared_ptr<Sequence>> map(SessionId session, SequenceHandle handle,
                                                const ipc::SequenceGeometry& geometry, Fd memfd,
-                                               uint64_t granted, pal::DevicePal& pal);
+                                               uint64_t granted, Fd file, pal::DevicePal& pal);
 
   [[nodiscard]] SequenceHandle handle() const { return handle_; }
   [[nodiscard]] SessionId session() const { return session_; }
   [[nodiscard]] const ipc::SequenceGeometry& geometry() const { return geometry_; }
   [[nodiscard]] const gc::SequenceLayout& layout() const { return layout_; }
   [[nodiscard]] uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
+  [[nodiscard]] Place place() const { return place_.load(std::memory_order_acquire); }
 
   // Token slots of a row; only committed ones may be touched.
   [[nodiscard]] int32_t* tokens(uint32_t bank, uint32_t row) const;
@@ -51,9 +63,18 @@ class Sequence {
   friend class Grower;
   Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
            gc::SequenceLayout layout, pal::DevicePal& pal, pal::Extent extent,
-           pal::Reservation memory, uint64_t granted);
-  Status commit(uint64_t tokens, Grants& grants);  // grower's thread
-  [[nodiscard]] uint64_t head_bytes() const;       // of one row and head of a K or V
+           pal::Reservation memory);
+  // Growing thread.
+  Status grow(uint64_t tokens, Grants& grants);
+  Status read_back(Grants& grants);
+  Result<uint64_t> ask_for(uint64_t bytes, Grants& grants);
+  Status back_with_pages(uint64_t from, uint64_t to);
+  Status read_file();
+  // Spilling thread. Gives the bytes whose grants end.
+  Result<uint64_t> write_out(Fd file);
+  void forget_growth();
+
+  [[nodiscard]] uint64_t head_bytes() const;  // of one row and head of a K or V
   void copy_heads(const std::byte* from, uint32_t from_row, std::byte* to, uint32_t to_row,
                   uint64_t tokens) const;
 
@@ -64,7 +85,10 @@ class Sequence {
   pal::DevicePal& pal_;
   pal::Extent extent_;
   pal::Reservation memory_;
-  uint64_t granted_bytes_;              // grower's thread
+  std::atomic<Place> place_{Place::kPresent};
+  std::mutex memory_mutex_;             // growing against spilling
+  uint64_t granted_bytes_ = 0;          // what djinnd counts, but for grants on their way
+  Fd file_;                             // kSpilled, kReturning
   std::atomic<uint64_t> committed_{0};  // token slots
   std::atomic<uint64_t> wanted_{0};     // what the grower was asked for
   std::mutex failure_mutex_;
@@ -73,26 +97,35 @@ class Sequence {
 
 class Grower {
  public:
-  // wake: called on the grower's thread after each growth or failure.
-  Grower(Grants& grants, std::function<void()> wake);
-  ~Grower();
+  // wake: called on the grower's threads after each growth, failure, or move.
+  Grower(Grants& grants, Outbox& outbox, std::function<void()> wake)
+      : grants_(grants), outbox_(outbox), wake_(std::move(wake)) {}
 
   enum class Readiness { kReady, kGrowing };
-  // Ready when `tokens` slots are committed; asks for more ahead of need on the way. After a failed
-  // growth, its error, once; asking again tries again. Lane's thread.
+  // Ready when the group is present and `tokens` slots are committed; brings it back, or asks for
+  // more ahead of need, on the way. After a failure, its error, once; asking again tries again.
+  // Lane's thread.
   Result<Readiness> ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
 
+  // Copies the group to the file, and tells djinnd how that ended. Lane's thread, between two
+  // steps.
+  void spill(const std::shared_ptr<Sequence>& sequence, Fd file);
+  // Runs job when no group that was dropped before is read any more. Any thread.
+  void after_spills(std::function<void()> job) { spilling_.post(std::move(job)); }
+
  private:
+  Result<Readiness> bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place);
   void ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
-  void work();
+  void grow(Sequence& sequence);
+  void restore(Sequence& sequence);
+  void write_out(Sequence& sequence, Fd file);
 
   Grants& grants_;
+  Outbox& outbox_;
   std::function<void()> wake_;
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<std::shared_ptr<Sequence>> queue_;
-  bool closing_ = false;
-  std::thread thread_;
+  // Two, because a growth may wait for the memory that a spill is to free.
+  JobThread spilling_;
+  JobThread growing_;
 };
 
 }  // namespace djinn::worker

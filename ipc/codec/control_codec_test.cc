@@ -120,7 +120,8 @@ std::vector<WorkerCommand> commands() {
       {DropModel{{7}}},
       {AddProgram{{8}, {9}}},
       {DropProgram{{10}}},
-      {AddSequence{{11}, {12, 13}, geometry(), 14}},
+      {AddSequence{{11}, {12, 13}, geometry(), 14, true}},
+      {SpillSequence{{15}, {16, 17}}},
       {ReleaseSequence{{15}, {16, 17}}},
       {GrantAnswer{18, ErrorCode::kOk, ""}},
       {GrantAnswer{19, ErrorCode::kQuotaExceeded, "No."}},
@@ -161,6 +162,8 @@ std::vector<WorkerEvent> events() {
       {worker_stats()},
       {ModelParked{{32}}},
       {ModelWanted{{33}}},
+      {SequenceSpilled{{34}, {35, 36}, 37, ErrorCode::kIo, "Full."}},
+      {SequenceRestored{{38}, {39, 40}}},
   };
 }
 

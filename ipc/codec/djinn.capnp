@@ -326,6 +326,7 @@ struct WorkerCommand {
     getStats @10 :Void;
     parkModel @11 :UInt64;
     modelLost @12 :IdOutcome;
+    spillSequence @13 :SequenceName;
   }
 }
 
@@ -357,6 +358,7 @@ struct AddSequence {
   name @0 :SequenceName;
   geometry @1 :SequenceGeometry;
   bytesGranted @2 :UInt64;
+  spilled @3 :Bool;
 }
 
 struct GrantAnswer {
@@ -388,6 +390,8 @@ struct WorkerEvent {
     grantReturn @12 :GrantReturn;
     modelParked @13 :UInt64;
     modelWanted @14 :UInt64;
+    sequenceSpilled @15 :SequenceSpilled;
+    sequenceRestored @16 :SequenceName;
   }
 }
 
@@ -411,6 +415,12 @@ struct ProgramAdded {
 struct SequenceAdded {
   name @0 :SequenceName;
   outcome @1 :Failure;
+}
+
+struct SequenceSpilled {
+  name @0 :SequenceName;
+  bytes @1 :UInt64;
+  outcome @2 :Failure;
 }
 
 struct GrantRequest {

@@ -54,9 +54,13 @@ void write(wire::WorkerCommand::Builder out, const AddSequence& command) {
   write_name(add.initName(), command.session, command.sequence);
   write_geometry(add.initGeometry(), command.geometry);
   add.setBytesGranted(command.bytes_granted);
+  add.setSpilled(command.spilled);
 }
 void write(wire::WorkerCommand::Builder out, const ReleaseSequence& command) {
   write_name(out.initReleaseSequence(), command.session, command.sequence);
+}
+void write(wire::WorkerCommand::Builder out, const SpillSequence& command) {
+  write_name(out.initSpillSequence(), command.session, command.sequence);
 }
 void write(wire::WorkerCommand::Builder out, const GrantAnswer& command) {
   auto answer = out.initGrantAnswer();
@@ -93,10 +97,16 @@ AttachSession read_attach(wire::AttachSession::Reader in) {
 
 AddSequence read_add_sequence(wire::AddSequence::Reader in) {
   const auto [session, sequence] = read_sequence_name(in.getName());
-  return {session, sequence, read_geometry(in.getGeometry()), in.getBytesGranted()};
+  return {session, sequence, read_geometry(in.getGeometry()), in.getBytesGranted(),
+          in.getSpilled()};
 }
 
 ReleaseSequence read_release(wire::SequenceName::Reader in) {
+  const auto [session, sequence] = read_sequence_name(in);
+  return {session, sequence};
+}
+
+SpillSequence read_spill(wire::SequenceName::Reader in) {
   const auto [session, sequence] = read_sequence_name(in);
   return {session, sequence};
 }
@@ -139,6 +149,8 @@ WorkerCommand read_command(wire::WorkerCommand::Reader in) {
       return {ParkModel{{in.getParkModel()}}};
     case wire::WorkerCommand::MODEL_LOST:
       return {read_lost(in.getModelLost())};
+    case wire::WorkerCommand::SPILL_SEQUENCE:
+      return {read_spill(in.getSpillSequence())};
   }
   refuse(ErrorCode::kUnsupported, "A worker command is unknown to this version.");
 }
@@ -191,6 +203,15 @@ void write(wire::WorkerEvent::Builder out, const SequenceAdded& event) {
 }
 void write(wire::WorkerEvent::Builder out, const SequenceDropped& event) {
   write_name(out.initSequenceDropped(), event.session, event.sequence);
+}
+void write(wire::WorkerEvent::Builder out, const SequenceSpilled& event) {
+  auto spilled = out.initSequenceSpilled();
+  write_name(spilled.initName(), event.session, event.sequence);
+  spilled.setBytes(event.bytes);
+  write_failure(spilled.initOutcome(), event.code, event.message);
+}
+void write(wire::WorkerEvent::Builder out, const SequenceRestored& event) {
+  write_name(out.initSequenceRestored(), event.session, event.sequence);
 }
 void write(wire::WorkerEvent::Builder out, const GrantRequest& event) {
   auto request = out.initGrantRequest();
@@ -260,6 +281,17 @@ SequenceAdded read_sequence_added(wire::SequenceAdded::Reader in) {
 }
 
 SequenceDropped read_sequence_dropped(wire::SequenceName::Reader in) {
+  const auto [session, sequence] = read_sequence_name(in);
+  return {session, sequence};
+}
+
+SequenceSpilled read_sequence_spilled(wire::SequenceSpilled::Reader in) {
+  const auto [session, sequence] = read_sequence_name(in.getName());
+  Error outcome = read_failure(in.getOutcome(), Success::kAllowed);
+  return {session, sequence, in.getBytes(), outcome.code, std::move(outcome.message)};
+}
+
+SequenceRestored read_sequence_restored(wire::SequenceName::Reader in) {
   const auto [session, sequence] = read_sequence_name(in);
   return {session, sequence};
 }
@@ -346,6 +378,10 @@ WorkerEvent read_event(wire::WorkerEvent::Reader in) {
       return {ModelParked{{in.getModelParked()}}};
     case wire::WorkerEvent::MODEL_WANTED:
       return {ModelWanted{{in.getModelWanted()}}};
+    case wire::WorkerEvent::SEQUENCE_SPILLED:
+      return {read_sequence_spilled(in.getSequenceSpilled())};
+    case wire::WorkerEvent::SEQUENCE_RESTORED:
+      return {read_sequence_restored(in.getSequenceRestored())};
   }
   refuse(ErrorCode::kUnsupported, "A worker event is unknown to this version.");
 }

@@ -7,6 +7,10 @@
 //   submission run 14    stops the worker in mid-step, as a hang would
 //   kWriteRef            asks for graph_bytes more bytes of refs and completes with the answer's
 //   code any other            one step, committed
+//   group of 7 heads     asks for as many pages as its capacity; to be spilled, one of 13 kills the
+//                        worker, one of 14 is never answered, one of 15 fails
+//   kReorderSequence     brings the session's spilled group back and completes with the grant's
+//   code
 
 #include <poll.h>
 #include <signal.h>
@@ -32,6 +36,11 @@ namespace {
 constexpr gc::StateGeometry kGeometry{limits::kRefs, limits::kSequences};
 constexpr uint64_t kDie = 13;
 constexpr uint64_t kHang = 14;
+constexpr uint32_t kGrowingHeads = 7;
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kSpillDies = 13;
+constexpr uint64_t kSpillHangs = 14;
+constexpr uint64_t kSpillFails = 15;
 
 struct FakeSession {
   std::vector<Fd> fds;
@@ -40,6 +49,9 @@ struct FakeSession {
   std::optional<gc::SessionState> state;
   std::optional<ipc::WorkerRing> ring;
   bool refuse = false;
+  std::optional<ipc::AddSequence> group;  // the latest of 7 heads
+  bool restores = false;
+  bool waits = false;  // for the answer to a grant that finishes its submission
 };
 
 class FakeWorker {
@@ -120,6 +132,24 @@ class FakeWorker {
   void obey(const ipc::DropProgram&, std::vector<Fd>) {}
   void obey(const ipc::AddSequence& c, std::vector<Fd>) {
     send({ipc::SequenceAdded{c.session, c.sequence, ErrorCode::kOk, ""}});
+    if (c.geometry.kv_heads != kGrowingHeads) return;
+    sessions_[c.session].group = c;
+    if (c.bytes_granted == 0) ask_for_group(c.session);
+  }
+  // Answered under a number that is no session's.
+  void ask_for_group(SessionId id) {
+    const ipc::AddSequence& group = *sessions_[id].group;
+    send({ipc::GrantRequest{~id.value, ipc::GrantKind::kSequence, id, group.sequence,
+                            group.geometry.capacity * kPage}});
+  }
+  void obey(const ipc::SpillSequence& c, std::vector<Fd>) {
+    ipc::AddSequence& group = *sessions_[c.session].group;
+    const uint64_t capacity = group.geometry.capacity;
+    if (capacity == kSpillDies) ::_exit(8);
+    if (capacity == kSpillHangs) return;
+    const ErrorCode code = capacity == kSpillFails ? ErrorCode::kIo : ErrorCode::kOk;
+    group.spilled = code == ErrorCode::kOk;
+    send({ipc::SequenceSpilled{c.session, c.sequence, capacity * kPage, code, ""}});
   }
   void obey(const ipc::ReleaseSequence& c, std::vector<Fd>) {
     send({ipc::SequenceDropped{c.session, c.sequence}});
@@ -127,7 +157,18 @@ class FakeWorker {
   void obey(const ipc::GrantAnswer& c, std::vector<Fd>) {
     const SessionId id{c.request};
     const auto session = sessions_.find(id);
-    if (session != sessions_.end()) finish(session->second, c.code);
+    if (session != sessions_.end()) {
+      session->second.waits = false;
+      return finish(session->second, c.code);
+    }
+    const auto grown = sessions_.find(SessionId{~c.request});
+    if (grown == sessions_.end() || !std::exchange(grown->second.restores, false)) return;
+    if (c.code == ErrorCode::kOk) {
+      grown->second.group->spilled = false;
+      send({ipc::SequenceRestored{grown->first, grown->second.group->sequence}});
+    }
+    grown->second.waits = false;
+    finish(grown->second, c.code);
   }
   void obey(const ipc::GiveSlab&, std::vector<Fd>) {}
   void obey(const ipc::GetWorkerStats&, std::vector<Fd>) { send({ipc::WorkerStats{}}); }
@@ -135,7 +176,7 @@ class FakeWorker {
   void serve(SessionId id, FakeSession& session) {
     uint64_t rung = 0;
     [[maybe_unused]] const ssize_t got = ::read(session.fds[3].get(), &rung, sizeof rung);
-    while (!session.ring->prepare_to_sleep()) {
+    while (!session.waits && !session.ring->prepare_to_sleep()) {
       session.ring->finish_sleep();
       const ipc::Submission submission = session.ring->copy_submission();
       session.state->begin();
@@ -148,7 +189,13 @@ class FakeWorker {
       if (submission.operation == static_cast<uint16_t>(ipc::Operation::kWriteRef)) {
         // The request's number is the session's, so that the answer finds it.
         send({ipc::GrantRequest{id.value, ipc::GrantKind::kRefs, id, {}, submission.graph_bytes}});
+        session.waits = true;
         return;  // the answer finishes it
+      }
+      if (submission.operation == static_cast<uint16_t>(ipc::Operation::kReorderSequence) &&
+          session.group && session.group->spilled) {
+        session.restores = session.waits = true;
+        return ask_for_group(id);
       }
       finish(session, ErrorCode::kOk);
     }

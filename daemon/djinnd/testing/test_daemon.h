@@ -55,6 +55,7 @@ class TestDaemon {
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
+    ::setenv("XDG_CACHE_HOME", (directory_ + "/cache").c_str(), 1);
     EXPECT_EQ(::posix_spawn(&pid_, pointers[0], nullptr, nullptr, pointers.data(), environ), 0);
     EXPECT_TRUE(eventually([&] { return ipc::connect_unix(socket_path()).ok(); }));
   }

@@ -1,0 +1,157 @@
+// Sequence groups that give way and come back: djinnd as a process, with a fake worker.
+#include <filesystem>
+
+#include "daemon/djinnd/testing/test_daemon.h"
+
+namespace djinn::daemon {
+namespace {
+
+using testing::eventually;
+using testing::TestClient;
+using testing::TestDaemon;
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kDies = 13;  // fake_worker.cc
+constexpr uint64_t kHangs = 14;
+constexpr uint64_t kFails = 15;
+
+// A djinnd with 64 MiB, two clients, and an observer.
+struct Host {
+  explicit Host(std::vector<std::string> more = {})
+      : daemon([&] {
+          std::vector<std::string> options{"--memory", std::to_string(64 * kMiB)};
+          options.insert(options.end(), more.begin(), more.end());
+          return options;
+        }()),
+        client(daemon),
+        other(daemon),
+        observer(daemon) {
+    client.greet();
+    other.greet();
+    observer.greet(true);
+  }
+  static SequenceHandle make_group(TestClient& of, uint64_t pages) {
+    return of.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 1, 7, 8, DType::kFloat32, pages}})
+        .sequence;
+  }
+  uint64_t sessions_bytes() {
+    return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).memory_sessions_bytes;
+  }
+  uint32_t descriptors() { return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).descriptors; }
+  uint64_t evictable_bytes() {
+    for (const auto& pool : observer.ask<ipc::MemoryList>(ipc::ListMemory{}).pools) {
+      if (pool.pool == ipc::MemoryPool::kSessions) return pool.evictable_bytes;
+    }
+    return 0;
+  }
+  // Of the kind, so far.
+  uint64_t told(ipc::EventKind kind) {
+    uint64_t count = 0;
+    const auto list = observer.ask<ipc::EventList>(ipc::FollowEvents{0, false});
+    for (const auto& event : list.events) count += event.kind == kind ? 1 : 0;
+    return count;
+  }
+
+  TestDaemon daemon;
+  TestClient client;
+  TestClient other;
+  TestClient observer;
+};
+
+ErrorCode want_refs(TestClient& client, uint64_t run, uint64_t bytes) {
+  ipc::Submission submission;
+  submission.run = run;
+  submission.operation = static_cast<uint16_t>(ipc::Operation::kWriteRef);
+  submission.graph_bytes = bytes;
+  client.submit(submission);
+  return client.completion();
+}
+
+ErrorCode use_group(TestClient& client, uint64_t run) {
+  ipc::Submission submission;
+  submission.run = run;
+  submission.operation = static_cast<uint16_t>(ipc::Operation::kReorderSequence);
+  client.submit(submission);
+  return client.completion();
+}
+
+constexpr uint64_t kPages = 5000;  // of 64 MiB: a third
+constexpr uint64_t kMore = 48 * kMiB;
+
+TEST(Spill, an_idle_group_gives_way_and_comes_back_with_its_use) {
+  Host host;
+  const uint64_t before = host.sessions_bytes();
+  const uint32_t descriptors = host.descriptors();
+  Host::make_group(host.client, kPages);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kPages * kPage; }));
+  EXPECT_EQ(want_refs(host.other, 1, kMore), ErrorCode::kOk);
+  EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 1u);
+  EXPECT_EQ(host.sessions_bytes(), before + kMore) << "its memory is free";
+  EXPECT_EQ(use_group(host.client, 1), ErrorCode::kOutOfMemory) << "refs never give way";
+  host.other.disconnect();
+  ASSERT_TRUE(eventually([&] { return host.sessions_bytes() < kMore; }));
+  EXPECT_EQ(use_group(host.client, 2), ErrorCode::kOk);
+  EXPECT_EQ(host.told(ipc::EventKind::kSequenceRestored), 1u);
+  EXPECT_EQ(host.evictable_bytes(), kPages * kPage);
+  host.client.disconnect();
+  EXPECT_TRUE(eventually([&] { return host.sessions_bytes() == 0; }));
+  EXPECT_LT(host.descriptors(), descriptors);
+  EXPECT_TRUE(std::filesystem::is_empty(host.daemon.directory() + "/cache/djinn"));
+}
+
+TEST(Spill, a_group_that_cannot_be_written_stays) {
+  Host host;
+  // The capacity says how the worker fails, so the memory is as small.
+  const uint64_t before = host.sessions_bytes();
+  Host::make_group(host.client, kFails);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kFails * kPage; }));
+  const uint32_t descriptors = host.descriptors();
+  const uint64_t free = 64 * kMiB - before - kFails * kPage;
+  EXPECT_EQ(want_refs(host.other, 1, free + kPage), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 0u);
+  EXPECT_EQ(host.sessions_bytes(), before + kFails * kPage);
+  EXPECT_EQ(host.evictable_bytes(), 0u) << "it is not tried again at once";
+  EXPECT_EQ(host.descriptors(), descriptors);
+}
+
+TEST(Spill, a_worker_that_dies_of_it_loses_nothing) {
+  Host host;
+  const uint64_t before = host.sessions_bytes();
+  Host::make_group(host.client, kDies);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kDies * kPage; }));
+  const uint64_t free = 64 * kMiB - before - kDies * kPage;
+  // Its grant is asked for again by each worker, until nobody tries to spill.
+  EXPECT_NE(want_refs(host.other, 1, free + kPage), ErrorCode::kOk);
+  EXPECT_EQ(host.sessions_bytes(), before + kDies * kPage);
+  EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 0u);
+}
+
+TEST(Spill, what_is_dropped_on_its_way_leaves_nothing) {
+  Host host;
+  const uint64_t before = host.sessions_bytes();
+  const uint32_t descriptors = host.descriptors();
+  const SequenceHandle group = Host::make_group(host.client, kHangs);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kHangs * kPage; }));
+  ipc::Submission submission;
+  submission.run = 1;
+  submission.operation = static_cast<uint16_t>(ipc::Operation::kWriteRef);
+  submission.graph_bytes = 64 * kMiB - before;
+  host.other.submit(submission);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == 0; })) << "it is on its way";
+  host.client.ask<ipc::Done>(ipc::DropSequence{group});
+  EXPECT_EQ(host.other.completion(), ErrorCode::kOk) << "who waited for it has its memory";
+  EXPECT_EQ(host.sessions_bytes(), 64 * kMiB);
+  EXPECT_EQ(host.descriptors(), descriptors);
+}
+
+TEST(Spill, without_a_directory_nothing_is_spilled) {
+  Host host({"--spill-directory", "/dev/null/none"});
+  Host::make_group(host.client, kPages);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kPages * kPage; }));
+  EXPECT_EQ(want_refs(host.other, 1, kMore), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 0u);
+}
+
+}  // namespace
+}  // namespace djinn::daemon
