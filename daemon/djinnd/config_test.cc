@@ -55,7 +55,8 @@ TEST_F(ConfigTest, nothing_written_changes_nothing) {
 TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   write(kMain,
         "[memory]\nlimit = \"12GiB\"\nsession_quota = \"512 MiB\"\nevict_idle_above = 70\n"
-        "evict_all_above = \"90%\"\n[lane]\nthreads = 3\n[model]\nkeep_alive = \"forever\"\n"
+        "evict_all_above = \"90%\"\nspill_after = \"3s\"\nspill_directory = "
+        "\"/spill\"\n[lane]\nthreads = 3\n[model]\nkeep_alive = \"forever\"\n"
         "[service]\ndrain_timeout = \"0\"\n[worker]\nhang_timeout = \"2min\"\n");
   const Options found = options();
   EXPECT_EQ(found.memory_bytes, uint64_t{12} << 30);
@@ -63,6 +64,8 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   EXPECT_EQ(found.threads, 3u);
   EXPECT_EQ(found.hang_timeout_ms, 120'000u);
   EXPECT_EQ(found.thresholds, (Thresholds{70, 90}));
+  EXPECT_EQ(found.spill_idle_ms, 3000u);
+  EXPECT_EQ(found.spill_directory, "/spill");
   EXPECT_EQ(found.keep_alive_ms, ipc::kKeepForever);
   EXPECT_EQ(found.drain_timeout_ms, 0u);
   EXPECT_EQ(read_config(root_).values.size(), settings().size());
@@ -127,7 +130,8 @@ TEST_F(ConfigTest, a_directory_in_place_of_a_file_is_an_error) {
 TEST_F(ConfigTest, standards_are_legal_values_or_words) {
   for (const Setting& setting : settings()) {
     Options nowhere;
-    EXPECT_EQ(setting.apply(setting.standard, nowhere).ok(), setting.key != "lane.threads");
+    const bool is_a_word = setting.key == "lane.threads" || setting.key == "memory.spill_directory";
+    EXPECT_EQ(setting.apply(setting.standard, nowhere).ok(), !is_a_word) << setting.key;
   }
 }
 

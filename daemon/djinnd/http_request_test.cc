@@ -58,7 +58,8 @@ TEST(HttpRequestTest, what_is_not_http_is_malformed_and_other_methods_are_unsupp
 // change a verdict.
 TEST(HttpRequestTest, any_bytes_have_a_verdict_that_more_bytes_do_not_change) {
   Random random(11);
-  const std::string_view alphabet("GET /metricsHEAD HTTP/1.10\r\n\r\n: \t\x00\x7f\xff?", 40);
+  constexpr char kBytes[] = "GET /metricsHEAD HTTP/1.10\r\n\r\n: \t\x00\x7f\xff?";
+  const std::string_view alphabet(kBytes, sizeof kBytes - 1);
   for (int i = 0; i < 20'000; ++i) {
     std::string bytes = random.below(2) == 0 ? kScrape : "";
     const uint64_t changes = random.below(40);

@@ -72,7 +72,10 @@ Model* ModelTable::find_by_load(LoadId load) {
 
 Model* ModelTable::find_shared(const ModelKey& opened) {
   for (auto& [id, model] : models_) {
-    if (model.phase != ModelPhase::kUnloading && may_share(model.key, opened)) return &model;
+    // Files that look the same and are not what they were would be so again.
+    const bool spoilt = model.lost && model.lost->code == ErrorCode::kHashMismatch;
+    const bool stays = model.phase != ModelPhase::kUnloading && !spoilt;
+    if (stays && may_share(model.key, opened)) return &model;
   }
   return nullptr;
 }

@@ -77,18 +77,23 @@ void Models::tell(EventKind kind, const Model& model, std::string text,
 }
 
 void Models::take_back(std::vector<Model> models) {
-  for (Model& model : models) {
-    world_.memory.request(Memory::of_model(model.id), model.bytes, [&](const Status& granted) {
-      if (!granted) {
-        return tell(EventKind::kModelFailed, model,
-                    fmt::format("model {} is given up: {}", text_of(model.id),
-                                name_of(granted.error().code)),
-                    granted.error().code);
-      }
-      tell(EventKind::kModelKept, model,
-           fmt::format("model {} is resident again: {} bytes", text_of(model.id), model.bytes));
-      table_.add(std::move(model)).idle_since_ns = world_.clock.monotonic_ns();
-    });
+  for (Model& one : models) {
+    // Where not all fit, the answer comes when others have given way.
+    const auto kept = std::make_shared<Model>(std::move(one));
+    world_.memory.request(
+        Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
+          Model& model = *kept;
+          if (!granted) {
+            return tell(EventKind::kModelFailed, model,
+                        fmt::format("model {} is given up: {}", text_of(model.id),
+                                    name_of(granted.error().code)),
+                        granted.error().code);
+          }
+          tell(EventKind::kModelKept, model,
+               fmt::format("model {} is resident again: {} bytes", text_of(model.id), model.bytes));
+          table_.add(std::move(model)).idle_since_ns = world_.clock.monotonic_ns();
+          world_.changed();
+        });
   }
   world_.changed();
   tiers_.review();
@@ -133,6 +138,12 @@ void Models::close(const Asker& asker, ModelId id) {
     return world_.replies.refuse(
         asker, {ErrorCode::kNotFound, "The session has not opened such a model."});
   }
+  const bool opening = std::ranges::any_of(
+      model->openers, [&](const Opener& opener) { return opener.asker.session == asker.session; });
+  if (opening) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kBusy, "The session is still opening the model. Close it after that."});
+  }
   left(*model, asker.session);
   table_.touch(*model);
   world_.replies.done(asker);
@@ -140,9 +151,12 @@ void Models::close(const Asker& asker, ModelId id) {
 
 // One hold less.
 void Models::left(Model& model, SessionId session) {
-  if (--model.leases.at(session) == 0) model.leases.erase(session);
+  const auto lease = model.leases.find(session);
+  if (lease == model.leases.end()) return;  // the session itself is gone
+  if (--lease->second == 0) model.leases.erase(lease);
   model.idle_since_ns = world_.clock.monotonic_ns();
   tiers_.review();
+  world_.changed();  // what is idle may have to give way
 }
 
 Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
@@ -257,9 +271,9 @@ void Models::read_again(Model& model) {
   for (const Fd& file : model.files) files.emplace_back(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
   loads_[model.load] =
       std::make_unique<Load>(world_.loop, world_.loaders, *this, model.load, std::move(files));
-  queued_.emplace_back(model.load, model.key.domain);
   tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
-  start_loads();
+  // At once: whoever waits for it must not stand in the queue of the user who opened it first.
+  loads_[model.load]->start();
 }
 
 void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
@@ -371,13 +385,14 @@ void Models::load_failed(LoadId id, const Error& error) {
 
 // Ends a load that did not become a model, whatever it had become already.
 void Models::fail(LoadId id, const Error& error) {
-  ++loads_failed_;
+  const bool given_up = error.code == ErrorCode::kCancelled;  // nobody wants it any more
+  loads_failed_ += given_up ? 0 : 1;
   std::vector<Asker> askers;
   if (auto opening = openings_.extract(id)) {
     askers.push_back(opening.mapped().request.opener.asker);
   }
   if (Model* const model = table_.find_by_load(id)) {
-    tell(EventKind::kModelFailed, *model,
+    tell(given_up ? EventKind::kModelUnloaded : EventKind::kModelFailed, *model,
          fmt::format("model {} could not be loaded: {}", text_of(model->id), name_of(error.code)),
          error.code);
     for (const Opener& opener : model->openers) askers.push_back(opener.asker);
@@ -453,6 +468,7 @@ void Models::hear(DomainId domain, const ipc::ModelAdded& event) {
   Model* const model = table_.find(event.model);
   if (model == nullptr || !model->mapped.contains(domain)) return;
   if (event.code != ErrorCode::kOk) {
+    world_.domains.send(domain, {ipc::ModelLost{event.model, event.code, event.message}});
     return refuse_openers(*model, domain, {event.code, event.message});
   }
   MappedBy& mapped = model->mapped.at(domain);

@@ -203,7 +203,10 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   if (!granted) return withdraw_hello(*session, granted.error());
   const Status made = make_memory(*session, staging_bytes);
   if (!made) return withdraw_hello(*session, made.error());
-  if (world_.domains.ready(session->domain)) attach(*session);
+  if (world_.domains.ready(session->domain)) return attach(*session);
+  if (!world_.domains.spares_fail()) return;
+  withdraw_hello(*session, {ErrorCode::kWorkerLost,
+                            "No worker can be started. djinnd's log says more; it tries on."});
 }
 
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {

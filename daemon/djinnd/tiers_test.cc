@@ -112,6 +112,27 @@ TEST(Tiers, files_that_have_changed_do_not_come_back) {
   EXPECT_NE(open_model(host.client, file).model, id);
 }
 
+TEST(Tiers, a_close_before_the_answer_to_an_open_that_fails_harms_nobody) {
+  Host host;
+  const Fd file = model_file(host.daemon.directory(), kMiB, 'a');
+  const ModelId id = open_model(host.client, file).model;
+  ASSERT_TRUE(host.is_hashed(id));
+  host.client.ask<ipc::Done>(ipc::CloseModel{id});
+  host.observer.ask<ipc::Done>(ipc::EvictModel{id});
+  host.client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+  ASSERT_EQ(::ftruncate(Fd(::open(("/proc/self/fd/" + std::to_string(file.get())).c_str(),
+                                  O_WRONLY | O_CLOEXEC))
+                            .get(),
+                        100),
+            0);
+  host.client.send({901, ipc::OpenModel{}});
+  for (uint32_t number = 902; number < 910; ++number) {
+    host.client.send({number, ipc::CloseModel{id}});
+  }
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(host.client.receive().has_value());
+  host.observer.ask<ipc::StatusReport>(ipc::GetStatus{});
+}
+
 TEST(Tiers, a_model_leaves_when_its_time_to_stay_is_over) {
   Host host({"--keep-alive-ms", "0"});
   const Fd file = model_file(host.daemon.directory(), 1000, 'a');

@@ -477,7 +477,7 @@ def test_a_file_that_is_no_model_is_refused_and_leaves_nothing(
 ) -> None:
     before = daemon.status()
     with daemon.connect("odd files") as session, pytest.raises(djinn.Error):
-        session.raw.open_files("odd", [path], None, False)
+        session.raw.open_files("odd", [path], None, False, None)
     wait_until(
         lambda: all(
             daemon.status()[key] == before[key]
