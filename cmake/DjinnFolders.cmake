@@ -2,12 +2,14 @@
 # test program beside it, *_bench.cc one benchmark program. Nothing is listed by hand, so a new file
 # is in the build as soon as it exists.
 #
-#   djinn_library(NAME [USES lib...] [LINKS external...] [THROWS])
+#   djinn_library(NAME [USES lib...] [LINKS external...] [THROWS] [TORCH])
 #   djinn_program(NAME [USES lib...] [LINKS external...])
-#   djinn_test(NAME [USES lib...] [LINKS external...])        all *_test.cc of this folder
+#   djinn_test(NAME [USES lib...] [LINKS external...] [TORCH])   all *_test.cc of this folder
 #   djinn_bench(NAME [USES lib...] [LINKS external...])       all *_bench.cc of this folder
 #
-# A library is built without exceptions and RTTI unless THROWS says otherwise.
+# A library is built without exceptions and RTTI unless THROWS says otherwise. The code of a test
+# is not optimised: compiling it is most of what it costs. TORCH: it links LibTorch, whose headers
+# need other flags; it shares no precompiled headers with the rest, and its tests are optimised.
 
 function(djinn_sources out)
   file(GLOB all CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)
@@ -25,7 +27,7 @@ function(djinn_wire target)
 endfunction()
 
 function(djinn_library name)
-  cmake_parse_arguments(ARG "THROWS" "" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "THROWS;TORCH" "" "USES;LINKS" ${ARGN})
   djinn_sources(sources)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
   add_library(djinn-${name} STATIC ${sources})
@@ -34,6 +36,13 @@ function(djinn_library name)
   if(NOT ARG_THROWS)
     target_compile_options(djinn-${name} PRIVATE
       $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions> $<$<COMPILE_LANGUAGE:CXX>:-fno-rtti>)
+  endif()
+  if(NOT ARG_TORCH)
+    set(kind library)
+    if(ARG_THROWS)
+      set(kind throws)
+    endif()
+    djinn_headers(djinn-${name} ${kind})
   endif()
 endfunction()
 
@@ -45,11 +54,15 @@ function(djinn_program name)
 endfunction()
 
 function(djinn_test name)
-  cmake_parse_arguments(ARG "" "" "USES;LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "" "USES;LINKS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
   if(sources AND DJINN_WITH_TESTS)
     add_executable(${name}-test ${sources})
     djinn_wire(${name}-test USES ${ARG_USES} LINKS ${ARG_LINKS} GTest::gmock GTest::gtest_main)
+    if(NOT ARG_TORCH)
+      target_compile_options(${name}-test PRIVATE -O0 -fPIC)  # as libraries, whose flags it shares
+      djinn_headers(${name}-test test)
+    endif()
     add_test(NAME ${name} COMMAND ${name}-test)
   endif()
 endfunction()

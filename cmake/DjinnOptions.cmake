@@ -19,7 +19,8 @@ endif()
 
 find_program(DJINN_CCACHE ccache)
 if(DJINN_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${DJINN_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${DJINN_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${DJINN_CCACHE})
 endif()
 find_program(DJINN_MOLD mold)

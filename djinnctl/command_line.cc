@@ -4,6 +4,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <string_view>
 
@@ -128,9 +129,8 @@ int run(int argc, const char* const* argv) {
   CLI::App app("djinnctl looks into djinnd and steers it", "djinnctl");
   std::string style = "off";
   add_options(app, invocation, style);
-  app.require_subcommand(1);
   app.fallthrough();
-  CommandLine line{app, {}};
+  CommandLine line(app);
   add_verbs(line);
   try {
     app.parse(argc, argv);
@@ -139,7 +139,7 @@ int run(int argc, const char* const* argv) {
   }
   invocation.json = json_style(style);
   set_timeout(invocation);
-  const Status done = line.action(invocation);
+  const Status done = line.action()(invocation);
   if (done) return static_cast<int>(ExitCode::kOk);
   if (!invocation.quiet) write_error(error_text(done.error()));
   return static_cast<int>(exit_code_of(done.error().code));

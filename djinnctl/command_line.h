@@ -1,38 +1,35 @@
 // The command line: which verb with which options, what runs, and what the process exits with.
 //
-//   Invocation   what all verbs share: where djinnd is, how to print
-//   Action       what a verb does once its options are known; its Error ends the process
-//   CommandLine  the parser while the verbs add themselves to it
+//   CommandLine  the parser while the verbs add themselves to it (verb.h)
 //
 // Each verb is a file verb_*.cc with one function, listed here.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
 #include <memory>
 #include <string>
 
 #include "djinnctl/json.h"
 #include "djinnctl/output.h"
 #include "djinnctl/table.h"
+#include "djinnctl/verb.h"
 #include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
 
-struct Invocation {
-  std::string host;  // as --host gives it
-  JsonStyle json = JsonStyle::kOff;
-  Table::Layout layout;
-  bool quiet = false;    // nothing on stderr: the exit code tells
-  double timeout_s = 0;  // of the whole command; 0: none
-  [[nodiscard]] bool wants_json() const { return json != JsonStyle::kOff; }
-};
+class CommandLine {
+ public:
+  explicit CommandLine(CLI::App& app) : app_(app) {}
 
-using Action = std::function<Status(const Invocation&)>;
+  Verb verb(const std::string& name, const std::string& what) {
+    return Verb(app_, action_).verb(name, what);
+  }
+  [[nodiscard]] const CLI::App& app() const { return app_; }
+  // Of the verb that was given.
+  [[nodiscard]] const Action& action() const { return action_; }
 
-struct CommandLine {
-  CLI::App& app;
-  Action action;  // of the verb that was given
+ private:
+  CLI::App& app_;
+  Action action_;
 };
 
 void add_status(CommandLine& line);

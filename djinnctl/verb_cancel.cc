@@ -20,13 +20,11 @@ Status steer(const Invocation& invocation, const std::string& prefix, const char
 }
 
 void add(CommandLine& line, const char* name, const char* what, Order order) {
-  auto* const verb = line.app.add_subcommand(name, what);
+  const Verb verb = line.verb(name, what);
   auto prefix = std::make_shared<std::string>();
-  verb->add_option("SESSION", *prefix, "its id, or the first digits of it")->required();
-  verb->callback([&line, prefix, name, order] {
-    line.action = [prefix, name, order](const Invocation& invocation) {
-      return steer(invocation, *prefix, name, order);
-    };
+  verb.option("SESSION", *prefix, "its id, or the first digits of it").required();
+  verb.does([prefix, name, order](const Invocation& invocation) {
+    return steer(invocation, *prefix, name, order);
   });
 }
 

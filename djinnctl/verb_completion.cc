@@ -2,6 +2,8 @@
 // djinnctl completion-ids KIND: what such a script asks, and no person: "ID<TAB>what it is" a line.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+
 #include "djinnctl/command_line.h"
 #include "djinnctl/completion.h"
 #include "djinnctl/text.h"
@@ -112,29 +114,21 @@ Status print_ids(const Invocation& invocation, const std::string& kind) {
 }
 
 void add_ids(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("completion-ids", "for completion scripts");
-  verb->group("");  // hidden
+  const Verb verb = line.verb("completion-ids", "for completion scripts");
+  verb.hide();
   auto kind = std::make_shared<std::string>();
-  verb->add_option("KIND", *kind)
-      ->required()
-      ->check(CLI::IsMember({"models", "sessions", "objects"}));
-  verb->callback([&line, kind] {
-    line.action = [kind](const Invocation& invocation) { return print_ids(invocation, *kind); };
-  });
+  verb.option("KIND", *kind, "of what").required().one_of({"models", "sessions", "objects"});
+  verb.does([kind](const Invocation& invocation) { return print_ids(invocation, *kind); });
 }
 
 }  // namespace
 
 void add_completion(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("completion", "print a script for a shell");
+  const Verb verb = line.verb("completion", "print a script for a shell");
   auto shell = std::make_shared<std::string>();
-  verb->add_option("SHELL", *shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  verb->callback([&line, shell] {
-    line.action = [&app = line.app, shell](const Invocation&) {
-      return write_out(completion_script(shell_named(*shell), verbs_of(app), options_of(app)));
-    };
+  verb.option("SHELL", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
+  verb.does([&app = line.app(), shell](const Invocation&) {
+    return write_out(completion_script(shell_named(*shell), verbs_of(app), options_of(app)));
   });
   add_ids(line);
 }

@@ -38,15 +38,12 @@ Status show(const Invocation& invocation, const ConfigOptions& options) {
 }  // namespace
 
 void add_config(CommandLine& line) {
-  auto* const config = line.app.add_subcommand("config", "the daemon's configuration files");
-  config->require_subcommand(1);
-  auto* const verb = config->add_subcommand("show", "what they amount to");
+  const Verb verb =
+      line.verb("config", "the daemon's configuration files").verb("show", "what they amount to");
   auto options = std::make_shared<ConfigOptions>();
-  verb->add_flag("--origin", options->origin, "with the file and line of each setting");
-  verb->add_option("--root", options->root, "directory that stands before the files' paths");
-  verb->callback([&line, options] {
-    line.action = [options](const Invocation& invocation) { return show(invocation, *options); };
-  });
+  verb.flag("--origin", options->origin, "with the file and line of each setting");
+  verb.option("--root", options->root, "directory that stands before the files' paths");
+  verb.does(options, show);
 }
 
 }  // namespace djinn::ctl

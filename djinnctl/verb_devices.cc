@@ -14,9 +14,7 @@ Status devices(const Invocation& invocation) {
 }  // namespace
 
 void add_devices(CommandLine& line) {
-  line.app.add_subcommand("devices", "the devices, and how full they are")->callback([&line] {
-    line.action = devices;
-  });
+  line.verb("devices", "the devices, and how full they are").does(devices);
 }
 
 }  // namespace djinn::ctl

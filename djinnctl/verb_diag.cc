@@ -235,13 +235,10 @@ Status diag(const Invocation& invocation, const DiagOptions& options) {
 }  // namespace
 
 void add_diag(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("diag", "files for a bug report");
+  const Verb verb = line.verb("diag", "files for a bug report");
   auto options = std::make_shared<DiagOptions>();
-  verb->add_option("--output", options->directory,
-                   "directory that is made for them [djinn-diag-TIME]");
-  verb->callback([&line, options] {
-    line.action = [options](const Invocation& invocation) { return diag(invocation, *options); };
-  });
+  verb.option("--output", options->directory, "directory that is made for them [djinn-diag-TIME]");
+  verb.does(options, diag);
 }
 
 }  // namespace djinn::ctl

@@ -5,13 +5,11 @@ namespace djinn::ctl {
 namespace {
 
 void add(CommandLine& line, const char* name, const char* what, bool draining) {
-  line.app.add_subcommand(name, what)->callback([&line, name, draining] {
-    line.action = [name, draining](const Invocation& invocation) -> Status {
-      DJINN_TRY(const auto client, observe(invocation));
-      DJINN_CHECK(client->set_draining(draining));
-      if (!invocation.wants_json()) return {};
-      return print_json(invocation, name, {Json{{"draining", draining}}});
-    };
+  line.verb(name, what).does([name, draining](const Invocation& invocation) -> Status {
+    DJINN_TRY(const auto client, observe(invocation));
+    DJINN_CHECK(client->set_draining(draining));
+    if (!invocation.wants_json()) return {};
+    return print_json(invocation, name, {Json{{"draining", draining}}});
   });
 }
 

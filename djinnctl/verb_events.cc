@@ -50,13 +50,11 @@ Status events(const Invocation& invocation, const EventOptions& options) {
 }  // namespace
 
 void add_events(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("events", "what happened in djinnd lately");
+  const Verb verb = line.verb("events", "what happened in djinnd lately");
   auto options = std::make_shared<EventOptions>();
-  verb->add_flag("-f,--follow", options->follow, "and go on with what happens");
-  verb->add_flag("-n,--new", options->new_only, "leave out what was before; with -f");
-  verb->callback([&line, options] {
-    line.action = [options](const Invocation& invocation) { return events(invocation, *options); };
-  });
+  verb.flag("-f,--follow", options->follow, "and go on with what happens");
+  verb.flag("-n,--new", options->new_only, "leave out what was before; with -f");
+  verb.does(options, events);
 }
 
 }  // namespace djinn::ctl

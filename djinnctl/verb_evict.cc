@@ -93,19 +93,16 @@ Status evict(const Invocation& invocation, const EvictOptions& options) {
 }  // namespace
 
 void add_evict(CommandLine& line) {
-  auto* const verb =
-      line.app.add_subcommand("evict", "move models off their device until they are used again");
+  const Verb verb = line.verb("evict", "move models off their device until they are used again");
   auto options = std::make_shared<EvictOptions>();
-  verb->add_option("ID", options->prefixes, "their ids, or the first digits of them");
-  verb->add_option("--to", options->to, "where to: disk, or on GPUs host [disk]")
-      ->check(CLI::IsMember({"host", "disk"}));
-  verb->add_flag("--all", options->all, "all that may go");
-  verb->add_flag("--dry-run", options->dry_run, "list what would go, and move nothing");
-  verb->add_flag("--force", options->force,
-                 "pinned models too, which ends the pin, and those of sessions that run nothing");
-  verb->callback([&line, options] {
-    line.action = [options](const Invocation& invocation) { return evict(invocation, *options); };
-  });
+  verb.option("ID", options->prefixes, "their ids, or the first digits of them");
+  verb.option("--to", options->to, "where to: disk, or on GPUs host [disk]")
+      .one_of({"host", "disk"});
+  verb.flag("--all", options->all, "all that may go");
+  verb.flag("--dry-run", options->dry_run, "list what would go, and move nothing");
+  verb.flag("--force", options->force,
+            "pinned models too, which ends the pin, and those of sessions that run nothing");
+  verb.does(options, evict);
 }
 
 }  // namespace djinn::ctl

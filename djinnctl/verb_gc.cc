@@ -27,8 +27,7 @@ Status gc(const Invocation& invocation) {
 }  // namespace
 
 void add_gc(CommandLine& line) {
-  line.app.add_subcommand("gc", "give up programs and workers that serve nobody")
-      ->callback([&line] { line.action = gc; });
+  line.verb("gc", "give up programs and workers that serve nobody").does(gc);
 }
 
 }  // namespace djinn::ctl

@@ -79,43 +79,36 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
 }
 
 // Whoever asks for a temperature wants draws; without any of these the likeliest token is taken.
-void add_sampling(CLI::App& verb, client::GenerateOptions& options) {
-  auto* const greedy =
-      verb.add_flag("--greedy", options.greedy, "take the likeliest token [unless sampling]");
-  const auto sampling = [&](CLI::Option* option) {
-    option->excludes(greedy)->each([&options](const std::string&) { options.greedy = false; });
+void add_sampling(const Verb& verb, client::GenerateOptions& options) {
+  const Option greedy =
+      verb.flag("--greedy", options.greedy, "take the likeliest token [unless sampling]");
+  const auto sampling = [&](const Option& option) {
+    option.excludes(greedy).when([&options] { options.greedy = false; });
   };
-  const CLI::Range probability(0.0, 1.0);
-  sampling(verb.add_option("--temperature", options.temperature, "flattens above 1 [1]")
-               ->check(CLI::PositiveNumber));
-  sampling(verb.add_option("--top-k", options.top_k, "draw from so many likeliest [all]"));
-  sampling(verb.add_option("--top-p", options.top_p, "draw from so much probability [1]")
-               ->check(probability));
-  sampling(verb.add_option("--min-p", options.min_p, "drop what is so much less likely [0]")
-               ->check(probability));
-  sampling(verb.add_option("--seed", options.seed, "of the draws [0]"));
+  sampling(verb.option("--temperature", options.temperature, "flattens above 1 [1]").positive());
+  sampling(verb.option("--top-k", options.top_k, "draw from so many likeliest [all]"));
+  sampling(
+      verb.option("--top-p", options.top_p, "draw from so much probability [1]").between(0.0, 1.0));
+  sampling(verb.option("--min-p", options.min_p, "drop what is so much less likely [0]")
+               .between(0.0, 1.0));
+  sampling(verb.option("--seed", options.seed, "of the draws [0]"));
 }
 
 }  // namespace
 
 void add_generate(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("generate", "stream what a byte-level model says");
+  const Verb verb = line.verb("generate", "stream what a byte-level model says");
   auto command = std::make_shared<GenerateCommand>();
   client::GenerateOptions& options = command->options;
-  verb->add_option("MODEL_DIR", command->directory, "directory of a Hugging Face model")
-      ->required();
-  verb->add_option("--prompt", command->prompt, "what it goes on from")->required();
-  verb->add_option("--max-new-tokens", options.max_new_tokens, "at most so many [64]")
-      ->check(CLI::Range(uint32_t{1}, uint32_t{1} << 20));
-  verb->add_option("--repetition-penalty", options.repetition_penalty,
-                   "divides what was said before [1]")
-      ->check(CLI::PositiveNumber);
-  add_sampling(*verb, options);
-  verb->callback([&line, command] {
-    line.action = [command](const Invocation& invocation) {
-      return generate(invocation, *command);
-    };
-  });
+  verb.option("MODEL_DIR", command->directory, "directory of a Hugging Face model").required();
+  verb.option("--prompt", command->prompt, "what it goes on from").required();
+  verb.option("--max-new-tokens", options.max_new_tokens, "at most so many [64]")
+      .between(uint32_t{1}, uint32_t{1} << 20);
+  verb.option("--repetition-penalty", options.repetition_penalty,
+              "divides what was said before [1]")
+      .positive();
+  add_sampling(verb, options);
+  verb.does([command](const Invocation& invocation) { return generate(invocation, *command); });
 }
 
 }  // namespace djinn::ctl

@@ -15,10 +15,11 @@ struct LoadOptions {
   std::string path;
   bool pin = false;
   bool no_pin = false;
-  std::optional<uint64_t> keep_alive_ms;
+  std::string keep_alive;
 
   // A time to stay would mean nothing to a model that is pinned.
   [[nodiscard]] client::Stay stay() const {
+    const auto keep_alive_ms = milliseconds_of(keep_alive);
     return {pin || !(no_pin || keep_alive_ms.has_value()), keep_alive_ms};
   }
 };
@@ -63,26 +64,22 @@ Status load(const Invocation& invocation, const LoadOptions& options) {
 }  // namespace
 
 void add_load(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("load", "bring a model into memory, print its id");
+  const Verb verb = line.verb("load", "bring a model into memory, print its id");
   auto options = std::make_shared<LoadOptions>();
-  verb->add_option("PATH", options->path, "directory of a Hugging Face model")->required();
-  auto* const pin =
-      verb->add_flag("--pin", options->pin, "stay in memory until unloaded [the default]");
-  auto* const no_pin =
-      verb->add_flag("--no-pin", options->no_pin, "stay for the keep-alive time that is configured")
-          ->excludes(pin);
-  verb->add_option_function<std::string>(
-          "--keep-alive",
-          [options](const std::string& text) { options->keep_alive_ms = milliseconds_of(text); },
-          "not pinned: stay so long after the last use, like 30s, 10m, 2h, 0, forever")
-      ->check([](const std::string& text) {
+  verb.option("PATH", options->path, "directory of a Hugging Face model").required();
+  const Option pin =
+      verb.flag("--pin", options->pin, "stay in memory until unloaded [the default]");
+  const Option no_pin =
+      verb.flag("--no-pin", options->no_pin, "stay for the keep-alive time that is configured")
+          .excludes(pin);
+  verb.option("--keep-alive", options->keep_alive,
+              "not pinned: stay so long after the last use, like 30s, 10m, 2h, 0, forever")
+      .checked([](const std::string& text) {
         return milliseconds_of(text) ? std::string() : "no time like 30s, 10m, 2h, 0, forever";
       })
-      ->excludes(pin)
-      ->excludes(no_pin);
-  verb->callback([&line, options] {
-    line.action = [options](const Invocation& invocation) { return load(invocation, *options); };
-  });
+      .excludes(pin)
+      .excludes(no_pin);
+  verb.does(options, load);
 }
 
 }  // namespace djinn::ctl

@@ -14,9 +14,7 @@ Status mem(const Invocation& invocation) {
 }  // namespace
 
 void add_mem(CommandLine& line) {
-  line.app.add_subcommand("mem", "the pools of device memory")->callback([&line] {
-    line.action = mem;
-  });
+  line.verb("mem", "the pools of device memory").does(mem);
 }
 
 }  // namespace djinn::ctl

@@ -16,13 +16,11 @@ Status set_pin(const Invocation& invocation, const std::string& prefix, bool pin
 }
 
 void add(CommandLine& line, const char* name, const char* what, bool pinned) {
-  auto* const verb = line.app.add_subcommand(name, what);
+  const Verb verb = line.verb(name, what);
   auto prefix = std::make_shared<std::string>();
-  verb->add_option("ID", *prefix, "the model's id, or the first digits of it")->required();
-  verb->callback([&line, prefix, pinned] {
-    line.action = [prefix, pinned](const Invocation& invocation) {
-      return set_pin(invocation, *prefix, pinned);
-    };
+  verb.option("ID", *prefix, "the model's id, or the first digits of it").required();
+  verb.does([prefix, pinned](const Invocation& invocation) {
+    return set_pin(invocation, *prefix, pinned);
   });
 }
 

@@ -14,9 +14,7 @@ Status programs(const Invocation& invocation) {
 }  // namespace
 
 void add_programs(CommandLine& line) {
-  line.app.add_subcommand("programs", "the programs that run by id")->callback([&line] {
-    line.action = programs;
-  });
+  line.verb("programs", "the programs that run by id").does(programs);
 }
 
 }  // namespace djinn::ctl

@@ -15,9 +15,7 @@ Status ps(const Invocation& invocation) {
 }  // namespace
 
 void add_ps(CommandLine& line) {
-  line.app.add_subcommand("ps", "the models, and what ends their stay")->callback([&line] {
-    line.action = ps;
-  });
+  line.verb("ps", "the models, and what ends their stay").does(ps);
 }
 
 }  // namespace djinn::ctl

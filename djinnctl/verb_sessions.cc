@@ -15,9 +15,7 @@ Status sessions(const Invocation& invocation) {
 }  // namespace
 
 void add_sessions(CommandLine& line) {
-  line.app.add_subcommand("sessions", "who is connected")->callback([&line] {
-    line.action = sessions;
-  });
+  line.verb("sessions", "who is connected").does(sessions);
 }
 
 }  // namespace djinn::ctl

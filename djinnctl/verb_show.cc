@@ -51,12 +51,10 @@ Status show(const Invocation& invocation, const std::string& prefix) {
 }  // namespace
 
 void add_show(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("show", "one model or session");
+  const Verb verb = line.verb("show", "one model or session");
   auto prefix = std::make_shared<std::string>();
-  verb->add_option("ID", *prefix, "its id, or the first digits of it")->required();
-  verb->callback([&line, prefix] {
-    line.action = [prefix](const Invocation& invocation) { return show(invocation, *prefix); };
-  });
+  verb.option("ID", *prefix, "its id, or the first digits of it").required();
+  verb.does(prefix, show);
 }
 
 }  // namespace djinn::ctl

@@ -76,9 +76,7 @@ Status status(const Invocation& invocation) {
 }  // namespace
 
 void add_status(CommandLine& line) {
-  line.app.add_subcommand("status", "the daemon, its memory, its workers")->callback([&line] {
-    line.action = status;
-  });
+  line.verb("status", "the daemon, its memory, its workers").does(status);
 }
 
 }  // namespace djinn::ctl

@@ -84,17 +84,14 @@ Status top(const Invocation& invocation, const TopOptions& options) {
 }  // namespace
 
 void add_top(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("top", "a live view of the sessions");
+  const Verb verb = line.verb("top", "a live view of the sessions");
   auto options = std::make_shared<TopOptions>();
-  verb->add_flag("-b,--batch", options->batch, "one view after the other, for files and pipes");
-  verb->add_option("-n,--count", options->count, "so many views [without end]");
-  verb->add_option("-d,--delay", options->delay_s, "seconds between views [2]")
-      ->check(CLI::Range(0.1, 3600.0));
-  verb->add_option("--sort", options->sort, "order: memory, rate, age or user [memory]")
-      ->check(CLI::IsMember({"memory", "rate", "age", "user"}));
-  verb->callback([&line, options] {
-    line.action = [options](const Invocation& invocation) { return top(invocation, *options); };
-  });
+  verb.flag("-b,--batch", options->batch, "one view after the other, for files and pipes");
+  verb.option("-n,--count", options->count, "so many views [without end]");
+  verb.option("-d,--delay", options->delay_s, "seconds between views [2]").between(0.1, 3600.0);
+  verb.option("--sort", options->sort, "order: memory, rate, age or user [memory]")
+      .one_of({"memory", "rate", "age", "user"});
+  verb.does(options, top);
 }
 
 }  // namespace djinn::ctl

@@ -20,12 +20,10 @@ Status unload(const Invocation& invocation, const std::string& prefix) {
 }  // namespace
 
 void add_unload(CommandLine& line) {
-  auto* const verb = line.app.add_subcommand("unload", "drop a model that no session holds");
+  const Verb verb = line.verb("unload", "drop a model that no session holds");
   auto prefix = std::make_shared<std::string>();
-  verb->add_option("ID", *prefix, "its id, or the first digits of it")->required();
-  verb->callback([&line, prefix] {
-    line.action = [prefix](const Invocation& invocation) { return unload(invocation, *prefix); };
-  });
+  verb.option("ID", *prefix, "its id, or the first digits of it").required();
+  verb.does(prefix, unload);
 }
 
 }  // namespace djinn::ctl

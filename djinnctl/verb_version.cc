@@ -29,9 +29,7 @@ Status version(const Invocation& invocation) {
 }  // namespace
 
 void add_version(CommandLine& line) {
-  line.app.add_subcommand("version", "of djinnctl and of the daemon")->callback([&line] {
-    line.action = version;
-  });
+  line.verb("version", "of djinnctl and of the daemon").does(version);
 }
 
 }  // namespace djinn::ctl

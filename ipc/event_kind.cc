@@ -6,13 +6,14 @@ namespace djinn::ipc {
 namespace {
 
 constexpr std::array<std::string_view, kEventKinds> kNames = {
-    "daemon-started", "daemon-stopping",   "config-reloaded",  "config-refused",
-    "draining",       "resumed",           "session-new",      "session-refused",
-    "session-ended",  "session-removed",   "run-refused",      "model-loading",
-    "model-loaded",   "model-kept",        "model-failed",     "model-evicted",
-    "model-unloaded", "program-refused",   "worker-started",   "worker-killed",
-    "worker-lost",    "device-lost",       "device-back",      "memory-pressure",
-    "memory-refused", "watchdog-withheld", "sequence-spilled", "sequence-restored"};
+    "daemon-started",  "daemon-stopping",   "config-reloaded",  "config-refused",
+    "draining",        "resumed",           "session-new",      "session-refused",
+    "session-ended",   "session-removed",   "run-refused",      "model-loading",
+    "model-loaded",    "model-kept",        "model-failed",     "model-evicted",
+    "model-unloaded",  "program-refused",   "worker-started",   "worker-killed",
+    "worker-lost",     "device-lost",       "device-back",      "memory-pressure",
+    "memory-refused",  "watchdog-withheld", "sequence-spilled", "sequence-restored",
+    "upgrade-pending", "model-not-kept"};
 
 }  // namespace
 

@@ -36,8 +36,10 @@ enum class EventKind : uint8_t {
   kWatchdogWithheld = 25,
   kSequenceSpilled = 26,   // an idle session's, to disk
   kSequenceRestored = 27,  // it is in memory again
+  kUpgradePending = 28,    // the installed worker or loader is of another build
+  kModelNotKept = 29,      // would not outlive a restart: systemd's store has no room
 };
-inline constexpr uint8_t kEventKinds = 28;
+inline constexpr uint8_t kEventKinds = 30;
 
 // "model-loaded"; empty for a number that is none.
 [[nodiscard]] std::string_view name_of(EventKind kind);

@@ -13,6 +13,12 @@
 
 namespace djinn::ipc {
 
+struct KeptKeepAlive {
+  uint64_t user = 0;
+  std::optional<uint64_t> ms{};  // nothing: as djinnd is configured
+  friend bool operator==(const KeptKeepAlive&, const KeptKeepAlive&) = default;
+};
+
 struct KeptModel {
   std::string boot;  // the machine's boot id
   ModelId id;
@@ -22,11 +28,11 @@ struct KeptModel {
   std::vector<FileIdentity> files;
   int64_t read_at_ns = 0;  // of all files: wall clock, before the first byte was read
   std::vector<uint64_t> extent_bytes;
-  bool pinned = false;
+  std::vector<uint64_t> pinned_by;  // users
   std::optional<std::array<uint8_t, 32>> sha256;
   uint64_t loaded_wall_ns = 0;
   bool has_plan = false;
-  std::optional<uint64_t> keep_alive_ms{};
+  std::vector<KeptKeepAlive> keep_alives;
   friend bool operator==(const KeptModel&, const KeptModel&) = default;
 };
 

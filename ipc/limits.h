@@ -48,8 +48,12 @@ inline constexpr uint32_t kModelExtents = 32;  // with the manifest, one message
 inline constexpr uint32_t kModelTensors = 256 * 1024;  // every expert of every layer as its own
 inline constexpr uint64_t kLoadPlanBytes = 64u << 20;  // 200,000 tensors with long names
 inline constexpr uint64_t kManifestBytes = 64u << 20;  // likewise
-inline constexpr uint64_t kGraphBytes = 16u << 20;     // a graph of 64 Ki nodes
-inline constexpr uint32_t kProgramsPerUser = 1024;     // memfds; each new worker verifies all
+inline constexpr uint32_t kKeptDescriptors =
+    8192;  // FileDescriptorStoreMax= of djinnd.service: kModels of 30 descriptors each fit
+inline constexpr uint32_t kModelUsers =
+    256;  // whose pins and times it remembers: 4 KiB of a record
+inline constexpr uint64_t kGraphBytes = 16u << 20;  // a graph of 64 Ki nodes
+inline constexpr uint32_t kProgramsPerUser = 1024;  // memfds; each new worker verifies all
 
 // --- recovery
 inline constexpr uint32_t kDeathsWithoutProgress = 3;  // then the run in flight is refused

@@ -96,6 +96,7 @@ struct MakeSequence {
   friend bool operator==(const MakeSequence&, const MakeSequence&) = default;
 };
 
+// Done comes when its memory is free.
 struct DropSequence {
   SequenceHandle sequence;
   friend bool operator==(const DropSequence&, const DropSequence&) = default;

@@ -62,7 +62,8 @@ Result<std::string> resolve_host(const std::string& host) {
   return of_user.empty() || ::access(of_system.c_str(), F_OK) == 0 ? of_system : of_user;
 }
 
-Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options) {
+Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
+                                                const Patience* patience) {
   DJINN_TRY(const std::string path, resolve_host(options.host));
   DJINN_TRY(Control control, Control::connect(path));
   ipc::Hello hello;
@@ -70,8 +71,9 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options) {
   hello.staging_bytes = options.staging_bytes;
   hello.observer = options.observer;
   std::vector<Fd> fds;
-  DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds));
-  std::unique_ptr<Client> client(new Client(std::move(control), welcome));
+  DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, patience));
+  DJINN_TRY(ForkMark mark, ForkMark::make());
+  std::unique_ptr<Client> client(new Client(std::move(control), welcome, std::move(mark)));
   if (!options.observer) DJINN_CHECK(client->attach(std::move(fds)));
   return client;
 }
@@ -90,6 +92,11 @@ Status Client::attach(std::vector<Fd> fds) {
   ring_.emplace(*view_);
   staging_.emplace(view_->staging());
   return {};
+}
+
+Status Client::check() {
+  if (mark_.is_in_child()) return forked();
+  return control_.check_notices();
 }
 
 // --- control
@@ -366,6 +373,7 @@ Status Client::take_completion(const ipc::Completion& completion,
   found->second.tokens_seen = key;
   for (uint32_t i = 0; on_token && i < completion.row_count; ++i) {
     on_token({completion.run, completion.index, completion.first_row + i, completion.tokens[i]});
+    if (mark_.is_in_child()) return forked();
   }
   return {};
 }
@@ -406,7 +414,9 @@ void Client::ring_bell() const {
 }
 
 void Client::cancel_through(Run run) {
+  if (mark_.is_in_child()) return;  // a token callback has forked: the run is the parent's
   ring_->cancel_through(run);
+  ring_bell();  // a run that waits for memory is looked at again
 }
 
 // --- refs
@@ -418,15 +428,25 @@ Result<RefHandle> Client::new_ref() {
                    "The session holds as many refs as it can. Release some first."};
     }
     free_refs_.push_back(static_cast<uint32_t>(ref_generations_.size()));
-    ref_generations_.push_back(0);
+    ref_generations_.push_back(first_generation_);
+    ref_used_.push_back(false);
   }
   const uint32_t slot = free_refs_.back();
   free_refs_.pop_back();
+  ref_used_[slot] = true;
   return RefHandle{slot, ++ref_generations_[slot]};
 }
 
 void Client::forget_ref(RefHandle ref) {
+  const bool lives = ref.index < ref_used_.size() && ref_used_[ref.index] &&
+                     ref_generations_[ref.index] == ref.generation;
+  if (!lives) return;
+  ref_used_[ref.index] = false;
   free_refs_.push_back(ref.index);
+}
+
+uint32_t Client::last_generation() const {
+  return ref_generations_.empty() ? first_generation_ : std::ranges::max(ref_generations_);
 }
 
 }  // namespace djinn::client

@@ -26,6 +26,7 @@
 #include "kernel/pal/memfd.h"
 #include "kernel/srg/load_plan.h"
 #include "libdjinn-client/control.h"
+#include "libdjinn-client/fork_mark.h"
 #include "libdjinn-client/staging.h"
 
 namespace djinn::client {
@@ -81,11 +82,16 @@ struct Stay {
 
 class Client {
  public:
-  static Result<std::unique_ptr<Client>> connect(const ConnectOptions& options);
+  // patience: how long djinnd may take to answer; nullptr: as long as it takes. Errors: those of
+  // Control::connect() and what djinnd answers (kBusy while it is drained), and the patience's.
+  static Result<std::unique_ptr<Client>> connect(const ConnectOptions& options,
+                                                 const Patience* patience = nullptr);
 
   [[nodiscard]] const ipc::Welcome& welcome() const { return welcome_; }
   // Whether the session lives; a system call that doesn't wait. Errors: why it has ended.
-  Status check() { return control_.check_notices(); }
+  Status check();
+  // Whether an earlier call met the session's end, or this process was forked from the session's.
+  [[nodiscard]] bool has_ended() const { return control_.has_ended() || mark_.is_in_child(); }
 
   // --- control
   // files: open for reading, in the plan's order; stay the caller's.
@@ -126,7 +132,8 @@ class Client {
   // is full. Errors: kLimitExceeded for a block over its limit, kDisconnected.
   Result<Run> submit(const SubmissionTarget& target, std::span<const std::byte> block,
                      std::vector<ipc::StagingRange> lease = {});
-  // Waits for a run; token events of any generation go to on_token meanwhile. Each run is waited
+  // Waits for a run; token events of any generation go to on_token meanwhile. It may fork: the
+  // child's wait ends with kDisconnected, and touches nothing of its parent's. Each run is waited
   // for once. Errors: kNotFound for a run that was waited for, kDisconnected. A failed run is an
   // Outcome.
   Result<Outcome> wait(Run run, const std::function<void(const TokenEvent&)>& on_token = {});
@@ -138,11 +145,17 @@ class Client {
 
   // --- refs: slots and generations are the client's to choose
   Result<RefHandle> new_ref();
-  // The slot may be used again; submit the release, too.
+  // The slot may be used again; submit the release, too. Nothing happens for one that was
+  // forgotten.
   void forget_ref(RefHandle ref);
+  // The largest generation that a ref has had.
+  [[nodiscard]] uint32_t last_generation() const;
+  // Refs have larger generations from now on; before the first one.
+  void begin_generations_after(uint32_t generation) { first_generation_ = generation; }
 
  private:
-  Client(Control control, ipc::Welcome welcome) : control_(std::move(control)), welcome_(welcome) {}
+  Client(Control control, ipc::Welcome welcome, ForkMark mark)
+      : control_(std::move(control)), welcome_(welcome), mark_(std::move(mark)) {}
 
   struct Pending {
     uint64_t submission_index = 0;
@@ -161,6 +174,7 @@ class Client {
 
   Control control_;
   ipc::Welcome welcome_;
+  ForkMark mark_;  // of the process that has the session
   SystemClock clock_;
   Fd submission_bell_;
   Fd completion_bell_;
@@ -175,7 +189,9 @@ class Client {
   bool rang_ = false;                // the worker, since the last wait
   std::map<Run, Pending> pending_;
   std::map<Run, Outcome> outcomes_;
+  uint32_t first_generation_ = 0;          // less one
   std::vector<uint32_t> ref_generations_;  // of the slots ever used: the last one
+  std::vector<bool> ref_used_;             // of the same slots: whether that lives
   std::vector<uint32_t> free_refs_;        // of those
 };
 

@@ -12,13 +12,13 @@ namespace {
 
 constexpr const char* kLost =
     "The connection to djinnd is lost, because djinnd was stopped or restarted: this session and "
-    "what it held are gone. Start djinnd if it does not run, connect anew, and load the model "
-    "again.";
+    "what it held are gone. Start djinnd if it does not run, and load the model again, which "
+    "connects anew.";
 
 }  // namespace
 
 Result<Control> Control::connect(const std::string& path) {
-  auto socket = ipc::connect_unix(path);
+  auto socket = LeaseSocket::connect(path);
   if (!socket && socket.error().code == ErrorCode::kNotFound) {
     return Error{ErrorCode::kNotFound,
                  "No djinnd answers at " + path +
@@ -35,15 +35,18 @@ Error Control::end(Error why) {
   return why;
 }
 
-Status Control::wait(short events) {
+Status Control::wait(short events, const Patience* patience) {
   pollfd entry{socket_.get(), events, 0};
-  while (::poll(&entry, 1, -1) < 0) {
-    if (errno != EINTR) return system_error("wait for djinnd", errno);
+  for (;;) {
+    const int ready = ::poll(&entry, 1, patience == nullptr ? -1 : patience->slice_ms());
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return system_error("wait for djinnd", errno);
+    if (patience != nullptr) DJINN_CHECK(patience->check());
   }
-  return {};
 }
 
-Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds) {
+Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds,
+                     const Patience* patience) {
   for (;;) {
     if (ended_) return *ended_;
     Status sent = ipc::send_datagram(socket_.get(), bytes, fds);
@@ -52,7 +55,7 @@ Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds)
       return last_words ? end(sent.error()) : last_words.error();
     }
     if (sent || sent.error().code != ErrorCode::kBusy) return sent;
-    DJINN_CHECK(wait(POLLOUT));
+    DJINN_CHECK(wait(POLLOUT, patience));
   }
 }
 
@@ -79,13 +82,14 @@ Status Control::check_notices() {
   return {};
 }
 
-Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds) {
+Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds,
+                                const Patience* patience) {
   const uint32_t number = ++last_number_;
-  DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds));
+  DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds, patience));
   for (;;) {
     DJINN_TRY(std::optional<Answer> answer, receive());
     if (!answer) {
-      DJINN_CHECK(wait(POLLIN));
+      DJINN_CHECK(wait(POLLIN, patience));
       continue;
     }
     if (answer->reply.number != number) {

@@ -7,8 +7,9 @@
 
 #include "ipc/messages.h"
 #include "ipc/socket.h"
-#include "kernel/base/fd.h"
 #include "kernel/base/result.h"
+#include "libdjinn-client/lease_socket.h"
+#include "libdjinn-client/patience.h"
 
 namespace djinn::client {
 
@@ -23,33 +24,38 @@ class Control {
   static Result<Control> connect(const std::string& path);
 
   // Sends body with fds and waits for its answer; a Failed answer comes back as its Error.
-  Result<Answer> request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds = {});
+  // patience: nullptr waits as long as it takes; when it ends, so does the use of this connection,
+  // for the answer may still come.
+  Result<Answer> request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds = {},
+                         const Patience* patience = nullptr);
   // As request(), for answers of one kind. Errors: kProtocolViolation for another kind.
   template <typename Body>
   Result<Body> ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out = nullptr,
-                   std::span<const int> fds = {});
+                   std::span<const int> fds = {}, const Patience* patience = nullptr);
 
   // Reads what djinnd said unasked, without waiting. Errors: why the session ended, kDisconnected
   // when djinnd is gone; the same one from then on.
   Status check_notices();
+  // Whether an earlier call found that the session has ended; no system call.
+  [[nodiscard]] bool has_ended() const { return ended_.has_value(); }
   [[nodiscard]] int fd() const { return socket_.get(); }
 
  private:
-  explicit Control(Fd socket) : socket_(std::move(socket)) {}
+  explicit Control(LeaseSocket socket) : socket_(std::move(socket)) {}
   Result<std::optional<Answer>> receive();
   Error end(Error why);
-  Status wait(short events);
-  Status send(std::span<const std::byte> bytes, std::span<const int> fds);
+  Status wait(short events, const Patience* patience);
+  Status send(std::span<const std::byte> bytes, std::span<const int> fds, const Patience* patience);
 
-  Fd socket_;
+  LeaseSocket socket_;
   uint32_t last_number_ = 0;
   std::optional<Error> ended_;
 };
 
 template <typename Body>
 Result<Body> Control::ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out,
-                          std::span<const int> fds) {
-  DJINN_TRY(Answer answer, request(std::move(body), fds));
+                          std::span<const int> fds, const Patience* patience) {
+  DJINN_TRY(Answer answer, request(std::move(body), fds, patience));
   Body* const wanted = std::get_if<Body>(&answer.reply.body);
   if (wanted == nullptr) {
     return Error{ErrorCode::kProtocolViolation,

@@ -3,9 +3,10 @@
     run_tests.py [quick|full|TEXT]
 
 What runs:
-* every test that CMake knows in build/release and build/asan (a GoogleTest program each, or a plain
-  program that counts as one test), two at a time, but those with the property RUN_SERIAL alone;
-* pytest: tests/style, and what stands in tests/ and python/.
+* every test that CMake knows in build/release and build/asan, and in the full tier in build/tsan
+  (a GoogleTest program each, or a plain program that counts as one test), two at a time, but those
+  with the property RUN_SERIAL alone;
+* pytest: tests/style, then the other folders of tests/, two at a time.
 
 Tiers: a GoogleTest whose name begins with `ci_` or `full_`, a CTest test with the label `ci` or
 `full`, and a pytest test with that mark are left out of `quick`; `full` ones of the default too.
@@ -24,24 +25,31 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "build" / "test"
+STYLE = ROOT / "tests" / "style"
 PRESETS = ("release", "asan")
 TIERS_LEFT_OUT = {"quick": ("ci", "full"), "default": ("full",), "full": ()}
 PROGRAM_TIMEOUT_S = 900
-PYTEST_TIMEOUT_S = 7200  # the full tier builds all packages twice
+PYTEST_TIMEOUT_S = 7200  # the full tier compiles all packages twice
+RUNNING: set[int] = set()  # process groups
+SAYING = threading.Lock()
 SKIP_EXIT_CODE = 77  # of a plain program, as in Automake
 TAIL_LINES = 60
 
 SANITIZER_ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    "TSAN_OPTIONS": "halt_on_error=1",
 }
 
 
@@ -49,6 +57,10 @@ SANITIZER_ENVIRONMENT = {
 class Selection:
     tier: str  # a key of TIERS_LEFT_OUT
     text: str  # "" for all
+
+    @property
+    def presets(self) -> tuple[str, ...]:
+        return (*PRESETS, "tsan") if self.tier == "full" and not self.text else PRESETS
 
     def gtest_filter(self, program: str) -> str:
         """The value of GTEST_FILTER."""
@@ -221,14 +233,14 @@ def skip_reason(log: Path | None, name: str) -> str:
     return f": {found[1]}" if found else ""
 
 
-def run_pytest(name: str, folders: list[str], selection: Selection, stream: bool) -> Outcome:
-    outcome = Outcome(f"pytest/{name}")
-    report = RESULTS / f"pytest-{name}.xml"
+def run_pytest(folder: Path, selection: Selection, stream: bool) -> Outcome:
+    outcome = Outcome(f"pytest/{folder.name}")
+    report = RESULTS / f"pytest-{folder.name}.xml"
     report.unlink(missing_ok=True)
     outcome.log = report.with_suffix(".log")
     command = [
         *(sys.executable, "-m", "pytest", f"--junitxml={report}", "--tb=short", "-p"),
-        *("no:cacheprovider", "-v" if stream else "-q", *selection.pytest_arguments(), *folders),
+        *("no:cacheprovider", "-v" if stream else "-q", *selection.pytest_arguments(), folder),
     ]
     environment = {
         **os.environ,
@@ -261,21 +273,33 @@ def tee(command: list[str], environment: dict[str, str], log: Path, stream: bool
             errors="replace",
             start_new_session=True,
         )
+        RUNNING.add(process.pid)
         pool.submit(copy_lines, process.stdout, out, stream)
         try:
             return process.wait(PYTEST_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return f"did not end within {PYTEST_TIMEOUT_S} s"
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process.pid)
+            RUNNING.discard(process.pid)
+
+
+def kill_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def copy_lines(source: IO[str], log: IO[str], stream: bool) -> None:
     for line in source:
         log.write(line)
         if stream:
-            print("  " + line, end="", flush=True)
+            say("  " + line.rstrip("\n"))
+
+
+def say(text: str) -> None:
+    """A line, or several, that no other thread's stand between."""
+    with SAYING:
+        print(text, flush=True)
 
 
 PYTEST_TESTS_FAILED = 1
@@ -297,8 +321,11 @@ def count_pytest(outcome: Outcome, report: Path, code: int | str) -> None:
 def count_pytest_case(outcome: Outcome, case: ElementTree.Element) -> None:
     name = f"{case.get('classname')}.{case.get('name')}"
     skipped = case.find("skipped")
-    if case.find("failure") is not None or case.find("error") is not None:
+    faults = [*case.findall("failure"), *case.findall("error")]
+    if faults:
         outcome.fail(name)
+        for fault in faults:
+            outcome.notes += [f"| {line}" for line in (fault.text or "").splitlines()[-TAIL_LINES:]]
     elif skipped is not None:
         outcome.skip(f"{name}: {skipped.get('message')}")
     else:
@@ -306,47 +333,60 @@ def count_pytest_case(outcome: Outcome, case: ElementTree.Element) -> None:
 
 
 def print_outcome(outcome: Outcome) -> None:
-    print(
+    lines = [
         f"{outcome.name:<28} {outcome.passed:>5} passed {outcome.failed:>3} failed "
         f"{outcome.skipped:>3} skipped {outcome.seconds:>7.1f} s",
-        flush=True,
-    )
-    for note in outcome.notes:
-        print(f"    {note}")
+        *(f"    {note}" for note in outcome.notes),
+    ]
+    told = any(note.startswith("|") for note in outcome.notes)
     if outcome.failed and outcome.log and outcome.log.exists():
-        lines = outcome.log.read_text(errors="replace").splitlines()
-        print(f"    the end of {outcome.log.relative_to(ROOT)}:")
-        print("\n".join(f"    | {line}" for line in lines[-TAIL_LINES:]), flush=True)
+        end = [] if told else outcome.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        lines += [f"    {'the end of' if end else 'more is in'} {outcome.log.relative_to(ROOT)}"]
+        lines += [f"    | {line}" for line in end]
+    say("\n".join(lines))
 
 
-def has_behaviour_tests() -> bool:
-    found = [path for top in ("tests", "python") for path in (ROOT / top).rglob("test_*.py")]
-    return any(ROOT / "tests" / "style" not in path.parents for path in found)
+def folders_of_tests() -> list[Path]:
+    """Of tests/; a test that stands elsewhere would never run."""
+    top = ROOT / "tests"
+    strays = [*top.glob("test_*.py"), *(ROOT / "python").rglob("test_*.py")]
+    assert not strays, f"tests stand in folders of tests/, and not here: {strays}"
+    folders = {top / path.relative_to(top).parts[0] for path in top.rglob("test_*.py")}
+    return sorted(folders - {STYLE})
 
 
 def run_all(selection: Selection) -> list[Outcome]:
-    programs = [p for preset in PRESETS for p in programs_of(preset)]
+    programs = [p for preset in selection.presets for p in programs_of(preset)]
     programs = [p for p in programs if selection.takes_program(p.labels)]
     if selection.text:  # a plain program is one test, and its name is the program's
         programs = [p for p in programs if p.is_gtest or selection.text in p.name]
-    outcomes = []
+    outcomes: list[Outcome] = []
 
     def done(outcome: Outcome) -> None:
         outcomes.append(outcome)
         if not selection.text or outcome.passed + outcome.failed + outcome.skipped:
             print_outcome(outcome)
 
-    done(run_pytest("style", ["tests/style"], selection, stream=False))
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        together = [pool.submit(run_program, p, selection) for p in programs if not p.serial]
-        for future in concurrent.futures.as_completed(together):
-            done(future.result())
+    def do_two_at_a_time(works: list[Callable[[], Outcome]]) -> None:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            futures = [pool.submit(work) for work in works]
+            try:
+                for future in concurrent.futures.as_completed(futures):
+                    done(future.result())
+            except BaseException:  # Ctrl-C, too: it does not reach their groups of processes
+                pool.shutdown(wait=False, cancel_futures=True)
+                for leader in list(RUNNING):
+                    kill_group(leader)
+                raise
+
+    done(run_pytest(STYLE, selection, stream=False))
+    do_two_at_a_time([partial(run_program, p, selection) for p in programs if not p.serial])
     for program in programs:
         if program.serial:
             done(run_program(program, selection))
-    if has_behaviour_tests():
-        rest = ["tests", "python", "--ignore=tests/style"]
-        done(run_pytest("behaviour", rest, selection, stream=True))
+    do_two_at_a_time(
+        [partial(run_pytest, folder, selection, stream=True) for folder in folders_of_tests()]
+    )
     return outcomes
 
 

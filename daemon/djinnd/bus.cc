@@ -19,6 +19,7 @@ constexpr uint64_t kUnreadMax = 1024;
 constexpr uint64_t kPauseMsMin = 1000;
 constexpr uint64_t kPauseMsMax = 60'000;
 constexpr uint64_t kNameTimeoutMs = 25'000;
+constexpr uint64_t kOwnerTimeoutMs = 25'000;
 // Answers of org.freedesktop.DBus.RequestName.
 constexpr uint32_t kPrimaryOwner = 1;
 constexpr uint32_t kAlreadyOwner = 4;
@@ -35,6 +36,14 @@ int open_bus(BusKind kind, OwnedBus& opened) {
       kind == BusKind::kSystem ? ::sd_bus_open_system(&raw) : ::sd_bus_open_user(&raw);
   opened.reset(raw);
   return failed;
+}
+
+// The answer of NameHasOwner.
+bool is_gone(sd_bus_message* answer) {
+  int owned = 1;
+  const bool read = ::sd_bus_message_is_method_error(answer, nullptr) <= 0 &&
+                    ::sd_bus_message_read(answer, "b", &owned) > 0;
+  return read && owned == 0;
 }
 
 }  // namespace
@@ -186,6 +195,26 @@ void Bus::call(const std::function<int(sd_bus*, sd_bus_message**)>& make, uint64
     waiting_[place->number] = std::move(waiting);
     return ::sd_bus_call_async(raw, &place->slot, made, &Bus::heard, place, timeout_ms * 1000);
   });
+}
+
+std::string Bus::rule_for_leaving(const std::string& name) {
+  return "type='signal',sender='org.freedesktop.DBus',path='/org/freedesktop/DBus',"
+         "interface='org.freedesktop.DBus',member='NameOwnerChanged',arg2='',arg0='" +
+         name + "'";
+}
+
+void Bus::ask_whether_gone(const std::string& name, std::function<void()> gone) {
+  call(
+      [&](sd_bus* bus, sd_bus_message** call) {
+        const int failed = ::sd_bus_message_new_method_call(bus, call, "org.freedesktop.DBus",
+                                                            "/org/freedesktop/DBus",
+                                                            "org.freedesktop.DBus", "NameHasOwner");
+        return failed < 0 ? failed : ::sd_bus_message_append(*call, "s", name.c_str());
+      },
+      kOwnerTimeoutMs,
+      [gone = std::move(gone)](sd_bus_message* answer) {
+        if (is_gone(answer)) gone();
+      });
 }
 
 int Bus::heard(sd_bus_message* answer, void* waiting, sd_bus_error*) {

@@ -56,6 +56,11 @@ class Bus {
   // included.
   void call(const std::function<int(sd_bus*, sd_bus_message**)>& make, uint64_t timeout_ms,
             Answered answered);
+  // The rule for the signal that a connection has left; a unique name is given once only.
+  [[nodiscard]] static std::string rule_for_leaving(const std::string& name);
+  // Asks the bus for the name, and calls gone if nobody has it. For who left before the bus had the
+  // rule that would tell. A bus that says nothing clear leaves it at that.
+  void ask_whether_gone(const std::string& name, std::function<void()> gone);
 
  private:
   enum class Phase : uint8_t { kAbsent, kOpening, kServing };

@@ -1,5 +1,7 @@
 #include "daemon/djinnd/bus_callers.h"
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <utility>
 
@@ -7,9 +9,6 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kCredentialsTimeoutMs = 5000;
-constexpr uint64_t kPolkitTimeoutMs = 5000;
-// Time to find the administrator's password.
-constexpr uint64_t kPromptTimeoutMs = 120'000;
 constexpr uint32_t kAllowUserInteraction = 1;
 
 struct Credentials {
@@ -64,18 +63,36 @@ int make_credentials_call(sd_bus* bus, sd_bus_message** call, const std::string&
   return failed < 0 ? failed : ::sd_bus_message_append(*call, "s", sender.c_str());
 }
 
-int make_polkit_call(sd_bus* bus, sd_bus_message** call, const std::string& sender,
-                     const std::string& action, Prompt prompt) {
-  const int failed = ::sd_bus_message_new_method_call(
-      bus, call, "org.freedesktop.PolicyKit1", "/org/freedesktop/PolicyKit1/Authority",
-      "org.freedesktop.PolicyKit1.Authority", "CheckAuthorization");
+int make_authority_call(sd_bus* bus, sd_bus_message** call, const char* method) {
+  return ::sd_bus_message_new_method_call(bus, call, "org.freedesktop.PolicyKit1",
+                                          "/org/freedesktop/PolicyKit1/Authority",
+                                          "org.freedesktop.PolicyKit1.Authority", method);
+}
+
+int make_question(sd_bus* bus, sd_bus_message** call, const std::string& sender,
+                  const std::string& action, Prompt prompt, const std::string& cancellation_id) {
+  const int failed = make_authority_call(bus, call, "CheckAuthorization");
   if (failed < 0) return failed;
-  return ::sd_bus_message_append(*call, "(sa{sv})sa{ss}us", "system-bus-name", 1, "name", "s",
-                                 sender.c_str(), action.c_str(), 0,
-                                 prompt == Prompt::kAllowed ? kAllowUserInteraction : 0, "");
+  return ::sd_bus_message_append(
+      *call, "(sa{sv})sa{ss}us", "system-bus-name", 1, "name", "s", sender.c_str(), action.c_str(),
+      0, prompt == Prompt::kAllowed ? kAllowUserInteraction : 0, cancellation_id.c_str());
+}
+
+// Nobody waits for its answer, and a polkit that is gone need not come back for it.
+int send_withdrawal(sd_bus* bus, const std::string& cancellation_id) {
+  sd_bus_message* raw = nullptr;
+  int failed = make_authority_call(bus, &raw, "CancelCheckAuthorization");
+  const Message call(raw);
+  if (failed >= 0) failed = ::sd_bus_message_append(raw, "s", cancellation_id.c_str());
+  if (failed >= 0) failed = ::sd_bus_message_set_expect_reply(raw, 0);
+  if (failed >= 0) failed = ::sd_bus_message_set_auto_start(raw, 0);
+  return failed < 0 ? failed : ::sd_bus_send(bus, raw, nullptr);
 }
 
 }  // namespace
+
+BusCallers::BusCallers(Bus& bus, const Authority& authority, Timeouts timeouts)
+    : bus_(bus), authority_(authority), timeouts_(timeouts) {}
 
 void BusCallers::identify(const std::string& sender, Known known) {
   const auto found = known_.find(sender);
@@ -110,19 +127,50 @@ void BusCallers::credentials_came(const std::string& sender, sd_bus_message* ans
 
 void BusCallers::ask_polkit(const std::string& sender, const std::string& action, Prompt prompt,
                             std::function<void(bool)> allowed) {
+  const uint64_t number = ++asked_;
+  auto asked = std::make_unique<Question>(Question{this, fmt::format("djinnd-{}", number)});
+  Question& question = *asked;
+  questions_[number] = std::move(asked);
   bus_.call(
       [&](sd_bus* bus, sd_bus_message** m) {
-        return make_polkit_call(bus, m, sender, action, prompt);
+        const int failed = watch_for_leaving(bus, sender, question);
+        return failed < 0 ? failed : make_question(bus, m, sender, action, prompt, question.id);
       },
-      prompt == Prompt::kAllowed ? kPromptTimeoutMs : kPolkitTimeoutMs,
-      [allowed = std::move(allowed)](sd_bus_message* answer) {
+      prompt == Prompt::kAllowed ? timeouts_.prompt_ms : timeouts_.polkit_ms,
+      [this, number, allowed = std::move(allowed)](sd_bus_message* answer) {
+        const auto answered = questions_.extract(number);
+        const bool late = ::sd_bus_message_is_method_error(answer, SD_BUS_ERROR_NO_REPLY) > 0;
+        if (late && !answered.empty()) withdraw(answered.mapped()->id);
         allowed(::sd_bus_message_is_method_error(answer, nullptr) <= 0 && read_verdict(answer));
       });
+  bus_.ask_whether_gone(sender, [this, number] {
+    const auto open = questions_.find(number);
+    if (open != questions_.end()) withdraw(open->second->id);
+  });
+}
+
+// Where the bus takes no more matches, the question ends with its time.
+int BusCallers::watch_for_leaving(sd_bus* bus, const std::string& sender, Question& question) {
+  const auto installed = [](sd_bus_message*, void*, sd_bus_error*) { return 1; };
+  return ::sd_bus_add_match_async(bus, &question.watch, Bus::rule_for_leaving(sender).c_str(),
+                                  &caller_left, installed, &question);
+}
+
+// polkit answers a question that is withdrawn, with an error.
+int BusCallers::caller_left(sd_bus_message*, void* question, sd_bus_error*) {
+  const auto& left = *static_cast<const Question*>(question);
+  left.callers->withdraw(left.id);
+  return 0;
+}
+
+void BusCallers::withdraw(const std::string& id) {
+  bus_.use([&](sd_bus* bus) { return send_withdrawal(bus, id); });
 }
 
 void BusCallers::forget() {
   known_.clear();
   waiting_.clear();
+  questions_.clear();
 }
 
 }  // namespace djinn::daemon

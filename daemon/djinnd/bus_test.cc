@@ -7,25 +7,21 @@
 
 #include "daemon/djinnd/bus_callers.h"
 #include "daemon/djinnd/bus_reports.h"
+#include "daemon/djinnd/bus_subscribers.h"
 #include "daemon/djinnd/testing/fake_bus.h"
+#include "daemon/djinnd/testing/run_until.h"
 
 namespace djinn::daemon {
 namespace {
 
 using testing::FakeBus;
 
-constexpr uint64_t kDeadlineMs = 20'000;
 constexpr gid_t kAdmins = 77;
 
 class BusTest : public ::testing::Test {
  protected:
-  // Runs the loop until the condition holds; fails at the deadline.
   void run_until(const std::function<bool()>& condition) {
-    bool late = false;
-    Timer deadline(loop_, [&] { late = true; });
-    deadline.start_once(kDeadlineMs);
-    while (!condition() && !late) uv_run(loop_.raw(), UV_RUN_ONCE);
-    EXPECT_FALSE(late);
+    testing::run_until(loop_, "the condition holds", condition);
   }
 
   void start() {
@@ -53,7 +49,7 @@ class BusTest : public ::testing::Test {
               ++lost_;
               callers_.forget();
             }}};
-  BusCallers callers_{bus_, authority_};
+  BusCallers callers_{bus_, authority_, {50, 50}};
   std::vector<Result<Caller>> known_;
 };
 
@@ -173,6 +169,117 @@ TEST_F(BusTest, polkit_allows_what_it_says_and_nothing_where_there_is_none) {
     run_until([&] { return allowed.has_value(); });
     EXPECT_EQ(*allowed, answer == 1) << answer;
   }
+  EXPECT_EQ(fake_.times_called("CancelCheckAuthorization"), 0u);
+}
+
+// The last argument of CheckAuthorization.
+std::string cancellation_id(sd_bus_message* call) {
+  const char* id = "";
+  EXPECT_GE(::sd_bus_message_skip(call, "(sa{sv})sa{ss}u"), 0);
+  EXPECT_GT(::sd_bus_message_read(call, "s", &id), 0);
+  return id;
+}
+
+TEST_F(BusTest, a_question_that_polkit_does_not_answer_in_time_is_withdrawn) {
+  std::vector<std::string> asked;
+  std::vector<std::string> withdrawn;
+  fake_.answers["CheckAuthorization"] = [&](sd_bus_message* call) {
+    asked.push_back(cancellation_id(call));
+    return 1;
+  };
+  fake_.answers["CancelCheckAuthorization"] = [&](sd_bus_message* call) {
+    const char* id = "";
+    EXPECT_GT(::sd_bus_message_read(call, "s", &id), 0);
+    EXPECT_EQ(::sd_bus_message_get_expect_reply(call), 0);
+    withdrawn.emplace_back(id);
+    return 1;
+  };
+  start();
+  std::vector<bool> answers;
+  for (const Prompt prompt : {Prompt::kNever, Prompt::kAllowed}) {
+    callers_.ask_polkit(":1.9", "org.djinn.steer", prompt,
+                        [&](bool yes) { answers.push_back(yes); });
+  }
+  run_until([&] { return withdrawn.size() == 2; });
+  EXPECT_EQ(withdrawn, asked);
+  EXPECT_NE(asked[0], asked[1]);
+  EXPECT_EQ(answers, std::vector<bool>({false, false}));
+  run_until([&] { return fake_.times_called("RemoveMatch") == 2; });
+}
+
+// As a bus says it.
+int tell_that_left(sd_bus* bus, const char* name) {
+  sd_bus_message* raw = nullptr;
+  EXPECT_GE(::sd_bus_message_new_signal(bus, &raw, "/org/freedesktop/DBus", "org.freedesktop.DBus",
+                                        "NameOwnerChanged"),
+            0);
+  const Message signal(raw);
+  EXPECT_GE(::sd_bus_message_set_sender(raw, "org.freedesktop.DBus"), 0);
+  EXPECT_GE(::sd_bus_message_append(raw, "sss", name, name, ""), 0);
+  return ::sd_bus_send(bus, raw, nullptr);
+}
+
+TEST_F(BusTest, a_question_of_a_caller_who_left_is_withdrawn) {
+  sd_bus_message* question = nullptr;
+  fake_.answers["CheckAuthorization"] = [&](sd_bus_message* call) {
+    question = ::sd_bus_message_ref(call);
+    return tell_that_left(::sd_bus_message_get_bus(call), ":1.9");
+  };
+  fake_.answers["CancelCheckAuthorization"] = [&](sd_bus_message*) {
+    return ::sd_bus_reply_method_errno(question, ECANCELED, nullptr);
+  };
+  fake_.answers["AddMatch"] = [](sd_bus_message* call) {
+    return ::sd_bus_reply_method_return(call, "");
+  };
+  start();
+  std::optional<bool> allowed;
+  BusCallers patient(bus_, authority_);
+  patient.ask_polkit(":1.9", "org.djinn.steer", Prompt::kAllowed, [&](bool yes) { allowed = yes; });
+  run_until([&] { return allowed.has_value(); });
+  EXPECT_FALSE(*allowed);
+  EXPECT_EQ(fake_.times_called("CancelCheckAuthorization"), 1u);
+  ::sd_bus_message_unref(question);
+}
+
+TEST_F(BusTest, a_question_of_a_caller_who_had_left_before_is_withdrawn) {
+  sd_bus_message* question = nullptr;
+  fake_.answers["CheckAuthorization"] = [&](sd_bus_message* call) {
+    question = ::sd_bus_message_ref(call);
+    return 1;
+  };
+  fake_.answers["CancelCheckAuthorization"] = [&](sd_bus_message*) {
+    return ::sd_bus_reply_method_errno(question, ECANCELED, nullptr);
+  };
+  fake_.answers["NameHasOwner"] = [](sd_bus_message* call) {
+    return ::sd_bus_reply_method_return(call, "b", 0);
+  };
+  start();
+  std::optional<bool> allowed;
+  BusCallers patient(bus_, authority_);
+  patient.ask_polkit(":1.9", "org.djinn.steer", Prompt::kAllowed, [&](bool yes) { allowed = yes; });
+  run_until([&] { return allowed.has_value(); });
+  EXPECT_FALSE(*allowed);
+  EXPECT_EQ(fake_.times_called("CancelCheckAuthorization"), 1u);
+  ::sd_bus_message_unref(question);
+}
+
+TEST_F(BusTest, a_subscriber_for_whom_the_bus_takes_no_rule_is_dropped_and_no_other) {
+  size_t rules = 0;
+  fake_.answers["AddMatch"] = [&](sd_bus_message* call) {
+    return ++rules == 1
+               ? ::sd_bus_reply_method_return(call, "")
+               : ::sd_bus_reply_method_errorf(call, SD_BUS_ERROR_LIMITS_EXCEEDED, "no more rules");
+  };
+  start();
+  BusSubscribers subscribers(bus_);
+  for (const char* const name : {":1.9", ":1.10"}) {
+    EXPECT_TRUE(subscribers.add(name, {1000, false}));
+  }
+  EXPECT_EQ(subscribers.size(), 2u);
+  run_until([&] { return lost_ > 0 || subscribers.size() < 2; });
+  EXPECT_EQ(lost_, 0u) << "the connection is closed for all";
+  EXPECT_EQ(subscribers.size(), 1u);
+  subscribers.forget();
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 
 #include <utility>
 
+#include "ipc/build_identity.h"
+
 extern char** environ;
 
 namespace djinn::daemon {
@@ -27,7 +29,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 }
 
 std::vector<std::string> arguments_of(const ChildProgram& program) {
-  std::vector<std::string> arguments{program.path, "--channel-fd", std::to_string(kChannelNumber)};
+  std::vector<std::string> arguments{program.path, ipc::kBuildOption,
+                                     std::string(ipc::build_identity()), "--channel-fd",
+                                     std::to_string(kChannelNumber)};
   arguments.insert(arguments.end(), program.arguments.begin(), program.arguments.end());
   return arguments;
 }
@@ -89,7 +93,8 @@ ChildProcess::ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& 
     : pid_(pid), pidfd_(std::move(pidfd)) {
   channel_.emplace(loop, std::move(socket), kBacklogMax, traffic,
                    Channel::Events{[this](ipc::Datagram message) {
-                                     if (events_.message) events_.message(std::move(message));
+                                     if (events_.message && !ended_)
+                                       events_.message(std::move(message));
                                    },
                                    // A child without channel is of no use; its exit tells the rest.
                                    [this](const Error&) { kill(); }});
@@ -98,6 +103,13 @@ ChildProcess::ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& 
 }
 
 ChildProcess::~ChildProcess() {
+  end();
+}
+
+void ChildProcess::end() {
+  ended_ = true;
+  exit_->pause();
+  channel_->mute();
   if (reaped_) return;
   kill();
   reap();
@@ -112,9 +124,13 @@ void ChildProcess::kill() {
 }
 
 void ChildProcess::reap() {
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  while (::waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
   }
   reaped_ = true;
+}
+
+bool ChildProcess::refused_our_build() const {
+  return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kOtherBuildStatus;
 }
 
 void ChildProcess::on_exit() {
@@ -122,7 +138,7 @@ void ChildProcess::on_exit() {
   reap();
   channel_->drain();
   channel_->mute();
-  if (events_.exited) events_.exited();
+  if (events_.exited && !ended_) events_.exited();
 }
 
 }  // namespace djinn::daemon

@@ -20,7 +20,7 @@
 
 namespace djinn::daemon {
 
-// What to start. `--channel-fd N` is added to the arguments.
+// What to start. Before the arguments come `--build IDENTITY` and `--channel-fd N`.
 struct ChildProgram {
   std::string path;
   std::vector<std::string> arguments;
@@ -46,9 +46,14 @@ class ChildProcess {
   void listen(Events events) { events_ = std::move(events); }
   void send(std::span<const std::byte> bytes, std::span<const int> fds = {});
   void kill();
+  // Kills the child and waits for its end; nobody hears of it, nor of anything more. Events may
+  // call it, too.
+  void end();
 
   [[nodiscard]] pid_t pid() const { return pid_; }
   [[nodiscard]] bool dead() const { return reaped_; }
+  // It ended because it is of another build than we are (ipc/build_identity.h).
+  [[nodiscard]] bool refused_our_build() const;
 
  private:
   ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic);
@@ -58,6 +63,8 @@ class ChildProcess {
   pid_t pid_;
   Fd pidfd_;
   bool reaped_ = false;
+  bool ended_ = false;   // nobody listens any more
+  int wait_status_ = 0;  // once reaped, waitpid's
   Events events_;
   std::optional<Channel> channel_;
   std::optional<Poll> exit_;

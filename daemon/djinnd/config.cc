@@ -14,6 +14,7 @@
 #include <map>
 #include <optional>
 
+#include "ipc/messages.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/fd.h"
 
@@ -79,6 +80,24 @@ Status set_session_quota(std::string_view text, Options& options) {
   return {};
 }
 
+Status set_percent(std::string_view text, uint32_t& percent) {
+  if (text.ends_with('%')) text.remove_suffix(1);
+  const auto number = quantity(text, std::array{Unit{"", 1}});
+  if (!number || *number < 1 || *number > 100) return expected("a share like \"80%\"");
+  percent = static_cast<uint32_t>(*number);
+  return {};
+}
+
+Status set_pin_quota(std::string_view text, Options& options) {
+  const auto bytes = quantity(text, kBytes);
+  if (bytes) {
+    options.pin_quota_bytes = *bytes;
+    return {};
+  }
+  if (text.ends_with('%') && set_percent(text, options.pin_quota_percent)) return {};
+  return expected("bytes like \"8GiB\", or a share of the limit like \"50%\"");
+}
+
 Status set_threads(std::string_view text, Options& options) {
   const auto threads = quantity(text, std::array{Unit{"", 1}});
   if (!threads || *threads < 1 || *threads > 1024) return expected("a number from 1 to 1024");
@@ -112,14 +131,6 @@ Status set_drain_timeout(std::string_view text, Options& options) {
   return {};
 }
 
-Status set_percent(std::string_view text, uint32_t& percent) {
-  if (text.ends_with('%')) text.remove_suffix(1);
-  const auto number = quantity(text, std::array{Unit{"", 1}});
-  if (!number || *number < 1 || *number > 100) return expected("a share like \"80%\"");
-  percent = static_cast<uint32_t>(*number);
-  return {};
-}
-
 Status set_evict_idle(std::string_view text, Options& options) {
   return set_percent(text, options.thresholds.idle_percent);
 }
@@ -143,14 +154,26 @@ Status set_spill_directory(std::string_view text, Options& options) {
   return {};
 }
 
+Status set_spill_limit(std::string_view text, Options& options) {
+  const auto bytes = quantity(text, kBytes);
+  if (!bytes) return expected("bytes like \"16GiB\"");
+  options.spill_limit_bytes = *bytes;
+  return {};
+}
+
+constexpr std::string_view kEvictAll = "memory.evict_all_above";
+constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
+
 constexpr std::array kSettings{
     Setting{"lane.threads", "all cores", false, set_threads},
     Setting{"memory.evict_all_above", "95%", true, set_evict_all},
     Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},
     Setting{"memory.limit", "80%", false, set_limit},
+    Setting{"memory.pin_quota", "50%", true, set_pin_quota},
     Setting{"memory.session_quota", "4GiB", true, set_session_quota},
     Setting{"memory.spill_after", "1min", true, set_spill_after},
     Setting{"memory.spill_directory", "the cache directory", false, set_spill_directory},
+    Setting{"memory.spill_limit", "as memory.limit", true, set_spill_limit},
     Setting{"model.keep_alive", "5min", true, set_keep_alive},
     Setting{"service.drain_timeout", "10s", true, set_drain_timeout},
     Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
@@ -219,12 +242,20 @@ std::optional<std::string> contents(const std::string& path, Config& config) {
   return text;
 }
 
+// What a setting's value may be; nothing for other kinds of TOML.
+std::optional<std::string> text_of(const toml::node& node) {
+  if (const auto* string = node.as_string()) return string->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  return std::nullopt;
+}
+
 class Reader {
  public:
   explicit Reader(Config& config) : config_(config) {}
 
   void read(const std::string& path) {
     file_ = path;
+    ++files_;
     const auto text = contents(path, config_);
     if (!text) return;
     const toml::parse_result parsed = toml::parse(*text);
@@ -236,7 +267,8 @@ class Reader {
   }
 
   void finish() {
-    for (auto& [key, value] : found_) config_.values.push_back(std::move(value));
+    if (config_.is_valid()) compare_thresholds();
+    for (auto& [key, value] : found_) config_.values.push_back(std::move(value.as_written));
   }
 
  private:
@@ -257,13 +289,38 @@ class Reader {
     if (setting == nullptr) {
       return say(false, line, fmt::format("{} is no key; {}", key, advice_for(key)));
     }
-    std::string text;
-    if (const auto* string = node.as_string()) text = string->get();
-    if (const auto* number = node.as_integer()) text = std::to_string(number->get());
+    const auto text = text_of(node);
+    if (!text) {
+      return say(true, line, fmt::format("{}: write a string or a whole number", key));
+    }
     Options nowhere;
-    const Status applied = setting->apply(text, nowhere);
+    const Status applied = setting->apply(*text, nowhere);
     if (!applied) return say(true, line, fmt::format("{}: {}", key, applied.error().message));
-    found_[key] = {key, text, file_, line};
+    found_[key] = {{key, *text, file_, line}, files_};
+  }
+
+  // Each is a legal value by itself. The mistake is where the later of the two was written.
+  void compare_thresholds() {
+    const auto idle = found_.find(kEvictIdle);
+    const auto all = found_.find(kEvictAll);
+    Options options;
+    for (const auto& written : {idle, all}) {
+      if (written == found_.end()) continue;
+      const Status applied =
+          setting_named(written->first)->apply(written->second.as_written.text, options);
+      DJINN_ASSERT(applied.ok());
+    }
+    const auto [idle_percent, all_percent] = options.thresholds;
+    if (idle_percent <= all_percent) return;
+    const bool idle_is_later =
+        all == found_.end() || (idle != found_.end() && idle->second.place() > all->second.place());
+    const ConfigValue& later = (idle_is_later ? idle : all)->second.as_written;
+    file_ = later.file;
+    say(true, later.line,
+        idle_is_later
+            ? fmt::format("{}: write at most {}%, which {} is", kEvictIdle, all_percent, kEvictAll)
+            : fmt::format("{}: write at least {}%, which {} is", kEvictAll, idle_percent,
+                          kEvictIdle));
   }
 
   void say(bool is_error, uint32_t line, const std::string& what) {
@@ -271,9 +328,18 @@ class Reader {
     config_.problems.push_back({is_error, fmt::format("{}:{}: {}: {}", file_, line, kind, what)});
   }
 
+  struct Found {
+    ConfigValue as_written;
+    uint32_t file_number = 0;  // files are read in their order
+    [[nodiscard]] std::pair<uint32_t, uint32_t> place() const {
+      return std::pair(file_number, as_written.line);
+    }
+  };
+
   Config& config_;
   std::string file_;
-  std::map<std::string, ConfigValue> found_;
+  uint32_t files_ = 0;
+  std::map<std::string, Found, std::less<>> found_;
 };
 
 }  // namespace

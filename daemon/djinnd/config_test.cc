@@ -6,6 +6,8 @@
 
 #include <filesystem>
 
+#include "ipc/messages.h"
+
 namespace djinn::daemon {
 namespace {
 
@@ -55,8 +57,9 @@ TEST_F(ConfigTest, nothing_written_changes_nothing) {
 TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   write(kMain,
         "[memory]\nlimit = \"12GiB\"\nsession_quota = \"512 MiB\"\nevict_idle_above = 70\n"
-        "evict_all_above = \"90%\"\nspill_after = \"3s\"\nspill_directory = "
-        "\"/spill\"\n[lane]\nthreads = 3\n[model]\nkeep_alive = \"forever\"\n"
+        "evict_all_above = \"90%\"\nspill_after = \"3s\"\nspill_directory = \"/spill\"\n"
+        "spill_limit = \"1GiB\"\npin_quota = \"3GiB\"\n[lane]\nthreads = 3\n[model]\nkeep_alive = "
+        "\"forever\"\n"
         "[service]\ndrain_timeout = \"0\"\n[worker]\nhang_timeout = \"2min\"\n");
   const Options found = options();
   EXPECT_EQ(found.memory_bytes, uint64_t{12} << 30);
@@ -66,9 +69,23 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   EXPECT_EQ(found.thresholds, (Thresholds{70, 90}));
   EXPECT_EQ(found.spill_idle_ms, 3000u);
   EXPECT_EQ(found.spill_directory, "/spill");
+  EXPECT_EQ(found.spill_limit_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(found.pin_quota_bytes, uint64_t{3} << 30);
   EXPECT_EQ(found.keep_alive_ms, ipc::kKeepForever);
   EXPECT_EQ(found.drain_timeout_ms, 0u);
   EXPECT_EQ(read_config(root_).values.size(), settings().size());
+}
+
+TEST_F(ConfigTest, the_quota_of_pins_is_a_share_of_the_limit_or_bytes) {
+  write(kMain, "[memory]\npin_quota = \"20%\"\n");
+  EXPECT_EQ(with_shares(options(), 1000).pin_quota_bytes, 200u);
+  write(kMain, "[memory]\npin_quota = 7\nlimit = 3000\n");
+  EXPECT_EQ(with_shares(options(), 1000).pin_quota_bytes, 7u);
+  write(kMain, "");
+  EXPECT_EQ(with_shares(options(), 1000).pin_quota_bytes, 500u);
+  EXPECT_EQ(with_shares(options(), 1000).spill_limit_bytes, 1000u);
+  write(kMain, "memory.pin_quota = \"120%\"\n");
+  EXPECT_THAT(problem().text, HasSubstr("memory.pin_quota: write bytes like"));
 }
 
 TEST_F(ConfigTest, drop_ins_come_after_the_main_file_by_name_and_win_key_by_key) {
@@ -122,6 +139,38 @@ TEST_F(ConfigTest, a_wrong_value_is_an_error_that_says_what_to_write) {
                        "\"60min\""));
 }
 
+TEST_F(ConfigTest, a_value_is_a_string_or_a_whole_number) {
+  for (const char* const value : {"true", "false", "1.5", "2026-01-01", "[]", "[\"/spill\"]"}) {
+    for (const Setting& setting : settings()) {
+      write(kMain, fmt::format("\n{} = {}\n", setting.key, value));
+      const ConfigProblem found = problem();
+      EXPECT_TRUE(found.is_error) << found.text;
+      EXPECT_THAT(found.text, EndsWith(fmt::format("djinnd.conf:2: error: {}: write a string or a "
+                                                   "whole number",
+                                                   setting.key)));
+    }
+  }
+}
+
+TEST_F(ConfigTest, the_threshold_for_idle_models_is_not_above_that_for_all) {
+  const std::string drop_in = std::string(kLocal) + "10-a.conf";
+  write(kMain, "memory.evict_idle_above = 70\nmemory.evict_all_above = 60\n");
+  EXPECT_TRUE(problem().is_error);
+  EXPECT_THAT(problem().text, EndsWith("djinnd.conf:2: error: memory.evict_all_above: write at "
+                                       "least 70%, which memory.evict_idle_above is"));
+  write(kMain, "memory.evict_all_above = 60\nmemory.evict_idle_above = 60\n");
+  EXPECT_TRUE(read_config(root_).is_valid());
+  write(drop_in, "\n\nmemory.evict_idle_above = 61\n");
+  EXPECT_THAT(problem().text, EndsWith("10-a.conf:3: error: memory.evict_idle_above: write at most "
+                                       "60%, which memory.evict_all_above is"));
+  fs::remove(root_ + drop_in);
+  // The other one may be standard.
+  write(kMain, "memory.evict_all_above = 79\n");
+  EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:1: error: memory.evict_all_above"));
+  write(kMain, "memory.evict_idle_above = 96\n");
+  EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:1: error: memory.evict_idle_above"));
+}
+
 TEST_F(ConfigTest, a_directory_in_place_of_a_file_is_an_error) {
   fs::create_directories(root_ + kMain);
   EXPECT_TRUE(problem().is_error);
@@ -130,7 +179,9 @@ TEST_F(ConfigTest, a_directory_in_place_of_a_file_is_an_error) {
 TEST_F(ConfigTest, standards_are_legal_values_or_words) {
   for (const Setting& setting : settings()) {
     Options nowhere;
-    const bool is_a_word = setting.key == "lane.threads" || setting.key == "memory.spill_directory";
+    const bool is_a_word = setting.key == "lane.threads" ||
+                           setting.key == "memory.spill_directory" ||
+                           setting.key == "memory.spill_limit";
     EXPECT_EQ(setting.apply(setting.standard, nowhere).ok(), !is_a_word) << setting.key;
   }
 }

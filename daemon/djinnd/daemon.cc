@@ -40,33 +40,41 @@ std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
 
 }  // namespace
 
-Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t seed)
-    : options_(options),
+Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread reread, uint64_t seed)
+    : options_(with_shares(options, options.memory_bytes)),
+      reread_(std::move(reread)),
       loop_(loop),
       clock_(clock),
       ids_(seed),
       authority_(options.user_mode ? Authority({}, ::geteuid())
                                    : Authority(group_named(options.admin_group))),
+      memory_work_(loop, "memory"),
+      file_work_(loop, "files"),
       events_(clock),
-      spare_workers_(loop, {"a worker", kNextWorkerAfterMs, [this] { return worker_program(); },
-                            &read_worker_ready, traffics_.workers}),
-      spare_loaders_(loop, {"a loader", kNextLoaderAfterMs, [this] { return loader_program(); },
-                            &read_loader_ready, traffics_.loaders}),
+      spare_workers_(loop,
+                     {"worker", ErrorCode::kWorkerLost, kNextWorkerAfterMs,
+                      [this] { return worker_program(); }, &read_worker_ready, traffics_.workers}),
+      spare_loaders_(loop,
+                     {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
+                      [this] { return loader_program(); }, &read_loader_ready, traffics_.loaders}),
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
-      sessions_(
-          {loop, clock, ids_, memory_, domains_, authority_, events_, inquiries_, traffics_.clients,
-           [this](Session& session, ipc::Datagram message) {
-             requests_.handle(session, std::move(message));
-           },
-           [this](SessionId session) { session_left(session); },
-           [this](SessionId session) { return models_.awaited_by(session); }},
-          {options.spill_directory.value_or(""), options.spill_idle_ms}),
-      models_({loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_, events_,
-               sessions_.spill(), [this](ModelId model) { programs_.model_gone(model); },
-               [this] { models_changed(); },
-               [this](SessionId session) { return sessions_.runs(session); }},
-              options.keep_alive_ms),
+      sessions_({loop, clock, ids_, memory_, domains_, authority_, events_, memory_work_,
+                 file_work_, inquiries_, traffics_.clients,
+                 [this](Session& session, ipc::Datagram message) {
+                   requests_.handle(session, std::move(message));
+                 },
+                 [this](SessionId session) { session_left(session); },
+                 [this](SessionId session) { return models_.awaited_by(session); }},
+                {options.spill_directory.value_or(""), options.spill_idle_ms,
+                 options_.spill_limit_bytes.value_or(0)}),
+      models_(
+          {loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_, events_,
+           sessions_.spill(), memory_work_, [this](ModelId model) { programs_.model_gone(model); },
+           [this] { models_changed(); }, [this] { pressure_.note(); },
+           [this](SessionId session) { return sessions_.runs(session); },
+           [this] { return sessions_.leaving_bytes(); }},
+          options.keep_alive_ms),
       programs_({ids_, domains_, models_, sessions_, events_}),
       stats_(loop, domains_),
       reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_, stats_}),
@@ -78,25 +86,34 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t 
                  [this](bool draining) { set_draining(draining); },
                  [this] { return collect_garbage(); }}),
       service_(
-          loop, clock, [this] { return is_healthy(); }, [this] { return describe(); }),
-      metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_, stats_,
-                reports_, service_, keeper_}),
+          loop, clock, notifier_, [this] { return is_healthy(); }, [this] { return describe(); }),
+      keeper_(notifier_, store_size(),
+              [this](const Model& model, const std::string& why) { not_kept(model, why); }),
+      metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_,
+                sessions_.spill(), stats_, reports_, service_, keeper_, journal_, notifier_}),
       pressure_(loop, memory_, models_.tiers(), sessions_.spill(), events_, options.thresholds),
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
   events_.listen([this](const Event& event) { journal_.write(event); });
   events_.listen([this](const Event& event) { manager_.hear(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
+  models_.set_pin_quota(options_.pin_quota_bytes.value_or(0));
   memory_.on_change([this] { pressure_.note(); });
   memory_.on_refusal([this](const Error& why) {
-    Event event{EventKind::kMemoryRefused, "memory is refused: " + why.message, {}};
-    event.of_device = true;
+    Event event = device_event(EventKind::kMemoryRefused, "memory is refused: " + why.message);
     event.error = why.code;
     events_.tell(std::move(event));
   });
   memory_.set_pinned([this] { return models_.tiers().pinned_bytes(); });
   memory_.set_evictor([this](uint64_t bytes) { return models_.tiers().make_room(bytes); });
-  spare_workers_.on_change([this] { device_changed(); });
+  spare_workers_.on_change([this] {
+    note_upgrade(spare_workers_);
+    device_changed();
+  });
+  spare_loaders_.on_change([this] {
+    note_upgrade(spare_loaders_);
+    models_.refuse_waiting();
+  });
 }
 
 Daemon::~Daemon() = default;
@@ -124,6 +141,29 @@ Status Daemon::start(Passed passed) {
   return {};
 }
 
+// Of the configuration, what may change while djinnd runs. Errors: kInvalidArgument.
+Status Daemon::take_up(const Config& config) {
+  if (!config.is_valid()) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "The configuration has errors, and stays as it was. djinnd's log has file and "
+                 "line."};
+  }
+  DJINN_TRY(Options reread, reread_(config));
+  // Another limit is written perhaps, but not in effect before a restart.
+  const Options written = with_shares(std::move(reread), memory_.total_bytes());
+  memory_.set_session_quota(written.session_quota_bytes);
+  models_.tiers().set_keep_alive(written.keep_alive_ms);
+  models_.set_pin_quota(written.pin_quota_bytes.value_or(0));
+  pressure_.set(written.thresholds);
+  sessions_.spill().set_idle_ms(written.spill_idle_ms);
+  sessions_.spill().set_limit(written.spill_limit_bytes.value_or(0));
+  options_.drain_timeout_ms = written.drain_timeout_ms;
+  for (const ConfigValue& value : config.values) {
+    if (!reloads(value.key)) log("{} is read at a start only", value.key);
+  }
+  return {};
+}
+
 Status Daemon::reload() {
   if (options_.user_mode) {
     return Error{ErrorCode::kUnsupported, "A djinnd of one user has no configuration."};
@@ -131,26 +171,14 @@ Status Daemon::reload() {
   const Config config = read_config(options_.root);
   service_.reloading();
   for (const ConfigProblem& problem : config.problems) log_line(problem.text);
-  if (config.is_valid()) {
-    Options written = options_;
-    apply_config(config, written);
-    memory_.set_session_quota(written.session_quota_bytes);
-    models_.tiers().set_keep_alive(written.keep_alive_ms);
-    pressure_.set(written.thresholds);
-    sessions_.spill().set_idle_ms(written.spill_idle_ms);
-    options_.drain_timeout_ms = written.drain_timeout_ms;
-    for (const ConfigValue& value : config.values) {
-      if (!reloads(value.key)) log("{} is read at a start only", value.key);
-    }
+  Status taken = take_up(config);
+  if (taken) {
     tell(EventKind::kConfigReloaded, "the configuration is reloaded");
   } else {
     tell(EventKind::kConfigRefused, "the configuration is as it was: the new one has errors");
   }
   service_.ready();
-  if (config.is_valid()) return {};
-  return Error{
-      ErrorCode::kInvalidArgument,
-      "The configuration has errors, and stays as it was. djinnd's log has file and line."};
+  return taken;
 }
 
 void Daemon::set_draining(bool draining) {
@@ -222,6 +250,15 @@ void Daemon::models_changed() {
   service_.changed();
 }
 
+void Daemon::not_kept(const Model& model, const std::string& why) {
+  Event event{EventKind::kModelNotKept,
+              fmt::format("model {} would not outlive a restart: {}", text_of(model.id), why),
+              model.key.domain};
+  event.model = model.id;
+  event.bytes = model.bytes;
+  events_.tell(std::move(event));
+}
+
 Service::Line Daemon::describe() const {
   const auto& models = models_.table().all();
   uint64_t loading = 0;
@@ -257,17 +294,26 @@ void Daemon::tell(EventKind kind, std::string text) {
   events_.tell({kind, std::move(text), {}});
 }
 
+// Said once: it takes a restart, and then another djinnd is there.
+void Daemon::note_upgrade(const SparePool& pool) {
+  if (!pool.has_other_build() || std::exchange(upgrade_told_, true)) return;
+  tell(EventKind::kUpgradePending,
+       fmt::format("djinnd was upgraded while version {} of it ran, which cannot use what is "
+                   "installed now: restart it",
+                   kVersion));
+}
+
 // A device whose workers do not start is lost for as long.
 void Daemon::device_changed() {
   const bool lost = spare_workers_.fails();
-  Event event{lost ? EventKind::kDeviceLost : EventKind::kDeviceBack,
-              lost ? "device cpu:0 is lost: its workers do not start" : "device cpu:0 is back",
-              {}};
-  event.of_device = true;
-  events_.tell(std::move(event));
+  if (std::exchange(device_lost_, lost) != lost) {
+    events_.tell(device_event(
+        lost ? EventKind::kDeviceLost : EventKind::kDeviceBack,
+        lost ? "device cpu:0 is lost: its workers do not start" : "device cpu:0 is back"));
+  }
   if (!lost) return;
-  sessions_.refuse_waiting(
-      {ErrorCode::kWorkerLost, "No worker could be started. djinnd's log says more; it tries on."});
+  sessions_.refuse_waiting(spare_workers_.failure());
+  if (spare_workers_.has_other_build()) sessions_.end_waiting(spare_workers_.failure());
 }
 
 // Order: a program finds its model, and a session the programs that its open runs name.
@@ -282,6 +328,7 @@ bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
   models_.worker_died(domain, death);
   programs_.worker_died(domain, death);
   stats_.worker_died(domain);
+  if (spare_workers_.has_other_build()) sessions_.end_waiting(spare_workers_.failure());
   return progressed;
 }
 

@@ -17,6 +17,7 @@
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/metrics.h"
 #include "daemon/djinnd/models.h"
+#include "daemon/djinnd/notifier.h"
 #include "daemon/djinnd/options.h"
 #include "daemon/djinnd/pressure.h"
 #include "daemon/djinnd/programs.h"
@@ -26,12 +27,16 @@
 #include "daemon/djinnd/sessions.h"
 #include "daemon/djinnd/spare_pool.h"
 #include "daemon/djinnd/stats_rounds.h"
+#include "daemon/djinnd/work_queue.h"
 
 namespace djinn::daemon {
 
+// The options that a configuration amounts to, with the command line over it.
+using Reread = std::function<Result<Options>(const Config&)>;
+
 class Daemon final : public WorkerSupervisor::Owner {
  public:
-  Daemon(Loop& loop, const Clock& clock, const Options& options, uint64_t seed);
+  Daemon(Loop& loop, const Clock& clock, const Options& options, Reread reread, uint64_t seed);
   ~Daemon() override;
 
   // Listens, on the passed sockets if there are any, with the models that a predecessor left, and
@@ -51,26 +56,33 @@ class Daemon final : public WorkerSupervisor::Owner {
   bool worker_died(DomainId domain, const WorkerDeath& death) override;
 
  private:
+  Status take_up(const Config& config);
   void connected(Fd socket, const ipc::PeerCredentials& peer);
   void session_left(SessionId session);
   void models_changed();
   void look_for_hangs();
   void device_changed();
+  void not_kept(const Model& model, const std::string& why);
   void set_draining(bool draining);
   ipc::Collected collect_garbage();
   void see_if_wound_up();
   [[nodiscard]] bool is_healthy();
   void tell(EventKind kind, std::string text);
   [[nodiscard]] Service::Line describe() const;
+  void note_upgrade(const SparePool& pool);
   [[nodiscard]] ChildProgram worker_program();
   [[nodiscard]] ChildProgram loader_program() const;
 
   Options options_;
+  Reread reread_;
   Loop& loop_;
   const Clock& clock_;
   IdSource ids_;
   Authority authority_;
   Journal journal_;
+  Notifier notifier_;
+  WorkQueue memory_work_;
+  WorkQueue file_work_;
   Events events_;
   Inquiries inquiries_;
   Traffics traffics_;
@@ -93,6 +105,8 @@ class Daemon final : public WorkerSupervisor::Owner {
   Timer wind_up_timer_;
   std::optional<uint64_t> wind_up_until_ns_;
   bool draining_ = false;
+  bool device_lost_ = false;
+  bool upgrade_told_ = false;
   uint64_t workers_started_ = 0;
   std::unique_ptr<Listener> listener_;
 };

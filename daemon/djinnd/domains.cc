@@ -1,9 +1,6 @@
 #include "daemon/djinnd/domains.h"
 
 #include <fmt/format.h>
-#include <pwd.h>
-
-#include <array>
 
 namespace djinn::daemon {
 
@@ -11,8 +8,7 @@ Result<WorkerSupervisor*> Domains::need(DomainId domain,
                                         const std::function<bool(DomainId)>& in_use) {
   auto& worker = workers_[domain];
   if (!worker) {
-    worker = std::make_unique<WorkerSupervisor>(world_, domain, UserNames().of(domain),
-                                                hang_timeout_ms_);
+    worker = std::make_unique<WorkerSupervisor>(world_, domain, hang_timeout_ms_);
   }
   size_t alive = 0;
   WorkerSupervisor* idle = nullptr;
@@ -66,18 +62,6 @@ uint32_t Domains::retire_idle(const std::function<bool(DomainId)>& in_use) {
     ++retired;
   }
   return retired;
-}
-
-const std::string& UserNames::of(uid_t uid) {
-  std::string& name = names_[uid];
-  if (name.empty()) {
-    std::array<char, 4096> buffer{};
-    passwd entry{};
-    passwd* found = nullptr;
-    ::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
-    name = found != nullptr ? found->pw_name : fmt::format("{}", uid);
-  }
-  return name;
 }
 
 }  // namespace djinn::daemon

@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "daemon/djinnd/worker_supervisor.h"
@@ -29,6 +28,8 @@ class Domains {
   [[nodiscard]] bool ready(DomainId domain) const;
   // Workers do not start any more.
   [[nodiscard]] bool spares_fail() const { return world_.spares.fails(); }
+  // Why, for clients.
+  [[nodiscard]] Error spares_failure() const { return world_.spares.failure(); }
   // At least one has started.
   [[nodiscard]] bool spares_have_worked() const { return world_.spares.has_worked(); }
 
@@ -41,15 +42,6 @@ class Domains {
   WorkerSupervisor::World world_;
   uint64_t hang_timeout_ms_;
   std::map<DomainId, std::unique_ptr<WorkerSupervisor>> workers_;
-};
-
-// The name of a user, or its number where it has none. Asks the system's user database once each.
-class UserNames {
- public:
-  const std::string& of(uid_t uid);
-
- private:
-  std::map<uid_t, std::string> names_;
 };
 
 }  // namespace djinn::daemon

@@ -54,7 +54,8 @@ bool settled(const TestDaemon& daemon, Baseline& out) {
   return eventually([&] {
     const bool quiet = children_settled(daemon);
     out = baseline_of(daemon);
-    return quiet && out.sessions == 1 && children_settled(daemon);
+    const bool freed = out.sessions == 1 && out.sessions_bytes == 0;
+    return quiet && freed && children_settled(daemon);
   });
 }
 
@@ -365,6 +366,50 @@ int as_nobody(const std::function<int()>& body) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
+}
+
+void write_config(const std::string& root, std::string_view text) {
+  std::filesystem::create_directories(root + "/etc/djinn");
+  const Fd file(::open((root + "/etc/djinn/djinnd.conf").c_str(),
+                       O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  ASSERT_EQ(::write(file.get(), text.data(), text.size()), std::ssize(text));
+}
+
+size_t reloads_of(const TestDaemon& daemon) {
+  TestClient observer(daemon);
+  observer.greet(true);
+  const auto list = observer.ask<ipc::EventList>(ipc::FollowEvents{});
+  return static_cast<size_t>(
+      std::ranges::count(list.events, ipc::EventKind::kConfigReloaded, &ipc::EventReport::kind));
+}
+
+TEST(Djinnd, a_share_of_the_limit_is_of_the_limit_in_effect_after_a_reload_too) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  char root[] = "/tmp/djinnd-config-XXXXXX";
+  ASSERT_NE(::mkdtemp(root), nullptr);
+  write_config(root, "memory.limit = \"1GiB\"\n");
+  const TestDaemon daemon({}, {"--socket-group", "root", "--root", root});
+  std::filesystem::permissions(daemon.directory(), std::filesystem::perms::all);
+  const Fd file = model_file(daemon.directory(), 25'000, 'a');
+  const auto pins = [&](std::string_view text) {
+    const size_t before = reloads_of(daemon);
+    write_config(root, text);
+    ::kill(daemon.pid(), SIGHUP);
+    EXPECT_TRUE(eventually([&] { return reloads_of(daemon) > before; }));
+    return as_nobody([&] {
+      TestClient nobody(daemon);
+      nobody.greet();
+      const ModelId model = open_model(nobody, file).model;
+      nobody.send({99, ipc::PinModel{model, true}});
+      const auto reply = nobody.receive();
+      if (!reply || !std::holds_alternative<ipc::Done>(reply->body)) return 1;
+      nobody.ask<ipc::Done>(ipc::PinModel{model, false});
+      return 0;
+    });
+  };
+  EXPECT_EQ(pins("memory.limit = \"64KiB\"\n"), 0) << "half of 1 GiB";
+  EXPECT_EQ(pins("memory.limit = \"64KiB\"\nmemory.pin_quota = \"1KiB\"\n"), 1);
+  std::filesystem::remove_all(root);
 }
 
 // A file between whose last change and now lie the two seconds that sharing between users needs.

@@ -11,6 +11,12 @@ std::string_view name_of(EvictReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
+Event device_event(EventKind kind, std::string text) {
+  Event event{kind, std::move(text)};
+  event.of_device = true;
+  return event;
+}
+
 bool seen_by(const Event& event, const Caller& caller) {
   return !event.owner || caller.may_steer(*event.owner);
 }

@@ -47,6 +47,9 @@ struct Event {
   std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded
 };
 
+// Of the device's own; for everybody, unless it gets an owner.
+[[nodiscard]] Event device_event(EventKind kind, std::string text);
+
 [[nodiscard]] bool seen_by(const Event& event, const Caller& caller);
 
 class Events {

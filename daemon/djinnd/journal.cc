@@ -50,6 +50,8 @@ constexpr std::array<Traits, ipc::kEventKinds> kTraits = {{
     {"4f859933fdf0445f97e485b6761978dd", LOG_ERR},      // watchdog-withheld
     {"7752940717d54175ba89a997e666ec97", LOG_INFO},     // sequence-spilled
     {"36f290f333b044f9bcbebb9ac95c9769", LOG_INFO},     // sequence-restored
+    {"50359a1ff86541df960cc0e95fca95c8", LOG_ERR},      // upgrade-pending
+    {"2f8ca086bde74f4a8ad4f13ee5bd8c3e", LOG_WARNING},  // model-not-kept
 }};
 
 // systemd says in JOURNAL_STREAM which file it made stderr (systemd.exec(5)).
@@ -58,6 +60,12 @@ bool stderr_is_the_journal() {
   struct stat info {};
   if (stream == nullptr || ::fstat(STDERR_FILENO, &info) != 0) return false;
   return fmt::format("{}:{}", info.st_dev, info.st_ino) == stream;
+}
+
+bool send_fields(std::vector<std::string>& fields) {
+  std::vector<iovec> parts;
+  for (std::string& field : fields) parts.push_back({field.data(), field.size()});
+  return ::sd_journal_sendv(parts.data(), static_cast<int>(parts.size())) >= 0;
 }
 
 }  // namespace
@@ -78,14 +86,24 @@ std::vector<std::string> journal_fields(const Event& event) {
   return fields;
 }
 
-Journal::Journal() : is_connected_(stderr_is_the_journal()) {}
+Journal::Journal() : is_connected_(stderr_is_the_journal()), thread_("journal", kBacklogMax) {}
 
-void Journal::write(const Event& event) const {
+void Journal::write(const Event& event) {
   if (!is_connected_) return log_line(event.text);
-  std::vector<std::string> fields = journal_fields(event);
-  std::vector<iovec> parts;
-  for (std::string& field : fields) parts.push_back({field.data(), field.size()});
-  if (::sd_journal_sendv(parts.data(), static_cast<int>(parts.size())) < 0) log_line(event.text);
+  if (!thread_.post([fields = journal_fields(event), text = event.text]() mutable {
+        if (!send_fields(fields)) log_line(text);
+      })) {
+    return;
+  }
+  const uint64_t missing = thread_.lost() - lost_told_;
+  if (missing == 0) return;
+  const bool told = thread_.post([missing] {
+    std::vector<std::string> fields{
+        fmt::format("MESSAGE={} messages of djinnd are missing: the journal was too slow", missing),
+        fmt::format("PRIORITY={}", LOG_WARNING)};
+    send_fields(fields);
+  });
+  if (told) lost_told_ += missing;
 }
 
 }  // namespace djinn::daemon

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "daemon/djinnd/background.h"
 #include "daemon/djinnd/events.h"
 
 namespace djinn::daemon {
@@ -20,14 +21,23 @@ namespace djinn::daemon {
 // The journal's fields of an event, "NAME=value" each. Pure.
 [[nodiscard]] std::vector<std::string> journal_fields(const Event& event);
 
+// Loop's thread. Another one hands the lines to journald, which may be slow to take them: what
+// finds no place meanwhile is lost, counted, and told as soon as there is place again.
 class Journal {
  public:
+  // Some minutes of a busy machine, as for Events::kRecent, and more.
+  static constexpr size_t kBacklogMax = 4096;
+
   Journal();
   // Never fails aloud: a log that cannot be written has nobody to tell.
-  void write(const Event& event) const;
+  void write(const Event& event);
+
+  [[nodiscard]] uint64_t lost() const { return thread_.lost(); }
 
  private:
   bool is_connected_;
+  uint64_t lost_told_ = 0;
+  Background thread_;
 };
 
 }  // namespace djinn::daemon

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <systemd/sd-daemon.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -23,17 +25,16 @@ namespace {
 // "model.ID.plan.0".
 constexpr std::string_view kPrefix = "model.";
 
+// A record's successor is given before the record is taken back: two messages.
+constexpr size_t kSpare = 1;
+constexpr size_t kMessagesOfUpdate = 2;
+
+std::string beginning_of(ModelId id) {
+  return fmt::format("{}{}.", kPrefix, text_of(id));
+}
+
 std::string name_of_part(ModelId id, std::string_view part, uint64_t number) {
-  return fmt::format("{}{}.{}.{}", kPrefix, text_of(id), part, number);
-}
-
-void give(const std::string& name, const Fd& fd) {
-  const int number = fd.get();
-  ::sd_pid_notify_with_fds(0, 0, ("FDSTORE=1\nFDNAME=" + name).c_str(), &number, 1);
-}
-
-void take_out(const std::string& name) {
-  ::sd_notify(0, ("FDSTOREREMOVE=1\nFDNAME=" + name).c_str());
+  return fmt::format("{}{}.{}", beginning_of(id), part, number);
 }
 
 const std::string& boot_id() {
@@ -84,30 +85,12 @@ ipc::KeptModel record_of(const Model& model) {
     record.read_at_ns = static_cast<int64_t>(file.read_at_ns);
   }
   record.extent_bytes = model.extent_bytes;
-  record.pinned = model.pinned;
+  record.pinned_by.assign(model.pins.begin(), model.pins.end());
   record.sha256 = model.sha256;
   record.loaded_wall_ns = model.loaded_wall_ns;
   record.has_plan = model.plan.valid();
-  record.keep_alive_ms = model.keep_alive_ms;
+  for (const auto& [user, ms] : model.keep_alives_ms) record.keep_alives.push_back({user, ms});
   return record;
-}
-
-struct Part {
-  std::string name;
-  const Fd* fd;
-};
-
-std::vector<Part> parts_of(const Model& model) {
-  std::vector<Part> parts{{name_of_part(model.id, "manifest", 0), &model.manifest}};
-  for (size_t i = 0; i < model.extents.size(); ++i) {
-    parts.push_back({name_of_part(model.id, "extent", i), &model.extents[i]});
-  }
-  if (model.plan.valid()) parts.push_back({name_of_part(model.id, "plan", 0), &model.plan});
-  for (size_t i = 0; i < model.files.size() && i < model.key.files.size(); ++i) {
-    if (!model.key.files[i].on_block_device || !model.files[i].valid()) continue;
-    parts.push_back({name_of_part(model.id, "file", i), &model.files[i]});
-  }
-  return parts;
 }
 
 // --- taking back
@@ -127,10 +110,12 @@ class Returned {
     model.key.plan_hash = from_wire(record.plan_hash);
     model.key.files = identities_of({record.files, record.read_at_ns});
     model.label = record.label;
-    model.pinned = record.pinned;
+    for (const uint64_t user : record.pinned_by) model.pins.insert(static_cast<DomainId>(user));
     model.sha256 = record.sha256;
     model.loaded_wall_ns = record.loaded_wall_ns;
-    model.keep_alive_ms = record.keep_alive_ms;
+    for (const ipc::KeptKeepAlive& one : record.keep_alives) {
+      model.keep_alives_ms[static_cast<DomainId>(one.user)] = one.ms;
+    }
     DJINN_CHECK(take_memory(record, model));
     if (record.has_plan) {
       DJINN_TRY(model.plan, take(name_of_part(model.id, "plan", 0)));
@@ -196,6 +181,15 @@ bool is_kept(std::string_view name) {
   return name.starts_with(kPrefix);
 }
 
+size_t store_size() {
+  if (::getenv("NOTIFY_SOCKET") == nullptr) return 0;
+  const char* const told = ::getenv("FDSTORE");
+  if (told == nullptr) return limits::kKeptDescriptors;
+  size_t size = 0;
+  std::from_chars(told, told + ::strlen(told), size);
+  return size;
+}
+
 std::vector<Model> Keeper::take_back(std::map<std::string, Fd> kept) {
   std::set<std::string> surplus;
   std::map<std::string, uint64_t> newest;  // record, by the beginning of its model's names
@@ -220,53 +214,119 @@ std::vector<Model> Keeper::take_back(std::map<std::string, Fd> kept) {
     for (const Part& part : parts_of(model.value())) known.names.push_back(part.name);
     surplus.erase(name);
     for (const std::string& part : known.names) surplus.erase(part);
+    held_ += known.names.size() + 1;
     models.push_back(*std::move(model));
   }
-  for (const std::string& name : surplus) take_out(name);
+  for (const std::string& name : surplus) notifier_.take_out(name);
+  // The store may have become smaller.
+  while (held_ + kSpare > descriptors_max_ && !records_.empty()) {
+    forget(std::prev(records_.end()));
+  }
   return models;
 }
 
 void Keeper::keep(const std::map<ModelId, Model>& models) {
-  for (auto next = records_.begin(); next != records_.end();) {
-    const auto& [id, record] = *next;
+  if (descriptors_max_ == 0) return;
+  forget_unsent();
+  const auto is_resident = [&](ModelId id) {
     const auto model = models.find(id);
-    if (model != models.end() && model->second.phase == ModelPhase::kResident) {
-      ++next;
-      continue;
-    }
-    take_out(name_of_part(id, "record", record.number));
-    for (const std::string& name : record.names) take_out(name);
-    next = records_.erase(next);
+    return model != models.end() && model->second.phase == ModelPhase::kResident;
+  };
+  std::erase_if(not_kept_, [&](ModelId id) { return !is_resident(id); });
+  for (auto next = records_.begin(); next != records_.end();) {
+    const auto kept = next++;
+    if (!is_resident(kept->first)) forget(kept);
   }
   for (const auto& [id, model] : models) {
     if (model.phase == ModelPhase::kResident) keep_one(model);
   }
 }
 
-size_t Keeper::descriptors() const {
-  if (::getenv("NOTIFY_SOCKET") == nullptr) return 0;
-  size_t count = 0;
-  for (const auto& [id, record] : records_) count += record.names.size() + 1;
-  return count;
+// The record goes first: without one a model is incomplete.
+void Keeper::forget(std::map<ModelId, Record>::iterator kept) {
+  const auto& [id, record] = *kept;
+  notifier_.take_out(name_of_part(id, "record", record.number));
+  for (const std::string& name : record.names) notifier_.take_out(name);
+  held_ -= record.names.size() + 1;
+  records_.erase(kept);
+}
+
+std::vector<Keeper::Part> Keeper::parts_of(const Model& model) {
+  std::vector<Part> parts{{name_of_part(model.id, "manifest", 0), &model.manifest}};
+  for (size_t i = 0; i < model.extents.size(); ++i) {
+    parts.push_back({name_of_part(model.id, "extent", i), &model.extents[i]});
+  }
+  if (model.plan.valid()) parts.push_back({name_of_part(model.id, "plan", 0), &model.plan});
+  for (size_t i = 0; i < model.files.size() && i < model.key.files.size(); ++i) {
+    if (!model.key.files[i].on_block_device || !model.files[i].valid()) continue;
+    parts.push_back({name_of_part(model.id, "file", i), &model.files[i]});
+  }
+  return parts;
 }
 
 void Keeper::keep_one(const Model& model) {
-  const auto [at, fresh] = records_.try_emplace(model.id);
-  Record& record = at->second;
-  if (fresh) {
-    for (const Part& part : parts_of(model)) {
-      give(part.name, *part.fd);
-      record.names.push_back(part.name);
-    }
-  }
   std::vector<std::byte> bytes = ipc::encode(record_of(model));
-  if (bytes == record.bytes) return;
-  const auto memfd = pal::make_sealed_memfd("djinn-record", bytes);
-  if (!memfd.ok()) return log("a model is not kept: {}", memfd.error().message);
-  give(name_of_part(model.id, "record", record.number + 1), memfd.value());
-  if (record.number > 0) take_out(name_of_part(model.id, "record", record.number));
+  const auto known = records_.find(model.id);
+  if (known != records_.end()) return keep_record(model.id, known->second, std::move(bytes));
+  const std::vector<Part> parts = parts_of(model);
+  const size_t needed = parts.size() + 1;
+  if (held_ + needed + kSpare > descriptors_max_) {
+    return leave_out(model, fmt::format("it needs {} descriptors, and {} of the {} that systemd "
+                                        "keeps are taken",
+                                        needed, held_, descriptors_max_));
+  }
+  if (!notifier_.has_room(needed)) {
+    return leave_out(model, "systemd has not read yet what it was told before");
+  }
+  const Status given = give_all(model, parts, std::move(bytes));
+  if (!given) return leave_out(model, given.error().message);
+  not_kept_.erase(model.id);
+}
+
+// Until there is room the record stays as it was, and so differs from the model again next time.
+void Keeper::keep_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
+  if (bytes == record.bytes || !notifier_.has_room(kMessagesOfUpdate)) return;
+  const Status given = give_record(id, record, std::move(bytes));
+  if (!given) log("what is kept of a model is out of date: {}", given.error().message);
+}
+
+// All or nothing.
+Status Keeper::give_all(const Model& model, const std::vector<Part>& parts,
+                        std::vector<std::byte> bytes) {
+  const auto at = records_.emplace(model.id, Record()).first;
+  ++held_;
+  Status given;
+  for (const Part& part : parts) {
+    given = notifier_.give(part.name, *part.fd);
+    if (!given) break;
+    at->second.names.push_back(part.name);
+    ++held_;
+  }
+  if (given) given = give_record(model.id, at->second, std::move(bytes));
+  if (!given) forget(at);
+  return given;
+}
+
+// Of a model that systemd was not given whole.
+void Keeper::forget_unsent() {
+  for (const std::string& name : notifier_.take_unsent()) {
+    const auto model = std::ranges::find_if(
+        records_, [&](const auto& record) { return name.starts_with(beginning_of(record.first)); });
+    if (model != records_.end()) forget(model);
+  }
+}
+
+void Keeper::leave_out(const Model& model, const std::string& why) {
+  if (not_kept_.insert(model.id).second) tell_not_kept_(model, why);
+}
+
+Status Keeper::give_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
+  DJINN_TRY(const Fd memfd, pal::make_sealed_memfd("djinn-record", bytes));
+  DJINN_CHECK(notifier_.give(name_of_part(id, "record", record.number + 1), memfd));
+  if (record.number > 0) notifier_.take_out(name_of_part(id, "record", record.number));
   ++record.number;
   record.bytes = std::move(bytes);
+  return {};
 }
 
 }  // namespace djinn::daemon

@@ -4,14 +4,19 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <string>
 
 #include "kernel/base/ids.h"
 
 namespace djinn::daemon {
 
-// Writes "djinnd: TEXT\n" in one call.
+// Writes "djinnd: TEXT\n" in one call, and does not wait where nobody reads: the line is lost then,
+// and the next one that is written says how many were. Any thread.
 void log_line(const std::string& text) noexcept;
+
+// Lines that nobody read, since the start.
+[[nodiscard]] uint64_t log_lines_lost() noexcept;
 
 template <typename... Args>
 void log(fmt::format_string<Args...> format, Args&&... args) {

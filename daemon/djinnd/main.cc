@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "daemon/djinnd/config.h"
 #include "daemon/djinnd/daemon.h"
@@ -29,13 +30,25 @@ uint64_t random_seed() {
   return seed;
 }
 
-Status serve(const Options& options) {
+// The configuration, the command line over it, and what both leave out. Errors: as fill_in, and
+// kInvalidArgument for a command line that was told to be wrong.
+Result<Options> complete_options(const Config& config, int argc, char** argv) {
+  Options options;
+  apply_config(config, options);
+  int exit_code = 0;
+  auto parsed = parse_options(argc, argv, exit_code, std::move(options));
+  if (!parsed) return Error{ErrorCode::kInvalidArgument, "The command line is wrong."};
+  DJINN_CHECK(fill_in(*parsed));
+  return *std::move(parsed);
+}
+
+Status serve(const Options& options, Reread reread) {
   DJINN_TRY(Passed passed, take_passed());
   ::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   Loop loop;
   const SystemClock clock;
-  Daemon daemon(loop, clock, options, random_seed());
+  Daemon daemon(loop, clock, options, std::move(reread), random_seed());
   const Signal terminate(loop, SIGTERM, [&] { daemon.wind_up(); });
   const Signal interrupt(loop, SIGINT, [&] { daemon.wind_up(); });
   const Signal hang_up(loop, SIGHUP, [&] {
@@ -49,30 +62,34 @@ Status serve(const Options& options) {
 }
 
 // Problems go to the log. Nothing: the configuration cannot be, or was all that was asked for.
-std::optional<Options> configured(int argc, char** argv, const Options& given, int& exit_code) {
-  const Config config = read_config(given.root);
+std::optional<Config> configured(const Options& given, int& exit_code) {
+  if (given.user_mode) return Config();
+  Config config = read_config(given.root);
   for (const ConfigProblem& problem : config.problems) log_line(problem.text);
   exit_code = config.is_valid() ? 0 : 1;
   if (given.show_config) fmt::print("{}", show_config(config));
   if (!config.is_valid() || given.check_config || given.show_config) return std::nullopt;
-  Options options;
-  apply_config(config, options);
-  return parse_options(argc, argv, exit_code, std::move(options));
+  return config;
+}
+
+int run(int argc, char** argv) {
+  int exit_code = 0;
+  const auto given = parse_options(argc, argv, exit_code);
+  const auto config = given ? configured(*given, exit_code) : std::nullopt;
+  if (!config) return exit_code;
+  const auto reread = [argc, argv](const Config& changed) {
+    return complete_options(changed, argc, argv);
+  };
+  const Result<Options> options = reread(*config);
+  const Status ended = options ? serve(*options, reread) : options.error();
+  if (ended) return 0;
+  log_line(ended.error().message);
+  return 1;
 }
 
 }  // namespace
 }  // namespace djinn::daemon
 
 int main(int argc, char** argv) {
-  int exit_code = 0;
-  auto options = djinn::daemon::parse_options(argc, argv, exit_code);
-  if (options && !options->user_mode) {
-    options = djinn::daemon::configured(argc, argv, *options, exit_code);
-  }
-  if (!options) return exit_code;
-  djinn::Status ended = djinn::daemon::fill_in(*options);
-  if (ended) ended = djinn::daemon::serve(*options);
-  if (ended) return 0;
-  djinn::daemon::log_line(ended.error().message);
-  return 1;
+  return djinn::daemon::run(argc, argv);
 }

@@ -43,6 +43,11 @@ bool may_be_better(const ipc::DaemonReply& reply) {
   return !std::holds_alternative<ipc::Done>(reply.body);
 }
 
+std::string sender_of(sd_bus_message* message) {
+  const char* const sender = ::sd_bus_message_get_sender(message);
+  return sender != nullptr ? sender : "";
+}
+
 // A user is bothered for what was refused, not for a list that could be longer.
 Prompt prompt_for(sd_bus_message* message, const ipc::DaemonReply& reply) {
   const bool refused = std::holds_alternative<ipc::Failed>(reply.body);
@@ -90,13 +95,18 @@ Manager::Manager(World world, BusKind kind, std::optional<uid_t> only_user)
            {[this](sd_bus* bus) {
               return ::sd_bus_add_object_vtable(bus, nullptr, kPath, kInterface, vtable(), this);
             },
-            [this] { callers_.forget(); }}),
+            [this] {
+              callers_.forget();
+              subscribers_.forget();
+            }}),
       callers_(bus_, world_.authority),
+      subscribers_(bus_),
       in_progress_(std::make_shared<std::map<uid_t, uint32_t>>()),
       counts_timer_(world_.loop, [this] { tell_counts(); }) {}
 
 void Manager::stop() {
   counts_timer_.stop();
+  callers_.forget();
   bus_.stop();
 }
 
@@ -104,15 +114,36 @@ void Manager::stop() {
 
 void Manager::list_sessions(sd_bus_message* message) {
   begin(message, kInspect, [this](const Asker& asker, const Caller& caller) {
-    ipc::SessionList list{0, world_.reports.sessions_seen_by(caller)};
-    world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+    world_.reports.when_named([this, asker, caller] {
+      ipc::SessionList list{0, world_.reports.sessions_seen_by(caller)};
+      world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+    });
   });
 }
 
 void Manager::list_models(sd_bus_message* message) {
   begin(message, kInspect, [this](const Asker& asker, const Caller& caller) {
-    ipc::ModelList list{0, world_.reports.models_seen_by(caller)};
-    world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+    world_.reports.when_named([this, asker, caller] {
+      ipc::ModelList list{0, world_.reports.models_seen_by(caller)};
+      world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+    });
+  });
+}
+
+void Manager::subscribe(sd_bus_message* message) {
+  const std::string sender = sender_of(message);
+  begin(message, kInspect, [this, sender](const Asker& asker, const Caller& caller) {
+    const Status added = subscribers_.add(sender, caller);
+    if (!added) return world_.sessions.refuse(asker, added.error());
+    world_.sessions.done(asker);
+  });
+}
+
+void Manager::unsubscribe(sd_bus_message* message) {
+  const std::string sender = sender_of(message);
+  begin(message, kInspect, [this, sender](const Asker& asker, const Caller&) {
+    subscribers_.remove(sender);
+    world_.sessions.done(asker);
   });
 }
 
@@ -214,9 +245,8 @@ void Manager::begin_managing(sd_bus_message* message, std::function<Status()> pe
 // --- calls
 
 void Manager::begin(sd_bus_message* message, const char* action, Perform perform) {
-  const char* const sender = ::sd_bus_message_get_sender(message);
   const auto call = std::make_shared<Call>(message, action, std::move(perform));
-  callers_.identify(sender != nullptr ? sender : "", [this, call](const Result<Caller>& caller) {
+  callers_.identify(sender_of(message), [this, call](const Result<Caller>& caller) {
     if (!caller) return refuse(call->message.get(), caller.error());
     admit(call, *caller);
   });
@@ -279,14 +309,13 @@ void Manager::hear(const Event& event) {
   if (!bus_.serving()) return;
   if (!counts_timer_.active()) counts_timer_.start_once(kTellAfterMs);
   const auto of = [&](const char* signal, const std::string& id) {
-    bus_.use([&](sd_bus* bus) {
-      return ::sd_bus_emit_signal(bus, kPath, kInterface, signal, "st", id.c_str(),
-                                  event.bytes.value_or(0));
+    subscribers_.tell(event, kPath, kInterface, signal, [&](sd_bus_message* message) {
+      return ::sd_bus_message_append(message, "st", id.c_str(), event.bytes.value_or(0));
     });
   };
   const auto about = [&](const char* signal, const std::string& subject) {
-    bus_.use([&](sd_bus* bus) {
-      return ::sd_bus_emit_signal(bus, kPath, kInterface, signal, "s", subject.c_str());
+    subscribers_.tell(event, kPath, kInterface, signal, [&](sd_bus_message* message) {
+      return ::sd_bus_message_append(message, "s", subject.c_str());
     });
   };
   switch (event.kind) {

@@ -8,7 +8,8 @@
 // polkit is asked whether it may be made as an administrator. So nobody learns more of what is
 // others' than on the socket.
 //
-// Signals are for everybody whom the bus's policy lets listen: they carry ids, bytes and devices.
+// Signals are for subscribers (bus_subscribers.h), of what they may see; changes of properties,
+// which are sums over all users, for everybody whom the bus's policy lets listen.
 #pragma once
 
 #include <functional>
@@ -19,6 +20,7 @@
 
 #include "daemon/djinnd/bus.h"
 #include "daemon/djinnd/bus_callers.h"
+#include "daemon/djinnd/bus_subscribers.h"
 #include "daemon/djinnd/events.h"
 #include "daemon/djinnd/inquiries.h"
 #include "daemon/djinnd/memory.h"
@@ -86,6 +88,8 @@ class Manager {
 
   void list_sessions(sd_bus_message* message);
   void list_models(sd_bus_message* message);
+  void subscribe(sd_bus_message* message);
+  void unsubscribe(sd_bus_message* message);
   void cancel(sd_bus_message* message);
   void terminate(sd_bus_message* message);
   void pin(sd_bus_message* message);
@@ -119,6 +123,7 @@ class Manager {
   bool has_polkit_;
   Bus bus_;
   BusCallers callers_;
+  BusSubscribers subscribers_;
   std::shared_ptr<std::map<uid_t, uint32_t>> in_progress_;
   Counts told_;
   Timer counts_timer_;

@@ -27,10 +27,23 @@ Memory::Memory(uint64_t device_bytes, uint64_t session_quota_bytes)
   ledger_.set_quota(kShared, {});
 }
 
-Status Memory::grant(Holder holder, uint64_t bytes) {
-  const auto granted = ledger_.grant(principal_of(holder), holder, bytes);
+void Memory::set_session_quota(uint64_t bytes) {
+  session_quota_ = bytes;
+  ledger_.set_default_quota({bytes, bytes});
+}
+
+void Memory::set_aside(Holder session, uint64_t bytes) {
+  DJINN_ASSERT(session.kind == vmu::HolderKind::kSession);
+  ledger_.set_aside(principal_of(session), bytes);
+}
+
+Status Memory::grant(const Request& request) {
+  const vmu::PrincipalId principal = principal_of(request.holder);
+  const auto granted = request.returns
+                           ? ledger_.grant_return(principal, request.holder, request.bytes)
+                           : ledger_.grant(principal, request.holder, request.bytes);
   if (!granted) return granted.error();
-  held_[holder] += bytes;
+  held_[request.holder] += request.bytes;
   change();
   return {};
 }
@@ -59,27 +72,26 @@ uint64_t Memory::held_by(vmu::HolderKind kind) const {
 
 bool Memory::waits(Holder holder) const {
   return std::ranges::any_of(waiting_,
-                             [&](const Waiting& waiting) { return waiting.holder == holder; });
+                             [&](const Request& waiting) { return waiting.holder == holder; });
 }
 
-void Memory::request(Holder holder, uint64_t bytes, Granted granted) {
-  Status first = bytes == 0 ? Status{} : grant(holder, bytes);
-  const bool full = !first && first.error().code == ErrorCode::kOutOfMemory;
-  const uint64_t missing = bytes - std::min(bytes, ledger_.free_bytes());
-  if (!full || !evictor_ || !evictor_(missing)) return granted(explained(std::move(first), bytes));
-  waiting_.push_back({holder, bytes, std::move(granted)});
-  freed();  // what was evicted may be free already
+void Memory::request(Request request) {
+  if (request.bytes == 0) return request.granted({});
+  waiting_.push_back(std::move(request));
+  freed();  // there may be room, or what is to be evicted is free already
 }
 
+// First come, first served: nobody starves a large request.
 void Memory::freed() {
   std::vector<std::pair<Granted, Status>> answers;
-  for (auto next = waiting_.begin(); next != waiting_.end();) {
-    Status again = grant(next->holder, next->bytes);
-    const bool wait_on = !again && again.error().code == ErrorCode::kOutOfMemory && evictor_ &&
-                         evictor_(next->bytes - std::min(next->bytes, ledger_.free_bytes()));
-    if (wait_on) break;  // first come, first served: nobody starves a large request
-    answers.emplace_back(std::move(next->granted), explained(std::move(again), next->bytes));
-    next = waiting_.erase(next);
+  while (!waiting_.empty()) {
+    Request& next = waiting_.front();
+    Status status = grant(next);
+    const bool full = !status && status.error().code == ErrorCode::kOutOfMemory;
+    const uint64_t missing = next.bytes - std::min(next.bytes, ledger_.free_bytes());
+    if (full && evictor_ && evictor_(missing)) break;
+    answers.emplace_back(std::move(next.granted), explained(std::move(status), next.bytes));
+    waiting_.pop_front();
   }
   for (auto& [granted, status] : answers) granted(std::move(status));
 }
@@ -94,19 +106,30 @@ void Memory::release(Holder holder, uint64_t bytes) {
 }
 
 void Memory::cancel(Holder holder) {
+  cancel_those([&](const Request& waiting) { return waiting.holder == holder; });
+}
+
+void Memory::cancel(Holder holder, uint64_t part) {
+  cancel_those(
+      [&](const Request& waiting) { return waiting.holder == holder && waiting.part == part; });
+}
+
+void Memory::cancel_those(const std::function<bool(const Request&)>& wanted) {
   std::vector<Granted> cancelled;
-  waiting_.remove_if([&](Waiting& waiting) {
-    if (waiting.holder != holder) return false;
+  waiting_.remove_if([&](Request& waiting) {
+    if (!wanted(waiting)) return false;
     cancelled.push_back(std::move(waiting.granted));
     return true;
   });
   for (Granted& granted : cancelled) {
-    granted(Error{ErrorCode::kCancelled, "Who asked for the memory is gone."});
+    granted(Error{ErrorCode::kCancelled, "What the memory was for is given up."});
   }
+  if (!cancelled.empty()) freed();  // they stood before others
 }
 
 uint64_t Memory::release_all(Holder holder) {
   cancel(holder);
+  if (holder.kind == vmu::HolderKind::kSession) set_aside(holder, 0);
   const uint64_t bytes = ledger_.holder_died(holder);
   held_.erase(holder);
   if (bytes > 0) {

@@ -6,6 +6,8 @@
 //   lane holder      the slab of a worker
 //   heap holder      what a worker's lane takes beside its slab
 //
+// Requests are served in their order: one that waits is not overtaken.
+//
 // A grant ends when its holder acknowledges or is dead; callers release only then.
 #pragma once
 
@@ -13,6 +15,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <utility>
 
 #include "kernel/base/ids.h"
 #include "kernel/base/result.h"
@@ -44,13 +47,24 @@ class Memory {
   // Called for each request that no memory was found for.
   void on_refusal(std::function<void(const Error&)> refused) { refused_ = std::move(refused); }
 
-  // Calls back at once, or later if idle models must give way first. Errors: kQuotaExceeded;
-  // kOutOfMemory, with what was needed, what is free and what is pinned; kCancelled if the holder
-  // ended meanwhile.
-  void request(Holder holder, uint64_t bytes, Granted granted);
+  // Calls back at once, or later: idle models must give way, what is gone is not free yet, or
+  // others wait. Errors: kQuotaExceeded; kOutOfMemory, with what was needed, what is free and what
+  // is pinned; kCancelled if the holder ended meanwhile. part: of the holder's memory, for
+  // cancel().
+  void request(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
+    request({holder, part, bytes, false, std::move(granted)});
+  }
+  // For what lies aside, which the quota has room for.
+  void request_return(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
+    request({holder, part, bytes, true, std::move(granted)});
+  }
+  // How much of a session lies elsewhere and may come back: it counts against its quota until then.
+  void set_aside(Holder session, uint64_t bytes);
 
   // What the holder still waits for is answered kCancelled; it keeps what it has.
   void cancel(Holder holder);
+  // Of that part only.
+  void cancel(Holder holder, uint64_t part);
   void release(Holder holder, uint64_t bytes);
   // The holder is gone, and so is what it still waits for. Gives the bytes that it held.
   uint64_t release_all(Holder holder);
@@ -70,16 +84,20 @@ class Memory {
   // Whether the books balance: what holders have is what was granted, and exists. Error: kInternal.
   [[nodiscard]] Status check() const;
   // Who holds more keeps it, and gets no more.
-  void set_session_quota(uint64_t bytes) { session_quota_ = bytes; }
+  void set_session_quota(uint64_t bytes);
   [[nodiscard]] uint64_t session_quota() const { return session_quota_; }
 
  private:
-  struct Waiting {
+  struct Request {
     Holder holder;
+    uint64_t part;
     uint64_t bytes;
+    bool returns;
     Granted granted;
   };
-  Status grant(Holder holder, uint64_t bytes);
+  void request(Request request);
+  void cancel_those(const std::function<bool(const Request&)>& wanted);
+  Status grant(const Request& request);
   [[nodiscard]] Status explained(Status status, uint64_t bytes) const;
   void change();
 
@@ -89,7 +107,7 @@ class Memory {
   std::function<void()> changed_;
   std::function<uint64_t()> pinned_;
   std::function<void(const Error&)> refused_;
-  std::list<Waiting> waiting_;
+  std::list<Request> waiting_;
   std::map<Holder, uint64_t> held_;  // by holder, for sums by kind
 };
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "daemon/djinnd/log.h"
+
 namespace djinn::daemon {
 
 Metrics::Metrics(World world)
@@ -51,6 +53,12 @@ void Metrics::hear(const Event& event) {
     case EventKind::kModelFailed:
       loading_.erase(event.model);
       return;
+    case EventKind::kSequenceSpilled:
+      spilled_bytes_ += event.bytes.value_or(0);
+      return;
+    case EventKind::kSequenceRestored:
+      restored_bytes_ += event.bytes.value_or(0);
+      return;
     default:
       return;
   }
@@ -69,12 +77,17 @@ MetricsSnapshot Metrics::take() const {
   shot.sessions = world_.reports.session_states();
   add_memory(shot);
   add_models(shot);
+  add_groups(shot);
   add_programs(shot);
   add_workers(shot);
   shot.clients = world_.traffics.clients;
   shot.worker_traffic = world_.traffics.workers;
   shot.loader_traffic = world_.traffics.loaders;
   shot.kept_descriptors = world_.keeper.descriptors();
+  shot.kept_descriptors_max = world_.keeper.descriptors_max();
+  shot.models_not_kept = world_.keeper.models_not_kept();
+  shot.log_lost = log_lines_lost() + world_.journal.lost();
+  shot.notify_lost = world_.notifier.words_lost();
   shot.watchdog = world_.service.watchdog();
   shot.events = events_;
   judge(shot);
@@ -97,7 +110,7 @@ void Metrics::add_memory(MetricsSnapshot& shot) const {
 void Metrics::add_models(MetricsSnapshot& shot) const {
   shot.models = world_.reports.model_states();
   for (const auto& [id, model] : world_.models.table().all()) {
-    shot.models_pinned += model.pinned ? 1 : 0;
+    shot.models_pinned += model.pinned() ? 1 : 0;
     shot.model_leases += model.leases.size();
   }
   shot.loads = events_[static_cast<size_t>(EventKind::kModelLoaded)];
@@ -107,6 +120,13 @@ void Metrics::add_models(MetricsSnapshot& shot) const {
   shot.load_time = load_time_;
   shot.evictions = evictions_;
   shot.evicted_bytes = evicted_bytes_;
+}
+
+void Metrics::add_groups(MetricsSnapshot& shot) const {
+  shot.groups = world_.reports.group_places();
+  shot.groups_on_disk_bytes = world_.spill.spilled_bytes();
+  shot.spilled_bytes = spilled_bytes_;
+  shot.restored_bytes = restored_bytes_;
 }
 
 void Metrics::add_programs(MetricsSnapshot& shot) const {

@@ -14,11 +14,14 @@
 #include <vector>
 
 #include "daemon/djinnd/events.h"
+#include "daemon/djinnd/journal.h"
 #include "daemon/djinnd/keeper.h"
 #include "daemon/djinnd/metrics_server.h"
 #include "daemon/djinnd/metrics_snapshot.h"
+#include "daemon/djinnd/notifier.h"
 #include "daemon/djinnd/reports.h"
 #include "daemon/djinnd/service.h"
+#include "daemon/djinnd/spill.h"
 #include "daemon/djinnd/stats_rounds.h"
 #include "daemon/djinnd/traffic.h"
 
@@ -42,10 +45,13 @@ class Metrics {
     Domains& domains;
     Models& models;
     Programs& programs;
+    const Spill& spill;
     StatsRounds& stats;
     const Reports& reports;
     const Service& service;
     const Keeper& keeper;
+    const Journal& journal;
+    const Notifier& notifier;
   };
   explicit Metrics(World world);
 
@@ -63,6 +69,7 @@ class Metrics {
   void asked();
   void add_memory(MetricsSnapshot& shot) const;
   void add_models(MetricsSnapshot& shot) const;
+  void add_groups(MetricsSnapshot& shot) const;
   void add_programs(MetricsSnapshot& shot) const;
   void add_workers(MetricsSnapshot& shot) const;
   void judge(MetricsSnapshot& shot) const;
@@ -72,6 +79,8 @@ class Metrics {
   std::array<uint64_t, ipc::kEventKinds> events_{};
   std::array<uint64_t, kEvictReasons> evictions_{};
   uint64_t evicted_bytes_ = 0;
+  uint64_t spilled_bytes_ = 0;
+  uint64_t restored_bytes_ = 0;
   std::map<ModelId, uint64_t> loading_;  // since when, monotonic
   std::set<ModelId> on_disk_;            // evicted, and neither back nor gone
   ipc::TimeHistogram load_time_;

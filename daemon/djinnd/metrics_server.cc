@@ -2,15 +2,15 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <system_error>
 #include <utility>
+
+#include "daemon/djinnd/background.h"
 
 namespace djinn::daemon {
 namespace {
@@ -29,23 +29,6 @@ bool is_page(const HttpRequest& request) {
          (request.path == "/metrics" || request.path == "/healthz" || request.path == "/readyz");
 }
 
-// Signals are the loop's. Errors: kSystem and its kin.
-Result<std::thread> start_without_signals(std::function<void()> work) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  Result<std::thread> started = Error{ErrorCode::kSystem, "No thread could be started."};
-  try {
-    started = std::thread(std::move(work));
-    ::pthread_setname_np(started.value().native_handle(), "metrics");
-  } catch (const std::system_error& error) {
-    started = system_error("start the metrics' thread", error.code().value());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(std::vector<Fd> sockets,
@@ -55,7 +38,7 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(std::vector<Fd> sock
   if (!bell.valid()) return system_error("make the metrics' bell", errno);
   std::unique_ptr<MetricsServer> server(
       new MetricsServer(std::move(sockets), clock, std::move(ask), std::move(bell)));
-  DJINN_TRY(server->thread_, start_without_signals([raw = server.get()] { raw->work(); }));
+  DJINN_TRY(server->thread_, start_thread("metrics", [raw = server.get()] { raw->work(); }));
   return server;
 }
 

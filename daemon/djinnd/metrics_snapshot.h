@@ -11,6 +11,7 @@
 #include "daemon/djinnd/events.h"
 #include "daemon/djinnd/programs.h"
 #include "daemon/djinnd/service.h"
+#include "daemon/djinnd/session.h"
 #include "daemon/djinnd/traffic.h"
 #include "ipc/event_kind.h"
 #include "ipc/messages.h"
@@ -52,6 +53,12 @@ struct MetricsSnapshot {
   std::array<uint64_t, kEvictReasons> evictions{};
   uint64_t evicted_bytes = 0;
 
+  // --- sequence groups
+  std::array<uint64_t, kGroupPlaces> groups{};
+  uint64_t groups_on_disk_bytes = 0;
+  uint64_t spilled_bytes = 0;   // of all that went to disk
+  uint64_t restored_bytes = 0;  // of all that came back
+
   // --- programs, workers
   std::array<uint64_t, 2> programs{};  // by ipc::ProgramState
   uint64_t program_graph_bytes = 0;
@@ -66,6 +73,10 @@ struct MetricsSnapshot {
   Traffic worker_traffic{};
   Traffic loader_traffic{};
   uint64_t kept_descriptors = 0;
+  uint64_t kept_descriptors_max = 0;
+  uint64_t models_not_kept = 0;
+  uint64_t log_lost = 0;     // lines and journal messages
+  uint64_t notify_lost = 0;  // words for systemd
   Service::Watchdog watchdog{};
   std::array<uint64_t, ipc::kEventKinds> events{};
 };

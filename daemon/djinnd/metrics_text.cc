@@ -36,6 +36,7 @@ constexpr std::array<const char*, ipc::kSessionStates> kSessionStateNames = {
     "active", "idle", "waiting", "draining", "lost"};
 constexpr std::array<const char*, ipc::kModelStates> kModelStateNames = {
     "loading", "resident", "failed", "evicting", "host", "disk"};
+constexpr std::array<const char*, kGroupPlaces> kGroupPlaceNames = {"memory", "spilling", "disk"};
 constexpr std::array<const char*, 2> kProgramStateNames = {"admitting", "admitted"};
 constexpr std::array<const char*, 4> kWorkerStateNames = {"starting", "ready", "recovering",
                                                           "failed"};
@@ -121,6 +122,19 @@ void put_daemon(Page& page, const MetricsSnapshot& shot, uint64_t now_ns) {
   page.gauge("djinn_fdstore_descriptors",
              "Descriptors of resident models that systemd keeps for the next djinnd.",
              shot.kept_descriptors);
+  page.gauge("djinn_fdstore_max_descriptors",
+             "Descriptors that systemd keeps at most; 0 where it keeps none.",
+             shot.kept_descriptors_max);
+  page.gauge("djinn_models_not_kept",
+             "Resident models that a restart of djinnd would lose: systemd's store has no room.",
+             shot.models_not_kept);
+  page.counter(
+      "djinn_log_lines_lost_total",
+      "Lines for the journal or stderr that nobody took, so that djinnd would have waited.",
+      shot.log_lost);
+  page.counter("djinn_notify_messages_lost_total",
+               "Words for systemd, its watchdog's among them, that it was too slow to take.",
+               shot.notify_lost);
   page.begin(MetricType::Counter, "djinn_events_total", "Events by their kind.");
   for (uint8_t kind = 0; kind < shot.events.size(); ++kind) {
     page.put(shot.events[kind],
@@ -210,6 +224,23 @@ void put_models(Page& page, const MetricsSnapshot& shot) {
              {{"reason", std::string(name_of(static_cast<EvictReason>(reason)))}});
   }
   page.counter("djinn_model_evicted_bytes_total", "Bytes of these.", shot.evicted_bytes);
+}
+
+void put_groups(Page& page, const MetricsSnapshot& shot) {
+  const auto told = [&](ipc::EventKind kind) { return shot.events[static_cast<size_t>(kind)]; };
+  page.begin(MetricType::Gauge, "djinn_sequence_groups",
+             "Sequence groups of sessions, by where their bytes are.");
+  page.put_each("place", shot.groups, kGroupPlaceNames);
+  page.gauge("djinn_sequence_disk_bytes", "Bytes of the sequence groups that are on disk.",
+             shot.groups_on_disk_bytes);
+  page.counter("djinn_sequence_spills_total",
+               "Sequence groups of idle sessions that went to disk for want of memory.",
+               told(ipc::EventKind::kSequenceSpilled));
+  page.counter("djinn_sequence_spilled_bytes_total", "Bytes of these.", shot.spilled_bytes);
+  page.counter("djinn_sequence_restores_total",
+               "Sequence groups that came back from disk with their next use.",
+               told(ipc::EventKind::kSequenceRestored));
+  page.counter("djinn_sequence_restored_bytes_total", "Bytes of these.", shot.restored_bytes);
 }
 
 void put_programs(Page& page, const MetricsSnapshot& shot) {
@@ -342,6 +373,7 @@ std::string text_of(const MetricsSnapshot& snapshot, const ScrapeCounts& scrapes
   put_sessions(page, snapshot);
   put_memory(page, snapshot);
   put_models(page, snapshot);
+  put_groups(page, snapshot);
   put_programs(page, snapshot);
   put_runs(page, snapshot.counts);
   put_workers(page, snapshot);

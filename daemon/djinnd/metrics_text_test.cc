@@ -57,6 +57,9 @@ TEST(MetricsTextTest, numbers_are_in_base_units_under_their_labels) {
   shot.evictions[static_cast<size_t>(EvictReason::kPressure)] = 4;
   shot.counts.submissions[static_cast<size_t>(ipc::Operation::kGenerate)] = 6;
   shot.loader_traffic.sent_bytes = 8;
+  shot.groups[static_cast<size_t>(GroupPlace::kSpilled)] = 9;
+  shot.events[static_cast<size_t>(ipc::EventKind::kSequenceRestored)] = 10;
+  shot.restored_bytes = 11;
   shot.watchdog.lag_ns = 1'500'000;
   EXPECT_EQ(value_of(shot, "djinn_sessions{state=\"lost\"}"), "3");
   EXPECT_EQ(
@@ -67,6 +70,9 @@ TEST(MetricsTextTest, numbers_are_in_base_units_under_their_labels) {
   EXPECT_EQ(value_of(shot, "djinn_model_evictions_total{reason=\"pressure\"}"), "4");
   EXPECT_EQ(value_of(shot, "djinn_submissions_total{operation=\"generate\"}"), "6");
   EXPECT_EQ(value_of(shot, "djinn_ipc_bytes_total{direction=\"sent\",peer=\"loader\"}"), "8");
+  EXPECT_EQ(value_of(shot, "djinn_sequence_groups{place=\"disk\"}"), "9");
+  EXPECT_EQ(value_of(shot, "djinn_sequence_restores_total"), "10");
+  EXPECT_EQ(value_of(shot, "djinn_sequence_restored_bytes_total"), "11");
   EXPECT_EQ(std::stod(value_of(shot, "djinn_watchdog_lag_seconds")), 0.0015);
   EXPECT_EQ(value_of(shot, "djinn_events_total{kind=\"model-loaded\"}"), "0");
 }

@@ -7,6 +7,14 @@
 
 namespace djinn::daemon {
 
+Event event_of(EventKind kind, const Model& model) {
+  Event event = device_event(kind, {});
+  event.owner = model.key.domain;
+  event.model = model.id;
+  event.bytes = model.bytes;
+  return event;
+}
+
 bool may_follow(ModelPhase from, ModelPhase to) {
   switch (to) {
     case ModelPhase::kLoading:
@@ -83,7 +91,7 @@ Model* ModelTable::find_shared(const ModelKey& opened) {
 std::vector<Model*> ModelTable::evictable(bool in_use) {
   std::vector<Model*> found;
   for (auto& [id, model] : models_) {
-    const bool movable = model.phase == ModelPhase::kResident && !model.pinned &&
+    const bool movable = model.phase == ModelPhase::kResident && !model.pinned() &&
                          model.in_use() == in_use && (!in_use || model.can_come_back());
     if (movable) found.push_back(&model);
   }

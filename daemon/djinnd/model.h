@@ -17,10 +17,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "daemon/djinnd/authority.h"
+#include "daemon/djinnd/events.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/worker_supervisor.h"
 #include "ipc/messages.h"
@@ -33,6 +35,10 @@ namespace djinn::daemon {
 
 enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnloading };
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
+
+struct Model;
+// Without a text.
+[[nodiscard]] Event event_of(EventKind kind, const Model& model);
 
 // What an open request is compared by (DESIGN section 4, Identity).
 struct ModelKey {
@@ -50,6 +56,8 @@ struct Opener {
   DomainId domain = 0;
   bool needs_worker = true;  // not an observer's
   bool was_resident = false;
+  bool pins = false;      // it wants the model to stay
+  bool is_admin = false;  // whom no quota of pins binds
 };
 
 struct MappedBy {
@@ -74,11 +82,13 @@ struct Model {
   Fd manifest;
   uint64_t bytes = 0;
   uint64_t bytes_loaded = 0;
-  bool pinned = false;
-  std::optional<uint64_t> keep_alive_ms;  // nothing: as djinnd is configured
-  uint64_t idle_since_ns = 0;             // monotonic; of idle ones
-  bool wanted = false;                    // somebody wants it back while it is being evicted
-  std::optional<Error> lost;              // why it could not be brought back last time
+  std::set<DomainId> pins;  // users who want it to stay
+  // How long each user who opened it wants it to stay without a session; nothing: as djinnd is
+  // configured. The longest holds.
+  std::map<DomainId, std::optional<uint64_t>> keep_alives_ms;
+  uint64_t idle_since_ns = 0;  // monotonic; of idle ones
+  bool wanted = false;         // somebody wants it back while it is being evicted
+  std::optional<Error> lost;   // why it could not be brought back last time
   std::optional<std::array<uint8_t, 32>> sha256;
   uint64_t loaded_wall_ns = 0;
   uint64_t last_used = 0;  // a counter, for what to evict first
@@ -88,6 +98,11 @@ struct Model {
   std::vector<Asker> movers;  // who wait for it to be evicted or gone
 
   void go(ModelPhase next);
+  [[nodiscard]] bool pinned() const { return !pins.empty(); }
+  // By another than this user.
+  [[nodiscard]] bool pinned_beside(DomainId user) const {
+    return pins.size() > (pins.contains(user) ? 1 : 0);
+  }
   [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
   // It was resident before, and what is being loaded is what it was.
   [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }

@@ -44,6 +44,9 @@ Status seal_extent(const Fd& extent) {
   return sealed;
 }
 
+constexpr const char* kPinOfOthers =
+    "Another user has pinned the model. Ask them, or an administrator, to unpin it.";
+
 // The sum of what a loader asked for, if it is within the limits.
 std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
   if (sizes.empty() || sizes.size() > limits::kModelExtents) return std::nullopt;
@@ -60,18 +63,17 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
 
 Models::Models(World world, uint64_t keep_alive_ms)
     : world_(std::move(world)),
-      tiers_({world_.loop, world_.clock, world_.memory, world_.domains, world_.replies,
-              world_.events, table_, world_.spill, world_.model_gone, world_.changed,
-              [this](Model& model) { read_again(model); }, world_.runs,
-              [this](LoadId load) { loads_.at(load)->abort(); }},
-             keep_alive_ms) {}
+      tiers_(
+          {world_.loop, world_.clock, world_.memory, world_.domains, world_.replies, world_.events,
+           table_, world_.spill, world_.memory_work, world_.model_gone, world_.changed,
+           world_.reviewed, [this](Model& model) { read_again(model); }, world_.runs,
+           world_.sessions_leave, [this](LoadId load) { loads_.at(load)->abort(); }},
+          keep_alive_ms) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {
-  Event event{kind, std::move(text), model.key.domain};
-  event.model = model.id;
-  event.of_device = true;
-  event.bytes = model.bytes;
+  Event event = event_of(kind, model);
+  event.text = std::move(text);
   event.error = error;
   world_.events.tell(std::move(event));
 }
@@ -107,6 +109,7 @@ void Models::open(OpenRequest request) {
     return world_.replies.refuse(
         asker, {ErrorCode::kInvalidArgument, "A model needs at least one file. Add files first."});
   }
+  if (world_.loaders.fails()) return world_.replies.refuse(asker, world_.loaders.failure());
   const auto plan_hash = plan_hash_of(request.plan);
   if (!plan_hash.ok()) return world_.replies.refuse(asker, plan_hash.error());
   const auto id = world_.ids.next<LoadId>([this](LoadId taken) { return loads_.contains(taken); });
@@ -156,7 +159,6 @@ void Models::left(Model& model, SessionId session) {
   if (--lease->second == 0) model.leases.erase(lease);
   model.idle_since_ns = world_.clock.monotonic_ns();
   tiers_.review();
-  world_.changed();  // what is idle may have to give way
 }
 
 Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
@@ -170,17 +172,51 @@ Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
   return model;
 }
 
-void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request) {
-  const auto found = find_owned(caller, request.model);
-  if (!found) return world_.replies.refuse(asker, found.error());
-  if ((*found)->phase == ModelPhase::kUnloading) {
-    return world_.replies.refuse(
-        asker, {ErrorCode::kBusy, "The model is being unloaded. Load it again, pinned."});
+Status Models::check_pin_quota(const Caller& caller, const Model& model, uint64_t bytes) const {
+  if (caller.admin) return {};
+  uint64_t pinned = 0;
+  for (const auto& [id, other] : table_.all()) {
+    if (id != model.id && other.pins.contains(caller.user)) pinned += other.bytes;
   }
-  Model& model = **found;
-  model.pinned = request.pinned;
-  model.idle_since_ns = world_.clock.monotonic_ns();
-  if (model.pinned) tiers_.want(model);
+  if (pinned <= pin_quota_bytes_ && bytes <= pin_quota_bytes_ - pinned) return {};
+  return Error{ErrorCode::kQuotaExceeded,
+               fmt::format("The model needs {} bytes; of {} that one user may pin you have pinned "
+                           "{}. Unpin another model, or load it without a pin.",
+                           bytes, pin_quota_bytes_, pinned)};
+}
+
+Status Models::may_pin(const Caller& caller, const Model& model) const {
+  if (model.pins.contains(caller.user)) return {};
+  if (model.pins.size() >= limits::kModelUsers) {
+    return Error{ErrorCode::kLimitExceeded, "Enough users have pinned the model: it stays."};
+  }
+  return check_pin_quota(caller, model, model.bytes);
+}
+
+void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request) {
+  const auto refuse = [&](const Error& error) { world_.replies.refuse(asker, error); };
+  Model* const model = table_.find(request.model);
+  if (model == nullptr || !seen_by(*model, caller)) {
+    return refuse({ErrorCode::kNotFound, "There is no such model."});
+  }
+  if (model->phase == ModelPhase::kUnloading) {
+    return refuse({ErrorCode::kBusy, "The model is being unloaded. Load it again, pinned."});
+  }
+  if (request.pinned) {
+    const bool size_is_known = model->phase != ModelPhase::kLoading || model->returns();
+    if (!size_is_known && !caller.admin) {
+      return refuse({ErrorCode::kBusy, "The model is being loaded. Pin it then."});
+    }
+    const Status allowed = may_pin(caller, *model);
+    if (!allowed) return refuse(allowed.error());
+    model->pins.insert(caller.user);
+  } else if (caller.admin) {
+    model->pins.clear();
+  } else if (model->pins.erase(caller.user) == 0 && model->pinned()) {
+    return refuse({ErrorCode::kPermissionDenied, kPinOfOthers});
+  }
+  model->idle_since_ns = world_.clock.monotonic_ns();
+  if (model->pinned()) tiers_.want(*model);
   tiers_.review();
   world_.changed();
   world_.replies.done(asker);
@@ -189,6 +225,9 @@ void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& 
 void Models::evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request) {
   const auto found = find_owned(caller, request.model);
   if (!found) return world_.replies.refuse(asker, found.error());
+  if (request.force && !caller.admin && (*found)->pinned_beside(caller.user)) {
+    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+  }
   tiers_.evict(asker, **found, request);
 }
 
@@ -196,6 +235,9 @@ void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
   const auto found = find_owned(caller, id);
   if (!found) return world_.replies.refuse(asker, found.error());
   Model* const model = *found;
+  if (!caller.admin && model->pinned_beside(caller.user)) {
+    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+  }
   const bool moving = model->phase == ModelPhase::kLoading || model->phase == ModelPhase::kEvicting;
   if (moving || model->in_use()) {
     return world_.replies.refuse(
@@ -218,6 +260,10 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
     loads_.at(id)->release();
     opening.request.opener.was_resident =
         shared->phase == ModelPhase::kResident || shared->phase == ModelPhase::kLoading;
+    const Opener& opener = opening.request.opener;
+    const Status allowed =
+        opener.pins ? may_pin({opener.domain, opener.is_admin}, *shared) : Status();
+    if (!allowed) return world_.replies.refuse(opener.asker, allowed.error());
     return join(*shared, opening.request);
   }
   if (draining_) {
@@ -248,18 +294,23 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   tell(
       EventKind::kModelLoading, model,
       fmt::format("model {} is being loaded from {} files", text_of(model.id), model.files.size()));
-  world_.changed();
   join(model, opening.request);
   load.plan(model.plan);
 }
 
 void Models::join(Model& model, const OpenRequest& request) {
+  const DomainId user = request.opener.domain;
   ++model.leases[request.opener.asker.session];
-  model.pinned |= request.pin;
-  if (request.keep_alive_ms) model.keep_alive_ms = request.keep_alive_ms;
+  if (request.opener.pins) model.pins.insert(user);
+  if (model.keep_alives_ms.size() < limits::kModelUsers) model.keep_alives_ms.try_emplace(user);
+  const auto keep_alive = model.keep_alives_ms.find(user);
+  if (request.keep_alive_ms && keep_alive != model.keep_alives_ms.end()) {
+    keep_alive->second = request.keep_alive_ms;
+  }
   table_.touch(model);
   model.openers.push_back(request.opener);
   tiers_.want(model);
+  world_.changed();
   settle(model);
 }
 
@@ -274,6 +325,16 @@ void Models::read_again(Model& model) {
   tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
   // At once: whoever waits for it must not stand in the queue of the user who opened it first.
   loads_[model.load]->start();
+  if (world_.loaders.fails()) world_.loop.defer([this] { refuse_waiting(); });
+}
+
+void Models::refuse_waiting() {
+  if (!world_.loaders.fails()) return;
+  std::vector<LoadId> waiting;
+  for (const auto& [id, load] : loads_) {
+    if (load->phase() == LoadPhase::kWaiting) waiting.push_back(id);
+  }
+  for (const LoadId id : waiting) fail(id, world_.loaders.failure());
 }
 
 void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
@@ -291,10 +352,33 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
   if (!total) {
     return fail(id, {ErrorCode::kLimitExceeded, "The model needs more extents than there may be."});
   }
+  if (Model* const model = table_.find_by_load(id); model != nullptr && !model->returns()) {
+    refuse_pins(*model, *total);
+    model->bytes = *total;  // counts from now on
+    if (model->openers.empty()) {
+      return fail(id, {ErrorCode::kQuotaExceeded, "Whoever wanted it may not pin so much."});
+    }
+  }
   world_.memory.request(Memory::of_load(id), *total,
                         [this, id, sizes = plan.extent_bytes](const Status& granted) {
                           extents_granted(id, sizes, granted);
                         });
+}
+
+void Models::refuse_pins(Model& model, uint64_t bytes) {
+  std::vector<std::pair<Asker, Error>> refused;
+  std::erase_if(model.openers, [&](const Opener& opener) {
+    if (!opener.pins) return false;
+    const Status allowed = check_pin_quota({opener.domain, opener.is_admin}, model, bytes);
+    if (allowed) return false;
+    model.pins.erase(opener.domain);
+    refused.emplace_back(opener.asker, allowed.error());
+    return true;
+  });
+  for (const auto& [asker, error] : refused) {
+    left(model, asker.session);
+    world_.replies.refuse(asker, error);
+  }
 }
 
 void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,6 +20,7 @@
 #include "daemon/djinnd/model.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/tiers.h"
+#include "daemon/djinnd/work_queue.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -26,7 +28,6 @@ namespace djinn::daemon {
 struct OpenRequest {
   Opener opener;
   std::string label;
-  bool pin = false;
   std::optional<uint64_t> keep_alive_ms{};
   std::vector<Fd> files;
   Fd plan;  // or none
@@ -47,9 +48,12 @@ class Models final : public Load::Owner {
     Replies& replies;
     Events& events;
     Spill& spill;
-    std::function<void(ModelId)> model_gone;  // programs that name it must go first
-    std::function<void()> changed;            // which models there are, or what is known of one
-    std::function<bool(SessionId)> runs;      // whether the session has a run in flight
+    WorkQueue& memory_work;
+    std::function<void(ModelId)> model_gone;   // programs that name it must go first
+    std::function<void()> changed;             // which models there are, or what is known of one
+    std::function<void()> reviewed;            // it was looked what is idle
+    std::function<bool(SessionId)> runs;       // whether the session has a run in flight
+    std::function<uint64_t()> sessions_leave;  // bytes of theirs that come free by themselves
   };
   Models(World world, uint64_t keep_alive_ms);
 
@@ -59,12 +63,19 @@ class Models final : public Load::Owner {
   // --- requests
   void open(OpenRequest request);
   void close(const Asker& asker, ModelId id);
-  // Only the owner and administrators may.
+  // Only the owner and administrators may; not what another user has pinned, but for
+  // administrators.
   void unload(const Asker& asker, const Caller& caller, ModelId id);
+  // Whoever sees the model pins it for themselves, within their quota, and unpins it so;
+  // administrators end all pins.
   void pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request);
   void evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request);
   // While draining, only models that are there already are opened.
   void set_draining(bool draining) { draining_ = draining; }
+
+  // What the models that one user has pinned may come to. Who has pinned more keeps it. It does not
+  // bind administrators.
+  void set_pin_quota(uint64_t bytes) { pin_quota_bytes_ = bytes; }
 
   // --- sessions
   void session_left(SessionId session);
@@ -88,6 +99,8 @@ class Models final : public Load::Owner {
   void load_hashed(LoadId id, const ipc::Hashed& hashed) override;
   void load_failed(LoadId id, const Error& error) override;
   void load_ended(LoadId id) override;
+  // No loader can be started: nobody is kept waiting for one.
+  void refuse_waiting();
 
   [[nodiscard]] Tiers& tiers() { return tiers_; }
   // Whether a run of the session waits for a model to come back.
@@ -106,6 +119,13 @@ class Models final : public Load::Owner {
 
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
   Result<Model*> find_owned(const Caller& caller, ModelId id);
+  // Whether the user may pin so many bytes more. Errors: kQuotaExceeded.
+  [[nodiscard]] Status check_pin_quota(const Caller& caller, const Model& model,
+                                       uint64_t bytes) const;
+  // Errors: those of check_pin_quota, and kLimitExceeded.
+  [[nodiscard]] Status may_pin(const Caller& caller, const Model& model) const;
+  // Refuses openers whose pins are too much for their quota.
+  void refuse_pins(Model& model, uint64_t bytes);
   void start_loads();
   void join(Model& model, const OpenRequest& request);
   void become_model(LoadId id, Opening opening, ModelKey key);
@@ -129,6 +149,7 @@ class Models final : public Load::Owner {
   ModelTable table_;
   Tiers tiers_;
   bool draining_ = false;
+  uint64_t pin_quota_bytes_ = std::numeric_limits<uint64_t>::max();
   std::map<LoadId, Opening> openings_;
   std::map<LoadId, std::unique_ptr<Load>> loads_;
   std::vector<std::pair<LoadId, DomainId>> queued_;  // loads that wait for their user's turn

@@ -50,6 +50,8 @@ void add_options(CLI::App& app, Options& options) {
                  "[$CACHE_DIRECTORY; --user: $XDG_CACHE_HOME/djinn]");
   app.add_option("--spill-after-ms", options.spill_idle_ms,
                  "who runs nothing for so long is idle then [60000]");
+  app.add_option("--spill-limit", options.spill_limit_bytes,
+                 "bytes that may lie there in all [as --memory]");
   app.add_option("--worker", options.worker, "worker program [beside djinnd]");
   app.add_option("--loader", options.loader, "loader program [beside djinnd]");
   app.add_option("--hang-timeout-ms", options.hang_timeout_ms,
@@ -130,6 +132,14 @@ Status fill_in(Options& options) {
   if (options.worker.empty()) options.worker = beside_ourselves("djinn-worker");
   if (options.loader.empty()) options.loader = beside_ourselves("djinn-loader");
   return {};
+}
+
+Options with_shares(Options options, uint64_t memory_bytes) {
+  if (!options.spill_limit_bytes) options.spill_limit_bytes = memory_bytes;
+  if (!options.pin_quota_bytes) {
+    options.pin_quota_bytes = memory_bytes / 100 * options.pin_quota_percent;
+  }
+  return options;
 }
 
 }  // namespace djinn::daemon

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "daemon/djinnd/bus.h"
-#include "daemon/djinnd/pressure.h"
+#include "daemon/djinnd/thresholds.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
@@ -23,7 +23,9 @@ struct Options {
   uint32_t threads = 0;       // of a lane
   uint64_t memory_bytes = 0;  // of the device, to grant
   uint64_t session_quota_bytes = 0;
-  std::string worker;  // paths of the programs
+  uint32_t pin_quota_percent = 50;          // of what may be granted
+  std::optional<uint64_t> pin_quota_bytes;  // nothing: that share
+  std::string worker;                       // paths of the programs
   std::string loader;
   uint64_t hang_timeout_ms = 10'000;
   uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say
@@ -31,6 +33,7 @@ struct Options {
   // Where idle sequence groups go; empty: nowhere. Nothing: the cache directory.
   std::optional<std::string> spill_directory;
   uint64_t spill_idle_ms = 60'000;
+  std::optional<uint64_t> spill_limit_bytes;  // nothing: as much as may be granted
   // How long runs in flight may go on when djinnd is told to stop; nothing: none as --user.
   std::optional<uint64_t> drain_timeout_ms;
   uint64_t test_fault_at = 0;      // the first worker dies there
@@ -49,5 +52,9 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 // What is left out: runtime directory, threads, memory and programs from the machine. Errors:
 // kInvalidArgument when there is no runtime directory to guess.
 Status fill_in(Options& options);
+
+// With what is a share of the memory that may be granted, where no bytes were given. memory_bytes:
+// what is in effect, which need not be what is written.
+[[nodiscard]] Options with_shares(Options options, uint64_t memory_bytes);
 
 }  // namespace djinn::daemon

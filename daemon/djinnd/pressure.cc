@@ -49,13 +49,12 @@ void Pressure::look() {
       std::exchange(level_, level_of(memory_.granted_bytes(), total, thresholds_));
   if (level_ > before) {
     const bool all = level_ == PressureLevel::kAllGoes;
-    Event event{EventKind::kMemoryPressure,
-                fmt::format("more than {} % of the memory is granted: {} of {} bytes; {} models "
-                            "move down",
-                            all ? thresholds_.all_percent : thresholds_.idle_percent,
-                            memory_.granted_bytes(), total, all ? "all but running" : "idle"),
-                {}};
-    event.of_device = true;
+    Event event = device_event(
+        EventKind::kMemoryPressure,
+        fmt::format("more than {} % of the memory is granted: {} of {} bytes; {} models "
+                    "move down",
+                    all ? thresholds_.all_percent : thresholds_.idle_percent,
+                    memory_.granted_bytes(), total, all ? "all but running" : "idle"));
     event.bytes = memory_.granted_bytes();
     events_.tell(std::move(event));
   }

@@ -12,15 +12,10 @@
 
 #include "daemon/djinnd/events.h"
 #include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/thresholds.h"
 #include "daemon/djinnd/tiers.h"
 
 namespace djinn::daemon {
-
-struct Thresholds {
-  uint32_t idle_percent = 80;
-  uint32_t all_percent = 95;
-  friend bool operator==(const Thresholds&, const Thresholds&) = default;
-};
 
 enum class PressureLevel : uint8_t { kNone, kIdleGoes, kAllGoes };
 

@@ -85,17 +85,30 @@ Reports::Reports(World world)
     : world_(world),
       started_wall_ns_(world.clock.wall_ns()),
       cpu_name_(name_of_cpu().substr(0, limits::kNameBytes)),
+      names_(world.loop, world.clock),
       follow_(world.loop, [this] { answer_followers(); }) {}
 
 // --- status
 
-void Reports::status(const Asker& asker, const ipc::GetStatus& request) {
-  world_.stats.ask([this, asker, request] {
-    world_.sessions.reply(asker, {asker.number, make_status(request)}, {});
+void Reports::status(const Asker& asker, const Caller& caller, const ipc::GetStatus& request) {
+  world_.stats.ask([this, asker, caller, request] {
+    when_named([this, asker, caller, request] {
+      world_.sessions.reply(asker, {asker.number, make_status(caller, request)}, {});
+    });
   });
 }
 
-ipc::StatusReport Reports::make_status(const ipc::GetStatus& request) {
+// Of all users, whether the caller sees them or not: there are few, and each is looked up once.
+void Reports::when_named(std::function<void()> then) {
+  std::set<uid_t> users;
+  for (const auto& [id, session] : world_.sessions.all()) users.insert(session->domain);
+  for (const auto& [id, model] : world_.models.table().all()) users.insert(model.key.domain);
+  for (const auto& [id, program] : world_.programs.table().all()) users.insert(program.domain);
+  for (const auto& [domain, worker] : world_.domains.all()) users.insert(domain);
+  names_.when_known(users, std::move(then));
+}
+
+ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatus& request) const {
   ipc::StatusReport report;
   report.version = kVersion;
   report.started_wall_ns = started_wall_ns_;
@@ -113,7 +126,11 @@ ipc::StatusReport Reports::make_status(const ipc::GetStatus& request) {
   report.bytes_read = world_.models.bytes_read();
   report.buffered_reads = world_.models.buffered_reads();
   std::vector<ipc::WorkerReport> workers;
-  for (const auto& [domain, worker] : world_.domains.all()) workers.push_back(worker->report());
+  for (const auto& [domain, worker] : world_.domains.all()) {
+    if (!caller.may_steer(domain)) continue;
+    workers.push_back(worker->report());
+    workers.back().owner = names_.of(domain);
+  }
   report.workers_total = static_cast<uint32_t>(workers.size());
   report.workers = page_of(std::move(workers), request.first_worker);
   report.draining = draining_;
@@ -132,7 +149,9 @@ void Reports::reply_page(const Asker& asker, std::vector<Item> reports,
 }
 
 void Reports::sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request) {
-  reply_page(asker, sessions_seen_by(caller), &ipc::SessionList::sessions, request.first);
+  when_named([this, asker, caller, request] {
+    reply_page(asker, sessions_seen_by(caller), &ipc::SessionList::sessions, request.first);
+  });
 }
 
 std::vector<ipc::SessionReport> Reports::sessions_seen_by(const Caller& caller) {
@@ -173,6 +192,16 @@ std::array<uint64_t, ipc::kSessionStates> Reports::session_states() const {
   return counts;
 }
 
+std::array<uint64_t, kGroupPlaces> Reports::group_places() const {
+  std::array<uint64_t, kGroupPlaces> counts{};
+  for (const auto& [id, session] : world_.sessions.all()) {
+    for (const auto& [index, group] : session->sequences.all()) {
+      ++counts[static_cast<size_t>(group.place)];
+    }
+  }
+  return counts;
+}
+
 // The first of these that holds; a session may wait for one thing while it waits for another.
 ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
   if (world_.memory.waits(Memory::of_session(session.id))) return ipc::SessionWait::kMemory;
@@ -186,7 +215,9 @@ ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
 }
 
 void Reports::models(const Asker& asker, const Caller& caller, const ipc::ListModels& request) {
-  reply_page(asker, models_seen_by(caller), &ipc::ModelList::models, request.first);
+  when_named([this, asker, caller, request] {
+    reply_page(asker, models_seen_by(caller), &ipc::ModelList::models, request.first);
+  });
 }
 
 std::vector<ipc::ModelReport> Reports::models_seen_by(const Caller& caller) {
@@ -218,7 +249,7 @@ ipc::ModelReport Reports::report_of(const Model& model) {
   report.bytes_loaded = model.bytes_loaded;
   report.files = static_cast<uint32_t>(model.files.size());
   report.leases = static_cast<uint32_t>(model.leases.size());
-  report.pinned = model.pinned;
+  report.pinned = model.pinned();
   report.hashed = model.sha256.has_value();
   report.sha256 = model.sha256.value_or(std::array<uint8_t, 32>{});
   report.loaded_wall_ns = model.loaded_wall_ns;
@@ -226,11 +257,13 @@ ipc::ModelReport Reports::report_of(const Model& model) {
 }
 
 void Reports::programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request) {
-  std::vector<ipc::ProgramReport> reports;
-  for (const auto& [id, program] : world_.programs.table().all()) {
-    if (caller.may_steer(program.domain)) reports.push_back(report_of(program));
-  }
-  reply_page(asker, std::move(reports), &ipc::ProgramList::programs, request.first);
+  when_named([this, asker, caller, request] {
+    std::vector<ipc::ProgramReport> reports;
+    for (const auto& [id, program] : world_.programs.table().all()) {
+      if (caller.may_steer(program.domain)) reports.push_back(report_of(program));
+    }
+    reply_page(asker, std::move(reports), &ipc::ProgramList::programs, request.first);
+  });
 }
 
 ipc::ProgramReport Reports::report_of(const Program& program) {
@@ -342,10 +375,10 @@ ipc::MemoryReport Reports::weights_report() const {
   for (const auto& [id, model] : world_.models.table().all()) {
     if (model.extents.empty()) continue;
     if (!model.mapped.empty()) report.mapped_bytes += model.bytes;
-    if (model.pinned) report.pinned_bytes += model.bytes;
+    if (model.pinned()) report.pinned_bytes += model.bytes;
     if (model.phase != ModelPhase::kResident || model.in_use()) continue;
     report.cached_bytes += model.bytes;
-    if (!model.pinned) report.evictable_bytes += model.bytes;
+    if (!model.pinned()) report.evictable_bytes += model.bytes;
   }
   return report;
 }

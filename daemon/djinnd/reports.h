@@ -10,6 +10,7 @@
 #include "daemon/djinnd/programs.h"
 #include "daemon/djinnd/sessions.h"
 #include "daemon/djinnd/stats_rounds.h"
+#include "daemon/djinnd/user_names.h"
 
 namespace djinn::daemon {
 
@@ -29,9 +30,11 @@ class Reports {
   explicit Reports(World world);
 
   // Asks the workers for their counts first.
-  void status(const Asker& asker, const ipc::GetStatus& request);
+  void status(const Asker& asker, const Caller& caller, const ipc::GetStatus& request);
   void sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request);
   void models(const Asker& asker, const Caller& caller, const ipc::ListModels& request);
+  // Calls back when reports can call users by name (user_names.h).
+  void when_named(std::function<void()> then);
   // The same lists, whole.
   [[nodiscard]] std::vector<ipc::SessionReport> sessions_seen_by(const Caller& caller);
   [[nodiscard]] std::vector<ipc::ModelReport> models_seen_by(const Caller& caller);
@@ -50,6 +53,8 @@ class Reports {
   [[nodiscard]] std::array<ipc::MemoryReport, 3> pools() const;
   // By ipc::SessionState. Connections that have not said hello count as none.
   [[nodiscard]] std::array<uint64_t, ipc::kSessionStates> session_states() const;
+  // Sequence groups, by GroupPlace.
+  [[nodiscard]] std::array<uint64_t, kGroupPlaces> group_places() const;
   // By ipc::ModelState.
   [[nodiscard]] std::array<uint64_t, ipc::kModelStates> model_states() const;
   [[nodiscard]] bool draining() const { return draining_; }
@@ -62,7 +67,8 @@ class Reports {
   };
   [[nodiscard]] ipc::EventList events_for(const Follower& follower) const;
   void answer_followers();
-  [[nodiscard]] ipc::StatusReport make_status(const ipc::GetStatus& request);
+  [[nodiscard]] ipc::StatusReport make_status(const Caller& caller,
+                                              const ipc::GetStatus& request) const;
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model);
   // Of all reports, those from the first asked for on that fit a message.

@@ -81,9 +81,9 @@ void Requests::fulfil(Call& call, const ipc::AddFiles&) {
 
 void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
   OpenRequest request;
-  request.opener = {call.asker, call.session.domain, !call.session.observer, false};
+  request.opener = {call.asker, call.session.domain,      !call.session.observer, false,
+                    body.pin,   call.session.caller.admin};
   request.label = body.label;
-  request.pin = body.pin;
   request.keep_alive_ms = body.keep_alive_ms;
   request.files = std::exchange(call.session.files, {});
   if (body.has_plan) request.plan = std::move(call.fds[0]);
@@ -124,7 +124,7 @@ void Requests::fulfil(Call& call, const ipc::DropSequence& body) {
 }
 
 void Requests::fulfil(Call& call, const ipc::GetStatus& body) {
-  world_.reports.status(call.asker, body);
+  world_.reports.status(call.asker, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListSessions& body) {

@@ -21,11 +21,6 @@ constexpr uint64_t kProgressEveryMs = 1000;
 constexpr uint64_t kNsPerMicrosecond = 1000;
 constexpr uint64_t kNsPerMs = 1'000'000;
 
-// A message that nobody reads is no error: systemd is not there, or does not care.
-void say(const std::string& message) {
-  ::sd_notify(0, message.c_str());
-}
-
 uint64_t watchdog_interval_ns() {
   uint64_t interval_us = 0;
   return ::sd_watchdog_enabled(0, &interval_us) > 0 ? interval_us * kNsPerMicrosecond : 0;
@@ -48,9 +43,10 @@ bool make_ready(const Fd& socket, int family, int type) {
 
 }  // namespace
 
-Service::Service(Loop& loop, const Clock& clock, std::function<bool()> check,
+Service::Service(Loop& loop, const Clock& clock, Notifier& notifier, std::function<bool()> check,
                  std::function<Line()> describe)
     : clock_(clock),
+      notifier_(notifier),
       check_(std::move(check)),
       describe_(std::move(describe)),
       watchdog_{watchdog_interval_ns()},
@@ -59,18 +55,18 @@ Service::Service(Loop& loop, const Clock& clock, std::function<bool()> check,
       tell_(loop, [this] { tell(); }) {}
 
 void Service::ready() {
-  say("READY=1\nSTATUS=" + describe_().text);
+  notifier_.say("READY=1\nSTATUS=" + describe_().text);
   if (look_every_ns_ == 0 || watch_.active()) return;
   due_ns_ = clock_.monotonic_ns();
   look();
 }
 
 void Service::reloading() {
-  say("RELOADING=1");
+  notifier_.say("RELOADING=1");
 }
 
 void Service::extend_timeout(uint64_t ms) {
-  say("EXTEND_TIMEOUT_USEC=" + std::to_string(ms * kNsPerMs / kNsPerMicrosecond));
+  notifier_.say("EXTEND_TIMEOUT_USEC=" + std::to_string(ms * kNsPerMs / kNsPerMicrosecond));
 }
 
 void Service::changed() {
@@ -79,21 +75,21 @@ void Service::changed() {
 
 void Service::tell() {
   const Line line = describe_();
-  say("STATUS=" + line.text);
+  notifier_.say_word("STATUS=" + line.text);
   if (line.progresses) tell_.start_once(kProgressEveryMs);
 }
 
 void Service::stopping() {
   watch_.stop();
   tell_.stop();
-  say("STOPPING=1\nSTATUS=Stopping");
+  notifier_.say("STOPPING=1\nSTATUS=Stopping");
 }
 
 void Service::look() {
   const uint64_t now_ns = clock_.monotonic_ns();
   watchdog_.lag_ns = now_ns - std::min(now_ns, due_ns_);
   if (check_()) {
-    say("WATCHDOG=1");
+    notifier_.say_word("WATCHDOG=1");
     ++watchdog_.answers;
   }
   due_ns_ = clock_.monotonic_ns() + look_every_ns_;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "daemon/djinnd/loop.h"
+#include "daemon/djinnd/notifier.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
@@ -28,7 +29,7 @@ class Service {
   };
   // check: the process's own opinion of its health, asked on the loop a few times in each watchdog
   // interval. describe: the status line.
-  Service(Loop& loop, const Clock& clock, std::function<bool()> check,
+  Service(Loop& loop, const Clock& clock, Notifier& notifier, std::function<bool()> check,
           std::function<Line()> describe);
 
   // Clients may connect: what was started for us may go on.
@@ -54,6 +55,7 @@ class Service {
   void tell();
 
   const Clock& clock_;
+  Notifier& notifier_;
   std::function<bool()> check_;
   std::function<Line()> describe_;
   Watchdog watchdog_;

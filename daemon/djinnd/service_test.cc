@@ -53,7 +53,8 @@ class ServiceTest : public ::testing::Test {
 
   std::unique_ptr<Service> service() {
     return std::make_unique<Service>(
-        loop_, clock_, [this] { return ++checks_ < 3; },
+        loop_, clock_, *(notifier_ = std::make_unique<Notifier>()),
+        [this] { return ++checks_ < 3; },
         [this] {
           return Service::Line{"state " + std::to_string(++lines_), lines_ < 3};
         });
@@ -62,6 +63,7 @@ class ServiceTest : public ::testing::Test {
   Fd systemd_{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
   Loop loop_;
   const SystemClock clock_;
+  std::unique_ptr<Notifier> notifier_;
   int checks_ = 0, lines_ = 0;
 };
 

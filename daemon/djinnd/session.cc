@@ -67,6 +67,19 @@ bool Session::runs() const {
   return memory.bell_rung() || (now.ok() && (now->running_step != 0 || now->in_flight));
 }
 
+std::vector<Fd> Session::take_memory() {
+  std::vector<Fd> taken;
+  for (Fd* fd : {&memory.memory, &memory.state, &memory.refs}) taken.push_back(std::move(*fd));
+  for (auto& [index, group] : sequences.all()) taken.push_back(std::move(group.memfd));
+  return taken;
+}
+
+uint64_t Session::aside_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [index, group] : sequences.all()) bytes += group.aside_bytes();
+  return bytes;
+}
+
 bool Session::moves_groups() const {
   return std::ranges::any_of(sequences.all(),
                              [](const auto& entry) { return entry.second.moves(); });
@@ -163,6 +176,8 @@ Status SessionMemory::cancel_in_flight() const {
   if (::pwrite(memory.get(), &through, sizeof through, word) != sizeof through) {
     return system_error("write a session's memory", errno);
   }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t rung = ::write(submission_bell.get(), &one, sizeof one);
   return {};
 }
 

@@ -13,6 +13,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -36,10 +37,12 @@ namespace djinn::daemon {
 enum class SessionPhase : uint8_t { kGreeting, kAttaching, kLive, kLeaving };
 [[nodiscard]] bool may_follow(SessionPhase from, SessionPhase to);
 
+// The memory of one that is dropping is freed last: then it has no memfd.
 enum class GroupPhase : uint8_t { kAdding, kLive, kDropping };
 
 // Where its bytes are; spill.h moves them.
 enum class GroupPlace : uint8_t { kMemory, kSpilling, kSpilled };
+inline constexpr uint8_t kGroupPlaces = 3;
 
 struct SequenceGroup {
   SequenceHandle handle;
@@ -54,8 +57,25 @@ struct SequenceGroup {
   uint64_t spilled_bytes = 0;        // kSpilled: what was granted
   uint64_t spill_not_before_ns = 0;  // after a failure
   uint32_t spill_deaths = 0;         // of workers that were about to spill it
+  uint64_t spill_attempt = 0;        // kSpilling: for which its file is made
+  // Memory of it that is being freed, which spill.h does; who asks for some waits until then.
+  uint32_t frees = 0;
+  uint64_t freeing_bytes = 0;
+  std::vector<ipc::GrantRequest> asks;
 
-  // Its worker writes or reads it.
+  // What was granted for it and stays so.
+  [[nodiscard]] uint64_t held_bytes() const { return granted_bytes - freeing_bytes; }
+  // What of it comes free by itself: all of one that is dropped or on its way to disk.
+  [[nodiscard]] uint64_t leaving_bytes() const {
+    const bool all = phase == GroupPhase::kDropping || place == GroupPlace::kSpilling;
+    return all ? granted_bytes : freeing_bytes;
+  }
+  // What of it is on disk and in no memory that is granted.
+  [[nodiscard]] uint64_t aside_bytes() const {
+    return place == GroupPlace::kSpilled ? spilled_bytes - std::min(spilled_bytes, granted_bytes)
+                                         : 0;
+  }
+  // Its worker writes or reads it, or its memory is being freed.
   [[nodiscard]] bool moves() const {
     return place == GroupPlace::kSpilling || (place == GroupPlace::kSpilled && granted_bytes > 0);
   }
@@ -102,8 +122,9 @@ struct SessionMemory {
   // The worker has completions to tell and no slot for them, if the client's memory is to be
   // believed.
   [[nodiscard]] bool client_is_awaited() const;
-  // Asks, in the client's name, to give up the submission that is next to complete. Only the client
-  // can be fooled: what is read and written here is its own memory. Errors: kSystem.
+  // Asks, in the client's name, to give up the submission that is next to complete, and rings: a
+  // lane may sleep because it waits. Only the client can be fooled: what is read and written here
+  // is its own memory. Errors: kSystem.
   Status cancel_in_flight() const;
 };
 
@@ -118,7 +139,11 @@ struct Session {
   bool observer = false;
   std::unique_ptr<Channel> channel;
   std::set<uint32_t> pending;  // numbers of requests without an answer
-  std::vector<Fd> files;       // added for the next OpenModel
+  // Added for the next OpenModel.
+  // TODO(security): close() of a file whose file system is a process of the client's own (FUSE)
+  // waits for that process, and the loop with it. One hanging close must hold up its user alone, so
+  // that work_queue.h, which all users share, is no place for it.
+  std::vector<Fd> files;
 
   SessionMemory memory;  // not for observers
   uint64_t ref_bytes_granted = 0;
@@ -135,6 +160,10 @@ struct Session {
   [[nodiscard]] bool has_memory() const { return memory.state.valid(); }
   // Whether it has a run in flight, or asks for one.
   [[nodiscard]] bool runs() const;
+  // All memory of its own; it must not be used after this.
+  std::vector<Fd> take_memory();
+  // Of its sequence groups.
+  [[nodiscard]] uint64_t aside_bytes() const;
   // Whether a sequence group of it is on its way to disk or back.
   [[nodiscard]] bool moves_groups() const;
 };

@@ -26,6 +26,11 @@ Memory::Holder heap_of(DomainId domain) {
   return Memory::of_heap(WorkerId{uint64_t{domain} + 1});
 }
 
+// Of a session's memory; 0 for refs.
+uint64_t part_of(SequenceHandle sequence) {
+  return uint64_t{sequence.generation} << 32 | sequence.index;
+}
+
 Event event_of(EventKind kind, const Session& session) {
   Event event{kind, {}, session.domain};
   event.session = session.id;
@@ -149,10 +154,24 @@ void Sessions::leave(SessionId id) {
   world_.loop.dispose(std::move(session->channel));
   session->files.clear();
   world_.left(id);
+  cancel_requests(*session);
   if (session->has_memory() && world_.domains.ready(session->domain)) {
     return world_.domains.send(session->domain, {ipc::DetachSession{id}});
   }
   release(*session);
+}
+
+// What it asks memory for is given up; who asked is told.
+void Sessions::cancel_requests(Session& session) {
+  world_.memory.cancel(Memory::of_session(session.id));
+  for (auto& [index, group] : session.sequences.all()) refuse_asks(session, group);
+}
+
+void Sessions::refuse_asks(const Session& session, SequenceGroup& group) {
+  for (const ipc::GrantRequest& request : std::exchange(group.asks, {})) {
+    answer_grant(session.domain, request.request,
+                 Error{ErrorCode::kCancelled, "What the memory was for is given up."});
+  }
 }
 
 // Nobody but djinnd has the session's memory any more.
@@ -160,10 +179,19 @@ void Sessions::release(Session& session) {
   const SessionId id = session.id;
   const bool had_memory = session.has_memory();
   Event event = event_of(EventKind::kSessionRemoved, session);
-  sessions_.erase(id);  // closes its descriptors
+  std::vector<Fd> memory = session.take_memory();
+  spill_.let_go_of_files(session);
+  sessions_.erase(id);
+  if (!had_memory) return static_cast<void>(world_.memory.release_all(Memory::of_session(id)));
+  releasing_.insert(id);
+  world_.memory_work.close(std::move(memory), [this, id, event] { released(id, event); });
+}
+
+void Sessions::released(SessionId id, Event event) {
+  releasing_.erase(id);
   event.bytes = world_.memory.release_all(Memory::of_session(id));
   event.text = fmt::format("session {} is released: {} bytes", text_of(id), *event.bytes);
-  if (had_memory) world_.events.tell(std::move(event));
+  world_.events.tell(std::move(event));
 }
 
 // --- requests
@@ -204,9 +232,7 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   const Status made = make_memory(*session, staging_bytes);
   if (!made) return withdraw_hello(*session, made.error());
   if (world_.domains.ready(session->domain)) return attach(*session);
-  if (!world_.domains.spares_fail()) return;
-  withdraw_hello(*session, {ErrorCode::kWorkerLost,
-                            "No worker can be started. djinnd's log says more; it tries on."});
+  if (world_.domains.spares_fail()) withdraw_hello(*session, world_.domains.spares_failure());
 }
 
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
@@ -231,6 +257,18 @@ void Sessions::refuse_waiting(const Error& error) {
   }
 }
 
+void Sessions::end_waiting(const Error& error) {
+  std::vector<SessionId> waiting;
+  for (const auto& [id, session] : sessions_) {
+    const bool waits = session->phase == SessionPhase::kLive && session->has_memory() &&
+                       !world_.domains.ready(session->domain);
+    if (waits) waiting.push_back(id);
+  }
+  for (const SessionId id : waiting) {
+    if (Session* const session = find(id)) end(*session, error);
+  }
+}
+
 void Sessions::attach(Session& session) {
   const SessionMemory& memory = session.memory;
   const int fds[] = {memory.memory.get(), memory.state.get(), memory.refs.get(),
@@ -241,14 +279,17 @@ void Sessions::attach(Session& session) {
          fmt::format("session {}: the run in flight is refused", text_of(session.id)),
          ErrorCode::kWorkerLost);
   }
-  const auto groups = static_cast<uint32_t>(session.sequences.all().size());
+  const auto groups = static_cast<uint32_t>(std::ranges::count_if(
+      session.sequences.all(), [](const auto& entry) { return entry.second.memfd.valid(); }));
   world_.domains.send(session.domain,
                       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
                                           session.ref_bytes_granted, refuse_in_flight, groups}},
                       fds);
   // From here on the worker gets what is new behind these, before it has answered too.
   session.attached = true;
-  for (const auto& [index, group] : session.sequences.all()) send_sequence(session, group);
+  for (const auto& [index, group] : session.sequences.all()) {
+    if (group.memfd.valid()) send_sequence(session, group);
+  }
   if (session.phase == SessionPhase::kAttaching) welcome(session);
 }
 
@@ -280,11 +321,13 @@ void Sessions::cancel_run(const Asker& asker, const Caller& caller, SessionId ta
   const auto session = find_steered(caller, target);
   if (!session) return refuse(asker, session.error());
   const auto progress = (*session)->has_memory() ? (*session)->memory.progress() : gc::Progress{};
-  if (!progress || progress->running_step == 0) {
+  // One that waits for memory is in flight and in no step.
+  if (!progress || (progress->running_step == 0 && !progress->in_flight)) {
     return refuse(asker, {ErrorCode::kNotFound, "The session has no run in flight."});
   }
   const Status asked = (*session)->memory.cancel_in_flight();
   if (!asked) return refuse(asker, asked.error());
+  cancel_requests(**session);  // nobody else is kept waiting for it
   done(asker);
 }
 
@@ -327,7 +370,7 @@ void Sessions::send_sequence(const Session& session, const SequenceGroup& group)
   world_.domains.send(
       session.domain,
       {ipc::AddSequence{session.id, group.handle, group.geometry,
-                        spilled ? group.spilled_bytes : group.granted_bytes, spilled}},
+                        spilled ? group.spilled_bytes : group.held_bytes(), spilled}},
       fds);
 }
 
@@ -341,16 +384,47 @@ void Sessions::drop_sequence(Session& session, uint32_t number, SequenceHandle h
   }
   group.phase = GroupPhase::kDropping;
   group.asker = asker;
+  world_.memory.cancel(Memory::of_session(session.id), part_of(handle));
+  refuse_asks(session, group);
   if (!session.attached) return erase_sequence(session, group);  // no worker has it
   world_.domains.send(session.domain, {ipc::ReleaseSequence{session.id, handle}});
 }
 
-void Sessions::erase_sequence(Session& session, SequenceGroup& group) {
-  const Asker asker = group.asker;
-  const uint64_t bytes = group.granted_bytes;
-  session.sequences.erase(group.handle);
-  world_.memory.release(Memory::of_session(session.id), bytes);
+// Its memory is there, and counts, until it is free.
+void Sessions::erase_sequence(const Session& session, SequenceGroup& group) {
+  if (!group.memfd.valid()) return;
+  group.phase = GroupPhase::kDropping;
+  spill_.let_go_of_file(group);
+  std::vector<Fd> memory;
+  memory.push_back(std::move(group.memfd));
+  world_.memory_work.close(std::move(memory), [this, id = session.id, handle = group.handle] {
+    sequence_freed(id, handle);
+  });
+}
+
+void Sessions::sequence_freed(SessionId id, SequenceHandle handle) {
+  Session* const session = find(id);
+  SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
+  if (group == nullptr) return;
+  const Asker asker = group->asker;
+  const uint64_t bytes = group->granted_bytes;
+  session->sequences.erase(handle);
+  spill_.note_aside(*session);
+  world_.memory.release(Memory::of_session(id), bytes);
   if (asker.number != 0) done(asker);
+}
+
+uint64_t Sessions::leaving_bytes() const {
+  uint64_t bytes = 0;
+  for (const SessionId id : releasing_) bytes += world_.memory.held_by(Memory::of_session(id));
+  for (const auto& [id, session] : sessions_) {
+    if (session->phase == SessionPhase::kLeaving) {
+      bytes += world_.memory.held_by(Memory::of_session(id));
+      continue;
+    }
+    for (const auto& [index, group] : session->sequences.all()) bytes += group.leaving_bytes();
+  }
+  return bytes;
 }
 
 void Sessions::hear(DomainId domain, const ipc::SequenceAdded& event) {
@@ -508,6 +582,10 @@ void Sessions::grant(DomainId domain, const ipc::GrantRequest& event) {
     return answer_grant(domain, event.request,
                         Error{ErrorCode::kCancelled, "The session has ended."});
   }
+  if (event.kind == ipc::GrantKind::kSequence &&
+      Spill::put_off(*session->sequences.lookup(event.sequence), event)) {
+    return;
+  }
   const bool fits =
       event.kind != ipc::GrantKind::kRefs ||
       range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max);
@@ -519,9 +597,22 @@ void Sessions::grant(DomainId domain, const ipc::GrantRequest& event) {
                           "some, then repeat.",
                           session->memory.ref_bytes_max)});
   }
-  world_.memory.request(
-      Memory::of_session(session->id), event.bytes,
-      [this, domain, event](const Status& status) { granted(domain, event, status); });
+  const Memory::Holder holder = Memory::of_session(session->id);
+  const auto answer = [this, domain, event](const Status& status) {
+    granted(domain, event, status);
+  };
+  const uint64_t part = part_of(event.sequence);
+  if (returns(*session, event)) {
+    return world_.memory.request_return(holder, event.bytes, answer, part);
+  }
+  world_.memory.request(holder, event.bytes, answer, part);
+}
+
+// Whether it is for the return of a group from disk.
+bool Sessions::returns(Session& session, const ipc::GrantRequest& event) {
+  if (event.kind != ipc::GrantKind::kSequence) return false;
+  const SequenceGroup* const group = session.sequences.lookup(event.sequence);
+  return group != nullptr && event.bytes <= group->aside_bytes();
 }
 
 void Sessions::granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
@@ -531,6 +622,7 @@ void Sessions::granted(DomainId domain, const ipc::GrantRequest& event, const St
     session->ref_bytes_granted += event.bytes;
   } else if (SequenceGroup* const group = session->sequences.lookup(event.sequence)) {
     group->granted_bytes += event.bytes;
+    spill_.note_aside(*session);
   } else {
     world_.memory.release(Memory::of_session(session->id), event.bytes);
   }
@@ -551,8 +643,9 @@ bool Sessions::hear(DomainId domain, const ipc::GrantReturn& event) {
   const bool of_group = event.kind == ipc::GrantKind::kSequence;
   if (of_group && group == nullptr) return true;
   uint64_t& granted = of_group ? group->granted_bytes : session->ref_bytes_granted;
-  if (event.bytes > granted) return false;
+  if (event.bytes > (of_group ? group->held_bytes() : granted)) return false;
   granted -= event.bytes;
+  spill_.note_aside(*session);
   world_.memory.release(Memory::of_session(session->id), event.bytes);
   return true;
 }
@@ -564,6 +657,7 @@ void Sessions::give_slab(DomainId domain, const ipc::GrantRequest& event, const 
     world_.memory.release(lane_of(domain), event.bytes);
     return answer_grant(domain, event.request, slab.error());
   }
+  if (world_.memory.held_by(lane_of(domain)) < event.bytes) return;  // it died meanwhile
   // The new one replaces the former, which nothing runs on while the lane asks.
   world_.memory.release(lane_of(domain), world_.memory.held_by(lane_of(domain)) - event.bytes);
   const int fds[] = {slab.value().get()};

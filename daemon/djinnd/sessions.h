@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "daemon/djinnd/domains.h"
@@ -17,6 +18,7 @@
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/session.h"
 #include "daemon/djinnd/spill.h"
+#include "daemon/djinnd/work_queue.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -31,6 +33,8 @@ class Sessions final : public Replies {
     Domains& domains;
     const Authority& authority;
     Events& events;
+    WorkQueue& memory_work;  // frees
+    WorkQueue& file_work;    // makes and closes files
     Inquiries& inquiries;
     Traffic& traffic;
     std::function<void(Session&, ipc::Datagram)> request;  // a message of a client came
@@ -39,7 +43,9 @@ class Sessions final : public Replies {
   };
   Sessions(World world, SpillRules spill)
       : world_(std::move(world)),
-        spill_({world_.clock, world_.memory, world_.domains, world_.events, sessions_},
+        spill_({world_.clock, world_.memory, world_.domains, world_.events, world_.memory_work,
+                world_.file_work, sessions_,
+                [this](DomainId domain, const ipc::GrantRequest& event) { grant(domain, event); }},
                std::move(spill)) {}
 
   // While draining, nobody new gets a session; observers do.
@@ -84,6 +90,8 @@ class Sessions final : public Replies {
   void hear(DomainId domain, const ipc::SessionBroken& event);
   // No worker can be started: nobody is kept waiting.
   void refuse_waiting(const Error& error);
+  // None will come as long as this djinnd runs: nor are the sessions kept that had one.
+  void end_waiting(const Error& error);
 
   struct Activity {
     bool busy = false;
@@ -100,6 +108,9 @@ class Sessions final : public Replies {
     return sessions_;
   }
   [[nodiscard]] Spill& spill() { return spill_; }
+  // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
+  // their way to disk.
+  [[nodiscard]] uint64_t leaving_bytes() const;
 
  private:
   [[nodiscard]] bool is_for_the_worker_to_go_on(const Session& session) const;
@@ -118,12 +129,17 @@ class Sessions final : public Replies {
   void welcome(Session& session);
   void leave(SessionId id);
   void release(Session& session);
+  void released(SessionId id, Event event);
   Status add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
   void send_sequence(const Session& session, const SequenceGroup& group);
-  void erase_sequence(Session& session, SequenceGroup& group);
+  void erase_sequence(const Session& session, SequenceGroup& group);
+  void sequence_freed(SessionId id, SequenceHandle handle);
+  void cancel_requests(Session& session);
+  void refuse_asks(const Session& session, SequenceGroup& group);
   bool note_death(Session& session, const WorkerDeath& death);
   void note_group_deaths(Session& session, const WorkerDeath& death);
   void grant(DomainId domain, const ipc::GrantRequest& event);
+  static bool returns(Session& session, const ipc::GrantRequest& event);
   void granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
   void give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status);
   void tell(EventKind kind, const Session& session, std::string text,
@@ -132,6 +148,7 @@ class Sessions final : public Replies {
 
   World world_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::set<SessionId> releasing_;  // gone, their memory not yet
   Spill spill_;
   bool draining_ = false;
 };

@@ -1,5 +1,7 @@
 #include "daemon/djinnd/spare_pool.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "daemon/djinnd/log.h"
@@ -51,21 +53,39 @@ void SparePool::heard(const ipc::Datagram& message) {
   if (!ready_) return child_->kill();
   ready_timer_.stop();
   has_worked_ = true;
-  const bool failed = fails();
-  failures_ = 0;
-  if (failed && changed_) changed_();
+  count(0, false);
   back_off_.after_death(true);
   loop_.defer([this] { serve(); });
 }
 
 void SparePool::child_failed() {
   ready_timer_.stop();
-  ++failures_;
-  log("{} ended before it was needed ({} in a row)", kind_.name, failures_);
+  const bool refused = child_ != nullptr && child_->refused_our_build();
+  const uint32_t failures = failures_ + 1;
+  if (!refused) log("a {} ended before it was needed ({} in a row)", kind_.name, failures);
   loop_.dispose(std::move(child_));
   ready_.reset();
   start_timer_.start_once(back_off_.after_death(false));
-  if (failures_ == kFailuresMax && changed_) changed_();
+  count(failures, other_build_ || refused);
+}
+
+void SparePool::count(uint32_t failures, bool other_build) {
+  const auto state = [this] { return std::pair(fails(), other_build_); };
+  const auto before = state();
+  failures_ = failures;
+  other_build_ = other_build;
+  if (state() != before && changed_) changed_();
+}
+
+Error SparePool::failure() const {
+  if (other_build_) {
+    return {kind_.lost,
+            fmt::format("djinnd was upgraded and has not been restarted, so it has no {}. Restart "
+                        "djinnd, then repeat.",
+                        kind_.name)};
+  }
+  return {kind_.lost,
+          fmt::format("No {} could be started. djinnd's log says more; it tries on.", kind_.name)};
 }
 
 void SparePool::serve() {

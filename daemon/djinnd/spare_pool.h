@@ -4,7 +4,9 @@
 //   spare    started, confined, warm, and nobody's
 //   taker    who needs one; gets the spare, or the next one as soon as it is ready
 //
-// A spare that dies before it was ready is started again, later each time.
+// A spare that dies before it was ready is started again, later each time. So is one of another
+// build, which an upgrade has put in place of ours, but nobody waits for that: it takes a restart
+// of djinnd.
 #pragma once
 
 #include <deque>
@@ -35,6 +37,7 @@ class SparePool {
   using Taker = std::function<void(ReadyChild)>;
   struct Kind {
     const char* name;
+    ErrorCode lost;  // what who needs one is told while none can be started
     // From the time when a spare was taken to the start of the next: it would compete for cores
     // with whoever needed the spare in a hurry.
     uint64_t next_after_ms = 0;
@@ -53,16 +56,22 @@ class SparePool {
   void give_back(std::unique_ptr<ChildProcess> child);
 
   // Whether so many children in a row died before they were ready that those who wait should know.
-  [[nodiscard]] bool fails() const { return failures_ >= kFailuresMax; }
+  [[nodiscard]] bool fails() const { return failures_ >= kFailuresMax || other_build_; }
+  // Whether what is installed is of another build than this djinnd, as far as is known: until a
+  // child is ready. In the middle of an upgrade there may be no program for a moment.
+  [[nodiscard]] bool has_other_build() const { return other_build_; }
+  // Says to a client why none can be started. Only while it fails.
+  [[nodiscard]] Error failure() const;
   // Whether one was ever ready.
   [[nodiscard]] bool has_worked() const { return has_worked_; }
-  // Called when it begins to fail, and when it does no more.
+  // Called when it begins to fail, when it does no more, and when another build is why.
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
 
  private:
   static constexpr uint64_t kReadyTimeoutMs = 60'000;
   static constexpr uint32_t kFailuresMax = 3;
 
+  void count(uint32_t failures, bool other_build);
   void start_child();
   void adopt(std::unique_ptr<ChildProcess> child);
   void heard(const ipc::Datagram& message);
@@ -76,6 +85,7 @@ class SparePool {
   std::deque<Taker> takers_;
   BackOff back_off_;
   uint32_t failures_ = 0;
+  bool other_build_ = false;
   bool has_worked_ = false;
   std::function<void()> changed_;
   Timer start_timer_;

@@ -13,6 +13,7 @@
 
 #include "daemon/djinnd/log.h"
 #include "ipc/limits.h"
+#include "kernel/base/checked.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -40,12 +41,25 @@ Result<Fd> make_named_file(const std::string& directory) {
   return file;
 }
 
+// Its permissions are those that mkostemp gives, too.
+Result<Fd> make_file(const std::string& directory) {
+  DJINN_CHECK(make_directory(directory));
+  Fd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file.valid()) return file;
+  return make_named_file(directory);
+}
+
+bool decommit_all(const Fd& memfd) {
+  struct stat info {};
+  return ::fstat(memfd.get(), &info) == 0 &&
+         pal::decommit(memfd, 0, static_cast<uint64_t>(info.st_size)).ok();
+}
+
 }  // namespace
 
-bool free_memory_of(const SequenceGroup& group) {
-  struct stat info {};
-  return ::fstat(group.memfd.get(), &info) == 0 &&
-         pal::decommit(group.memfd, 0, static_cast<uint64_t>(info.st_size)).ok();
+Session* Spill::find(SessionId session) const {
+  const auto found = world_.sessions.find(session);
+  return found == world_.sessions.end() ? nullptr : found->second.get();
 }
 
 void Spill::tell(EventKind kind, const Session& session, uint64_t bytes, const char* what) {
@@ -88,26 +102,41 @@ std::vector<Spill::Candidate> Spill::candidates(bool idle_only) const {
     if (idle_only && !is_idle(*session)) continue;
     for (auto& [index, group] : session->sequences.all()) {
       const bool movable = group.phase == GroupPhase::kLive && group.place == GroupPlace::kMemory &&
-                           group.granted_bytes > 0 && now >= group.spill_not_before_ns;
+                           group.held_bytes() > 0 && now >= group.spill_not_before_ns;
       if (movable) found.push_back({session.get(), &group});
     }
   }
   std::ranges::stable_sort(found, {}, [](const Candidate& c) { return c.session->used_ns; });
+  uint64_t on_disk = spilled_bytes() + spilling_bytes();
+  std::erase_if(found, [&](const Candidate& candidate) {
+    const uint64_t bytes = candidate.group->held_bytes();
+    const bool fits = range_fits(on_disk, bytes, rules_.limit_bytes);
+    if (fits) on_disk += bytes;
+    return !fits;
+  });
   return found;
 }
 
 uint64_t Spill::evictable_bytes() const {
   uint64_t bytes = 0;
-  for (const Candidate& candidate : candidates(false)) bytes += candidate.group->granted_bytes;
+  for (const Candidate& candidate : candidates(false)) bytes += candidate.group->held_bytes();
   return bytes;
 }
 
-uint64_t Spill::leaving_bytes() const {
+uint64_t Spill::spilling_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, session] : world_.sessions) {
     for (const auto& [index, group] : session->sequences.all()) {
-      if (group.place == GroupPlace::kSpilling) bytes += group.granted_bytes;
+      if (group.place == GroupPlace::kSpilling) bytes += group.held_bytes();
     }
+  }
+  return bytes;
+}
+
+uint64_t Spill::spilled_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, session] : world_.sessions) {
+    for (const auto& [index, group] : session->sequences.all()) bytes += group.spilled_bytes;
   }
   return bytes;
 }
@@ -141,79 +170,143 @@ uint64_t Spill::begin(uint64_t bytes, bool idle_only) {
   uint64_t coming = 0;
   for (const Candidate& candidate : candidates(idle_only)) {
     if (coming >= bytes) break;
-    const Status begun = begin(candidate);
-    if (begun) {
-      coming += candidate.group->granted_bytes;
-      continue;
-    }
-    log("no sequence group is spilled: {}", begun.error().message);
-    not_before_ns_ = world_.clock.monotonic_ns() + kRetryNs;
-    break;
+    begin(candidate);
+    coming += candidate.group->held_bytes();
   }
   return coming;
 }
 
-// Its permissions are those that mkostemp gives, too.
-Result<Fd> Spill::make_file() {
-  DJINN_CHECK(make_directory(rules_.directory));
-  Fd file(::open(rules_.directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-  if (file.valid()) return file;
-  return make_named_file(rules_.directory);
+void Spill::begin(const Candidate& candidate) {
+  SequenceGroup& group = *candidate.group;
+  group.place = GroupPlace::kSpilling;
+  group.spill_attempt = ++attempts_;
+  world_.file_work.run(
+      [directory = rules_.directory] { return make_file(directory); },
+      [this, id = candidate.session->id, handle = group.handle, attempt = group.spill_attempt](
+          Result<Fd> file) { has_file(id, handle, attempt, std::move(file)); });
 }
 
-Status Spill::begin(const Candidate& candidate) {
-  auto& [session, group] = candidate;
-  DJINN_TRY(group->spill_file, make_file());
-  group->place = GroupPlace::kSpilling;
+void Spill::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, Result<Fd> file) {
+  Session* const session = find(id);
+  SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
+  const bool wanted = group != nullptr && group->place == GroupPlace::kSpilling &&
+                      group->phase == GroupPhase::kLive && group->spill_attempt == attempt;
+  if (!wanted) {
+    if (file.ok()) world_.file_work.close(*std::move(file));
+    return;
+  }
+  if (file.ok() && !may_spill(*session)) {  // it has begun to run meanwhile
+    world_.file_work.close(*std::move(file));
+    group->place = GroupPlace::kMemory;
+    return world_.memory.freed();
+  }
+  if (!file.ok()) {
+    log("no sequence group is spilled: {}", file.error().message);
+    not_before_ns_ = world_.clock.monotonic_ns() + kRetryNs;
+    return stays(*group);
+  }
+  group->spill_file = *std::move(file);
   const int fds[] = {group->spill_file.get()};
-  world_.domains.send(session->domain, {ipc::SpillSequence{session->id, group->handle}}, fds);
-  return {};
+  world_.domains.send(session->domain, {ipc::SpillSequence{id, handle}}, fds);
 }
 
-void Spill::put_off(SequenceGroup& group) {
+// Who waits for its memory waits for something else, or is refused.
+void Spill::stays(SequenceGroup& group) {
   group.place = GroupPlace::kMemory;
-  group.spill_file.reset();
+  let_go_of_file(group);
   group.spill_not_before_ns = world_.clock.monotonic_ns() + kRetryNs;
+  world_.memory.freed();
 }
 
 bool Spill::hear(const Session& session, SequenceGroup& group, const ipc::SequenceSpilled& event) {
-  if (group.place != GroupPlace::kSpilling) return false;
+  if (group.place != GroupPlace::kSpilling || !group.spill_file.valid()) return false;
   if (event.code != ErrorCode::kOk) {
     log("a sequence group stays in memory: {}", event.message);
-    put_off(group);
-    world_.memory.freed();  // who waits for it waits for something else, or is refused
+    stays(group);
     return true;
   }
-  if (event.bytes > group.granted_bytes) return false;
+  if (event.bytes > group.held_bytes()) return false;
   group.place = GroupPlace::kSpilled;
   group.spilled_bytes = event.bytes;
   group.spill_deaths = 0;
   tell(EventKind::kSequenceSpilled, session, event.bytes, "spilled to disk");
-  if (!free_memory_of(group)) return true;  // it is still there, and so it counts
-  group.granted_bytes -= event.bytes;
-  world_.memory.release(Memory::of_session(session.id), event.bytes);
+  free_memory(session, group, event.bytes);
   return true;
+}
+
+void Spill::free_memory(const Session& session, SequenceGroup& group, uint64_t bytes) {
+  ++group.frees;
+  group.freeing_bytes += bytes;
+  const auto then = [this, id = session.id, handle = group.handle, bytes](bool done) {
+    freed(id, handle, bytes, done);
+  };
+  Result<Fd> memfd = group.memfd.duplicate();
+  if (!memfd.ok()) return then(decommit_all(group.memfd));  // no descriptor is left
+  world_.memory_work.run([memfd = *std::move(memfd)] { return decommit_all(memfd); }, then);
+}
+
+void Spill::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool done) {
+  Session* const session = find(id);
+  SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
+  if (group == nullptr) return;
+  --group->frees;
+  group->freeing_bytes -= bytes;
+  std::vector<ipc::GrantRequest> asks;
+  if (group->frees == 0) asks = std::exchange(group->asks, {});
+  const DomainId domain = session->domain;
+  if (done) {
+    group->granted_bytes -= bytes;
+    note_aside(*session);
+    world_.memory.release(Memory::of_session(id), bytes);
+  } else {
+    log("spilled memory could not be freed: {} bytes", bytes);  // it is there, and so it counts
+    world_.memory.freed();  // who waits for it waits for something else, or is refused
+  }
+  for (const ipc::GrantRequest& request : asks) world_.grant(domain, request);
+}
+
+bool Spill::put_off(SequenceGroup& group, const ipc::GrantRequest& request) {
+  if (group.frees == 0) return false;
+  group.asks.push_back(request);
+  return true;
+}
+
+void Spill::let_go_of_file(SequenceGroup& group) const {
+  world_.file_work.close(std::move(group.spill_file));
+}
+
+void Spill::let_go_of_files(Session& session) const {
+  for (auto& [index, group] : session.sequences.all()) let_go_of_file(group);
 }
 
 // --- back
 
+void Spill::note_aside(const Session& session) const {
+  world_.memory.set_aside(Memory::of_session(session.id), session.aside_bytes());
+}
+
 void Spill::restored(const Session& session, SequenceGroup& group) {
   if (group.place != GroupPlace::kSpilled) return;
   group.place = GroupPlace::kMemory;
-  group.spill_file.reset();
+  let_go_of_file(group);
   tell(EventKind::kSequenceRestored, session, std::exchange(group.spilled_bytes, 0),
        "back from disk");
+  note_aside(session);
 }
 
 void Spill::worker_died(const Session& session, SequenceGroup& group) {
+  group.asks.clear();
   if (group.place == GroupPlace::kSpilling) {
+    const bool had_begun = group.spill_file.valid();
     group.place = GroupPlace::kMemory;
-    group.spill_file.reset();
-    if (++group.spill_deaths >= limits::kDeathsWithoutProgress) put_off(group);
+    let_go_of_file(group);
+    if (had_begun && ++group.spill_deaths >= limits::kDeathsWithoutProgress) {
+      group.spill_not_before_ns = world_.clock.monotonic_ns() + kRetryNs;
+    }
   }
-  if (group.place != GroupPlace::kSpilled || group.granted_bytes == 0) return;
-  if (!free_memory_of(group)) return;
-  world_.memory.release(Memory::of_session(session.id), std::exchange(group.granted_bytes, 0));
+  if (group.place != GroupPlace::kSpilled || !group.memfd.valid()) return;
+  const uint64_t bytes = group.held_bytes();  // for its return
+  if (bytes > 0) free_memory(session, group, bytes);
 }
 
 }  // namespace djinn::daemon

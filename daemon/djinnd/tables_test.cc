@@ -70,7 +70,7 @@ TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
   table.find(ModelId{2})->leases[SessionId{9}] = 1;
   ASSERT_EQ(table.evictable(false).size(), 2u);
   EXPECT_EQ(table.evictable(false)[0]->id.value, 3u);
-  table.find(ModelId{3})->pinned = true;
+  table.find(ModelId{3})->pins.insert(1000);
   EXPECT_EQ(table.evictable(false)[0]->id.value, 1u);
   EXPECT_TRUE(table.evictable(true).empty()) << "it could not come back";
 }
@@ -225,6 +225,60 @@ TEST(Memory, a_request_waits_for_what_is_being_evicted) {
   memory.release_all(kModel);
   EXPECT_EQ(asked.answers, (std::vector{ErrorCode::kOk, ErrorCode::kOk}));
   EXPECT_EQ(memory.held_by(kSession), 300u);
+}
+
+TEST(Memory, who_waits_is_not_overtaken) {
+  Memory memory(1000, 1000);
+  Asked asked;
+  Asked small;
+  memory.request(kModel, 900, asked.note());
+  memory.set_evictor([](uint64_t) { return true; });
+  memory.request(kSession, 300, asked.note());
+  memory.request(kOther, 50, small.note());
+  EXPECT_TRUE(small.answers.empty()) << "there is room for it, but somebody waits";
+  memory.release(kModel, 250);
+  EXPECT_EQ(asked.answers, (std::vector{ErrorCode::kOk, ErrorCode::kOk}));
+  EXPECT_EQ(small.answers, std::vector{ErrorCode::kOk});
+}
+
+TEST(Memory, who_leaves_makes_way_for_those_behind) {
+  Memory memory(1000, 1000);
+  Asked asked;
+  Asked small;
+  memory.request(kModel, 900, asked.note());
+  memory.set_evictor([](uint64_t) { return true; });
+  memory.request(kSession, 300, asked.note());
+  memory.request(kOther, 50, small.note());
+  memory.cancel(kSession);
+  EXPECT_EQ(asked.answers, (std::vector{ErrorCode::kOk, ErrorCode::kCancelled}));
+  EXPECT_EQ(small.answers, std::vector{ErrorCode::kOk});
+}
+
+TEST(Memory, what_one_part_waits_for_is_cancelled_alone) {
+  Memory memory(1000, 1000);
+  Asked group;
+  Asked refs;
+  memory.request(kModel, 900, group.note());
+  memory.set_evictor([](uint64_t) { return true; });
+  memory.request(kSession, 300, group.note(), 7);
+  memory.request(kSession, 200, refs.note());
+  memory.cancel(kSession, 7);
+  EXPECT_EQ(group.answers, (std::vector{ErrorCode::kOk, ErrorCode::kCancelled}));
+  EXPECT_TRUE(refs.answers.empty());
+  memory.release_all(kModel);
+  EXPECT_EQ(refs.answers, std::vector{ErrorCode::kOk});
+}
+
+TEST(Memory, another_quota_holds_for_sessions_that_are_there) {
+  Memory memory(1000, 400);
+  Asked asked;
+  memory.request(kSession, 300, asked.note());
+  memory.set_session_quota(200);
+  memory.request(kSession, 1, asked.note());
+  memory.set_session_quota(500);
+  memory.request(kSession, 200, asked.note());
+  EXPECT_EQ(asked.answers,
+            (std::vector{ErrorCode::kOk, ErrorCode::kQuotaExceeded, ErrorCode::kOk}));
 }
 
 TEST(Memory, who_leaves_while_waiting_gets_nothing) {

@@ -26,14 +26,10 @@ Tiers::Tiers(World world, uint64_t keep_alive_ms)
       expiry_(world_.loop, [this] { look(); }) {}
 
 void Tiers::tell(EventKind kind, const Model& model, EvictReason reason, const char* what) {
-  Event event{kind,
-              fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what, model.bytes,
-                          name_of(reason)),
-              model.key.domain};
+  Event event = event_of(kind, model);
+  event.text = fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what, model.bytes,
+                           name_of(reason));
   event.reason = reason;
-  event.model = model.id;
-  event.of_device = true;
-  event.bytes = model.bytes;
   world_.events.tell(std::move(event));
 }
 
@@ -45,13 +41,19 @@ void Tiers::set_keep_alive(uint64_t ms) {
 }
 
 uint64_t Tiers::keep_alive_of(const Model& model) const {
-  return model.keep_alive_ms.value_or(keep_alive_ms_);
+  if (model.keep_alives_ms.empty()) return keep_alive_ms_;
+  uint64_t longest_ms = 0;
+  for (const auto& [user, ms] : model.keep_alives_ms) {
+    longest_ms = std::max(longest_ms, ms.value_or(keep_alive_ms_));
+  }
+  return longest_ms;
 }
 
 // When an idle model's time is over, by the monotonic clock.
 static uint64_t deadline_of(const Model& model, uint64_t keep_alive_ms) {
   const bool waits = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk;
-  if (!waits || model.in_use() || model.pinned || keep_alive_ms == ipc::kKeepForever) return kNever;
+  if (!waits || model.in_use() || model.pinned() || keep_alive_ms == ipc::kKeepForever)
+    return kNever;
   if (keep_alive_ms > kNever / kNsPerMs) return kNever;
   return saturating_add(model.idle_since_ns, keep_alive_ms * kNsPerMs);
 }
@@ -67,7 +69,8 @@ void Tiers::review() {
   expiry_.start_once(0);
 }
 
-// Unloads what has expired, and comes again when the next one does.
+// Unloads what has expired, and comes again when the next one does. What is idle may have to give
+// way.
 void Tiers::look() {
   const uint64_t now = world_.clock.monotonic_ns();
   uint64_t next = kNever;
@@ -81,6 +84,7 @@ void Tiers::look() {
     }
   }
   for (Model* model : expired) begin_unload(*model, EvictReason::kExpired);
+  world_.reviewed();
   if (next != kNever) expiry_.start_once((next - now) / kNsPerMs + 1);
 }
 
@@ -104,7 +108,7 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
   if (model.phase != ModelPhase::kResident || !model.openers.empty()) {
     return refuse(ErrorCode::kBusy, "The model is being loaded or unloaded. Try again then.");
   }
-  if (model.pinned && !request.force) {
+  if (model.pinned() && !request.force) {
     return refuse(ErrorCode::kBusy, "The model is pinned. Unpin it first, or force it.");
   }
   if (model.in_use() && (!request.force || runs(model))) {
@@ -118,7 +122,7 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
                   "The model's files are not open here, or not hashed yet, so it could not come "
                   "back. Unload it instead.");
   }
-  model.pinned = false;
+  model.pins.clear();
   model.movers.push_back(asker);
   begin_evict(model, EvictReason::kRequested);
 }
@@ -133,7 +137,7 @@ bool Tiers::make_room(uint64_t bytes) {
   for (Model* model : world_.table.evictable(true)) {
     if (!runs(*model)) candidates.push_back(model);
   }
-  uint64_t coming = world_.table.leaving_bytes() + world_.spill.leaving_bytes();
+  uint64_t coming = world_.table.leaving_bytes() + world_.sessions_leave();
   uint64_t possible = coming + world_.spill.evictable_bytes();
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;
@@ -148,7 +152,7 @@ bool Tiers::make_room(uint64_t bytes) {
 void Tiers::shrink_to(uint64_t bytes, bool of_sessions) {
   const uint64_t granted = world_.memory.granted_bytes();
   const uint64_t over = granted - std::min(granted, bytes);
-  uint64_t coming = world_.table.leaving_bytes() + world_.spill.leaving_bytes();
+  uint64_t coming = world_.table.leaving_bytes() + world_.sessions_leave();
   for (const bool in_use : {false, true}) {
     if (in_use && !of_sessions) break;
     for (Model* model : world_.table.evictable(in_use)) {
@@ -166,7 +170,7 @@ bool Tiers::make_place() {
   for (auto& [id, model] : world_.table.all()) {
     const bool idle =
         (model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk) &&
-        !model.in_use() && !model.pinned;
+        !model.in_use() && !model.pinned();
     if (idle && (oldest == nullptr || model.last_used < oldest->last_used)) oldest = &model;
   }
   if (oldest == nullptr) return false;
@@ -177,7 +181,7 @@ bool Tiers::make_place() {
 uint64_t Tiers::pinned_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : world_.table.all()) {
-    if (model.pinned && !model.extents.empty()) bytes += model.bytes;
+    if (model.pinned() && !model.extents.empty()) bytes += model.bytes;
   }
   return bytes;
 }
@@ -214,15 +218,23 @@ void Tiers::begin_unload(Model& model, EvictReason reason) {
   finish_if_free(model);
 }
 
-void Tiers::finish_if_free(const Model& model) {
+// Its extents are there, and count, until they are closed.
+void Tiers::free_then(Model& model, void (Tiers::*finish)(ModelId)) {
+  std::vector<Fd> memory;
+  for (Fd& extent : model.extents) memory.push_back(std::move(extent));
+  world_.memory_work.close(std::move(memory),
+                           [this, id = model.id, finish] { (this->*finish)(id); });
+}
+
+void Tiers::finish_if_free(Model& model) {
   if (model.load.valid()) return;
   if (model.phase == ModelPhase::kUnloading && model.mapped.empty()) {
-    return world_.loop.defer([this, id = model.id] { finish_unload(id); });
+    return free_then(model, &Tiers::finish_unload);
   }
   const bool parked =
       std::ranges::all_of(model.mapped, [](const auto& mapped) { return mapped.second.parked; });
   if (model.phase == ModelPhase::kEvicting && parked) {
-    world_.loop.defer([this, id = model.id] { finish_evict(id); });
+    free_then(model, &Tiers::finish_evict);
   }
 }
 
@@ -231,8 +243,8 @@ void Tiers::release_bytes(Model& model) {
   world_.memory.release_all(Memory::of_model(model.id));
 }
 
-void Tiers::answer_movers(Model& model) {
-  for (const Asker& asker : std::exchange(model.movers, {})) world_.replies.done(asker);
+void Tiers::answer(const std::vector<Asker>& movers) {
+  for (const Asker& asker : movers) world_.replies.done(asker);
 }
 
 void Tiers::finish_evict(ModelId id) {
@@ -243,7 +255,7 @@ void Tiers::finish_evict(ModelId id) {
   const EvictReason reason = reasons_.extract(id).mapped();
   tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
   release_bytes(*model);
-  answer_movers(*model);
+  answer(std::exchange(model->movers, {}));
   world_.changed();
   if (std::exchange(model->wanted, false)) return want(*model);
   review();
@@ -254,10 +266,10 @@ void Tiers::finish_unload(ModelId id) {
   if (model == nullptr) return;
   const EvictReason reason = reasons_.extract(id).mapped();
   tell(EventKind::kModelUnloaded, *model, reason, "unloaded");
-  const std::vector<Asker> askers = std::move(model->movers);
+  const std::vector<Asker> movers = std::move(model->movers);
   world_.table.erase(id);
   world_.memory.release_all(Memory::of_model(id));
-  for (const Asker& asker : askers) world_.replies.done(asker);
+  answer(movers);
 }
 
 // --- up

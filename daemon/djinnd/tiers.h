@@ -20,6 +20,7 @@
 #include "daemon/djinnd/model.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/spill.h"
+#include "daemon/djinnd/work_queue.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -34,11 +35,14 @@ class Tiers {
     Replies& replies;
     Events& events;
     ModelTable& table;
-    Spill& spill;                             // what gives way after models
+    Spill& spill;  // what gives way after models
+    WorkQueue& memory_work;
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
     std::function<void()> changed;
+    std::function<void()> reviewed;  // it was looked what is idle
     std::function<void(Model&)> read_again;
-    std::function<bool(SessionId)> runs;  // whether the session has a run in flight
+    std::function<bool(SessionId)> runs;       // whether the session has a run in flight
+    std::function<uint64_t()> sessions_leave;  // bytes of theirs that come free by themselves
     std::function<void(LoadId)> abort_load;
   };
   Tiers(World world, uint64_t keep_alive_ms);
@@ -53,8 +57,9 @@ class Tiers {
   void evict(const Asker& asker, Model& model, const ipc::EvictModel& request);
   void unload(const Asker& asker, Model& model);
 
-  // Begins to free so many bytes: idle models first, then those whose sessions run nothing, then
-  // sequence groups of such sessions. False if all of them are not enough; nothing begins then.
+  // Begins to free so many bytes, less what comes free by itself: idle models first, then those
+  // whose sessions run nothing, then sequence groups of such sessions. False if all of them are not
+  // enough; nothing begins then.
   bool make_room(uint64_t bytes);
   // Moves down as long as more than so many bytes are granted: idle models and sequence groups.
   // of_sessions: whatever belongs to sessions that run nothing, too.
@@ -91,9 +96,10 @@ class Tiers {
   void begin_unload(Model& model, EvictReason reason);
   void finish_evict(ModelId id);
   void finish_unload(ModelId id);
-  void finish_if_free(const Model& model);
+  void finish_if_free(Model& model);
+  void free_then(Model& model, void (Tiers::*finish)(ModelId));
   void release_bytes(Model& model);
-  void answer_movers(Model& model);
+  void answer(const std::vector<Asker>& movers);
   void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
 
   World world_;

@@ -1,5 +1,6 @@
 // Where models are and when they move: djinnd as a process, with a real loader and a fake worker.
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -180,6 +181,22 @@ TEST(Tiers, what_runs_nothing_gives_way_and_what_is_pinned_does_not) {
   open_model(host.client, second);
   EXPECT_EQ(host.model(old)->state, ipc::ModelState::kDisk);
   EXPECT_EQ(host.model(old)->leases, 1u);
+}
+
+TEST(Tiers, memory_that_a_gone_session_still_has_is_waited_for) {
+  Host host({"--memory", std::to_string(64 * kMiB), "--hang-timeout-ms", "200"});
+  TestClient other(host.daemon);
+  const SessionId gone = other.greet(false, 40 * kMiB).session;
+  const Fd file = model_file(host.daemon.directory(), 10 * kMiB, 'a');
+  const auto workers = host.observer.ask<ipc::StatusReport>(ipc::GetStatus{}).workers;
+  ::kill(static_cast<pid_t>(workers.at(0).pid), SIGSTOP);  // it does not let go
+  other.disconnect();
+  ASSERT_TRUE(eventually([&] {
+    const auto list = host.observer.ask<ipc::SessionList>(ipc::ListSessions{});
+    const auto found = std::ranges::find(list.sessions, gone, &ipc::SessionReport::session);
+    return found == list.sessions.end() || found->state == ipc::SessionState::kDraining;
+  }));
+  EXPECT_FALSE(open_model(host.client, file).was_resident) << "until that worker is replaced";
 }
 
 TEST(Tiers, above_the_thresholds_models_move_down_before_anybody_asks) {

@@ -109,11 +109,9 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
       event.body);
 }
 
-WorkerSupervisor::WorkerSupervisor(World world, DomainId domain, std::string owner_name,
-                                   uint64_t hang_timeout_ms)
+WorkerSupervisor::WorkerSupervisor(World world, DomainId domain, uint64_t hang_timeout_ms)
     : world_(world),
       domain_(domain),
-      owner_name_(std::move(owner_name)),
       hang_(hang_timeout_ms * 1'000'000),
       back_off_timer_(world.loop, [this] { ask_for_worker(); }) {}
 
@@ -123,8 +121,8 @@ void WorkerSupervisor::go(WorkerPhase next) {
 }
 
 void WorkerSupervisor::tell(EventKind kind, std::string text) {
-  Event event{kind, std::move(text), domain_};
-  event.of_device = true;
+  Event event = device_event(kind, std::move(text));
+  event.owner = domain_;
   world_.events.tell(std::move(event));
 }
 
@@ -157,8 +155,8 @@ void WorkerSupervisor::retire() {
   alive_ = std::make_shared<bool>(true);
   back_off_timer_.stop();
   owed_.clear();
-  if (process_) process_->listen({});
-  process_.reset();  // dead before its memory counts as free
+  if (process_) process_->end();  // dead before its memory counts as free
+  world_.loop.dispose(std::move(process_));
   counts_.worker_gone();
   go(WorkerPhase::kAbsent);
   if (had_worker) world_.owner.worker_died(domain_, {});
@@ -198,6 +196,7 @@ void WorkerSupervisor::exited() {
   counts_.worker_gone();
   go(WorkerPhase::kBackingOff);
   const bool progressed = world_.owner.worker_died(domain_, death);
+  if (phase_ != WorkerPhase::kBackingOff) return;  // meanwhile retired, or needed again
   const uint64_t wait_ms = back_off_.after_death(progressed);
   if (wait_ms > 0) return back_off_timer_.start_once(wait_ms);
   ask_for_worker();
@@ -212,7 +211,6 @@ void WorkerSupervisor::look(bool busy, uint64_t activity) {
 ipc::WorkerReport WorkerSupervisor::report() const {
   ipc::WorkerReport report;
   report.device = "cpu:0";
-  report.owner = owner_name_;
   report.pid = process_ ? static_cast<uint32_t>(process_->pid()) : 0;
   report.state = ready()       ? ipc::WorkerState::kReady
                  : ever_ready_ ? ipc::WorkerState::kRecovering

@@ -78,7 +78,7 @@ class WorkerSupervisor {
     Owner& owner;
     Events& events;
   };
-  WorkerSupervisor(World world, DomainId domain, std::string owner_name, uint64_t hang_timeout_ms);
+  WorkerSupervisor(World world, DomainId domain, uint64_t hang_timeout_ms);
 
   // Sees that there is, or will be, a worker.
   void need();
@@ -111,7 +111,6 @@ class WorkerSupervisor {
 
   World world_;
   DomainId domain_;
-  std::string owner_name_;
   WorkerPhase phase_ = WorkerPhase::kAbsent;
   std::unique_ptr<ChildProcess> process_;
   ChildReady ready_;

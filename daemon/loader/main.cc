@@ -1,6 +1,6 @@
 // djinn-loader: reads one model into extents that djinnd made. Started by djinnd only.
 //
-//   djinn-loader --channel-fd N
+//   djinn-loader --build IDENTITY --channel-fd N
 //
 // Confines itself, says that it is ready, does one load, and exits.
 
@@ -11,6 +11,7 @@
 #include "daemon/child/channel.h"
 #include "daemon/child/confinement.h"
 #include "daemon/loader/one_load.h"
+#include "ipc/build_identity.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/load/hash.h"
 
@@ -40,8 +41,11 @@ Status serve(int channel_fd) {
 }  // namespace djinn::loader
 
 int main(int argc, char** argv) {
+  if (djinn::ipc::started_by_other_build(argc, argv)) return djinn::ipc::kOtherBuildStatus;
+  std::string build;
   int channel_fd = -1;
   CLI::App app("djinn-loader: reads one model; djinnd starts it");
+  app.add_option(djinn::ipc::kBuildOption, build, "build of djinnd")->required();
   app.add_option("--channel-fd", channel_fd, "socket to djinnd")->required();
   CLI11_PARSE(app, argc, argv);
   // Whatever went wrong, djinnd has been told, or is gone.

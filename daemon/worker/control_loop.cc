@@ -68,7 +68,7 @@ void ControlLoop::let_run_if_complete(SessionId id) {
 
 void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
   parts_.lane.remove_session(command.session, [this, id = command.session] {
-    parts_.grower.after_spills([this, id] { parts_.outbox.send({ipc::Detached{id}}); });
+    parts_.grower.after_moves([this, id] { parts_.outbox.send({ipc::Detached{id}}); });
   });
 }
 
@@ -188,7 +188,7 @@ void ControlLoop::obey(const ipc::ReleaseSequence& command, std::vector<Fd>) {
   parts_.lane.post([this, command](LaneLoop::World& world) {
     const auto session = world.sessions.find(command.session);
     if (session != world.sessions.end()) session->second->drop_sequence(command.sequence);
-    parts_.grower.after_spills([this, command] {
+    parts_.grower.after_moves([this, command] {
       parts_.outbox.send({ipc::SequenceDropped{command.session, command.sequence}});
     });
   });

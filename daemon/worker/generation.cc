@@ -190,8 +190,8 @@ Result<const ipc::GenerateBlock*> block_of(Step& step) {
 
 Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record) {
   DJINN_TRY(const ipc::GenerateBlock* const block, block_of(step));
-  if (step.session.ring().cancelled_through() >= step.submission.run) {
-    return Error{ErrorCode::kCancelled, "The client gave the generation up."};
+  if (step.session.is_cancelled()) {
+    return Error{ErrorCode::kCancelled, "The generation was given up."};
   }
   const bool first = record.generated == 0;
   DJINN_TRY(SequenceUse use, begin_use(step, *block, first));

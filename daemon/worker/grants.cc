@@ -1,6 +1,7 @@
 #include "daemon/worker/grants.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace djinn::worker {
 namespace {
@@ -37,16 +38,16 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
   if (closed_) return gone();
   const auto open = find(kind, session);
   if (open != asked_.end() && !open->second.answer) {
-    open->second.forgotten = false;
+    if (std::exchange(open->second.forgotten, false)) open->second.of_another_step = true;
     return on_its_way();
   }
   if (open != asked_.end()) {
     Answer answer = *std::move(open->second.answer);
-    const bool asked_for_more = open->second.request.bytes > bytes;
+    const bool of_another = open->second.of_another_step || open->second.request.bytes > bytes;
     asked_.erase(open);
     if (answer.status) return answer;
-    if (!asked_for_more) return std::move(answer.status).error();
-    // Refused was what another step needed: this one may get what it needs.
+    if (!of_another) return std::move(answer.status).error();
+    // Refused was what another step needed, or given up: this one may get what it needs.
   }
   enter(wanted);
   return on_its_way();
@@ -63,26 +64,21 @@ void Grants::forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes)
 
 // djinnd counts a slab in the place of the former one, which is kept.
 void Grants::drop(Questions::iterator asked) {
-  const auto& [request, answer, forgotten, held_bytes] = asked->second;
-  const uint64_t more = request.bytes - std::min(request.bytes, held_bytes);
-  if (answer->status && more > 0) give_back(request.kind, request.session, more);
+  const Asked& it = asked->second;
+  const uint64_t more = it.request.bytes - std::min(it.request.bytes, it.held_bytes);
+  if (it.answer->status && more > 0) give_back(it.request.kind, it.request.session, more);
   asked_.erase(asked);
 }
 
-Status Grants::request(SessionId session, SequenceHandle sequence, uint64_t bytes) {
+void Grants::ask(SessionId session, SequenceHandle sequence, uint64_t bytes,
+                 std::function<void(Status)> answered) {
   ipc::GrantRequest wanted;
   wanted.kind = ipc::GrantKind::kSequence;
   wanted.session = session;
   wanted.sequence = sequence;
   wanted.bytes = bytes;
-  std::unique_lock lock(mutex_);
-  if (closed_) return gone();
-  const uint64_t number = enter(wanted);
-  arrived_.wait(lock, [&] { return asked_[number].answer || closed_; });
-  if (!asked_[number].answer) return gone();
-  Answer answer = *std::move(asked_[number].answer);
-  asked_.erase(number);
-  return std::move(answer.status);
+  const std::lock_guard lock(mutex_);
+  if (!closed_) asked_[enter(wanted)].answered = std::move(answered);
 }
 
 void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
@@ -98,15 +94,21 @@ void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
 // --- control thread
 
 void Grants::deliver(uint64_t request, Answer answer) {
+  std::function<void(Status)> answered;
   {
     const std::lock_guard lock(mutex_);
     const auto found = asked_.find(request);
     if (found == asked_.end()) return;
-    answer.bytes = found->second.request.bytes;
-    found->second.answer = std::move(answer);
-    if (found->second.forgotten) drop(found);
+    answered = std::move(found->second.answered);
+    if (answered) {
+      asked_.erase(found);
+    } else {
+      answer.bytes = found->second.request.bytes;
+      found->second.answer = std::move(answer);
+      if (found->second.forgotten) drop(found);
+    }
   }
-  arrived_.notify_all();
+  if (answered) return answered(std::move(answer.status));
   wake_();
 }
 
@@ -123,7 +125,6 @@ void Grants::deliver(const ipc::GiveSlab& slab, Fd memfd) {
 void Grants::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
-  arrived_.notify_all();
 }
 
 }  // namespace djinn::worker

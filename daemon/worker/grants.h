@@ -4,14 +4,13 @@
 //   take       the lane's way: it never waits. While an answer is on its way it says so, and the
 //              lane gives its step up, does other things, and repeats the step when the answer is
 //              there. So djinnd may first have the lane drop a model to find the memory.
-//   request    the grower's way: it blocks its thread.
+//   ask        the grower's way: the answer calls it back.
 //
 // invariant: at most one question of take() is open for each kind and session, so that no answer
 // is without somebody who waits for it; who takes it credits what it brought, however much that is.
 // No warm step comes here: sections keep what they were granted.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -51,8 +50,10 @@ class Grants {
   // what it brings is given back. held_bytes: of kSlab, what the lane has and keeps.
   void forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes = 0);
 
-  // Bytes more for a sequence group. Blocks. Errors: as take(), but kBusy.
-  Status request(SessionId session, SequenceHandle sequence, uint64_t bytes);
+  // Bytes more for a sequence group. answered: called on the control thread, once, with the errors
+  // of take() but kBusy; not at all when close() was called. Any thread.
+  void ask(SessionId session, SequenceHandle sequence, uint64_t bytes,
+           std::function<void(Status)> answered);
 
   // Bytes that are no longer touched and no longer committed. sequence: of kSequence.
   void give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
@@ -67,8 +68,10 @@ class Grants {
   struct Asked {
     ipc::GrantRequest request;
     std::optional<Answer> answer;
+    std::function<void(Status)> answered;  // of ask()
     bool forgotten = false;
-    uint64_t held_bytes = 0;  // when forgotten
+    bool of_another_step = false;  // it was forgotten, and then taken up
+    uint64_t held_bytes = 0;       // when forgotten
   };
   using Questions = std::map<uint64_t, Asked>;  // by the request's number
 
@@ -82,7 +85,6 @@ class Grants {
   Outbox& outbox_;
   std::function<void()> wake_;
   std::mutex mutex_;
-  std::condition_variable arrived_;
   uint64_t last_request_ = 0;
   Questions asked_;
   bool closed_ = false;

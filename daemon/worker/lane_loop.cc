@@ -129,10 +129,13 @@ bool LaneLoop::run_mailbox() {
   return true;
 }
 
-void LaneMemory::session_left(SessionId id) const {
-  grants.forget(ipc::GrantKind::kRefs, id);
-  slab.forget();
-  heap.forget();
+// What the lane has for all may be what another one waits for.
+void LaneLoop::stop_waiting(SessionId id) {
+  waiting_.erase(id);
+  memory_.grants.forget(ipc::GrantKind::kRefs, id);
+  if (!waiting_.empty()) return;
+  memory_.slab.forget();
+  memory_.heap.forget();
 }
 
 void LaneLoop::note(SessionId id, Runner::Advance advance) {
@@ -153,8 +156,10 @@ bool LaneLoop::run_round() {
     const SessionId id = it->first;
     Session& session = *it->second;
     ++it;
-    if (waiting_.contains(id)) continue;
+    const bool waited = waiting_.contains(id);
+    if (waited && !session.is_cancelled()) continue;
     const auto advance = runner_->advance(session);
+    if (waited) stop_waiting(id);
     if (!advance) {
       set_aside(id, advance.error());
     } else {
@@ -172,8 +177,7 @@ bool LaneLoop::run_round() {
 void LaneLoop::erase_session(SessionId id) {
   world_.sessions.erase(id);
   blocked_.erase(id);
-  waiting_.erase(id);
-  memory_.session_left(id);
+  stop_waiting(id);
   binder_.clear();
   world_.lane.trim();
 }

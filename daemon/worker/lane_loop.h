@@ -2,9 +2,8 @@
 // it.
 //
 //   mailbox   closures from the control thread and wake-ups from the grower, run between steps
-//   round     one step of each session that has work: no session waits for another's whole
-//   generation sleep     after a short spin without work: on all submission bells and the
-//   mailbox's, at once
+//   round     one step of each session that has work: nobody waits for another's whole generation
+//   sleep     after a short spin without work: on all submission bells and the mailbox's, at once
 //
 // invariant: while the thread sleeps, every session's ring says so, and each was looked at after
 // that.
@@ -33,8 +32,6 @@ struct LaneMemory {
   Grants& grants;
   Slab& slab;
   GrantedHeap& heap;
-  // Nobody else may have wanted what a session that is gone asked for.
-  void session_left(SessionId id) const;
 };
 
 class LaneLoop {
@@ -77,6 +74,8 @@ class LaneLoop {
   void work();
   bool run_mailbox();
   bool run_round();
+  // Of what it asked for, nobody may want anything any more.
+  void stop_waiting(SessionId id);
   void note(SessionId id, Runner::Advance advance);
   [[nodiscard]] bool can_go_on(SessionId id) const;
   void set_aside(SessionId id, const Error& error);

@@ -1,6 +1,6 @@
 // djinn-worker: runs the graphs of one trust domain on one device. Started by djinnd only.
 //
-//   djinn-worker --channel-fd N --threads N [--fault-at N] [--pal-fault-at N]
+//   djinn-worker --build IDENTITY --channel-fd N --threads N [--fault-at N] [--pal-fault-at N]
 //
 // Warms up, confines itself, says that it is ready, and obeys djinnd until the channel closes.
 
@@ -15,6 +15,7 @@
 #include "daemon/worker/control_loop.h"
 #include "daemon/worker/heap.h"
 #include "daemon/worker/slab.h"
+#include "ipc/build_identity.h"
 #include "kernel/pal/faulty_pal.h"
 #include "kernel/pal/host_pal.h"
 
@@ -22,6 +23,7 @@ namespace djinn::worker {
 namespace {
 
 struct Options {
+  std::string build;
   int channel_fd = -1;
   int threads = 1;
   uint64_t fault_at = 0;
@@ -78,8 +80,10 @@ Status serve(const Options& options) {
 }  // namespace djinn::worker
 
 int main(int argc, char** argv) {
+  if (djinn::ipc::started_by_other_build(argc, argv)) return djinn::ipc::kOtherBuildStatus;
   djinn::worker::Options options;
   CLI::App app("djinn-worker: runs the graphs of one trust domain; djinnd starts it");
+  app.add_option(djinn::ipc::kBuildOption, options.build, "build of djinnd")->required();
   app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
   app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");

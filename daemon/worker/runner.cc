@@ -74,9 +74,11 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   state.beat();
   tools_.lane.set_pulse([&state] { state.beat(); });
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
-  const Result<Ending> ending = perform(step, record);
-  const bool waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
-  if (waits) {
+  // One that waited asks for nothing again.
+  const bool gives_up = std::exchange(session.waits, false) && session.is_cancelled();
+  const Result<Ending> ending = gives_up ? give_up(step) : perform(step, record);
+  session.waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
+  if (session.waits) {
     give_up_for_now(session);
     if (record.generated == 0) session.progression.begun_ns = 0;
     return Advance::kWaiting;
@@ -155,6 +157,11 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
       return reorder_sequence(step, tools_);
   }
   return Error{ErrorCode::kUnsupported, "The daemon does not know this operation."};
+}
+
+Result<Ending> Runner::give_up(Step& step) {
+  doom_products(step, tools_);
+  return Error{ErrorCode::kCancelled, "The run was given up while it waited for memory."};
 }
 
 void Runner::commit(Step& step, gc::StepRecord record) {

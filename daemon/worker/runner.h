@@ -32,6 +32,7 @@ class Runner {
  private:
   Status pick_up(Session& session);
   void count(Step& step, const gc::StepRecord& record);
+  Result<Ending> give_up(Step& step);
   Result<Ending> perform(Step& step, gc::StepRecord& record);
   void commit(Step& step, gc::StepRecord record);
   void fail(Step& step, gc::StepRecord record, const Error& error);

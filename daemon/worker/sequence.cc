@@ -111,15 +111,9 @@ void Sequence::copy_heads(const std::byte* from, uint32_t from_row, std::byte* t
 
 // --- growing
 
-// What is missing of so many bytes; the grant was given, and is not counted in granted_bytes_ yet.
-Result<uint64_t> Sequence::ask_for(uint64_t bytes, Grants& grants) {
-  uint64_t more = 0;
-  {
-    const std::lock_guard lock(memory_mutex_);
-    more = bytes - std::min(bytes, granted_bytes_);
-  }
-  if (more > 0) DJINN_CHECK(grants.request(session_, handle_, more));
-  return more;
+uint64_t Sequence::missing(uint64_t bytes) {
+  const std::lock_guard lock(memory_mutex_);
+  return bytes - std::min(bytes, granted_bytes_);
 }
 
 Status Sequence::back_with_pages(uint64_t from, uint64_t to) {
@@ -129,14 +123,14 @@ Status Sequence::back_with_pages(uint64_t from, uint64_t to) {
   });
 }
 
-Status Sequence::grow(uint64_t tokens, Grants& grants) {
-  DJINN_TRY(const uint64_t more, ask_for(layout_.committed_bytes(tokens), grants));
+Status Sequence::grow(uint64_t tokens, uint64_t more, Grants& grants) {
   const std::lock_guard lock(memory_mutex_);
   if (place() != Place::kPresent) {  // since the grant was asked for; nobody needs it now
     if (more > 0) grants.give_back(ipc::GrantKind::kSequence, session_, more, handle_);
     return {};
   }
   granted_bytes_ += more;
+  if (tokens <= committed()) return {};
   DJINN_CHECK(back_with_pages(committed(), tokens));
   committed_.store(tokens, std::memory_order_release);
   return {};
@@ -178,8 +172,7 @@ Status Sequence::read_file() {
   });
 }
 
-Status Sequence::read_back(Grants& grants) {
-  DJINN_TRY(const uint64_t more, ask_for(layout_.committed_bytes(committed()), grants));
+Status Sequence::read_back(uint64_t more, Grants& grants) {
   const std::lock_guard lock(memory_mutex_);
   granted_bytes_ += more;
   Status read = back_with_pages(0, committed());
@@ -193,6 +186,11 @@ Status Sequence::read_back(Grants& grants) {
     if (bytes > 0) grants.give_back(ipc::GrantKind::kSequence, session_, bytes, handle_);
   }
   return read;
+}
+
+std::optional<Error> Sequence::take_failure() {
+  const std::lock_guard lock(failure_mutex_);
+  return std::exchange(failure_, std::nullopt);
 }
 
 // A growth that was under way has ended, as far as the lane is concerned; ensure() asks again.
@@ -213,32 +211,53 @@ Result<Grower::Readiness> Grower::ensure(const std::shared_ptr<Sequence>& sequen
   const uint64_t committed = sequence->committed();
   const bool ready = tokens <= committed;
   if (!ready) {
-    const std::lock_guard lock(sequence->failure_mutex_);
-    if (sequence->failure_) {
+    if (auto failure = sequence->take_failure()) {
       sequence->wanted_.store(committed, std::memory_order_relaxed);
-      return *std::exchange(sequence->failure_, std::nullopt);
+      if (sequence->asked_in_need_) return *std::move(failure);
     }
   }
   if (committed < capacity && tokens + kAheadTokens / 2 > committed) {
-    ask(sequence, std::min(tokens + kAheadTokens, capacity));
+    ask(sequence, std::min(tokens + kAheadTokens, capacity), !ready);
   }
   return ready ? Readiness::kReady : Readiness::kGrowing;
 }
 
-void Grower::ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
+void Grower::ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens, bool in_need) {
   // A growth that is under way comes first; ensure() asks again if it was not enough.
   if (sequence->wanted_.load(std::memory_order_relaxed) > sequence->committed()) return;
   sequence->wanted_.store(tokens, std::memory_order_relaxed);
-  growing_.post([this, sequence] { grow(*sequence); });
+  sequence->asked_in_need_ = in_need;
+  growing_.post([this, sequence, tokens] {
+    // It left in between; ensure() asks again when it is back.
+    if (sequence->place() != Sequence::Place::kPresent) return;
+    with_grant(sequence, sequence->layout().committed_bytes(tokens),
+               [this, tokens](Sequence& group, Result<uint64_t> more) {
+                 grow(group, tokens, std::move(more));
+               });
+  });
 }
 
-void Grower::grow(Sequence& sequence) {
-  const uint64_t wanted = sequence.wanted_.load(std::memory_order_relaxed);
-  if (wanted > sequence.committed()) {
-    if (Status grown = sequence.grow(wanted, grants_); !grown) {
-      const std::lock_guard lock(sequence.failure_mutex_);
-      sequence.failure_ = std::move(grown).error();
-    }
+// What a dropped group was granted ends with it, without a word.
+void Grower::with_grant(const std::shared_ptr<Sequence>& sequence, uint64_t bytes, Granted done) {
+  if (sequence->dropped()) return;
+  const uint64_t more = sequence->missing(bytes);
+  if (more == 0) return done(*sequence, more);
+  grants_.ask(sequence->session(), sequence->handle(), more,
+              [this, sequence, more, done = std::move(done)](const Status& status) {
+                growing_.post([sequence, more, done, status] {
+                  if (sequence->dropped()) return;
+                  done(*sequence, status ? Result<uint64_t>(more) : status.error());
+                });
+              });
+}
+
+void Grower::grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> more) {
+  const Status grown = more ? sequence.grow(tokens, *more, grants_) : std::move(more).error();
+  if (!grown) {
+    // Of a group that has left meanwhile it is nobody's failure: forget_growth() comes after this,
+    // or has come.
+    const std::lock_guard lock(sequence.failure_mutex_);
+    if (sequence.place() == Sequence::Place::kPresent) sequence.failure_ = grown.error();
   }
   wake_();
 }
@@ -247,17 +266,17 @@ void Grower::grow(Sequence& sequence) {
 Result<Grower::Readiness> Grower::bring_back(const std::shared_ptr<Sequence>& sequence,
                                              Sequence::Place place) {
   if (place != Sequence::Place::kSpilled) return Readiness::kGrowing;
-  {
-    const std::lock_guard lock(sequence->failure_mutex_);
-    if (sequence->failure_) return *std::exchange(sequence->failure_, std::nullopt);
-  }
+  if (auto failure = sequence->take_failure()) return *std::move(failure);
   sequence->place_.store(Sequence::Place::kReturning, std::memory_order_release);
-  growing_.post([this, sequence] { restore(*sequence); });
+  growing_.post([this, sequence] {
+    with_grant(sequence, sequence->layout().committed_bytes(sequence->committed()),
+               [this](Sequence& group, const Result<uint64_t>& more) { restore(group, more); });
+  });
   return Readiness::kGrowing;
 }
 
-void Grower::restore(Sequence& sequence) {
-  Status read = sequence.read_back(grants_);
+void Grower::restore(Sequence& sequence, const Result<uint64_t>& more) {
+  Status read = more ? sequence.read_back(*more, grants_) : more.error();
   if (read) {
     sequence.forget_growth();
     // Told before any step can change it: what djinnd has not heard of is read again by the next
@@ -275,7 +294,13 @@ void Grower::restore(Sequence& sequence) {
 void Grower::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
   sequence->place_.store(Sequence::Place::kSpilling, std::memory_order_release);
   auto shared = std::make_shared<Fd>(std::move(file));  // closures are copied
-  spilling_.post([this, sequence, shared] { write_out(*sequence, std::move(*shared)); });
+  spilling_.post([this, sequence, shared] {
+    if (!sequence->dropped()) write_out(*sequence, std::move(*shared));
+  });
+}
+
+void Grower::after_moves(std::function<void()> job) {
+  spilling_.post([this, job = std::move(job)] { growing_.post(job); });
 }
 
 void Grower::write_out(Sequence& sequence, Fd file) {

@@ -14,6 +14,7 @@
 //
 // invariant: slots [0, committed) of a group that is present are backed by pages; committed only
 // grows. invariant: no step touches a group that is not present.
+// invariant: once after_moves() has called back, nobody here touches a group dropped before.
 #pragma once
 
 #include <atomic>
@@ -49,6 +50,8 @@ class Sequence {
   [[nodiscard]] const gc::SequenceLayout& layout() const { return layout_; }
   [[nodiscard]] uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
   [[nodiscard]] Place place() const { return place_.load(std::memory_order_acquire); }
+  // Its session lets go of it: what the grower has not begun is not done any more. Any thread.
+  void drop() { dropped_.store(true, std::memory_order_release); }
 
   // Token slots of a row; only committed ones may be touched.
   [[nodiscard]] int32_t* tokens(uint32_t bank, uint32_t row) const;
@@ -64,10 +67,12 @@ class Sequence {
   Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
            gc::SequenceLayout layout, pal::DevicePal& pal, pal::Extent extent,
            pal::Reservation memory);
-  // Growing thread.
-  Status grow(uint64_t tokens, Grants& grants);
-  Status read_back(Grants& grants);
-  Result<uint64_t> ask_for(uint64_t bytes, Grants& grants);
+  std::optional<Error> take_failure();
+  [[nodiscard]] bool dropped() const { return dropped_.load(std::memory_order_acquire); }
+  // Growing thread. more: bytes that were granted for it and are not in granted_bytes_ yet.
+  uint64_t missing(uint64_t bytes);
+  Status grow(uint64_t tokens, uint64_t more, Grants& grants);
+  Status read_back(uint64_t more, Grants& grants);
   Status back_with_pages(uint64_t from, uint64_t to);
   Status read_file();
   // Spilling thread. Gives the bytes whose grants end.
@@ -91,6 +96,8 @@ class Sequence {
   Fd file_;                             // kSpilled, kReturning
   std::atomic<uint64_t> committed_{0};  // token slots
   std::atomic<uint64_t> wanted_{0};     // what the grower was asked for
+  std::atomic<bool> dropped_{false};
+  bool asked_in_need_ = false;  // for the growth under way; lane's thread
   std::mutex failure_mutex_;
   std::optional<Error> failure_;
 };
@@ -103,29 +110,34 @@ class Grower {
 
   enum class Readiness { kReady, kGrowing };
   // Ready when the group is present and `tokens` slots are committed; brings it back, or asks for
-  // more ahead of need, on the way. After a failure, its error, once; asking again tries again.
+  // more ahead of need, on the way. After the failure of what was needed, its error, once; asking
+  // again tries again.
   // Lane's thread.
   Result<Readiness> ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
 
   // Copies the group to the file, and tells djinnd how that ended. Lane's thread, between two
   // steps.
   void spill(const std::shared_ptr<Sequence>& sequence, Fd file);
-  // Runs job when no group that was dropped before is read any more. Any thread.
-  void after_spills(std::function<void()> job) { spilling_.post(std::move(job)); }
+  // Runs job when no group that was dropped before is read or written any more. Any thread.
+  void after_moves(std::function<void()> job);
 
  private:
   Result<Readiness> bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place);
-  void ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
-  void grow(Sequence& sequence);
-  void restore(Sequence& sequence);
+  void ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens, bool in_need);
+  // Growing thread. Has so many bytes granted in all, and calls done there with those that were.
+  using Granted = std::function<void(Sequence& sequence, Result<uint64_t> more)>;
+  void with_grant(const std::shared_ptr<Sequence>& sequence, uint64_t bytes, Granted done);
+  void grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> more);
+  void restore(Sequence& sequence, const Result<uint64_t>& more);
   void write_out(Sequence& sequence, Fd file);
 
   Grants& grants_;
   Outbox& outbox_;
   std::function<void()> wake_;
-  // Two, because a growth may wait for the memory that a spill is to free.
-  JobThread spilling_;
+  // Two, so that no growth waits for a large group's way out. Neither waits for a grant. The second
+  // posts to the first, and so ends before it.
   JobThread growing_;
+  JobThread spilling_;
 };
 
 }  // namespace djinn::worker

@@ -1,5 +1,6 @@
 #include "daemon/worker/session.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #include <utility>
@@ -20,6 +21,10 @@ Result<pal::Mapping> map_checked(const Fd& fd, uint64_t bytes, pal::Seals seals)
 
 Session::Session(const ipc::AttachSession& command)
     : id_(command.session), refuse_in_flight_(command.refuse_in_flight) {}
+
+Session::~Session() {
+  for (const auto& [index, sequence] : sequences_) sequence->drop();
+}
 
 Result<std::unique_ptr<Session>> Session::attach(const ipc::AttachSession& command,
                                                  std::vector<Fd> fds, pal::DevicePal& pal,
@@ -74,7 +79,9 @@ void Session::add_sequence(std::shared_ptr<Sequence> sequence) {
 
 void Session::drop_sequence(SequenceHandle handle) {
   const auto found = sequences_.find(handle.index);
-  if (found != sequences_.end() && found->second->handle() == handle) sequences_.erase(found);
+  if (found == sequences_.end() || found->second->handle() != handle) return;
+  found->second->drop();
+  sequences_.erase(found);
 }
 
 Result<std::shared_ptr<Sequence>> Session::find_sequence(SequenceHandle handle) const {
@@ -105,6 +112,14 @@ Result<std::span<std::byte>> Session::staging_range(const ipc::StagingRange& ran
                  "A range leaves the staging slab. Check its offset and length."};
   }
   return staging().subspan(range.offset, range.bytes);
+}
+
+bool Session::is_cancelled() const {
+  const auto flight = state_->in_flight();
+  if (!flight) return false;
+  ipc::Submission submission;
+  memcpy(&submission, flight->descriptor.data(), sizeof submission);
+  return ring_->cancelled_through() >= submission.run;
 }
 
 bool Session::take_refusal() {

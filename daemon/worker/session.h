@@ -29,6 +29,7 @@ class Session {
                                                  std::vector<Fd> fds, pal::DevicePal& pal,
                                                  Grants& grants, gc::FaultPoints& faults);
 
+  ~Session();
   [[nodiscard]] SessionId id() const { return id_; }
   [[nodiscard]] ipc::WorkerRing& ring() { return *ring_; }
   [[nodiscard]] gc::SessionState& state() { return *state_; }
@@ -48,6 +49,10 @@ class Session {
   // A part of the staging slab. Errors: kOutOfRange.
   Result<std::span<std::byte>> staging_range(const ipc::StagingRange& range) const;
 
+  // The submission in flight was begun, and waits for memory or its model.
+  bool waits = false;
+  // Somebody gave up the submission in flight.
+  [[nodiscard]] bool is_cancelled() const;
   // True once, when djinnd gave up on the submission in flight.
   [[nodiscard]] bool take_refusal();
   // The decoded block of the generation in flight, so that a token does not decode it again.

@@ -532,10 +532,15 @@ struct KeptModel {
   files @6 :List(FileIdentity);
   readAtNs @7 :Int64;
   extentBytes @8 :List(UInt64);
-  pinned @9 :Bool;
+  pinnedBy @9 :List(UInt64);
   sha256 @10 :Data;  # or none
   loadedWallNs @11 :UInt64;
   hasPlan @12 :Bool;
-  hasKeepAlive @13 :Bool;
-  keepAliveMs @14 :UInt64;
+  keepAlives @13 :List(KeptKeepAlive);
+}
+
+struct KeptKeepAlive {
+  user @0 :UInt64;
+  given @1 :Bool;  # else as djinnd is configured
+  ms @2 :UInt64;
 }

@@ -5,7 +5,19 @@
 namespace djinn::ipc::control {
 namespace {
 
-constexpr uint32_t kFormat = 2;
+constexpr uint32_t kFormat = 3;
+
+KeptKeepAlive read_keep_alive(wire::KeptKeepAlive::Reader in) {
+  KeptKeepAlive one{in.getUser()};
+  if (in.getGiven()) one.ms = in.getMs();
+  return one;
+}
+
+void write_keep_alive(wire::KeptKeepAlive::Builder out, const KeptKeepAlive& one) {
+  out.setUser(one.user);
+  out.setGiven(one.ms.has_value());
+  out.setMs(one.ms.value_or(0));
+}
 
 KeptModel read(wire::KeptModel::Reader in) {
   if (in.getFormat() != kFormat) {
@@ -21,11 +33,12 @@ KeptModel read(wire::KeptModel::Reader in) {
   model.read_at_ns = in.getReadAtNs();
   model.extent_bytes =
       read_list(in.getExtentBytes(), limits::kModelExtents, [](uint64_t bytes) { return bytes; });
-  model.pinned = in.getPinned();
+  model.pinned_by =
+      read_list(in.getPinnedBy(), limits::kModelUsers, [](uint64_t user) { return user; });
   if (in.hasSha256()) model.sha256 = read_sha256(in.getSha256());
   model.loaded_wall_ns = in.getLoadedWallNs();
   model.has_plan = in.getHasPlan();
-  if (in.getHasKeepAlive()) model.keep_alive_ms = in.getKeepAliveMs();
+  model.keep_alives = read_list(in.getKeepAlives(), limits::kModelUsers, read_keep_alive);
   return model;
 }
 
@@ -40,12 +53,12 @@ void write(wire::KeptModel::Builder out, const KeptModel& model) {
   out.setReadAtNs(model.read_at_ns);
   auto bytes = out.initExtentBytes(count_of(model.extent_bytes));
   for (unsigned i = 0; i < bytes.size(); ++i) bytes.set(i, model.extent_bytes[i]);
-  out.setPinned(model.pinned);
+  auto users = out.initPinnedBy(count_of(model.pinned_by));
+  for (unsigned i = 0; i < users.size(); ++i) users.set(i, model.pinned_by[i]);
   if (model.sha256) out.setSha256(data(*model.sha256));
   out.setLoadedWallNs(model.loaded_wall_ns);
   out.setHasPlan(model.has_plan);
-  out.setHasKeepAlive(model.keep_alive_ms.has_value());
-  out.setKeepAliveMs(model.keep_alive_ms.value_or(0));
+  write_list(model.keep_alives, out.initKeepAlives(count_of(model.keep_alives)), write_keep_alive);
 }
 
 }  // namespace

@@ -18,11 +18,11 @@ KeptModel model() {
   model.files[1].content.emplace().fill(9);
   model.read_at_ns = 123;
   model.extent_bytes = {1 << 20, 4096};
-  model.pinned = true;
+  model.pinned_by = {1000, 1001};
   model.sha256.emplace().fill(3);
   model.loaded_wall_ns = 456;
   model.has_plan = true;
-  model.keep_alive_ms = 789;
+  model.keep_alives = {{1000, 789}, {1001, {}}};
   return model;
 }
 
@@ -39,7 +39,10 @@ TEST(KeptCodec, the_largest_fits_a_message) {
   large.label.assign(limits::kNameBytes, 'x');
   large.files.assign(limits::kModelFiles, model().files[1]);
   large.extent_bytes.assign(limits::kModelExtents, uint64_t{1} << 40);
+  large.pinned_by.assign(limits::kModelUsers, 1000);
+  large.keep_alives.assign(limits::kModelUsers, {1000, 789});
   EXPECT_EQ(decode_kept_model(encode(large)).value(), large);
+  EXPECT_LE(encode(large).size(), limits::kControlMessageBytes);
   large.files.push_back(model().files[0]);
   EXPECT_EQ(decode_kept_model(encode(large)).error().code, ErrorCode::kLimitExceeded);
 }

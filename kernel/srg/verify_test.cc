@@ -417,10 +417,16 @@ class Mutator {
   Random random_;
 };
 
+#ifdef __SANITIZE_ADDRESS__
+constexpr uint64_t kSeeds = 4000;  // instrumented code is many times slower
+#else
+constexpr uint64_t kSeeds = 20000;
+#endif
+
 TEST(VerifyMutations, never_crash_the_verifier_or_the_printer_and_what_passes_reads_back) {
   Graph models[] = {good_graph(), testing::llama_like(8)};
   uint64_t passed = 0;
-  for (uint64_t seed = 0; seed < 20000; ++seed) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     Mutator mutator(seed);
     Graph graph = seed % 4 == 0 ? models[seed / 4 % 2] : testing::RandomGraph(seed % 97).make();
     for (uint64_t n = 0; n <= seed % 3; ++n) mutator.mutate(graph);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernel/base/assert.h"
 
 namespace djinn::vmu {
@@ -28,6 +30,20 @@ void GrantLedger::set_quota(PrincipalId principal, Limits quota) {
   quotas_[principal] = quota;
 }
 
+void GrantLedger::set_default_quota(Limits quota) {
+  DJINN_ASSERT(quota.soft_bytes <= quota.hard_bytes);
+  default_quota_ = quota;
+}
+
+void GrantLedger::set_aside(PrincipalId principal, uint64_t bytes) {
+  DJINN_ASSERT(principal.valid());
+  if (bytes == 0) {
+    aside_by_principal_.erase(principal);
+  } else {
+    aside_by_principal_[principal] = bytes;
+  }
+}
+
 Limits GrantLedger::quota_of(PrincipalId principal) const {
   const auto found = quotas_.find(principal);
   return found != quotas_.end() ? found->second : default_quota_;
@@ -38,6 +54,11 @@ uint64_t GrantLedger::held_by(PrincipalId principal) const {
   return found != held_by_principal_.end() ? found->second : 0;
 }
 
+uint64_t GrantLedger::aside_of(PrincipalId principal) const {
+  const auto found = aside_by_principal_.find(principal);
+  return found != aside_by_principal_.end() ? found->second : 0;
+}
+
 uint64_t GrantLedger::held_by(Holder holder) const {
   const auto found = accounts_.find(holder);
   return found != accounts_.end() ? found->second.bytes : 0;
@@ -45,11 +66,12 @@ uint64_t GrantLedger::held_by(Holder holder) const {
 
 Status GrantLedger::check_quota(PrincipalId principal, uint64_t bytes) const {
   const uint64_t hard = quota_of(principal).hard_bytes, held = held_by(principal);
-  if (held <= hard && bytes <= hard - held) return {};
+  const uint64_t aside = aside_of(principal);
+  if (held <= hard && aside <= hard - held && bytes <= hard - held - aside) return {};
   return Error{ErrorCode::kQuotaExceeded,
                fmt::format("needs {} bytes; {} of the quota's {} are in use. Release something, or "
                            "ask for a larger quota.",
-                           bytes, held, hard)};
+                           bytes, held + aside, hard)};
 }
 
 Status GrantLedger::check_device(uint64_t bytes) const {
@@ -67,6 +89,15 @@ void GrantLedger::add(uint64_t bytes, PrincipalId principal) {
 }
 
 Result<Pressure> GrantLedger::grant(PrincipalId principal, Holder holder, uint64_t bytes) {
+  return grant(principal, holder, bytes, 0);
+}
+
+Result<Pressure> GrantLedger::grant_return(PrincipalId principal, Holder holder, uint64_t bytes) {
+  return grant(principal, holder, bytes, std::min(bytes, aside_of(principal)));
+}
+
+Result<Pressure> GrantLedger::grant(PrincipalId principal, Holder holder, uint64_t bytes,
+                                    uint64_t returning) {
   DJINN_ASSERT(principal.valid() && holder.id != 0);
   if (bytes == 0) return Error{ErrorCode::kInvalidArgument, "a grant needs at least one byte"};
   const auto found = accounts_.find(holder);
@@ -74,9 +105,10 @@ Result<Pressure> GrantLedger::grant(PrincipalId principal, Holder holder, uint64
     DJINN_ASSERT(found->second.principal == principal);
     if (found->second.revoked) return being_released();
   }
-  DJINN_CHECK(check_quota(principal, bytes));
+  if (bytes > returning) DJINN_CHECK(check_quota(principal, bytes - returning));
   DJINN_CHECK(check_device(bytes));
   add(bytes, principal);
+  set_aside(principal, aside_of(principal) - returning);
   Account& account = accounts_[holder];
   account.principal = principal;
   account.bytes += bytes;

@@ -5,6 +5,8 @@
 //   holder     who spends: a session, a model, a load, a lane or its heap. It has one principal
 //   grant      bytes that a holder may commit; grants to one holder add up
 //   revoked    a holder that is asked to let go: it gets nothing more, but its bytes still count
+//   aside      bytes of a principal that left the device and may come back: they count against its
+//              quota alone, so that no quota refuses their return
 //
 // A grant ends only when its holder acknowledges that it no longer touches the bytes, or is dead:
 // bytes that are merely asked back are not free (DESIGN section 4).
@@ -58,11 +60,17 @@ class GrantLedger {
 
   // May lie beneath what the principal holds: then it gets nothing more until it is below again.
   void set_quota(PrincipalId principal, Limits quota);
+  void set_default_quota(Limits quota);
+
+  // How much of the principal's lies aside, in all.
+  void set_aside(PrincipalId principal, uint64_t bytes);
 
   // Errors: kQuotaExceeded, kOutOfMemory, both with what was needed and what is free; kCancelled
   // for a revoked holder; kInvalidArgument for no bytes. A holder keeps the principal of its first
   // grant.
   Result<Pressure> grant(PrincipalId principal, Holder holder, uint64_t bytes);
+  // As grant(), of which what lies aside comes first: it lies there no more.
+  Result<Pressure> grant_return(PrincipalId principal, Holder holder, uint64_t bytes);
 
   // Asks a holder to let go. Gives the bytes that are still to be acknowledged; 0 if it held none.
   uint64_t revoke(Holder holder);
@@ -84,6 +92,7 @@ class GrantLedger {
   [[nodiscard]] uint64_t free_bytes() const noexcept { return free_bytes_; }
   [[nodiscard]] uint64_t held_by(Holder holder) const;
   [[nodiscard]] uint64_t held_by(PrincipalId principal) const;
+  [[nodiscard]] uint64_t aside_of(PrincipalId principal) const;
   [[nodiscard]] Limits quota_of(PrincipalId principal) const;
   [[nodiscard]] size_t holder_count() const noexcept { return accounts_.size(); }
 
@@ -95,7 +104,9 @@ class GrantLedger {
   };
   using Accounts = std::map<Holder, Account>;
 
+  // bytes: beside what it has on the device and aside.
   [[nodiscard]] Status check_quota(PrincipalId principal, uint64_t bytes) const;
+  Result<Pressure> grant(PrincipalId principal, Holder holder, uint64_t bytes, uint64_t returning);
   [[nodiscard]] Status check_device(uint64_t bytes) const;
   void add(uint64_t bytes, PrincipalId principal);
   void end(Accounts::iterator account, uint64_t bytes);
@@ -105,7 +116,8 @@ class GrantLedger {
   uint64_t granted_bytes_ = 0;
   uint64_t free_bytes_ = 0;
   Accounts accounts_;
-  std::unordered_map<PrincipalId, uint64_t> held_by_principal_;  // without zeros
+  std::unordered_map<PrincipalId, uint64_t> held_by_principal_;   // without zeros
+  std::unordered_map<PrincipalId, uint64_t> aside_by_principal_;  // without zeros
   std::unordered_map<PrincipalId, Limits> quotas_;
 };
 

@@ -100,6 +100,43 @@ TEST(grants, a_lowered_quota_takes_nothing_away_and_gives_nothing_more) {
   EXPECT_TRUE(grants.grant(kAlice, kSession, 1));
 }
 
+TEST(grants, another_default_holds_for_all_without_a_quota_of_their_own) {
+  GrantLedger grants = ledger();
+  grants.set_quota(kBob, {300, 300});
+  ASSERT_TRUE(grants.grant(kAlice, kSession, 400));
+  grants.set_default_quota({100, 200});
+  EXPECT_EQ(code_of(grants.grant(kAlice, kSession, 1)), ErrorCode::kQuotaExceeded);
+  EXPECT_TRUE(grants.grant(kBob, kOther, 300));
+  grants.set_default_quota({500, 500});
+  EXPECT_TRUE(grants.grant(kAlice, kSession, 100));
+}
+
+TEST(grants, what_lies_aside_counts_against_the_quota_alone) {
+  GrantLedger grants = ledger();
+  ASSERT_TRUE(grants.grant(kAlice, kSession, 500));
+  ASSERT_TRUE(grants.acknowledge(kSession, 300));
+  grants.set_aside(kAlice, 300);
+  EXPECT_EQ(grants.free_bytes(), 800u);
+  EXPECT_EQ(code_of(grants.grant(kAlice, kSession, 101)), ErrorCode::kQuotaExceeded);
+  EXPECT_TRUE(grants.grant(kAlice, kSession, 100));
+  EXPECT_TRUE(grants.grant(kBob, kOther, 600)) << "nobody else's quota";
+}
+
+TEST(grants, no_quota_refuses_a_return) {
+  GrantLedger grants = ledger();
+  ASSERT_TRUE(grants.grant(kAlice, kSession, 300));
+  grants.set_aside(kAlice, 300);
+  grants.set_default_quota({100, 100});
+  EXPECT_TRUE(grants.grant_return(kAlice, kSession, 200));
+  EXPECT_EQ(grants.aside_of(kAlice), 100u);
+  EXPECT_EQ(code_of(grants.grant_return(kAlice, kSession, 101)), ErrorCode::kQuotaExceeded)
+      << "one byte of it is new";
+  EXPECT_EQ(grants.aside_of(kAlice), 100u) << "refused, so nothing has changed";
+  EXPECT_TRUE(grants.grant_return(kAlice, kSession, 100));
+  EXPECT_EQ(grants.aside_of(kAlice), 0u);
+  EXPECT_EQ(grants.held_by(kSession), 600u);
+}
+
 TEST(grants, nobody_gives_back_more_than_it_holds) {
   GrantLedger grants = ledger();
   ASSERT_TRUE(grants.grant(kAlice, kSession, 10));

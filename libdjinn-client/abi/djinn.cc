@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "ipc/binding.h"
@@ -11,25 +13,30 @@
 #include "kernel/srg/text.h"
 #include "kernel/srg/verify.h"
 #include "libdjinn-client/abi/widen.h"
-#include "libdjinn-client/client.h"
+#include "libdjinn-client/connection.h"
 #include "libdjinn-client/models/directory.h"
 #include "libdjinn-client/models/encoder.h"
 #include "libdjinn-client/models/generator.h"
 #include "libdjinn-client/models/run_builder.h"
 
+// What is opened on a client remembers its session: the client may have another by now.
 struct djinn_client {
-  std::unique_ptr<djinn::client::Client> client;
+  djinn::client::Connection connection;
+  std::map<uint64_t, uint64_t> models;  // that were loaded, to the session that last did
 };
 struct djinn_encoder {
-  djinn_client& session;
+  djinn_client& client;
+  uint64_t session;
   std::unique_ptr<djinn::client::Encoder> encoder;
 };
 struct djinn_generator {
-  djinn_client& session;
+  djinn_client& client;
+  uint64_t session;
   std::unique_ptr<djinn::client::Generator> generator;
 };
 struct djinn_program {
-  djinn_client& session;
+  djinn_client& client;
+  uint64_t session;
   djinn::ProgramId id;
   djinn::srg::Graph graph;
 };
@@ -47,9 +54,12 @@ static_assert(DJINN_HASH_MISMATCH == static_cast<int>(ErrorCode::kHashMismatch))
 static_assert(DJINN_INTERNAL == static_cast<int>(ErrorCode::kInternal));
 static_assert(DJINN_BOOL == static_cast<int>(DType::kBool));
 static_assert(DJINN_FLOAT64 == static_cast<int>(DType::kFloat64));
+static_assert(DJINN_COMPLEX128 == static_cast<int>(DType::kComplex128));
 static_assert(DJINN_RANK_MAX == limits::kRank);
+static_assert(DJINN_FOREVER == ipc::kKeepForever);
 // Programs outside were compiled with these.
 static_assert(sizeof(djinn_error) == 512);
+static_assert(sizeof(djinn_connect_options) == 56);
 static_assert(sizeof(djinn_generate_options) == 104);
 
 // --- errors
@@ -105,6 +115,12 @@ client::ConnectOptions options_of(const djinn_connect_options* given) {
   return options;
 }
 
+std::optional<uint64_t> reconnect_wait_of(const djinn_connect_options* given) {
+  if (given == nullptr || given->reconnect_wait_ms == 0) return client::kReconnectWaitMs;
+  if (given->reconnect_wait_ms == DJINN_NEVER) return std::nullopt;
+  return given->reconnect_wait_ms;
+}
+
 void fill_in(const ipc::StatusReport& report, djinn_status& out) {
   out = {};
   copy_text(report.version, out.version);
@@ -119,15 +135,31 @@ void fill_in(const ipc::StatusReport& report, djinn_status& out) {
   out.workers = report.workers_total;
 }
 
-Status load_model(djinn_client* client, const char* directory, bool pin, uint64_t* out) {
+Status load_model(djinn_client* client, const char* directory, const client::Stay& stay,
+                  uint64_t* out) {
   DJINN_CHECK(require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
   DJINN_TRY(const auto model, client::open_model_directory(directory));
+  DJINN_TRY(client::Client* const session, client->connection.open());
   std::vector<int> files;
   for (const Fd& file : model.files) files.push_back(file.get());
-  DJINN_TRY(const auto opened,
-            client->client->open_model(model.label, files, nullptr, {.pinned = pin}));
+  DJINN_TRY(const auto opened, session->open_model(model.label, files, nullptr, stay));
+  client->models[opened.id.value] = client->connection.session();
   *out = opened.id.value;
   return {};
+}
+
+// The client that has the model open. djinnd knows whether a model was opened that this client has
+// not loaded.
+Result<client::Client*> client_of_model(djinn_client& client, uint64_t model) {
+  const auto loaded = client.models.find(model);
+  if (loaded != client.models.end()) return client.connection.of(loaded->second);
+  return client.connection.open();
+}
+
+// What an encoder or generator has open goes with its session.
+Status close_model_of(djinn_client& client, uint64_t session, ModelId model) {
+  DJINN_TRY(client::Client* const found, client.connection.of(session));
+  return found->close_model(model);
 }
 
 // --- encoder
@@ -143,6 +175,7 @@ Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embedding
   rows.ids = cells(batch.ids, batch);
   rows.mask = cells(batch.mask, batch);
   rows.types = cells(batch.types, batch);
+  DJINN_CHECK(encoder.client.connection.of(encoder.session));
   DJINN_TRY(const auto encoded, encoder.encoder->encode(rows, hidden != nullptr));
   widen(encoded.dtype, encoded.embedding, embeddings);
   if (hidden != nullptr) widen(encoded.dtype, encoded.hidden, hidden);
@@ -250,11 +283,14 @@ Status bind_symbols(client::RunBuilder& run, const srg::Graph& graph,
   return {};
 }
 
-Status bind_inputs(client::RunBuilder& run, std::span<const djinn_input> inputs) {
+Status bind_inputs(client::Connection& connection, client::RunBuilder& run,
+                   std::span<const djinn_input> inputs) {
   for (const djinn_input& input : inputs) {
     DJINN_CHECK(require(input.name != nullptr, kNullArgument));
     if (input.ref.generation != 0) {
-      DJINN_CHECK(run.input_ref(input.name, {input.ref.index, input.ref.generation}));
+      const RefHandle ref{input.ref.index, input.ref.generation};
+      DJINN_CHECK(connection.of(ref));
+      DJINN_CHECK(run.input_ref(input.name, ref));
       continue;
     }
     DJINN_CHECK(require(input.data != nullptr || input.data_bytes == 0, kNullArgument));
@@ -276,8 +312,8 @@ Result<size_t> output_index(const srg::Graph& graph, const char* name) {
 // the run succeeds.
 class Outputs {
  public:
-  Outputs(djinn_program& program, std::span<djinn_output> outputs)
-      : client_(*program.session.client), graph_(program.graph), outputs_(outputs) {}
+  Outputs(client::Client& client, const srg::Graph& graph, std::span<djinn_output> outputs)
+      : client_(client), graph_(graph), outputs_(outputs) {}
   ~Outputs() {
     for (const RefHandle ref : new_refs_) client_.forget_ref(ref);
   }
@@ -287,6 +323,10 @@ class Outputs {
   Status bind(client::RunBuilder& run) {
     for (djinn_output& output : outputs_) {
       DJINN_TRY(const size_t index, output_index(graph_, output.name));
+      if (std::ranges::find(indices_, index) != indices_.end()) {
+        return Error{ErrorCode::kInvalidArgument,
+                     "The output '" + std::string(output.name) + "' is named twice."};
+      }
       indices_.push_back(index);
       refs_.push_back({});
       if (output.data != nullptr) {
@@ -352,9 +392,20 @@ djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** ou
                          djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(out != nullptr, kNullArgument));
-    DJINN_TRY(auto client, djinn::client::Client::connect(djinn::options_of(options)));
-    *out = new djinn_client{std::move(client)};
+    auto client = std::make_unique<djinn_client>(
+        djinn_client{.connection = djinn::client::Connection(djinn::options_of(options),
+                                                             djinn::reconnect_wait_of(options)),
+                     .models = {}});
+    DJINN_CHECK(client->connection.open());
+    *out = client.release();
     return {};
+  });
+}
+
+djinn_code djinn_reconnect(djinn_client* client, uint64_t wait_ms, djinn_error* error) {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    return client->connection.reconnect(wait_ms);
   });
 }
 
@@ -365,7 +416,8 @@ void djinn_close(djinn_client* client) {
 djinn_code djinn_get_status(djinn_client* client, djinn_status* out, djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr && out != nullptr, kNullArgument));
-    DJINN_TRY(const auto report, client->client->status());
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    DJINN_TRY(const auto report, session->status());
     djinn::fill_in(report, *out);
     return {};
   });
@@ -375,25 +427,35 @@ djinn_code djinn_get_status(djinn_client* client, djinn_status* out, djinn_error
 
 djinn_code djinn_model_load(djinn_client* client, const char* directory, uint64_t* out,
                             djinn_error* error) {
-  return guarded(error, [&] { return djinn::load_model(client, directory, false, out); });
+  return guarded(error, [&] { return djinn::load_model(client, directory, {}, out); });
 }
 
 djinn_code djinn_model_load_pinned(djinn_client* client, const char* directory, uint64_t* out,
                                    djinn_error* error) {
-  return guarded(error, [&] { return djinn::load_model(client, directory, true, out); });
+  return guarded(error,
+                 [&] { return djinn::load_model(client, directory, {.pinned = true}, out); });
+}
+
+djinn_code djinn_model_load_keep_alive(djinn_client* client, const char* directory,
+                                       uint64_t keep_alive_ms, uint64_t* out, djinn_error* error) {
+  return guarded(error, [&] {
+    return djinn::load_model(client, directory, {.keep_alive_ms = keep_alive_ms}, out);
+  });
 }
 
 djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr, kNullArgument));
-    return client->client->close_model(djinn::ModelId{model});
+    DJINN_TRY(djinn::client::Client* const session, djinn::client_of_model(*client, model));
+    return session->close_model(djinn::ModelId{model});
   });
 }
 
 djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr, kNullArgument));
-    return client->client->unload_model(djinn::ModelId{model});
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    return session->unload_model(djinn::ModelId{model});
   });
 }
 
@@ -404,16 +466,18 @@ djinn_code djinn_encoder_open(djinn_client* client, const char* directory, djinn
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(
         require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
-    DJINN_TRY(auto encoder, djinn::client::Encoder::open(*client->client, directory));
-    *out = new djinn_encoder{*client, std::move(encoder)};
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    DJINN_TRY(auto encoder, djinn::client::Encoder::open(*session, directory));
+    *out = new djinn_encoder{*client, client->connection.session(), std::move(encoder)};
     return {};
   });
 }
 
 void djinn_encoder_close(djinn_encoder* encoder) {
   if (encoder == nullptr) return;
-  // A session that is over has given its models back.
-  djinn_model_close(&encoder->session, encoder->encoder->model().id.value, nullptr);
+  guarded(nullptr, [&] {
+    return djinn::close_model_of(encoder->client, encoder->session, encoder->encoder->model().id);
+  });
   delete encoder;
 }
 
@@ -454,15 +518,19 @@ djinn_code djinn_generator_open(djinn_client* client, const char* directory, dji
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(
         require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
-    DJINN_TRY(auto generator, djinn::client::Generator::open(*client->client, directory));
-    *out = new djinn_generator{*client, std::move(generator)};
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    DJINN_TRY(auto generator, djinn::client::Generator::open(*session, directory));
+    *out = new djinn_generator{*client, client->connection.session(), std::move(generator)};
     return {};
   });
 }
 
 void djinn_generator_close(djinn_generator* generator) {
   if (generator == nullptr) return;
-  djinn_model_close(&generator->session, generator->generator->model().id.value, nullptr);
+  guarded(nullptr, [&] {
+    return djinn::close_model_of(generator->client, generator->session,
+                                 generator->generator->model().id);
+  });
   delete generator;
 }
 
@@ -485,11 +553,13 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
     djinn_generate_options defaults;
     djinn_generate_options_init(&defaults);
     DJINN_TRY(const auto rows, djinn::rows_of({prompts, prompt_count}));
+    DJINN_CHECK(generator->client.connection.of(generator->session));
     const auto tell_token = [&](const djinn::client::TokenEvent& event) {
       return on_token(context, event.row, event.index, event.token) == 0;
     };
     const auto chosen =
         djinn::options_of(options != nullptr ? *options : defaults, *generator->generator);
+    const djinn::client::Connection::Hold hold(generator->client.connection);
     DJINN_TRY(const auto done, generator->generator->generate(rows, chosen, tell_token));
     if (next_random_offset != nullptr) *next_random_offset = done.random_offset;
     return {};
@@ -503,7 +573,8 @@ djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_byt
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr && data != nullptr && out != nullptr, kNullArgument));
     const auto* const bytes = static_cast<const std::byte*>(data);
-    return djinn::put_ref(*client->client, {bytes, data_bytes}, *out);
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    return djinn::put_ref(*session, {bytes, data_bytes}, *out);
   });
 }
 
@@ -511,7 +582,9 @@ djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_b
                           size_t data_bytes, djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr && data != nullptr, kNullArgument));
-    return djinn::read_ref(*client->client, {ref.index, ref.generation}, offset_bytes,
+    const djinn::RefHandle handle{ref.index, ref.generation};
+    DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
+    return djinn::read_ref(*session, handle, offset_bytes,
                            {static_cast<std::byte*>(data), data_bytes});
   });
 }
@@ -519,7 +592,9 @@ djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_b
 djinn_code djinn_ref_release(djinn_client* client, djinn_ref ref, djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr, kNullArgument));
-    return djinn::release_ref(*client->client, {ref.index, ref.generation});
+    const djinn::RefHandle handle{ref.index, ref.generation};
+    DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
+    return djinn::release_ref(*session, handle);
   });
 }
 
@@ -531,8 +606,10 @@ djinn_code djinn_program_define(djinn_client* client, const char* srg_text, uint
     DJINN_CHECK(require(client != nullptr && srg_text != nullptr && out != nullptr, kNullArgument));
     DJINN_TRY(auto graph, djinn::srg::parse_text(srg_text));
     DJINN_CHECK(djinn::srg::verify(graph));
-    DJINN_TRY(const auto defined, client->client->define_program(graph, djinn::ModelId{model}));
-    *out = new djinn_program{*client, defined.program, std::move(graph)};
+    DJINN_TRY(djinn::client::Client* const session, djinn::client_of_model(*client, model));
+    DJINN_TRY(const auto defined, session->define_program(graph, djinn::ModelId{model}));
+    *out =
+        new djinn_program{*client, client->connection.session(), defined.program, std::move(graph)};
     return {};
   });
 }
@@ -549,10 +626,12 @@ djinn_code djinn_program_run(djinn_program* program, const djinn_symbol* symbols
     DJINN_CHECK(require(symbols != nullptr || symbol_count == 0, kNullArgument));
     DJINN_CHECK(require(inputs != nullptr || input_count == 0, kNullArgument));
     DJINN_CHECK(require(outputs != nullptr || output_count == 0, kNullArgument));
-    djinn::client::RunBuilder run(*program->session.client, program->graph);
-    djinn::Outputs results(*program, {outputs, output_count});
+    djinn::client::Connection& connection = program->client.connection;
+    DJINN_TRY(djinn::client::Client* const session, connection.of(program->session));
+    djinn::client::RunBuilder run(*session, program->graph);
+    djinn::Outputs results(*session, program->graph, {outputs, output_count});
     DJINN_CHECK(djinn::bind_symbols(run, program->graph, {symbols, symbol_count}));
-    DJINN_CHECK(djinn::bind_inputs(run, {inputs, input_count}));
+    DJINN_CHECK(djinn::bind_inputs(connection, run, {inputs, input_count}));
     DJINN_CHECK(results.bind(run));
     DJINN_CHECK(run.run(program->id));
     results.take(run);

@@ -13,11 +13,19 @@
  * Errors. Functions that can fail return a djinn_code, DJINN_OK for success, and fill in *error
  * unless it is NULL. On failure nothing is written to other out parameters.
  *
+ * When djinnd goes. djinnd was restarted, say: calls that are under way fail within a second with
+ * DJINN_DISCONNECTED; nothing is repeated behind the caller's back. The client stays: its next call
+ * that opens something (or asks for the status, or puts a ref) makes it a new session first, and
+ * waits for djinnd if it must (reconnect_wait_ms). What was opened before belongs to the session
+ * that is gone: using it is DJINN_DISCONNECTED, whatever the client has by now; close it and open
+ * it anew. The same holds in the child of a fork, which gets a session of its own.
+ *
  * Threads. A client and all that was opened on it belong to one thread at a time. Clients are
  * independent of each other.
  *
- * Units. Sizes in bytes where the name ends in _bytes, in elements else; times in nanoseconds since
- * 1970. Tensors are contiguous, the last dimension runs fastest.
+ * Units. Sizes in bytes where the name ends in _bytes, in elements else; moments in nanoseconds
+ * since 1970, how long something takes in milliseconds. Tensors are contiguous, the last dimension
+ * runs fastest.
  *
  * Structs that are passed in: begin from zero or from their _init function, for fields may be added
  * where `reserved` is now.
@@ -62,7 +70,7 @@ typedef enum djinn_code {
   DJINN_OUT_OF_MEMORY = 400,
   DJINN_IO = 401,
   DJINN_SYSTEM = 402,
-  DJINN_DISCONNECTED = 500, /* the session is over: close the client and connect anew */
+  DJINN_DISCONNECTED = 500, /* the session of this is over: open it anew, or reconnect */
   DJINN_WORKER_LOST = 501,
   DJINN_LOADER_LOST = 502,
   DJINN_DEVICE_LOST = 503,
@@ -96,24 +104,42 @@ typedef enum djinn_dtype {
   DJINN_FLOAT16 = 7,
   DJINN_BFLOAT16 = 8,
   DJINN_FLOAT32 = 9,
-  DJINN_FLOAT64 = 10
+  DJINN_FLOAT64 = 10,
+  DJINN_UINT16 = 11,
+  DJINN_UINT32 = 12,
+  DJINN_UINT64 = 13,
+  DJINN_FLOAT8_E4M3 = 14,
+  DJINN_FLOAT8_E5M2 = 15,
+  DJINN_COMPLEX64 = 16,
+  DJINN_COMPLEX128 = 17
 } djinn_dtype;
 
 /* ---------------------------------------------------------------- sessions */
 
 typedef struct djinn_client djinn_client;
 
+#define DJINN_FOREVER UINT64_MAX
+#define DJINN_NEVER (UINT64_MAX - 1)
+
 typedef struct djinn_connect_options {
   const char* host; /* "unix:PATH"; NULL: $DJINN_HOST, else the user's daemon or the system's */
   const char* name; /* for people, shown by `djinnctl sessions`; NULL: none */
-  uint64_t staging_bytes; /* memory that inputs and outputs pass through; 0: 8 MiB */
-  uint64_t reserved[4];
+  uint64_t staging_bytes;     /* memory that inputs and outputs pass through; 0: 8 MiB */
+  uint64_t reconnect_wait_ms; /* how long calls wait for a djinnd that went, from when the first of
+                               * them saw it; 0: ten seconds; DJINN_FOREVER: until it is there;
+                               * DJINN_NEVER: they fail, and only djinn_reconnect() makes another
+                               * session */
+  uint64_t reserved[3];
 } djinn_connect_options;
 
 /* options: NULL for the defaults. DJINN_NOT_FOUND when no daemon listens there. */
 DJINN_API djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** out,
                                    djinn_error* error);
 DJINN_API void djinn_close(djinn_client* client);
+/* Makes a new session in place of one that is over; does nothing while it lives. Tries for so long,
+ * once at least; DJINN_FOREVER: until djinnd is there. Errors as of djinn_connect(), of the last
+ * try; DJINN_TIMEOUT when djinnd takes the connection and does not answer. */
+DJINN_API djinn_code djinn_reconnect(djinn_client* client, uint64_t wait_ms, djinn_error* error);
 
 typedef struct djinn_status {
   char version[32]; /* of the daemon */
@@ -140,6 +166,12 @@ DJINN_API djinn_code djinn_model_load(djinn_client* client, const char* director
 /* As djinn_model_load(), and the model stays in memory until djinn_model_unload(). */
 DJINN_API djinn_code djinn_model_load_pinned(djinn_client* client, const char* directory,
                                              uint64_t* out, djinn_error* error);
+/* As djinn_model_load(), and when the last session has given its hold back, the model stays for so
+ * long, whatever djinnd is configured to; 0: it goes at once; DJINN_FOREVER: until the memory is
+ * wanted. The last to say it decides. */
+DJINN_API djinn_code djinn_model_load_keep_alive(djinn_client* client, const char* directory,
+                                                 uint64_t keep_alive_ms, uint64_t* out,
+                                                 djinn_error* error);
 /* Gives the session's hold on the model back. */
 DJINN_API djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* error);
 /* Drops the model from memory. DJINN_BUSY while any session holds it. */
@@ -215,7 +247,8 @@ DJINN_API void djinn_generate_options_init(djinn_generate_options* options);
 
 /* A token of a row; index counts the row's new tokens from 0. Stop tokens are told, too. Not 0 from
  * it gives up the rest, which is no error. Runs inside djinn_generator_generate(), on its thread;
- * must not use the client, and must return (no longjmp, no exception). */
+ * must not use the client (DJINN_BUSY) nor close anything of it, and must return (no longjmp, no
+ * exception). */
 typedef int (*djinn_on_token)(void* context, uint32_t row, uint32_t index, int32_t token);
 
 DJINN_API djinn_code djinn_generator_open(djinn_client* client, const char* directory,
@@ -231,7 +264,8 @@ DJINN_API djinn_code djinn_generator_generate(djinn_generator* generator,
 
 /* ---------------------------------------------------------------- refs */
 
-/* Bytes in djinnd, of one session. Plain data; {0, 0} is none. */
+/* Bytes in djinnd, of one session. Plain data; {0, 0} is none. One of a session that is over is
+ * never taken for one of the next. */
 typedef struct djinn_ref {
   uint32_t index;
   uint32_t generation;

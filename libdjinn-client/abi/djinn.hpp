@@ -10,6 +10,7 @@
 
 #include <djinn.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -40,6 +41,13 @@ void call(Function function, Arguments... arguments) {
   if (function(arguments..., &error) != DJINN_OK) throw Error(error);
 }
 
+// As djinn.h counts it.
+inline uint64_t milliseconds(std::chrono::milliseconds time) {
+  if (time.count() < 0) throw Error({DJINN_INVALID_ARGUMENT, "A time must not be negative."});
+  return time == std::chrono::milliseconds::max() ? DJINN_FOREVER
+                                                  : static_cast<uint64_t>(time.count());
+}
+
 template <auto close>
 struct Closer {
   template <typename Handle>
@@ -59,6 +67,10 @@ class Client {
   }
 
   [[nodiscard]] djinn_client* handle() const noexcept { return handle_.get(); }
+  // A new session in place of one that is over; see djinn.h for what becomes of what it had.
+  void reconnect(std::chrono::milliseconds wait = std::chrono::seconds(10)) {
+    detail::call(djinn_reconnect, handle(), detail::milliseconds(wait));
+  }
   [[nodiscard]] djinn_status status() const {
     djinn_status out;
     detail::call(djinn_get_status, handle(), &out);
@@ -67,6 +79,20 @@ class Client {
   [[nodiscard]] uint64_t load_model(const std::string& directory) {
     uint64_t model = 0;
     detail::call(djinn_model_load, handle(), directory.c_str(), &model);
+    return model;
+  }
+  // Stays until it is unloaded.
+  [[nodiscard]] uint64_t load_model_pinned(const std::string& directory) {
+    uint64_t model = 0;
+    detail::call(djinn_model_load_pinned, handle(), directory.c_str(), &model);
+    return model;
+  }
+  // Stays for so long when no session holds it; milliseconds::max(): until memory is wanted.
+  [[nodiscard]] uint64_t load_model_keep_alive(const std::string& directory,
+                                               std::chrono::milliseconds keep_alive) {
+    uint64_t model = 0;
+    detail::call(djinn_model_load_keep_alive, handle(), directory.c_str(),
+                 detail::milliseconds(keep_alive), &model);
     return model;
   }
   void close_model(uint64_t model) { detail::call(djinn_model_close, handle(), model); }

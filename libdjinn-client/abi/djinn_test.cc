@@ -1,14 +1,24 @@
 #include "libdjinn-client/abi/djinn.hpp"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <thread>
+#include <vector>
+
+#include "libdjinn-client/testing/fake_daemon.h"
 
 namespace {
 
-constexpr djinn_connect_options kNowhere{"unix:/nonexistent/djinnd.sock", nullptr, 0, {}};
+using djinn::client::testing::FakeDaemon;
+
+constexpr djinn_connect_options kNowhere{"unix:/nonexistent/djinnd.sock", nullptr, 0, 0, {}};
 
 TEST(Abi, no_daemon_is_an_error_that_says_what_next) {
   djinn_client* client = nullptr;
@@ -28,7 +38,7 @@ TEST(Abi, a_long_message_is_cut_between_characters_and_terminated) {
   std::string host;
   while (host.size() < 2000) host += "ä";
   for (const std::string& name : {host, "x" + host}) {
-    const djinn_connect_options options{name.c_str(), nullptr, 0, {}};
+    const djinn_connect_options options{name.c_str(), nullptr, 0, 0, {}};
     djinn_client* client = nullptr;
     djinn_error error;
     std::memset(&error, 0xff, sizeof error);
@@ -50,7 +60,10 @@ TEST(Abi, null_where_none_may_be_is_refused) {
   djinn_ref ref{};
   EXPECT_EQ(djinn_connect(nullptr, nullptr, &error), DJINN_INVALID_ARGUMENT);
   EXPECT_EQ(djinn_get_status(nullptr, &status, &error), DJINN_INVALID_ARGUMENT);
+  EXPECT_EQ(djinn_reconnect(nullptr, 0, &error), DJINN_INVALID_ARGUMENT);
   EXPECT_EQ(djinn_model_load(nullptr, "x", &model, &error), DJINN_INVALID_ARGUMENT);
+  EXPECT_EQ(djinn_model_load_pinned(nullptr, "x", &model, &error), DJINN_INVALID_ARGUMENT);
+  EXPECT_EQ(djinn_model_load_keep_alive(nullptr, "x", 0, &model, &error), DJINN_INVALID_ARGUMENT);
   EXPECT_EQ(djinn_model_close(nullptr, 1, &error), DJINN_INVALID_ARGUMENT);
   EXPECT_EQ(djinn_model_unload(nullptr, 1, &error), DJINN_INVALID_ARGUMENT);
   EXPECT_EQ(djinn_encoder_open(nullptr, "x", &encoder, &error), DJINN_INVALID_ARGUMENT);
@@ -99,6 +112,227 @@ TEST(Abi, the_library_shows_its_functions_and_nothing_else) {
                     "traitsIcESaIcEEE"),
             nullptr);
   ::dlclose(library);
+}
+
+// --- when djinnd goes and comes back
+
+// A client in C of a fake daemon, and one handle of each kind that needs no model of its own.
+class Reconnecting : public ::testing::Test {
+ protected:
+  explicit Reconnecting(uint64_t wait_ms = 20'000) {
+    options_.reconnect_wait_ms = wait_ms;
+    host_ = daemon_.host();
+    options_.host = host_.c_str();
+    EXPECT_EQ(djinn_connect(&options_, &client_, nullptr), DJINN_OK);
+    directory_ = std::filesystem::path(daemon_.directory()) / "model";
+    std::filesystem::create_directory(directory_);
+    write("config.json", "{}");
+    write("model.safetensors", "");
+  }
+  ~Reconnecting() override { djinn_close(client_); }
+
+  struct Handles {
+    uint64_t model = 0;
+    djinn_ref ref{};
+    djinn_program* program = nullptr;
+  };
+
+  djinn_code open(Handles& out) {
+    djinn_error error;
+    const std::string directory = directory_.string();
+    if (djinn_model_load(client_, directory.c_str(), &out.model, &error) != DJINN_OK ||
+        djinn_ref_put(client_, "x", 1, &out.ref, &error) != DJINN_OK ||
+        djinn_program_define(client_, "srg 1 \"\"", out.model, &out.program, &error) != DJINN_OK) {
+      ADD_FAILURE() << error.message;
+    }
+    return error.code;
+  }
+
+  // Every use of them; each must end so.
+  void expect_all(const Handles& handles, djinn_code code) {
+    djinn_error error;
+    char byte = 0;
+    EXPECT_EQ(djinn_ref_read(client_, handles.ref, 0, &byte, 1, &error), code) << error.message;
+    EXPECT_EQ(djinn_program_run(handles.program, nullptr, 0, nullptr, 0, nullptr, 0, &error), code)
+        << error.message;
+    djinn_program* program = nullptr;
+    EXPECT_EQ(djinn_program_define(client_, "srg 1 \"\"", handles.model, &program, &error), code)
+        << error.message;
+    djinn_program_close(program);
+  }
+  void close(const Handles& handles, djinn_code code) {
+    EXPECT_EQ(djinn_ref_release(client_, handles.ref, nullptr), code);
+    EXPECT_EQ(djinn_model_close(client_, handles.model, nullptr), code);
+    djinn_program_close(handles.program);
+  }
+
+  FakeDaemon daemon_;
+  std::string host_;
+  djinn_connect_options options_{};
+  djinn_client* client_ = nullptr;
+  std::filesystem::path directory_;
+
+ private:
+  void write(const char* name, std::string_view text) {
+    const int file = ::open((directory_ / name).c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    EXPECT_EQ(::write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    ::close(file);
+  }
+};
+class ForeverReconnecting : public Reconnecting {
+ protected:
+  ForeverReconnecting() : Reconnecting(DJINN_FOREVER) {}
+};
+class NeverReconnecting : public Reconnecting {
+ protected:
+  NeverReconnecting() : Reconnecting(DJINN_NEVER) {}
+};
+
+TEST_F(Reconnecting, handles_of_a_session_that_is_gone_say_so_and_new_ones_work) {
+  Handles old;
+  open(old);
+  expect_all(old, DJINN_OK);
+  daemon_.stop();
+  expect_all(old, DJINN_DISCONNECTED);
+  daemon_.start();
+  expect_all(old, DJINN_DISCONNECTED);  // naming a handle connects to nobody
+  EXPECT_EQ(daemon_.sessions_open(), 0u);
+  djinn_status status;
+  ASSERT_EQ(djinn_get_status(client_, &status, nullptr), DJINN_OK);
+  EXPECT_EQ(status.sessions, 2u);
+  expect_all(old, DJINN_DISCONNECTED);
+  Handles fresh;
+  open(fresh);
+  // The fake gives every model the same id, as djinnd does with one that it has kept.
+  EXPECT_EQ(fresh.model, old.model);
+  expect_all(fresh, DJINN_OK);
+  djinn_error error;
+  char byte = 0;
+  EXPECT_EQ(djinn_ref_read(client_, old.ref, 0, &byte, 1, &error), DJINN_DISCONNECTED);
+  EXPECT_NE(std::string(error.message).find("a session that is gone"), std::string::npos);
+  const djinn_input input{"x", nullptr, 0, old.ref};
+  EXPECT_EQ(djinn_program_run(fresh.program, nullptr, 0, &input, 1, nullptr, 0, nullptr),
+            DJINN_DISCONNECTED);
+  EXPECT_EQ(djinn_ref_release(client_, old.ref, nullptr), DJINN_DISCONNECTED);
+  djinn_program_close(old.program);
+  const size_t closes = daemon_.closes();
+  close(fresh, DJINN_OK);
+  EXPECT_EQ(daemon_.closes(), closes + 1);
+}
+
+// What the outputs hold, and how long they are, would be anybody's guess.
+TEST_F(Reconnecting, an_output_that_is_named_twice_is_refused) {
+  constexpr const char* kText =
+      "srg 1 \"copy\"\ninput %x : float32[2]\n%y = aten::clone(%x)\noutput %y\n";
+  djinn_program* program = nullptr;
+  djinn_error error;
+  ASSERT_EQ(djinn_program_define(client_, kText, 0, &program, &error), DJINN_OK) << error.message;
+  float x[2] = {1, 2};
+  float y[2] = {};
+  const djinn_input input{"x", x, sizeof x, {}};
+  djinn_output outputs[2] = {};
+  outputs[0].name = outputs[1].name = "y";
+  outputs[0].data = y;
+  outputs[0].data_bytes = sizeof y;
+  EXPECT_EQ(djinn_program_run(program, nullptr, 0, &input, 1, outputs, 2, &error),
+            DJINN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("named twice"), std::string::npos);
+  EXPECT_EQ(djinn_program_run(program, nullptr, 0, &input, 1, outputs, 1, &error), DJINN_OK)
+      << error.message;
+  djinn_program_close(program);
+}
+
+TEST_F(Reconnecting, nothing_of_an_old_session_is_closed_in_the_new_one) {
+  Handles old;
+  open(old);
+  daemon_.stop();
+  daemon_.start();
+  ASSERT_EQ(djinn_reconnect(client_, 0, nullptr), DJINN_OK);
+  close(old, DJINN_DISCONNECTED);
+  EXPECT_EQ(daemon_.closes(), 0u);
+  EXPECT_EQ(daemon_.runs(), 1u) << "the put of the first session, and no release";
+}
+
+TEST_F(Reconnecting, a_call_under_way_fails_and_is_not_repeated) {
+  daemon_.set_stuck(true);
+  djinn_error error{};
+  djinn_ref ref{};
+  std::thread caller([&] { djinn_ref_put(client_, "x", 1, &ref, &error); });
+  EXPECT_TRUE(djinn::client::testing::eventually([&] { return daemon_.run_waits(); }));
+  daemon_.stop();
+  caller.join();
+  EXPECT_EQ(error.code, DJINN_DISCONNECTED);
+  EXPECT_EQ(ref.generation, 0u);
+  daemon_.set_stuck(false);
+  daemon_.start();
+  ASSERT_EQ(djinn_reconnect(client_, 0, nullptr), DJINN_OK);
+  EXPECT_EQ(daemon_.runs(), 0u);
+}
+
+TEST_F(ForeverReconnecting, a_client_that_was_told_so_makes_another_session_by_itself) {
+  daemon_.stop();
+  daemon_.start();
+  djinn_status status;
+  djinn_error error;
+  EXPECT_EQ(djinn_get_status(client_, &status, &error), DJINN_OK) << error.message;
+  EXPECT_EQ(daemon_.sessions_made(), 2u);
+}
+
+TEST_F(NeverReconnecting, a_client_that_was_told_so_reconnects_only_when_asked) {
+  daemon_.stop();
+  djinn_status status;
+  EXPECT_EQ(djinn_reconnect(client_, 0, nullptr), DJINN_NOT_FOUND);
+  daemon_.start();
+  EXPECT_EQ(djinn_get_status(client_, &status, nullptr), DJINN_DISCONNECTED);
+  EXPECT_EQ(djinn_reconnect(client_, 0, nullptr), DJINN_OK);
+  EXPECT_EQ(djinn_reconnect(client_, 0, nullptr), DJINN_OK);
+  EXPECT_EQ(djinn_get_status(client_, &status, nullptr), DJINN_OK);
+  EXPECT_EQ(daemon_.sessions_made(), 2u);
+}
+
+TEST_F(Reconnecting, how_long_a_model_stays_reaches_djinnd) {
+  const std::string directory = directory_.string();
+  uint64_t model = 0;
+  EXPECT_EQ(djinn_model_load(client_, directory.c_str(), &model, nullptr), DJINN_OK);
+  EXPECT_EQ(djinn_model_load_pinned(client_, directory.c_str(), &model, nullptr), DJINN_OK);
+  for (const uint64_t wanted : {uint64_t{0}, uint64_t{1500}, DJINN_FOREVER}) {
+    EXPECT_EQ(djinn_model_load_keep_alive(client_, directory.c_str(), wanted, &model, nullptr),
+              DJINN_OK);
+  }
+  const std::vector<FakeDaemon::Opened> expected{
+      {false, {}}, {true, {}}, {false, 0}, {false, 1500}, {false, UINT64_MAX}};
+  EXPECT_EQ(daemon_.opens(), expected);
+}
+
+TEST_F(Reconnecting, objects_in_cpp_do_likewise) {
+  using std::chrono::milliseconds;
+  djinn::Client client(options_);
+  const auto code_of = [](const auto& action) {
+    try {
+      action();
+    } catch (const djinn::Error& error) {
+      return error.code();
+    }
+    return DJINN_OK;
+  };
+  djinn::Program program(client, "srg 1 \"\"");
+  std::optional<djinn::Ref> ref(std::in_place, client, std::as_bytes(std::span("abc")));
+  const auto run = [&] { program.run({}, {}, {}); };
+  EXPECT_EQ(code_of(run), DJINN_OK);
+  daemon_.stop();
+  EXPECT_EQ(code_of(run), DJINN_DISCONNECTED);
+  EXPECT_EQ(code_of([&] { client.reconnect(milliseconds(0)); }), DJINN_NOT_FOUND);
+  EXPECT_EQ(code_of([&] { client.reconnect(milliseconds(-1)); }), DJINN_INVALID_ARGUMENT);
+  daemon_.start();
+  client.reconnect(milliseconds::max());
+  EXPECT_EQ(code_of(run), DJINN_DISCONNECTED);
+  ref.reset();  // of the session that is gone: nothing to release
+  program = djinn::Program(client, "srg 1 \"\"");
+  EXPECT_EQ(code_of(run), DJINN_OK);
+  EXPECT_EQ(client.load_model_pinned(directory_.string()), FakeDaemon::kModel);
+  EXPECT_EQ(client.load_model_keep_alive(directory_.string(), milliseconds(5)), FakeDaemon::kModel);
+  ASSERT_EQ(daemon_.opens().size(), 2u);
+  EXPECT_EQ(daemon_.opens()[1].keep_alive_ms, 5u);
 }
 
 TEST(Cpp, an_error_is_an_exception_with_its_code) {

@@ -135,14 +135,14 @@ py::dict to_python(const ipc::ModelReport& report) {
                   "loaded_wall_ns"_a = report.loaded_wall_ns);
 }
 
-py::dict to_python(const client::OpenedModel& model) {
+py::dict to_python(const client::OpenedModel& model, uint64_t session) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
   py::list tensors;
   for (const srg::TensorEntry& tensor : model.manifest.tensors) {
     tensors.append(
         py::make_tuple(tensor.name, dtype_name(tensor.dtype), py::tuple(py::cast(tensor.sizes))));
   }
-  return py::dict("id"_a = model.id.value, "bytes"_a = model.bytes,
+  return py::dict("id"_a = model.id.value, "session"_a = session, "bytes"_a = model.bytes,
                   "was_resident"_a = model.was_resident, "tensors"_a = tensors);
 }
 

@@ -52,7 +52,8 @@ py::list to_python(const std::vector<srg::Expr>& exprs);
 py::dict to_python(const ipc::StatusReport& report);
 py::dict to_python(const ipc::SessionReport& report);
 py::dict to_python(const ipc::ModelReport& report);
-py::dict to_python(const client::OpenedModel& model);
+// session: which the lease on it belongs to.
+py::dict to_python(const client::OpenedModel& model, uint64_t session);
 
 // plan: a djinn.LoadPlan.
 srg::LoadPlan load_plan_from(const py::handle& plan);

@@ -1,5 +1,5 @@
-// Encoder and Generator for Python. Both keep their session alive; their client lives as long as
-// the session is open, and every call goes through a turn, which refuses a closed one.
+// Encoder and Generator for Python. Both keep their session alive; every call goes through a turn
+// of the session's number, which refuses one that has ended and with it a client that is no more.
 
 #include <array>
 #include <exception>
@@ -31,8 +31,10 @@ std::optional<Buffer> buffer_of(const py::object& array) {
 class Encoder {
  public:
   Encoder(Shared session, const std::string& directory) : session_(std::move(session)) {
-    encoder_ = take(session_->turn(
-        [&](client::Client& client) { return client::Encoder::open(client, directory); }));
+    encoder_ = take(session_->turn([&](client::Client& client) {
+      number_ = session_->number();
+      return client::Encoder::open(client, directory);
+    }));
   }
 
   // ids, mask, types: int64 [rows, tokens]. Gives (dtype, hidden or empty, embedding).
@@ -41,17 +43,18 @@ class Encoder {
     const auto buffers = std::array{buffer_of(ids), buffer_of(mask), buffer_of(types)};
     const client::EncoderBatch batch{rows, tokens, int64s(buffers[0]), int64s(buffers[1]),
                                      int64s(buffers[2])};
-    const client::Encoded encoded =
-        take(session_->turn([&](client::Client&) { return encoder_->encode(batch, want_hidden); }));
+    const client::Encoded encoded = take(session_->turn_of(
+        number_, [&](client::Client&) { return encoder_->encode(batch, want_hidden); }));
     return py::make_tuple(std::string(name_of(encoded.dtype)), to_bytearray(encoded.hidden),
                           to_bytearray(encoded.embedding));
   }
 
   [[nodiscard]] const client::BertConfig& config() const { return encoder_->config(); }
-  [[nodiscard]] py::dict model() const { return to_python(encoder_->model()); }
+  [[nodiscard]] py::dict model() const { return to_python(encoder_->model(), number_); }
 
  private:
   Shared session_;
+  uint64_t number_ = 0;  // of the session that it is of
   std::unique_ptr<client::Encoder> encoder_;
 };
 
@@ -85,8 +88,10 @@ class TokenCallback {
 class Generator {
  public:
   Generator(Shared session, const std::string& directory) : session_(std::move(session)) {
-    generator_ = take(session_->turn(
-        [&](client::Client& client) { return client::Generator::open(client, directory); }));
+    generator_ = take(session_->turn([&](client::Client& client) {
+      number_ = session_->number();
+      return client::Generator::open(client, directory);
+    }));
   }
 
   // on_token(row, index, token): None or True to go on. Gives (token lists, next random offset).
@@ -95,8 +100,8 @@ class Generator {
     TokenCallback callback(on_token);
     std::function<bool(const client::TokenEvent&)> stream;
     if (!on_token.is_none()) stream = std::ref(callback);
-    auto generated = session_->turn(
-        [&](client::Client&) { return generator_->generate(prompts, options, stream); });
+    auto generated = session_->turn_of(
+        number_, [&](client::Client&) { return generator_->generate(prompts, options, stream); });
     callback.raise_again();
     const client::Generated done = take(std::move(generated));
     return py::make_tuple(done.tokens, done.random_offset);
@@ -116,9 +121,11 @@ class Generator {
 
   [[nodiscard]] const client::LlamaConfig& config() const { return generator_->config(); }
   [[nodiscard]] const client::Generator& inner() const { return *generator_; }
+  [[nodiscard]] py::dict model() const { return to_python(generator_->model(), number_); }
 
  private:
   Shared session_;
+  uint64_t number_ = 0;  // of the session that it is of
   std::unique_ptr<client::Generator> generator_;
 };
 
@@ -166,8 +173,7 @@ void add_generator(py::module_& module) {
                              [](const Generator& g) { return g.inner().begin_token(); })
       .def_property_readonly("end_tokens",
                              [](const Generator& g) { return g.inner().end_tokens(); })
-      .def_property_readonly("model",
-                             [](const Generator& g) { return to_python(g.inner().model()); });
+      .def_property_readonly("model", &Generator::model);
 }
 
 }  // namespace

@@ -12,12 +12,14 @@ namespace {
 using Shared = std::shared_ptr<Session>;
 using namespace py::literals;  // style: pybind11 has no other way to its _a
 
-py::tuple handle(RefHandle ref) {
-  return py::make_tuple(ref.index, ref.generation);
+// (index, generation, session)
+template <typename Handle>
+py::tuple to_tuple(const Held<Handle>& held) {
+  return py::make_tuple(held.handle.index, held.handle.generation, held.session);
 }
 template <typename Handle>
-Handle handle_from(const py::tuple& pair) {
-  return {pair[0].cast<uint32_t>(), pair[1].cast<uint32_t>()};
+Held<Handle> held_from(const py::tuple& held) {
+  return {{held[0].cast<uint32_t>(), held[1].cast<uint32_t>()}, held[2].cast<uint64_t>()};
 }
 
 py::str text(std::string_view name) {
@@ -100,14 +102,14 @@ Arguments arguments_from(const std::vector<int64_t>& symbols, const py::dict& in
   for (const auto& [name, value] : inputs) {
     Input& input = out.run.inputs[name.cast<std::string>()];
     if (py::isinstance<py::tuple>(value)) {
-      input = handle_from<RefHandle>(value.cast<py::tuple>());
+      input = held_from<RefHandle>(value.cast<py::tuple>());
     } else {
       out.buffers.emplace_back(value.cast<py::buffer>());
       input = out.buffers.back().bytes();
     }
   }
   for (const py::handle wanted : outputs) out.run.outputs.push_back(output_from(wanted));
-  if (sequence) out.run.sequence = handle_from<SequenceHandle>(*sequence);
+  if (sequence) out.run.sequence = held_from<SequenceHandle>(*sequence);
   return out;
 }
 
@@ -119,7 +121,7 @@ py::tuple result_of(const RunOutput& output) {
   const std::vector<int64_t> strides(shape.strides.begin(), shape.strides.begin() + rank);
   return py::make_tuple(text(name_of(static_cast<DType>(shape.dtype))), py::tuple(py::cast(sizes)),
                         py::tuple(py::cast(strides)), shape.offset, to_bytearray(output.bytes),
-                        output.ref.valid() ? py::object(handle(output.ref)) : py::none());
+                        output.ref.handle.valid() ? py::object(to_tuple(output.ref)) : py::none());
 }
 
 py::list run(const Shared& session, const Program& program, const std::vector<int64_t>& symbols,
@@ -141,9 +143,9 @@ py::list run(const Shared& session, const Program& program, const std::vector<in
 
 template <typename Open>
 py::dict opened(const py::object& plan, const Open& open) {
-  if (plan.is_none()) return to_python(open(static_cast<const srg::LoadPlan*>(nullptr)));
-  const srg::LoadPlan parsed = load_plan_from(plan);
-  return to_python(open(&parsed));
+  const auto parsed = plan.is_none() ? std::nullopt : std::optional(load_plan_from(plan));
+  const OpenedModel opened = open(parsed ? &*parsed : nullptr);
+  return to_python(opened.model, opened.session);
 }
 
 template <typename Report>
@@ -158,30 +160,32 @@ py::tuple make_sequence(const Shared& session, uint32_t rows, uint32_t layers, u
                         bool reorderable) {
   const ipc::SequenceGeometry geometry{
       rows, layers, kv_heads, head_dim, dtype_from(dtype), capacity, reorderable ? 2u : 1u};
-  const SequenceHandle made =
-      take(session->turn([&](client::Client& client) { return client.make_sequence(geometry); }));
-  return py::make_tuple(made.index, made.generation);
+  return to_tuple(take(session->turn([&](client::Client& client) -> Result<Held<SequenceHandle>> {
+    DJINN_TRY(const SequenceHandle made, client.make_sequence(geometry));
+    return Held<SequenceHandle>{made, session->number()};
+  })));
 }
 
 py::bytearray read_ref(const Shared& session, const py::tuple& ref, const std::string& dtype,
                        std::vector<uint64_t> sizes, std::vector<int64_t> strides, uint64_t offset) {
   ipc::ReadBlock block;
-  block.ref = handle_from<RefHandle>(ref);
+  const auto held = held_from<RefHandle>(ref);
+  block.ref = held.handle;
   block.dtype = dtype_from(dtype);
   block.sizes = std::move(sizes);
   block.strides = std::move(strides);
   block.offset = offset;
-  return to_bytearray(session->read(std::move(block)));
+  return to_bytearray(session->read(held.session, std::move(block)));
 }
 
 Shared connect(const std::string& host, const std::string& name, uint64_t staging_bytes,
-               bool observer) {
+               bool observer, std::optional<uint64_t> reconnect_wait_ms) {
   client::ConnectOptions options;
   options.host = host;
   options.name = name;
   options.staging_bytes = staging_bytes;
   options.observer = observer;
-  return std::make_shared<Session>(options);
+  return std::make_shared<Session>(std::move(options), reconnect_wait_ms);
 }
 
 void add_control(py::class_<Session, Shared>& session) {
@@ -201,16 +205,15 @@ void add_control(py::class_<Session, Shared>& session) {
              });
            })
       .def("close_model",
-           [](const Shared& self, uint64_t id) {
-             take(self->turn([&](client::Client& c) { return c.close_model(ModelId{id}); }));
+           [](const Shared& self, uint64_t id, uint64_t number) {
+             self->give_back(number, [&](client::Client& c) { return c.close_model(ModelId{id}); });
            })
       .def("unload_model",
            [](const Shared& self, uint64_t id) {
              take(self->turn([&](client::Client& c) { return c.unload_model(ModelId{id}); }));
            })
-      .def("define", [](const Shared& self, const std::string& source, uint64_t model) {
-        return self->define(source, ModelId{model});
-      });
+      .def("define", [](const Shared& self, const std::string& source, uint64_t model,
+                        uint64_t number) { return self->define(source, ModelId{model}, number); });
 }
 
 void add_reports(py::class_<Session, Shared>& session) {
@@ -233,27 +236,30 @@ void add_data_path(py::class_<Session, Shared>& session) {
       .def("put",
            [](const Shared& self, const py::buffer& data) {
              const Buffer buffer(data);
-             return handle(self->put(buffer.bytes()));
+             return to_tuple(self->put(buffer.bytes()));
            })
       .def("read", &read_ref)
       .def("release", [](const Shared& self,
-                         const py::tuple& ref) { self->release(handle_from<RefHandle>(ref)); })
+                         const py::tuple& ref) { self->release(held_from<RefHandle>(ref)); })
       .def("release_later",
            [](const Shared& self, const py::tuple& ref) {
-             self->release_later(handle_from<RefHandle>(ref));
+             self->release_later(held_from<RefHandle>(ref));
            })
       .def("make_sequence", &make_sequence)
       .def("crop",
            [](const Shared& self, const py::tuple& sequence, uint64_t length) {
-             self->crop({handle_from<SequenceHandle>(sequence), length});
+             const auto held = held_from<SequenceHandle>(sequence);
+             self->crop(held.session, {held.handle, length});
            })
       .def("reorder",
            [](const Shared& self, const py::tuple& sequence, std::vector<uint32_t> rows) {
-             self->reorder({handle_from<SequenceHandle>(sequence), std::move(rows)});
+             const auto held = held_from<SequenceHandle>(sequence);
+             self->reorder(held.session, {held.handle, std::move(rows)});
            })
       .def("drop_sequence", [](const Shared& self, const py::tuple& sequence) {
-        const auto wanted = handle_from<SequenceHandle>(sequence);
-        take(self->turn([&](client::Client& c) { return c.drop_sequence(wanted); }));
+        const auto held = held_from<SequenceHandle>(sequence);
+        self->give_back(held.session,
+                        [&](client::Client& c) { return c.drop_sequence(held.handle); });
       });
 }
 
@@ -275,13 +281,15 @@ void add_session(py::module_& module) {
       .def_property_readonly("quota_bytes",
                              [](const Session& s) { return s.welcome().quota_bytes; })
       .def_property_readonly("closed", &Session::closed)
-      .def("close", &Session::close);
+      .def("close", &Session::close)
+      .def("reconnect", &Session::reconnect)
+      .def("after_fork", &Session::after_fork);
   add_control(session);
   add_reports(session);
   add_data_path(session);
   module.def("connect", &connect);
-  module.def("parse", [](const std::string& source, uint64_t model) {
-    return Program{parse_graph(source), {}, ModelId{model}, {}};
+  module.def("parse", [](const std::string& source, uint64_t model, uint64_t number) {
+    return Program{parse_graph(source), number, {}, ModelId{model}, {}};
   });
   module.def("id_text", &id_text);
   module.attr("STAGING_BYTES_DEFAULT") = limits::kStagingBytesDefault;

@@ -1,9 +1,11 @@
 #include "python/binding/session.h"
 
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "kernel/base/bytes.h"
 #include "kernel/srg/text.h"
@@ -53,7 +55,8 @@ class Call {
       : client_(client), program_(program), builder_(client, *program.graph) {}
 
   Status bind(const RunArguments& arguments) {
-    if (arguments.sequence.valid()) builder_.sequence(arguments.sequence);
+    const SequenceHandle sequence = arguments.sequence.handle;
+    if (sequence.valid()) builder_.sequence(sequence);
     for (size_t i = 0; i < arguments.symbols.size(); ++i) {
       builder_.symbol(program_.graph->symbols[i].name, arguments.symbols[i]);
     }
@@ -69,10 +72,10 @@ class Call {
     return program_.id.valid() ? builder_.run(program_.id) : builder_.run_once(program_.model);
   }
 
-  [[nodiscard]] std::vector<RunOutput> take() const {
+  [[nodiscard]] std::vector<RunOutput> take(uint64_t session) const {
     std::vector<RunOutput> out;
     for (size_t i = 0; i < refs_.size(); ++i) {
-      out.push_back({builder_.description(i), builder_.take_output(i), refs_[i]});
+      out.push_back({builder_.description(i), builder_.take_output(i), {refs_[i], session}});
     }
     return out;
   }
@@ -90,7 +93,7 @@ class Call {
     if (const auto* bytes = std::get_if<std::span<const std::byte>>(&input)) {
       return builder_.input(name, *bytes);
     }
-    return builder_.input_ref(name, std::get<RefHandle>(input));
+    return builder_.input_ref(name, std::get<Held<RefHandle>>(input).handle);
   }
 
   Status bind_output(size_t index, const Output& output) {
@@ -107,14 +110,24 @@ class Call {
   std::vector<RefHandle> refs_;
 };
 
-Result<std::vector<RunOutput>> run_call(client::Client& client, const Program& program,
-                                        const RunArguments& arguments) {
+Result<std::vector<RunOutput>> run_call(client::Client& client, uint64_t session,
+                                        const Program& program, const RunArguments& arguments) {
   Call call(client, program);
   Status done = call.bind(arguments);
   if (done) done = call.run();
-  if (done) return call.take();
+  if (done) return call.take(session);
   call.drop_refs();
   return std::move(done).error();
+}
+
+// The sessions that a run names something of.
+std::set<uint64_t> sessions_of(const Program& program, const RunArguments& arguments) {
+  std::set<uint64_t> out{program.session, arguments.sequence.session};
+  for (const auto& [name, input] : arguments.inputs) {
+    if (const auto* ref = std::get_if<Held<RefHandle>>(&input)) out.insert(ref->session);
+  }
+  out.erase(0);
+  return out;
 }
 
 uint64_t bytes_of(const ipc::ReadBlock& block) {
@@ -151,107 +164,163 @@ Result<RefHandle> put_bytes(client::Client& client, std::span<const std::byte> b
 
 }  // namespace
 
-Session::Session(const client::ConnectOptions& options) {
-  auto connected = [&] {
-    const py::gil_scoped_release released;
-    return client::Client::connect(options);
-  }();
-  client_ = python::take(std::move(connected));
-  welcome_ = client_->welcome();
+bool Interruption::operator()() {
+  if (closed_) return true;
+  const py::gil_scoped_acquire gil;
+  const pid_t before = ::getpid();
+  // A handler may have forked: the child's wait would take its parent's answer.
+  if (PyErr_CheckSignals() == 0) return ::getpid() != before;
+  raised_ = std::make_exception_ptr(py::error_already_set());
+  return true;
+}
+
+void Interruption::raise_again() const {
+  if (raised_) std::rethrow_exception(raised_);
+}
+
+Session::Session(client::ConnectOptions options, std::optional<uint64_t> reconnect_wait_ms)
+    : connection_(std::make_unique<client::Connection>(std::move(options), reconnect_wait_ms)) {
+  python::take(turn([](client::Client&) { return Status(); }));
 }
 
 void Session::refuse_reentry() const {
   if (owner_.load() == std::this_thread::get_id()) {
     raise({ErrorCode::kBusy,
-           "A token callback cannot use its own session. Return False to end the generation."});
+           "A token callback or signal handler cannot use the session that it interrupts. Return "
+           "False from the callback to end the generation."});
   }
+}
+
+ipc::Welcome Session::welcome() const {
+  const std::lock_guard lock(small_mutex_);
+  return welcome_;
+}
+
+void Session::learn(const client::Client& client) {
+  const std::lock_guard lock(small_mutex_);
+  welcome_ = client.welcome();
 }
 
 void Session::close() {
   refuse_reentry();
+  closed_ = true;
   const py::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
-  client_.reset();
+  connection_.reset();
 }
 
-bool Session::closed() {
-  const py::gil_scoped_release released;
-  const std::lock_guard lock(mutex_);
-  return client_ == nullptr;
+void Session::reconnect(uint64_t wait_ms) {
+  const auto connect = [wait_ms](client::Connection& connection,
+                                 const client::GivenUp& given_up) -> Result<client::Client*> {
+    DJINN_CHECK(connection.reconnect(wait_ms, given_up));
+    return connection.of(connection.session());
+  };
+  python::take(take_turn(connect, [](client::Client&) { return Status(); }));
 }
 
-client::OpenedModel Session::open_directory(const std::string& path, const srg::LoadPlan* plan,
-                                            const client::Stay& stay) {
-  return python::take(turn([&](client::Client& client) -> Result<client::OpenedModel> {
+void Session::after_fork() {
+  new (&small_mutex_) std::mutex;
+  // A token callback or a signal's handler has forked. The turn that it interrupts goes on here,
+  // is told at its next step that the session is gone, and gives back the lock that it has.
+  if (owner_.load() == std::this_thread::get_id()) return;
+  owner_ = std::thread::id();
+  if (mutex_.try_lock()) {
+    // The lease must not live on through the child's copy of the socket.
+    if (connection_ != nullptr) [[maybe_unused]]
+      const Status ended = connection_->check();
+    mutex_.unlock();
+    return;
+  }
+  new (&mutex_) std::mutex;
+  if (connection_ != nullptr) connection_->abandon();
+}
+
+OpenedModel Session::open_directory(const std::string& path, const srg::LoadPlan* plan,
+                                    const client::Stay& stay) {
+  return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
     DJINN_TRY(const client::ModelDirectory directory, client::open_model_directory(path));
-    return client.open_model(directory.label, numbers_of(directory.files), plan, stay);
+    DJINN_TRY(auto opened,
+              client.open_model(directory.label, numbers_of(directory.files), plan, stay));
+    return OpenedModel{std::move(opened), number()};
   }));
 }
 
-client::OpenedModel Session::open_files(const std::string& label,
-                                        const std::vector<std::string>& paths,
-                                        const srg::LoadPlan* plan, const client::Stay& stay) {
-  return python::take(turn([&](client::Client& client) -> Result<client::OpenedModel> {
+OpenedModel Session::open_files(const std::string& label, const std::vector<std::string>& paths,
+                                const srg::LoadPlan* plan, const client::Stay& stay) {
+  return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
     DJINN_TRY(const std::vector<Fd> files, open_all(paths));
-    return client.open_model(label, numbers_of(files), plan, stay);
+    DJINN_TRY(auto opened, client.open_model(label, numbers_of(files), plan, stay));
+    return OpenedModel{std::move(opened), number()};
   }));
 }
 
-Program Session::define(const std::string& text, ModelId model) {
-  Program program{parse_graph(text), {}, model, {}};
-  ipc::ProgramDefined defined = python::take(
-      turn([&](client::Client& client) { return client.define_program(*program.graph, model); }));
+Program Session::define(const std::string& text, ModelId model, uint64_t session) {
+  Program program{parse_graph(text), session, {}, model, {}};
+  ipc::ProgramDefined defined = python::take(turn_of(session, [&](client::Client& client) {
+    program.session = number();
+    return client.define_program(*program.graph, model);
+  }));
   program.id = defined.program;
   program.outputs = std::move(defined.outputs);
   return program;
 }
 
 std::vector<RunOutput> Session::run(const Program& program, const RunArguments& arguments) {
-  return python::take(turn([&](client::Client& client) -> Result<std::vector<RunOutput>> {
-    DJINN_CHECK(release_garbage(client));
-    return run_call(client, program, arguments);
-  }));
+  const std::set<uint64_t> sessions = sessions_of(program, arguments);
+  const uint64_t session =
+      sessions.empty() ? 0 : *sessions.begin();  // if there are two, one is gone
+  return python::take(
+      turn_of(session, [&](client::Client& client) -> Result<std::vector<RunOutput>> {
+        DJINN_CHECK(release_garbage(client));
+        return run_call(client, number(), program, arguments);
+      }));
 }
 
 // --- refs
 
-RefHandle Session::put(std::span<const std::byte> bytes) {
-  return python::take(turn([&](client::Client& client) -> Result<RefHandle> {
+Held<RefHandle> Session::put(std::span<const std::byte> bytes) {
+  return python::take(turn([&](client::Client& client) -> Result<Held<RefHandle>> {
     DJINN_CHECK(release_garbage(client));
-    return put_bytes(client, bytes);
+    DJINN_TRY(const RefHandle ref, put_bytes(client, bytes));
+    return Held<RefHandle>{ref, number()};
   }));
 }
 
-std::vector<std::byte> Session::read(ipc::ReadBlock block) {
-  return python::take(turn([&](client::Client& client) { return read_view(client, block); }));
+std::vector<std::byte> Session::read(uint64_t session, ipc::ReadBlock block) {
+  return python::take(
+      turn_of(session, [&](client::Client& client) { return read_view(client, block); }));
 }
 
-void Session::release(RefHandle ref) {
-  python::take(turn([&](client::Client& client) { return release_refs(client, {ref}); }));
+void Session::release(const Held<RefHandle>& ref) {
+  give_back(ref.session,
+            [&](client::Client& client) { return release_refs(client, {ref.handle}); });
 }
 
-void Session::crop(const ipc::CropBlock& block) {
-  python::take(turn([&](client::Client& client) {
+void Session::crop(uint64_t session, const ipc::CropBlock& block) {
+  python::take(turn_of(session, [&](client::Client& client) {
     return submit_and_wait(client, ipc::Operation::kCropSequence, block);
   }));
 }
 
-void Session::reorder(const ipc::ReorderBlock& block) {
-  python::take(turn([&](client::Client& client) {
+void Session::reorder(uint64_t session, const ipc::ReorderBlock& block) {
+  python::take(turn_of(session, [&](client::Client& client) {
     return submit_and_wait(client, ipc::Operation::kReorderSequence, block);
   }));
 }
 
-void Session::release_later(RefHandle ref) {
-  const std::lock_guard lock(garbage_mutex_);
+void Session::release_later(const Held<RefHandle>& ref) {
+  const std::lock_guard lock(small_mutex_);
   garbage_.push_back(ref);
 }
 
 Status Session::release_garbage(client::Client& client) {
   std::vector<RefHandle> garbage;
   {
-    const std::lock_guard lock(garbage_mutex_);
-    garbage.swap(garbage_);
+    const std::lock_guard lock(small_mutex_);
+    for (const Held<RefHandle>& ref : garbage_) {
+      if (ref.session == number()) garbage.push_back(ref.handle);
+    }
+    garbage_.clear();
   }
   constexpr size_t kBatch = 512;  // a binding block of this many handles is small
   for (size_t i = 0; i < garbage.size(); i += kBatch) {

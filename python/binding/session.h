@@ -1,15 +1,18 @@
-// Session: one connection to djinnd for Python. Calls wait without the GIL; calls of several
-// threads take turns, because a client::Client serves one thread at a time.
+// Session: one program's connection to djinnd for Python. Calls wait without the GIL; calls of
+// several threads take turns, because a client::Client serves one thread at a time.
 //
 //   Turn       one call's exclusive use of the client
+//   Held       a handle, and the number of the session that it belongs to (client::Connection)
 //   Input      what a run reads: a buffer's bytes or a ref
 //   Output     where an output goes: nowhere, staging (so many bytes at most), or a new ref
 //
-// invariant: nobody holds the session's lock while waiting for the GIL but a token callback, and a
-// callback that uses its own session is refused. So the two locks never wait for each other.
+// invariant: nobody holds the session's lock while waiting for the GIL but a token callback and a
+// wait for djinnd that looks for signals, and what they call may not use its own session. Nobody
+// waits for the lock with the GIL. So the two never wait for each other.
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,14 +23,26 @@
 #include <variant>
 #include <vector>
 
-#include "libdjinn-client/client.h"
+#include "libdjinn-client/connection.h"
 #include "python/binding/convert.h"
 
 namespace djinn::python {
 
+template <typename Handle>
+struct Held {
+  Handle handle;
+  uint64_t session = 0;
+};
+
+struct OpenedModel {
+  client::OpenedModel model;
+  uint64_t session = 0;
+};
+
 // A parsed graph, with an id once djinnd has admitted it.
 struct Program {
   std::shared_ptr<const srg::Graph> graph;
+  uint64_t session = 0;                   // of id or model; 0: it has neither
   ProgramId id;                           // invalid: runs once
   ModelId model;                          // whose weights it names; invalid: none
   std::vector<ipc::OutputShape> outputs;  // of an admitted one
@@ -38,67 +53,141 @@ struct Output {
   uint64_t bytes = 0;
 };
 
-using Input = std::variant<std::span<const std::byte>, RefHandle>;
+using Input = std::variant<std::span<const std::byte>, Held<RefHandle>>;
 
 struct RunArguments {
   std::vector<int64_t> symbols;  // in the graph's order
   std::map<std::string, Input> inputs;
   std::vector<Output> outputs;  // in the graph's order
-  SequenceHandle sequence;
+  Held<SequenceHandle> sequence;
 };
 
 struct RunOutput {
   ipc::OutputDescription description;
   std::vector<std::byte> bytes;  // kStaging
-  RefHandle ref;                 // kRef
+  Held<RefHandle> ref;           // kRef
+};
+
+// What a wait for djinnd asks now and then: whether the session was closed meanwhile, or a signal's
+// handler has raised something.
+class Interruption {
+ public:
+  explicit Interruption(const std::atomic<bool>& closed) : closed_(closed) {}
+  // Without the GIL.
+  bool operator()();
+  // With the GIL: raises what the handler did.
+  void raise_again() const;
+
+ private:
+  const std::atomic<bool>& closed_;
+  std::exception_ptr raised_;
 };
 
 class Session {
  public:
-  explicit Session(const client::ConnectOptions& options);
+  // reconnect_wait_ms: as client::Connection has it.
+  Session(client::ConnectOptions options, std::optional<uint64_t> reconnect_wait_ms);
 
-  [[nodiscard]] const ipc::Welcome& welcome() const { return welcome_; }
+  // What djinnd said of the session that is, or was last. Any thread.
+  [[nodiscard]] ipc::Welcome welcome() const;
+  // For good. Ends a wait for djinnd of another thread, and waits for its turn else.
   void close();
-  [[nodiscard]] bool closed();
+  [[nodiscard]] bool closed() const { return closed_; }
+  // As client::Connection::reconnect(). Raises for a session that was closed.
+  void reconnect(uint64_t wait_ms);
 
-  // f(client) as one turn, without the GIL. Raises kBusy inside of a token callback.
+  // f(client) as one turn, without the GIL, with a new session where the last one has ended. Raises
+  // kBusy inside of a token callback, and what a signal's handler raised.
   template <typename F>
   auto turn(const F& f) -> decltype(f(std::declval<client::Client&>())) {
-    refuse_reentry();
-    const py::gil_scoped_release released;
-    const std::lock_guard lock(mutex_);
-    if (client_ == nullptr) return Error{ErrorCode::kDisconnected, "The session is closed."};
-    owner_ = std::this_thread::get_id();
-    auto result = f(*client_);
-    owner_ = std::thread::id();
-    return result;
+    return take_turn([](client::Connection& connection,
+                        const client::GivenUp& given_up) { return connection.open(given_up); },
+                     f);
   }
+  // Likewise for what belongs to that session: kDisconnected if it is gone. 0: to none.
+  template <typename F>
+  auto turn_of(uint64_t session, const F& f) -> decltype(f(std::declval<client::Client&>())) {
+    if (session == 0) return turn(f);
+    return take_turn([session](client::Connection& connection,
+                               const client::GivenUp&) { return connection.of(session); },
+                     f);
+  }
+  // Likewise, to give something back: what went with its session is given back already.
+  template <typename F>
+  void give_back(uint64_t session, const F& f) {
+    bool gone = false;
+    const Status done = turn_of(session, [&](client::Client& client) {
+      Status given = f(client);
+      gone = client.has_ended();
+      return given;
+    });
+    if (done || gone || done.error().code == ErrorCode::kDisconnected) return;
+    raise(done.error());
+  }
+  // In the child of a fork, before it has other threads: the session is the parent's.
+  void after_fork();
+  // Of the turn that is.
+  [[nodiscard]] uint64_t number() const { return connection_->session(); }
 
-  client::OpenedModel open_directory(const std::string& path, const srg::LoadPlan* plan,
-                                     const client::Stay& stay);
-  client::OpenedModel open_files(const std::string& label, const std::vector<std::string>& paths,
-                                 const srg::LoadPlan* plan, const client::Stay& stay);
-  Program define(const std::string& text, ModelId model);
+  OpenedModel open_directory(const std::string& path, const srg::LoadPlan* plan,
+                             const client::Stay& stay);
+  OpenedModel open_files(const std::string& label, const std::vector<std::string>& paths,
+                         const srg::LoadPlan* plan, const client::Stay& stay);
+  // session: the model's; 0 without a model.
+  Program define(const std::string& text, ModelId model, uint64_t session);
   std::vector<RunOutput> run(const Program& program, const RunArguments& arguments);
 
-  RefHandle put(std::span<const std::byte> bytes);
-  std::vector<std::byte> read(ipc::ReadBlock block);
-  void release(RefHandle ref);
-  void crop(const ipc::CropBlock& block);
-  void reorder(const ipc::ReorderBlock& block);
+  Held<RefHandle> put(std::span<const std::byte> bytes);
+  std::vector<std::byte> read(uint64_t session, ipc::ReadBlock block);
+  void release(const Held<RefHandle>& ref);
+  void crop(uint64_t session, const ipc::CropBlock& block);
+  void reorder(uint64_t session, const ipc::ReorderBlock& block);
   // Releases with the next turn that uses refs: what a garbage collector may call anywhere.
-  void release_later(RefHandle ref);
+  void release_later(const Held<RefHandle>& ref);
 
  private:
+  template <typename Choose, typename F>
+  auto take_turn(const Choose& choose, const F& f) -> decltype(f(std::declval<client::Client&>())) {
+    refuse_reentry();
+    Interruption interruption(closed_);
+    auto result = [&]() -> decltype(f(std::declval<client::Client&>())) {
+      const py::gil_scoped_release released;
+      const std::lock_guard lock(mutex_);
+      if (connection_ == nullptr) return Error{ErrorCode::kDisconnected, "The session is closed."};
+      const Owner owner(owner_);
+      const client::GivenUp given_up = std::ref(interruption);
+      DJINN_TRY(client::Client* const client, choose(*connection_, given_up));
+      learn(*client);
+      return f(*client);
+    }();
+    interruption.raise_again();
+    return result;
+  }
+  // The thread that has the turn, while it has it.
+  class Owner {
+   public:
+    explicit Owner(std::atomic<std::thread::id>& owner) : owner_(owner) {
+      owner_ = std::this_thread::get_id();
+    }
+    ~Owner() { owner_ = std::thread::id(); }
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+
+   private:
+    std::atomic<std::thread::id>& owner_;
+  };
+
   void refuse_reentry() const;
+  void learn(const client::Client& client);
   Status release_garbage(client::Client& client);
 
-  ipc::Welcome welcome_;
-  std::mutex mutex_;  // guards client_
-  std::unique_ptr<client::Client> client_;
+  std::mutex mutex_;  // guards connection_
+  std::unique_ptr<client::Connection> connection_;
+  std::atomic<bool> closed_ = false;
   std::atomic<std::thread::id> owner_;
-  std::mutex garbage_mutex_;
-  std::vector<RefHandle> garbage_;
+  mutable std::mutex small_mutex_;  // guards what is below; held for moments only
+  ipc::Welcome welcome_;
+  std::vector<Held<RefHandle>> garbage_;
 };
 
 // Parses text; raises djinn.Error with the line and column of what is wrong.

@@ -2,12 +2,16 @@
 
 #include <fmt/ranges.h>
 #include <pthread.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/python_headers.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
+#include <functional>
 
 #include "kernel/exec/convert.h"
 #include "python/device/breaker.h"
@@ -128,9 +132,43 @@ at::Tensor adopt(const Described& described) {
   return make_tensor(storage, product);
 }
 
+// What a wait for djinnd asks now and then: whether a signal's handler has raised something. It
+// takes the GIL with the device's lock, which is sound because nobody waits for the lock with the
+// GIL. The handler must not use the device, which its own thread has.
+class Interruption {
+ public:
+  bool operator()() {
+    if (!Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr) return false;
+    const pid_t before = ::getpid();
+    const PyGILState_STATE gil = PyGILState_Ensure();
+    runs_handler_ = true;
+    const bool raised = PyErr_CheckSignals() != 0;
+    runs_handler_ = false;
+    if (raised) {
+      python_error error;
+      error.persist();
+      raised_ = std::make_exception_ptr(std::move(error));
+    }
+    PyGILState_Release(gil);
+    return raised || ::getpid() != before;  // a child's wait would take its parent's answer
+  }
+  void raise_again() const {
+    if (raised_) std::rethrow_exception(raised_);
+  }
+  // Whether this thread is inside of such a handler, and has the device's lock.
+  [[nodiscard]] static bool runs_handler() { return runs_handler_; }
+
+ private:
+  std::exception_ptr raised_;
+  static thread_local bool runs_handler_;
+};
+thread_local bool Interruption::runs_handler_ = false;
+
 }  // namespace
 
-Device::Device() : idle_(std::make_unique<IdleWatch>(mutex_, [this] { hand_over_idle(); })) {
+Device::Device()
+    : idle_(std::make_unique<IdleWatch>(mutex_, [this] { hand_over_idle(); })),
+      connection_(Link::connect_options()) {
   pthread_atfork([] { get().begin_fork(); }, [] { get().end_fork(); }, [] { get().begin_child(); });
 }
 
@@ -140,6 +178,9 @@ Device& Device::get() {
 }
 
 Device::Waiting::Waiting() {
+  TORCH_CHECK(!Interruption::runs_handler(),
+              "A signal handler cannot use the device while the call that it interrupts connects "
+              "to djinnd.");
   if (Py_IsInitialized() && PyGILState_Check()) state_ = PyEval_SaveThread();
 }
 Device::Waiting::~Waiting() {
@@ -149,7 +190,8 @@ Device::Waiting::~Waiting() {
 // Who forks has the GIL, which a thread may want that has the lock and waits for djinnd. So there
 // is an end to waiting, and it is reached only where there is a session.
 void Device::begin_fork() {
-  for (int tries = 0; tries < 100 && !fork_has_lock_; ++tries) {
+  const int most = Interruption::runs_handler() ? 0 : 100;
+  for (int tries = 0; tries < most && !fork_has_lock_; ++tries) {
     fork_has_lock_ = mutex_.try_lock();
     if (!fork_has_lock_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -161,11 +203,13 @@ void Device::end_fork() {
   if (std::exchange(fork_has_lock_, false)) mutex_.unlock();
 }
 
-// Other threads were not copied, and what they have locked or were changing is of no use here.
+// Other threads were not copied, and what they have locked or were changing is of no use here. A
+// handler's thread has the lock here too, and gives it back when its wait ends.
 void Device::begin_child() {
   storages().unlock();
-  new (&mutex_) std::mutex;
-  if (!std::exchange(fork_has_lock_, false)) new (&log_) Log;
+  const bool has_log = std::exchange(fork_has_lock_, false) || Interruption::runs_handler();
+  if (!Interruption::runs_handler()) new (&mutex_) std::mutex;
+  if (!has_log) new (&log_) Log;
   [[maybe_unused]] const auto* const of_parent = idle_.release();
   idle_ = std::make_unique<IdleWatch>(mutex_, [this] { hand_over_idle(); });
   is_orphan_ = is_orphan_ || link_ != nullptr;
@@ -176,17 +220,20 @@ Link& Device::link() {
               "This process was forked from one that uses djinnd, and has no session of its own. "
               "Start it with the method 'spawn', or fork before the first tensor is used.");
   if (link_ == nullptr) {
-    link_ = take(Link::connect());
+    Interruption interruption;
+    const auto client = connection_.open(std::ref(interruption));
+    interruption.raise_again();
+    link_ = std::make_unique<Link>(*take(client));
     link_->stats() = link_stats_;
   }
   return *link_;
 }
 
 // A session that has ended is let go of, with all that it held; whoever uses the device next
-// connects anew.
+// connects anew, as client::Connection does that.
 void Device::notice_end() {
   if (link_ == nullptr || is_orphan_) return;
-  const Status alive = link_->client().check();
+  const Status alive = connection_.check();
   if (alive) return;
   why_ended_ = alive.error().message;
   link_stats_ = link_->stats();
@@ -440,6 +487,14 @@ size_t Device::open_sealed(const std::vector<StoragePtr>& parameters) {
   link().stats().bytes_up += opened->bytes;
   sealed_.become_weights(parameters, std::make_shared<const Lease>(opened->id.value));
   return opened->was_resident ? 0 : parameters.size();
+}
+
+void Device::hand_over_unless_held() {
+  if (holds_ == 0) {
+    hand_over();
+  } else {
+    notice_end();
+  }
 }
 
 // What fails is left in the log, and fails again for who needs a value.

@@ -6,7 +6,8 @@
 //   read     a tensor's elements; waits
 //
 // Locking: one lock guards the log, the storages and the link. Nobody takes the GIL while holding
-// it: meta kernels in Python run before. Whoever waits for djinnd lets go of the GIL first.
+// it but a wait for djinnd that looks for signals: meta kernels in Python run before. Whoever waits
+// for the lock, or for djinnd, lets go of the GIL first.
 // A thread of its own hands the log over when nothing is recorded for a while (idle.h); it connects
 // to nobody. The child of a fork has neither that thread nor the session.
 #pragma once
@@ -84,20 +85,17 @@ class Device {
   auto with_link(const F& f) {
     const Waiting waiting;
     const std::lock_guard lock(mutex_);
-    if (holds_ == 0) {
-      hand_over();
-    } else {
-      notice_end();
-    }
+    hand_over_unless_held();
     return f(link());
   }
   // The same, for what that session (Storages::session()) has made. Throws if it has ended.
   template <typename F>
   auto with_link_of(uint64_t session, const F& f) {
-    return with_link([&](Link& link) {
-      refuse_ended(session);
-      return f(link);
-    });
+    const Waiting waiting;
+    const std::lock_guard lock(mutex_);
+    hand_over_unless_held();
+    refuse_ended(session);
+    return f(link());
   }
   // The number of the session that a use would have now: it has ended if djinnd has.
   uint64_t session();
@@ -150,6 +148,7 @@ class Device {
   void refuse_lost(const Storage& storage) const;
   void refuse_lost(const Entry& entry) const;
   void hand_over();
+  void hand_over_unless_held();
   void hand_over_idle();
   void begin_fork();
   void end_fork();
@@ -177,7 +176,8 @@ class Device {
   std::mutex mutex_;
   Log log_;
   std::unique_ptr<IdleWatch> idle_;  // constant but in the child of a fork
-  std::unique_ptr<Link> link_;
+  client::Connection connection_;
+  std::unique_ptr<Link> link_;                      // to the session that connection_ has
   LinkStats link_stats_;                            // of the sessions that have ended
   std::string why_ended_;                           // the last of them
   bool is_orphan_ = false;                          // link_ is the parent's

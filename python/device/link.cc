@@ -50,12 +50,11 @@ uint64_t bytes_of(const Operand& view) {
 
 }  // namespace
 
-Result<std::unique_ptr<Link>> Link::connect() {
+client::ConnectOptions Link::connect_options() {
   client::ConnectOptions options;
   options.name = own_name();
   options.staging_bytes = kStagingBytes;
-  DJINN_TRY(auto client, client::Client::connect(options));
-  return std::unique_ptr<Link>(new Link(std::move(client)));
+  return options;
 }
 
 // --- runs

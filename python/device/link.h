@@ -1,7 +1,8 @@
 // Link: the device's session with djinnd. Runs are handed over and not waited for; who reads waits.
 // A run that fails poisons what it would have made, so its error comes with the first read of that.
 //
-// One thread at a time: the device's lock (device.h) is held around every call.
+// A link is of one session; device.h makes the next. One thread at a time: the device's lock is
+// held around every call.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "libdjinn-client/client.h"
+#include "libdjinn-client/connection.h"
 #include "python/device/log.h"
 
 namespace djinn::device {
@@ -46,7 +47,11 @@ enum class ProgramUse : uint8_t {
 
 class Link {
  public:
-  static Result<std::unique_ptr<Link>> connect();
+  // What a session of the device is connected with.
+  static client::ConnectOptions connect_options();
+
+  // client outlives this.
+  explicit Link(client::Client& client) : client_(&client) {}
 
   [[nodiscard]] client::Client& client() { return *client_; }
   [[nodiscard]] LinkStats& stats() { return stats_; }
@@ -74,8 +79,6 @@ class Link {
   Status close_model(ModelId model);
 
  private:
-  explicit Link(std::unique_ptr<client::Client> client) : client_(std::move(client)) {}
-
   struct Known {
     uint32_t sights = 0;
     ProgramId program;
@@ -100,7 +103,7 @@ class Link {
   void reap();
   void take_oldest();
 
-  std::unique_ptr<client::Client> client_;
+  client::Client* client_;
   LinkStats stats_;
   std::deque<client::Run> unwaited_;
   std::unordered_map<uint64_t, Known> programs_;    // by hash of the encoded graph and model

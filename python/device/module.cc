@@ -5,6 +5,7 @@
 #include <ATen/Context.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <map>
@@ -242,6 +243,8 @@ at::Generator default_generator() {
 void translate(std::exception_ptr thrown) {
   try {
     if (thrown) std::rethrow_exception(thrown);
+  } catch (python_error& error) {
+    error.restore();
   } catch (const c10::NotImplementedError& error) {
     PyErr_SetString(PyExc_NotImplementedError, error.what_without_backtrace());
   } catch (const c10::ValueError& error) {

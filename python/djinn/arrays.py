@@ -19,9 +19,20 @@ _CARRIERS: dict[str, np.dtype[Any]] = {
 }
 
 
+# Besides those that are carried: what djinnd computes with, by numpy's names, which are PyTorch's.
+_PLAIN = (
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "float32", "float64", "complex64", "complex128"),
+)
+
+
 def carrier(dtype: str) -> np.dtype[Any]:
     """The numpy dtype whose items have the bits of a dtype of ours."""
-    return _CARRIERS.get(dtype) or np.dtype(dtype)
+    if dtype in _CARRIERS:
+        return _CARRIERS[dtype]
+    if dtype not in _PLAIN:
+        raise TypeError(f"djinnd has no dtype {dtype!r}")
+    return np.dtype(dtype)
 
 
 def dtype_name(array: Array) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
 
@@ -11,9 +11,16 @@ from .arrays import Array
 from .shapes import Expr, bind_symbols, evaluate
 
 if TYPE_CHECKING:
+    from ._client import Handle
     from .session import Session
 
 Where = Literal["array", "ref"]
+
+
+def refuse_foreign(session: "Session", thing: Any, what: str) -> None:
+    """Handles of two sessions may look alike."""
+    if thing._session is not session:
+        raise ValueError(f"{what} belongs to another session.")
 
 
 def contiguous_strides(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -31,24 +38,27 @@ class Ref:
     def __init__(
         self,
         session: "Session",
-        handle: tuple[int, int],
+        handle: "Handle",
         dtype: str,
         shape: Sequence[int],
         strides: Sequence[int] | None = None,
         offset: int = 0,
     ) -> None:
         self._session = session
-        self._handle: tuple[int, int] | None = handle
+        self._handle: Handle | None = handle
         self.dtype = dtype
         self.shape = tuple(shape)
         self.strides = tuple(strides) if strides is not None else contiguous_strides(shape)
         self.offset = offset
 
     @property
-    def handle(self) -> tuple[int, int]:
+    def handle(self) -> "Handle":
         if self._handle is None:
             raise ValueError("the ref was released")
         return self._handle
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a djinn.Ref lives in djinnd: copy what numpy() gives")
 
     @property
     def is_whole(self) -> bool:
@@ -84,7 +94,7 @@ class Ref:
                 self._read(part, (len(part), *shape[1:]), strides, at)
 
     def release(self) -> None:
-        """Gives the memory back now; harmless when that was done before."""
+        """Gives the memory back now; harmless when that was done before, or its session is gone."""
         handle, self._handle = self._handle, None
         if handle is not None and not self._session.closed:
             self._session.raw.release(handle)
@@ -126,7 +136,7 @@ def _narrow(
 class SequenceGroup:
     """A sequence group: the growing state (keys and values of attention) of up to 32 rows."""
 
-    def __init__(self, session: "Session", handle: tuple[int, int]) -> None:
+    def __init__(self, session: "Session", handle: "Handle") -> None:
         self._session = session
         self.handle = handle
         self._dropped = False
@@ -141,7 +151,7 @@ class SequenceGroup:
         self._session.raw.reorder(self.handle, rows)
 
     def drop(self) -> None:
-        """Gives its memory back; harmless when that was done before."""
+        """Gives its memory back; harmless when that was done before, or its session is gone."""
         if not self._dropped and not self._session.closed:
             self._session.raw.drop_sequence(self.handle)
         self._dropped = True
@@ -181,12 +191,14 @@ class Program:
         whether an output comes back as an array or stays in djinnd as a ref. With a mapping, only
         the outputs in it are made.
         """
+        if sequence is not None:
+            refuse_foreign(self._session, sequence, "The sequence group")
         bound = {name: self._input(name, value) for name, value in inputs.items()}
         shapes = {n: v.shape for n, v in bound.items()}
         declared = [(self.inputs[name][1], shape) for name, shape in shapes.items()]
         values = bind_symbols(self.symbols, symbols or {}, declared)
         self._check_shapes(shapes, values)
-        wanted = [self._wanted(name, outputs) for name, _, _ in self.outputs]
+        wanted = self._wanted(outputs)
         results = self._session.raw.run(
             self._program,
             values,
@@ -206,6 +218,7 @@ class Program:
         dtype, _ = self.inputs[name]
         if not isinstance(value, Ref):
             return arrays.checked(value, dtype, f"input {name!r}")
+        refuse_foreign(self._session, value, f"Input {name!r}")
         if arrays.carrier(value.dtype) != arrays.carrier(dtype) or not value.is_whole:
             raise TypeError(f"input {name!r} must be a whole ref of {dtype}; got {value}")
         return value
@@ -216,8 +229,16 @@ class Program:
             if tuple(shape) != wanted:
                 raise ValueError(f"input {name!r} must have shape {wanted}, and has {shape}")
 
-    def _wanted(self, name: str, outputs: Where | Mapping[str, Where]) -> Where | None:
-        return outputs if isinstance(outputs, str) else outputs.get(name)
+    def _wanted(self, outputs: Where | Mapping[str, Where]) -> list[Where | None]:
+        """By output, where it goes."""
+        names = [name for name, _, _ in self.outputs]
+        by_name = dict.fromkeys(names, outputs) if isinstance(outputs, str) else dict(outputs)
+        for name, where in by_name.items():
+            if name not in names:
+                raise ValueError(f"the program has no output {name!r}; it has {names}")
+            if where not in ("array", "ref"):
+                raise ValueError(f'an output goes to "array" or "ref", not {where!r}')
+        return [by_name.get(name) for name in names]
 
     def _place(self, index: int, where: Where | None, values: Sequence[int]) -> int | str | None:
         """Where the daemon puts an output. One of unknown size, or too large for staging, goes

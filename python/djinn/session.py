@@ -1,32 +1,37 @@
 """Sessions: a connection to djinnd, and what it holds there.
 
 The connection is the lease: when it closes, or this process ends, everything that the session held
-in djinnd is released.
+in djinnd is released. When djinnd is restarted the session is lost, and a `Session` gets a new one
+with its next call that opens something (`Session.reconnect` says more).
 """
 
 import math
 import os
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from . import _client, arrays
 from .plan import LoadPlan
-from .program import Program, Ref, SequenceGroup, Where
+from .program import Program, Ref, SequenceGroup, Where, refuse_foreign
 
 PathLike = str | os.PathLike[str]
 
 
 _FOREVER = 2**64 - 1
+RECONNECT_WAIT_S = 10.0
 
 
-def keep_alive_ms(seconds: float | None) -> int | None:
-    """As djinnd counts it. None: as djinnd is configured."""
+def milliseconds(seconds: float | None, what: str) -> int | None:
+    """As djinnd counts it. None stays None."""
     if seconds is None:
         return None
     if not seconds >= 0:
-        raise ValueError(f"A model stays for 0 seconds or more, or math.inf, not {seconds!r}.")
+        raise ValueError(f"{what} must be 0 seconds or more, or math.inf, not {seconds!r}.")
     return _FOREVER if seconds == math.inf else min(round(seconds * 1000), _FOREVER)
 
 
@@ -36,6 +41,7 @@ class Model:
     def __init__(self, session: "Session", opened: Mapping[str, Any]) -> None:
         self._session = session
         self.handle: int = opened["id"]
+        self.lease: int = opened["session"]  # of the sessions of `session`, the one that opened it
         self.id = _client.id_text(self.handle)
         self.bytes: int = opened["bytes"]
         self.was_resident: bool = opened["was_resident"]
@@ -44,11 +50,23 @@ class Model:
         }
 
     def close(self) -> None:
-        """Gives up this session's lease; the last one lets the weights go."""
-        self._session.raw.close_model(self.handle)
+        """Gives up this session's lease; the last one lets the weights go. Harmless when the
+        session is gone."""
+        self._session.raw.close_model(self.handle, self.lease)
 
     def __repr__(self) -> str:
         return f"djinn.Model({self.id}, {len(self.tensors)} tensors, {self.bytes} bytes)"
+
+
+_sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for session in _sessions:
+        session.raw.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class Session:
@@ -56,16 +74,46 @@ class Session:
 
     def __init__(self, raw: _client.Session) -> None:
         self.raw = raw
-        self.id = raw.id
-        self.staging_bytes = raw.staging_bytes
-        self.threads = raw.threads
+        _sessions.add(self)
+
+    @property
+    def id(self) -> str:
+        """As `djinnctl sessions` shows it; another one after a reconnect."""
+        return self.raw.id
+
+    @property
+    def staging_bytes(self) -> int:
+        return self.raw.staging_bytes
+
+    @property
+    def threads(self) -> int:
+        """How many compute for this session."""
+        return self.raw.threads
 
     @property
     def closed(self) -> bool:
         return self.raw.closed
 
     def close(self) -> None:
+        """Ends the session, for good."""
         self.raw.close()
+
+    def reconnect(self, wait: float = RECONNECT_WAIT_S) -> None:
+        """Makes a new session where djinnd was restarted or an administrator ended the old one;
+        does nothing while that lives. Tries for `wait` seconds (math.inf: until djinnd is there),
+        once at least, and raises what the last try did.
+
+        When a session is lost, calls under way raise `LostError`; nothing is repeated behind your
+        back. What was opened (models, encoders, programs, refs, sequence groups) went with it, and
+        raises `LostError` from then on: open it again. `load`, `define`, `put`, `run_once`,
+        `sequence`, `status`, `sessions`, `models`, `Encoder` and `Generator` reconnect by
+        themselves first, unless `connect` was told otherwise. In the child of a fork the session
+        counts as lost, for it is the parent's.
+        """
+        wait_ms = milliseconds(wait, "wait")
+        if wait_ms is None:
+            raise TypeError("wait must be seconds, or math.inf, not None")
+        self.raw.reconnect(wait_ms)
 
     def __enter__(self) -> "Session":
         return self
@@ -85,12 +133,14 @@ class Session:
         read by djinnd, unless they are resident; no byte of them comes here. `pin` keeps them
         without a lease until they are unloaded, `keep_alive` for so many seconds after the last
         lease (math.inf: for ever), in place of what djinnd is configured to."""
-        stay = (pin, keep_alive_ms(keep_alive))
+        stay = (pin, milliseconds(keep_alive, "keep_alive"))
         if isinstance(path, str | os.PathLike):
             if Path(path).is_dir():
                 return Model(self, self.raw.open_directory(os.fspath(path), plan, *stay))
             path = [path]
         files = [os.fspath(one) for one in path]
+        if not files:
+            raise ValueError("a model has at least one file")
         label = label or Path(files[0]).stem
         return Model(self, self.raw.open_files(label, files, plan, *stay))
 
@@ -101,7 +151,7 @@ class Session:
     def define(self, source: str, model: Model | None = None) -> Program:
         """Admits a graph in SRG text (kernel/srg/TEXT.md) as a program that runs by id. Its
         weights are those of `model`."""
-        return Program(self, self.raw.define(source, model.handle if model else 0))
+        return Program(self, self.raw.define(source, *self._named(model)))
 
     def run_once(
         self,
@@ -113,13 +163,13 @@ class Session:
         **inputs: Any,
     ) -> dict[str, Any]:
         """Runs a graph that is checked, executed and forgotten."""
-        program = Program(self, _client.parse(source, model.handle if model else 0))
+        program = Program(self, _client.parse(source, *self._named(model)))
         return program(symbols=symbols, outputs=outputs, **inputs)
 
     def put(self, array: arrays.Array, dtype: str | None = None) -> Ref:
         """Keeps a copy of an array in djinnd. `dtype` says what its bits are, if not what numpy
         says of them: "bfloat16" for uint16."""
-        name = dtype or arrays.dtype_name(array)
+        name = dtype or arrays.dtype_name(np.asarray(array))
         data = arrays.checked(array, name, "the array")
         return Ref(self, self.raw.put(data), name, data.shape)
 
@@ -138,6 +188,13 @@ class Session:
         geometry = (rows, layers, kv_heads, head_dim, dtype, capacity, reorderable)
         return SequenceGroup(self, self.raw.make_sequence(*geometry))
 
+    def _named(self, model: Model | None) -> tuple[int, int]:
+        """The model's id and lease."""
+        if model is None:
+            return (0, 0)
+        refuse_foreign(self, model, "The model")
+        return (model.handle, model.lease)
+
     def status(self) -> dict[str, Any]:
         """djinnd's state: memory, counts, workers."""
         return self.raw.status()
@@ -154,9 +211,15 @@ def connect(
     name: str | None = None,
     staging_bytes: int = _client.STAGING_BYTES_DEFAULT,
     observer: bool = False,
+    reconnect_wait: float | None = RECONNECT_WAIT_S,
 ) -> Session:
     """Attaches to djinnd at `host` ("unix:PATH"), else where DJINN_HOST says, else the user's
     own daemon, else the system's. `name` is what `djinnctl sessions` shows. `staging_bytes` bounds
-    the arrays that cross in one run. An observer can only ask: it has no data path."""
+    the arrays that cross in one run. An observer can only ask: it has no data path.
+
+    After djinnd went, calls that reconnect (see `Session.reconnect`) try for `reconnect_wait`
+    seconds from when the first of them saw it (math.inf: until djinnd is there), then once each.
+    None: they raise `LostError`, and only `Session.reconnect` makes another session."""
     shown = name or Path(sys.argv[0] or "python").name
-    return Session(_client.connect(host or "", shown, staging_bytes, observer))
+    wait_ms = milliseconds(reconnect_wait, "reconnect_wait")
+    return Session(_client.connect(host or "", shown, staging_bytes, observer, wait_ms))

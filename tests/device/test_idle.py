@@ -155,3 +155,62 @@ def test_the_child_of_a_fork_is_told_that_it_has_no_session(device_daemon: Daemo
 
 def test_a_fork_before_the_first_value_has_a_session_of_its_own(device_daemon: Daemon) -> None:
     assert run_alone(device_daemon, FORK_FIRST) == "16 16.0\n"
+
+
+INTERRUPTED = """
+import os, signal, socket, sys, tempfile, torch, djinn.torch
+
+def interrupt(*_):
+    try:
+        x.cpu()
+    except RuntimeError as error:
+        print("handler" in str(error))
+    raise Interrupted
+
+class Interrupted(Exception):
+    pass
+
+there = os.environ["DJINN_HOST"]
+with tempfile.TemporaryDirectory() as directory, socket.socket(
+    socket.AF_UNIX, socket.SOCK_SEQPACKET
+) as silent:
+    silent.bind(f"{directory}/silent")
+    silent.listen()
+    os.environ["DJINN_HOST"] = f"unix:{directory}/silent"
+    x = torch.ones(4, device="remote_accelerator:0") * 3
+    signal.signal(signal.SIGALRM, interrupt)
+    for use in x.cpu, djinn.torch._device.flush:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            use()
+        except Interrupted:
+            print("interrupted")
+os.environ["DJINN_HOST"] = there
+print((torch.ones(4, device="remote_accelerator:0") * 3).sum().item())
+"""
+
+
+def test_a_signal_ends_a_wait_for_a_djinnd_that_does_not_answer(device_daemon: Daemon) -> None:
+    assert run_alone(device_daemon, INTERRUPTED) == "True\ninterrupted\n" * 2 + "12.0\n"
+
+
+CHILD_STAYS = """
+import os, torch, djinn.torch
+torch.ones(4, device="remote_accelerator:0").sum().item()
+if os.fork() == 0:
+    os.read(0, 1)  # until the test says so
+os._exit(0)
+"""
+
+
+def test_a_child_does_not_keep_the_lease_of_its_parent_s_device(device_daemon: Daemon) -> None:
+    made = device_daemon.observer.status()["sessions"]
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD_STAYS],
+        env={**os.environ, "DJINN_HOST": device_daemon.host},
+        stdin=subprocess.PIPE,
+    ) as parent:
+        assert parent.wait(60) == 0
+        wait_until(
+            lambda: device_daemon.observer.status()["sessions"] == made, "the session has ended"
+        )

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import random
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import djinn
 import pytest
 import torch
 from private_daemon import ROOT, THREADS, Daemon, running
+from systemd_double import Systemd
 
 torch.set_num_threads(THREADS)
 torch.manual_seed(20)
@@ -48,3 +50,22 @@ def byte_model() -> Path:
 @pytest.fixture
 def rng() -> random.Random:
     return random.Random(7)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that all users may enter, with a short path."""
+    with tempfile.TemporaryDirectory(prefix="djinn-place.") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    if len(str(tmp_path)) > 80:
+        pytest.skip("the temporary directory's path is too long for a socket's address")
+    double = Systemd(tmp_path)
+    try:
+        yield double
+    finally:
+        double.close()

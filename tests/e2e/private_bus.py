@@ -128,15 +128,19 @@ def ask(connection: DBusConnection, message: Message) -> Any:
     return reply.body[0] if reply.body else None
 
 
-def call(
-    connection: DBusConnection, method: str, *arguments: str | bool, interactive: bool = False
-) -> Any:
-    """Calls djinnd."""
+def call_of(method: str, *arguments: str | bool, interactive: bool = False) -> Message:
+    """A call of djinnd."""
     signature = "".join("b" if isinstance(one, bool) else "s" for one in arguments)
     message = new_method_call(MANAGER, method, signature or None, arguments)
     if interactive:
         message.header.flags |= MessageFlag.allow_interactive_authorization
-    return ask(connection, message)
+    return message
+
+
+def call(
+    connection: DBusConnection, method: str, *arguments: str | bool, interactive: bool = False
+) -> Any:
+    return ask(connection, call_of(method, *arguments, interactive=interactive))
 
 
 def listed(connection: DBusConnection, method: str) -> list[dict[str, Any]]:
@@ -154,15 +158,18 @@ def introspection(connection: DBusConnection) -> str:
 
 
 class Ear:
-    """Hears the signals of djinnd from the moment when it is made."""
+    """Hears the signals of djinnd from the moment when it is made; without subscribing, changes of
+    properties only."""
 
-    def __init__(self, connection: DBusConnection) -> None:
+    def __init__(self, connection: DBusConnection, *, subscribes: bool = True) -> None:
         self.connection = connection
         self.heard: deque[Message] = deque()
         rule = MatchRule(type="signal", path=MANAGER.object_path)
         ask(connection, message_bus.AddMatch(rule))
         self._filter = connection.filter(rule, queue=self.heard)
         self._filter.__enter__()
+        if subscribes:
+            call(connection, "Subscribe")
 
     def next(self, *members: str, deadline_s: float = DEADLINE_S) -> tuple[str, tuple[Any, ...]]:
         """The next signal that is one of these; those before it are dropped."""
@@ -179,6 +186,9 @@ class Polkit:
     def __init__(self, bus: PrivateBus) -> None:
         self.allows: set[str] = set()  # actions
         self.asked: list[tuple[str, str, bool]] = []  # who, for what, whether a user may be asked
+        self.ponders = False  # asks a user who does not answer
+        self.open: dict[str, Message] = {}  # questions without an answer, by their cancellation id
+        self.withdrawn: list[str] = []
         self.connection = bus.connect()
         ask(self.connection, message_bus.RequestName(POLKIT))
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -190,14 +200,26 @@ class Polkit:
                 message = self.connection.receive()
             except (OSError, ValueError):
                 return
-            if message.header.message_type == MessageType.method_call:
-                self.connection.send(self._answer(message))
+            if message.header.message_type != MessageType.method_call:
+                continue
+            answer = self._answer(message)
+            if answer is not None:
+                self.connection.send(answer)
 
-    def _answer(self, message: Message) -> Message:
+    def _answer(self, message: Message) -> Message | None:
+        fields = {key.name: value for key, value in message.header.fields.items()}
+        if fields["member"] == "CancelCheckAuthorization":
+            (cancellation,) = message.body
+            self.withdrawn.append(cancellation)
+            question = self.open.pop(cancellation)
+            return new_error(question, f"{POLKIT}.Error.Cancelled", "s", ("as it wished",))
         (kind, subject), action, details, flags, cancellation = message.body
-        if kind != "system-bus-name" or details or cancellation:
+        if kind != "system-bus-name" or details or not cancellation or cancellation in self.open:
             return new_error(message, f"{POLKIT}.Error.Failed", "s", ("it asks strangely",))
         self.asked.append((subject["name"][1], action, flags == 1))
+        if self.ponders:
+            self.open[cancellation] = message
+            return None
         allowed = action in self.allows
         return new_method_return(message, "(bba{ss})", ((allowed, not allowed, {}),))
 

@@ -73,6 +73,12 @@ class Daemon:
         (worker,) = self.status()["workers"]
         return worker
 
+    def kill_worker(self) -> None:
+        """Returns when there is another one."""
+        before = self.worker()["pid"]
+        os.kill(before, signal.SIGKILL)
+        wait_until(lambda: self.worker()["pid"] not in (0, before), "there is another worker")
+
     def stop(self) -> None:
         self.observer.close()
         self.process.terminate()

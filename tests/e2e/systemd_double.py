@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,8 +33,12 @@ class Systemd:
         directory: Path,
         kind: socket.SocketKind = socket.SOCK_SEQPACKET,
         bus: str | None = None,
+        store_max: int = 8192,
     ) -> None:
         self.directory = directory
+        # As FileDescriptorStoreMax=: what is given beyond it is closed.
+        self.store_max = store_max
+        self.turned_away: list[str] = []
         self.bus = bus or f"unix:path={directory}/no-bus"
         self.host = f"unix:{directory}/djinnd.sock"
         self.listening = socket.socket(socket.AF_UNIX, kind)
@@ -46,6 +51,7 @@ class Systemd:
         self.store: dict[str, int] = {}
         self.last_words: list[str] = []
         self.process: subprocess.Popen[str] | None = None
+        self.stderr: int = subprocess.PIPE
 
     def listen_for_metrics(self) -> str:
         """Its address, HOST:PORT."""
@@ -71,9 +77,10 @@ class Systemd:
             pass_fds=list(passed.values()),
             env=os.environ
             | {"NOTIFY_SOCKET": str(self.directory / "notify")}
+            | {"FDSTORE": str(self.store_max)}
             | {"XDG_RUNTIME_DIR": str(self.directory)}
             | {"DBUS_SYSTEM_BUS_ADDRESS": self.bus, "DBUS_SESSION_BUS_ADDRESS": self.bus},
-            stderr=subprocess.PIPE,
+            stderr=self.stderr,
             text=True,
         )
 
@@ -93,7 +100,10 @@ class Systemd:
 
     def _carry_out(self, text: str, fds: list[int]) -> None:
         fields = dict(line.split("=", 1) for line in text.splitlines())
-        if fields.get("FDSTORE") == "1":
+        if fields.get("FDSTORE") == "1" and len(self.store) >= self.store_max:
+            self.turned_away.append(fields["FDNAME"])
+            os.close(fds[0])
+        elif fields.get("FDSTORE") == "1":
             self.store[fields["FDNAME"]] = fds[0]
         elif fields.get("FDSTOREREMOVE") == "1":
             self.forget(fields["FDNAME"])
@@ -106,12 +116,16 @@ class Systemd:
         """Its exit code; all that it said last is carried out, and is in last_words."""
         assert self.process is not None
         self.process.send_signal(how)
-        code = self.process.wait(DEADLINE_S)
         self.last_words = []
+        deadline = time.monotonic() + DEADLINE_S
+        while self.process.poll() is None:  # it has not ended before it is heard
+            assert time.monotonic() < deadline
+            with contextlib.suppress(TimeoutError):
+                self.last_words.append(self.hear("", deadline_s=0.05))
         with contextlib.suppress(BlockingIOError):
             while True:
                 self.last_words.append(self.hear("", deadline_s=0))
-        return code
+        return self.process.wait()
 
     def stderr_line(self, part: str) -> str:
         """The next line that has the part."""
@@ -121,7 +135,7 @@ class Systemd:
                 return line
         raise AssertionError(f"djinnd ended, and never said {part!r}")
 
-    def connect(self, name: str = "test", **options: bool) -> djinn.Session:
+    def connect(self, name: str = "test", **options: int) -> djinn.Session:
         return djinn.connect(self.host, name, **options)
 
     def close(self) -> None:

@@ -31,7 +31,8 @@ class ConnectOptions(ctypes.Structure):
         ("host", c_char_p),
         ("name", c_char_p),
         ("staging_bytes", c_uint64),
-        ("reserved", c_uint64 * 4),
+        ("reconnect_wait_ms", c_uint64),
+        ("reserved", c_uint64 * 3),
     )
 
 
@@ -235,6 +236,29 @@ def test_a_generation_streams_and_stops_when_told(
     assert 1 < len(whole) <= 64
     assert [(row, index) for row, index, _ in whole] == [(0, i) for i in range(len(whole))]
     assert generate(3) == whole[:3]
+    library.functions.djinn_generator_close(generator)
+
+
+def test_a_token_callback_cannot_use_its_client(
+    library: Library, client: ctypes.c_void_p, byte_model: Path
+) -> None:
+    generator = ctypes.c_void_p()
+    library("djinn_generator_open", client, str(byte_model).encode(), byref(generator))
+    prompt = Prompt((c_int32 * 1)(256), 1)
+    codes: list[int] = []
+
+    def hear(*_: object) -> int:
+        ref, error = Ref(), Error()
+        functions = library.functions
+        codes.append(functions.djinn_reconnect(client, c_uint64(0), byref(error)))
+        codes.append(functions.djinn_ref_put(client, b"x", c_size_t(1), byref(ref), byref(error)))
+        return 1
+
+    library(
+        *("djinn_generator_generate", generator, byref(prompt), c_size_t(1), None),
+        *(OnToken(hear), None, None),
+    )
+    assert codes == [304, 304]
     library.functions.djinn_generator_close(generator)
 
 

@@ -26,6 +26,7 @@ from private_bus import (
     Polkit,
     PrivateBus,
     call,
+    call_of,
     flooding,
     interface_in,
     introspection,
@@ -58,14 +59,6 @@ output %y
 """
 WEIGHTS = np.arange(3000, dtype=np.float32).reshape(3, 1000)
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to become other users")
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory that all users may enter, with a short path."""
-    with tempfile.TemporaryDirectory(prefix="djinn-bus.") as directory:
-        Path(directory).chmod(0o755)
-        yield Path(directory)
 
 
 @pytest.fixture
@@ -368,11 +361,96 @@ def test_users_see_and_steer_their_own_and_administrators_all(
 
 
 @needs_root
+def test_signals_reach_owners_and_administrators_alone(
+    bus: PrivateBus, service: Systemd, model_file: Path
+) -> None:
+    with ExitStack() as stack:
+        with INSIDER.acting():
+            insider = Ear(stack.enter_context(bus.connect()))
+        with ADMIN.acting():
+            admin = Ear(stack.enter_context(bus.connect()))
+        root = Ear(stack.enter_context(bus.connect()))
+        roots = stack.enter_context(service.connect("root's"))
+        model = roots.load(model_file)
+        model.close()
+        roots.unload(model)
+        (worker,) = roots.status()["workers"]
+        os.kill(worker["pid"], signal.SIGKILL)
+        for ear in (admin, root):
+            for member in ("SessionNew", "ModelLoaded", "ModelRemoved", "WorkerLost"):
+                ear.next(member)
+        roots.close()
+        admin.next("SessionRemoved")
+        with INSIDER.acting(), service.connect("insider's"):
+            (own,) = listed(insider.connection, "ListSessions")
+        theirs = ("SessionNew", "SessionRemoved", "ModelLoaded", "ModelRemoved", "WorkerLost")
+        assert insider.next(*theirs) == ("SessionNew", (own["id"],))
+        assert insider.next(*theirs)[1][0] == own["id"]
+        assert admin.next("SessionNew") == ("SessionNew", (own["id"],))
+
+
+@needs_root
+def test_a_user_sees_their_own_worker_and_sums(service: Systemd) -> None:
+    with ExitStack() as stack:
+        roots = stack.enter_context(service.connect("root's"))
+        with INSIDER.acting():
+            insiders = stack.enter_context(service.connect("insider's"))
+        with ADMIN.acting():
+            admins = stack.enter_context(service.connect("admin's", observer=True))
+        assert {one["owner"] for one in roots.status()["workers"]} == {"root", INSIDER.name}
+        assert [one["owner"] for one in insiders.status()["workers"]] == [INSIDER.name]
+        assert len(admins.status()["workers"]) == 2
+        sums = ("memory_total_bytes", "memory_granted_bytes", "sessions", "models")
+        assert [insiders.status()[key] for key in sums] == [roots.status()[key] for key in sums]
+
+
+def test_who_left_is_subscribed_no_more_and_one_user_has_few_subscribers(
+    bus: PrivateBus, of_user: Systemd
+) -> None:
+    for _ in range(40):
+        with bus.connect() as connection:
+            call(connection, "Subscribe")
+            call(connection, "Subscribe")  # once is enough
+    with ExitStack() as stack:
+
+        def can_subscribe() -> bool:  # the bus may tell a little later of those that left
+            with bus.connect() as connection:
+                try:
+                    call(connection, "Subscribe")
+                except BusError:
+                    return False
+            return True
+
+        for _ in range(15):
+            wait_until(can_subscribe, "others have left")
+            call(stack.enter_context(bus.connect()), "Subscribe")
+        wait_until(can_subscribe, "others have left")
+        last = stack.enter_context(bus.connect())
+        call(last, "Subscribe")
+        assert refused(stack.enter_context(bus.connect()), "Subscribe") == "LimitExceeded"
+        call(last, "Unsubscribe")
+        call(last, "Unsubscribe")
+        call(stack.enter_context(bus.connect()), "Subscribe")
+
+
+def test_without_a_subscription_no_signal_comes(bus: PrivateBus, of_user: Systemd) -> None:
+    with ExitStack() as stack:
+        never, no_more, still = (stack.enter_context(bus.connect()) for _ in range(3))
+        silent = [Ear(never, subscribes=False), Ear(no_more)]
+        call(no_more, "Unsubscribe")
+        heard = Ear(still)
+        with of_user.connect():
+            heard.next("SessionNew")
+            for ear in silent:
+                assert ear.next("SessionNew", "PropertiesChanged")[0] == "PropertiesChanged"
+
+
+@needs_root
 def test_who_may_not_connect_to_the_socket_may_not_call(bus: PrivateBus, service: Systemd) -> None:
     with ExitStack() as stack:
         with OUTSIDER.acting():
             outsider = stack.enter_context(bus.connect())
-        unheard = Ear(outsider)
+        unheard = Ear(outsider, subscribes=False)
         denied = "org.freedesktop.DBus.Error.AccessDenied"
         assert refused(outsider, "ListSessions") == denied
         with pytest.raises(BusError, match=denied):
@@ -412,6 +490,26 @@ def test_polkit_makes_an_administrator_for_one_call(bus: PrivateBus, service: Sy
         with bus.connect() as root:
             wait_until(lambda: listed(root, "ListSessions") == [], "the session is ended")
         assert len(polkit.asked) == 6  # root is not asked about
+
+
+@needs_root
+def test_nobody_is_asked_for_a_password_in_the_name_of_who_has_left(
+    bus: PrivateBus, service: Systemd
+) -> None:
+    polkit = Polkit(bus)
+    polkit.ponders = True
+    with ExitStack() as stack:
+        with INSIDER.acting():
+            leaver, stayer = bus.connect(), stack.enter_context(bus.connect())
+        for connection in (leaver, stayer):
+            connection.send(call_of("Reload", interactive=True))
+        wait_until(lambda: len(polkit.open) == 2, "polkit asks the users")
+        leaver.close()
+        wait_until(lambda: len(polkit.withdrawn) == 1, "one question is withdrawn")
+        (question,) = polkit.open.values()
+        assert question.body[0][1]["name"][1] == stayer.unique_name
+        polkit.ponders = False
+        assert refused(stayer, "Pin", "0" * 11 + "1") == "NotFound"  # djinnd goes on
 
 
 @needs_root

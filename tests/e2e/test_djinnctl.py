@@ -1,6 +1,5 @@
 """djinnctl against a daemon: tables, JSON, ids, exit codes; what a model says."""
 
-import json
 import os
 import re
 import shutil
@@ -8,7 +7,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import djinn
 import numpy as np
 import pytest
 import torch
+from command_line import ctl
 from private_daemon import BIN, Daemon, running, wait_until
 from transformers import LlamaForCausalLM
 
@@ -27,36 +26,6 @@ input %x : float32[n]
 output %y
 """
 NEW_TOKENS = 24
-
-
-@dataclass(frozen=True)
-class Ended:
-    code: int
-    out: bytes
-    err: str
-
-    def items(self) -> list[dict[str, Any]]:
-        assert self.code == 0, self.err
-        return json.loads(self.out)["items"]
-
-    def table(self) -> list[list[str]]:
-        assert self.code == 0, self.err
-        return [line.split() for line in self.out.decode().splitlines()]
-
-    def text(self) -> str:
-        assert self.code == 0, self.err
-        return self.out.decode().strip()
-
-
-def ctl(daemon: Daemon, *words: str, stdout: int = subprocess.PIPE) -> Ended:
-    done = subprocess.run(
-        [str(BIN / "djinnctl"), *words],
-        env={**os.environ, "DJINN_HOST": daemon.host},
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        timeout=60,
-    )
-    return Ended(done.returncode, done.stdout or b"", done.stderr.decode())
 
 
 @pytest.fixture
@@ -276,7 +245,7 @@ def test_a_long_generation_is_cancelled(daemon: Daemon, byte_model: Path) -> Non
         )
         told = generation.stderr.read().decode()
         assert generation.wait(60) == 1
-        assert "gave the generation up" in told
+        assert "generation was given up" in told
 
 
 def test_version_tells_both(daemon: Daemon) -> None:

@@ -2,17 +2,25 @@
 
 import itertools
 import os
+import pwd
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import djinn
 import numpy as np
 import pytest
+from command_line import ctl
+from other_user import User
 from private_daemon import Daemon, running, wait_until
+from safetensors.numpy import save_file
 
 MIB = 1 << 20
 CHAIN = """srg 1 "chain {name}"
@@ -144,3 +152,57 @@ def test_clients_that_die_in_their_first_run_leave_the_lane_as_it_was() -> None:
             )
         assert program(x=x)["c"] == 2000
         assert daemon.worker()["restarts"] == 0
+
+
+NOBODY = User("nobody", pwd.getpwnam("nobody").pw_uid, "nogroup")
+
+
+@contextmanager
+def eviction_that_waits(host: Daemon, place: Path) -> Iterator[None]:
+    """Of a model of 48 MiB, which another user's worker is to let go of, and is stopped."""
+    place.chmod(0o755)
+    save_file({"w": np.zeros(12 * MIB, np.float32)}, place / "large.safetensors")
+    (place / "large.safetensors").chmod(0o644)
+    with NOBODY.acting():
+        owner = host.connect("owner")
+        owner.load(place / "large.safetensors")
+    wait_until(lambda: all(m["sha256"] for m in ctl(host, "ps", "-j").items()), "it is hashed")
+    worker = next(w["pid"] for w in host.status()["workers"] if w["owner"] == NOBODY.name)
+    os.kill(worker, signal.SIGSTOP)
+    owner.close()
+    try:
+        yield
+    finally:
+        os.kill(worker, signal.SIGCONT)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to become another user")
+def test_a_run_that_waits_for_memory_is_cancelled_and_wants_none_any_more() -> None:
+    memory = ("--memory", str(128 * MIB), "--hang-timeout-ms", "60000")
+    with (
+        tempfile.TemporaryDirectory(prefix="djinn-memory.") as place,
+        running(*memory, socket_group="nogroup") as host,
+        host.connect("waiting", staging_bytes=41 * MIB) as session,
+        ThreadPoolExecutor() as pool,
+    ):
+        host.directory.chmod(0o755)
+        kept = session.put(np.ones(1000, np.float32))
+        with eviction_that_waits(host, Path(place)):
+            before = host.status()["memory_sessions_bytes"]
+            run = pool.submit(session.put, np.zeros(40 * MIB, np.uint8))
+            mine = next(
+                i["id"] for i in ctl(host, "sessions", "-j").items() if i["name"] == "waiting"
+            )
+
+            def shown() -> Any:
+                return ctl(host, "show", mine, "-j").items()[0]["wait"]
+
+            wait_until(lambda: shown() == "memory", "it waits")
+            assert ctl(host, "cancel", mine).code == 0
+            with pytest.raises(djinn.LostError, match="given up"):
+                run.result(60)
+            wait_until(lambda: shown() == "-", "nothing is waited for")
+            assert kept.numpy().sum() == 1000, "the session goes on"
+        wait_until(lambda: ctl(host, "ps", "-j").items()[0]["state"] == "disk", "it is evicted")
+        assert host.status()["memory_sessions_bytes"] <= before
+        assert len(session.put(np.zeros(40 * MIB, np.uint8)).numpy()) == 40 * MIB

@@ -10,14 +10,15 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import djinn
 import numpy as np
 import pytest
-from private_daemon import DEADLINE_S, ROOT, THREADS, wait_until
+from conversation import STAGING_BYTES, Talk
+from private_daemon import DEADLINE_S, ROOT, THREADS, running, wait_until
 from safetensors.numpy import save_file
 from scrape import Scrape, ask, metric_names, promtool
 from systemd_double import Systemd
@@ -70,17 +71,6 @@ class Served:
     def connect_raw(self) -> socket.socket:
         host, port = self.address.split(":")
         return socket.create_connection((host, int(port)), DEADLINE_S)
-
-
-@pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    if len(str(tmp_path)) > 80:
-        pytest.skip("the temporary directory's path is too long for a socket's address")
-    double = Systemd(tmp_path)
-    try:
-        yield double
-    finally:
-        double.close()
 
 
 @pytest.fixture
@@ -230,6 +220,34 @@ def test_evictions_are_told_with_their_reason(systemd: Systemd, tmp_path: Path) 
         )
 
 
+def test_conversations_that_go_to_disk_and_come_back_are_told(
+    systemd: Systemd, byte_model: Path, tmp_path: Path
+) -> None:
+    with running() as host, host.connect("alone", staging_bytes=STAGING_BYTES) as session:
+        Talk(session, byte_model).turn()
+        needed = host.status()["memory_granted_bytes"]
+
+    # So little is free that who is idle gives way.
+    memory = ("--memory", str(needed * 11 // 10), "--spill-after-ms", "200")
+    served = Served(systemd, *memory, "--spill-directory", str(tmp_path / "spilled"))
+    with systemd.connect(staging_bytes=STAGING_BYTES) as session:
+        talk = Talk(session, byte_model)
+        talk.turn()
+        there = served.eventually(
+            lambda s: s("djinn_sequence_groups", place="disk") == 1, "its group is on disk"
+        )
+        spilled = there("djinn_sequence_disk_bytes")
+        assert there("djinn_sequence_spilled_bytes_total") == spilled > 0
+        assert there("djinn_sequence_spills_total") == 1
+        assert there("djinn_sequence_restores_total") == 0
+        talk.turn()
+        back = served.eventually(
+            lambda s: s("djinn_sequence_restores_total") == 1, "its group is back"
+        )
+        assert back("djinn_sequence_restored_bytes_total") == spilled
+    served.eventually(lambda s: s("djinn_sequence_groups") == 0, "it is gone with its session")
+
+
 def test_no_count_goes_back_when_workers_die(served: Served, byte_model: Path) -> None:
     with served.systemd.connect() as session:
         generator = djinn.Generator(session, byte_model)
@@ -263,6 +281,9 @@ def test_descriptors_of_resident_models_are_told(served: Served, tmp_path: Path)
         served.eventually(
             lambda s: s("djinn_fdstore_descriptors") == len(served.systemd.store), "all are told"
         )
+        scrape = served.scrape()
+        assert scrape("djinn_fdstore_max_descriptors") == served.systemd.store_max
+        assert scrape("djinn_models_not_kept") == 0
 
 
 # --- asking hurts nobody
@@ -358,8 +379,8 @@ def test_a_djinnd_without_the_socket_tells_nothing_and_one_with_another_says_so(
     systemd.start("--user")
     systemd.hear("READY=1")
     assert systemd.process is not None
-    threads = len(list(Path(f"/proc/{systemd.process.pid}/task").iterdir()))
-    assert threads == 1
+    threads = Path(f"/proc/{systemd.process.pid}/task").glob("*/comm")
+    assert "metrics" not in {thread.read_text().strip() for thread in threads}
     systemd.stop()
     systemd.metrics = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     systemd.start("--user")

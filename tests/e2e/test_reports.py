@@ -99,8 +99,8 @@ def test_config_show_tells_each_setting_and_its_origin(root: Path) -> None:
     header, *rows = [line.split() for line in shown(root).stdout.splitlines()]
     assert header == ["KEY", "VALUE"]
     assert ["memory.limit", "50%"] in rows
-    (main,) = [line for line in shown(root, "--origin").stdout.splitlines() if "limit" in line]
-    assert main.split() == ["memory.limit", "50%", f"{root}/etc/djinn/djinnd.conf:2"]
+    origins = [line.split() for line in shown(root, "--origin").stdout.splitlines()]
+    assert ["memory.limit", "50%", f"{root}/etc/djinn/djinnd.conf:2"] in origins
 
 
 def test_config_show_says_what_djinnd_says(root: Path) -> None:

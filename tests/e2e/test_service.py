@@ -3,15 +3,18 @@ configuration, and what the djinnd before it left."""
 
 import fcntl
 import os
+import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import urllib.request
 from pathlib import Path
 
+import djinn
 import numpy as np
 import pytest
-from private_daemon import BIN, DEADLINE_S
+from command_line import ctl, events_of
+from private_daemon import BIN, DEADLINE_S, wait_until
 from safetensors.numpy import save_file
 from systemd_double import Systemd
 
@@ -22,17 +25,6 @@ output %y
 """
 SEALED = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 WEIGHTS = np.arange(3000, dtype=np.float32).reshape(3, 1000)
-
-
-@pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    if len(str(tmp_path)) > 80:
-        pytest.skip("the temporary directory's path is too long for a socket's address")
-    double = Systemd(tmp_path)
-    try:
-        yield double
-    finally:
-        double.close()
 
 
 @pytest.fixture
@@ -97,6 +89,47 @@ def test_a_reload_takes_up_a_good_configuration_and_leaves_a_bad_one(systemd: Sy
     assert systemd.stop() == 0
 
 
+def reload(systemd: Systemd, text: str) -> None:
+    write_config(systemd.directory, text)
+    assert systemd.process is not None
+    systemd.process.send_signal(signal.SIGHUP)
+    systemd.hear("RELOADING=1")
+    systemd.hear("READY=1")
+
+
+def test_a_reloaded_quota_holds_for_sessions_that_are_there(systemd: Systemd) -> None:
+    write_config(systemd.directory, 'memory.session_quota = "32MiB"\n')
+    systemd.start("--root", str(systemd.directory), "--threads", "1")
+    systemd.hear("READY=1")
+    piece = np.zeros(8 << 20, np.uint8)
+    with systemd.connect(staging_bytes=16 << 20) as session:
+        kept = [session.put(piece)]
+        reload(systemd, 'memory.session_quota = "16MiB"\n')
+        with pytest.raises(djinn.Error, match="quota"):
+            session.put(piece)
+        reload(systemd, 'memory.session_quota = "64MiB"\n')
+        kept.append(session.put(piece))
+        assert len(kept) == 2
+
+
+def test_a_setting_that_is_written_no_more_is_as_if_it_never_was(systemd: Systemd) -> None:
+    write_config(systemd.directory, 'memory.session_quota = "1MiB"\n')
+    systemd.start("--root", str(systemd.directory), "--threads", "1")
+    systemd.hear("READY=1")
+    reload(systemd, "")
+    with systemd.connect(staging_bytes=16 << 20) as session:
+        session.put(np.zeros(8 << 20, np.uint8))
+
+
+def test_the_command_line_wins_at_a_reload_too(systemd: Systemd) -> None:
+    options = ("--threads", "1", "--session-quota", str(32 << 20))
+    systemd.start("--root", str(systemd.directory), *options)
+    systemd.hear("READY=1")
+    reload(systemd, 'memory.session_quota = "1MiB"\n')
+    with systemd.connect(staging_bytes=16 << 20) as session:
+        session.put(np.zeros(8 << 20, np.uint8))
+
+
 def check(root: Path, option: str) -> subprocess.CompletedProcess[str]:
     command = [str(BIN / "djinnd"), option, "--root", str(root)]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
@@ -113,6 +146,50 @@ def test_the_configuration_can_be_checked_and_shown(tmp_path: Path) -> None:
     assert wrong.returncode == 1
     assert f"{path}:2: error: lane.threads: write a number from 1 to 1024" in wrong.stderr
     assert check(tmp_path, "--threads=1").returncode == 1
+
+
+# --- peers that do not read
+
+
+def test_a_systemd_and_a_log_that_nobody_reads_delay_nobody(
+    systemd: Systemd, tmp_path: Path
+) -> None:
+    """systemd's socket has room for some ten messages here, and a pipe for 64 KiB."""
+    reading, systemd.stderr = os.pipe()
+    os.set_blocking(systemd.stderr, False)
+    while True:
+        try:
+            os.write(systemd.stderr, b"." * 4096)
+        except BlockingIOError:
+            break
+    os.set_blocking(systemd.stderr, True)
+    metrics = systemd.listen_for_metrics()
+    systemd.start("--user", "--threads", "1")
+    os.close(systemd.stderr)
+    for number in range(20):
+        path = tmp_path / f"{number}.safetensors"
+        save_file({"w": WEIGHTS}, path)
+        use(systemd, path)
+
+    def scraped() -> str:
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=DEADLINE_S) as answer:
+            return str(answer.read().decode())
+
+    def lost() -> int:
+        (lines,) = re.findall(r"^djinn_log_lines_lost_total (\d+)", scraped(), re.MULTILINE)
+        return int(lines)
+
+    # A busy djinnd tells what it knew a moment before.
+    wait_until(lambda: lost() > 20, "lines are lost")
+    assert "djinn_notify_messages_lost_total 0" in scraped()
+    # Whoever reads again hears all that must not be lost, and how much else was.
+    systemd.hear("READY=1")
+    systemd.hear_until(lambda: len(models_kept(systemd)) == 20)
+    heard = os.read(reading, 1 << 20)  # it is empty now, but for what is written meanwhile
+    assert len(heard) > 4096
+    with systemd.connect():
+        assert b"lines are missing here: nobody read them" in heard + os.read(reading, 4096)
+    os.close(reading)
 
 
 # --- survival
@@ -136,6 +213,12 @@ def on_a_block_device(path: Path) -> bool:
 
 def parts(systemd: Systemd, part: str) -> list[str]:
     return [name for name in systemd.store if f".{part}." in name]
+
+
+def models_kept(systemd: Systemd) -> set[str]:
+    """By their names' beginnings: a record's successor comes before the record goes, so that a
+    model may have two."""
+    return {name.partition(".record.")[0] for name in parts(systemd, "record")}
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -165,18 +248,75 @@ def test_a_model_that_was_unloaded_is_kept_no_longer(systemd: Systemd, model_fil
         systemd.hear_until(lambda: not systemd.store)
 
 
+def of_one_model(systemd: Systemd) -> int:
+    """How many descriptors a model of one file has in the store."""
+    return 4 if parts(systemd, "file") else 3
+
+
+def test_models_that_fit_the_store_are_kept_whole_and_others_not_at_all(
+    systemd: Systemd, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
+    for path in paths:
+        save_file({"w": WEIGHTS}, path)
+    if not on_a_block_device(paths[0]):
+        pytest.skip("temporary files lie on no block device; then models are told by content only")
+    systemd.store_max = 11  # two models of four descriptors, and one that comes before one goes
+    systemd.start("--user", "--threads", "1")
+    for path in paths:
+        assert use(systemd, path) > 0
+    last = max(ctl(systemd, "ps", "-j").items(), key=lambda item: item["loaded"])["id"]
+    told = systemd.stderr_line("would not outlive a restart")
+    assert f"model {last}" in told and "needs 4 descriptors, and 8 of the 11" in told
+    (event,) = events_of(systemd, "model-not-kept")
+    assert event["model"] == last
+    for _ in range(2):
+        systemd.stop()  # which says all that is left to say
+        assert (len(systemd.store), systemd.turned_away) == (8, [])
+        systemd.start("--user", "--threads", "1")
+        assert use(systemd, paths[0]) == 0 == use(systemd, paths[1])
+        assert use(systemd, paths[2]) >= WEIGHTS.nbytes
+    with systemd.connect() as session:  # room is used as soon as there is some
+        gone = session.load(paths[0])
+        gone.close()
+        session.unload(gone)
+        kept = models_kept(systemd)
+        systemd.hear_until(lambda: not models_kept(systemd) <= kept)
+    systemd.stop()
+    assert (len(systemd.store), systemd.turned_away) == (8, [])
+
+
+def test_a_store_that_became_smaller_loses_whole_models(systemd: Systemd, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
+    for path in paths:
+        save_file({"w": WEIGHTS}, path)
+    systemd.start("--user", "--threads", "1")
+    for path in paths:
+        use(systemd, path)
+    systemd.hear_until(lambda: len(models_kept(systemd)) == 3)
+    systemd.stop(signal.SIGKILL)
+    systemd.store_max = 2 * of_one_model(systemd) + 1
+    systemd.start("--user", "--threads", "1")
+    systemd.hear("READY=1")
+    with systemd.connect(observer=True) as session:
+        assert len(session.models()) == 3  # they are there now
+    systemd.hear_until(lambda: len(systemd.store) == 2 * of_one_model(systemd))
+    assert len(models_kept(systemd)) == 2 == len(parts(systemd, "manifest"))
+    assert systemd.turned_away == []
+
+
 def spoil(systemd: Systemd, fault: str) -> None:
     if fault not in ("other kind", "garbage"):
         for name in parts(systemd, fault):
             systemd.forget(name)
         return
-    (record,) = parts(systemd, "record")
-    systemd.forget(record)
-    memfd = os.memfd_create("record", os.MFD_ALLOW_SEALING)
-    os.write(memfd, b"not a record")
-    if fault == "garbage":
-        fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, SEALED)
-    systemd.store[record] = memfd
+    for record in parts(systemd, "record"):
+        systemd.forget(record)
+        memfd = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+        os.write(memfd, b"not a record")
+        if fault == "garbage":
+            fcntl.fcntl(memfd, fcntl.F_ADD_SEALS, SEALED)
+        systemd.store[record] = memfd
 
 
 @pytest.mark.parametrize("fault", ["manifest", "extent", "file", "record", "other kind", "garbage"])

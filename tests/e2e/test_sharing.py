@@ -1,5 +1,6 @@
 """Two users and one daemon: who shares weights, who does not, and that nobody can change them."""
 
+import copy
 import ctypes
 import errno
 import fcntl
@@ -292,8 +293,10 @@ def test_another_users_sessions_and_models_are_not_seen(
     assert mine.id not in {model["id"] for model in second.models()}
     with pytest.raises(djinn.HandleError):
         second.raw.unload_model(mine.handle)
+    stolen = copy.copy(mine)
+    stolen._session = second
     with pytest.raises(djinn.Error):
-        second.run_once(LINEAR, mine, x=np.ones((1, 32), np.float32))
+        second.run_once(LINEAR, stolen, x=np.ones((1, 32), np.float32))
 
 
 # --- sealed

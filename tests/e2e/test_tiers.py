@@ -6,18 +6,21 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import djinn
 import pytest
+from command_line import Ended, ctl
+from conversation import talk_to
 from private_daemon import Daemon, running, wait_until
-from test_djinnctl import Ended, ctl
 
 PROMPT = [256, *b"The kernel "]
 GREEDY: dict[str, Any] = {"max_new_tokens": 24, "stop_tokens": []}
 MIB = 1 << 20
+PROMPT_TOKENS = 9
 
 
 @pytest.fixture
@@ -59,24 +62,64 @@ def test_a_generation_after_an_eviction_says_the_same(host: Daemon, byte_model: 
             assert model_of(host)["state"] == "resident"
 
 
-def test_one_generation_goes_on_where_it_was_before_the_eviction(
+def test_a_conversation_goes_on_where_it_was_before_each_eviction(
     host: Daemon, byte_model: Path
 ) -> None:
     """Its sequence group stays, and what it says next needs the weights."""
-    with host.connect("reader") as session:
-        generator = djinn.Generator(session, byte_model)
-        whole = tokens_of(generator, max_new_tokens=12)
+    with (
+        talk_to(host, byte_model, "undisturbed") as whole,
+        talk_to(host, byte_model, "evicted") as talk,
+    ):
         wait_until_hashed(host)
-        seen: list[int] = []
+        for tokens in (PROMPT_TOKENS, 1, 1, 1):
+            expected = whole.step(tokens)
+            assert evict(host).code == 0
+            assert model_of(host)["state"] == "disk"
+            assert talk.step(tokens) == expected
 
-        def watch(token: djinn.Token) -> None:
-            seen.append(token.token)
 
+def test_a_model_in_use_is_not_evicted_without_force(host: Daemon, byte_model: Path) -> None:
+    with host.connect("reader") as session:
+        djinn.Generator(session, byte_model)
+        wait_until_hashed(host)
         refused = ctl(host, "evict", model_of(host)["id"][:6])
         assert refused.code == 6
         assert "in use" in refused.err
-        generator.generate([PROMPT], on_token=watch, **(GREEDY | {"max_new_tokens": 12}))
-        assert seen == whole
+
+
+@contextmanager
+def stopped(processes: list[int]) -> Iterator[None]:
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+def loaders_of(host: Daemon) -> list[int]:
+    """Those that wait for something to load."""
+    children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text()
+    names = {int(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in children.split()}
+    return [pid for pid, name in names.items() if name == "djinn-loader"]
+
+
+def test_a_run_that_waits_for_its_model_can_be_cancelled(host: Daemon, byte_model: Path) -> None:
+    with host.connect("reader") as session:
+        generator = djinn.Generator(session, byte_model)
+        expected = tokens_of(generator)
+        wait_until_hashed(host)
+        assert evict(host).code == 0
+        wait_until(lambda: bool(loaders_of(host)), "a loader waits")
+        (mine,) = [i for i in ctl(host, "sessions", "-j").items() if i["name"] == "reader"]
+        with ThreadPoolExecutor() as pool, stopped(loaders_of(host)):
+            run = pool.submit(tokens_of, generator)
+            wait_until(lambda: ctl(host, "cancel", mine["id"]).code == 0, "it is in flight")
+            with pytest.raises(djinn.Error, match="given up") as told:
+                run.result(60)
+            assert told.value.code == "cancelled"
+        assert tokens_of(generator) == expected
 
 
 def test_a_worker_that_dies_beside_a_model_on_disk_loses_nothing(
@@ -87,9 +130,7 @@ def test_a_worker_that_dies_beside_a_model_on_disk_loses_nothing(
         expected = tokens_of(generator)
         wait_until_hashed(host)
         assert evict(host).code == 0
-        before = host.worker()["pid"]
-        os.kill(before, signal.SIGKILL)
-        wait_until(lambda: host.worker()["pid"] not in (0, before), "there is another worker")
+        host.kill_worker()
         assert model_of(host)["state"] == "disk"
         assert tokens_of(generator) == expected
 

@@ -8,7 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = 77
-TIMEOUT_S = 1200  # it fetches a Debian if the packages of the root are others now
+# It fetches a Debian if the packages of the root are others now. That the rest takes two minutes at
+# most the tool checks itself.
+TIMEOUT_S = 1200
 
 
 # Making the root takes minutes and a mirror of Debian: more than a tier has to spare.

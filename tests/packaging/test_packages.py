@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import os
 import re
 import shutil
 import subprocess
@@ -38,9 +39,13 @@ def named(packages: list[Path]) -> dict[str, Path]:
     return {path.name.split("_")[0]: path for path in packages}
 
 
-def need_a_build() -> None:
+def need_tools() -> None:
     if why := make_packages.missing():
         pytest.skip(why)
+
+
+def need_a_build() -> None:
+    need_tools()
     installed = ("djinnd", "djinnctl", "djinn-loader", "djinn-worker")
     if absent := [name for name in installed if not (BIN / name).exists()]:
         pytest.skip(f"{', '.join(absent)} not built")
@@ -223,26 +228,54 @@ def test_the_example_configuration_has_every_setting_and_is_accepted(tmp_path: P
     said(str(BIN / "djinnd"), "--check-config", "--root", str(tmp_path))
 
 
-@pytest.mark.full
-def test_the_released_packages_are_clean() -> None:
-    need("lintian")
-    need_a_build()
+@pytest.fixture(scope="session")
+def released() -> Path:
+    """The folder of the packages that people get."""
+    need_tools()
     make_packages.build(make_packages.RELEASE)
-    out = make_packages.RELEASE.out
-    lintian([*out.glob("*.changes"), *out.glob("*.dsc")])
+    return make_packages.RELEASE.out
+
+
+@pytest.mark.full
+def test_the_released_packages_are_clean(released: Path) -> None:
+    need("lintian")
+    # What is packed again only when it has changed is not in the list of changes.
+    kinds = ("*.changes", "*.dsc", f"{TORCH}_*.deb")
+    lintian([path for kind in kinds for path in released.glob(kind)])
+
+
+@pytest.mark.full
+def test_no_program_says_where_it_was_built(released: Path, tmp_path: Path) -> None:
+    """Nor does its debug information: neither the folder nor that of the virtual environment."""
+    places = {os.fsencode(place) for place in (ROOT, (ROOT / ".venv").resolve())}
+    sections = ("-p.rodata", "-p.debug_str", "-p.debug_line_str")
+    looked_at = 0
+    for package in sorted(released.glob("*.deb")):
+        if package.name.startswith(TORCH):  # PyTorch's own, as PyTorch released them
+            continue
+        for path in extracted(package, tmp_path / package.stem).rglob("*"):
+            if not path.is_file() or path.is_symlink():
+                continue
+            content = path.read_bytes()
+            if content.startswith(b"\x7fELF"):
+                read = ["readelf", "--decompress", *sections, str(path)]
+                content += subprocess.run(read, capture_output=True, timeout=60).stdout
+                looked_at += 1
+            assert [place for place in places if place in content] == [], path
+    assert looked_at > 10
 
 
 @pytest.mark.full
 def test_two_builds_are_the_same_bytes() -> None:
-    """In another folder, at another time, under another locale and another time zone. What ccache
-    has is not compiled again: CCACHE_DISABLE=1 in the environment makes the test stricter, and as
-    long as a build."""
-    need_a_build()
+    """In another folder, at another time, under another locale and time zone, with another
+    configuration of ccache, which therefore has nothing for the second one: it compiles all."""
+    need_tools()
     plain = dataclasses.replace(make_packages.RELEASE, compression="none", out_name="plain")
     first = named(make_packages.build(plain))
-    other = (("LC_ALL", "C.UTF-8"), ("TZ", "Asia/Tokyo"))
+    other = {"LC_ALL": "C.UTF-8", "TZ": "Asia/Tokyo"}
+    other |= {"CCACHE_BASEDIR": "/", "CCACHE_NOHASHDIR": "1"}
     with tempfile.TemporaryDirectory(dir=ROOT / "build", prefix="deb-again.") as folder:
-        again = dataclasses.replace(plain, work=Path(folder), environment=other)
+        again = dataclasses.replace(plain, work=Path(folder), environment=tuple(other.items()))
         second = named(make_packages.build(again))
         assert first.keys() == second.keys()
         assert [n for n in first if first[n].read_bytes() != second[n].read_bytes()] == []

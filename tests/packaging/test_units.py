@@ -35,6 +35,15 @@ def test_units_have_no_unknown_or_misplaced_settings() -> None:
     assert [line for line in complaints if absent not in line] == []
 
 
+def test_the_store_holds_what_djinnd_believes_it_does() -> None:
+    """systemd tells its services of it from version 254 on only."""
+    unit = (UNITS / "djinnd.service").read_text()
+    (of_unit,) = re.findall(r"^FileDescriptorStoreMax=(\d+)$", unit, re.MULTILINE)
+    limits = (UNITS.parents[1] / "ipc" / "limits.h").read_text()
+    (of_code,) = re.findall(r"kKeptDescriptors =\s*(\d+);", limits)
+    assert of_unit == of_code
+
+
 def test_comments_stand_on_lines_of_their_own() -> None:
     """What follows a value is part of it."""
     for unit in UNITS.iterdir():

@@ -25,6 +25,7 @@
 
 #include "daemon/child/channel.h"
 #include "daemon/child/confinement.h"
+#include "ipc/build_identity.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/ring.h"
 #include "kernel/gc/session_state.h"
@@ -228,6 +229,7 @@ class FakeWorker {
 }  // namespace djinn::daemon
 
 int main(int argc, char** argv) {
+  if (djinn::ipc::started_by_other_build(argc, argv)) return djinn::ipc::kOtherBuildStatus;
   int channel = -1;
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::string_view(argv[i]) == "--channel-fd") channel = argv[i + 1][0] - '0';

@@ -40,16 +40,23 @@ inline bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
+// What a djinnd of a test starts.
+struct ChildPrograms {
+  std::string worker = FAKE_WORKER_PROGRAM;
+  std::string loader = LOADER_PROGRAM;
+};
+
 class TestDaemon {
  public:
   // mode: --user, or what makes it a service.
   explicit TestDaemon(std::vector<std::string> more = {},
-                      std::vector<std::string> mode = {"--user"}) {
+                      std::vector<std::string> mode = {"--user"},
+                      const ChildPrograms& children = {}) {
     char directory[] = "/tmp/djinnd-test-XXXXXX";
     directory_ = ::mkdtemp(directory);
-    std::vector<std::string> arguments{DJINND_PROGRAM, "--runtime-dir",     directory_ + "/run",
-                                       "--worker",     FAKE_WORKER_PROGRAM, "--loader",
-                                       LOADER_PROGRAM};
+    std::vector<std::string> arguments{DJINND_PROGRAM, "--runtime-dir", directory_ + "/run",
+                                       "--worker",     children.worker, "--loader",
+                                       children.loader};
     arguments.insert(arguments.end(), mode.begin(), mode.end());
     arguments.insert(arguments.end(), more.begin(), more.end());
     std::vector<char*> pointers;

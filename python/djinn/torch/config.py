@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 
-from djinn.session import keep_alive_ms
+from djinn.session import milliseconds
 
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
@@ -54,7 +54,7 @@ class Config:
 
     @keep_alive.setter
     def keep_alive(self, wanted: float | None) -> None:
-        keep_alive_ms(wanted)
+        milliseconds(wanted, "keep_alive")
         self._keep_alive = wanted
 
 

@@ -23,7 +23,7 @@ import torch
 
 import djinn
 from djinn.errors import Error, RequestError
-from djinn.session import keep_alive_ms
+from djinn.session import milliseconds
 
 from . import _device, interlock, plans
 from .config import config
@@ -229,7 +229,7 @@ class Load:
     def _open_model(self, label: str, plan: plans.Plan) -> dict[str, Any]:
         try:
             return _device.open_model(
-                label, self._paths, plan.for_device(), keep_alive_ms(config.keep_alive)
+                label, self._paths, plan.for_device(), milliseconds(config.keep_alive, "keep_alive")
             )
         except interlock.REFUSALS as error:
             raise interlock.Unavailable(error, self.needed) from error

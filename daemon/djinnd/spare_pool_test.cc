@@ -1,0 +1,105 @@
+// Children that are started for nobody, from scripts that the test exchanges.
+#include "daemon/djinnd/spare_pool.h"
+
+#include <fmt/os.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "daemon/djinnd/testing/run_until.h"
+#include "ipc/build_identity.h"
+
+namespace djinn::daemon {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SparePoolTest : public ::testing::Test {
+ protected:
+  // What a child is: a program of another build, one that ends at once, one that is not there, or
+  // one that gets ready.
+  enum class Child { kOtherBuild, kBroken, kMissing, kReady };
+  using State = std::pair<bool, bool>;  // fails, has another build
+
+  SparePoolTest() {
+    std::string pattern = fs::temp_directory_path() / "djinn-spare.XXXXXX";
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    pool_.on_change([this] { told_.push_back(state()); });
+  }
+  ~SparePoolTest() override { fs::remove_all(directory_); }
+
+  // Starts them, one after the other, and runs the loop until all have ended or the last is ready.
+  void start(std::vector<Child> children) {
+    children_ = std::move(children);
+    pool_.start();
+    // One more is asked for when the last has failed.
+    testing::run_until(loop_, "all have ended or one is ready",
+                       [&] { return started_ > children_.size() || pool_.has_worked(); });
+  }
+
+  [[nodiscard]] State state() const { return {pool_.fails(), pool_.has_other_build()}; }
+
+ private:
+  ChildProgram next() {
+    const Child child = started_ < children_.size() ? children_[started_] : children_.back();
+    ++started_;
+    switch (child) {
+      case Child::kMissing:
+        return {directory_ + "/missing", {}, {}};
+      case Child::kReady:
+        return {LOADER_PROGRAM, {}, {}};
+      case Child::kOtherBuild:
+        return {script(ipc::kOtherBuildStatus), {}, {}};
+      case Child::kBroken:
+        return {script(1), {}, {}};
+    }
+    return {};
+  }
+
+  [[nodiscard]] std::string script(int status) const {
+    const std::string path = fmt::format("{}/exits-{}", directory_, status);
+    fmt::output_file(path).print("#!/bin/sh\nexit {}\n", status);
+    EXPECT_EQ(::chmod(path.c_str(), 0700), 0);
+    return path;
+  }
+
+  std::string directory_;
+  Loop loop_;
+  std::vector<Child> children_;
+  size_t started_ = 0;
+  Traffic traffic_;
+
+ protected:
+  SparePool pool_{loop_,
+                  {"child", ErrorCode::kWorkerLost, 0, [this] { return next(); },
+                   [](const ipc::Datagram&) { return ChildReady(); }, traffic_}};
+  std::vector<State> told_;
+};
+
+TEST_F(SparePoolTest, a_program_that_is_missing_for_a_moment_ends_no_upgrade) {
+  start({Child::kOtherBuild, Child::kMissing, Child::kOtherBuild, Child::kMissing});
+  EXPECT_EQ(told_, (std::vector<State>{{true, true}}));
+  EXPECT_EQ(state(), State(true, true));
+}
+
+TEST_F(SparePoolTest, that_fails_and_then_meets_another_build_says_so) {
+  start({Child::kBroken, Child::kMissing, Child::kBroken, Child::kOtherBuild});
+  EXPECT_EQ(told_, (std::vector<State>{{true, false}, {true, true}}));
+}
+
+TEST_F(SparePoolTest, a_child_that_is_ready_ends_all_that) {
+  start({Child::kOtherBuild, Child::kBroken, Child::kReady});
+  EXPECT_EQ(told_, (std::vector<State>{{true, true}, {false, false}}));
+}
+
+TEST_F(SparePoolTest, few_failures_are_not_told) {
+  start({Child::kBroken, Child::kMissing, Child::kReady});
+  EXPECT_TRUE(told_.empty());
+}
+
+}  // namespace
+}  // namespace djinn::daemon

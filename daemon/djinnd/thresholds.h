@@ -1,0 +1,14 @@
+// Thresholds: how much of the memory may be granted before something gives way; pressure.h acts.
+#pragma once
+
+#include <cstdint>
+
+namespace djinn::daemon {
+
+struct Thresholds {
+  uint32_t idle_percent = 80;
+  uint32_t all_percent = 95;
+  friend bool operator==(const Thresholds&, const Thresholds&) = default;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,226 @@
+// A grower that answers nobody but this test: its words to djinnd are read here, and what djinnd
+// would say comes from here.
+#include "daemon/worker/sequence.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <future>
+#include <string>
+
+#include "ipc/codec/control_codec.h"
+#include "kernel/pal/faulty_pal.h"
+#include "kernel/pal/host_pal.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::worker {
+namespace {
+
+constexpr SessionId kSession{7};
+constexpr uint64_t kCapacity = 4096;
+constexpr ipc::SequenceGeometry kGeometry{1, 1, 2, 8, DType::kFloat32, kCapacity};
+
+class GrowerTest : public ::testing::Test {
+ protected:
+  struct Group {
+    std::shared_ptr<Sequence> sequence;
+    Fd memfd;
+
+    [[nodiscard]] bool has_pages() const {
+      struct stat info {};
+      return ::fstat(memfd.get(), &info) == 0 && info.st_blocks > 0;
+    }
+  };
+
+  // file: where it lies if it is spilled, then with all that was granted.
+  Group group(uint32_t index, uint64_t granted = 0, Fd file = Fd()) {
+    const auto layout = gc::SequenceLayout::make(1, 1, 2, 8, sizeof(float), kCapacity);
+    auto memfd = pal::make_memfd("sequence", layout->file_bytes(), pal::Seals::kShared);
+    auto sequence = Sequence::map(kSession, {index, 1}, kGeometry, *memfd->duplicate(), granted,
+                                  std::move(file), pal_);
+    EXPECT_TRUE(sequence);
+    return {*sequence, *std::move(memfd)};
+  }
+  // The grower's next words.
+  template <typename Event>
+  Event heard() {
+    const auto message = djinnd_.receive();
+    const auto event = ipc::decode_worker_event(message->bytes);
+    return std::get<Event>(event->body);
+  }
+  [[nodiscard]] bool nothing_is_said() {
+    pollfd entry{djinnd_.socket().get(), POLLIN, 0};
+    return ::poll(&entry, 1, 0) == 0;
+  }
+  void answer(const ipc::GrantRequest& request, ErrorCode code = ErrorCode::kOk) {
+    grants_.deliver(ipc::GrantAnswer{request.request, code, {}});
+  }
+  static Fd nameless_file() {
+    std::string path = ::testing::TempDir() + "sequence-XXXXXX";
+    Fd file(::mkstemp(path.data()));
+    EXPECT_TRUE(file.valid());
+    ::unlink(path.c_str());
+    return file;
+  }
+  // Until the group is there with so many slots, or for the first error. Grants are given at once.
+  Status bring(const Group& group, uint64_t tokens) {
+    for (;;) {
+      const auto readiness = grower_->ensure(group.sequence, tokens);
+      if (!readiness) return readiness.error();
+      if (*readiness == Grower::Readiness::kReady) return {};
+      wait_for_moves();
+      if (!nothing_is_said()) hear_and_answer();
+      wait_for_moves();
+    }
+  }
+  // As djinnd: a request is granted, and a group that is on disk loses its memory.
+  void hear_and_answer() {
+    const auto event = ipc::decode_worker_event(djinnd_.receive()->bytes);
+    if (const auto* request = std::get_if<ipc::GrantRequest>(&event->body)) answer(*request);
+  }
+  // Moves the group to disk as djinnd has it done.
+  void spill(const Group& group) {
+    grower_->spill(group.sequence, nameless_file());
+    wait_for_moves();
+    const auto told = heard<ipc::SequenceSpilled>();
+    ASSERT_EQ(told.code, ErrorCode::kOk);
+    ASSERT_TRUE(pal::decommit(group.memfd, 0, group.sequence->layout().file_bytes()));
+    ASSERT_FALSE(group.has_pages());
+  }
+
+  // Returns when all that was begun with dropped groups has ended.
+  void wait_for_moves() {
+    std::promise<void> done;
+    grower_->after_moves([&] { done.set_value(); });
+    done.get_future().wait();
+  }
+
+  ipc::SocketPair pair_ = *ipc::make_socket_pair();
+  child::Channel worker_{std::move(pair_.left)};
+  child::Channel djinnd_{std::move(pair_.right)};
+  std::unique_ptr<pal::HostPal> host_ = *pal::HostPal::make();
+  pal::FaultyPal pal_{*host_};
+  Outbox outbox_{worker_};
+  Grants grants_{outbox_, [] {}};
+  std::unique_ptr<Grower> grower_ = std::make_unique<Grower>(grants_, outbox_, [] {});
+};
+
+TEST_F(GrowerTest, a_grant_that_is_long_in_coming_keeps_no_other_group_waiting) {
+  const Group slow = group(0);
+  const Group quick = group(1);
+  EXPECT_EQ(*grower_->ensure(slow.sequence, 10), Grower::Readiness::kGrowing);
+  const auto first = heard<ipc::GrantRequest>();
+  EXPECT_EQ(*grower_->ensure(quick.sequence, 10), Grower::Readiness::kGrowing);
+  const auto second = heard<ipc::GrantRequest>();
+  EXPECT_EQ(second.sequence, quick.sequence->handle());
+  answer(second);
+  wait_for_moves();
+  EXPECT_EQ(*grower_->ensure(quick.sequence, 10), Grower::Readiness::kReady);
+  EXPECT_EQ(*grower_->ensure(slow.sequence, 10), Grower::Readiness::kGrowing);
+  answer(first);
+  wait_for_moves();
+  EXPECT_EQ(*grower_->ensure(slow.sequence, 10), Grower::Readiness::kReady);
+}
+
+TEST_F(GrowerTest, a_refused_growth_is_told_once_and_may_be_tried_again) {
+  const Group one = group(0);
+  EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kGrowing);
+  answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
+  wait_for_moves();
+  const auto refused = grower_->ensure(one.sequence, 10);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kGrowing);
+  answer(heard<ipc::GrantRequest>());
+  wait_for_moves();
+  EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kReady);
+}
+
+TEST_F(GrowerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in_need) {
+  const Group one = group(0);
+  ASSERT_TRUE(bring(one, 20));
+  const uint64_t there = one.sequence->committed();
+  EXPECT_EQ(*grower_->ensure(one.sequence, there), Grower::Readiness::kReady);
+  wait_for_moves();
+  answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
+  wait_for_moves();
+  const auto needed = grower_->ensure(one.sequence, there + 1);
+  ASSERT_TRUE(needed) << "memory may be free by now";
+  EXPECT_EQ(*needed, Grower::Readiness::kGrowing);
+  wait_for_moves();
+  answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
+  wait_for_moves();
+  EXPECT_FALSE(grower_->ensure(one.sequence, there + 1)) << "this one was needed";
+}
+
+TEST_F(GrowerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten) {
+  const Group one = group(0);
+  ASSERT_TRUE(bring(one, 20));
+  EXPECT_EQ(*grower_->ensure(one.sequence, one.sequence->committed()), Grower::Readiness::kReady);
+  wait_for_moves();
+  const auto growth = heard<ipc::GrantRequest>();
+  spill(one);
+  answer(growth, ErrorCode::kOutOfMemory);
+  wait_for_moves();
+  EXPECT_TRUE(bring(one, 20));
+}
+
+TEST_F(GrowerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
+  const Group one = group(0);
+  EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kGrowing);
+  const auto request = heard<ipc::GrantRequest>();
+  one.sequence->drop();
+  wait_for_moves();  // although nobody has answered
+  answer(request);
+  wait_for_moves();
+  EXPECT_FALSE(one.has_pages());
+  EXPECT_EQ(one.sequence->committed(), 0u);
+}
+
+TEST_F(GrowerTest, a_group_that_is_dropped_on_its_way_back_stays_on_disk) {
+  const Group one = group(0, 64 << 10, nameless_file());
+  EXPECT_EQ(*grower_->ensure(one.sequence, 1), Grower::Readiness::kGrowing);
+  const auto request = heard<ipc::GrantRequest>();
+  one.sequence->drop();
+  wait_for_moves();
+  answer(request);
+  wait_for_moves();
+  EXPECT_FALSE(one.has_pages());
+  EXPECT_TRUE(nothing_is_said());
+}
+
+std::vector<float> values_of(const Sequence& sequence) {
+  const auto* first = reinterpret_cast<const float*>(sequence.key(0, 0));
+  return {first, first + 100};
+}
+
+TEST_F(GrowerTest, what_came_back_from_disk_has_the_same_bits_whatever_call_failed) {
+  uint64_t failures = 0;
+  for (uint64_t n = 1;; ++n) {
+    const Group one = group(0);
+    ASSERT_TRUE(bring(one, 20));
+    auto* const first = reinterpret_cast<float*>(one.sequence->key(0, 0));
+    for (int i = 0; i < 100; ++i) first[i] = static_cast<float>(i) / 3;
+    const std::vector<float> before = values_of(*one.sequence);
+    spill(one);
+    pal_.fail_call(n, {ErrorCode::kOutOfMemory, "A test made this call fail."});
+    const Status back = bring(one, 20);
+    const bool failed = pal_.calls() >= n;
+    pal_.disarm();
+    failures += failed ? 1 : 0;
+    EXPECT_EQ(back.ok(), !failed);
+    EXPECT_EQ(failed ? back.error().code : ErrorCode::kOutOfMemory, ErrorCode::kOutOfMemory);
+    ASSERT_TRUE(bring(one, 20)) << "it may be asked for again";
+    EXPECT_EQ(values_of(*one.sequence), before);
+    one.sequence->drop();
+    wait_for_moves();
+    while (!nothing_is_said()) hear_and_answer();
+    if (!failed) break;
+  }
+  EXPECT_GE(failures, 2u) << "its pages are committed, and made";
+}
+
+}  // namespace
+}  // namespace djinn::worker

@@ -1,0 +1,147 @@
+#include "libdjinn-client/connection.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace djinn::client {
+namespace {
+
+constexpr uint64_t kNsPerMs = 1'000'000;
+constexpr uint64_t kPauseMostMs = 500;
+// djinnd answers within milliseconds if it has a worker.
+constexpr uint64_t kAnswerLeastMs = 1000;
+// Generations begin anew well before they run out. A ref of so long ago is not told from others.
+constexpr uint32_t kGenerationsMost = uint32_t{1} << 31;
+
+// What passes while djinnd restarts: its socket is not there yet, its queue is full, it was about
+// to stop, or has no worker yet.
+bool may_pass(ErrorCode code) {
+  return code == ErrorCode::kNotFound || code == ErrorCode::kBusy ||
+         code == ErrorCode::kDisconnected || code == ErrorCode::kWorkerLost;
+}
+
+}  // namespace
+
+uint64_t Backoff::next_ms() {
+  const uint64_t half = most_ms_ / 2;
+  most_ms_ = std::min(2 * most_ms_, kPauseMostMs);
+  return half + random_.below(half + 1);
+}
+
+Connection::Connection(ConnectOptions options, std::optional<uint64_t> reconnect_wait_ms)
+    : options_(std::move(options)), reconnect_wait_ms_(reconnect_wait_ms) {}
+
+Status Connection::check() {
+  if (client_ != nullptr) {
+    Status alive = client_->check();
+    if (alive) return alive;
+    let_go(std::move(alive).error());
+  }
+  if (session_ == 0) return Error{ErrorCode::kDisconnected, "There is no session yet."};
+  return why_ended_;
+}
+
+Result<Client*> Connection::open(const GivenUp& given_up) {
+  DJINN_CHECK(refuse_held());
+  if (session_ == 0) {
+    DJINN_TRY(auto first, attempt(Patience(clock_, UINT64_MAX, given_up)));
+    adopt(std::move(first));
+  } else if (const bool known = client_ == nullptr || client_->has_ended(); !check()) {
+    // What djinnd said of the end is told once; that it is gone, nobody needs to know.
+    if (!known && why_ended_.code != ErrorCode::kDisconnected) return why_ended_;
+    if (!reconnect_wait_ms_) return why_ended_;
+    const uint64_t gone_ms = (clock_.monotonic_ns() - ended_ns_) / kNsPerMs;
+    Status made = reconnect(*reconnect_wait_ms_ - std::min(gone_ms, *reconnect_wait_ms_), given_up);
+    if (!made && made.error().code != ErrorCode::kCancelled) {
+      return Error{
+          ErrorCode::kDisconnected,
+          "The connection to djinnd is lost, and no new one can be made: " + made.error().message};
+    }
+    DJINN_CHECK(std::move(made));
+  }
+  return client_.get();
+}
+
+Result<Client*> Connection::of(uint64_t session) {
+  DJINN_CHECK(refuse_held());
+  if (client_ != nullptr && client_->has_ended()) [[maybe_unused]]
+    const Status ended = check();
+  if (client_ == nullptr || session != session_) return gone();
+  return client_.get();
+}
+
+Result<Client*> Connection::of(RefHandle ref) {
+  return of(ref.generation > refs_gone_ ? session_ : 0);
+}
+
+Status Connection::reconnect(uint64_t wait_ms, const GivenUp& given_up) {
+  DJINN_CHECK(refuse_held());
+  if (session_ != 0 && check()) return {};
+  const Patience patience(clock_, wait_ms, given_up);
+  Backoff backoff(clock_.monotonic_ns() ^ static_cast<uint64_t>(::getpid()));
+  for (;;) {
+    const uint64_t left_ms = patience.left_ms();
+    const Patience answer(clock_, std::max(left_ms, kAnswerLeastMs), given_up);
+    auto made = attempt(answer);
+    if (made) {
+      adopt(*std::move(made));
+      return {};
+    }
+    if (!may_pass(made.error().code) || left_ms == 0) return std::move(made).error();
+    const Patience pause(clock_, std::min(backoff.next_ms(), left_ms), given_up);
+    Status slept = pause.check();
+    for (; slept; slept = pause.check()) ::poll(nullptr, 0, pause.slice_ms());
+    if (slept.error().code == ErrorCode::kCancelled) return slept;
+  }
+}
+
+// The user's djinnd may be away while the system's runs: that is not where the program was. So a
+// later session is with the djinnd of the first, unless somebody names another one.
+Result<std::unique_ptr<Client>> Connection::attempt(const Patience& patience) {
+  ConnectOptions options = options_;
+  const bool named = !options.host.empty() || ::getenv("DJINN_HOST") != nullptr;
+  if (!named) options.host = usual_host_;
+  DJINN_TRY(const std::string path, resolve_host(options.host));
+  options.host = "unix:" + path;
+  DJINN_TRY(auto client, Client::connect(options, &patience));
+  if (!named) usual_host_ = options.host;
+  return client;
+}
+
+void Connection::adopt(std::unique_ptr<Client> client) {
+  client_ = std::move(client);
+  client_->begin_generations_after(refs_gone_);
+  ++session_;
+}
+
+void Connection::abandon() {
+  [[maybe_unused]] const auto* const of_parent = client_.release();
+  why_ended_ = forked();
+  ended_ns_ = clock_.monotonic_ns();
+}
+
+void Connection::let_go(Error why) {
+  const uint32_t last = client_->last_generation();
+  refs_gone_ = last < kGenerationsMost ? last : 0;
+  client_.reset();
+  why_ended_ = std::move(why);
+  ended_ns_ = clock_.monotonic_ns();
+}
+
+Status Connection::refuse_held() const {
+  if (!held_) return {};
+  return Error{ErrorCode::kBusy,
+               "The client is in the middle of a generation, and its token callback must not use "
+               "it. Have the callback end the generation first."};
+}
+
+Error Connection::gone() const {
+  return {ErrorCode::kDisconnected,
+          "This belongs to a session that is gone. " + why_ended_.message};
+}
+
+}  // namespace djinn::client

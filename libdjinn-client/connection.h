@@ -1,0 +1,107 @@
+// Connection: one program's sessions with one djinnd, one after the other. A session ends when
+// djinnd is stopped or restarted, when an administrator ends it, and in the child of a fork, whose
+// session is its parent's. What was in flight then fails; nothing is sent twice.
+//
+//   session   the number of a session of this connection, from 1. A handle (a model, program,
+//             sequence, ref) is remembered together with it
+//   open()    for what names no handle: makes a new session where the last one has ended
+//   of()      for a handle: the client of its session, or an error that says that it is gone
+//
+// invariant: no client is given for a handle of another session than its own, so a stale handle
+// meets neither memory that was freed nor a namesake in the new session.
+// A client is good until the next call of this class. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "kernel/base/clock.h"
+#include "kernel/base/random.h"
+#include "libdjinn-client/client.h"
+#include "libdjinn-client/patience.h"
+
+namespace djinn::client {
+
+// A restart of the service takes a second or two, and the first worker after it some more.
+inline constexpr uint64_t kReconnectWaitMs = 10'000;
+
+// The pauses between attempts: twice as long each time, up to a limit, and of each a random part of
+// a half, so that the clients of a djinnd that comes back do not all come at once.
+class Backoff {
+ public:
+  explicit Backoff(uint64_t seed) : random_(seed) {}
+  [[nodiscard]] uint64_t next_ms();
+
+ private:
+  Random random_;
+  uint64_t most_ms_ = 20;
+};
+
+class Connection {
+ public:
+  // Makes no session yet. reconnect_wait_ms: see open(); nothing: only reconnect() makes another.
+  explicit Connection(ConnectOptions options,
+                      std::optional<uint64_t> reconnect_wait_ms = kReconnectWaitMs);
+
+  // Of the last session that there was; 0: none yet.
+  [[nodiscard]] uint64_t session() const { return session_; }
+
+  // Whether there is a session that lives; a system call that does not wait. One that has ended is
+  // let go of, with its memory. Errors: why it ended, the same one until there is another.
+  Status check();
+
+  // The client of a session that lives. The first session gets one attempt, which waits for
+  // djinnd's answer. After a session that ended, attempts go on until reconnect_wait_ms after
+  // that was seen; calls that come later make one each, of at most a second. If djinnd said why the
+  // session ended and no call met that yet, this one fails with it, once. Errors: those of
+  // Client::connect() for the first session; kDisconnected after one that ended; kCancelled.
+  Result<Client*> open(const GivenUp& given_up = {});
+
+  // The client of a handle's session. Errors: kDisconnected when that is gone. No system call.
+  Result<Client*> of(uint64_t session);
+  // Likewise for a ref, which tells by itself.
+  Result<Client*> of(RefHandle ref);
+
+  // Makes a new session, unless the last one lives. Attempts go on for so long; there is at least
+  // one, and it has at least a second to be answered. Errors: those of Client::connect(), of the
+  // last attempt; kTimeout when djinnd takes the connection and does not answer; kCancelled.
+  Status reconnect(uint64_t wait_ms, const GivenUp& given_up = {});
+
+  // While one lives, the connection has no client for anybody, but kBusy: the code that a client
+  // calls back must not use it. They don't nest.
+  class Hold {
+   public:
+    explicit Hold(Connection& connection) : connection_(connection) { connection_.held_ = true; }
+    ~Hold() { connection_.held_ = false; }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    Connection& connection_;
+  };
+
+  // In the child of a fork, where another thread of the parent was in the middle of a call: what
+  // the session had stays as it is, for nobody.
+  void abandon();
+
+ private:
+  Result<std::unique_ptr<Client>> attempt(const Patience& patience);
+  void adopt(std::unique_ptr<Client> client);
+  void let_go(Error why);
+  [[nodiscard]] Error gone() const;
+  [[nodiscard]] Status refuse_held() const;
+
+  ConnectOptions options_;
+  std::string usual_host_;  // where djinnd listened, to whoever named no host
+  std::optional<uint64_t> reconnect_wait_ms_;
+  SystemClock clock_;
+  std::unique_ptr<Client> client_;
+  uint64_t session_ = 0;
+  bool held_ = false;
+  Error why_ended_;         // of the last session that has
+  uint64_t ended_ns_ = 0;   // when that was seen
+  uint32_t refs_gone_ = 0;  // refs up to this generation are of earlier sessions
+};
+
+}  // namespace djinn::client

@@ -1,0 +1,71 @@
+#include "libdjinn-client/lease_socket.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <set>
+
+#include "ipc/socket.h"
+
+namespace djinn::client {
+namespace {
+
+// The numbers of the sockets that are open. Its lock is held while a process forks, so no thread is
+// in the middle of opening or closing one; else it is held for moments.
+class Sockets {
+ public:
+  // Never destroyed: a client may outlive everything else.
+  static Sockets& get() {
+    static auto* const sockets = new Sockets;
+    return *sockets;
+  }
+
+  Result<Fd> connect(std::string_view path) {
+    const std::lock_guard lock(mutex_);
+    DJINN_TRY(Fd fd, ipc::connect_unix(path));
+    numbers_.insert(fd.get());
+    return fd;
+  }
+
+  void close(Fd& fd) {
+    const std::lock_guard lock(mutex_);
+    numbers_.erase(fd.get());
+    fd.reset();
+  }
+
+ private:
+  Sockets() {
+    ::pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
+                     [] { get().leave_to_parent(); });
+  }
+
+  // In the child: nothing but system calls. The numbers stay taken, for who owns them closes them.
+  void leave_to_parent() {
+    if (!numbers_.empty()) {
+      const Fd nobody(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      for (const int number : numbers_) {
+        if (nobody.valid()) ::dup3(nobody.get(), number, O_CLOEXEC);
+      }
+    }
+    mutex_.unlock();
+  }
+
+  std::mutex mutex_;
+  std::set<int> numbers_;
+};
+
+}  // namespace
+
+Result<LeaseSocket> LeaseSocket::connect(std::string_view path) {
+  DJINN_TRY(Fd fd, Sockets::get().connect(path));
+  return LeaseSocket(std::move(fd));
+}
+
+void LeaseSocket::close() noexcept {
+  if (fd_.valid()) Sockets::get().close(fd_);
+}
+
+}  // namespace djinn::client

@@ -1,0 +1,38 @@
+// LeaseSocket: a connection to djinnd that is this process's alone. The socket is the lease: it
+// must not live on through the copy that the child of a fork gets. In every child, before fork()
+// returns there, its number names a socket that is connected to nobody.
+//
+// Thread-safe but for one object. Children that never ran fork()'s handlers (vfork, a bare clone)
+// keep their copy until they exec.
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::client {
+
+class LeaseSocket {
+ public:
+  // Errors: those of ipc::connect_unix().
+  static Result<LeaseSocket> connect(std::string_view path);
+  ~LeaseSocket() { close(); }
+  LeaseSocket(LeaseSocket&&) noexcept = default;
+  LeaseSocket& operator=(LeaseSocket&& other) noexcept {
+    close();
+    fd_ = std::move(other.fd_);
+    return *this;
+  }
+
+  [[nodiscard]] int get() const noexcept { return fd_.get(); }
+
+ private:
+  explicit LeaseSocket(Fd fd) noexcept : fd_(std::move(fd)) {}
+  void close() noexcept;
+
+  Fd fd_;
+};
+
+}  // namespace djinn::client

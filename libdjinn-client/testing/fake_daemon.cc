@@ -1,0 +1,291 @@
+#include "libdjinn-client/testing/fake_daemon.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "ipc/codec/control_codec.h"
+#include "ipc/codec/srg_codec.h"
+#include "ipc/ring.h"
+#include "ipc/socket.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::client::testing {
+
+bool eventually(const std::function<bool()>& condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    ::poll(nullptr, 0, 1);
+  }
+  return true;
+}
+
+class FakeDaemon::Server {
+ public:
+  Server() {
+    char directory[] = "/tmp/djinn-client-test-XXXXXX";
+    directory_ = ::mkdtemp(directory);
+    start();
+  }
+  ~Server() {
+    if (thread_.joinable()) stop();
+    std::filesystem::remove_all(directory_);
+  }
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  [[nodiscard]] const std::string& directory() const { return directory_; }
+  [[nodiscard]] std::string path() const { return directory_ + "/djinnd.sock"; }
+
+  void start() {
+    listening_ = Fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::ranges::copy(path(), address.sun_path);
+    const auto* const raw = reinterpret_cast<const sockaddr*>(&address);
+    EXPECT_EQ(::bind(listening_.get(), raw, sizeof address), 0);
+    EXPECT_EQ(::listen(listening_.get(), 16), 0);
+    wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    going_ = false;
+    thread_ = std::thread([this] { serve(); });
+  }
+  // As if it were killed: every connection closes, and nobody listens.
+  void stop() {
+    tell([this] { going_ = true; });
+    thread_.join();
+    sessions_.clear();
+    open_ = 0;
+    listening_.reset();
+    ::unlink(path().c_str());
+  }
+  // Changes what the thread looks at, and wakes it.
+  void tell(const std::function<void()>& change) {
+    {
+      const std::lock_guard lock(mutex_);
+      change();
+    }
+    const uint64_t one = 1;
+    EXPECT_EQ(::write(wake_.get(), &one, sizeof one), ssize_t{sizeof one});
+  }
+
+  template <typename T>
+  T look(const std::function<T()>& at) const {
+    const std::lock_guard lock(mutex_);
+    return at();
+  }
+
+  // What tell() and look() are for:
+  bool silent_ = false;
+  std::atomic<bool> stuck_ = false;
+  std::optional<Error> refusal_;
+  std::optional<Error> last_word_;
+  size_t open_ = 0;
+  uint64_t made_ = 0;
+  std::vector<Opened> opens_;
+  size_t closes_ = 0;
+  size_t runs_ = 0;
+  bool run_waits_ = false;
+
+ private:
+  struct Session {
+    Fd socket;
+    pal::Mapping memory;
+    Fd submission_bell;
+    Fd completion_bell;
+    std::optional<ipc::WorkerRing> ring;
+    bool over = false;
+  };
+
+  void serve() {
+    for (;;) {
+      {
+        const std::lock_guard lock(mutex_);
+        if (going_) return;
+        while (accept_one()) continue;
+        for (const auto& session : sessions_) serve(*session);
+        if (std::exchange(last_word_, std::nullopt)) sessions_.clear();
+        std::erase_if(sessions_, [](const auto& session) { return session->over; });
+        open_ = sessions_.size();
+      }
+      sleep();
+    }
+  }
+
+  bool accept_one() {
+    Fd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket.valid()) return false;
+    sessions_.push_back(std::make_unique<Session>());
+    sessions_.back()->socket = std::move(socket);
+    return true;
+  }
+
+  void serve(Session& session) {
+    for (;;) {
+      auto message = ipc::receive_datagram(session.socket.get());
+      if (!message) session.over = true;
+      if (!message || !*message) break;
+      auto request = ipc::decode_client_request((*message)->bytes);
+      EXPECT_TRUE(request);
+      if (request && !silent_) answer(session, *request);
+    }
+    if (last_word_) send(session, 0, ipc::Failed{last_word_->code, last_word_->message});
+    if (!session.ring) return;
+    if (!stuck_) return complete_runs(session);
+    const auto waits = session.ring->has_submission();
+    run_waits_ = run_waits_ || (waits && *waits);
+  }
+
+  void complete_runs(Session& session) {
+    for (;;) {
+      const auto more = session.ring->has_submission();
+      if (!more || !*more) break;
+      ipc::Completion completion;
+      completion.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
+      completion.run = session.ring->copy_submission().run;
+      session.ring->push(completion);
+      session.ring->complete_one();
+      ++runs_;
+    }
+    const uint64_t one = 1;
+    if (session.ring->publish()) {
+      EXPECT_EQ(::write(session.completion_bell.get(), &one, sizeof one), ssize_t{sizeof one});
+    }
+  }
+
+  // Until somebody wants something.
+  void sleep() {
+    std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
+    bool idle = true;
+    for (const auto& session : sessions_) {
+      entries.push_back({session->socket.get(), POLLIN, 0});
+      entries.push_back({session->submission_bell.get(), POLLIN, 0});
+      if (session->ring && !session->ring->prepare_to_sleep() && !stuck_) idle = false;
+    }
+    ::poll(entries.data(), entries.size(), idle ? -1 : 0);
+    for (const auto& session : sessions_) {
+      if (session->ring) session->ring->finish_sleep();
+      drain(session->submission_bell);
+    }
+    drain(wake_);
+  }
+  static void drain(const Fd& bell) {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t got =
+        bell.valid() ? ::read(bell.get(), &count, sizeof count) : ssize_t{0};
+  }
+
+  template <typename Body>
+  void send(const Session& session, uint32_t number, Body body, const std::vector<int>& fds = {}) {
+    [[maybe_unused]] const Status sent = ipc::send_datagram(
+        session.socket.get(), ipc::encode(ipc::DaemonReply{number, std::move(body)}), fds);
+  }
+
+  void answer(Session& session, const ipc::ClientRequest& request) {
+    const uint32_t number = request.number;
+    if (const auto* hello = std::get_if<ipc::Hello>(&request.body)) {
+      if (refusal_) return send(session, number, ipc::Failed{refusal_->code, refusal_->message});
+      return welcome(session, number, *hello);
+    }
+    if (std::holds_alternative<ipc::GetStatus>(request.body)) {
+      ipc::StatusReport report;
+      report.sessions = static_cast<uint32_t>(made_);
+      return send(session, number, report);
+    }
+    if (const auto* open = std::get_if<ipc::OpenModel>(&request.body)) {
+      opens_.push_back({open->pin, open->keep_alive_ms});
+      const Fd manifest = *pal::make_sealed_memfd("test", ipc::encode(srg::ModelManifest{}));
+      return send(session, number, ipc::ModelOpened{ModelId{kModel}, 1, false}, {manifest.get()});
+    }
+    if (std::holds_alternative<ipc::DefineProgram>(request.body)) {
+      return send(session, number, ipc::ProgramDefined{ProgramId{7}, false, {}});
+    }
+    if (std::holds_alternative<ipc::CloseModel>(request.body)) ++closes_;
+    send(session, number, ipc::Done{});
+  }
+
+  void welcome(Session& session, uint32_t number, const ipc::Hello& hello) {
+    const uint64_t bytes = ipc::SessionLayout::bytes(hello.staging_bytes);
+    const Fd memory = *pal::make_memfd("test", bytes, pal::Seals::kShared);
+    session.memory = *pal::map_shared(memory, bytes, pal::Access::kReadWrite);
+    session.submission_bell = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    session.completion_bell = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    session.ring.emplace(*ipc::SessionView::over(session.memory.bytes()), 0, 0);
+    const ipc::Welcome answer{SessionId{++made_}, hello.staging_bytes, 1, 0};
+    if (hello.observer) return send(session, number, answer);
+    send(session, number, answer,
+         {memory.get(), session.submission_bell.get(), session.completion_bell.get()});
+  }
+
+  std::string directory_;
+  Fd listening_;
+  Fd wake_;
+  std::thread thread_;
+  std::vector<std::unique_ptr<Session>> sessions_;  // of the thread
+  mutable std::mutex mutex_;                        // guards what is not of the thread alone
+  bool going_ = false;
+};
+
+FakeDaemon::FakeDaemon() : server_(std::make_unique<Server>()) {}
+FakeDaemon::~FakeDaemon() = default;
+
+std::string FakeDaemon::directory() const {
+  return server_->directory();
+}
+std::string FakeDaemon::host() const {
+  return "unix:" + server_->path();
+}
+void FakeDaemon::start() {
+  server_->start();
+}
+void FakeDaemon::stop() {
+  server_->stop();
+}
+void FakeDaemon::set_silent(bool silent) {
+  server_->tell([&] { server_->silent_ = silent; });
+}
+void FakeDaemon::set_stuck(bool stuck) {
+  server_->tell([&] { server_->stuck_ = stuck; });
+}
+void FakeDaemon::refuse(std::optional<uint16_t> code) {
+  server_->tell([&] {
+    server_->refusal_.reset();
+    if (code) server_->refusal_ = Error{static_cast<ErrorCode>(*code), "It is refused."};
+  });
+}
+void FakeDaemon::end_sessions(uint16_t code, const std::string& text) {
+  server_->tell([&] { server_->last_word_ = Error{static_cast<ErrorCode>(code), text}; });
+  EXPECT_TRUE(eventually([&] { return sessions_open() == 0; }));
+}
+uint64_t FakeDaemon::sessions_made() const {
+  return server_->look<uint64_t>([&] { return server_->made_; });
+}
+std::vector<FakeDaemon::Opened> FakeDaemon::opens() const {
+  return server_->look<std::vector<Opened>>([&] { return server_->opens_; });
+}
+size_t FakeDaemon::closes() const {
+  return server_->look<size_t>([&] { return server_->closes_; });
+}
+size_t FakeDaemon::runs() const {
+  return server_->look<size_t>([&] { return server_->runs_; });
+}
+bool FakeDaemon::run_waits() const {
+  return server_->look<bool>([&] { return server_->run_waits_; });
+}
+size_t FakeDaemon::sessions_open() const {
+  return server_->look<size_t>([&] { return server_->open_; });
+}
+
+}  // namespace djinn::client::testing

@@ -1,0 +1,63 @@
+// FakeDaemon: what stands for djinnd and its worker in tests of the client: a thread that answers
+// requests and completes every run without looking at it. It can go, come back, and fall silent at
+// any moment. Names nothing of this tree, so that tests of djinn.hpp can use it.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace djinn::client::testing {
+
+// Polls a condition that another thread brings about.
+bool eventually(const std::function<bool()>& condition);
+
+class FakeDaemon {
+ public:
+  static constexpr uint64_t kModel = 0x123456;  // every model's id
+
+  struct Opened {
+    bool pin = false;
+    std::optional<uint64_t> keep_alive_ms;
+    friend bool operator==(const Opened&, const Opened&) = default;
+  };
+
+  FakeDaemon();  // runs from here on
+  ~FakeDaemon();
+  FakeDaemon(const FakeDaemon&) = delete;
+  FakeDaemon& operator=(const FakeDaemon&) = delete;
+
+  [[nodiscard]] std::string directory() const;  // goes with this
+  [[nodiscard]] std::string host() const;       // "unix:PATH"
+
+  void start();
+  // As if it were killed: every connection closes, and nobody listens.
+  void stop();
+  // Takes connections and reads requests, and answers none.
+  void set_silent(bool silent);
+  // Leaves runs as they are.
+  void set_stuck(bool stuck);
+  // Refuses the next sessions with that code (kernel/base/error.h); nothing: they are welcome.
+  void refuse(std::optional<uint16_t> code);
+  // Ends all sessions, with that code and text as the last word.
+  void end_sessions(uint16_t code, const std::string& text);
+
+  // Since it was made first:
+  [[nodiscard]] uint64_t sessions_made() const;
+  [[nodiscard]] std::vector<Opened> opens() const;
+  [[nodiscard]] size_t closes() const;         // of models
+  [[nodiscard]] size_t runs() const;           // that are complete
+  [[nodiscard]] bool run_waits() const;        // or did, while it was stuck
+  [[nodiscard]] size_t sessions_open() const;  // now
+
+ private:
+  class Server;
+  std::unique_ptr<Server> server_;
+};
+
+}  // namespace djinn::client::testing

@@ -1,0 +1,169 @@
+"""Who may keep a model in memory, for how long, and how much of it, where users share it."""
+
+import os
+import pwd
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import djinn
+import numpy as np
+import pytest
+from command_line import Ended, ctl
+from other_user import User
+from private_daemon import wait_until
+from safetensors.numpy import save_file
+from systemd_double import Systemd
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to become two other users")
+
+SETTLED_S = 2.2  # a file that changed later than that is not shared between users
+KIB = 1024
+FIRST = User("nobody", pwd.getpwnam("nobody").pw_uid, "nogroup")
+SECOND = User("daemon", pwd.getpwnam("daemon").pw_uid, "nogroup")
+
+
+@dataclass
+class Served:
+    """A djinnd as a service, where a user may pin 100 KiB."""
+
+    systemd: Systemd
+    sessions: ExitStack = field(default_factory=ExitStack)
+
+    def connect(self, user: User) -> djinn.Session:
+        with user.acting():
+            return self.sessions.enter_context(self.systemd.connect(user.name))
+
+    def ctl(self, user: User, *words: str) -> Ended:
+        with user.acting():
+            return ctl(self.systemd, *words)
+
+    def shown(self) -> list[dict[str, Any]]:
+        return ctl(self.systemd, "ps", "-j").items()
+
+
+@pytest.fixture
+def served(place: Path) -> Iterator[Served]:
+    config = place / "etc/djinn/djinnd.conf"
+    config.parent.mkdir(parents=True)
+    config.write_text('memory.pin_quota = "100KiB"\nmodel.keep_alive = "10min"\n')
+    systemd = Systemd(place)
+    (place / "djinnd.sock").chmod(0o666)
+    one = Served(systemd)
+    try:
+        systemd.start("--root", str(place), "--threads", "1", "--admin-group", "games")
+        systemd.hear("READY=1")
+        yield one
+        one.sessions.close()
+        assert systemd.stop() == 0
+    finally:
+        systemd.close()
+
+
+def shared_file(place: Path, name: str, bytes_: int) -> Path:
+    path = place / f"{name}.safetensors"
+    save_file({"w": np.ones(bytes_ // 4, dtype=np.float32)}, path)
+    path.chmod(0o644)
+    if os.stat(path).st_dev >> 8 == 0:
+        pytest.skip("temporary files lie on no block device; then users share none")
+    wait_until(lambda: time.time() - path.stat().st_ctime > SETTLED_S, "the file has settled")
+    return path
+
+
+def load(user: User, session: djinn.Session, path: Path, **stay: Any) -> djinn.Model:
+    with user.acting():
+        return session.load(path, **stay)
+
+
+def test_a_pin_belongs_to_its_user(served: Served, place: Path) -> None:
+    path = shared_file(place, "shared", 40 * KIB)
+    one, two = served.connect(FIRST), served.connect(SECOND)
+    first = load(FIRST, one, path, pin=True)
+    second = load(SECOND, two, path, pin=True)
+    (item,) = served.shown()
+    assert (item["owner"], item["pinned"], item["leases"]) == (FIRST.name, True, 2)
+    first.close()
+    second.close()
+    # Its owner's pin ends, the other's stays, and is not for its owner to end.
+    assert served.ctl(FIRST, "unpin", item["id"]).code == 0
+    assert served.shown()[0]["pinned"]
+    for words in (("unpin",), ("unload",), ("evict", "--force")):
+        assert served.ctl(FIRST, *words, item["id"]).code == 5, words
+    assert served.ctl(SECOND, "unpin", item["id"]).code == 0
+    assert not served.shown()[0]["pinned"]
+    # Administrators end all of them.
+    assert served.ctl(SECOND, "pin", item["id"]).code == 0
+    assert served.ctl(FIRST, "pin", item["id"]).code == 0
+    assert ctl(served.systemd, "unpin", item["id"]).code == 0
+    assert not served.shown()[0]["pinned"]
+    assert served.ctl(FIRST, "unload", item["id"]).code == 0
+
+
+def test_a_user_pins_no_more_than_their_quota(served: Served, place: Path) -> None:
+    paths = [shared_file(place, name, 40 * KIB) for name in "abc"]
+    session = served.connect(FIRST)
+    models = [load(FIRST, session, path, pin=True) for path in paths[:2]]
+    with pytest.raises(djinn.Error, match="Unpin another model, or load it without a pin") as full:
+        load(FIRST, session, paths[2], pin=True)
+    assert full.value.code == "quota_exceeded"
+    wait_until(lambda: len(served.shown()) == 2, "the third is given up")
+    own = [one["id"] for one in served.shown()]
+    third = load(FIRST, session, paths[2])
+    (item,) = [one for one in served.shown() if not one["pinned"]]
+    assert served.ctl(FIRST, "pin", item["id"]).code == 1
+    # Who shares it has a quota of their own, and administrators have none.
+    other = served.connect(SECOND)
+    load(SECOND, other, paths[2], pin=True)
+    assert all(one["pinned"] for one in served.shown())
+    with pytest.raises(djinn.Error, match="Unpin another model"):
+        load(SECOND, other, shared_file(place, "large", 80 * KIB), pin=True)
+    with served.systemd.connect("root's", observer=True) as roots:
+        for path in paths:
+            roots.load(path, pin=True)
+    # Room again.
+    assert served.ctl(FIRST, "unpin", own[0]).code == 0
+    load(FIRST, session, paths[2], pin=True)
+    assert len(models) == 2 and third is not None
+
+
+def test_who_shares_a_model_can_only_lengthen_its_stay(served: Served, place: Path) -> None:
+    path = shared_file(place, "shared", 40 * KIB)
+    one, two = served.connect(FIRST), served.connect(SECOND)
+
+    def keeps() -> float:
+        return served.shown()[0]["keep_alive_seconds"]
+
+    load(FIRST, one, path, keep_alive=1200)
+    assert keeps() == 1200
+    load(SECOND, two, path, keep_alive=0)
+    assert keeps() == 1200
+    load(SECOND, two, path, keep_alive=3600)
+    assert keeps() == 3600
+    load(SECOND, two, path)  # what they asked for last holds
+    assert keeps() == 3600
+    load(SECOND, two, path, keep_alive=1)
+    load(FIRST, one, path, keep_alive=30)  # one may shorten one's own
+    assert keeps() == 30
+
+
+def test_pins_and_times_outlive_a_restart(served: Served, place: Path) -> None:
+    path = shared_file(place, "shared", 40 * KIB)
+    one, two = served.connect(FIRST), served.connect(SECOND)
+    load(FIRST, one, path, keep_alive=1200)
+    load(SECOND, two, path, pin=True)
+    served.sessions.close()
+    served.systemd.stop()
+    config = str(place)
+    served.systemd.start("--root", config, "--threads", "1", "--admin-group", "games")
+    served.systemd.stderr_line("is resident again")
+    (item,) = served.shown()
+    assert (item["pinned"], item["keep_alive_seconds"]) == (True, 1200)
+    # Whose it is is known, too.
+    assert served.ctl(FIRST, "unpin", item["id"]).code == 5
+    with served.connect(SECOND) as again:
+        load(SECOND, again, path)
+        assert served.ctl(SECOND, "unpin", item["id"]).code == 0
+    assert not served.shown()[0]["pinned"]
