@@ -52,7 +52,8 @@ Json to_json(const ipc::StatusReport& report) {
           {"bytes_read", report.bytes_read},
           {"buffered_reads", report.buffered_reads},
           {"workers", std::move(workers)},
-          {"draining", report.draining}};
+          {"draining", report.draining},
+          {"descriptors_closing", report.descriptors_closing}};
 }
 
 Json to_json(const ipc::SessionReport& report) {

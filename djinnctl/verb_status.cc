@@ -24,6 +24,10 @@ Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   table.add({"sessions", std::to_string(report.sessions)});
   table.add({"programs", std::to_string(report.programs)});
   table.add({"descriptors", std::to_string(report.descriptors)});
+  if (report.descriptors_closing > 0) {
+    table.add({"  closing", fmt::format("{}: their file systems do not answer yet",
+                                        report.descriptors_closing)});
+  }
   table.add({"read from files", size_text(report.bytes_read)});
   table.add({"buffered reads", std::to_string(report.buffered_reads)});
   return table;

@@ -107,7 +107,7 @@ Status send_datagram(int fd, std::span<const std::byte> bytes, std::span<const i
   return system_error("send a control message", errno);
 }
 
-Result<std::optional<Datagram>> receive_datagram(int fd) {
+Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_refused) {
   std::array<std::byte, limits::kControlMessageBytes> bytes;  // not cleared: only what came is read
   ControlBuffer control;
   iovec part{bytes.data(), bytes.size()};
@@ -125,6 +125,7 @@ Result<std::optional<Datagram>> receive_datagram(int fd) {
   Datagram datagram;
   datagram.fds = detach(message);
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    if (of_refused != nullptr) *of_refused = std::move(datagram.fds);
     return Error{ErrorCode::kProtocolViolation,
                  "A control message is larger than 64 KiB or has more than 64 descriptors."};
   }

@@ -33,9 +33,9 @@ struct Datagram {
 Status send_datagram(int fd, std::span<const std::byte> bytes, std::span<const int> fds = {});
 
 // The next message; nothing if none is waiting. Errors: kDisconnected at the end of the stream,
-// kProtocolViolation when the message or its descriptors exceed limits.h; the descriptors are
-// closed.
-Result<std::optional<Datagram>> receive_datagram(int fd);
+// kProtocolViolation when the message or its descriptors exceed limits.h. of_refused: gets the
+// descriptors of such a message, for who must not close them here; null: they are closed.
+Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_refused = nullptr);
 
 // A non-blocking connection to the socket at path. Errors: kInvalidArgument for a path that does
 // not fit an address, kNotFound when nobody listens there, kPermissionDenied, kBusy when the

@@ -12,41 +12,65 @@ namespace {
 // Messages heard before others get their turn.
 constexpr int kTurn = 16;
 
-std::vector<int> numbers_of(const std::vector<Fd>& fds) {
+std::vector<int> numbers_of(const std::vector<SharedFd>& fds) {
   std::vector<int> numbers;
-  for (const Fd& fd : fds) numbers.push_back(fd.get());
+  for (const SharedFd& fd : fds) numbers.push_back(fd->get());
   return numbers;
 }
 
 }  // namespace
 
-Channel::Channel(Loop& loop, Fd socket, size_t backlog_max, Traffic& traffic, Events events)
+Channel::Channel(Loop& loop, Fd socket, size_t backlog_max, Traffic& traffic, Events events,
+                 Close close)
     : loop_(loop),
       socket_(std::move(socket)),
       backlog_max_(backlog_max),
       traffic_(traffic),
-      events_(std::move(events)) {
+      events_(std::move(events)),
+      close_(std::move(close)) {
   poll_.emplace(loop, socket_.get(), [this] { ready(); });
   poll_->watch_readable();
 }
 
 Channel::~Channel() {
   *alive_ = false;
+  // The peer must see the end now, whenever the close comes.
+  ::shutdown(socket_.get(), SHUT_RDWR);
   // Unread messages would make the close a reset, which takes our last words from the peer.
-  ::shutdown(socket_.get(), SHUT_RD);
   for (int i = 0; i < kTurn; ++i) {
-    const auto unread = ipc::receive_datagram(socket_.get());
-    if (!unread.ok() || !unread.value()) break;
+    std::vector<Fd> fds;
+    auto unread = ipc::receive_datagram(socket_.get(), &fds);
+    const bool more = unread.ok() && unread.value();
+    if (more) fds = std::move(unread.value()->fds);
+    for (Fd& fd : fds) close_(std::move(fd));
+    if (!more) break;
   }
+  poll_.reset();  // it looks at the socket
+  close_(std::move(socket_));
 }
 
 void Channel::send(std::span<const std::byte> bytes, std::span<const int> fds) {
-  if (ended_ || draining_) return;
-  if (!backlog_.empty()) return keep(bytes, fds);
+  if (says_nothing_more() || sent_at_once(bytes, fds)) return;
+  std::vector<SharedFd> copies;
+  for (const int fd : fds) {
+    Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!copy.valid()) return end(system_error("keep a descriptor for the peer", errno));
+    copies.push_back(std::make_shared<const Fd>(std::move(copy)));
+  }
+  keep(bytes, std::move(copies));
+}
+
+void Channel::send_shared(std::span<const std::byte> bytes, std::vector<SharedFd> fds) {
+  if (says_nothing_more() || sent_at_once(bytes, numbers_of(fds))) return;
+  keep(bytes, std::move(fds));
+}
+
+bool Channel::sent_at_once(std::span<const std::byte> bytes, std::span<const int> fds) {
+  if (!backlog_.empty()) return false;
   const Status sent = send_now(bytes, fds);
-  if (sent) return;
-  if (sent.error().code == ErrorCode::kBusy) return keep(bytes, fds);
-  end(sent.error());
+  if (!sent && sent.error().code == ErrorCode::kBusy) return false;
+  if (!sent) end(sent.error());
+  return true;
 }
 
 Status Channel::send_now(std::span<const std::byte> bytes, std::span<const int> fds) {
@@ -56,17 +80,11 @@ Status Channel::send_now(std::span<const std::byte> bytes, std::span<const int> 
   return {};
 }
 
-void Channel::keep(std::span<const std::byte> bytes, std::span<const int> fds) {
+void Channel::keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds) {
   if (backlog_.size() >= backlog_max_) {
     return end({ErrorCode::kQueueFull, "The peer does not read its messages."});
   }
-  Waiting waiting{{bytes.begin(), bytes.end()}, {}};
-  for (const int fd : fds) {
-    Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-    if (!copy.valid()) return end(system_error("keep a descriptor for the peer", errno));
-    waiting.fds.push_back(std::move(copy));
-  }
-  backlog_.push_back(std::move(waiting));
+  backlog_.push_back({{bytes.begin(), bytes.end()}, std::move(fds)});
   poll_->watch_both();
 }
 
@@ -89,8 +107,10 @@ void Channel::ready() {
 
 bool Channel::hear_one() {
   if (ended_) return false;
-  Result<std::optional<ipc::Datagram>> next = ipc::receive_datagram(socket_.get());
+  std::vector<Fd> of_refused;
+  Result<std::optional<ipc::Datagram>> next = ipc::receive_datagram(socket_.get(), &of_refused);
   if (!next) {
+    for (Fd& fd : of_refused) close_(std::move(fd));
     end(next.error());
     return false;
   }

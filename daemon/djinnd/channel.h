@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -19,6 +20,8 @@ namespace djinn::daemon {
 
 class Channel {
  public:
+  // How a descriptor of the peer's is closed that nobody hears of, and the socket itself.
+  using Close = std::function<void(Fd)>;
   struct Events {
     std::function<void(ipc::Datagram)> message;
     // Once, and nothing after it: the peer left (kDisconnected), broke a limit, or is too far
@@ -26,11 +29,15 @@ class Channel {
     std::function<void(const Error&)> ended;
   };
   // backlog_max: messages that may wait for the peer. traffic: outlives this.
-  Channel(Loop& loop, Fd socket, size_t backlog_max, Traffic& traffic, Events events);
+  Channel(
+      Loop& loop, Fd socket, size_t backlog_max, Traffic& traffic, Events events,
+      Close close = [](Fd fd) { fd.reset(); });
   ~Channel();
 
   // Sends in order. fds stay the caller's. Failures come as ended().
   void send(std::span<const std::byte> bytes, std::span<const int> fds = {});
+  // As above; each is valid, and held until it is sent.
+  void send_shared(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
 
   // Hears at once what the peer has sent so far: the last words of a process that has died.
   void drain();
@@ -41,7 +48,7 @@ class Channel {
  private:
   struct Waiting {
     std::vector<std::byte> bytes;
-    std::vector<Fd> fds;
+    std::vector<SharedFd> fds;
   };
   void ready();
   void flush();
@@ -49,13 +56,17 @@ class Channel {
   // Hears one message; false when none waits or the channel has ended.
   bool hear_one();
   void end(Error error);
-  void keep(std::span<const std::byte> bytes, std::span<const int> fds);
+  void keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
+  // False when it must wait for the peer.
+  bool sent_at_once(std::span<const std::byte> bytes, std::span<const int> fds);
+  [[nodiscard]] bool says_nothing_more() const { return ended_ || draining_; }
 
   Loop& loop_;
   Fd socket_;
   size_t backlog_max_;
   Traffic& traffic_;
   Events events_;
+  Close close_;
   std::deque<Waiting> backlog_;
   bool ended_ = false;
   bool draining_ = false;  // the peer is gone, and its last words are heard

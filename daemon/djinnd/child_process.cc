@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -10,6 +11,7 @@
 
 #include <utility>
 
+#include "daemon/djinnd/log.h"
 #include "ipc/build_identity.h"
 
 extern char** environ;
@@ -20,6 +22,7 @@ namespace {
 constexpr int kChannelNumber = 3;
 // A child that is stopped lets its messages wait; it is killed as hung long before this fills.
 constexpr size_t kBacklogMax = 1 << 16;
+constexpr int kPatienceMs = 500;
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   std::vector<char*> pointers;
@@ -103,20 +106,36 @@ ChildProcess::ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& 
 }
 
 ChildProcess::~ChildProcess() {
-  end();
+  silence();
+  if (reaped_) return;
+  kill();
+  pollfd entry{pidfd_.get(), POLLIN, 0};
+  if (::poll(&entry, 1, kPatienceMs) == 1) {
+    reap();
+  } else {
+    log("process {} is left behind: it is killed, and waits for a file system", pid_);
+  }
 }
 
 void ChildProcess::end() {
-  ended_ = true;
-  exit_->pause();
-  channel_->mute();
+  silence();
   if (reaped_) return;
   kill();
   reap();
 }
 
+void ChildProcess::silence() {
+  ended_ = true;
+  exit_->pause();
+  channel_->mute();
+}
+
 void ChildProcess::send(std::span<const std::byte> bytes, std::span<const int> fds) {
   channel_->send(bytes, fds);
+}
+
+void ChildProcess::send_shared(std::span<const std::byte> bytes, std::vector<SharedFd> fds) {
+  channel_->send_shared(bytes, std::move(fds));
 }
 
 void ChildProcess::kill() {

@@ -37,7 +37,8 @@ class ChildProcess {
   // traffic: outlives the child. Errors: kSystem and its kin.
   static Result<std::unique_ptr<ChildProcess>> start(Loop& loop, const ChildProgram& program,
                                                      Traffic& traffic);
-  // Kills the child if it lives, and waits for its end.
+  // Kills the child if it lives, and waits for its end; but no longer than a moment, since one that
+  // closes a file may wait for its file system, SIGKILL or not (closers.h).
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -45,9 +46,10 @@ class ChildProcess {
   // Whoever owns the child says here who listens; before that messages are lost.
   void listen(Events events) { events_ = std::move(events); }
   void send(std::span<const std::byte> bytes, std::span<const int> fds = {});
+  void send_shared(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
   void kill();
-  // Kills the child and waits for its end; nobody hears of it, nor of anything more. Events may
-  // call it, too.
+  // Kills the child and waits for its end, however long that takes; nobody hears of it, nor of
+  // anything more. Events may call it, too.
   void end();
 
   [[nodiscard]] pid_t pid() const { return pid_; }
@@ -57,6 +59,7 @@ class ChildProcess {
 
  private:
   ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic);
+  void silence();
   void on_exit();
   void reap();
 

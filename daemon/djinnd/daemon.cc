@@ -60,8 +60,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
       sessions_({loop, clock, ids_, memory_, domains_, authority_, events_, memory_work_,
-                 file_work_, inquiries_, traffics_.clients,
-                 [this](Session& session, ipc::Datagram message) {
+                 file_work_, inquiries_, traffics_.clients, closers_,
+                 [this](Session& session, ClientMessage message) {
                    requests_.handle(session, std::move(message));
                  },
                  [this](SessionId session) { session_left(session); },
@@ -77,7 +77,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
           options.keep_alive_ms),
       programs_({ids_, domains_, models_, sessions_, events_}),
       stats_(loop, domains_),
-      reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_, stats_}),
+      reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_, stats_,
+                closers_}),
       manager_({loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
                 reports_, [this] { return reload(); },
                 [this](bool draining) { set_draining(draining); }, [this] { return draining_; }},
@@ -90,7 +91,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       keeper_(notifier_, store_size(),
               [this](const Model& model, const std::string& why) { not_kept(model, why); }),
       metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_,
-                sessions_.spill(), stats_, reports_, service_, keeper_, journal_, notifier_}),
+                sessions_.spill(), stats_, reports_, service_, keeper_, journal_, notifier_,
+                closers_}),
       pressure_(loop, memory_, models_.tiers(), sessions_.spill(), events_, options.thresholds),
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "daemon/djinnd/closers.h"
 #include "daemon/djinnd/config.h"
 #include "daemon/djinnd/domains.h"
 #include "daemon/djinnd/events.h"
@@ -83,6 +84,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Notifier notifier_;
   WorkQueue memory_work_;
   WorkQueue file_work_;
+  Closers closers_;
   Events events_;
   Inquiries inquiries_;
   Traffics traffics_;

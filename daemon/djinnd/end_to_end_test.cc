@@ -31,6 +31,7 @@ ipc::ModelOpened open_model(TestClient& client, const Fd& file, bool pin = false
 // What must be the same after all clients have gone.
 struct Baseline {
   uint32_t descriptors;
+  uint32_t closing;
   uint32_t sessions;
   uint64_t sessions_bytes;
   friend bool operator==(const Baseline&, const Baseline&) = default;
@@ -38,7 +39,8 @@ struct Baseline {
 
 Baseline baseline_of(const TestDaemon& daemon) {
   const ipc::StatusReport status = status_of(daemon);
-  return {status.descriptors, status.sessions, status.memory_sessions_bytes};
+  return {status.descriptors, status.descriptors_closing, status.sessions,
+          status.memory_sessions_bytes};
 }
 
 // Worker, spare worker and spare loader, and nobody else: no load is under way, no spare missing.
@@ -54,7 +56,7 @@ bool settled(const TestDaemon& daemon, Baseline& out) {
   return eventually([&] {
     const bool quiet = children_settled(daemon);
     out = baseline_of(daemon);
-    const bool freed = out.sessions == 1 && out.sessions_bytes == 0;
+    const bool freed = out.closing == 0 && out.sessions == 1 && out.sessions_bytes == 0;
     return quiet && freed && children_settled(daemon);
   });
 }

@@ -88,7 +88,7 @@ ipc::KeptModel record_of(const Model& model) {
   record.pinned_by.assign(model.pins.begin(), model.pins.end());
   record.sha256 = model.sha256;
   record.loaded_wall_ns = model.loaded_wall_ns;
-  record.has_plan = model.plan.valid();
+  record.has_plan = model.plan != nullptr;
   for (const auto& [user, ms] : model.keep_alives_ms) record.keep_alives.push_back({user, ms});
   return record;
 }
@@ -118,12 +118,12 @@ class Returned {
     }
     DJINN_CHECK(take_memory(record, model));
     if (record.has_plan) {
-      DJINN_TRY(model.plan, take(name_of_part(model.id, "plan", 0)));
+      DJINN_TRY(model.plan, take_shared(name_of_part(model.id, "plan", 0)));
     }
     for (size_t i = 0; i < record.files.size(); ++i) {
       model.files.emplace_back();
       if (!record.files[i].on_block_device) continue;
-      DJINN_TRY(model.files.back(), take(name_of_part(model.id, "file", i)));
+      DJINN_TRY(model.files.back(), take_shared(name_of_part(model.id, "file", i)));
     }
     model.bytes_loaded = model.bytes;
     model.go(ModelPhase::kResident);
@@ -150,6 +150,12 @@ class Returned {
     auto found = kept_.extract(name);
     if (found.empty()) return Error{ErrorCode::kNotFound, "A part of the model is missing."};
     return std::move(found.mapped());
+  }
+
+  // Of what systemd may hold: its close waits for nobody.
+  Result<SharedFd> take_shared(const std::string& name) {
+    DJINN_TRY(Fd fd, take(name));
+    return std::make_shared<const Fd>(std::move(fd));
   }
 
   std::map<std::string, Fd>& kept_;
@@ -256,10 +262,10 @@ std::vector<Keeper::Part> Keeper::parts_of(const Model& model) {
   for (size_t i = 0; i < model.extents.size(); ++i) {
     parts.push_back({name_of_part(model.id, "extent", i), &model.extents[i]});
   }
-  if (model.plan.valid()) parts.push_back({name_of_part(model.id, "plan", 0), &model.plan});
+  if (model.plan) parts.push_back({name_of_part(model.id, "plan", 0), model.plan.get()});
   for (size_t i = 0; i < model.files.size() && i < model.key.files.size(); ++i) {
-    if (!model.key.files[i].on_block_device || !model.files[i].valid()) continue;
-    parts.push_back({name_of_part(model.id, "file", i), &model.files[i]});
+    if (!model.key.files[i].on_block_device || !model.files[i]) continue;
+    parts.push_back({name_of_part(model.id, "file", i), model.files[i].get()});
   }
   return parts;
 }

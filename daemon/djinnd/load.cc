@@ -1,6 +1,7 @@
 #include "daemon/djinnd/load.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
@@ -21,7 +22,7 @@ bool may_follow(LoadPhase from, LoadPhase to) {
   return static_cast<int>(to) == static_cast<int>(from) + 1;
 }
 
-Load::Load(Loop& loop, SparePool& loaders, Owner& owner, LoadId id, std::vector<Fd> files)
+Load::Load(Loop& loop, SparePool& loaders, Owner& owner, LoadId id, std::vector<SharedFd> files)
     : loop_(loop), loaders_(loaders), owner_(owner), id_(id), files_(std::move(files)) {}
 
 void Load::go(LoadPhase next) {
@@ -43,31 +44,33 @@ void Load::adopt(ReadyChild child) {
   send_files();
 }
 
-void Load::send(const ipc::LoaderCommand& command, const std::vector<int>& fds) {
-  process_->send(ipc::encode(command), fds);
+void Load::send(const ipc::LoaderCommand& command, std::vector<SharedFd> fds) {
+  process_->send_shared(ipc::encode(command), std::move(fds));
 }
 
 void Load::send_files() {
   for (size_t first = 0; first < files_.size(); first += limits::kControlDescriptors) {
     const size_t end = std::min<size_t>(files_.size(), first + limits::kControlDescriptors);
-    std::vector<int> fds;
-    for (size_t i = first; i < end; ++i) fds.push_back(files_[i].get());
-    send({ipc::TakeFiles{static_cast<uint32_t>(fds.size()), end == files_.size()}}, fds);
+    const std::span<const SharedFd> part = std::span(files_).subspan(first, end - first);
+    send({ipc::TakeFiles{static_cast<uint32_t>(part.size()), end == files_.size()}},
+         {part.begin(), part.end()});
   }
 }
 
-void Load::plan(const Fd& plan_memfd) {
+void Load::plan(const SharedFd& plan_memfd) {
   go(LoadPhase::kPlanning);
-  std::vector<int> fds;
-  if (plan_memfd.valid()) fds.push_back(plan_memfd.get());
-  send({ipc::PlanLoad{plan_memfd.valid()}}, fds);
+  std::vector<SharedFd> fds;
+  if (plan_memfd) fds.push_back(plan_memfd);
+  send({ipc::PlanLoad{plan_memfd != nullptr}}, std::move(fds));
 }
 
 void Load::read_into(const std::vector<Fd>& extents, bool hash_at_once) {
   go(LoadPhase::kReading);
   std::vector<int> fds;
   for (const Fd& extent : extents) fds.push_back(extent.get());
-  send({ipc::ReadInto{static_cast<uint32_t>(fds.size()), hash_at_once}}, fds);
+  process_->send(ipc::encode(ipc::LoaderCommand{
+                     ipc::ReadInto{static_cast<uint32_t>(fds.size()), hash_at_once}}),
+                 fds);
 }
 
 void Load::heard(ipc::Datagram message) {
@@ -85,6 +88,9 @@ void Load::hear(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
   } else if (const auto* files = std::get_if<ipc::Identified>(&event.body);
              files && in_turn(LoadPhase::kIdentifying) && files->files.size() == files_.size()) {
     go(LoadPhase::kDeciding);
+    closes_surely_ = std::ranges::all_of(files->files, [](const ipc::FileIdentity& file) {
+      return file.on_block_device || file.content.has_value();
+    });
     owner_.load_identified(id_, *files);
   } else if (const auto* plan = std::get_if<ipc::Planned>(&event.body);
              plan && in_turn(LoadPhase::kPlanning)) {
@@ -122,6 +128,7 @@ void Load::abort() {
 
 void Load::release() {
   DJINN_ASSERT(phase_ == LoadPhase::kDeciding);
+  if (!closes_surely_) return abort();
   go(LoadPhase::kEnded);
   // Later, because the child's own event is being handled; and the pool must hear the answer.
   loop_.defer([this] {

@@ -53,28 +53,31 @@ class Load {
     virtual void load_ended(LoadId id) = 0;
   };
 
-  Load(Loop& loop, SparePool& loaders, Owner& owner, LoadId id, std::vector<Fd> files);
+  Load(Loop& loop, SparePool& loaders, Owner& owner, LoadId id, std::vector<SharedFd> files);
 
   // Takes a loader as soon as there is one.
   void start();
   // plan: sealed, or none.
-  void plan(const Fd& plan_memfd);
+  void plan(const SharedFd& plan_memfd);
   // hash_at_once: somebody waits for the hash.
   void read_into(const std::vector<Fd>& extents, bool hash_at_once);
-  // Gives a loader that has told what the files are, and has read nothing, back to the pool.
+  // Gives a loader that has told what the files are, and has read nothing, back to the pool; one
+  // that might hang in closing them (closers.h) is killed.
   // load_ended() follows, and no other event.
   void release();
   // Kills the loader. load_ended() follows, and no other event.
   void abort();
 
   // The files of the open request, which outlive the load if it becomes a model.
-  std::vector<Fd> take_files() { return std::move(files_); }
+  std::vector<SharedFd> take_files() { return std::move(files_); }
   [[nodiscard]] LoadPhase phase() const { return phase_; }
+  // It is known what its files are, and their systems answer: a loader that is killed ends soon.
+  [[nodiscard]] bool closes_surely() const { return closes_surely_; }
 
  private:
   void go(LoadPhase next);
   void adopt(ReadyChild child);
-  void send(const ipc::LoaderCommand& command, const std::vector<int>& fds);
+  void send(const ipc::LoaderCommand& command, std::vector<SharedFd> fds);
   void send_files();
   void heard(ipc::Datagram message);
   void hear(const ipc::LoaderEvent& event, std::vector<Fd> fds);
@@ -86,7 +89,8 @@ class Load {
   Owner& owner_;
   LoadId id_;
   LoadPhase phase_ = LoadPhase::kWaiting;
-  std::vector<Fd> files_;
+  std::vector<SharedFd> files_;
+  bool closes_surely_ = false;
   std::unique_ptr<ChildProcess> process_;
   std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);  // for the pool's answer
 };

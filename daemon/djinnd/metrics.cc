@@ -86,6 +86,7 @@ MetricsSnapshot Metrics::take() const {
   shot.kept_descriptors = world_.keeper.descriptors();
   shot.kept_descriptors_max = world_.keeper.descriptors_max();
   shot.models_not_kept = world_.keeper.models_not_kept();
+  shot.closing_descriptors = world_.closers.waiting();
   shot.log_lost = log_lines_lost() + world_.journal.lost();
   shot.notify_lost = world_.notifier.words_lost();
   shot.watchdog = world_.service.watchdog();

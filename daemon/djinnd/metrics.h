@@ -52,6 +52,7 @@ class Metrics {
     const Keeper& keeper;
     const Journal& journal;
     const Notifier& notifier;
+    const Closers& closers;
   };
   explicit Metrics(World world);
 

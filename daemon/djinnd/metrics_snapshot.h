@@ -75,6 +75,7 @@ struct MetricsSnapshot {
   uint64_t kept_descriptors = 0;
   uint64_t kept_descriptors_max = 0;
   uint64_t models_not_kept = 0;
+  uint64_t closing_descriptors = 0;
   uint64_t log_lost = 0;     // lines and journal messages
   uint64_t notify_lost = 0;  // words for systemd
   Service::Watchdog watchdog{};

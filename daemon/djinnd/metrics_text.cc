@@ -9,11 +9,13 @@
 
 #include <charconv>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "daemon/djinnd/version.h"
+#include "ipc/report_text.h"
 #include "kernel/base/fd.h"
 
 namespace djinn::daemon {
@@ -32,14 +34,7 @@ double seconds(uint64_t ns) {
 constexpr const char* kDevice = "cpu:0";
 
 // The names of enumerators, in their order.
-constexpr std::array<const char*, ipc::kSessionStates> kSessionStateNames = {
-    "active", "idle", "waiting", "draining", "lost"};
-constexpr std::array<const char*, ipc::kModelStates> kModelStateNames = {
-    "loading", "resident", "failed", "evicting", "host", "disk"};
 constexpr std::array<const char*, kGroupPlaces> kGroupPlaceNames = {"memory", "spilling", "disk"};
-constexpr std::array<const char*, 2> kProgramStateNames = {"admitting", "admitted"};
-constexpr std::array<const char*, 4> kWorkerStateNames = {"starting", "ready", "recovering",
-                                                          "failed"};
 constexpr std::array<const char*, 3> kPoolNames = {"weights", "sessions", "lanes"};
 constexpr std::array<const char*, ipc::kOperations> kOperationNames = {
     "nop",       "run",          "run_once",      "generate",        "read_ref",
@@ -75,6 +70,13 @@ class Page {
   template <typename Values, typename Names>
   void put_each(const char* label, const Values& values, const Names& names) {
     for (size_t i = 0; i < values.size(); ++i) put(values[i], {{label, names[i]}});
+  }
+  // As above, for the values of an enumeration.
+  template <typename State, typename Values>
+  void put_states(const Values& values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      put(values[i], {{"state", std::string(ipc::state_text(static_cast<State>(i)))}});
+    }
   }
   template <typename Number>
   void gauge(const char* name, const char* help, Number value) {
@@ -125,6 +127,11 @@ void put_daemon(Page& page, const MetricsSnapshot& shot, uint64_t now_ns) {
   page.gauge("djinn_fdstore_max_descriptors",
              "Descriptors that systemd keeps at most; 0 where it keeps none.",
              shot.kept_descriptors_max);
+  page.gauge(
+      "djinn_closing_descriptors",
+      "Descriptors of clients that are being closed; those that stay so lie on a file system "
+      "that does not answer.",
+      shot.closing_descriptors);
   page.gauge("djinn_models_not_kept",
              "Resident models that a restart of djinnd would lose: systemd's store has no room.",
              shot.models_not_kept);
@@ -163,7 +170,7 @@ void put_process(Page& page, const ProcessBasics& process, const ScrapeCounts& s
 
 void put_sessions(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_sessions", "Sessions by their state.");
-  page.put_each("state", shot.sessions, kSessionStateNames);
+  page.put_states<ipc::SessionState>(shot.sessions);
   page.gauge("djinn_session_quota_bytes", "Device memory that one session may hold.",
              shot.session_quota_bytes);
 }
@@ -202,7 +209,7 @@ void put_memory(Page& page, const MetricsSnapshot& shot) {
 
 void put_models(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_models", "Models by their state.");
-  page.put_each("state", shot.models, kModelStateNames);
+  page.put_states<ipc::ModelState>(shot.models);
   page.gauge("djinn_models_pinned", "Models that stay although no session holds them.",
              shot.models_pinned);
   page.gauge("djinn_model_leases", "Holds of sessions on models.", shot.model_leases);
@@ -245,7 +252,7 @@ void put_groups(Page& page, const MetricsSnapshot& shot) {
 
 void put_programs(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_programs", "Programs by their state.");
-  page.put_each("state", shot.programs, kProgramStateNames);
+  page.put_states<ipc::ProgramState>(shot.programs);
   page.gauge("djinn_program_graph_bytes", "Bytes of the programs' graphs.",
              shot.program_graph_bytes);
   page.begin(MetricType::Counter, "djinn_program_definitions_total",
@@ -290,7 +297,7 @@ void put_workers(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_device_ready", "0 if the device's workers do not start.");
   page.put(shot.device_ready ? 1 : 0, {{"device", kDevice}});
   page.begin(MetricType::Gauge, "djinn_workers", "Workers by their state.");
-  page.put_each("state", shot.workers, kWorkerStateNames);
+  page.put_states<ipc::WorkerState>(shot.workers);
   page.counter("djinn_worker_restarts_total", "Workers that died and were replaced.",
                shot.worker_restarts);
   const std::array<std::pair<const char*, const Traffic*>, 3> peers = {{

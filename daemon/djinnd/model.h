@@ -75,8 +75,8 @@ struct Model {
   LoadId load;
   // Of the first open: while they are open their inodes are not reused. Those that are told by
   // their content are closed when they are read: a client's sealed memory would be held twice.
-  std::vector<Fd> files;
-  Fd plan;  // sealed, or none
+  std::vector<SharedFd> files;
+  SharedFd plan;  // sealed, or none
   std::vector<Fd> extents;
   std::vector<uint64_t> extent_bytes;
   Fd manifest;
@@ -110,7 +110,7 @@ struct Model {
   // known.
   [[nodiscard]] bool can_come_back() const {
     return !files.empty() && files.size() == key.files.size() && sha256.has_value() &&
-           std::ranges::all_of(files, &Fd::valid);
+           std::ranges::all_of(files, [](const SharedFd& file) { return file != nullptr; });
   }
 };
 

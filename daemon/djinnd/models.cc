@@ -1,7 +1,6 @@
 #include "daemon/djinnd/models.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -25,9 +24,9 @@ Result<load::Digest> hash_of(std::span<const std::byte> bytes) {
 }
 
 // Plans are compared unparsed; a request without one has the hash of no bytes.
-Result<load::Digest> plan_hash_of(const Fd& plan) {
-  if (!plan.valid()) return hash_of({});
-  DJINN_TRY(const auto bytes, read_sealed(plan, limits::kLoadPlanBytes, "load plan"));
+Result<load::Digest> plan_hash_of(const SharedFd& plan) {
+  if (!plan) return hash_of({});
+  DJINN_TRY(const auto bytes, read_sealed(*plan, limits::kLoadPlanBytes, "load plan"));
   return hash_of(bytes);
 }
 
@@ -63,12 +62,12 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
 
 Models::Models(World world, uint64_t keep_alive_ms)
     : world_(std::move(world)),
-      tiers_(
-          {world_.loop, world_.clock, world_.memory, world_.domains, world_.replies, world_.events,
-           table_, world_.spill, world_.memory_work, world_.model_gone, world_.changed,
-           world_.reviewed, [this](Model& model) { read_again(model); }, world_.runs,
-           world_.sessions_leave, [this](LoadId load) { loads_.at(load)->abort(); }},
-          keep_alive_ms) {}
+      tiers_({world_.loop, world_.clock, world_.memory, world_.domains, world_.replies,
+              world_.events, table_, world_.spill, world_.memory_work, world_.model_gone,
+              world_.changed, world_.reviewed, [this](Model& model) { read_again(model); },
+              world_.runs, [this] { return world_.sessions_leave() + loads_leave(); },
+              [this](LoadId load) { loads_.at(load)->abort(); }},
+             keep_alive_ms) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {
@@ -318,10 +317,8 @@ void Models::join(Model& model, const OpenRequest& request) {
 
 void Models::read_again(Model& model) {
   model.load = world_.ids.next<LoadId>([this](LoadId taken) { return loads_.contains(taken); });
-  std::vector<Fd> files;
-  for (const Fd& file : model.files) files.emplace_back(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
   loads_[model.load] =
-      std::make_unique<Load>(world_.loop, world_.loaders, *this, model.load, std::move(files));
+      std::make_unique<Load>(world_.loop, world_.loaders, *this, model.load, model.files);
   tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
   // At once: whoever waits for it must not stand in the queue of the user who opened it first.
   loads_[model.load]->start();
@@ -480,6 +477,7 @@ void Models::fail(LoadId id, const Error& error) {
          fmt::format("model {} could not be loaded: {}", text_of(model->id), name_of(error.code)),
          error.code);
     for (const Opener& opener : model->openers) askers.push_back(opener.asker);
+    abandoned_[id] = std::exchange(model->extents, {});
     if (model->returns()) {
       // The loader may still map them: they are free when it is gone.
       world_.memory.hand_over(Memory::of_model(model->id), Memory::of_load(id));
@@ -506,8 +504,29 @@ void Models::load_ended(LoadId id) {
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
   running_.erase(id);
   std::erase_if(queued_, [&](const auto& queued) { return queued.first == id; });
-  world_.memory.release_all(Memory::of_load(id));
+  free_abandoned(id);
   start_loads();
+}
+
+// Its loader has them no more.
+void Models::free_abandoned(LoadId id) {
+  const auto release = [this, id] {
+    abandoned_.erase(id);
+    world_.memory.release_all(Memory::of_load(id));
+  };
+  std::vector<Fd> extents = std::exchange(abandoned_[id], {});
+  if (extents.empty()) return release();
+  world_.memory_work.close(std::move(extents), release);
+}
+
+uint64_t Models::loads_leave() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, extents] : abandoned_) {
+    const auto load = loads_.find(id);
+    const bool surely = load == loads_.end() || load->second->closes_surely();
+    if (surely) bytes += world_.memory.held_by(Memory::of_load(id));
+  }
+  return bytes;
 }
 
 // --- from a model to its openers

@@ -29,8 +29,8 @@ struct OpenRequest {
   Opener opener;
   std::string label;
   std::optional<uint64_t> keep_alive_ms{};
-  std::vector<Fd> files;
-  Fd plan;  // or none
+  std::vector<SharedFd> files;
+  SharedFd plan;  // or none
 };
 
 class Models final : public Load::Owner {
@@ -133,6 +133,9 @@ class Models final : public Load::Owner {
   Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
   Status seal(Model& model, Fd manifest);
   void fail(LoadId id, const Error& error);
+  void free_abandoned(LoadId id);
+  // Bytes of loads that come free by themselves.
+  [[nodiscard]] uint64_t loads_leave() const;
   void settle(Model& model);
   void map_into(Model& model, DomainId domain);
   void refuse_openers(Model& model, DomainId domain, const Error& error);
@@ -154,6 +157,8 @@ class Models final : public Load::Owner {
   std::map<LoadId, std::unique_ptr<Load>> loads_;
   std::vector<std::pair<LoadId, DomainId>> queued_;  // loads that wait for their user's turn
   std::map<LoadId, DomainId> running_;               // loads that were started
+  // Extents of loads that failed, until they are free.
+  std::map<LoadId, std::vector<Fd>> abandoned_;
   uint64_t bytes_read_ = 0;
   uint64_t buffered_reads_ = 0;
   uint64_t loads_failed_ = 0;

@@ -123,6 +123,7 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   report.models = static_cast<uint32_t>(world_.models.table().size());
   report.programs = static_cast<uint32_t>(world_.programs.table().size());
   report.descriptors = count_descriptors();
+  report.descriptors_closing = static_cast<uint32_t>(world_.closers.waiting());
   report.bytes_read = world_.models.bytes_read();
   report.buffered_reads = world_.models.buffered_reads();
   std::vector<ipc::WorkerReport> workers;

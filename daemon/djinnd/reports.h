@@ -26,6 +26,7 @@ class Reports {
     Sessions& sessions;
     Events& events;
     StatsRounds& stats;
+    const Closers& closers;
   };
   explicit Reports(World world);
 

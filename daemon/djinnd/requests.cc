@@ -43,7 +43,7 @@ Status check_turn(const Session& session, const ipc::ClientRequest& request, siz
   return {};
 }
 
-void Requests::handle(Session& session, ipc::Datagram message) {
+void Requests::handle(Session& session, ClientMessage message) {
   const auto request = ipc::decode_client_request(message.bytes);
   const uint32_t number = request.ok() ? 0 : ipc::number_of_request(message.bytes);
   const bool answerable = number != 0 && !session.pending.contains(number) &&
@@ -68,14 +68,14 @@ void Requests::fulfil(Call& call, const ipc::Hello& body) {
 }
 
 void Requests::fulfil(Call& call, const ipc::AddFiles&) {
-  std::vector<Fd>& files = call.session.files;
+  std::vector<SharedFd>& files = call.session.files;
   if (files.size() + call.fds.size() > limits::kModelFiles) {
     files.clear();
     return world_.sessions.refuse(
         call.asker, {ErrorCode::kLimitExceeded,
                      fmt::format("A model has at most {} files.", limits::kModelFiles)});
   }
-  for (Fd& fd : call.fds) files.push_back(std::move(fd));
+  for (SharedFd& fd : call.fds) files.push_back(std::move(fd));
   world_.sessions.done(call.asker);
 }
 
@@ -110,7 +110,7 @@ bool Requests::has_data_path(const Call& call) {
 
 void Requests::fulfil(Call& call, const ipc::DefineProgram& body) {
   if (!has_data_path(call)) return;
-  world_.programs.define(call.asker, call.session.domain, body.model, call.fds[0]);
+  world_.programs.define(call.asker, call.session.domain, body.model, *call.fds[0]);
 }
 
 void Requests::fulfil(Call& call, const ipc::MakeSequence& body) {

@@ -9,7 +9,6 @@
 #include "daemon/djinnd/reports.h"
 #include "daemon/djinnd/sessions.h"
 #include "ipc/messages.h"
-#include "ipc/socket.h"
 
 namespace djinn::daemon {
 
@@ -31,13 +30,13 @@ class Requests {
   };
   explicit Requests(World world) : world_(std::move(world)) {}
 
-  void handle(Session& session, ipc::Datagram message);
+  void handle(Session& session, ClientMessage message);
 
  private:
   struct Call {
     Session& session;
     Asker asker;
-    std::vector<Fd> fds;
+    std::vector<SharedFd> fds;
   };
   void fulfil(Call& call, const ipc::Hello& body);
   void fulfil(Call& call, const ipc::AddFiles& body);

@@ -24,6 +24,7 @@
 
 #include "daemon/djinnd/authority.h"
 #include "daemon/djinnd/channel.h"
+#include "daemon/djinnd/closers.h"
 #include "daemon/djinnd/recovery.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/worker_supervisor.h"
@@ -128,6 +129,12 @@ struct SessionMemory {
   Status cancel_in_flight() const;
 };
 
+// What a client sent.
+struct ClientMessage {
+  std::vector<std::byte> bytes;
+  std::vector<SharedFd> fds;
+};
+
 struct Session {
   SessionId id;
   DomainId domain = 0;
@@ -138,12 +145,9 @@ struct Session {
   SessionPhase phase = SessionPhase::kGreeting;
   bool observer = false;
   std::unique_ptr<Channel> channel;
-  std::set<uint32_t> pending;  // numbers of requests without an answer
-  // Added for the next OpenModel.
-  // TODO(security): close() of a file whose file system is a process of the client's own (FUSE)
-  // waits for that process, and the loop with it. One hanging close must hold up its user alone, so
-  // that work_queue.h, which all users share, is no place for it.
-  std::vector<Fd> files;
+  std::set<uint32_t> pending;      // numbers of requests without an answer
+  std::shared_ptr<Closer> closer;  // of all that the client sends
+  std::vector<SharedFd> files;     // added for the next OpenModel
 
   SessionMemory memory;  // not for observers
   uint64_t ref_bytes_granted = 0;

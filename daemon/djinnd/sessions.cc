@@ -37,6 +37,15 @@ Event event_of(EventKind kind, const Session& session) {
   return event;
 }
 
+Status check_closing(const Closer& closer) {
+  const size_t waiting = closer.waiting();
+  if (waiting <= limits::kClosingPerUser) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("{} files of this user could not be closed yet: their file system does "
+                           "not answer. Bring it back or unmount it, then repeat.",
+                           waiting)};
+}
+
 }  // namespace
 
 void Sessions::tell(EventKind kind, const Session& session, std::string text,
@@ -64,7 +73,7 @@ SequenceGroup* Sessions::find_group(SessionId id, DomainId domain, SequenceHandl
 
 // --- connections
 
-Status Sessions::check_limits(uid_t uid) const {
+Status Sessions::check_limits(uid_t uid) {
   const auto of_user = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
     return entry.second->domain == uid;
   });
@@ -75,7 +84,8 @@ Status Sessions::check_limits(uid_t uid) const {
                     "one, then repeat.",
                     limits::kSessionsPerUser, limits::kSessions)};
   }
-  return {};
+  const auto closer = world_.closers.of(uid);
+  return check_closing(*closer);
 }
 
 void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
@@ -89,7 +99,9 @@ void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Erro
               fmt::format("a connection is refused: {}", name_of(error.code)), peer.uid};
   event.error = error.code;
   world_.events.tell(std::move(event));
-  Channel channel(world_.loop, std::move(socket), 1, world_.traffic, {});
+  const auto closer = world_.closers.of(peer.uid);
+  Channel channel(world_.loop, std::move(socket), 1, world_.traffic, {},
+                  [closer](Fd fd) { closer->close(std::move(fd)); });
   channel.send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
 }
 
@@ -101,22 +113,29 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   fresh->caller = world_.authority.judge(peer.uid, peer.groups);
   fresh->pid = peer.pid;
   fresh->started_wall_ns = world_.clock.wall_ns();
-  fresh->channel =
-      std::make_unique<Channel>(world_.loop, std::move(socket), kBacklogMax, world_.traffic,
-                                Channel::Events{[this, id](ipc::Datagram message) {
-                                                  if (Session* const session = find(id)) {
-                                                    world_.request(*session, std::move(message));
-                                                  }
-                                                },
-                                                [this, id](const Error& error) {
-                                                  Session* const session = find(id);
-                                                  if (session == nullptr || !session->channel)
-                                                    return;
-                                                  if (error.code == ErrorCode::kDisconnected)
-                                                    return leave(id);
-                                                  end(*session, error);
-                                                }});
+  const auto closer = fresh->closer = world_.closers.of(peer.uid);
+  fresh->channel = std::make_unique<Channel>(
+      world_.loop, std::move(socket), kBacklogMax, world_.traffic,
+      Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
+                      [this, id](const Error& error) { disconnected(id, error); }},
+      [closer](Fd fd) { closer->close(std::move(fd)); });
   sessions_[id] = std::move(fresh);
+}
+
+void Sessions::heard(SessionId id, ipc::Datagram datagram) {
+  Session& session = *find(id);
+  ClientMessage message{std::move(datagram.bytes), {}};
+  for (Fd& fd : datagram.fds) message.fds.push_back(session.closer->own(std::move(fd)));
+  const Status closing = check_closing(*session.closer);
+  if (!message.fds.empty() && !closing) return end(session, closing.error());
+  world_.request(session, std::move(message));
+}
+
+void Sessions::disconnected(SessionId id, const Error& error) {
+  Session* const session = find(id);
+  if (session == nullptr || !session->channel) return;
+  if (error.code == ErrorCode::kDisconnected) return leave(id);
+  end(*session, error);
 }
 
 void Sessions::end(Session& session, const Error& error) {

@@ -37,7 +37,8 @@ class Sessions final : public Replies {
     WorkQueue& file_work;    // makes and closes files
     Inquiries& inquiries;
     Traffic& traffic;
-    std::function<void(Session&, ipc::Datagram)> request;  // a message of a client came
+    Closers& closers;
+    std::function<void(Session&, ClientMessage)> request;  // a message of a client came
     std::function<void(SessionId)> left;                   // models and programs let go of it
     std::function<bool(SessionId)> awaits_model;           // one that is on its way back
   };
@@ -120,8 +121,10 @@ class Sessions final : public Replies {
   Session* find(SessionId id, DomainId domain) const;
   // If the user may steer it. Errors: kNotFound.
   Result<Session*> find_steered(const Caller& caller, SessionId id) const;
-  [[nodiscard]] Status check_limits(uid_t uid) const;
+  [[nodiscard]] Status check_limits(uid_t uid);
   void add_connection(Fd socket, const ipc::PeerCredentials& peer);
+  void heard(SessionId id, ipc::Datagram datagram);
+  void disconnected(SessionId id, const Error& error);
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
   Status make_memory(Session& session, uint64_t staging_bytes);
   void withdraw_hello(Session& session, const Error& error);

@@ -137,7 +137,7 @@ bool Tiers::make_room(uint64_t bytes) {
   for (Model* model : world_.table.evictable(true)) {
     if (!runs(*model)) candidates.push_back(model);
   }
-  uint64_t coming = world_.table.leaving_bytes() + world_.sessions_leave();
+  uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
   uint64_t possible = coming + world_.spill.evictable_bytes();
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;
@@ -152,7 +152,7 @@ bool Tiers::make_room(uint64_t bytes) {
 void Tiers::shrink_to(uint64_t bytes, bool of_sessions) {
   const uint64_t granted = world_.memory.granted_bytes();
   const uint64_t over = granted - std::min(granted, bytes);
-  uint64_t coming = world_.table.leaving_bytes() + world_.sessions_leave();
+  uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
   for (const bool in_use : {false, true}) {
     if (in_use && !of_sessions) break;
     for (Model* model : world_.table.evictable(in_use)) {
@@ -238,11 +238,6 @@ void Tiers::finish_if_free(Model& model) {
   }
 }
 
-void Tiers::release_bytes(Model& model) {
-  model.extents.clear();
-  world_.memory.release_all(Memory::of_model(model.id));
-}
-
 void Tiers::answer(const std::vector<Asker>& movers) {
   for (const Asker& asker : movers) world_.replies.done(asker);
 }
@@ -254,7 +249,7 @@ void Tiers::finish_evict(ModelId id) {
   model->bytes_loaded = 0;
   const EvictReason reason = reasons_.extract(id).mapped();
   tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
-  release_bytes(*model);
+  world_.memory.release_all(Memory::of_model(id));
   answer(std::exchange(model->movers, {}));
   world_.changed();
   if (std::exchange(model->wanted, false)) return want(*model);
@@ -295,7 +290,6 @@ void Tiers::came_back(Model& model) {
 void Tiers::stays_away(Model& model, const Error& error) {
   model.go(ModelPhase::kOnDisk);
   model.lost = error;
-  release_bytes(model);
   for (auto& [domain, mapped] : model.mapped) {
     if (!std::exchange(mapped.wanted, false)) continue;
     world_.domains.send(domain, {ipc::ModelLost{model.id, error.code, error.message}});

@@ -41,8 +41,9 @@ class Tiers {
     std::function<void()> changed;
     std::function<void()> reviewed;  // it was looked what is idle
     std::function<void(Model&)> read_again;
-    std::function<bool(SessionId)> runs;       // whether the session has a run in flight
-    std::function<uint64_t()> sessions_leave;  // bytes of theirs that come free by themselves
+    std::function<bool(SessionId)> runs;  // whether the session has a run in flight
+    // Bytes that come free by themselves, of sessions and loads.
+    std::function<uint64_t()> others_leave;
     std::function<void(LoadId)> abort_load;
   };
   Tiers(World world, uint64_t keep_alive_ms);
@@ -98,7 +99,6 @@ class Tiers {
   void finish_unload(ModelId id);
   void finish_if_free(Model& model);
   void free_then(Model& model, void (Tiers::*finish)(ModelId));
-  void release_bytes(Model& model);
   void answer(const std::vector<Asker>& movers);
   void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
 

@@ -406,6 +406,7 @@ void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
   status.setWorkersTotal(reply.workers_total);
   write_list(reply.workers, status.initWorkers(count_of(reply.workers)), write_worker);
   status.setDraining(reply.draining);
+  status.setDescriptorsClosing(reply.descriptors_closing);
 }
 void write(wire::DaemonReply::Builder out, const SessionList& reply) {
   auto list = out.initSessions();
@@ -478,6 +479,7 @@ StatusReport read_status(wire::StatusReport::Reader in) {
   status.workers_total = in.getWorkersTotal();
   status.workers = read_list(in.getWorkers(), limits::kListPage, read_worker);
   status.draining = in.getDraining();
+  status.descriptors_closing = in.getDescriptorsClosing();
   return status;
 }
 

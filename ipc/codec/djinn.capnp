@@ -203,6 +203,7 @@ struct StatusReport {
   workersTotal @13 :UInt32;
   workers @14 :List(WorkerReport);
   draining @15 :Bool;
+  descriptorsClosing @16 :UInt32;
 }
 
 struct SessionReport {

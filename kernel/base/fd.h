@@ -1,6 +1,8 @@
 // Fd: owns one file descriptor and closes it. Move-only; -1 means none.
+// SharedFd: one of several holders of one; null means none.
 #pragma once
 
+#include <memory>
 #include <utility>
 
 #include "kernel/base/result.h"
@@ -32,5 +34,7 @@ class Fd {
  private:
   int fd_ = -1;
 };
+
+using SharedFd = std::shared_ptr<const Fd>;
 
 }  // namespace djinn

@@ -2,22 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include "ipc/report_text.h"
 
 namespace djinn::python {
 namespace {
-
-const char* name_of_state(ipc::WorkerState state) {
-  constexpr std::array kNames{"starting", "ready", "recovering", "failed"};
-  const auto index = static_cast<size_t>(state);
-  return index < kNames.size() ? kNames[index] : "unknown";
-}
-
-const char* name_of_state(ipc::ModelState state) {
-  constexpr std::array kNames{"loading", "resident", "failed"};
-  const auto index = static_cast<size_t>(state);
-  return index < kNames.size() ? kNames[index] : "unknown";
-}
 
 py::str dtype_name(DType dtype) {
   return py::str(std::string(name_of(dtype)));
@@ -26,7 +14,7 @@ py::str dtype_name(DType dtype) {
 py::dict to_python(const ipc::WorkerReport& worker) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
   return py::dict("device"_a = worker.device, "owner"_a = worker.owner, "pid"_a = worker.pid,
-                  "state"_a = name_of_state(worker.state), "threads"_a = worker.threads,
+                  "state"_a = ipc::state_text(worker.state), "threads"_a = worker.threads,
                   "restarts"_a = worker.restarts, "landlock_abi"_a = worker.landlock_abi,
                   "seccomp"_a = worker.seccomp, "slab_bytes"_a = worker.slab_bytes,
                   "runs"_a = worker.runs, "planned_runs"_a = worker.planned_runs,
@@ -110,17 +98,20 @@ py::dict to_python(const ipc::StatusReport& report) {
                   "memory_lanes_bytes"_a = report.memory_lanes_bytes,
                   "sessions"_a = report.sessions, "models"_a = report.models,
                   "programs"_a = report.programs, "descriptors"_a = report.descriptors,
+                  "descriptors_closing"_a = report.descriptors_closing,
                   "bytes_read"_a = report.bytes_read, "buffered_reads"_a = report.buffered_reads,
-                  "workers"_a = workers);
+                  "workers"_a = workers, "draining"_a = report.draining);
 }
 
 py::dict to_python(const ipc::SessionReport& report) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
-  return py::dict(
-      "id"_a = id_text(report.session.value), "name"_a = report.client_name,
-      "owner"_a = report.owner, "pid"_a = report.pid, "started_wall_ns"_a = report.started_wall_ns,
-      "granted_bytes"_a = report.granted_bytes, "models"_a = report.models,
-      "sequences"_a = report.sequences, "steps"_a = report.steps, "running"_a = report.running);
+  return py::dict("id"_a = id_text(report.session.value), "name"_a = report.client_name,
+                  "owner"_a = report.owner, "pid"_a = report.pid,
+                  "started_wall_ns"_a = report.started_wall_ns,
+                  "granted_bytes"_a = report.granted_bytes, "models"_a = report.models,
+                  "sequences"_a = report.sequences, "steps"_a = report.steps,
+                  "running"_a = report.running, "state"_a = ipc::state_text(report.state),
+                  "wait"_a = ipc::wait_text(report.wait), "shared_bytes"_a = report.shared_bytes);
 }
 
 py::dict to_python(const ipc::ModelReport& report) {
@@ -128,7 +119,7 @@ py::dict to_python(const ipc::ModelReport& report) {
   std::string hash;
   for (const uint8_t byte : report.sha256) hash += fmt::format("{:02x}", byte);
   return py::dict("id"_a = id_text(report.model.value), "label"_a = report.label,
-                  "owner"_a = report.owner, "state"_a = name_of_state(report.state),
+                  "owner"_a = report.owner, "state"_a = ipc::state_text(report.state),
                   "bytes"_a = report.bytes, "bytes_loaded"_a = report.bytes_loaded,
                   "files"_a = report.files, "leases"_a = report.leases, "pinned"_a = report.pinned,
                   "sha256"_a = report.hashed ? py::object(py::str(hash)) : py::none(),

@@ -1,0 +1,67 @@
+#include "daemon/djinnd/closers.h"
+
+#include <utility>
+
+#include "daemon/djinnd/background.h"
+#include "daemon/djinnd/log.h"
+
+namespace djinn::daemon {
+
+void Closer::close(Fd fd) {
+  if (!fd.valid()) return;
+  const std::lock_guard lock(mutex_);
+  backlog_.push_back(std::move(fd));
+  ++waiting_;
+  if (working_) return;
+  auto started = start_thread("closer", [self = shared_from_this()] { self->work(); });
+  if (!started.ok()) return log("descriptors stay open: {}", started.error().message);
+  started.value().detach();
+  working_ = true;
+}
+
+SharedFd Closer::own(Fd fd) {
+  if (!fd.valid()) return nullptr;
+  return {new Fd(std::move(fd)), [self = shared_from_this()](Fd* held) {
+            self->close(std::move(*held));
+            delete held;
+          }};
+}
+
+size_t Closer::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_;
+}
+
+void Closer::work() {
+  std::unique_lock lock(mutex_);
+  while (!backlog_.empty()) {
+    Fd next = std::move(backlog_.front());
+    backlog_.pop_front();
+    lock.unlock();
+    close_(std::move(next));
+    lock.lock();
+    --waiting_;
+  }
+  working_ = false;
+}
+
+std::shared_ptr<Closer> Closers::of(uid_t user) {
+  forget_idle();
+  std::shared_ptr<Closer>& closer = closers_[user];
+  if (!closer) closer = std::make_shared<Closer>(close_);
+  return closer;
+}
+
+size_t Closers::waiting() const {
+  size_t count = 0;
+  for (const auto& [user, closer] : closers_) count += closer->waiting();
+  return count;
+}
+
+void Closers::forget_idle() {
+  std::erase_if(closers_, [](const auto& entry) {
+    return entry.second.use_count() == 1 && entry.second->waiting() == 0;
+  });
+}
+
+}  // namespace djinn::daemon

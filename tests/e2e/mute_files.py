@@ -1,0 +1,106 @@
+"""A file system for tests, over FUSE, whose server can be told not to answer when a file is closed,
+as one whose network is gone; whoever closes a file then waits, SIGKILL or not.
+
+    mute_files.py MOUNT_POINT DIRECTORY
+
+Shows the directory's files. Reads `mute` and `answer`, one a line, and says each when it holds; at
+the end of its input it answers everybody and unmounts.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import mfusepy
+
+STAT = ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_size")
+TIMES = ("st_atime", "st_mtime", "st_ctime")
+
+
+class Files(mfusepy.Operations):
+    use_ns = True
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
+        try:
+            info = os.lstat(self.directory + path)
+        except FileNotFoundError as missing:
+            raise mfusepy.FuseOSError(missing.errno) from missing
+        times = {name: getattr(info, f"{name}_ns") for name in TIMES}
+        return {name: getattr(info, name) for name in STAT} | times
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(self.directory + path, flags)
+
+    def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+        return os.pread(fh, size, offset)
+
+    def flush(self, path: str, fh: int) -> int:
+        """The close of one descriptor, which the kernel asks about each time."""
+        self.answers.wait()
+        return 0
+
+    def release(self, path: str, fh: int) -> int:
+        os.close(fh)
+        return 0
+
+
+def listen(files: Files, mount_point: str) -> None:
+    for line in sys.stdin:
+        if line == "mute\n":
+            files.answers.clear()
+        else:
+            files.answers.set()
+        print(line, end="", flush=True)
+    files.answers.set()
+    subprocess.run(["umount", "--lazy", mount_point], check=False)
+
+
+def serve(mount_point: str, directory: str) -> None:
+    files = Files(directory)
+    threading.Thread(target=listen, args=(files, mount_point), daemon=True).start()
+    mfusepy.FUSE(files, mount_point, foreground=True)
+
+
+class MuteFiles:
+    def __init__(self, server: subprocess.Popen[str]) -> None:
+        self._server = server
+
+    def mute(self) -> None:
+        self._tell("mute")
+
+    def answer(self) -> None:
+        self._tell("answer")
+
+    def _tell(self, word: str) -> None:
+        assert self._server.stdin is not None and self._server.stdout is not None
+        print(word, file=self._server.stdin, flush=True)
+        assert self._server.stdout.readline() == f"{word}\n"
+
+
+@contextmanager
+def mounted(mount_point: Path, directory: Path) -> Iterator[MuteFiles]:
+    server = subprocess.Popen(
+        [sys.executable, __file__, str(mount_point), str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stdin is not None
+    try:
+        yield MuteFiles(server)
+    finally:
+        server.stdin.close()
+        server.wait()
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
