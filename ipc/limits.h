@@ -18,7 +18,7 @@ inline constexpr uint32_t kProgramOutputs = 1024;  // bindings of 24 bytes stay 
 // --- sessions
 inline constexpr uint32_t kSessions = 1024;  // about 20 descriptors each stays under LimitNOFILE
 inline constexpr uint32_t kSessionsPerUser = 128;  // one user leaves room for seven others
-inline constexpr uint32_t kClosingPerUser = 8192;  // files that hang; as many sessions may hold
+inline constexpr uint32_t kClosingPerUser = 8192;  // descriptors that hang; eight users may
 inline constexpr uint32_t kSubmissionSlots =
     256;  // 16 KiB of descriptors; deeper queues hide nothing
 inline constexpr uint32_t kCompletionSlots =

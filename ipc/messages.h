@@ -271,7 +271,7 @@ struct StatusReport {
   uint32_t workers_total = 0;
   std::vector<WorkerReport> workers;  // a page, from first_worker
   bool draining = false;
-  uint32_t descriptors_closing = 0;  // of clients' files, whose file systems may not answer
+  uint32_t descriptors_closing = 0;  // of clients', which may take long
   friend bool operator==(const StatusReport&, const StatusReport&) = default;
 };
 

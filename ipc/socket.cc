@@ -10,13 +10,13 @@
 namespace djinn::ipc {
 namespace {
 
-constexpr size_t kDescriptorBytes = limits::kControlDescriptors * sizeof(int);
-// No room for one more descriptor in the alignment, so that the kernel itself enforces the limit.
-static_assert(CMSG_SPACE(kDescriptorBytes) < CMSG_LEN(kDescriptorBytes + sizeof(int)));
+// As many as the kernel passes at once (SCM_MAX_FD): those that find no room it closes itself, on
+// the thread that receives.
+constexpr size_t kDescriptorsMax = 253;
+static_assert(limits::kControlDescriptors <= kDescriptorsMax);
 
-// Room for the largest set of descriptors.
 struct ControlBuffer {
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorBytes)> bytes;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorsMax * sizeof(int))> bytes;
 };
 
 bool would_block(int error_number) {
@@ -29,6 +29,11 @@ bool peer_is_gone(int error_number) {
 
 Error disconnected() {
   return {ErrorCode::kDisconnected, "The peer closed the control socket."};
+}
+
+Error too_large() {
+  return {ErrorCode::kProtocolViolation,
+          "A control message is larger than 64 KiB or has more than 64 descriptors."};
 }
 
 Status check_sizes(std::span<const std::byte> bytes, std::span<const int> fds) {
@@ -122,16 +127,14 @@ Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_ref
     if (peer_is_gone(errno)) return disconnected();
     return system_error("receive a control message", errno);
   }
-  Datagram datagram;
-  datagram.fds = detach(message);
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    if (of_refused != nullptr) *of_refused = std::move(datagram.fds);
-    return Error{ErrorCode::kProtocolViolation,
-                 "A control message is larger than 64 KiB or has more than 64 descriptors."};
+  std::vector<Fd> fds = detach(message);
+  const bool truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  const bool exceeds = truncated || fds.size() > limits::kControlDescriptors;
+  if (exceeds || received == 0) {
+    if (of_refused != nullptr) *of_refused = std::move(fds);
+    return exceeds ? too_large() : disconnected();
   }
-  if (received == 0) return disconnected();
-  datagram.bytes.assign(bytes.data(), bytes.data() + received);
-  return std::optional<Datagram>(std::move(datagram));
+  return std::optional(Datagram{{bytes.data(), bytes.data() + received}, std::move(fds)});
 }
 
 Result<Fd> connect_unix(std::string_view path) {

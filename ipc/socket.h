@@ -3,8 +3,8 @@
 //   Datagram          the bytes of one message and the descriptors that came with it
 //   PeerCredentials   who connected, as the kernel recorded it at that moment
 //
-// invariant: a descriptor that was received is owned by a Datagram or closed; none leaks, whatever
-// the peer sends.
+// invariant: a descriptor that was received is owned by a Datagram, handed over as one of a message
+// that is refused, or closed; none leaks, whatever the peer sends.
 // No call here blocks, whether or not the socket is non-blocking itself.
 #pragma once
 
@@ -32,9 +32,10 @@ struct Datagram {
 // (send again when it is writable), kDisconnected when the peer is gone.
 Status send_datagram(int fd, std::span<const std::byte> bytes, std::span<const int> fds = {});
 
-// The next message; nothing if none is waiting. Errors: kDisconnected at the end of the stream,
-// kProtocolViolation when the message or its descriptors exceed limits.h. of_refused: gets the
-// descriptors of such a message, for who must not close them here; null: they are closed.
+// The next message; nothing if none is waiting. Errors: kDisconnected at the end of the stream, as
+// which an empty message counts, kProtocolViolation when the message or its descriptors exceed
+// limits.h. of_refused: gets the descriptors of such a message, for who must not close them here;
+// null: they are closed.
 Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_refused = nullptr);
 
 // A non-blocking connection to the socket at path. Errors: kInvalidArgument for a path that does

@@ -1,14 +1,15 @@
 #include "daemon/djinnd/child_process.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/djinnd/log.h"
@@ -19,22 +20,18 @@ extern char** environ;
 namespace djinn::daemon {
 namespace {
 
-constexpr int kChannelNumber = 3;
 // A child that is stopped lets its messages wait; it is killed as hung long before this fills.
 constexpr size_t kBacklogMax = 1 << 16;
-constexpr int kPatienceMs = 500;
+constexpr int kPatienceMs = 100;
 
-std::vector<char*> pointers_to(std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (std::string& text : strings) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
+bool is_memory(const Fd& fd) {
+  return ::fcntl(fd.get(), F_GET_SEALS) >= 0;
 }
 
 std::vector<std::string> arguments_of(const ChildProgram& program) {
   std::vector<std::string> arguments{program.path, ipc::kBuildOption,
                                      std::string(ipc::build_identity()), "--channel-fd",
-                                     std::to_string(kChannelNumber)};
+                                     std::to_string(Spawner::kChannelNumber)};
   arguments.insert(arguments.end(), program.arguments.begin(), program.arguments.end());
   return arguments;
 }
@@ -45,42 +42,15 @@ std::vector<std::string> environment_of(const ChildProgram& program) {
   return environment;
 }
 
-// Gives the process id. The child has stdin from nowhere, our stdout and stderr, and the channel.
-Result<pid_t> spawn(const ChildProgram& program, int channel) {
-  std::vector<std::string> arguments = arguments_of(program);
-  std::vector<std::string> environment = environment_of(program);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, channel, kChannelNumber);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-  pid_t pid = 0;
-  const int failed = ::posix_spawn(&pid, program.path.c_str(), &actions, &attributes,
-                                   pointers_to(arguments).data(), pointers_to(environment).data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed != 0) return system_error("start a child process", failed);
-  return pid;
-}
-
-// dup2 to its own number would leave close-on-exec set.
-Result<Fd> away_from_channel_number(Fd socket) {
-  if (socket.get() != kChannelNumber) return socket;
-  return socket.duplicate();
-}
-
 }  // namespace
 
-Result<std::unique_ptr<ChildProcess>> ChildProcess::start(Loop& loop, const ChildProgram& program,
+Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const ChildHost& host,
+                                                          const ChildProgram& program,
                                                           Traffic& traffic) {
   DJINN_TRY(ipc::SocketPair pair, ipc::make_socket_pair());
-  DJINN_TRY(const Fd theirs, away_from_channel_number(std::move(pair.right)));
-  DJINN_TRY(const pid_t pid, spawn(program, theirs.get()));
+  DJINN_TRY(const pid_t pid,
+            host.spawner.start({program.path, arguments_of(program), environment_of(program)},
+                               pair.right));
   Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) {
     const int why = errno;
@@ -89,19 +59,17 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(Loop& loop, const Chil
     return system_error("watch a child process", why);
   }
   return std::unique_ptr<ChildProcess>(
-      new ChildProcess(loop, pid, std::move(pidfd), std::move(pair.left), traffic));
+      new ChildProcess(host, pid, std::move(pidfd), std::move(pair.left), traffic));
 }
 
-ChildProcess::ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic)
-    : pid_(pid), pidfd_(std::move(pidfd)) {
-  channel_.emplace(loop, std::move(socket), kBacklogMax, traffic,
-                   Channel::Events{[this](ipc::Datagram message) {
-                                     if (events_.message && !ended_)
-                                       events_.message(std::move(message));
-                                   },
+ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic)
+    : pid_(pid), pidfd_(std::move(pidfd)), closer_(host.closers.of(::geteuid())) {
+  channel_.emplace(host.loop, std::move(socket), kBacklogMax, traffic,
+                   Channel::Events{[this](ipc::Datagram message) { heard(std::move(message)); },
                                    // A child without channel is of no use; its exit tells the rest.
-                                   [this](const Error&) { kill(); }});
-  exit_.emplace(loop, pidfd_.get(), [this] { on_exit(); });
+                                   [this](const Error&) { kill(); }},
+                   closer_->closing());
+  exit_.emplace(host.loop, pidfd_.get(), [this] { on_exit(); });
   exit_->watch_readable();
 }
 
@@ -113,7 +81,7 @@ ChildProcess::~ChildProcess() {
   if (::poll(&entry, 1, kPatienceMs) == 1) {
     reap();
   } else {
-    log("process {} is left behind: it is killed, and waits for a file system", pid_);
+    log("process {} is left behind: it is killed, and has not ended yet", pid_);
   }
 }
 
@@ -128,6 +96,14 @@ void ChildProcess::silence() {
   ended_ = true;
   exit_->pause();
   channel_->mute();
+}
+
+void ChildProcess::heard(ipc::Datagram message) {
+  if (!std::ranges::all_of(message.fds, is_memory)) {
+    for (Fd& fd : message.fds) closer_->close(std::move(fd));  // a client's perhaps
+    return kill();
+  }
+  if (events_.message && !ended_) events_.message(std::move(message));
 }
 
 void ChildProcess::send(std::span<const std::byte> bytes, std::span<const int> fds) {

@@ -1,5 +1,7 @@
 // ChildProcess: a worker or a loader: a process that djinnd started, and the channel to it.
 //
+// invariant: what is heard of it comes with memory or without descriptors; one that sends others is
+// killed.
 // invariant: exited() is called once, after the last message of the child; from then on nobody but
 // djinnd has the child's memory and descriptors.
 #pragma once
@@ -14,7 +16,9 @@
 #include <vector>
 
 #include "daemon/djinnd/channel.h"
+#include "daemon/djinnd/closers.h"
 #include "daemon/djinnd/loop.h"
+#include "daemon/djinnd/spawner.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
 
@@ -27,6 +31,13 @@ struct ChildProgram {
   std::vector<std::string> environment;  // "NAME=VALUE", besides djinnd's own
 };
 
+// Where children run; all of it outlives them.
+struct ChildHost {
+  Loop& loop;
+  Spawner& spawner;
+  Closers& closers;
+};
+
 class ChildProcess {
  public:
   struct Events {
@@ -35,8 +46,8 @@ class ChildProcess {
   };
 
   // traffic: outlives the child. Errors: kSystem and its kin.
-  static Result<std::unique_ptr<ChildProcess>> start(Loop& loop, const ChildProgram& program,
-                                                     Traffic& traffic);
+  static Result<std::unique_ptr<ChildProcess>> start(const ChildHost& host,
+                                                     const ChildProgram& program, Traffic& traffic);
   // Kills the child if it lives, and waits for its end; but no longer than a moment, since one that
   // closes a file may wait for its file system, SIGKILL or not (closers.h).
   ~ChildProcess();
@@ -58,13 +69,15 @@ class ChildProcess {
   [[nodiscard]] bool refused_our_build() const;
 
  private:
-  ChildProcess(Loop& loop, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic);
+  ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic);
   void silence();
+  void heard(ipc::Datagram message);
   void on_exit();
   void reap();
 
   pid_t pid_;
   Fd pidfd_;
+  std::shared_ptr<Closer> closer_;
   bool reaped_ = false;
   bool ended_ = false;   // nobody listens any more
   int wait_status_ = 0;  // once reaped, waitpid's

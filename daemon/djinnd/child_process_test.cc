@@ -10,7 +10,10 @@ namespace {
 TEST(ChildProcess, may_be_ended_in_the_middle_of_its_own_words) {
   Loop loop;
   Traffic traffic;
-  auto started = ChildProcess::start(loop, {FAKE_WORKER_PROGRAM, {"--threads", "1"}, {}}, traffic);
+  Spawner spawner;
+  Closers closers;
+  auto started = ChildProcess::start({loop, spawner, closers},
+                                     {FAKE_WORKER_PROGRAM, {"--threads", "1"}, {}}, traffic);
   ASSERT_TRUE(started) << started.error().message;
   std::unique_ptr<ChildProcess> child = *std::move(started);
   const pid_t pid = child->pid();

@@ -19,6 +19,10 @@ void Closer::close(Fd fd) {
   working_ = true;
 }
 
+Closer::Close Closer::closing() {
+  return [self = shared_from_this()](Fd fd) { self->close(std::move(fd)); };
+}
+
 SharedFd Closer::own(Fd fd) {
   if (!fd.valid()) return nullptr;
   return {new Fd(std::move(fd)), [self = shared_from_this()](Fd* held) {

@@ -30,6 +30,8 @@ class Closer : public std::enable_shared_from_this<Closer> {
 
   // Any thread; never waits.
   void close(Fd fd);
+  // As a function, which keeps this.
+  [[nodiscard]] Close closing();
   // Null for none. The holders may be on any thread.
   SharedFd own(Fd fd);
   [[nodiscard]] size_t waiting() const;

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 
 #include <condition_variable>
+#include <cstring>
 #include <set>
 
 #include "daemon/djinnd/testing/test_daemon.h"
@@ -190,6 +191,41 @@ TEST(Closers, a_client_whose_file_does_not_close_holds_up_nobody) {
   EXPECT_TRUE(eventually([&] { return host.closing() == 0; }));
 }
 
+// Whatever it breaks.
+void send_raw(const TestDaemon& daemon, std::string_view bytes, const std::vector<int>& fds) {
+  const auto socket = ipc::connect_unix(daemon.socket_path());
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+  memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
+  EXPECT_EQ(::sendmsg(socket->get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+TEST(Closers, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
+  Host host;
+  const Fd file = some_file();
+  for (const std::string_view bytes : {"too many", ""}) {
+    LingeringSocket socket;
+    std::vector<int> fds(bytes.empty() ? 0 : limits::kControlDescriptors, file.get());
+    fds.push_back(socket.fd());
+    send_raw(host.daemon, bytes, fds);
+    socket.let_go();
+    ASSERT_TRUE(eventually([&] { return host.closing() > 0; })) << fds.size();
+    TestClient another(host.daemon);
+    another.greet();
+    socket.answer();
+    ASSERT_TRUE(eventually([&] { return host.closing() == 0; }));
+  }
+}
+
 TEST(Closers, a_user_with_too_many_files_that_do_not_close_adds_no_more) {
   Host host;
   LingeringSocket socket;
@@ -217,9 +253,15 @@ TEST(Closers, a_user_with_too_many_files_that_do_not_close_adds_no_more) {
   EXPECT_TRUE(is_refused(host.observer)) << "and its session ends";
   socket.answer();
   EXPECT_TRUE(eventually([&] {
-    TestClient again(host.daemon);
-    again.send({1, ipc::Hello{ipc::kProtocolVersion, "again", 0, true}});
-    const auto reply = again.receive();
+    const auto again = ipc::connect_unix(host.daemon.socket_path());
+    const auto hello =
+        ipc::encode(ipc::ClientRequest{1, ipc::Hello{ipc::kProtocolVersion, "again", 0, true}});
+    if (!ipc::send_datagram(again->get(), hello)) return false;  // it is refused already
+    pollfd waiting{again->get(), POLLIN, 0};
+    if (::poll(&waiting, 1, 1000) != 1) return false;
+    const auto answer = ipc::receive_datagram(again->get());
+    if (!answer || !*answer) return false;
+    const auto reply = ipc::decode_daemon_reply((*answer)->bytes);
     return reply && std::holds_alternative<ipc::Welcome>(reply->body);
   }));
 }

@@ -78,6 +78,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Reread reread_;
   Loop& loop_;
   const Clock& clock_;
+  Spawner spawner_;
   IdSource ids_;
   Authority authority_;
   Journal journal_;

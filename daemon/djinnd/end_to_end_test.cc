@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "daemon/djinnd/testing/test_daemon.h"
 
@@ -45,11 +46,16 @@ Baseline baseline_of(const TestDaemon& daemon) {
 
 // Worker, spare worker and spare loader, and nobody else: no load is under way, no spare missing.
 bool children_settled(const TestDaemon& daemon) {
-  const std::string path = fmt::format("/proc/{0}/task/{0}/children", daemon.pid());
-  const Fd list(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  char text[4096];
-  const ssize_t length = ::read(list.get(), text, sizeof text);
-  return length > 0 && std::count(text, text + length, ' ') == 3;
+  const std::string tasks = fmt::format("/proc/{}/task", daemon.pid());
+  std::error_code ended;  // of a thread that did meanwhile
+  ptrdiff_t children = 0;
+  for (const auto& task : std::filesystem::directory_iterator(tasks, ended)) {
+    const Fd list(::open((task.path() / "children").c_str(), O_RDONLY | O_CLOEXEC));
+    char text[4096];
+    const ssize_t length = ::read(list.get(), text, sizeof text);
+    if (length > 0) children += std::count(text, text + length, ' ');
+  }
+  return children == 3;
 }
 
 bool settled(const TestDaemon& daemon, Baseline& out) {

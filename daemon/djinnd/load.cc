@@ -88,7 +88,7 @@ void Load::hear(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
   } else if (const auto* files = std::get_if<ipc::Identified>(&event.body);
              files && in_turn(LoadPhase::kIdentifying) && files->files.size() == files_.size()) {
     go(LoadPhase::kDeciding);
-    closes_surely_ = std::ranges::all_of(files->files, [](const ipc::FileIdentity& file) {
+    ends_surely_ = std::ranges::all_of(files->files, [](const ipc::FileIdentity& file) {
       return file.on_block_device || file.content.has_value();
     });
     owner_.load_identified(id_, *files);
@@ -102,6 +102,7 @@ void Load::hear(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
   } else if (const auto* loaded = std::get_if<ipc::Loaded>(&event.body);
              loaded && in_turn(LoadPhase::kReading) && fds.size() == 1) {
     go(LoadPhase::kHashing);
+    ends_surely_ = true;  // it has closed its files
     owner_.load_finished(id_, *loaded, std::move(fds[0]));
   } else if (const auto* hashed = std::get_if<ipc::Hashed>(&event.body);
              hashed && in_turn(LoadPhase::kHashing)) {
@@ -128,7 +129,7 @@ void Load::abort() {
 
 void Load::release() {
   DJINN_ASSERT(phase_ == LoadPhase::kDeciding);
-  if (!closes_surely_) return abort();
+  if (!ends_surely_) return abort();
   go(LoadPhase::kEnded);
   // Later, because the child's own event is being handled; and the pool must hear the answer.
   loop_.defer([this] {

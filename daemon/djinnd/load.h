@@ -71,8 +71,8 @@ class Load {
   // The files of the open request, which outlive the load if it becomes a model.
   std::vector<SharedFd> take_files() { return std::move(files_); }
   [[nodiscard]] LoadPhase phase() const { return phase_; }
-  // It is known what its files are, and their systems answer: a loader that is killed ends soon.
-  [[nodiscard]] bool closes_surely() const { return closes_surely_; }
+  // A loader that is killed ends soon: it has no file, or it is known that their systems answer.
+  [[nodiscard]] bool ends_surely() const { return ends_surely_; }
 
  private:
   void go(LoadPhase next);
@@ -90,7 +90,7 @@ class Load {
   LoadId id_;
   LoadPhase phase_ = LoadPhase::kWaiting;
   std::vector<SharedFd> files_;
-  bool closes_surely_ = false;
+  bool ends_surely_ = false;
   std::unique_ptr<ChildProcess> process_;
   std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);  // for the pool's answer
 };

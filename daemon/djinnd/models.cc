@@ -111,12 +111,18 @@ void Models::open(OpenRequest request) {
   if (world_.loaders.fails()) return world_.replies.refuse(asker, world_.loaders.failure());
   const auto plan_hash = plan_hash_of(request.plan);
   if (!plan_hash.ok()) return world_.replies.refuse(asker, plan_hash.error());
-  const auto id = world_.ids.next<LoadId>([this](LoadId taken) { return loads_.contains(taken); });
+  const LoadId id = next_load();
   loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id,
                                       std::exchange(request.files, {}));
   queued_.emplace_back(id, request.opener.domain);
   openings_.emplace(id, Opening{std::move(request), plan_hash.value()});
   start_loads();
+}
+
+// One that nothing is held for.
+LoadId Models::next_load() {
+  return world_.ids.next<LoadId>(
+      [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
 }
 
 void Models::start_loads() {
@@ -316,7 +322,7 @@ void Models::join(Model& model, const OpenRequest& request) {
 // --- from the disk, again
 
 void Models::read_again(Model& model) {
-  model.load = world_.ids.next<LoadId>([this](LoadId taken) { return loads_.contains(taken); });
+  model.load = next_load();
   loads_[model.load] =
       std::make_unique<Load>(world_.loop, world_.loaders, *this, model.load, model.files);
   tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
@@ -381,7 +387,9 @@ void Models::refuse_pins(Model& model, uint64_t bytes) {
 void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted) {
   Model* const model = table_.find_by_load(id);
   const auto load = loads_.find(id);
-  if (model == nullptr || load == loads_.end()) return;  // given up; load_ended() releases
+  // Given up; load_ended() releases.
+  if (model == nullptr || load == loads_.end()) return;
+  if (load->second->phase() != LoadPhase::kGranting) return;
   if (!granted) return fail(id, granted.error());
   const Status made = make_extents(*model, sizes);
   if (!made) return fail(id, made.error());
@@ -392,6 +400,7 @@ Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
   if (model.returns() && sizes != model.extent_bytes) {
     return Error{ErrorCode::kLoaderLost, "The loader planned the model otherwise than before."};
   }
+  DJINN_ASSERT(model.extents.empty());
   model.extent_bytes.clear();
   model.bytes = 0;
   for (const uint64_t size : sizes) {
@@ -523,7 +532,7 @@ uint64_t Models::loads_leave() const {
   uint64_t bytes = 0;
   for (const auto& [id, extents] : abandoned_) {
     const auto load = loads_.find(id);
-    const bool surely = load == loads_.end() || load->second->closes_surely();
+    const bool surely = load == loads_.end() || load->second->ends_surely();
     if (surely) bytes += world_.memory.held_by(Memory::of_load(id));
   }
   return bytes;

@@ -126,6 +126,7 @@ class Models final : public Load::Owner {
   [[nodiscard]] Status may_pin(const Caller& caller, const Model& model) const;
   // Refuses openers whose pins are too much for their quota.
   void refuse_pins(Model& model, uint64_t bytes);
+  LoadId next_load();
   void start_loads();
   void join(Model& model, const OpenRequest& request);
   void become_model(LoadId id, Opening opening, ModelKey key);

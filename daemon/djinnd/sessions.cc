@@ -1,6 +1,7 @@
 #include "daemon/djinnd/sessions.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <utility>
@@ -40,10 +41,11 @@ Event event_of(EventKind kind, const Session& session) {
 Status check_closing(const Closer& closer) {
   const size_t waiting = closer.waiting();
   if (waiting <= limits::kClosingPerUser) return {};
-  return Error{ErrorCode::kLimitExceeded,
-               fmt::format("{} files of this user could not be closed yet: their file system does "
-                           "not answer. Bring it back or unmount it, then repeat.",
-                           waiting)};
+  return Error{
+      ErrorCode::kLimitExceeded,
+      fmt::format("{} descriptors of this user are still being closed. If a file system of "
+                  "theirs does not answer, bring it back or unmount it; then repeat.",
+                  waiting)};
 }
 
 }  // namespace
@@ -99,10 +101,16 @@ void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Erro
               fmt::format("a connection is refused: {}", name_of(error.code)), peer.uid};
   event.error = error.code;
   world_.events.tell(std::move(event));
+  const std::vector<std::byte> notice =
+      ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}});
   const auto closer = world_.closers.of(peer.uid);
-  Channel channel(world_.loop, std::move(socket), 1, world_.traffic, {},
-                  [closer](Fd fd) { closer->close(std::move(fd)); });
-  channel.send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
+  if (!check_closing(*closer)) {  // what it has sent is not received, for it would wait as well
+    [[maybe_unused]] const Status told = ipc::send_datagram(socket.get(), notice);
+    ::shutdown(socket.get(), SHUT_RDWR);
+    return closer->close(std::move(socket));
+  }
+  Channel channel(world_.loop, std::move(socket), 1, world_.traffic, {}, closer->closing());
+  channel.send(notice);
 }
 
 void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
@@ -113,12 +121,12 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   fresh->caller = world_.authority.judge(peer.uid, peer.groups);
   fresh->pid = peer.pid;
   fresh->started_wall_ns = world_.clock.wall_ns();
-  const auto closer = fresh->closer = world_.closers.of(peer.uid);
+  fresh->closer = world_.closers.of(peer.uid);
   fresh->channel = std::make_unique<Channel>(
       world_.loop, std::move(socket), kBacklogMax, world_.traffic,
       Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
                       [this, id](const Error& error) { disconnected(id, error); }},
-      [closer](Fd fd) { closer->close(std::move(fd)); });
+      fresh->closer->closing());
   sessions_[id] = std::move(fresh);
 }
 

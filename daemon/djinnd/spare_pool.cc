@@ -8,11 +8,12 @@
 
 namespace djinn::daemon {
 
-SparePool::SparePool(Loop& loop, Kind kind)
-    : loop_(loop),
+SparePool::SparePool(const ChildHost& host, Kind kind)
+    : host_(host),
+      loop_(host.loop),
       kind_(std::move(kind)),
-      start_timer_(loop, [this] { start_child(); }),
-      ready_timer_(loop, [this] { child_->kill(); }) {}
+      start_timer_(loop_, [this] { start_child(); }),
+      ready_timer_(loop_, [this] { child_->kill(); }) {}
 
 void SparePool::start() {
   start_child();
@@ -28,7 +29,7 @@ void SparePool::take(Taker taker) {
 void SparePool::start_child() {
   if (child_ != nullptr) return;
   ready_.reset();
-  auto started = ChildProcess::start(loop_, kind_.program(), kind_.traffic);
+  auto started = ChildProcess::start(host_, kind_.program(), kind_.traffic);
   if (!started) {
     log("{}: {}", kind_.name, started.error().message);
     return child_failed();

@@ -46,7 +46,7 @@ class SparePool {
     std::function<std::optional<ChildReady>(const ipc::Datagram&)> read_ready;
     Traffic& traffic;  // with all of the kind
   };
-  SparePool(Loop& loop, Kind kind);
+  SparePool(const ChildHost& host, Kind kind);
 
   // Starts the first spare.
   void start();
@@ -78,6 +78,7 @@ class SparePool {
   void child_failed();
   void serve();
 
+  ChildHost host_;
   Loop& loop_;
   Kind kind_;
   std::unique_ptr<ChildProcess> child_;  // starting or spare

@@ -74,7 +74,9 @@ class SparePoolTest : public ::testing::Test {
   Traffic traffic_;
 
  protected:
-  SparePool pool_{loop_,
+  Spawner spawner_;
+  Closers closers_;
+  SparePool pool_{{loop_, spawner_, closers_},
                   {"child", ErrorCode::kWorkerLost, 0, [this] { return next(); },
                    [](const ipc::Datagram&) { return ChildReady(); }, traffic_}};
   std::vector<State> told_;

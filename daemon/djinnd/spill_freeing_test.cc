@@ -89,7 +89,10 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   bool let_go_ = false;
   Events events_{clock_};
   Traffic traffic_;
-  SparePool spares_{loop_, {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
+  Spawner spawner_;
+  Closers closers_;
+  SparePool spares_{{loop_, spawner_, closers_},
+                    {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
   Domains domains_{{loop_, clock_, spares_, *this, events_}, 0};
   WorkQueue memory_work_{loop_, "memory"};
   WorkQueue file_work_{loop_, "files"};

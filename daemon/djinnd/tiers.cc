@@ -247,6 +247,7 @@ void Tiers::finish_evict(ModelId id) {
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
   model->go(ModelPhase::kOnDisk);
   model->bytes_loaded = 0;
+  model->extents.clear();
   const EvictReason reason = reasons_.extract(id).mapped();
   tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
   world_.memory.release_all(Memory::of_model(id));

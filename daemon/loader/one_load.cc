@@ -89,15 +89,16 @@ Status OneLoad::work() {
       DJINN_CHECK(plan(order));
       return read();
     }
-    DJINN_CHECK(forget_files());
+    // Nothing of them was read, so whoever comes next meets a loader as good as new.
+    forget_files();
+    DJINN_CHECK(send({ready_}));
   }
 }
 
-// Nothing of them was read, so whoever comes next meets a loader as good as new.
-Status OneLoad::forget_files() {
+// A close may wait for the file system, and no signal ends that.
+void OneLoad::forget_files() {
   sources_.clear();
   files_.clear();
-  return send({ready_});
 }
 
 Status OneLoad::take_files() {
@@ -172,6 +173,7 @@ Status OneLoad::execute(const std::vector<Fd>& extents) {
   };
   DJINN_TRY(const load::LoadStats stats, load::execute(plan_, sources_, targets, options));
   mappings.clear();  // djinnd cannot seal while there is a writable view
+  forget_files();    // who hashes without them ends as soon as it is told to
   DJINN_TRY(const Fd manifest,
             pal::make_sealed_memfd("djinn-manifest", ipc::encode(plan_.manifest)));
   const int fds[] = {manifest.get()};

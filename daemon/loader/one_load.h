@@ -45,7 +45,7 @@ class OneLoad {
   Status take_files();
   Status identify();
   Status plan(const Order& order);
-  Status forget_files();
+  void forget_files();
   Status read();
   Status execute(const std::vector<Fd>& extents);
   Status hash(const std::vector<Fd>& extents);

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,15 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s} s: {what}")
         pause(0.002)
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes, whichever of its threads has started them."""
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # threads end
+            children += [int(one) for one in (task / "children").read_text().split()]
+    return children
 
 
 class Daemon:

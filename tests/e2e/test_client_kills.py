@@ -17,7 +17,7 @@ import djinn
 import numpy as np
 import pytest
 import torch
-from private_daemon import Daemon, wait_until
+from private_daemon import Daemon, children_of, wait_until
 from safetensors.torch import save_file
 
 VISITOR = Path(__file__).parent / "visitor.py"
@@ -46,10 +46,6 @@ def mappings(pid: int) -> collections.Counter[tuple[str, str, int]]:
     return found
 
 
-def children(pid: int) -> int:
-    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-
-
 @dataclass(frozen=True)
 class Baseline:
     """What must be the same again when a client has gone."""
@@ -74,7 +70,7 @@ class Baseline:
             counts=tuple(
                 status[what] for what in ("sessions", "models", "programs", "descriptors")
             ),
-            processes=children(daemon.process.pid),
+            processes=len(children_of(daemon.process.pid)),
             worker=worker["pid"],
             descriptors={name: descriptors(pid) for name, pid in pids.items()},
             mappings={name: mappings(pid) for name, pid in pids.items()},

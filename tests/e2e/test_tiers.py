@@ -15,7 +15,7 @@ import djinn
 import pytest
 from command_line import Ended, ctl
 from conversation import talk_to
-from private_daemon import Daemon, running, wait_until
+from private_daemon import Daemon, children_of, running, wait_until
 
 PROMPT = [256, *b"The kernel "]
 GREEDY: dict[str, Any] = {"max_new_tokens": 24, "stop_tokens": []}
@@ -100,8 +100,8 @@ def stopped(processes: list[int]) -> Iterator[None]:
 
 def loaders_of(host: Daemon) -> list[int]:
     """Those that wait for something to load."""
-    children = Path(f"/proc/{host.process.pid}/task/{host.process.pid}/children").read_text()
-    names = {int(pid): Path(f"/proc/{pid}/comm").read_text().strip() for pid in children.split()}
+    children = children_of(host.process.pid)
+    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in children}
     return [pid for pid, name in names.items() if name == "djinn-loader"]
 
 

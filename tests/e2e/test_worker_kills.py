@@ -13,7 +13,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from private_daemon import THREADS, Daemon, running, wait_until
+from private_daemon import THREADS, Daemon, children_of, running, wait_until
 
 TOKENS = 160
 GREEDY: dict[str, Any] = {"max_new_tokens": TOKENS, "stop_tokens": []}
@@ -311,10 +311,6 @@ def test_an_idle_worker_that_dies_is_replaced_before_anybody_asks(victims: Victi
     )
     streams = victims.start(SHORT_PROMPT)
     victims.check(streams, SHORT_PROMPT)
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_a_group_that_is_made_while_the_next_worker_takes_the_session_in() -> None:
