@@ -110,8 +110,8 @@ class PrivateBus:
             self.process = None
             self.socket.unlink()
 
-    def connect(self) -> DBusConnection:
-        return open_dbus_connection(self.address)
+    def connect(self, *, passes_descriptors: bool = False) -> DBusConnection:
+        return open_dbus_connection(self.address, enable_fds=passes_descriptors)
 
     def has_name(self, name: str = NAME) -> bool:
         with self.connect() as connection:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jeepney import new_method_call
 from other_user import User
 from private_bus import (
     MANAGER,
@@ -25,6 +26,7 @@ from private_bus import (
     Ear,
     Polkit,
     PrivateBus,
+    ask,
     call,
     call_of,
     flooding,
@@ -461,6 +463,13 @@ def test_who_may_not_connect_to_the_socket_may_not_call(bus: PrivateBus, service
             heard.next("PropertiesChanged")
         with pytest.raises(TimeoutError):
             unheard.next("SessionNew", "PropertiesChanged", deadline_s=0)
+
+
+def test_no_call_brings_a_descriptor(bus: PrivateBus, of_user: Systemd, model_file: Path) -> None:
+    with bus.connect(passes_descriptors=True) as connection, model_file.open() as file:
+        with pytest.raises(BusError, match="AccessDenied"):
+            ask(connection, new_method_call(MANAGER, "Evict", "h", (file,)))
+        assert listed(connection, "ListModels") == [], "that goes through"
 
 
 @needs_root
