@@ -83,7 +83,7 @@ bool say(int socket, std::span<const std::byte> bytes) {
 // Its socket closes with the thread's table.
 void serve(int socket) {
   const int unable = keep_only(socket) ? 0 : errno;
-  bool goes_on = say(socket, std::as_bytes(std::span(&unable, 1)));
+  bool goes_on = say(socket, std::as_bytes(std::span(&unable, 1))) && unable == 0;
   while (goes_on) {
     auto message = next_message(socket);
     if (!message || message->fds.size() != 1) return;
