@@ -156,15 +156,15 @@ bool LaneLoop::run_round() {
     const SessionId id = it->first;
     Session& session = *it->second;
     ++it;
-    const bool waited = waiting_.contains(id);
-    if (waited && !session.is_cancelled()) continue;
+    if (waiting_.contains(id) && !session.is_cancelled()) continue;
     const auto advance = runner_->advance(session);
-    if (waited) stop_waiting(id);
     if (!advance) {
       set_aside(id, advance.error());
     } else {
       note(id, *advance);
-      worked |= *advance == Runner::Advance::kWorked;
+      const bool gave_up = *advance == Runner::Advance::kGaveUp;
+      if (gave_up) stop_waiting(id);
+      worked |= gave_up || *advance == Runner::Advance::kWorked;
       if (*advance == Runner::Advance::kIdle || *advance == Runner::Advance::kBlocked) {
         session.progression.could_not_begin_before(now_ns);
       }

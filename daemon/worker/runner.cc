@@ -91,7 +91,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   }
   count(step, state.record());
   publish(session);
-  return Advance::kWorked;
+  return gives_up ? Advance::kGaveUp : Advance::kWorked;
 }
 
 void Runner::count(Step& step, const gc::StepRecord& record) {
