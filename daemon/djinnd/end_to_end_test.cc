@@ -38,8 +38,8 @@ struct Baseline {
   friend bool operator==(const Baseline&, const Baseline&) = default;
 };
 
-Baseline baseline_of(const TestDaemon& daemon) {
-  const ipc::StatusReport status = status_of(daemon);
+Baseline baseline_of(TestClient& observer) {
+  const auto status = observer.ask<ipc::StatusReport>(ipc::GetStatus{});
   return {status.descriptors, status.descriptors_closing, status.sessions,
           status.memory_sessions_bytes};
 }
@@ -58,10 +58,13 @@ bool children_settled(const TestDaemon& daemon) {
   return children == 3;
 }
 
+// The observer is one for all looks: the end of each would be something to close.
 bool settled(const TestDaemon& daemon, Baseline& out) {
+  TestClient observer(daemon);
+  observer.greet(true);
   return eventually([&] {
     const bool quiet = children_settled(daemon);
-    out = baseline_of(daemon);
+    out = baseline_of(observer);
     const bool freed = out.closing == 0 && out.sessions == 1 && out.sessions_bytes == 0;
     return quiet && freed && children_settled(daemon);
   });
@@ -136,16 +139,18 @@ TEST(Djinnd, what_is_no_safetensors_file_fails_and_leaves_nothing) {
   const TestDaemon daemon;
   TestClient client(daemon);
   client.greet();
+  TestClient observer(daemon);
+  observer.greet(true);
   Baseline before{};
   ASSERT_TRUE(eventually([&] {
-    before = baseline_of(daemon);
-    return children_settled(daemon) && before == baseline_of(daemon);
+    before = baseline_of(observer);
+    return children_settled(daemon) && before.closing == 0 && before == baseline_of(observer);
   }));
   const Fd nonsense = sealed("this is not a safetensors file at all");
   client.ask<ipc::Done>(ipc::AddFiles{1}, {nonsense.get()});
   const auto failed = client.ask<ipc::Failed>(ipc::OpenModel{"nonsense", false, false});
   EXPECT_NE(failed.code, ErrorCode::kOk);
-  EXPECT_TRUE(eventually([&] { return baseline_of(daemon) == before; }));
+  EXPECT_TRUE(eventually([&] { return baseline_of(observer) == before; }));
   EXPECT_EQ(status_of(daemon).models, 0u);
   EXPECT_EQ(status_of(daemon).memory_models_bytes, 0u);
 }

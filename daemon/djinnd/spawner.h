@@ -9,6 +9,8 @@
 
 #include <sys/types.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,10 +41,16 @@ class Spawner {
   Result<pid_t> start(const Program& program, const Fd& channel);
 
  private:
-  Status make_thread();
+  void serve(int socket);
 
+  Fd socket_;  // descriptors go to the thread through it
+  std::mutex mutex_;
+  std::condition_variable changed_;
   Status ready_;  // or why there is no thread
-  Fd socket_;     // to it
+  bool serving_ = false;
+  bool stopping_ = false;
+  const Program* order_ = nullptr;  // until it is carried out
+  Result<pid_t> answer_ = pid_t{0};
   std::thread thread_;
 };
 
