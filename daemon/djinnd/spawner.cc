@@ -2,7 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
+#include <linux/close_range.h>
 #include <signal.h>
 #include <spawn.h>
 #include <unistd.h>
@@ -54,9 +54,8 @@ Fd away_from_channel_number(Fd fd) {
 Status keep_only(int fd) {
   const auto first = static_cast<unsigned>(STDERR_FILENO + 1);
   const auto kept = static_cast<unsigned>(fd);
-  const bool alone = ::unshare(CLONE_FILES) == 0 &&
-                     (kept == first || ::close_range(first, kept - 1, 0) == 0) &&
-                     ::close_range(kept + 1, ~0U, 0) == 0;
+  const bool alone = ::close_range(kept + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0 &&
+                     (kept == first || ::close_range(first, kept - 1, 0) == 0);
   if (alone) return {};
   return system_error("have a thread that starts processes", errno);
 }

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -129,11 +130,13 @@ bool LaneLoop::run_mailbox() {
   return true;
 }
 
-// What the lane has for all may be what another one waits for.
+// What the lane asks for all may be what another one waits for.
 void LaneLoop::stop_waiting(SessionId id) {
   waiting_.erase(id);
   memory_.grants.forget(ipc::GrantKind::kRefs, id);
-  if (!waiting_.empty()) return;
+  const bool others_wait =
+      std::ranges::any_of(world_.sessions, [](const auto& entry) { return entry.second->waits; });
+  if (others_wait) return;
   memory_.slab.forget();
   memory_.heap.forget();
 }
@@ -162,9 +165,9 @@ bool LaneLoop::run_round() {
       set_aside(id, advance.error());
     } else {
       note(id, *advance);
-      const bool gave_up = *advance == Runner::Advance::kGaveUp;
-      if (gave_up) stop_waiting(id);
-      worked |= gave_up || *advance == Runner::Advance::kWorked;
+      const bool waited = *advance == Runner::Advance::kWaited;
+      if (waited) stop_waiting(id);
+      worked |= waited || *advance == Runner::Advance::kWorked;
       if (*advance == Runner::Advance::kIdle || *advance == Runner::Advance::kBlocked) {
         session.progression.could_not_begin_before(now_ns);
       }

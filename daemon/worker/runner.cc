@@ -75,7 +75,8 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   tools_.lane.set_pulse([&state] { state.beat(); });
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
   // One that waited asks for nothing again.
-  const bool gives_up = std::exchange(session.waits, false) && session.is_cancelled();
+  const bool waited = std::exchange(session.waits, false);
+  const bool gives_up = waited && session.is_cancelled();
   const Result<Ending> ending = gives_up ? give_up(step) : perform(step, record);
   session.waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
   if (session.waits) {
@@ -91,7 +92,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   }
   count(step, state.record());
   publish(session);
-  return gives_up ? Advance::kGaveUp : Advance::kWorked;
+  return waited ? Advance::kWaited : Advance::kWorked;
 }
 
 void Runner::count(Step& step, const gc::StepRecord& record) {

@@ -23,7 +23,7 @@ class Runner {
   enum class Advance {
     kIdle,     // nothing is submitted
     kWorked,   // a step was done
-    kGaveUp,   // likewise: one that had waited for memory, and wants none any more
+    kWaited,   // likewise, after it had waited for memory: it wants none any more
     kBlocked,  // until the client reads completions; it rings then
     kWaiting,  // for memory; the lane is woken when an answer is there
   };

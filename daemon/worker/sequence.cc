@@ -202,6 +202,15 @@ void Sequence::forget_growth() {
 
 // --- Grower
 
+namespace {
+
+// djinnd cancels what a run that is given up has asked for; such a run does not come here again.
+bool is_of_another_run(const Error& failure) {
+  return failure.code == ErrorCode::kCancelled;
+}
+
+}  // namespace
+
 Result<Grower::Readiness> Grower::ensure(const std::shared_ptr<Sequence>& sequence,
                                          uint64_t tokens) {
   const Sequence::Place place = sequence->place();
@@ -213,7 +222,7 @@ Result<Grower::Readiness> Grower::ensure(const std::shared_ptr<Sequence>& sequen
   if (!ready) {
     if (auto failure = sequence->take_failure()) {
       sequence->wanted_.store(committed, std::memory_order_relaxed);
-      if (sequence->asked_in_need_) return *std::move(failure);
+      if (sequence->asked_in_need_ && !is_of_another_run(*failure)) return *std::move(failure);
     }
   }
   if (committed < capacity && tokens + kAheadTokens / 2 > committed) {
@@ -266,7 +275,8 @@ void Grower::grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> more) {
 Result<Grower::Readiness> Grower::bring_back(const std::shared_ptr<Sequence>& sequence,
                                              Sequence::Place place) {
   if (place != Sequence::Place::kSpilled) return Readiness::kGrowing;
-  if (auto failure = sequence->take_failure()) return *std::move(failure);
+  auto failure = sequence->take_failure();
+  if (failure && !is_of_another_run(*failure)) return *std::move(failure);
   sequence->place_.store(Sequence::Place::kReturning, std::memory_order_release);
   growing_.post([this, sequence] {
     with_grant(sequence, sequence->layout().committed_bytes(sequence->committed()),

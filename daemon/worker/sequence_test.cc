@@ -138,6 +138,24 @@ TEST_F(GrowerTest, a_refused_growth_is_told_once_and_may_be_tried_again) {
   EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kReady);
 }
 
+TEST_F(GrowerTest, what_was_cancelled_is_asked_for_again_by_the_run_after_it) {
+  const Group present = group(0);
+  const Group on_disk = group(1, 64 << 10, nameless_file());
+  for (const Group* one : {&present, &on_disk}) {
+    EXPECT_EQ(*grower_->ensure(one->sequence, 10), Grower::Readiness::kGrowing);
+    answer(heard<ipc::GrantRequest>(), ErrorCode::kCancelled);
+    wait_for_moves();
+    const auto next = grower_->ensure(one->sequence, 10);
+    ASSERT_TRUE(next) << next.error().message;
+    EXPECT_EQ(*next, Grower::Readiness::kGrowing);
+    wait_for_moves();
+    ASSERT_FALSE(nothing_is_said());
+    answer(heard<ipc::GrantRequest>());
+    wait_for_moves();
+  }
+  EXPECT_EQ(*grower_->ensure(present.sequence, 10), Grower::Readiness::kReady);
+}
+
 TEST_F(GrowerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in_need) {
   const Group one = group(0);
   ASSERT_TRUE(bring(one, 20));

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL
 
 import mfusepy
 from private_daemon import DEADLINE_S
@@ -108,7 +109,11 @@ def mounted(mount_point: Path, directory: Path) -> Iterator[MuteFiles]:
         yield MuteFiles(server)
     finally:
         server.stdin.close()
-        server.wait(DEADLINE_S)
+        try:
+            server.wait(DEADLINE_S)
+        finally:
+            server.kill()  # the kernel answers who waits, then
+            subprocess.run(["umount", "--lazy", str(mount_point)], check=False, stderr=DEVNULL)
 
 
 if __name__ == "__main__":

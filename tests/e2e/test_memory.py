@@ -179,7 +179,7 @@ def eviction_that_waits(host: Daemon, place: Path) -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to become another user")
 def test_a_run_that_waits_for_memory_is_cancelled_and_wants_none_any_more() -> None:
-    memory = ("--memory", str(128 * MIB), "--hang-timeout-ms", "60000")
+    memory = ("--memory", str(128 * MIB), "--hang-timeout-ms", "600000")
     with (
         tempfile.TemporaryDirectory(prefix="djinn-memory.") as place,
         running(*memory, socket_group="nogroup") as host,
