@@ -21,9 +21,10 @@ TEST(WorkQueue, says_in_order_and_on_the_loop_what_is_closed) {
   Loop loop;
   WorkQueue queue(loop, "test");
   std::vector<int> told;
+  std::vector<std::vector<Fd>> memories(3);  // all there before one closes: each has its number
+  for (std::vector<Fd>& memory : memories) memory.push_back(some_memory());
   for (int i = 0; i < 3; ++i) {
-    std::vector<Fd> memory;
-    memory.push_back(some_memory());
+    std::vector<Fd>& memory = memories[static_cast<size_t>(i)];
     const int number = memory[0].get();
     queue.close(std::move(memory), [&, i, number, thread = std::this_thread::get_id()] {
       EXPECT_EQ(std::this_thread::get_id(), thread);
