@@ -147,7 +147,7 @@ class LingeringSocket {
     socket_ = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(::connect(socket_.get(), any, length), 0);
     peer_ = Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    const linger patience{1, 120};  // seconds: longer than any test
+    const linger patience{1, 60};  // seconds: longer than any test
     EXPECT_EQ(::setsockopt(socket_.get(), SOL_SOCKET, SO_LINGER, &patience, sizeof patience), 0);
     const std::vector<char> bytes(1 << 16);
     while (::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
@@ -216,8 +216,10 @@ TEST(Closers, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
     LingeringSocket socket;
     std::vector<int> fds(bytes.empty() ? 0 : limits::kControlDescriptors, file.get());
     fds.push_back(socket.fd());
+    ::kill(host.daemon.pid(), SIGSTOP);  // or its close might come before ours
     send_raw(host.daemon, bytes, fds);
     socket.let_go();
+    ::kill(host.daemon.pid(), SIGCONT);
     ASSERT_TRUE(eventually([&] { return host.closing() > 0; })) << fds.size();
     TestClient another(host.daemon);
     another.greet();

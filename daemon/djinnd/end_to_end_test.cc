@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "daemon/djinnd/testing/test_daemon.h"
 
@@ -44,29 +43,15 @@ Baseline baseline_of(TestClient& observer) {
           status.memory_sessions_bytes};
 }
 
-// Worker, spare worker and spare loader, and nobody else: no load is under way, no spare missing.
-bool children_settled(const TestDaemon& daemon) {
-  const std::string tasks = fmt::format("/proc/{}/task", daemon.pid());
-  std::error_code ended;  // of a thread that did meanwhile
-  ptrdiff_t children = 0;
-  for (const auto& task : std::filesystem::directory_iterator(tasks, ended)) {
-    const Fd list(::open((task.path() / "children").c_str(), O_RDONLY | O_CLOEXEC));
-    char text[4096];
-    const ssize_t length = ::read(list.get(), text, sizeof text);
-    if (length > 0) children += std::count(text, text + length, ' ');
-  }
-  return children == 3;
-}
-
 // The observer is one for all looks: the end of each would be something to close.
 bool settled(const TestDaemon& daemon, Baseline& out) {
   TestClient observer(daemon);
   observer.greet(true);
   return eventually([&] {
-    const bool quiet = children_settled(daemon);
+    const bool quiet = daemon.children_are_settled();
     out = baseline_of(observer);
     const bool freed = out.closing == 0 && out.sessions == 1 && out.sessions_bytes == 0;
-    return quiet && freed && children_settled(daemon);
+    return quiet && freed && daemon.children_are_settled();
   });
 }
 
@@ -144,7 +129,7 @@ TEST(Djinnd, what_is_no_safetensors_file_fails_and_leaves_nothing) {
   Baseline before{};
   ASSERT_TRUE(eventually([&] {
     before = baseline_of(observer);
-    return children_settled(daemon) && before.closing == 0 && before == baseline_of(observer);
+    return daemon.children_are_settled() && before.closing == 0 && before == baseline_of(observer);
   }));
   const Fd nonsense = sealed("this is not a safetensors file at all");
   client.ask<ipc::Done>(ipc::AddFiles{1}, {nonsense.get()});

@@ -39,6 +39,16 @@ struct Host {
     return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).memory_sessions_bytes;
   }
   uint32_t descriptors() { return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).descriptors; }
+  // When no child is to come, and nothing is being closed.
+  uint32_t descriptors_at_rest() {
+    ipc::StatusReport report;
+    EXPECT_TRUE(eventually([&] {
+      const bool quiet = daemon.children_are_settled();
+      report = observer.ask<ipc::StatusReport>(ipc::GetStatus{});
+      return quiet && report.descriptors_closing == 0 && daemon.children_are_settled();
+    }));
+    return report.descriptors;
+  }
   // The last of them are closed by a thread, after what they were for is answered.
   bool descriptors_return_to(uint32_t count) {
     return eventually([&] { return descriptors() == count; });
@@ -86,7 +96,7 @@ constexpr uint64_t kMore = 48 * kMiB;
 TEST(Spill, an_idle_group_gives_way_and_comes_back_with_its_use) {
   Host host;
   const uint64_t before = host.sessions_bytes();
-  const uint32_t descriptors = host.descriptors();
+  const uint32_t descriptors = host.descriptors_at_rest();
   Host::make_group(host.client, kPages);
   ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kPages * kPage; }));
   EXPECT_EQ(want_refs(host.other, 1, kMore), ErrorCode::kOk);
@@ -110,7 +120,7 @@ TEST(Spill, a_group_that_cannot_be_written_stays) {
   const uint64_t before = host.sessions_bytes();
   Host::make_group(host.client, kFails);
   ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kFails * kPage; }));
-  const uint32_t descriptors = host.descriptors();
+  const uint32_t descriptors = host.descriptors_at_rest();
   const uint64_t free = 64 * kMiB - before - kFails * kPage;
   EXPECT_EQ(want_refs(host.other, 1, free + kPage), ErrorCode::kOutOfMemory);
   EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 0u);
@@ -134,7 +144,7 @@ TEST(Spill, a_worker_that_dies_of_it_loses_nothing) {
 TEST(Spill, what_is_dropped_on_its_way_leaves_nothing) {
   Host host;
   const uint64_t before = host.sessions_bytes();
-  const uint32_t descriptors = host.descriptors();
+  const uint32_t descriptors = host.descriptors_at_rest();
   const SequenceHandle group = Host::make_group(host.client, kHangs);
   ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kHangs * kPage; }));
   ipc::Submission submission;

@@ -14,7 +14,9 @@
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,6 +79,19 @@ class TestDaemon {
     int status = 0;
     ::waitpid(std::exchange(pid_, 0), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+
+  // A worker, a spare worker and a spare loader, and nobody else: no load is under way, no spare
+  // missing.
+  [[nodiscard]] bool children_are_settled() const {
+    std::error_code ended;  // of a thread that did meanwhile
+    ptrdiff_t children = 0;
+    const std::string tasks = "/proc/" + std::to_string(pid_) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks, ended)) {
+      std::ifstream list(task.path() / "children");
+      children += std::distance(std::istream_iterator<pid_t>(list), {});
+    }
+    return children == 3;
   }
 
   [[nodiscard]] std::string socket_path() const { return directory_ + "/run/djinnd.sock"; }
