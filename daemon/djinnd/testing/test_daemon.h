@@ -12,11 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -88,8 +87,10 @@ class TestDaemon {
     ptrdiff_t children = 0;
     const std::string tasks = "/proc/" + std::to_string(pid_) + "/task";
     for (const auto& task : std::filesystem::directory_iterator(tasks, ended)) {
-      std::ifstream list(task.path() / "children");
-      children += std::distance(std::istream_iterator<pid_t>(list), {});
+      const Fd list(::open((task.path() / "children").c_str(), O_RDONLY | O_CLOEXEC));
+      char text[4096];
+      const ssize_t length = ::read(list.get(), text, sizeof text);
+      if (length > 0) children += std::count(text, text + length, ' ');
     }
     return children == 3;
   }
