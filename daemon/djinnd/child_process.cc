@@ -1,7 +1,6 @@
 #include "daemon/djinnd/child_process.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,6 +13,7 @@
 
 #include "daemon/djinnd/log.h"
 #include "ipc/build_identity.h"
+#include "kernel/pal/memfd.h"
 
 extern char** environ;
 
@@ -25,7 +25,7 @@ constexpr size_t kBacklogMax = 1 << 16;
 constexpr int kPatienceMs = 100;
 
 bool is_memory(const Fd& fd) {
-  return ::fcntl(fd.get(), F_GET_SEALS) >= 0;
+  return pal::has_seals(fd, pal::Seals::kNone).ok();
 }
 
 std::vector<std::string> arguments_of(const ChildProgram& program) {

@@ -64,6 +64,15 @@ class Gate {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
+// Gives its number.
+int close_one_that_hangs(Closers& closers, Gate& gate) {
+  Fd hangs = some_file();
+  const int number = hangs.get();
+  gate.hang(hangs);
+  closers.of(kUser)->close(std::move(hangs));
+  return number;
+}
+
 TEST(Closers, the_last_holder_has_it_closed) {
   Closers closers;
   SharedFd first = closers.of(kUser)->own(some_file());
@@ -87,9 +96,7 @@ TEST(Closers, own_nothing_where_there_is_none) {
 TEST(Closers, one_that_hangs_holds_up_its_user_alone) {
   Gate gate;
   Closers closers(gate.close());
-  Fd hangs = some_file();
-  gate.hang(hangs);
-  closers.of(kUser)->close(std::move(hangs));
+  close_one_that_hangs(closers, gate);
   Fd behind = some_file();
   const int number = behind.get();
   closers.of(kUser)->close(std::move(behind));
@@ -107,21 +114,17 @@ TEST(Closers, one_that_hangs_holds_up_its_user_alone) {
 TEST(Closers, remember_a_user_whose_descriptor_hangs) {
   Gate gate;
   Closers closers(gate.close());
-  Fd hangs = some_file();
-  gate.hang(hangs);
-  closers.of(kUser)->close(std::move(hangs));
+  close_one_that_hangs(closers, gate);
   EXPECT_EQ(closers.of(kNeighbour)->waiting(), 0u);  // looks for who can be forgotten
   EXPECT_EQ(closers.of(kUser)->waiting(), 1u);
 }
 
 TEST(Closers, leave_behind_what_hangs) {
   Gate gate;
-  Fd hangs = some_file();
-  const int number = hangs.get();
+  int number = -1;
   {
     Closers closers(gate.close());
-    gate.hang(hangs);
-    closers.of(kUser)->close(std::move(hangs));
+    number = close_one_that_hangs(closers, gate);
   }
   EXPECT_TRUE(is_open(number));
   gate.open();

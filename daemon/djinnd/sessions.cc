@@ -134,8 +134,10 @@ void Sessions::heard(SessionId id, ipc::Datagram datagram) {
   Session& session = *find(id);
   ClientMessage message{std::move(datagram.bytes), {}};
   for (Fd& fd : datagram.fds) message.fds.push_back(session.closer->own(std::move(fd)));
-  const Status closing = check_closing(*session.closer);
-  if (!message.fds.empty() && !closing) return end(session, closing.error());
+  if (!message.fds.empty()) {
+    const Status closing = check_closing(*session.closer);
+    if (!closing) return end(session, closing.error());
+  }
   world_.request(session, std::move(message));
 }
 

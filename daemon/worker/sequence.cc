@@ -25,6 +25,11 @@ uint64_t slots_paid_by(uint64_t bytes, const gc::SequenceLayout& layout) {
   return slots;
 }
 
+// djinnd cancels what a run that is given up has asked for; such a run does not come here again.
+bool is_of_another_run(const Error& failure) {
+  return failure.code == ErrorCode::kCancelled;
+}
+
 }  // namespace
 
 Sequence::Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
@@ -201,15 +206,6 @@ void Sequence::forget_growth() {
 }
 
 // --- Grower
-
-namespace {
-
-// djinnd cancels what a run that is given up has asked for; such a run does not come here again.
-bool is_of_another_run(const Error& failure) {
-  return failure.code == ErrorCode::kCancelled;
-}
-
-}  // namespace
 
 Result<Grower::Readiness> Grower::ensure(const std::shared_ptr<Sequence>& sequence,
                                          uint64_t tokens) {
