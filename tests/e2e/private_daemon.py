@@ -61,13 +61,12 @@ class Daemon:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
         wait_until(self._answers, f"djinnd answers; its log: {self.log.read_text()}")
-        self.observer = self.connect("observer", observer=True)
 
     def _answers(self) -> bool:
         if self.process.poll() is not None:
             raise AssertionError(f"djinnd ended: {self.log.read_text()}")
         try:
-            self.connect("probe", observer=True).close()
+            self.observer = self.connect("observer", observer=True)
         except djinn.HandleError:
             return False
         return True

@@ -277,7 +277,9 @@ def test_a_sharded_directory_of_130_files_is_one_model(
         assert loaded(session, model, name)[0] == bits(shards[name]), name
     (report,) = (m for m in daemon.observer.models() if m["id"] == model.id)
     assert report["files"] == 130
-    assert session.load(tmp_path).was_resident
+    again = session.load(tmp_path)
+    assert again.was_resident
+    again.close()
     model.close()
     session.close()
     with daemon.connect("unloader", observer=True) as unloader:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from private_daemon import BIN, ROOT, Daemon
+from command_line import ctl
+from private_daemon import BIN, ROOT, Daemon, wait_until
 
 PAGES = ROOT / "man"
 LIBRARY = BIN.parent / "lib"
@@ -40,8 +41,10 @@ def nothing_stays(daemon: Daemon) -> Iterator[None]:
     """Models that an example pins are unloaded."""
     yield
     for model in daemon.observer.models():
-        command = [str(BIN / "djinnctl"), "unload", model["id"]]
-        subprocess.run(command, env=environment(daemon), check=True, timeout=60)
+        wait_until(
+            lambda model=model: ctl(daemon, "unload", model["id"]).code == 0,
+            "the example's session is gone",
+        )
 
 
 def test_each_page_about_the_library_has_an_example() -> None:

@@ -147,7 +147,8 @@ def test_handles_of_a_lost_session_say_so_and_new_ones_give_the_same(
         djinnd.start()
         for use in old.uses():
             expect_lost(use, "a session that is gone.*djinnd")
-        assert djinnd.sessions == 0  # who names a handle connects to nobody
+        # Who names a handle connects to nobody.
+        wait_until(lambda: djinnd.sessions == 0, "djinnd has no session")
         new = Everything(session, minilm, byte_model)
         assert session.id != first
         for use in old.uses():

@@ -277,6 +277,7 @@ def test_models_that_fit_the_store_are_kept_whole_and_others_not_at_all(
         assert use(systemd, paths[0]) == 0 == use(systemd, paths[1])
         assert use(systemd, paths[2]) >= WEIGHTS.nbytes
     with systemd.connect() as session:  # room is used as soon as there is some
+        wait_until(lambda: not any(one["leases"] for one in session.models()), "nobody has one")
         gone = session.load(paths[0])
         gone.close()
         session.unload(gone)

@@ -213,7 +213,7 @@ def test_a_model_is_unloaded_when_its_time_is_over(host: Daemon, byte_model: Pat
 def test_a_client_says_how_long_its_model_stays(host: Daemon, byte_model: Path) -> None:
     with host.connect("brief") as session:
         session.load(byte_model, keep_alive=math.inf)
-    assert model_of(host)["until"] == "pressure"
+    wait_until(lambda: model_of(host)["until"] == "pressure", "nobody holds it")
     with host.connect("brief") as session:
         session.load(byte_model, keep_alive=0)
         assert model_of(host)["until"] == "close"

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,7 +66,7 @@ class TestDaemon {
     pointers.push_back(nullptr);
     ::setenv("XDG_CACHE_HOME", (directory_ + "/cache").c_str(), 1);
     EXPECT_EQ(::posix_spawn(&pid_, pointers[0], nullptr, nullptr, pointers.data(), environ), 0);
-    EXPECT_TRUE(eventually([&] { return ipc::connect_unix(socket_path()).ok(); }));
+    EXPECT_TRUE(eventually([&] { return serves(); }));
   }
   ~TestDaemon() {
     if (pid_ > 0) stop();
@@ -100,6 +101,15 @@ class TestDaemon {
   [[nodiscard]] pid_t pid() const { return pid_; }
 
  private:
+  // Waits until djinnd too has ended the connection, or a test would count its descriptor.
+  [[nodiscard]] bool serves() const {
+    const auto socket = ipc::connect_unix(socket_path());
+    if (!socket.ok()) return false;
+    ::shutdown(socket.value().get(), SHUT_WR);
+    pollfd ended{socket.value().get(), POLLIN, 0};
+    return ::poll(&ended, 1, static_cast<int>(std::chrono::milliseconds(kDeadline).count())) == 1;
+  }
+
   std::string directory_;
   pid_t pid_ = 0;
 };
