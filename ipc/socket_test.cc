@@ -11,8 +11,12 @@
 
 #include <string>
 
+#include "ipc/test_messages.h"
+
 namespace djinn::ipc {
 namespace {
+
+using testing::send_raw;
 
 size_t open_descriptors() {
   size_t count = 0;
@@ -38,23 +42,6 @@ ino_t inode_of(int fd) {
   struct stat status {};
   EXPECT_EQ(::fstat(fd, &status), 0);
   return status.st_ino;
-}
-
-// What a peer that does not use our library may send.
-ssize_t send_raw(int fd, std::span<const std::byte> bytes, std::span<const int> fds) {
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  std::vector<char> control(CMSG_SPACE(fds.size_bytes()));
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(fds.size_bytes());
-  memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
-  return ::sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
 class Socket : public testing::Test {

@@ -7,11 +7,11 @@
 #include <sys/socket.h>
 
 #include <condition_variable>
-#include <cstring>
 #include <set>
 
 #include "daemon/djinnd/testing/test_daemon.h"
 #include "ipc/limits.h"
+#include "ipc/test_messages.h"
 
 namespace djinn::daemon {
 namespace {
@@ -194,24 +194,6 @@ TEST(Closers, a_client_whose_file_does_not_close_holds_up_nobody) {
   EXPECT_TRUE(eventually([&] { return host.closing() == 0; }));
 }
 
-// Whatever it breaks.
-void send_raw(const TestDaemon& daemon, std::string_view bytes, const std::vector<int>& fds) {
-  const auto socket = ipc::connect_unix(daemon.socket_path());
-  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
-  std::vector<std::byte> control(CMSG_SPACE(fds.size() * sizeof(int)));
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-  memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-  EXPECT_EQ(::sendmsg(socket->get(), &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
-}
-
 TEST(Closers, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
   Host host;
   const Fd file = some_file();
@@ -220,7 +202,9 @@ TEST(Closers, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
     std::vector<int> fds(bytes.empty() ? 0 : limits::kControlDescriptors, file.get());
     fds.push_back(socket.fd());
     ::kill(host.daemon.pid(), SIGSTOP);  // or its close might come before ours
-    send_raw(host.daemon, bytes, fds);
+    const auto sender = ipc::connect_unix(host.daemon.socket_path());
+    EXPECT_EQ(ipc::testing::send_raw(sender->get(), std::as_bytes(std::span(bytes)), fds),
+              static_cast<ssize_t>(bytes.size()));
     socket.let_go();
     ::kill(host.daemon.pid(), SIGCONT);
     ASSERT_TRUE(eventually([&] { return host.closing() > 0; })) << fds.size();

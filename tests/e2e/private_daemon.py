@@ -110,3 +110,21 @@ def running(*arguments: str, **options: Any) -> Iterator[Daemon]:
         finally:
             daemon.stop()
         assert daemon.process.returncode in (0, -signal.SIGTERM), daemon.log.read_text()
+
+
+@contextmanager
+def stopped(processes: list[int]) -> Iterator[None]:
+    for process in processes:
+        os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            os.kill(process, signal.SIGCONT)
+
+
+def loaders_of(daemon: Daemon) -> list[int]:
+    """Those that wait for something to load."""
+    children = children_of(daemon.process.pid)
+    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in children}
+    return [pid for pid, name in names.items() if name == "djinn-loader"]

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from private_daemon import BIN, Daemon, wait_until
+from private_daemon import BIN, Daemon, loaders_of, stopped, wait_until
 from terminal import Shown, shown
 
 LISTS = ("status", "sessions", "ps", "devices", "mem", "programs", "version")
@@ -178,7 +178,9 @@ def test_an_eviction_shows_a_line_that_ends_clean(daemon: Daemon, byte_model: Pa
 def test_a_load_that_runs_out_of_time_says_so_on_a_line_of_its_own(
     daemon: Daemon, large_model: Path
 ) -> None:
-    ended = on_terminal(daemon, "load", str(large_model), "--timeout", "0.15", pipe="stdout")
+    wait_until(lambda: len(loaders_of(daemon)) == 1, "a loader waits")
+    with stopped(loaders_of(daemon)):
+        ended = on_terminal(daemon, "load", str(large_model), "--timeout", "0.15", pipe="stdout")
     assert ended.code == 7
     *_, last = ended.text.split("\r")
     assert last.splitlines()[-3].startswith("djinnctl: It is not done")

@@ -4,10 +4,9 @@ time: the same tokens, the same ids."""
 import math
 import os
 import shutil
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import djinn
 import pytest
 from command_line import Ended, ctl
 from conversation import talk_to
-from private_daemon import Daemon, children_of, running, wait_until
+from private_daemon import Daemon, loaders_of, running, stopped, wait_until
 
 PROMPT = [256, *b"The kernel "]
 GREEDY: dict[str, Any] = {"max_new_tokens": 24, "stop_tokens": []}
@@ -87,31 +86,13 @@ def test_a_model_in_use_is_not_evicted_without_force(host: Daemon, byte_model: P
         assert "in use" in refused.err
 
 
-@contextmanager
-def stopped(processes: list[int]) -> Iterator[None]:
-    for process in processes:
-        os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in processes:
-            os.kill(process, signal.SIGCONT)
-
-
-def loaders_of(host: Daemon) -> list[int]:
-    """Those that wait for something to load."""
-    children = children_of(host.process.pid)
-    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in children}
-    return [pid for pid, name in names.items() if name == "djinn-loader"]
-
-
 def test_a_run_that_waits_for_its_model_can_be_cancelled(host: Daemon, byte_model: Path) -> None:
     with host.connect("reader") as session:
         generator = djinn.Generator(session, byte_model)
         expected = tokens_of(generator)
         wait_until_hashed(host)
         assert evict(host).code == 0
-        wait_until(lambda: bool(loaders_of(host)), "a loader waits")
+        wait_until(lambda: len(loaders_of(host)) == 1, "a loader waits")
         (mine,) = [i for i in ctl(host, "sessions", "-j").items() if i["name"] == "reader"]
         with ThreadPoolExecutor() as pool, stopped(loaders_of(host)):
             run = pool.submit(tokens_of, generator)
