@@ -44,7 +44,7 @@ ino_t inode_of(int fd) {
   return status.st_ino;
 }
 
-class Socket : public testing::Test {
+class Socket : public ::testing::Test {
  protected:
   void SetUp() override {
     auto pair = make_socket_pair();
@@ -174,7 +174,7 @@ TEST_F(Socket, a_peer_is_known_by_what_the_kernel_recorded) {
 
 // --- connecting
 
-class Connecting : public testing::Test {
+class Connecting : public ::testing::Test {
  protected:
   void SetUp() override { ASSERT_NE(::mkdtemp(directory_.data()), nullptr); }
   void TearDown() override {
@@ -191,7 +191,7 @@ class Connecting : public testing::Test {
     return fd;
   }
 
-  std::string directory_ = testing::TempDir() + "djinn-socket-XXXXXX";
+  std::string directory_ = ::testing::TempDir() + "djinn-socket-XXXXXX";
 };
 
 TEST_F(Connecting, a_connection_carries_messages) {

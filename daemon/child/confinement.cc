@@ -5,12 +5,15 @@
 #include <linux/sched.h>
 #include <seccomp.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <memory>
+#include <string>
 
 #include "kernel/base/fd.h"
 
@@ -150,6 +153,21 @@ Status restrict_calls(Role role) {
   return Error{ErrorCode::kNotConfined, system_error("seccomp", failure).message};
 }
 
+// Who was started with a higher score keeps it: lowering takes a privilege.
+Status offer_to_die_first() {
+  const Fd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
+  std::array<char, 16> text{};
+  if (::read(file.get(), text.data(), text.size() - 1) < 0) {
+    return system_error("read the OOM score's adjustment", errno);
+  }
+  if (::strtol(text.data(), nullptr, 10) >= kOomScore) return {};
+  const std::string score = std::to_string(kOomScore);
+  if (::pwrite(file.get(), score.data(), score.size(), 0) < 0) {
+    return system_error("raise the OOM score", errno);
+  }
+  return {};
+}
+
 }  // namespace
 
 uint32_t landlock_abi() {
@@ -158,6 +176,7 @@ uint32_t landlock_abi() {
 }
 
 Status become_child() {
+  DJINN_CHECK(offer_to_die_first());  // of one that is not dumpable the score is root's
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return system_error("follow djinnd", errno);
   if (::prctl(PR_SET_DUMPABLE, 0) != 0) return system_error("become undumpable", errno);
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return system_error("no new privs", errno);

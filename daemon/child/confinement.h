@@ -22,13 +22,17 @@ struct Confinement {
   bool seccomp = false;
 };
 
+// Of 1000, as oom_score_adj has it (proc(5)); djinnd's own is its unit's.
+inline constexpr int kOomScore = 500;
+
 enum class Role : uint8_t {
   kLoader = 1,
   kWorker = 2,  // may also make pages executable: oneDNN generates code for each new shape
 };
 
 // First thing in main(): not dumpable (no core, no ptrace, no /proc/PID/fd for others), no new
-// privileges, and dead as soon as djinnd is (if it died before this, its channel has ended).
+// privileges, dead as soon as djinnd is (if it died before this, its channel has ended), and killed
+// before djinnd is where the host's memory runs out: a child that dies loses nothing.
 // Errors: kSystem.
 Status become_child();
 

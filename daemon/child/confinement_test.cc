@@ -14,7 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "ipc/socket.h"
@@ -127,6 +129,20 @@ TEST(ConfinementOfRoles, a_child_is_not_dumpable_and_dies_with_its_parent) {
     const bool ok = become_child().ok() && ::prctl(PR_GET_DUMPABLE) == 0 &&
                     ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 &&
                     ::prctl(PR_GET_PDEATHSIG, &signal) == 0 && signal == SIGKILL;
+    ::_exit(ok ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(ConfinementOfRoles, a_child_is_killed_for_memory_before_others) {
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    std::string score;
+    const bool ok = become_child().ok() &&
+                    static_cast<bool>(std::ifstream("/proc/self/oom_score_adj") >> score) &&
+                    std::stoi(score) >= kOomScore;
     ::_exit(ok ? 0 : 1);
   }
   int status = 0;

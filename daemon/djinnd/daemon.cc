@@ -248,7 +248,7 @@ void Daemon::session_left(SessionId session) {
 
 void Daemon::models_changed() {
   pressure_.note();
-  keeper_.keep(models_.table().all());
+  keeper_.keep(models_.table().all(), models_.returning());
   service_.changed();
 }
 
@@ -263,11 +263,19 @@ void Daemon::not_kept(const Model& model, const std::string& why) {
 
 Service::Line Daemon::describe() const {
   const auto& models = models_.table().all();
-  uint64_t loading = 0;
-  for (const auto& [id, model] : models) loading += model.phase == ModelPhase::kLoading ? 1 : 0;
-  return {fmt::format("{}{} sessions, {} models ({} loading), {} of {} bytes granted",
-                      draining_ ? "Draining: " : "", sessions_.all().size(), models.size(), loading,
-                      memory_.granted_bytes(), memory_.total_bytes()),
+  uint64_t loading = 0, bytes = 0, read = 0;
+  for (const auto& [id, model] : models) {
+    if (model.phase != ModelPhase::kLoading) continue;
+    ++loading;
+    bytes += model.bytes;
+    read += model.bytes_loaded;
+  }
+  const std::string progress =
+      loading == 0 ? "0 loading"
+                   : fmt::format("{} loading: {} of {} bytes read", loading, read, bytes);
+  return {fmt::format("{}{} sessions, {} models ({}), {} of {} bytes granted",
+                      draining_ ? "Draining: " : "", sessions_.all().size(), models.size(),
+                      progress, memory_.granted_bytes(), memory_.total_bytes()),
           loading > 0};
 }
 

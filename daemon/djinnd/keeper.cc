@@ -231,7 +231,7 @@ std::vector<Model> Keeper::take_back(std::map<std::string, Fd> kept) {
   return models;
 }
 
-void Keeper::keep(const std::map<ModelId, Model>& models) {
+void Keeper::keep(const std::map<ModelId, Model>& models, const std::set<ModelId>& returning) {
   if (descriptors_max_ == 0) return;
   forget_unsent();
   const auto is_resident = [&](ModelId id) {
@@ -241,7 +241,7 @@ void Keeper::keep(const std::map<ModelId, Model>& models) {
   std::erase_if(not_kept_, [&](ModelId id) { return !is_resident(id); });
   for (auto next = records_.begin(); next != records_.end();) {
     const auto kept = next++;
-    if (!is_resident(kept->first)) forget(kept);
+    if (!is_resident(kept->first) && !returning.contains(kept->first)) forget(kept);
   }
   for (const auto& [id, model] : models) {
     if (model.phase == ModelPhase::kResident) keep_one(model);

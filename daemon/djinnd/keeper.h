@@ -40,8 +40,9 @@ class Keeper {
   // store, with a line in the log.
   std::vector<Model> take_back(std::map<std::string, Fd> kept);
 
-  // Sees that systemd holds the resident ones of these as they are now, and no other.
-  void keep(const std::map<ModelId, Model>& models);
+  // Sees that systemd holds the resident ones of these as they are now, and no other but those that
+  // are returning: taken back, and not in the table yet.
+  void keep(const std::map<ModelId, Model>& models, const std::set<ModelId>& returning = {});
 
   // That systemd was given and not asked back.
   [[nodiscard]] size_t descriptors() const { return held_; }

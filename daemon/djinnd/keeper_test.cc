@@ -15,6 +15,7 @@
 #include <filesystem>
 
 #include "daemon/djinnd/log.h"
+#include "ipc/codec/kept_codec.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -26,6 +27,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 constexpr ModelId kModel{7};
 constexpr size_t kStoreMax = 100;
@@ -128,6 +130,31 @@ TEST_F(KeeperTest, a_record_that_changes_is_given_before_the_old_one_is_taken_ba
   keeper_->keep(models_);
   EXPECT_THAT(told(), ElementsAre(given("record.2"), taken_out("record.1")));
   EXPECT_EQ(keeper_->descriptors(), kDescriptors);
+}
+
+TEST_F(KeeperTest, what_was_taken_back_stays_in_the_store_until_it_is_resident_or_given_up) {
+  listen();
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), Contains(given("record.1")));
+  keeper_->keep({}, {kModel});
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), IsEmpty());
+  keeper_->keep({});
+  EXPECT_THAT(told(), Contains(taken_out("record.1")));
+}
+
+TEST_F(KeeperTest, a_record_of_another_boot_is_refused_and_taken_out_with_all_its_parts) {
+  listen();
+  ipc::KeptModel record;
+  record.boot = "another boot";
+  record.id = kModel;
+  std::map<std::string, Fd> kept;
+  const std::string name = "model." + text_of(kModel) + ".";
+  kept[name + "record.4"] = *pal::make_sealed_memfd("record", ipc::encode(record));
+  kept[name + "manifest.0"] = std::move(models_[kModel].manifest);
+  EXPECT_TRUE(keeper_->take_back(std::move(kept)).empty());
+  EXPECT_THAT(told(), UnorderedElementsAre(taken_out("record.4"), taken_out("manifest.0")));
+  EXPECT_EQ(keeper_->descriptors(), 0u);
 }
 
 TEST_F(KeeperTest, records_wait_for_a_systemd_that_does_not_read) {

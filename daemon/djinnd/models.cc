@@ -78,21 +78,25 @@ void Models::tell(EventKind kind, const Model& model, std::string text,
 }
 
 void Models::take_back(std::vector<Model> models) {
+  for (const Model& one : models) returning_.insert(one.id);
   for (Model& one : models) {
     // Where not all fit, the answer comes when others have given way.
     const auto kept = std::make_shared<Model>(std::move(one));
     world_.memory.request(
         Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
           Model& model = *kept;
-          if (!granted) {
-            return tell(EventKind::kModelFailed, model,
-                        fmt::format("model {} is given up: {}", text_of(model.id),
-                                    name_of(granted.error().code)),
-                        granted.error().code);
+          returning_.erase(model.id);
+          if (granted) {
+            tell(EventKind::kModelKept, model,
+                 fmt::format("model {} is resident again: {} bytes", text_of(model.id),
+                             model.bytes));
+            table_.add(std::move(model)).idle_since_ns = world_.clock.monotonic_ns();
+          } else {
+            tell(EventKind::kModelFailed, model,
+                 fmt::format("model {} is given up: {}", text_of(model.id),
+                             name_of(granted.error().code)),
+                 granted.error().code);
           }
-          tell(EventKind::kModelKept, model,
-               fmt::format("model {} is resident again: {} bytes", text_of(model.id), model.bytes));
-          table_.add(std::move(model)).idle_since_ns = world_.clock.monotonic_ns();
           world_.changed();
         });
   }

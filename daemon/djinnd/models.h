@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -106,6 +107,8 @@ class Models final : public Load::Owner {
   // Whether a run of the session waits for a model to come back.
   [[nodiscard]] bool awaited_by(SessionId session) const;
   [[nodiscard]] const ModelTable& table() const { return table_; }
+  // Of those that were taken back: they wait for others to give way.
+  [[nodiscard]] const std::set<ModelId>& returning() const { return returning_; }
   [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
   [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
   // That ended with an error for those who asked for them.
@@ -152,6 +155,7 @@ class Models final : public Load::Owner {
   World world_;
   ModelTable table_;
   Tiers tiers_;
+  std::set<ModelId> returning_;
   bool draining_ = false;
   uint64_t pin_quota_bytes_ = std::numeric_limits<uint64_t>::max();
   std::map<LoadId, Opening> openings_;

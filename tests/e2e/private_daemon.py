@@ -120,7 +120,8 @@ def stopped(processes: list[int]) -> Iterator[None]:
         yield
     finally:
         for process in processes:
-            os.kill(process, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
 
 
 def loaders_of(daemon: Daemon) -> list[int]:

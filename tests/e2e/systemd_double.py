@@ -39,6 +39,7 @@ class Systemd:
         # As FileDescriptorStoreMax=: what is given beyond it is closed.
         self.store_max = store_max
         self.turned_away: list[str] = []
+        self.forgotten: list[str] = []
         self.bus = bus or f"unix:path={directory}/no-bus"
         self.host = f"unix:{directory}/djinnd.sock"
         self.listening = socket.socket(socket.AF_UNIX, kind)
@@ -109,6 +110,7 @@ class Systemd:
             self.forget(fields["FDNAME"])
 
     def forget(self, name: str) -> None:
+        self.forgotten.append(name)
         if name in self.store:
             os.close(self.store.pop(name))
 

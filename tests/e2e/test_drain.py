@@ -1,15 +1,17 @@
 """djinnd winds up: what runs goes on for its time, nobody new is taken in, and then it ends."""
 
-import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import djinn
 import pytest
-from command_line import ctl
-from private_daemon import Daemon, running, wait_until
+from command_line import Host, ctl
+from private_daemon import Daemon, running, stopped, wait_until
+from systemd_double import Systemd
 
 PROMPT = [256, *b"The kernel "]
 LONG: dict[str, Any] = {"max_new_tokens": 900, "stop_tokens": []}
@@ -36,40 +38,62 @@ class Talker:
         self.seen += 1
 
 
-def draining(daemon: Daemon) -> bool:
+def draining(daemon: Host) -> bool:
     return bool(ctl(daemon, "status", "-j").items()[0]["draining"])
+
+
+@contextmanager
+def talking(daemon: Daemon | Systemd, session: djinn.Session, model: Path) -> Iterator[Talker]:
+    """A generation that stands still until the block ends: its worker does."""
+    talker = Talker(djinn.Generator(session, model))
+    (worker,) = ctl(daemon, "status", "-j").items()[0]["workers"]
+    with stopped([worker["pid"]]):
+        yield talker
 
 
 def test_a_run_in_flight_is_finished_before_djinnd_ends(byte_model: Path) -> None:
     with running("--drain-timeout-ms", "60000") as daemon, daemon.connect("talker") as session:
-        talker = Talker(djinn.Generator(session, byte_model))
-        daemon.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: draining(daemon), "it drains")
-        with pytest.raises(djinn.Error, match="draining"):
-            daemon.connect("late")
+        with talking(daemon, session, byte_model) as talker:
+            daemon.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: draining(daemon), "it drains")
+            with pytest.raises(djinn.Error, match="draining"):
+                daemon.connect("late")
         talker.thread.join(60)
         assert talker.error is None
         assert talker.seen == LONG["max_new_tokens"]
-        assert daemon.process.wait(20) == 0
+        assert daemon.process.wait(60) == 0
 
 
 def test_who_asks_twice_does_not_wait(byte_model: Path) -> None:
     with running("--drain-timeout-ms", "3600000") as daemon, daemon.connect("talker") as session:
-        talker = Talker(djinn.Generator(session, byte_model))
-        daemon.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: draining(daemon), "it drains")
-        daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(20) == 0
+        with talking(daemon, session, byte_model) as talker:
+            daemon.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: draining(daemon), "it drains")
+            daemon.process.send_signal(signal.SIGTERM)
+            assert daemon.process.wait(60) == 0
         talker.thread.join(60)
         assert isinstance(talker.error, djinn.Error)
 
 
 def test_what_does_not_end_in_its_time_is_ended(byte_model: Path) -> None:
     with running("--drain-timeout-ms", "200") as daemon, daemon.connect("talker") as session:
-        talker = Talker(djinn.Generator(session, byte_model))
-        os.kill(daemon.worker()["pid"], signal.SIGSTOP)  # long before it would be replaced
-        daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(20) == 0
+        with talking(daemon, session, byte_model) as talker:
+            daemon.process.send_signal(signal.SIGTERM)
+            assert daemon.process.wait(60) == 0
         talker.thread.join(60)
         assert isinstance(talker.error, djinn.Error)
         assert talker.seen < LONG["max_new_tokens"]
+
+
+def test_systemd_is_told_to_wait_while_a_run_goes_on(systemd: Systemd, byte_model: Path) -> None:
+    systemd.start("--user", "--threads", "1", "--drain-timeout-ms", "600000")
+    with systemd.connect() as session:
+        assert systemd.process is not None
+        with talking(systemd, session, byte_model) as talker:
+            systemd.process.send_signal(signal.SIGTERM)
+            for _ in range(2):
+                told = systemd.hear("EXTEND_TIMEOUT_USEC=")
+                assert int(told.splitlines()[0].partition("=")[2]) >= 1_000_000
+        talker.thread.join(60)
+        assert talker.error is None
+    assert systemd.stop() == 0

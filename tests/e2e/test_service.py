@@ -238,6 +238,30 @@ def test_models_outlive_the_daemon_and_nothing_is_read_again(
     assert len(parts(systemd, "file")) == 1 and len(parts(systemd, "manifest")) == 1
 
 
+def test_models_stay_in_the_store_while_the_next_daemon_takes_them_back(
+    systemd: Systemd, tmp_path: Path
+) -> None:
+    """It may die at any moment of its start."""
+    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
+    for path in paths:
+        save_file({"w": WEIGHTS}, path)
+    systemd.start("--user", "--threads", "1")
+    for path in paths:
+        use(systemd, path)
+    wait_until(
+        lambda: all(one["sha256"] for one in ctl(systemd, "ps", "-j").items()), "all are hashed"
+    )
+    systemd.stop()
+    before = {name for name in systemd.store if ".record." not in name}
+    systemd.forgotten.clear()
+    systemd.start("--user", "--threads", "1")
+    for _ in paths:
+        systemd.stderr_line("is resident again")
+    systemd.stop()
+    assert before
+    assert before.isdisjoint(systemd.forgotten)
+
+
 def test_a_model_that_was_unloaded_is_kept_no_longer(systemd: Systemd, model_file: Path) -> None:
     systemd.start("--user", "--threads", "1")
     with systemd.connect() as session:
