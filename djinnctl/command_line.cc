@@ -10,6 +10,7 @@
 
 #include "djinnctl/exit_code.h"
 #include "djinnctl/output.h"
+#include "djinnctl/screen.h"
 
 namespace djinn::ctl {
 namespace {
@@ -83,6 +84,7 @@ bool timeout_is_quiet = false;  // for the signal handler, which can be given no
   constexpr std::string_view kText =
       "djinnctl: It is not done in the time that --timeout gives.\n"
       "djinnd may be busy.\nGive it more time, or look with 'djinnctl status'.\n";
+  give_terminal_back();
   if (!timeout_is_quiet) write_error(kText);
   ::_exit(static_cast<int>(ExitCode::kTimeout));
 }

@@ -79,4 +79,8 @@ Candidate candidate_of(const ipc::SessionReport& session) {
   return {session.session.value, "session " + session.client_name};
 }
 
+Candidate candidate_of(const ipc::ProgramReport& program) {
+  return {program.program.value, "program of " + program.owner};
+}
+
 }  // namespace djinn::ctl

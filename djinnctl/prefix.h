@@ -25,5 +25,6 @@ Result<ipc::SessionReport> find_session(client::Client& client, std::string_view
 
 [[nodiscard]] Candidate candidate_of(const ipc::ModelReport& model);
 [[nodiscard]] Candidate candidate_of(const ipc::SessionReport& session);
+[[nodiscard]] Candidate candidate_of(const ipc::ProgramReport& program);
 
 }  // namespace djinn::ctl

@@ -3,12 +3,12 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -21,47 +21,75 @@ namespace {
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // alternate screen, no cursor
 constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
 
-termios before{};  // for the signal handler, which can be given nothing else
+// For the signal handlers, which can be given nothing else.
+termios before{};
+termios keys{};
+std::atomic<bool> has_terminal = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
-// Only what is safe in a signal handler.
-void restore() {
-  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, kLeave.data(), kLeave.size());
-  ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
+// Only what is safe in a signal handler, as all of these.
+void say(std::string_view codes) {
+  [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, codes.data(), codes.size());
 }
 
 [[noreturn]] void ended(int number) {
-  restore();
+  give_terminal_back();
   ::signal(number, SIG_DFL);
   ::raise(number);
   ::_exit(128 + number);
 }
 
+// Ctrl-Z: the shell gets its terminal, until this goes on.
+void paused(int) {
+  const int error = errno;
+  give_terminal_back();
+  ::raise(SIGSTOP);
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+  say(kEnter);
+  has_terminal = true;
+  errno = error;
+}
+
+void call_at(int number, void (*handler)(int)) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_NODEFER;  // who raises it again means it; without SA_RESTART: poll() ends
+  ::sigaction(number, &action, nullptr);
+}
+
 }  // namespace
 
+void give_terminal_back() {
+  if (!has_terminal.exchange(false)) return;
+  say(kLeave);
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
+}
+
 Result<Screen> Screen::open() {
-  const char* const kind = ::getenv("TERM");
-  const bool dumb = kind == nullptr || std::string_view(kind) == "dumb";
-  if (dumb || ::isatty(STDOUT_FILENO) == 0 || ::tcgetattr(STDIN_FILENO, &before) != 0) {
+  if (!terminal_of(STDOUT_FILENO).takes_escapes || ::tcgetattr(STDIN_FILENO, &before) != 0) {
     return Error{ErrorCode::kUnsupported, "This is no terminal for a live view. Use --batch."};
   }
-  termios keys = before;
+  keys = before;
   keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   keys.c_cc[VMIN] = 0;
   keys.c_cc[VTIME] = 0;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, ended);
-  struct sigaction resized {};
-  resized.sa_handler = [](int) {};  // without SA_RESTART: poll() ends
-  ::sigaction(SIGWINCH, &resized, nullptr);
-  if (::tcsetattr(STDIN_FILENO, TCSANOW, &keys) != 0)
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) call_at(number, ended);
+  call_at(SIGTSTP, paused);
+  call_at(SIGWINCH, [](int) {});
+  has_terminal = true;
+  if (::tcsetattr(STDIN_FILENO, TCSANOW, &keys) != 0) {
+    has_terminal = false;
     return system_error("set the terminal", errno);
+  }
+  Screen screen;
   DJINN_CHECK(write_out(kEnter));
-  return Screen();
+  return screen;
 }
 
 Screen::Screen(Screen&& other) noexcept : owns_(std::exchange(other.owns_, false)) {}
 
 Screen::~Screen() {
-  if (owns_) restore();
+  if (owns_) give_terminal_back();
 }
 
 Screen::Size Screen::size() const {

@@ -11,7 +11,7 @@ namespace djinn::ctl {
 
 class Screen {
  public:
-  // Errors: kUnsupported unless stdin and stdout are a terminal that can move its cursor.
+  // Errors: kUnsupported unless stdin and stdout are a terminal that takes escape codes.
   static Result<Screen> open();
   ~Screen();
   Screen(Screen&& other) noexcept;
@@ -34,5 +34,9 @@ class Screen {
   Screen() = default;
   bool owns_ = true;
 };
+
+// For who ends the process at once: gives the terminal back if a Screen has it. May be called in a
+// signal handler.
+void give_terminal_back();
 
 }  // namespace djinn::ctl

@@ -103,11 +103,12 @@ std::string summary(const TopSample& now, const TopSample* before) {
   return text;
 }
 
-std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns) {
+std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns, size_t columns) {
   using enum Table::Align;
+  // Names must not push the figures off the screen.
   Table table({{"SESSION"},
-               {"USER"},
-               {"APP"},
+               {"USER", kLeft, Table::Fit::kShortened},
+               {"APP", kLeft, Table::Fit::kShortened},
                {"STATE"},
                {"WAIT"},
                {"SINCE", kRight},
@@ -116,14 +117,12 @@ std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns) {
                {"SHARED", kRight}});
   for (const Row& row : rows) {
     const ipc::SessionReport& s = *row.session;
-    // Names that clients chose must not push the figures off the screen.
-    table.add({id_text(s.session), std::string(cut(s.owner, 8)),
-               std::string(cut(s.client_name, 10)), std::string(state_text(s.state)),
+    table.add({id_text(s.session), s.owner, s.client_name, std::string(state_text(s.state)),
                std::string(wait_text(s.wait)), age_text(s.started_wall_ns, now_ns),
                fmt::format("{:.1f}", row.steps_per_second), size_text(s.granted_bytes),
                size_text(s.shared_bytes)});
   }
-  return table.text();
+  return table.text({.columns_max = columns});
 }
 
 std::string cut_lines(std::string_view text, size_t columns) {
@@ -156,7 +155,7 @@ TopSort next(TopSort sort) {
 std::string top_frame(const TopSample& now, const TopSample* before, TopSort sort, size_t columns) {
   std::vector<Row> rows = rows_of(now, before);
   std::ranges::stable_sort(rows, [&](const Row& a, const Row& b) { return before_in(sort, a, b); });
-  return cut_lines(summary(now, before) + '\n' + session_rows(rows, now.wall_ns), columns);
+  return cut_lines(summary(now, before) + '\n' + session_rows(rows, now.wall_ns, columns), columns);
 }
 
 }  // namespace djinn::ctl

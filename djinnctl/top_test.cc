@@ -61,10 +61,25 @@ TEST(Top, no_line_is_wider_than_the_screen) {
     const std::string frame = top_frame(sample(kSecond, 0, 0), nullptr, TopSort::kAge, columns);
     std::string_view text = frame;
     while (!text.empty()) {
-      EXPECT_LE(text.find('\n'), columns) << text;
+      EXPECT_LE(width_of(text.substr(0, text.find('\n'))), columns) << text;
       text.remove_prefix(text.find('\n') + 1);
     }
   }
+}
+
+TEST(Top, figures_are_whole_on_80_columns) {
+  TopSample now = sample(kSecond, 0, 0);
+  for (ipc::SessionReport& one : now.sessions) {
+    one.owner = "a-user-with-a-long-name";
+    one.state = ipc::SessionState::kDraining;
+    one.wait = ipc::SessionWait::kMemory;
+    one.started_wall_ns = 0;
+    one.granted_bytes = uint64_t{1000} << 20;
+    one.shared_bytes = uint64_t{1001} << 30;
+  }
+  const std::string text = top_frame(now, nullptr, TopSort::kAge, 80);
+  EXPECT_NE(text.find("  1000 MiB  1001 GiB\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("  draining  memory  "), std::string::npos) << text;
 }
 
 TEST(Top, the_orders_go_round) {

@@ -36,14 +36,15 @@ Status print(const Invocation& invocation, const ipc::EventList& list) {
 Status events(const Invocation& invocation, const EventOptions& options) {
   DJINN_TRY(const auto client, observe(invocation));
   uint64_t after = 0;
+  bool old = true;  // what was before: it comes in pages, and the last of them is not full
   for (;;) {
-    DJINN_TRY(ipc::EventList list, client->events(after, options.follow && after > 0));
-    const bool first = after == 0;
-    if (first) list.missed = 0;  // what was before nobody asked for
+    DJINN_TRY(ipc::EventList list, client->events(after, options.follow && !old));
+    if (after == 0) list.missed = 0;  // nobody asked for those
     after = list.last;
-    const bool old = options.new_only && first;
-    if (!old) DJINN_CHECK(print(invocation, list));
-    if (!options.follow && list.events.size() < limits::kListPage) return {};
+    if (!old || !options.new_only) DJINN_CHECK(print(invocation, list));
+    if (list.events.size() >= limits::kListPage) continue;
+    if (!options.follow) return {};
+    old = false;
   }
 }
 

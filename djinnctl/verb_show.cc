@@ -1,4 +1,4 @@
-// djinnctl show ID: one model or session, every field.
+// djinnctl show ID: one model, session or program, every field.
 #include "djinnctl/command_line.h"
 #include "djinnctl/json.h"
 #include "djinnctl/output.h"
@@ -33,12 +33,16 @@ std::string item_table(const Json& item, const Table::Layout& layout) {
 Result<Json> find(client::Client& client, const std::string& prefix) {
   DJINN_TRY(const auto models, client.models());
   DJINN_TRY(const auto sessions, client.sessions());
+  DJINN_TRY(const auto programs, client.programs());
   std::vector<Candidate> candidates;
   for (const ipc::ModelReport& model : models) candidates.push_back(candidate_of(model));
   for (const ipc::SessionReport& session : sessions) candidates.push_back(candidate_of(session));
-  DJINN_TRY(const size_t index, find_by_prefix(prefix, candidates));
+  for (const ipc::ProgramReport& program : programs) candidates.push_back(candidate_of(program));
+  DJINN_TRY(size_t index, find_by_prefix(prefix, candidates));
   if (index < models.size()) return item_of("model", to_json(models[index]));
-  return item_of("session", to_json(sessions[index - models.size()]));
+  index -= models.size();
+  if (index < sessions.size()) return item_of("session", to_json(sessions[index]));
+  return item_of("program", to_json(programs[index - sessions.size()]));
 }
 
 Status show(const Invocation& invocation, const std::string& prefix) {
@@ -51,7 +55,7 @@ Status show(const Invocation& invocation, const std::string& prefix) {
 }  // namespace
 
 void add_show(CommandLine& line) {
-  const Verb verb = line.verb("show", "one model or session");
+  const Verb verb = line.verb("show", "one model, session or program");
   auto prefix = std::make_shared<std::string>();
   verb.option("ID", *prefix, "its id, or the first digits of it").required();
   verb.does(prefix, show);

@@ -1,6 +1,7 @@
 // djinnctl top: a live view of the sessions; keys: s the next order, q the end, anything else a new
-// look. In batch mode one view after the other.
+// look. In batch mode, and on a terminal without escape codes, one view after the other.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -74,10 +75,12 @@ Status run_live(client::Client& client, const TopOptions& options) {
 
 Status top(const Invocation& invocation, const TopOptions& options) {
   DJINN_TRY(const auto client, observe(invocation));
-  const bool live = !options.batch && !invocation.wants_json() && out_is_terminal();
+  const Terminal out = terminal_of(STDOUT_FILENO);
+  const bool live = !options.batch && !invocation.wants_json() && out.takes_escapes;
   if (live) return run_live(*client, options);
   TopOptions batch = options;
-  if (!options.batch && options.count == 0) batch.count = 1;  // nobody is there to press q
+  const bool watched = options.batch || (out.is_terminal && !invocation.wants_json());
+  if (!watched && options.count == 0) batch.count = 1;
   return run_batch(invocation, *client, batch);
 }
 

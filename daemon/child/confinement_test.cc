@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -14,9 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <functional>
-#include <string>
 #include <thread>
 
 #include "ipc/socket.h"
@@ -139,11 +138,11 @@ TEST(ConfinementOfRoles, a_child_is_not_dumpable_and_dies_with_its_parent) {
 TEST(ConfinementOfRoles, a_child_is_killed_for_memory_before_others) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    std::string score;
-    const bool ok = become_child().ok() &&
-                    static_cast<bool>(std::ifstream("/proc/self/oom_score_adj") >> score) &&
-                    std::stoi(score) >= kOomScore;
-    ::_exit(ok ? 0 : 1);
+    char score[16] = {};
+    const bool began = become_child().ok();
+    const Fd file(::open("/proc/self/oom_score_adj", O_RDONLY | O_CLOEXEC));
+    const bool ok = began && ::read(file.get(), score, sizeof score - 1) > 0;
+    ::_exit(ok && ::atoi(score) >= kOomScore ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);

@@ -471,6 +471,7 @@ void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
   }
   model->sha256 = hashed.sha256;
   world_.changed();
+  world_.memory.freed();  // it can give way now
 }
 
 void Models::load_failed(LoadId id, const Error& error) {
@@ -511,8 +512,10 @@ void Models::load_ended(LoadId id) {
     if (model->returns()) {
       fail(id, {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
     }
+    const bool gave_up = model->is_being_hashed();
     model->load = {};
     tiers_.load_ended(*model);
+    if (gave_up) world_.memory.freed();  // nobody need wait for the hash
   }
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
   running_.erase(id);
@@ -652,6 +655,14 @@ uint64_t Models::bytes_shared_by(SessionId session) const {
     if (model.leases.contains(session)) bytes += model.bytes;
   }
   return bytes;
+}
+
+bool Models::lacks_memory_for(SessionId session) const {
+  return std::ranges::any_of(table_.all(), [&](const auto& entry) {
+    const auto opens = [&](const Opener& opener) { return opener.asker.session == session; };
+    return std::ranges::any_of(entry.second.openers, opens) &&
+           world_.memory.waits(Memory::of_load(entry.second.load));
+  });
 }
 
 bool Models::loads_for(SessionId session) const {

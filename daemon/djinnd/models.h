@@ -84,6 +84,8 @@ class Models final : public Load::Owner {
   [[nodiscard]] uint32_t leases_of(SessionId session) const;
   // Of the models that it holds; those that are being loaded count what is there.
   [[nodiscard]] uint64_t bytes_shared_by(SessionId session) const;
+  // Whether a model that it opens has no memory yet.
+  [[nodiscard]] bool lacks_memory_for(SessionId session) const;
   // Whether it waits for a model to be read.
   [[nodiscard]] bool loads_for(SessionId session) const;
 

@@ -2,10 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace djinn::daemon {
 namespace {
+
+// djinnd is not told when a run ends.
+constexpr uint64_t kRunsLookMs = 500;
 
 uint64_t share_of(uint64_t total, uint32_t percent) {
   return total / 100 * percent + total % 100 * percent / 100;
@@ -60,10 +65,12 @@ void Pressure::look() {
   }
   if (level_ != PressureLevel::kNone)
     tiers_.shrink_to(share_of(total, thresholds_.idle_percent), false);
-  if (level_ == PressureLevel::kAllGoes)
-    tiers_.shrink_to(share_of(total, thresholds_.all_percent), true);
+  const bool runs_hold = level_ == PressureLevel::kAllGoes &&
+                         tiers_.shrink_to(share_of(total, thresholds_.all_percent), true);
   if (level_ == PressureLevel::kNone) return;
-  if (const auto ms = spill_.ms_to_next_idle()) later_.start_once(*ms + 1);
+  std::optional<uint64_t> again_ms = spill_.ms_to_next_idle();
+  if (runs_hold) again_ms = std::min(again_ms.value_or(kRunsLookMs), kRunsLookMs);
+  if (again_ms) later_.start_once(*again_ms + 1);
 }
 
 }  // namespace djinn::daemon

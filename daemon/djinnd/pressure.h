@@ -42,7 +42,7 @@ class Pressure {
   Thresholds thresholds_;
   PressureLevel level_ = PressureLevel::kNone;
   Timer soon_;
-  Timer later_;  // when another session has become idle
+  Timer later_;  // when another session may have become idle
 };
 
 }  // namespace djinn::daemon

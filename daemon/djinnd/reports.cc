@@ -205,7 +205,9 @@ std::array<uint64_t, kGroupPlaces> Reports::group_places() const {
 
 // The first of these that holds; a session may wait for one thing while it waits for another.
 ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
-  if (world_.memory.waits(Memory::of_session(session.id))) return ipc::SessionWait::kMemory;
+  const bool lacks = world_.memory.waits(Memory::of_session(session.id)) ||
+                     world_.models.lacks_memory_for(session.id);
+  if (lacks) return ipc::SessionWait::kMemory;
   const bool reads = world_.models.loads_for(session.id) || world_.models.awaited_by(session.id) ||
                      (session.moves_groups() && session.runs());
   if (reads) return ipc::SessionWait::kDisk;
@@ -331,9 +333,12 @@ void Reports::event_told() {
 }
 
 void Reports::answer_followers() {
-  followers_.remove_if([this](const Follower& follower) {
+  followers_.remove_if([this](Follower& follower) {
     ipc::EventList list = events_for(follower);
-    if (list.events.empty()) return false;
+    if (list.events.empty()) {
+      follower.request.after = list.last;  // those are others', whom it does not miss
+      return false;
+    }
     world_.sessions.reply(follower.asker, {follower.asker.number, std::move(list)}, {});
     return true;
   });
@@ -379,8 +384,8 @@ ipc::MemoryReport Reports::weights_report() const {
     if (model.pinned()) report.pinned_bytes += model.bytes;
     if (model.phase != ModelPhase::kResident || model.in_use()) continue;
     report.cached_bytes += model.bytes;
-    if (!model.pinned()) report.evictable_bytes += model.bytes;
   }
+  report.evictable_bytes = world_.models.tiers().evictable_bytes();
   return report;
 }
 

@@ -132,15 +132,26 @@ void Tiers::unload(const Asker& asker, Model& model) {
   if (model.phase != ModelPhase::kUnloading) begin_unload(model, EvictReason::kRequested);
 }
 
-bool Tiers::make_room(uint64_t bytes) {
-  std::vector<Model*> candidates = world_.table.evictable(false);
+std::vector<Model*> Tiers::candidates() const {
+  std::vector<Model*> found = world_.table.evictable(false);
   for (Model* model : world_.table.evictable(true)) {
-    if (!runs(*model)) candidates.push_back(model);
+    if (!runs(*model)) found.push_back(model);
   }
+  return found;
+}
+
+uint64_t Tiers::evictable_bytes() const {
+  uint64_t bytes = 0;
+  for (const Model* model : candidates()) bytes += model->bytes;
+  return bytes;
+}
+
+bool Tiers::make_room(uint64_t bytes) {
+  const std::vector<Model*> candidates = this->candidates();
   uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
   uint64_t possible = coming + world_.spill.evictable_bytes();
   for (const Model* model : candidates) possible += model->bytes;
-  if (possible < bytes) return false;
+  if (possible < bytes) return possible + awaited_bytes() >= bytes;
   for (Model* model : candidates) {
     if (coming >= bytes) break;
     coming += model->bytes;
@@ -149,20 +160,35 @@ bool Tiers::make_room(uint64_t bytes) {
   return coming >= bytes || coming + world_.spill.begin(bytes - coming, false) >= bytes;
 }
 
-void Tiers::shrink_to(uint64_t bytes, bool of_sessions) {
+// Of models that could give way, once they are hashed.
+uint64_t Tiers::awaited_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : world_.table.all()) {
+    const bool goes = model.is_being_hashed() && model.in_use() && !model.pinned();
+    if (goes && !runs(model)) bytes += model.bytes;
+  }
+  return bytes;
+}
+
+bool Tiers::shrink_to(uint64_t bytes, bool of_sessions) {
   const uint64_t granted = world_.memory.granted_bytes();
   const uint64_t over = granted - std::min(granted, bytes);
   uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
+  bool passed_over = false;
   for (const bool in_use : {false, true}) {
     if (in_use && !of_sessions) break;
     for (Model* model : world_.table.evictable(in_use)) {
-      if (coming >= over) return;
-      if (in_use && runs(*model)) continue;
+      if (coming >= over) return false;
+      if (in_use && runs(*model)) {
+        passed_over = true;
+        continue;
+      }
       coming += model->bytes;
       move_down(*model, EvictReason::kPressure);
     }
   }
   if (coming < over) world_.spill.begin(over - coming, !of_sessions);
+  return passed_over;
 }
 
 bool Tiers::make_place() {

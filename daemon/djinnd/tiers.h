@@ -59,16 +59,19 @@ class Tiers {
   void unload(const Asker& asker, Model& model);
 
   // Begins to free so many bytes, less what comes free by itself: idle models first, then those
-  // whose sessions run nothing, then sequence groups of such sessions. False if all of them are not
-  // enough; nothing begins then.
+  // whose sessions run nothing, then sequence groups of such sessions. Nothing begins if all of
+  // them are not enough. False then, unless they are with those whose hash is awaited: freed() is
+  // called when it is there.
   bool make_room(uint64_t bytes);
   // Moves down as long as more than so many bytes are granted: idle models and sequence groups.
-  // of_sessions: whatever belongs to sessions that run nothing, too.
-  void shrink_to(uint64_t bytes, bool of_sessions);
+  // of_sessions: whatever belongs to sessions that run nothing, too. Whether a model was passed
+  // over because its sessions run.
+  bool shrink_to(uint64_t bytes, bool of_sessions);
   // Unloads the least recently used idle model. False if there is none.
   bool make_place();
-  // What could go at once, or when its sessions' runs have ended.
+  // Of models that never give way, and of those that would now.
   [[nodiscard]] uint64_t pinned_bytes() const;
+  [[nodiscard]] uint64_t evictable_bytes() const;
 
   // It is used, or somebody will.
   void want(Model& model);
@@ -92,6 +95,9 @@ class Tiers {
  private:
   void look();
   [[nodiscard]] bool runs(const Model& model) const;
+  // Models that may go, and those of sessions that run nothing; in the order in which they do.
+  [[nodiscard]] std::vector<Model*> candidates() const;
+  [[nodiscard]] uint64_t awaited_bytes() const;
   void move_down(Model& model, EvictReason reason);
   void begin_evict(Model& model, EvictReason reason);
   void begin_unload(Model& model, EvictReason reason);

@@ -23,6 +23,12 @@ says() {  # TEXT COMMAND...
   said=$("$@" 2>&1) || { echo "$said"; return 1; }
   [[ $said == *"$text"* ]] || { echo "$said"; return 1; }
 }
+is() {  # TEXT COMMAND...: that and no more
+  local text=$1 said
+  shift
+  said=$("$@" 2>&1)
+  [[ $said == "$text" ]] || { echo "$said"; return 1; }
+}
 says_nothing() {  # COMMAND...
   local said
   said=$("$@" 2>&1)
@@ -93,6 +99,13 @@ speaks_unread() {  # the same words, and not a byte was read for them since djin
 }
 worker() { status | grep -o '"pid":[0-9]*' | head -n 1 | cut -d: -f2; }
 filters() { sed -n 's/^Seccomp_filters:\t//p' "/proc/$1/status"; }
+has_oom_score() { is "$1" cat "/proc/$2/oom_score_adj"; }  # SCORE PID
+sees_own_sessions_only() {  # USER
+  local seen
+  seen=$(su "$1" -c "djinnctl sessions --no-legend") || return 1
+  [[ -n $seen ]] && ! grep -v " $1 " <<<"$seen"
+}
+sessions_of_root() { (($(djinnctl sessions --no-legend | grep -c " root ") >= $1)); }  # COUNT
 worker_is_confined() {
   says '"seccomp":true' status && says_nothing grep -o '"landlock_abi":0' <(status) &&
     (($(filters "$(worker)") > $(filters "$(shown MainPID)")))
@@ -146,9 +159,10 @@ check "apt trusts the repository" take_from 0
 check "the packages are installed" \
   apt install djinnd djinnctl libdjinn-client-dev python3-djinn
 command -v djinnctl >/dev/null || exit 1
-check "socket and service are enabled" \
-  says enabled systemctl is-enabled djinnd.socket djinnd.service
-check "and active" says active systemctl is-active djinnd.socket djinnd.service
+for unit in djinnd.socket djinnd.service; do
+  check "$unit is enabled" is enabled systemctl is-enabled "$unit"
+  check "and active" is active systemctl is-active "$unit"
+done
 check "nothing has failed on a machine without a GPU" nothing_has_failed
 check "no name of Debian's djinn is taken" is_gone /usr/bin/djinn /usr/share/man/man1/djinn.1.gz
 check "the socket's owner and mode" says "660 root djinn" stat -c "%a %U %G" /run/djinn/djinnd.sock
@@ -224,8 +238,11 @@ check "the watchdog ends a daemon that stands still" eventually is_another_proce
 check "the model is resident after that" eventually is_resident
 set_for_now
 
+speak >/dev/null
+check "a worker killed for memory does not end the unit" has_value OOMPolicy continue
+check "djinnd is spared when memory runs out" has_oom_score -500 "$(shown MainPID)"
+check "its worker is not" has_oom_score 500 "$(worker)"
 if [[ -d /oom ]]; then
-  speak >/dev/null
   before=$(shown MainPID)
   worker >/oom/cgroup.procs
   check "a run whose worker is killed for memory ends as if nothing were" speaks "$words"
@@ -250,8 +267,11 @@ check "a user inside does" heard subscribed /heard-by-insider
 speak >/dev/null
 check "a user inside loads and runs" su insider -c \
   "djinnctl generate '$MODEL' --prompt Hello --max-new-tokens 5 --greedy"
-check "and sees own sessions only" bash -c \
-  '[[ $(su insider -c "djinnctl sessions --no-legend" | grep -vc insider) == 0 ]]'
+djinnctl events --follow >/dev/null &
+follower=$!
+check "root has a session besides the one that asks" eventually sessions_of_root 2
+check "which a user inside does not see" sees_own_sessions_only insider
+kill "$follower"
 install -d -o insider -m 700 ~insider/models
 cp -r "$MODEL" ~insider/models/own && chown -R insider ~insider/models
 # Its bytes are nobody else's: the lowest bits of one weight are others.

@@ -27,6 +27,14 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
+def write_config(root: Path, text: str) -> Path:
+    """Where a djinnd looks that is started with --root."""
+    path = root / "etc/djinn/djinnd.conf"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
 class Systemd:
     def __init__(
         self,

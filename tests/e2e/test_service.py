@@ -16,7 +16,7 @@ import pytest
 from command_line import ctl, events_of
 from private_daemon import BIN, DEADLINE_S, wait_until
 from safetensors.numpy import save_file
-from systemd_double import Systemd
+from systemd_double import Systemd, write_config
 
 DOUBLE = """srg 1 "double"
 weight %w "w" : float32[3, 1000]
@@ -61,13 +61,6 @@ def test_a_socket_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 # --- configuration
-
-
-def write_config(root: Path, text: str) -> Path:
-    path = root / "etc/djinn/djinnd.conf"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
 
 
 def test_a_reload_takes_up_a_good_configuration_and_leaves_a_bad_one(systemd: Systemd) -> None:

@@ -3,15 +3,17 @@
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
+import termios
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from private_daemon import BIN, Daemon, loaders_of, stopped, wait_until
-from terminal import Shown, shown
+from terminal import Shown, Terminal, shown
 
 LISTS = ("status", "sessions", "ps", "devices", "mem", "programs", "version")
 MISTAKES = (
@@ -70,20 +72,20 @@ def test_names_are_shortened_on_a_terminal_alone(daemon: Daemon, crowd: None) ->
     assert name in on_terminal(daemon, "sessions", pipe="stdout").piped
 
 
-@pytest.mark.parametrize("verb", LISTS)
+@pytest.mark.parametrize("words", [*LISTS, "top -n 2 -d 0.1"])
 @pytest.mark.parametrize("why", ["pipe", "NO_COLOR", "TERM=dumb", "no TERM"])
 def test_no_escape_codes_off_a_terminal_or_where_they_are_not_wanted(
-    daemon: Daemon, crowd: None, verb: str, why: str
+    daemon: Daemon, crowd: None, words: str, why: str
 ) -> None:
     if why == "pipe":
-        one = on_terminal(daemon, verb, pipe="stdout")
+        one = on_terminal(daemon, *words.split(), pipe="stdout")
         assert one.piped
     else:
         changes = {"NO_COLOR": {"NO_COLOR": "1"}, "TERM=dumb": {"TERM": "dumb"}, "no TERM": {}}
         env = environment(daemon, **changes[why])
         if why == "no TERM":
             del env["TERM"]
-        one = shown([str(BIN / "djinnctl"), verb], env)
+        one = shown([str(BIN / "djinnctl"), *words.split()], env)
         assert one.text
     assert one.code == 0
     assert "\x1b" not in one.text + one.piped
@@ -102,6 +104,67 @@ def test_an_error_is_at_most_three_lines_of_plain_text(daemon: Daemon, words: li
     assert ended.code in (2, 3, 4)
     assert 1 <= len(ended.text.splitlines()) <= 3
     assert "\x1b" not in ended.text
+
+
+# --- the live view
+
+ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
+CTRL_Z = "\x1a"
+
+
+@contextmanager
+def watching(daemon: Daemon, *options: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
+    with Terminal() as terminal:
+        before = termios.tcgetattr(terminal.slave)
+        command = ["setsid", "--ctty", str(BIN / "djinnctl"), *options, "top", "-d", "3600"]
+        with subprocess.Popen(
+            command,
+            env=environment(daemon),
+            stdin=terminal.slave,
+            stdout=terminal.slave,
+            stderr=terminal.slave,
+        ) as process:
+            terminal.read_until(lambda text: b"q: quit" in text, "a view is shown")
+            assert terminal.written.startswith(ENTER)
+            yield terminal, process
+            process.wait(60)
+        terminal.read_until(lambda text: text.count(LEAVE) == text.count(ENTER), "it is left")
+        assert termios.tcgetattr(terminal.slave) == before
+
+
+def test_the_live_view_ends_with_its_key(daemon: Daemon) -> None:
+    with watching(daemon) as (terminal, process):
+        terminal.type("q")
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
+def test_the_live_view_gives_the_terminal_back_when_a_signal_ends_it(
+    daemon: Daemon, number: signal.Signals
+) -> None:
+    with watching(daemon) as (_, process):
+        process.send_signal(number)
+    assert process.returncode == -number
+
+
+def test_the_live_view_gives_the_terminal_back_when_its_time_is_over(daemon: Daemon) -> None:
+    with watching(daemon, "--timeout", "2") as (_, process):
+        pass
+    assert process.returncode == 7
+
+
+def test_the_live_view_makes_way_for_the_shell_and_comes_back(daemon: Daemon) -> None:
+    with watching(daemon) as (terminal, process):
+        terminal.type(CTRL_Z)
+        state = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: state.read_text().split()[2] == "T", "it has stopped")
+        terminal.read_until(lambda text: LEAVE in text, "the screen is left")
+        assert termios.tcgetattr(terminal.slave)[3] & termios.ECHO
+        process.send_signal(signal.SIGCONT)
+        terminal.read_until(lambda text: text.count(ENTER) == 2, "it is back")
+        terminal.read_until(lambda text: text.count(b"q: quit") == 2, "it shows a view")
+        terminal.type("q")
+    assert process.returncode == 0
 
 
 # --- progress

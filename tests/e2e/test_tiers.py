@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import djinn
+import numpy as np
 import pytest
 from command_line import Ended, ctl
 from conversation import talk_to
 from private_daemon import Daemon, loaders_of, running, stopped, wait_until
+from safetensors.numpy import save_file
+from systemd_double import Systemd, write_config
 
 PROMPT = [256, *b"The kernel "]
 GREEDY: dict[str, Any] = {"max_new_tokens": 24, "stop_tokens": []}
@@ -54,7 +57,7 @@ def test_a_generation_after_an_eviction_says_the_same(host: Daemon, byte_model: 
         expected = tokens_of(generator)
         wait_until_hashed(host)
         for _ in range(3):
-            assert evict(host).code == 0
+            wait_until(lambda: evict(host).code == 0, "nothing runs any more")
             assert model_of(host)["state"] == "disk"
             assert host.status()["memory_models_bytes"] == 0
             assert tokens_of(generator) == expected
@@ -72,7 +75,7 @@ def test_a_conversation_goes_on_where_it_was_before_each_eviction(
         wait_until_hashed(host)
         for tokens in (PROMPT_TOKENS, 1, 1, 1):
             expected = whole.step(tokens)
-            assert evict(host).code == 0
+            wait_until(lambda: evict(host).code == 0, "nothing runs any more")
             assert model_of(host)["state"] == "disk"
             assert talk.step(tokens) == expected
 
@@ -202,3 +205,59 @@ def test_a_client_says_how_long_its_model_stays(host: Daemon, byte_model: Path) 
             with pytest.raises(ValueError, match="0 seconds or more"):
                 session.load(byte_model, keep_alive=wrong)
     wait_until(lambda: ctl(host, "ps", "-j").items() == [], "it is gone")
+
+
+# --- what gives way later
+
+
+def two_models(directory: Path) -> list[Path]:
+    """Of which half a limit of 160 MiB holds one."""
+    paths = [directory / f"{name}.safetensors" for name in "ab"]
+    for value, path in enumerate(paths):
+        save_file({"w": np.full(96 * MIB, value, np.uint8)}, path)
+    return paths
+
+
+def test_a_model_that_is_not_hashed_yet_gives_way_as_soon_as_it_is(tmp_path: Path) -> None:
+    """Until then it could not come back to the session that holds it."""
+    first, second = two_models(tmp_path)
+    with (
+        running("--memory", str(160 * MIB)) as host,
+        host.connect("one") as one,
+        host.connect("two") as two,
+        ThreadPoolExecutor() as pool,
+    ):
+        wait_until(lambda: len(loaders_of(host)) == 1, "a loader waits")
+        hasher = loaders_of(host)
+        held = one.load(first)
+        with stopped(hasher):
+            assert model_of(host)["sha256"] is None
+            loaded = pool.submit(two.load, second)
+            waits = {"two": "memory"}.items()
+            wait_until(
+                lambda: waits <= {(s["name"], s["wait"]) for s in host.observer.sessions()},
+                "it waits for memory",
+            )
+        assert not loaded.result(60).was_resident
+        states = {model["id"]: model["state"] for model in ctl(host, "ps", "-j").items()}
+        assert states == {held.id: "disk", loaded.result().id: "resident"}
+
+
+def test_a_model_whose_run_has_ended_gives_way_without_anybody_asking(
+    systemd: Systemd, byte_model: Path
+) -> None:
+    write_config(
+        systemd.directory,
+        'memory.limit = "512MiB"\nmemory.evict_idle_above = "1%"\nmemory.evict_all_above = "2%"\n',
+    )
+    systemd.start("--root", str(systemd.directory), "--threads", "1")
+    systemd.hear("READY=1")
+    with systemd.connect() as session:
+        generator = djinn.Generator(session, byte_model)
+        stream = generator.stream([PROMPT], max_new_tokens=400, stop_tokens=[])
+        next(stream)
+        assert ctl(systemd, "ps", "-j").items()[0]["state"] == "resident"
+        assert len(list(stream)) == 399
+        wait_until(
+            lambda: ctl(systemd, "ps", "-j").items()[0]["state"] == "disk", "it has moved down"
+        )

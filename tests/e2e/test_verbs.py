@@ -22,6 +22,7 @@ from private_daemon import BIN, Daemon, running, wait_until
 PROMPT = [256, *b"The kernel "]
 GREEDY: dict[str, Any] = {"max_new_tokens": 8, "stop_tokens": []}
 LONG: dict[str, Any] = {"max_new_tokens": 900, "stop_tokens": []}
+FAILED = 1
 NO_SUCH_OBJECT = 4
 BUSY = 6
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z"
@@ -459,14 +460,14 @@ def talking(daemon: Daemon, *words: str, **options: str) -> Iterator[Talk]:
 
 
 READER_GONE = {
-    "SIGPIPE ends it": ("--default-signal=PIPE", (-signal.SIGPIPE,)),
-    "SIGPIPE is ignored": ("--ignore-signal=PIPE", (0, 1)),
+    "SIGPIPE ends it": ("--default-signal=PIPE", -signal.SIGPIPE),
+    "SIGPIPE is ignored": ("--ignore-signal=PIPE", FAILED),
 }
 
 
-def check_ended_with_its_reader(talk: Talk, codes: tuple[int, ...]) -> None:
+def check_ended_with_its_reader(talk: Talk, expected: int) -> None:
     code, told = talk.wait_for_its_end()
-    assert code in codes
+    assert code == expected
     assert len(told.splitlines()) <= 3, told
 
 
@@ -498,7 +499,6 @@ def test_top_sorts_by_memory_or_age(daemon: Daemon) -> None:
         for order, expected in orders.items():
             (view,) = views(ctl(daemon, "top", "-b", "-n", "1", f"--sort={order}").text())
             assert [row[0] for row in view if row[0] in expected] == expected, order
-    assert ctl(daemon, "top", "-b", "-n", "1", "--sort=colour").code == 2
 
 
 def test_top_as_json_is_a_document_a_view(daemon: Daemon, session: djinn.Session) -> None:
@@ -515,14 +515,12 @@ def test_top_without_an_end_ends_by_a_signal(daemon: Daemon) -> None:
         talk.end_by(signal.SIGINT)
 
 
-@pytest.mark.parametrize(("signals", "codes"), READER_GONE.values(), ids=READER_GONE)
-def test_top_without_an_end_ends_with_its_reader(
-    daemon: Daemon, signals: str, codes: tuple[int, ...]
-) -> None:
+@pytest.mark.parametrize(("signals", "code"), READER_GONE.values(), ids=READER_GONE)
+def test_top_without_an_end_ends_with_its_reader(daemon: Daemon, signals: str, code: int) -> None:
     with talking(daemon, "top", "--batch", "-d", "0.1", signals=signals) as talk:
         talk.wait_for("\nSESSION ")
         talk.pipe.close()
-        check_ended_with_its_reader(talk, codes)
+        check_ended_with_its_reader(talk, code)
 
 
 # --- gc
@@ -693,30 +691,30 @@ def test_events_are_a_line_each(daemon: Daemon, session: djinn.Session) -> None:
     assert mine.split()[1] == "session-new"
 
 
-def test_events_that_are_followed_come_as_they_happen(daemon: Daemon) -> None:
+def test_events_that_are_followed_come_as_they_happen(
+    daemon: Daemon, session: djinn.Session
+) -> None:
     with talking(daemon, "events", "--follow") as talk:
-        talk.wait_for("  daemon-started  ")
-        with daemon.connect("passer-by") as session:
-            talk.wait_for(f"session {session.id} ")
-        lines = [line for line in talk.hear().splitlines() if session.id in line]
-        assert re.match(rf"{TIME}  session-new  +session {session.id} ", lines[0])
-        wait_until(
-            lambda: re.search(rf"  session-removed  .*{session.id}", talk.hear()) is not None,
-            "its end is told",
-        )
-        assert talk.hear().count(f"session-new        session {session.id} ") == 1
+        talk.wait_for(session.id)
+        with daemon.connect("passer-by") as later:
+            talk.wait_for(f"session {later.id} of user ")
+        talk.wait_for(f"session {later.id} is released")
+        line, _ = [line for line in talk.hear().splitlines() if later.id in line]
+        assert re.match(rf"{TIME}  session-new +session {later.id} ", line)
         talk.end_by(signal.SIGINT)
 
 
-def test_events_that_are_followed_as_json_are_a_json_sequence(daemon: Daemon) -> None:
+def test_events_that_are_followed_as_json_are_a_json_sequence(
+    daemon: Daemon, session: djinn.Session
+) -> None:
     with talking(daemon, "events", "-f", "-j") as talk:
-        talk.wait_for('"daemon-started"')
-        with daemon.connect("passer-by") as session:
-            talk.wait_for(f'"{session.id}"')
+        talk.wait_for(session.id)
+        with daemon.connect("passer-by") as later:
+            talk.wait_for(f'"session":"{later.id}"')
             wait_until(lambda: talk.hear().endswith("\n"), "the record is whole")
         items = [item for document in documents(talk.said) for item in document["items"]]
-        (mine,) = [i for i in items if i["session"] == session.id and i["event"] == "session-new"]
-        assert mine["number"] > items[0]["number"]
+        (item,) = [item for item in items if item["session"] == later.id]
+        assert item["event"] == "session-new"
         assert talk.said.count(RECORD_SEPARATOR) == len(items)
         talk.end_by(signal.SIGTERM)
 
@@ -749,12 +747,12 @@ def test_new_events_are_those_after_its_start_however_many_were_before() -> None
         assert first_new_event(daemon) > before
 
 
-@pytest.mark.parametrize(("signals", "codes"), READER_GONE.values(), ids=READER_GONE)
+@pytest.mark.parametrize(("signals", "code"), READER_GONE.values(), ids=READER_GONE)
 def test_events_that_are_followed_end_with_their_reader(
-    daemon: Daemon, signals: str, codes: tuple[int, ...]
+    daemon: Daemon, session: djinn.Session, signals: str, code: int
 ) -> None:
     with talking(daemon, "events", "-f", signals=signals) as talk:
-        talk.wait_for("  daemon-started  ")
+        talk.wait_for(session.id)
         talk.pipe.close()
         with daemon.connect("passer-by", staging_bytes=STAGING_BYTES):
-            check_ended_with_its_reader(talk, codes)
+            check_ended_with_its_reader(talk, code)
