@@ -78,6 +78,28 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::string Harmless::next(char byte) {
+  constexpr unsigned char kLeadOfControls = 0xc2;
+  const auto value = static_cast<unsigned char>(byte);
+  const bool continues = value >= 0x80 && value < 0xc0;
+  std::string out;
+  if (left_ > 0 && continues) {
+    --left_;
+    if (!std::exchange(may_be_control_, false)) return {byte};
+    return value < 0xa0 ? "?" : std::string{static_cast<char>(kLeadOfControls), byte};
+  }
+  if (std::exchange(may_be_control_, false)) out = "?";
+  left_ = value >= 0xf0 && value < 0xf8 ? 3
+          : value >= 0xf8               ? 0
+          : value >= 0xe0               ? 2
+          : value >= 0xc2               ? 1
+                                        : 0;
+  may_be_control_ = value == kLeadOfControls;
+  if (may_be_control_) return out;
+  const bool steers = (value < 0x20 && byte != '\n' && byte != '\t') || value == 0x7f;
+  return out + (steers || continues || value >= 0xf8 ? '?' : byte);
+}
+
 size_t width_of(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, begins_character));
 }

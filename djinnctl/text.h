@@ -38,6 +38,19 @@ template <typename Tag>
 // chose neither steers the terminal nor breaks a table. Other bytes stay.
 [[nodiscard]] std::string printable(std::string_view text);
 
+// What a stream of bytes may show on a terminal: it says what it likes, and does not steer.
+// Newlines and tabs stay; other control characters, those that UTF-8 writes in two bytes included,
+// and bytes that begin or continue no character become '?'.
+class Harmless {
+ public:
+  // What to write for the next byte; nothing while it may yet become one of those.
+  [[nodiscard]] std::string next(char byte);
+
+ private:
+  unsigned left_ = 0;            // bytes that the character still has
+  bool may_be_control_ = false;  // its first byte waits
+};
+
 // Columns on a screen: characters of UTF-8. Wide ones count as one.
 [[nodiscard]] size_t width_of(std::string_view text);
 // text in at most so many columns; what was cut off shows as an ellipsis.

@@ -42,6 +42,22 @@ TEST(Printable, lets_no_byte_steer_the_terminal) {
   EXPECT_EQ(printable("Übersicht"), "Übersicht");
 }
 
+std::string on_a_terminal(std::string_view said) {
+  Harmless harmless;
+  std::string shown;
+  for (const char byte : said) shown += harmless.next(byte);
+  return shown;
+}
+
+TEST(Harmless, lets_a_stream_say_what_it_likes_and_not_steer) {
+  EXPECT_EQ(on_a_terminal("caf\xc3\xa9\t\xe2\x80\x9b \xf0\x9f\x98\x80 \xc2\xa0\n"),
+            "caf\xc3\xa9\t\xe2\x80\x9b \xf0\x9f\x98\x80 \xc2\xa0\n");
+  EXPECT_EQ(on_a_terminal("\x1b[2J\x7f\r"), "?[2J??");
+  EXPECT_EQ(on_a_terminal("\xc2\x9b[J"), "?[J") << "one character that begins a sequence";
+  EXPECT_EQ(on_a_terminal("\x9b[J"), "?[J") << "the same where bytes are characters";
+  EXPECT_EQ(on_a_terminal("\xc2|\xc2\xc2\x9b\xff"), "?|???");
+}
+
 TEST(Percent, is_100_only_when_all_is_done) {
   EXPECT_EQ(percent_of(0, 0), 0u);
   EXPECT_EQ(percent_of(1, 3), 33u);

@@ -21,17 +21,23 @@ struct EvictOptions {
   bool force = false;
 };
 
+ipc::EvictModel request_for(const ipc::ModelReport& model, const EvictOptions& options) {
+  return {model.model, options.to == "host" ? ipc::Tier::kHost : ipc::Tier::kDisk, options.force,
+          options.dry_run};
+}
+
 // Whether djinnd would let it go; what it finds in between may be otherwise.
-bool may_go(const ipc::ModelReport& model, bool force) {
-  return model.state == ipc::ModelState::kResident &&
-         (force || (!model.pinned && model.leases == 0));
+bool may_go(client::Client& client, const ipc::ModelReport& model, const EvictOptions& options) {
+  ipc::EvictModel request = request_for(model, options);
+  request.dry_run = true;
+  return model.state == ipc::ModelState::kResident && client.evict_model(request).ok();
 }
 
 Result<std::vector<ipc::ModelReport>> chosen(client::Client& client, const EvictOptions& options) {
   std::vector<ipc::ModelReport> models;
   if (options.all) {
     DJINN_TRY(models, client.models());
-    std::erase_if(models, [&](const auto& model) { return !may_go(model, options.force); });
+    std::erase_if(models, [&](const auto& model) { return !may_go(client, model, options); });
     return models;
   }
   for (const std::string& prefix : options.prefixes) {
@@ -49,22 +55,20 @@ uint64_t bytes_of(const std::vector<ipc::ModelReport>& models) {
   return bytes;
 }
 
-// One that stays keeps none of the others. Gives the first reason, the rest is said on the way.
+// Or as if, in a dry run. One that stays keeps none of the others. Gives the first reason, the rest
+// is said on the way.
 Status evict_each(const Invocation& invocation, client::Client& client, const EvictOptions& options,
-                  const std::vector<ipc::ModelReport>& models, std::vector<Json>& moved) {
-  const ipc::Tier to = options.to == "host" ? ipc::Tier::kHost : ipc::Tier::kDisk;
+                  const std::vector<ipc::ModelReport>& models,
+                  std::vector<ipc::ModelReport>& moved) {
   Status first;
   Progress progress("evict", invocation.quiet ? Terminal() : terminal_of(STDERR_FILENO));
   uint64_t tried_bytes = 0;
   for (const ipc::ModelReport& model : models) {
     progress.show({tried_bytes, bytes_of(models), SystemClock().monotonic_ns()});
     tried_bytes += model.bytes;
-    const Status evicted = client.evict_model(model.model, to, options.force);
+    const Status evicted = client.evict_model(request_for(model, options));
     if (evicted) {
-      moved.push_back({{"id", id_text(model.model)},
-                       {"name", model.label},
-                       {"bytes", model.bytes},
-                       {"to", options.to}});
+      moved.push_back(model);
       continue;
     }
     const Error why{evicted.error().code,
@@ -76,6 +80,18 @@ Status evict_each(const Invocation& invocation, client::Client& client, const Ev
   return first;
 }
 
+std::vector<Json> items_of(const std::vector<ipc::ModelReport>& moved,
+                           const EvictOptions& options) {
+  std::vector<Json> items;
+  for (const ipc::ModelReport& model : moved) {
+    items.push_back({{"id", id_text(model.model)},
+                     {"name", model.label},
+                     {"bytes", model.bytes},
+                     {"to", options.to}});
+  }
+  return items;
+}
+
 Status evict(const Invocation& invocation, const EvictOptions& options) {
   if (options.all != options.prefixes.empty()) {
     return Error{ErrorCode::kInvalidArgument,
@@ -83,10 +99,13 @@ Status evict(const Invocation& invocation, const EvictOptions& options) {
   }
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(const auto models, chosen(*client, options));
-  if (options.dry_run) return print_list(invocation, "ps", models, model_table(models, now_ns()));
-  std::vector<Json> moved;
+  std::vector<ipc::ModelReport> moved;
   Status done = evict_each(invocation, *client, options, models, moved);
-  if (invocation.wants_json()) DJINN_CHECK(print_json(invocation, "evict", std::move(moved)));
+  if (options.dry_run) {
+    DJINN_CHECK(print_list(invocation, "ps", moved, model_table(moved, now_ns())));
+  } else if (invocation.wants_json()) {
+    DJINN_CHECK(print_json(invocation, "evict", items_of(moved, options)));
+  }
   return done;
 }
 

@@ -5,6 +5,7 @@
 #include "djinnctl/command_line.h"
 #include "djinnctl/json.h"
 #include "djinnctl/output.h"
+#include "djinnctl/text.h"
 #include "libdjinn-client/models/generator.h"
 
 namespace djinn::ctl {
@@ -15,13 +16,6 @@ struct GenerateCommand {
   std::string prompt;
   client::GenerateOptions options;
 };
-
-// On a terminal a model may say what it likes, but not steer it.
-std::string shown(char byte, bool terminal) {
-  const auto value = static_cast<unsigned char>(byte);
-  const bool harmless = (value >= 0x20 && value != 0x7f) || byte == '\n' || byte == '\t';
-  return {terminal && !harmless ? '?' : byte};
-}
 
 Result<std::unique_ptr<client::Generator>> open_generator(client::Client& client,
                                                           const std::string& directory) {
@@ -42,9 +36,12 @@ std::vector<int32_t> end_tokens(const client::Generator& generator) {
 // Tokens to stdout as they come, and a last newline.
 Status stream(client::Generator& generator, const GenerateCommand& command) {
   const bool terminal = out_is_terminal();
+  Harmless harmless;
   Status written;
   const auto show = [&](const client::TokenEvent& event) {
-    if (const auto byte = byte_of(event.token)) written = write_out(shown(*byte, terminal));
+    if (const auto byte = byte_of(event.token)) {
+      written = write_out(terminal ? harmless.next(*byte) : std::string(1, *byte));
+    }
     return written.ok();
   };
   const auto prompt = byte_tokens(command.prompt, generator.begin_token());

@@ -146,6 +146,7 @@ struct EvictModel {
   ModelId model;
   Tier to = Tier::kDisk;
   bool force = false;
+  bool dry_run = false;  // answers as it would, and does nothing
   friend bool operator==(const EvictModel&, const EvictModel&) = default;
 };
 // Administrators only: takes in no new session and no new model, until told otherwise. Answer:

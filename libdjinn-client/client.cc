@@ -222,8 +222,8 @@ Status Client::pin_model(ModelId model, bool pinned) {
   return {};
 }
 
-Status Client::evict_model(ModelId model, ipc::Tier to, bool force) {
-  DJINN_CHECK(control_.ask<ipc::Done>(ipc::EvictModel{model, to, force}));
+Status Client::evict_model(const ipc::EvictModel& request) {
+  DJINN_CHECK(control_.ask<ipc::Done>(request));
   return {};
 }
 

@@ -109,8 +109,8 @@ class Client {
   Result<std::vector<ipc::DeviceReport>> devices();
   Result<std::vector<ipc::MemoryReport>> memory_pools();
   Status pin_model(ModelId model, bool pinned);
-  // As ipc::EvictModel says; ends when the bytes are free.
-  Status evict_model(ModelId model, ipc::Tier to, bool force);
+  // Ends when the bytes are free.
+  Status evict_model(const ipc::EvictModel& request);
   // Administrators'. Errors: kPermissionDenied.
   Status set_draining(bool draining);
   Result<ipc::Collected> collect_garbage();

@@ -5,13 +5,13 @@
 #include <linux/sched.h>
 #include <seccomp.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
+#include <charconv>
 #include <memory>
 #include <string>
 
@@ -157,10 +157,11 @@ Status restrict_calls(Role role) {
 Status offer_to_die_first() {
   const Fd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
   std::array<char, 16> text{};
-  if (::read(file.get(), text.data(), text.size() - 1) < 0) {
-    return system_error("read the OOM score's adjustment", errno);
-  }
-  if (::strtol(text.data(), nullptr, 10) >= kOomScore) return {};
+  const ssize_t length = ::read(file.get(), text.data(), text.size());
+  if (length < 0) return system_error("read the OOM score's adjustment", errno);
+  int present = 0;
+  std::from_chars(text.data(), text.data() + length, present);
+  if (present >= kOomScore) return {};
   const std::string score = std::to_string(kOomScore);
   if (::pwrite(file.get(), score.data(), score.size(), 0) < 0) {
     return system_error("raise the OOM score", errno);

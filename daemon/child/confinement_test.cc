@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -15,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <functional>
 #include <thread>
 
@@ -138,11 +138,14 @@ TEST(ConfinementOfRoles, a_child_is_not_dumpable_and_dies_with_its_parent) {
 TEST(ConfinementOfRoles, a_child_is_killed_for_memory_before_others) {
   const pid_t pid = ::fork();
   if (pid == 0) {
-    char score[16] = {};
+    char text[16] = {};
+    int score = 0;
     const bool began = become_child().ok();
     const Fd file(::open("/proc/self/oom_score_adj", O_RDONLY | O_CLOEXEC));
-    const bool ok = began && ::read(file.get(), score, sizeof score - 1) > 0;
-    ::_exit(ok && ::atoi(score) >= kOomScore ? 0 : 1);
+    const ssize_t length = ::read(file.get(), text, sizeof text);
+    const bool ok =
+        began && length > 0 && std::from_chars(text, text + length, score).ec == std::errc();
+    ::_exit(ok && score >= kOomScore ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(pid, &status, 0), pid);

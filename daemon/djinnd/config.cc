@@ -202,23 +202,35 @@ size_t distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// How far a setting is from what was written. Whoever forgot the section has written the rest.
+size_t slips(const Setting& setting, std::string_view key) {
+  const size_t whole = distance(setting.key, key);
+  if (key.find('.') != key.npos) return whole;
+  const size_t rest = distance(setting.key.substr(setting.key.find('.') + 1), key);
+  return rest <= 1 ? 1 + rest : whole;
+}
+
 std::string advice_for(std::string_view key) {
   const auto nearest =
-      std::ranges::min(kSettings, {}, [&](const Setting& s) { return distance(s.key, key); });
-  if (distance(nearest.key, key) > kSlipsMax) return "it is ignored";
+      std::ranges::min(kSettings, {}, [&](const Setting& s) { return slips(s, key); });
+  if (slips(nearest, key) > kSlipsMax) return "it is ignored";
   return fmt::format("it is ignored; did you mean {}?", nearest.key);
 }
 
 // --- files
 
 // Files in the order in which they are read.
-std::vector<std::string> files_under(const std::string& root) {
+std::vector<std::string> files_under(const std::string& root, Config& config) {
   std::map<std::string, std::string> drop_ins;
   for (const std::string_view directory : kDropIns) {
     std::error_code error;
-    for (const auto& entry : fs::directory_iterator(root + std::string(directory), error)) {
+    const std::string there = root + std::string(directory);
+    for (const auto& entry : fs::directory_iterator(there, error)) {
       const fs::path& path = entry.path();
       if (path.extension() == ".conf") drop_ins[path.filename()] = path;
+    }
+    if (error && error != std::errc::no_such_file_or_directory) {
+      config.problems.push_back({true, there + ": error: " + error.message()});
     }
   }
   std::vector<std::string> files{root + std::string(kMain)};
@@ -229,7 +241,13 @@ std::vector<std::string> files_under(const std::string& root) {
 // Nothing: there is no such file, or it is masked, or it cannot be, which is told.
 std::optional<std::string> contents(const std::string& path, Config& config) {
   std::error_code error;
-  if (!fs::exists(path, error) || fs::read_symlink(path, error) == "/dev/null") return std::nullopt;
+  std::error_code is_no_link;
+  const bool is_there = fs::exists(path, error);
+  if (error) {
+    config.problems.push_back({true, path + ": error: " + error.message()});
+    return std::nullopt;
+  }
+  if (!is_there || fs::read_symlink(path, is_no_link) == "/dev/null") return std::nullopt;
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text(kConfigBytesMax + 1, '\0');
   const ssize_t length = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
@@ -360,7 +378,7 @@ bool Config::is_valid() const {
 Config read_config(const std::string& root) {
   Config config;
   Reader reader(config);
-  for (const std::string& file : files_under(root)) reader.read(file);
+  for (const std::string& file : files_under(root, config)) reader.read(file);
   reader.finish();
   return config;
 }

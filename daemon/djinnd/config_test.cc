@@ -117,8 +117,23 @@ TEST_F(ConfigTest, an_unknown_key_is_a_warning_that_names_file_line_and_the_near
   EXPECT_FALSE(found.is_error);
   EXPECT_THAT(found.text, EndsWith("djinnd.conf:3: warning: lane.treads is no key; it is ignored; "
                                    "did you mean lane.threads?"));
+  write(kMain, "keep_alive = 3\n");
+  EXPECT_THAT(problem().text, EndsWith("did you mean model.keep_alive?"));
   write(kMain, "colour = \"blue\"\n");
   EXPECT_THAT(problem().text, EndsWith("colour is no key; it is ignored"));
+}
+
+TEST_F(ConfigTest, what_cannot_be_looked_at_is_not_taken_for_absent) {
+  const auto lead_in_a_circle = [&](const char* path) {
+    const fs::path link = root_ + path;
+    fs::create_directories(link.parent_path());
+    fs::create_symlink(link.filename(), link);
+    EXPECT_THAT(problem().text, HasSubstr(root_ + path + ": error: "));
+    EXPECT_TRUE(problem().is_error);
+    fs::remove(link);
+  };
+  lead_in_a_circle(kMain);
+  lead_in_a_circle("/etc/djinn/djinnd.conf.d");
 }
 
 TEST_F(ConfigTest, a_wrong_value_is_an_error_that_says_what_to_write) {

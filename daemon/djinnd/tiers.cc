@@ -104,7 +104,9 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
                   "Device cpu:0 has no host tier: its memory is the host's. Evict to disk.");
   }
   if (model.phase == ModelPhase::kOnDisk) return world_.replies.done(asker);
-  if (model.phase == ModelPhase::kEvicting) return model.movers.push_back(asker);
+  if (model.phase == ModelPhase::kEvicting) {
+    return request.dry_run ? world_.replies.done(asker) : model.movers.push_back(asker);
+  }
   if (model.phase != ModelPhase::kResident || !model.openers.empty()) {
     return refuse(ErrorCode::kBusy, "The model is being loaded or unloaded. Try again then.");
   }
@@ -122,6 +124,7 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
                   "The model's files are not open here, or not hashed yet, so it could not come "
                   "back. Unload it instead.");
   }
+  if (request.dry_run) return world_.replies.done(asker);
   model.pins.clear();
   model.movers.push_back(asker);
   begin_evict(model, EvictReason::kRequested);

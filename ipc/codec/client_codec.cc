@@ -67,6 +67,7 @@ void write(wire::ClientRequest::Builder out, const EvictModel& request) {
   evict.setModel(request.model.value);
   evict.setTo(static_cast<uint8_t>(request.to));
   evict.setForce(request.force);
+  evict.setDryRun(request.dry_run);
 }
 void write(wire::ClientRequest::Builder out, const SetDraining& request) {
   out.setSetDraining(request.draining);
@@ -97,7 +98,10 @@ OpenModel read_open(wire::OpenModel::Reader in) {
 }
 
 EvictModel read_evict(wire::EvictModel::Reader in) {
-  return {{in.getModel()}, read_enum(in.getTo(), Tier::kHost, Tier::kDisk), in.getForce()};
+  return {{in.getModel()},
+          read_enum(in.getTo(), Tier::kHost, Tier::kDisk),
+          in.getForce(),
+          in.getDryRun()};
 }
 
 using RequestBody = decltype(ClientRequest::body);

@@ -55,7 +55,7 @@ std::vector<ClientRequest> requests() {
       {16, CancelRun{{17}}},
       {17, TerminateSession{{18}}},
       {18, OpenModel{kName, false, false, kKeepForever}},
-      {19, EvictModel{{20}, Tier::kHost, true}},
+      {19, EvictModel{{20}, Tier::kHost, true, true}},
       {20, SetDraining{true}},
       {21, CollectGarbage{}},
       {22, FollowEvents{23, true}},

@@ -104,6 +104,7 @@ struct EvictModel {
   model @0 :UInt64;
   to @1 :UInt8;
   force @2 :Bool;
+  dryRun @3 :Bool;
 }
 
 struct PinModel {

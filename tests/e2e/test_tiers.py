@@ -1,6 +1,7 @@
 """Models that are moved to disk come back with the next run, and nobody sees a difference but in
 time: the same tokens, the same ids."""
 
+import json
 import math
 import os
 import shutil
@@ -183,6 +184,21 @@ def test_dry_run_moves_nothing(host: Daemon, byte_model: Path) -> None:
     (moved,) = ctl(host, "evict", "--all", "-j").items()
     assert (moved["id"], moved["to"]) == (listed["id"], "disk")
     assert ctl(host, "evict", "--all", "-j").items() == []
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_dry_run_says_of_each_model_what_djinnd_would(
+    host: Daemon, byte_model: Path, force: list[str]
+) -> None:
+    assert ctl(host, "load", str(byte_model)).code == 0
+    wait_until_hashed(host)
+    (pinned,) = ctl(host, "ps", "-j").items()
+    dry = ctl(host, "evict", pinned["id"], "--dry-run", "-j", *force)
+    assert ctl(host, "ps", "-j").items() == [pinned]
+    assert ("is pinned" in dry.err) == (not force)
+    every = ctl(host, "evict", "--all", "--dry-run", "-j", *force).items()
+    assert every == (json.loads(dry.out)["items"] if force else [])
+    assert dry.code == ctl(host, "evict", pinned["id"], *force).code == (0 if force else 6)
 
 
 def test_a_model_is_unloaded_when_its_time_is_over(host: Daemon, byte_model: Path) -> None:
