@@ -112,6 +112,7 @@ def torch_key(job: Job) -> str:
     """Names what djinn-torch is made of."""
     parts = [job.compression, (TREE / "tools/requirements-run.txt").read_text()]
     files = [DEBIAN / "rules", DEBIAN / "copyright", *sorted(DEBIAN.glob("djinn-torch*"))]
+    files += [TREE / "cmake/DjinnTorch.cmake", TREE / "packaging/CMakeLists.txt"]
     parts += [file.read_text() for file in files]
     parts += re.findall(r"^Package: djinn-torch\n.*", (DEBIAN / "control").read_text(), re.S | re.M)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -159,9 +160,12 @@ def build(job: Job) -> list[Path]:
     command = ["dpkg-buildpackage", "-us", "-uc", "-b", "-nc"]
     run(command, job.source, **settings(job, has_torch))
     if not has_torch:
-        kept.mkdir(parents=True)
+        making = kept.with_suffix(".making")
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
         for package in job.work.glob("djinn-torch_*.deb"):
-            package.rename(kept / package.name)
+            package.rename(making / package.name)
+        making.rename(kept)
     shutil.rmtree(job.out, ignore_errors=True)
     job.out.mkdir(parents=True)
     for package in kept.glob("*.deb"):
