@@ -25,29 +25,12 @@ constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
 termios before{};
 termios keys{};
 std::atomic<bool> has_terminal = false;
+std::atomic<bool> is_stale = false;  // what was shown is not there any more
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 // Only what is safe in a signal handler, as all of these.
 void say(std::string_view codes) {
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, codes.data(), codes.size());
-}
-
-[[noreturn]] void ended(int number) {
-  give_terminal_back();
-  ::signal(number, SIG_DFL);
-  ::raise(number);
-  ::_exit(128 + number);
-}
-
-// Ctrl-Z: the shell gets its terminal, until this goes on.
-void paused(int) {
-  const int error = errno;
-  give_terminal_back();
-  ::raise(SIGSTOP);
-  ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
-  say(kEnter);
-  has_terminal = true;
-  errno = error;
 }
 
 void call_at(int number, void (*handler)(int)) {
@@ -57,12 +40,34 @@ void call_at(int number, void (*handler)(int)) {
   ::sigaction(number, &action, nullptr);
 }
 
+[[noreturn]] void ended(int number) {
+  give_terminal_back();
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+  ::_exit(128 + number);
+}
+
+// Ctrl-Z: the shell gets its terminal, until this goes on. Without a shell it goes on at once.
+void paused(int number) {
+  const int error = errno;
+  give_terminal_back();
+  ::signal(number, SIG_DFL);
+  ::raise(number);
+  call_at(number, paused);
+  has_terminal = true;
+  is_stale = true;
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &keys);
+  say(kEnter);
+  errno = error;
+}
+
 }  // namespace
 
 void give_terminal_back() {
-  if (!has_terminal.exchange(false)) return;
+  if (!has_terminal) return;
   say(kLeave);
   ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
+  has_terminal = false;  // last: another signal may come in between
 }
 
 Result<Screen> Screen::open() {
@@ -75,7 +80,7 @@ Result<Screen> Screen::open() {
   keys.c_cc[VTIME] = 0;
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) call_at(number, ended);
   call_at(SIGTSTP, paused);
-  call_at(SIGWINCH, [](int) {});
+  call_at(SIGWINCH, [](int) { is_stale = true; });
   has_terminal = true;
   if (::tcsetattr(STDIN_FILENO, TCSANOW, &keys) != 0) {
     has_terminal = false;
@@ -112,8 +117,17 @@ Status Screen::show(std::string_view text) const {
 }
 
 std::optional<char> Screen::key(int timeout_ms) const {
+  sigset_t handled;
+  sigset_t usual;
+  ::sigemptyset(&handled);
+  ::sigaddset(&handled, SIGTSTP);
+  ::sigaddset(&handled, SIGWINCH);
+  ::sigprocmask(SIG_BLOCK, &handled, &usual);  // or one could come between the look and the wait
   pollfd input{STDIN_FILENO, POLLIN, 0};
-  if (::poll(&input, 1, timeout_ms) <= 0) return std::nullopt;
+  const timespec timeout{timeout_ms / 1000, timeout_ms % 1000 * 1'000'000L};
+  const int ready = is_stale.exchange(false) ? 0 : ::ppoll(&input, 1, &timeout, &usual);
+  ::sigprocmask(SIG_SETMASK, &usual, nullptr);
+  if (ready <= 0) return std::nullopt;
   char key = 0;
   return ::read(STDIN_FILENO, &key, 1) == 1 ? key : 'q';
 }

@@ -89,15 +89,12 @@ std::string Harmless::next(char byte) {
     return value < 0xa0 ? "?" : std::string{static_cast<char>(kLeadOfControls), byte};
   }
   if (std::exchange(may_be_control_, false)) out = "?";
-  left_ = value >= 0xf0 && value < 0xf8 ? 3
-          : value >= 0xf8               ? 0
-          : value >= 0xe0               ? 2
-          : value >= 0xc2               ? 1
-                                        : 0;
+  const bool begins = value >= kLeadOfControls && value <= 0xf4;
+  left_ = !begins ? 0 : value >= 0xf0 ? 3 : value >= 0xe0 ? 2 : 1;
   may_be_control_ = value == kLeadOfControls;
   if (may_be_control_) return out;
   const bool steers = (value < 0x20 && byte != '\n' && byte != '\t') || value == 0x7f;
-  return out + (steers || continues || value >= 0xf8 ? '?' : byte);
+  return out + (steers || (value >= 0x80 && !begins) ? '?' : byte);
 }
 
 size_t width_of(std::string_view text) {

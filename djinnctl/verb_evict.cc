@@ -27,19 +27,34 @@ ipc::EvictModel request_for(const ipc::ModelReport& model, const EvictOptions& o
 }
 
 // Whether djinnd would let it go; what it finds in between may be otherwise.
-bool may_go(client::Client& client, const ipc::ModelReport& model, const EvictOptions& options) {
+Result<bool> may_go(client::Client& client, const ipc::ModelReport& model,
+                    const EvictOptions& options) {
+  if (model.state != ipc::ModelState::kResident) return false;
   ipc::EvictModel request = request_for(model, options);
   request.dry_run = true;
-  return model.state == ipc::ModelState::kResident && client.evict_model(request).ok();
+  const Status would = client.evict_model(request);
+  if (would) return true;
+  const bool stays = would.error().code == ErrorCode::kBusy ||
+                     would.error().code == ErrorCode::kPermissionDenied ||
+                     would.error().code == ErrorCode::kNotFound;
+  if (stays) return false;
+  return would.error();
+}
+
+Result<std::vector<ipc::ModelReport>> all_that_may_go(client::Client& client,
+                                                      const EvictOptions& options) {
+  DJINN_TRY(const auto models, client.models());
+  std::vector<ipc::ModelReport> going;
+  for (const ipc::ModelReport& model : models) {
+    DJINN_TRY(const bool goes, may_go(client, model, options));
+    if (goes) going.push_back(model);
+  }
+  return going;
 }
 
 Result<std::vector<ipc::ModelReport>> chosen(client::Client& client, const EvictOptions& options) {
+  if (options.all) return all_that_may_go(client, options);
   std::vector<ipc::ModelReport> models;
-  if (options.all) {
-    DJINN_TRY(models, client.models());
-    std::erase_if(models, [&](const auto& model) { return !may_go(client, model, options); });
-    return models;
-  }
   for (const std::string& prefix : options.prefixes) {
     DJINN_TRY(ipc::ModelReport model, find_model(client, prefix));
     const bool twice =

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/sched.h>
 #include <seccomp.h>
 #include <signal.h>
@@ -156,6 +157,7 @@ Status restrict_calls(Role role) {
 // Who was started with a higher score keeps it: lowering takes a privilege.
 Status offer_to_die_first() {
   const Fd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
+  if (!file.valid()) return system_error("open the OOM score's adjustment", errno);
   std::array<char, 16> text{};
   const ssize_t length = ::read(file.get(), text.data(), text.size());
   if (length < 0) return system_error("read the OOM score's adjustment", errno);
@@ -177,7 +179,11 @@ uint32_t landlock_abi() {
 }
 
 Status become_child() {
-  DJINN_CHECK(offer_to_die_first());  // of one that is not dumpable the score is root's
+  // Of one that is not dumpable the score is root's.
+  if (const Status offered = offer_to_die_first(); !offered) {
+    fmt::print(stderr, "djinnd's child may outlive others where memory runs out: {}\n",
+               offered.error().message);
+  }
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return system_error("follow djinnd", errno);
   if (::prctl(PR_SET_DUMPABLE, 0) != 0) return system_error("become undumpable", errno);
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return system_error("no new privs", errno);

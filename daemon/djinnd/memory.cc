@@ -55,11 +55,11 @@ void Memory::change() {
 // A refusal in terms of what the reader can do something about.
 Status Memory::explained(Status status, uint64_t bytes) const {
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-  Error why{
-      ErrorCode::kOutOfMemory,
-      fmt::format("{} bytes are needed, {} of {} are free, {} are pinned, and the rest is "
-                  "in use. Unpin or close a model, or end a session, then repeat.",
-                  bytes, ledger_.free_bytes(), ledger_.total_bytes(), pinned_ ? pinned_() : 0)};
+  Error why{ErrorCode::kOutOfMemory,
+            fmt::format(
+                "{} bytes are needed, {} of {} are free, {} are pinned, and the rest is "
+                "in use, or not hashed yet. Unpin or close a model, or end a session, then repeat.",
+                bytes, ledger_.free_bytes(), ledger_.total_bytes(), pinned_ ? pinned_() : 0)};
   if (refused_) refused_(why);
   return why;
 }

@@ -112,10 +112,6 @@ struct Model {
     return !files.empty() && files.size() == key.files.size() && sha256.has_value() &&
            std::ranges::all_of(files, [](const SharedFd& file) { return file != nullptr; });
   }
-  // Its loader, which has closed its files, is still hashing: soon it can come back.
-  [[nodiscard]] bool is_being_hashed() const {
-    return phase == ModelPhase::kResident && load.valid() && !sha256.has_value();
-  }
 };
 
 // Whoever uses a model sees it too.

@@ -471,7 +471,6 @@ void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
   }
   model->sha256 = hashed.sha256;
   world_.changed();
-  world_.memory.freed();  // it can give way now
 }
 
 void Models::load_failed(LoadId id, const Error& error) {
@@ -512,10 +511,8 @@ void Models::load_ended(LoadId id) {
     if (model->returns()) {
       fail(id, {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
     }
-    const bool gave_up = model->is_being_hashed();
     model->load = {};
     tiers_.load_ended(*model);
-    if (gave_up) world_.memory.freed();  // nobody need wait for the hash
   }
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
   running_.erase(id);

@@ -9,8 +9,9 @@
 namespace djinn::daemon {
 namespace {
 
-// djinnd is not told when a run ends.
-constexpr uint64_t kRunsLookMs = 500;
+// djinnd is not told when a run ends. Often enough to notice, seldom enough that a model that is
+// used again and again is not read as often.
+constexpr uint64_t kRunsLookMs = 2000;
 
 uint64_t share_of(uint64_t total, uint32_t percent) {
   return total / 100 * percent + total % 100 * percent / 100;

@@ -336,7 +336,8 @@ void Reports::answer_followers() {
   followers_.remove_if([this](Follower& follower) {
     ipc::EventList list = events_for(follower);
     if (list.events.empty()) {
-      follower.request.after = list.last;  // those are others', whom it does not miss
+      // Those are others', whom it does not miss.
+      if (list.missed == 0) follower.request.after = list.last;
       return false;
     }
     world_.sessions.reply(follower.asker, {follower.asker.number, std::move(list)}, {});

@@ -154,23 +154,13 @@ bool Tiers::make_room(uint64_t bytes) {
   uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
   uint64_t possible = coming + world_.spill.evictable_bytes();
   for (const Model* model : candidates) possible += model->bytes;
-  if (possible < bytes) return possible + awaited_bytes() >= bytes;
+  if (possible < bytes) return false;
   for (Model* model : candidates) {
     if (coming >= bytes) break;
     coming += model->bytes;
     move_down(*model, EvictReason::kPressure);
   }
   return coming >= bytes || coming + world_.spill.begin(bytes - coming, false) >= bytes;
-}
-
-// Of models that could give way, once they are hashed.
-uint64_t Tiers::awaited_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [id, model] : world_.table.all()) {
-    const bool goes = model.is_being_hashed() && model.in_use() && !model.pinned();
-    if (goes && !runs(model)) bytes += model.bytes;
-  }
-  return bytes;
 }
 
 bool Tiers::shrink_to(uint64_t bytes, bool of_sessions) {

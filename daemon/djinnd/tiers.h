@@ -59,9 +59,8 @@ class Tiers {
   void unload(const Asker& asker, Model& model);
 
   // Begins to free so many bytes, less what comes free by itself: idle models first, then those
-  // whose sessions run nothing, then sequence groups of such sessions. Nothing begins if all of
-  // them are not enough. False then, unless they are with those whose hash is awaited: freed() is
-  // called when it is there.
+  // whose sessions run nothing, then sequence groups of such sessions. False if all of them are not
+  // enough; nothing begins then.
   bool make_room(uint64_t bytes);
   // Moves down as long as more than so many bytes are granted: idle models and sequence groups.
   // of_sessions: whatever belongs to sessions that run nothing, too. Whether a model was passed
@@ -97,7 +96,6 @@ class Tiers {
   [[nodiscard]] bool runs(const Model& model) const;
   // Models that may go, and those of sessions that run nothing; in the order in which they do.
   [[nodiscard]] std::vector<Model*> candidates() const;
-  [[nodiscard]] uint64_t awaited_bytes() const;
   void move_down(Model& model, EvictReason reason);
   void begin_evict(Model& model, EvictReason reason);
   void begin_unload(Model& model, EvictReason reason);

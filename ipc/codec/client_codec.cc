@@ -63,11 +63,10 @@ void write(wire::ClientRequest::Builder out, const PinModel& request) {
   pin.setPinned(request.pinned);
 }
 void write(wire::ClientRequest::Builder out, const EvictModel& request) {
-  auto evict = out.initEvictModel();
+  auto evict = request.dry_run ? out.initTryEvictModel() : out.initEvictModel();
   evict.setModel(request.model.value);
   evict.setTo(static_cast<uint8_t>(request.to));
   evict.setForce(request.force);
-  evict.setDryRun(request.dry_run);
 }
 void write(wire::ClientRequest::Builder out, const SetDraining& request) {
   out.setSetDraining(request.draining);
@@ -97,11 +96,8 @@ OpenModel read_open(wire::OpenModel::Reader in) {
   return open;
 }
 
-EvictModel read_evict(wire::EvictModel::Reader in) {
-  return {{in.getModel()},
-          read_enum(in.getTo(), Tier::kHost, Tier::kDisk),
-          in.getForce(),
-          in.getDryRun()};
+EvictModel read_evict(wire::EvictModel::Reader in, bool dry_run) {
+  return {{in.getModel()}, read_enum(in.getTo(), Tier::kHost, Tier::kDisk), in.getForce(), dry_run};
 }
 
 using RequestBody = decltype(ClientRequest::body);
@@ -143,7 +139,9 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
     case wire::ClientRequest::TERMINATE_SESSION:
       return TerminateSession{{in.getTerminateSession()}};
     case wire::ClientRequest::EVICT_MODEL:
-      return read_evict(in.getEvictModel());
+      return read_evict(in.getEvictModel(), false);
+    case wire::ClientRequest::TRY_EVICT_MODEL:
+      return read_evict(in.getTryEvictModel(), true);
     case wire::ClientRequest::SET_DRAINING:
       return SetDraining{in.getSetDraining()};
     case wire::ClientRequest::COLLECT_GARBAGE:

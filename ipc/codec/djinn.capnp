@@ -73,6 +73,7 @@ struct ClientRequest {
     setDraining @19 :Bool;
     collectGarbage @20 :Void;
     followEvents @21 :FollowEvents;
+    tryEvictModel @22 :EvictModel;  # a dry run; a daemon that does not know it must not evict
   }
 }
 
@@ -104,7 +105,6 @@ struct EvictModel {
   model @0 :UInt64;
   to @1 :UInt8;
   force @2 :Bool;
-  dryRun @3 :Bool;
 }
 
 struct PinModel {

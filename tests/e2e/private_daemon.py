@@ -125,7 +125,10 @@ def stopped(processes: list[int]) -> Iterator[None]:
 
 
 def loaders_of(daemon: Daemon) -> list[int]:
-    """Those that wait for something to load."""
-    children = children_of(daemon.process.pid)
-    names = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in children}
-    return [pid for pid, name in names.items() if name == "djinn-loader"]
+    """Those that read or hash, and the one that waits for something to load."""
+    found = []
+    for pid in children_of(daemon.process.pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ends
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "djinn-loader":
+                found.append(pid)
+    return found

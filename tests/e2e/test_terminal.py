@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from private_daemon import BIN, Daemon, loaders_of, stopped, wait_until
-from terminal import Shown, Terminal, shown
+from terminal import Shown, Terminal, shell, shown
 
 LISTS = ("status", "sessions", "ps", "devices", "mem", "programs", "version")
 MISTAKES = (
@@ -148,21 +148,30 @@ def test_the_live_view_gives_the_terminal_back_when_a_signal_ends_it(
 
 
 def test_the_live_view_gives_the_terminal_back_when_its_time_is_over(daemon: Daemon) -> None:
-    with watching(daemon, "--timeout", "2") as (_, process):
+    with watching(daemon, "--timeout", "5") as (_, process):
         pass
     assert process.returncode == 7
 
 
 def test_the_live_view_makes_way_for_the_shell_and_comes_back(daemon: Daemon) -> None:
+    jobs = f"set -m; {BIN}/djinnctl top -d 3600; echo the shell; read line; fg; exit"
+    with shell(["bash", "--norc", "-c", jobs], environment(daemon)) as terminal:
+        terminal.read_until(lambda text: b"q: quit" in text, "a view is shown")
+        terminal.type(CTRL_Z)
+        terminal.read_until(lambda text: b"the shell" in text, "it has stopped")
+        assert terminal.written.rindex(LEAVE) < terminal.written.index(b"the shell")
+        assert termios.tcgetattr(terminal.slave)[3] & termios.ECHO
+        terminal.type("\r")
+        terminal.read_until(lambda text: text.count(b"q: quit") == 2, "it shows a view again")
+        assert terminal.written.count(ENTER) == 2
+        terminal.type("q")
+        terminal.read_until(lambda text: text.count(LEAVE) == 2, "it has ended")
+
+
+def test_without_a_shell_there_is_nobody_to_make_way_for(daemon: Daemon) -> None:
     with watching(daemon) as (terminal, process):
         terminal.type(CTRL_Z)
-        state = Path(f"/proc/{process.pid}/stat")
-        wait_until(lambda: state.read_text().split()[2] == "T", "it has stopped")
-        terminal.read_until(lambda text: LEAVE in text, "the screen is left")
-        assert termios.tcgetattr(terminal.slave)[3] & termios.ECHO
-        process.send_signal(signal.SIGCONT)
-        terminal.read_until(lambda text: text.count(ENTER) == 2, "it is back")
-        terminal.read_until(lambda text: text.count(b"q: quit") == 2, "it shows a view")
+        terminal.read_until(lambda text: text.count(b"q: quit") == 2, "it goes on at once")
         terminal.type("q")
     assert process.returncode == 0
 

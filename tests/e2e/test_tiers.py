@@ -234,29 +234,25 @@ def two_models(directory: Path) -> list[Path]:
     return paths
 
 
-def test_a_model_that_is_not_hashed_yet_gives_way_as_soon_as_it_is(tmp_path: Path) -> None:
+def test_a_model_that_is_in_use_gives_way_once_it_is_hashed(tmp_path: Path) -> None:
     """Until then it could not come back to the session that holds it."""
     first, second = two_models(tmp_path)
     with (
         running("--memory", str(160 * MIB)) as host,
         host.connect("one") as one,
         host.connect("two") as two,
-        ThreadPoolExecutor() as pool,
     ):
         wait_until(lambda: len(loaders_of(host)) == 1, "a loader waits")
         hasher = loaders_of(host)
         held = one.load(first)
         with stopped(hasher):
             assert model_of(host)["sha256"] is None
-            loaded = pool.submit(two.load, second)
-            waits = {"two": "memory"}.items()
-            wait_until(
-                lambda: waits <= {(s["name"], s["wait"]) for s in host.observer.sessions()},
-                "it waits for memory",
-            )
-        assert not loaded.result(60).was_resident
+            with pytest.raises(djinn.Error, match="not hashed yet"):
+                two.load(second)
+        wait_until_hashed(host)
+        loaded = two.load(second)
         states = {model["id"]: model["state"] for model in ctl(host, "ps", "-j").items()}
-        assert states == {held.id: "disk", loaded.result().id: "resident"}
+        assert states == {held.id: "disk", loaded.id: "resident"}
 
 
 def test_a_model_whose_run_has_ended_gives_way_without_anybody_asking(
@@ -272,7 +268,6 @@ def test_a_model_whose_run_has_ended_gives_way_without_anybody_asking(
         generator = djinn.Generator(session, byte_model)
         stream = generator.stream([PROMPT], max_new_tokens=400, stop_tokens=[])
         next(stream)
-        assert ctl(systemd, "ps", "-j").items()[0]["state"] == "resident"
         assert len(list(stream)) == 399
         wait_until(
             lambda: ctl(systemd, "ps", "-j").items()[0]["state"] == "disk", "it has moved down"
