@@ -124,10 +124,13 @@ def watching(daemon: Daemon, *options: str) -> Iterator[tuple[Terminal, subproce
             stdout=terminal.slave,
             stderr=terminal.slave,
         ) as process:
-            terminal.read_until(lambda text: b"q: quit" in text, "a view is shown")
-            assert terminal.written.startswith(ENTER)
-            yield terminal, process
-            process.wait(60)
+            try:
+                terminal.read_until(lambda text: b"q: quit" in text, "a view is shown")
+                assert terminal.written.startswith(ENTER)
+                yield terminal, process
+                process.wait(60)
+            finally:
+                process.kill()
         terminal.read_until(lambda text: text.count(LEAVE) == text.count(ENTER), "it is left")
         assert termios.tcgetattr(terminal.slave) == before
 
