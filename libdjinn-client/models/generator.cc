@@ -116,7 +116,7 @@ Result<Generated> Generator::generate(const std::vector<std::vector<int32_t>>& p
   Result<Generated> generated = stream(block, on_token);
   if (client_.has_ended()) return generated;  // and the sequence with it
   Status dropped = client_.drop_sequence(block.sequence);
-  if (generated && !dropped) return std::move(dropped).error();
+  if (generated && !dropped && !client_.has_ended()) return std::move(dropped).error();
   return generated;
 }
 

@@ -1,6 +1,8 @@
 """djinnd winds up: what runs goes on for its time, nobody new is taken in, and then it ends."""
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,3 +99,34 @@ def test_systemd_is_told_to_wait_while_a_run_goes_on(systemd: Systemd, byte_mode
         talker.thread.join(60)
         assert talker.error is None
     assert systemd.stop() == 0
+
+
+SLOW_CLIENT = """
+import sys, djinn
+with djinn.connect(sys.argv[1]) as session:
+    generator = djinn.Generator(session, sys.argv[2])
+    begun = []
+    def tell(token):
+        if not begun:
+            begun.append(token)
+            print("begun", flush=True)
+    said = generator.generate(
+        [[256, *b"The kernel "]], max_new_tokens=200, stop_tokens=[], on_token=tell
+    )
+    print(len(said.tokens[0]), flush=True)
+"""
+
+
+def test_a_client_that_comes_late_has_what_was_finished_before_djinnd_ended(
+    byte_model: Path,
+) -> None:
+    with running("--drain-timeout-ms", "600000") as daemon:
+        command = [sys.executable, "-c", SLOW_CLIENT, daemon.host, str(byte_model)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "begun\n"
+            with stopped([client.pid]):
+                daemon.process.send_signal(signal.SIGTERM)
+                assert daemon.process.wait(60) == 0
+            assert client.stdout.read() == "200\n"
+            assert client.wait(60) == 0
