@@ -58,6 +58,12 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
   return total;
 }
 
+// Whether the session waits for it to be there.
+bool is_opened_by(const Model& model, SessionId session) {
+  return std::ranges::any_of(model.openers,
+                             [&](const Opener& opener) { return opener.asker.session == session; });
+}
+
 }  // namespace
 
 Models::Models(World world, uint64_t keep_alive_ms)
@@ -656,19 +662,17 @@ uint64_t Models::bytes_shared_by(SessionId session) const {
 
 bool Models::lacks_memory_for(SessionId session) const {
   return std::ranges::any_of(table_.all(), [&](const auto& entry) {
-    const auto opens = [&](const Opener& opener) { return opener.asker.session == session; };
-    return std::ranges::any_of(entry.second.openers, opens) &&
-           world_.memory.waits(Memory::of_load(entry.second.load));
+    const Model& model = entry.second;
+    return is_opened_by(model, session) && world_.memory.waits(Memory::of_load(model.load));
   });
 }
 
 bool Models::loads_for(SessionId session) const {
-  const auto waits = [&](const Opener& opener) { return opener.asker.session == session; };
-  return std::ranges::any_of(
-             openings_, [&](const auto& entry) { return waits(entry.second.request.opener); }) ||
-         std::ranges::any_of(table_.all(), [&](const auto& entry) {
-           return std::ranges::any_of(entry.second.openers, waits);
-         });
+  const auto identifies = [&](const auto& opening) {
+    return opening.second.request.opener.asker.session == session;
+  };
+  const auto reads = [&](const auto& entry) { return is_opened_by(entry.second, session); };
+  return std::ranges::any_of(openings_, identifies) || std::ranges::any_of(table_.all(), reads);
 }
 
 bool Models::awaited_by(SessionId session) const {

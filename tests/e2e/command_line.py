@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from private_daemon import BIN
+from private_daemon import BIN, wait_until
 
 
 class Host(Protocol):
@@ -44,6 +44,13 @@ def ctl(daemon: Host, *words: str, stdout: int = subprocess.PIPE) -> Ended:
         timeout=60,
     )
     return Ended(done.returncode, done.stdout or b"", done.stderr.decode())
+
+
+def wait_until_hashed(daemon: Host) -> None:
+    wait_until(
+        lambda: all(model["sha256"] for model in ctl(daemon, "ps", "-j").items()),
+        "all models are hashed",
+    )
 
 
 def events_of(daemon: Host, kind: str) -> list[dict[str, Any]]:

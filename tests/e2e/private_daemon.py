@@ -38,6 +38,16 @@ def children_of(pid: int) -> list[int]:
     return children
 
 
+def children_named(pid: int, name: str) -> list[int]:
+    """By the names of their programs."""
+    found = []
+    for child in children_of(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ends
+            if Path(f"/proc/{child}/comm").read_text().strip() == name:
+                found.append(child)
+    return found
+
+
 class Daemon:
     """A running djinnd --user, or the service for a group of users."""
 
@@ -126,9 +136,4 @@ def stopped(processes: list[int]) -> Iterator[None]:
 
 def loaders_of(daemon: Daemon) -> list[int]:
     """Those that read or hash, and the one that waits for something to load."""
-    found = []
-    for pid in children_of(daemon.process.pid):
-        with suppress(FileNotFoundError, ProcessLookupError):  # it ends
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "djinn-loader":
-                found.append(pid)
-    return found
+    return children_named(daemon.process.pid, "djinn-loader")

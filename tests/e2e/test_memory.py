@@ -17,7 +17,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from command_line import ctl
+from command_line import ctl, wait_until_hashed
 from other_user import User
 from private_daemon import Daemon, running, wait_until
 from safetensors.numpy import save_file
@@ -167,7 +167,7 @@ def eviction_that_waits(host: Daemon, place: Path) -> Iterator[None]:
     with NOBODY.acting():
         owner = host.connect("owner")
         owner.load(place / "large.safetensors")
-    wait_until(lambda: all(m["sha256"] for m in ctl(host, "ps", "-j").items()), "it is hashed")
+    wait_until_hashed(host)
     worker = next(w["pid"] for w in host.status()["workers"] if w["owner"] == NOBODY.name)
     os.kill(worker, signal.SIGSTOP)
     owner.close()

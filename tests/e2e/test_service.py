@@ -13,7 +13,7 @@ from pathlib import Path
 import djinn
 import numpy as np
 import pytest
-from command_line import ctl, events_of
+from command_line import ctl, events_of, wait_until_hashed
 from private_daemon import BIN, DEADLINE_S, wait_until
 from safetensors.numpy import save_file
 from systemd_double import Systemd, write_config
@@ -199,6 +199,14 @@ def use(systemd: Systemd, path: Path) -> int:
         return read
 
 
+def three_models(directory: Path) -> list[Path]:
+    """Of the same bytes; models of different files all the same."""
+    paths = [directory / f"{name}.safetensors" for name in "abc"]
+    for path in paths:
+        save_file({"w": WEIGHTS}, path)
+    return paths
+
+
 def on_a_block_device(path: Path) -> bool:
     kind = os.stat(path).st_dev >> 8
     return kind != 0
@@ -235,15 +243,11 @@ def test_models_stay_in_the_store_while_the_next_daemon_takes_them_back(
     systemd: Systemd, tmp_path: Path
 ) -> None:
     """It may die at any moment of its start."""
-    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
-    for path in paths:
-        save_file({"w": WEIGHTS}, path)
+    paths = three_models(tmp_path)
     systemd.start("--user", "--threads", "1")
     for path in paths:
         use(systemd, path)
-    wait_until(
-        lambda: all(one["sha256"] for one in ctl(systemd, "ps", "-j").items()), "all are hashed"
-    )
+    wait_until_hashed(systemd)
     systemd.stop()
     before = {name for name in systemd.store if ".record." not in name}
     systemd.forgotten.clear()
@@ -273,9 +277,7 @@ def of_one_model(systemd: Systemd) -> int:
 def test_models_that_fit_the_store_are_kept_whole_and_others_not_at_all(
     systemd: Systemd, tmp_path: Path
 ) -> None:
-    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
-    for path in paths:
-        save_file({"w": WEIGHTS}, path)
+    paths = three_models(tmp_path)
     if not on_a_block_device(paths[0]):
         pytest.skip("temporary files lie on no block device; then models are told by content only")
     systemd.store_max = 11  # two models of four descriptors, and one that comes before one goes
@@ -305,9 +307,7 @@ def test_models_that_fit_the_store_are_kept_whole_and_others_not_at_all(
 
 
 def test_a_store_that_became_smaller_loses_whole_models(systemd: Systemd, tmp_path: Path) -> None:
-    paths = [tmp_path / f"{name}.safetensors" for name in "abc"]
-    for path in paths:
-        save_file({"w": WEIGHTS}, path)
+    paths = three_models(tmp_path)
     systemd.start("--user", "--threads", "1")
     for path in paths:
         use(systemd, path)

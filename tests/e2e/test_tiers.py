@@ -14,7 +14,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from command_line import Ended, ctl
+from command_line import Ended, ctl, wait_until_hashed
 from conversation import talk_to
 from private_daemon import Daemon, loaders_of, running, stopped, wait_until
 from safetensors.numpy import save_file
@@ -40,12 +40,6 @@ def tokens_of(generator: djinn.Generator, **options: Any) -> list[int]:
 def model_of(host: Daemon) -> dict[str, Any]:
     (model,) = ctl(host, "ps", "-j").items()
     return model
-
-
-def wait_until_hashed(host: Daemon) -> None:
-    wait_until(
-        lambda: all(model["sha256"] for model in ctl(host, "ps", "-j").items()), "they are hashed"
-    )
 
 
 def evict(host: Daemon, *words: str) -> Ended:

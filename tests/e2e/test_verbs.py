@@ -16,7 +16,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from command_line import Ended, ctl, events_of
+from command_line import Ended, ctl, events_of, wait_until_hashed
 from private_daemon import BIN, Daemon, running, wait_until
 
 PROMPT = [256, *b"The kernel "]
@@ -330,7 +330,7 @@ def world(daemon: Daemon, byte_model: Path, tmp_path: Path) -> Iterator[World]:
         djinn.Generator(session, byte_model).generate([PROMPT], **GREEDY)
         session.define(times(2))
         one.spare = ctl(daemon, "load", "--no-pin", str(copy)).text()
-        wait_until(lambda: all(m["sha256"] for m in ctl(daemon, "ps", "-j").items()), "hashed")
+        wait_until_hashed(daemon)
         assert ctl(daemon, "terminate", one.victim).code == 0  # an event with an error
         try:
             yield one

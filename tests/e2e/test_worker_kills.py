@@ -13,7 +13,15 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from private_daemon import THREADS, Daemon, children_of, running, wait_until
+from private_daemon import (
+    THREADS,
+    Daemon,
+    children_named,
+    children_of,
+    running,
+    stopped,
+    wait_until,
+)
 
 TOKENS = 160
 GREEDY: dict[str, Any] = {"max_new_tokens": TOKENS, "stop_tokens": []}
@@ -321,22 +329,19 @@ def test_a_group_that_is_made_while_the_next_worker_takes_the_session_in() -> No
         first, djinnd = daemon.worker()["pid"], daemon.process.pid
 
         def spares() -> list[int]:
-            workers = [one for one in children_of(djinnd) if one != first]
-            names = {one: Path(f"/proc/{one}/comm").read_text().strip() for one in workers}
-            return [one for one, name in names.items() if name == "djinn-worker"]
+            return [one for one in children_named(djinnd, "djinn-worker") if one != first]
+
+        def descriptors() -> int:
+            return len(os.listdir(f"/proc/{djinnd}/fd"))
 
         wait_until(lambda: len(spares()) > 0, "a spare worker was made")
-        stopped = spares()
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
-        os.kill(first, signal.SIGKILL)
-        wait_until(lambda: first not in children_of(djinnd), "djinnd saw the death")
-        descriptors = len(os.listdir(f"/proc/{djinnd}/fd"))
-        made: list[Any] = []
-        maker = threading.Thread(target=lambda: made.append(session.sequence(*geometry)))
-        maker.start()
-        wait_until(lambda: len(os.listdir(f"/proc/{djinnd}/fd")) > descriptors, "the group is made")
-        for pid in stopped:
-            os.kill(pid, signal.SIGCONT)
+        with stopped(spares()):
+            os.kill(first, signal.SIGKILL)
+            wait_until(lambda: first not in children_of(djinnd), "djinnd saw the death")
+            before = descriptors()
+            made: list[Any] = []
+            maker = threading.Thread(target=lambda: made.append(session.sequence(*geometry)))
+            maker.start()
+            wait_until(lambda: descriptors() > before, "the group is made")
         maker.join(30)
         assert made, "its client waits for ever"
