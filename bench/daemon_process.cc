@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "bench/daemon_process.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DaemonProcess: a djinnd --user of our own, in a private runtime directory, for one benchmark
 // program. It stands beside this program in the build's bin/, and dies with it.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of ghost models: ratios against transformers eager here, on as many threads.
 
 Speaks Google Benchmark's options and report, so that tools/run_bench.py runs it as the others. The

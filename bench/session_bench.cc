@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Figures of the local path, through a daemon of our own: the ring, a forward pass, an attach.
 #include <benchmark/benchmark.h>
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 # A folder is a library (or a program) made of all its .cc files; its *_test.cc files become one
 # test program beside it, *_bench.cc one benchmark program. Nothing is listed by hand, so a new file
 # is in the build as soon as it exists.

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 # Headers of others that most files include, compiled once for each set of flags: reading them anew
 # was a quarter of a build. They hide includes that a file forgets; the tsan preset does without
 # them.

@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 # Compiler settings that every target shares.
 
 option(DJINN_WITH_TORCH "Build what links LibTorch: kernel/exec, the worker, the Python package" ON)

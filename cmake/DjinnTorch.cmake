@@ -1,3 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+
 # LibTorch from the Python wheel: three libraries and the headers beside them. find_package(Torch)
 # would demand a CUDA toolkit, which nothing here needs (kernel/exec/README.md).
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Byte tokens: the tokenizer of byte-level models, which needs no file: a byte is its own token,
 // 256 begins a text and 257 ends it (models/bytes).
 #pragma once

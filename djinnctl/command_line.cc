@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "djinnctl/command_line.h"
 
 #include <signal.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The command line: which verb with which options, what runs, and what the process exits with.
 //
 //   CommandLine  the parser while the verbs add themselves to it (verb.h)

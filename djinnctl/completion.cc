@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "djinnctl/completion.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Completion: scripts that complete verbs, options and live ids in bash, zsh and fish. All that
 // they know is the parser's, so that nothing is forgotten. Live ids come from one call of
 // djinnctl's own, `completion-ids`, which ends in time: no key press waits for a daemon that does

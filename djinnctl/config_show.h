@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the configuration files amount to, as djinnd itself reads them: `djinnd --show-config` is
 // run, so that there is one parser and djinnctl never says anything else than djinnd would do.
 #pragma once

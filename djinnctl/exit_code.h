@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the process exits with, for scripts. Numbers are never reused, only added.
 #pragma once
 

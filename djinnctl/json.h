@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // JSON: what --json prints. {"schema":"djinn.VERB.vN","items":[...]}, in one line or indented,
 // fields in a fixed order and only ever added. Sizes are raw bytes, times RFC 3339, what is not
 // known is null.

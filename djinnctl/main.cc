@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl: the administrator's and the script's tool. What it can do: command_line.h.
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Output: the two streams. Results go to stdout, everything else to stderr.
 //
 //   terminal   what a stream leads to, as far as looks depend on it

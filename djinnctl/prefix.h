@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Prefix: an object by the beginning of its id, as people type it.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Progress: how far a piece of work is, as one line on a terminal that is rewritten in place:
 //
 //   llama-3.2-1b   45%  [######........]  1.2 GiB/2.5 GiB  350 MiB/s  4s left

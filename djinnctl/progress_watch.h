@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ProgressWatch: shows the progress of a request while this thread waits for its answer.
 //
 //   const ProgressWatch watch(invocation, label, look);

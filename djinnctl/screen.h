@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Screen: the terminal taken over for a live view: its alternate screen, no echo, keys one by one.
 // What was there before comes back when this goes, however the command ends.
 #pragma once

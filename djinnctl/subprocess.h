@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Subprocess: another program's output, for what djinnctl leaves to others.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Table: rows under an upper-case header, as wide as their cells. The only printer of tables.
 //
 //   layout   how much room there is, and how the header looks

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The tables of objects, each made in one place: what the verbs list. Columns are only ever added.
 #pragma once
 

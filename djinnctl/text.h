@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Text: how single values look to people and in --json.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Top: what `djinnctl top` shows at one moment, as text. Pure, so that a test can read it.
 //
 //   sample   what djinnd reported, and when

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "djinnctl/top.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Verb: what the command line says of a verb, while the program starts. The parser behind it is
 // seen by command_line.cc, verb.cc and verb_completion.cc alone: it is all headers, and costs each
 // file that includes it ten seconds.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl cancel SESSION, djinnctl terminate SESSION: ends its run in flight, or all of it.
 #include "djinnctl/command_line.h"
 #include "djinnctl/prefix.h"

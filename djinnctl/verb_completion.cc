@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl completion bash|zsh|fish: prints a script that completes verbs, options and live ids.
 // djinnctl completion-ids KIND: what such a script asks, and no person: "ID<TAB>what it is" a line.
 #include <fmt/format.h>

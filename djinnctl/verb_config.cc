@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl config show [--origin]: what djinnd's configuration files amount to on this machine.
 #include "djinnctl/command_line.h"
 #include "djinnctl/config_show.h"

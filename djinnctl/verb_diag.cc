@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl diag: writes down what a bug report needs, as files in a directory, so that everybody
 // can read them before they are sent.
 //

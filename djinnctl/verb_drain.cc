@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl drain, djinnctl resume: whether djinnd takes in new sessions and models.
 #include "djinnctl/command_line.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl events: what happened in djinnd lately, a line each; with -f, what happens from now on.
 #include <fmt/format.h>
 

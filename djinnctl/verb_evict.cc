@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl evict ID...: moves models off their device; their next use brings them back.
 #include <unistd.h>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl generate MODEL_DIR --prompt TEXT: streams what a byte-level model says.
 #include <algorithm>
 

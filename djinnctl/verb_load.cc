@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl load PATH: brings a model into memory, where it stays until it is unloaded.
 #include <optional>
 

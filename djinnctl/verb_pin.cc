@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl pin MODEL, djinnctl unpin MODEL: whether a model stays in memory without a session.
 #include "djinnctl/command_line.h"
 #include "djinnctl/prefix.h"

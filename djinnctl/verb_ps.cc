@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl ps: the models, and what ends their stay.
 #include "djinnctl/command_line.h"
 #include "djinnctl/tables.h"

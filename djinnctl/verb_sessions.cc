@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl sessions: who is connected.
 #include "djinnctl/command_line.h"
 #include "djinnctl/tables.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl show ID: one model, session or program, every field.
 #include "djinnctl/command_line.h"
 #include "djinnctl/json.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl status: the daemon, its memory, its workers.
 #include <fmt/format.h>
 

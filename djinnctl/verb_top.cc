@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl top: a live view of the sessions; keys: s the next order, q the end, anything else a new
 // look. In batch mode, and on a terminal without escape codes, one view after the other.
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnctl unload ID: drops a model that no session holds, pinned or not.
 #include "djinnctl/command_line.h"
 #include "djinnctl/json.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `./dev run` shows: models that live in djinnd, used by programs that hold none of them.
 
 Part 1: this process and a second one embed sentences with one copy of MiniLM's weights.

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* Embeds one sentence with a model that lives in djinnd.
  *
  *   embed MODEL_DIRECTORY TOKEN_ID...

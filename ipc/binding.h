@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Binding blocks: the arguments of a submission, as bytes in staging. The worker copies a block
 // once into the state extent and decodes the copy; a decoder is a pure function over a byte span.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Build identity: which djinnd, djinn-worker and djinn-loader belong together.
 //
 // They agree on messages, arguments and the layout of shared memory without asking each other, and

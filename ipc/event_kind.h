@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // EventKind: the kinds of things that happen in djinnd and are told: in the journal, by `djinnctl
 // events`, as D-Bus signals and as metrics. A closed list; new ones are added at its end.
 #pragma once

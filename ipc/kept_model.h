@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // KeptModel: what djinnd tells its successor of a resident model, whose descriptors systemd keeps
 // meanwhile. It lies in a sealed memfd of its own.
 #pragma once

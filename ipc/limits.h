@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Everything that a client can make grow has a limit, here, with its reason (DESIGN rule 4).
 #pragma once
 

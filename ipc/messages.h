@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Control messages, as plain structs. ipc/codec turns them into Cap'n Proto bytes and back; each is
 // one datagram of a SOCK_SEQPACKET socket, at most limits::kControlMessageBytes, with the
 // descriptors that its comment names, in that order, as SCM_RIGHTS.

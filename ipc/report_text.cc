@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "ipc/report_text.h"
 
 namespace djinn::ipc {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The words for what reports say: djinnctl, its JSON and D-Bus use the same. Closed lists.
 #pragma once
 

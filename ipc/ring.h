@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The four ends of a session's two rings (layout and rules: session_memory.h).
 //
 //   ClientRing   publishes submissions, consumes completions

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Session memory: the one memfd that a client and the worker share. djinnd makes it, seals its
 // size, and hands it to both with two eventfds, the submission bell and the completion bell.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Control sockets: AF_UNIX, SOCK_SEQPACKET, one control message a datagram, with descriptors.
 //
 //   Datagram          the bytes of one message and the descriptors that came with it

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Spin: a bounded wait for a peer that answers soon.
 //
 // The peer may have been woken on the very core that spins: the kernel likes to wake a task where

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A message as a peer that does not use our library may send it.
 #pragma once
 

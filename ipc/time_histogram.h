@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TimeHistogram: how often something took how long, in fixed buckets of nanoseconds. The bounds are
 // the same in every process, so that counts of several add up.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "ipc/time_histogram.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Client: one session with djinnd, for C++ inside this tree (the C ABI, djinnctl and the Python
 // binding stand on it). Control requests wait for their answers; the data path is asynchronous:
 // submit() hands a submission over and returns, wait() ends when it is complete.

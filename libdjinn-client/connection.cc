@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "libdjinn-client/connection.h"
 
 #include <poll.h>

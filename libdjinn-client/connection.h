@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Connection: one program's sessions with one djinnd, one after the other. A session ends when
 // djinnd is stopped or restarted, when an administrator ends it, and in the child of a fork, whose
 // session is its parent's. What was in flight then fails; nothing is sent twice.

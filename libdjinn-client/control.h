@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Control: the control socket of one connection: a request goes out, its answer comes back.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ForkMark: tells the child of a fork that it is one. A session's socket, rings and staging are the
 // parent's: two processes that used them would each take the other's answers.
 #pragma once

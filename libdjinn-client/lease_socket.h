@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LeaseSocket: a connection to djinnd that is this process's alone. The socket is the lease: it
 // must not live on through the copy that the child of a fork gets. In every child, before fork()
 // returns there, its number names a socket that is connected to nobody.

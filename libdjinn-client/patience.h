@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Patience: how long somebody waits for djinnd: until a moment, or until they give up themselves.
 #pragma once
 

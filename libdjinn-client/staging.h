@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Staging: hands out ranges of the session's staging slab. A range that a submission names belongs
 // to the daemon until its completion; who submitted it gives it back then.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small apt repositories with a signed Release file, for tests: a flat folder of packages each."""
 
 import re

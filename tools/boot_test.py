@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Boots a Debian 12 in a container, installs our packages there with apt, and tells what
 tests/boot/inside.sh saw.
 

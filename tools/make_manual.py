@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the manual's pages, man/*.scd, as troff: make_manual.py DIRECTORY.
 
 scdoc writes paragraph macros that troff skips, beside headings and indents; they are left out, so

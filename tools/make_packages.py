@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Builds the Debian packages: make_packages.py [--quick].
 
 The tree, with packaging/deb/debian at its root, is staged in build/deb/source, built there by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the benchmark programs; prints a table; writes build/bench/summary.json.
 
     run_bench.py [TEXT]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The matrix: every model of the zoo as a ghost, compared with itself on the CPU.
 
     ./dev matrix [NAME...]        those models, or all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs all tests of one tier and closes with one line: `N passed, N failed, N skipped`.
 
     run_tests.py [quick|full|TEXT]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Channel: a child's end of its socket to djinnd, one message a datagram, blocking.
 //
 // send() may be called from any thread; receive() from one.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Confinement: what a child of djinnd gives up once it has warmed up, so that hostile input that
 // takes it over finds nothing to take (DESIGN section 1).
 //

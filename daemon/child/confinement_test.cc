@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Each test confines a process of its own and looks at what it can still do.
 #include "daemon/child/confinement.h"
 

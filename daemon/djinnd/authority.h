@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Authority: who may see and steer what (DESIGN section 10). The socket and D-Bus ask the same.
 //
 //   caller   a user who asks for something

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Background: a thread for what may have to wait for others, so that the loop does not: one piece
 // of work after the other, in the order of its coming.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bus: a connection to a message bus (D-Bus), driven by the loop. Nothing here blocks.
 //
 //   absent -> opening     a connection is made, and asks for its name

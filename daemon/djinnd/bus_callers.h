@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Callers on D-Bus: who sent a message, as the bus says, and what polkit allows them. Both are
 // asked asynchronously; Authority judges as it does for the socket.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reports as D-Bus writes them: a dictionary each, a{sv}, with the words and names of djinnctl's
 // JSON; what is not known there is left out here. Entries are only ever added. Sizes in bytes,
 // times in microseconds since the epoch.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Subscribers on D-Bus: connections that asked for djinnd's signals. Each gets those of what its
 // user may see, addressed to it alone, so that nobody hears of what is others'.
 //

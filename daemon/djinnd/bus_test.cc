@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Against a bus in this process.
 #include "daemon/djinnd/bus.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "daemon/djinnd/channel.h"
 
 #include <errno.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Channel: djinnd's end of one SEQPACKET socket, to a client, a worker or a loader. Never blocks:
 // what the peer is not ready to take waits here, and a peer that lets too much wait is cut off.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ChildProcess: a worker or a loader: a process that djinnd started, and the channel to it.
 //
 // invariant: what is heard of it comes with memory or without descriptors; one that sends others is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Descriptors whose close waits: alone, and sent to a djinnd that runs as a process.
 #include "daemon/djinnd/closers.h"
 

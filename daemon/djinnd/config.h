@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Config: what the administrator wrote, in TOML, read from files in systemd's order:
 //
 //   /etc/djinn/djinnd.conf           first

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Daemon: the parts of djinnd wired together. Nothing is decided here but who hears of what.
 #pragma once
 

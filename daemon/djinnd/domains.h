@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Domains: the trust domains that have been seen, and the worker of each.
 #pragma once
 

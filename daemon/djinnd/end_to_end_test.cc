@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnd as a process, with a real loader and a fake worker.
 #include <fmt/format.h>
 #include <sys/stat.h>

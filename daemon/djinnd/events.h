@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Events: what happens in djinnd, told once to all who want to know.
 //
 //   event      one thing that happened, with the ids, bytes and error that belong to it, and a

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The little of HTTP that metrics need: a request's first line, and an answer with a body.
 #pragma once
 

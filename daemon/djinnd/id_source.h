@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // IdSource: ids that nobody has to guess and nobody confuses: 48 random bits, 12 hex digits.
 // invariant: never zero. Ids are not secrets: whoever uses one is asked who he is.
 #pragma once

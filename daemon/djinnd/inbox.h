@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Inbox: what threads want called on the loop, which may be gone by then.
 //
 //   sender    for threads; it may outlive the inbox, and what is sent then is dropped

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Inquiries: requests that come on no session, and the functions that wait for their answers. D-Bus
 // asks so for what a client asks on its socket: who fulfils a request answers both alike.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Journal: where djinnd's lines and events go. To systemd's journal with fields, where stderr leads
 // there; else to stderr, a line each.
 //

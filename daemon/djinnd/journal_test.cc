@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Against a journald that takes nothing, in a mount namespace of a process of its own.
 #include "daemon/djinnd/journal.h"
 

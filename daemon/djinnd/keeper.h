@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Keeper: has systemd keep the descriptors of resident models, so that the next djinnd has them
 // without reading a byte (DESIGN section 8). Each model has
 //

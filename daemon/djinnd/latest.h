@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Latest: one place for the newest of something that one thread makes and another takes. Neither
 // ever waits for the other.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Listener: the socket that clients connect to, and the directory it lies in.
 //
 // One djinnd serves a directory: it holds a lock in it. A socket file that it made goes when this

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Load: one loader process at work on one open request, from its files to its hash.
 //
 //   waiting -> identifying    a loader was taken; it has the files

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One line of text on stderr for each event. Lines carry ids and numbers, never paths or names that
 // clients chose (DESIGN section 10).
 #pragma once

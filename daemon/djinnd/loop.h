@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Loop: the one event loop of djinnd, libuv's, and what hangs on it. Everything runs on its thread.
 //
 //   Poll      tells when a descriptor is readable or writable

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnd: the daemon. Reads its command line, wires its parts, runs until it is told to stop.
 
 #include <fmt/format.h>

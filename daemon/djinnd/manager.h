@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Manager: org.djinn.Manager1, djinnd as D-Bus sees it: another way to what djinnctl does on the
 // socket, done by those who do it there.
 //

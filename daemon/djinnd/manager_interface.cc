@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // org.djinn.Manager1 as sd-bus reads it: members, their arguments, and who answers.
 // packaging/dbus/org.djinn.Manager1.xml is what sd-bus makes of it.
 #include "daemon/djinnd/manager.h"

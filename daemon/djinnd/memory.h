@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Memory: the device's bytes as djinnd grants them, and what happens when they run out: idle
 // models give way, and the request is tried once more (DESIGN section 4, Tiers).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Metrics: what djinnd counts for Prometheus, and how it is told: a listener of the events, and the
 // maker of snapshots for the server's thread (metrics_server.h).
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MetricsServer: a thread that answers /metrics, /healthz and /readyz over HTTP, on sockets that
 // listen already.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The server against clients of this process, with a loop that the test plays.
 #include "daemon/djinnd/metrics_server.h"
 

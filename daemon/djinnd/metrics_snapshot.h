@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MetricsSnapshot: all that metrics tell, as plain numbers at one moment. The loop makes it, and
 // never touches it again; the metrics' thread reads it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "daemon/djinnd/metrics_text.h"
 
 #include <dirent.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The text of /metrics: a snapshot in Prometheus' exposition format.
 //
 // Names begin with djinn_, units are seconds and bytes, and counters end in _total. Nothing is told

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Model: weights in sealed extents, or on their way there or away; and the table of all.
 //
 //   loading -> resident               the bytes are there and sealed

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Models: opens and shares models, and has the loads done. How they leave again: tiers.h.
 //
 // An open request becomes a load at once, which tells what the files are; only then is it known

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Notifier: what djinnd tells systemd (sd_notify(3)), in order, by a thread of its own: systemd may
 // be slow to hear, and its socket has room for a few messages only.
 //

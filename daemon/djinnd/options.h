@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Options: the command line of djinnd, with everything that was left out filled in.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Pressure: what gives way as memory gets short (DESIGN section 4, Tiers). Looked at after each
 // grant, and when a model falls idle:
 //

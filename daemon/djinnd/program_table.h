@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ProgramTable: graphs that a worker has admitted, or is about to, by their fingerprint.
 //
 //   fingerprint   SHA-256 of domain, model and the graph's bytes: equal ones are one program

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Programs: defines programs and has them admitted by the domain's worker, once each and again by
 // each new worker. Start with program_table.h.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What djinnd concludes from the deaths and the silence of workers (DESIGN section 6.5). Pure.
 //
 //   DeathCount   of one session: deaths of workers in its step, with nothing committed between them

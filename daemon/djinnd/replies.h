@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who answers clients: the seam between what a request does and the connection that it came on.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Reports: what djinnctl shows. A user sees what is theirs, administrators all.
 #pragma once
 

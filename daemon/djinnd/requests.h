@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Requests: a client's messages, decoded, checked for their turn and handed to whoever fulfils
 // them. A breach of the protocol ends that session and nothing else (DESIGN rule 5).
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sealed memfds that clients and loaders send: graphs, plans, manifests.
 #pragma once
 

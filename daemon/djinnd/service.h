@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Service: what systemd and djinnd tell each other; without systemd all of it does nothing.
 //
 //   status             one line of what is going on, in `systemctl status`

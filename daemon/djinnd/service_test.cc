@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Against a socket that stands for systemd's: NOTIFY_SOCKET and the watchdog's variables.
 #include "daemon/djinnd/service.h"
 

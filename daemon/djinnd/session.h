@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Session: one client connection and all that it holds. The connection is the lease.
 //
 //   greeting -> attaching   Hello came; its memory was made, a worker is waited for

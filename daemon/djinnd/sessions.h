@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sessions: the clients' connections, their memory and sequence groups, from connect to release.
 //
 // A release goes: connection closed -> the worker is told -> it lets go, or dies -> descriptors are

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SparePool: keeps one process of a kind started in advance, because a start takes longer than
 // anybody should wait: LibTorch's half a second for a worker, a few milliseconds for a loader.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Children that are started for nobody, from scripts that the test exchanges.
 #include "daemon/djinnd/spare_pool.h"
 

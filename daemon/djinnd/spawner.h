@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Spawner: starts programs from a thread that has none of djinnd's descriptors. A child begins with
 // a copy of its parent's, and closes them as it begins its own program; one that does not close
 // (closers.h) would keep it there, and no signal ends that.

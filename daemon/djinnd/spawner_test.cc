@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What programs begin with, and what the thread that starts them holds.
 #include "daemon/djinnd/spawner.h"
 

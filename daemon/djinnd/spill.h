@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Spill: moves sequence groups of idle sessions to disk, and hears of their coming back (DESIGN
 // section 4, Tiers). The worker copies, djinnd decides:
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What happens while the memory of a spilled group is being freed: the queue that does it is held
 // up, and there is no worker but what the test says in its name.
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sequence groups that give way and come back: djinnd as a process, with a fake worker.
 #include <filesystem>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // StatsRounds: asks all workers for their counts, and tells whoever wanted them when they are
 // there.
 //

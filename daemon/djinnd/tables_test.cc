@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The parts of djinnd that decide without doing: tables, limits, identity, turns.
 #include <gtest/gtest.h>
 

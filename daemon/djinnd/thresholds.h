@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Thresholds: how much of the memory may be granted before something gives way; pressure.h acts.
 #pragma once
 

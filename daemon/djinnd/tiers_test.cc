@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where models are and when they move: djinnd as a process, with a real loader and a fake worker.
 #include <fcntl.h>
 #include <signal.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Traffic: what went over the control sockets to one kind of peer, both ways. Loop's thread.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinnd whose worker and loader were exchanged for those of another build while it runs.
 #include <fmt/format.h>
 #include <sys/stat.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // UserNames: what users are called. The system's user database may be far away and slow, so a
 // thread asks it, once for each user, and who wants a name waits, for a moment.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // WorkQueue: what would make the loop wait, done by a thread, one piece after the other.
 //
 //   work    called on the thread; what it gives goes to then

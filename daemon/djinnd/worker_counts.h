@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // WorkerCounts: what the workers of one domain have counted since djinnd's start, the dead ones
 // included. Pure.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "daemon/djinnd/worker_supervisor.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // WorkerSupervisor: sees to it that one trust domain has a worker, and tells what it does.
 //
 //   absent -> waiting        somebody needs a worker; one is asked of the pool

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinn-loader: reads one model into extents that djinnd made. Started by djinnd only.
 //
 //   djinn-loader --build IDENTITY --channel-fd N

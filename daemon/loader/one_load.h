@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // OneLoad: what a loader does in its life: one model, from files to a hash, at djinnd's word.
 //
 //   TakeFiles...  -> Identified   what the files are, before a byte is read

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "daemon/loader/one_load.h"
 
 #include <fcntl.h>

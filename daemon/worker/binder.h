@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Binder: turns what a submission names into bytes and numbers that one run of a program uses.
 //
 // Inputs from staging are copied into private memory here, once, before anything looks at them: no

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ControlLoop: the main thread. It reads djinnd's commands, does what may take long (mapping,
 // verifying, admitting) here, and posts the result to the lane's thread.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Generation: the loop of prefill and decode steps of one kGenerate submission. Its whole state is
 // the session's: the step record says how many tokens were made and which rows are finished, the
 // sequence group holds the tokens. So a new worker goes on with the next token, and draws what the

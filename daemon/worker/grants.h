@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Grants: asks djinnd for bytes and takes its answers. djinnd alone accounts memory; a worker
 // spends only what was granted.
 //

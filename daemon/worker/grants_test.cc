@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Questions of the lane about memory, and answers that come when nobody waits any more.
 #include "daemon/worker/grants.h"
 

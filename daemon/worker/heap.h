@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GrantedHeap: lets the lane's heap grow as far as djinnd grants, in steps that double.
 //
 // invariant: what the heap holds is at most what is granted.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // JobThread: a thread that runs posted closures, one after the other in their order.
 //
 // The destructor waits for the one that runs; those that have not begun are forgotten.

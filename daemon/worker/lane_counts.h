@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LaneCounts: what the lane's thread counts as it goes, for whoever wants to know.
 //
 // The lane's thread alone writes; any thread reads, at any time, and never waits. Each number is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LaneLoop: the lane's thread. It owns sessions, programs and the executor's lane; others post to
 // it.
 //

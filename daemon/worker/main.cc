@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinn-worker: runs the graphs of one trust domain on one device. Started by djinnd only.
 //
 //   djinn-worker --build IDENTITY --channel-fd N --threads N [--fault-at N] [--pal-fault-at N]

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "daemon/worker/model_store.h"
 
 #include <sys/stat.h>

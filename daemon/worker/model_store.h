@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MappedModel: a sealed model in this process: its extents mapped read-only, its tensors by name.
 //
 //   parked   the addresses are reserved and nothing is mapped there: programs can be admitted, and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operations: what each kind of submission does within its step. Each function validates the
 // private copy of its block, stages its effects, and returns how the step ends; an Error ends the
 // submission with that error, after the step was rolled back (runner.h).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Outbox: sends this worker's events to djinnd, from any thread, one datagram each.
 #pragma once
 

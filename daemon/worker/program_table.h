@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ProgramTable: the admitted programs and mapped models of this worker's trust domain. The lane's
 // thread owns it; the control thread only posts to the lane.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Refs: the storages of one session in its extent: which handles are live, where their bytes lie,
 // and where there is room. The table itself is the session's state (kernel/gc); the room is derived
 // from it, so a new worker rebuilds it.

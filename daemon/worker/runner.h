@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Runner: executes a session's submissions, one step at a time, and publishes what was committed.
 //
 //   pick up     copy the submission and its block, once, into the state extent

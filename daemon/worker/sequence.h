@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sequence: one sequence group of a session in this process: its memfd mapped, and how many token
 // slots of it are committed.
 // Bank: one copy of all rows. A group of two banks can be reordered: the rows are copied to the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A grower that answers nobody but this test: its words to djinnd are read here, and what djinnd
 // would say comes from here.
 #include "daemon/worker/sequence.h"

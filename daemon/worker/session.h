@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Session: one attached session in this process: its memory mapped, its ring, its surviving state,
 // its refs and sequence groups. Belongs to the lane's thread from attach to detach.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Slab: the lane's volatile section: one memfd from djinnd, mapped, replaced when a plan needs
 // more.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Step: one step of a session while it is being executed: what was submitted, what it dooms if it
 // fails, and how it ends. The unit that is committed or repeated (DESIGN rule 10).
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/control_wire.h"
 

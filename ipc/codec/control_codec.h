@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Control messages as bytes and back (djinn.capnp explains the protocol and has the form).
 //
 // Encoding never fails, but what it gives is a message only if it has at most

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the control codecs share: the boundary that no exception leaves, and the forms that several
 // messages have in common. For the .cc files of this folder only.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 @0xb6f20d6c1a7e5c39;
 # The control protocol of djinnd.
 #

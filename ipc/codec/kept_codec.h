@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // KeptModel as bytes and back. Errors: kUnsupported for a record of another format than this
 // version's, kLimitExceeded, kMalformed.
 #pragma once

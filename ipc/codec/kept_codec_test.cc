@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "ipc/codec/kept_codec.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 @0xc7a1f0a3d5e94b12;
 # SRG on the wire: kernel/srg/graph.h and load_plan.h as Cap'n Proto structs.
 #

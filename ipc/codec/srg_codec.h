@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Graphs, load plans and model manifests as bytes and back (srg.capnp has the form).
 //
 // Encoding is canonical: one segment without a segment table, in Cap'n Proto's canonical form.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "ipc/codec/srg_codec.h"
 
 #include <capnp/message.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DJINN_ASSERT guards an invariant of our own; it stays on in release builds and aborts with a
 // line on stderr. It never guards input: bad input gets an Error (error.h).
 #pragma once

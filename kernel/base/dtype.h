@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DType: the element types that cross our borders. Numbers are part of the wire protocol.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Error: what went wrong, in a code that programs switch on and a sentence that people read.
 //
 // A message says what, why and what next, in one to three short sentences. An Error that crosses to

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Fd: owns one file descriptor and closes it. Move-only; -1 means none.
 // SharedFd: one of several holders of one; null means none.
 #pragma once

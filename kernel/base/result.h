@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Result<T>: a value or an Error, never both, never neither. Libraries return it; programs log
 // once.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The allocator that LibTorch uses on the host: asks the sink of the calling thread, or takes
 // malloc.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/exec/allow_list.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The operators of srg/allowed.h as this LibTorch has them: looked up once, with what admission
 // would else ask their schemas for each node.
 #pragma once

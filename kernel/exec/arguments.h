@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // From the arguments of an SRG node to a stack template, by the operator's schema. Strict: an
 // argument has the type that the schema names, but for what PyTorch's own parser takes (an int for
 // a float, a number for a Tensor, one int for a sized list).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A growing attention layer in SRG, as the llama builder writes it: kv_append into the sequence's
 // buffers, one attention over narrowed views of them. And the same by direct calls.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Giving a run its memory: the caller's bindings, or scratch for a rehearsal.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shapes of a graph without symbols, as a recorder sends by the thousand: where a node's results
 // are fresh and claim dtype, sizes and strides, the claim is the shape, and the run holds the
 // kernel to it (layout.h). Only nodes that claim less, and views, are asked on meta.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Admission of graphs without symbols, where claims stand in for meta runs.
 #include "kernel/exec/claims.h"
 

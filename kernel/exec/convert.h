@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Between our dtypes and PyTorch's, and from its exceptions to our errors.
 #pragma once
 

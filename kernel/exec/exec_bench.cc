@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the interpreter adds to an operator: a chain of additions of eight numbers, through a
 // planned lane, through malloc, and by direct calls.
 #include <benchmark/benchmark.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The executor: admits graphs and runs them on the host with PyTorch's own kernels. This header is
 // all that the worker sees of LibTorch: no torch type crosses it, and no exception (each function
 // below catches at its own boundary).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The world of this folder's tests: weights, one admitted program, one lane.
 #pragma once
 

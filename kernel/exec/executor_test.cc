@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/exec/executor.h"
 
 #include <ATen/ops/add.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Evaluating affine expressions, with every overflow seen.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A few words to write graphs with in this folder's tests.
 #pragma once
 

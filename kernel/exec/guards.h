@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a CPU kernel of an allowed operator fails to check itself, and a client could use to read or
 // write memory that is not its own, to draw a random number or to change an argument unsaid. Each
 // was found by calling every operator with hostile indices and shapes.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Each guard against what it is there for: without it these calls read or write memory that is not
 // their own, draw random numbers, or change a weight.
 #include "kernel/exec/guards.h"

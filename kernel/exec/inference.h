@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shape inference: the graph is run on the meta device at a few symbol values; what comes out is
 // fitted with affine expressions.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Calling steps, and giving graph values their memory.
 #pragma once
 

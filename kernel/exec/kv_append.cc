@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinn::kv_append(Tensor(a!) buffer, Tensor new, SymInt position) -> Tensor(a!)
 //
 // buffer [B, H, capacity, D], new [B, H, T, D], same dtype: copies new to

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/exec/layout.h"
 
 #include <ATen/ops/empty_strided.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Layout claims: what a client predicted of a node's output is a contract, and where a kernel gives
 // the same elements in another layout they are copied into the claimed one.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // aten::linear_backward, which LibTorch has for other devices than the CPU only: there autograd
 // splits linear before its derivative. These are the calls that it then makes, so that a device
 // which keeps linear whole trains to the same bits.

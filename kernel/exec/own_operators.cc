@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/exec/own_operators.h"
 
 namespace djinn::exec {

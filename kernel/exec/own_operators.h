@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The djinn:: operators, and kernels that LibTorch lacks on a CPU. Each file of them defines its
 // own; register_operators() does it for all, once a process.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The recorded plans of one lane: for each program and shape bucket the places of all allocations.
 //
 //   bucket   each symbol rounded up to a power of two within its range; what fits the bucket's top

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Inside of a Program: what admission makes and the interpreter runs.
 //
 //   Step     one node, ready to call: operator handle, stack template, what to patch into it

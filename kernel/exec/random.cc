@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The random operators. What each uses of a generator's offset: kernel/srg/random.h.
 //
 //   djinn::rand(int[] size, ScalarType dtype, int seed, int offset) -> Tensor

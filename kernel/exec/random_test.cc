@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The random operators, as admitted graphs call them.
 #include "kernel/srg/random.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sampling one token from one row of logits. Randomness has no hidden state: a draw is a function
 // of (seed, offset), Philox 4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 // SC'11).

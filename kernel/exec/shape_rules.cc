@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/exec/shape_rules.h"
 
 #include <ATen/ExpandUtils.h>

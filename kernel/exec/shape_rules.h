@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shape rules of our own, for operators whose meta kernel LibTorch has in Python only, or whose
 // meta kernel picks another layout than the CPU does.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which inputs a graph may write, by what schemas say of aliases: no operator is called for it.
 #include <algorithm>
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a graph may write, told without calling anything.
 #include <gtest/gtest.h>
 

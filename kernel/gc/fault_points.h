@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FaultPoints: the places between two writes of surviving state, numbered in the order a process
 // passes them. Tests arm one number and the process dies there, as if killed: that is how "killed
 // between any two writes" is a property and not a matter of timing. Unarmed, a hit costs a compare.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SequenceLayout: where the state of a sequence group lies in its memfd.
 //
 //   tokens    int32 [rows, capacity]: every token of the group, prompt and generated

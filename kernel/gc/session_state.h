@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SessionState: what of a session must outlive a worker. It lies in the session's state extent, a
 // memfd that djinnd makes and shares with the worker alone; clients never see it.
 //

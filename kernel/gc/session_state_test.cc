@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/gc/session_state.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Casts between element types, with PyTorch's bits.
 //
 //   ElementCopy   copies `count` elements, cast from one dtype to another, between two strided runs

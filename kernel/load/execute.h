@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The read pipeline: makes a resolved plan's bytes.
 //
 //   SourceFile     where bytes come from (source.h)

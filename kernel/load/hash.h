@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The digest of a loaded model: SHA-256 over its manifest and the bytes of its extents, so that two
 // models with equal digests have the same tensors under the same names.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Identity: whether two opens are of the same bytes, told from what the file system says of them.
 //
 //   FileIdentity    what a file was when a load looked at it

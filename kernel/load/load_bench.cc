@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The two figures of loading: from the page cache against a memcpy into a fresh memfd, and from the
 // disk against plain O_DIRECT reads. Both arms alternate within one run and the order turns each
 // time, so that a busy machine or a throttled disk moves both; a figure is the median of the

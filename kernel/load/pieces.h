@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Cuts copy jobs into what one read brings: the unit of the read pipeline.
 //
 //   piece      a copy job small enough that all its source bytes fit a buffer

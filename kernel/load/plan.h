@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // From a load plan and the files' indexes to what to copy where: names and shapes are gone, byte
 // ranges and strides are left.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The safetensors header: what a file claims to hold, checked before anything trusts it.
 //
 //   header   8 bytes, little-endian: N. Then N bytes of JSON, then the tensors' bytes to the end.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One safetensors file as bytes: opened by somebody else, read here with pread only, never mapped.
 //
 //   SourceFile   a descriptor and what identify() said of it before the load

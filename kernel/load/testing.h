@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What this folder's tests and benchmark share: safetensors files built from parts, and memory to
 // load into.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AvailableMemory: what the machine can still give without killing anybody for it.
 //
 // fallocate and first touches on a memfd never say that memory has run out: the kernel's own tmpfs

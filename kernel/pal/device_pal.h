@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // DevicePal: the one seam between djinnd and a device's memory, in the shape of CUDA's virtual
 // memory calls. Beside each call stands the one it mirrors.
 //

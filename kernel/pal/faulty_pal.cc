@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/pal/faulty_pal.h"
 
 namespace djinn::pal {

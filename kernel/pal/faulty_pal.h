@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FaultyPal: wraps another pal and makes one of its calls fail, without having any effect. A test
 // of a path first counts its calls, then runs it once for each N with call N failing, and shows
 // that nothing is left behind. Calls may come from several threads; fail_call() and disarm() only

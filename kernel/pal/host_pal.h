@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // HostPal: the host's memory as a device. Extents are memfds; a reservation is a PROT_NONE mapping,
 // into which extents are put with MAP_FIXED.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/pal/memfd.h"
 
 #include <errno.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // memfd: anonymous shared memory that a descriptor names; what the host's extents, rings, staging
 // slabs and sealed messages are made of.
 //

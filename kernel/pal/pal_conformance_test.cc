@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What every DevicePal must do. A new pal is added to Worlds and is correct when all of this
 // passes.
 

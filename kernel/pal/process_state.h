@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // ProcessState: what this process holds of descriptors and mappings, read from /proc/self, so that
 // tests can show that a failed call left nothing behind.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // AffineFit: the affine function with integer coefficients that has given values at given points.
 //
 //   point      a value for every symbol

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The operators that a graph may call, by qualified name: "namespace::name" or
 // "namespace::name.overload". What is not here is refused (DESIGN rule 8). Client and daemon have
 // this one table.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The annotator: fills in what the client left out of a graph's annotations, from operators and how
 // they are joined. What the client said stays.
 //

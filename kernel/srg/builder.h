@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // GraphBuilder: writes a graph as one would write the model.
 //
 //   GraphBuilder g("mlp");

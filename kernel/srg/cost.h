@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What an operator costs, by formula from its shapes: floating-point operations and bytes moved. An
 // estimate for placement and phase budgets, not a measurement. A multiplication with its addition
 // counts as two operations, as in torch/utils/flop_counter.py; bytes count every operand and result

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Arithmetic on Expr, the affine integer expressions of graph.h. Every function keeps the canonical
 // form: terms sorted by symbol, each symbol once, no zero coefficient.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A 128-bit hash of a graph's content, for a client's cache of programs.
 //
 // Equal graphs have equal fingerprints; two that differ in anything, symbols, names and annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SRG, the semantically rich graph: the portable program that a client submits.
 //
 //   Symbol    a named integer with a range, bound at each run: batch, tokens, past, ...

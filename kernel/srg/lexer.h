@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The words of SRG text (TEXT.md). Private to text.h's parser.
 #pragma once
 

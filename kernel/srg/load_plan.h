@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // LoadPlan: what a model's bytes are, said as data, so that the loader needs neither LibTorch nor
 // anybody's code. Like a graph it is a program that a client submits, and it is trusted as little.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The stable lower-case names of graph.h's enumerations, in the text form, in logs and in --json.
 // Numbers that name nothing, which only an unverified graph has, give "unknown_role" and the like.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Families of operators: what annotate.h and cost.h know of an operator without its schema. An
 // operator that is in none is kOther, and nothing is concluded from it.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Random operators of ours, and how far each moves a generator. Randomness has no hidden state: an
 // operator carries (seed, offset), and whoever calls it adds what it used to the offset.
 //

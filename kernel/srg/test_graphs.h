@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Graphs for tests: a layer of BERT, a layer of Llama, and random ones with everything in them.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SRG text: a graph as people read and write it. TEXT.md has the grammar.
 //
 //   srg 1 "one linear"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One graph from several recordings of the same code at different sizes, and back.
 //
 //   Recording   a graph without symbols: every size, stride, offset and integer argument is a

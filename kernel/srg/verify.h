@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The structural verifier: what must hold of a graph before anything else reads it. It knows
 // nothing of operators, schemas and shapes (kernel/exec checks those at admission). After it has
 // passed a graph, every index in it leads somewhere, every name is printable and short, every

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RangeAllocator: hands out ranges of one extent. It knows offsets only: whoever owns the extent
 // commits memory beneath them and keeps, in the state extent, which of them live.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "kernel/vmu/extent_allocator.h"
 
 #include <gtest/gtest.h>

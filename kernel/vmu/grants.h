@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The grant ledger: what djinnd knows of a device's memory. It grants bytes before anybody touches
 // them, and rests on nothing that a worker or loader claims.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The offset planner: gives each allocation of a recorded run its place in one slab, before the
 // run.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // PersistentSection: what a worker does with a session's extent: storages of refs, which outlive
 // runs and workers.
 //

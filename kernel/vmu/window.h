@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Window: a sparse extent mapped as a whole at addresses that never move, and committed from its
 // start up to a watermark, as far as grants reach.
 //

@@ -1,3 +1,5 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
 /* djinn.h: models that live in djinnd, for programs in C and for every language that can call C.
  *
  *   djinn_client     a session with djinnd. Closing it gives back everything that it held

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // djinn.hpp: djinn.h for C++20: handles close themselves, errors are exceptions. Header only, so a
 // program compiled with it needs nothing of the library but djinn.h.
 //

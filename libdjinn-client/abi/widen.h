@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Widen: float16, bfloat16 and float32 elements as floats. Exact: each is one.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The BERT builder: transformers' BertModel as an SRG, operator by operator in its order, so that
 // the encoder's output has its bits.
 //

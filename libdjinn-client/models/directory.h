@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Directory: a Hugging Face model directory as data: its configuration and its safetensors files.
 //
 // Nothing but config.json and the shard index is parsed here; weights are only opened, and read by

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Encoder: a BERT model that lives in djinnd, opened from a Hugging Face directory.
 #pragma once
 

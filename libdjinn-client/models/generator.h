@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Generator: a Llama model that lives in djinnd, opened from a Hugging Face directory. The loop
 // over tokens runs in the worker; they stream back as they are made.
 #pragma once

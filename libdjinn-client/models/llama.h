@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The Llama builder: transformers' LlamaForCausalLM as SRGs on a sequence group, operator by
 // operator in its order, so that logits have its bits.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // RunBuilder: one synchronous run of a program with inputs and outputs in staging: what the model
 // classes and the bindings share. Its staging comes back when it is destroyed.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Configurations and manifests for tests of the builders: small, and as transformers writes them.
 #pragma once
 

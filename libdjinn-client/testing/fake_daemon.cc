@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "libdjinn-client/testing/fake_daemon.h"
 
 #include <gtest/gtest.h>

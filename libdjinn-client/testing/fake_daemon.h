@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FakeDaemon: what stands for djinnd and its worker in tests of the client: a thread that answers
 // requests and completes every run without looking at it. It can go, come back, and fall silent at
 // any moment. Names nothing of this tree, so that tests of djinn.hpp can use it.

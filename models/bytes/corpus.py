@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text the byte model learns: two Debian packages, as documents of prose.
 
 Nouns: a *document* is one entry of the Jargon File's lexicon, or one section of either book; a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains the byte model that this folder ships, once, and measures it on text it has never seen.
 
     python models/bytes/train.py             train, or go on from the checkpoint; then evaluate

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Values of the client library as Python objects, and back.
 //
 //   Bytes    a bytearray: memory that numpy can take over without a copy

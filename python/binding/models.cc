@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Encoder and Generator for Python. Both keep their session alive; every call goes through a turn
 // of the session's number, which refuses one that has ended and with it a client that is no more.
 

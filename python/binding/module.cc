@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The module djinn._client: classes as thin as the C++ ones beneath; djinn/*.py is what people use.
 
 #include <algorithm>

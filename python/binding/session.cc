@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "python/binding/session.h"
 
 #include <fcntl.h>

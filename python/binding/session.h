@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Session: one program's connection to djinnd for Python. Calls wait without the GIL; calls of
 // several threads take turns, because a client::Client serves one thread at a time.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "python/device/arguments.h"
 
 #include "kernel/exec/convert.h"

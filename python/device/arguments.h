@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A stack of boxed arguments as the arguments of a graph's node.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Autocast on the device casts what autocast casts on the CPU: the operators are the CPU's, as this
 // version of LibTorch registers them, and so are the results.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "python/device/backend.h"
 
 #include <ATen/core/Generator.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What PyTorch asks of a back end beside operators: an allocator, a device guard, hooks, a
 // generator. All of it is thin, because the device has one index, no streams and no memory here.
 #pragma once

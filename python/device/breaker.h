@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Breaker: operators whose shapes are not inferred any more. One that struck kStrikesMax times in a
 // row is on trial: it runs in djinnd at once, with the metadata that it really gives. If djinnd can
 // do what inference could not, the operator is tripped, for the life of the process; else the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Capture: a model's code run once for its operators, at chosen sizes; nothing of it is executed.
 // Several captures at different sizes become one program with symbols (kernel/srg/unify.h).
 //

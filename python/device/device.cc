@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "python/device/device.h"
 
 #include <fmt/ranges.h>

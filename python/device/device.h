@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Device: the one device of this process, `remote_accelerator:0`. It records operators, keeps them
 // until a value is needed, and hands them to djinnd.
 //

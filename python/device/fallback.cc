@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Every other operator: one boxed function decides what becomes of a call.
 //
 //   recorded   operators on the allow-list, which djinnd has, too

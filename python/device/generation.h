@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Generation on the device: the loop over tokens runs in djinnd, over two templates (capture.h).
 #pragma once
 

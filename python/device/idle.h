@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // IdleWatch: a thread that notices when nothing has been recorded for a while.
 //
 //   asleep   waits without a timeout: what came up to now was dealt with

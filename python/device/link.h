@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Link: the device's session with djinnd. Runs are handed over and not waited for; who reads waits.
 // A run that fails poisons what it would have made, so its error comes with the first read of that.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Loading: while transformers builds a model, its weights are sources: tensors of files that nobody
 // has read. Operators on them are recorded and held back. Afterwards each parameter's trace tells
 // how it comes about; what a load plan can say becomes the plan of a model, and the parameter's

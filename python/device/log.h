@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Log: operators that were called and not yet sent to djinnd, in order.
 //
 //   Operand  a tensor as it was when an operator was called: a view of a storage

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The extension module djinn.torch._device. Importing it makes the device; nothing connects before
 // a value is needed.
 #include "python/device/module.h"

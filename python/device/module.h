@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The parts of the extension module, each in a file of its own.
 #pragma once
 

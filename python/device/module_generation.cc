@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Captures, templates and generation for Python.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>

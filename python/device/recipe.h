@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Recipe: what recording one operator with arguments of certain kinds and shapes means: the node to
 // write and the tensors to make. Found by a run on the meta device once, then by a key: operator,
 // each tensor's dtype, sizes, strides and which of them share storages, and every other argument.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Recurrent: nn.LSTM, nn.GRU and nn.RNN on padded input. djinnd runs such a network as one
 // operator. With a gradient to come, or with draws or projections, it is taken apart here into the
 // steps that the CPU takes, and has the bits of the CPU; but for an LSTM's, which oneDNN computes

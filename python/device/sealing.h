@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Sealing: parameters that were moved to the device become weights of one model, which every
 // process of the trust domain shares that moves the same: djinnd knows a sealed file by its bytes.
 // Writing one forks it, as a ghost's (DESIGN section 4).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "python/device/shadow.h"
 
 #include <c10/core/CPUAllocator.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shadows: copies in this process of small integer tensors, computed beside the recorded operator
 // and never instead of it, so that a program's control flow over ids, positions and masks costs no
 // round trip. What depends on floating-point data of the device never has one.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Storage: what this process knows of a run of bytes that lives in djinnd. A tensor of the device
 // points to one through its DataPtr, whose address is unique, mapped to nothing, and so faults on
 // any use.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // All of LibTorch that this folder includes, precompiled once. Files name it first, so that they
 // build without the precompiled form too.
 #pragma once

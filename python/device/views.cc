@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Operators that this process carries out itself, because they move no bytes: making storages and
 // views of them, and the three that cross the border: copies, and one element as a number.
 #include <ATen/EmptyTensor.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinn: attach to djinnd, load models that cost this process no memory, run them on numpy arrays.
 
 >>> import djinn

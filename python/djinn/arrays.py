@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """numpy arrays at the border: dtypes by PyTorch's names, and the two that numpy does not have.
 
 bfloat16 travels as uint16 and the 8-bit floats as uint8: the bits are kept, and nothing is cast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors: what djinnd or the client library answered, by group and with their stable code."""
 
 

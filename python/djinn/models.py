@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that djinnd runs whole, opened from Hugging Face directories."""
 
 import os

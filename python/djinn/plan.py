@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load plans: what a model's tensors are made of, said as data. Mirrors kernel/srg/load_plan.h."""
 
 from dataclasses import dataclass, field

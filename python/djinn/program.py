@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs and what they run on: refs, which are tensors that stay in djinnd, and sequences."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions: a connection to djinnd, and what it holds there.
 
 The connection is the lease: when it closes, or this process ends, everything that the session held

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Symbols and sizes of a program: what a call's arrays say of its symbols.
 
 A size is affine in the symbols: `(constant, [(symbol, coefficient), ...])`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hears djinnd's signals on the system bus: says "subscribed", then a line for each, "MEMBER ID" or
 "MEMBER ID BYTES", until it is killed."""
 

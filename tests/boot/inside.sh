@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs as root inside of the booted system, before any of our packages is installed; says "ok NAME",
 # "not ok NAME: WHY" or "skipped NAME: WHY" on stdout.
 # $PLACE: our files; $UPGRADES: how many higher versions there are; /oom: see boot_test.py.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures: the daemon of this test process. The device connects once in a process, so the daemon
 lives as long; tests that end clients or count what is left start others."""
 

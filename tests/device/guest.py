@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that records, flushes, reads and holds many tensors of the device until it is killed.
 It says each line before it goes on."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Llama so small that its tests are fast, and with weights so large that its tokens differ."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs over tensors: integers of every width, booleans, and some float data that makes
 an integer unknown to the client. The same seed makes the same program on any device."""
 

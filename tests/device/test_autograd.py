@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradients and training: bit for bit what the CPU gives."""
 
 import weakref

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An operator whose shapes cannot be inferred again and again runs in djinnd at once. The faults
 are meta kernels that a test puts in the place of PyTorch's own, in this process alone."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes die: a killed client leaves nothing; a killed worker changes no value."""
 
 import os

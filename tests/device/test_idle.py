@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What was recorded is handed over when nothing more comes for a while, by a thread that otherwise
 sleeps, asks nobody and outlives nothing."""
 

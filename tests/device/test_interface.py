@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The published interface of Djinn, as it stands in its paper's examples."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layout that a result is said to have is the CPU's: kernels that come after choose by it, and
 other strides would give other roundings."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks that PyTorch computes with operators of their own: recurrent ones and the fast path of
 transformer encoders."""
 

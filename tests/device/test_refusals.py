@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What does not work says so, at once where it can: the CPU's exceptions for wrong arguments, and
 for what djinnd does not offer a sentence with what, why and what next."""
 

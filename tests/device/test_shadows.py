@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small integers have a copy in this process: it is never another value than the device's."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call that was replayed sees every change of its model: the next has the bits of the CPU."""
 
 import copy

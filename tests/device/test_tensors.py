@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors of the device behave as those of the CPU: arithmetic, copies, printing, saving, modes."""
 
 import copy

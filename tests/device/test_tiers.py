@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three ways to the same bits: operators one by one, a call as a program, the loop in djinnd."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters that are moved to the device: one copy of the same content, until somebody writes."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views, writes through them, and out=."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same lines on the CPU and on the device: `same(f)` calls f(device) for both and compares."""
 
 from collections.abc import Callable

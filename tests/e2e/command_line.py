@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnctl as the tests call it: against one daemon, with what it said and how it ended."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures of the end-to-end tests: a daemon a file, real models, PyTorch on as many threads."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A conversation with the byte model, a step at a time: what it says, all bits of it."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file system for tests, over FUSE, whose server can be told not to answer djinnd and its
 children when they close a file, as if its network were gone; they wait then, SIGKILL or not.
 

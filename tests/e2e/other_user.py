@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Another user, for a block of a test that runs as root."""
 
 import grp

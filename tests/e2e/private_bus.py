@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A message bus for tests: dbus-daemon on a socket of the test's own, with the policy that djinnd
 is installed with."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A private djinnd for tests: started in a directory of its own, looked at through its status."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scrape of djinnd's metrics, as Prometheus makes it, and promtool, which judges it."""
 
 import http.client

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """50 real sentences (one is a paragraph), of 1 to 187 tokens. All are in the public domain: the
 Declaration of Independence, the Gettysburg Address, Austen, Carroll, Dickens, Franklin, Melville,
 Thoreau, proverbs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stands for systemd in tests: it listens for djinnd, hears how it goes, and keeps descriptors
 for the next one."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs on a terminal: a pty of a given size, and everything that was written to it."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """models/bytes keeps its promises: at most 8 MB, and what its README says of held-out text."""
 
 import importlib

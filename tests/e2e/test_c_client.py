@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C ABI against a daemon: the example in C, and every function through ctypes."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load plans: what the loader makes of a file's tensors is what PyTorch makes of them."""
 
 import json

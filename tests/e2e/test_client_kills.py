@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clients die, stop and misbehave: what they held comes back, and nobody else notices."""
 
 import collections

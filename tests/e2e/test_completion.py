@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Completion in bash, zsh and fish, typed on a terminal: verbs, options, and what lives."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnd as org.djinn.Manager1, on a message bus of the test's own."""
 
 import getpass

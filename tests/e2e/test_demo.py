@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/demo.py shows what it says it shows."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnctl against a daemon: tables, JSON, ids, exit codes; what a model says."""
 
 import os

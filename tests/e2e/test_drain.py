@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnd winds up: what runs goes on for its time, nobody new is taken in, and then it ends."""
 
 import signal

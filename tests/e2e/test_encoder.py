@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The encoder's bits are transformers', with the real MiniLM weights."""
 
 from collections.abc import Iterator

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers that die between two writes of what must survive: at every point where one can, and the
 client gets the bytes that it gets without."""
 

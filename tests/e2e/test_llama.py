@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Llama models: logits and tokens are transformers', bit for bit and token for token."""
 
 from collections.abc import Iterator, Sequence

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manual's examples do what the manual says: C programs, and lines for a shell."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is granted is what is held: beside neighbours, after failures, and when a client is gone."""
 
 import itertools

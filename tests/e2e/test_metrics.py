@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What djinnd tells Prometheus: its numbers move with what happens, never go back, and asking for
 them hurts nobody."""
 

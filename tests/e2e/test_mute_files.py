@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models on a file system whose server does not answer: only who uses it waits. What djinnd does
 with one descriptor that does not close is in closers_test.cc; here the loader has one, too."""
 

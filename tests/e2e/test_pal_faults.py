@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory calls of a worker that fail, each of them once: the client gets a typed error or the right
 bytes, the next attempt succeeds, and nothing is left behind."""
 

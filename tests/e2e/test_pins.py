@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who may keep a model in memory, for how long, and how much of it, where users share it."""
 
 import os

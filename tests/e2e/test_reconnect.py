@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnd is stopped or killed, and comes back: what its clients hear, and how they go on."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnctl diag: what a bug report needs, no more; djinnctl config show: as djinnd sees it."""
 
 import json

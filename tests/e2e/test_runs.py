@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs, run-once graphs and refs, against PyTorch."""
 
 import copy

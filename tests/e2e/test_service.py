@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnd as systemd starts it: with a socket that listens already, a place to say how it goes, its
 configuration, and what the djinnd before it left."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two users and one daemon: who shares weights, who does not, and that nobody can change them."""
 
 import copy

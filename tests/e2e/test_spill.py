@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversations whose memory went to disk go on as if nothing had happened: the same bits, and
 nothing left behind."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnctl on a real terminal: colours only there, tables that fit, short errors, progress."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that are moved to disk come back with the next run, and nobody sees a difference but in
 time: the same tokens, the same ids."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each verb of djinnctl prints as JSON, field by field; top, gc, drain, resume and events."""
 
 import json

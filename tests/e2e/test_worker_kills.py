@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Workers die in mid-sentence, and nobody who reads the sentence can tell."""
 
 import itertools

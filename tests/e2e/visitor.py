@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that is made to be killed: does one thing after the other and tells each before it
 begins and while it goes on, one line each, so that its killer can choose a moment.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a ghost's own cache must do, each a function, done with a local model's DynamicCache and
 with a ghost's: the results are the same bits. All run in one process, as those of loads.py.
 

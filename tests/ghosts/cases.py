@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases that run one after the other in one process, because a process has one device: functions
 marked `@case` in a file beside this one."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that may crash: started with their output in a log, and how they ended, in words."""
 
 import os

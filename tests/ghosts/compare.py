@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One entry of the zoo, as a ghost and as PyTorch on the CPU, in one process: are they equal?
 
 A comparison goes through stages: build, forward and generate of one row and of a padded batch,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ghost tests start before PyTorch is loaded: see tests/e2e/conftest.py."""
 
 import os

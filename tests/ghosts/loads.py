@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What from_pretrained must do with ghosts, each a function, all run in one process of their own,
 because a process has one device and one daemon.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One of two processes with ghosts of one model. It says what it has done, then waits for a line.
 
 neighbour.py SMALL LARGE    directories: a model to warm up with, and the one that is shared

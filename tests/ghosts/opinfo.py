@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's own operator samples, on the device and on the CPU: equal, or refused in so many words.
 
     opinfo.py [--samples N|all] [--side ghost|local|wrong] [--scratch DIR] [NAME...]

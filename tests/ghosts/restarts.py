@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process whose djinnd is stopped, and started again at the same path, while it has ghosts.
 
 restarts.py SCRATCH    fails where what it finds is not what docs/GHOSTS.md says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A ghost's own cache: appended in place, and the same bits as transformers' own.
 
 The cases are in caches.py, and run in one process, because a process has one device.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The comparison itself: it passes what is equal and sees what is not. No ghost is needed."""
 
 from pathlib import Path

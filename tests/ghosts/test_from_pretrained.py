@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The unchanged from_pretrained: ghosts that equal local models, and what is refused.
 
 The cases are in loads.py, and run in one process, because a process has one device.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ten architectures as ghosts: outputs bit for bit, tokens one by one, those of the CPU.
 
 `./dev matrix` does the same with all of the zoo.

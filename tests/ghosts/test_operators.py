@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operators on the device: equal to the CPU bit for bit, or refused in so many words."""
 
 from pathlib import Path

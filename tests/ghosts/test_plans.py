@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load plans from traces: what a plan gives, piece by piece, is what the operators give."""
 
 import random

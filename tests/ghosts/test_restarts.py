@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnd was stopped or restarted: what happened, why, what next; and the process goes on."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two processes with ghosts of one model: its weights are in memory once."""
 
 import json

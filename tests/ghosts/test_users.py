@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ghosts in the hands of users: pipelines, streamers, training, adapters, threads, dead workers.
 
 The cases are in users.py, and run in one process, because a process has one device.

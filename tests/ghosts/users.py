@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people do with a model, each a function, done with a local one and with a ghost of it: the
 results are the same bits. All run in one process of their own, as those of loads.py.
 

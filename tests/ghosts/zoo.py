@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The zoo: tiny random models of transformers' architectures, with inputs for each.
 
 An entry is one architecture: a real model class, the keywords of its own config class, and a

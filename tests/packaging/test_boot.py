@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """./dev boot-test: the packages at work in a booted Debian."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The journal's catalog against the events that djinnd tells."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is installed for D-Bus and polkit agrees with the program, the unit and the manual."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manual agrees with the programs, and is clean troff."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Debian packages: what is in them, and what their scripts do. tests/boot installs them."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The unit files, as systemd reads them; tests that need a booted system are elsewhere."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The repository as the style tests see it: its files, its folders, the table of folders."""
 
 import re

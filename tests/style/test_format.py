@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formatting is a machine's work: clang-format for C and C++, ruff for Python."""
 
 import re

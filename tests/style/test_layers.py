@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder order is the architecture: table, README, CMakeLists.txt and #include agree."""
 
 import re

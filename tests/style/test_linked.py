@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """djinnd and the client library link neither LibTorch nor CUDA."""
 
 import os

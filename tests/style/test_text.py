@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What no file may say. `style: REASON` in a comment on the same line is an exception, in sight."""
 
 import re
@@ -7,6 +8,7 @@ from repo import CODE, CPP, ROOT, expect_none, files, files_with, text_of
 
 EXCEPTION = re.compile(r"(//|#) style: \S")
 COLUMNS_MAX = 100
+SPDX = re.compile(r"(?://|#|/\*) SPDX-License-Identifier: Apache-2\.0(?: \*/)?")
 
 FORBIDDEN_IN_CPP = {
     "text is made with fmt": r"\b(f|s|d|v|vf|vs|sn|vsn)?printf\s*\(|\bputs\s*\(",
@@ -60,8 +62,21 @@ def test_headers_are_included_once() -> None:
     expect_none(c_headers)
 
 
+def licensed(path: str) -> bool:
+    """Whether the file's licence stands in its first line, or in its second after a `#!`."""
+    head = [line for line in text_of(path).splitlines()[:2] if not line.startswith("#!")]
+    return not text_of(path).strip() or bool(head and SPDX.fullmatch(head[0]))
+
+
+def test_each_source_names_its_licence() -> None:
+    scripts = [f for f in files() if text_of(f).startswith("#!")]
+    sources = {*files_with(*CODE, ".pyi", "CMakeLists.txt"), *scripts}
+    expect_none([f for f in sorted(sources) if not licensed(f)], f"{SPDX.pattern} comes first")
+
+
 def test_headers_open_with_their_nouns() -> None:
-    expect_none([f for f in files_with(".h", ".hpp") if not text_of(f).startswith(("//", "/*"))])
+    bodies = {f: SPDX.sub("", text_of(f), count=1).lstrip() for f in files_with(".h", ".hpp")}
+    expect_none([f for f, body in bodies.items() if not body.startswith(("//", "/*"))])
 
 
 def test_a_todo_has_a_type_and_a_reason() -> None:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // FakeBus: a message bus in the test's own process, with one guest at a time, and only what a bus
 // says itself. It stands where DBUS_SYSTEM_BUS_ADDRESS points.
 #pragma once

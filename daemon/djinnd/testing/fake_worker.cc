@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A worker that speaks djinnd's protocol and computes nothing, for tests of djinnd. What a program
 // or a submission asks of it stands in its bytes:
 //

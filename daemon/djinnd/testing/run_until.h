@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // run_until: turns a test's own loop.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What djinnd's end-to-end tests share: a djinnd of their own with a fake worker, and clients that
 // speak the protocol by hand.
 #pragma once

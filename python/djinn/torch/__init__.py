@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The daemon as a PyTorch device, `remote_accelerator:0`, and ghost models on it.
 
 Importing this makes the device; nothing connects to djinnd before a value is needed.

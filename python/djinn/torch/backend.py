@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What PyTorch's Python side asks of a device: its name, its module, methods on tensors."""
 
 import types

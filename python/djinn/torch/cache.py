@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A ghost's own cache of keys and values: it grows without concatenation.
 
     Slots         keys, or values, of one layer: tokens one after another, and room for more

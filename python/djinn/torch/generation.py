@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`generate()` in the daemon: the loop over tokens runs there, without Python.
 
 A model's forward is captured at a few sizes on inputs without values, and its recordings become two

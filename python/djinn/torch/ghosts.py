@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One load: while transformers builds a model, its weights are tensors of files that nobody reads.
 
     Load      of one `from_pretrained`, and of those that it calls: files, sources, models

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cache whose keys and values are a sequence group of djinnd.
 
     hold(cache, held)   a DynamicCache becomes a GroupCache, the same object

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All patches of foreign code: what makes the unchanged `from_pretrained` of transformers give
 ghosts. docs/GHOSTS.md lists them with their reasons.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The capability interlock: what happens when djinnd cannot take a model.
 
 That is an error with the numbers. Only a program that set `djinn.config.fallback = "local"` gets a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load plans from traces: what a plan can say of the operators that a load recorded.
 
     Region   a box of one tensor of a file, its last two dimensions perhaps swapped

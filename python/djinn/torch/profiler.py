@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the device has done in this process: counters, times, and lines on request."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A forward call without the Python of its layers.
 
 A ghost's call with arguments of the same kinds and sizes as one before is captured as a program,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is known of each ghost, and when it is out of date: what generation and replay share."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which PyTorch djinn.torch is built for: its C++ code fits no other."""
 
 import importlib.metadata

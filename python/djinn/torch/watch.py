@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a model is made of, so that a change of it is noticed before a call that may be replayed.
 
     Watch   modules and their classes, the values among their attributes, what those hold in turn
