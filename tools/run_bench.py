@@ -4,8 +4,10 @@
     run_bench.py [TEXT]
 
 The figures and their bars are in bench/bars.json (bench/README.md says how to read it). TEXT runs
-the benchmarks whose name, or whose program's name, contains it, and shows the figures that they
+the benchmarks whose name, or whose program's name, contains it, and judges the figures that they
 give. Benchmarks without a figure are listed below the table with their median time.
+
+Exits with 1 where a figure does not hold or was not measured, and where a benchmark failed.
 """
 
 import argparse
@@ -55,6 +57,12 @@ def medians_of(report: dict) -> dict[str, Medians]:
     return {name: medians_of_runs(same) for name, same in runs.items()}
 
 
+def errors_of(report: dict) -> list[str]:
+    """What benchmarks said that gave up, each once."""
+    failed = [run for run in report["benchmarks"] if run.get("error_occurred")]
+    return sorted({f"{name_of(run)}: {run.get('error_message', 'it failed')}" for run in failed})
+
+
 def name_of(run: dict) -> str:
     """Without the suffixes that Google Benchmark adds for a benchmark's settings."""
     settings = r"/(repeats:\d+|iterations:\d+|min_time:[\d.]+|real_time|manual_time|process_time)"
@@ -69,7 +77,8 @@ def medians_of_runs(runs: list[dict]) -> Medians:
     return medians
 
 
-def run_program(program: Path, text: str) -> dict[str, Medians]:
+def run_program(program: Path, text: str) -> dict:
+    """The program's report: empty where it has no benchmark of that name."""
     report = RESULTS / f"{program.name}.json"
     report.unlink(missing_ok=True)
     wanted = text if text and text not in program.name else "."
@@ -94,7 +103,12 @@ def run_program(program: Path, text: str) -> dict[str, Medians]:
     if done.returncode != 0:
         raise RuntimeError(f"{program.name} ended with exit code {done.returncode}")
     written = report.read_text() if report.exists() else ""
-    return medians_of(json.loads(written)) if written else {}
+    return json.loads(written) if written else {"benchmarks": []}
+
+
+def judged(bars: list[dict], measured: dict[str, Medians], text: str) -> list[dict]:
+    """A benchmark that is named like TEXT, and was not measured, is judged all the same."""
+    return [bar for bar in bars if text in bar["benchmark"] or bar["benchmark"] in measured]
 
 
 def figure_of(bar: dict, measured: dict[str, Medians]) -> Figure:
@@ -131,11 +145,13 @@ def main() -> int:
     failures = []
     for program in [*sorted(PROGRAMS.glob("*-bench")), *sorted(SCRIPTS.glob("*_bench.py"))]:
         try:
-            measured |= run_program(program, text)
+            report = run_program(program, text)
+            measured |= medians_of(report)
+            failures += errors_of(report)
         except (RuntimeError, subprocess.TimeoutExpired, json.JSONDecodeError) as error:
             failures.append(f"{program.name}: {error}")
     bars = json.loads(BARS.read_text())
-    figures = [figure_of(bar, measured) for bar in bars if not text or bar["benchmark"] in measured]
+    figures = [figure_of(bar, measured) for bar in judged(bars, measured, text)]
     (RESULTS / "summary.json").write_text(
         json.dumps([asdict(figure) for figure in figures], indent=2) + "\n"
     )
@@ -143,7 +159,12 @@ def main() -> int:
     print_others(bars, measured)
     for failure in failures:
         print(f"FAILED {failure}")
-    return 1 if failures else 0
+    if text and not measured and not failures:
+        failures.append(f"no benchmark has a name with {text!r} in it")
+        print(failures[-1])
+    holding = sum(figure.holds for figure in figures)
+    print(f"{holding} of {len(figures)} figures hold")
+    return 1 if failures or holding < len(figures) else 0
 
 
 if __name__ == "__main__":
