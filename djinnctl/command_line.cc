@@ -2,6 +2,7 @@
 
 #include "djinnctl/command_line.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <string_view>
 
 #include "djinnctl/exit_code.h"
+#include "djinnctl/nearest.h"
 #include "djinnctl/output.h"
 #include "djinnctl/screen.h"
 
@@ -104,10 +106,49 @@ void set_timeout(const Invocation& invocation) {
   ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
+std::vector<std::string> verbs_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  const auto shown = [](const CLI::App* verb) { return !verb->get_group().empty(); };
+  for (const CLI::App* verb : app.get_subcommands(shown)) names.push_back(verb->get_name());
+  return names;
+}
+
+// The word in the place of a verb that must follow; empty if there is none.
+std::string unknown_verb(const CLI::App& app, const CLI::App& last) {
+  if (last.get_require_subcommand_min() == 0) return {};
+  for (std::string& word : app.remaining(true)) {
+    if (!word.starts_with('-')) return std::move(word);
+  }
+  return {};
+}
+
+// words: what stands before it, each with a space behind.
+Error no_such_verb(const std::string& word, const std::string& words,
+                   const std::vector<std::string>& known) {
+  const std::string_view near = nearest(word, known);
+  const std::string guess = near.empty() ? "." : fmt::format("; did you mean '{}{}'?", words, near);
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("There is no verb '{}{}'{} 'djinnctl {}--help' lists all.", words, word,
+                      guess, words)};
+}
+
 // Help and version are no mistakes; CLI11 writes them to stdout and all else to stderr.
-int finish_parse(const CLI::App& app, const CLI::ParseError& stop) {
-  const auto code = app.exit(stop) == 0 ? ExitCode::kOk : ExitCode::kUsage;
-  return static_cast<int>(code);
+int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
+  if (stop.get_exit_code() == 0) return app.exit(stop);
+  constexpr int kUsage = static_cast<int>(ExitCode::kUsage);
+  if (quiet) return kUsage;
+  const CLI::App* last = &app;
+  std::string words;
+  while (!last->get_subcommands().empty()) {
+    last = last->get_subcommands().front();
+    words += last->get_name() + ' ';
+  }
+  if (const std::string word = unknown_verb(app, *last); !word.empty()) {
+    write_error(error_text(no_such_verb(word, words, verbs_of(*last))));
+  } else {
+    app.exit(stop);
+  }
+  return kUsage;
 }
 
 }  // namespace
@@ -139,7 +180,7 @@ int run(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& stop) {
-    return finish_parse(app, stop);
+    return finish_parse(app, stop, invocation.quiet);
   }
   invocation.json = json_style(style);
   set_timeout(invocation);

@@ -125,6 +125,31 @@ def test_an_ambiguous_prefix_lists_its_candidates(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["psx"], "no verb 'psx'; did you mean 'ps'?"),
+        (["-j", "evct", "--all"], "no verb 'evct'; did you mean 'evict'?"),
+        (["models"], "no verb 'models'. 'djinnctl --help' lists all."),
+        (["config", "shw"], "no verb 'config shw'; did you mean 'config show'?"),
+    ],
+)
+def test_an_unknown_verb_is_named_with_the_nearest_one(
+    daemon: Daemon, words: list[str], told: str
+) -> None:
+    ended = ctl(daemon, *words)
+    assert (ended.code, ended.out) == (2, b"")
+    assert told in ended.err
+    assert ctl(daemon, "-q", *words).err == ""
+
+
+def test_a_missing_option_is_no_unknown_verb(daemon: Daemon) -> None:
+    ended = ctl(daemon, "generate", "models/bytes", "--promt", "text")
+    assert ended.code == 2
+    assert "--prompt" in ended.err
+    assert "verb" not in ended.err
+
+
+@pytest.mark.parametrize(
     ("code", "words"),
     [
         (2, ["ps", "extra"]),

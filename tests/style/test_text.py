@@ -102,3 +102,18 @@ def test_links_in_documents_lead_to_files() -> None:
             if "://" not in target and not (ROOT / path).parent.joinpath(target).exists():
                 broken.append(f"{path}: {target}")
     expect_none(broken)
+
+
+def test_each_verb_of_djinnctl_that_a_text_names_exists() -> None:
+    added = "".join(text_of(f) for f in files_with(".cc") if f.startswith("djinnctl/verb_"))
+    verbs = set(re.findall(r'(?:\.verb\(|\badd\(line, )"([a-z-]+)"', added))
+    quoted = r"(?:[`'*]|See |[$] )djinnctl(?: -[\w=-]+)* ([a-z][a-z-]*)"
+    named = rf"{quoted}|[(]djinnctl ([a-z-]+)[,)]"
+    assert {"ps", "unpin"} <= verbs
+    unknown = [
+        f"{path}: djinnctl {verb}"
+        for path in files()
+        for verb in map("".join, re.findall(named, text_of(path)))
+        if verb not in verbs
+    ]
+    expect_none(unknown, f"There are {', '.join(sorted(verbs))}")

@@ -16,7 +16,7 @@ from djinn.errors import Error, HandleError, LimitError, LostError, ResourceErro
 # What loading takes beside the weights themselves: conversions, buffers, the first activations.
 MARGIN = 0.2
 ABSENT = (HandleError, LostError)  # nobody answers
-WAYS_OUT = ("Free memory of djinnd's (djinnctl models, djinnctl unload)", "Start djinnd")
+WAYS_OUT = ("Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload')", "Start djinnd")
 REFUSALS = (HandleError, LimitError, LostError, ResourceError)
 
 
