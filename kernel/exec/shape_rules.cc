@@ -227,6 +227,33 @@ Results native_attention(const Arguments& arguments) {
   return {meta_tensor(query.sizes(), query.scalar_type()), weights};
 }
 
+// A product for each group, or one whose rows or columns the groups share out. Meta kernels know
+// bfloat16 alone. The CPU's kernel pads rows to 16 bytes; what is between them stays in the worker.
+Results grouped_mm(const Arguments& arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  const at::Tensor& other = arguments[1].toTensor();
+  TORCH_CHECK_VALUE((self.dim() == 2 || self.dim() == 3) && (other.dim() == 2 || other.dim() == 3),
+                    "grouped_mm takes matrices, or batches of them");
+  const bool shared = self.dim() == 2 && other.dim() == 2;
+  TORCH_CHECK_VALUE(self.size(-1) == other.size(-2), "the operands have ", self.size(-1), " and ",
+                    other.size(-2), " in common");
+  TORCH_CHECK_VALUE(arguments[2].isTensor() == (self.dim() == 2 || other.dim() == 2),
+                    "ends of groups are for operands that groups share out");
+  std::vector<int64_t> sizes{self.size(-2), other.size(-1)};
+  if (shared) sizes.insert(sizes.begin(), arguments[2].toTensor().size(0));
+  if (self.dim() == 3 && other.dim() == 3) sizes.insert(sizes.begin(), self.size(0));
+  const auto type = arguments[4].toOptional<at::ScalarType>();
+  return {meta_tensor(sizes, type.value_or(self.scalar_type()))};
+}
+
+Results histogram(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  TORCH_CHECK_NOT_IMPLEMENTED(at::isFloatingType(input.scalar_type()), "histc of ",
+                              input.scalar_type(), " is not implemented");
+  TORCH_CHECK_VALUE(arguments[1].toInt() > 0, "bins must be > 0");
+  return {meta_tensor({arguments[1].toInt()}, input.scalar_type())};
+}
+
 // In-place operators give their first argument back.
 Results itself(const Arguments& arguments) {
   return {arguments[0].toTensor()};
@@ -280,6 +307,7 @@ struct Rule {
 
 // Sorted.
 constexpr auto kRules = std::to_array<Rule>({
+    {"aten::_grouped_mm", grouped_mm},
     {"aten::_native_multi_head_attention", native_attention},
     {"aten::_transformer_encoder_layer_fwd", like_input},
     {"aten::batch_norm", in_format_of_input},
@@ -293,6 +321,7 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::group_norm", contiguous},
     {"aten::gru.input", recurrent},
     {"aten::hardswish", like_input},
+    {"aten::histc", histogram},
     {"aten::index_select", index_select},
     {"aten::isnan", bools_like_input},
     {"aten::layer_norm", layer_norm},

@@ -9,6 +9,7 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/histc.h>
 
 #include <algorithm>
 #include <array>
@@ -446,6 +447,18 @@ BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& w
   return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
 }
 
+// Of integers too, which accelerators count, and the CPU does not: exactly, in float64.
+at::Tensor histogram(const at::Tensor& self, int64_t bins, const at::Scalar& min,
+                     const at::Scalar& max) {
+  if (c10::isIntegralType(self.scalar_type(), false)) {
+    return at::histc(self.to(at::kDouble), bins, min, max).to(self.scalar_type());
+  }
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::histc", "");
+  Stack stack{self, bins, min, max};
+  Device::get().call(op, stack);
+  return stack[0].toTensor();
+}
+
 // A device without nested tensors: nn.TransformerEncoder takes its way for dense ones.
 bool never_nested(const at::Tensor&, const at::Tensor&) {
   return false;
@@ -477,6 +490,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   register_by_name(library);
   library.impl("_index_put_impl_", &index_put_impl);
   library.impl("native_batch_norm", &batch_norm);
+  library.impl("histc", &histogram);
   library.impl("_nested_tensor_from_mask_left_aligned", &never_nested);
 }
 

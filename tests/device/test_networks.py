@@ -147,3 +147,44 @@ def test_attention_of_its_own_has_the_bits_of_the_cpu(weights: str) -> None:
             )
 
     same(run)
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+PRODUCTS = {  # by what the groups share out; their rows begin at multiples of 16 bytes
+    "rows": ((16, 24), (3, 24, 8), [4, 4, 16]),
+    "columns": ((3, 8, 24), (24, 16), [4, 4, 16]),
+    "what is summed over": ((8, 16), (16, 24), [4, 4, 16]),
+    "nothing": ((3, 8, 16), (3, 16, 24), None),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shared", PRODUCTS)
+def test_a_grouped_product_has_the_bits_of_the_cpu(shared: str, dtype: torch.dtype) -> None:
+    a, b, ends = PRODUCTS[shared]
+
+    def run(device: str) -> object:
+        offsets = None
+        if ends is not None:
+            offsets = torch.tensor(ends, dtype=torch.int32, device=device)
+        left, right = (numbers(device, *sizes, dtype=dtype) for sizes in (a, b))
+        return nn.functional.grouped_mm(left, right, offs=offsets)
+
+    same(run)
+
+
+def test_rows_that_no_group_has_are_refused() -> None:
+    offsets = torch.tensor([4, 4, 8], dtype=torch.int32, device=DEVICE)
+    product = torch._grouped_mm(numbers(DEVICE, 12, 16), numbers(DEVICE, 3, 16, 8), offs=offsets)
+    with pytest.raises(RuntimeError, match=r"_grouped_mm.*ascend to 12"):
+        product.cpu()
+
+
+@pytest.mark.parametrize("dtype", (torch.int32, torch.int64, torch.uint8), ids=str)
+def test_integers_are_counted_in_bins_as_floats_are(dtype: torch.dtype) -> None:
+    """As accelerators do, and the CPU does not: it is given the same numbers as floats."""
+    values = torch.tensor([0, 3, 3, 1, 7, 9, 6, 3], dtype=dtype)
+    expected = torch.histc(values.float(), bins=8, min=0, max=7)
+    found = torch.histc(values.to(DEVICE), bins=8, min=0, max=7)
+    assert found.dtype == dtype
+    assert found.tolist() == expected.tolist()

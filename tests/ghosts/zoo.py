@@ -175,7 +175,6 @@ SPEECH = (
 )
 STATE_SPACE = {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2, **SPECIAL}
 DRAWS_FREELY = {"vision_config": PATCHES, "text_config": ENCODER, "projection_dim": 32}
-BATCHED_EXPERTS = {"experts_implementation": "batched_mm"}
 
 ENTRIES: list[Entry] = []
 
@@ -305,29 +304,25 @@ add(
     "experts",
     "MixtralForCausalLM",
     MOE | {"num_local_experts": 4},
-    options=BATCHED_EXPERTS,
 )
 add(
     "qwen2_moe",
     "experts",
     "Qwen2MoeForCausalLM",
     MOE | {"num_experts": 4, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 48},
-    options=BATCHED_EXPERTS,
 )
 add(
     "qwen3_moe",
     "experts",
     "Qwen3MoeForCausalLM",
     MOE | HEAD_16 | {"num_experts": 4, "moe_intermediate_size": 48},
-    options=BATCHED_EXPERTS,
 )
-add("olmoe", "experts", "OlmoeForCausalLM", MOE | {"num_experts": 4}, options=BATCHED_EXPERTS)
+add("olmoe", "experts", "OlmoeForCausalLM", MOE | {"num_experts": 4})
 add(
     "granitemoe",
     "experts",
     "GraniteMoeForCausalLM",
     MOE | {"num_local_experts": 4, "attention_multiplier": 0.25},
-    options=BATCHED_EXPERTS,
 )
 
 T5_SIZES = {

@@ -17,6 +17,8 @@ loaded in this context, and of what runs a model, for models on the device alone
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
     GenerationMixin._prepare_cache_for_generation, DynamicCache.__init__
                                               a cache that a ghost makes grows in place
+    GenerationMixin._optimize_model_for_decode
+                                              experts are computed as on the CPU
     sdpa_attention.use_gqa_in_sdpa            heads that share keys are not repeated
     torch.UntypedStorage.share_memory_, _share_fd_cpu_, _share_filename_cpu_
                                               refused for the device's, which have no memory here
@@ -103,6 +105,7 @@ def enable() -> None:
             (pipeline, "__init__", _wrap_pipeline),
             (mixin, "_sample", _wrap_sample),
             (mixin, "_prepare_cache_for_generation", _wrap_prepare_cache),
+            (mixin, "_optimize_model_for_decode", _wrap_optimize_for_decode),
             (dynamic_cache, "__init__", _wrap_dynamic_cache),
             (attention, "use_gqa_in_sdpa", _wrap_use_gqa),
             (torch.UntypedStorage, "share_memory_", _wrap_share_memory),
@@ -218,6 +221,15 @@ def _wrap_sample(original: Any) -> Any:
         return generation.sample(original, self, input_ids, *args, **kwargs)
 
     return _sample
+
+
+def _wrap_optimize_for_decode(original: Any) -> Any:
+    @functools.wraps(original)
+    def _optimize_model_for_decode(self: Any) -> Any:
+        # Off the CPU transformers takes other products for a token's experts, of other bits.
+        return nullcontext() if _is_ghost(self) else original(self)
+
+    return _optimize_model_for_decode
 
 
 def _wrap_call(original: Any) -> Any:
