@@ -29,12 +29,12 @@ from .session import Model, Session, connect
 if TYPE_CHECKING:
     from .torch.config import config as config
     from .torch.config import device as device
+    from .torch.explain import explain as explain
     from .torch.huggingface import disable as disable
     from .torch.huggingface import enable as enable
     from .torch.profiler import capture as capture
     from .torch.profiler import get_profiler as get_profiler
     from .torch.profiler import set_debug_level as set_debug_level
-    from .torch.state import explain as explain
 
 # Names that need PyTorch, which is imported when one of them is used.
 _OF_TORCH = {
@@ -43,7 +43,7 @@ _OF_TORCH = {
     "device": "config",
     "disable": "huggingface",
     "enable": "huggingface",
-    "explain": "state",
+    "explain": "explain",
     "get_profiler": "profiler",
     "set_debug_level": "profiler",
 }

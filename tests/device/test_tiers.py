@@ -10,6 +10,7 @@ import llama
 import pytest
 import torch
 import transformers
+from djinn.torch import explain
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import logits_process
 from transformers.generation.stopping_criteria import EosTokenCriteria
@@ -572,3 +573,24 @@ def test_ids_on_the_cpu_are_the_reason_for_a_loop_in_python(local: Any, ghost: A
     )
     why = "its ids are on cpu, and would have to be on remote_accelerator:0"
     assert djinn.explain(ghost) == {"tier": 0, "why": why}
+
+
+def test_what_is_explained_is_so_before_a_call_and_while_djinn_is_disabled(
+    local: Any, ghost: Any
+) -> None:
+    inputs = prompt(1, 6)
+    assert djinn.explain(ghost)["tier"] is None
+    assert "no call" in djinn.explain(ghost)["why"]
+    ghost.generate(**on_device(inputs), **GREEDY)
+    assert djinn.explain(ghost)["tier"] == 2
+    djinn.disable()
+    try:
+        for _ in range(2):
+            assert djinn.explain(ghost)["tier"] == 0
+            assert "not enabled" in djinn.explain(ghost)["why"]
+            ghost(**on_device(inputs))
+    finally:
+        djinn.enable()
+    assert djinn.explain(ghost)["tier"] is None, "what came before is no call since enable()"
+    assert djinn.explain(local) == {"tier": None, "why": explain.LOCAL}
+    assert djinn.explain(ghost.lm_head) == {"tier": 0, "why": explain.FOREIGN}

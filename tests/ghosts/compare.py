@@ -302,7 +302,7 @@ def explained(djinn: Any, model: PreTrainedModel) -> tuple[int, str]:
     if explain is None:
         return 0, "djinn.explain does not exist"
     answer = explain(model)
-    return int(answer.get("tier", 0)), str(answer.get("why", ""))
+    return int(answer.get("tier") or 0), str(answer.get("why", ""))
 
 
 # --- the child and who starts it ------------------------------------------------------------------

@@ -39,7 +39,7 @@ import torch
 
 from djinn.errors import RequestError
 
-from . import cache, config, generation, ghosts, interlock, replay
+from . import cache, config, generation, ghosts, interlock, replay, state
 from .ghosts import DEVICE
 
 TESTED = frozenset({"5.17.0"})
@@ -126,6 +126,7 @@ def disable() -> None:
         for patch in reversed(_patches):
             patch.restore()
         _patches.clear()
+        state.forget_calls()
 
 
 def check_version(version: str) -> None:
@@ -216,7 +217,7 @@ def _factories_here() -> Any:
 def _wrap_sample(original: Any) -> Any:
     @functools.wraps(original)
     def _sample(self: Any, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if input_ids.device != DEVICE and not _is_ghost(self):
+        if input_ids.device != DEVICE and not is_ghost(self):
             return original(self, input_ids, *args, **kwargs)
         return generation.sample(original, self, input_ids, *args, **kwargs)
 
@@ -237,7 +238,7 @@ def _wrap_call(original: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if generation.is_step(kwargs.get("past_key_values")):
             return generation.step(kwargs["past_key_values"], kwargs["input_ids"])
-        if not _is_ghost(self):
+        if not is_ghost(self):
             return original(self, *args, **kwargs)
         with cache.made_by_ghost():
             return replay.call(original, self, args, kwargs)
@@ -245,7 +246,7 @@ def _wrap_call(original: Any) -> Any:
     return __call__
 
 
-def _is_ghost(model: Any) -> bool:
+def is_ghost(model: Any) -> bool:
     first = next(model.parameters(), None)
     return first is not None and first.device == DEVICE
 
@@ -256,7 +257,7 @@ def _is_ghost(model: Any) -> bool:
 def _wrap_prepare_cache(original: Any) -> Any:
     @functools.wraps(original)
     def _prepare_cache_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _is_ghost(self):
+        if not is_ghost(self):
             return original(self, *args, **kwargs)
         with cache.made_by_ghost():
             return original(self, *args, **kwargs)

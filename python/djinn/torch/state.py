@@ -16,6 +16,7 @@ from . import _device
 from .watch import NAME, Watch
 
 DEVICE_TYPE = "remote_accelerator"
+NOT_SEEN = "no call of model(...) or model.generate(...) was seen since djinn.enable()"
 
 
 class NotInDaemon(Exception):
@@ -27,8 +28,8 @@ class Known:
     moves: int = -1  # of the device, when the programs were captured
     captured: dict[Any, Any] = field(default_factory=dict)  # by generation.py
     replays: dict[Any, Any] = field(default_factory=dict)  # by replay.py
-    tier: int = 0
-    why: str = "it was not called yet"
+    tier: int | None = None  # of the last call that was seen
+    why: str = NOT_SEEN
 
     def forget(self) -> None:
         self.captured.clear()
@@ -42,14 +43,10 @@ def known_of(model: Any) -> Known:
     return _known.setdefault(model, Known())
 
 
-def explain(model: Any) -> dict[str, Any]:
-    """Which tier the model's last call or generation took, and why not a higher one.
-
-    0: its operators were recorded one by one. 1: its forward was replayed as a program. 2: the loop
-    over tokens ran in djinnd."""
-    inside = getattr(model, "get_base_model", None)  # PEFT's models call the one inside of them
-    known = known_of(model if inside is None else inside())
-    return {"tier": known.tier, "why": known.why}
+def forget_calls() -> None:
+    """From here on calls are not seen, or seen anew."""
+    for known in _known.values():
+        known.tier, known.why = None, NOT_SEEN
 
 
 def refresh(model: Any, known: Known) -> Watch:

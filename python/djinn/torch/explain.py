@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of a model's calls: `djinn.explain`."""
+
+from typing import Any
+
+from . import huggingface, state
+
+DISABLED = "djinn is not enabled: transformers runs as it is, and each operator is recorded"
+FOREIGN = "it is no model of transformers: each operator of a call of it is recorded"
+LOCAL = "it is no ghost: its weights are in this process, and djinnd runs none of its calls"
+
+
+def explain(model: Any) -> dict[str, Any]:
+    """Which tier the model's last call or generation took, and why not a higher one.
+
+    0: its operators were recorded one by one; so it is, too, with whatever was called otherwise
+    than as model(...) or model.generate(...), while djinn is disabled, and for other modules than
+    transformers' own. 1: its forward was replayed as a program. 2: the loop over tokens ran in
+    djinnd. None: there was no such call yet, or the model is not djinnd's."""
+    inside = getattr(model, "get_base_model", None)  # PEFT's models call the one inside of them
+    one = model if inside is None else inside()
+    tier, why = _explain(one)
+    return {"tier": tier, "why": why}
+
+
+def _explain(model: Any) -> tuple[int | None, str]:
+    if not huggingface.is_ghost(model):
+        return None, LOCAL
+    kinds = {(kind.__module__, kind.__name__) for kind in type(model).__mro__}
+    if ("transformers.modeling_utils", "PreTrainedModel") not in kinds:
+        return 0, FOREIGN
+    if not huggingface.is_enabled():
+        return 0, DISABLED
+    known = state.known_of(model)
+    return known.tier, known.why
+
+
+__all__ = ["explain"]
