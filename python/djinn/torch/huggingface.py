@@ -228,7 +228,7 @@ def _wrap_optimize_for_decode(original: Any) -> Any:
     @functools.wraps(original)
     def _optimize_model_for_decode(self: Any) -> Any:
         # Off the CPU transformers takes other products for a token's experts, of other bits.
-        return nullcontext() if _is_ghost(self) else original(self)
+        return nullcontext() if is_ghost(self) else original(self)
 
     return _optimize_model_for_decode
 
