@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,17 +39,17 @@ After=multi-user.target
 Type=oneshot
 Environment=PLACE=/{PLACE} UPGRADES={UPGRADES}
 StandardOutput=file:/results
-ExecStart=/bin/bash /{PLACE}/source/tests/boot/inside.sh
+ExecStart={{command}}
 ExecStopPost=systemctl poweroff --no-block
 [Install]
 WantedBy=multi-user.target
 """
-DEBOOTSTRAP_S_MAX = 600
-# From power on to power off: four times what two busy cores take. What takes longer fails, and is
-# ended later, so that it tells why.
-BOOT_S_MAX = 120
-BOOT_ENDED_S = 240
-PROBE_S_MAX = 30
+TEST = f"/bin/bash /{PLACE}/source/tests/boot/inside.sh"
+PROBE = "/bin/echo it boots"
+# For what hangs; two busy cores need a tenth.
+ROOT_S_MAX = 600
+BOOT_S_MAX = 600
+PROBE_S_MAX = 60
 # A cgroup with this much memory kills whoever takes more.
 OOM_BYTES = 4096
 
@@ -59,7 +58,7 @@ def missing() -> str | None:
     """Why this cannot be done here, or None."""
     if os.geteuid() != 0:
         return "it needs root"
-    for program, package in (("systemd-nspawn", "systemd-container"), ("debootstrap",) * 2):
+    for program, package in (("systemd-nspawn", "systemd-container"), ("mmdebstrap",) * 2):
         if shutil.which(program) is None:
             return f"{program} is not installed (Debian's {package})"
     if absent := apt_repository.missing_tools():
@@ -69,28 +68,25 @@ def missing() -> str | None:
     return make_packages.missing()
 
 
-def make_root() -> Path | None:
-    """The file system of a system that boots, made once; None where Debian is out of reach."""
+def make_root() -> Path:
+    """The file system of a system that boots, made once. Raises CalledProcessError or
+    TimeoutExpired where Debian is out of reach."""
     root = CACHE / "root"
     stamp = CACHE / "root.packages"
-    if root.is_dir() and stamp.is_file() and stamp.read_text() == "\n".join(PACKAGES):
+    made_of = "\n".join((RELEASE, *PACKAGES))
+    if root.is_dir() and stamp.is_file() and stamp.read_text() == made_of:
         return root
     stamp.unlink(missing_ok=True)
     shutil.rmtree(root, ignore_errors=True)
     made = CACHE / "making"
     shutil.rmtree(made, ignore_errors=True)
     made.mkdir(parents=True)
-    command = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE]
-    try:
-        subprocess.run(
-            [*command, str(made)], check=True, stdout=sys.stderr, timeout=DEBOOTSTRAP_S_MAX
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        return None
-    shutil.rmtree(made / "var/cache/apt/archives")
+    command = ["mmdebstrap", "--mode=root", "--variant=minbase", "--dpkgopt=force-unsafe-io"]
+    command += [f"--include={','.join(PACKAGES)}", RELEASE, str(made)]
+    subprocess.run(command, check=True, stdout=sys.stderr, timeout=ROOT_S_MAX)
     (made / "etc/apt/sources.list").write_text("")
     made.rename(root)
-    stamp.write_text("\n".join(PACKAGES))
+    stamp.write_text(made_of)
     return root
 
 
@@ -180,16 +176,31 @@ def furnish(place: Path, packages: list[Path]) -> None:
     shutil.copytree(make_packages.DEBIAN / "tests", place / "source/debian/tests")
 
 
-def prepare(root: Path) -> None:
-    """Has the system run the test when it has booted."""
+def prepare(root: Path, command: str) -> None:
+    """Has the system run the command when it has booted."""
     (root / PLACE).mkdir(parents=True)
-    (root / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")
     (root / "results").touch()
     units = root / "etc/systemd/system"
-    (units / "inside.service").write_text(UNIT)
+    (units / "inside.service").write_text(UNIT.format(command=command))
     wanted = units / "multi-user.target.wants/inside.service"
     wanted.parent.mkdir(exist_ok=True)
     wanted.symlink_to("/etc/systemd/system/inside.service")
+
+
+def power_on(root: Path, command: str, *binds: str, timeout_s: int) -> tuple[list[str], str]:
+    """What the command said in the booted system, and what the console did."""
+    prepare(root, command)
+    console = nspawn(root, "--boot", *binds, timeout_s=timeout_s)
+    return (root / "results").read_text().splitlines(), console
+
+
+def obstacle(root: Path) -> str | None:
+    """Why no system boots here, such as in a container; or None."""
+    with tempfile.TemporaryDirectory(dir=CACHE) as one, copy_of(root, Path(one)) as copy:
+        said, console = power_on(copy, PROBE, timeout_s=PROBE_S_MAX)
+    if said == ["it boots"]:
+        return None
+    return "systemd-nspawn boots nothing here: " + " | ".join(console.split("\n")[-3:])
 
 
 def boot(root: Path, packages: list[Path]) -> list[str]:
@@ -201,17 +212,13 @@ def boot(root: Path, packages: list[Path]) -> list[str]:
     ):
         Path(one).chmod(0o755)  # for the booted system's users
         furnish(Path(one) / "place", packages)
-        prepare(copy)
-        bind = [f"--bind-ro={one}/place:/{PLACE}"]
-        bind += [f"--bind={group}:/oom"] if group else []
-        began = time.monotonic()
-        console = nspawn(copy, "--boot", *bind, timeout_s=BOOT_ENDED_S)
-        spent_s = time.monotonic() - began
-        said = (copy / "results").read_text().splitlines()
+        binds = [f"--bind-ro={one}/place:/{PLACE}"]
+        binds += [f"--bind={group}:/oom"] if group else []
+        said, console = power_on(copy, TEST, *binds, timeout_s=BOOT_S_MAX)
     if said[-1:] != ["done"]:
         print(console, file=sys.stderr)
-    in_time = f"booted, looked and powered off within {BOOT_S_MAX} s: {spent_s:.0f} s"
-    return [("ok " if spent_s <= BOOT_S_MAX else "not ok ") + in_time, *said]
+        said.append("not ok it looked at all, and powered off")
+    return said
 
 
 def skip(why: str) -> int:
@@ -222,10 +229,12 @@ def skip(why: str) -> int:
 def main() -> int:
     if why := missing():
         return skip(why)
-    if (root := make_root()) is None:
-        return skip("debootstrap cannot get a Debian here")
-    if "it works" not in nspawn(root, "echo", "it works", timeout_s=PROBE_S_MAX):
-        return skip("systemd-nspawn is not permitted here")
+    try:
+        root = make_root()
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        return skip(f"mmdebstrap cannot get a Debian here: {error}")
+    if why := obstacle(root):
+        return skip(why)
     packages = make_packages.build(make_packages.QUICK)
     said = boot(root, packages)
     print("\n".join(said))
@@ -233,7 +242,7 @@ def main() -> int:
     failed = sum(line.startswith("not ok ") for line in said)
     skipped = sum(line.startswith("skipped ") for line in said)
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 0 if passed and not failed and said[-1] == "done" else 1
+    return 0 if passed and not failed else 1
 
 
 if __name__ == "__main__":
