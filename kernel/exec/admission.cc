@@ -11,6 +11,7 @@
 #include "kernel/exec/convert.h"
 #include "kernel/exec/executor.h"
 #include "kernel/exec/expression.h"
+#include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/inference.h"
 #include "kernel/exec/interpreter.h"
 #include "kernel/exec/layout.h"
@@ -281,6 +282,7 @@ Result<std::unique_ptr<Program>> Program::admit(srg::Graph graph, const WeightTa
   impl->graph = std::move(graph);
   DJINN_CHECK(catching([&]() -> Status {
     register_operators();
+    register_guards();
     c10::InferenceMode inference_mode;
     return Admission(*impl, weights, limits).run();
   }));

@@ -324,5 +324,183 @@ TEST_F(Guards, a_transform_stays_inside_of_its_signal) {
   EXPECT_NE(back(1000003, 8), ErrorCode::kOk);
 }
 
+// Each of these calls ended the process, or gave memory that nobody wrote, on the CPU or on meta.
+
+TEST_F(Guards, samples_are_taken_in_a_way_that_kernels_know) {
+  const auto sampled = [&](const char* op, std::vector<int64_t> space, int64_t interpolation,
+                           int64_t padding) {
+    std::vector<int64_t> image{1, 2};
+    std::vector<int64_t> grid{1};
+    image.insert(image.end(), space.begin(), space.end());
+    grid.insert(grid.end(), space.begin(), space.end());
+    grid.push_back(static_cast<int64_t>(space.size()));
+    return code(
+        op, {noise(image, 1), noise(grid, 2)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), integer(interpolation), integer(padding),
+                           arg(false)};
+        },
+        1);
+  };
+  for (const char* op : {"aten::grid_sampler_2d", "aten::grid_sampler"}) {
+    EXPECT_EQ(sampled(op, {3, 3}, 2, 2), ErrorCode::kOk) << error;
+    EXPECT_EQ(sampled(op, {3, 3}, 7, 0), ErrorCode::kInvalidArgument) << op;
+    EXPECT_EQ(sampled(op, {3, 3}, 0, 7), ErrorCode::kInvalidArgument) << op;
+    EXPECT_EQ(sampled(op, {3, 3}, -1, 0), ErrorCode::kInvalidArgument) << op;
+  }
+  for (const char* op : {"aten::grid_sampler_3d", "aten::grid_sampler"}) {
+    EXPECT_EQ(sampled(op, {3, 3, 3}, 1, 0), ErrorCode::kOk) << error;
+    EXPECT_EQ(sampled(op, {3, 3, 3}, 7, 0), ErrorCode::kInvalidArgument) << op;
+  }
+}
+
+TEST_F(Guards, losses_are_written_whole) {
+  const auto entropy = [&](int64_t targets) {
+    const at::Tensor input = at::full({1}, 0.5);
+    return code(
+        "aten::binary_cross_entropy_backward", {noise({1}, 1), input, at::zeros({targets})},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), arg(t[2]), arg(srg::None{}), integer(0)};
+        },
+        1);
+  };
+  EXPECT_EQ(entropy(1), ErrorCode::kOk) << error;
+  EXPECT_EQ(entropy(0), ErrorCode::kInvalidArgument);
+  const auto soft = [&](int64_t reduction) {
+    return code(
+        "aten::soft_margin_loss", {at::zeros({0}), at::zeros({0})},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), integer(reduction)};
+        },
+        1);
+  };
+  EXPECT_EQ(soft(2), ErrorCode::kOk) << error;
+  EXPECT_EQ(soft(7), ErrorCode::kInvalidArgument);  // gave one value that nobody wrote
+}
+
+TEST_F(Guards, a_margin_loss_has_a_gradient_for_each_row) {
+  const auto gradient = [&](int64_t rows, int64_t reduction) {
+    return code(
+        "aten::multi_margin_loss_backward",
+        {noise({rows}, 1), noise({3, 4}, 2), int64s({3}, {0, 1, 3})},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]),        arg(t[2]),         integer(1),
+                           arg(1.0),  arg(srg::None{}), integer(reduction)};
+        },
+        1);
+  };
+  // Nothing but a claim tells its shape, and it is the last node.
+  EXPECT_EQ(gradient(3, 0), ErrorCode::kOk) << error;
+  EXPECT_EQ(gradient(1, 1), ErrorCode::kOk) << error;
+  EXPECT_EQ(gradient(1, 0), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(gradient(0, 1), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, padding_has_two_numbers_a_dimension) {
+  const auto pad = [&](const char* op, std::vector<int64_t> sizes, std::vector<srg::Expr> padding) {
+    return code(
+        op, {noise(std::move(sizes), 1)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), integers(padding)};
+        },
+        1);
+  };
+  EXPECT_EQ(pad("aten::reflection_pad3d", {1, 2, 4, 4, 4}, {1, 1, 1, 1, 1, 1}), ErrorCode::kOk)
+      << error;
+  EXPECT_EQ(pad("aten::reflection_pad3d", {1, 2, 4, 4, 4}, {}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(pad("aten::replication_pad2d", {1, 2, 4, 4}, {1}), ErrorCode::kInvalidArgument);
+  const auto back = code(
+      "aten::reflection_pad1d_backward", {noise({2, 6}, 1), noise({2, 6}, 2)},
+      [](const Refs& t) {
+        return Arguments{arg(t[0]), arg(t[1]), integers({})};
+      },
+      1);
+  EXPECT_EQ(back, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, what_is_not_trained_has_statistics) {
+  const auto bare = [&](bool training) {
+    return code(
+        "aten::_native_batch_norm_legit.no_stats", {noise({2, 4, 3}, 1)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]),     arg(srg::None{}), arg(srg::None{}),
+                           arg(training), arg(0.1),         arg(1e-5)};
+        },
+        3);
+  };
+  EXPECT_EQ(bare(true), ErrorCode::kOk) << error;
+  EXPECT_EQ(bare(false), ErrorCode::kInvalidArgument);
+  const auto native = [&](bool training) {
+    return code(
+        "aten::native_batch_norm", {noise({2, 4, 3}, 1)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]),        arg(srg::None{}), arg(srg::None{}), arg(srg::None{}),
+                           arg(srg::None{}), arg(training),    arg(0.1),         arg(1e-5)};
+        },
+        3);
+  };
+  EXPECT_EQ(native(true), ErrorCode::kOk) << error;
+  EXPECT_EQ(native(false), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, channels_are_shuffled_in_groups) {
+  const auto shuffled = [&](int64_t groups) {
+    return code(
+        "aten::native_channel_shuffle", {noise({2, 4, 4}, 1)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), integer(groups)};
+        },
+        1);
+  };
+  EXPECT_EQ(shuffled(2), ErrorCode::kOk) << error;
+  EXPECT_EQ(shuffled(0), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(error.starts_with("aten::native_channel_shuffle")) << error;
+}
+
+TEST_F(Guards, the_least_integer_divides_nothing_that_traps) {
+  const auto two = [&](const char* op, const at::Tensor& a, const at::Tensor& b,
+                       srg::ArgumentValue rounding = srg::None{}) {
+    return code(
+        op, {a, b},
+        [&](const Refs& t) {
+          Arguments arguments{arg(t[0]), arg(t[1])};
+          if (rounding != srg::ArgumentValue(srg::None{})) {
+            arguments.push_back(arg("rounding_mode", rounding));
+          }
+          return arguments;
+        },
+        1);
+  };
+  for (const auto type : {at::kInt, at::kLong}) {
+    const int64_t least = type == at::kInt ? INT32_MIN : INT64_MIN;
+    const at::Tensor numbers = at::full({9}, least, type);
+    const at::Tensor seven = at::full({9}, 7, type);
+    const at::Tensor minus = at::full({9}, -1, type);
+    EXPECT_EQ(two("aten::lcm", seven, minus), ErrorCode::kOk) << error;
+    EXPECT_EQ(two("aten::lcm", numbers, seven), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(two("aten::lcm", seven, numbers), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(two("aten::div.Tensor_mode", numbers, seven, "trunc"), ErrorCode::kOk) << error;
+    EXPECT_EQ(two("aten::div.Tensor_mode", seven, minus, "trunc"), ErrorCode::kOk) << error;
+    EXPECT_EQ(two("aten::div.Tensor_mode", numbers, minus, "trunc"), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(two("aten::divide.Tensor_mode", numbers, minus, "trunc"),
+              ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_F(Guards, composites_pass_the_guards_of_what_they_call) {
+  const auto norm = [&](const at::Tensor& g) {
+    return code(
+        "aten::_weight_norm", {noise({64, 3}, 1), g},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), integer(0)};
+        },
+        1);
+  };
+  EXPECT_EQ(norm(noise({64, 1}, 2)), ErrorCode::kOk) << error;
+  EXPECT_EQ(norm(noise({1, 1}, 2)), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(error.starts_with("aten::_weight_norm")) << error;
+  EXPECT_EQ(norm(at::zeros({0})), ErrorCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace djinn::exec

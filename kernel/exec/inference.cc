@@ -14,6 +14,7 @@
 #include "kernel/exec/claims.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
+#include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/interpreter.h"
 #include "kernel/exec/layout.h"
 #include "kernel/exec/shape_rules.h"
@@ -288,6 +289,7 @@ Status run_on_meta(const srg::Graph& graph, Step& step, Frame& frame,
                    std::vector<c10::IValue>& stack, bool is_last) {
   try {
     if (step.op->shape_rule != nullptr) {
+      if (step.op->guard != nullptr) step.op->guard(stack);
       const std::vector<at::Tensor> results = step.op->shape_rule(stack);
       stack.assign(results.begin(), results.end());
       DJINN_CHECK(store_results(step, frame, stack));
@@ -323,6 +325,7 @@ void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols) {
 
 Result<Inference> infer_shapes(Program::Impl& program) {
   c10::InferenceMode inference_mode;
+  const GuardedCalls guarded;
   Inference inference;
   choose_points(program.graph, inference);
   DJINN_TRY(inference.affine, srg::AffineFit::make(inference.points, program.graph.symbols));

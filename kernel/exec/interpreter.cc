@@ -9,6 +9,7 @@
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
+#include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/layout.h"
 #include "kernel/exec/torch_headers.h"
 
@@ -72,7 +73,6 @@ Status run_step(const Program::Impl& program, const Step& step,
                 std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
   if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
   DJINN_CHECK(fill_stack(step, frame, stack));
-  if (step.op->guard != nullptr) step.op->guard(stack);
   DJINN_CHECK(call_filled(step, frame, stack));
   if (!has_claimed_layouts(step, frame)) {
     DJINN_CHECK(settle_layouts(program.graph, step, frame));
@@ -165,6 +165,7 @@ Status check_claim(const srg::Value& value, const at::Tensor& tensor,
 
 Status run_steps(const Program::Impl& program, std::span<const c10::Storage> storages,
                  Frame& frame) {
+  const GuardedCalls guarded;
   Stack stack;
   size_t at = 0;
   Status status = catching([&]() -> Status {

@@ -5,6 +5,7 @@
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/executor.h"
+#include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
 
@@ -32,6 +33,7 @@ void initialise(int threads) {
   install_allocator();
   at::set_num_threads(threads);
   register_operators();
+  register_guards();
 }
 
 void warm_up(int threads) {

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Guards of attention and recurrent networks.
+#include <array>
+
+#include "kernel/exec/guard_checks.h"
+#include "kernel/exec/guards.h"
+
+namespace djinn::exec {
+namespace {
+
+void require_no_dropout(double probability) {
+  TORCH_CHECK_VALUE(probability == 0,
+                    "Dropout draws random numbers without a seed and an offset. Use "
+                    "djinn::bernoulli, or a probability of 0.");
+}
+
+template <size_t kPosition>
+void no_dropout(const Stack& stack) {
+  require_no_dropout(stack[kPosition].toDouble());
+}
+
+// [batch, heads, tokens, dim], all of one batch and one dim; so many heads of the query share one
+// of the key.
+void require_heads(const Stack& stack, size_t query, size_t key, size_t value) {
+  const at::Tensor& q = stack[query].toTensor();
+  const at::Tensor& k = stack[key].toTensor();
+  TORCH_CHECK_VALUE(q.dim() == 4 && k.dim() == 4, "attention takes four dimensions");
+  const bool shares = k.size(1) > 0 && q.size(1) % k.size(1) == 0;
+  TORCH_CHECK_VALUE(q.size(0) == k.size(0) && shares && q.size(3) == k.size(3),
+                    "query and key differ in batch, heads or dim");
+  require_same_sizes(stack, key, value);
+}
+
+void flash_attention(const Stack& stack) {
+  require_no_dropout(stack[3].toDouble());
+  require_heads(stack, 0, 1, 2);
+}
+
+void flash_attention_backward(const Stack& stack) {
+  require_no_dropout(stack[6].toDouble());
+  require_heads(stack, 1, 2, 3);
+  require_same_sizes(stack, 0, 1);
+  require_same_sizes(stack, 4, 1);
+  const at::Tensor& query = stack[1].toTensor();
+  TORCH_CHECK_VALUE(stack[5].toTensor().numel() * query.size(3) == query.numel(),
+                    "logsumexp must have one element a row of the query");
+}
+
+// Weights of a recurrent network of so many gates.
+class Recurrent {
+ public:
+  Recurrent(const Stack& stack, int64_t gates)
+      : input_(stack[0].toTensor()),
+        weights_(stack[2].toTensorVector()),
+        biases_(stack[3].toBool()),
+        layers_(stack[4].toInt()),
+        directions_(stack[7].toBool() ? 2 : 1),
+        batch_(stack[8].toBool() ? 0 : 1),
+        gates_(gates) {
+    if (stack[6].toBool()) require_no_dropout(stack[5].toDouble());
+    TORCH_CHECK_VALUE(input_.dim() == 3 && layers_ >= 1 && layers_ <= 1024,
+                      "the input must be [tokens, batch, features], of 1 to 1024 layers");
+  }
+
+  void require_state(const at::Tensor& state) {
+    TORCH_CHECK_VALUE(state.dim() == 3, "the state must have three dimensions");
+    hidden_ = state.size(2);
+    require(state, {layers_ * directions_, input_.size(batch_), hidden_});
+  }
+
+  void require_weights() const {
+    const size_t each = biases_ ? 4 : 2;
+    TORCH_CHECK_VALUE(weights_.size() == each * static_cast<size_t>(layers_ * directions_),
+                      "another number of weights than layers and directions need");
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const bool first = i < each * static_cast<size_t>(directions_);
+      const int64_t features = first ? input_.size(2) : hidden_ * directions_;
+      const size_t part = i % each;
+      if (part == 0) require(weights_[i], {gates_ * hidden_, features});
+      if (part == 1) require(weights_[i], {gates_ * hidden_, hidden_});
+      if (part >= 2) require(weights_[i], {gates_ * hidden_});
+    }
+  }
+
+ private:
+  static void require(const at::Tensor& tensor, at::IntArrayRef sizes) {
+    TORCH_CHECK_VALUE(tensor.sizes() == sizes, "a state or weight is ", tensor.sizes(), ", not ",
+                      sizes);
+  }
+
+  const at::Tensor& input_;
+  std::vector<at::Tensor> weights_;
+  bool biases_;
+  int64_t layers_;
+  int64_t directions_;
+  int64_t batch_;
+  int64_t gates_;
+  int64_t hidden_ = 0;
+};
+
+void lstm(const Stack& stack) {
+  Recurrent network(stack, 4);
+  const std::vector<at::Tensor> states = stack[1].toTensorVector();
+  TORCH_CHECK_VALUE(states.size() == 2, "an LSTM has two states");
+  for (const at::Tensor& state : states) network.require_state(state);
+  network.require_weights();
+}
+
+template <int64_t kGates>
+void recurrent(const Stack& stack) {
+  Recurrent network(stack, kGates);
+  network.require_state(stack[1].toTensor());
+  network.require_weights();
+}
+
+// [batch, tokens, features], none of them 0: kernels give uninitialised scores of nothing.
+void require_sequences(const at::Tensor& input, int64_t features, int64_t heads) {
+  TORCH_CHECK_VALUE(input.dim() == 3 && input.numel() > 0 && input.size(2) == features,
+                    "the input must be [batch, tokens, ", features, "], and not empty");
+  TORCH_CHECK_VALUE(heads >= 1 && features % heads == 0, features, " features have no ", heads,
+                    " heads");
+}
+
+// Of one of nn's three types, and of exactly its shape.
+void require_attention_mask(const c10::IValue& mask, const c10::IValue& type,
+                            const at::Tensor& input, int64_t heads) {
+  if (!mask.isTensor() || !mask.toTensor().defined()) return;
+  const int64_t batch = input.size(0);
+  const int64_t tokens = input.size(1);
+  const std::array<std::vector<int64_t>, 3> sizes{
+      {{tokens, tokens}, {batch, tokens}, {batch, heads, tokens, tokens}}};
+  const int64_t number = type.isInt() ? type.toInt() : -1;
+  TORCH_CHECK_VALUE(number >= 0 && number <= 2, "the type of a mask is 0, 1 or 2");
+  const auto& expected = sizes[static_cast<size_t>(number)];
+  TORCH_CHECK_VALUE(mask.toTensor().sizes() == at::IntArrayRef(expected), "the mask is ",
+                    mask.toTensor().sizes(), ", not ", at::IntArrayRef(expected));
+}
+
+void native_attention(const Stack& stack) {
+  const at::Tensor& query = stack[0].toTensor();
+  const int64_t features = stack[3].toInt();
+  require_sequences(query, features, stack[4].toInt());
+  require_same_sizes(stack, 0, 1);
+  require_same_sizes(stack, 0, 2);
+  require_sizes(stack, 5, {3 * features, features});
+  require_sizes(stack, 6, {3 * features});
+  require_sizes(stack, 7, {features, features});
+  require_sizes(stack, 8, {features});
+  require_attention_mask(stack[9], stack[12], query, stack[4].toInt());
+}
+
+void encoder_layer(const Stack& stack) {
+  const at::Tensor& input = stack[0].toTensor();
+  const int64_t features = stack[1].toInt();
+  require_sequences(input, features, stack[2].toInt());
+  require_sizes(stack, 3, {3 * features, features});
+  require_sizes(stack, 4, {3 * features});
+  require_sizes(stack, 5, {features, features});
+  for (const size_t i : {6, 10, 11, 12, 13, 17}) require_sizes(stack, i, {features});
+  TORCH_CHECK_VALUE(stack[15].toTensor().dim() == 1, "a bias has one dimension");
+  const int64_t inner = stack[15].toTensor().size(0);
+  require_sizes(stack, 14, {inner, features});
+  require_sizes(stack, 16, {features, inner});
+  require_attention_mask(stack[18], stack[19], input, stack[2].toInt());
+}
+
+constexpr auto kRows = std::to_array<GuardRow>({
+    {"aten::_native_multi_head_attention", native_attention},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", flash_attention},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", flash_attention_backward},
+    {"aten::_transformer_encoder_layer_fwd", encoder_layer},
+    {"aten::gru.input", recurrent<3>},
+    {"aten::lstm.input", lstm},
+    {"aten::rnn_relu.input", recurrent<1>},
+    {"aten::rnn_tanh.input", recurrent<1>},
+    {"aten::scaled_dot_product_attention", no_dropout<4>},
+});
+
+}  // namespace
+
+std::span<const GuardRow> attention_guards() {
+  return kRows;
+}
+
+}  // namespace djinn::exec

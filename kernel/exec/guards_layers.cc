@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Guards of normalising, pooling, padding, sampling.
+#include "kernel/exec/guard_checks.h"
+#include "kernel/exec/guards.h"
+
+namespace djinn::exec {
+namespace {
+
+// Arguments that are tensors at all have one element for each channel of the input.
+void require_channels(const Stack& stack, size_t first, size_t last) {
+  const at::Tensor& input = stack[0].toTensor();
+  TORCH_CHECK_VALUE(input.dim() >= 2 && input.size(1) > 0, "the input has no channels");
+  for (size_t i = first; i <= last; ++i) {
+    const at::Tensor* const argument = given(stack, i);
+    TORCH_CHECK_VALUE(argument == nullptr || argument->numel() == input.size(1), "argument ", i,
+                      " must have ", input.size(1), " elements, one a channel");
+  }
+}
+
+// Outside of training there is nothing else to normalise with.
+template <size_t kTraining>
+void require_statistics(const Stack& stack) {
+  const bool given_both = given(stack, 3) != nullptr && given(stack, 4) != nullptr;
+  TORCH_CHECK_VALUE(stack[kTraining].toBool() || given_both, "the running statistics are missing");
+}
+
+// In training these change the running statistics, and their schemas do not say so.
+void require_no_unsaid_change(const Stack& stack) {
+  const bool changes =
+      stack[5].toBool() && (given(stack, 3) != nullptr || given(stack, 4) != nullptr);
+  TORCH_CHECK_VALUE(!changes,
+                    "It would change the running statistics unsaid. Use "
+                    "aten::_native_batch_norm_legit_functional.");
+}
+
+void batch_norm(const Stack& stack) {
+  require_no_unsaid_change(stack);
+  require_statistics<5>(stack);
+  require_channels(stack, 1, 4);
+}
+
+void batch_norm_legit(const Stack& stack) {
+  require_statistics<5>(stack);
+  require_channels(stack, 1, 4);
+}
+
+// It has no statistics to take in the place of the batch's.
+void batch_norm_no_stats(const Stack& stack) {
+  TORCH_CHECK_VALUE(stack[3].toBool(), "the running statistics are missing");
+  require_channels(stack, 1, 2);
+}
+
+void batch_norm_no_update(const Stack& stack) {
+  TORCH_CHECK_VALUE(given(stack, 3) != nullptr && given(stack, 4) != nullptr,
+                    "the running statistics are missing");
+  require_channels(stack, 1, 4);
+}
+
+template <size_t kLast>
+void channels(const Stack& stack) {
+  require_channels(stack, 1, kLast);
+}
+
+void native_batch_norm_backward(const Stack& stack) {
+  require_same_sizes(stack, 0, 1);
+  const bool training = stack[7].toBool();
+  require_channels(stack, 2, training ? 6 : 4);  // what evaluation saves has no elements
+  const size_t statistics = training ? 5 : 3;
+  TORCH_CHECK_VALUE(given(stack, statistics) != nullptr && given(stack, statistics + 1) != nullptr,
+                    "the statistics are missing");
+}
+
+void native_layer_norm_backward(const Stack& stack) {
+  require_same_sizes(stack, 0, 1);
+  const at::Tensor& input = stack[1].toTensor();
+  const auto inner = static_cast<int64_t>(stack[2].toDimVector().size());
+  TORCH_CHECK_VALUE(inner <= input.dim(), "normalized_shape has too many dimensions");
+  int64_t rows = 1;
+  for (int64_t i = 0; i < input.dim() - inner; ++i) rows *= input.size(i);
+  for (const size_t i : {3, 4}) {
+    TORCH_CHECK_VALUE(stack[i].toTensor().numel() == rows, "argument ", i, " must have ", rows,
+                      " elements, one a row");
+  }
+}
+
+// Gradient and input of a pooling over the last dimensions agree in the others.
+template <int64_t kDimensions>
+void pool_backward(const Stack& stack) {
+  const at::Tensor& gradient = stack[0].toTensor();
+  const at::Tensor& input = stack[1].toTensor();
+  const int64_t outer = input.dim() - kDimensions;
+  TORCH_CHECK_VALUE(outer >= 1 && gradient.dim() == input.dim() &&
+                        gradient.sizes().slice(0, static_cast<size_t>(outer)) ==
+                            input.sizes().slice(0, static_cast<size_t>(outer)),
+                    "gradient and input differ in batch or channels");
+  TORCH_CHECK_VALUE(input.numel() > 0 || gradient.numel() == 0, "a gradient of nothing");
+}
+
+template <int64_t kDimensions, size_t kIndices>
+void max_pool_backward(const Stack& stack) {
+  pool_backward<kDimensions>(stack);
+  require_same_sizes(stack, 0, kIndices);
+  int64_t elements = 1;
+  for (int64_t i = 1; i <= kDimensions; ++i) elements *= stack[1].toTensor().size(-i);
+  require_indices(stack[kIndices].toTensor(), elements);
+}
+
+// Of an input with a batch, or channels at least, before the padded dimensions.
+template <int64_t kDimensions, size_t kInput>
+void pad(const Stack& stack) {
+  TORCH_CHECK_VALUE(stack[kInput + 1].toDimVector().size() == 2 * kDimensions,
+                    "padding has two numbers for each of ", kDimensions, " dimensions");
+  TORCH_CHECK_VALUE(stack[kInput].toTensor().dim() > kDimensions, "the input has no channels");
+}
+
+// The gradient of a padding: the input's sizes and what was added on both sides.
+template <int64_t kDimensions>
+void pad_backward(const Stack& stack) {
+  pad<kDimensions, 1>(stack);
+  pool_backward<kDimensions>(stack);
+  const at::Tensor& gradient = stack[0].toTensor();
+  const at::Tensor& input = stack[1].toTensor();
+  const auto padding = stack[2].toDimVector();
+  for (int64_t i = 1; i <= kDimensions; ++i) {
+    const auto at = static_cast<size_t>(2 * (i - 1));
+    TORCH_CHECK_VALUE(gradient.size(-i) == input.size(-i) + padding[at] + padding[at + 1],
+                      "the gradient's sizes are not those of the padded input");
+  }
+}
+
+// Kernels write nothing for a way to interpolate or to pad that they do not know.
+template <int64_t kInterpolations, size_t kFirst>
+void grid_sampler(const Stack& stack) {
+  const int64_t interpolation = stack[kFirst].toInt();
+  const int64_t padding = stack[kFirst + 1].toInt();
+  TORCH_CHECK_VALUE(interpolation >= 0 && interpolation < kInterpolations,
+                    "interpolation_mode must be in [0, ", kInterpolations, ")");
+  TORCH_CHECK_VALUE(padding >= 0 && padding <= 2, "padding_mode must be 0, 1 or 2");
+}
+
+// [batch, channels, the grid's space].
+template <int64_t kInterpolations>
+void grid_sampler_backward(const Stack& stack) {
+  grid_sampler<kInterpolations, 3>(stack);
+  const at::Tensor& gradient = stack[0].toTensor();
+  const at::Tensor& input = stack[1].toTensor();
+  const at::Tensor& grid = stack[2].toTensor();
+  bool fits = input.dim() >= 4 && grid.dim() == input.dim() && gradient.dim() == input.dim() &&
+              gradient.size(0) == grid.size(0) && gradient.size(1) == input.size(1);
+  for (int64_t i = 2; fits && i < input.dim(); ++i) fits = gradient.size(i) == grid.size(i - 1);
+  TORCH_CHECK_VALUE(fits, "the gradient's sizes are not those of the sampled grid");
+}
+
+// v, and of each of the others one number an index of v's dimension dim, the first or the last.
+void require_weight_norm(const at::Tensor& v, int64_t dim, at::ArrayRef<at::Tensor> others) {
+  TORCH_CHECK_VALUE(v.dim() >= 1 && v.numel() > 0 && (dim == 0 || dim == v.dim() - 1),
+                    "weights are normalised along their first or last dimension");
+  for (const at::Tensor& other : others) {
+    TORCH_CHECK_VALUE(other.numel() == v.size(dim), "norms must have ", v.size(dim), " elements");
+  }
+}
+
+void weight_norm(const Stack& stack) {
+  require_weight_norm(stack[0].toTensor(), stack[2].toInt(), {stack[1].toTensor()});
+}
+
+void weight_norm_backward(const Stack& stack) {
+  require_same_sizes(stack, 0, 1);
+  require_weight_norm(stack[1].toTensor(), stack[4].toInt(),
+                      {stack[2].toTensor(), stack[3].toTensor()});
+}
+
+void channel_shuffle(const Stack& stack) {
+  const at::Tensor& input = stack[0].toTensor();
+  const int64_t groups = stack[1].toInt();
+  TORCH_CHECK_VALUE(input.dim() > 2 && groups >= 1 && input.size(1) % groups == 0,
+                    "the channels do not divide into ", groups, " groups");
+}
+
+// Counting how often each index occurs writes at the index unchecked.
+void embedding_dense_backward(const Stack& stack) {
+  if (stack[4].toBool()) require_indices(stack[1].toTensor(), stack[2].toInt());
+}
+
+constexpr auto kRows = std::to_array<GuardRow>({
+    {"aten::_adaptive_avg_pool2d_backward", pool_backward<2>},
+    {"aten::_adaptive_avg_pool3d_backward", pool_backward<3>},
+    {"aten::_batch_norm_no_update", batch_norm_no_update},
+    {"aten::_batch_norm_with_update", channels<4>},
+    {"aten::_batch_norm_with_update_functional", channels<4>},
+    {"aten::_log_softmax_backward_data", same_sizes<0, 1>},
+    {"aten::_native_batch_norm_legit", batch_norm_legit},
+    {"aten::_native_batch_norm_legit.no_stats", batch_norm_no_stats},
+    {"aten::_native_batch_norm_legit_functional", batch_norm_legit},
+    {"aten::_native_batch_norm_legit_no_training", channels<4>},
+    {"aten::_softmax_backward_data", same_sizes<0, 1>},
+    {"aten::_weight_norm_interface", weight_norm},
+    {"aten::_weight_norm_interface_backward", weight_norm_backward},
+    {"aten::adaptive_max_pool2d_backward", max_pool_backward<2, 2>},
+    {"aten::adaptive_max_pool3d_backward", max_pool_backward<3, 2>},
+    {"aten::avg_pool2d_backward", pool_backward<2>},
+    {"aten::avg_pool3d_backward", pool_backward<3>},
+    {"aten::batch_norm", require_no_unsaid_change},
+    {"aten::embedding_dense_backward", embedding_dense_backward},
+    {"aten::grid_sampler_2d", grid_sampler<3, 2>},
+    {"aten::grid_sampler_2d_backward", grid_sampler_backward<3>},
+    {"aten::grid_sampler_3d", grid_sampler<2, 2>},
+    {"aten::grid_sampler_3d_backward", grid_sampler_backward<2>},
+    {"aten::max_pool2d_with_indices_backward", max_pool_backward<2, 7>},
+    {"aten::max_pool3d_with_indices_backward", max_pool_backward<3, 7>},
+    {"aten::native_batch_norm", batch_norm},
+    {"aten::native_batch_norm_backward", native_batch_norm_backward},
+    {"aten::native_channel_shuffle", channel_shuffle},
+    {"aten::native_layer_norm_backward", native_layer_norm_backward},
+    {"aten::reflection_pad1d", pad<1, 0>},
+    {"aten::reflection_pad1d_backward", pad_backward<1>},
+    {"aten::reflection_pad2d", pad<2, 0>},
+    {"aten::reflection_pad2d_backward", pad_backward<2>},
+    {"aten::reflection_pad3d", pad<3, 0>},
+    {"aten::reflection_pad3d_backward", pad_backward<3>},
+    {"aten::replication_pad1d", pad<1, 0>},
+    {"aten::replication_pad1d_backward", pad_backward<1>},
+    {"aten::replication_pad2d", pad<2, 0>},
+    {"aten::replication_pad2d_backward", pad_backward<2>},
+    {"aten::replication_pad3d", pad<3, 0>},
+    {"aten::replication_pad3d_backward", pad_backward<3>},
+});
+
+}  // namespace
+
+std::span<const GuardRow> layers_guards() {
+  return kRows;
+}
+
+}  // namespace djinn::exec
