@@ -244,12 +244,15 @@ class Program:
     def _place(self, index: int, where: Where | None, values: Sequence[int]) -> int | str | None:
         """Where the daemon puts an output. One of unknown size, or too large for staging, goes
         through a ref."""
-        _, dtype, sizes = self.outputs[index]
+        name, dtype, sizes = self.outputs[index]
         if where is None:
             return None
         if where == "ref" or dtype is None or sizes is None:
             return "ref"
-        elements = math.prod(evaluate(expr, values) for expr in sizes)
+        shape = [evaluate(expr, values) for expr in sizes]
+        if min(shape, default=0) < 0:
+            raise ValueError(f"output {name!r} cannot have the shape {shape} that its graph claims")
+        elements = math.prod(shape)
         nbytes = elements * arrays.carrier(dtype).itemsize
         return nbytes if nbytes <= self._session.staging_bytes // 2 else "ref"
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session whose socket, bells and memory are used behind its library's back.
+
+The offsets are those of ipc/session_memory.h, the counts those of ipc/limits.h."""
+
+import ctypes
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import djinn
+
+PAGE = 4096
+SUBMISSION_SLOTS, COMPLETION_SLOTS = 256, 1024
+TOKENS_PER_COMPLETION = 8
+SUBMISSIONS_AT, SLOT_BYTES = PAGE, 64
+STAGING_AT = PAGE + SUBMISSION_SLOTS * (SLOT_BYTES + 256) + COMPLETION_SLOTS * SLOT_BYTES
+PUBLISHED, COMPLETED, COMPLETIONS, CONSUMED, WAITING, _, CANCELLED, BLOCKED = range(0, 8 * 64, 64)
+
+
+def open_fds() -> dict[int, str]:
+    fds = (int(fd) for fd in os.listdir("/proc/self/fd"))
+    return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in fds if _is_open(fd)}
+
+
+def _is_open(fd: int) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def session_memories() -> set[str]:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[0] for line in lines if "djinn-session" in line}
+
+
+class Backdoor:
+    """Of the session that `connect` makes, with a data path."""
+
+    def __init__(self, connect: Callable[[], djinn.Session]) -> None:
+        fds, maps = open_fds(), session_memories()
+        self.session = connect()
+        links = {fd: link for fd, link in open_fds().items() if fd not in fds}
+        (self.socket,) = (fd for fd, link in links.items() if link.startswith("socket:"))
+        self.bells = [fd for fd, link in links.items() if "eventfd" in link or "eventpoll" in link]
+        (span,) = session_memories() - maps
+        start, end = (int(part, 16) for part in span.split("-"))
+        self.memory = memoryview((ctypes.c_ubyte * (end - start)).from_address(start)).cast("B")
+
+    def hang_up(self) -> None:
+        """As if the client had died; safe in any thread."""
+        with socket.socket(fileno=os.dup(self.socket)) as same:
+            same.shutdown(socket.SHUT_RDWR)
+
+    def word(self, at: int) -> int:
+        return int.from_bytes(self.memory[at : at + 8], "little")
+
+    def store(self, at: int, value: int) -> None:
+        self.memory[at : at + 8] = (value % 2**64).to_bytes(8, "little")
+
+    def ring(self) -> None:
+        for bell in self.bells:
+            os.write(bell, (1).to_bytes(8, "little"))
+
+    def slot(self, index: int) -> int:
+        return SUBMISSIONS_AT + index % SUBMISSION_SLOTS * SLOT_BYTES
+
+    def publish(self, submission: bytes) -> None:
+        index = self.word(PUBLISHED)
+        self.memory[self.slot(index) :][:SLOT_BYTES] = submission
+        self.store(PUBLISHED, index + 1)
+        self.ring()
+
+    def submit(self, submission: bytes, block: bytes, block_at: int = 0) -> None:
+        self.memory[STAGING_AT + block_at :][: len(block)] = block
+        self.publish(submission)
+
+    def is_complete(self) -> bool:
+        """The last submission is; what it said is consumed."""
+        self.store(CONSUMED, self.word(COMPLETIONS))
+        return self.word(COMPLETED) == self.word(PUBLISHED)
