@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rule 9: a warm step makes no system call, but to wake a sleeper, and no allocator decision.
+
+System calls are counted by strace on all threads of the worker and of this process, which is the
+client; allocator decisions are counted by the worker. Warm is what was done before at these sizes,
+with its memory in place."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import djinn
+import llama
+import numpy as np
+import pytest
+import torch
+import transformers
+from private_daemon import Daemon
+
+STEPS = 1000
+CALLS = 100  # of a ghost: under strace each takes a while
+BELL = r'\\1(\\0){7}", 8\b'  # what an eventfd is rung with
+# Of waking and of falling asleep; and of yielding the core while looking whether there is work.
+ALLOWED = re.compile(
+    r"(futex|sched_yield|epoll_wait|poll|ppoll|read)\("
+    rf'|write\(\d+, "{BELL}'
+    r"|restart_syscall\("  # what a thread does that strace found asleep
+)
+CALL = re.compile(r"^\d+ +(?!\+\+\+|---|<\.\.\. )(\w+\(.*)$", re.MULTILINE)
+MARK = "getpgid("
+
+TRIPLE = """srg 1 "triple"
+input %x : float32[16]
+%y = aten::mul.Scalar(%x, 3)
+output %y
+"""
+
+
+@contextmanager
+def traced(process: int, file: Path) -> Iterator[None]:
+    """What all threads of the process ask of the kernel is written to the file, a line a call."""
+    program = shutil.which("strace")
+    if program is None:
+        pytest.skip("strace is not installed")
+    tracer = subprocess.Popen(
+        [program, "-f", "-o", str(file), "-p", str(process)], stderr=subprocess.PIPE, text=True
+    )
+    assert tracer.stderr is not None
+    try:
+        said = tracer.stderr.readline()
+        if "attached" not in said:
+            pytest.skip(f"strace may not look at another process: {said.strip()}")
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.communicate()
+
+
+class Counted:
+    """What happened in a block: calls that wake nobody, of each side; what the worker decided."""
+
+    def __init__(self, daemon: Daemon, directory: Path) -> None:
+        self._daemon = daemon
+        self._files = directory / "worker", directory / "client"
+        self.worker: Counter[str] = Counter()
+        self.client: Counter[str] = Counter()
+        self.increase: dict[str, int] = {}
+
+    def count(self, work: Callable[[], Any]) -> "Counted":
+        before = self._daemon.worker()
+        with traced(before["pid"], self._files[0]), traced(os.getpid(), self._files[1]):
+            os.getpgid(0)
+            work()
+            os.getpgid(0)
+        after = self._daemon.worker()
+        for name in ("runs", "planned_runs", "plan_misses", "slab_bytes", "tokens", "restarts"):
+            self.increase[name] = after[name] - before[name]
+        self.worker = others(CALL.findall(self._files[0].read_text()))
+        calls = CALL.findall(self._files[1].read_text())
+        first, last = (i for i, call in enumerate(calls) if call.startswith(MARK))
+        self.client = others(calls[first + 1 : last])
+        return self
+
+    def expect_warm(self, steps: int) -> None:
+        assert not self.worker, f"the worker: {self.worker}"
+        runs = self.increase["runs"]
+        assert runs >= steps
+        expected = {"planned_runs": runs, "plan_misses": 0, "slab_bytes": 0, "restarts": 0}
+        assert {name: self.increase[name] for name in expected} == expected
+
+
+def others(calls: list[str]) -> Counter[str]:
+    return Counter(call.partition("(")[0] for call in calls if not ALLOWED.match(call))
+
+
+@pytest.fixture
+def counted(device_daemon: Daemon, tmp_path: Path) -> Counted:
+    return Counted(device_daemon, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def ghost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    checkpoint = llama.save(tmp_path_factory.mktemp("llama"), 5)
+    djinn.enable()
+    yield transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    djinn.disable()
+
+
+def ids(tokens: int) -> torch.Tensor:
+    return (torch.arange(tokens)[None] % llama.VOCABULARY).to(djinn.device())
+
+
+def test_runs_of_a_program(device_daemon: Daemon, counted: Counted) -> None:
+    with device_daemon.connect("warm runs") as session:
+        program = session.define(TRIPLE)
+        x = np.arange(16, dtype=np.float32)
+
+        def run(times: int) -> None:
+            for _ in range(times):
+                y = program(x=x)["y"]
+            assert np.array_equal(y, x * 3)
+
+        run(20)
+        counted.count(lambda: run(STEPS)).expect_warm(STEPS)
+        assert not counted.client, f"the client: {counted.client}"
+
+
+@pytest.mark.ci
+def test_a_replayed_call_of_a_ghost(ghost: Any, counted: Counted) -> None:
+    inputs = ids(8)
+
+    def call(times: int) -> None:
+        for _ in range(times):
+            logits = ghost(inputs, use_cache=False).logits
+        logits.cpu()
+
+    call(20)
+    counted.count(lambda: call(CALLS))
+    assert djinn.explain(ghost)["tier"] == 1
+    counted.expect_warm(CALLS)
+
+
+@pytest.mark.ci
+def test_a_token_of_a_generation(ghost: Any, counted: Counted) -> None:
+    """In a sequence group that has grown: the generation before was cropped."""
+    inputs = ids(8)
+    cache = transformers.DynamicCache()
+
+    def generate() -> torch.Tensor:
+        made = ghost.generate(
+            *(inputs,),
+            past_key_values=cache,
+            max_new_tokens=STEPS,
+            min_new_tokens=STEPS,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        assert djinn.explain(ghost)["tier"] == 2
+        cache.crop(inputs.shape[1] - 1)
+        return made.cpu()
+
+    first = generate()
+    for _ in range(3):  # graphs that come back, as those around a generation do, become programs
+        assert torch.equal(generate(), first)
+    counted.count(generate)
+    counted.expect_warm(STEPS)
+    assert counted.increase["tokens"] == STEPS
+
+
+def test_what_is_not_warm_is_seen(device_daemon: Daemon, counted: Counted) -> None:
+    """The first run of a program is rehearsed, in a slab that may have to grow."""
+    with device_daemon.connect("cold run") as session:
+        counted.count(lambda: session.define(TRIPLE.replace("3)", "5)"))(x=np.ones(16, np.float32)))
+    assert {"recvmsg", "sendmsg"} <= counted.worker.keys()
+    assert {"recvmsg", "sendmsg"} <= counted.client.keys()
