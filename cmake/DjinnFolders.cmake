@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # A folder is a library (or a program) made of all its .cc files; its *_test.cc files become one
-# test program beside it, *_bench.cc one benchmark program. Nothing is listed by hand, so a new file
-# is in the build as soon as it exists.
+# test program beside it, *_bench.cc one benchmark program, *_fuzz.cc one fuzzer. Nothing is listed
+# by hand, so a new file is in the build as soon as it exists.
 #
 #   djinn_library(NAME [USES lib...] [LINKS external...] [THROWS] [TORCH])
 #   djinn_program(NAME [USES lib...] [LINKS external...])
 #   djinn_test(NAME [USES lib...] [LINKS external...] [TORCH])   all *_test.cc of this folder
 #   djinn_bench(NAME [USES lib...] [LINKS external...])       all *_bench.cc of this folder
+#   djinn_fuzz(NAME [USES lib...] [LINKS external...])        all *_fuzz.cc of this folder
 #
 # A library is built without exceptions and RTTI unless THROWS says otherwise. The code of a test
 # is not optimised: compiling it is most of what it costs. TORCH: it links LibTorch, whose headers
@@ -75,5 +76,14 @@ function(djinn_bench name)
   if(sources AND DJINN_WITH_TESTS)
     add_executable(${name}-bench ${sources})
     djinn_wire(${name}-bench USES ${ARG_USES} LINKS ${ARG_LINKS} benchmark::benchmark)
+  endif()
+endfunction()
+
+function(djinn_fuzz name)
+  cmake_parse_arguments(ARG "" "" "USES;LINKS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_fuzz.cc)
+  if(sources AND DJINN_WITH_TESTS)
+    add_executable(${name}-fuzz ${sources})
+    djinn_wire(${name}-fuzz USES ${ARG_USES} LINKS ${ARG_LINKS})
   endif()
 endfunction()
