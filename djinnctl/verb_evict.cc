@@ -132,7 +132,7 @@ void add_evict(CommandLine& line) {
   const Verb verb = line.verb("evict", "move models off their device until they are used again");
   auto options = std::make_shared<EvictOptions>();
   verb.option("ID", options->prefixes, "their ids, or the first digits of them");
-  verb.option("--to", options->to, "where to: disk, or on GPUs host [disk]")
+  verb.option("--to", options->to, "where to: disk, or host, which cpu:0 has not [disk]")
       .one_of({"host", "disk"});
   verb.flag("--all", options->all, "all that may go");
   verb.flag("--dry-run", options->dry_run, "list what would go, and move nothing");
