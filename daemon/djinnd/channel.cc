@@ -11,7 +11,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Messages heard before others get their turn.
+// Messages of a worker or loader that are heard before others are looked at.
 constexpr int kTurn = 16;
 
 std::vector<int> numbers_of(const std::vector<SharedFd>& fds) {
@@ -87,7 +87,23 @@ void Channel::keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds) 
     return end({ErrorCode::kQueueFull, "The peer does not read its messages."});
   }
   backlog_.push_back({{bytes.begin(), bytes.end()}, std::move(fds)});
-  poll_->watch_both();
+  watch();
+}
+
+void Channel::take_turns(Turns& turns, uid_t user) {
+  turns_ = &turns;
+  speaker_ = std::make_shared<Turns::Speaker>(
+      Turns::Speaker{user, [this] { return held_ ? 0 : hear_one(); }});
+}
+
+void Channel::hold(bool held) {
+  held_ = held;
+  if (!ended_) watch();
+}
+
+void Channel::watch() {
+  if (backlog_.empty()) return held_ ? poll_->pause() : poll_->watch_readable();
+  held_ ? poll_->watch_writable() : poll_->watch_both();
 }
 
 void Channel::flush() {
@@ -98,36 +114,38 @@ void Channel::flush() {
     if (!sent) return end(sent.error());
     backlog_.pop_front();
   }
-  if (!ended_) poll_->watch_readable();
+  if (!ended_) watch();
 }
 
 void Channel::ready() {
   if (!backlog_.empty()) flush();
-  for (int i = 0; i < kTurn && hear_one(); ++i) {
+  if (turns_ != nullptr) return turns_->note(speaker_);
+  for (int i = 0; i < kTurn && hear_one() > 0; ++i) {
   }
 }
 
-bool Channel::hear_one() {
-  if (ended_) return false;
+size_t Channel::hear_one() {
+  if (ended_) return 0;
   std::vector<Fd> of_refused;
   Result<std::optional<ipc::Datagram>> next = ipc::receive_datagram(socket_.get(), &of_refused);
   if (!next) {
     for (Fd& fd : of_refused) close_(std::move(fd));
     end(next.error());
-    return false;
+    return 0;
   }
-  if (!next.value()) return false;
+  if (!next.value()) return 0;
+  const size_t bytes = next.value()->bytes.size();
   ++traffic_.received_messages;
-  traffic_.received_bytes += next.value()->bytes.size();
+  traffic_.received_bytes += bytes;
   events_.message(*std::move(next.value()));
-  return true;
+  return bytes;
 }
 
 // Also where words to the peer were lost: it may have said what must be heard before it ended.
 void Channel::drain() {
   draining_ = true;
   ended_ = false;
-  while (hear_one()) {
+  while (hear_one() > 0) {
   }
 }
 

@@ -2,6 +2,8 @@
 
 // Channel: djinnd's end of one SEQPACKET socket, to a client, a worker or a loader. Never blocks:
 // what the peer is not ready to take waits here, and a peer that lets too much wait is cut off.
+//
+// A client is heard in its turn (turns.h), and not while it is held.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +16,7 @@
 
 #include "daemon/djinnd/loop.h"
 #include "daemon/djinnd/traffic.h"
+#include "daemon/djinnd/turns.h"
 #include "ipc/socket.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
@@ -44,6 +47,12 @@ class Channel {
   // Hears at once what the peer has sent so far: the last words of a process that has died.
   void drain();
 
+  // In its user's share of each turn from now on, instead of whenever it is ready. turns: outlives
+  // this.
+  void take_turns(Turns& turns, uid_t user);
+  // Whether what the peer sends waits, in the socket: nothing of it is heard, its end neither.
+  void hold(bool held);
+
   // No event is called any more.
   void mute();
 
@@ -53,10 +62,11 @@ class Channel {
     std::vector<SharedFd> fds;
   };
   void ready();
+  void watch();
   void flush();
   Status send_now(std::span<const std::byte> bytes, std::span<const int> fds);
-  // Hears one message; false when none waits or the channel has ended.
-  bool hear_one();
+  // Hears one message and gives its bytes; 0 when none waits or the channel has ended.
+  size_t hear_one();
   void end(Error error);
   void keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
   // False when it must wait for the peer.
@@ -72,6 +82,9 @@ class Channel {
   std::deque<Waiting> backlog_;
   bool ended_ = false;
   bool draining_ = false;  // the peer is gone, and its last words are heard
+  bool held_ = false;
+  Turns* turns_ = nullptr;  // null: it is heard at once
+  std::shared_ptr<Turns::Speaker> speaker_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what was deferred
   std::optional<Poll> poll_;
 };

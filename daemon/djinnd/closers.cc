@@ -4,21 +4,19 @@
 
 #include <utility>
 
-#include "daemon/djinnd/background.h"
 #include "daemon/djinnd/log.h"
 
 namespace djinn::daemon {
 
 void Closer::close(Fd fd) {
   if (!fd.valid()) return;
-  const std::lock_guard lock(mutex_);
-  backlog_.push_back(std::move(fd));
-  ++waiting_;
-  if (working_) return;
-  auto started = start_thread("closer", [self = shared_from_this()] { self->work(); });
-  if (!started.ok()) return log("descriptors stay open: {}", started.error().message);
-  started.value().detach();
-  working_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    backlog_.push_back(std::move(fd));
+    ++waiting_;
+  }
+  const Status posted = thread_->post([self = shared_from_this()] { self->close_all(); });
+  if (!posted) log("descriptors stay open: {}", posted.error().message);
 }
 
 Closer::Close Closer::closing() {
@@ -38,7 +36,7 @@ size_t Closer::waiting() const {
   return waiting_;
 }
 
-void Closer::work() {
+void Closer::close_all() {
   std::unique_lock lock(mutex_);
   while (!backlog_.empty()) {
     Fd next = std::move(backlog_.front());
@@ -48,7 +46,6 @@ void Closer::work() {
     lock.lock();
     --waiting_;
   }
-  working_ = false;
 }
 
 std::shared_ptr<Closer> Closers::of(uid_t user) {

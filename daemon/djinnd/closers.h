@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 
+#include "daemon/djinnd/user_thread.h"
 #include "kernel/base/fd.h"
 
 namespace djinn::daemon {
@@ -39,13 +40,13 @@ class Closer : public std::enable_shared_from_this<Closer> {
   [[nodiscard]] size_t waiting() const;
 
  private:
-  void work();
+  void close_all();
 
   const Close close_;
+  const std::shared_ptr<UserThread> thread_ = std::make_shared<UserThread>("closer");
   mutable std::mutex mutex_;
   std::deque<Fd> backlog_;
-  size_t waiting_ = 0;    // with the one that the thread has
-  bool working_ = false;  // there is a thread
+  size_t waiting_ = 0;  // with the one that the thread has
 };
 
 class Closers {

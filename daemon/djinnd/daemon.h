@@ -30,6 +30,8 @@
 #include "daemon/djinnd/sessions.h"
 #include "daemon/djinnd/spare_pool.h"
 #include "daemon/djinnd/stats_rounds.h"
+#include "daemon/djinnd/turns.h"
+#include "daemon/djinnd/user_queues.h"
 #include "daemon/djinnd/work_queue.h"
 
 namespace djinn::daemon {
@@ -87,7 +89,10 @@ class Daemon final : public WorkerSupervisor::Owner {
   Notifier notifier_;
   WorkQueue memory_work_;
   WorkQueue file_work_;
+  UserQueues payloads_;
   Closers closers_;
+  Turns turns_;
+  Check turn_;
   Events events_;
   Inquiries inquiries_;
   Traffics traffics_;

@@ -310,6 +310,55 @@ TEST(Djinnd, a_breach_of_the_protocol_ends_that_session_only) {
   good.ask<ipc::StatusReport>(ipc::GetStatus{});
 }
 
+TEST(Djinnd, a_payload_with_holes_is_refused) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet();
+  const Fd sparse = *pal::make_memfd("graph", limits::kGraphBytes);
+  ASSERT_TRUE(pal::add_seals(sparse, pal::Seals::kWrite).ok());
+  EXPECT_EQ(client.ask<ipc::Failed>(ipc::DefineProgram{}, {sparse.get()}).code,
+            ErrorCode::kInvalidArgument);
+  const Fd file = model_file(daemon.directory(), 1000, 'a');
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+  EXPECT_EQ(client.ask<ipc::Failed>(ipc::OpenModel{"sparse", true}, {sparse.get()}).code,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(Djinnd, what_follows_a_payload_waits_until_it_is_read) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet();
+  const ModelId model = open_model(client, model_file(daemon.directory(), 1000, 'a')).model;
+  const Fd graph = sealed(std::string(limits::kGraphBytes, 'a'));
+  client.send({100, ipc::DefineProgram{model}}, {graph.get()});
+  client.send({101, ipc::CloseModel{model}});
+  for (int answers = 0; answers < 2; ++answers) {
+    const auto reply = client.receive();
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_FALSE(std::holds_alternative<ipc::Failed>(reply->body)) << reply->number;
+  }
+}
+
+TEST(Djinnd, a_client_that_goes_while_its_payload_is_read_leaves_nothing) {
+  const TestDaemon daemon;
+  const Fd graph = sealed(std::string(limits::kGraphBytes, 'a'));
+  {
+    TestClient first(daemon);
+    first.greet();
+    first.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {graph.get()});
+  }
+  Baseline before{};
+  ASSERT_TRUE(settled(daemon, before));
+  for (int i = 0; i < 10; ++i) {
+    TestClient client(daemon);
+    client.greet();
+    client.send({100, ipc::DefineProgram{}}, {graph.get()});
+  }
+  Baseline after{};
+  ASSERT_TRUE(settled(daemon, after));
+  EXPECT_EQ(after, before);
+}
+
 TEST(Djinnd, stops_when_told_and_takes_its_socket_and_children_along) {
   TestDaemon daemon;
   TestClient client(daemon);

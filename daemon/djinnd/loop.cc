@@ -100,6 +100,18 @@ Wake::Wake(Loop& loop, std::function<void()> woken)
   uv_unref(reinterpret_cast<uv_handle_t*>(handle_.get()));
 }
 
+// --- Check
+
+Check::Check(Loop& loop, std::function<void()> polled)
+    : polled_(std::move(polled)), handle_(new uv_check_t) {
+  handle_->data = this;
+  DJINN_ASSERT(uv_check_init(loop.raw(), handle_.get()) == 0);
+  uv_check_start(handle_.get(), [](uv_check_t* handle) {
+    if (handle->data != nullptr) static_cast<Check*>(handle->data)->polled_();
+  });
+  uv_unref(reinterpret_cast<uv_handle_t*>(handle_.get()));
+}
+
 // --- Signal
 
 Signal::Signal(Loop& loop, int number, std::function<void()> caught)

@@ -5,10 +5,11 @@
 //   Poll      tells when a descriptor is readable or writable
 //   Timer     calls once, or again and again
 //   Signal    calls when the process gets a signal
+//   Check     calls after each look at descriptors, once all that were ready have been told of
 //   Wake      calls when another thread asked for it
 //
-// invariant: once a Poll, Timer, Signal or Wake is destroyed its function is not called any more.
-// A function may destroy the object that called it only through defer().
+// invariant: once a Poll, Timer, Signal, Check or Wake is destroyed its function is not called any
+// more. A function may destroy the object that called it only through defer().
 #pragma once
 
 #include <uv.h>
@@ -68,6 +69,7 @@ class Poll {
   Poll(Loop& loop, int fd, std::function<void()> ready);
 
   void watch_readable() { watch(UV_READABLE); }
+  void watch_writable() { watch(UV_WRITABLE); }
   void watch_both() { watch(UV_READABLE | UV_WRITABLE); }
   void pause();
 
@@ -104,6 +106,16 @@ class Wake {
  private:
   std::function<void()> woken_;
   OwnedHandle<uv_async_t> handle_;
+};
+
+// Does not keep the loop running.
+class Check {
+ public:
+  Check(Loop& loop, std::function<void()> polled);
+
+ private:
+  std::function<void()> polled_;
+  OwnedHandle<uv_check_t> handle_;
 };
 
 class Signal {

@@ -19,19 +19,6 @@
 namespace djinn::daemon {
 namespace {
 
-Result<load::Digest> hash_of(std::span<const std::byte> bytes) {
-  DJINN_TRY(load::Sha256 hash, load::Sha256::make());
-  DJINN_CHECK(hash.update(bytes));
-  return hash.finish();
-}
-
-// Plans are compared unparsed; a request without one has the hash of no bytes.
-Result<load::Digest> plan_hash_of(const SharedFd& plan) {
-  if (!plan) return hash_of({});
-  DJINN_TRY(const auto bytes, read_sealed(*plan, limits::kLoadPlanBytes, "load plan"));
-  return hash_of(bytes);
-}
-
 // The kernel waits a moment for pages that somebody holds, itself among them when the machine is
 // busy, and then gives up; a writable mapping it refuses at once.
 constexpr int kSealTries = 3;
@@ -121,13 +108,11 @@ void Models::open(OpenRequest request) {
         asker, {ErrorCode::kInvalidArgument, "A model needs at least one file. Add files first."});
   }
   if (world_.loaders.fails()) return world_.replies.refuse(asker, world_.loaders.failure());
-  const auto plan_hash = plan_hash_of(request.plan);
-  if (!plan_hash.ok()) return world_.replies.refuse(asker, plan_hash.error());
   const LoadId id = next_load();
   loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id,
                                       std::exchange(request.files, {}));
   queued_.emplace_back(id, request.opener.domain);
-  openings_.emplace(id, Opening{std::move(request), plan_hash.value()});
+  openings_.emplace(id, Opening{std::move(request)});
   start_loads();
 }
 
@@ -272,7 +257,7 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
   if (found.empty()) return loads_.at(id)->abort();
   Opening opening = std::move(found.mapped());
   const DomainId domain = opening.request.opener.domain;
-  ModelKey key{domain, opening.plan_hash, identities_of(files)};
+  ModelKey key{domain, opening.request.plan.hash, identities_of(files)};
   if (Model* const shared = table_.find_shared(key)) {
     loads_.at(id)->release();
     opening.request.opener.was_resident =
@@ -306,7 +291,7 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   fresh.label = opening.request.label;
   fresh.load = id;
   fresh.files = load.take_files();
-  fresh.plan = std::move(opening.request.plan);
+  fresh.plan = std::move(opening.request.plan.copy);
   Model& model = table_.add(std::move(fresh));
   tell(
       EventKind::kModelLoading, model,

@@ -22,6 +22,7 @@
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/model.h"
 #include "daemon/djinnd/replies.h"
+#include "daemon/djinnd/sealed.h"
 #include "daemon/djinnd/tiers.h"
 #include "daemon/djinnd/work_queue.h"
 #include "kernel/base/clock.h"
@@ -33,7 +34,7 @@ struct OpenRequest {
   std::string label;
   std::optional<uint64_t> keep_alive_ms{};
   std::vector<SharedFd> files;
-  SharedFd plan;  // or none
+  Payload plan;  // or nothing
 };
 
 class Models final : public Load::Owner {
@@ -121,7 +122,6 @@ class Models final : public Load::Owner {
  private:
   struct Opening {
     OpenRequest request;  // its files are with the load
-    load::Digest plan_hash;
   };
 
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.

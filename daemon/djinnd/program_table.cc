@@ -10,9 +10,8 @@
 
 namespace djinn::daemon {
 
-Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model,
-                                   std::span<const std::byte> graph) {
-  const uint64_t head[] = {domain, model.value, graph.size()};
+Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model, const load::Digest& graph) {
+  const uint64_t head[] = {domain, model.value};
   DJINN_TRY(load::Sha256 hash, load::Sha256::make());
   DJINN_CHECK(hash.update(std::as_bytes(std::span(head))));
   DJINN_CHECK(hash.update(graph));

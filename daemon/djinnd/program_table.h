@@ -2,7 +2,7 @@
 
 // ProgramTable: graphs that a worker has admitted, or is about to, by their fingerprint.
 //
-//   fingerprint   SHA-256 of domain, model and the graph's bytes: equal ones are one program
+//   fingerprint   SHA-256 of domain, model and the hash of the graph: equal ones are one program
 //   user          a session that defined the program; a program without users may be forgotten
 //
 //   admitting -> admitted    a worker said what its outputs are
@@ -28,8 +28,7 @@ enum class ProgramPhase : uint8_t { kAdmitting, kAdmitted };
 
 using Fingerprint = load::Digest;
 // Pure. Errors: kInternal if the hash cannot be computed.
-Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model,
-                                   std::span<const std::byte> graph);
+Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model, const load::Digest& graph);
 
 struct Program {
   ProgramId id;
@@ -37,7 +36,7 @@ struct Program {
   ModelId model;  // invalid: it names no weights
   Fingerprint fingerprint{};
   ProgramPhase phase = ProgramPhase::kAdmitting;
-  Fd graph;  // djinnd's own sealed copy
+  SharedFd graph;  // djinnd's own sealed copy
   uint64_t graph_bytes = 0;
   std::vector<ipc::OutputShape> outputs;
   std::set<SessionId> users;

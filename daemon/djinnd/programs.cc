@@ -5,25 +5,22 @@
 #include <utility>
 
 #include "daemon/djinnd/log.h"
-#include "daemon/djinnd/sealed.h"
 #include "ipc/limits.h"
-#include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
 
-void Programs::define(const Asker& asker, DomainId domain, ModelId model, const Fd& graph) {
-  const Status begun = admit(asker, domain, model, graph);
+void Programs::define(const Asker& asker, DomainId domain, ModelId model, Payload graph) {
+  const Status begun = admit(asker, domain, model, std::move(graph));
   if (begun) return;
   ++counts_.refused;
   world_.replies.refuse(asker, begun.error());
 }
 
-Status Programs::admit(const Asker& asker, DomainId domain, ModelId model, const Fd& graph) {
+Status Programs::admit(const Asker& asker, DomainId domain, ModelId model, Payload graph) {
   if (model.valid() && !world_.models.leased_by(model, asker.session)) {
     return Error{ErrorCode::kNotFound, "The session has not opened such a model."};
   }
-  DJINN_TRY(const auto bytes, read_sealed(graph, limits::kGraphBytes, "graph"));
-  DJINN_TRY(const Fingerprint fingerprint, fingerprint_of(domain, model, bytes));
+  DJINN_TRY(const Fingerprint fingerprint, fingerprint_of(domain, model, graph.hash));
   if (Program* const known = table_.find(fingerprint)) {
     ++counts_.cached;
     known->users.insert(asker.session);
@@ -35,14 +32,14 @@ Status Programs::admit(const Asker& asker, DomainId domain, ModelId model, const
     }
     return {};
   }
-  DJINN_CHECK(make_room(domain, bytes.size()));
+  DJINN_CHECK(make_room(domain, graph.bytes));
   Program fresh;
-  DJINN_TRY(fresh.graph, pal::make_sealed_memfd("djinn-graph", bytes));
   fresh.id = world_.ids.next<ProgramId>([this](ProgramId t) { return table_.find(t) != nullptr; });
   fresh.domain = domain;
   fresh.model = model;
   fresh.fingerprint = fingerprint;
-  fresh.graph_bytes = bytes.size();
+  fresh.graph = std::move(graph.copy);
+  fresh.graph_bytes = graph.bytes;
   fresh.users.insert(asker.session);
   fresh.askers.push_back(asker);
   send_add(table_.add(std::move(fresh)));
@@ -67,7 +64,7 @@ void Programs::forget(const Program& program) {
 }
 
 void Programs::send_add(const Program& program) {
-  const int fds[] = {program.graph.get()};
+  const int fds[] = {program.graph->get()};
   world_.domains.send(program.domain, {ipc::AddProgram{program.id, program.model}}, fds);
 }
 

@@ -9,6 +9,7 @@
 #include "daemon/djinnd/models.h"
 #include "daemon/djinnd/program_table.h"
 #include "daemon/djinnd/replies.h"
+#include "daemon/djinnd/sealed.h"
 
 namespace djinn::daemon {
 
@@ -24,7 +25,7 @@ class Programs {
   explicit Programs(World world) : world_(world) {}
 
   // graph: what the client sent.
-  void define(const Asker& asker, DomainId domain, ModelId model, const Fd& graph);
+  void define(const Asker& asker, DomainId domain, ModelId model, Payload graph);
   void session_left(SessionId session);
   // The session leases the model no more: it uses none of its programs.
   void model_closed(SessionId session, ModelId model);
@@ -47,7 +48,7 @@ class Programs {
   [[nodiscard]] const Counts& counts() const { return counts_; }
 
  private:
-  Status admit(const Asker& asker, DomainId domain, ModelId model, const Fd& graph);
+  Status admit(const Asker& asker, DomainId domain, ModelId model, Payload graph);
   Status make_room(DomainId domain, uint64_t bytes);
   void send_add(const Program& program);
   void answer(const Program& program, const Asker& asker, bool was_cached);

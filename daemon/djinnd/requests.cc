@@ -16,6 +16,21 @@ Error violation(std::string message) {
   return {ErrorCode::kProtocolViolation, std::move(message)};
 }
 
+// A payload that comes as a memfd.
+struct PayloadKind {
+  const char* what;
+  uint64_t bytes_max;
+};
+constexpr PayloadKind kPlan{"load plan", limits::kLoadPlanBytes};
+constexpr PayloadKind kGraph{"graph", limits::kGraphBytes};
+
+// Null: it has none.
+const PayloadKind* payload_of(const ipc::ClientRequest& request) {
+  const auto* open = std::get_if<ipc::OpenModel>(&request.body);
+  if (open != nullptr && open->has_plan) return &kPlan;
+  return std::holds_alternative<ipc::DefineProgram>(request.body) ? &kGraph : nullptr;
+}
+
 }  // namespace
 
 size_t descriptors_of(const ipc::ClientRequest& request) {
@@ -61,8 +76,40 @@ void Requests::handle(Session& session, ClientMessage message) {
   const Status turn = check_turn(session, request.value(), message.fds.size());
   if (!turn) return world_.sessions.end(session, turn.error());
   session.pending.insert(request.value().number);
-  Call call{session, {session.id, request.value().number}, std::move(message.fds)};
-  std::visit([&](const auto& body) { fulfil(call, body); }, request.value().body);
+  if (payload_of(request.value()) != nullptr) {
+    return read_payload(session, *std::move(request), message.fds[0]);
+  }
+  Call call{session, {session.id, request.value().number}, std::move(message.fds), {}};
+  fulfil_any(call, request.value());
+}
+
+void Requests::fulfil_any(Call& call, const ipc::ClientRequest& request) {
+  std::visit([&](const auto& body) { fulfil(call, body); }, request.body);
+}
+
+void Requests::read_payload(const Session& session, ipc::ClientRequest request,
+                            const SharedFd& payload) {
+  session.channel->hold(true);
+  world_.payloads.run(
+      session.domain,
+      [payload, kind = *payload_of(request), closer = session.closer] {
+        return take_payload(*payload, kind.bytes_max, kind.what, *closer);
+      },
+      [this, id = session.id, request = std::move(request)](Result<Payload> taken) {
+        fulfil_with(id, request, std::move(taken));
+      });
+}
+
+// The session may have ended meanwhile.
+void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
+                           Result<Payload> payload) {
+  Session* const session = world_.sessions.find(id);
+  if (session == nullptr || !session->channel) return;
+  session->channel->hold(false);
+  const Asker asker{id, request.number};
+  if (!payload) return world_.sessions.refuse(asker, payload.error());
+  Call call{*session, asker, {}, *std::move(payload)};
+  fulfil_any(call, request);
 }
 
 void Requests::fulfil(Call& call, const ipc::Hello& body) {
@@ -88,7 +135,12 @@ void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
   request.label = body.label;
   request.keep_alive_ms = body.keep_alive_ms;
   request.files = std::exchange(call.session.files, {});
-  if (body.has_plan) request.plan = std::move(call.fds[0]);
+  if (!body.has_plan) {
+    auto none = no_payload();
+    if (!none) return world_.sessions.refuse(call.asker, none.error());
+    call.payload = *std::move(none);
+  }
+  request.plan = std::move(call.payload);
   world_.models.open(std::move(request));
 }
 
@@ -112,7 +164,7 @@ bool Requests::has_data_path(const Call& call) {
 
 void Requests::fulfil(Call& call, const ipc::DefineProgram& body) {
   if (!has_data_path(call)) return;
-  world_.programs.define(call.asker, call.session.domain, body.model, *call.fds[0]);
+  world_.programs.define(call.asker, call.session.domain, body.model, std::move(call.payload));
 }
 
 void Requests::fulfil(Call& call, const ipc::MakeSequence& body) {

@@ -2,6 +2,10 @@
 
 // Requests: a client's messages, decoded, checked for their turn and handed to whoever fulfils
 // them. A breach of the protocol ends that session and nothing else (DESIGN rule 5).
+//
+// A payload, which came as a memfd, is read off the loop, in its user's turn. Nothing more is heard
+// of its session meanwhile: so requests are fulfilled in the order of their coming, and of each
+// session one payload is read at a time.
 #pragma once
 
 #include <vector>
@@ -9,7 +13,9 @@
 #include "daemon/djinnd/models.h"
 #include "daemon/djinnd/programs.h"
 #include "daemon/djinnd/reports.h"
+#include "daemon/djinnd/sealed.h"
 #include "daemon/djinnd/sessions.h"
+#include "daemon/djinnd/user_queues.h"
 #include "ipc/messages.h"
 
 namespace djinn::daemon {
@@ -27,6 +33,7 @@ class Requests {
     Models& models;
     Programs& programs;
     Reports& reports;
+    UserQueues& payloads;
     std::function<void(bool draining)> drain;
     std::function<ipc::Collected()> collect;
   };
@@ -39,7 +46,11 @@ class Requests {
     Session& session;
     Asker asker;
     std::vector<SharedFd> fds;
+    Payload payload;
   };
+  void read_payload(const Session& session, ipc::ClientRequest request, const SharedFd& payload);
+  void fulfil_with(SessionId id, const ipc::ClientRequest& request, Result<Payload> payload);
+  void fulfil_any(Call& call, const ipc::ClientRequest& request);
   void fulfil(Call& call, const ipc::Hello& body);
   void fulfil(Call& call, const ipc::AddFiles& body);
   void fulfil(Call& call, const ipc::OpenModel& body);

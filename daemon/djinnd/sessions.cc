@@ -129,6 +129,7 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
       Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
                       [this, id](const Error& error) { disconnected(id, error); }},
       fresh->closer->closing());
+  fresh->channel->take_turns(world_.turns, peer.uid);
   sessions_[id] = std::move(fresh);
 }
 

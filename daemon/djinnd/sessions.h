@@ -20,6 +20,7 @@
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/session.h"
 #include "daemon/djinnd/spill.h"
+#include "daemon/djinnd/turns.h"
 #include "daemon/djinnd/work_queue.h"
 #include "kernel/base/clock.h"
 
@@ -40,6 +41,7 @@ class Sessions final : public Replies {
     Inquiries& inquiries;
     Traffic& traffic;
     Closers& closers;
+    Turns& turns;
     std::function<void(Session&, ClientMessage)> request;  // a message of a client came
     std::function<void(SessionId)> left;                   // models and programs let go of it
     std::function<bool(SessionId)> awaits_model;           // one that is on its way back
@@ -110,6 +112,8 @@ class Sessions final : public Replies {
   [[nodiscard]] const std::map<SessionId, std::unique_ptr<Session>>& all() const {
     return sessions_;
   }
+  // Null when there is none any more.
+  [[nodiscard]] Session* find(SessionId id) const;
   [[nodiscard]] Spill& spill() { return spill_; }
   // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
   // their way to disk.
@@ -117,7 +121,6 @@ class Sessions final : public Replies {
 
  private:
   [[nodiscard]] bool is_for_the_worker_to_go_on(const Session& session) const;
-  Session* find(SessionId id) const;
   SequenceGroup* find_group(SessionId id, DomainId domain, SequenceHandle handle) const;
   // Of that domain, or null.
   Session* find(SessionId id, DomainId domain) const;

@@ -130,7 +130,7 @@ class FakeWorker {
     if (text == "refuse") {
       return send({ipc::ProgramRefused{c.program, ErrorCode::kUnsupported, "It says so."}});
     }
-    send({ipc::ProgramAdded{c.program, {{text, DType::kFloat32, true, {}}}, 0}});
+    send({ipc::ProgramAdded{c.program, {{text.substr(0, 64), DType::kFloat32, true, {}}}, 0}});
   }
   void obey(const ipc::DropProgram&, std::vector<Fd>) {}
   void obey(const ipc::AddSequence& c, std::vector<Fd>) {
