@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
 #include "ipc/spin.h"
 #include "kernel/base/bytes.h"
@@ -69,7 +70,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   DJINN_TRY(const std::string path, resolve_host(options.host));
   DJINN_TRY(Control control, Control::connect(path));
   ipc::Hello hello;
-  hello.client_name = options.name.substr(0, limits::kNameBytes);
+  hello.client_name = ipc::showable_name(options.name);
   hello.staging_bytes = options.staging_bytes;
   hello.observer = options.observer;
   std::vector<Fd> fds;
@@ -117,7 +118,7 @@ Result<OpenedModel> Client::open_model(const std::string& label, std::span<const
                                        const srg::LoadPlan* plan, const Stay& stay) {
   DJINN_CHECK(send_files(files));
   ipc::OpenModel request;
-  request.label = label.substr(0, limits::kNameBytes);
+  request.label = ipc::showable_name(label);
   request.has_plan = plan != nullptr;
   request.pin = stay.pinned;
   request.keep_alive_ms = stay.keep_alive_ms;

@@ -15,6 +15,8 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "ipc/messages.h"
@@ -39,5 +41,9 @@ Result<LoaderEvent> decode_loader_event(std::span<const std::byte> bytes);
 // The number of a request that decode_client_request() refused, so that it can be answered; 0 when
 // it can't be read.
 [[nodiscard]] uint32_t number_of_request(std::span<const std::byte> bytes);
+
+// A name as a message may carry it: what is no plain UTF-8 becomes '?', and what is over kNameBytes
+// is left out.
+[[nodiscard]] std::string showable_name(std::string_view name);
 
 }  // namespace djinn::ipc

@@ -384,6 +384,15 @@ TEST(ControlCodec, lists_and_names_over_their_limit_are_refused) {
   EXPECT_EQ(code_of(decode_client_request(Bytes(limits::kControlMessageBytes + 8))), kOver);
 }
 
+TEST(ControlCodec, a_name_is_made_showable_by_replacing_what_is_not) {
+  EXPECT_EQ(showable_name("größer"), "größer");
+  EXPECT_EQ(showable_name("red\x1b[31m\n"), "red?[31m?");
+  EXPECT_EQ(showable_name("\xc2\x9b\xff"), "???");
+  EXPECT_EQ(showable_name(kLongest + "n"), kLongest);
+  // It never ends inside a character.
+  EXPECT_EQ(showable_name(kLongest.substr(1) + "ö"), kLongest.substr(1));
+}
+
 TEST(ControlCodec, names_that_no_terminal_should_see_are_refused) {
   const auto code = [](const std::string& name) {
     return code_of(decode_client_request(encode(ClientRequest{1, Hello{1, name, 0, true}})));
@@ -398,6 +407,8 @@ TEST(ControlCodec, names_that_no_terminal_should_see_are_refused) {
                              "\xff",         std::string("\0", 1)};
   for (const std::string& name : bad) {
     EXPECT_EQ(code(name), ErrorCode::kMalformed) << testing::PrintToString(name);
+    EXPECT_EQ(code(showable_name("a" + name + "b")), ErrorCode::kOk)
+        << testing::PrintToString(name);
   }
 }
 

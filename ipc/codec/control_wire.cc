@@ -2,6 +2,10 @@
 
 #include "ipc/codec/control_wire.h"
 
+#include <algorithm>
+
+#include "ipc/codec/control_codec.h"
+
 namespace djinn::ipc::control {
 namespace {
 
@@ -202,3 +206,19 @@ capnp::ReaderOptions options_for(size_t words) {
 }
 
 }  // namespace djinn::ipc::control
+
+namespace djinn::ipc {
+
+std::string showable_name(std::string_view name) {
+  std::string shown;
+  while (!name.empty()) {
+    const size_t bytes = control::character_bytes(name);
+    const std::string_view next = bytes == 0 ? "?" : name.substr(0, bytes);
+    if (shown.size() + next.size() > limits::kNameBytes) break;
+    shown += next;
+    name.remove_prefix(std::max<size_t>(bytes, 1));
+  }
+  return shown;
+}
+
+}  // namespace djinn::ipc

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "kernel/base/checked.h"
+#include "kernel/base/text.h"
 
 namespace djinn::load {
 namespace {
@@ -227,6 +228,9 @@ bool HeaderHandler::top_key(string_t& name) {
     return true;
   }
   if (tensors_.size() == kTensorsMax) return stop(too_many("more tensors", kTensorsMax));
+  if (has_control_characters(name)) {
+    return stop(malformed("the name of a tensor holds control characters"));
+  }
   tensors_.emplace_back().name = std::move(name);
   fields_ = 0;
   at_ = At::kTensorValue;

@@ -133,6 +133,8 @@ std::vector<Malformed> broken_json() {
       {"a lone escaped surrogate", file_of(R"({"\ud800":{}})", 0)},
       {"an unknown escape", file_of(R"({"\q":{}})", 0)},
       {"a raw newline in a name", file_of("{\"a\nb\":{}}", 0)},
+      {"an escaped newline in a name", file_of(R"({"a\nb":{}})", 0)},
+      {"a control character of two bytes in a name", file_of(R"({"a\u009b":{}})", 0)},
       {"endless nesting", one_tensor(R"("x":)" + std::string(100'000, '['))},
       {"nesting just too deep",
        one_tensor(R"("x":)" + std::string(129, '[') + std::string(129, ']'))},

@@ -120,13 +120,13 @@ Status check_dtype(DType dtype) {
 
 Result<BertConfig> BertConfig::from(const ModelConfig& config, const srg::ModelManifest& manifest) {
   BertConfig out;
-  DJINN_TRY(out.hidden, config.integer("hidden_size"));
+  DJINN_TRY(out.hidden, config.count("hidden_size"));
   DJINN_TRY(out.layers, config.integer("num_hidden_layers"));
-  DJINN_TRY(out.heads, config.integer("num_attention_heads"));
-  DJINN_TRY(out.intermediate, config.integer("intermediate_size"));
-  DJINN_TRY(out.vocabulary, config.integer("vocab_size"));
-  DJINN_TRY(out.positions, config.integer("max_position_embeddings"));
-  out.token_types = config.integer_or("type_vocab_size", 2);
+  DJINN_TRY(out.heads, config.count("num_attention_heads"));
+  DJINN_TRY(out.intermediate, config.count("intermediate_size"));
+  DJINN_TRY(out.vocabulary, config.count("vocab_size"));
+  DJINN_TRY(out.positions, config.count("max_position_embeddings"));
+  DJINN_TRY(out.token_types, config.count_or("type_vocab_size", 2));
   out.layer_norm_eps = config.number_or("layer_norm_eps", 1e-12);
   const std::string activation = config.text_or("hidden_act", "gelu");
   const std::string positions = config.text_or("position_embedding_type", "absolute");
@@ -135,7 +135,7 @@ Result<BertConfig> BertConfig::from(const ModelConfig& config, const srg::ModelM
                  "The bert builder knows gelu and absolute positions, not '" + activation +
                      "' and '" + positions + "'."};
   }
-  if (out.heads == 0 || out.hidden % out.heads != 0) {
+  if (out.hidden % out.heads != 0) {
     return Error{ErrorCode::kMalformed, "hidden_size is not a multiple of num_attention_heads."};
   }
   const std::string words = "embeddings.word_embeddings.weight";

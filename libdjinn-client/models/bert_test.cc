@@ -55,8 +55,10 @@ TEST(BertConfig, what_is_not_built_exactly_is_unsupported) {
 }
 
 TEST(BertConfig, numbers_that_contradict_one_another_are_malformed) {
-  for (const char* const change : {R"("num_attention_heads": 5)", R"("num_attention_heads": 0)",
-                                   R"("hidden_size": "32")", R"("num_hidden_layers": -1)"}) {
+  for (const char* const change :
+       {R"("num_attention_heads": 5)", R"("num_attention_heads": 0)", R"("hidden_size": "32")",
+        R"("num_hidden_layers": -1)", R"("hidden_size": 0)", R"("max_position_embeddings": -1)",
+        R"("type_vocab_size": 0)", R"("vocab_size": 0)"}) {
     const auto refused = bert_of(change);
     ASSERT_FALSE(refused) << change;
     EXPECT_EQ(refused.error().code, ErrorCode::kMalformed) << change;

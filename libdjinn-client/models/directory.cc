@@ -3,10 +3,10 @@
 #include "libdjinn-client/models/directory.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "ipc/limits.h"
+#include "kernel/base/text.h"
+#include "libdjinn-client/regular_file.h"
 
 namespace djinn::client {
 namespace {
@@ -22,14 +24,8 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kJsonBytesMax = 64u << 20;  // an index of 256 shards and 200,000 tensors
 
-Error open_error(const std::string& path) {
-  if (errno == ENOENT) return {ErrorCode::kNotFound, "There is no " + path + "."};
-  return system_error("open " + path, errno);
-}
-
 Result<std::string> read_text(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return open_error(path);
+  DJINN_TRY(const Fd fd, open_regular_file(path));
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return system_error("look at " + path, errno);
   if (static_cast<uint64_t>(info.st_size) > kJsonBytesMax) {
@@ -45,17 +41,11 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-Result<Fd> open_file(const std::filesystem::path& path) {
-  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return open_error(path.string());
-  return fd;
-}
-
-// Of a file in the directory itself: no path, and nothing that a system call would cut short.
+// Of a file in the directory itself: no path, and nothing that a system call would cut short or
+// that a terminal would obey.
 bool is_file_name(const std::string& name) {
-  constexpr std::string_view kForbidden("/\0", 2);
   return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(kForbidden) == std::string::npos;
+         std::ranges::find(name, '/') == name.end() && !has_control_characters(name);
 }
 
 // The files of a shard index. A name that leaves the directory is no name of a shard.
@@ -84,20 +74,21 @@ Error no_weights(const std::filesystem::path& directory) {
 
 Result<std::vector<Fd>> open_weights(const std::filesystem::path& directory) {
   std::vector<Fd> files;
-  if (std::filesystem::exists(directory / "model.safetensors")) {
-    DJINN_TRY(Fd file, open_file(directory / "model.safetensors"));
+  std::error_code ignored;  // what cannot be looked at is not there
+  if (std::filesystem::exists(directory / "model.safetensors", ignored)) {
+    DJINN_TRY(Fd file, open_regular_file(directory / "model.safetensors"));
     files.push_back(std::move(file));
     return files;
   }
   const std::filesystem::path index = directory / "model.safetensors.index.json";
-  if (!std::filesystem::exists(index)) return no_weights(directory);
+  if (!std::filesystem::exists(index, ignored)) return no_weights(directory);
   DJINN_TRY(const std::string text, read_text(index.string()));
   DJINN_TRY(const auto shards, shards_of(text, index.string()));
   if (shards.empty() || shards.size() > limits::kModelFiles) {
     return Error{ErrorCode::kLimitExceeded, index.string() + " names no shards, or more than 256."};
   }
   for (const std::string& shard : shards) {
-    DJINN_TRY(Fd file, open_file(directory / shard));
+    DJINN_TRY(Fd file, open_regular_file(directory / shard));
     files.push_back(std::move(file));
   }
   return files;
@@ -182,6 +173,18 @@ Result<std::string> ModelConfig::text(const std::string& key) const {
     return Error{ErrorCode::kNotFound, "config.json has no text '" + key + "'."};
   }
   return found->second.text;
+}
+
+Result<int64_t> ModelConfig::count(const std::string& key) const {
+  DJINN_TRY(const int64_t value, integer(key));
+  if (value >= 1 && value <= kCountMax) return value;
+  return Error{ErrorCode::kMalformed, "'" + key + "' of config.json is " + std::to_string(value) +
+                                          ", and must be from 1 to " + std::to_string(kCountMax) +
+                                          "."};
+}
+
+Result<int64_t> ModelConfig::count_or(const std::string& key, int64_t fallback) const {
+  return has(key) ? count(key) : fallback;
 }
 
 int64_t ModelConfig::integer_or(const std::string& key, int64_t fallback) const {

@@ -18,11 +18,18 @@ namespace djinn::client {
 // Scalars of a config.json, by key; "rope_parameters.rope_theta" for nested ones.
 class ModelConfig {
  public:
+  // So that the product of two counts overflows nowhere.
+  static constexpr int64_t kCountMax = (int64_t{1} << 31) - 1;
+
   // Errors: kMalformed for text that is not a JSON object.
   static Result<ModelConfig> parse(const std::string& json);
 
   // Errors: kNotFound naming the key; kMalformed when it has another type or is negative.
   [[nodiscard]] Result<int64_t> integer(const std::string& key) const;
+  // How many there are of something: from 1 to kCountMax. Errors: as integer(), naming the limits.
+  [[nodiscard]] Result<int64_t> count(const std::string& key) const;
+  // fallback where there is no such key, or null; never for one that is wrong.
+  [[nodiscard]] Result<int64_t> count_or(const std::string& key, int64_t fallback) const;
   [[nodiscard]] Result<double> number(const std::string& key) const;
   [[nodiscard]] Result<std::string> text(const std::string& key) const;
   [[nodiscard]] int64_t integer_or(const std::string& key, int64_t fallback) const;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -77,6 +78,16 @@ TEST(ModelConfig, what_is_missing_or_of_another_kind_is_a_typed_error_that_names
     EXPECT_NE(refused.error().message.find(key), std::string::npos);
   }
   EXPECT_EQ(config.number("text").error().code, ErrorCode::kMalformed);
+}
+
+TEST(ModelConfig, a_count_is_at_least_one_and_a_wrong_one_is_not_replaced) {
+  const ModelConfig config = config_of(R"({"n": 3, "zero": 0, "minus": -1, "huge": 3000000000})");
+  EXPECT_EQ(*config.count("n"), 3);
+  EXPECT_EQ(*config.count_or("absent", 7), 7);
+  for (const char* const key : {"zero", "minus", "huge"}) {
+    EXPECT_EQ(config.count(key).error().code, ErrorCode::kMalformed) << key;
+    EXPECT_EQ(config.count_or(key, 7).error().code, ErrorCode::kMalformed) << key;
+  }
 }
 
 TEST(ModelConfig, falls_back_where_asked_to) {
@@ -174,6 +185,8 @@ TEST(OpenModelDirectory, a_bad_index_is_a_typed_error) {
       {"an absolute path", R"({"weight_map": {"a": "/etc/passwd"}})", ErrorCode::kMalformed},
       {"the parent", R"({"weight_map": {"a": ".."}})", ErrorCode::kMalformed},
       {"a NUL in a name", R"({"weight_map": {"a": "x\u0000y"}})", ErrorCode::kMalformed},
+      {"an escape code in a name", R"({"weight_map": {"a": "x\u001b[31m"}})",
+       ErrorCode::kMalformed},
       {"no shards", R"({"weight_map": {}})", ErrorCode::kLimitExceeded},
       {"a shard that is not there", R"({"weight_map": {"a": "x.safetensors"}})",
        ErrorCode::kNotFound},
@@ -184,6 +197,19 @@ TEST(OpenModelDirectory, a_bad_index_is_a_typed_error) {
     const auto model = open_model_directory(directory.path());
     ASSERT_FALSE(model) << bad.what;
     EXPECT_EQ(model.error().code, bad.code) << bad.what << ": " << model.error().message;
+  }
+}
+
+// Nobody writes to them: an open that waits for a writer never comes back.
+TEST(OpenModelDirectory, a_fifo_in_the_place_of_a_file_is_refused) {
+  for (const char* const name : {"config.json", "model.safetensors"}) {
+    const Directory directory;
+    if (name != std::string("config.json")) directory.write("config.json", "{}");
+    ASSERT_EQ(::mkfifo((directory.path() + "/" + name).c_str(), 0600), 0);
+    const auto model = open_model_directory(directory.path());
+    ASSERT_FALSE(model) << name;
+    EXPECT_EQ(model.error().code, ErrorCode::kInvalidArgument) << name;
+    EXPECT_NE(model.error().message.find(name), std::string::npos);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/models/weights.h"
 
 namespace djinn::client {
 namespace {
@@ -74,6 +75,9 @@ Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string
   for (const Fd& fd : files.files) fds.push_back(fd.get());
   DJINN_TRY(OpenedModel model, client.open_model(files.label, fds));
   DJINN_TRY(BertConfig config, BertConfig::from(files.config, model.manifest));
+  DJINN_CHECK(check_layers(config.layers, model.manifest));
+  DJINN_TRY(const srg::Graph plain, build_bert(config, false, kEncoderRowsMax));
+  DJINN_CHECK(check_weights(plain, model.manifest));
   return std::unique_ptr<Encoder>(new Encoder(client, std::move(model), std::move(config)));
 }
 

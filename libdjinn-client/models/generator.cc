@@ -6,14 +6,30 @@
 #include <cstring>
 #include <utility>
 
+#include "libdjinn-client/models/weights.h"
+
 namespace djinn::client {
 namespace {
 
-Status check(const std::vector<std::vector<int32_t>>& prompts) {
+Status check_token(const char* what, int32_t token, int64_t vocabulary) {
+  if (token >= 0 && token < vocabulary) return {};
+  return Error{ErrorCode::kOutOfRange,
+               std::string(what) + " " + std::to_string(token) + " is not in the vocabulary of " +
+                   std::to_string(vocabulary) + ". Is it of another model's tokenizer?"};
+}
+
+Status check(const std::vector<std::vector<int32_t>>& prompts, const GenerateOptions& options,
+             int64_t vocabulary) {
   const bool empty = std::ranges::any_of(prompts, [](const auto& row) { return row.empty(); });
-  if (!prompts.empty() && prompts.size() <= limits::kRows && !empty) return {};
-  return Error{ErrorCode::kInvalidArgument,
-               "A generation needs 1 to 32 prompts of at least one token each."};
+  if (prompts.empty() || prompts.size() > limits::kRows || empty) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "A generation needs 1 to 32 prompts of at least one token each."};
+  }
+  for (const auto& row : prompts) {
+    for (const int32_t token : row) DJINN_CHECK(check_token("Token", token, vocabulary));
+  }
+  if (prompts.size() == 1) return {};  // nothing is padded
+  return check_token("pad_token", options.pad_token, vocabulary);
 }
 
 size_t longest(const std::vector<std::vector<int32_t>>& prompts) {
@@ -45,6 +61,9 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
   for (const Fd& fd : files.files) fds.push_back(fd.get());
   DJINN_TRY(OpenedModel model, client.open_model(files.label, fds));
   DJINN_TRY(LlamaConfig config, LlamaConfig::from(files.config, model.manifest));
+  DJINN_CHECK(check_layers(config.layers, model.manifest));
+  DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));
+  DJINN_CHECK(check_weights(decode, model.manifest));
   std::unique_ptr<Generator> made(new Generator(client, std::move(model), std::move(config)));
   made->end_tokens_ = files.config.integers("eos_token_id");
   made->begin_token_ = files.config.integer_or("bos_token_id", -1);
@@ -63,7 +82,7 @@ Result<ProgramId> Generator::program(const LlamaProgram& variant) {
 
 Result<ipc::GenerateBlock> Generator::make_block(const std::vector<std::vector<int32_t>>& prompts,
                                                  const GenerateOptions& options) {
-  DJINN_CHECK(check(prompts));
+  DJINN_CHECK(check(prompts, options, config_.vocabulary));
   ipc::GenerateBlock block;
   block.rows = static_cast<uint32_t>(prompts.size());
   block.prompt_tokens = static_cast<uint32_t>(longest(prompts));

@@ -48,7 +48,7 @@ class Generator {
 
   // Rows of different lengths are padded on the left. on_token sees each token once, in order;
   // false from it gives the rest up, which is no error. Errors: kInvalidArgument for no rows or an
-  // empty one.
+  // empty one, kOutOfRange for a token outside the vocabulary, and for too many of them.
   Result<Generated> generate(const std::vector<std::vector<int32_t>>& prompts,
                              const GenerateOptions& options,
                              const std::function<bool(const TokenEvent&)>& on_token = {});

@@ -166,18 +166,18 @@ Result<LlamaConfig> LlamaConfig::from(const ModelConfig& config,
                                       const srg::ModelManifest& manifest) {
   DJINN_CHECK(check_supported(config));
   LlamaConfig out;
-  DJINN_TRY(out.hidden, config.integer("hidden_size"));
+  DJINN_TRY(out.hidden, config.count("hidden_size"));
   DJINN_TRY(out.layers, config.integer("num_hidden_layers"));
-  DJINN_TRY(out.heads, config.integer("num_attention_heads"));
-  DJINN_TRY(out.intermediate, config.integer("intermediate_size"));
-  DJINN_TRY(out.vocabulary, config.integer("vocab_size"));
-  out.positions = config.integer_or("max_position_embeddings", 2048);
-  out.kv_heads = config.integer_or("num_key_value_heads", out.heads);
-  if (out.heads == 0 || out.kv_heads == 0 || out.heads % out.kv_heads != 0) {
+  DJINN_TRY(out.heads, config.count("num_attention_heads"));
+  DJINN_TRY(out.intermediate, config.count("intermediate_size"));
+  DJINN_TRY(out.vocabulary, config.count("vocab_size"));
+  DJINN_TRY(out.positions, config.count_or("max_position_embeddings", 2048));
+  DJINN_TRY(out.kv_heads, config.count_or("num_key_value_heads", out.heads));
+  if (out.heads % out.kv_heads != 0) {
     return Error{ErrorCode::kMalformed,
                  "num_attention_heads is not a multiple of num_key_value_heads."};
   }
-  out.head_dim = config.integer_or("head_dim", out.hidden / out.heads);
+  DJINN_TRY(out.head_dim, config.count_or("head_dim", out.hidden / out.heads));
   if (out.head_dim == 0 || out.head_dim % 2 != 0) {
     return Error{ErrorCode::kMalformed,
                  "head_dim is odd or zero, and rotary positions need pairs."};
@@ -185,6 +185,9 @@ Result<LlamaConfig> LlamaConfig::from(const ModelConfig& config,
   out.rms_norm_eps = config.number_or("rms_norm_eps", 1e-6);
   out.rope_theta =
       config.number_or("rope_parameters.rope_theta", config.number_or("rope_theta", 10000.0));
+  if (!(out.rope_theta > 0)) {
+    return Error{ErrorCode::kMalformed, "rope_theta of config.json is not above 0."};
+  }
   out.attention_bias = config.flag_or("attention_bias", false);
   out.mlp_bias = config.flag_or("mlp_bias", false);
   out.tied = find_tensor(manifest, "lm_head.weight") == nullptr;

@@ -77,7 +77,10 @@ TEST(LlamaConfig, what_is_not_built_exactly_is_unsupported) {
 TEST(LlamaConfig, numbers_that_contradict_one_another_are_malformed) {
   for (const char* const change :
        {R"("num_key_value_heads": 3)", R"("num_key_value_heads": 0)", R"("num_attention_heads": 0)",
-        R"("head_dim": 7)", R"("hidden_size": 0.5)"}) {
+        R"("head_dim": 7)", R"("hidden_size": 0.5)", R"("hidden_size": 0)",
+        R"("max_position_embeddings": -1)", R"("max_position_embeddings": 0)", R"("vocab_size": 0)",
+        R"("intermediate_size": 0)", R"("num_key_value_heads": -4)", R"("head_dim": -8)",
+        R"("rope_theta": 0)"}) {
     const auto refused = llama_of(change);
     ASSERT_FALSE(refused) << change;
     EXPECT_EQ(refused.error().code, ErrorCode::kMalformed) << change;

@@ -2,17 +2,14 @@
 
 #include "python/binding/session.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <set>
 
 #include "kernel/base/bytes.h"
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/directory.h"
 #include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/regular_file.h"
 
 namespace djinn::python {
 namespace {
@@ -38,8 +35,8 @@ Status release_refs(client::Client& client, const std::vector<RefHandle>& refs) 
 Result<std::vector<Fd>> open_all(const std::vector<std::string>& paths) {
   std::vector<Fd> out;
   for (const std::string& path : paths) {
-    out.emplace_back(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-    if (!out.back().valid()) return system_error("open " + path, errno);
+    DJINN_TRY(Fd file, client::open_regular_file(path));
+    out.push_back(std::move(file));
   }
   return out;
 }

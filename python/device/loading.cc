@@ -2,10 +2,10 @@
 
 #include "python/device/loading.h"
 
-#include <fcntl.h>
-
 #include <unordered_map>
 #include <unordered_set>
+
+#include "libdjinn-client/regular_file.h"
 
 namespace djinn::device {
 namespace {
@@ -129,8 +129,7 @@ bool is_written(const Log& log, const Storage& storage) {
 Result<std::vector<Fd>> open_files(const std::vector<std::string>& paths) {
   std::vector<Fd> files;
   for (const std::string& path : paths) {
-    Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file.valid()) return system_error("open a file of the model", errno);
+    DJINN_TRY(Fd file, client::open_regular_file(path));
     files.push_back(std::move(file));
   }
   return files;

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/models/weights.h"
+
+#include <algorithm>
+#include <string>
+
+namespace djinn::client {
+namespace {
+
+const srg::TensorEntry* find_tensor(const srg::ModelManifest& manifest, const std::string& name) {
+  const auto found = std::ranges::find(manifest.tensors, name, &srg::TensorEntry::name);
+  return found == manifest.tensors.end() ? nullptr : &*found;
+}
+
+bool has_sizes(const srg::TensorEntry& tensor, const std::vector<srg::Expr>& wanted) {
+  return std::ranges::equal(tensor.sizes, wanted, [](uint64_t size, const srg::Expr& expr) {
+    return expr.is_constant() && expr.constant >= 0 && size == static_cast<uint64_t>(expr.constant);
+  });
+}
+
+template <typename Sizes, typename Number>
+std::string text_of(const Sizes& sizes, Number number) {
+  std::string text;
+  for (const auto& size : sizes) {
+    text += (text.empty() ? "[" : ", ") + std::to_string(number(size));
+  }
+  return text.empty() ? "[]" : text + "]";
+}
+
+Error differs(const srg::TensorEntry& tensor, const std::vector<srg::Expr>& wanted) {
+  const std::string found = text_of(tensor.sizes, [](uint64_t size) { return size; });
+  const std::string asked = text_of(wanted, [](const srg::Expr& size) { return size.constant; });
+  return {ErrorCode::kShapeMismatch, "The tensor '" + tensor.name + "' has the sizes " + found +
+                                         ", and config.json asks for " + asked +
+                                         ". Use the config.json that the weights were saved with."};
+}
+
+}  // namespace
+
+Status check_layers(int64_t layers, const srg::ModelManifest& manifest) {
+  if (layers >= 0 && static_cast<uint64_t>(layers) <= manifest.tensors.size()) return {};
+  return Error{ErrorCode::kShapeMismatch,
+               "config.json asks for " + std::to_string(layers) + " layers, and the files hold " +
+                   std::to_string(manifest.tensors.size()) +
+                   " tensors in all. Use the config.json that the weights were saved with."};
+}
+
+Status check_weights(const srg::Graph& graph, const srg::ModelManifest& manifest) {
+  for (const srg::Value& value : graph.values) {
+    if (value.storage == srg::kLocalStorage) continue;
+    const srg::Storage& storage = graph.storages[value.storage];
+    if (storage.kind != srg::StorageKind::kWeight) continue;
+    const srg::TensorEntry* const tensor = find_tensor(manifest, storage.name);
+    if (tensor == nullptr) {
+      return Error{ErrorCode::kNotFound, "The files have no tensor '" + storage.name +
+                                             "', which config.json asks for. Use the config.json "
+                                             "that the weights were saved with."};
+    }
+    if (!has_sizes(*tensor, value.sizes)) return differs(*tensor, value.sizes);
+  }
+  return {};
+}
+
+}  // namespace djinn::client

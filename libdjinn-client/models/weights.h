@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Whether a directory's configuration and its tensors are of one model. A builder makes a graph of
+// the configuration alone, so whatever it says is compared with the files before it is believed.
+#pragma once
+
+#include "kernel/base/result.h"
+#include "kernel/srg/graph.h"
+#include "kernel/srg/load_plan.h"
+
+namespace djinn::client {
+
+// Before a graph is built: no more layers than tensors. Errors: kShapeMismatch.
+Status check_layers(int64_t layers, const srg::ModelManifest& manifest);
+
+// Every weight of the graph is a tensor of the model, of the same sizes. Errors: kNotFound and
+// kShapeMismatch, naming the tensor.
+Status check_weights(const srg::Graph& graph, const srg::ModelManifest& manifest);
+
+}  // namespace djinn::client

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/regular_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+namespace djinn::client {
+
+Result<Fd> open_regular_file(const std::string& path) {
+  Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!file.valid() && errno == ENOENT) {
+    return Error{ErrorCode::kNotFound, "There is no " + path + "."};
+  }
+  if (!file.valid()) return system_error("open " + path, errno);
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0) return system_error("look at " + path, errno);
+  if (!S_ISREG(info.st_mode)) {
+    return Error{ErrorCode::kInvalidArgument,
+                 path + " is not a regular file. Name one that holds a model's data."};
+  }
+  // What is read of a regular file does not depend on the flag; a file system may think otherwise.
+  if (::fcntl(file.get(), F_SETFL, O_RDONLY) != 0) return system_error("open " + path, errno);
+  return file;
+}
+
+}  // namespace djinn::client

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Opening files that somebody names: a model's weights, its configuration.
+#pragma once
+
+#include <string>
+
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::client {
+
+// Opens a file for reading, under a description of its own. Never waits for what is no file: a FIFO
+// would hold up whoever opens it until somebody writes. Errors name the path: kNotFound,
+// kInvalidArgument (a FIFO, a device, a directory), kSystem. Any thread.
+Result<Fd> open_regular_file(const std::string& path);
+
+}  // namespace djinn::client

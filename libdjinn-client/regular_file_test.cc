@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/regular_file.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace djinn::client {
+namespace {
+
+class OpenRegularFile : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(::mkdtemp(directory_.data()), nullptr); }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  [[nodiscard]] std::string path() const { return directory_ + "/file"; }
+
+ private:
+  std::string directory_ = "/tmp/djinn-regular-file-test-XXXXXX";
+};
+
+// Nobody writes to it: an open that waits for a writer never comes back.
+TEST_F(OpenRegularFile, a_fifo_is_refused_and_nobody_waits_for_its_writer) {
+  ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
+  const auto file = open_regular_file(path());
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_NE(file.error().message.find(path()), std::string::npos);
+}
+
+TEST_F(OpenRegularFile, a_directory_and_a_device_are_refused) {
+  ASSERT_EQ(::mkdir(path().c_str(), 0700), 0);
+  for (const std::string& one : {path(), std::string("/dev/zero")}) {
+    const auto file = open_regular_file(one);
+    ASSERT_FALSE(file) << one;
+    EXPECT_EQ(file.error().code, ErrorCode::kInvalidArgument) << one;
+  }
+}
+
+TEST_F(OpenRegularFile, what_is_not_there_is_named) {
+  const auto file = open_regular_file(path());
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code, ErrorCode::kNotFound);
+  EXPECT_NE(file.error().message.find(path()), std::string::npos);
+}
+
+TEST_F(OpenRegularFile, a_file_is_open_for_reading_and_waits_as_others_do) {
+  const Fd written(::open(path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::write(written.get(), "x", 1), 1);
+  const auto file = open_regular_file(path());
+  ASSERT_TRUE(file);
+  const int flags = ::fcntl(file->get(), F_GETFL);
+  EXPECT_EQ(flags & O_ACCMODE, O_RDONLY);
+  EXPECT_EQ(flags & O_NONBLOCK, 0);
+  char byte = 0;
+  EXPECT_EQ(::read(file->get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'x');
+}
+
+}  // namespace
+}  // namespace djinn::client
