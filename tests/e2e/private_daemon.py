@@ -58,14 +58,16 @@ class Daemon:
         arguments: tuple[str, ...],
         programs: Path = BIN,
         socket_group: str | None = None,
+        threads: int = THREADS,
     ) -> None:
         self.directory = directory
+        self.threads = threads
         self.host = f"unix:{directory}/djinnd.sock"
         self.log = directory / "djinnd.log"
         mode = ("--socket-group", socket_group) if socket_group else ("--user",)
         command = [
             *(str(programs / "djinnd"), *mode, "--runtime-dir", str(directory)),
-            *("--threads", str(THREADS), *arguments),
+            *("--threads", str(threads), *arguments),
         ]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

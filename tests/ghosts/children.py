@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that may crash: started with their output in a log, and how they ended, in words."""
 
+import faulthandler
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from private_daemon import Daemon
 
@@ -34,6 +39,38 @@ def python(log: Path, limit_s: float, script: str, *arguments: str) -> str | Non
         except subprocess.TimeoutExpired:
             return f"the process did not end within {limit_s:.0f} s"
     return None if code == 0 else f"the process {ending(code)}{last_words(log)}"
+
+
+def forked(log: Path, limit_s: float, run: Callable[[], None]) -> str | None:
+    """Runs it in a fork of this process; None when it ended well, else a sentence."""
+    child = os.fork()
+    if child == 0:
+        _run_and_exit(log, run)
+    ended, _, _ = select.select([os.pidfd_open(child)], [], [], limit_s)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not ended:
+        return f"the process did not end within {limit_s:.0f} s"
+    return None if code == 0 else f"the process {ending(code)}{last_words(log)}"
+
+
+def _run_and_exit(log: Path, run: Callable[[], None]) -> NoReturn:
+    """In the child. No handler of the parent's runs: what they would end is the parent's."""
+    code = 1
+    try:
+        with log.open("w") as out:
+            os.dup2(out.fileno(), 1)
+            os.dup2(out.fileno(), 2)
+        faulthandler.enable()
+        run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def ending(code: int) -> str:

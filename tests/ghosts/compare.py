@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One entry of the zoo, as a ghost and as PyTorch on the CPU, in one process: are they equal?
 
-A comparison goes through stages: build, forward and generate of one row and of a padded batch,
-then what a step costs. After each it writes what it knows, so that a crash is named by its stage.
+A comparison goes through stages: build, forward and generate of one row, of a padded batch, and
+for some of longer prompts, in float32 and in bfloat16; then what a step costs. After each it writes
+what it knows, so that a crash is named by its stage.
 
-    result = in_child("llama", daemon, scratch)     what tests and the matrix call
-    compare.py NAME REPORT HOST SIDE                the child
+    result = in_child("llama", daemon, scratch)     what tests call
+    result = in_fork("llama", daemon, scratch)      what the matrix calls: no import for each
+    compare.py NAME REPORT HOST SIDE THREADS VARIANT...        the child
 
 SIDE is what the reference is compared with: `ghost`; `local`, the same model once more, which shows
 that a difference can only come from the ghost; `wrong`, a local model with changed bits, and
@@ -16,13 +18,15 @@ shapes and bits of all outputs are equal, of the caches among them too. Where th
 report says how far both are from the same model in float64.
 """
 
+import copy
 import importlib
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -32,15 +36,20 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
 import children
 import torch
 import zoo
-from private_daemon import THREADS, Daemon
+from private_daemon import Daemon
 from transformers import PreTrainedModel
 
 Side = Literal["ghost", "local", "wrong", "crash"]
 Outputs = dict[str, torch.Tensor]
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 REASON_CHARACTERS_MAX = 600
 EQUAL = "equal"
+NOT_HERE = "not on the CPU"  # a verdict that begins so: PyTorch alone refuses it, too
+DRAWS = "draws"  # another seed, another result
+REFUSED = "refused"
+# What djinn says of what it does not do: an operator, or an option.
+REFUSAL = re.compile(r"is not offered by djinnd|is refused: ")
 STEPS = (8, 16)  # tokens of the two generations whose difference is the cost of a step
 # What a layer of a transformers cache may hold.
 CACHE_FIELDS = ("keys", "values", "conv_states", "recurrent_states")
@@ -58,8 +67,8 @@ class Result:
     model: str
     stage: str = "start"
     attention: str = ""
-    ghost: str = ""  # EQUAL, or what is not as it should be; "" where it did not come to that
-    forward: dict[str, str] = field(default_factory=dict)  # of a variant
+    ghost: dict[str, str] = field(default_factory=dict)  # of a dtype: EQUAL, or what is not so
+    forward: dict[str, str] = field(default_factory=dict)  # of a dtype and a variant
     generate: dict[str, str] = field(default_factory=dict)
     tier: int = 0
     why: str = ""  # no higher tier
@@ -71,6 +80,11 @@ class Result:
     @property
     def passed(self) -> bool:
         return self.stage == "done" and not self.reasons
+
+    @property
+    def refused(self) -> bool:
+        reasons = [one for one in self.reasons if not one.startswith("cost: ")]
+        return bool(reasons) and all(REFUSAL.search(one) for one in reasons)
 
     def note(self, what: str, verdict: str) -> str:
         if verdict != EQUAL:
@@ -149,8 +163,16 @@ def error_of(found: Outputs, exact: Outputs) -> float:
 class Comparison:
     """The stages, in their order. A stage that raises is a reason, and the next one still runs."""
 
-    def __init__(self, entry: zoo.Entry, directory: Path, report: Path, side: Side) -> None:
+    def __init__(
+        self,
+        entry: zoo.Entry,
+        variants: tuple[zoo.Variant, ...],
+        directory: Path,
+        report: Path,
+        side: Side,
+    ) -> None:
         self.entry = entry
+        self.variants = variants
         self.directory = directory
         self.report = report
         self.side = side
@@ -159,22 +181,23 @@ class Comparison:
     def run(self) -> Result:
         self.enter("reference")
         zoo.make_checkpoint(self.entry.name, self.directory)
-        self.reference = zoo.load_local(self.directory, self.entry)
-        self.result.attention = self.reference.config._attn_implementation
-        self.expected = {v: self.forward(self.reference, v) for v in zoo.VARIANTS}
-        self.expected_tokens = {v: self.tokens(self.reference, v) for v in self.generations()}
-        self.attempt("build", self.build)
-        if self.result.ghost == EQUAL:
-            for variant in zoo.VARIANTS:
-                self.attempt(f"forward, {variant}", self.compare_forward, variant)
-            for variant in self.generations():
-                self.attempt(f"generate, {variant}", self.compare_tokens, variant)
-            self.attempt("cost", self.measure)
+        references = {dtype: Reference(self, dtype) for dtype in zoo.DTYPES}
+        self.draws = references["float32"].draws()
+        self.result.attention = references["float32"].model.config._attn_implementation
+        for dtype, reference in references.items():
+            self.attempt(f"build, {dtype}", self.build, dtype)
+            if self.result.ghost.get(dtype) == EQUAL:
+                self.compare(reference)
+                if dtype == "float32":
+                    self.attempt("cost", self.measure)
         self.enter("done")
         return self.result
 
-    def generations(self) -> tuple[zoo.Variant, ...]:
-        return zoo.VARIANTS if self.entry.generates else ()
+    def compare(self, reference: "Reference") -> None:
+        for what, expected in reference.forward.items():
+            self.attempt(f"forward, {what}", self.compare_forward, reference, what, expected)
+        for what, expected in reference.tokens.items():
+            self.attempt(f"generate, {what}", self.compare_tokens, what, expected)
 
     def enter(self, stage: str) -> None:
         self.result.stage = stage
@@ -186,23 +209,20 @@ class Comparison:
             step(*arguments)
         except Exception as error:
             traceback.print_exc()
-            self.result.note(stage, f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX])
+            self.result.note(stage, told(error))
 
     def forward(self, model: PreTrainedModel, variant: zoo.Variant) -> Outputs:
-        inputs = self.entry.forward_inputs(model.config, variant)
-        moved = {name: one.to(model.device) for name, one in inputs.items()}
         with torch.no_grad():
-            return on_the_cpu(model(**moved))
+            return on_the_cpu(model(**fitting(self.entry.forward_inputs, model, variant)))
 
     def tokens(self, model: PreTrainedModel, variant: zoo.Variant, **options: Any) -> torch.Tensor:
-        inputs = self.entry.inputs(model.config, variant)
-        moved = {name: one.to(model.device) for name, one in inputs.items()}
-        return model.generate(**moved, **(zoo.GREEDY | options)).cpu()
+        inputs = fitting(self.entry.inputs, model, variant)
+        return model.generate(**inputs, **(zoo.GREEDY | options)).cpu()
 
-    def build(self) -> None:
+    def build(self, dtype: zoo.Dtype) -> None:
         if self.side == "ghost":
             import_torch_device().enable()
-        self.model = zoo.load(self.directory, self.entry)
+        self.model = zoo.load(self.directory, self.entry, dtype)
         if self.side == "wrong":
             flip_lowest_bits(self.model)
         if self.side == "crash":
@@ -210,37 +230,36 @@ class Comparison:
         device = "cpu" if self.side != "ghost" else "remote_accelerator:0"
         elsewhere = {str(t.device) for t in self.model.state_dict().values()} - {device}
         verdict = f"weights are on {sorted(elsewhere)}" if elsewhere else EQUAL
-        self.result.ghost = self.result.note("build", verdict)
+        self.result.ghost[dtype] = self.result.note(f"build, {dtype}", verdict)
 
-    def compare_forward(self, variant: zoo.Variant) -> None:
+    def compare_forward(self, reference: "Reference", what: str, expected: Outputs | str) -> None:
+        if isinstance(expected, str):
+            self.result.forward[what] = expected
+            return
+        variant = zoo.variant_of(what)
         found = self.forward(self.model, variant)
-        verdict = first_difference(self.expected[variant], found)
+        verdict = first_difference(expected, found)
+        if verdict and self.draws:
+            self.result.forward[what] = DRAWS
+            return
         if verdict:
-            verdict += self.errors(variant, found)
-        stage = f"forward, {variant}"
-        self.result.forward[variant] = self.result.note(stage, verdict or EQUAL)
+            exact = reference.in_float64(variant)
+            errors = [error_of(one, exact) for one in (expected, found)]
+            verdict += "; error against float64: CPU {:.2g}, found {:.2g}".format(*errors)
+        self.result.forward[what] = self.result.note(f"forward, {what}", verdict or EQUAL)
 
-    def errors(self, variant: zoo.Variant, found: Outputs) -> str:
-        exact = self.in_float64(variant)
-        errors = [error_of(one, exact) for one in (self.expected[variant], found)]
-        return "; error against float64: CPU {:.2g}, found {:.2g}".format(*errors)
-
-    def in_float64(self, variant: zoo.Variant) -> Outputs:
-        model = self.reference.double()  # its outputs are known, it is not needed as it was
-        inputs = self.entry.forward_inputs(model.config, variant)
-        floats = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
-        with torch.no_grad():
-            return on_the_cpu(model(**floats))
-
-    def compare_tokens(self, variant: zoo.Variant) -> None:
-        expected, found = self.expected_tokens[variant], self.tokens(self.model, variant)
+    def compare_tokens(self, what: str, expected: torch.Tensor | str) -> None:
+        if isinstance(expected, str):
+            self.result.generate[what] = expected
+            return
+        found = self.tokens(self.model, zoo.variant_of(what))
         verdict = EQUAL
         if expected.shape != found.shape:
             verdict = f"tokens are {list(found.shape)} and not {list(expected.shape)}"
         elif not torch.equal(expected, found):
             first = (expected != found).any(0).nonzero()[0].item() - expected.shape[1]
             verdict = f"token {zoo.NEW_TOKENS + first} of {zoo.NEW_TOKENS} differs"
-        self.result.generate[variant] = self.result.note(f"generate, {variant}", verdict)
+        self.result.generate[what] = self.result.note(f"generate, {what}", verdict)
 
     def measure(self) -> None:
         """The tier, and what one more token, or one more forward pass, costs."""
@@ -271,6 +290,55 @@ class Comparison:
         return increase(before, counters_of(djinn))
 
 
+class Reference:
+    """The model on the CPU, and what it gives for each variant, or why it gives nothing."""
+
+    def __init__(self, comparison: Comparison, dtype: zoo.Dtype) -> None:
+        self.comparison = comparison
+        entry = comparison.entry
+        self.model = zoo.load_local(comparison.directory, entry, dtype)
+        self.forward: dict[str, Outputs | str] = {}
+        self.tokens: dict[str, torch.Tensor | str] = {}
+        for variant in comparison.variants:
+            what = zoo.name_of(dtype, variant)
+            self.forward[what] = self.given(dtype, comparison.forward, variant)
+            if entry.generates:
+                self.tokens[what] = self.given(dtype, comparison.tokens, variant)
+
+    def given(self, dtype: zoo.Dtype, step: Any, variant: zoo.Variant) -> Any:
+        """In float32 it must work, for an entry of the zoo is a model that does."""
+        try:
+            torch.manual_seed(zoo.SEED)
+            return step(self.model, variant)
+        except Exception as error:
+            if dtype == "float32":
+                raise
+            return f"{NOT_HERE}: {told(error)}"
+
+    def draws(self) -> bool:
+        torch.manual_seed(zoo.SEED + 1)
+        again = self.comparison.forward(self.model, "one")
+        return first_difference(self.forward[zoo.name_of("float32", "one")], again) is not None
+
+    def in_float64(self, variant: zoo.Variant) -> Outputs:
+        model = copy.deepcopy(self.model).double()
+        with torch.no_grad():
+            return on_the_cpu(
+                model(**fitting(self.comparison.entry.forward_inputs, model, variant))
+            )
+
+
+def fitting(make: Any, model: PreTrainedModel, variant: zoo.Variant) -> zoo.Inputs:
+    """On the model's device, numbers in its dtype."""
+    inputs = make(model.config, variant)
+    plain = {k: v.to(model.dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+    return {name: one.to(model.device) for name, one in plain.items()}
+
+
+def told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
+
+
 def import_torch_device() -> Any:
     """The djinn package, once its PyTorch device is imported too."""
     importlib.import_module("djinn.torch")
@@ -280,7 +348,7 @@ def import_torch_device() -> Any:
 def flip_lowest_bits(model: PreTrainedModel) -> None:
     """The lowest bit of each number of the model's largest weight: less is lost in rounding."""
     largest = max(model.parameters(), key=torch.Tensor.numel)
-    largest.view(torch.int32).bitwise_xor_(1)
+    largest.view({2: torch.int16, 4: torch.int32}[largest.element_size()]).bitwise_xor_(1)
 
 
 def counters_of(djinn: Any) -> dict[str, float]:
@@ -309,12 +377,33 @@ def explained(djinn: Any, model: PreTrainedModel) -> tuple[int, str]:
 
 
 def in_child(name: str, daemon: Daemon, scratch: Path, side: Side = "ghost") -> Result:
-    """Compares in a process of its own, whose output goes to scratch/NAME.log."""
+    """Compares in a process of its own, whose output goes to scratch/NAME.log. No long prompts."""
+
+    def start(log: Path, report: Path) -> str | None:
+        arguments = (name, str(report), daemon.host, side, str(daemon.threads), *zoo.VARIANTS)
+        return children.python(log, LIMIT_S, "compare.py", *arguments)
+
+    return watched(name, daemon, scratch, start)
+
+
+def in_fork(name: str, daemon: Daemon, scratch: Path, side: Side = "ghost") -> Result:
+    """All of it, for a caller that has imported all this and computed nothing yet."""
+
+    def start(log: Path, report: Path) -> str | None:
+        variants = zoo.entry(name).variants
+        arguments = (name, str(report), daemon.host, side, str(daemon.threads), *variants)
+        return children.forked(log, LIMIT_S, lambda: main(*arguments))
+
+    return watched(name, daemon, scratch, start)
+
+
+def watched(
+    name: str, daemon: Daemon, scratch: Path, start: Callable[[Path, Path], str | None]
+) -> Result:
     report, log = scratch / f"{name}.json", scratch / f"{name}.log"
     report.unlink(missing_ok=True)
     before = children.worker_restarts(daemon)
-    arguments = (name, str(report), daemon.host, side)
-    ended = children.python(log, LIMIT_S, "compare.py", *arguments)
+    ended = start(log, report)
     result = read_result(name, report)
     if ended:
         result.reasons.append(f"{ended} in stage '{result.stage}'"[:REASON_CHARACTERS_MAX])
@@ -331,11 +420,13 @@ def read_result(name: str, report: Path) -> Result:
     return Result(**json.loads(report.read_text()))
 
 
-def main(name: str, report: str, host: str, side: Side) -> None:
+def main(
+    name: str, report: str, host: str, side: Side, threads: str, *variants: zoo.Variant
+) -> None:
     os.environ["DJINN_HOST"] = host
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(int(threads))
     with tempfile.TemporaryDirectory() as directory:
-        Comparison(zoo.entry(name), Path(directory), Path(report), side).run()
+        Comparison(zoo.entry(name), variants, Path(directory), Path(report), side).run()
 
 
 if __name__ == "__main__":

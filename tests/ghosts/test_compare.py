@@ -4,23 +4,27 @@
 from pathlib import Path
 
 import compare
+import zoo
 from private_daemon import Daemon
 
 
 def test_a_model_equals_itself(daemon: Daemon, tmp_path: Path) -> None:
     result = compare.in_child("llama", daemon, tmp_path, "local")
     assert result.passed, result.reasons
-    assert set(result.forward) == set(result.generate) == {"one", "batch"}
+    names = {zoo.name_of(dtype, variant) for dtype in zoo.DTYPES for variant in zoo.VARIANTS}
+    assert set(result.forward) == set(result.generate) == names
 
 
 def test_one_changed_bit_of_each_number_of_a_weight_is_seen(daemon: Daemon, tmp_path: Path) -> None:
     result = compare.in_child("bert", daemon, tmp_path, "wrong")
     assert not result.passed
-    assert "logits differs by at most" in result.forward["one"]
-    assert "error against float64" in result.forward["one"]
+    for dtype in zoo.DTYPES:
+        verdict = result.forward[zoo.name_of(dtype, "one")]
+        assert "logits differs by at most" in verdict
+        assert "error against float64" in verdict
 
 
 def test_a_crash_is_named_with_its_signal_and_its_stage(daemon: Daemon, tmp_path: Path) -> None:
     result = compare.in_child("bert", daemon, tmp_path, "crash")
     (reason,) = result.reasons
-    assert "killed by SIGABRT" in reason and "in stage 'build'" in reason
+    assert "killed by SIGABRT" in reason and "in stage 'build, float32'" in reason

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten architectures as ghosts: outputs bit for bit, tokens one by one, those of the CPU.
+"""Models as ghosts: outputs bit for bit, tokens one by one, those of the CPU, in both dtypes.
 
-`./dev matrix` does the same with all of the zoo.
+`./dev matrix` does the same with all of the zoo, and with longer prompts.
 """
 
 from pathlib import Path
@@ -17,9 +17,17 @@ if not hasattr(djinn, "enable"):
 
 QUICK = ["bert", "llama"]
 CI = ["gpt2", "qwen2", "t5", "vit", "clip", "whisper", "mixtral", "mamba"]
+EXPERTS = ["qwen2_moe", "granitemoe", "DeepseekV3ForCausalLM", "GptOssForCausalLM"]
 
 
-@pytest.mark.parametrize("name", QUICK + [pytest.param(name, marks=pytest.mark.ci) for name in CI])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *QUICK,
+        *(pytest.param(name, marks=pytest.mark.ci) for name in CI),
+        *(pytest.param(name, marks=pytest.mark.full) for name in EXPERTS),
+    ],
+)
 def test_a_ghost_equals_the_local_model(daemon: Daemon, tmp_path: Path, name: str) -> None:
     result = compare.in_child(name, daemon, tmp_path)
     assert result.passed, result.reasons

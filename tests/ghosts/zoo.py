@@ -2,37 +2,47 @@
 """The zoo: tiny random models of transformers' architectures, with inputs for each.
 
 An entry is one architecture: a real model class, the keywords of its own config class, and a
-function that makes inputs. Weights come from transformers' own initialisation under a fixed seed.
+function that makes inputs. Those of catalogue.py have names alone: their sizes and inputs are made
+by tiny.py. Weights come from transformers' own initialisation under a fixed seed.
 They are spread wide (a standard deviation of 0.3, where that does not drown attention), so that
 logits differ and a greedy generation does not repeat one token.
 
-    make_checkpoint("llama", directory)       writes config.json and model.safetensors
-    load_local(directory, entry("llama"))     the reference: eager PyTorch, on the CPU
+    make_checkpoint("llama", directory)                  writes config.json and model.safetensors
+    load_local(directory, entry("llama"), "bfloat16")    the reference: eager PyTorch, on the CPU
 
 `python tests/ghosts/zoo.py [NAME...]` proves all entries on the CPU alone: built, saved, loaded,
 run, generated from.
 """
 
+import inspect
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 # Read when PyTorch is loaded: threads that spin take the cores from those of djinnd.
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
+import catalogue
+import tiny
 import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 Inputs = dict[str, torch.Tensor]
-Variant = Literal["one", "batch"]  # one row, or three rows of different lengths
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: tuple[Dtype, ...] = ("float32", "bfloat16")
+# One row, or three rows of different lengths; or one row, a prompt of so many tokens.
+Variant = Literal["one", "batch", "5", "60", "300", "700"]
 VARIANTS: tuple[Variant, ...] = ("one", "batch")
-ROWS = {"one": 1, "batch": 3}
+PROMPTS: tuple[Variant, ...] = ("5", "60", "300", "700")
+LONG = frozenset(
+    ("gpt2", "gpt_neox", "opt", "bloom", "llama", "mistral", "qwen2", "gemma2", "phi3", "mixtral")
+)
 
 NEW_TOKENS = 32
 SEED = 20
@@ -57,7 +67,15 @@ class Entry:
     config: dict[str, Any]  # keywords of the model's config class
     make_inputs: Callable[[PreTrainedConfig, Variant], Inputs]
     generates: bool = False
-    options: dict[str, Any] = field(default_factory=dict)  # keywords of from_pretrained
+    by_names: bool = False  # config holds what tiny.py does not find by itself
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        return VARIANTS + PROMPTS if self.name in LONG else VARIANTS
+
+    def forward_takes(self) -> frozenset[str]:
+        forward = getattr(transformers, self.model).forward
+        return frozenset(inspect.signature(forward).parameters)
 
     def inputs(self, config: PreTrainedConfig, variant: Variant) -> Inputs:
         """What generate() gets; the same bytes at every call."""
@@ -66,9 +84,22 @@ class Entry:
     def forward_inputs(self, config: PreTrainedConfig, variant: Variant) -> Inputs:
         """What a forward pass gets: an encoder-decoder also needs tokens for its decoder."""
         inputs = self.make_inputs(config, variant)
-        if self.generates and config.is_encoder_decoder:
-            inputs["decoder_input_ids"] = words(ROWS[variant], DECODER_TOKENS, stream=2)
+        if "decoder_input_ids" in self.forward_takes() and config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = words(rows_of(variant), DECODER_TOKENS, stream=2)
         return inputs
+
+
+def rows_of(variant: Variant) -> int:
+    return 3 if variant == "batch" else 1
+
+
+def name_of(dtype: Dtype, variant: Variant) -> str:
+    return f"{dtype}, {variant}"
+
+
+def variant_of(name: str) -> Variant:
+    (variant,) = [one for one in VARIANTS + PROMPTS if name.endswith(f", {one}")]
+    return variant
 
 
 # --- inputs ---------------------------------------------------------------------------------------
@@ -102,23 +133,24 @@ def padded(ids: torch.Tensor, side: Literal["left", "right"]) -> Inputs:
 
 
 def prompt(_: PreTrainedConfig, variant: Variant) -> Inputs:
-    return padded(words(ROWS[variant], TOKENS), "left")
+    tokens = int(variant) if variant in PROMPTS else TOKENS
+    return padded(words(rows_of(variant), tokens), "left")
 
 
 def text(_: PreTrainedConfig, variant: Variant) -> Inputs:
-    return padded(words(ROWS[variant], TOKENS), "right")
+    return padded(words(rows_of(variant), TOKENS), "right")
 
 
 def image(_: PreTrainedConfig, variant: Variant) -> Inputs:
-    return {"pixel_values": noise(ROWS[variant], 3, IMAGE_SIZE, IMAGE_SIZE)}
+    return {"pixel_values": noise(rows_of(variant), 3, IMAGE_SIZE, IMAGE_SIZE)}
 
 
 def spectrogram(_: PreTrainedConfig, variant: Variant) -> Inputs:
-    return {"input_features": noise(ROWS[variant], MEL_BINS, FRAMES)}
+    return {"input_features": noise(rows_of(variant), MEL_BINS, FRAMES)}
 
 
 def waveform(_: PreTrainedConfig, variant: Variant) -> Inputs:
-    rows = ROWS[variant]
+    rows = rows_of(variant)
     if rows == 1:
         return {"input_values": noise(rows, SAMPLES)}
     mask = (torch.arange(SAMPLES) < lengths(rows, SAMPLES)[:, None] - 100).long()
@@ -135,7 +167,7 @@ def caption_and_image(config: PreTrainedConfig, variant: Variant) -> Inputs:
 
 def image_in_prompt(config: PreTrainedConfig, variant: Variant) -> Inputs:
     """The image's patches stand as so many image tokens before the last words."""
-    rows, patches = ROWS[variant], (IMAGE_SIZE // PATCH) ** 2
+    rows, patches = rows_of(variant), (IMAGE_SIZE // PATCH) ** 2
     ids = words(rows, TOKENS + patches, below=IMAGE)
     inputs = padded(ids, "left")
     inputs["input_ids"][:, -patches - 2 : -2] = IMAGE
@@ -146,13 +178,13 @@ def image_in_prompt(config: PreTrainedConfig, variant: Variant) -> Inputs:
 
 SPECIAL = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
 WIDE = {"initializer_range": 0.3}
-VOCAB = {"vocab_size": VOCABULARY, "max_position_embeddings": 128, **SPECIAL, **WIDE}
+VOCAB = {"vocab_size": VOCABULARY, "max_position_embeddings": 1024, **SPECIAL, **WIDE}
 LAYERS = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 ENCODER = VOCAB | LAYERS | {"intermediate_size": 96}
 UNTIED = {"tie_word_embeddings": False}
 GROUPED = ENCODER | UNTIED | {"num_key_value_heads": 2}
 HEAD_16 = {"head_dim": 16}
-N_STYLE = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "vocab_size": VOCABULARY}
+N_STYLE = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 1024, "vocab_size": VOCABULARY}
 SEQ2SEQ = {
     **{"vocab_size": VOCABULARY, "d_model": 64, "max_position_embeddings": 128, "init_std": 0.1},
     **{"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96},
@@ -456,6 +488,24 @@ add(
     | {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 2, "chunk_size": 8},
 )
 
+
+def from_catalogue(row: catalogue.Row) -> Entry:
+    def make_inputs(config: PreTrainedConfig, variant: Variant) -> Inputs:
+        return tiny.INPUTS[row.inputs](config, rows_of(variant))
+
+    return Entry(
+        name=row.model,
+        family=row.family,
+        model=row.model,
+        auto=row.auto,
+        config=row.config,
+        make_inputs=make_inputs,
+        generates=row.generates,
+        by_names=True,
+    )
+
+
+ENTRIES += [from_catalogue(row) for row in catalogue.ROWS]
 NAMES = [one.name for one in ENTRIES]
 
 
@@ -469,26 +519,35 @@ def entry(name: str) -> Entry:
 
 def make_checkpoint(name: str, directory: Path) -> None:
     """Writes the tiny model as save_pretrained does: config.json, model.safetensors."""
-    model_class = getattr(transformers, entry(name).model)
-    config = model_class.config_class(**entry(name).config)
+    which = entry(name)
+    model_class = getattr(transformers, which.model)
+    make_config = model_class.config_class
+    if which.by_names:
+        config = tiny.tiny_config(make_config, which.config)
+    else:
+        config = make_config(**which.config)
     torch.manual_seed(SEED)
     model_class(config).save_pretrained(directory)
 
 
-def load(directory: Path, which: Entry, **options: Any) -> PreTrainedModel:
-    """transformers' from_pretrained, as a user calls it."""
+def load(
+    directory: Path, which: Entry, dtype: Dtype = "float32", **options: Any
+) -> PreTrainedModel:
+    """transformers' from_pretrained, as a user calls it: the checkpoint's own dtype is float32."""
     auto = getattr(transformers, which.auto)
-    model = auto.from_pretrained(directory, **(which.options | options))
+    if dtype != "float32":
+        options["dtype"] = getattr(torch, dtype)
+    model = auto.from_pretrained(directory, **options)
     assert type(model).__name__ == which.model, f"{which.auto} gave a {type(model).__name__}"
     return model.eval().requires_grad_(False)
 
 
-def load_local(directory: Path, which: Entry) -> PreTrainedModel:
+def load_local(directory: Path, which: Entry, dtype: Dtype = "float32") -> PreTrainedModel:
     """The reference. Gradients are off because they change which kernels PyTorch picks. Weights are
     copied to where PyTorch would allocate them: safetensors maps a file, so a weight may start at
     any address, and for one row of input a matrix product's bits depend on its alignment to 16
     bytes. In djinnd each starts at a multiple of 64."""
-    model = load(directory, which)
+    model = load(directory, which, dtype)
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
     return model
@@ -517,7 +576,7 @@ def prove(which: Entry, directory: Path) -> str:
 def generate(model: PreTrainedModel, which: Entry, variant: Variant) -> str:
     tokens = model.generate(**which.inputs(model.config, variant), **GREEDY)
     new = tokens[:, -NEW_TOKENS:]
-    assert new.shape == (ROWS[variant], NEW_TOKENS), f"generated {tuple(tokens.shape)}"
+    assert new.shape == (rows_of(variant), NEW_TOKENS), f"generated {tuple(tokens.shape)}"
     different = min(len(set(row)) for row in new.tolist())
     assert different >= 4, f"a row has {different} different tokens: {new.tolist()}"
     return f"{different} different tokens"
