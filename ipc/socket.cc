@@ -38,6 +38,13 @@ Error too_large() {
           "A control message is larger than 64 KiB or has more than 64 descriptors."};
 }
 
+Error out_of_descriptors() {
+  return {
+      ErrorCode::kLimitExceeded,
+      "The descriptors of a control message could not be taken: the receiver has too many open. "
+      "Close sessions or models, then repeat."};
+}
+
 Status check_sizes(std::span<const std::byte> bytes, std::span<const int> fds) {
   if (bytes.empty()) return Error{ErrorCode::kInvalidArgument, "A control message has no bytes."};
   if (bytes.size() > limits::kControlMessageBytes || fds.size() > limits::kControlDescriptors) {
@@ -130,11 +137,13 @@ Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_ref
     return system_error("receive a control message", errno);
   }
   std::vector<Fd> fds = detach(message);
-  const bool truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
-  const bool exceeds = truncated || fds.size() > limits::kControlDescriptors;
-  if (exceeds || received == 0) {
+  const bool exceeds =
+      (message.msg_flags & MSG_TRUNC) != 0 || fds.size() > limits::kControlDescriptors;
+  // There was room for all in the message, so there was none in this process.
+  const bool lacks = (message.msg_flags & MSG_CTRUNC) != 0;
+  if (exceeds || lacks || received == 0) {
     if (of_refused != nullptr) *of_refused = std::move(fds);
-    return exceeds ? too_large() : disconnected();
+    return exceeds ? too_large() : lacks ? out_of_descriptors() : disconnected();
   }
   return std::optional(Datagram{{bytes.data(), bytes.data() + received}, std::move(fds)});
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/djinnd/descriptors.h"
 #include "daemon/djinnd/log.h"
 #include "daemon/djinnd/version.h"
 #include "ipc/codec/control_codec.h"
@@ -127,9 +128,11 @@ Daemon::~Daemon() = default;
 
 Status Daemon::start(Passed passed) {
   models_.take_back(keeper_.take_back(std::move(passed.kept)));
-  const auto take = [this](Fd socket, const ipc::PeerCredentials& peer) {
-    connected(std::move(socket), peer);
-  };
+  const Listener::Events take{
+      [this](Fd socket, const ipc::PeerCredentials& peer) { connected(std::move(socket), peer); },
+      [this](Fd socket, const ipc::PeerCredentials& peer) {
+        sessions_.turn_away(std::move(socket), peer, out_of_descriptors());
+      }};
   if (passed.socket) {
     listener_ = Listener::adopt(loop_, *std::move(passed.socket), take);
   } else {

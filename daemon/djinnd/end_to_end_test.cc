@@ -2,6 +2,7 @@
 
 // djinnd as a process, with a real loader and a fake worker.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <time.h>
@@ -308,6 +309,70 @@ TEST(Djinnd, a_breach_of_the_protocol_ends_that_session_only) {
     EXPECT_FALSE(client->receive().has_value());
   }
   good.ask<ipc::StatusReport>(ipc::GetStatus{});
+}
+
+// As ulimit -n would.
+void let_open(const TestDaemon& daemon, rlim_t descriptors) {
+  const rlimit limit{descriptors, descriptors};
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
+}
+
+// Connects and says Hello; whether it is welcome. What it is refused with is told.
+bool is_welcome(const TestDaemon& daemon, std::vector<TestClient>& clients) {
+  TestClient& client = clients.emplace_back(daemon);
+  [[maybe_unused]] const Status sent = client.try_send({1, ipc::Hello{1, "one of many", 1 << 16}});
+  const auto reply = client.receive();
+  if (!reply) {
+    ADD_FAILURE() << "no answer";
+    return false;
+  }
+  const auto* failed = std::get_if<ipc::Failed>(&reply->body);
+  if (failed == nullptr) return true;
+  EXPECT_EQ(failed->code, ErrorCode::kLimitExceeded) << failed->message;
+  return false;
+}
+
+TEST(Djinnd, with_few_descriptors_everybody_is_answered) {
+  const TestDaemon daemon;
+  std::vector<TestClient> clients;
+  ASSERT_TRUE(is_welcome(daemon, clients));
+  let_open(daemon, 100);
+  std::vector<TestClient> waiting;  // all are there before the first is looked at
+  ::kill(daemon.pid(), SIGSTOP);
+  for (int i = 0; i < 200; ++i) {
+    waiting.emplace_back(daemon);
+    ASSERT_TRUE(waiting.back().try_send({1, ipc::Hello{1, "one of many", 1 << 16}}).ok());
+  }
+  ::kill(daemon.pid(), SIGCONT);
+  int refused = 0;
+  for (TestClient& client : waiting) {
+    const auto reply = client.receive();
+    ASSERT_TRUE(reply.has_value());
+    const auto* failed = std::get_if<ipc::Failed>(&reply->body);
+    if (failed == nullptr) continue;
+    EXPECT_EQ(failed->code, ErrorCode::kLimitExceeded) << failed->message;
+    ++refused;
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_LT(refused, 200);
+  EXPECT_TRUE(clients[0].ask<ipc::ModelList>(ipc::ListModels{}).models.empty()) << "as ever";
+  waiting.clear();
+  EXPECT_TRUE(eventually([&] { return is_welcome(daemon, clients); }));
+}
+
+TEST(Djinnd, a_client_is_told_when_no_descriptor_at_all_is_left) {
+  const TestDaemon daemon;
+  TestClient observer(daemon);
+  observer.greet(true);
+  const uint32_t open = observer.ask<ipc::StatusReport>(ipc::GetStatus{}).descriptors;
+  let_open(daemon, open / 2);
+  std::vector<TestClient> clients;
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(is_welcome(daemon, clients));
+  const Fd file = model_file(daemon.directory(), 1000, 'a');
+  observer.send({100, ipc::AddFiles{1}}, {file.get()});
+  const auto reply = observer.receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(std::get<ipc::Failed>(reply->body).code, ErrorCode::kLimitExceeded);
 }
 
 TEST(Djinnd, a_payload_with_holes_is_refused) {

@@ -20,9 +20,10 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr int kQueue = 128;
+constexpr int kQueue = 4096;  // who finds it full is refused without a word of why
 constexpr int kTurn = 16;
-constexpr uint64_t kPauseMs = 100;
+constexpr size_t kReserve = 16;
+constexpr uint64_t kPauseMs = 10;  // in which those who were turned away are closed
 
 Status make_directory(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
@@ -84,8 +85,7 @@ Status open_to_group(const std::string& path, const std::string& name) {
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Place& place,
-                                                 Connected connected) {
+Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Place& place, Events events) {
   const bool service = !place.socket_group.empty();
   DJINN_CHECK(make_directory(place.runtime_dir, service ? 0755 : 0700));
   DJINN_TRY(Fd lock, take_lock(place.runtime_dir + "/djinnd.lock"));
@@ -93,22 +93,23 @@ Result<std::unique_ptr<Listener>> Listener::open(Loop& loop, const Place& place,
   DJINN_TRY(Fd socket, bind_socket(path));
   if (service) DJINN_CHECK(open_to_group(path, place.socket_group));
   if (::listen(socket.get(), kQueue) != 0) return system_error("listen", errno);
-  return std::unique_ptr<Listener>(new Listener(loop, std::move(path), std::move(lock),
-                                                std::move(socket), std::move(connected)));
-}
-
-std::unique_ptr<Listener> Listener::adopt(Loop& loop, Fd socket, Connected connected) {
   return std::unique_ptr<Listener>(
-      new Listener(loop, {}, {}, std::move(socket), std::move(connected)));
+      new Listener(loop, std::move(path), std::move(lock), std::move(socket), std::move(events)));
 }
 
-Listener::Listener(Loop& loop, std::string path, Fd lock, Fd socket, Connected connected)
+std::unique_ptr<Listener> Listener::adopt(Loop& loop, Fd socket, Events events) {
+  return std::unique_ptr<Listener>(
+      new Listener(loop, {}, {}, std::move(socket), std::move(events)));
+}
+
+Listener::Listener(Loop& loop, std::string path, Fd lock, Fd socket, Events events)
     : path_(std::move(path)),
       lock_(std::move(lock)),
       socket_(std::move(socket)),
-      connected_(std::move(connected)),
+      events_(std::move(events)),
       poll_(loop, socket_.get(), [this] { accept_some(); }),
       pause_(loop, [this] { poll_.watch_readable(); }) {
+  fill_reserve();
   poll_.watch_readable();
 }
 
@@ -116,20 +117,40 @@ Listener::~Listener() {
   if (!path_.empty()) ::unlink(path_.c_str());
 }
 
+void Listener::fill_reserve() {
+  while (reserve_.size() < kReserve) {
+    Fd one(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!one.valid()) return;
+    reserve_.push_back(std::move(one));
+  }
+}
+
 void Listener::accept_some() {
-  for (int i = 0; i < kTurn; ++i) {
+  fill_reserve();
+  const auto* taken = &events_.connected;
+  for (int i = 0; i < kTurn;) {
     Fd client(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (client.valid()) {
+      paused_told_ = false;
       const auto peer = ipc::peer_of(client.get());
-      if (peer.ok()) connected_(std::move(client), peer.value());
+      if (peer.ok()) (*taken)(std::move(client), peer.value());
+      ++i;
       continue;
     }
     if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
-    // Out of descriptors or memory: looking again at once would only burn the core.
-    log("no connection can be taken: {}", system_error("accept", errno).message);
-    poll_.pause();
-    return pause_.start_once(kPauseMs);
+    if (reserve_.empty()) return pause();
+    reserve_.pop_back();
+    taken = &events_.too_many;
   }
+}
+
+// Looking again at once would only burn the core.
+void Listener::pause() {
+  if (!std::exchange(paused_told_, true)) {
+    log("no connection can be taken: {}", system_error("accept", errno).message);
+  }
+  poll_.pause();
+  pause_.start_once(kPauseMs);
 }
 
 }  // namespace djinn::daemon

@@ -4,6 +4,9 @@
 //
 // One djinnd serves a directory: it holds a lock in it. A socket file that it made goes when this
 // does.
+//
+//   reserve   descriptors that are open for nothing: when no other is left, one is given up for
+//             each client who is to hear so
 #pragma once
 
 #include <sys/types.h>
@@ -11,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "daemon/djinnd/loop.h"
 #include "ipc/socket.h"
@@ -25,28 +29,35 @@ class Listener {
     std::string runtime_dir;
     std::string socket_group;  // empty: user mode, only the owner may connect
   };
-  using Connected = std::function<void(Fd, const ipc::PeerCredentials&)>;
+  struct Events {
+    std::function<void(Fd, const ipc::PeerCredentials&)> connected;
+    // It was taken with a descriptor of the reserve, and cannot stay.
+    std::function<void(Fd, const ipc::PeerCredentials&)> too_many;
+  };
 
   // Makes the socket. Errors: kBusy when another djinnd serves the directory; kNotFound for an
   // unknown group; kPermissionDenied, kSystem.
-  static Result<std::unique_ptr<Listener>> open(Loop& loop, const Place& place,
-                                                Connected connected);
+  static Result<std::unique_ptr<Listener>> open(Loop& loop, const Place& place, Events events);
   // Takes clients from a socket that listens already and whose file is somebody else's.
-  static std::unique_ptr<Listener> adopt(Loop& loop, Fd socket, Connected connected);
+  static std::unique_ptr<Listener> adopt(Loop& loop, Fd socket, Events events);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
  private:
-  Listener(Loop& loop, std::string path, Fd lock, Fd socket, Connected connected);
+  Listener(Loop& loop, std::string path, Fd lock, Fd socket, Events events);
   void accept_some();
+  void fill_reserve();
+  void pause();
 
   std::string path_;
   Fd lock_;
   Fd socket_;
-  Connected connected_;
+  Events events_;
+  std::vector<Fd> reserve_;
   Poll poll_;
-  Timer pause_;  // after running out of descriptors
+  Timer pause_;  // after running out of the reserve, too
+  bool paused_told_ = false;
 };
 
 }  // namespace djinn::daemon

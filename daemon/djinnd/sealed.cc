@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "daemon/djinnd/descriptors.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -61,6 +62,7 @@ Result<Payload> take_payload(const Fd& fd, uint64_t bytes_max, std::string_view 
   DJINN_TRY(const auto bytes, read_sealed(fd, bytes_max, what));
   DJINN_TRY(const load::Digest hash, hash_of(bytes));
   DJINN_TRY(Fd copy, pal::make_sealed_memfd("djinn-payload", bytes));
+  DJINN_CHECK(check_descriptors_left(copy));
   return Payload{hash, bytes.size(), closer.own(std::move(copy))};
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/djinnd/descriptors.h"
 #include "daemon/djinnd/log.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/checked.h"
@@ -93,7 +94,8 @@ Status Sessions::check_limits(uid_t uid) {
 }
 
 void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
-  const Status allowed = check_limits(peer.uid);
+  Status allowed = check_limits(peer.uid);
+  if (allowed) allowed = check_descriptors_left(socket);
   if (!allowed) return turn_away(std::move(socket), peer, allowed.error());
   add_connection(std::move(socket), peer);
 }
@@ -138,8 +140,9 @@ void Sessions::heard(SessionId id, ipc::Datagram datagram) {
   ClientMessage message{std::move(datagram.bytes), {}};
   for (Fd& fd : datagram.fds) message.fds.push_back(session.closer->own(std::move(fd)));
   if (!message.fds.empty()) {
-    const Status closing = check_closing(*session.closer);
-    if (!closing) return end(session, closing.error());
+    Status may_stay = check_closing(*session.closer);
+    if (may_stay) may_stay = check_descriptors_left(*message.fds.back());
+    if (!may_stay) return end(session, may_stay.error());
   }
   world_.request(session, std::move(message));
 }
@@ -270,7 +273,7 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
   DJINN_CHECK(world_.domains.need(session.domain, [this](DomainId d) { return in_use(d); }));
   DJINN_TRY(session.memory, SessionMemory::make(staging_bytes, world_.memory.session_quota()));
-  return {};
+  return check_descriptors_left(session.memory.completion_bell);  // the last one that was made
 }
 
 // The session is as it was before its Hello, and may try another.
@@ -388,6 +391,7 @@ Status Sessions::add_sequence(Session& session, uint32_t number, const ipc::Sequ
                  "The sequence group is too large. Lower its capacity or its rows."};
   }
   DJINN_TRY(Fd memfd, pal::make_memfd("djinn-sequence", layout.file_bytes(), pal::Seals::kShared));
+  DJINN_CHECK(check_descriptors_left(memfd));
   DJINN_TRY(SequenceGroup* const group, session.sequences.make(g));
   group->memfd = std::move(memfd);
   group->asker = {session.id, number};

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Descriptors: the last few that djinnd may open are not for clients: without them it could answer
+// nobody, start no worker, and hand a session to none.
+#pragma once
+
+#include "kernel/base/fd.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+// Kept from clients, unless djinnd may have so few that an eighth of them is less.
+inline constexpr int kDescriptorsKept = 64;
+
+// What a client is told for whom there is none.
+Error out_of_descriptors();
+// Whether a descriptor that was opened this moment for a client leaves djinnd enough: the kernel
+// gives the lowest free number. Errors: kLimitExceeded.
+Status check_descriptors_left(const Fd& newest);
+
+}  // namespace djinn::daemon
