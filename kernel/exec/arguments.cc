@@ -303,6 +303,23 @@ Status bind_at(const c10::Argument& formal, const srg::ArgumentValue* value, Ste
   return {};
 }
 
+// A number stands for a tensor beside tensors only: a reduction of one alone takes its type for
+// another than that of its result, half of which stays unwritten.
+Status check_numbers(const Step& step) {
+  const auto takes = [&step](auto&& kinds) {
+    return std::ranges::any_of(step.patches, [&](const Patch& patch) { return kinds(patch.kind); });
+  };
+  const bool has_number =
+      takes([](PatchKind kind) { return kind == PatchKind::kNumberTensor; }) ||
+      std::ranges::any_of(step.stack, [](const c10::IValue& value) { return value.isTensor(); });
+  const bool has_tensor = takes([](PatchKind kind) {
+    return kind == PatchKind::kValue || kind == PatchKind::kValueList ||
+           kind == PatchKind::kOptionalValueList;
+  });
+  if (!has_number || has_tensor) return {};
+  return wrong("Numbers stand for tensors beside a tensor only. Use aten::scalar_tensor.");
+}
+
 c10::IValue take(Frame& frame, srg::ValueId id, bool moves) {
   at::Tensor& tensor = frame.values[id];
   return moves && !frame.keeps_values ? c10::IValue(std::move(tensor)) : c10::IValue(tensor);
@@ -380,7 +397,7 @@ Status bind_arguments(const srg::Node& node, Step& step) {
   for (size_t i = 0; i < given.size(); ++i) {
     DJINN_CHECK(bind_at(schema.arguments()[i], given[i], step));
   }
-  return {};
+  return check_numbers(step);
 }
 
 Status fill_stack(const Step& step, Frame& frame, std::vector<c10::IValue>& stack) {

@@ -43,6 +43,11 @@ void require_expands(const Stack& stack, size_t position, at::IntArrayRef sizes)
                     "argument ", position, " does not expand to ", sizes);
 }
 
+void require_contiguous(const Stack& stack, size_t position) {
+  TORCH_CHECK_VALUE(stack[position].toTensor().is_contiguous(), "argument ", position,
+                    " must be contiguous");
+}
+
 void require_indices(const at::Tensor& indices, int64_t end, int64_t exempt) {
   if (indices.is_meta()) return;
   if (end == 0) TORCH_CHECK_INDEX(indices.numel() == 0, "an index into nothing");

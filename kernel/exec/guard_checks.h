@@ -27,6 +27,9 @@ void require_sizes(const Stack& stack, size_t position, at::IntArrayRef sizes);
 // A tensor that is left out does.
 void require_expands(const Stack& stack, size_t position, at::IntArrayRef sizes);
 
+// Kernels that walk memory from its first element to its last.
+void require_contiguous(const Stack& stack, size_t position);
+
 // Every index in [0, end), or equal to exempt; on meta there are none to look at.
 void require_indices(const at::Tensor& indices, int64_t end, int64_t exempt = 0);
 

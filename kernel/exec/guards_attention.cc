@@ -15,11 +15,6 @@ void require_no_dropout(double probability) {
                     "djinn::bernoulli, or a probability of 0.");
 }
 
-template <size_t kPosition>
-void no_dropout(const Stack& stack) {
-  require_no_dropout(stack[kPosition].toDouble());
-}
-
 // [batch, heads, tokens, dim], all of one batch and one dim; so many heads of the query share one
 // of the key.
 void require_heads(const Stack& stack, size_t query, size_t key, size_t value) {
@@ -32,19 +27,41 @@ void require_heads(const Stack& stack, size_t query, size_t key, size_t value) {
   require_same_sizes(stack, key, value);
 }
 
+// Kernels read a row's features one after the other, and divide by the number of rows.
+void require_rows(const Stack& stack, size_t first) {
+  for (size_t i = first; i < first + 3; ++i) {
+    const at::Tensor& rows = stack[i].toTensor();
+    TORCH_CHECK_VALUE(rows.numel() > 0 && (rows.stride(3) == 1 || rows.size(3) == 1), "argument ",
+                      i, " must have elements, with a stride of 1 in its last dimension");
+  }
+}
+
 void flash_attention(const Stack& stack) {
   require_no_dropout(stack[3].toDouble());
   require_heads(stack, 0, 1, 2);
+  require_rows(stack, 0);
 }
 
 void flash_attention_backward(const Stack& stack) {
   require_no_dropout(stack[6].toDouble());
   require_heads(stack, 1, 2, 3);
+  require_rows(stack, 1);
   require_same_sizes(stack, 0, 1);
   require_same_sizes(stack, 4, 1);
   const at::Tensor& query = stack[1].toTensor();
   TORCH_CHECK_VALUE(stack[5].toTensor().numel() * query.size(3) == query.numel(),
                     "logsumexp must have one element a row of the query");
+}
+
+// Heads are shared by dividing their numbers.
+void attention(const Stack& stack) {
+  require_no_dropout(stack[4].toDouble());
+  if (!stack[7].toBool()) return;
+  for (const size_t i : {1, 2}) {
+    const at::Tensor& shared = stack[i].toTensor();
+    TORCH_CHECK_VALUE(shared.dim() >= 3 && shared.size(-3) > 0, "argument ", i,
+                      " has no heads to share");
+  }
 }
 
 // Weights of a recurrent network of so many gates.
@@ -174,7 +191,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::lstm.input", lstm},
     {"aten::rnn_relu.input", recurrent<1>},
     {"aten::rnn_tanh.input", recurrent<1>},
-    {"aten::scaled_dot_product_attention", no_dropout<4>},
+    {"aten::scaled_dot_product_attention", attention},
 });
 
 }  // namespace

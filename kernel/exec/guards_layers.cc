@@ -106,6 +106,12 @@ void max_pool_backward(const Stack& stack) {
   require_indices(stack[kIndices].toTensor(), elements);
 }
 
+// Its indices are read as if they were contiguous.
+void adaptive_max_pool3d_backward(const Stack& stack) {
+  max_pool_backward<3, 2>(stack);
+  require_contiguous(stack, 2);
+}
+
 // Of an input with a batch, or channels at least, before the padded dimensions.
 template <int64_t kDimensions, size_t kInput>
 void pad(const Stack& stack) {
@@ -127,6 +133,42 @@ void pad_backward(const Stack& stack) {
     TORCH_CHECK_VALUE(gradient.size(-i) == input.size(-i) + padding[at] + padding[at + 1],
                       "the gradient's sizes are not those of the padded input");
   }
+}
+
+// What is reflected lies inside of the input.
+template <int64_t kDimensions>
+void reflection_pad_backward(const Stack& stack) {
+  pad_backward<kDimensions>(stack);
+  const at::Tensor& input = stack[1].toTensor();
+  const auto padding = stack[2].toDimVector();
+  for (int64_t i = 0; i < 2 * kDimensions; ++i) {
+    TORCH_CHECK_VALUE(padding[static_cast<size_t>(i)] < input.size(-1 - i / 2), "a reflection of ",
+                      padding[static_cast<size_t>(i)], " is longer than the input");
+  }
+}
+
+// Windows begin inside of the input: a scale that is given is that of the sizes.
+void require_scale(const c10::IValue& scale, int64_t input, int64_t output) {
+  if (scale.isNone()) return;
+  const double reached = static_cast<double>(input) * scale.toDouble();
+  TORCH_CHECK_VALUE(static_cast<double>(output) - 0.5 <= reached, "a scale of ", scale.toDouble(),
+                    " does not make ", output, " of ", input);
+}
+
+void upsample_antialiased(const Stack& stack) {
+  const at::Tensor& input = stack[0].toTensor();
+  const auto output = stack[1].toDimVector();
+  if (input.dim() != 4 || output.size() != 2) return;  // kernels refuse it
+  require_scale(stack[3], input.size(2), output[0]);
+  require_scale(stack[4], input.size(3), output[1]);
+}
+
+void upsample_antialiased_backward(const Stack& stack) {
+  const auto output = stack[1].toDimVector();
+  const auto input = stack[2].toDimVector();
+  if (input.size() != 4 || output.size() != 2) return;  // likewise
+  require_scale(stack[4], input[2], output[0]);
+  require_scale(stack[5], input[3], output[1]);
 }
 
 // Kernels write nothing for a way to interpolate or to pad that they do not know.
@@ -163,6 +205,8 @@ void require_weight_norm(const at::Tensor& v, int64_t dim, at::ArrayRef<at::Tens
 
 void weight_norm(const Stack& stack) {
   require_weight_norm(stack[0].toTensor(), stack[2].toInt(), {stack[1].toTensor()});
+  require_contiguous(stack, 0);
+  require_contiguous(stack, 1);
 }
 
 void weight_norm_backward(const Stack& stack) {
@@ -195,14 +239,19 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_native_batch_norm_legit_functional", batch_norm_legit},
     {"aten::_native_batch_norm_legit_no_training", channels<4>},
     {"aten::_softmax_backward_data", same_sizes<0, 1>},
+    {"aten::_upsample_bicubic2d_aa", upsample_antialiased},
+    {"aten::_upsample_bicubic2d_aa_backward", upsample_antialiased_backward},
+    {"aten::_upsample_bilinear2d_aa", upsample_antialiased},
+    {"aten::_upsample_bilinear2d_aa_backward", upsample_antialiased_backward},
     {"aten::_weight_norm_interface", weight_norm},
     {"aten::_weight_norm_interface_backward", weight_norm_backward},
     {"aten::adaptive_max_pool2d_backward", max_pool_backward<2, 2>},
-    {"aten::adaptive_max_pool3d_backward", max_pool_backward<3, 2>},
+    {"aten::adaptive_max_pool3d_backward", adaptive_max_pool3d_backward},
     {"aten::avg_pool2d_backward", pool_backward<2>},
     {"aten::avg_pool3d_backward", pool_backward<3>},
     {"aten::batch_norm", require_no_unsaid_change},
     {"aten::embedding_dense_backward", embedding_dense_backward},
+    {"aten::gelu_backward", same_sizes<0, 1>},
     {"aten::grid_sampler_2d", grid_sampler<3, 2>},
     {"aten::grid_sampler_2d_backward", grid_sampler_backward<3>},
     {"aten::grid_sampler_3d", grid_sampler<2, 2>},
@@ -214,11 +263,11 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::native_channel_shuffle", channel_shuffle},
     {"aten::native_layer_norm_backward", native_layer_norm_backward},
     {"aten::reflection_pad1d", pad<1, 0>},
-    {"aten::reflection_pad1d_backward", pad_backward<1>},
+    {"aten::reflection_pad1d_backward", reflection_pad_backward<1>},
     {"aten::reflection_pad2d", pad<2, 0>},
-    {"aten::reflection_pad2d_backward", pad_backward<2>},
+    {"aten::reflection_pad2d_backward", reflection_pad_backward<2>},
     {"aten::reflection_pad3d", pad<3, 0>},
-    {"aten::reflection_pad3d_backward", pad_backward<3>},
+    {"aten::reflection_pad3d_backward", reflection_pad_backward<3>},
     {"aten::replication_pad1d", pad<1, 0>},
     {"aten::replication_pad1d_backward", pad_backward<1>},
     {"aten::replication_pad2d", pad<2, 0>},

@@ -133,18 +133,35 @@ void divide_by_scalar(const Stack& stack) {
   require_quotients(stack[0].toTensor(), at::scalar_tensor(stack[1].toScalar()), stack[2]);
 }
 
+// Kernels walk an expanded dimension as if each index had an element of its own.
+void median(const Stack& stack) {
+  const at::Tensor& self = stack[0].toTensor();
+  const int64_t rank = self.dim();
+  const int64_t dim = stack[1].toInt();
+  if (dim < -rank || dim >= rank) return;  // kernels refuse it
+  TORCH_CHECK_VALUE(self.size(dim) <= 1 || self.stride(dim) != 0, "dimension ", dim,
+                    " is expanded; clone the tensor first");
+}
+
+void pdist(const Stack& stack) {
+  TORCH_CHECK_VALUE(stack[0].toTensor().dim() == 2, "distances are those of a matrix's rows");
+}
+
 constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_cdist_backward", cdist_backward},
     {"aten::_fft_c2c", fft},
     {"aten::_fft_c2r", fft_c2r},
     {"aten::_fft_r2c", fft_r2c},
     {"aten::_grouped_mm", grouped_mm},
+    {"aten::_pdist_forward", pdist},
     {"aten::div.Scalar_mode", divide_by_scalar},
     {"aten::div.Tensor_mode", divide},
     {"aten::div_.Scalar_mode", divide_by_scalar},
     {"aten::div_.Tensor_mode", divide},
     {"aten::lcm", lcm},
     {"aten::lcm_", lcm},
+    {"aten::median.dim", median},
+    {"aten::nanmedian.dim", median},
     {"aten::unfold_backward", unfold_backward},
 });
 

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Calls that the fuzzer of operators has found, as it printed them: each ended the process, or gave
+// memory that nobody wrote. Beside each stands a call that differs in what is wrong alone.
+#include <gtest/gtest.h>
+
+#include "kernel/exec/executor_for_tests.h"
+#include "kernel/srg/text.h"
+
+namespace djinn::exec {
+namespace {
+
+class HostileCalls : public ::testing::Test {
+ protected:
+  // Of a graph that is run on zeros.
+  ErrorCode code(const std::string& lines) {
+    auto graph = srg::parse_text("srg 1 \"\"\n" + lines);
+    DJINN_ASSERT(graph);
+    const size_t inputs = graph->storages.size();
+    Status status = world.admit(*std::move(graph));
+    if (status) status = world.run({}, std::vector<at::Tensor>(inputs, at::zeros({65536})));
+    error = status ? "" : status.error().message;
+    return status ? ErrorCode::kOk : status.error().code;
+  }
+
+  World world{{}};
+  std::string error;
+};
+
+TEST_F(HostileCalls, numbers_alone_are_not_reduced) {
+  EXPECT_EQ(code("%r = aten::sum(self=1.0)\noutput %r"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code("%r = aten::logsumexp(self=2.0, dim=[])\noutput %r"), ErrorCode::kInvalidArgument);
+  const std::string x = "input %x \"s\" : float32[5]\n";
+  EXPECT_EQ(code(x + "%r = aten::add.Tensor(self=1.0, other=%x)\noutput %r"), ErrorCode::kOk)
+      << error;
+}
+
+TEST_F(HostileCalls, a_median_is_of_elements_that_there_are) {
+  const auto median = [&](const std::string& op, const std::string& strides) {
+    return code("input %x \"s\" : float32[3, 5] strides " + strides + "\n%r, %i = " + op +
+                "(self=%x, dim=1)\noutput %r, %i");
+  };
+  for (const char* op : {"aten::median.dim", "aten::nanmedian.dim"}) {
+    EXPECT_EQ(median(op, "[0, 1]"), ErrorCode::kOk) << error;
+    EXPECT_EQ(median(op, "[5, 0]"), ErrorCode::kInvalidArgument) << op;
+  }
+}
+
+TEST_F(HostileCalls, distances_are_those_of_a_matrix) {
+  const auto distances = [&](const std::string& sizes) {
+    return code("input %x \"s\" : float32" + sizes +
+                "\n%r = aten::_pdist_forward(self=%x)\noutput %r");
+  };
+  EXPECT_EQ(distances("[4, 3]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(distances("[4, 0]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(distances("[4, 1, 0, 2]"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, a_scale_is_that_of_the_sizes) {
+  const auto scaled = [&](const std::string& op, const std::string& scale) {
+    return code("input %x \"s\" : float32[2, 7, 2, 6]\n%r = " + op +
+                "(self=%x, output_size=[6, 3], align_corners=false, scales_h=" + scale +
+                ")\noutput %r");
+  };
+  for (const char* op : {"aten::_upsample_bicubic2d_aa", "aten::_upsample_bilinear2d_aa"}) {
+    EXPECT_EQ(scaled(op, "3.0"), ErrorCode::kOk) << error;
+    EXPECT_EQ(scaled(op, "1.0"), ErrorCode::kInvalidArgument) << op;
+    EXPECT_EQ(scaled(op, "nan"), ErrorCode::kInvalidArgument) << op;
+  }
+  const auto back = [&](const std::string& scale) {
+    return code(
+        "input %x \"s\" : float32[2, 7, 6, 3]\n"
+        "%r = aten::_upsample_bilinear2d_aa_backward(grad_output=%x, output_size=[6, 3], "
+        "input_size=[2, 7, 2, 6], align_corners=false, scales_h=" +
+        scale + ")\noutput %r");
+  };
+  EXPECT_EQ(back("3.0"), ErrorCode::kOk) << error;
+  EXPECT_EQ(back("1.0"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, indices_are_read_where_they_lie) {
+  const auto pooled = [&](const std::string& strides) {
+    return code(
+        "input %g \"g\" : float32[4, 3, 2, 4, 17]\n"
+        "input %i \"i\" : int64[4, 3, 2, 4, 17] strides " +
+        strides +
+        "\n%r = aten::adaptive_max_pool3d_backward(grad_output=%g, self=%g, indices=%i)\n"
+        "output %r");
+  };
+  EXPECT_EQ(pooled("[408, 136, 68, 17, 1]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(pooled("[408, 136, 68, 17, 0]"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, weights_are_normalised_where_they_lie) {
+  const auto norm = [&](const std::string& v, const std::string& g) {
+    return code("input %v \"v\" : float32[8] strides " + v +
+                "\ninput %g \"g\" : float32[8] strides " + g +
+                "\n%r, %n = aten::_weight_norm_interface(v=%v, g=%g)\noutput %r, %n");
+  };
+  EXPECT_EQ(norm("[1]", "[1]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(norm("[0]", "[1]"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(norm("[1]", "[0]"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, a_reflection_is_shorter_than_the_input) {
+  const auto back = [&](int64_t rows) {
+    return code("input %g \"g\" : float64[1, " + std::to_string(rows + 2) +
+                ", 7]\ninput %x \"x\" : float64[1, " + std::to_string(rows) +
+                ", 7]\n%r = aten::reflection_pad2d_backward(grad_output=%g, self=%x, "
+                "padding=[0, 0, 2, 0])\noutput %r");
+  };
+  EXPECT_EQ(back(3), ErrorCode::kOk) << error;
+  EXPECT_EQ(back(1), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, a_gradient_has_the_sizes_of_its_result) {
+  const auto gelu = [&](const std::string& sizes) {
+    return code("input %g \"g\" : float32" + sizes +
+                "\ninput %x \"x\" : float32[6, 6]\n"
+                "%r = aten::gelu_backward(grad_output=%g, self=%x)\noutput %r");
+  };
+  EXPECT_EQ(gelu("[6, 6] strides [0, 0]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(gelu("[6] strides [0]"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, attention_reads_rows_that_there_are) {
+  const auto flash = [&](const std::string& query) {
+    return code("input %q \"q\" : float32" + query +
+                "\ninput %k \"k\" : float32[3, 4, 5, 2]\n"
+                "%r, %l = aten::_scaled_dot_product_flash_attention_for_cpu(query=%q, key=%k, "
+                "value=%k)\noutput %r, %l");
+  };
+  EXPECT_EQ(flash("[3, 4, 1, 2]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(flash("[3, 4, 1, 2] strides [1, 3, 12, 12]"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(flash("[3, 4, 0, 2]"), ErrorCode::kInvalidArgument);
+  const auto shared = [&](const std::string& heads) {
+    const std::string sizes = "[2, " + heads + ", 5, 4]\n";
+    return code("input %q \"q\" : float32[2, 4, 5, 4]\ninput %k \"k\" : float32" + sizes +
+                "%r = aten::scaled_dot_product_attention(query=%q, key=%k, value=%k, "
+                "enable_gqa=true)\noutput %r");
+  };
+  EXPECT_EQ(shared("2"), ErrorCode::kOk) << error;
+  EXPECT_EQ(shared("0"), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace djinn::exec
