@@ -171,6 +171,28 @@ void upsample_antialiased_backward(const Stack& stack) {
   require_scale(stack[5], input[3], output[1]);
 }
 
+// Where an element comes from is a number that fits what kernels count in. Scales come last; one
+// that is not above zero is computed from the sizes.
+void upsample(const Stack& stack) {
+  const auto output = stack[1].toDimVector();
+  if (output.size() + 2 > stack.size()) return;  // kernels refuse it
+  for (size_t i = 0; i < output.size(); ++i) {
+    const c10::IValue& scale = stack[stack.size() - output.size() + i];
+    if (!scale.isDouble() || !(scale.toDouble() > 0)) continue;
+    TORCH_CHECK_VALUE(static_cast<double>(output[i]) / scale.toDouble() < INT32_MAX, "a scale of ",
+                      scale.toDouble(), " is too small");
+  }
+}
+
+// The product of these is computed unchecked.
+void max_pool1d(const Stack& stack) {
+  for (size_t i = 1; i <= 4; ++i) {
+    for (const int64_t item : stack[i].toDimVector()) {
+      TORCH_CHECK_VALUE(item >= 0 && item <= INT32_MAX, "argument ", i, " is out of range");
+    }
+  }
+}
+
 // Kernels write nothing for a way to interpolate or to pad that they do not know.
 template <int64_t kInterpolations, size_t kFirst>
 void grid_sampler(const Stack& stack) {
@@ -243,6 +265,12 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_upsample_bicubic2d_aa_backward", upsample_antialiased_backward},
     {"aten::_upsample_bilinear2d_aa", upsample_antialiased},
     {"aten::_upsample_bilinear2d_aa_backward", upsample_antialiased_backward},
+    {"aten::_upsample_nearest_exact1d", upsample},
+    {"aten::_upsample_nearest_exact1d_backward", upsample},
+    {"aten::_upsample_nearest_exact2d", upsample},
+    {"aten::_upsample_nearest_exact2d_backward", upsample},
+    {"aten::_upsample_nearest_exact3d", upsample},
+    {"aten::_upsample_nearest_exact3d_backward", upsample},
     {"aten::_weight_norm_interface", weight_norm},
     {"aten::_weight_norm_interface_backward", weight_norm_backward},
     {"aten::adaptive_max_pool2d_backward", max_pool_backward<2, 2>},
@@ -256,6 +284,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::grid_sampler_2d_backward", grid_sampler_backward<3>},
     {"aten::grid_sampler_3d", grid_sampler<2, 2>},
     {"aten::grid_sampler_3d_backward", grid_sampler_backward<2>},
+    {"aten::max_pool1d", max_pool1d},
     {"aten::max_pool2d_with_indices_backward", max_pool_backward<2, 7>},
     {"aten::max_pool3d_with_indices_backward", max_pool_backward<3, 7>},
     {"aten::native_batch_norm", batch_norm},
@@ -274,6 +303,20 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::replication_pad2d_backward", pad_backward<2>},
     {"aten::replication_pad3d", pad<3, 0>},
     {"aten::replication_pad3d_backward", pad_backward<3>},
+    {"aten::upsample_bicubic2d", upsample},
+    {"aten::upsample_bicubic2d_backward", upsample},
+    {"aten::upsample_bilinear2d", upsample},
+    {"aten::upsample_bilinear2d_backward", upsample},
+    {"aten::upsample_linear1d", upsample},
+    {"aten::upsample_linear1d_backward", upsample},
+    {"aten::upsample_nearest1d", upsample},
+    {"aten::upsample_nearest1d_backward", upsample},
+    {"aten::upsample_nearest2d", upsample},
+    {"aten::upsample_nearest2d_backward", upsample},
+    {"aten::upsample_nearest3d", upsample},
+    {"aten::upsample_nearest3d_backward", upsample},
+    {"aten::upsample_trilinear3d", upsample},
+    {"aten::upsample_trilinear3d_backward", upsample},
 });
 
 }  // namespace

@@ -78,6 +78,30 @@ TEST_F(HostileCalls, a_scale_is_that_of_the_sizes) {
   EXPECT_EQ(back("1.0"), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(HostileCalls, a_scale_leads_to_an_element) {
+  const auto scaled = [&](const std::string& call, const std::string& scale) {
+    return code("input %x \"s\" : float32[3, 16, 8]\ninput %y \"t\" : float32[3, 16, 8, 1]\n%r = " +
+                call + scale + ")\noutput %r");
+  };
+  for (const char* call :
+       {"aten::_upsample_nearest_exact1d(self=%x, output_size=[8], scales=",
+        "aten::upsample_bilinear2d(self=%y, output_size=[8, 8], align_corners=false, scales_w="}) {
+    EXPECT_EQ(scaled(call, "1.0"), ErrorCode::kOk) << error;
+    EXPECT_EQ(scaled(call, "-1.0"), ErrorCode::kOk) << error;
+    EXPECT_EQ(scaled(call, "1e-300"), ErrorCode::kInvalidArgument) << call;
+  }
+}
+
+TEST_F(HostileCalls, a_window_is_no_larger_than_what_is_counted) {
+  const auto pooled = [&](const std::string& window) {
+    return code(
+        "input %x \"s\" : float32[17, 5, 70]\n%r = aten::max_pool1d(self=%x, kernel_size=[" +
+        window + "], dilation=[17], ceil_mode=true)\noutput %r");
+  };
+  EXPECT_EQ(pooled("3"), ErrorCode::kOk) << error;
+  EXPECT_EQ(pooled("9223372036854775806"), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(HostileCalls, indices_are_read_where_they_lie) {
   const auto pooled = [&](const std::string& strides) {
     return code(
