@@ -92,27 +92,41 @@ Results attention(const Arguments& arguments) {
   return {meta_tensor(sizes, query.scalar_type())};
 }
 
+// One dimension is computed as two, of which the first has one element.
+at::Tensor as_planes(const at::Tensor& tensor) {
+  return tensor.dim() == 3 ? tensor.unsqueeze(2) : tensor;
+}
+
+c10::SymIntArrayRef symbolic(const std::vector<int64_t>& list) {
+  return c10::fromIntArrayRefSlow(list);
+}
+
 // Channels last where the CPU's kernel for it is.
 Results convolution(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const at::Tensor& weight = arguments[1].toTensor();
   const auto bias = arguments[2].toOptional<at::Tensor>();
-  const auto stride = arguments[3].toIntVector(), padding = arguments[4].toIntVector(),
-             dilation = arguments[5].toIntVector(), beyond = arguments[7].toIntVector();
+  auto stride = arguments[3].toIntVector(), padding = arguments[4].toIntVector(),
+       dilation = arguments[5].toIntVector(), beyond = arguments[7].toIntVector();
   const bool transposed = arguments[6].toBool();
   const int64_t groups = arguments[8].toInt();
   const at::Tensor output =
       at::convolution(input, weight, bias, stride, padding, dilation, transposed, beyond, groups);
-  if (weight.dim() < 4 || input.dim() != weight.dim()) return {output};
-  const auto symbolic = [](const std::vector<int64_t>& list) {
-    return c10::fromIntArrayRefSlow(list);
-  };
-  const at::Tensor cpu_input = on_cpu(input), cpu_weight = on_cpu(weight);
+  if (weight.dim() < 3 || input.dim() != weight.dim()) return {output};
+  const bool line = weight.dim() == 3;
+  if (line) {
+    for (auto* const list : {&stride, &dilation}) list->insert(list->begin(), 1);
+    for (auto* const list : {&padding, &beyond}) list->insert(list->begin(), 0);
+  }
+  const at::Tensor cpu_input = on_cpu(as_planes(line ? input.contiguous() : input));
+  const at::Tensor cpu_weight = on_cpu(as_planes(weight));
   const auto backend = at::native::select_conv_backend(
       cpu_input, cpu_weight, optional_on_cpu(arguments[2]), symbolic(stride), symbolic(padding),
       symbolic(dilation), transposed, symbolic(beyond), groups, std::nullopt);
-  return {at::empty(output.sizes(), output.options(),
-                    at::native::_determine_backend_memory_format(cpu_input, cpu_weight, backend))};
+  const at::Tensor made =
+      at::empty(as_planes(output).sizes(), output.options(),
+                at::native::_determine_backend_memory_format(cpu_input, cpu_weight, backend));
+  return {line ? made.squeeze(2) : made};
 }
 
 // Contiguous, whatever the input is.

@@ -36,11 +36,16 @@ OPERATORS: dict[str, Op] = {
     "cat": lambda t: torch.cat([t, t], 1),
     "channel_shuffle": lambda t: F.channel_shuffle(t, 2),
     "clone": torch.clone,
+    "conv1d": lambda t: F.conv1d(t[:, :, 0], ones(t, 4, t.shape[1], 2)),
+    "conv1d by a turned weight": lambda t: F.conv1d(
+        t[:, :, 0], ones(t, 4, 2, t.shape[1]).transpose(1, 2)
+    ),
     "conv2d": lambda t: F.conv2d(t, ones(t, 4, t.shape[1], 2, 2)),
     "conv2d of groups": lambda t: F.conv2d(
         t, ones(t, t.shape[1], 1, 3, 3), ones(t, t.shape[1]), padding=1, groups=t.shape[1]
     ),
     "conv2d of float64": lambda t: F.conv2d(t.double(), ones(t, 4, t.shape[1], 2, 2).double()),
+    "conv_transpose1d": lambda t: F.conv_transpose1d(t[:, :, 0], ones(t, t.shape[1], 4, 2)),
     "conv_transpose2d": lambda t: F.conv_transpose2d(t, ones(t, t.shape[1], 4, 2, 2)),
     "cumsum": lambda t: t.cumsum(1),
     "eq": lambda t: t == t.contiguous(),

@@ -37,6 +37,18 @@ def test_in_place_operators() -> None:
     same(run)
 
 
+def test_what_a_mask_without_true_selects() -> None:
+    """Tensors without elements, made by operators of a run that is over."""
+
+    def run(device: str) -> object:
+        a, none = numbers(device, 3, 4, 5), integers(device, 3, 4) > 99
+        selected = a[none] @ numbers(device, 5, 5)
+        a[none] += selected
+        return a, selected, selected.view(torch.int32), torch.cat([selected, a[0]])
+
+    same(run)
+
+
 def test_copies_between_devices_and_dtypes() -> None:
     def run(device: str) -> object:
         a = torch.zeros(4, 5, device=device)

@@ -294,8 +294,6 @@ ROWS: list[Row] = [
         "text",
     ),
     Row("encoder", "MuseGlimmerTextModel", "AutoModel", "text"),
-    Row("encoder", "MusicgenForCausalLM", "MusicgenForCausalLM", "choices"),
-    Row("encoder", "MusicgenMelodyForCausalLM", "MusicgenMelodyForCausalLM", "choices"),
     Row("encoder", "OpenAIPrivacyFilterModel", "AutoModel", "text"),
     Row("encoder", "Qwen3VLMoeTextModel", "AutoModel", "text"),
     Row("encoder", "Qwen3_5MoeTextModel", "AutoModel", "text", config={"num_hidden_layers": 4}),
