@@ -146,6 +146,16 @@ Results in_format_of_input(const Arguments& arguments) {
   return {at::empty_like(input, input.suggest_memory_format())};
 }
 
+// As at::native's kernels for batches choose: contiguous where the input is, whatever else it is.
+at::Tensor normalized(const at::Tensor& input) {
+  return at::empty_like(
+      input, input.is_contiguous() ? at::MemoryFormat::Contiguous : input.suggest_memory_format());
+}
+
+Results batch_norm(const Arguments& arguments) {
+  return {normalized(arguments[0].toTensor())};
+}
+
 Results rolled(const Arguments& arguments) {
   return arguments[2].toDimVector().empty() ? contiguous(arguments) : in_format_of_input(arguments);
 }
@@ -203,8 +213,7 @@ Results native_batch_norm(const Arguments& arguments) {
   const bool mixed = training && parameters != input.scalar_type();
   const at::ScalarType type = mixed ? at::kFloat : input.scalar_type();
   const std::vector<int64_t> sizes{training ? input.size(1) : 0};
-  return {at::empty_like(input, input.suggest_memory_format()), meta_tensor(sizes, type),
-          meta_tensor(sizes, type)};
+  return {normalized(input), meta_tensor(sizes, type), meta_tensor(sizes, type)};
 }
 
 // The output of a recurrent network, transposed where the batch comes first, and its states.
@@ -324,7 +333,7 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::_grouped_mm", grouped_mm},
     {"aten::_native_multi_head_attention", native_attention},
     {"aten::_transformer_encoder_layer_fwd", like_input},
-    {"aten::batch_norm", in_format_of_input},
+    {"aten::batch_norm", batch_norm},
     {"aten::channel_shuffle", in_format_of_input},
     {"aten::convolution", convolution},
     {"aten::embedding", embedding},

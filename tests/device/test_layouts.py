@@ -32,6 +32,11 @@ OPERATORS: dict[str, Op] = {
     "addcmul": lambda t: torch.addcmul(t, t, t),
     "avg_pool2d": lambda t: F.avg_pool2d(t, 2),
     "batch_norm": lambda t: F.batch_norm(t, ones(t, t.shape[1]), ones(t, t.shape[1])),
+    "batch_norm of one place": lambda t: F.interpolate(
+        F.batch_norm(F.adaptive_avg_pool2d(t, 1), ones(t, t.shape[1]), ones(t, t.shape[1])),
+        size=(4, 4),
+        mode="bilinear",
+    ),
     "bfloat16": lambda t: t.bfloat16(),
     "cat": lambda t: torch.cat([t, t], 1),
     "channel_shuffle": lambda t: F.channel_shuffle(t, 2),
