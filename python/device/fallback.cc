@@ -491,10 +491,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_index_put_impl_", &index_put_impl);
   library.impl("native_batch_norm", &batch_norm);
   library.impl("histc", &histogram);
+  library.impl("gru_cell", &one_gru_cell);
+  library.impl("lstm_cell", &one_lstm_cell);
   library.impl("_nested_tensor_from_mask_left_aligned", &never_nested);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
+  library.impl("gru_cell", &one_gru_cell);
+  library.impl("lstm_cell", &one_lstm_cell);
   for (const char* const name : kWhole) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&whole>());
   }

@@ -178,4 +178,25 @@ void run_in_parts(std::string_view qualified, Stack& stack) {
   }
 }
 
+at::Tensor one_gru_cell(const at::Tensor& input, const at::Tensor& hidden,
+                        const at::Tensor& input_weight, const at::Tensor& hidden_weight,
+                        const std::optional<at::Tensor>& input_bias,
+                        const std::optional<at::Tensor>& hidden_bias) {
+  const at::Tensor ready = at::linear(input, input_weight, input_bias);
+  return gru_cell(ready, {hidden, {}},
+                  {{}, hidden_weight, {}, hidden_bias.value_or(at::Tensor()), {}})[0];
+}
+
+std::tuple<at::Tensor, at::Tensor> one_lstm_cell(const at::Tensor& input, at::TensorList states,
+                                                 const at::Tensor& input_weight,
+                                                 const at::Tensor& hidden_weight,
+                                                 const std::optional<at::Tensor>& input_bias,
+                                                 const std::optional<at::Tensor>& hidden_bias) {
+  TORCH_CHECK(states.size() == 2, "lstm_cell expects two hidden states");
+  const at::Tensor ready = at::linear(input, input_weight, input_bias);
+  const State after = lstm_cell(ready, {states[0], states[1]},
+                                {{}, hidden_weight, {}, hidden_bias.value_or(at::Tensor()), {}});
+  return {after[0], after[1]};
+}
+
 }  // namespace djinn::device

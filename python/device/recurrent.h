@@ -6,7 +6,9 @@
 // there.
 #pragma once
 
+#include <optional>
 #include <string_view>
+#include <tuple>
 
 #include "python/device/recipe.h"
 
@@ -20,5 +22,17 @@ namespace djinn::device {
 [[nodiscard]] bool needs_parts(const Stack& stack);
 // Puts its results in place of its arguments.
 void run_in_parts(std::string_view qualified, Stack& stack);
+
+// nn.GRUCell and nn.LSTMCell, which ATen would give fused operators that the CPU has not.
+at::Tensor one_gru_cell(const at::Tensor& input, const at::Tensor& hidden,
+                        const at::Tensor& input_weight, const at::Tensor& hidden_weight,
+                        const std::optional<at::Tensor>& input_bias,
+                        const std::optional<at::Tensor>& hidden_bias);
+// Gives both states as they are afterwards.
+std::tuple<at::Tensor, at::Tensor> one_lstm_cell(const at::Tensor& input, at::TensorList states,
+                                                 const at::Tensor& input_weight,
+                                                 const at::Tensor& hidden_weight,
+                                                 const std::optional<at::Tensor>& input_bias,
+                                                 const std::optional<at::Tensor>& hidden_bias);
 
 }  // namespace djinn::device

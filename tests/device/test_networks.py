@@ -74,6 +74,23 @@ def test_a_recurrent_network_trains_with_the_bits_of_the_cpu(name: str) -> None:
         same(run)
 
 
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_cell_alone_has_the_bits_of_the_cpu(cell: type[nn.Module], gradient: bool) -> None:
+    def run(device: str) -> object:
+        torch.manual_seed(5)
+        one = cell(6, 8).to(device).requires_grad_(gradient)
+        with torch.set_grad_enabled(gradient):
+            state = one(numbers(device, 3, 6))
+            state = one(numbers(device, 3, 6) * 0.5, state)
+        hidden = state[0] if isinstance(state, tuple) else state
+        if gradient:
+            hidden.square().mean().backward()
+        return state, [p.grad for p in one.parameters() if gradient]
+
+    same(run)
+
+
 def test_an_lstm_in_training_is_near_to_what_onednn_makes_of_it() -> None:
     def run(device: str) -> list[torch.Tensor]:
         network = made("LSTM of two layers, both directions, batch first", device).train()
