@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Guards of normalising, pooling, padding, sampling.
+#include <ATen/ops/isfinite.h>
+
 #include "kernel/exec/guard_checks.h"
 #include "kernel/exec/guards.h"
 
@@ -216,6 +218,15 @@ void grid_sampler_backward(const Stack& stack) {
   TORCH_CHECK_VALUE(fits, "the gradient's sizes are not those of the sampled grid");
 }
 
+// Where the grid leaves the input, an element of the border or of its reflection is taken, and
+// numbers that are not finite lead to none.
+void grid_sampler_2d_backward(const Stack& stack) {
+  grid_sampler_backward<3>(stack);
+  const at::Tensor& grid = stack[2].toTensor();
+  if (stack[4].toInt() == 0 || grid.is_meta()) return;
+  TORCH_CHECK_VALUE(at::isfinite(grid).all().item<bool>(), "the grid is not finite");
+}
+
 // v, and of each of the others one number an index of v's dimension dim, the first or the last.
 void require_weight_norm(const at::Tensor& v, int64_t dim, at::ArrayRef<at::Tensor> others) {
   TORCH_CHECK_VALUE(v.dim() >= 1 && v.numel() > 0 && (dim == 0 || dim == v.dim() - 1),
@@ -281,7 +292,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::embedding_dense_backward", embedding_dense_backward},
     {"aten::gelu_backward", same_sizes<0, 1>},
     {"aten::grid_sampler_2d", grid_sampler<3, 2>},
-    {"aten::grid_sampler_2d_backward", grid_sampler_backward<3>},
+    {"aten::grid_sampler_2d_backward", grid_sampler_2d_backward},
     {"aten::grid_sampler_3d", grid_sampler<2, 2>},
     {"aten::grid_sampler_3d_backward", grid_sampler_backward<2>},
     {"aten::max_pool1d", max_pool1d},

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernel/base/random.h"
+#include "kernel/exec/fitting_calls_fuzz.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
@@ -153,6 +154,26 @@ class Maker {
     draft_.results = list_output_ ? number_of_results() : schema_.returns().size();
     draft_.claims = one_in(4);
     draft_.claimed = related();
+  }
+
+  // From a call that fits.
+  void take(const srg::Graph& graph) {
+    for (const srg::Value& value : graph.values) {
+      if (value.storage == srg::kLocalStorage) continue;
+      Input& input = draft_.inputs.emplace_back();
+      input.dtype = value.dtype;
+      for (const srg::Expr& expr : value.sizes) input.sizes.push_back(expr.constant);
+      input.strides = contiguous_strides(input.sizes);
+      input.seed = draft_.inputs.size();
+      if (input.dtype == DType::kInt64) input.fill = Fill::kIndices;
+    }
+    draft_.theme = draft_.inputs[0].sizes;
+    draft_.dtype = draft_.inputs[0].dtype;
+    const srg::Node& node = graph.nodes[0];
+    draft_.values.resize(schema_.arguments().size());
+    for (size_t i = 0; i < node.arguments.size(); ++i) draft_.values[i] = node.arguments[i].value;
+    draft_.results = node.outputs.size();
+    draft_.claimed = draft_.theme;
   }
 
   void change(uint64_t seed) {
@@ -613,7 +634,12 @@ Call make_call(std::string_view op, const Operator& resolved, const Lineage& lin
   const c10::FunctionSchema& schema = resolved.handle.schema();
   Draft draft;
   Maker maker(op, schema, resolved.list_output, draft);
-  maker.make(lineage[0]);
+  const auto fitting = lineage[0] == 0 ? fitting_call(op) : std::nullopt;
+  if (fitting) {
+    maker.take(*fitting);
+  } else {
+    maker.make(lineage[0]);
+  }
   for (size_t i = 1; i < lineage.size(); ++i) maker.change(lineage[i]);
 
   Call call;

@@ -6,7 +6,8 @@
 // call's arguments fit one another, or its kernel would not be reached.
 //
 //   Call      a graph of one node, and the bytes of its inputs
-//   Lineage   the seeds that a call is made of: the first makes it, each other changes one thing
+//   Lineage   the seeds that a call is made of: the first makes it, 0 one that fits if there is one
+//             (fitting_calls_fuzz.h); each other changes one thing
 //
 // The same operator and lineage make the same call.
 #pragma once

@@ -4,6 +4,8 @@
 // memory that nobody wrote. Beside each stands a call that differs in what is wrong alone.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "kernel/exec/executor_for_tests.h"
 #include "kernel/srg/text.h"
 
@@ -12,13 +14,13 @@ namespace {
 
 class HostileCalls : public ::testing::Test {
  protected:
-  // Of a graph that is run on zeros.
-  ErrorCode code(const std::string& lines) {
+  // Of a graph that is run on one number.
+  ErrorCode code(const std::string& lines, double number = 0) {
     auto graph = srg::parse_text("srg 1 \"\"\n" + lines);
     DJINN_ASSERT(graph);
     const size_t inputs = graph->storages.size();
     Status status = world.admit(*std::move(graph));
-    if (status) status = world.run({}, std::vector<at::Tensor>(inputs, at::zeros({65536})));
+    if (status) status = world.run({}, std::vector<at::Tensor>(inputs, at::full({65536}, number)));
     error = status ? "" : status.error().message;
     return status ? ErrorCode::kOk : status.error().code;
   }
@@ -135,6 +137,22 @@ TEST_F(HostileCalls, a_reflection_is_shorter_than_the_input) {
   };
   EXPECT_EQ(back(3), ErrorCode::kOk) << error;
   EXPECT_EQ(back(1), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, a_gradient_is_of_a_sample_that_there_is) {
+  const auto back = [&](const std::string& padding, double grid) {
+    return code(
+        "input %d \"d\" : float32[2, 3, 6, 7]\ninput %x \"x\" : float32[2, 3, 4, 5]\n"
+        "input %g \"g\" : float32[2, 6, 7, 2]\n"
+        "%r, %s = aten::grid_sampler_2d_backward(grad_output=%d, input=%x, grid=%g, "
+        "interpolation_mode=0, padding_mode=" +
+            padding + ", align_corners=false, output_mask=[true, true])\noutput %r, %s",
+        grid);
+  };
+  EXPECT_EQ(back("0", NAN), ErrorCode::kOk) << error;
+  EXPECT_EQ(back("1", 1e30), ErrorCode::kOk) << error;
+  EXPECT_EQ(back("1", NAN), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(back("2", INFINITY), ErrorCode::kInvalidArgument);
 }
 
 TEST_F(HostileCalls, a_gradient_has_the_sizes_of_its_result) {

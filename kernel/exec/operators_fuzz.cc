@@ -276,12 +276,13 @@ class Child {
   }
 
  private:
-  // A new call, or one that was carried out, changed.
+  // The one that fits, a new one, or one that was carried out, changed.
   Lineage next_lineage(const Tally& tally, uint64_t number) const {
+    if (tally.calls == 0) return {0};
     Random random(options_.seed ^ (number * 0x9e3779b97f4a7c15u));
     const Kept& kept = tally.kept[random.below(tally.kept.size())];
-    if (kept.count == 0 || kept.count == kept.seeds.size() || random.below(3) == 0) {
-      return {random.next()};
+    if (kept.count == 0 || kept.count == kept.seeds.size() || random.below(4) == 0) {
+      return random.below(2) == 0 ? Lineage{random.next()} : Lineage{0, random.next()};
     }
     Lineage lineage = kept.lineage();
     lineage.push_back(random.next());

@@ -83,6 +83,7 @@ class Report:
     outcomes: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
     other_strides: int = 0  # outputs that are equal, but lie otherwise in memory
+    on_device: int = 0  # results that are there, where the arguments said
     worker_deaths: int = 0
 
     def count(self, outcome: Outcome, what: str = "") -> None:
@@ -202,23 +203,27 @@ class Bench:
             self.report.count("refused", said(error))
 
     def on_the_cpu(self, sample: SampleInput, seed: int = 1) -> Any:
-        """The inputs are copied, as those are that are moved: so both lie alike in memory."""
-        return self.attempt(sample, torch.clone, seed)
+        return self.attempt(sample, torch.device("cpu"), seed)
 
     def elsewhere(self, sample: SampleInput) -> Any:
         if self.side == "ghost":
-            return self.attempt(sample, lambda tensor: tensor.to(self.device), seed=1)
+            return self.attempt(sample, self.device, seed=1)
         found = self.on_the_cpu(sample)
         return found if self.side == "local" else with_changed_bits(found)
 
-    def attempt(self, sample: SampleInput, move: Callable[..., torch.Tensor], seed: int) -> Any:
+    def attempt(self, sample: SampleInput, device: torch.device, seed: int) -> Any:
         """The result's leaves, tensors among them on the CPU; or the exception."""
         torch.manual_seed(seed)
         try:
             with torch.no_grad():
-                moved = sample.transform(lambda x: move(x) if isinstance(x, torch.Tensor) else x)
-                result = self.op(moved.input, *moved.args, **moved.kwargs)
-                return [leaf_on_the_cpu(leaf) for leaf in tree_leaves(result)]
+                moved = sample.transform(lambda x: placed(x, device))
+                args = [device if is_device(x) else x for x in moved.args]
+                kwargs = {k: device if is_device(x) else x for k, x in moved.kwargs.items()}
+                result = self.op(moved.input, *args, **kwargs)
+                leaves = tree_leaves(result)
+                plain = [leaf_on_the_cpu(leaf, device) for leaf in leaves]
+                self.report.on_device += sum(is_elsewhere(leaf) for leaf in leaves)
+                return plain
         except Exception as error:
             return error
 
@@ -241,9 +246,30 @@ class Bench:
         return None
 
 
-def leaf_on_the_cpu(leaf: Any) -> Any:
+class OtherDeviceError(Exception):
+    """A result lies elsewhere than the arguments said."""
+
+
+def placed(leaf: Any, device: torch.device) -> Any:
+    """A tensor that moves is copied on the CPU as well: so both lie alike in memory."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
+    return leaf.clone() if device.type == "cpu" else leaf.to(device)
+
+
+def is_device(argument: Any) -> bool:
+    return isinstance(argument, torch.device) or (isinstance(argument, str) and argument == "cpu")
+
+
+def is_elsewhere(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and leaf.device.type != "cpu"
+
+
+def leaf_on_the_cpu(leaf: Any, device: torch.device) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    if leaf.device.type != device.type:
+        raise OtherDeviceError(f"a result is on {leaf.device}")
     plain = leaf.cpu().resolve_conj().resolve_neg()
     return plain.to_dense() if plain.layout != torch.strided else plain
 

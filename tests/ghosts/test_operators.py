@@ -44,6 +44,11 @@ def test_one_changed_bit_of_a_result_is_seen(daemon: Daemon, tmp_path: Path) -> 
     assert report.bad and report.outcomes["differs"]
 
 
+def test_a_result_on_another_device_is_seen() -> None:
+    with pytest.raises(opinfo.OtherDeviceError):
+        opinfo.leaf_on_the_cpu(opinfo.torch.ones(1), opinfo.torch.device("meta"))
+
+
 @pytest.fixture
 def device() -> None:
     pytest.importorskip("djinn.torch", exc_type=ImportError)
@@ -53,6 +58,14 @@ def device() -> None:
 def test_often_used_operators_are_equal(daemon: Daemon, tmp_path: Path) -> None:
     reports = opinfo.run(daemon, tmp_path, SAMPLES, "ghost", FEW)
     assert opinfo.Summary.of(reports).good, in_words(reports)
+
+
+@pytest.mark.usefixtures("device")
+def test_factories_are_told_the_device(daemon: Daemon, tmp_path: Path) -> None:
+    factories = ["arange", "eye", "full", "linspace", "ones", "tril_indices", "zeros"]
+    reports = opinfo.run(daemon, tmp_path, 1, "ghost", factories)
+    assert opinfo.Summary.of(reports).good, in_words(reports)
+    assert all(report.on_device for report in reports)
 
 
 @pytest.mark.ci
