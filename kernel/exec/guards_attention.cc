@@ -139,6 +139,14 @@ void require_sequences(const at::Tensor& input, int64_t features, int64_t heads)
                     " heads");
 }
 
+// Kernels read weights as if they had the input's type.
+void require_type_of_input(const Stack& stack, std::initializer_list<size_t> positions) {
+  for (const size_t i : positions) {
+    TORCH_CHECK_VALUE(stack[i].toTensor().scalar_type() == stack[0].toTensor().scalar_type(),
+                      "argument ", i, " has another type than the input");
+  }
+}
+
 // Of one of nn's three types, and of exactly its shape.
 void require_attention_mask(const c10::IValue& mask, const c10::IValue& type,
                             const at::Tensor& input, int64_t heads) {
@@ -165,6 +173,7 @@ void native_attention(const Stack& stack) {
   require_sizes(stack, 7, {features, features});
   require_sizes(stack, 8, {features});
   require_attention_mask(stack[9], stack[12], query, stack[4].toInt());
+  require_type_of_input(stack, {1, 2, 5, 6, 7, 8});
 }
 
 void encoder_layer(const Stack& stack) {
@@ -180,6 +189,7 @@ void encoder_layer(const Stack& stack) {
   require_sizes(stack, 14, {inner, features});
   require_sizes(stack, 16, {features, inner});
   require_attention_mask(stack[18], stack[19], input, stack[2].toInt());
+  require_type_of_input(stack, {3, 4, 5, 6, 10, 11, 12, 13, 14, 15, 16, 17});
 }
 
 constexpr auto kRows = std::to_array<GuardRow>({

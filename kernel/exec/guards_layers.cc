@@ -248,6 +248,17 @@ void weight_norm_backward(const Stack& stack) {
                       {stack[2].toTensor(), stack[3].toTensor()});
 }
 
+// Gradient and input lie alike, and without gaps.
+void native_group_norm_backward(const Stack& stack) {
+  require_same_sizes(stack, 0, 1);
+  const at::MemoryFormat format = stack[1].toTensor().suggest_memory_format();
+  TORCH_CHECK_VALUE(
+      stack[0].toTensor().is_contiguous(format) && stack[1].toTensor().is_contiguous(format),
+      "gradient and input must be contiguous, in one memory format");
+  require_contiguous(stack, 2);
+  require_contiguous(stack, 3);
+}
+
 void channel_shuffle(const Stack& stack) {
   const at::Tensor& input = stack[0].toTensor();
   const int64_t groups = stack[1].toInt();
@@ -301,6 +312,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::native_batch_norm", batch_norm},
     {"aten::native_batch_norm_backward", native_batch_norm_backward},
     {"aten::native_channel_shuffle", channel_shuffle},
+    {"aten::native_group_norm_backward", native_group_norm_backward},
     {"aten::native_layer_norm_backward", native_layer_norm_backward},
     {"aten::reflection_pad1d", pad<1, 0>},
     {"aten::reflection_pad1d_backward", reflection_pad_backward<1>},

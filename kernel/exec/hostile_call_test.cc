@@ -165,6 +165,34 @@ TEST_F(HostileCalls, a_gradient_has_the_sizes_of_its_result) {
   EXPECT_EQ(gelu("[6] strides [0]"), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(HostileCalls, a_group_norm_is_changed_back_where_it_lies) {
+  const auto back = [&](const std::string& gradient, const std::string& input) {
+    return code("input %g \"g\" : float32[2, 4, 3] strides " + gradient +
+                "\ninput %x \"x\" : float32[2, 4, 3] strides " + input +
+                "\ninput %m \"m\" : float32[2, 2]\ninput %w \"w\" : float32[4]\n"
+                "%r, %s, %t = aten::native_group_norm_backward(grad_out=%g, input=%x, mean=%m, "
+                "rstd=%m, weight=%w, N=2, C=4, HxW=3, group=2, output_mask=[true, true, true])\n"
+                "output %r, %s, %t");
+  };
+  EXPECT_EQ(back("[12, 3, 1]", "[12, 3, 1]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(back("[2, 2, 1]", "[12, 3, 1]"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(back("[12, 3, 1]", "[12, 0, 1]"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, weights_of_attention_have_the_type_of_its_input) {
+  const auto attention = [&](const std::string& bias) {
+    return code(
+        "input %q \"q\" : float32[2, 3, 8]\ninput %w \"w\" : float32[24, 8]\ninput %b \"b\" : " +
+        bias +
+        "[24]\ninput %p \"p\" : float32[8, 8]\ninput %c \"c\" : float32[8]\n"
+        "%r, %s = aten::_native_multi_head_attention(query=%q, key=%q, value=%q, "
+        "embed_dim=8, num_head=2, qkv_weight=%w, qkv_bias=%b, proj_weight=%p, "
+        "proj_bias=%c)\noutput %r, %s");
+  };
+  EXPECT_EQ(attention("float32"), ErrorCode::kOk) << error;
+  EXPECT_EQ(attention("uint16"), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(HostileCalls, attention_reads_rows_that_there_are) {
   const auto flash = [&](const std::string& query) {
     return code("input %q \"q\" : float32" + query +
