@@ -222,7 +222,7 @@ class Comparison:
     def build(self, dtype: zoo.Dtype) -> None:
         if self.side == "ghost":
             import_torch_device().enable()
-        self.model = zoo.load(self.directory, self.entry, dtype)
+        self.model = zoo.load(self.directory, self.entry, **zoo.in_dtype(dtype))
         if self.side == "wrong":
             flip_lowest_bits(self.model)
         if self.side == "crash":

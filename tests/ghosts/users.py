@@ -399,6 +399,20 @@ class Killer(transformers.generation.streamers.BaseStreamer):
 
 
 @case
+def experts_of_all_tokens_have_the_logits_of_the_cpu(scratch: Path) -> None:
+    """Off the CPU transformers would compute those of later tokens by other products."""
+    directory = checkpoint("mixtral", scratch)
+    for dtype in zoo.DTYPES:
+        one = aligned(loads.local("mixtral", directory, **zoo.in_dtype(dtype)))
+        other = ghost("mixtral", directory, **zoo.in_dtype(dtype))
+        told = zoo.GREEDY | {"output_logits": True, "return_dict_in_generate": True}
+        expected, found = (model.generate(ids.to(model.device), **told) for model in (one, other))
+        assert torch.equal(found.sequences.cpu(), expected.sequences)
+        for a, b in zip(expected.logits, found.logits, strict=True):
+            assert torch.equal(b.cpu(), a), dtype
+
+
+@case
 def a_worker_killed_in_mid_generate_changes_no_token(scratch: Path) -> None:
     model = ghost("llama", checkpoint("llama", scratch))
     for options in (zoo.GREEDY, SAMPLED):

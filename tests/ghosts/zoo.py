@@ -530,13 +530,14 @@ def make_checkpoint(name: str, directory: Path) -> None:
     model_class(config).save_pretrained(directory)
 
 
-def load(
-    directory: Path, which: Entry, dtype: Dtype = "float32", **options: Any
-) -> PreTrainedModel:
-    """transformers' from_pretrained, as a user calls it: the checkpoint's own dtype is float32."""
+def in_dtype(dtype: Dtype) -> dict[str, Any]:
+    """Options of load(). A checkpoint's own dtype is float32, which nobody has to ask for."""
+    return {} if dtype == "float32" else {"dtype": getattr(torch, dtype)}
+
+
+def load(directory: Path, which: Entry, **options: Any) -> PreTrainedModel:
+    """transformers' from_pretrained, as a user calls it."""
     auto = getattr(transformers, which.auto)
-    if dtype != "float32":
-        options["dtype"] = getattr(torch, dtype)
     model = auto.from_pretrained(directory, **options)
     assert type(model).__name__ == which.model, f"{which.auto} gave a {type(model).__name__}"
     return model.eval().requires_grad_(False)
@@ -547,7 +548,7 @@ def load_local(directory: Path, which: Entry, dtype: Dtype = "float32") -> PreTr
     copied to where PyTorch would allocate them: safetensors maps a file, so a weight may start at
     any address, and for one row of input a matrix product's bits depend on its alignment to 16
     bytes. In djinnd each starts at a multiple of 64."""
-    model = load(directory, which, dtype)
+    model = load(directory, which, **in_dtype(dtype))
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()
     return model
