@@ -186,9 +186,10 @@ void upsample(const Stack& stack) {
   }
 }
 
-// The product of these is computed unchecked.
-void max_pool1d(const Stack& stack) {
-  for (size_t i = 1; i <= 4; ++i) {
+// Lists of numbers whose products are computed unchecked.
+template <size_t kLast>
+void windows(const Stack& stack) {
+  for (size_t i = 1; i <= kLast; ++i) {
     for (const int64_t item : stack[i].toDimVector()) {
       TORCH_CHECK_VALUE(item >= 0 && item <= INT32_MAX, "argument ", i, " is out of range");
     }
@@ -248,6 +249,13 @@ void weight_norm_backward(const Stack& stack) {
                       {stack[2].toTensor(), stack[3].toTensor()});
 }
 
+// Its weight and bias are read where they lie.
+void native_group_norm(const Stack& stack) {
+  for (const size_t i : {1, 2}) {
+    if (given(stack, i) != nullptr) require_contiguous(stack, i);
+  }
+}
+
 // Gradient and input lie alike, and without gaps.
 void native_group_norm_backward(const Stack& stack) {
   require_same_sizes(stack, 0, 1);
@@ -255,8 +263,9 @@ void native_group_norm_backward(const Stack& stack) {
   TORCH_CHECK_VALUE(
       stack[0].toTensor().is_contiguous(format) && stack[1].toTensor().is_contiguous(format),
       "gradient and input must be contiguous, in one memory format");
-  require_contiguous(stack, 2);
-  require_contiguous(stack, 3);
+  for (const size_t i : {2, 3, 4}) {
+    if (given(stack, i) != nullptr) require_contiguous(stack, i);
+  }
 }
 
 void channel_shuffle(const Stack& stack) {
@@ -300,18 +309,21 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::avg_pool2d_backward", pool_backward<2>},
     {"aten::avg_pool3d_backward", pool_backward<3>},
     {"aten::batch_norm", require_no_unsaid_change},
+    {"aten::col2im", windows<5>},
     {"aten::embedding_dense_backward", embedding_dense_backward},
     {"aten::gelu_backward", same_sizes<0, 1>},
     {"aten::grid_sampler_2d", grid_sampler<3, 2>},
     {"aten::grid_sampler_2d_backward", grid_sampler_2d_backward},
     {"aten::grid_sampler_3d", grid_sampler<2, 2>},
     {"aten::grid_sampler_3d_backward", grid_sampler_backward<2>},
-    {"aten::max_pool1d", max_pool1d},
+    {"aten::im2col", windows<4>},
+    {"aten::max_pool1d", windows<4>},
     {"aten::max_pool2d_with_indices_backward", max_pool_backward<2, 7>},
     {"aten::max_pool3d_with_indices_backward", max_pool_backward<3, 7>},
     {"aten::native_batch_norm", batch_norm},
     {"aten::native_batch_norm_backward", native_batch_norm_backward},
     {"aten::native_channel_shuffle", channel_shuffle},
+    {"aten::native_group_norm", native_group_norm},
     {"aten::native_group_norm_backward", native_group_norm_backward},
     {"aten::native_layer_norm_backward", native_layer_norm_backward},
     {"aten::reflection_pad1d", pad<1, 0>},

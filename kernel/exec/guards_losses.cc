@@ -29,6 +29,13 @@ void binary_cross_entropy_backward(const Stack& stack) {
   require_expands(stack, 0, stack[1].toTensor().sizes());
 }
 
+// The loss of no rows is one number that nobody writes.
+void multi_margin_loss(const Stack& stack) {
+  require_reduction<5>(stack);
+  TORCH_CHECK_VALUE(stack[5].toInt() == at::Reduction::None || stack[0].toTensor().numel() > 0,
+                    "the input has no rows");
+}
+
 // A gradient for each row where nothing is reduced, else one.
 void multi_margin_loss_backward(const Stack& stack) {
   require_reduction<6>(stack);
@@ -57,7 +64,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::huber_loss_backward", require_reduction<3>},
     {"aten::mse_loss", require_reduction<2>},
     {"aten::mse_loss_backward", require_reduction<3>},
-    {"aten::multi_margin_loss", require_reduction<5>},
+    {"aten::multi_margin_loss", multi_margin_loss},
     {"aten::multi_margin_loss_backward", multi_margin_loss_backward},
     {"aten::nll_loss2d_backward", nll_loss_backward},
     {"aten::nll_loss2d_forward", require_reduction<3>},

@@ -165,6 +165,37 @@ TEST_F(HostileCalls, a_gradient_has_the_sizes_of_its_result) {
   EXPECT_EQ(gelu("[6] strides [0]"), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(HostileCalls, a_group_norm_reads_weights_where_they_lie) {
+  const auto norm = [&](const std::string& strides) {
+    return code("input %x \"x\" : float32[2, 4, 3]\ninput %w \"w\" : float32[4] strides " +
+                strides +
+                "\n%r, %s, %t = aten::native_group_norm(input=%x, weight=%w, bias=%w, N=2, C=4, "
+                "HxW=3, group=2, eps=1.0)\noutput %r, %s, %t");
+  };
+  EXPECT_EQ(norm("[1]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(norm("[0]"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, columns_are_those_of_windows_that_can_be_counted) {
+  const auto image = [&](const std::string& padding) {
+    return code(
+        "input %x \"x\" : float32[3, 12, 9]\n%r = aten::col2im(self=%x, output_size=[4, 4], "
+        "kernel_size=[2, 2], dilation=[1, 1], padding=[0, " +
+        padding + "], stride=[1, 1])\noutput %r");
+  };
+  EXPECT_EQ(image("0"), ErrorCode::kOk) << error;
+  EXPECT_EQ(image("4294967296"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, a_loss_is_of_rows) {
+  const auto loss = [&](const std::string& rows) {
+    return code("input %x \"x\" : float32[" + rows + ", 3]\ninput %t \"t\" : int64[" + rows +
+                "]\n%r = aten::multi_margin_loss(self=%x, target=%t)\noutput %r");
+  };
+  EXPECT_EQ(loss("2"), ErrorCode::kOk) << error;
+  EXPECT_EQ(loss("0"), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(HostileCalls, a_group_norm_is_changed_back_where_it_lies) {
   const auto back = [&](const std::string& gradient, const std::string& input) {
     return code("input %g \"g\" : float32[2, 4, 3] strides " + gradient +
