@@ -30,12 +30,16 @@ std::string beside_this_program(const char* name) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }
 
-int start(const std::string& directory) {
-  const std::string program = beside_this_program("djinnd");
+int start(const std::string& directory, const std::vector<std::string>& mode) {
+  std::vector<std::string> arguments{beside_this_program("djinnd"), "--runtime-dir", directory};
+  arguments.insert(arguments.end(), mode.begin(), mode.end());
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  pointers.push_back(nullptr);
   const int pid = ::fork();
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    ::execl(program.c_str(), "djinnd", "--user", "--runtime-dir", directory.c_str(), nullptr);
+    ::execv(pointers[0], pointers.data());
     ::_exit(127);
   }
   return pid;
@@ -44,18 +48,18 @@ int start(const std::string& directory) {
 }  // namespace
 
 DaemonProcess& DaemonProcess::shared() {
-  static DaemonProcess process;
+  static DaemonProcess process({"--user"});
   return process;
 }
 
-DaemonProcess::DaemonProcess() {
+DaemonProcess::DaemonProcess(const std::vector<std::string>& mode) {
   std::string pattern = std::filesystem::temp_directory_path() / "djinn-bench-XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) ::abort();
   directory_ = pattern;
-  pid_ = start(directory_);
+  pid_ = start(directory_, mode);
   // Ready when it welcomes a session; a start takes about a second.
   client::ConnectOptions options;
-  options.host = "unix:" + directory_ + "/djinnd.sock";
+  options.host = "unix:" + socket_path();
   for (int tries = 0; tries < 600 && !client::Client::connect(options); ++tries) {
     ::poll(nullptr, 0, 50);
   }
@@ -70,7 +74,7 @@ DaemonProcess::~DaemonProcess() {
 
 std::unique_ptr<client::Client> DaemonProcess::connect(bool observer) const {
   client::ConnectOptions options;
-  options.host = "unix:" + directory_ + "/djinnd.sock";
+  options.host = "unix:" + socket_path();
   options.name = "bench";
   options.observer = observer;
   return must(client::Client::connect(options));

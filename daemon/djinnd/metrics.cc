@@ -27,9 +27,10 @@ Status Metrics::serve(std::vector<Fd> sockets) {
 
 void Metrics::asked() {
   loop_delay_ns_ = world_.clock.monotonic_ns() - asked_ns_.load(std::memory_order_relaxed);
-  world_.stats.ask([this] {
-    if (server_) server_->publish(std::make_unique<const MetricsSnapshot>(take()));
-  });
+  world_.stats.ask([](DomainId) { return true; },
+                   [this] {
+                     if (server_) server_->publish(std::make_unique<const MetricsSnapshot>(take()));
+                   });
 }
 
 void Metrics::hear(const Event& event) {

@@ -6,7 +6,10 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "daemon/djinnd/descriptors.h"
@@ -18,10 +21,30 @@ namespace {
 constexpr int kContentSeals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr uint64_t kBlockBytes = 512;  // in which stat counts
 
-Result<load::Digest> hash_of(std::span<const std::byte> bytes) {
-  DJINN_TRY(load::Sha256 hash, load::Sha256::make());
-  DJINN_CHECK(hash.update(bytes));
-  return hash.finish();
+// A payload's bytes are in the cache from their reading to their writing.
+constexpr uint64_t kStepBytes = uint64_t{256} << 10;
+
+Status read_at(const Fd& memfd, uint64_t offset, std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(memfd.get(), out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return system_error("read a memfd", got < 0 ? errno : EIO);
+    offset += static_cast<uint64_t>(got);
+    out = out.subspan(static_cast<size_t>(got));
+  }
+  return {};
+}
+
+Status write_at(const Fd& memfd, uint64_t offset, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put =
+        ::pwrite(memfd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return system_error("write a memfd", put < 0 ? errno : EIO);
+    offset += static_cast<uint64_t>(put);
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+  return {};
 }
 
 }  // namespace
@@ -59,16 +82,26 @@ Result<std::vector<std::byte>> read_sealed(const Fd& fd, uint64_t bytes_max,
 
 Result<Payload> take_payload(const Fd& fd, uint64_t bytes_max, std::string_view what,
                              Closer& closer) {
-  DJINN_TRY(const auto bytes, read_sealed(fd, bytes_max, what));
-  DJINN_TRY(const load::Digest hash, hash_of(bytes));
-  DJINN_TRY(Fd copy, pal::make_sealed_memfd("djinn-payload", bytes));
+  DJINN_TRY(const uint64_t bytes, size_of_sealed(fd, bytes_max, what));
+  DJINN_TRY(Fd copy, pal::make_memfd("djinn-payload", bytes));
   DJINN_CHECK(check_descriptors_left(copy));
-  return Payload{hash, bytes.size(), closer.own(std::move(copy))};
+  DJINN_TRY(load::Sha256 hash, load::Sha256::make());
+  std::vector<std::byte> step(std::min(bytes, kStepBytes));
+  for (uint64_t at = 0; at < bytes; at += step.size()) {
+    step.resize(std::min(bytes - at, kStepBytes));
+    DJINN_CHECK(read_at(fd, at, step));
+    DJINN_CHECK(hash.update(step));
+    DJINN_CHECK(write_at(copy, at, step));
+  }
+  DJINN_CHECK(pal::add_seals(copy, pal::Seals::kWrite));
+  DJINN_TRY(const load::Digest digest, hash.finish());
+  return Payload{digest, bytes, closer.own(std::move(copy))};
 }
 
 Result<Payload> no_payload() {
-  DJINN_TRY(const load::Digest hash, hash_of({}));
-  return Payload{hash, 0, nullptr};
+  DJINN_TRY(load::Sha256 hash, load::Sha256::make());
+  DJINN_TRY(const load::Digest digest, hash.finish());
+  return Payload{digest, 0, nullptr};
 }
 
 }  // namespace djinn::daemon

@@ -2,6 +2,7 @@
 
 #include "daemon/djinnd/stats_rounds.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace djinn::daemon {
@@ -9,16 +10,22 @@ namespace djinn::daemon {
 StatsRounds::StatsRounds(Loop& loop, Domains& domains)
     : domains_(domains), timeout_(loop, [this] { end_all(); }) {}
 
-void StatsRounds::ask(std::function<void()> over) {
+void StatsRounds::ask(const std::function<bool(DomainId)>& whose, std::function<void()> over) {
   Round round{std::move(over), {}};
   for (const auto& [domain, worker] : domains_.all()) {
-    if (!worker->ready()) continue;
-    worker->send({ipc::GetWorkerStats{}});
+    if (!worker->ready() || !whose(domain)) continue;
+    if (!owes(domain)) worker->send({ipc::GetWorkerStats{}});
     round.owing.push_back(domain);
   }
   rounds_.push_back(std::move(round));
   if (!timeout_.active()) timeout_.start_once(kTimeoutMs);
   end_complete();
+}
+
+bool StatsRounds::owes(DomainId domain) const {
+  return std::ranges::any_of(rounds_, [&](const Round& round) {
+    return std::ranges::find(round.owing, domain) != round.owing.end();
+  });
 }
 
 void StatsRounds::hear(DomainId domain, const ipc::WorkerStats& stats) {

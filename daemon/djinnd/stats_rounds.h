@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// StatsRounds: asks all workers for their counts, and tells whoever wanted them when they are
-// there.
+// StatsRounds: asks workers for their counts, and tells whoever wanted them when they are there.
 //
-//   round    one asking of all workers that are ready; over when each has answered or died, or
-//            after a moment: who has not told by then is known by its last counts
+//   round    one asking of workers that are ready; over when each has answered or died, or after a
+//            moment: who has not told by then is known by its last counts
 //
 // An answer counts for all rounds that are open when it comes.
+// invariant: a worker owes one answer at most, however many ask.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,9 @@ class StatsRounds {
  public:
   StatsRounds(Loop& loop, Domains& domains);
 
-  // over: called once, at once where there is no worker to ask.
-  void ask(std::function<void()> over);
+  // whose: of the workers to ask, those of these users; nobody then waits for another user's. over:
+  // called once, at once where there is no worker to ask.
+  void ask(const std::function<bool(DomainId)>& whose, std::function<void()> over);
 
   void hear(DomainId domain, const ipc::WorkerStats& stats);
   void worker_died(DomainId domain);
@@ -35,6 +36,7 @@ class StatsRounds {
     std::function<void()> over;
     std::vector<DomainId> owing;
   };
+  [[nodiscard]] bool owes(DomainId domain) const;
   void answered(DomainId domain);
   void end_complete();
   void end_all();

@@ -46,8 +46,9 @@ class UserQueues {
     std::function<std::function<void()>()> work;  // gives what is to be called on the loop
     std::function<void(const Error&)> refuse;
   };
+  static constexpr int kNice = 5;  // the loop's own thread comes first
   struct Queue {
-    std::shared_ptr<UserThread> thread = std::make_shared<UserThread>("user's work");
+    std::shared_ptr<UserThread> thread = std::make_shared<UserThread>("user's work", kNice);
     std::deque<Piece> pieces;  // the first is under way
   };
   void add(uid_t user, Piece piece);

@@ -2,6 +2,9 @@
 
 #include "daemon/djinnd/user_thread.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <utility>
 
@@ -34,6 +37,10 @@ bool UserThread::lives() const {
 }
 
 void UserThread::run() {
+  if (nice_ != 0) {
+    const auto self = static_cast<id_t>(::gettid());  // Linux: of this thread alone
+    ::setpriority(PRIO_PROCESS, self, ::getpriority(PRIO_PROCESS, self) + nice_);
+  }
   std::unique_lock lock(mutex_);
   while (posted_.wait_for(lock, kLinger, [this] { return !backlog_.empty(); })) {
     std::function<void()> work = std::move(backlog_.front());

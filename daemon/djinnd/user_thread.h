@@ -21,8 +21,9 @@ namespace djinn::daemon {
 
 class UserThread : public std::enable_shared_from_this<UserThread> {
  public:
-  // name: as for start_thread.
-  explicit UserThread(const char* name) : name_(name) {}
+  // name: as for start_thread. nice: what the thread adds to djinnd's, for work that computes and
+  // holds up nobody else.
+  explicit UserThread(const char* name, int nice = 0) : name_(name), nice_(nice) {}
 
   // Any thread. Work is done in the order of its coming, and destroyed on the thread. Errors: those
   // of start_thread; then it is not done.
@@ -34,6 +35,7 @@ class UserThread : public std::enable_shared_from_this<UserThread> {
   void run();
 
   const char* const name_;
+  const int nice_;
   mutable std::mutex mutex_;
   std::condition_variable posted_;
   std::deque<std::function<void()>> backlog_;
