@@ -96,6 +96,10 @@ def keep(result: Result) -> None:
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     one = {k: v for k, v in dataclasses.asdict(result).items() if k not in ("name", "counters")}
     rows[result.name] = one | {"commit": commit(), "day": day}
+    write(rows)
+
+
+def write(rows: Record) -> None:
     lines = [f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows)]
     head = '{"schema": "djinn.matrix.v2", "rows": {'
     RECORD.write_text(head + "\n" + ",\n".join(lines) + "\n}}\n")
@@ -162,6 +166,7 @@ def table(rows: Record) -> str:
         (result_of(name, row) for name, row in rows.items()), key=lambda r: (r.family, r.name)
     )
     passed = sum(result.passed for result in results)
+    drawn = sum(compare.DRAWS in result.forward.values() for result in results)
     refused = [result for result in results if result.refused]
     failed = [result for result in results if not result.passed and not result.refused]
     lines = [
@@ -175,7 +180,7 @@ def table(rows: Record) -> str:
         " model that does not generate. `CPU: no`: PyTorch on the CPU refuses it, too. `draws`: the"
         " result is random, and djinnd draws with a generator of its own.",
         "",
-        f"{len(results)} models: {passed} pass, {len(refused)} are refused by name,"
+        f"{len(results)} models: {passed} pass ({drawn} of them draw), {len(refused)} are refused by name,"
         f" {len(failed)} fail.",
         "",
         line(HEADER),

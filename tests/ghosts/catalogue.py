@@ -495,7 +495,7 @@ ROWS: list[Row] = [
     Row(
         "multimodal",
         "EvollaForProteinText2Text",
-        "AutoModelForImageTextToText",
+        "EvollaForProteinText2Text",
         "text",
         generates=True,
     ),
