@@ -155,6 +155,47 @@ def lintian(packages: list[Path], *more: str) -> None:
     said("lintian", *options, "--no-cfg", *more, *map(str, packages))
 
 
+# Libraries whose headers bring code along, by how they are included.
+HEADERS = {
+    **{"CLI/": "CLI11", "nlohmann/": "JSON for Modern C++", "toml++": "toml++", "fmt/": "fmt"},
+    **{"capnp/": "Cap'n Proto", "kj/": "Cap'n Proto", "prometheus/": "prometheus-cpp"},
+    **{"pybind11/": "pybind11", "xxhash": "xxHash"},
+}
+# The system's, which are linked with: Depends names their packages.
+SYSTEM = re.compile(r"[a-z_]+(\.h|\.hpp)?|(linux|sys|systemd|openssl|arpa|netinet)/.*")
+# PyTorch's and CPython's, which the device is loaded into; tests have the others.
+LOADED_BY = ("ATen/", "c10/", "torch/", "Python.h", "gtest/", "gmock/", "benchmark/")
+
+
+def test_the_copyright_names_whose_code_the_programs_have() -> None:
+    copyright = (DEBIAN / "copyright").read_text()
+    included = set()
+    for name in make_packages.tree_files():
+        if name.endswith((".cc", ".h", ".hpp", ".c")):
+            text = (ROOT / name).read_text()
+            included |= set(re.findall(r"^\s*#\s*include\s+<([^>]+)>", text, re.MULTILINE))
+    others = {one for one in included if not one.startswith((*HEADERS, *LOADED_BY))}
+    assert [one for one in others if not SYSTEM.fullmatch(one)] == []
+    assert [name for name in HEADERS.values() if f"({name})" not in copyright] == []
+
+
+@pytest.mark.ci
+def test_the_copyright_names_each_library_that_is_carried(packages: dict[str, Path]) -> None:
+    copyright = (DEBIAN / "copyright").read_text()
+    carried = {Path(path).name for path in files(packages[TORCH]) if re.search(r"\.so(\.|$)", path)}
+    assert carried and [name for name in sorted(carried) if name not in copyright] == []
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("name", make_packages.PACKAGES)
+def test_each_package_carries_the_licence(
+    packages: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    root = extracted(packages[name], tmp_path)
+    found = (root / "usr/share/doc" / name / "copyright").read_text()
+    assert found == (DEBIAN / "copyright").read_text()
+
+
 @pytest.mark.ci
 def test_the_librarys_symbols_are_the_listed_ones(
     packages: dict[str, Path], tmp_path: Path
