@@ -255,6 +255,30 @@ def pulled_row() -> Iterator[Entry]:
         yield entry("ghost/pulled_row", seconds_of(lambda: logits[0, -1].cpu()))
 
 
+def staging(host: str) -> Iterator[Entry]:
+    """A tensor of 196 MB put, and read back, of two memcpys into fresh memory: each makes one."""
+    import djinn
+    import numpy as np
+
+    x = np.ones(49_000_000, np.float32)
+    with djinn.connect(host) as session:
+        session.put(x).numpy()
+        for _ in range(REPETITIONS * 2):
+            made: list[Any] = []
+            memcpy = seconds_of(lambda: made.append(np.copy(x)))  # noqa: B023
+            memcpy += seconds_of(lambda: made.append(np.copy(x)))  # noqa: B023
+            put = seconds_of(lambda: made.append(session.put(x)))  # noqa: B023
+            read = seconds_of(lambda: made.append(made[-1].numpy()))  # noqa: B023
+            assert np.array_equal(made[-1], x)
+            yield entry(
+                "staging/put_and_read",
+                put + read,
+                of_memcpy=memcpy / (put + read),
+                put_of_memcpy=memcpy / 2 / put,
+                read_of_memcpy=memcpy / 2 / read,
+            )
+
+
 def connect(host: str) -> Iterator[Entry]:
     import djinn
 
@@ -328,6 +352,7 @@ def main() -> None:
             "ghost/record": record,
             "ghost/connect": lambda: connect(daemon.host),
             "ghost/pulled_row": pulled_row,
+            "staging/put_and_read": lambda: staging(daemon.host),
             "ghost/minilm": minilm,
             "ghost/generate_tiny": lambda: generation("ghost/generate_tiny", tiny_llama),
             "ghost/generate_processor": custom_processor,

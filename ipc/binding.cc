@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "The wire form is litt
 constexpr size_t kRunHead = 40, kSymbolBytes = 8, kInputBytes = 24, kOutputBytes = 24;
 constexpr size_t kGenerateHead = 112, kSmallBytes = 8;  // a 32-bit element with its padding
 constexpr size_t kReadHead = 40, kDimensionBytes = 16;  // a size and a stride
-constexpr size_t kWriteHead = 24;
+constexpr size_t kWriteHead = 40;
 constexpr size_t kReleaseHead = 8, kRefBytes = 8;
 constexpr size_t kCropHead = 16;
 constexpr size_t kReorderHead = 16;
@@ -426,6 +426,8 @@ std::vector<std::byte> encode(const WriteBlock& block) {
   Writer writer(kWriteHead);
   writer.put(block.ref);
   writer.put(block.staging);
+  writer.put(block.offset);
+  writer.put(block.bytes);
   return std::move(writer).finish();
 }
 
@@ -435,6 +437,8 @@ Result<WriteBlock> decode_write(std::span<const std::byte> bytes) {
   WriteBlock block;
   DJINN_TRY(block.ref, reader.take_ref());
   block.staging = reader.take_range();
+  block.offset = reader.take<uint64_t>();
+  block.bytes = reader.take<uint64_t>();
   DJINN_CHECK(reader.expect_arrays(0));
   return block;
 }

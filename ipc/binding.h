@@ -111,10 +111,14 @@ struct ReadBlock {
   friend bool operator==(const ReadBlock&, const ReadBlock&) = default;
 };
 
-// kWriteRef: staging bytes become the storage `ref`.
+// kWriteRef: staging bytes become those of the storage `ref` from `offset` on. The part at 0 makes
+// it, the one that reaches its end completes it: until then nothing else can name it. A part that
+// fails poisons it.
 struct WriteBlock {
   RefHandle ref;
   StagingRange staging;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;  // of the whole storage
   friend bool operator==(const WriteBlock&, const WriteBlock&) = default;
 };
 

@@ -118,7 +118,7 @@ ReadBlock random_read(Random& random) {
 }
 
 WriteBlock random_write(Random& random) {
-  return {random_ref(random), random_range(random)};
+  return {random_ref(random), random_range(random), random.next(), random.next()};
 }
 ReleaseBlock random_release(Random& random) {
   return {random_list<RefHandle>(random, 300, [&] { return random_ref(random); })};

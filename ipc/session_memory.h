@@ -36,7 +36,7 @@ enum class Operation : uint16_t {
   kRunOnce = 2,          // SRG bytes in staging with a RunBlock
   kGenerate = 3,         // a GenerateBlock: many steps, one submission
   kReadRef = 4,          // a ReadBlock: elements of a view of a ref to staging
-  kWriteRef = 5,         // a WriteBlock: staging bytes become a new ref
+  kWriteRef = 5,         // a WriteBlock: staging bytes become a new ref, or a part of one
   kReleaseRefs = 6,      // a ReleaseBlock
   kCropSequence = 7,     // a CropBlock
   kReorderSequence = 8,  // a ReorderBlock

@@ -22,7 +22,7 @@ Result<ipc::StagingRange> Staging::allocate(uint64_t bytes) {
   if (!rounded || *rounded > slab_.size()) {
     return Error{ErrorCode::kLimitExceeded,
                  "The tensor is larger than the staging slab of " + std::to_string(slab_.size()) +
-                     " bytes. Connect with more staging, or pass it in slices."};
+                     " bytes. Connect with more staging, or make it a ref first."};
   }
   const auto found =
       std::ranges::find_if(free_, [&](const auto& range) { return range.second >= *rounded; });

@@ -246,6 +246,19 @@ Result<uint64_t> extent_of(const ipc::ReadBlock& block) {
   return *bytes;
 }
 
+// The ref that a part makes or goes on with.
+Status doom_written(Step& step, const ipc::WriteBlock& block) {
+  const Refs& refs = step.session.refs();
+  if (block.offset != 0) {
+    DJINN_TRY([[maybe_unused]] const auto partial,
+              refs.find_partial(step.session.state(), block.ref, block.bytes));
+  } else {
+    DJINN_CHECK(step.session.refs().check_free(step.session.state(), block.ref));
+  }
+  step.doomed.push_back(block.ref);
+  return {};
+}
+
 }  // namespace
 
 Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symbols) {
@@ -261,6 +274,12 @@ Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symb
 
 void doom_products(Step& step, const LaneTools& tools) {
   const auto operation = static_cast<ipc::Operation>(step.submission.operation);
+  if (operation == ipc::Operation::kWriteRef) {
+    const auto written = ipc::decode_write(step.block);
+    if (written) [[maybe_unused]]
+      const Status doomed = doom_written(step, *written);
+    return;
+  }
   if (operation != ipc::Operation::kRun && operation != ipc::Operation::kRunOnce) return;
   const auto block = ipc::decode_run(step.block);
   if (!block) return;
@@ -307,12 +326,22 @@ Result<Ending> read_ref(Step& step) {
 
 Result<Ending> write_ref(Step& step) {
   DJINN_TRY(const ipc::WriteBlock block, ipc::decode_write(step.block));
-  DJINN_CHECK(step.session.refs().check_free(step.session.state(), block.ref));
-  step.doomed.push_back(block.ref);
+  DJINN_CHECK(doom_written(step, block));
   DJINN_TRY(const auto source, step.session.staging_range(block.staging));
-  DJINN_TRY(const Refs::Storage storage, step.session.refs().allocate(source.size()));
-  memcpy(storage.data, source.data(), source.size());
-  step.session.refs().stage_new(step.session.state(), block.ref, storage);
+  if (!range_fits(block.offset, source.size(), block.bytes)) {
+    return Error{ErrorCode::kOutOfRange, "A write goes beyond the end of its ref."};
+  }
+  Refs& refs = step.session.refs();
+  gc::SessionState& state = step.session.state();
+  DJINN_TRY(const Refs::Storage storage, block.offset == 0
+                                             ? refs.allocate(block.bytes)
+                                             : refs.find_partial(state, block.ref, block.bytes));
+  memcpy(storage.data + block.offset, source.data(), source.size());
+  if (block.offset + source.size() == block.bytes) {
+    refs.stage_new(state, block.ref, storage);
+  } else {
+    refs.stage_partial(state, block.ref, storage);
+  }
   return Ending::kDone;
 }
 

@@ -18,6 +18,14 @@ vmu::Range range_of(uint64_t offset, uint64_t bytes) {
   return {offset, align_up(std::max<uint64_t>(bytes, 1), kGranule).value_or(0)};
 }
 
+bool has_storage(const gc::RefEntry& entry) {
+  return entry.state == gc::RefState::kLive || entry.state == gc::RefState::kPartial;
+}
+
+gc::RefEntry entry_of(gc::RefState state, RefHandle handle, const Refs::Storage& storage) {
+  return {state, handle.generation, storage.offset, storage.bytes, 0, 0};
+}
+
 }  // namespace
 
 Status Refs::Source::ask(uint64_t bytes) {
@@ -38,7 +46,7 @@ Result<Refs> Refs::open(const ipc::AttachSession& command, pal::Extent extent,
   std::vector<vmu::Range> live;
   for (uint32_t i = 0; i < state.refs_touched(); ++i) {
     const gc::RefEntry entry = state.ref(i);
-    if (entry.state == gc::RefState::kLive) live.push_back(range_of(entry.offset, entry.bytes));
+    if (has_storage(entry)) live.push_back(range_of(entry.offset, entry.bytes));
   }
   auto source = std::make_unique<Source>(command.session, grants);
   DJINN_TRY(auto section, vmu::PersistentSection::reopen(pal, *source, std::move(extent),
@@ -64,6 +72,22 @@ Result<Refs::Storage> Refs::find(const gc::SessionState& state, RefHandle handle
     const auto cause = static_cast<ErrorCode>(entry.error);
     return Error{ErrorCode::kPoisoned, "The run that would have made or changed this ref failed (" +
                                            std::string(name_of(cause)) + "). Release it."};
+  }
+  if (entry.state == gc::RefState::kPartial) {
+    return Error{ErrorCode::kBusy, "The ref is still being written. Write its last part first."};
+  }
+  return Storage{section_.window().data() + entry.offset, entry.bytes, entry.offset};
+}
+
+Result<Refs::Storage> Refs::find_partial(const gc::SessionState& state, RefHandle handle,
+                                         uint64_t bytes) const {
+  const auto live = find(state, handle);
+  if (!live && live.error().code != ErrorCode::kBusy) return live.error();
+  const gc::RefEntry entry = state.ref(handle.index);
+  if (live || entry.bytes != bytes) {
+    return Error{ErrorCode::kInvalidArgument,
+                 "A part goes into a ref that is complete, or of another size. Only what its "
+                 "parts make is written in parts."};
   }
   return Storage{section_.window().data() + entry.offset, entry.bytes, entry.offset};
 }
@@ -99,22 +123,33 @@ Result<Refs::Storage> Refs::allocate(uint64_t bytes) {
 }
 
 void Refs::stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage) {
-  state.stage_ref(handle.index,
-                  {gc::RefState::kLive, handle.generation, storage.offset, storage.bytes, 0, 0});
+  state.stage_ref(handle.index, entry_of(gc::RefState::kLive, handle, storage));
+}
+
+void Refs::stage_partial(gc::SessionState& state, RefHandle handle, const Storage& storage) {
+  state.stage_ref(handle.index, entry_of(gc::RefState::kPartial, handle, storage));
+}
+
+// What the ref's bytes take of the extent is free after the step.
+void Refs::let_go(const gc::SessionState& state, RefHandle handle) {
+  const gc::RefEntry entry = state.ref(handle.index);
+  if (entry.generation != handle.generation || !has_storage(entry)) return;
+  released_.push_back(range_of(entry.offset, entry.bytes));
 }
 
 Status Refs::stage_release(gc::SessionState& state, RefHandle handle) {
   const auto storage = find(state, handle);
-  if (!storage && storage.error().code != ErrorCode::kPoisoned) return storage.error();
-  if (storage) released_.push_back(range_of(storage->offset, storage->bytes));
+  if (!storage && storage.error().code != ErrorCode::kPoisoned &&
+      storage.error().code != ErrorCode::kBusy) {
+    return storage.error();
+  }
+  let_go(state, handle);
   state.stage_ref(handle.index, {gc::RefState::kFree, handle.generation, 0, 0, 0, 0});
   return {};
 }
 
 void Refs::stage_poison(gc::SessionState& state, RefHandle handle, ErrorCode error) {
-  if (const auto storage = find(state, handle)) {
-    released_.push_back(range_of(storage->offset, storage->bytes));
-  }
+  let_go(state, handle);
   state.stage_ref(handle.index, {gc::RefState::kPoisoned, handle.generation, 0, 0,
                                  static_cast<uint32_t>(error), 0});
 }

@@ -34,8 +34,11 @@ class Refs {
     uint64_t bytes = 0;
     uint64_t offset = 0;  // in the extent
   };
-  // A live storage. Errors: kNotFound, kStaleHandle, kPoisoned.
+  // A live storage. Errors: kNotFound, kStaleHandle, kPoisoned, kBusy while it is being written.
   Result<Storage> find(const gc::SessionState& state, RefHandle handle) const;
+  // One that is being written, of so many bytes. Errors: those of find(), kInvalidArgument.
+  Result<Storage> find_partial(const gc::SessionState& state, RefHandle handle,
+                               uint64_t bytes) const;
   // Its entry in the table can be staged then. Errors: kInvalidArgument unless the slot is free and
   // the generation newer than all before; kOutOfMemory.
   Status check_free(const gc::SessionState& state, RefHandle handle);
@@ -44,7 +47,9 @@ class Refs {
   // Room for a storage, zeroed. Errors: those of Grants::take().
   Result<Storage> allocate(uint64_t bytes);
   void stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage);
-  // Errors: as find(), but a poisoned ref can be released.
+  // Likewise, but more steps will write it; stage_new() in the last one.
+  void stage_partial(gc::SessionState& state, RefHandle handle, const Storage& storage);
+  // Errors: as find(), but one that is poisoned or being written can be released.
   Status stage_release(gc::SessionState& state, RefHandle handle);
   // handle names no bytes from now on, but the error of the step that failed.
   void stage_poison(gc::SessionState& state, RefHandle handle, ErrorCode error);
@@ -73,6 +78,7 @@ class Refs {
   Refs(std::unique_ptr<Source> source, vmu::PersistentSection section)
       : source_(std::move(source)), section_(std::move(section)) {}
   void give_back(std::vector<vmu::Range>& ranges);
+  void let_go(const gc::SessionState& state, RefHandle handle);
   Status make_pages(const gc::SessionState& state, uint32_t index);
 
   std::unique_ptr<Source> source_;  // the section points to it

@@ -44,7 +44,8 @@ inline constexpr uint32_t kUndoEntriesMax = 256;          // in-place ranges of 
 inline constexpr uint32_t kErrorTextBytes = 240;          // an error is three short sentences
 inline constexpr uint32_t kInFlightBytesMax = 64 * 1024;  // the largest binding table
 
-enum class RefState : uint32_t { kFree = 0, kLive = 1, kPoisoned = 2 };
+// kPartial: its bytes come in several steps, and nothing can name it before the last.
+enum class RefState : uint32_t { kFree = 0, kLive = 1, kPoisoned = 2, kPartial = 3 };
 
 struct RefEntry {
   RefState state = RefState::kFree;

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "ipc/binding.h"
-#include "kernel/base/bytes.h"
 #include "kernel/base/error.h"
 #include "kernel/srg/text.h"
 #include "kernel/srg/verify.h"
@@ -20,6 +19,7 @@
 #include "libdjinn-client/models/encoder.h"
 #include "libdjinn-client/models/generator.h"
 #include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/transfer.h"
 
 // What is opened on a client remembers its session: the client may have another by now.
 struct djinn_client {
@@ -227,39 +227,6 @@ Status submit_and_wait(client::Client& client, ipc::Operation operation,
   DJINN_TRY(const client::Run run, client.submit(target, block));
   DJINN_TRY(client::Outcome outcome, client.wait(run));
   if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
-  return {};
-}
-
-// Staging that comes back at the end of a scope.
-struct StagingScope {
-  client::Client& client;
-  ipc::StagingRange range;
-  StagingScope(client::Client& owner, ipc::StagingRange held) : client(owner), range(held) {}
-  ~StagingScope() { client.free_staging(range); }
-  StagingScope(const StagingScope&) = delete;
-  StagingScope& operator=(const StagingScope&) = delete;
-};
-
-Status put_ref(client::Client& client, std::span<const std::byte> data, djinn_ref& out) {
-  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(data.size()));
-  const StagingScope staging(client, range);
-  copy_bytes(data, client.staging(range));
-  DJINN_TRY(const RefHandle ref, client.new_ref());
-  const ipc::WriteBlock block{ref, range};
-  if (Status done = submit_and_wait(client, ipc::Operation::kWriteRef, ipc::encode(block)); !done) {
-    client.forget_ref(ref);
-    return done;
-  }
-  out = {ref.index, ref.generation};
-  return {};
-}
-
-Status read_ref(client::Client& client, RefHandle ref, uint64_t offset, std::span<std::byte> out) {
-  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(out.size()));
-  const StagingScope staging(client, range);
-  const ipc::ReadBlock block{ref, DType::kUInt8, {out.size()}, {1}, offset, range};
-  DJINN_CHECK(submit_and_wait(client, ipc::Operation::kReadRef, ipc::encode(block)));
-  copy_bytes(client.staging(range), out);
   return {};
 }
 
@@ -576,7 +543,9 @@ djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_byt
     DJINN_CHECK(require(client != nullptr && data != nullptr && out != nullptr, kNullArgument));
     const auto* const bytes = static_cast<const std::byte*>(data);
     DJINN_TRY(djinn::client::Client* const session, client->connection.open());
-    return djinn::put_ref(*session, {bytes, data_bytes}, *out);
+    DJINN_TRY(const djinn::RefHandle ref, djinn::client::put(*session, {bytes, data_bytes}));
+    *out = {ref.index, ref.generation};
+    return {};
   });
 }
 
@@ -586,8 +555,9 @@ djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_b
     DJINN_CHECK(require(client != nullptr && data != nullptr, kNullArgument));
     const djinn::RefHandle handle{ref.index, ref.generation};
     DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
-    return djinn::read_ref(*session, handle, offset_bytes,
-                           {static_cast<std::byte*>(data), data_bytes});
+    const djinn::ipc::ReadBlock view{handle, djinn::DType::kUInt8, {data_bytes},
+                                     {1},    offset_bytes,         {}};
+    return djinn::client::read(*session, view, {static_cast<std::byte*>(data), data_bytes});
   });
 }
 

@@ -59,14 +59,14 @@ void raise(const Error& error) {
   throw py::error_already_set();
 }
 
-Buffer::Buffer(const py::buffer& object) : info_(object.request()) {
+Buffer::Buffer(const py::buffer& object, Use use) : info_(object.request(use == Use::kWritten)) {
   if (PyObject_CheckBuffer(object.ptr()) == 0 || PyBuffer_IsContiguous(info_.view(), 'C') == 0) {
     throw py::value_error("a contiguous array is needed");
   }
 }
 
-std::span<const std::byte> Buffer::bytes() const {
-  return {static_cast<const std::byte*>(info_.ptr),
+std::span<std::byte> Buffer::writable() const {
+  return {static_cast<std::byte*>(info_.ptr),
           static_cast<size_t>(info_.size) * static_cast<size_t>(info_.itemsize)};
 }
 

@@ -39,8 +39,10 @@ inline void take(const Status& status) {
 // A contiguous buffer of any item type, as bytes. Raises ValueError for one with gaps.
 class Buffer {
  public:
-  explicit Buffer(const py::buffer& object);
-  [[nodiscard]] std::span<const std::byte> bytes() const;
+  enum class Use { kRead, kWritten };
+  explicit Buffer(const py::buffer& object, Use use = Use::kRead);
+  [[nodiscard]] std::span<const std::byte> bytes() const { return writable(); }
+  [[nodiscard]] std::span<std::byte> writable() const;  // kWritten
 
  private:
   py::buffer_info info_;

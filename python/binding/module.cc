@@ -168,16 +168,23 @@ py::tuple make_sequence(const Shared& session, uint32_t rows, uint32_t layers, u
   })));
 }
 
-py::bytearray read_ref(const Shared& session, const py::tuple& ref, const std::string& dtype,
-                       std::vector<uint64_t> sizes, std::vector<int64_t> strides, uint64_t offset) {
-  ipc::ReadBlock block;
+void read_ref(const Shared& session, const py::tuple& ref, const std::string& dtype,
+              std::vector<uint64_t> sizes, std::vector<int64_t> strides, uint64_t offset,
+              const py::buffer& out) {
+  ipc::ReadBlock view;
   const auto held = held_from<RefHandle>(ref);
-  block.ref = held.handle;
-  block.dtype = dtype_from(dtype);
-  block.sizes = std::move(sizes);
-  block.strides = std::move(strides);
-  block.offset = offset;
-  return to_bytearray(session->read(held.session, std::move(block)));
+  view.ref = held.handle;
+  view.dtype = dtype_from(dtype);
+  view.sizes = std::move(sizes);
+  view.strides = std::move(strides);
+  view.offset = offset;
+  const Buffer buffer(out, Buffer::Use::kWritten);
+  uint64_t bytes = size_of(view.dtype);
+  for (const uint64_t size : view.sizes) bytes *= size;
+  if (bytes != buffer.writable().size()) {
+    throw py::value_error("out must have exactly the elements' bytes");
+  }
+  session->read(held.session, view, buffer.writable());
 }
 
 Shared connect(const std::string& host, const std::string& name, uint64_t staging_bytes,

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <set>
 
-#include "kernel/base/bytes.h"
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/directory.h"
 #include "libdjinn-client/models/run_builder.h"
 #include "libdjinn-client/regular_file.h"
+#include "libdjinn-client/transfer.h"
 
 namespace djinn::python {
 namespace {
@@ -127,38 +127,6 @@ std::set<uint64_t> sessions_of(const Program& program, const RunArguments& argum
   }
   out.erase(0);
   return out;
-}
-
-uint64_t bytes_of(const ipc::ReadBlock& block) {
-  uint64_t bytes = size_of(block.dtype);
-  for (const uint64_t size : block.sizes) bytes *= size;
-  return bytes;
-}
-
-Result<std::vector<std::byte>> read_view(client::Client& client, ipc::ReadBlock& block) {
-  const uint64_t bytes = bytes_of(block);
-  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes));
-  block.staging = {range.offset, bytes};
-  Status done = submit_and_wait(client, ipc::Operation::kReadRef, block);
-  const auto area = client.staging(range).first(bytes);
-  std::vector<std::byte> out(area.begin(), area.end());
-  client.free_staging(range);
-  if (!done) return std::move(done).error();
-  return out;
-}
-
-Result<RefHandle> put_bytes(client::Client& client, std::span<const std::byte> bytes) {
-  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
-  copy_bytes(bytes, client.staging(range));
-  const auto ref = client.new_ref();
-  Status done = ref ? submit_and_wait(client, ipc::Operation::kWriteRef,
-                                      ipc::WriteBlock{*ref, {range.offset, bytes.size()}})
-                    : Status(ref.error());
-  client.free_staging(range);
-  if (done) return *ref;
-  if (ref) [[maybe_unused]]
-    const Status dropped = release_refs(client, {*ref});
-  return std::move(done).error();
 }
 
 }  // namespace
@@ -280,14 +248,14 @@ std::vector<RunOutput> Session::run(const Program& program, const RunArguments& 
 Held<RefHandle> Session::put(std::span<const std::byte> bytes) {
   return python::take(turn([&](client::Client& client) -> Result<Held<RefHandle>> {
     DJINN_CHECK(release_garbage(client));
-    DJINN_TRY(const RefHandle ref, put_bytes(client, bytes));
+    DJINN_TRY(const RefHandle ref, client::put(client, bytes));
     return Held<RefHandle>{ref, number()};
   }));
 }
 
-std::vector<std::byte> Session::read(uint64_t session, ipc::ReadBlock block) {
-  return python::take(
-      turn_of(session, [&](client::Client& client) { return read_view(client, block); }));
+void Session::read(uint64_t session, const ipc::ReadBlock& view, std::span<std::byte> out) {
+  python::take(
+      turn_of(session, [&](client::Client& client) { return client::read(client, view, out); }));
 }
 
 void Session::release(const Held<RefHandle>& ref) {

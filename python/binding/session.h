@@ -140,7 +140,7 @@ class Session {
   std::vector<RunOutput> run(const Program& program, const RunArguments& arguments);
 
   Held<RefHandle> put(std::span<const std::byte> bytes);
-  std::vector<std::byte> read(uint64_t session, ipc::ReadBlock block);
+  void read(uint64_t session, const ipc::ReadBlock& view, std::span<std::byte> out);
   void release(const Held<RefHandle>& ref);
   void crop(uint64_t session, const ipc::CropBlock& block);
   void reorder(uint64_t session, const ipc::ReorderBlock& block);

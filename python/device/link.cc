@@ -11,12 +11,13 @@
 #include "ipc/codec/srg_codec.h"
 #include "kernel/base/bytes.h"
 #include "kernel/exec/convert.h"
+#include "libdjinn-client/transfer.h"
 
 namespace djinn::device {
 namespace {
 
-// Larger tensors cross in parts of a quarter of it.
 constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
+// Larger weights are read in such parts, by a run each.
 constexpr uint64_t kPartBytes = kStagingBytes / 4;
 // A graph that comes this often is defined, and runs by its id from then on.
 constexpr uint32_t kSightsToDefine = 3;
@@ -87,13 +88,16 @@ Status Link::wait(client::Run run) {
   const Stopwatch watch(stats_.wait_ns);
   DJINN_TRY(client::Outcome outcome, client_->wait(run));
   if (outcome.error == ErrorCode::kOk) return {};
+  return explained({outcome.error, std::move(outcome.message)});
+}
+
+Error Link::explained(Error error) {
   reap();
-  if (outcome.error == ErrorCode::kPoisoned && !stats_.last_failure.empty()) {
-    outcome.message =
-        "This value was not computed, because an earlier operator failed in djinnd: " +
-        stats_.last_failure;
+  if (error.code == ErrorCode::kPoisoned && !stats_.last_failure.empty()) {
+    error.message = "This value was not computed, because an earlier operator failed in djinnd: " +
+                    stats_.last_failure;
   }
-  return Error{outcome.error, std::move(outcome.message)};
+  return error;
 }
 
 Result<ipc::RunBlock> Link::bind(const Segment& segment) {
@@ -257,58 +261,20 @@ Status Link::drop_sequence(SequenceHandle sequence) {
 // --- up
 
 Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
-  if (bytes.size() > kPartBytes) return put_large(bytes);
-  DJINN_TRY(const ipc::StagingRange range, stage(bytes));
+  stats_.bytes_up += bytes.size();
   DJINN_TRY(const RefHandle ref, client_->new_ref());
-  client::SubmissionTarget target;
-  target.operation = ipc::Operation::kWriteRef;
-  DJINN_CHECK(
-      submit(target, ipc::encode(ipc::WriteBlock{ref, {range.offset, bytes.size()}}), {range}));
-  return ref;
-}
-
-Result<RefHandle> Link::put_large(std::span<const std::byte> bytes) {
-  std::vector<RefHandle> parts;
-  std::vector<uint64_t> sizes;
-  while (!bytes.empty()) {
-    const auto part = bytes.first(std::min<size_t>(bytes.size(), kPartBytes));
-    DJINN_TRY(const RefHandle ref, put(part));
-    parts.push_back(ref);
-    sizes.push_back(part.size());
-    bytes = bytes.subspan(part.size());
+  bool is_begun = false;
+  Status done = client::submit_write(*client_, ref, bytes, [&](client::Run run) {
+    unwaited_.push_back(run);
+    is_begun = true;
+  });
+  if (!done) {
+    if (is_begun) [[maybe_unused]]
+      const Status released = release(std::span(&ref, 1));
+    if (!is_begun) client_->forget_ref(ref);
+    return std::move(done).error();
   }
-  DJINN_TRY(const RefHandle whole, join(parts, sizes));
-  DJINN_CHECK(release(parts));
-  return whole;
-}
-
-Result<RefHandle> Link::join(std::span<const RefHandle> parts, std::span<const uint64_t> sizes) {
-  srg::Graph graph;
-  graph.name = "joined";
-  ipc::RunBlock block;
-  srg::ValueList list;
-  for (uint32_t i = 0; i < parts.size(); ++i) {
-    graph.storages.push_back({.kind = srg::StorageKind::kInput, .name = "x" + std::to_string(i)});
-    srg::Value value;
-    value.storage = i;
-    value.dtype = DType::kUInt8;
-    value.sizes = {srg::Expr(static_cast<int64_t>(sizes[i]))};
-    graph.values.push_back(std::move(value));
-    list.ids.emplace_back(i);
-    block.inputs.push_back({i, ipc::InputKind::kRef, {}, parts[i]});
-  }
-  const auto joined = static_cast<srg::ValueId>(graph.values.size());
-  graph.values.emplace_back();
-  graph.nodes.push_back({"aten::cat", {{"", std::move(list)}, {"", srg::Expr(0)}}, {joined}, {}});
-  graph.outputs = {joined};
-  const std::vector<std::byte> bytes = ipc::encode(graph);
-  client::SubmissionTarget target;
-  target.operation = ipc::Operation::kRunOnce;
-  DJINN_TRY(const ipc::StagingRange range, copy_to_staging(bytes));
-  target.graph = {range.offset, bytes.size()};
-  DJINN_TRY(const RefHandle ref, client_->new_ref());
-  block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
-  DJINN_CHECK(submit(target, ipc::encode(block), {range}));
+  if (unwaited_.size() >= 16) reap();
   return ref;
 }
 
@@ -320,11 +286,23 @@ Status Link::read(const Operand& view, std::span<std::byte> out) {
   if (bytes == 0) return {};
   ++stats_.reads;
   stats_.bytes_down += bytes;
-  return read_part(view, out);
+  return view.storage->home == Home::kWeight ? read_weight(view, out) : read_ref(view, out);
+}
+
+Status Link::read_ref(const Operand& view, std::span<std::byte> out) {
+  const Stopwatch watch(stats_.wait_ns);
+  ipc::ReadBlock block;
+  block.ref = view.storage->ref;
+  block.dtype = exec::from_torch(view.type);
+  block.sizes.assign(view.sizes.begin(), view.sizes.end());
+  block.strides.assign(view.strides.begin(), view.strides.end());
+  block.offset = static_cast<uint64_t>(view.offset);
+  const Status done = client::read(*client_, block, out);
+  return done ? done : explained(done.error());
 }
 
 // Halves of the first dimension that has more than one row are contiguous in what is read.
-Status Link::read_part(const Operand& view, std::span<std::byte> out) {
+Status Link::read_weight(const Operand& view, std::span<std::byte> out) {
   if (out.size() > kPartBytes) {
     size_t d = 0;
     while (view.sizes[d] == 1) ++d;
@@ -333,33 +311,17 @@ Status Link::read_part(const Operand& view, std::span<std::byte> out) {
     low.sizes[d] = view.sizes[d] / 2;
     high.sizes[d] = view.sizes[d] - low.sizes[d];
     high.offset += low.sizes[d] * view.strides[d];
-    DJINN_CHECK(read_part(low, out.first(bytes_of(low))));
-    return read_part(high, out.subspan(bytes_of(low)));
+    DJINN_CHECK(read_weight(low, out.first(bytes_of(low))));
+    return read_weight(high, out.subspan(bytes_of(low)));
   }
   DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(out.size()));
-  const ipc::StagingRange exact{range.offset, out.size()};
-  Status done =
-      view.storage->home == Home::kWeight ? read_weight(view, exact) : read_ref(view, exact);
+  Status done = read_to_staging(view, {range.offset, out.size()});
   if (done) copy_bytes(client_->staging(range).first(out.size()), out);
   client_->free_staging(range);
   return done;
 }
 
-Status Link::read_ref(const Operand& view, const ipc::StagingRange& range) {
-  ipc::ReadBlock block;
-  block.ref = view.storage->ref;
-  block.dtype = exec::from_torch(view.type);
-  block.sizes.assign(view.sizes.begin(), view.sizes.end());
-  block.strides.assign(view.strides.begin(), view.strides.end());
-  block.offset = static_cast<uint64_t>(view.offset);
-  block.staging = range;
-  client::SubmissionTarget target;
-  target.operation = ipc::Operation::kReadRef;
-  DJINN_TRY(const client::Run run, client_->submit(target, ipc::encode(block)));
-  return wait(run);
-}
-
-Status Link::read_weight(const Operand& view, const ipc::StagingRange& range) {
+Status Link::read_to_staging(const Operand& view, const ipc::StagingRange& range) {
   Segment segment = copy_segment(view);
   std::vector<ipc::StagingRange> lease;
   DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));

@@ -94,12 +94,11 @@ class Link {
   Result<ipc::StagingRange> copy_to_staging(std::span<const std::byte> bytes);
   Result<client::SubmissionTarget> target_for(const Segment& segment,
                                               std::vector<ipc::StagingRange>& lease);
-  Result<RefHandle> put_large(std::span<const std::byte> bytes);
-  Result<RefHandle> join(std::span<const RefHandle> parts, std::span<const uint64_t> sizes);
-  Status read_part(const Operand& view, std::span<std::byte> out);
-  Status read_ref(const Operand& view, const ipc::StagingRange& range);
-  Status read_weight(const Operand& view, const ipc::StagingRange& range);
+  Status read_ref(const Operand& view, std::span<std::byte> out);
+  Status read_weight(const Operand& view, std::span<std::byte> out);
+  Status read_to_staging(const Operand& weight, const ipc::StagingRange& range);
   Status wait(client::Run run);
+  Error explained(Error error);
   Status submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
                 std::vector<ipc::StagingRange> lease);
   void reap();

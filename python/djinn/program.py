@@ -73,26 +73,10 @@ class Ref:
         """
         shape, strides, offset = _narrow(self.shape, self.strides, self.offset, index)
         out = np.empty(shape, arrays.carrier(self.dtype))
-        self._read(out, shape, strides, offset)
+        if out.nbytes != 0:
+            view = (self.dtype, list(shape), list(strides), offset)
+            self._session.raw.read(self.handle, *view, out)
         return out
-
-    def _read(self, out: Array, shape: Sequence[int], strides: Sequence[int], offset: int) -> None:
-        if out.nbytes == 0:
-            return
-        if out.nbytes <= self._session.staging_bytes // 2:
-            data = self._session.raw.read(
-                self.handle, self.dtype, list(shape), list(strides), offset
-            )
-            out[...] = arrays.from_bytes(data, self.dtype, shape)
-            return
-        rows = max(1, shape[0] * (self._session.staging_bytes // 2) // out.nbytes)
-        for start in range(0, shape[0], rows):
-            part = out[start : start + rows]
-            at = offset + start * strides[0]
-            if len(part) == 1:
-                self._read(part[0], shape[1:], strides[1:], at)
-            else:
-                self._read(part, (len(part), *shape[1:]), strides, at)
 
     def release(self) -> None:
         """Gives the memory back now; harmless when that was done before, or its session is gone."""

@@ -5,13 +5,14 @@ import ctypes
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from pathlib import Path
 
 import djinn
 import numpy as np
 import pytest
-from private_daemon import BIN, Daemon
+from private_daemon import BIN, Daemon, running
 
 LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
 IDS = [101, 7592, 2088, 1012, 102]
@@ -93,13 +94,19 @@ def library() -> Library:
     return Library()
 
 
-@pytest.fixture
-def client(daemon: Daemon, library: Library) -> Iterator[ctypes.c_void_p]:
+@contextmanager
+def connected(daemon: Daemon, library: Library) -> Iterator[ctypes.c_void_p]:
     options = ConnectOptions(host=daemon.host.encode(), name=b"ctypes")
     out = ctypes.c_void_p()
     library("djinn_connect", byref(options), byref(out))
     yield out
     library.functions.djinn_close(out)
+
+
+@pytest.fixture
+def client(daemon: Daemon, library: Library) -> Iterator[ctypes.c_void_p]:
+    with connected(daemon, library) as out:
+        yield out
 
 
 def address(array: np.ndarray) -> ctypes.c_void_p:
@@ -209,6 +216,27 @@ def test_a_ref_keeps_bytes(library: Library, client: ctypes.c_void_p) -> None:
     with pytest.raises(Failure):
         library("djinn_ref_read", client, ref, c_uint64(995), address(part), c_size_t(10))
     library("djinn_ref_release", client, ref)
+
+
+def test_a_ref_may_be_larger_than_staging(library: Library, client: ctypes.c_void_p) -> None:
+    data = np.random.default_rng(1).integers(0, 256, 20_000_001, np.uint8)
+    ref, out = Ref(), np.zeros_like(data)
+    library("djinn_ref_put", client, address(data), c_size_t(data.nbytes), byref(ref))
+    library("djinn_ref_read", client, ref, c_uint64(0), address(out), c_size_t(out.nbytes))
+    assert np.array_equal(out, data)
+
+
+def test_a_put_that_fails_leaves_its_slot_free(library: Library) -> None:
+    data = np.zeros(5 << 20, np.uint8)
+    put = (address(data), c_size_t(data.nbytes))
+    with running("--session-quota", str(16 << 20)) as daemon, connected(daemon, library) as client:
+        kept, other = Ref(), Ref()
+        library("djinn_ref_put", client, *put, byref(kept))
+        with pytest.raises(Failure):
+            for _ in range(4):
+                library("djinn_ref_put", client, *put, byref(other))
+        library("djinn_ref_release", client, kept)
+        library("djinn_ref_put", client, *put, byref(other))
 
 
 def test_a_generation_streams_and_stops_when_told(

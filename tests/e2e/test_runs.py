@@ -3,14 +3,17 @@
 
 import copy
 import gc
+import os
 import pickle
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import djinn
 import numpy as np
 import pytest
 import torch
-from private_daemon import Daemon
+from private_daemon import Daemon, running, wait_until
 from safetensors.torch import save_file
 
 LINEAR = """srg 1 "one linear"
@@ -142,9 +145,37 @@ def test_what_is_larger_than_staging_comes_in_pieces(daemon: Daemon) -> None:
         assert z.nbytes > session.staging_bytes
         assert np.array_equal(z[0, :, 0], [0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
         assert np.array_equal(z[0], z[1])
+        large = np.arange(100_000, dtype=np.float32)
+        ref = session.put(large)
+        assert np.array_equal(ref.numpy(), large)
+        assert np.array_equal(ref.numpy(slice(1, 99_000, 3)), large[1:99_000:3])
+        double = session.define(DOUBLE)
+        assert np.array_equal(double(x=ref)["y"], 2 * large)
         with pytest.raises(djinn.LimitError) as refused:
-            session.put(np.zeros(100_000, np.float32))
+            double(x=large)
         assert refused.value.code == "limit_exceeded"
+
+
+def test_a_put_in_parts_outlives_its_worker(daemon: Daemon) -> None:
+    array = np.random.default_rng(1).integers(0, 256, 64 << 20, np.uint8)
+    with daemon.connect("parts") as session, ThreadPoolExecutor(1) as pool:
+        before = daemon.status()["memory_sessions_bytes"]
+        worker = daemon.worker()["pid"]
+        putting = pool.submit(session.put, array)
+        grown = before + array.nbytes
+        wait_until(lambda: daemon.status()["memory_sessions_bytes"] >= grown, "the first part")
+        os.kill(worker, signal.SIGKILL)
+        assert np.array_equal(putting.result().numpy(), array)
+
+
+def test_a_put_that_fails_leaves_nothing() -> None:
+    with running("--session-quota", str(64 << 20)) as daemon, daemon.connect("small") as session:
+        before = daemon.status()["memory_sessions_bytes"]
+        for _ in range(3):
+            with pytest.raises(djinn.ResourceError):
+                session.put(np.zeros(100 << 20, np.uint8))
+        assert daemon.status()["memory_sessions_bytes"] == before
+        assert session.put(np.ones(3, np.float32)).numpy().tolist() == [1, 1, 1]
 
 
 def test_an_output_whose_shape_nobody_knows_before_comes_back(session: djinn.Session) -> None:

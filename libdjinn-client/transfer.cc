@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/transfer.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernel/base/bytes.h"
+
+namespace djinn::client {
+namespace {
+
+// Of the slab: one is filled while the worker copies another, and two hide a late wake-up.
+constexpr uint64_t kPartsInSlab = 4;
+// All of them stay in a processor's cache between the two copies.
+constexpr uint64_t kPartBytesMax = 2u << 20;
+
+uint64_t part_bytes(const Client& client) {
+  return std::clamp<uint64_t>(client.welcome().staging_bytes / kPartsInSlab, 1, kPartBytesMax);
+}
+
+Status done(Client& client, Run run) {
+  DJINN_TRY(Outcome outcome, client.wait(run));
+  if (outcome.error == ErrorCode::kOk) return {};
+  return Error{outcome.error, std::move(outcome.message)};
+}
+
+Status submit_part(Client& client, const ipc::WriteBlock& whole, std::span<const std::byte> part,
+                   const std::function<void(Run)>& submitted) {
+  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(part.size()));
+  copy_bytes(part, client.staging(range));
+  ipc::WriteBlock block = whole;
+  block.staging = {range.offset, part.size()};
+  SubmissionTarget target;
+  target.operation = ipc::Operation::kWriteRef;
+  auto run = client.submit(target, ipc::encode(block), {range});
+  if (!run) {
+    client.free_staging(range);
+    return std::move(run).error();
+  }
+  submitted(*run);
+  return {};
+}
+
+// --- down
+
+// A part of a read: its view, and where its bytes go.
+struct Part {
+  ipc::ReadBlock view;
+  std::span<std::byte> out;
+};
+
+// Halves of the first dimension that has more than one row are contiguous in what is read.
+void split(const Part& whole, uint64_t bytes_max, std::vector<Part>& parts) {
+  const auto wide =
+      std::ranges::find_if(whole.view.sizes, [](const uint64_t size) { return size > 1; });
+  if (whole.out.size() <= bytes_max || wide == whole.view.sizes.end()) {
+    parts.push_back(whole);
+    return;
+  }
+  const auto d = static_cast<size_t>(wide - whole.view.sizes.begin());
+  const uint64_t rows = whole.view.sizes[d];
+  Part low = whole;
+  Part high = whole;
+  low.view.sizes[d] = rows / 2;
+  high.view.sizes[d] = rows - rows / 2;
+  high.view.offset += rows / 2 * static_cast<uint64_t>(whole.view.strides[d]);
+  const size_t low_bytes = whole.out.size() / rows * (rows / 2);
+  low.out = whole.out.first(low_bytes);
+  high.out = whole.out.subspan(low_bytes);
+  split(low, bytes_max, parts);
+  split(high, bytes_max, parts);
+}
+
+// The parts of a read that are under way, oldest first.
+class Reading {
+ public:
+  explicit Reading(Client& client) : client_(client) {}
+
+  Status begin(Part part) {
+    if (flights_.size() + 1 == kPartsInSlab) finish_oldest();
+    DJINN_CHECK(first_);
+    DJINN_TRY(const ipc::StagingRange range, client_.allocate_staging(part.out.size()));
+    part.view.staging = {range.offset, part.out.size()};
+    SubmissionTarget target;
+    target.operation = ipc::Operation::kReadRef;
+    auto run = client_.submit(target, ipc::encode(part.view));
+    if (!run) {
+      client_.free_staging(range);
+      return std::move(run).error();
+    }
+    flights_.push_back({*run, range, part.out});
+    return {};
+  }
+
+  // The worker writes into staging until the last one has ended.
+  Status finish() {
+    while (!flights_.empty()) finish_oldest();
+    return std::move(first_);
+  }
+
+ private:
+  struct Flight {
+    Run run;
+    ipc::StagingRange range;
+    std::span<std::byte> out;
+  };
+
+  void finish_oldest() {
+    const Flight flight = flights_.front();
+    flights_.pop_front();
+    Status ended = done(client_, flight.run);
+    if (ended) copy_bytes(client_.staging(flight.range).first(flight.out.size()), flight.out);
+    client_.free_staging(flight.range);
+    if (first_ && !ended) first_ = std::move(ended);
+  }
+
+  Client& client_;
+  std::deque<Flight> flights_;
+  Status first_;  // the first error
+};
+
+}  // namespace
+
+Status submit_write(Client& client, RefHandle ref, std::span<const std::byte> bytes,
+                    const std::function<void(Run)>& submitted) {
+  const uint64_t step = part_bytes(client);
+  ipc::WriteBlock block{ref, {}, 0, bytes.size()};
+  do {
+    const uint64_t size = std::min<uint64_t>(step, bytes.size() - block.offset);
+    DJINN_CHECK(submit_part(client, block, bytes.subspan(block.offset, size), submitted));
+    block.offset += size;
+  } while (block.offset < bytes.size());
+  return {};
+}
+
+Result<RefHandle> put(Client& client, std::span<const std::byte> bytes) {
+  DJINN_TRY(const RefHandle ref, client.new_ref());
+  std::vector<Run> runs;
+  Status first = submit_write(client, ref, bytes, [&](Run run) { runs.push_back(run); });
+  for (const Run run : runs) {
+    Status ended = done(client, run);
+    if (first && !ended) first = std::move(ended);
+  }
+  if (first) return ref;
+  SubmissionTarget target;
+  target.operation = ipc::Operation::kReleaseRefs;
+  const auto released = client.submit(target, ipc::encode(ipc::ReleaseBlock{{ref}}));
+  if (released) [[maybe_unused]]
+    const Status ended = done(client, *released);
+  client.forget_ref(ref);
+  return std::move(first).error();
+}
+
+Status read(Client& client, const ipc::ReadBlock& view, std::span<std::byte> out) {
+  if (out.empty()) return {};
+  std::vector<Part> parts;
+  split({view, out}, part_bytes(client), parts);
+  Reading reading(client);
+  Status begun;
+  for (Part& part : parts) {
+    begun = reading.begin(std::move(part));
+    if (!begun) break;
+  }
+  Status ended = reading.finish();
+  return begun ? std::move(ended) : std::move(begun);
+}
+
+}  // namespace djinn::client

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Tensors of any size through staging. What is large crosses in parts: while the worker copies one
+// the next is filled, or the last emptied, and the slab stays in the processor's cache.
+//
+// One thread at a time, as the client.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "ipc/binding.h"
+#include "libdjinn-client/client.h"
+
+namespace djinn::client {
+
+// Submits what makes the bytes the ref; they may change when this returns. The caller waits for the
+// runs, told in their order: one that fails poisons the ref. Errors: those of allocate_staging()
+// and submit(); what was told of is under way then.
+Status submit_write(Client& client, RefHandle ref, std::span<const std::byte> bytes,
+                    const std::function<void(Run)>& submitted);
+
+// The bytes as a new ref, when djinnd has them. Errors: the run's, too; nothing is left then.
+Result<RefHandle> put(Client& client, std::span<const std::byte> bytes);
+
+// The elements of view, contiguous and in order, whose bytes out has exactly; view.staging is not
+// looked at. Errors: those of a read; out may be half written then.
+Status read(Client& client, const ipc::ReadBlock& view, std::span<std::byte> out);
+
+}  // namespace djinn::client

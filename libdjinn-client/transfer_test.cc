@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/transfer.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "libdjinn-client/testing/fake_daemon.h"
+
+namespace djinn::client {
+namespace {
+
+using testing::FakeDaemon;
+
+constexpr uint64_t kStagingBytes = 1 << 16;
+constexpr uint64_t kParts = 37;
+
+// A session with a daemon that completes every run without looking at it.
+class Transfer : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ConnectOptions options;
+    options.host = daemon_.host();
+    options.staging_bytes = kStagingBytes;
+    auto connected = Client::connect(options);
+    ASSERT_TRUE(connected) << connected.error().message;
+    client_ = *std::move(connected);
+  }
+  // Whatever was in use is free again.
+  void TearDown() override { EXPECT_TRUE(client_->allocate_staging(kStagingBytes)); }
+
+  FakeDaemon daemon_;
+  std::unique_ptr<Client> client_;
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(kParts * kStagingBytes / 4 - 1);
+};
+
+TEST_F(Transfer, what_is_larger_than_staging_is_put_in_parts) {
+  EXPECT_TRUE(put(*client_, bytes_));
+  EXPECT_EQ(daemon_.runs(), kParts);
+}
+
+TEST_F(Transfer, what_has_no_bytes_is_put_in_one_run) {
+  EXPECT_TRUE(put(*client_, {}));
+  EXPECT_EQ(daemon_.runs(), 1u);
+}
+
+TEST_F(Transfer, what_is_larger_than_staging_is_read_in_parts) {
+  ipc::ReadBlock view;
+  view.ref = {0, 1};
+  view.dtype = DType::kUInt8;
+  view.sizes = {1, bytes_.size()};
+  view.strides = {0, 1};
+  EXPECT_TRUE(read(*client_, view, bytes_));
+  EXPECT_GE(daemon_.runs(), kParts);
+  EXPECT_LE(daemon_.runs(), 2 * kParts);
+}
+
+TEST_F(Transfer, a_view_without_elements_needs_no_run) {
+  EXPECT_TRUE(read(*client_, {}, {}));
+  EXPECT_EQ(daemon_.runs(), 0u);
+}
+
+}  // namespace
+}  // namespace djinn::client
