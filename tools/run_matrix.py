@@ -95,6 +95,7 @@ def keep(result: Result) -> None:
     rows = recorded()
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     one = {k: v for k, v in dataclasses.asdict(result).items() if k not in ("name", "counters")}
+    one["reasons"] = [reason.replace(f"{ROOT}/", "") for reason in result.reasons]
     rows[result.name] = one | {"commit": commit(), "day": day}
     write(rows)
 
@@ -180,8 +181,8 @@ def table(rows: Record) -> str:
         " model that does not generate. `CPU: no`: PyTorch on the CPU refuses it, too. `draws`: the"
         " result is random, and djinnd draws with a generator of its own.",
         "",
-        f"{len(results)} models: {passed} pass ({drawn} of them draw), {len(refused)} are refused by name,"
-        f" {len(failed)} fail.",
+        f"{len(results)} models: {passed} pass ({drawn} of them draw), {len(refused)} are refused"
+        f" by name, {len(failed)} fail.",
         "",
         line(HEADER),
         line(["---"] * len(HEADER)),
