@@ -385,7 +385,8 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
 // loaded, so it must be in the environment).
 ChildProgram Daemon::worker_program() {
   ChildProgram program{options_.worker,
-                       {"--threads", std::to_string(options_.threads)},
+                       {"--threads", std::to_string(options_.threads), "--memory-bytes",
+                        std::to_string(options_.memory_bytes)},
                        {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false",
                         "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
   const bool first = workers_started_++ == 0;

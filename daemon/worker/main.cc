@@ -2,7 +2,8 @@
 
 // djinn-worker: runs the graphs of one trust domain on one device. Started by djinnd only.
 //
-//   djinn-worker --build IDENTITY --channel-fd N --threads N [--fault-at N] [--pal-fault-at N]
+//   djinn-worker --build IDENTITY --channel-fd N --threads N [--memory-bytes N] [--fault-at N]
+//                [--pal-fault-at N]
 //
 // Warms up, confines itself, says that it is ready, and obeys djinnd until the channel closes.
 
@@ -14,10 +15,12 @@
 
 #include "daemon/child/channel.h"
 #include "daemon/child/confinement.h"
+#include "daemon/child/memory_bound.h"
 #include "daemon/worker/control_loop.h"
 #include "daemon/worker/heap.h"
 #include "daemon/worker/slab.h"
 #include "ipc/build_identity.h"
+#include "kernel/base/checked.h"
 #include "kernel/pal/faulty_pal.h"
 #include "kernel/pal/host_pal.h"
 
@@ -28,9 +31,24 @@ struct Options {
   std::string build;
   int channel_fd = -1;
   int threads = 1;
+  uint64_t memory_bytes = UINT64_MAX;
   uint64_t fault_at = 0;
   uint64_t pal_fault_at = 0;
 };
+
+// Private memory that is not the heap's, which is granted: graphs and plans, what libraries take
+// for themselves (oneDNN packs a weight matrix), stacks and malloc's arenas of the threads to come.
+constexpr uint64_t kUngrantedBytes = uint64_t{512} << 20;
+constexpr uint64_t kUngrantedBytesPerThread = uint64_t{32} << 20;
+
+// The heap cannot be granted more than the device has. Behind that the kernel says no, and an
+// operator that takes memory past the grants fails alone.
+Status bound_memory(const Options& options) {
+  const uint64_t ungranted =
+      kUngrantedBytes + static_cast<uint64_t>(options.threads) * kUngrantedBytesPerThread;
+  return child::bound_private_memory(
+      checked_add(options.memory_bytes, ungranted).value_or(UINT64_MAX));
+}
 
 Status serve(const Options& options) {
   DJINN_CHECK(child::become_child());
@@ -41,6 +59,7 @@ Status serve(const Options& options) {
   pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : static_cast<pal::DevicePal&>(*host);
   exec::initialise(1);  // more would start a thread before the confinement
   exec::warm_up(1);
+  DJINN_CHECK(bound_memory(options));
   DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kWorker));
 
   const SystemClock clock;
@@ -88,6 +107,7 @@ int main(int argc, char** argv) {
   app.add_option(djinn::ipc::kBuildOption, options.build, "build of djinnd")->required();
   app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
   app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
+  app.add_option("--memory-bytes", options.memory_bytes, "what djinnd may grant in all");
   app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
   app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");
   CLI11_PARSE(app, argc, argv);

@@ -74,6 +74,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   Step step{session, submission, flight->block};
   gc::StepRecord record = next_record(state.record(), submission);
   state.beat();
+  tools_.lane.set_owner({session.id().value, session.refs().extent().size()});
   tools_.lane.set_pulse([&state] { state.beat(); });
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
   // One that waited asks for nothing again.

@@ -2,6 +2,8 @@
 
 #include "kernel/exec/allocator_hook.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -39,22 +41,27 @@ uint64_t rounded(uint64_t bytes) {
   return (bytes + kAlignment - 1) & ~uint64_t{kAlignment - 1};
 }
 
-// Before each block of malloc: what of it counts as heap, because the deleter is told no size.
+// Before each block of malloc: what of it counts as heap, because the deleter is told no size, and
+// what malloc gave.
 struct alignas(kAlignment) BlockHead {
   uint64_t heap_bytes;
+  void* memory;
 };
 std::atomic<uint64_t> heap_live_bytes{0};
 
 enum class Account { kNone, kHeap };
 
-void* from_malloc(size_t bytes, Account account) {
+// Not posix_memalign and memset: calloc knows which pages are the kernel's zeros still, and does
+// not touch those of a large block.
+void* from_malloc(size_t bytes, Account account, Content content) {
   if (bytes == 0) return nullptr;
-  void* block = nullptr;
-  if (bytes > SIZE_MAX / 2 ||
-      ::posix_memalign(&block, kAlignment, sizeof(BlockHead) + bytes) != 0) {
-    throw std::bad_alloc();
-  }
-  auto* const head = new (block) BlockHead{account == Account::kHeap ? rounded(bytes) : 0};
+  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
+  const size_t total = sizeof(BlockHead) + kAlignment + bytes;
+  void* const memory = content == Content::kZeros ? ::calloc(1, total) : ::malloc(total);
+  if (memory == nullptr) throw std::bad_alloc();
+  auto* const start = static_cast<std::byte*>(memory) +
+                      (kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment) % kAlignment;
+  auto* const head = new (start) BlockHead{account == Account::kHeap ? rounded(bytes) : 0, memory};
   heap_live_bytes.fetch_add(head->heap_bytes, std::memory_order_relaxed);
   return head + 1;
 }
@@ -62,14 +69,14 @@ void* from_malloc(size_t bytes, Account account) {
 void to_malloc(void* memory) {
   auto* const head = static_cast<BlockHead*>(memory) - 1;
   heap_live_bytes.fetch_sub(head->heap_bytes, std::memory_order_relaxed);
-  ::free(head);
+  ::free(head->memory);
 }
 
 class HookedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* memory = current_sink != nullptr ? current_sink->allocate(bytes)
-                                           : from_malloc(bytes, Account::kNone);
+                                           : from_malloc(bytes, Account::kNone, Content::kZeros);
     return {memory, memory, &release, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
@@ -86,20 +93,32 @@ HookedAllocator& hooked_allocator() {
 
 }  // namespace
 
+Error over_limit(uint64_t bytes, uint64_t bytes_max) {
+  return {ErrorCode::kQuotaExceeded,
+          fmt::format("The run needs {} bytes for what it computes, and its session's quota is {}. "
+                      "Give it less at once, or have the quota raised.",
+                      bytes, bytes_max)};
+}
+
 void release(void* memory) {
   if (memory == nullptr) return;
   if (current_sink != nullptr) current_sink->released(memory);
   if (!is_in_a_slab(memory)) to_malloc(memory);
 }
 
-void* Heap::allocate(size_t bytes) {
+Status Heap::allow(uint64_t bytes) {
+  if (bytes > bytes_max_) return over_limit(bytes, bytes_max_);
+  return owner_.allow(bytes);
+}
+
+void* Heap::allocate(size_t bytes, Content content) {
   if (bytes == 0) return nullptr;
   used_ = true;
-  if (Status allowed = owner_.allow(live_bytes() + rounded(bytes)); !allowed) {
+  if (Status allowed = allow(live_bytes() + rounded(bytes)); !allowed) {
     refusal_ = std::move(allowed).error();
     throw std::bad_alloc();
   }
-  return from_malloc(bytes, Account::kHeap);
+  return from_malloc(bytes, Account::kHeap, content);
 }
 
 void Heap::settle() {
@@ -143,7 +162,7 @@ RegisteredSlab::~RegisteredSlab() {
 }
 
 void* Recorder::allocate(size_t bytes) {
-  void* memory = heap_.allocate(bytes);
+  void* memory = heap_.allocate(bytes, Content::kZeros);
   const auto index = static_cast<uint32_t>(lifetimes_.size());
   lifetimes_.push_back({bytes, event_, UINT32_MAX});
   ++event_;
@@ -190,7 +209,7 @@ void* Replayer::allocate(size_t bytes) {
     }
   }
   fits_ = false;
-  return heap_.allocate(bytes);
+  return heap_.allocate(bytes, Content::kZeros);
 }
 
 void Replayer::released(void* memory) {

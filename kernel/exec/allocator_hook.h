@@ -9,9 +9,10 @@
 //   Replayer  a sink that serves the n-th allocation at its planned place in a slab
 //
 // allocate(0) gives null and still counts as one allocation, for the sequence is what a plan fits.
-// One deleter serves all memory, because LibTorch compares deleters: it knows slabs by their range.
-// invariant: two allocations that are alive together never share a byte of a slab, even where a run
-// differs from the recorded one.
+// What a kernel is given from the heap is zeroed: it may have been another session's. The slab is
+// cleaned by its lane (lane.cc). One deleter serves all memory, because LibTorch compares deleters:
+// it knows slabs by their range. invariant: two allocations that are alive together never share a
+// byte of a slab, even where a run differs from the recorded one.
 #pragma once
 
 #include <cstddef>
@@ -42,12 +43,20 @@ void install_allocator();
 // What LibTorch does with memory that allocate() of a sink or of a heap gave. Any thread.
 void release(void* memory);
 
+// What memory holds when it is given: whatever was there before, or zeros.
+enum class Content { kAny, kZeros };
+
+// What a run is told that its owner may not have so much memory.
+[[nodiscard]] Error over_limit(uint64_t bytes, uint64_t bytes_max);
+
 class Heap {
  public:
   explicit Heap(HeapOwner& owner) : owner_(owner) {}
 
   // As Sink::allocate(); throws when the owner refuses, too, and keeps its error.
-  void* allocate(size_t bytes);
+  void* allocate(size_t bytes, Content content);
+  // Bytes of all heaps together from which on this one refuses by itself: kQuotaExceeded.
+  void set_limit(uint64_t bytes_max) { bytes_max_ = bytes_max; }
   [[nodiscard]] bool is_refused() const { return refusal_.has_value(); }
   // Why the last allocation was refused, once.
   std::optional<Error> take_refusal() { return std::exchange(refusal_, std::nullopt); }
@@ -61,8 +70,11 @@ class Heap {
   }
 
  private:
+  Status allow(uint64_t bytes);
+
   HeapOwner& owner_;
   std::optional<Error> refusal_;
+  uint64_t bytes_max_ = UINT64_MAX;
   bool used_ = false;
 };
 

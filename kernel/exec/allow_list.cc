@@ -53,6 +53,7 @@ Operator facts_of(c10::OperatorHandle handle, std::string_view qualified) {
   const c10::FunctionSchema& schema = handle.schema();
   facts.shape_rule = shape_rule_of(qualified);
   facts.guard = guard_of(qualified);
+  facts.list_count = list_count_of(qualified);
   for (const c10::Argument& result : schema.returns()) {
     facts.returns.push_back(return_of(schema, result));
   }

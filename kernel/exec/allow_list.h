@@ -10,6 +10,7 @@
 
 #include "kernel/base/result.h"
 #include "kernel/exec/guards.h"
+#include "kernel/exec/list_results.h"
 #include "kernel/exec/shape_rules.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/allowed.h"
@@ -31,6 +32,7 @@ struct Operator {
   c10::OperatorHandle handle;
   ShapeRule shape_rule = nullptr;
   Guard guard = nullptr;
+  ListCount list_count = nullptr;
   std::vector<Return> returns;
   bool list_output = false;  // one Tensor[]
   bool is_kv_append = false;

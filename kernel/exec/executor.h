@@ -169,6 +169,13 @@ struct LaneOptions {
   bool planned = true;        // false: plain malloc, for comparison and tests
 };
 
+// Whose runs a lane executes. What one owner's runs leave in the lane's memory no other's are
+// given.
+struct LaneOwner {
+  uint64_t id = 0;
+  uint64_t bytes_max = UINT64_MAX;  // for what one run computes; over it: kQuotaExceeded
+};
+
 class Lane {
  public:
   static Result<std::unique_ptr<Lane>> make(LaneOptions options);
@@ -179,6 +186,9 @@ class Lane {
   Status run(Program& program, const RunBindings& bindings);
   [[nodiscard]] std::span<const OutputView> outputs() const;
   [[nodiscard]] LaneStats stats() const;
+
+  // Of the runs from now on. The slab is zeroed as far as they reach where others' have written.
+  void set_owner(const LaneOwner& owner);
 
   // Called after each operator of the runs from now on, so that a long one can be told from one
   // that hangs. Throws nothing; what it refers to must live as long as runs may follow.

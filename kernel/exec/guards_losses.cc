@@ -16,6 +16,15 @@ void require_reduction(const Stack& stack) {
   TORCH_CHECK_VALUE(reduction >= 0 && reduction <= 2, "reduction must be 0, 1 or 2");
 }
 
+// Of integers, the kernel divides by beta as one, and a beta below 1 is 0 then.
+void smooth_l1_loss_backward(const Stack& stack) {
+  require_reduction<3>(stack);
+  for (const size_t i : {0, 1, 2}) {
+    TORCH_CHECK_TYPE(stack[i].toTensor().is_floating_point(), "argument ", i,
+                     " must be of floating-point numbers");
+  }
+}
+
 // Loops run over what input and target have in common, and leave the rest of the result.
 template <size_t kInput>
 void binary_cross_entropy(const Stack& stack) {
@@ -71,7 +80,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::nll_loss_backward", nll_loss_backward},
     {"aten::nll_loss_forward", require_reduction<3>},
     {"aten::smooth_l1_loss", require_reduction<2>},
-    {"aten::smooth_l1_loss_backward", require_reduction<3>},
+    {"aten::smooth_l1_loss_backward", smooth_l1_loss_backward},
     {"aten::soft_margin_loss", require_reduction<2>},
     {"aten::soft_margin_loss_backward", require_reduction<3>},
 });

@@ -21,14 +21,23 @@ Error bad_result(const Step& step) {
                                             step.op->handle.operator_name().name)};
 }
 
+Error other_count(const Step& step, uint64_t count) {
+  return {ErrorCode::kShapeMismatch,
+          fmt::format("gives {} tensors, the graph names {}", count, step.outputs.size())};
+}
+
+// Before any of them is made.
+Status check_list_count(const Step& step, const Stack& stack) {
+  const auto count = step.op->list_count(stack);
+  if (!count || static_cast<uint64_t>(*count) == step.outputs.size()) return {};
+  return other_count(step, static_cast<uint64_t>(*count));
+}
+
 // Moves the tensors out, so that nothing but the frame holds them.
 Status store_list(const Step& step, Frame& frame, c10::IValue& result) {
   if (!result.isTensorList()) return bad_result(step);
   c10::List<at::Tensor> tensors = std::move(result).toTensorList();
-  if (tensors.size() != step.outputs.size()) {
-    return Error{ErrorCode::kShapeMismatch, fmt::format("gives {} tensors, the graph names {}",
-                                                        tensors.size(), step.outputs.size())};
-  }
+  if (tensors.size() != step.outputs.size()) return other_count(step, tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) frame.values[step.outputs[i]] = tensors.extract(i);
   return {};
 }
@@ -97,6 +106,7 @@ at::Tensor view_of(const c10::Storage& storage, at::ScalarType type, const Geome
 }  // namespace
 
 Status call_filled(const Step& step, Frame& frame, Stack& stack) {
+  if (step.op->list_count != nullptr) DJINN_CHECK(check_list_count(step, stack));
   step.op->handle.callBoxed(&stack);
   return store_results(step, frame, stack);
 }

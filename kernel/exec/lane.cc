@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
+#include <cstring>
 #include <optional>
 
 #include "kernel/base/assert.h"
@@ -22,6 +24,27 @@ class UnboundedHeap final : public HeapOwner {
   void settle(uint64_t) override {}
 };
 
+// What the slab holds, so that no run reads what a run of another owner left.
+//
+// invariant: bytes in [clean, foreign) may be of others; those before clean are the owner's or
+// zeros, those beyond both are zeros or were never given to a run.
+struct SlabContent {
+  uint64_t clean = 0;
+  uint64_t foreign = 0;
+
+  void change_owner() {
+    foreign = std::max(foreign, clean);
+    clean = 0;
+  }
+  // Before a run of the owner that may use so many bytes; costs nothing from the second on.
+  void make_clean(std::span<std::byte> slab, uint64_t bytes) {
+    if (bytes <= clean) return;
+    const uint64_t end = std::min(bytes, foreign);
+    if (end > clean) std::memset(slab.data() + clean, 0, end - clean);
+    clean = bytes;
+  }
+};
+
 }  // namespace
 
 struct Lane::Impl {
@@ -33,6 +56,8 @@ struct Lane::Impl {
   LaneStats stats;
   PlanCache plans;
   std::optional<RegisteredSlab> slab;
+  SlabContent slab_content;
+  LaneOwner owner;
   std::vector<at::Tensor> kept;  // what outputs points into
   std::vector<OutputView> outputs;
   std::function<void()> pulse;
@@ -77,6 +102,11 @@ void Lane::Impl::drop_outputs() {
 Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(program.impl(), bindings));
+  // Without symbols the estimate is of this very run.
+  const uint64_t estimate = program.activation_bytes_estimate();
+  if (program.graph().symbols.empty() && estimate > owner.bytes_max) {
+    return over_limit(estimate, owner.bytes_max);
+  }
   ++stats.runs;
   return options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings);
 }
@@ -119,6 +149,7 @@ Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindi
 
 Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindings, Plan& plan) {
   DJINN_CHECK(reserve(plan.planned_bytes));
+  if (slab) slab_content.make_clean(slab->bytes(), plan.planned_bytes);
   Replayer replayer(plan.placements, slab ? slab->bytes() : std::span<std::byte>(), heap);
   Status status;
   {
@@ -140,10 +171,12 @@ Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindi
 
 Status Lane::Impl::reserve(uint64_t bytes) {
   if (bytes == 0 || (slab && slab->bytes().size() >= bytes)) return {};
+  if (bytes > owner.bytes_max) return over_limit(bytes, owner.bytes_max);
   DJINN_TRY(const std::span<std::byte> memory, options.grow_slab(bytes));
   DJINN_ASSERT(memory.size() >= bytes && reinterpret_cast<uintptr_t>(memory.data()) % 64 == 0);
   slab.reset();
   slab.emplace(memory);
+  slab_content = {};
   return {};
 }
 
@@ -209,12 +242,17 @@ std::span<const OutputView> Lane::outputs() const {
 LaneStats Lane::stats() const {
   return impl_->stats;
 }
+void Lane::set_owner(const LaneOwner& owner) {
+  if (owner.id != impl_->owner.id) impl_->slab_content.change_owner();
+  impl_->owner = owner;
+  impl_->heap.set_limit(owner.bytes_max);
+}
 void Lane::set_pulse(std::function<void()> pulse) {
   impl_->pulse = std::move(pulse);
 }
 Result<HeapBytes> Lane::allocate(uint64_t bytes) {
   auto memory = catching([&]() -> Result<HeapBytes> {
-    return HeapBytes(static_cast<std::byte*>(impl_->heap.allocate(bytes)));
+    return HeapBytes(static_cast<std::byte*>(impl_->heap.allocate(bytes, Content::kAny)));
   });
   if (auto refusal = impl_->heap.take_refusal()) return *std::move(refusal);
   return memory;
