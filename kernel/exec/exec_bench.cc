@@ -59,6 +59,23 @@ BENCHMARK(interpreted_chain)
     ->Args({1, 0})
     ->Args({1, 1});
 
+// Decode steps of a layer, by so many sessions in turn: with two, the slab is cleaned at each.
+void decode_of_owners(benchmark::State& state) {
+  const AttentionShape shape{.heads = 8, .kv_heads = 4, .dim = 64, .capacity = 512};
+  World world(attention_weights(shape), true);
+  const at::Tensor keys = at::zeros({1, shape.kv_heads, shape.capacity, shape.dim});
+  const at::Tensor values = at::zeros({1, shape.kv_heads, shape.capacity, shape.dim});
+  const at::Tensor x = noise({1, 1, shape.hidden()}, 9);
+  const auto step = [&] { return world.run({1, 300}, {x, keys, values}, true).ok(); };
+  if (!world.admit(attention_graph(shape)).ok() || !step()) state.SkipWithError("it does not run");
+  uint64_t turn = 0;
+  for (auto _ : state) {
+    world.lane->set_owner({.id = ++turn % static_cast<uint64_t>(state.range(0))});
+    benchmark::DoNotOptimize(step());
+  }
+}
+BENCHMARK(decode_of_owners)->ArgName("owners")->Arg(1)->Arg(2);
+
 void direct_chain(benchmark::State& state) {
   World world({});
   c10::InferenceMode inference_mode;

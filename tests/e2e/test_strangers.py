@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of one user share a worker: no graph of one ends it, or takes what is the others'."""
+
+from collections.abc import Iterator
+
+import djinn
+import numpy as np
+import pytest
+from private_daemon import Daemon, running
+
+MEMORY = 600 << 20
+ROWS = 4_000_000
+LEAST = np.iinfo(np.int32).min
+
+DOUBLE = """srg 1 "double"
+input %x : float32[4]
+%y = aten::add.Tensor(%x, %x)
+output %y
+"""
+
+# Calls that ended the worker, three in a row, gave memory that nobody wrote, or took as much as
+# they liked: inputs, and the call.
+HOSTILE: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "aten::reflection_pad3d": ({"x": np.ones((1, 2, 4, 4, 4), np.float32)}, "(%x, [])"),
+    "aten::native_channel_shuffle": ({"x": np.ones((2, 4, 4), np.float32)}, "(%x, 0)"),
+    "aten::_weight_norm": (
+        {"x": np.ones((4, 3), np.float32), "g": np.ones(0, np.float32)},
+        "(%x, %g, 0)",
+    ),
+    "aten::grid_sampler_2d": (
+        {"x": np.ones((1, 2, 4, 4), np.float32), "g": np.ones((1, 3, 3, 2), np.float32)},
+        "(%x, %g, 7, 0, false)",
+    ),
+    "aten::lcm": ({"x": np.full(9, LEAST, np.int32), "g": np.full(9, 7, np.int32)}, "(%x, %g)"),
+    "aten::soft_margin_loss": ({"x": np.ones(0, np.float32)}, "(%x, %x, 7)"),
+    "aten::unbind.int": ({"x": np.ones(ROWS, np.float32)}, "(%x, 0)"),
+}
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Daemon]:
+    with running("--memory", str(MEMORY)) as daemon:
+        yield daemon
+
+
+def graph(call: str, inputs: dict[str, np.ndarray]) -> str:
+    names = [
+        f"input %{name} : {value.dtype}[{', '.join(map(str, value.shape))}]"
+        for name, value in inputs.items()
+    ]
+    return "\n".join(['srg 1 "hostile"', *names, f"%y = {call}", "output %y", ""])
+
+
+def incarnation(host: Daemon) -> tuple[int, int]:
+    worker = host.worker()
+    return worker["pid"], worker["restarts"]
+
+
+def doubles(session: djinn.Session) -> bool:
+    x = np.arange(4, dtype=np.float32)
+    return bool((session.run_once(DOUBLE, x=x)["y"] == x + x).all())
+
+
+@pytest.mark.parametrize("operator", HOSTILE)
+def test_a_hostile_call_is_refused_by_name_and_its_worker_lives(
+    host: Daemon, operator: str
+) -> None:
+    inputs, arguments = HOSTILE[operator]
+    with host.connect("hostile", staging_bytes=32 << 20) as session:
+        assert doubles(session)
+        before = incarnation(host)
+        with pytest.raises(djinn.Error, match=operator):
+            session.run_once(graph(operator + arguments, inputs), **inputs)
+        assert doubles(session)
+        assert incarnation(host) == before
+
+
+@pytest.mark.parametrize(
+    "call", ["aten::arange(2147483648)", "aten::zeros([65536, 65536])", "aten::eye(100000)"]
+)
+def test_what_no_quota_holds_is_refused_before_it_is_allocated(host: Daemon, call: str) -> None:
+    with host.connect("long", staging_bytes=1 << 20) as session:
+        assert doubles(session)
+        before = incarnation(host)
+        with pytest.raises(djinn.Error, match="quota"):
+            session.run_once(graph(call, {}))
+        assert doubles(session)
+        assert incarnation(host) == before
+
+
+def test_memory_that_nobody_granted_is_the_runs_error_alone(host: Daemon) -> None:
+    """It takes a view of each row, of which nothing but the kernel's limit knows."""
+    rows = {"x": np.zeros((2 * ROWS, 1), np.uint8)}
+    operator = "aten::unique_dim_consecutive"
+    source = graph("", rows).replace("%y = ", f"%y, %i, %n = {operator}(%x, 0)")
+    with (
+        host.connect("greedy", staging_bytes=32 << 20) as greedy,
+        host.connect("neighbour") as neighbour,
+    ):
+        assert doubles(neighbour)
+        before = incarnation(host)
+        with pytest.raises(djinn.Error, match="no memory left for this run"):
+            greedy.run_once(source, **rows)
+        assert doubles(greedy)
+        assert doubles(neighbour)
+        assert incarnation(host) == before
