@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "kernel/base/assert.h"
@@ -41,27 +42,23 @@ uint64_t rounded(uint64_t bytes) {
   return (bytes + kAlignment - 1) & ~uint64_t{kAlignment - 1};
 }
 
-// Before each block of malloc: what of it counts as heap, because the deleter is told no size, and
-// what malloc gave.
+// Before each block of malloc: what of it counts as heap, because the deleter is told no size.
 struct alignas(kAlignment) BlockHead {
   uint64_t heap_bytes;
-  void* memory;
 };
 std::atomic<uint64_t> heap_live_bytes{0};
 
 enum class Account { kNone, kHeap };
 
-// Not posix_memalign and memset: calloc knows which pages are the kernel's zeros still, and does
-// not touch those of a large block.
 void* from_malloc(size_t bytes, Account account, Content content) {
   if (bytes == 0) return nullptr;
-  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
-  const size_t total = sizeof(BlockHead) + kAlignment + bytes;
-  void* const memory = content == Content::kZeros ? ::calloc(1, total) : ::malloc(total);
-  if (memory == nullptr) throw std::bad_alloc();
-  auto* const start = static_cast<std::byte*>(memory) +
-                      (kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment) % kAlignment;
-  auto* const head = new (start) BlockHead{account == Account::kHeap ? rounded(bytes) : 0, memory};
+  void* block = nullptr;
+  if (bytes > SIZE_MAX / 2 ||
+      ::posix_memalign(&block, kAlignment, sizeof(BlockHead) + bytes) != 0) {
+    throw std::bad_alloc();
+  }
+  auto* const head = new (block) BlockHead{account == Account::kHeap ? rounded(bytes) : 0};
+  if (content == Content::kZeros) std::memset(head + 1, 0, bytes);
   heap_live_bytes.fetch_add(head->heap_bytes, std::memory_order_relaxed);
   return head + 1;
 }
@@ -69,7 +66,7 @@ void* from_malloc(size_t bytes, Account account, Content content) {
 void to_malloc(void* memory) {
   auto* const head = static_cast<BlockHead*>(memory) - 1;
   heap_live_bytes.fetch_sub(head->heap_bytes, std::memory_order_relaxed);
-  ::free(head->memory);
+  ::free(head);
 }
 
 class HookedAllocator final : public c10::Allocator {
