@@ -88,14 +88,15 @@ def test_what_no_quota_holds_is_refused_before_it_is_allocated(host: Daemon, cal
         assert incarnation(host) == before
 
 
-def test_memory_that_nobody_granted_is_the_runs_error_alone(host: Daemon) -> None:
+def test_memory_that_nobody_granted_is_the_runs_error_alone() -> None:
     """It takes a view of each row, of which nothing but the kernel's limit knows."""
-    rows = {"x": np.zeros((2 * ROWS, 1), np.uint8)}
+    rows = {"x": np.zeros((ROWS, 1), np.uint8)}
     operator = "aten::unique_dim_consecutive"
     source = graph("", rows).replace("%y = ", f"%y, %i, %n = {operator}(%x, 0)")
     with (
-        host.connect("greedy", staging_bytes=32 << 20) as greedy,
-        host.connect("neighbour") as neighbour,
+        running("--memory", str(256 << 20)) as host,
+        host.connect("greedy", staging_bytes=8 << 20) as greedy,
+        host.connect("neighbour", staging_bytes=1 << 20) as neighbour,
     ):
         assert doubles(neighbour)
         before = incarnation(host)
