@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("djinn.torch", exc_type=ImportError)
 
-LIMIT_S = 150.0
+LIMIT_S = 240.0
 
 
 @pytest.fixture(scope="module")
