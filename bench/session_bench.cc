@@ -318,6 +318,19 @@ void small_run(benchmark::State& state) {
 }
 BENCHMARK(small_run)->Unit(benchmark::kMicrosecond)->UseRealTime();
 
+// Once more what the session has defined: the client's hash, and what it remembers.
+void define_again(benchmark::State& state) {
+  const auto client = DaemonProcess::shared().connect();
+  const srg::Graph graph = forward_graph();
+  must(client->define_program(graph, {}), state);
+  for (auto _ : state) {
+    if (!must(client->define_program(graph, {}), state).was_cached) {
+      state.SkipWithError("the program was not known");
+    }
+  }
+}
+BENCHMARK(define_again)->Name("define/again")->Unit(benchmark::kMicrosecond)->UseRealTime();
+
 // --- attach
 
 constexpr uint64_t kModelBytes = uint64_t{2} << 30;

@@ -136,16 +136,35 @@ Result<OpenedModel> Client::open_model(const std::string& label, std::span<const
 }
 
 Status Client::close_model(ModelId model) {
+  forget_programs(model);
   DJINN_CHECK(control_.ask<ipc::Done>(ipc::CloseModel{model}));
   return {};
 }
 
 Status Client::unload_model(ModelId model) {
+  forget_programs(model);
   DJINN_CHECK(control_.ask<ipc::Done>(ipc::UnloadModel{model}));
   return {};
 }
 
+// djinnd keeps what a session has defined for as long as that has the model: what it answered once
+// holds. A run that misses its program all the same (a graph that kills workers) takes that back.
 Result<ipc::ProgramDefined> Client::define_program(const srg::Graph& graph, ModelId model) {
+  const auto key = std::pair(model, srg::fingerprint_of(graph));
+  if (const auto known = defined_.find(key); known != defined_.end() && !has_ended()) {
+    return known->second;
+  }
+  DJINN_TRY(auto defined, ask_to_define(graph, model));
+  ipc::ProgramDefined& known = defined_[key] = defined;
+  known.was_cached = true;
+  return defined;
+}
+
+void Client::forget_programs(ModelId model) {
+  std::erase_if(defined_, [&](const auto& entry) { return entry.first.first == model; });
+}
+
+Result<ipc::ProgramDefined> Client::ask_to_define(const srg::Graph& graph, ModelId model) {
   DJINN_TRY(const Fd memfd, pal::make_sealed_memfd("djinn-graph", ipc::encode(graph)));
   const int number = memfd.get();
   return control_.ask<ipc::ProgramDefined>(ipc::DefineProgram{model}, nullptr,
@@ -393,6 +412,7 @@ void Client::finish(const ipc::Completion& completion) {
   if (outcome.error != ErrorCode::kOk) {
     const auto text = view_->error_text(found->second.submission_index);
     outcome.message.assign(text.begin(), std::ranges::find(text, '\0'));
+    if (outcome.error == ErrorCode::kNotFound) defined_.clear();  // it may be the program
   }
   for (const ipc::StagingRange& range : found->second.lease) staging_->free(range);
   pending_.erase(found);

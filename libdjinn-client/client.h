@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ipc/binding.h"
@@ -26,6 +27,7 @@
 #include "ipc/ring.h"
 #include "kernel/base/clock.h"
 #include "kernel/pal/memfd.h"
+#include "kernel/srg/fingerprint.h"
 #include "kernel/srg/load_plan.h"
 #include "libdjinn-client/control.h"
 #include "libdjinn-client/fork_mark.h"
@@ -101,6 +103,7 @@ class Client {
                                  const srg::LoadPlan* plan = nullptr, const Stay& stay = {});
   Status close_model(ModelId model);
   Status unload_model(ModelId model);
+  // One that this session has defined is known here: djinnd is not asked again.
   Result<ipc::ProgramDefined> define_program(const srg::Graph& graph, ModelId model);
   Result<SequenceHandle> make_sequence(const ipc::SequenceGeometry& geometry);
   Status drop_sequence(SequenceHandle sequence);
@@ -168,6 +171,8 @@ class Client {
   Status attach(std::vector<Fd> fds);
   Status commit_staging(const ipc::StagingRange& range);
   Status send_files(std::span<const int> files);
+  Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
+  void forget_programs(ModelId model);
   Status take_completion(const ipc::Completion& completion,
                          const std::function<void(const TokenEvent&)>& on_token);
   void finish(const ipc::Completion& completion);
@@ -191,6 +196,7 @@ class Client {
   bool rang_ = false;                // the worker, since the last wait
   std::map<Run, Pending> pending_;
   std::map<Run, Outcome> outcomes_;
+  std::map<std::pair<ModelId, srg::Fingerprint>, ipc::ProgramDefined> defined_;
   uint32_t first_generation_ = 0;          // less one
   std::vector<uint32_t> ref_generations_;  // of the slots ever used: the last one
   std::vector<bool> ref_used_;             // of the same slots: whether that lives

@@ -97,6 +97,7 @@ class FakeDaemon::Server {
   size_t open_ = 0;
   uint64_t made_ = 0;
   std::vector<Opened> opens_;
+  size_t defines_ = 0;
   size_t closes_ = 0;
   size_t runs_ = 0;
   bool run_waits_ = false;
@@ -212,6 +213,7 @@ class FakeDaemon::Server {
       return send(session, number, ipc::ModelOpened{ModelId{kModel}, 1, false}, {manifest.get()});
     }
     if (std::holds_alternative<ipc::DefineProgram>(request.body)) {
+      ++defines_;
       return send(session, number, ipc::ProgramDefined{ProgramId{7}, false, {}});
     }
     if (std::holds_alternative<ipc::CloseModel>(request.body)) ++closes_;
@@ -277,6 +279,10 @@ uint64_t FakeDaemon::sessions_made() const {
 std::vector<FakeDaemon::Opened> FakeDaemon::opens() const {
   return server_->look<std::vector<Opened>>([&] { return server_->opens_; });
 }
+size_t FakeDaemon::defines() const {
+  return server_->look<size_t>([&] { return server_->defines_; });
+}
+
 size_t FakeDaemon::closes() const {
   return server_->look<size_t>([&] { return server_->closes_; });
 }

@@ -145,14 +145,20 @@ def test_numbers_move_with_loads_runs_programs_and_tokens(served: Served, byte_m
     with served.systemd.connect() as session:
         generator = djinn.Generator(session, byte_model)
         program = session.define(DOUBLE)
-        session.define(DOUBLE)
+        session.define(DOUBLE)  # which it knows itself
+        with served.systemd.connect() as another:
+            another.define(DOUBLE)
         with pytest.raises(djinn.Error):
             session.define(DOUBLE.replace("aten::add.Tensor", "aten::no_such"))
         for _ in range(3):
             program(x=np.ones(4, dtype=np.float32))
         generator.generate([PROMPT, PROMPT], max_new_tokens=20, stop_tokens=[])
         scrape = served.eventually(
-            lambda s: s("djinn_tokens_total") == before("djinn_tokens_total") + 40, "40 tokens"
+            lambda s: (
+                s("djinn_tokens_total") == before("djinn_tokens_total") + 40
+                and s("djinn_sessions") == 1
+            ),
+            "40 tokens, and the other session is gone",
         )
 
         def rose(name: str, **labels: str) -> float:
@@ -185,7 +191,7 @@ def test_numbers_move_with_loads_runs_programs_and_tokens(served: Served, byte_m
         assert rose("djinn_time_between_tokens_seconds_count") == 19
         assert rose("djinn_time_between_tokens_seconds_sum") > 0
         assert rose("djinn_ipc_bytes_total", peer="client", direction="received") > 0
-        assert rose("djinn_events_total", kind="session-new") == 1
+        assert rose("djinn_events_total", kind="session-new") == 2
     served.eventually(
         lambda s: s("djinn_sessions") == 0 and s("djinn_model_leases") == 0, "the session has left"
     )
