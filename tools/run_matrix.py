@@ -3,7 +3,7 @@
 
     ./dev matrix [NAME...]        those models, or all
     ./dev matrix --missing        those that docs/MODELS.md has no row of
-    ./dev matrix --operators      PyTorch's operator samples instead: all of them
+    ./dev matrix --operators      PyTorch's operator samples instead: all; writes docs/OPERATORS.md
     ./dev matrix --side local     the comparison alone, without ghosts: all must pass
 
 Each model that was run becomes a row of docs/models.json at once, with the commit and the day; the
@@ -194,8 +194,9 @@ def table(rows: Record) -> str:
 
 
 def run_operators(side: str) -> int:
-    """All samples of all operators; opinfo.py prints its own summary."""
+    """All samples of all operators; opinfo.py prints its own summary, and writes the table."""
     command = [sys.executable, str(ROOT / "tests" / "ghosts" / "opinfo.py"), "--samples", "all"]
+    command += ["--table"] if side == "ghost" else []
     return subprocess.run([*command, "--side", side, "--scratch", str(SCRATCH)]).returncode
 
 

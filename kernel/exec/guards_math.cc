@@ -18,6 +18,8 @@ void cdist_backward(const Stack& stack) {
   const at::Tensor& a = stack[1].toTensor();
   const at::Tensor& b = stack[2].toTensor();
   TORCH_CHECK_VALUE(a.dim() >= 2 && b.dim() >= 2, "cdist takes two dimensions or more");
+  TORCH_CHECK_VALUE(a.size(-1) == b.size(-1), "points of ", a.size(-1), " and of ", b.size(-1),
+                    " coordinates");
   at::DimVector sizes = at::infer_size_dimvector(a.sizes().slice(0, a.sizes().size() - 2),
                                                  b.sizes().slice(0, b.sizes().size() - 2));
   sizes.push_back(a.size(-2));

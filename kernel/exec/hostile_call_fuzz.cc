@@ -103,7 +103,7 @@ struct Draft {
   std::vector<std::optional<srg::ArgumentValue>> values;
   size_t results = 1;
   bool claims = false;
-  Sizes claimed;
+  Input claimed;  // sizes and strides of each result
 };
 
 bool has(std::string_view text, std::string_view part) {
@@ -153,7 +153,7 @@ class Maker {
     for (const c10::Argument& formal : schema_.arguments()) draft_.values.push_back(any(formal));
     draft_.results = list_output_ ? number_of_results() : schema_.returns().size();
     draft_.claims = one_in(4);
-    draft_.claimed = related();
+    claim();
   }
 
   // From a call that fits.
@@ -173,7 +173,8 @@ class Maker {
     draft_.values.resize(schema_.arguments().size());
     for (size_t i = 0; i < node.arguments.size(); ++i) draft_.values[i] = node.arguments[i].value;
     draft_.results = node.outputs.size();
-    draft_.claimed = draft_.theme;
+    draft_.claimed.sizes = draft_.theme;
+    draft_.claimed.strides = contiguous_strides(draft_.theme);
   }
 
   void change(uint64_t seed) {
@@ -188,6 +189,7 @@ class Maker {
       draft_.results = number_of_results();
     } else {
       draft_.claims = !draft_.claims;
+      claim();
     }
   }
 
@@ -336,6 +338,11 @@ class Maker {
         input.offset = static_cast<int64_t>(random_.below(9));
         break;
     }
+  }
+
+  void claim() {
+    draft_.claimed.sizes = related();
+    lay_out(draft_.claimed);
   }
 
   srg::ValueId input(std::string_view name) {
@@ -620,8 +627,8 @@ void add_results(const Draft& draft, srg::Node& node, srg::Graph& graph) {
     if (draft.claims) {
       value.dtype = draft.dtype;
       value.claims_sizes = true;
-      value.sizes = exprs(draft.claimed);
-      value.strides = exprs(contiguous_strides(draft.claimed));
+      value.sizes = exprs(draft.claimed.sizes);
+      value.strides = exprs(draft.claimed.strides);
     }
     node.outputs.push_back(id);
     graph.outputs.push_back(id);

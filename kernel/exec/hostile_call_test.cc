@@ -58,6 +58,15 @@ TEST_F(HostileCalls, distances_are_those_of_a_matrix) {
   EXPECT_EQ(distances("[4, 1, 0, 2]"), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(HostileCalls, distances_are_between_points_of_one_space) {
+  const auto back = [&](const std::string& coordinates) {
+    return code("input %d \"d\" : float32[6, 6]\ninput %b \"b\" : float32[6, " + coordinates +
+                "]\n%r = aten::_cdist_backward(grad=%d, x1=%d, x2=%b, p=3.0, cdist=%d)\noutput %r");
+  };
+  EXPECT_EQ(back("6"), ErrorCode::kOk) << error;
+  EXPECT_EQ(back("5"), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(HostileCalls, a_scale_is_that_of_the_sizes) {
   const auto scaled = [&](const std::string& op, const std::string& scale) {
     return code("input %x \"s\" : float32[2, 7, 2, 6]\n%r = " + op +
