@@ -191,7 +191,7 @@ struct ClientRequest {
 
 // ------------------------------------------------------------------ djinnd -> client
 
-// fds, unless observer: [session memory memfd, submission bell eventfd, completion bell eventfd].
+// fds, unless observer: [session memory memfd, submission bell, listener of the completion bell].
 struct Welcome {
   SessionId session;
   uint64_t staging_bytes = 0;
@@ -447,8 +447,10 @@ struct AttachSession {
   uint64_t staging_bytes = 0;
   uint64_t ref_bytes_max = 0;      // size of the sparse ref extent
   uint64_t ref_bytes_granted = 0;  // of it, what the session was granted so far
-  bool refuse_in_flight = false;   // the submission in flight met its last death: fail it
   uint32_t sequences = 0;          // AddSequence commands that follow; no step runs before the last
+  // The submission in flight met its last death, or takes too long: it fails so.
+  ErrorCode refusal = ErrorCode::kOk;
+  std::string refusal_text;
   friend bool operator==(const AttachSession&, const AttachSession&) = default;
 };
 // Answer: Detached, after the last use of its memory.
@@ -534,11 +536,15 @@ struct GiveSlab {
 struct GetWorkerStats {
   friend bool operator==(const GetWorkerStats&, const GetWorkerStats&) = default;
 };
+// Wakes the lane, which looks at all sessions again. Answer: LaneAwake.
+struct WakeLane {
+  friend bool operator==(const WakeLane&, const WakeLane&) = default;
+};
 
 struct WorkerCommand {
   std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
                AddSequence, ReleaseSequence, GrantAnswer, GiveSlab, GetWorkerStats, ParkModel,
-               ModelLost, SpillSequence>
+               ModelLost, SpillSequence, WakeLane>
       body;
   friend bool operator==(const WorkerCommand&, const WorkerCommand&) = default;
 };
@@ -550,6 +556,10 @@ struct WorkerReady {
   uint32_t landlock_abi = 0;
   bool seccomp = false;
   friend bool operator==(const WorkerReady&, const WorkerReady&) = default;
+};
+// Said by the lane's own thread, between two steps.
+struct LaneAwake {
+  friend bool operator==(const LaneAwake&, const LaneAwake&) = default;
 };
 struct Attached {
   SessionId session;
@@ -671,7 +681,7 @@ struct WorkerEvent {
   std::variant<WorkerReady, Attached, Detached, ModelAdded, ModelDropped, ProgramAdded,
                ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, GrantReturn,
                SessionBroken, WorkerStats, ModelParked, ModelWanted, SequenceSpilled,
-               SequenceRestored>
+               SequenceRestored, LaneAwake>
       body;
   friend bool operator==(const WorkerEvent&, const WorkerEvent&) = default;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Session memory: the one memfd that a client and the worker share. djinnd makes it, seals its
-// size, and hands it to both with two eventfds, the submission bell and the completion bell.
+// size, and hands it to both with their ends of two bells (bell.h).
 //
 //   control lines   one cache line a word, so that the two sides never write the same line
 //   submissions     64-byte slots, client -> worker

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/bell.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
 #include "ipc/spin.h"
@@ -90,7 +91,7 @@ Status Client::attach(std::vector<Fd> fds) {
   DJINN_TRY(memory_, pal::map_shared(fds[0], bytes, pal::Access::kReadWrite));
   memory_fd_ = std::move(fds[0]);
   submission_bell_ = std::move(fds[1]);
-  completion_bell_ = std::move(fds[2]);
+  completions_ = std::move(fds[2]);
   DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
   ring_.emplace(*view_);
   staging_.emplace(view_->staging());
@@ -336,7 +337,7 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
   DJINN_TRY(const uint64_t index, ring_->publish(submission));
   pending_[++last_run_] = {index, std::move(lease), 0};
   if (ring_->worker_must_be_woken()) {
-    ring_bell();
+    ipc::ring_submission_bell(submission_bell_);
     rang_ = true;
   }
   return last_run_;
@@ -376,7 +377,7 @@ Result<bool> Client::poll(const std::function<void(const TokenEvent&)>& on_token
     any = true;
     DJINN_CHECK(take_completion(*completion, on_token));
   }
-  if (any && ring_->worker_is_blocked()) ring_bell();
+  if (any && ring_->worker_is_blocked()) ipc::ring_submission_bell(submission_bell_);
   return any;
 }
 
@@ -421,28 +422,20 @@ void Client::finish(const ipc::Completion& completion) {
 
 Status Client::sleep() {
   if (!ring_->prepare_to_sleep()) return {};
-  pollfd entries[2] = {{completion_bell_.get(), POLLIN, 0}, {control_.fd(), POLLIN, 0}};
+  pollfd entries[2] = {{completions_.get(), POLLIN, 0}, {control_.fd(), POLLIN, 0}};
   int ready = 0;
   do {
     ready = ::poll(entries, 2, -1);
   } while (ready < 0 && errno == EINTR);
   ring_->finish_sleep();
-  if (entries[0].revents & POLLIN) {
-    uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = ::read(completion_bell_.get(), &count, sizeof count);
-  }
+  if (entries[0].revents & POLLIN) ipc::take_rings(completions_);
   return entries[1].revents != 0 ? control_.check_notices() : Status{};
-}
-
-void Client::ring_bell() const {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(submission_bell_.get(), &one, sizeof one);
 }
 
 void Client::cancel_through(Run run) {
   if (mark_.is_in_child()) return;  // a token callback has forked: the run is the parent's
   ring_->cancel_through(run);
-  ring_bell();  // a run that waits for memory is looked at again
+  ipc::ring_submission_bell(submission_bell_);  // a run that waits for memory is looked at again
 }
 
 // --- refs

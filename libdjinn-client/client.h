@@ -177,14 +177,13 @@ class Client {
                          const std::function<void(const TokenEvent&)>& on_token);
   void finish(const ipc::Completion& completion);
   Status sleep();
-  void ring_bell() const;
 
   Control control_;
   ipc::Welcome welcome_;
   ForkMark mark_;  // of the process that has the session
   SystemClock clock_;
   Fd submission_bell_;
-  Fd completion_bell_;
+  Fd completions_;  // the listener of their bell
   Fd memory_fd_;
   pal::Mapping memory_;
   std::optional<ipc::SessionView> view_;

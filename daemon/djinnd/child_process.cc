@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -128,6 +130,22 @@ void ChildProcess::reap() {
 
 bool ChildProcess::refused_our_build() const {
   return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kOtherBuildStatus;
+}
+
+std::string ChildProcess::how_it_ended() const {
+  if (!WIFSIGNALED(wait_status_)) return fmt::format("with status {}", WEXITSTATUS(wait_status_));
+  const char* const name = ::sigabbrev_np(WTERMSIG(wait_status_));
+  return name != nullptr ? fmt::format("of SIG{}", name)
+                         : fmt::format("of signal {}", WTERMSIG(wait_status_));
+}
+
+uint64_t ChildProcess::cpu_ns() const {
+  clockid_t clock{};
+  timespec used{};
+  const bool known = ::clock_getcpuclockid(pid_, &clock) == 0 && ::clock_gettime(clock, &used) == 0;
+  return known ? static_cast<uint64_t>(used.tv_sec) * 1'000'000'000 +
+                     static_cast<uint64_t>(used.tv_nsec)
+               : 0;
 }
 
 void ChildProcess::on_exit() {

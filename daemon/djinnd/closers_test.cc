@@ -188,7 +188,8 @@ TEST(Closers, a_client_whose_file_does_not_close_holds_up_nobody) {
   Host host;
   LingeringSocket socket;
   host.make_one_hang(socket);
-  ASSERT_TRUE(eventually([&] { return host.closing() == 2; })) << "the file, and the connection";
+  ASSERT_TRUE(eventually([&] { return host.closing() == 5; }))
+      << "the file, the connection, and its bells";
   TestClient another(host.daemon);
   another.greet();
   EXPECT_TRUE(another.ask<ipc::ModelList>(ipc::ListModels{}).models.empty());

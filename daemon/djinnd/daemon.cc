@@ -70,8 +70,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
                  [this](Session& session, ClientMessage message) {
                    requests_.handle(session, std::move(message));
                  },
-                 [this](SessionId session) { session_left(session); },
-                 [this](SessionId session) { return models_.awaited_by(session); }},
+                 [this](SessionId session) { session_left(session); }},
                 {options.spill_directory.value_or(""), options.spill_idle_ms,
                  options_.spill_limit_bytes.value_or(0)}),
       models_(
@@ -291,9 +290,8 @@ Service::Line Daemon::describe() const {
 void Daemon::look_for_hangs() {
   bool busy = false;
   for (const auto& [domain, worker] : domains_.all()) {
-    const Sessions::Activity activity = sessions_.activity_of(domain);
-    worker->look(activity.busy, activity.count);
-    busy |= activity.busy;
+    const LaneActivity lane = sessions_.activity_of(domain);
+    busy |= worker->look(lane);
   }
   if (sessions_.all().empty()) return;
   const uint64_t often_ms = std::max<uint64_t>(20, options_.hang_timeout_ms / 8);
@@ -377,6 +375,7 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     }
     void operator()(const ipc::SessionBroken& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::WorkerStats& e) const { to.stats_.hear(domain, e); }
+    void operator()(const ipc::LaneAwake&) const {}
   };
   std::visit(Route{*this, domain}, event.body);
 }

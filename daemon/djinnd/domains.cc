@@ -41,6 +41,10 @@ void Domains::send(DomainId domain, const ipc::WorkerCommand& command, std::span
   if (WorkerSupervisor* const worker = find(domain)) worker->send(command, fds);
 }
 
+void Domains::wake_lane(DomainId domain) {
+  if (WorkerSupervisor* const worker = find(domain)) worker->wake_lane();
+}
+
 bool Domains::ready(DomainId domain) const {
   const WorkerSupervisor* const worker = find(domain);
   return worker != nullptr && worker->ready();

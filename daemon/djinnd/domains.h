@@ -27,7 +27,11 @@ class Domains {
   [[nodiscard]] WorkerSupervisor* find(DomainId domain) const;
   // Sends to the domain's worker, if it is ready.
   void send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
+  // As WorkerSupervisor's.
+  void wake_lane(DomainId domain);
   [[nodiscard]] bool ready(DomainId domain) const;
+  // Another worker is warm, or none can be had.
+  [[nodiscard]] bool has_spare() const { return world_.spares.has_spare() || spares_fail(); }
   // Workers do not start any more.
   [[nodiscard]] bool spares_fail() const { return world_.spares.fails(); }
   // Why, for clients.

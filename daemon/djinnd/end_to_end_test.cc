@@ -2,6 +2,7 @@
 
 // djinnd as a process, with a real loader and a fake worker.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -9,12 +10,15 @@
 
 #include <algorithm>
 
+#include "daemon/djinnd/testing/inode_holder.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 
 namespace djinn::daemon {
 namespace {
 
+using ::testing::ElementsAre;
 using testing::eventually;
+using ::testing::HasSubstr;
 using testing::model_file;
 using testing::sealed;
 using testing::TestClient;
@@ -56,6 +60,16 @@ bool settled(const TestDaemon& daemon, Baseline& out) {
     const bool freed = out.closing == 0 && out.sessions == 1 && out.sessions_bytes == 0;
     return quiet && freed && daemon.children_are_settled();
   });
+}
+
+std::vector<std::string> texts_of(const TestDaemon& daemon, ipc::EventKind kind) {
+  TestClient observer(daemon);
+  observer.greet(true);
+  std::vector<std::string> texts;
+  for (const auto& event : observer.ask<ipc::EventList>(ipc::FollowEvents{}).events) {
+    if (event.kind == kind) texts.push_back(event.text);
+  }
+  return texts;
 }
 
 pid_t worker_pid(const TestDaemon& daemon) {
@@ -207,6 +221,8 @@ TEST(Djinnd, a_run_that_kills_three_workers_is_refused_and_its_neighbour_goes_on
   client.submit(submission);
   EXPECT_EQ(client.completion(), ErrorCode::kWorkerLost);
   EXPECT_EQ(status_of(daemon).workers[0].restarts, limits::kDeathsWithoutProgress);
+  EXPECT_THAT(texts_of(daemon, ipc::EventKind::kRunRefused),
+              ElementsAre(HasSubstr("last in the operator fake::operator,")));
   submission.run = 1;
   neighbour.submit(submission);
   EXPECT_EQ(neighbour.completion(), ErrorCode::kOk);
@@ -220,6 +236,95 @@ TEST(Djinnd, a_worker_that_hangs_in_a_step_is_replaced) {
   submission.run = 14;  // each worker stops there; the third death refuses the run
   client.submit(submission);
   EXPECT_EQ(client.completion(), ErrorCode::kWorkerLost);
+}
+
+TEST(Djinnd, an_operator_that_computes_for_too_long_is_refused_at_once_and_by_name) {
+  const TestDaemon daemon({"--hang-timeout-ms", "1000"});
+  TestClient client(daemon);
+  client.greet();
+  ipc::Submission submission;
+  submission.run = 16;
+  client.submit(submission);
+  EXPECT_EQ(client.completion(), ErrorCode::kTimeout);
+  EXPECT_EQ(status_of(daemon).workers[0].restarts, 1u);
+  EXPECT_THAT(texts_of(daemon, ipc::EventKind::kRunRefused),
+              ElementsAre(HasSubstr("The operator fake::operator ran longer than 1 s")));
+}
+
+TEST(Djinnd, a_lane_that_gives_no_sign_of_life_is_replaced_although_it_has_no_work) {
+  const TestDaemon daemon({"--hang-timeout-ms", "100"});
+  TestClient client(daemon);
+  client.greet();
+  ipc::Submission submission;
+  submission.run = 17;
+  client.submit(submission);
+  EXPECT_EQ(client.completion(), ErrorCode::kOk);
+  EXPECT_TRUE(eventually([&] { return status_of(daemon).workers[0].restarts == 1; }));
+}
+
+TEST(Djinnd, what_nobody_rang_for_is_found_and_kills_no_worker) {
+  const TestDaemon daemon({"--hang-timeout-ms", "100"});
+  TestClient liar(daemon);
+  liar.greet();
+  ipc::Submission submission;
+  for (submission.run = 1; submission.run <= 10; ++submission.run) {
+    liar.submit_silently(submission);
+    EXPECT_EQ(liar.completion(), ErrorCode::kOk);
+  }
+  EXPECT_EQ(status_of(daemon).workers[0].restarts, 0u);
+}
+
+// As soon as it has a run in flight.
+bool is_cancelled(TestClient& observer, SessionId session) {
+  return eventually([&] {
+    observer.send({99, ipc::CancelRun{session}});
+    const auto reply = observer.receive();
+    return reply && std::holds_alternative<ipc::Done>(reply->body);
+  });
+}
+
+TEST(Djinnd, a_client_that_jams_its_bells_and_cancels_its_run_stops_nobody) {
+  const TestDaemon daemon;
+  TestClient hostile(daemon), observer(daemon);
+  observer.greet(true);
+  const SessionId session = hostile.greet().session;
+  ipc::Submission submission;
+  submission.run = 14;  // its worker is busy
+  hostile.submit(submission);
+  hostile.jam_bells();
+  EXPECT_TRUE(is_cancelled(observer, session));
+  observer.ask<ipc::StatusReport>(ipc::GetStatus{});
+}
+
+TEST(Djinnd, a_client_that_makes_writers_of_its_memory_wait_stops_nobody) {
+  const TestDaemon daemon;
+  TestClient hostile(daemon), observer(daemon);
+  observer.greet(true);
+  const SessionId session = hostile.greet(false, 1 << 20).session;
+  testing::InodeHolder holder(hostile.memory());
+  if (!holder.has_begun()) GTEST_SKIP() << "NEEDS ROOT, to serve page faults of the kernel";
+  ASSERT_TRUE(eventually([&] { return holder.holds(); }));
+  ipc::Submission submission;
+  submission.run = 14;  // its worker is busy
+  hostile.submit(submission);
+  EXPECT_TRUE(is_cancelled(observer, session));
+  observer.ask<ipc::StatusReport>(ipc::GetStatus{});
+}
+
+TEST(Djinnd, a_worker_that_takes_over_jammed_bells_serves_all) {
+  const TestDaemon daemon;
+  TestClient hostile(daemon), neighbour(daemon);
+  hostile.greet();
+  neighbour.greet();
+  hostile.jam_bells();
+  const pid_t worker = worker_pid(daemon);
+  ::kill(worker, SIGSEGV);
+  ipc::Submission submission;
+  submission.run = 1;
+  neighbour.submit(submission);
+  EXPECT_EQ(neighbour.completion(), ErrorCode::kOk);
+  EXPECT_THAT(texts_of(daemon, ipc::EventKind::kWorkerLost),
+              ElementsAre(HasSubstr("has died of SIGSEGV")));
 }
 
 TEST(Djinnd, a_stopped_worker_is_replaced_although_no_step_runs) {

@@ -29,6 +29,16 @@ uint64_t BackOff::after_death(bool progressed) {
   return std::min(kMaxMs, kFirstMs << (fruitless_ - 2));
 }
 
+void Quarantine::note_death(bool went_on, uint64_t now_ns) {
+  const uint64_t wait_ms = back_off_.after_death(went_on);
+  until_ns_ = now_ns + wait_ms * 1'000'000;
+  needs_spare_ = wait_ms > 0;
+}
+
+bool Quarantine::is_over(uint64_t now_ns, bool has_spare) const {
+  return now_ns >= until_ns_ && (has_spare || !needs_spare_);
+}
+
 bool HangWatch::look(uint64_t now_ns, const Sample& sample) {
   if (!sample.has_work || sample.activity != activity_ || !since_) {
     activity_ = sample.activity;

@@ -4,6 +4,8 @@
 //
 //   DeathCount   of one session: deaths of workers in its step, with nothing committed between them
 //   BackOff      how long to wait before the next worker
+//   Quarantine   of one session: that its run ended a worker holds up the session itself, and not
+//                those that the next worker serves as well
 //   HangWatch    whether a worker that has work does anything at all
 #pragma once
 
@@ -42,6 +44,22 @@ class BackOff {
   uint32_t fruitless_ = 0;
 };
 
+class Quarantine {
+ public:
+  // A worker died in a step of the session; went_on: something of it was done since the death
+  // before, other than refusing the run that met it.
+  void note_death(bool went_on, uint64_t now_ns);
+  // Whether a worker may have the session. After a first death at once; after others in a row when
+  // the back-off is over and a spare is warm: if it kills this worker too, nobody waits for a
+  // start.
+  [[nodiscard]] bool is_over(uint64_t now_ns, bool has_spare) const;
+
+ private:
+  BackOff back_off_;
+  uint64_t until_ns_ = 0;
+  bool needs_spare_ = false;
+};
+
 class HangWatch {
  public:
   explicit HangWatch(uint64_t timeout_ns) : timeout_ns_(timeout_ns) {}
@@ -53,6 +71,8 @@ class HangWatch {
   };
   // True when the worker had work and did nothing for the whole timeout; patient work has several.
   bool look(uint64_t now_ns, const Sample& sample);
+  // The last look saw a sign of life.
+  [[nodiscard]] bool is_fresh(uint64_t now_ns) const { return since_ == now_ns; }
   void reset() { since_.reset(); }
 
  private:

@@ -8,10 +8,10 @@ namespace djinn::daemon {
 namespace {
 
 gc::Progress died_in_step(uint64_t commit) {
-  return {commit, commit + 1, 0};
+  return {commit, commit + 1, 0, false, {}};
 }
 gc::Progress died_idle(uint64_t commit) {
-  return {commit, 0, 0};
+  return {commit, 0, 0, false, {}};
 }
 
 TEST(DeathCount, three_deaths_in_one_step_exhaust_it) {
@@ -80,6 +80,33 @@ TEST(BackOff, progress_resets_it) {
   for (int i = 0; i < 10; ++i) back_off.after_death(false);
   EXPECT_EQ(back_off.after_death(true), 0u);
   EXPECT_EQ(back_off.after_death(false), 0u);
+}
+
+constexpr uint64_t kMs = 1'000'000;
+
+TEST(Quarantine, who_killed_no_worker_waits_for_nothing) {
+  const Quarantine others;
+  EXPECT_TRUE(others.is_over(0, false));
+}
+
+TEST(Quarantine, a_first_death_costs_no_time_and_the_next_wait_for_a_spare_worker) {
+  Quarantine killer;
+  killer.note_death(false, 0);
+  EXPECT_TRUE(killer.is_over(0, false));
+  killer.note_death(false, 0);
+  EXPECT_FALSE(killer.is_over(0, true)) << "the back-off";
+  EXPECT_FALSE(killer.is_over(BackOff::kMaxMs * kMs, false)) << "others would wait for a start";
+  EXPECT_TRUE(killer.is_over(BackOff::kFirstMs * kMs, true));
+  for (int i = 0; i < 10; ++i) killer.note_death(false, 0);
+  EXPECT_FALSE(killer.is_over((BackOff::kMaxMs - 1) * kMs, true));
+  EXPECT_TRUE(killer.is_over(BackOff::kMaxMs * kMs, true));
+}
+
+TEST(Quarantine, work_that_was_done_ends_it) {
+  Quarantine unlucky;
+  for (int i = 0; i < 10; ++i) unlucky.note_death(false, 0);
+  unlucky.note_death(true, 0);
+  EXPECT_TRUE(unlucky.is_over(0, false));
 }
 
 constexpr uint64_t kTimeout = 1000;

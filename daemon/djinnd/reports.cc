@@ -71,11 +71,14 @@ ipc::ModelState state_of(const Model& model) {
   return ipc::ModelState::kFailed;
 }
 
-// Nothing where there is none, or where it cannot be read.
+// Nothing where there is none, or where it cannot be read. What a dead worker left open is no
+// running step.
 gc::Progress progress_of(const Session& session) {
   if (!session.has_memory()) return {};
-  const auto progress = session.memory.progress();
-  return progress.ok() ? progress.value() : gc::Progress{};
+  auto progress = session.memory.progress();
+  if (!progress.ok()) return {};
+  if (!session.attached) progress->running_step = 0;
+  return *std::move(progress);
 }
 
 // The page of a list that begins at item first.
@@ -222,7 +225,7 @@ ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
   if (reads) return ipc::SessionWait::kDisk;
   if (!session.has_memory()) return ipc::SessionWait::kNone;
   if (session.memory.client_is_awaited()) return ipc::SessionWait::kClient;
-  const bool asks = session.phase == SessionPhase::kAttaching || session.memory.bell_rung();
+  const bool asks = session.phase == SessionPhase::kAttaching || session.memory.is_asked();
   return asks && !running ? ipc::SessionWait::kDevice : ipc::SessionWait::kNone;
 }
 

@@ -4,8 +4,6 @@
 
 #include <errno.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,12 +23,6 @@ constexpr gc::StateGeometry kStateGeometry{limits::kRefs, limits::kSequences};
 constexpr uint64_t kPage = 4096;
 constexpr uint32_t kHeadsMax = 4096;  // of a layer, and elements of a head: no model has more
 constexpr uint32_t kHeadElementsMax = 65536;
-
-Result<Fd> make_bell() {
-  Fd bell(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  if (!bell.valid()) return system_error("make a bell", errno);
-  return bell;
-}
 
 // The head is written through a mapping that does not outlive this.
 Result<Fd> make_state() {
@@ -66,7 +58,7 @@ void Session::go(SessionPhase next) {
 bool Session::runs() const {
   if (!has_memory()) return false;
   const auto now = memory.progress();
-  return memory.bell_rung() || (now.ok() && (now->running_step != 0 || now->in_flight));
+  return memory.is_asked() || (now.ok() && (now->running_step != 0 || now->in_flight));
 }
 
 std::vector<Fd> Session::take_memory() {
@@ -74,6 +66,13 @@ std::vector<Fd> Session::take_memory() {
   for (Fd* fd : {&memory.memory, &memory.state, &memory.refs}) taken.push_back(std::move(*fd));
   for (auto& [index, group] : sequences.all()) taken.push_back(std::move(group.memfd));
   return taken;
+}
+
+void Session::close_bells() {
+  for (Fd* fd :
+       {&memory.submission_bell, &memory.completion_bell.bell, &memory.completion_bell.listener}) {
+    if (fd->valid()) closer->close(std::move(*fd));
+  }
 }
 
 uint64_t Session::aside_bytes() const {
@@ -134,8 +133,8 @@ Result<SessionMemory> SessionMemory::make(uint64_t staging_bytes, uint64_t ref_b
   DJINN_CHECK(pal::commit_ahead(made.memory, 0, ipc::SessionLayout::kStagingOffset));
   DJINN_TRY(made.state, make_state());
   DJINN_TRY(made.refs, pal::make_memfd("djinn-refs", ref_bytes_max, pal::Seals::kShared));
-  DJINN_TRY(made.submission_bell, make_bell());
-  DJINN_TRY(made.completion_bell, make_bell());
+  DJINN_TRY(made.submission_bell, ipc::make_submission_bell());
+  DJINN_TRY(made.completion_bell, ipc::make_completion_bell());
   return made;
 }
 
@@ -144,42 +143,31 @@ Result<gc::Progress> SessionMemory::progress() const {
   return gc::read_progress(head);
 }
 
-bool SessionMemory::bell_rung() const {
-  pollfd bell{submission_bell.get(), POLLIN, 0};
-  return ::poll(&bell, 1, 0) == 1 && (bell.revents & POLLIN) != 0;
-}
-
 namespace {
 
-template <typename T>
-Result<T> read_at(const Fd& memory, uint64_t offset) {
-  T out{};
-  if (::pread(memory.get(), &out, sizeof out, static_cast<off_t>(offset)) != sizeof out) {
-    return system_error("read a session's memory", errno);
-  }
-  return out;
+// All zero where it cannot be read.
+ipc::SessionControl control_of(const Fd& memory) {
+  ipc::SessionControl control;
+  const ssize_t got =
+      ::pread(memory.get(), &control, sizeof control, ipc::SessionLayout::kControlOffset);
+  return got == ssize_t{sizeof control} ? control : ipc::SessionControl{};
 }
 
 }  // namespace
 
+bool SessionMemory::is_asked() const {
+  const ipc::SessionControl control = control_of(memory);
+  return control.submissions_published.word != control.submissions_completed.word;
+}
+
 bool SessionMemory::client_is_awaited() const {
-  const auto control = read_at<ipc::SessionControl>(memory, ipc::SessionLayout::kControlOffset);
-  return control.ok() && control->worker_blocked.word != 0;
+  return control_of(memory).worker_blocked.word != 0;
 }
 
 Status SessionMemory::cancel_in_flight() const {
-  using Layout = ipc::SessionLayout;
-  DJINN_TRY(const auto control, read_at<ipc::SessionControl>(memory, Layout::kControlOffset));
-  const uint64_t slot = control.submissions_completed.word % limits::kSubmissionSlots;
-  const uint64_t at = Layout::kSubmissionsOffset + slot * sizeof(ipc::Submission);
-  DJINN_TRY(const auto submission, read_at<ipc::Submission>(memory, at));
-  const uint64_t through = std::max<uint64_t>(control.cancelled_through.word, submission.run);
-  const off_t word = Layout::kControlOffset + offsetof(ipc::SessionControl, cancelled_through);
-  if (::pwrite(memory.get(), &through, sizeof through, word) != sizeof through) {
-    return system_error("write a session's memory", errno);
-  }
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t rung = ::write(submission_bell.get(), &one, sizeof one);
+  DJINN_TRY(const pal::Mapping head,
+            pal::map_shared(state, gc::kStateHeadBytes, pal::Access::kReadWrite));
+  gc::give_up_in_flight(head.bytes());
   return {};
 }
 

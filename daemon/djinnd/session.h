@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@
 #include "daemon/djinnd/recovery.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/worker_supervisor.h"
+#include "ipc/bell.h"
 #include "ipc/limits.h"
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
@@ -111,7 +113,7 @@ struct SessionMemory {
   Fd state;
   Fd refs;
   Fd submission_bell;
-  Fd completion_bell;
+  ipc::CompletionBell completion_bell;
 
   // staging_bytes: a multiple of 4096. The rings have their pages then; those of the staging slab
   // come as the client uses it. Errors: kOutOfMemory, kLimitExceeded (descriptors).
@@ -120,15 +122,15 @@ struct SessionMemory {
   static uint64_t bytes(uint64_t staging_bytes);
   // Of the state head. Errors: kMalformed, kSystem.
   [[nodiscard]] Result<gc::Progress> progress() const;
-  // The client rang and nobody has looked.
-  [[nodiscard]] bool bell_rung() const;
+  // The client has submitted what is not complete, if its memory is to be believed.
+  [[nodiscard]] bool is_asked() const;
   // The worker has completions to tell and no slot for them, if the client's memory is to be
   // believed.
   [[nodiscard]] bool client_is_awaited() const;
-  // Asks, in the client's name, to give up the submission that is next to complete, and rings: a
-  // lane may sleep because it waits. Only the client can be fooled: what is read and written here
-  // is its own memory. Errors: kSystem.
-  Status cancel_in_flight() const;
+  // Asks the worker, whose lane may sleep, to give up the submission in flight. Through memory that
+  // no client has: writing to a memfd may wait for whoever else has it (ipc/README.md). Errors:
+  // kOutOfMemory, kSystem.
+  [[nodiscard]] Status cancel_in_flight() const;
 };
 
 // What a client sent.
@@ -157,6 +159,8 @@ struct Session {
   bool attached = false;  // the present worker was told of it
   uint32_t hello = 0;     // the number of the Hello that waits for Welcome
   DeathCount deaths;
+  Quarantine quarantine;
+  std::optional<Error> refusal;  // of the submission in flight, by the next worker
   uint64_t commit_at_death = 0;
   uint32_t attach_deaths = 0;  // of workers that were about to attach it
   uint64_t commit_seen = 0;    // when it was last looked whether it does something
@@ -168,6 +172,8 @@ struct Session {
   [[nodiscard]] bool runs() const;
   // All memory of its own; it must not be used after this.
   std::vector<Fd> take_memory();
+  // Leaves the bells to its closer. No worker has them any more.
+  void close_bells();
   // Of its sequence groups.
   [[nodiscard]] uint64_t aside_bytes() const;
   // Whether a sequence group of it is on its way to disk or back.

@@ -20,6 +20,8 @@ namespace {
 
 // Answers and notices that a client may leave unread.
 constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
+// How often to look whether a session that was held back may have a worker.
+constexpr uint64_t kAttachLookMs = 25;
 // A sparse file costs nothing, but addresses end somewhere.
 constexpr uint64_t kSequenceFileBytesMax = uint64_t{1} << 40;
 
@@ -39,6 +41,21 @@ Event event_of(EventKind kind, const Session& session) {
   Event event{kind, {}, session.domain};
   event.session = session.id;
   return event;
+}
+
+// Of a run that ends its workers. op: where it was, if that is known.
+Error refusal_of(const std::string& op, std::optional<uint64_t> overran_ms) {
+  if (overran_ms) {
+    return {ErrorCode::kTimeout,
+            fmt::format("{} ran longer than {} s, which is the most that one may take. The run is "
+                        "given up; other runs of the session go on. Give it less to do.",
+                        op.empty() ? "A part of the run" : "The operator " + op,
+                        static_cast<double>(*overran_ms) / 1000)};
+  }
+  return {ErrorCode::kWorkerLost,
+          fmt::format("The run stopped its worker three times{} and made no progress. It is given "
+                      "up; other runs of the session go on.",
+                      op.empty() ? "" : ", last in the operator " + op + ",")};
 }
 
 Status check_closing(const Closer& closer) {
@@ -216,6 +233,7 @@ void Sessions::release(Session& session) {
   Event event = event_of(EventKind::kSessionRemoved, session);
   std::vector<Fd> memory = session.take_memory();
   spill_.let_go_of_files(session);
+  session.close_bells();
   sessions_.erase(id);
   if (!had_memory) return static_cast<void>(world_.memory.release_all(Memory::of_session(id)));
   releasing_.insert(id);
@@ -273,7 +291,8 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
   DJINN_CHECK(world_.domains.need(session.domain, [this](DomainId d) { return in_use(d); }));
   DJINN_TRY(session.memory, SessionMemory::make(staging_bytes, world_.memory.session_quota()));
-  return check_descriptors_left(session.memory.completion_bell);  // the last one that was made
+  return check_descriptors_left(
+      session.memory.completion_bell.listener);  // the last one that was made
 }
 
 // The session is as it was before its Hello, and may try another.
@@ -307,19 +326,21 @@ void Sessions::end_waiting(const Error& error) {
 void Sessions::attach(Session& session) {
   const SessionMemory& memory = session.memory;
   const int fds[] = {memory.memory.get(), memory.state.get(), memory.refs.get(),
-                     memory.submission_bell.get(), memory.completion_bell.get()};
-  const bool refuse_in_flight = session.deaths.exhausted();
-  if (refuse_in_flight) {
+                     memory.submission_bell.get(), memory.completion_bell.bell.get()};
+  const Error refusal = session.refusal.value_or(Error{ErrorCode::kOk, {}});
+  if (session.refusal) {
     tell(EventKind::kRunRefused, session,
-         fmt::format("session {}: the run in flight is refused", text_of(session.id)),
-         ErrorCode::kWorkerLost);
+         fmt::format("session {}: the run in flight is refused: {}", text_of(session.id),
+                     refusal.message),
+         refusal.code);
   }
   const auto groups = static_cast<uint32_t>(std::ranges::count_if(
       session.sequences.all(), [](const auto& entry) { return entry.second.memfd.valid(); }));
-  world_.domains.send(session.domain,
-                      {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
-                                          session.ref_bytes_granted, refuse_in_flight, groups}},
-                      fds);
+  world_.domains.send(
+      session.domain,
+      {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
+                          session.ref_bytes_granted, groups, refusal.code, refusal.message}},
+      fds);
   // From here on the worker gets what is new behind these, before it has answered too.
   session.attached = true;
   for (const auto& [index, group] : session.sequences.all()) {
@@ -335,7 +356,7 @@ void Sessions::welcome(Session& session) {
        fmt::format("session {} of user {} is welcome", text_of(session.id), session.domain));
   const WorkerSupervisor* const worker = world_.domains.find(session.domain);
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
-                     session.memory.completion_bell.get()};
+                     session.memory.completion_bell.listener.get()};
   reply({session.id, number},
         {number, ipc::Welcome{session.id, session.memory.staging_bytes, worker->threads(),
                               world_.memory.session_quota()}},
@@ -362,6 +383,7 @@ void Sessions::cancel_run(const Asker& asker, const Caller& caller, SessionId ta
   }
   const Status asked = (*session)->memory.cancel_in_flight();
   if (!asked) return refuse(asker, asked.error());
+  world_.domains.wake_lane((*session)->domain);
   cancel_requests(**session);  // nobody else is kept waiting for it
   done(asker);
 }
@@ -499,8 +521,20 @@ void Sessions::hear(DomainId domain, const ipc::SequenceRestored& event) {
 // --- workers
 
 void Sessions::worker_ready(DomainId domain) {
+  attach_those_that_may([domain](const Session& session) { return session.domain == domain; });
+}
+
+void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
+  const uint64_t now_ns = world_.clock.monotonic_ns();
   for (const auto& [id, session] : sessions_) {
-    if (session->domain == domain && session->has_memory()) attach(*session);
+    const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
+                       world_.domains.ready(session->domain) && in_question(*session);
+    if (!waits) continue;
+    if (session->quarantine.is_over(now_ns, world_.domains.has_spare())) {
+      attach(*session);
+    } else {
+      attach_timer_.start_once(kAttachLookMs);
+    }
   }
 }
 
@@ -530,7 +564,7 @@ bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
   for (const auto& [id, session] : sessions_) {
     if (session->domain == domain && session->has_memory()) ids.push_back(id);
   }
-  bool progressed = !death.suspect.has_value() && !activity_of(domain).busy;
+  bool progressed = !death.suspect.has_value() && !activity_of(domain).in_step;
   for (const SessionId id : ids) {
     Session& session = *find(id);
     if (session.phase == SessionPhase::kLeaving) {
@@ -543,26 +577,34 @@ bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
   return progressed;
 }
 
-// Gives whether the session committed something since the death before.
+// Gives whether the next worker may come at once, as far as this session tells.
 bool Sessions::note_death(Session& session, const WorkerDeath& death) {
-  session.attached = false;
+  const bool was_served = std::exchange(session.attached, false);
   world_.memory.cancel(Memory::of_session(session.id));
   note_group_deaths(session, death);
+  if (!was_served) return false;  // held back: what its state says is of a death before
   const auto progress = session.memory.progress();
   if (!progress.ok()) {
     end(session, progress.error());
     return false;
   }
   session.deaths.note(progress.value());
-  const bool progressed = progress.value().commit != session.commit_at_death;
-  session.commit_at_death = progress.value().commit;
+  const uint64_t steps =
+      progress->commit - std::exchange(session.commit_at_death, progress->commit);
+  const bool went_on = steps > (session.refusal ? 1 : 0);  // the refusal is committed as well
+  if (steps > 0) session.refusal.reset();
+  const bool in_step = progress->running_step != 0;
+  if (in_step) session.quarantine.note_death(went_on, world_.clock.monotonic_ns());
+  if (in_step && (death.overran_ms || session.deaths.exhausted())) {
+    session.refusal = refusal_of(progress->op, death.overran_ms);
+  }
   const OwedAnswer attaching{OwedAnswer::Kind::kAttachSession, session.id.value, {}};
   // Twice the usual: the submission in flight may be what kills, and is refused first.
   if (death.suspect == attaching) ++session.attach_deaths;
   if (session.attach_deaths >= 2 * limits::kDeathsWithoutProgress || session.deaths.hopeless()) {
     end(session, {ErrorCode::kWorkerLost, "The worker died whenever it served the session."});
   }
-  return progressed;
+  return went_on || in_step;
 }
 
 // Groups that were being dropped are dropped now; one that kills the worker is refused.
@@ -712,23 +754,13 @@ void Sessions::answer_grant(DomainId domain, uint64_t request, const Status& sta
 
 // --- what others want to know
 
-// With what it has in flight: neither memory nor the client is what is waited for.
-bool Sessions::is_for_the_worker_to_go_on(const Session& session) const {
-  return !session.memory.client_is_awaited() && !world_.awaits_model(session.id) &&
-         !world_.memory.waits(Memory::of_session(session.id)) &&
-         !world_.memory.waits(lane_of(session.domain)) &&
-         !world_.memory.waits(heap_of(session.domain));
-}
-
-Sessions::Activity Sessions::activity_of(DomainId domain) {
-  Activity activity;
-  const bool moves = spill_.moves_any(domain);
+LaneActivity Sessions::activity_of(DomainId domain) {
+  LaneActivity activity;
   for (const auto& [id, session] : sessions_) {
-    if (session->domain != domain || !session->has_memory()) continue;
+    if (session->domain != domain || !session->attached) continue;
     const auto progress = session->memory.progress();
     if (!progress.ok()) continue;
-    activity.busy |= progress.value().running_step != 0 || session->memory.bell_rung() ||
-                     (progress.value().in_flight && !moves && is_for_the_worker_to_go_on(*session));
+    activity.in_step |= progress.value().running_step != 0;
     activity.count += progress.value().commit + progress.value().heartbeat;
     spill_.note_use(*session, progress.value());
   }

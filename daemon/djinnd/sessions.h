@@ -44,14 +44,16 @@ class Sessions final : public Replies {
     Turns& turns;
     std::function<void(Session&, ClientMessage)> request;  // a message of a client came
     std::function<void(SessionId)> left;                   // models and programs let go of it
-    std::function<bool(SessionId)> awaits_model;           // one that is on its way back
   };
   Sessions(World world, SpillRules spill)
       : world_(std::move(world)),
         spill_({world_.clock, world_.memory, world_.domains, world_.events, world_.memory_work,
                 world_.file_work, sessions_,
                 [this](DomainId domain, const ipc::GrantRequest& event) { grant(domain, event); }},
-               std::move(spill)) {}
+               std::move(spill)),
+        attach_timer_(world_.loop, [this] {
+          attach_those_that_may([](const Session& session) { return !session.attached; });
+        }) {}
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
@@ -79,8 +81,8 @@ class Sessions final : public Replies {
 
   // --- workers
   void worker_ready(DomainId domain);
-  // Gives whether any session of the domain committed something since the death before, or the
-  // worker had nothing to do.
+  // Gives whether the next worker may come at once: the death is a session's own, which waits for
+  // it, or something was committed since the death before, or the worker had nothing to do.
   bool worker_died(DomainId domain, const WorkerDeath& death);
   void hear(DomainId domain, const ipc::Attached& event);
   void hear(DomainId domain, const ipc::Detached& event);
@@ -98,11 +100,7 @@ class Sessions final : public Replies {
   // None will come as long as this djinnd runs: nor are the sessions kept that had one.
   void end_waiting(const Error& error);
 
-  struct Activity {
-    bool busy = false;
-    uint64_t count = 0;  // changes with each commit and heartbeat
-  };
-  [[nodiscard]] Activity activity_of(DomainId domain);
+  [[nodiscard]] LaneActivity activity_of(DomainId domain);
   [[nodiscard]] bool in_use(DomainId domain) const;
   // Whether the session has a run in flight, or asks for one.
   [[nodiscard]] bool runs(SessionId id) const;
@@ -120,7 +118,6 @@ class Sessions final : public Replies {
   [[nodiscard]] uint64_t leaving_bytes() const;
 
  private:
-  [[nodiscard]] bool is_for_the_worker_to_go_on(const Session& session) const;
   SequenceGroup* find_group(SessionId id, DomainId domain, SequenceHandle handle) const;
   // Of that domain, or null.
   Session* find(SessionId id, DomainId domain) const;
@@ -134,6 +131,8 @@ class Sessions final : public Replies {
   Status make_memory(Session& session, uint64_t staging_bytes);
   void withdraw_hello(Session& session, const Error& error);
   void attach(Session& session);
+  // Of those that have no worker yet; others are looked at again soon.
+  void attach_those_that_may(const std::function<bool(const Session&)>& in_question);
   void welcome(Session& session);
   void leave(SessionId id);
   void release(Session& session);
@@ -159,6 +158,7 @@ class Sessions final : public Replies {
   std::set<SessionId> releasing_;  // gone, their memory not yet
   Spill spill_;
   bool draining_ = false;
+  Timer attach_timer_;
 };
 
 }  // namespace djinn::daemon

@@ -57,6 +57,8 @@ class SparePool {
   // A child that is about to say again that it is ready, and is nobody's from then on.
   void give_back(std::unique_ptr<ChildProcess> child);
 
+  // Whether one is warm, and nobody waits for it.
+  [[nodiscard]] bool has_spare() const { return ready_.has_value() && takers_.empty(); }
   // Whether so many children in a row died before they were ready that those who wait should know.
   [[nodiscard]] bool fails() const { return failures_ >= kFailuresMax || other_build_; }
   // Whether what is installed is of another build than this djinnd, as far as is known: until a

@@ -160,12 +160,6 @@ std::optional<uint64_t> Spill::ms_to_next_idle() const {
   return next;
 }
 
-bool Spill::moves_any(DomainId domain) const {
-  return std::ranges::any_of(world_.sessions, [&](const auto& entry) {
-    return entry.second->domain == domain && entry.second->moves_groups();
-  });
-}
-
 // --- out
 
 uint64_t Spill::begin(uint64_t bytes, bool idle_only) {

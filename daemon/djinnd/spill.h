@@ -70,8 +70,6 @@ class Spill {
   [[nodiscard]] uint64_t spilled_bytes() const;
   // Until a group has been idle for a while that is not yet; nothing where there is none.
   [[nodiscard]] std::optional<uint64_t> ms_to_next_idle() const;
-  // Whether the domain's worker writes or reads a group: steps may wait for that.
-  [[nodiscard]] bool moves_any(DomainId domain) const;
 
   // Looks whether the session has done something since the last look.
   void note_use(Session& session, const gc::Progress& progress) const;

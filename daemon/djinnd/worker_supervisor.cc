@@ -20,6 +20,8 @@ struct Overloaded : Functions... {
 
 using Kind = OwedAnswer::Kind;
 
+constexpr uint64_t kComputesOneIn = 20;
+
 }  // namespace
 
 bool may_follow(WorkerPhase from, WorkerPhase to) {
@@ -66,6 +68,9 @@ std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
                  [](const ipc::GetWorkerStats&) -> Owed {
                    return OwedAnswer{Kind::kStats, 0, {}};
                  },
+                 [](const ipc::WakeLane&) -> Owed {
+                   return OwedAnswer{Kind::kWakeLane, 0, {}};
+                 },
                  [](const auto&) -> Owed { return std::nullopt; }},
       command.body);
 }
@@ -107,6 +112,9 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
                  [](const ipc::WorkerStats&) -> Owed {
                    return OwedAnswer{Kind::kStats, 0, {}};
                  },
+                 [](const ipc::LaneAwake&) -> Owed {
+                   return OwedAnswer{Kind::kWakeLane, 0, {}};
+                 },
                  [](const auto&) -> Owed { return std::nullopt; }},
       event.body);
 }
@@ -114,7 +122,10 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
 WorkerSupervisor::WorkerSupervisor(World world, DomainId domain, uint64_t hang_timeout_ms)
     : world_(world),
       domain_(domain),
-      hang_(hang_timeout_ms * 1'000'000),
+      hang_timeout_ms_(hang_timeout_ms),
+      step_watch_(hang_timeout_ms * 1'000'000),
+      lane_watch_(hang_timeout_ms * 1'000'000),
+      command_watch_(hang_timeout_ms * 1'000'000),
       back_off_timer_(world.loop, [this] { ask_for_worker(); }) {}
 
 void WorkerSupervisor::go(WorkerPhase next) {
@@ -145,7 +156,7 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   ready_ = child.ready;
   go(WorkerPhase::kReady);
   ever_ready_ = true;
-  hang_.reset();
+  for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
   process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
   tell(EventKind::kWorkerStarted,
        fmt::format("worker {} serves user {}", process_->pid(), domain_));
@@ -179,7 +190,12 @@ void WorkerSupervisor::kill(const char* why) {
 void WorkerSupervisor::heard(const ipc::Datagram& message) {
   const auto event = ipc::decode_worker_event(message.bytes);
   if (!event.ok()) return kill("sent a message that nobody can read");
-  if (!std::holds_alternative<ipc::WorkerStats>(event.value().body)) ++answers_;
+  const auto& body = event.value().body;
+  if (std::holds_alternative<ipc::LaneAwake>(body)) {
+    ++wakes_;
+  } else if (!std::holds_alternative<ipc::WorkerStats>(body)) {
+    ++answers_;
+  }
   if (const auto answered = answered_by(event.value())) {
     const auto owed = std::find(owed_.begin(), owed_.end(), *answered);
     if (owed != owed_.end()) owed_.erase(owed);
@@ -188,9 +204,11 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
 }
 
 void WorkerSupervisor::exited() {
-  tell(EventKind::kWorkerLost,
-       fmt::format("worker {} of user {} has died", process_->pid(), domain_));
+  tell(EventKind::kWorkerLost, fmt::format("worker {} of user {} has died {}", process_->pid(),
+                                           domain_, process_->how_it_ended()));
   WorkerDeath death;
+  death.overran_ms = std::exchange(overran_ms_, std::nullopt);
+  std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });
   if (!owed_.empty()) death.suspect = owed_.front();
   owed_.clear();
   world_.loop.dispose(std::move(process_));
@@ -204,10 +222,38 @@ void WorkerSupervisor::exited() {
   ask_for_worker();
 }
 
-void WorkerSupervisor::look(bool busy, uint64_t activity) {
-  if (!ready()) return;
-  const HangWatch::Sample sample{busy || !owed_.empty(), activity + answers_, !busy};
-  if (hang_.look(world_.clock.monotonic_ns(), sample)) kill("does nothing although it has work");
+void WorkerSupervisor::wake_lane() {
+  const bool asked = std::ranges::find(owed_, Kind::kWakeLane, &OwedAnswer::kind) != owed_.end();
+  if (!asked) send({ipc::WakeLane{}});
+}
+
+// A stopped process and one that waits for something do not compute; one that others leave little
+// of the cores does some.
+bool WorkerSupervisor::computes() const {
+  return process_->cpu_ns() - cpu_seen_ns_ >= hang_timeout_ms_ * 1'000'000 / kComputesOneIn;
+}
+
+// Each kind of work has signs of life of its own: while one stands still another may go on, and a
+// client could make it go on for ever.
+bool WorkerSupervisor::look(const LaneActivity& lane) {
+  if (!ready()) return false;
+  const uint64_t now_ns = world_.clock.monotonic_ns();
+  // Behind an older command it waits for that.
+  const bool asked = !owed_.empty() && owed_.front().kind == Kind::kWakeLane;
+  const bool stuck_in_step = step_watch_.look(now_ns, {lane.in_step, lane.count});
+  const bool stuck_lane = lane_watch_.look(now_ns, {asked && !lane.in_step, wakes_});
+  const bool stuck = command_watch_.look(now_ns, {!owed_.empty(), answers_, true});
+  if (step_watch_.is_fresh(now_ns)) cpu_seen_ns_ = process_->cpu_ns();
+  const bool has_work = lane.in_step || !owed_.empty();
+  if (stuck_in_step && computes()) {
+    overran_ms_ = hang_timeout_ms_;
+    kill("is in one operator for longer than it may");
+  } else if (stuck_in_step || stuck_lane || stuck) {
+    kill("does nothing although it has work");
+  } else if (!lane.in_step && std::exchange(count_seen_, lane.count) == lane.count) {
+    wake_lane();
+  }
+  return has_work;
 }
 
 ipc::WorkerReport WorkerSupervisor::report() const {

@@ -48,7 +48,8 @@ struct OwedAnswer {
     kAddProgram,
     kAddSequence,
     kReleaseSequence,
-    kStats
+    kStats,
+    kWakeLane
   };
   Kind kind = Kind::kStats;
   uint64_t id = 0;
@@ -59,8 +60,17 @@ struct OwedAnswer {
 [[nodiscard]] std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command);
 [[nodiscard]] std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event);
 
+// What djinnd reads of a lane in memory that it shares with the worker alone: a client's lies kill
+// nobody's worker.
+struct LaneActivity {
+  bool in_step = false;
+  uint64_t count = 0;  // changes with each operator and step
+};
+
 struct WorkerDeath {
   std::optional<OwedAnswer> suspect;  // the oldest command that it left unanswered
+  // It was killed because one operator of its step went on computing for so long.
+  std::optional<uint64_t> overran_ms;
 };
 
 class WorkerSupervisor {
@@ -93,8 +103,11 @@ class WorkerSupervisor {
   void send(const ipc::WorkerCommand& command, std::span<const int> fds = {});
   void kill(const char* why);
 
-  // Looks for a hang. busy: a step is running or a bell was rung; activity changes with any step.
-  void look(bool busy, uint64_t activity);
+  // Sees that the lane, which may sleep, looks at all sessions again.
+  void wake_lane();
+  // Looks for a hang, and asks the lane for a sign of life where it has shown none since the last
+  // look. Gives whether there is work, so that the next look is due soon.
+  bool look(const LaneActivity& lane);
 
   [[nodiscard]] ipc::WorkerReport report() const;
   void note_stats(const ipc::WorkerStats& stats) { counts_.hear(stats); }
@@ -109,20 +122,28 @@ class WorkerSupervisor {
   void adopt(ReadyChild child);
   void heard(const ipc::Datagram& message);
   void exited();
+  [[nodiscard]] bool computes() const;
   void tell(EventKind kind, std::string text);
 
   World world_;
   DomainId domain_;
+  uint64_t hang_timeout_ms_;
   WorkerPhase phase_ = WorkerPhase::kAbsent;
   std::unique_ptr<ChildProcess> process_;
   ChildReady ready_;
   std::deque<OwedAnswer> owed_;
-  uint64_t answers_ = 0;  // events heard that show work, which counts do not
+  uint64_t wakes_ = 0;    // heard of the lane's own thread
+  uint64_t answers_ = 0;  // other events heard that show work, which counts do not
   uint32_t restarts_ = 0;
   bool ever_ready_ = false;
   WorkerCounts counts_;
   BackOff back_off_;
-  HangWatch hang_;
+  uint64_t count_seen_ = 0;
+  uint64_t cpu_seen_ns_ = 0;  // when the step in flight last showed life
+  std::optional<uint64_t> overran_ms_;
+  HangWatch step_watch_;
+  HangWatch lane_watch_;
+  HangWatch command_watch_;
   Timer back_off_timer_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for the pool's answer
 };

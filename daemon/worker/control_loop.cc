@@ -225,4 +225,8 @@ void ControlLoop::obey(const ipc::GetWorkerStats&, std::vector<Fd>) {
   parts_.outbox.send({parts_.lane.counts().read()});
 }
 
+void ControlLoop::obey(const ipc::WakeLane&, std::vector<Fd>) {
+  parts_.lane.post([this](LaneLoop::World&) { parts_.outbox.send({ipc::LaneAwake{}}); });
+}
+
 }  // namespace djinn::worker

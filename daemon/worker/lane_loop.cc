@@ -4,13 +4,12 @@
 
 #include <errno.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "ipc/bell.h"
 #include "ipc/spin.h"
 
 namespace djinn::worker {
@@ -19,7 +18,8 @@ namespace {
 // Longer than a client needs to copy a row of logits and to answer with its next submission, as
 // short as a wake-up of an idle core: a sleeping lane burns nothing, a busy one is met awake.
 constexpr uint64_t kSpinNs = 40'000;
-constexpr uint64_t kMailboxKey = 0;  // no session has id 0
+constexpr uint64_t kMailboxKey = 0;   // no session has id 0
+constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 
 }  // namespace
 
@@ -27,12 +27,11 @@ Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
     exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
     std::function<void(SessionId, const Error&)> broken) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
-  Fd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll.valid() || !bell.valid()) return system_error("make the lane's bell", errno);
-  std::unique_ptr<LaneLoop> loop(
+  if (!epoll.valid()) return system_error("make the lane's epoll instance", errno);
+  DJINN_TRY(Fd bell, ipc::make_submission_bell());
+  DJINN_CHECK(ipc::watch_submission_bell(epoll, bell, kMailboxKey));
+  return std::unique_ptr<LaneLoop>(
       new LaneLoop(lane, clock, memory, std::move(epoll), std::move(bell), std::move(broken)));
-  loop->watch(loop->bell_, kMailboxKey);
-  return loop;
 }
 
 LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, const LaneMemory& memory, Fd epoll,
@@ -72,15 +71,7 @@ void LaneLoop::post(std::function<void(World&)> job) {
 
 void LaneLoop::wake() {
   memory_came_.store(true, std::memory_order_release);
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &one, sizeof one);
-}
-
-void LaneLoop::watch(const Fd& fd, uint64_t key) {
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = key;
-  DJINN_ASSERT(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) == 0);
+  ipc::ring_submission_bell(bell_);
 }
 
 void LaneLoop::add_session(std::unique_ptr<Session> session) {
@@ -88,10 +79,13 @@ void LaneLoop::add_session(std::unique_ptr<Session> session) {
   post([this, shared](World& world) {
     Session& added = **shared;
     added.progression.could_not_begin_before(clock_.monotonic_ns());
-    watch(added.submission_bell(), added.id().value);
+    const SessionId id = added.id();
+    const Status watched =
+        ipc::watch_submission_bell(epoll_, added.submission_bell(), added.id().value);
     // A client that waits since before a former worker's death: tell it to look again.
     added.ring_completion_bell();
-    world.sessions[added.id()] = std::move(*shared);
+    world.sessions[id] = std::move(*shared);
+    if (!watched) set_aside(id, watched.error());
   });
 }
 
@@ -203,25 +197,14 @@ bool LaneLoop::prepare_to_sleep() {
 
 void LaneLoop::sleep() {
   if (prepare_to_sleep()) {
-    std::array<epoll_event, 64> events;
-    const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
-    for (int i = 0; i < count; ++i) drain(events[static_cast<size_t>(i)].data.u64);
+    std::array<epoll_event, kEventsAtOnce> events;
+    ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
   }
   const uint64_t now_ns = clock_.monotonic_ns();
   for (const auto& [id, session] : world_.sessions) {
     session->ring().finish_sleep();
     // What waits for memory has waited while the lane slept.
     if (!waiting_.contains(id)) session->progression.could_not_begin_before(now_ns);
-  }
-}
-
-void LaneLoop::drain(uint64_t key) {
-  uint64_t count = 0;
-  if (key == kMailboxKey) {
-    [[maybe_unused]] const ssize_t got = ::read(bell_.get(), &count, sizeof count);
-  } else if (const auto found = world_.sessions.find(SessionId{key});
-             found != world_.sessions.end()) {
-    found->second->drain_submission_bell();
   }
 }
 

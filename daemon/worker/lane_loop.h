@@ -5,7 +5,8 @@
 //
 //   mailbox   closures from the control thread and wake-ups from the grower, run between steps
 //   round     one step of each session that has work: nobody waits for another's whole generation
-//   sleep     after a short spin without work: on all submission bells and the mailbox's, at once
+//   sleep     after a short spin without work: on all submission bells and the mailbox's, at once;
+//             none of them is read, since clients have theirs, too (ipc/bell.h)
 //
 // invariant: while the thread sleeps, every session's ring says so, and each was looked at after
 // that.
@@ -84,8 +85,6 @@ class LaneLoop {
   void erase_session(SessionId id);
   [[nodiscard]] bool prepare_to_sleep();
   void sleep();
-  void drain(uint64_t session);
-  void watch(const Fd& fd, uint64_t key);
 
   const Clock& clock_;
   LaneCounts counts_;

@@ -75,7 +75,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   gc::StepRecord record = next_record(state.record(), submission);
   state.beat();
   tools_.lane.set_owner({session.id().value, session.refs().extent().size()});
-  tools_.lane.set_pulse([&state] { state.beat(); });
+  tools_.lane.set_pulse([&state](std::string_view op) { state.beat(op); });
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
   // One that waited asks for nothing again.
   const bool waited = std::exchange(session.waits, false);
@@ -133,12 +133,9 @@ Status Runner::pick_up(Session& session) {
 }
 
 Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
-  if (step.session.take_refusal()) {
+  if (auto refusal = step.session.take_refusal()) {
     doom_products(step, tools_);
-    return Error{
-        ErrorCode::kWorkerLost,
-        "The run stopped its worker three times and made no progress. It is given up; other "
-        "runs of the session go on."};
+    return *std::move(refusal);
   }
   switch (static_cast<ipc::Operation>(step.submission.operation)) {
     case ipc::Operation::kNop:

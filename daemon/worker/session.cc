@@ -3,7 +3,6 @@
 #include "daemon/worker/session.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #include <utility>
 
@@ -14,15 +13,23 @@ namespace {
 
 constexpr gc::StateGeometry kGeometry{limits::kRefs, limits::kSequences};
 
-Result<pal::Mapping> map_checked(const Fd& fd, uint64_t bytes, pal::Seals seals) {
-  DJINN_CHECK(pal::verify_memfd(fd, bytes, seals));
+Result<pal::Mapping> map_state(const Fd& fd, uint64_t bytes) {
+  DJINN_CHECK(pal::verify_memfd(fd, bytes, pal::Seals::kSize));
+  return pal::map_shared(fd, bytes, pal::Access::kReadWrite);
+}
+
+// Its client may make a call that asks for its size wait (ipc/README.md); djinnd made it so large.
+Result<pal::Mapping> map_memory(const Fd& fd, uint64_t bytes) {
+  DJINN_TRY(const bool sealed, pal::has_seals(fd, pal::Seals::kShared));
+  if (!sealed) return Error{ErrorCode::kMalformed, "A session's memory came without its seals."};
   return pal::map_shared(fd, bytes, pal::Access::kReadWrite);
 }
 
 }  // namespace
 
-Session::Session(const ipc::AttachSession& command)
-    : id_(command.session), refuse_in_flight_(command.refuse_in_flight) {}
+Session::Session(const ipc::AttachSession& command) : id_(command.session) {
+  if (command.refusal != ErrorCode::kOk) refusal_ = Error{command.refusal, command.refusal_text};
+}
 
 Session::~Session() {
   for (const auto& [index, sequence] : sequences_) sequence->drop();
@@ -41,9 +48,8 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
   if (fds.size() != 5) {
     return Error{ErrorCode::kMalformed, "A session came without its five descriptors."};
   }
-  DJINN_TRY(memory_, map_checked(fds[0], ipc::SessionLayout::bytes(command.staging_bytes),
-                                 pal::Seals::kShared));
-  DJINN_TRY(state_memory_, map_checked(fds[1], gc::state_bytes(kGeometry), pal::Seals::kSize));
+  DJINN_TRY(memory_, map_memory(fds[0], ipc::SessionLayout::bytes(command.staging_bytes)));
+  DJINN_TRY(state_memory_, map_state(fds[1], gc::state_bytes(kGeometry)));
   submission_bell_ = std::move(fds[3]);
   completion_bell_ = std::move(fds[4]);
   DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
@@ -62,17 +68,6 @@ Status Session::roll_back_open_step(const pal::Extent& extent) {
   DJINN_TRY(const pal::Mapping whole,
             pal::map_shared(extent.fd, extent.bytes, pal::Access::kReadWrite));
   return state_->recover(whole.bytes());
-}
-
-void Session::ring_completion_bell() const {
-  const uint64_t one = 1;
-  // An eventfd at its maximum is readable already, which is all that a bell says.
-  [[maybe_unused]] const ssize_t written = ::write(completion_bell_.get(), &one, sizeof one);
-}
-
-void Session::drain_submission_bell() const {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = ::read(submission_bell_.get(), &count, sizeof count);
 }
 
 void Session::add_sequence(std::shared_ptr<Sequence> sequence) {
@@ -121,11 +116,11 @@ bool Session::is_cancelled() const {
   if (!flight) return false;
   ipc::Submission submission;
   memcpy(&submission, flight->descriptor.data(), sizeof submission);
-  return ring_->cancelled_through() >= submission.run;
+  return state_->is_given_up() || ring_->cancelled_through() >= submission.run;
 }
 
-bool Session::take_refusal() {
-  return std::exchange(refuse_in_flight_, false);
+std::optional<Error> Session::take_refusal() {
+  return std::exchange(refusal_, std::nullopt);
 }
 
 }  // namespace djinn::worker

@@ -16,6 +16,7 @@
 #include "daemon/worker/lane_counts.h"
 #include "daemon/worker/refs.h"
 #include "daemon/worker/sequence.h"
+#include "ipc/bell.h"
 #include "ipc/binding.h"
 #include "ipc/messages.h"
 #include "ipc/ring.h"
@@ -38,8 +39,7 @@ class Session {
   [[nodiscard]] Refs& refs() { return *refs_; }
   [[nodiscard]] std::span<std::byte> staging() const { return view_->staging(); }
   [[nodiscard]] const Fd& submission_bell() const { return submission_bell_; }
-  void ring_completion_bell() const;
-  void drain_submission_bell() const;
+  void ring_completion_bell() const { ipc::ring_completion_bell(completion_bell_); }
 
   void add_sequence(std::shared_ptr<Sequence> sequence);
   void drop_sequence(SequenceHandle handle);
@@ -55,8 +55,8 @@ class Session {
   bool waits = false;
   // Somebody gave up the submission in flight.
   [[nodiscard]] bool is_cancelled() const;
-  // True once, when djinnd gave up on the submission in flight.
-  [[nodiscard]] bool take_refusal();
+  // Once, when djinnd gave up on the submission in flight: why.
+  [[nodiscard]] std::optional<Error> take_refusal();
   // The decoded block of the generation in flight, so that a token does not decode it again.
   std::optional<ipc::GenerateBlock> generation;
   // Of the submission in flight or next to come, for the lane's counts.
@@ -70,7 +70,7 @@ class Session {
   Status roll_back_open_step(const pal::Extent& extent);
 
   SessionId id_;
-  bool refuse_in_flight_;
+  std::optional<Error> refusal_;
   pal::Mapping memory_;
   pal::Mapping state_memory_;
   Fd submission_bell_;

@@ -117,7 +117,8 @@ std::vector<DaemonReply> replies() {
 
 std::vector<WorkerCommand> commands() {
   return {
-      {AttachSession{{1}, 2, 3, 4, true}},
+      {AttachSession{{1}, 2, 3, 4, 5, ErrorCode::kOk, ""}},
+      {AttachSession{{1}, 2, 3, 4, 5, ErrorCode::kTimeout, "Too long."}},
       {DetachSession{{5}}},
       {AddModel{{6}, true}},
       {DropModel{{7}}},
@@ -130,6 +131,7 @@ std::vector<WorkerCommand> commands() {
       {GrantAnswer{19, ErrorCode::kQuotaExceeded, "No."}},
       {GiveSlab{20, 21}},
       {GetWorkerStats{}},
+      {WakeLane{}},
       {ParkModel{{22}}},
       {ModelLost{{23}, ErrorCode::kIo, "Gone."}},
   };
@@ -167,6 +169,7 @@ std::vector<WorkerEvent> events() {
       {ModelWanted{{33}}},
       {SequenceSpilled{{34}, {35, 36}, 37, ErrorCode::kIo, "Full."}},
       {SequenceRestored{{38}, {39, 40}}},
+      {LaneAwake{}},
   };
 }
 

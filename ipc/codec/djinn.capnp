@@ -330,6 +330,7 @@ struct WorkerCommand {
     parkModel @11 :UInt64;
     modelLost @12 :IdOutcome;
     spillSequence @13 :SequenceName;
+    wakeLane @14 :Void;
   }
 }
 
@@ -338,8 +339,8 @@ struct AttachSession {
   stagingBytes @1 :UInt64;
   refBytesMax @2 :UInt64;
   refBytesGranted @3 :UInt64;
-  refuseInFlight @4 :Bool;
-  sequences @5 :UInt32;
+  sequences @4 :UInt32;
+  refusal @5 :Failure;
 }
 
 struct AddModel {
@@ -395,6 +396,7 @@ struct WorkerEvent {
     modelWanted @14 :UInt64;
     sequenceSpilled @15 :SequenceSpilled;
     sequenceRestored @16 :SequenceName;
+    laneAwake @17 :Void;
   }
 }
 

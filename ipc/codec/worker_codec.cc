@@ -29,8 +29,8 @@ void write(wire::WorkerCommand::Builder out, const AttachSession& command) {
   attach.setStagingBytes(command.staging_bytes);
   attach.setRefBytesMax(command.ref_bytes_max);
   attach.setRefBytesGranted(command.ref_bytes_granted);
-  attach.setRefuseInFlight(command.refuse_in_flight);
   attach.setSequences(command.sequences);
+  write_failure(attach.initRefusal(), command.refusal, command.refusal_text);
 }
 void write(wire::WorkerCommand::Builder out, const DetachSession& command) {
   out.setDetachSession(command.session.value);
@@ -77,6 +77,9 @@ void write(wire::WorkerCommand::Builder out, const GiveSlab& command) {
 void write(wire::WorkerCommand::Builder out, const GetWorkerStats&) {
   out.setGetStats();
 }
+void write(wire::WorkerCommand::Builder out, const WakeLane&) {
+  out.setWakeLane();
+}
 void write(wire::WorkerCommand::Builder out, const ParkModel& command) {
   out.setParkModel(command.model.value);
 }
@@ -92,8 +95,10 @@ AttachSession read_attach(wire::AttachSession::Reader in) {
   attach.staging_bytes = in.getStagingBytes();
   attach.ref_bytes_max = in.getRefBytesMax();
   attach.ref_bytes_granted = in.getRefBytesGranted();
-  attach.refuse_in_flight = in.getRefuseInFlight();
   attach.sequences = in.getSequences();
+  Error refusal = read_failure(in.getRefusal(), Success::kAllowed);
+  attach.refusal = refusal.code;
+  attach.refusal_text = std::move(refusal.message);
   return attach;
 }
 
@@ -153,6 +158,8 @@ WorkerCommand read_command(wire::WorkerCommand::Reader in) {
       return {read_lost(in.getModelLost())};
     case wire::WorkerCommand::SPILL_SEQUENCE:
       return {read_spill(in.getSpillSequence())};
+    case wire::WorkerCommand::WAKE_LANE:
+      return {WakeLane{}};
   }
   refuse(ErrorCode::kUnsupported, "A worker command is unknown to this version.");
 }
@@ -170,6 +177,9 @@ void write(wire::WorkerEvent::Builder out, const WorkerReady& event) {
   ready.setThreads(event.threads);
   ready.setLandlockAbi(event.landlock_abi);
   ready.setSeccomp(event.seccomp);
+}
+void write(wire::WorkerEvent::Builder out, const LaneAwake&) {
+  out.setLaneAwake();
 }
 void write(wire::WorkerEvent::Builder out, const Attached& event) {
   out.setAttached(event.session.value);
@@ -384,6 +394,8 @@ WorkerEvent read_event(wire::WorkerEvent::Reader in) {
       return {read_sequence_spilled(in.getSequenceSpilled())};
     case wire::WorkerEvent::SEQUENCE_RESTORED:
       return {read_sequence_restored(in.getSequenceRestored())};
+    case wire::WorkerEvent::LANE_AWAKE:
+      return {LaneAwake{}};
   }
   refuse(ErrorCode::kUnsupported, "A worker event is unknown to this version.");
 }

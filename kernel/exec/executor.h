@@ -190,9 +190,10 @@ class Lane {
   // Of the runs from now on. The slab is zeroed as far as they reach where others' have written.
   void set_owner(const LaneOwner& owner);
 
-  // Called after each operator of the runs from now on, so that a long one can be told from one
-  // that hangs. Throws nothing; what it refers to must live as long as runs may follow.
-  void set_pulse(std::function<void()> pulse);
+  // Called before each operator of the runs from now on, with its name, and with none after the
+  // last, so that a long run can be told from an operator that hangs. Throws nothing; what it
+  // refers to must live as long as runs may follow.
+  void set_pulse(std::function<void(std::string_view)> pulse);
 
   // Bytes of this lane's heap, 64-byte aligned, of any content. Errors: what the heap's owner says.
   Result<HeapBytes> allocate(uint64_t bytes);

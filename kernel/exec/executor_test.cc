@@ -320,17 +320,17 @@ TEST(Executor, in_place_writes_reach_the_bound_bytes_and_are_announced) {
   EXPECT_EQ(world.lane->outputs()[1].aliases, 0u);
 }
 
-TEST(Executor, a_run_shows_life_after_each_operator) {
+TEST(Executor, a_run_tells_which_operator_begins_and_that_none_is_left) {
   GraphBuilder b;
   auto x = b.input("x", DType::kFloat32, {4});
-  for (int i = 0; i < 3; ++i) x = b.call("aten::relu", {arg(x)});
+  for (const char* op : {"aten::relu", "aten::neg", "aten::relu"}) x = b.call(op, {arg(x)});
   b.output(x);
   World world({});
   ASSERT_EQ(message_of(world.admit(b.graph)), "");
-  int beats = 0;
-  world.lane->set_pulse([&beats] { ++beats; });
+  std::vector<std::string> beats;
+  world.lane->set_pulse([&beats](std::string_view op) { beats.emplace_back(op); });
   ASSERT_EQ(message_of(world.run({}, {at::zeros({4})})), "");
-  EXPECT_EQ(beats, 3);
+  EXPECT_EQ(beats, (std::vector<std::string>{"aten::relu", "aten::neg", "aten::relu", ""}));
 }
 
 TEST(Executor, two_values_of_one_storage_see_each_others_writes) {

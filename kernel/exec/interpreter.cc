@@ -88,7 +88,6 @@ Status run_step(const Program::Impl& program, const Step& step,
   }
   DJINN_CHECK(check_claims(program, step, frame));
   drop_dead(step, frame);
-  if (frame.pulse) frame.pulse();
   return {};
 }
 
@@ -180,10 +179,12 @@ Status run_steps(const Program::Impl& program, std::span<const c10::Storage> sto
   size_t at = 0;
   Status status = catching([&]() -> Status {
     for (; at < program.steps.size(); ++at) {
+      if (frame.pulse) frame.pulse(program.graph.nodes[at].op);
       DJINN_CHECK(run_step(program, program.steps[at], storages, frame, stack));
     }
     return {};
   });
+  if (frame.pulse) frame.pulse({});
   if (status) return status;
   return located(std::move(status).error(), describe(program.graph.nodes[at]));
 }

@@ -107,8 +107,8 @@ struct Frame {
   std::vector<at::Tensor> values;  // one for each graph value
   std::span<const int64_t> symbols;
   c10::Device device = c10::kCPU;
-  bool keeps_values = false;    // true: last uses are copied and not moved
-  std::function<void()> pulse;  // Lane::set_pulse
+  bool keeps_values = false;                    // true: last uses are copied and not moved
+  std::function<void(std::string_view)> pulse;  // Lane::set_pulse
 };
 
 // "aten::linear at encoder.layer.3", for error messages.

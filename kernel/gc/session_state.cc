@@ -51,6 +51,8 @@ struct SessionState::Head {
   uint64_t undo_count;
   Versioned<StepRecord> record;
   uint64_t refs_touched;  // only grows, and before the entry is staged
+  char op[kOpNameBytes];  // of the running step; padded with zeros
+  uint64_t given_up;      // of the submissions that were picked up, how many are to be given up
 };
 
 namespace {
@@ -95,6 +97,22 @@ uint64_t state_bytes_at_once(const StateGeometry& geometry) {
   return refs_offset(geometry) + page_up(std::min(kRefsAtOnce, geometry.refs_max) * kRefCell);
 }
 
+namespace {
+
+// Into logs and errors: nothing that no operator is called.
+std::string op_name(std::span<const char> bytes) {
+  std::string name;
+  for (const char c : bytes) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    const bool known = letter || (c >= '0' && c <= '9') || c == '_' || c == ':' || c == '.';
+    if (!known) break;
+    name.push_back(c);
+  }
+  return name;
+}
+
+}  // namespace
+
 Result<Progress> read_progress(std::span<const std::byte> head) {
   if (head.size() < kStateHeadBytes)
     return Error{ErrorCode::kMalformed, "The state head is short."};
@@ -105,7 +123,14 @@ Result<Progress> read_progress(std::span<const std::byte> head) {
   // The worker is not trusted: these are hints of how it goes, and nothing else is taken.
   const auto* const best = newest(copy.record, copy.commit);
   const uint64_t completed = best == nullptr ? 0 : best->entry.completed;
-  return Progress{copy.commit, copy.running_step, copy.heartbeat, copy.picked == completed + 1};
+  return Progress{copy.commit, copy.running_step, copy.heartbeat, copy.picked == completed + 1,
+                  copy.running_step != 0 ? op_name(copy.op) : std::string()};
+}
+
+void give_up_in_flight(std::span<std::byte> head) {
+  DJINN_ASSERT(head.size() >= kStateHeadBytes);
+  auto& shared = *reinterpret_cast<SessionState::Head*>(head.data());
+  store(shared.given_up, load(shared.picked));
 }
 
 SessionState::SessionState(std::span<std::byte> memory, const StateGeometry& geometry,
@@ -344,6 +369,10 @@ std::optional<SessionState::InFlight> SessionState::in_flight() const {
                   {memory_.data() + kInFlightOffset, h.in_flight_block_bytes}};
 }
 
+bool SessionState::is_given_up() const {
+  return load(head().given_up) == load(head().picked) && load(head().picked) != 0;
+}
+
 // --- publication
 
 uint64_t SessionState::completions_published() const {
@@ -361,8 +390,12 @@ void SessionState::set_step_published(uint64_t step) {
   faults_->hit();
 }
 
-void SessionState::beat() {
-  store(head().heartbeat, load(head().heartbeat) + 1);
+void SessionState::beat(std::string_view op) {
+  Head& h = head();
+  std::array<char, kOpNameBytes> name{};
+  std::copy_n(op.begin(), std::min(op.size(), name.size()), name.begin());
+  memcpy(h.op, name.data(), name.size());
+  store(h.heartbeat, load(h.heartbeat) + 1);
 }
 
 }  // namespace djinn::gc

@@ -12,6 +12,8 @@
 //   sequence      versioned: length and row padding of a sequence group
 //   undo log      old bytes of ranges that the running step overwrites in place
 //   in flight     the private copy of the one submission that the lane is working on
+//   given up      submissions that djinnd wants ended; djinnd alone writes this
+//   operator      the name of the one that the running step is in
 //   touched refs  the ref entries that were ever staged; nobody looks at the rest of the table,
 //                 which has no pages before it is used
 //
@@ -22,7 +24,8 @@
 // invariant: no copy's stamp is above commit word + 1.
 // invariant: undo entries belong to step commit word + 1, or are void.
 //
-// One thread writes. Reading by djinnd goes through read_progress() on a private copy of the head.
+// One thread of the worker writes. djinnd reads with read_progress(), on a private copy of the
+// head, and writes with give_up_in_flight() alone.
 #pragma once
 
 #include <array>
@@ -31,6 +34,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "kernel/base/ids.h"
@@ -42,6 +46,7 @@ namespace djinn::gc {
 inline constexpr uint32_t kRowsMax = 32;  // rows of a sequence group; one bit each in a mask
 inline constexpr uint32_t kUndoEntriesMax = 256;          // in-place ranges of one step
 inline constexpr uint32_t kErrorTextBytes = 240;          // an error is three short sentences
+inline constexpr uint32_t kOpNameBytes = 64;              // the longest has 58
 inline constexpr uint32_t kInFlightBytesMax = 64 * 1024;  // the largest binding table
 
 // kPartial: its bytes come in several steps, and nothing can name it before the last.
@@ -111,10 +116,14 @@ struct Progress {
   uint64_t running_step = 0;  // 0: the lane was elsewhere
   uint64_t heartbeat = 0;     // changes while a long step goes on
   bool in_flight = false;     // a submission was picked up and is not complete
+  std::string op;             // of the running step, where it is in one: "aten::linear"
 };
 inline constexpr size_t kStateHeadBytes = 4096;
 // head: the first kStateHeadBytes of the extent, copied. Errors: kMalformed.
 Result<Progress> read_progress(std::span<const std::byte> head);
+// Asks the worker to give up the submission that it picked up last. head: the first kStateHeadBytes
+// of the extent, mapped. Any process that has it.
+void give_up_in_flight(std::span<std::byte> head);
 
 class SessionState {
  public:
@@ -168,6 +177,8 @@ class SessionState {
   };
   // The submission that was picked up and is not completed.
   [[nodiscard]] std::optional<InFlight> in_flight() const;
+  // djinnd wants the submission that was picked up last to be given up.
+  [[nodiscard]] bool is_given_up() const;
 
   // --- publication: how far the client has been told. Not part of a step.
   [[nodiscard]] uint64_t completions_published() const;
@@ -175,10 +186,13 @@ class SessionState {
   void set_completions_published(uint64_t count);
   void set_step_published(uint64_t step);
 
-  void beat();  // one more heartbeat
+  // One more heartbeat: the running step begins with an operator, or is in none any more (empty).
+  // Of a longer name the beginning is kept.
+  void beat(std::string_view op = {});
 
  private:
   friend Result<Progress> read_progress(std::span<const std::byte> head);
+  friend void give_up_in_flight(std::span<std::byte> head);
   struct Head;
   template <typename T>
   struct Versioned;

@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "ipc/bell.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
 #include "ipc/ring.h"
@@ -107,7 +108,7 @@ class FakeDaemon::Server {
     Fd socket;
     pal::Mapping memory;
     Fd submission_bell;
-    Fd completion_bell;
+    ipc::CompletionBell completion_bell;
     std::optional<ipc::WorkerRing> ring;
     bool over = false;
   };
@@ -162,10 +163,7 @@ class FakeDaemon::Server {
       session.ring->complete_one();
       ++runs_;
     }
-    const uint64_t one = 1;
-    if (session.ring->publish()) {
-      EXPECT_EQ(::write(session.completion_bell.get(), &one, sizeof one), ssize_t{sizeof one});
-    }
+    if (session.ring->publish()) ipc::ring_completion_bell(session.completion_bell.bell);
   }
 
   // Until somebody wants something.
@@ -224,13 +222,13 @@ class FakeDaemon::Server {
     const uint64_t bytes = ipc::SessionLayout::bytes(hello.staging_bytes);
     const Fd memory = *pal::make_memfd("test", bytes, pal::Seals::kShared);
     session.memory = *pal::map_shared(memory, bytes, pal::Access::kReadWrite);
-    session.submission_bell = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    session.completion_bell = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    session.submission_bell = *ipc::make_submission_bell();
+    session.completion_bell = *ipc::make_completion_bell();
     session.ring.emplace(*ipc::SessionView::over(session.memory.bytes()), 0, 0);
     const ipc::Welcome answer{SessionId{++made_}, hello.staging_bytes, 1, 0};
     if (hello.observer) return send(session, number, answer);
     send(session, number, answer,
-         {memory.get(), session.submission_bell.get(), session.completion_bell.get()});
+         {memory.get(), session.submission_bell.get(), session.completion_bell.listener.get()});
   }
 
   std::string directory_;

@@ -27,10 +27,12 @@ from private_daemon import Daemon
 STEPS = 1000
 CALLS = 100  # of a ghost: under strace each takes a while
 BELL = r'\\1(\\0){7}", 8\b'  # what an eventfd is rung with
+RING = r'sendmsg\(\d+, \{[^}]*iov_base="\\1", iov_len=1\}'  # and the completion bell
 # Of waking and of falling asleep; and of yielding the core while looking whether there is work.
 ALLOWED = re.compile(
     r"(futex|sched_yield|epoll_wait|poll|ppoll|read)\("
-    rf'|write\(\d+, "{BELL}'
+    rf'|write\(\d+, "{BELL}|{RING}'
+    r'|recvfrom\(\d+, "(\\1)+", 64,'
     r"|restart_syscall\("  # what a thread does that strace found asleep
 )
 CALL = re.compile(r"^\d+ +(?!\+\+\+|---|<\.\.\. )(\w+\(.*)$", re.MULTILINE)

@@ -16,7 +16,9 @@ SUBMISSION_SLOTS, COMPLETION_SLOTS = 256, 1024
 TOKENS_PER_COMPLETION = 8
 SUBMISSIONS_AT, SLOT_BYTES = PAGE, 64
 STAGING_AT = PAGE + SUBMISSION_SLOTS * (SLOT_BYTES + 256) + COMPLETION_SLOTS * SLOT_BYTES
-PUBLISHED, COMPLETED, COMPLETIONS, CONSUMED, WAITING, _, CANCELLED, BLOCKED = range(0, 8 * 64, 64)
+PUBLISHED, COMPLETED, COMPLETIONS, CONSUMED, WAITING, CLIENT_WAITING, CANCELLED, BLOCKED = range(
+    0, 8 * 64, 64
+)
 
 
 def open_fds() -> dict[int, str]:
@@ -33,6 +35,11 @@ def session_memories() -> set[str]:
     return {line.split()[0] for line in lines if "djinn-session" in line}
 
 
+def kind_of(fd: int) -> int:
+    with socket.socket(fileno=os.dup(fd)) as same:
+        return same.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
+
+
 class Backdoor:
     """Of the session that `connect` makes, with a data path."""
 
@@ -40,8 +47,10 @@ class Backdoor:
         fds, maps = open_fds(), session_memories()
         self.session = connect()
         links = {fd: link for fd, link in open_fds().items() if fd not in fds}
-        (self.socket,) = (fd for fd, link in links.items() if link.startswith("socket:"))
-        self.bells = [fd for fd, link in links.items() if "eventfd" in link or "eventpoll" in link]
+        sockets = {kind_of(fd): fd for fd, link in links.items() if link.startswith("socket:")}
+        self.socket = sockets[socket.SOCK_SEQPACKET]
+        self.listener = sockets[socket.SOCK_STREAM]
+        (self.bell,) = (fd for fd, link in links.items() if "eventfd" in link)
         (span,) = session_memories() - maps
         start, end = (int(part, 16) for part in span.split("-"))
         self.memory = memoryview((ctypes.c_ubyte * (end - start)).from_address(start)).cast("B")
@@ -58,8 +67,7 @@ class Backdoor:
         self.memory[at : at + 8] = (value % 2**64).to_bytes(8, "little")
 
     def ring(self) -> None:
-        for bell in self.bells:
-            os.write(bell, (1).to_bytes(8, "little"))
+        os.write(self.bell, (1).to_bytes(8, "little"))
 
     def slot(self, index: int) -> int:
         return SUBMISSIONS_AT + index % SUBMISSION_SLOTS * SLOT_BYTES

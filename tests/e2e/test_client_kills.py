@@ -2,7 +2,6 @@
 """Clients die, stop and misbehave: what they held comes back, and nobody else notices."""
 
 import collections
-import ctypes
 import os
 import random
 import re
@@ -10,7 +9,9 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,20 @@ import djinn
 import numpy as np
 import pytest
 import torch
+from backdoor import (
+    CLIENT_WAITING,
+    COMPLETION_SLOTS,
+    COMPLETIONS,
+    CONSUMED,
+    PUBLISHED,
+    SLOT_BYTES,
+    STAGING_AT,
+    SUBMISSION_SLOTS,
+    TOKENS_PER_COMPLETION,
+    Backdoor,
+)
+from command_line import ctl
+from long_runs import matmuls
 from private_daemon import Daemon, children_of, wait_until
 from safetensors.torch import save_file
 
@@ -274,80 +289,52 @@ def test_a_client_that_reads_no_tokens_holds_up_itself_alone(
 
 # --- clients that break the protocol
 
-PAGE = 4096
-SUBMISSION_SLOTS, COMPLETION_SLOTS = 256, 1024  # ipc/limits.h
-TOKENS_PER_COMPLETION = 8
-SUBMISSIONS_AT, SLOT_BYTES = PAGE, 64  # ipc/session_memory.h
-STAGING_AT = PAGE + SUBMISSION_SLOTS * (SLOT_BYTES + 256) + COMPLETION_SLOTS * SLOT_BYTES
-PUBLISHED, COMPLETED, COMPLETIONS, CONSUMED, WAITING, _, CANCELLED, BLOCKED = range(0, 8 * 64, 64)
 
+class Intruder(Backdoor):
+    """A session of a daemon that is used behind its library's back."""
 
-class Intruder:
-    """A session whose socket, bells and memory are used behind its library's back."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        fds, maps = self.open_fds(), self.session_memories()
+    def __init__(self, daemon: Daemon, staging_bytes: int = 64 * 1024) -> None:
+        super().__init__(lambda: daemon.connect("intruder", staging_bytes=staging_bytes))
         self.daemon = daemon
-        self.session = daemon.connect("intruder", staging_bytes=64 * 1024)
-        links = {fd: link for fd, link in self.open_fds().items() if fd not in fds}
-        (self.socket,) = (fd for fd, link in links.items() if link.startswith("socket:"))
-        self.bells = [fd for fd, link in links.items() if "eventfd" in link]
-        (span,) = self.session_memories() - maps
-        start, end = (int(part, 16) for part in span.split("-"))
-        self.memory = memoryview((ctypes.c_ubyte * (end - start)).from_address(start)).cast("B")
-
-    @staticmethod
-    def open_fds() -> dict[int, str]:
-        fds = (int(fd) for fd in os.listdir("/proc/self/fd"))
-        return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in fds if _is_open(fd)}
-
-    @staticmethod
-    def session_memories() -> set[str]:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-        return {line.split()[0] for line in lines if "djinn-session" in line}
-
-    def word(self, at: int) -> int:
-        return int.from_bytes(self.memory[at : at + 8], "little")
-
-    def store(self, at: int, value: int) -> None:
-        self.memory[at : at + 8] = (value % 2**64).to_bytes(8, "little")
-
-    def ring(self) -> None:
-        for bell in self.bells:
-            os.write(bell, (1).to_bytes(8, "little"))
-
-    def slot(self, index: int) -> int:
-        return SUBMISSIONS_AT + index % SUBMISSION_SLOTS * SLOT_BYTES
-
-    def submit(self, submission: bytes, block: bytes, block_at: int = 0) -> None:
-        index = self.word(PUBLISHED)
-        self.memory[STAGING_AT + block_at :][: len(block)] = block
-        self.memory[self.slot(index) :][:SLOT_BYTES] = submission
-        self.store(PUBLISHED, index + 1)
-        self.ring()
 
     def is_gone(self) -> bool:
         return all(r["id"] != self.session.id for r in self.daemon.observer.sessions())
 
     def is_answered(self) -> bool:
         """The last submission is complete, or the session was ended."""
-        self.store(CONSUMED, self.word(COMPLETIONS))
-        return self.word(COMPLETED) == self.word(PUBLISHED) or self.is_gone()
+        return self.is_complete() or self.is_gone()
+
+    def runs(self) -> bool:
+        return any(
+            r["running"] for r in self.daemon.observer.sessions() if r["id"] == self.session.id
+        )
+
+    def jam(self) -> None:
+        """Whoever reads or writes what it shares of its bells sleeps for good."""
+        with suppress(BlockingIOError):
+            os.read(self.bell, 8)
+        os.write(self.bell, (2**64 - 2).to_bytes(8, "little"))
+        self.share_blocking()
+
+    def share_blocking(self) -> None:
+        for fd in (self.bell, self.listener):
+            os.set_blocking(fd, True)
+
+    def unjam(self) -> None:
+        for fd in (self.bell, self.listener):
+            os.set_blocking(fd, False)
+        os.read(self.bell, 8)
 
     def leave(self) -> None:
+        self.memory.release()
         self.session.close()
         wait_until(self.is_gone, "the intruder is gone")
-
-
-def _is_open(fd: int) -> bool:
-    return os.path.lexists(f"/proc/self/fd/{fd}")
 
 
 @pytest.fixture
 def intruder(daemon: Daemon) -> Iterator[Intruder]:
     one = Intruder(daemon)
     yield one
-    one.memory.release()
     one.leave()
 
 
@@ -403,7 +390,6 @@ def assault(daemon: Daemon, count: int, seed: int) -> int:
     for _ in range(count):
         if intruder is None or intruder.is_gone():
             if intruder is not None:
-                intruder.memory.release()
                 intruder.leave()
             intruder, sessions = Intruder(daemon), sessions + 1
             real = real_submissions(intruder)
@@ -423,7 +409,6 @@ def assault(daemon: Daemon, count: int, seed: int) -> int:
             )
         wait_until(intruder.is_answered, "an answer to a strange submission", 20)
     assert intruder is not None
-    intruder.memory.release()
     intruder.leave()
     return sessions
 
@@ -466,6 +451,52 @@ def test_many_descriptors_and_blocks_of_chance_bytes_harm_nobody(
     for seed in range(100, 140):
         assault(daemon, 400, seed)
         neighbour.check()
+
+
+# --- clients that use their descriptors against those who share them
+
+
+def test_a_client_that_jams_its_bells_and_is_cancelled_freezes_nobody(
+    daemon: Daemon, neighbour: Neighbour
+) -> None:
+    """Its lane is busy, and looks at no bell until the run is over."""
+    intruder = Intruder(daemon, staging_bytes=4 << 20)
+    program = intruder.session.define(matmuls(400))
+    x = np.eye(640, dtype=np.float32)
+    program(x=x)  # from now on it waits for no memory
+    run = threading.Thread(target=lambda: program(x=x))
+    run.start()
+    wait_until(intruder.runs, "it runs")
+    intruder.jam()
+    assert ctl(daemon, "cancel", intruder.session.id).code == 0
+    assert daemon.status()["sessions"] >= 2
+    assert run.is_alive(), "djinnd answers while it goes on"
+    run.join(60)
+    intruder.unjam()
+    intruder.leave()
+
+
+def test_a_listener_that_takes_no_ring_holds_up_nobody(
+    neighbour: Neighbour, intruder: Intruder
+) -> None:
+    """It seems to sleep, so each of its completions rings; more than the kernel keeps."""
+    intruder.share_blocking()
+    intruder.store(CLIENT_WAITING, 1)
+    for run in range(1, 1001):
+        intruder.publish(submission(0, run, (0, 0)))
+        wait_until(intruder.is_answered, "a completion")
+    neighbour.check()
+
+
+def test_a_worker_that_takes_over_jammed_bells_serves_the_others(
+    daemon: Daemon, byte_model: Path, intruder: Intruder
+) -> None:
+    with daemon.connect("neighbour") as session:
+        generator = djinn.Generator(session, byte_model)
+        expected = generator.generate([PROMPT], **GREEDY)
+        intruder.jam()
+        daemon.kill_worker()
+        assert generator.generate([PROMPT], **GREEDY) == expected
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/dev/zero", "/proc/self/maps", "/tmp", "/proc"])

@@ -14,6 +14,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
+from long_runs import matmuls
 from private_daemon import (
     THREADS,
     Daemon,
@@ -288,12 +289,6 @@ def test_a_worker_that_hangs_is_replaced(byte_model: Path) -> None:
         victims.close()
 
 
-def matmuls(count: int) -> str:
-    lines = [f"%y{i + 1} = aten::matmul(%y{i}, %x)" for i in range(count)]
-    header = 'srg 1 "long"\ninput %x : float32[640, 640]\n%y0 = aten::clone(%x)\n'
-    return header + "\n".join([*lines, f"output %y{count}\n"])
-
-
 def test_a_run_that_takes_longer_than_a_hang_may_is_no_hang() -> None:
     """As long as it gets from one operator to the next."""
     with running("--hang-timeout-ms", "400") as daemon, daemon.connect("patient") as session:
@@ -306,6 +301,21 @@ def test_a_run_that_takes_longer_than_a_hang_may_is_no_hang() -> None:
             assert program(x=x)["y" + str(count)].tobytes() == x.tobytes()
             lasted_s = time.monotonic() - begun
         assert daemon.worker()["restarts"] == 0
+
+
+def test_an_operator_that_takes_longer_than_a_hang_may_is_told_so_and_kills_once() -> None:
+    size = 3072
+    source = f'srg 1 "long"\ninput %x : float32[{size}, {size}]\n%y = aten::mm(%x, %x)\noutput %y\n'
+    with (
+        running("--hang-timeout-ms", "200") as daemon,
+        daemon.connect("hasty", staging_bytes=96 << 20) as session,
+    ):
+        program = session.define(source)
+        with pytest.raises(djinn.Error, match=r"The operator aten::mm ran longer than 0\.2 s"):
+            program(x=np.ones((size, size), np.float32))
+        assert daemon.worker()["restarts"] == 1
+        x = session.put(np.ones(4, np.float32))
+        assert x.numpy().sum() == 4
 
 
 @pytest.mark.ci

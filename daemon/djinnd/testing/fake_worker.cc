@@ -7,6 +7,8 @@
 //                        that is named by the program's text
 //   submission run 13    kills the worker in mid-step, unless the run is to be refused
 //   submission run 14    stops the worker in mid-step, as a hang would
+//   submission run 16    computes for ever
+//   submission run 17    is done, and from then on the lane does not answer djinnd
 //   kWriteRef            asks for graph_bytes more bytes of refs and completes with the answer's
 //   code any other            one step, committed
 //   group of 7 heads     asks for as many pages as its capacity; to be spilled, one of 13 kills the
@@ -16,6 +18,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,6 +30,7 @@
 
 #include "daemon/child/channel.h"
 #include "daemon/child/confinement.h"
+#include "ipc/bell.h"
 #include "ipc/build_identity.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/ring.h"
@@ -39,6 +43,8 @@ namespace {
 constexpr gc::StateGeometry kGeometry{limits::kRefs, limits::kSequences};
 constexpr uint64_t kDie = 13;
 constexpr uint64_t kHang = 14;
+constexpr uint64_t kCompute = 16;
+constexpr uint64_t kGoDeaf = 17;
 constexpr uint32_t kGrowingHeads = 7;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kSpillDies = 13;
@@ -51,7 +57,7 @@ struct FakeSession {
   pal::Mapping state_memory;
   std::optional<gc::SessionState> state;
   std::optional<ipc::WorkerRing> ring;
-  bool refuse = false;
+  ErrorCode refusal = ErrorCode::kOk;
   std::optional<ipc::AddSequence> group;  // the latest of 7 heads
   bool restores = false;
   bool waits = false;  // for the answer to a grant that finishes its submission
@@ -78,9 +84,11 @@ class FakeWorker {
   }
 
   void wait() {
-    std::vector<pollfd> polled{{channel_.socket().get(), POLLIN, 0}};
-    for (const auto& [id, session] : sessions_) polled.push_back({session.fds[3].get(), POLLIN, 0});
-    ::poll(polled.data(), polled.size(), -1);
+    pollfd polled[] = {{channel_.socket().get(), POLLIN, 0}, {bells_.get(), POLLIN, 0}};
+    ::poll(polled, 2, -1);
+    epoll_event rung;
+    while (::epoll_wait(bells_.get(), &rung, 1, 0) == 1) {
+    }
   }
 
   bool obey_one() {
@@ -97,7 +105,8 @@ class FakeWorker {
   void obey(const ipc::AttachSession& c, std::vector<Fd> fds) {
     FakeSession& session = sessions_[c.session];
     session.fds = std::move(fds);
-    session.refuse = c.refuse_in_flight;
+    if (!ipc::watch_submission_bell(bells_, session.fds[3], c.session.value)) ::_exit(9);
+    session.refusal = c.refusal;
     session.memory = *pal::map_shared(session.fds[0], ipc::SessionLayout::bytes(c.staging_bytes),
                                       pal::Access::kReadWrite);
     session.state_memory =
@@ -175,20 +184,25 @@ class FakeWorker {
   }
   void obey(const ipc::GiveSlab&, std::vector<Fd>) {}
   void obey(const ipc::GetWorkerStats&, std::vector<Fd>) { send({ipc::WorkerStats{}}); }
+  void obey(const ipc::WakeLane&, std::vector<Fd>) {
+    if (!deaf_) send({ipc::LaneAwake{}});
+  }
 
   void serve(SessionId id, FakeSession& session) {
-    uint64_t rung = 0;
-    [[maybe_unused]] const ssize_t got = ::read(session.fds[3].get(), &rung, sizeof rung);
     while (!session.waits && !session.ring->prepare_to_sleep()) {
       session.ring->finish_sleep();
       const ipc::Submission submission = session.ring->copy_submission();
       session.state->begin();
-      if (std::exchange(session.refuse, false)) {
-        finish(session, ErrorCode::kWorkerLost);
+      const ErrorCode refusal = std::exchange(session.refusal, ErrorCode::kOk);
+      if (refusal != ErrorCode::kOk) {
+        finish(session, refusal);
         continue;
       }
+      session.state->beat("fake::operator");
       if (submission.run == kDie) ::_exit(6);
       if (submission.run == kHang) ::raise(SIGSTOP);
+      while (submission.run == kCompute) ::getppid();
+      deaf_ |= submission.run == kGoDeaf;
       if (submission.operation == static_cast<uint16_t>(ipc::Operation::kWriteRef)) {
         // The request's number is the session's, so that the answer finds it.
         send({ipc::GrantRequest{id.value, ipc::GrantKind::kRefs, id, {}, submission.graph_bytes}});
@@ -217,14 +231,15 @@ class FakeWorker {
     session.ring->complete_one();
     const bool wake = session.ring->publish();
     session.state->set_completions_published(session.ring->pushed());
-    const uint64_t one = 1;
-    if (wake && ::write(session.fds[4].get(), &one, sizeof one) != sizeof one) ::_exit(7);
+    if (wake) ipc::ring_completion_bell(session.fds[4]);
   }
 
   child::Channel channel_;
+  Fd bells_{::epoll_create1(EPOLL_CLOEXEC)};
   gc::FaultPoints faults_;
   std::map<SessionId, FakeSession> sessions_;
   bool ended_ = false;
+  bool deaf_ = false;
 };
 
 }  // namespace

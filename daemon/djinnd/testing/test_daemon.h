@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "ipc/bell.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/ring.h"
 #include "ipc/socket.h"
@@ -184,8 +185,21 @@ class TestClient {
   // Submits and rings; the answer comes with completion().
   void submit(const ipc::Submission& submission) {
     EXPECT_TRUE(ring_->publish(submission).ok());
-    const uint64_t one = 1;
-    EXPECT_EQ(::write(submission_bell_.get(), &one, sizeof one), ssize_t{sizeof one});
+    ipc::ring_submission_bell(submission_bell_);
+  }
+  // Without a ring: the worker may find it.
+  void submit_silently(const ipc::Submission& submission) {
+    EXPECT_TRUE(ring_->publish(submission).ok());
+  }
+  // Whoever reads or writes what this client has of the bells sleeps for good.
+  void jam_bells() {
+    const uint64_t full = UINT64_MAX - 1;
+    uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t read = ::read(submission_bell_.get(), &rings, sizeof rings);
+    EXPECT_EQ(::write(submission_bell_.get(), &full, sizeof full), ssize_t{sizeof full});
+    for (const Fd* fd : {&submission_bell_, &fds_[2]}) {
+      EXPECT_EQ(::fcntl(fd->get(), F_SETFL, 0), 0);
+    }
   }
   ErrorCode completion() {
     std::optional<ipc::Completion> taken;
