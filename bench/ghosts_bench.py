@@ -153,6 +153,16 @@ def record() -> Iterator[Entry]:
             yield entry("ghost/record", seconds, inside_us=spent / 1000)
 
 
+def crossed_by(work: Callable[[], Any]) -> int:
+    """Bytes to djinnd and back, as it counts them."""
+    import djinn
+
+    profiler = djinn.get_profiler()
+    profiler.reset()
+    work()
+    return int(profiler.get_stats()["bytes_crossed"])
+
+
 def generation(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
     import djinn
     import torch
@@ -165,11 +175,9 @@ def generation(name: str, make: Callable[[], Any]) -> Iterator[Entry]:
         for _ in range(REPETITIONS):
             here, there = token_seconds(local, ids), token_seconds(ghost, ids)
             yield entry(name, there, of_eager=there / here, same_tokens=float(same))
-        profiler = djinn.get_profiler()
-        profiler.reset()
-        generate(ghost, ids, LONG)
-        crossed = profiler.get_stats()["bytes_down"] / LONG
-        yield entry(name + "/bytes", 0.0, bytes_a_token=crossed)
+        crossed = [crossed_by(lambda n=tokens: generate(ghost, ids, n)) for tokens in (SHORT, LONG)]
+        a_token = (crossed[1] - crossed[0]) / (LONG - SHORT)
+        yield entry(name + "/bytes", 0.0, bytes_a_token=a_token)
 
 
 def custom_processor() -> Iterator[Entry]:

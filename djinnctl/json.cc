@@ -71,7 +71,20 @@ Json to_json(const ipc::SessionReport& report) {
           {"running", report.running},
           {"state", state_text(report.state)},
           {"wait", wait_text(report.wait)},
-          {"shared_bytes", report.shared_bytes}};
+          {"shared_bytes", report.shared_bytes},
+          {"tier", ipc::tier_text(report.counts.tier)},
+          {"graphs_run", report.counts.graphs},
+          {"programs_run", report.counts.programs},
+          {"generations", report.counts.generations},
+          {"failed", report.counts.failed},
+          {"tokens", report.counts.tokens},
+          {"plan_misses", report.counts.plan_misses},
+          {"bytes_in", report.counts.bytes_in},
+          {"bytes_out", report.counts.bytes_out},
+          {"stated_tier0_calls", report.stated.calls[0]},
+          {"stated_tier1_calls", report.stated.calls[1]},
+          {"stated_tier2_calls", report.stated.calls[2]},
+          {"stated_local_models", report.stated.local_models}};
 }
 
 Json to_json(const ipc::ModelReport& report) {

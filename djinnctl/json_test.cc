@@ -45,11 +45,16 @@ TEST(Json, a_session_tells_its_state_and_what_it_waits_for) {
   session.session = SessionId{1};
   session.state = ipc::SessionState::kLost;
   session.shared_bytes = 7;
+  session.counts = {ipc::RunTier::kGeneration, 1, 2, 3, 4, 5, 6, 7, 8};
+  session.stated = {{9, 10, 11}, 12};
   EXPECT_EQ(json_text("sessions", {to_json(session)}),
             "{\"schema\":\"djinn.sessions.v1\",\"items\":[{\"id\":\"000000000001\",\"name\":\"\","
             "\"owner\":\"\",\"pid\":0,\"started\":null,\"granted_bytes\":0,\"models\":0,"
             "\"sequences\":0,\"steps\":0,\"running\":false,\"state\":\"lost\",\"wait\":\"-\","
-            "\"shared_bytes\":7}]}\n");
+            "\"shared_bytes\":7,\"tier\":\"2\",\"graphs_run\":1,\"programs_run\":2,"
+            "\"generations\":3,\"failed\":4,\"tokens\":5,\"plan_misses\":6,\"bytes_in\":7,"
+            "\"bytes_out\":8,\"stated_tier0_calls\":9,\"stated_tier1_calls\":10,"
+            "\"stated_tier2_calls\":11,\"stated_local_models\":12}]}\n");
 }
 
 TEST(Json, an_event_tells_what_applies_to_it_and_null_else) {

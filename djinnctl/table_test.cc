@@ -121,9 +121,14 @@ TEST(Tables, sessions) {
   session.shared_bytes = 2048;
   session.state = ipc::SessionState::kWaiting;
   session.wait = ipc::SessionWait::kMemory;
+  session.counts.tier = ipc::RunTier::kProgram;
+  session.counts.bytes_in = 1000;
+  session.counts.bytes_out = 24;
   EXPECT_EQ(session_table({&session, 1}, 61'000'000'000).text(),
-            "SESSION       USER  PID  APP      STATE    SINCE  WAIT     MEMORY   SHARED\n"
-            "000000000def  ann    42  demo.py  waiting     1m  memory  4.0 KiB  2.0 KiB\n");
+            "SESSION       USER  PID  APP      STATE    SINCE  WAIT     MEMORY   SHARED  TIER  "
+            "CROSSED\n"
+            "000000000def  ann    42  demo.py  waiting     1m  memory  4.0 KiB  2.0 KiB     1  "
+            "1.0 KiB\n");
 }
 
 TEST(Tables, programs) {

@@ -291,6 +291,26 @@ inline constexpr size_t kSessionStates = 5;
 // What keeps it from going on.
 enum class SessionWait : uint8_t { kNone = 0, kMemory = 1, kDevice = 2, kDisk = 3, kClient = 4 };
 
+// What a session's run was that computed last, in the order of the tiers.
+enum class RunTier : uint8_t { kNone = 0, kGraph = 1, kProgram = 2, kGeneration = 3 };
+inline constexpr size_t kRunTiers = 3;  // without kNone
+
+// Since the session began; counted by djinnd and its workers.
+struct SessionCounts {
+  RunTier tier = RunTier::kNone;
+  uint64_t graphs = 0;    // that came with their run
+  uint64_t programs = 0;  // runs by a program's id
+  uint64_t generations = 0;
+  uint64_t failed = 0;
+  uint64_t tokens = 0;
+  uint64_t plan_misses = 0;
+  // All that crossed, to djinnd and its worker and from them: control messages with their memfds,
+  // descriptors, binding blocks, what was copied from staging and to it, completions.
+  uint64_t bytes_in = 0;
+  uint64_t bytes_out = 0;
+  friend bool operator==(const SessionCounts&, const SessionCounts&) = default;
+};
+
 struct SessionReport {
   SessionId session;
   std::string client_name;
@@ -305,6 +325,8 @@ struct SessionReport {
   SessionState state = SessionState::kIdle;
   SessionWait wait = SessionWait::kNone;
   uint64_t shared_bytes = 0;  // of the models that it holds
+  SessionCounts counts{};
+  ClientStatement stated{};
   friend bool operator==(const SessionReport&, const SessionReport&) = default;
 };
 
@@ -674,6 +696,8 @@ struct WorkerStats {
   TimeHistogram run{};          // of kRun and kRunOnce, from their beginning to their end
   TimeHistogram first_token{};  // of a generation, its time in the queue included
   TimeHistogram next_token{};   // from one token of a generation to the next
+  uint64_t bytes_in = 0;        // what crossed in sessions' memory, to the worker
+  uint64_t bytes_out = 0;       // and from it
   friend bool operator==(const WorkerStats&, const WorkerStats&) = default;
 };
 

@@ -72,6 +72,20 @@ std::string_view state_text(DeviceState state) {
   return "unknown";
 }
 
+std::string_view tier_text(RunTier tier) {
+  switch (tier) {
+    case RunTier::kNone:
+      return "-";
+    case RunTier::kGraph:
+      return "0";
+    case RunTier::kProgram:
+      return "1";
+    case RunTier::kGeneration:
+      return "2";
+  }
+  return "-";
+}
+
 std::string_view wait_text(SessionWait wait) {
   switch (wait) {
     case SessionWait::kNone:

@@ -16,6 +16,8 @@ namespace djinn::ipc {
 [[nodiscard]] std::string_view state_text(DeviceState state);
 // "-" for what waits for nothing.
 [[nodiscard]] std::string_view wait_text(SessionWait wait);
+// "0", "1", "2", or "-" where nothing was computed yet.
+[[nodiscard]] std::string_view tier_text(RunTier tier);
 [[nodiscard]] std::string_view pool_text(MemoryPool pool);
 
 // What ends a model's stay: "unload" of a pinned one, "close" of the last session that holds it,

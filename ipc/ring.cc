@@ -121,6 +121,15 @@ void ClientRing::cancel_through(uint64_t run) {
   write_word(view_.control().cancelled_through, run);
 }
 
+void ClientRing::state(const ClientStatement& statement) {
+  ClientStatement& shared = view_.control().statement;
+  const auto put = [](uint64_t& word, uint64_t value) {
+    std::atomic_ref(word).store(value, std::memory_order_relaxed);
+  };
+  for (size_t i = 0; i < statement.calls.size(); ++i) put(shared.calls[i], statement.calls[i]);
+  put(shared.local_models, statement.local_models);
+}
+
 // --- WorkerRing
 
 WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completions_published)

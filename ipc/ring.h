@@ -57,6 +57,7 @@ class ClientRing {
   void finish_sleep();
 
   void cancel_through(uint64_t run);
+  void state(const ClientStatement& statement);
 
  private:
   SessionView view_;

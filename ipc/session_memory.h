@@ -23,6 +23,7 @@
 // ring.cc has it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -81,6 +82,13 @@ struct alignas(64) ControlLine {
   uint64_t word = 0;
 };
 
+// What a client says of its own calls. Nobody relies on it.
+struct ClientStatement {
+  std::array<uint64_t, 3> calls{};  // by tier: recorded, replayed, generated
+  uint64_t local_models = 0;  // loaded into the client itself, because djinnd did not take them
+  friend bool operator==(const ClientStatement&, const ClientStatement&) = default;
+};
+
 // The head of session memory.
 struct SessionControl {
   ControlLine submissions_published;  // client: submissions [0, n) are written
@@ -91,6 +99,7 @@ struct SessionControl {
   ControlLine client_waiting;         // client: likewise
   ControlLine cancelled_through;  // client: every run with a number up to this is to be given up
   ControlLine worker_blocked;  // worker: 1 while it has completions to write and no slot for them
+  alignas(64) ClientStatement statement;  // client; read by djinnd
 };
 
 struct SessionLayout {

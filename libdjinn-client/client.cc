@@ -438,6 +438,10 @@ void Client::cancel_through(Run run) {
   ipc::ring_submission_bell(submission_bell_);  // a run that waits for memory is looked at again
 }
 
+void Client::state(const ipc::ClientStatement& statement) {
+  if (ring_ && !mark_.is_in_child()) ring_->state(statement);
+}
+
 // --- refs
 
 Result<RefHandle> Client::new_ref() {

@@ -147,6 +147,8 @@ class Client {
   [[nodiscard]] bool is_complete(Run run) const { return outcomes_.contains(run); }
   // Gives up every run up to this one; their outcomes say kCancelled.
   void cancel_through(Run run);
+  // What this process says of its own calls; djinnd's reports show it as that. No system call.
+  void state(const ipc::ClientStatement& statement);
 
   // --- refs: slots and generations are the client's to choose
   Result<RefHandle> new_ref();

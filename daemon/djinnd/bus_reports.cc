@@ -36,6 +36,9 @@ class Dictionary {
   int failed_;
 };
 
+constexpr std::array<const char*, ipc::kRunTiers> kStatedCalls{
+    "stated_tier0_calls", "stated_tier1_calls", "stated_tier2_calls"};
+
 int append(sd_bus_message* message, const ipc::SessionReport& report) {
   Dictionary entries(message);
   entries.put("id", text_of(report.session));
@@ -51,6 +54,19 @@ int append(sd_bus_message* message, const ipc::SessionReport& report) {
   entries.put("state", state_text(report.state));
   entries.put("wait", wait_text(report.wait));
   entries.put("shared_bytes", report.shared_bytes);
+  entries.put("tier", tier_text(report.counts.tier));
+  entries.put("graphs_run", report.counts.graphs);
+  entries.put("programs_run", report.counts.programs);
+  entries.put("generations", report.counts.generations);
+  entries.put("failed", report.counts.failed);
+  entries.put("tokens", report.counts.tokens);
+  entries.put("plan_misses", report.counts.plan_misses);
+  entries.put("bytes_in", report.counts.bytes_in);
+  entries.put("bytes_out", report.counts.bytes_out);
+  for (size_t i = 0; i < report.stated.calls.size(); ++i) {
+    entries.put(kStatedCalls[i], report.stated.calls[i]);
+  }
+  entries.put("stated_local_models", report.stated.local_models);
   return entries.close();
 }
 

@@ -77,8 +77,8 @@ bool Channel::sent_at_once(std::span<const std::byte> bytes, std::span<const int
 
 Status Channel::send_now(std::span<const std::byte> bytes, std::span<const int> fds) {
   DJINN_CHECK(ipc::send_datagram(socket_.get(), bytes, fds));
-  ++traffic_.sent_messages;
-  traffic_.sent_bytes += bytes.size();
+  traffic_.note_sent(bytes.size());
+  own_.note_sent(bytes.size());
   return {};
 }
 

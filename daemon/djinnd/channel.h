@@ -56,6 +56,9 @@ class Channel {
   // No event is called any more.
   void mute();
 
+  // What went over this socket.
+  [[nodiscard]] const Traffic& traffic() const { return own_; }
+
  private:
   struct Waiting {
     std::vector<std::byte> bytes;
@@ -76,7 +79,8 @@ class Channel {
   Loop& loop_;
   Fd socket_;
   size_t backlog_max_;
-  Traffic& traffic_;
+  Traffic& traffic_;  // of all peers of this kind
+  Traffic own_;
   Events events_;
   Close close_;
   std::deque<Waiting> backlog_;

@@ -282,6 +282,11 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
   page.counter("djinn_tokens_total", "Tokens that were generated.", counts.tokens);
   page.counter("djinn_prompt_tokens_total", "Tokens of the prompts of generations.",
                counts.prompt_tokens);
+  page.begin(MetricType::Counter, "djinn_crossed_bytes_total",
+             "Bytes that were copied between sessions' memory and workers: descriptors, binding "
+             "blocks, tensors in staging, completions.");
+  page.put(counts.bytes_in, {{"direction", "received"}});
+  page.put(counts.bytes_out, {{"direction", "sent"}});
   page.histogram("djinn_queue_duration_seconds",
                  "How long a submission that could have begun waited for the lane or for memory.",
                  counts.queue);
@@ -308,7 +313,8 @@ void put_workers(Page& page, const MetricsSnapshot& shot) {
       {"loader", &shot.loader_traffic},
   }};
   page.begin(MetricType::Counter, "djinn_ipc_bytes_total",
-             "Bytes over control sockets; tensors cross in shared memory, and are not counted.");
+             "Bytes over control sockets; what crosses in shared memory is "
+             "djinn_crossed_bytes_total.");
   for (const auto& [peer, traffic] : peers) {
     page.put(traffic->received_bytes, {{"direction", "received"}, {"peer", peer}});
     page.put(traffic->sent_bytes, {{"direction", "sent"}, {"peer", peer}});

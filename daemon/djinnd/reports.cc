@@ -81,6 +81,22 @@ gc::Progress progress_of(const Session& session) {
   return *std::move(progress);
 }
 
+// A worker that lies here does so about its own user's sessions alone.
+ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) {
+  ipc::SessionCounts counts;
+  counts.tier = static_cast<ipc::RunTier>(std::min<uint64_t>(runs.last_tier, ipc::kRunTiers));
+  counts.graphs = runs.graphs;
+  counts.programs = runs.programs;
+  counts.generations = runs.generations;
+  counts.failed = runs.failed;
+  counts.tokens = runs.tokens;
+  counts.plan_misses = runs.plan_misses;
+  const Traffic control = session.channel ? session.channel->traffic() : Traffic{};
+  counts.bytes_in = runs.bytes_in + control.received_bytes + session.payload_bytes_in;
+  counts.bytes_out = runs.bytes_out + control.sent_bytes + session.payload_bytes_out;
+  return counts;
+}
+
 // The page of a list that begins at item first.
 template <typename Item>
 std::vector<Item> page_of(std::vector<Item> items, uint32_t first) {
@@ -189,6 +205,8 @@ ipc::SessionReport Reports::report_of(const Session& session) {
   report.shared_bytes = world_.models.bytes_shared_by(session.id);
   const gc::Progress progress = progress_of(session);
   report.steps = progress.commit;
+  report.counts = counts_of(session, progress.counts);
+  if (session.has_memory()) report.stated = session.memory.statement();
   report.running = progress.running_step != 0;
   report.wait = wait_of(session, report.running);
   report.state = state_of(session, report.running, report.wait);

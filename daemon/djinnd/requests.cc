@@ -108,6 +108,7 @@ void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
   session->channel->hold(false);
   const Asker asker{id, request.number};
   if (!payload) return world_.sessions.refuse(asker, payload.error());
+  session->payload_bytes_in += payload->bytes;
   Call call{*session, asker, {}, *std::move(payload)};
   fulfil_any(call, request);
 }

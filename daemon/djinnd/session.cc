@@ -164,6 +164,10 @@ bool SessionMemory::client_is_awaited() const {
   return control_of(memory).worker_blocked.word != 0;
 }
 
+ipc::ClientStatement SessionMemory::statement() const {
+  return control_of(memory).statement;
+}
+
 Status SessionMemory::cancel_in_flight() const {
   DJINN_TRY(const pal::Mapping head,
             pal::map_shared(state, gc::kStateHeadBytes, pal::Access::kReadWrite));

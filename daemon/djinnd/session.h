@@ -127,6 +127,8 @@ struct SessionMemory {
   // The worker has completions to tell and no slot for them, if the client's memory is to be
   // believed.
   [[nodiscard]] bool client_is_awaited() const;
+  // What the client says of itself; nothing where it cannot be read.
+  [[nodiscard]] ipc::ClientStatement statement() const;
   // Asks the worker, whose lane may sleep, to give up the submission in flight. Through memory that
   // no client has: writing to a memfd may wait for whoever else has it (ipc/README.md). Errors:
   // kOutOfMemory, kSystem.
@@ -146,6 +148,8 @@ struct Session {
   pid_t pid = 0;
   std::string client_name;
   uint64_t started_wall_ns = 0;
+  uint64_t payload_bytes_in = 0;  // memfds that came with its requests
+  uint64_t payload_bytes_out = 0;
   SessionPhase phase = SessionPhase::kGreeting;
   bool observer = false;
   std::unique_ptr<Channel> channel;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
@@ -17,6 +18,12 @@
 
 namespace djinn::daemon {
 namespace {
+
+// fd: a memfd of djinnd's own.
+uint64_t bytes_of_memfd(int fd) {
+  struct stat file {};
+  return ::fstat(fd, &file) == 0 ? static_cast<uint64_t>(file.st_size) : 0;
+}
 
 // Answers and notices that a client may leave unread.
 constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
@@ -193,7 +200,10 @@ void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const
   Session* const session = find(asker.session);
   if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
   const std::vector<std::byte> bytes = ipc::encode(reply);
-  if (bytes.size() <= limits::kControlMessageBytes) return session->channel->send(bytes, fds);
+  if (bytes.size() <= limits::kControlMessageBytes) {
+    for (const int fd : fds) session->payload_bytes_out += bytes_of_memfd(fd);
+    return session->channel->send(bytes, fds);
+  }
   session->channel->send(ipc::encode(ipc::DaemonReply{
       asker.number, ipc::Failed{ErrorCode::kLimitExceeded, "The answer is too large."}}));
 }

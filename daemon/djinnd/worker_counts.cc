@@ -31,6 +31,8 @@ void each_count(ipc::WorkerStats& a, const ipc::WorkerStats& b, const Function& 
   each_of(a.run, b.run, f);
   each_of(a.first_token, b.first_token, f);
   each_of(a.next_token, b.next_token, f);
+  f(a.bytes_in, b.bytes_in);
+  f(a.bytes_out, b.bytes_out);
 }
 
 uint64_t sum_or_most(uint64_t a, uint64_t b) {

@@ -130,7 +130,7 @@ Status Binder::bind(Step& step, const ipc::InputBinding& input) {
 }
 
 Status Binder::bind_staging(Step& step, const ipc::InputBinding& input) {
-  DJINN_TRY(const auto source, step.session.staging_range(input.staging));
+  DJINN_TRY(const auto source, step.session.staged(input.staging));
   staged_bytes_ += source.size();
   if (staged_bytes_ > step.session.staging().size()) {
     return Error{ErrorCode::kLimitExceeded,

@@ -64,7 +64,7 @@ Status check_block(const ipc::GenerateBlock& block, const Sequence& group,
 // The prompt becomes the group's tokens: slots at and beyond the committed length, so nothing is
 // lost if the step is repeated.
 Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceUse& use) {
-  DJINN_TRY(const auto prompt, step.session.staging_range(block.prompt));
+  DJINN_TRY(const auto prompt, step.session.staged(block.prompt));
   const uint64_t row_bytes = uint64_t{block.prompt_tokens} * sizeof(int32_t);
   if (prompt.size() != row_bytes * block.rows) {
     return Error{ErrorCode::kInvalidArgument,

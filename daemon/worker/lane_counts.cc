@@ -56,6 +56,11 @@ void LaneCounts::note_lane(const exec::LaneStats& stats) {
   plan_records_.set(stats.plan_records);
 }
 
+void LaneCounts::note_crossing(uint64_t bytes_in, uint64_t bytes_out) {
+  bytes_in_.add(bytes_in);
+  bytes_out_.add(bytes_out);
+}
+
 ipc::WorkerStats LaneCounts::read() const {
   ipc::WorkerStats stats;
   stats.slab_bytes = slab_bytes_.get();
@@ -71,6 +76,8 @@ ipc::WorkerStats LaneCounts::read() const {
   stats.run = run_.read();
   stats.first_token = first_token_.read();
   stats.next_token = next_token_.read();
+  stats.bytes_in = bytes_in_.get();
+  stats.bytes_out = bytes_out_.get();
   return stats;
 }
 

@@ -67,6 +67,8 @@ class LaneCounts {
   // The submission ended. What it leaves in progression is the beginning of the next one's.
   void note_end(Progression& progression, uint16_t operation, bool failed, uint64_t now_ns);
   void note_lane(const exec::LaneStats& stats);
+  // What more has crossed in sessions' memory.
+  void note_crossing(uint64_t bytes_in, uint64_t bytes_out);
 
   // --- any thread
   [[nodiscard]] ipc::WorkerStats read() const;
@@ -81,6 +83,8 @@ class LaneCounts {
   Count prompt_tokens_;
   std::array<Count, ipc::kOperations> submissions_;
   Count submissions_failed_;
+  Count bytes_in_;
+  Count bytes_out_;
   TimeCounts queue_;
   TimeCounts run_;
   TimeCounts first_token_;

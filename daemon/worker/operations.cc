@@ -24,6 +24,7 @@ Status put_in_staging(Step& step, const exec::OutputView& view, const ipc::Stagi
                                              std::to_string(area.size()) +
                                              ". Give it more, or take a ref."};
   }
+  step.session.counts.bytes_out += bytes;
   return exec::copy_elements(view, area.first(bytes));
 }
 
@@ -75,6 +76,7 @@ Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
   for (size_t i = 0; i < views.size(); ++i) {
     const ipc::OutputDescription description = describe(views[i]);
     memcpy(area.data() + i * sizeof description, &description, sizeof description);
+    step.session.counts.bytes_out += sizeof description;
   }
   return {};
 }
@@ -112,8 +114,8 @@ Status doom_outputs(Step& step, const ipc::RunBlock& block) {
 }
 
 Result<std::vector<std::byte>> graph_bytes_of(const Step& step) {
-  DJINN_TRY(const auto bytes, step.session.staging_range(
-                                  {step.submission.graph_offset, step.submission.graph_bytes}));
+  DJINN_TRY(const auto bytes,
+            step.session.staged({step.submission.graph_offset, step.submission.graph_bytes}));
   return std::vector<std::byte>(bytes.begin(), bytes.end());
 }
 
@@ -327,7 +329,7 @@ Result<Ending> read_ref(Step& step) {
 Result<Ending> write_ref(Step& step) {
   DJINN_TRY(const ipc::WriteBlock block, ipc::decode_write(step.block));
   DJINN_CHECK(doom_written(step, block));
-  DJINN_TRY(const auto source, step.session.staging_range(block.staging));
+  DJINN_TRY(const auto source, step.session.staged(block.staging));
   if (!range_fits(block.offset, source.size(), block.bytes)) {
     return Error{ErrorCode::kOutOfRange, "A write goes beyond the end of its ref."};
   }

@@ -42,6 +42,20 @@ void push_tokens(ipc::WorkerRing& ring, const gc::StepRecord& record) {
   }
 }
 
+// Of what computes, in the order of the tiers (RunCounts); 0: none.
+uint64_t tier_of(uint16_t operation) {
+  switch (static_cast<ipc::Operation>(operation)) {
+    case ipc::Operation::kRunOnce:
+      return 1;
+    case ipc::Operation::kRun:
+      return 2;
+    case ipc::Operation::kGenerate:
+      return 3;
+    default:
+      return 0;
+  }
+}
+
 ipc::Completion done_completion(const gc::StepRecord& record) {
   ipc::Completion out;
   out.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
@@ -111,6 +125,21 @@ void Runner::count(Step& step, const gc::StepRecord& record) {
                      record.kind == gc::StepKind::kFailed, now_ns);
   }
   counts_.note_lane(tools_.lane.stats());
+  count_for_session(step, record);
+}
+
+void Runner::count_for_session(const Step& step, const gc::StepRecord& record) {
+  gc::RunCounts& counts = step.session.counts;
+  const uint64_t misses = tools_.lane.stats().plan_misses;
+  counts.plan_misses += misses - std::exchange(plan_misses_, misses);
+  counts.tokens += record.tokens_in_step;
+  counts.last_tier = tier_of(step.submission.operation);
+  if (record.kind == gc::StepKind::kToken) return;
+  if (record.kind == gc::StepKind::kFailed) {
+    ++counts.failed;
+  } else if (uint64_t* const ended = counts.of_tier(counts.last_tier); ended != nullptr) {
+    ++*ended;
+  }
 }
 
 Status Runner::pick_up(Session& session) {
@@ -128,6 +157,7 @@ Status Runner::pick_up(Session& session) {
   // session.
   session.state().pick_up(session.ring().completed(), std::as_bytes(std::span(&submission, 1)),
                           block);
+  session.counts.bytes_in += sizeof submission + block.size();
   session.generation.reset();
   return {};
 }
@@ -208,10 +238,16 @@ void Runner::publish(Session& session) {
   push_tokens(ring, record);
   if (record.kind != gc::StepKind::kToken) {
     if (record.kind == gc::StepKind::kFailed) {
-      ring.set_error_text(record.completed - 1, record.error_text.data());
+      const std::string_view text = record.error_text.data();
+      ring.set_error_text(record.completed - 1, text);
+      session.counts.bytes_out += text.size();
     }
     ring.push(done_completion(record));
   }
+  session.counts.bytes_out +=
+      (ring.pushed() - state.completions_published()) * sizeof(ipc::Completion);
+  counts_.note_crossing(session.counts.bytes_in, session.counts.bytes_out);
+  state.count(std::exchange(session.counts, {}));
   state.set_completions_published(ring.pushed());
   while (ring.completed() < record.completed) ring.complete_one();
   const bool wake = ring.publish();

@@ -35,6 +35,7 @@ class Runner {
  private:
   Status pick_up(Session& session);
   void count(Step& step, const gc::StepRecord& record);
+  void count_for_session(const Step& step, const gc::StepRecord& record);
   Result<Ending> give_up(Step& step);
   Result<Ending> perform(Step& step, gc::StepRecord& record);
   void commit(Step& step, gc::StepRecord record);
@@ -46,6 +47,7 @@ class Runner {
   LaneTools tools_;
   const Clock& clock_;
   LaneCounts& counts_;
+  uint64_t plan_misses_ = 0;  // of the lane, when its session was last told
 };
 
 }  // namespace djinn::worker

@@ -111,6 +111,12 @@ Result<std::span<std::byte>> Session::staging_range(const ipc::StagingRange& ran
   return staging().subspan(range.offset, range.bytes);
 }
 
+Result<std::span<const std::byte>> Session::staged(const ipc::StagingRange& range) {
+  DJINN_TRY(const auto bytes, staging_range(range));
+  counts.bytes_in += bytes.size();
+  return std::span<const std::byte>(bytes);
+}
+
 bool Session::is_cancelled() const {
   const auto flight = state_->in_flight();
   if (!flight) return false;

@@ -50,6 +50,8 @@ class Session {
 
   // A part of the staging slab. Errors: kOutOfRange.
   Result<std::span<std::byte>> staging_range(const ipc::StagingRange& range) const;
+  // As above, of which all is copied now.
+  Result<std::span<const std::byte>> staged(const ipc::StagingRange& range);
 
   // The submission in flight was begun, and waits for memory or its model.
   bool waits = false;
@@ -61,6 +63,8 @@ class Session {
   std::optional<ipc::GenerateBlock> generation;
   // Of the submission in flight or next to come, for the lane's counts.
   Progression progression;
+  // What has happened since it was told to djinnd.
+  gc::RunCounts counts;
 
  private:
   explicit Session(const ipc::AttachSession& command);

@@ -196,6 +196,47 @@ WorkerReport read_worker(wire::WorkerReport::Reader in) {
   return report;
 }
 
+void write_counts(wire::SessionReport::Builder out, const SessionCounts& counts) {
+  out.setTier(static_cast<uint8_t>(counts.tier));
+  out.setGraphs(counts.graphs);
+  out.setPrograms(counts.programs);
+  out.setGenerations(counts.generations);
+  out.setFailed(counts.failed);
+  out.setTokens(counts.tokens);
+  out.setPlanMisses(counts.plan_misses);
+  out.setBytesIn(counts.bytes_in);
+  out.setBytesOut(counts.bytes_out);
+}
+
+SessionCounts read_counts(wire::SessionReport::Reader in) {
+  SessionCounts counts;
+  counts.tier = read_enum(in.getTier(), RunTier::kNone, RunTier::kGeneration);
+  counts.graphs = in.getGraphs();
+  counts.programs = in.getPrograms();
+  counts.generations = in.getGenerations();
+  counts.failed = in.getFailed();
+  counts.tokens = in.getTokens();
+  counts.plan_misses = in.getPlanMisses();
+  counts.bytes_in = in.getBytesIn();
+  counts.bytes_out = in.getBytesOut();
+  return counts;
+}
+
+void write_statement(wire::SessionReport::Builder out, const ClientStatement& stated) {
+  auto calls = out.initStatedCalls(static_cast<unsigned>(stated.calls.size()));
+  for (unsigned i = 0; i < calls.size(); ++i) calls.set(i, stated.calls[i]);
+  out.setStatedLocalModels(stated.local_models);
+}
+
+ClientStatement read_statement(wire::SessionReport::Reader in) {
+  ClientStatement stated;
+  const auto calls = in.getStatedCalls();
+  const auto known = std::min<size_t>(calls.size(), stated.calls.size());
+  for (unsigned i = 0; i < known; ++i) stated.calls[i] = calls[i];
+  stated.local_models = in.getStatedLocalModels();
+  return stated;
+}
+
 void write_session(wire::SessionReport::Builder out, const SessionReport& report) {
   out.setSession(report.session.value);
   out.setClientName(text(report.client_name));
@@ -210,6 +251,8 @@ void write_session(wire::SessionReport::Builder out, const SessionReport& report
   out.setState(static_cast<uint8_t>(report.state));
   out.setWait(static_cast<uint8_t>(report.wait));
   out.setSharedBytes(report.shared_bytes);
+  write_counts(out, report.counts);
+  write_statement(out, report.stated);
 }
 
 SessionReport read_session(wire::SessionReport::Reader in) {
@@ -227,6 +270,8 @@ SessionReport read_session(wire::SessionReport::Reader in) {
   report.state = read_enum(in.getState(), SessionState::kActive, SessionState::kLost);
   report.wait = read_enum(in.getWait(), SessionWait::kNone, SessionWait::kClient);
   report.shared_bytes = in.getSharedBytes();
+  report.counts = read_counts(in);
+  report.stated = read_statement(in);
   return report;
 }
 

@@ -69,7 +69,21 @@ WorkerReport worker_report(const std::string& name) {
   return {name, name, 2, WorkerState::kRecovering, 3, 4, 5, true, 6, 7, 8, 9, 10};
 }
 SessionReport session_report(const std::string& name) {
-  return {{1}, name, name, 2, 3, 4, 5, 6, 7, true, SessionState::kLost, SessionWait::kClient, 8};
+  return {{1},
+          name,
+          name,
+          2,
+          3,
+          4,
+          5,
+          6,
+          7,
+          true,
+          SessionState::kLost,
+          SessionWait::kClient,
+          8,
+          {RunTier::kGeneration, 9, 10, 11, 12, 13, 14, 15, 16},
+          {{17, 18, 19}, 20}};
 }
 ModelReport model_report(const std::string& name) {
   ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4, 5, true,
@@ -145,6 +159,8 @@ WorkerStats worker_stats() {
     for (uint64_t& count : times->counts) count = next++;
     times->sum_ns = next++;
   }
+  stats.bytes_in = next++;
+  stats.bytes_out = next++;
   return stats;
 }
 

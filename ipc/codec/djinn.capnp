@@ -222,6 +222,17 @@ struct SessionReport {
   state @10 :UInt8;
   wait @11 :UInt8;
   sharedBytes @12 :UInt64;
+  tier @13 :UInt8;  # ipc::RunTier
+  graphs @14 :UInt64;
+  programs @15 :UInt64;
+  generations @16 :UInt64;
+  failed @17 :UInt64;
+  tokens @18 :UInt64;
+  planMisses @19 :UInt64;
+  bytesIn @20 :UInt64;
+  bytesOut @21 :UInt64;
+  statedCalls @22 :List(UInt64);  # by tier
+  statedLocalModels @23 :UInt64;
 }
 
 struct SessionList {
@@ -455,6 +466,8 @@ struct WorkerStats {
   run @10 :TimeHistogram;
   firstToken @11 :TimeHistogram;
   nextToken @12 :TimeHistogram;
+  bytesIn @13 :UInt64;
+  bytesOut @14 :UInt64;
 }
 
 struct TimeHistogram {

@@ -264,6 +264,8 @@ void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
   write_times(stats.initRun(), event.run);
   write_times(stats.initFirstToken(), event.first_token);
   write_times(stats.initNextToken(), event.next_token);
+  stats.setBytesIn(event.bytes_in);
+  stats.setBytesOut(event.bytes_out);
 }
 
 WorkerReady read_ready(wire::WorkerReady::Reader in) {
@@ -355,6 +357,8 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
   stats.run = read_times(in.getRun());
   stats.first_token = read_times(in.getFirstToken());
   stats.next_token = read_times(in.getNextToken());
+  stats.bytes_in = in.getBytesIn();
+  stats.bytes_out = in.getBytesOut();
   return stats;
 }
 

@@ -53,6 +53,7 @@ struct SessionState::Head {
   uint64_t refs_touched;  // only grows, and before the entry is staged
   char op[kOpNameBytes];  // of the running step; padded with zeros
   uint64_t given_up;      // of the submissions that were picked up, how many are to be given up
+  RunCounts counts;
 };
 
 namespace {
@@ -124,7 +125,7 @@ Result<Progress> read_progress(std::span<const std::byte> head) {
   const auto* const best = newest(copy.record, copy.commit);
   const uint64_t completed = best == nullptr ? 0 : best->entry.completed;
   return Progress{copy.commit, copy.running_step, copy.heartbeat, copy.picked == completed + 1,
-                  copy.running_step != 0 ? op_name(copy.op) : std::string()};
+                  copy.running_step != 0 ? op_name(copy.op) : std::string(), copy.counts};
 }
 
 void give_up_in_flight(std::span<std::byte> head) {
@@ -396,6 +397,19 @@ void SessionState::beat(std::string_view op) {
   std::copy_n(op.begin(), std::min(op.size(), name.size()), name.begin());
   memcpy(h.op, name.data(), name.size());
   store(h.heartbeat, load(h.heartbeat) + 1);
+}
+
+void SessionState::count(const RunCounts& more) {
+  RunCounts& counts = head().counts;
+  const auto add = [&](uint64_t RunCounts::*count) {
+    store(counts.*count, load(counts.*count) + more.*count);
+  };
+  for (const auto count :
+       {&RunCounts::graphs, &RunCounts::programs, &RunCounts::generations, &RunCounts::failed,
+        &RunCounts::tokens, &RunCounts::plan_misses, &RunCounts::bytes_in, &RunCounts::bytes_out}) {
+    add(count);
+  }
+  if (more.last_tier != 0) store(counts.last_tier, more.last_tier);
 }
 
 }  // namespace djinn::gc

@@ -110,6 +110,27 @@ inline constexpr uint32_t kRefsAtOnce = 256;
 // Bytes from the extent's beginning, a multiple of 4096.
 [[nodiscard]] uint64_t state_bytes_at_once(const StateGeometry& geometry);
 
+// What a session's runs came to since it began, for whoever wants to know. Not part of a step: one
+// that is repeated counts what it moved once more.
+struct RunCounts {
+  uint64_t graphs = 0;    // ended well: of a graph that came with the submission
+  uint64_t programs = 0;  // of a program by its id
+  uint64_t generations = 0;
+  uint64_t failed = 0;       // submissions of any kind
+  uint64_t tokens = 0;       // of all rows
+  uint64_t plan_misses = 0;  // runs that left their plan
+  uint64_t bytes_in = 0;     // descriptors, binding blocks, and what was copied from staging
+  uint64_t bytes_out = 0;    // completions, error texts, and what was copied to staging
+  uint64_t last_tier = 0;  // of what computed last: 1 a graph, 2 a program, 3 a generation; 0: none
+
+  // The count of that tier; null for none.
+  uint64_t* of_tier(uint64_t tier) {
+    if (tier == 1) return &graphs;
+    if (tier == 2) return &programs;
+    return tier == 3 ? &generations : nullptr;
+  }
+};
+
 // What djinnd wants to know of a session after its worker died. Read from a private copy.
 struct Progress {
   uint64_t commit = 0;
@@ -117,6 +138,7 @@ struct Progress {
   uint64_t heartbeat = 0;     // changes while a long step goes on
   bool in_flight = false;     // a submission was picked up and is not complete
   std::string op;             // of the running step, where it is in one: "aten::linear"
+  RunCounts counts{};
 };
 inline constexpr size_t kStateHeadBytes = 4096;
 // head: the first kStateHeadBytes of the extent, copied. Errors: kMalformed.
@@ -189,6 +211,9 @@ class SessionState {
   // One more heartbeat: the running step begins with an operator, or is in none any more (empty).
   // Of a longer name the beginning is kept.
   void beat(std::string_view op = {});
+  // Adds to what was counted before, by former workers too; last_tier takes the place of the former
+  // one, if there is one.
+  void count(const RunCounts& more);
 
  private:
   friend Result<Progress> read_progress(std::span<const std::byte> head);

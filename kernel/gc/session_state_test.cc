@@ -603,6 +603,23 @@ TEST(SessionState, progress_tells_whether_a_submission_is_in_flight) {
   EXPECT_FALSE(in_flight());
 }
 
+TEST(SessionState, counts_add_up_over_workers_and_are_no_part_of_a_step) {
+  const Memory memory;
+  FaultPoints none;
+  RunCounts more{1, 2, 3, 4, 5, 6, 7, 8, 3};
+  memory.open(none).count(more);
+  more.last_tier = 0;  // nothing computed
+  SessionState next = memory.open(none);
+  next.count(more);
+  const RunCounts counts = read_progress(memory.state().first(kStateHeadBytes))->counts;
+  EXPECT_EQ(counts.graphs, 2u);
+  EXPECT_EQ(counts.failed, 8u);
+  EXPECT_EQ(counts.plan_misses, 12u);
+  EXPECT_EQ(counts.bytes_out, 16u);
+  EXPECT_EQ(counts.last_tier, 3u);
+  EXPECT_EQ(next.step(), 0u);
+}
+
 TEST(SessionState, publication_is_remembered_beside_the_steps) {
   Private s;
   s.state.set_completions_published(11);

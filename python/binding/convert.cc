@@ -107,13 +107,21 @@ py::dict to_python(const ipc::StatusReport& report) {
 
 py::dict to_python(const ipc::SessionReport& report) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
-  return py::dict("id"_a = id_text(report.session.value), "name"_a = report.client_name,
-                  "owner"_a = report.owner, "pid"_a = report.pid,
-                  "started_wall_ns"_a = report.started_wall_ns,
-                  "granted_bytes"_a = report.granted_bytes, "models"_a = report.models,
-                  "sequences"_a = report.sequences, "steps"_a = report.steps,
-                  "running"_a = report.running, "state"_a = ipc::state_text(report.state),
-                  "wait"_a = ipc::wait_text(report.wait), "shared_bytes"_a = report.shared_bytes);
+  return py::dict(
+      "id"_a = id_text(report.session.value), "name"_a = report.client_name,
+      "owner"_a = report.owner, "pid"_a = report.pid, "started_wall_ns"_a = report.started_wall_ns,
+      "granted_bytes"_a = report.granted_bytes, "models"_a = report.models,
+      "sequences"_a = report.sequences, "steps"_a = report.steps, "running"_a = report.running,
+      "state"_a = ipc::state_text(report.state), "wait"_a = ipc::wait_text(report.wait),
+      "shared_bytes"_a = report.shared_bytes, "tier"_a = ipc::tier_text(report.counts.tier),
+      "graphs_run"_a = report.counts.graphs, "programs_run"_a = report.counts.programs,
+      "generations"_a = report.counts.generations, "failed"_a = report.counts.failed,
+      "tokens"_a = report.counts.tokens, "plan_misses"_a = report.counts.plan_misses,
+      "bytes_in"_a = report.counts.bytes_in, "bytes_out"_a = report.counts.bytes_out,
+      "stated_tier0_calls"_a = report.stated.calls[0],
+      "stated_tier1_calls"_a = report.stated.calls[1],
+      "stated_tier2_calls"_a = report.stated.calls[2],
+      "stated_local_models"_a = report.stated.local_models);
 }
 
 py::dict to_python(const ipc::ModelReport& report) {

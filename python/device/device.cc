@@ -227,6 +227,7 @@ Link& Device::link() {
     interruption.raise_again();
     link_ = std::make_unique<Link>(*take(client));
     link_->stats() = link_stats_;
+    state();
   }
   return *link_;
 }
@@ -698,6 +699,36 @@ void Device::count_mixed() {
   const Waiting waiting;
   const std::lock_guard lock(mutex_);
   ++stats_.mixed;
+}
+
+void Device::state_call(size_t tier) {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  ++stated_.calls.at(tier);
+  state();
+}
+
+void Device::state_local_model() {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  ++stated_.local_models;
+  state();
+}
+
+void Device::state() {
+  if (link_ != nullptr && !is_orphan_) link_->client().state(stated_);
+}
+
+std::optional<ipc::SessionReport> Device::report() {
+  const Waiting waiting;
+  const std::lock_guard lock(mutex_);
+  notice_end();
+  if (link_ == nullptr || is_orphan_) return std::nullopt;
+  const SessionId own = link_->client().welcome().session;
+  for (ipc::SessionReport& one : take(link_->client().sessions())) {
+    if (one.session == own) return std::move(one);
+  }
+  return std::nullopt;
 }
 
 DeviceStats Device::stats() {

@@ -126,6 +126,12 @@ class Device {
   void set_debug_level(int level) { debug_level_ = level; }
   DeviceStats stats();
   void count_mixed();
+  // A call took this tier (0 to 2); a model was loaded into this process in djinnd's place. djinnd
+  // shows both as what this process says.
+  void state_call(size_t tier);
+  void state_local_model();
+  // What djinnd reports of this process's session; nothing where there is none.
+  std::optional<ipc::SessionReport> report();
   // What is recorded from now on is handed over when a value is needed or it is long. For the end
   // of the process.
   void stop_idle();
@@ -146,6 +152,7 @@ class Device {
 
   Link& link();
   void notice_end();
+  void state();
   void refuse_ended(uint64_t session) const;
   void refuse_lost(const Storage& storage) const;
   void refuse_lost(const Entry& entry) const;
@@ -179,7 +186,8 @@ class Device {
   Log log_;
   std::unique_ptr<IdleWatch> idle_;  // constant but in the child of a fork
   client::Connection connection_;
-  std::unique_ptr<Link> link_;                      // to the session that connection_ has
+  std::unique_ptr<Link> link_;  // to the session that connection_ has
+  ipc::ClientStatement stated_;
   LinkStats link_stats_;                            // of the sessions that have ended
   std::string why_ended_;                           // the last of them
   bool is_orphan_ = false;                          // link_ is the parent's

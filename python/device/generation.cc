@@ -52,12 +52,6 @@ class Steps {
   const std::function<void(const std::vector<int32_t>&)>& on_step_;
 };
 
-// A step's tokens cross as completions of the ring, and nothing else does.
-uint64_t bytes_of_steps(uint64_t steps, uint64_t rows) {
-  const uint64_t completions = (rows + ipc::kTokensPerCompletion - 1) / ipc::kTokensPerCompletion;
-  return steps * completions * sizeof(ipc::Completion);
-}
-
 Result<GenerationResult> run(Link& link, ipc::GenerateBlock& block,
                              const std::vector<int32_t>& prompt, Steps steps) {
   client::Client& client = link.client();
@@ -73,7 +67,6 @@ Result<GenerationResult> run(Link& link, ipc::GenerateBlock& block,
   }));
   if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
   link.stats().bytes_up += bytes.size();
-  link.stats().bytes_down += bytes_of_steps(outcome.tokens, block.rows);
   return std::move(steps).finish(outcome.random_offset);
 }
 

@@ -168,7 +168,6 @@ Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
   DJINN_TRY(const ipc::StagingRange range, copy_to_staging(graph));
   target.graph = {range.offset, graph.size()};
   lease.push_back(range);
-  stats_.graph_bytes += graph.size();
   return target;
 }
 

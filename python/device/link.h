@@ -27,8 +27,7 @@ struct LinkStats {
   uint64_t reads = 0;
   uint64_t bytes_up = 0;    // tensors
   uint64_t bytes_down = 0;  // tensors
-  uint64_t graph_bytes = 0;
-  uint64_t failures = 0;  // runs that failed; who reads what they made gets the error
+  uint64_t failures = 0;    // runs that failed; who reads what they made gets the error
   std::string last_failure;
   uint64_t wait_ns = 0;
   uint64_t schedule_ns = 0;

@@ -43,13 +43,19 @@ py::dict stats() {
   out["reads"] = stats.link.reads;
   out["bytes_up"] = stats.link.bytes_up;
   out["bytes_down"] = stats.link.bytes_down;
-  out["graph_bytes"] = stats.link.graph_bytes;
   out["failures"] = stats.link.failures;
   out["last_failure"] = stats.link.last_failure;
   out["capture_ns"] = stats.capture_ns;
   out["schedule_ns"] = stats.link.schedule_ns;
   out["wait_ns"] = stats.link.wait_ns;
   return out;
+}
+
+// What djinnd has counted for this process's session; None where there is none.
+py::object crossed() {
+  const std::optional<ipc::SessionReport> report = Device::get().report();
+  if (!report) return py::none();
+  return py::int_(report->counts.bytes_in + report->counts.bytes_out);
 }
 
 // --- loading
@@ -295,6 +301,9 @@ PYBIND11_MODULE(_device, module) {
     device::default_generator().set_state(device::tensor_from(state));
   });
   module.def("stats", &device::stats);
+  module.def("crossed", &device::crossed);
+  module.def("state_call", [](size_t tier) { device::Device::get().state_call(tier); });
+  module.def("state_local_model", [] { device::Device::get().state_local_model(); });
   module.def("moves", [] {
     [[maybe_unused]] const uint64_t alive = device::Device::get().session();  // its end is a move
     return device::Device::get().moves();

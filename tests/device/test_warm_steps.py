@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rule 9: a warm step makes no system call, but to wake a sleeper, and no allocator decision.
 
-System calls are counted by strace on all threads of the worker and of this process, which is the
+System calls are counted by strace on all threads of the worker, and on the one here that is its
 client; allocator decisions are counted by the worker. Warm is what was done before at these sizes,
 with its memory in place."""
 
@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ ALLOWED = re.compile(
     r'|recvfrom\(\d+, "(\\1)+", 64,'
     r"|restart_syscall\("  # what a thread does that strace found asleep
 )
-CALL = re.compile(r"^\d+ +(?!\+\+\+|---|<\.\.\. )(\w+\(.*)$", re.MULTILINE)
+CALL = re.compile(r"^(?:\d+ +)?(?!\+\+\+|---|<\.\.\. )(\w+\(.*)$", re.MULTILINE)
 MARK = "getpgid("
 
 TRIPLE = """srg 1 "triple"
@@ -46,13 +47,13 @@ output %y
 
 
 @contextmanager
-def traced(process: int, file: Path) -> Iterator[None]:
-    """What all threads of the process ask of the kernel is written to the file, a line a call."""
+def traced(thread: int, file: Path, *options: str) -> Iterator[None]:
+    """What the thread asks of the kernel is written to the file, a line a call."""
     program = shutil.which("strace")
     if program is None:
         pytest.skip("strace is not installed")
     tracer = subprocess.Popen(
-        [program, "-f", "-o", str(file), "-p", str(process)], stderr=subprocess.PIPE, text=True
+        [program, *options, "-o", str(file), "-p", str(thread)], stderr=subprocess.PIPE, text=True
     )
     assert tracer.stderr is not None
     try:
@@ -77,7 +78,8 @@ class Counted:
 
     def count(self, work: Callable[[], Any]) -> "Counted":
         before = self._daemon.worker()
-        with traced(before["pid"], self._files[0]), traced(os.getpid(), self._files[1]):
+        client = traced(threading.get_native_id(), self._files[1])
+        with traced(before["pid"], self._files[0], "-f"), client:
             os.getpgid(0)
             work()
             os.getpgid(0)

@@ -191,6 +191,8 @@ def test_numbers_move_with_loads_runs_programs_and_tokens(served: Served, byte_m
         assert rose("djinn_time_between_tokens_seconds_count") == 19
         assert rose("djinn_time_between_tokens_seconds_sum") > 0
         assert rose("djinn_ipc_bytes_total", peer="client", direction="received") > 0
+        assert rose("djinn_crossed_bytes_total", direction="received") > 3 * 16
+        assert rose("djinn_crossed_bytes_total", direction="sent") >= 3 * 16 + 20 * 64
         assert rose("djinn_events_total", kind="session-new") == 2
     served.eventually(
         lambda s: s("djinn_sessions") == 0 and s("djinn_model_leases") == 0, "the session has left"

@@ -610,6 +610,10 @@ def a_local_fallback_is_asked_for_audited_and_counted(scratch: Path) -> None:
             assert str(zoo.load(directory, zoo.entry("llama")).device) == "cpu"
     finally:
         djinn.config.fallback = "error"
+    (torch.ones(2, device=DEVICE) + 1).cpu()  # a session, where there was none
+    with djinn.connect(name="reader", observer=True) as reader:
+        told = [one for one in reader.sessions() if one["pid"] == os.getpid()]
+    assert max(one["stated_local_models"] for one in told) == stats().local
 
 
 @case

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from . import huggingface, state
+from . import _device, huggingface, state
 
 DISABLED = "djinn is not enabled: transformers runs as it is, and each operator is recorded"
 FOREIGN = "it is no model of transformers: each operator of a call of it is recorded"
@@ -11,7 +11,9 @@ LOCAL = "it is no ghost: its weights are in this process, and djinnd runs none o
 
 
 def explain(model: Any) -> dict[str, Any]:
-    """Which tier the model's last call or generation took, and why not a higher one.
+    """Which tier the model's last call or generation took, and why not a higher one; and how many
+    bytes have crossed to djinnd and back in this process's session, as djinnd counts them (None
+    where there is no session).
 
     0: its operators were recorded one by one; so it is, too, with whatever was called otherwise
     than as model(...) or model.generate(...), while djinn is disabled, and for other modules than
@@ -20,7 +22,7 @@ def explain(model: Any) -> dict[str, Any]:
     inside = getattr(model, "get_base_model", None)  # PEFT's models call the one inside of them
     one = model if inside is None else inside()
     tier, why = _explain(one)
-    return {"tier": tier, "why": why}
+    return {"tier": tier, "why": why, "bytes_crossed": _device.crossed()}
 
 
 def _explain(model: Any) -> tuple[int | None, str]:

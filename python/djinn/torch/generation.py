@@ -568,7 +568,7 @@ def sample(
     except NotInDaemon as reason:
         tier, why = 0, f"{why}; nor a step at a time, because {reason}" if why else str(reason)
         result = in_python(kwargs)
-    known.tier, known.why = tier, why  # not what its last forward took
+    state.took(known, tier, why)  # not what its last forward took
     return result
 
 

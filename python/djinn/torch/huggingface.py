@@ -39,7 +39,7 @@ import torch
 
 from djinn.errors import RequestError
 
-from . import cache, config, generation, ghosts, interlock, replay, state
+from . import _device, cache, config, generation, ghosts, interlock, replay, state
 from .ghosts import DEVICE
 
 TESTED = frozenset({"5.17.0"})
@@ -169,6 +169,7 @@ def _ghost_or_local(call: Callable[[], Any]) -> Any:
             raise
         interlock.audit(error)
         ghosts.stats.local += 1
+        _device.state_local_model()
         with _load_in_context(None):
             return call()
 

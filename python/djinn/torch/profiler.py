@@ -21,7 +21,10 @@ class Profiler:
         self._start: dict[str, Any] = {}
 
     def reset(self) -> None:
-        self._start = _device.stats()
+        self._start = self._counts()
+
+    def _counts(self) -> dict[str, Any]:
+        return {**_device.stats(), "crossed": _device.crossed() or 0}
 
     def get_stats(self) -> dict[str, Any]:
         """Times in milliseconds, sizes in bytes.
@@ -30,12 +33,15 @@ class Profiler:
         schedule_ms     writing graphs and handing them over
         execution_ms    waiting for djinnd
         cache_hit_rate  of recorded operators, those whose shapes were known
+        bytes_crossed   all that crossed to djinnd and back in this process's session, as djinnd
+                        counts it: graphs, descriptors, tensors, tokens, control messages, and this
+                        question; from 0 again where djinnd was restarted
         tripped_operators  those that run in djinnd at once, because inferring the shapes of their
                         results failed or took half a second ten times in a row
         """
         raw = {
             name: value - self._start.get(name, 0) if isinstance(value, int) else value
-            for name, value in _device.stats().items()
+            for name, value in self._counts().items()
         }
         looked_up = raw["recipe_hits"] + raw["recipe_misses"]
         return {
@@ -53,7 +59,7 @@ class Profiler:
             "shadow_reads": raw["shadow_reads"],
             "bytes_up": raw["bytes_up"],
             "bytes_down": raw["bytes_down"],
-            "bytes_crossed": raw["bytes_up"] + raw["bytes_down"] + raw["graph_bytes"],
+            "bytes_crossed": raw["crossed"],
             "mixed_operands": raw["mixed"],
             "forked_weights": raw["forks"],
             "sealed_parameters": raw["sealed"],

@@ -93,9 +93,9 @@ def _outermost(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
     try:
         program, tensors = _find(original, model, known, args, kwargs)
     except NotInDaemon as reason:
-        known.tier, known.why = 0, str(reason)
+        state.took(known, 0, str(reason))
         return original(model, *args, **kwargs)
-    known.tier, known.why = 1, ""
+    state.took(known, 1)
     return program.run(tensors)
 
 

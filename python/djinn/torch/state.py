@@ -36,11 +36,20 @@ class Known:
         self.replays.clear()
 
 
+_thread = threading.local()
 _known: "weakref.WeakKeyDictionary[Any, Known]" = weakref.WeakKeyDictionary()
 
 
 def known_of(model: Any) -> Known:
     return _known.setdefault(model, Known())
+
+
+def took(known: Known, tier: int, why: str = "") -> None:
+    """A call ended so, or is about to. One that is captured is no call."""
+    if getattr(_thread, "captures", False):
+        return
+    known.tier, known.why = tier, why
+    _device.state_call(tier)
 
 
 def forget_calls() -> None:
@@ -138,9 +147,11 @@ def capturing() -> Iterator[None]:
     cached = torch.is_autocast_cache_enabled()
     _device.capture_begin()
     torch.set_autocast_cache_enabled(False)  # it would keep casts that were captured
+    _thread.captures = True
     try:
         yield
     finally:
+        _thread.captures = False
         _device.capture_abort()
         torch.set_autocast_cache_enabled(cached)
 
