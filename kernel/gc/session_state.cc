@@ -124,8 +124,12 @@ Result<Progress> read_progress(std::span<const std::byte> head) {
   // The worker is not trusted: these are hints of how it goes, and nothing else is taken.
   const auto* const best = newest(copy.record, copy.commit);
   const uint64_t completed = best == nullptr ? 0 : best->entry.completed;
-  return Progress{copy.commit, copy.running_step, copy.heartbeat, copy.picked == completed + 1,
-                  copy.running_step != 0 ? op_name(copy.op) : std::string(), copy.counts};
+  return Progress{copy.commit,
+                  copy.running_step,
+                  copy.heartbeat,
+                  copy.picked == completed + 1,
+                  copy.running_step != 0 ? op_name(copy.op) : std::string(),
+                  copy.counts};
 }
 
 void give_up_in_flight(std::span<std::byte> head) {
