@@ -53,6 +53,7 @@ Json to_json(const ipc::StatusReport& report) {
           {"descriptors", report.descriptors},
           {"bytes_read", report.bytes_read},
           {"buffered_reads", report.buffered_reads},
+          {"compared_opens", report.compared_opens},
           {"workers", std::move(workers)},
           {"draining", report.draining},
           {"descriptors_closing", report.descriptors_closing}};

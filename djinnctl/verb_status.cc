@@ -32,6 +32,7 @@ Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   }
   table.add({"read from files", size_text(report.bytes_read)});
   table.add({"buffered reads", std::to_string(report.buffered_reads)});
+  table.add({"compared opens", std::to_string(report.compared_opens)});
   return table;
 }
 

@@ -275,6 +275,7 @@ struct StatusReport {
   std::vector<WorkerReport> workers;  // a page, from first_worker
   bool draining = false;
   uint32_t descriptors_closing = 0;  // of clients', which may take long
+  uint64_t compared_opens = 0;       // whose files were compared with a resident model byte by byte
   friend bool operator==(const StatusReport&, const StatusReport&) = default;
 };
 
@@ -721,6 +722,7 @@ struct FileIdentity {
   int64_t ctime_ns = 0;
   bool on_block_device = false;  // of a file system on a block device, and not overlay
   std::optional<std::array<uint8_t, 32>> content = {};  // SHA-256, of a file that cannot change
+  bool unwritten = false;  // nobody had it open for writing, and later writes move its ctime
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
@@ -742,6 +744,13 @@ struct ReadInto {
   friend bool operator==(const ReadInto&, const ReadInto&) = default;
 };
 
+// fds: [manifest memfd, one sealed memfd for each extent], of a resident model. Answer: Compared.
+struct CompareWith {
+  uint32_t extents = 0;
+  uint64_t seed = 0;  // of the places that are looked at first
+  friend bool operator==(const CompareWith&, const CompareWith&) = default;
+};
+
 // The files' model is resident: they are forgotten, and the loader is a spare again. Answer:
 // LoaderReady.
 struct ReleaseFiles {
@@ -749,7 +758,7 @@ struct ReleaseFiles {
 };
 
 struct LoaderCommand {
-  std::variant<TakeFiles, PlanLoad, ReadInto, ReleaseFiles> body;
+  std::variant<TakeFiles, PlanLoad, ReadInto, ReleaseFiles, CompareWith> body;
   friend bool operator==(const LoaderCommand&, const LoaderCommand&) = default;
 };
 
@@ -782,6 +791,11 @@ struct Hashed {
   std::array<uint8_t, 32> sha256{};
   friend bool operator==(const Hashed&, const Hashed&) = default;
 };
+// Whether the files are those of the model, byte by byte, by the same plan.
+struct Compared {
+  bool same = false;
+  friend bool operator==(const Compared&, const Compared&) = default;
+};
 struct LoadFailed {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
@@ -789,7 +803,8 @@ struct LoadFailed {
 };
 
 struct LoaderEvent {
-  std::variant<LoaderReady, Identified, Planned, Progress, Loaded, Hashed, LoadFailed> body;
+  std::variant<LoaderReady, Identified, Planned, Progress, Loaded, Hashed, LoadFailed, Compared>
+      body;
   friend bool operator==(const LoaderEvent&, const LoaderEvent&) = default;
 };
 

@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "ipc/file_number.h"
+
 namespace djinn::client {
 
 Result<Fd> open_regular_file(const std::string& path) {
@@ -23,6 +25,12 @@ Result<Fd> open_regular_file(const std::string& path) {
   // What is read of a regular file does not depend on the flag; a file system may think otherwise.
   if (::fcntl(file.get(), F_SETFL, O_RDONLY) != 0) return system_error("open " + path, errno);
   return file;
+}
+
+Error naming_file(const Error& error, std::span<const std::string> paths) {
+  const auto found = ipc::file_message(error.message, paths.size());
+  if (!found) return error;
+  return {error.code, paths[found->index] + ": " + std::string(found->message)};
 }
 
 }  // namespace djinn::client

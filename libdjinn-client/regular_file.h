@@ -3,6 +3,7 @@
 // Opening files that somebody names: a model's weights, its configuration.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "kernel/base/fd.h"
@@ -14,5 +15,13 @@ namespace djinn::client {
 // would hold up whoever opens it until somebody writes. Errors name the path: kNotFound,
 // kInvalidArgument (a FIFO, a device, a directory), kSystem. Any thread.
 Result<Fd> open_regular_file(const std::string& path);
+
+// An error about one of the files that were sent, whose number djinnd tells, with that file's name.
+Error naming_file(const Error& error, std::span<const std::string> paths);
+template <typename T>
+Result<T> naming_file(Result<T> result, std::span<const std::string> paths) {
+  if (result) return result;
+  return naming_file(result.error(), paths);
+}
 
 }  // namespace djinn::client

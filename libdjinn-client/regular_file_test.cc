@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <vector>
+
+#include "ipc/file_number.h"
 
 namespace djinn::client {
 namespace {
@@ -59,6 +62,15 @@ TEST_F(OpenRegularFile, a_file_is_open_for_reading_and_waits_as_others_do) {
   char byte = 0;
   EXPECT_EQ(::read(file->get(), &byte, 1), 1);
   EXPECT_EQ(byte, 'x');
+}
+
+TEST(NamingFile, the_number_that_djinnd_tells_becomes_the_name_of_the_file) {
+  const std::vector<std::string> paths{"/models/a", "/models/b"};
+  const Error told{ErrorCode::kMalformed, ipc::with_file_number(1, 2, "It is cut short.")};
+  EXPECT_EQ(naming_file(told, paths).message, "/models/b: It is cut short.");
+  EXPECT_EQ(naming_file(told, paths).code, ErrorCode::kMalformed);
+  const Error other{ErrorCode::kBusy, "Try again."};
+  EXPECT_EQ(naming_file(other, paths).message, "Try again.");
 }
 
 }  // namespace

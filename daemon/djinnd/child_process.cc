@@ -52,9 +52,9 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const ChildHost& host,
                                                           const ChildProgram& program,
                                                           Traffic& traffic) {
   DJINN_TRY(ipc::SocketPair pair, ipc::make_socket_pair());
-  DJINN_TRY(const pid_t pid,
-            host.spawner.start({program.path, arguments_of(program), environment_of(program)},
-                               pair.right));
+  DJINN_TRY(const pid_t pid, host.spawner.start({program.path, arguments_of(program),
+                                                 environment_of(program), program.takes_leases},
+                                                pair.right));
   Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd.valid()) {
     const int why = errno;

@@ -31,6 +31,7 @@ struct ChildProgram {
   std::string path;
   std::vector<std::string> arguments;
   std::vector<std::string> environment;  // "NAME=VALUE", besides djinnd's own
+  bool takes_leases = false;             // as Spawner::Program
 };
 
 // Where children run; all of it outlives them.

@@ -401,7 +401,7 @@ ChildProgram Daemon::worker_program() {
 }
 
 ChildProgram Daemon::loader_program() const {
-  return {options_.loader, {}, {}};
+  return {options_.loader, {}, {}, true};
 }
 
 }  // namespace djinn::daemon

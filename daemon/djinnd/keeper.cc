@@ -66,6 +66,7 @@ ipc::FileIdentity to_wire(const load::FileIdentity& file) {
   ipc::FileIdentity out{file.device_major, file.device_minor, file.inode,           file.bytes,
                         file.mtime_ns,     file.ctime_ns,     file.on_block_device, {}};
   if (file.content) out.content = to_wire(*file.content);
+  out.unwritten = file.unwritten;
   return out;
 }
 

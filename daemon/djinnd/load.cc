@@ -21,6 +21,7 @@ Error out_of_turn() {
 
 bool may_follow(LoadPhase from, LoadPhase to) {
   if (to == LoadPhase::kEnded) return from != LoadPhase::kEnded;
+  if (to == LoadPhase::kComparing) return from == LoadPhase::kGranting;
   return static_cast<int>(to) == static_cast<int>(from) + 1;
 }
 
@@ -75,6 +76,15 @@ void Load::read_into(const std::vector<Fd>& extents, bool hash_at_once) {
                  fds);
 }
 
+void Load::compare_with(const Fd& manifest, const std::vector<Fd>& extents) {
+  go(LoadPhase::kComparing);
+  std::vector<int> fds{manifest.get()};
+  for (const Fd& extent : extents) fds.push_back(extent.get());
+  process_->send(ipc::encode(ipc::LoaderCommand{
+                     ipc::CompareWith{static_cast<uint32_t>(extents.size()), id_.value}}),
+                 fds);
+}
+
 void Load::heard(ipc::Datagram message) {
   if (phase_ == LoadPhase::kEnded) return;
   const auto event = ipc::decode_loader_event(message.bytes);
@@ -109,6 +119,9 @@ void Load::hear(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
   } else if (const auto* hashed = std::get_if<ipc::Hashed>(&event.body);
              hashed && in_turn(LoadPhase::kHashing)) {
     owner_.load_hashed(id_, *hashed);
+  } else if (const auto* compared = std::get_if<ipc::Compared>(&event.body);
+             compared && in_turn(LoadPhase::kComparing)) {
+    owner_.load_compared(id_, compared->same);
   } else {
     fail(out_of_turn());
   }

@@ -8,6 +8,8 @@
 //   deciding -> ended         the model is resident; the loader is a spare again
 //   planning -> granting      it told how large the extents will be; the owner finds the memory
 //   granting -> reading       it has the extents
+//   granting -> comparing     it has those of a resident model; it may have seen another user's
+//                             bytes then, and does nothing else after that
 //   reading -> hashing        the bytes are there; it reads them once more, when nobody needs cores
 //   any -> ended              failed, aborted, or done: the process is gone
 //
@@ -34,6 +36,7 @@ enum class LoadPhase : uint8_t {
   kGranting,
   kReading,
   kHashing,
+  kComparing,
   kEnded
 };
 [[nodiscard]] bool may_follow(LoadPhase from, LoadPhase to);
@@ -47,6 +50,8 @@ class Load {
     virtual void load_planned(LoadId id, const ipc::Planned& plan) = 0;
     virtual void load_progressed(LoadId id, uint64_t bytes_read) = 0;
     virtual void load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) = 0;
+    // Whether the files are those of the model that it was given.
+    virtual void load_compared(LoadId id, bool same) = 0;
     virtual void load_hashed(LoadId id, const ipc::Hashed& hashed) = 0;
     // Before the extents were finished. load_ended() follows.
     virtual void load_failed(LoadId id, const Error& error) = 0;
@@ -63,6 +68,8 @@ class Load {
   void plan(const SharedFd& plan_memfd);
   // hash_at_once: somebody waits for the hash.
   void read_into(const std::vector<Fd>& extents, bool hash_at_once);
+  // The sealed manifest and extents of a resident model.
+  void compare_with(const Fd& manifest, const std::vector<Fd>& extents);
   // Gives a loader that has told what the files are, and has read nothing, back to the pool; one
   // that might hang in closing them (closers.h) is killed.
   // load_ended() follows, and no other event.

@@ -51,6 +51,7 @@ struct MetricsSnapshot {
   uint64_t loads_failed = 0;
   uint64_t load_bytes = 0;  // read from files
   uint64_t buffered_reads = 0;
+  uint64_t compared_opens = 0;
   ipc::TimeHistogram load_time{};  // of loads that became models
   std::array<uint64_t, kEvictReasons> evictions{};
   uint64_t evicted_bytes = 0;

@@ -223,6 +223,11 @@ void put_models(Page& page, const MetricsSnapshot& shot) {
                "Reads of models' files that went through the page cache, where direct reads were "
                "refused.",
                shot.buffered_reads);
+  page.counter(
+      "djinn_model_compared_opens_total",
+      "Opens whose files were compared with a resident model byte by byte, because nothing "
+      "else proved that they are the same.",
+      shot.compared_opens);
   page.histogram("djinn_model_load_duration_seconds",
                  "Of loads that ended well, from the first look at the files to residence.",
                  shot.load_time);

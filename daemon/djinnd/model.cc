@@ -33,6 +33,12 @@ bool may_follow(ModelPhase from, ModelPhase to) {
   return false;
 }
 
+bool may_compare(const ModelKey& resident, const ModelKey& opened) {
+  if (resident.plan_hash != opened.plan_hash) return false;
+  return resident.domain == opened.domain ? load::all_unchanged(resident.files, opened.files)
+                                          : load::of_same_sizes(resident.files, opened.files);
+}
+
 bool may_share(const ModelKey& resident, const ModelKey& opened) {
   if (resident.plan_hash != opened.plan_hash) return false;
   return resident.domain == opened.domain ? load::same_within_domain(resident.files, opened.files)
@@ -44,6 +50,7 @@ std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified)
   for (const ipc::FileIdentity& f : identified.files) {
     files.push_back({f.device_major, f.device_minor, f.inode, f.bytes, f.mtime_ns, f.ctime_ns,
                      f.on_block_device, static_cast<uint64_t>(identified.now_ns)});
+    files.back().unwritten = f.unwritten;
     if (!f.content) continue;
     std::ranges::transform(*f.content, files.back().content.emplace().begin(),
                            [](uint8_t byte) { return std::byte{byte}; });
@@ -90,11 +97,20 @@ Model* ModelTable::find_shared(const ModelKey& opened) {
   return nullptr;
 }
 
+Model* ModelTable::find_alike(const ModelKey& opened, const std::set<ModelId>& other) {
+  for (auto& [id, model] : models_) {
+    const bool there = model.phase == ModelPhase::kLoading || model.phase == ModelPhase::kResident;
+    if (there && !other.contains(id) && may_compare(model.key, opened)) return &model;
+  }
+  return nullptr;
+}
+
 std::vector<Model*> ModelTable::evictable(bool in_use) {
   std::vector<Model*> found;
   for (auto& [id, model] : models_) {
     const bool movable = model.phase == ModelPhase::kResident && !model.pinned() &&
-                         model.in_use() == in_use && (!in_use || model.can_come_back());
+                         model.in_use() == in_use && (!in_use || model.can_come_back()) &&
+                         model.compared_by.empty();
     if (movable) found.push_back(&model);
   }
   std::sort(found.begin(), found.end(),

@@ -50,6 +50,10 @@ struct ModelKey {
 };
 // Whether who opens `opened` may have the model that was made from `resident`. Pure.
 [[nodiscard]] bool may_share(const ModelKey& resident, const ModelKey& opened);
+// Whether the bytes of `opened` are worth comparing with those of `resident`, although nothing
+// proves them to be the same: within a domain the files look the same, between two they are of the
+// same sizes. Pure.
+[[nodiscard]] bool may_compare(const ModelKey& resident, const ModelKey& opened);
 // What a loader reported, in kernel/load's terms.
 [[nodiscard]] std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified);
 
@@ -97,7 +101,8 @@ struct Model {
   std::map<SessionId, uint32_t> leases;
   std::vector<Opener> openers;
   std::map<DomainId, MappedBy> mapped;
-  std::vector<Asker> movers;  // who wait for it to be evicted or gone
+  std::set<LoadId> compared_by;  // loaders that have its extents, to compare files with them
+  std::vector<Asker> movers;     // who wait for it to be evicted or gone
 
   void go(ModelPhase next);
   [[nodiscard]] bool pinned() const { return !pins.empty(); }
@@ -105,7 +110,9 @@ struct Model {
   [[nodiscard]] bool pinned_beside(DomainId user) const {
     return pins.size() > (pins.contains(user) ? 1 : 0);
   }
-  [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
+  [[nodiscard]] bool in_use() const {
+    return !(leases.empty() && openers.empty() && compared_by.empty());
+  }
   // It was resident before, and what is being loaded is what it was.
   [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }
   // Whether its bytes can be had again: all its files are open, and what they must come to is
@@ -126,6 +133,8 @@ class ModelTable {
   Model* find_by_load(LoadId load);
   // A model that the opener may share: loading or resident.
   Model* find_shared(const ModelKey& opened);
+  // A model that is loading or resident, whose bytes may be the same; none of `other`.
+  Model* find_alike(const ModelKey& opened, const std::set<ModelId>& other);
   void erase(ModelId id) { models_.erase(id); }
   void touch(Model& model) { model.last_used = ++uses_; }
 

@@ -253,21 +253,26 @@ void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
 
 void Models::load_identified(LoadId id, const ipc::Identified& files) {
   if (Model* const back = table_.find_by_load(id)) return identified_again(id, *back, files);
-  auto found = openings_.extract(id);
-  if (found.empty()) return loads_.at(id)->abort();
-  Opening opening = std::move(found.mapped());
-  const DomainId domain = opening.request.opener.domain;
-  ModelKey key{domain, opening.request.plan.hash, identities_of(files)};
-  if (Model* const shared = table_.find_shared(key)) {
+  const auto found = openings_.find(id);
+  if (found == openings_.end()) return loads_.at(id)->abort();
+  const OpenRequest& request = found->second.request;
+  found->second.key = {request.opener.domain, request.plan.hash, identities_of(files)};
+  decide(id);
+}
+
+void Models::decide(LoadId id) {
+  Opening& waiting = openings_.at(id);
+  if (Model* const shared = table_.find_shared(waiting.key)) {
     loads_.at(id)->release();
-    opening.request.opener.was_resident =
-        shared->phase == ModelPhase::kResident || shared->phase == ModelPhase::kLoading;
-    const Opener& opener = opening.request.opener;
-    const Status allowed =
-        opener.pins ? may_pin({opener.domain, opener.is_admin}, *shared) : Status();
-    if (!allowed) return world_.replies.refuse(opener.asker, allowed.error());
-    return join(*shared, opening.request);
+    return join_opening(id, *shared);
   }
+  if (Model* const alike = table_.find_alike(waiting.key, waiting.other)) {
+    waiting.alike = alike->id;
+    // While it is being loaded the opening waits: decide_waiting().
+    if (alike->phase == ModelPhase::kResident) loads_.at(id)->plan(waiting.request.plan.copy);
+    return;
+  }
+  Opening opening = std::move(openings_.extract(id).mapped());
   if (draining_) {
     loads_.at(id)->abort();
     return world_.replies.refuse(
@@ -280,7 +285,62 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
         opening.request.opener.asker,
         {ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."});
   }
+  ModelKey key = std::move(opening.key);
   become_model(id, std::move(opening), std::move(key));
+}
+
+void Models::join_opening(LoadId id, Model& model) {
+  OpenRequest request = std::move(openings_.extract(id).mapped().request);
+  Opener& opener = request.opener;
+  opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
+  const Status allowed = opener.pins ? may_pin({opener.domain, opener.is_admin}, model) : Status();
+  if (!allowed) return world_.replies.refuse(opener.asker, allowed.error());
+  join(model, request);
+}
+
+void Models::decide_waiting(ModelId id) {
+  std::vector<LoadId> waiting;
+  for (const auto& [load, opening] : openings_) {
+    if (opening.alike == id) waiting.push_back(load);
+  }
+  for (const LoadId load : waiting) {
+    // Later, for the model is about to change.
+    world_.loop.defer([this, load] {
+      const auto found = loads_.find(load);
+      if (found == loads_.end() || !openings_.contains(load)) return;
+      if (found->second->phase() == LoadPhase::kDeciding) decide(load);
+    });
+  }
+}
+
+void Models::try_another(LoadId id) {
+  Opening opening = std::move(openings_.extract(id).mapped());
+  opening.other.insert(std::exchange(opening.alike, {}));
+  const auto& old = loads_.at(id);
+  const LoadId fresh = next_load();
+  loads_[fresh] =
+      std::make_unique<Load>(world_.loop, world_.loaders, *this, fresh, old->take_files());
+  queued_.emplace_back(fresh, opening.request.opener.domain);
+  openings_.emplace(fresh, std::move(opening));
+  old->abort();
+  start_loads();
+}
+
+void Models::load_compared(LoadId id, bool same) {
+  const auto found = openings_.find(id);
+  if (found == openings_.end()) return loads_.at(id)->abort();
+  Model* const alike = table_.find(found->second.alike);
+  const bool there = alike != nullptr && alike->phase == ModelPhase::kResident;
+  if (!same || !there) return try_another(id);
+  // What was just read proves more than the first look at the same files.
+  const std::vector<load::FileIdentity>& files = found->second.key.files;
+  const bool better =
+      std::ranges::equal(files, alike->key.files, [](const auto& now, const auto& first) {
+        return now.unwritten && first.on_block_device && load::unchanged(first, now);
+      });
+  if (better) alike->key.files = files;
+  loads_.at(id)->abort();
+  join_opening(id, *alike);
 }
 
 void Models::become_model(LoadId id, Opening opening, ModelKey key) {
@@ -338,7 +398,8 @@ void Models::refuse_waiting() {
 }
 
 void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
-  if (!load::same_within_domain(model.key.files, identities_of(files))) {
+  // Where they only look the same the hash tells.
+  if (!load::all_unchanged(model.key.files, identities_of(files))) {
     return fail(id,
                 {ErrorCode::kFileChanged,
                  "The model's files have changed since it was read first. Close it, and open it "
@@ -348,6 +409,15 @@ void Models::identified_again(LoadId id, Model& model, const ipc::Identified& fi
 }
 
 void Models::load_planned(LoadId id, const ipc::Planned& plan) {
+  if (const auto opening = openings_.find(id); opening != openings_.end()) {
+    Model* const alike = table_.find(opening->second.alike);
+    const bool fits = alike != nullptr && alike->phase == ModelPhase::kResident &&
+                      alike->extent_bytes == plan.extent_bytes;
+    if (!fits) return try_another(id);
+    ++comparisons_;
+    alike->compared_by.insert(id);
+    return loads_.at(id)->compare_with(alike->manifest, alike->extents);
+  }
   const auto total = total_of(plan.extent_bytes);
   if (!total) {
     return fail(id, {ErrorCode::kLimitExceeded, "The model needs more extents than there may be."});
@@ -439,6 +509,7 @@ void Models::become_resident(Model& model) {
   tiers_.came_back(model);
   world_.changed();
   settle(model);
+  decide_waiting(model.id);
 }
 
 Status Models::seal(Model& model, Fd manifest) {
@@ -483,6 +554,7 @@ void Models::fail(LoadId id, const Error& error) {
          fmt::format("model {} could not be loaded: {}", text_of(model->id), name_of(error.code)),
          error.code);
     for (const Opener& opener : model->openers) askers.push_back(opener.asker);
+    decide_waiting(model->id);
     abandoned_[id] = std::exchange(model->extents, {});
     if (model->returns()) {
       // The loader may still map them: they are free when it is gone.
@@ -506,6 +578,9 @@ void Models::load_ended(LoadId id) {
     }
     model->load = {};
     tiers_.load_ended(*model);
+  }
+  for (auto& [other, model] : table_.all()) {
+    if (model.compared_by.erase(id) > 0) model.idle_since_ns = world_.clock.monotonic_ns();
   }
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
   running_.erase(id);

@@ -3,7 +3,8 @@
 // Models: opens and shares models, and has the loads done. How they leave again: tiers.h.
 //
 // An open request becomes a load at once, which tells what the files are; only then is it known
-// whether the model is there already. So an opening is a request whose files are not yet known.
+// whether the model is there already. So an opening is a request whose files are not yet known, or
+// are being compared with a model that may be theirs.
 #pragma once
 
 #include <functional>
@@ -102,6 +103,7 @@ class Models final : public Load::Owner {
   void load_planned(LoadId id, const ipc::Planned& plan) override;
   void load_progressed(LoadId id, uint64_t bytes_read) override;
   void load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) override;
+  void load_compared(LoadId id, bool same) override;
   void load_hashed(LoadId id, const ipc::Hashed& hashed) override;
   void load_failed(LoadId id, const Error& error) override;
   void load_ended(LoadId id) override;
@@ -115,13 +117,18 @@ class Models final : public Load::Owner {
   // Of those that were taken back: they wait for others to give way.
   [[nodiscard]] const std::set<ModelId>& returning() const { return returning_; }
   [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
+  // Of opened files with a resident model, where nothing else proved them to be the same.
+  [[nodiscard]] uint64_t comparisons() const { return comparisons_; }
   [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
   // That ended with an error for those who asked for them.
   [[nodiscard]] uint64_t loads_failed() const { return loads_failed_; }
 
  private:
   struct Opening {
-    OpenRequest request;  // its files are with the load
+    OpenRequest request;        // its files are with the load
+    ModelKey key{};             // once they are identified
+    ModelId alike{};            // what they are compared with, or will be when it is resident
+    std::set<ModelId> other{};  // what they were compared with, and are not
   };
 
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
@@ -136,6 +143,13 @@ class Models final : public Load::Owner {
   LoadId next_load();
   void start_loads();
   void join(Model& model, const OpenRequest& request);
+  // Of an opening whose files are known: which model it is of.
+  void decide(LoadId id);
+  void join_opening(LoadId id, Model& model);
+  // The model is resident, or will not be: for whoever waits to compare their files with it.
+  void decide_waiting(ModelId id);
+  // The opening's files are not those of the model: it begins anew.
+  void try_another(LoadId id);
   void become_model(LoadId id, Opening opening, ModelKey key);
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
   Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
@@ -170,6 +184,7 @@ class Models final : public Load::Owner {
   std::map<LoadId, std::vector<Fd>> abandoned_;
   uint64_t bytes_read_ = 0;
   uint64_t buffered_reads_ = 0;
+  uint64_t comparisons_ = 0;
   uint64_t loads_failed_ = 0;
 };
 

@@ -4,9 +4,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/close_range.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <span>
@@ -23,6 +25,13 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.data()));
   pointers.push_back(nullptr);
   return pointers;
+}
+
+// Of this thread, and so of the next child. Where djinnd has no such capability there is none to
+// keep.
+void keep_capabilities(const Spawner::Program& program) {
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  if (program.takes_leases) ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_LEASE, 0, 0);
 }
 
 Result<pid_t> spawn(const Spawner::Program& program, int channel) {
@@ -68,6 +77,7 @@ Result<pid_t> carry_out(const Spawner::Program& program, int socket) {
   if (!message || message->fds.size() != 1) {
     return Error{ErrorCode::kInternal, "A child process was to start without its channel."};
   }
+  keep_capabilities(program);
   const Fd channel = away_from_channel_number(std::move(message->fds[0]));
   return spawn(program, channel.get());
 }

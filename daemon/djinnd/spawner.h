@@ -6,7 +6,7 @@
 //
 // invariant: the thread has the standard descriptors and its end of a socket, whatever djinnd
 // opens. Made before there is a client. Its children may ask to die with it (PR_SET_PDEATHSIG): it
-// lives as long as they do.
+// lives as long as they do. What systemd gives djinnd as ambient capabilities no child has unasked.
 #pragma once
 
 #include <sys/types.h>
@@ -28,6 +28,7 @@ class Spawner {
     std::string path;
     std::vector<std::string> arguments;    // with the name of the program
     std::vector<std::string> environment;  // "NAME=VALUE": all of it
+    bool takes_leases = false;             // it keeps CAP_LEASE, if we have it; no other capability
   };
   static constexpr int kChannelNumber = 3;
 

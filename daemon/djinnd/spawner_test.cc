@@ -5,7 +5,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <poll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,10 +39,10 @@ Spawner::Program shell(const char* script) {
   return {"/bin/sh", {"sh", "-c", script}, {"GREETING=hello"}};
 }
 
-// What the script says on its channel before it ends.
-std::string said_by(Spawner& spawner, const char* script) {
+// What the program says on its channel before it ends.
+std::string said_by(Spawner& spawner, const Spawner::Program& program) {
   ipc::SocketPair pair = *ipc::make_socket_pair();
-  const auto pid = spawner.start(shell(script), pair.right);
+  const auto pid = spawner.start(program, pair.right);
   EXPECT_TRUE(pid) << pid.error().message;
   pair.right.reset();
   std::string said;
@@ -53,6 +56,33 @@ std::string said_by(Spawner& spawner, const char* script) {
   }
   EXPECT_EQ(::waitpid(*pid, nullptr, 0), *pid);
   return said;
+}
+
+std::string said_by(Spawner& spawner, const char* script) {
+  return said_by(spawner, shell(script));
+}
+
+// As systemd does it for a service. False where this process may not.
+bool raise_ambient_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2] = {};
+  if (::syscall(SYS_capget, &header, data) != 0) return false;
+  data[0].inheritable |= 1u << CAP_LEASE | 1u << CAP_KILL;
+  if (::syscall(SYS_capset, &header, data) != 0) return false;
+  return ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_LEASE, 0, 0) == 0 &&
+         ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_KILL, 0, 0) == 0;
+}
+
+TEST(Spawner, a_program_keeps_of_djinnds_capabilities_the_one_for_leases_that_it_asked_for) {
+  if (!raise_ambient_capabilities()) GTEST_SKIP() << "NEEDS CAP_LEASE AND CAP_KILL TO GIVE AWAY";
+  Spawner spawner;
+  Spawner::Program asking = shell("grep CapAmb /proc/self/status >&3");
+  const Spawner::Program plain = asking;
+  asking.takes_leases = true;
+  EXPECT_EQ(said_by(spawner, plain), "CapAmb:\t0000000000000000\n");
+  EXPECT_EQ(said_by(spawner, asking), "CapAmb:\t0000000010000000\n");
+  EXPECT_EQ(said_by(spawner, plain), "CapAmb:\t0000000000000000\n");
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
 }
 
 TEST(Spawner, a_program_begins_with_its_channel_and_the_standard_descriptors) {

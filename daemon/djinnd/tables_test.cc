@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kSecond = 1'000'000'000;
 
 load::FileIdentity settled_file() {
-  return {8, 1, 42, 1000, 5 * kSecond, 5 * kSecond, true, 100 * kSecond};
+  return {8, 1, 42, 1000, 5 * kSecond, 5 * kSecond, true, 100 * kSecond, {}, true};
 }
 
 ModelKey key_of(DomainId domain, const load::FileIdentity& file) {
@@ -58,6 +58,36 @@ TEST(MayShare, between_domains_a_file_must_lie_on_a_disk_and_have_been_settled) 
   young.read_at_ns = 6 * kSecond;  // ctime is one second old
   EXPECT_TRUE(may_share(key_of(1000, young), key_of(1000, young)));
   EXPECT_FALSE(may_share(key_of(1000, young), key_of(1001, settled_file())));
+}
+
+TEST(MayCompare, within_a_domain_what_looks_the_same_and_between_two_what_is_as_large) {
+  load::FileIdentity written = settled_file();
+  written.unwritten = false;
+  EXPECT_FALSE(may_share(key_of(1000, written), key_of(1000, written)));
+  EXPECT_TRUE(may_compare(key_of(1000, written), key_of(1000, written)));
+  load::FileIdentity copy = written;
+  ++copy.inode;
+  EXPECT_FALSE(may_compare(key_of(1000, written), key_of(1000, copy)));
+  EXPECT_TRUE(may_compare(key_of(1000, written), key_of(1001, copy)));
+  ++copy.bytes;
+  EXPECT_FALSE(may_compare(key_of(1000, written), key_of(1001, copy)));
+  ModelKey other = key_of(1001, written);
+  other.plan_hash[0] = std::byte{1};
+  EXPECT_FALSE(may_compare(key_of(1000, written), other));
+}
+
+TEST(ModelTable, a_model_is_not_evicted_while_files_are_compared_with_it) {
+  ModelTable table;
+  Model model;
+  model.id = {1};
+  model.phase = ModelPhase::kResident;
+  Model& added = table.add(std::move(model));
+  added.compared_by.insert(LoadId{7});
+  EXPECT_TRUE(added.in_use());
+  EXPECT_TRUE(table.evictable(false).empty());
+  EXPECT_TRUE(table.evictable(true).empty());
+  added.compared_by.clear();
+  EXPECT_EQ(table.evictable(false).size(), 1u);
 }
 
 TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {

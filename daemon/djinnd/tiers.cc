@@ -109,7 +109,8 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
   if (model.phase == ModelPhase::kEvicting) {
     return request.dry_run ? world_.replies.done(asker) : model.movers.push_back(asker);
   }
-  if (model.phase != ModelPhase::kResident || !model.openers.empty()) {
+  if (model.phase != ModelPhase::kResident || !model.openers.empty() ||
+      !model.compared_by.empty()) {
     return refuse(ErrorCode::kBusy, "The model is being loaded or unloaded. Try again then.");
   }
   if (model.pinned() && !request.force) {

@@ -10,6 +10,7 @@
 
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
+#include "ipc/file_number.h"
 #include "ipc/limits.h"
 #include "kernel/load/hash.h"
 #include "kernel/pal/memfd.h"
@@ -30,6 +31,7 @@ ipc::FileIdentity to_message(const load::FileIdentity& f) {
   ipc::FileIdentity out{f.device_major, f.device_minor, f.inode,          f.bytes,
                         f.mtime_ns,     f.ctime_ns,     f.on_block_device};
   if (f.content) out.content = to_message(*f.content);
+  out.unwritten = f.unwritten;
   return out;
 }
 
@@ -42,6 +44,19 @@ Result<srg::LoadPlan> read_plan(const Fd& memfd) {
   }
   DJINN_TRY(const auto content, pal::read_memfd(memfd, bytes));
   return ipc::decode_load_plan(content);
+}
+
+bool is_memfd_of(const Fd& memfd, std::span<const std::byte> wanted) {
+  struct stat info {};
+  if (::fstat(memfd.get(), &info) != 0 || static_cast<uint64_t>(info.st_size) != wanted.size()) {
+    return false;
+  }
+  const auto content = pal::read_memfd(memfd, wanted.size());
+  return content.ok() && std::ranges::equal(*content, wanted);
+}
+
+Error about_file(size_t index, size_t count, const Error& error) {
+  return {error.code, ipc::with_file_number(index, count, error.message)};
 }
 
 Error out_of_turn() {
@@ -89,7 +104,7 @@ Status OneLoad::work() {
     DJINN_TRY(const Order order, receive());
     if (!std::holds_alternative<ipc::ReleaseFiles>(order.command.body)) {
       DJINN_CHECK(plan(order));
-      return read();
+      return read_or_compare();
     }
     // Nothing of them was read, so whoever comes next meets a loader as good as new.
     forget_files();
@@ -119,8 +134,12 @@ Status OneLoad::identify() {
   ipc::Identified identified;
   identified.now_ns = static_cast<int64_t>(clock_.wall_ns());
   for (const Fd& fd : files_) {
-    DJINN_TRY(load::FileIdentity identity, load::identify(fd, clock_));
+    auto looked_at = load::identify(fd, clock_);
+    if (!looked_at) return about_file(sources_.size(), files_.size(), looked_at.error());
+    load::FileIdentity& identity = *looked_at;
     DJINN_TRY(identity.content, load::content_of(fd, identity.bytes));
+    // After the look at its times: what is written from now on moves them.
+    identity.unwritten = !identity.content && load::is_unwritten(fd, identity);
     sources_.push_back({&fd, identity});
     identified.files.push_back(to_message(identity));
   }
@@ -137,19 +156,48 @@ Status OneLoad::plan(const Order& order) {
   }
   std::vector<load::SafetensorsIndex> indexes;
   for (const load::SourceFile& file : sources_) {
-    DJINN_TRY(load::SafetensorsIndex index, load::read_index(file));
-    indexes.push_back(std::move(index));
+    auto index = load::read_index(file);
+    if (!index) return about_file(indexes.size(), sources_.size(), index.error());
+    indexes.push_back(*std::move(index));
   }
   DJINN_TRY(plan_, load::resolve(plan, indexes));
   return send({ipc::Planned{plan_.manifest.extent_bytes}});
 }
 
-Status OneLoad::read() {
-  DJINN_TRY(const auto command, expect<ipc::ReadInto>());
-  const std::vector<Fd>& extents = command.second;
+Status OneLoad::read_or_compare() {
+  DJINN_TRY(const Order order, receive());
+  if (const auto* command = std::get_if<ipc::CompareWith>(&order.command.body)) {
+    return compare(*command, order.fds);
+  }
+  const auto* const command = std::get_if<ipc::ReadInto>(&order.command.body);
+  if (command == nullptr) return out_of_turn();
+  return read(*command, order.fds);
+}
+
+Status OneLoad::read(const ipc::ReadInto& command, const std::vector<Fd>& extents) {
   DJINN_CHECK(execute(extents));
-  if (!command.first.hash_at_once) step_back();
+  if (!command.hash_at_once) step_back();
   return hash(extents);
+}
+
+Status OneLoad::compare(const ipc::CompareWith& command, const std::vector<Fd>& fds) {
+  const std::vector<uint64_t>& sizes = plan_.manifest.extent_bytes;
+  if (fds.size() != sizes.size() + 1) return out_of_turn();
+  const std::vector<std::byte> manifest = ipc::encode(plan_.manifest);
+  bool same = is_memfd_of(fds[0], manifest);
+  std::vector<pal::Mapping> mappings;
+  std::vector<std::span<const std::byte>> extents;
+  for (size_t i = 0; same && i < sizes.size(); ++i) {
+    DJINN_TRY(pal::Mapping mapped, pal::map_sealed(fds[i + 1], sizes[i]));
+    extents.push_back(mapped.bytes());
+    mappings.push_back(std::move(mapped));
+  }
+  if (same) {
+    load::ExecuteOptions options;
+    options.clock = &clock_;
+    DJINN_TRY(same, load::compare(plan_, sources_, extents, options, command.seed));
+  }
+  return send({ipc::Compared{same}});
 }
 
 Status OneLoad::execute(const std::vector<Fd>& extents) {

@@ -5,6 +5,7 @@
 //   TakeFiles...  -> Identified   what the files are, before a byte is read
 //   ReleaseFiles  -> LoaderReady  their model is resident: on to the next files
 //   PlanLoad      -> Planned      headers and plan understood; how large the extents must be
+//   CompareWith   -> Compared     whether the files are those of a resident model; then it ends
 //   ReadInto      -> Progress... Loaded   the bytes are there, all writable views are gone
 //                 -> Hashed       read once more, when nobody else needs the core
 //
@@ -48,7 +49,9 @@ class OneLoad {
   Status identify();
   Status plan(const Order& order);
   void forget_files();
-  Status read();
+  Status read_or_compare();
+  Status read(const ipc::ReadInto& command, const std::vector<Fd>& extents);
+  Status compare(const ipc::CompareWith& command, const std::vector<Fd>& fds);
   Status execute(const std::vector<Fd>& extents);
   Status hash(const std::vector<Fd>& extents);
 

@@ -37,15 +37,15 @@ Fd file_of(const std::string& content) {
 }
 
 // djinnd's side of a load that runs on a thread of this process.
-class Load : public testing::Test {
- protected:
-  Load() {
+class Loading {
+ public:
+  Loading() {
     auto pair = *ipc::make_socket_pair();
     djinnd_ = std::make_unique<child::Channel>(std::move(pair.left));
     loader_ = std::make_unique<child::Channel>(std::move(pair.right));
     thread_ = std::thread([this] { ended_ = OneLoad(*loader_, clock_, {7, true}).run(); });
   }
-  ~Load() override {
+  ~Loading() {
     djinnd_.reset();
     thread_.join();
   }
@@ -71,6 +71,8 @@ class Load : public testing::Test {
   Status ended_;
   std::vector<Fd> fds_;
 };
+
+class Load : public testing::Test, protected Loading {};
 
 TEST_F(Load, after_the_files_of_a_resident_model_it_takes_others) {
   const Fd file = file_of(safetensors(kHeader, "abcdef"));
@@ -111,6 +113,51 @@ TEST_F(Load, a_file_becomes_extents_that_can_be_sealed_while_they_are_hashed) {
       "abcdef");
   const std::array<uint8_t, 32> none{};
   EXPECT_NE(expect<ipc::Hashed>().sha256, none);
+}
+
+// A resident model, as djinnd has it.
+struct Resident {
+  Fd extent;
+  Fd manifest;
+};
+
+class Compare : public Load {
+ protected:
+  static Resident make_resident() {
+    Loading first;
+    const Fd file = file_of(safetensors(kHeader, "abcdef"));
+    first.send({ipc::TakeFiles{1, true}}, {file.get()});
+    first.expect<ipc::Identified>();
+    first.send({ipc::PlanLoad{false}}, {});
+    const auto planned = first.expect<ipc::Planned>();
+    Resident made{*pal::make_memfd("extent", planned.extent_bytes[0], pal::Seals::kSize), {}};
+    first.send({ipc::ReadInto{1}}, {made.extent.get()});
+    first.expect<ipc::Loaded>();
+    made.manifest = std::move(first.fds_[0]);
+    EXPECT_TRUE(pal::add_seals(made.extent, pal::Seals::kWrite).ok());
+    return made;
+  }
+
+  bool is_same(const std::string& header, const std::string& data) {
+    const Resident resident = make_resident();
+    const Fd file = file_of(safetensors(header, data));
+    send({ipc::TakeFiles{1, true}}, {file.get()});
+    expect<ipc::Identified>();
+    send({ipc::PlanLoad{false}}, {});
+    expect<ipc::Planned>();
+    send({ipc::CompareWith{1, 5}}, {resident.manifest.get(), resident.extent.get()});
+    return expect<ipc::Compared>().same;
+  }
+};
+
+TEST_F(Compare, equal_files_are_those_of_the_model) {
+  EXPECT_TRUE(is_same(kHeader, "abcdef"));
+}
+TEST_F(Compare, one_other_byte_makes_another_model) {
+  EXPECT_FALSE(is_same(kHeader, "abcdeg"));
+}
+TEST_F(Compare, equal_bytes_under_another_name_are_another_model) {
+  EXPECT_FALSE(is_same(R"({"v":{"dtype":"U8","shape":[6],"data_offsets":[0,6]}})", "abcdef"));
 }
 
 TEST_F(Load, a_malformed_file_is_an_error_with_a_code) {

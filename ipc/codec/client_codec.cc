@@ -452,6 +452,7 @@ void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
   status.setDescriptors(reply.descriptors);
   status.setBytesRead(reply.bytes_read);
   status.setBufferedReads(reply.buffered_reads);
+  status.setComparedOpens(reply.compared_opens);
   status.setWorkersTotal(reply.workers_total);
   write_list(reply.workers, status.initWorkers(count_of(reply.workers)), write_worker);
   status.setDraining(reply.draining);
@@ -525,6 +526,7 @@ StatusReport read_status(wire::StatusReport::Reader in) {
   status.descriptors = in.getDescriptors();
   status.bytes_read = in.getBytesRead();
   status.buffered_reads = in.getBufferedReads();
+  status.compared_opens = in.getComparedOpens();
   status.workers_total = in.getWorkersTotal();
   status.workers = read_list(in.getWorkers(), limits::kListPage, read_worker);
   status.draining = in.getDraining();

@@ -190,7 +190,11 @@ std::vector<WorkerEvent> events() {
 }
 
 std::vector<LoaderCommand> loader_commands() {
-  return {{TakeFiles{64, true}}, {PlanLoad{true}}, {ReadInto{3, true}}, {ReleaseFiles{}}};
+  return {{TakeFiles{64, true}},
+          {PlanLoad{true}},
+          {ReadInto{3, true}},
+          {ReleaseFiles{}},
+          {CompareWith{3, 9}}};
 }
 
 std::vector<LoaderEvent> loader_events() {
@@ -198,6 +202,7 @@ std::vector<LoaderEvent> loader_events() {
   hashed.sha256.fill(0x5a);
   FileIdentity identity{1, 2, 3, 4, -5, std::numeric_limits<int64_t>::min(), true};
   identity.content.emplace().fill(0x3c);
+  identity.unwritten = true;
   return {
       {LoaderReady{6, true}},
       {Identified{{identity, {}}, -7}},
@@ -206,6 +211,7 @@ std::vector<LoaderEvent> loader_events() {
       {Loaded{11, 12}},
       {hashed},
       {LoadFailed{ErrorCode::kMalformed, "Not safetensors."}},
+      {Compared{true}},
   };
 }
 

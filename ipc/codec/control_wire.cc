@@ -154,6 +154,7 @@ void write_identity(wire::FileIdentity::Builder out, const FileIdentity& identit
   out.setCtimeNs(identity.ctime_ns);
   out.setOnBlockDevice(identity.on_block_device);
   if (identity.content) out.setContent(data(*identity.content));
+  out.setUnwritten(identity.unwritten);
 }
 
 FileIdentity read_identity(wire::FileIdentity::Reader in) {
@@ -166,6 +167,7 @@ FileIdentity read_identity(wire::FileIdentity::Reader in) {
   identity.ctime_ns = in.getCtimeNs();
   identity.on_block_device = in.getOnBlockDevice();
   if (in.hasContent()) identity.content = read_sha256(in.getContent());
+  identity.unwritten = in.getUnwritten();
   return identity;
 }
 

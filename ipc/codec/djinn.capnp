@@ -29,8 +29,9 @@
 # answers; GrantReturn gives bytes back and has no answer.
 #
 # Loaders. A loader says LoaderReady and waits. One load is TakeFiles (several), Identified, then
-# either the end (the model is resident already, or the client left) or PlanLoad, Planned, ReadInto,
-# Progress (several), Loaded, Hashed. LoadFailed may take the place of any event and ends the load.
+# either the end (the model is resident already, or the client left) or PlanLoad, Planned, and
+# CompareWith, Compared (with a resident model), or ReadInto, Progress (several), Loaded, Hashed.
+# LoadFailed may take the place of any event and ends the load.
 #
 # Rules of the wire.
 # * Fields and union members are only ever added; a decoder gives absent ones the defaults of
@@ -206,6 +207,7 @@ struct StatusReport {
   workers @14 :List(WorkerReport);
   draining @15 :Bool;
   descriptorsClosing @16 :UInt32;
+  comparedOpens @17 :UInt64;
 }
 
 struct SessionReport {
@@ -483,6 +485,7 @@ struct LoaderCommand {
     planLoad @1 :PlanLoad;
     readInto @2 :ReadInto;
     releaseFiles @3 :Void;
+    compareWith @4 :CompareWith;
   }
 }
 
@@ -500,6 +503,11 @@ struct ReadInto {
   hashAtOnce @1 :Bool;
 }
 
+struct CompareWith {
+  extents @0 :UInt32;
+  seed @1 :UInt64;
+}
+
 struct LoaderEvent {
   union {
     ready @0 :LoaderReady;
@@ -509,6 +517,7 @@ struct LoaderEvent {
     loaded @4 :Loaded;
     hashed @5 :Data;  # SHA-256
     failed @6 :Failure;
+    compared @7 :Bool;
   }
 }
 
@@ -526,6 +535,7 @@ struct FileIdentity {
   ctimeNs @5 :Int64;
   onBlockDevice @6 :Bool;
   content @7 :Data;  # 32 bytes, or none: SHA-256 of a file that cannot change
+  unwritten @8 :Bool;
 }
 
 struct Identified {

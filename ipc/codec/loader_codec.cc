@@ -24,6 +24,11 @@ void write(wire::LoaderCommand::Builder out, const ReadInto& command) {
 void write(wire::LoaderCommand::Builder out, const ReleaseFiles&) {
   out.setReleaseFiles();
 }
+void write(wire::LoaderCommand::Builder out, const CompareWith& command) {
+  auto compare = out.initCompareWith();
+  compare.setExtents(command.extents);
+  compare.setSeed(command.seed);
+}
 
 LoaderCommand read_command(wire::LoaderCommand::Reader in) {
   switch (in.which()) {
@@ -35,6 +40,8 @@ LoaderCommand read_command(wire::LoaderCommand::Reader in) {
       return {ReadInto{in.getReadInto().getExtents(), in.getReadInto().getHashAtOnce()}};
     case wire::LoaderCommand::RELEASE_FILES:
       return {ReleaseFiles{}};
+    case wire::LoaderCommand::COMPARE_WITH:
+      return {CompareWith{in.getCompareWith().getExtents(), in.getCompareWith().getSeed()}};
   }
   refuse(ErrorCode::kUnsupported, "A loader command is unknown to this version.");
 }
@@ -69,6 +76,9 @@ void write(wire::LoaderEvent::Builder out, const Hashed& event) {
 void write(wire::LoaderEvent::Builder out, const LoadFailed& event) {
   write_failure(out.initFailed(), event.code, event.message);
 }
+void write(wire::LoaderEvent::Builder out, const Compared& event) {
+  out.setCompared(event.same);
+}
 
 Identified read_identified(wire::Identified::Reader in) {
   return {read_list(in.getFiles(), limits::kModelFiles, read_identity), in.getNowNs()};
@@ -99,6 +109,8 @@ LoaderEvent read_event(wire::LoaderEvent::Reader in) {
       return {Hashed{read_sha256(in.getHashed())}};
     case wire::LoaderEvent::FAILED:
       return {read_failed(in.getFailed())};
+    case wire::LoaderEvent::COMPARED:
+      return {Compared{in.getCompared()}};
   }
   refuse(ErrorCode::kUnsupported, "A loader event is unknown to this version.");
 }

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "kernel/base/checked.h"
+#include "kernel/base/random.h"
+#include "kernel/load/lease.h"
 #include "kernel/load/pieces.h"
 #include "kernel/pal/memfd.h"
 
@@ -106,15 +108,20 @@ Result<pal::Mapping> make_buffer(uint64_t bytes) {
 // --- the crew -----------------------------------------------------------------------------------
 
 // One load's work, shared by the threads that do it: each takes the next unit, reads it to a buffer
-// of its own and puts its pieces in place. So a disk is busy while bytes are copied, and neither
-// reading nor copying is bound to one core.
+// of its own and does with its pieces what is to be done. So a disk is busy while bytes are copied,
+// and neither reading nor copying is bound to one core.
 class Crew {
  public:
-  Crew(const ReadSchedule& schedule, std::vector<SourceReader>& sources,
-       std::deque<Target>& targets, uint64_t total_bytes, const ExecuteOptions& options)
+  // What becomes of a piece, whose bytes are at source. Any thread.
+  using Use = std::function<Status(const CopyJob& piece, const std::byte* source)>;
+
+  Crew(const ReadSchedule& schedule, std::span<const ReadUnit> units,
+       std::vector<SourceReader>& sources, Use use, uint64_t total_bytes,
+       const ExecuteOptions& options)
       : schedule_(schedule),
+        units_(units),
         sources_(sources),
-        targets_(targets),
+        use_(std::move(use)),
         total_bytes_(total_bytes),
         options_(options) {}
   ~Crew() { DJINN_ASSERT(helpers_.empty()); }
@@ -167,20 +174,19 @@ class Crew {
   Status work(bool reporting) {
     const uint64_t bytes = schedule_.unit_bytes_max + 2 * kDirectAlignment;
     DJINN_TRY(const pal::Mapping buffer, make_buffer(*align_up(bytes, kDirectAlignment)));
-    for (size_t i = next_unit_++; i < schedule_.units.size() && !stopped_; i = next_unit_++) {
-      DJINN_CHECK(move_unit(schedule_.units[i], buffer.bytes()));
+    for (size_t i = next_unit_++; i < units_.size() && !stopped_; i = next_unit_++) {
+      DJINN_CHECK(take_unit(units_[i], buffer.bytes()));
       if (reporting) DJINN_CHECK(report());
     }
     return {};
   }
 
-  Status move_unit(const ReadUnit& unit, std::span<std::byte> buffer) {
+  Status take_unit(const ReadUnit& unit, std::span<std::byte> buffer) {
     DJINN_TRY(const std::byte* const bytes,
               sources_[unit.file].read(unit.offset, unit.bytes, buffer));
     const auto pieces = std::span(schedule_.pieces).subspan(unit.first_piece, unit.piece_count);
     for (const CopyJob& piece : pieces) {
-      DJINN_CHECK(
-          put_piece(piece, bytes + (piece.file_offset - unit.offset), targets_[piece.extent]));
+      DJINN_CHECK(use_(piece, bytes + (piece.file_offset - unit.offset)));
       done_bytes_ += piece.written_bytes();
     }
     return {};
@@ -196,8 +202,9 @@ class Crew {
   }
 
   const ReadSchedule& schedule_;
+  const std::span<const ReadUnit> units_;
   std::vector<SourceReader>& sources_;
-  std::deque<Target>& targets_;
+  const Use use_;
   const uint64_t total_bytes_;
   const ExecuteOptions& options_;
 
@@ -210,14 +217,19 @@ class Crew {
 
 // --- the load -----------------------------------------------------------------------------------
 
+bool fits(const ExtentTarget& target, uint64_t bytes) {
+  return target.memfd != nullptr && target.mapped.size() == bytes;
+}
+bool fits(std::span<const std::byte> extent, uint64_t bytes) {
+  return extent.size() == bytes;
+}
+
+template <typename Extent>
 Status check_arguments(const ReadPlan& plan, std::span<const SourceFile> files,
-                       std::span<const ExtentTarget> targets) {
-  const auto& extents = plan.manifest.extent_bytes;
+                       std::span<const Extent> extents) {
   const bool extents_fit =
-      std::equal(extents.begin(), extents.end(), targets.begin(), targets.end(),
-                 [](uint64_t bytes, const ExtentTarget& target) {
-                   return target.memfd != nullptr && target.mapped.size() == bytes;
-                 });
+      std::ranges::equal(extents, plan.manifest.extent_bytes,
+                         [](const Extent& extent, uint64_t bytes) { return fits(extent, bytes); });
   if (!extents_fit) {
     return Error{ErrorCode::kInvalidArgument, "The extents are not those of the manifest."};
   }
@@ -253,6 +265,74 @@ bool all_plain(const ReadPlan& plan) {
                      [](const CopyJob& job) { return job.plain(); });
 }
 
+size_t helpers_for(const ReadPlan& plan, bool from_disk) {
+  return from_disk ? kDiskHelpers : all_plain(plan) ? 0 : 1;
+}
+
+// What models that differ much differ in: so many units, anywhere.
+constexpr size_t kSampleUnits = 16;
+
+std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t seed) {
+  if (units.size() <= kSampleUnits) return units;
+  Random random(seed);
+  std::vector<ReadUnit> sample;
+  while (sample.size() < kSampleUnits) sample.push_back(units[random.below(units.size())]);
+  return sample;
+}
+
+// The leases of all files that one can be had for, while they are read.
+class Leases {
+ public:
+  Leases(std::span<const SourceFile> files, const ExecuteOptions& options) : options_(options) {
+    for (const SourceFile& file : files) {
+      if (!file.identity.content) leases_.push_back(ReadLease::take(*file.fd));
+    }
+  }
+
+  // The options, with a look at the leases now and then. This outlives them.
+  ExecuteOptions watching() {
+    ExecuteOptions watching = options_;
+    watching.progress = [this](uint64_t done, uint64_t total) {
+      if (done - looked_at_ >= kLookBytes) {
+        looked_at_ = done;
+        for (ReadLease& lease : leases_) static_cast<void>(lease.held());
+      }
+      return !options_.progress || options_.progress(done, total);
+    };
+    return watching;
+  }
+
+  // Lets go of all. Whether nobody was seen who had a file open for writing.
+  bool end_unwritten() {
+    for (ReadLease& lease : leases_) static_cast<void>(lease.held());
+    const bool written = std::ranges::any_of(leases_, &ReadLease::written);
+    leases_.clear();
+    return !written;
+  }
+
+ private:
+  // A few milliseconds of work, for which a writer waits.
+  static constexpr uint64_t kLookBytes = uint64_t{16} << 20;
+
+  const ExecuteOptions& options_;
+  std::vector<ReadLease> leases_;
+  uint64_t looked_at_ = 0;
+};
+
+// All was read once. What is the same when it is read again was so at one moment between the two.
+Status check_not_torn(const ReadPlan& plan, std::span<const SourceFile> files,
+                      std::span<const ExtentTarget> targets, const ExecuteOptions& options) {
+  std::vector<std::span<const std::byte>> extents;
+  for (const ExtentTarget& target : targets) extents.emplace_back(target.mapped);
+  ExecuteOptions again = options;
+  again.progress = {};
+  DJINN_TRY(const bool same, compare(plan, files, extents, again, 0));
+  if (same) return {};
+  return Error{ErrorCode::kFileChanged,
+               "The file was written while it was read, so what was read is torn. Load it again "
+               "when its writer is done."};
+}
+
 LoadStats stats_of(const std::vector<SourceReader>& sources, const ReadSchedule& schedule) {
   LoadStats stats;
   for (const ReadUnit& unit : schedule.units) stats.read_bytes += unit.bytes;
@@ -270,6 +350,7 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
                           std::span<const ExtentTarget> targets, const ExecuteOptions& options) {
   DJINN_ASSERT(options.clock != nullptr);
   DJINN_CHECK(check_arguments(plan, files, targets));
+  Leases leases(files, options);
   DJINN_CHECK(check_unchanged(files, *options.clock));
   DJINN_TRY(std::vector<SourceReader> sources, open_sources(files, options.direct));
   const bool from_disk = any_from_disk(sources);
@@ -277,11 +358,46 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
             schedule_reads(plan.jobs, from_disk ? kDiskPieceBytes : kPieceBytes));
   std::deque<Target> places;
   for (const ExtentTarget& target : targets) places.emplace_back(target);
-  Crew crew(schedule, sources, places, plan.written_bytes, options);
-  DJINN_CHECK(crew.run(from_disk ? kDiskHelpers : all_plain(plan) ? 0 : 1));
+  const auto put = [&](const CopyJob& piece, const std::byte* source) {
+    return put_piece(piece, source, places[piece.extent]);
+  };
+  const ExecuteOptions watching = leases.watching();
+  Crew crew(schedule, schedule.units, sources, put, plan.written_bytes, watching);
+  DJINN_CHECK(crew.run(helpers_for(plan, from_disk)));
   for (Target& place : places) DJINN_CHECK(place.commit_rest());
   DJINN_CHECK(check_unchanged(files, *options.clock));
-  return stats_of(sources, schedule);
+  const LoadStats stats = stats_of(sources, schedule);
+  if (!leases.end_unwritten()) DJINN_CHECK(check_not_torn(plan, files, targets, options));
+  return stats;
+}
+
+Result<bool> compare(const ReadPlan& plan, std::span<const SourceFile> files,
+                     std::span<const std::span<const std::byte>> extents,
+                     const ExecuteOptions& options, uint64_t seed) {
+  DJINN_ASSERT(options.clock != nullptr);
+  DJINN_CHECK(check_arguments(plan, files, extents));
+  DJINN_CHECK(check_unchanged(files, *options.clock));
+  DJINN_TRY(std::vector<SourceReader> sources, open_sources(files, options.direct));
+  const bool from_disk = any_from_disk(sources);
+  DJINN_TRY(const ReadSchedule schedule,
+            schedule_reads(plan.jobs, from_disk ? kDiskPieceBytes : kPieceBytes));
+  std::atomic<bool> same = true;
+  const auto look = [&](const CopyJob& piece, const std::byte* source) -> Status {
+    if (!equals_piece(piece, source, extents[piece.extent].data() + piece.extent_offset)) {
+      same = false;
+    }
+    return {};
+  };
+  const std::vector<ReadUnit> sample = sample_of(schedule.units, seed);
+  ExecuteOptions silent = options;
+  silent.progress = {};
+  DJINN_CHECK(Crew(schedule, sample, sources, look, plan.written_bytes, silent).run(0));
+  if (same) {
+    Crew crew(schedule, schedule.units, sources, look, plan.written_bytes, options);
+    DJINN_CHECK(crew.run(helpers_for(plan, from_disk)));
+  }
+  DJINN_CHECK(check_unchanged(files, *options.clock));
+  return same;
 }
 
 }  // namespace djinn::load

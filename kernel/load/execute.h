@@ -51,10 +51,21 @@ struct ExecuteOptions {
 // most three threads besides the caller's, which have ended when this returns. On an error the
 // extents hold anything and are to be dropped; the descriptors' flags are back as they were.
 //
-// Errors: kFileChanged (a file is not what it was when identified, before or after), kIo,
+// A file that somebody has open for writing is read a second time: what is not the same then was
+// torn.
+//
+// Errors: kFileChanged (a file is not what it was when identified, before or after, or torn), kIo,
 // kOutOfMemory (extents or buffers), kCancelled, kInvalidArgument (targets that do not fit the
 // manifest, fewer files than the plan reads), kLimitExceeded (see schedule_reads).
 Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> files,
                           std::span<const ExtentTarget> targets, const ExecuteOptions& options);
+
+// Whether the files hold what execute() would fill the extents with. Reads all of them, but for
+// models that differ much, which a few places tell; seed: where those lie, so that nobody learns
+// from the time how much of another's model they have guessed. extents: of the manifest's sizes.
+// Errors: as execute().
+Result<bool> compare(const ReadPlan& plan, std::span<const SourceFile> files,
+                     std::span<const std::span<const std::byte>> extents,
+                     const ExecuteOptions& options, uint64_t seed);
 
 }  // namespace djinn::load

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -267,6 +268,76 @@ TEST_F(Execute, a_file_that_grows_while_it_is_read_is_a_changed_file) {
 }
 TEST_F(Execute, a_file_that_is_overwritten_while_it_is_read_is_a_changed_file) {
   EXPECT_EQ(code_when_changed(request_, true, overwrite), ErrorCode::kFileChanged);
+}
+
+// The first file, mapped for writing, with a page that is dirty already: later writes move no time.
+class Mapped {
+ public:
+  explicit Mapped(const Fd& fd)
+      : bytes_(static_cast<char*>(
+            ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0))) {
+    EXPECT_NE(static_cast<void*>(bytes_), MAP_FAILED);
+    touch();
+  }
+  ~Mapped() { ::munmap(bytes_, kBytes); }
+  Mapped(const Mapped&) = delete;
+  // Changes a byte of a tensor.
+  void write() const { bytes_[kAt] = static_cast<char>(bytes_[kAt] ^ 1); }
+  void touch() const {
+    write();
+    write();
+  }
+
+ private:
+  static constexpr size_t kBytes = 64 * 1024;
+  static constexpr size_t kAt = 5000;
+  char* bytes_;
+};
+
+// As a loader has it: not open for writing.
+void reopen_for_reading(Request& request) {
+  const std::string path = "/proc/self/fd/" + std::to_string(request.fds[0].get());
+  request.fds[0] = Fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(request.fds[0].valid());
+}
+
+TEST_F(Execute, a_file_that_is_written_through_a_mapping_while_it_is_read_is_torn) {
+  const Mapped mapped(request_.fds[0]);
+  reopen_for_reading(request_);
+  request_.files[0].identity = *identify(request_.fds[0], kClock);
+  const auto write = [&](const Fd&) { mapped.write(); };
+  EXPECT_EQ(code_when_changed(request_, true, write), ErrorCode::kFileChanged);
+}
+
+TEST_F(Execute, a_file_that_is_mapped_for_writing_and_not_written_is_read) {
+  const Mapped mapped(request_.fds[0]);
+  reopen_for_reading(request_);
+  request_.files[0].identity = *identify(request_.fds[0], kClock);
+  EXPECT_EQ(code_when_changed(request_, true, [](const Fd&) {}), ErrorCode::kOk);
+}
+
+// Whether the files, of which one has changed by so much, are told to be those of the extents.
+bool equal_when(Request& request, const Fd& file, const std::string& change) {
+  for (SourceFile& one : request.files) one.identity = *identify(*one.fd, kClock);
+  const auto plan = resolve({}, request.indexes);
+  const Extents extents(plan->manifest);
+  EXPECT_TRUE(execute(*plan, request.files, extents.targets, options()));
+  std::vector<std::span<const std::byte>> resident;
+  for (const ExtentTarget& target : extents.targets) resident.emplace_back(target.mapped);
+  EXPECT_EQ(::pwrite(file.get(), change.data(), change.size(), kMiB),
+            static_cast<ssize_t>(change.size()));
+  std::vector<SourceFile> now = request.files;
+  for (SourceFile& one : now) one.identity = *identify(*one.fd, kClock);
+  const auto same = compare(*plan, now, resident, options(), 11);
+  EXPECT_TRUE(same) << same.error().message;
+  return same && *same;
+}
+
+TEST_F(Execute, files_are_compared_with_extents_to_the_last_byte) {
+  EXPECT_TRUE(equal_when(request_, request_.fds[0], ""));
+  const std::string there = first_.file.substr(kMiB, 1);
+  EXPECT_TRUE(equal_when(request_, request_.fds[0], there));
+  EXPECT_FALSE(equal_when(request_, request_.fds[0], {static_cast<char>(there[0] ^ 0x10)}));
 }
 
 TEST_F(Execute, a_file_that_changed_since_it_was_identified_is_not_read) {

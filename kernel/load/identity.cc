@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernel/load/lease.h"
+
 namespace djinn::load {
 namespace {
 
@@ -65,9 +67,13 @@ Status hash_file(const Fd& fd, uint64_t bytes, Sha256& hash) {
   return {};
 }
 
-bool is_same(const FileIdentity& resident, const FileIdentity& opened) {
-  if (!resident.content || !opened.content) return unchanged(resident, opened);
-  return resident.bytes == opened.bytes && *resident.content == *opened.content;
+bool is_same(const FileIdentity& before, const FileIdentity& after) {
+  if (!before.content || !after.content) return unchanged(before, after);
+  return before.bytes == after.bytes && *before.content == *after.content;
+}
+
+bool is_proof(const FileIdentity& file) {
+  return file.content.has_value() || file.unwritten;
 }
 
 }  // namespace
@@ -102,16 +108,29 @@ Result<FileIdentity> identify(const Fd& fd, const Clock& clock) {
   return out;
 }
 
+bool is_unwritten(const Fd& fd, const FileIdentity& file) {
+  struct statfs info {};
+  if (::fstatfs(fd.get(), &info) != 0) return false;
+  if (!file.on_block_device && info.f_type != BTRFS_SUPER_MAGIC) return false;
+  return ReadLease::take(fd).held();
+}
+
 bool unchanged(const FileIdentity& before, const FileIdentity& after) {
   FileIdentity same_look = after;
   same_look.read_at_ns = before.read_at_ns;
   same_look.content = before.content;
+  same_look.unwritten = before.unwritten;
   return before == same_look;
+}
+
+bool all_unchanged(std::span<const FileIdentity> before, std::span<const FileIdentity> after) {
+  return std::ranges::equal(before, after, is_same);
 }
 
 bool same_within_domain(std::span<const FileIdentity> resident,
                         std::span<const FileIdentity> opened) {
-  return std::equal(resident.begin(), resident.end(), opened.begin(), opened.end(), is_same);
+  return all_unchanged(resident, opened) && std::ranges::all_of(resident, is_proof) &&
+         std::ranges::all_of(opened, is_proof);
 }
 
 bool same_across_domains(std::span<const FileIdentity> resident,
@@ -120,6 +139,10 @@ bool same_across_domains(std::span<const FileIdentity> resident,
          std::all_of(resident.begin(), resident.end(), [](const FileIdentity& file) {
            return file.on_block_device && settled_when_read(file);
          });
+}
+
+bool of_same_sizes(std::span<const FileIdentity> resident, std::span<const FileIdentity> opened) {
+  return std::ranges::equal(resident, opened, {}, &FileIdentity::bytes, &FileIdentity::bytes);
 }
 
 }  // namespace djinn::load

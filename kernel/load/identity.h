@@ -4,7 +4,8 @@
 //
 //   FileIdentity    what a file was when a load looked at it
 //   content         the SHA-256 of a file that nobody can change: a memfd with all seals
-//   trust domain    see DESIGN section 4; within one, agreement of all fields is enough
+//   trust domain    see DESIGN section 4
+//   unwritten       nobody has the file open for writing: without that, its times prove nothing
 //
 // The comparisons are pure, so that djinnd, which makes no file-system call on a client's
 // descriptor, can make them on what a loader reported.
@@ -36,8 +37,17 @@ struct FileIdentity {
       false;                // of a local disk's file system: its numbers and times can be trusted
   uint64_t read_at_ns = 0;  // wall clock, before the first byte was read
   std::optional<Digest> content = {};
+  // Nobody had it open for writing, and on its file system every later write moves ctime. While
+  // somebody has, a page that is mapped and dirty already takes writes that move nothing.
+  bool unwritten = false;
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
+
+// Whether the proof of FileIdentity::unwritten can be had: see lease.h. Blocks nobody. Not for what
+// overlay and FUSE show, whose writers the kernel does not count here, nor for tmpfs, where writes
+// through a mapping move no time. One way around it is known, and is the file's owner's alone: a
+// device that still writes to pages which were mapped.
+[[nodiscard]] bool is_unwritten(const Fd& fd, const FileIdentity& file);
 
 // Judges a descriptor from outside (DESIGN rule 3) and looks the file up, without asking a server
 // to refresh what it knows. Makes system calls that a dead file system can hold up. Errors:
@@ -48,12 +58,16 @@ Result<FileIdentity> identify(const Fd& fd, const Clock& clock);
 // Reads all of a file that nobody can change. Nothing for any other. Errors: kSystem.
 Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes);
 
-// The file was not replaced, written, truncated or relabelled between two looks: everything but
-// read_at_ns and content agrees.
+// The file was not replaced, written, truncated or relabelled between two looks, as far as its
+// times tell: everything but read_at_ns, content and unwritten agrees.
 [[nodiscard]] bool unchanged(const FileIdentity& before, const FileIdentity& after);
 
-// Sharing within one trust domain: as many files, in the same order, each unchanged, or of the same
-// content where both tell it.
+// As many files, in the same order, each unchanged, or of the same content where both tell it.
+[[nodiscard]] bool all_unchanged(std::span<const FileIdentity> before,
+                                 std::span<const FileIdentity> after);
+
+// Sharing within one trust domain, without a look at the bytes: all are unchanged, and unwritten at
+// both looks.
 [[nodiscard]] bool same_within_domain(std::span<const FileIdentity> resident,
                                       std::span<const FileIdentity> opened);
 
@@ -61,5 +75,9 @@ Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes);
 // the resident model's bytes were read.
 [[nodiscard]] bool same_across_domains(std::span<const FileIdentity> resident,
                                        std::span<const FileIdentity> opened);
+
+// As many files, in the same order, of the same sizes: their bytes may be the same.
+[[nodiscard]] bool of_same_sizes(std::span<const FileIdentity> resident,
+                                 std::span<const FileIdentity> opened);
 
 }  // namespace djinn::load

@@ -18,7 +18,7 @@ using testing::code_of;
 constexpr int64_t kSecond = 1'000'000'000;
 
 FileIdentity settled_file() {
-  return {8, 1, 4711, 1 << 20, 100 * kSecond, 100 * kSecond, true, 200 * kSecond};
+  return {8, 1, 4711, 1 << 20, 100 * kSecond, 100 * kSecond, true, 200 * kSecond, {}, true};
 }
 
 bool within(const FileIdentity& resident, const FileIdentity& opened) {
@@ -51,6 +51,16 @@ TEST(Identity, any_differing_field_makes_another_file) {
   differs([](FileIdentity& file) { ++file.bytes; });
   differs([](FileIdentity& file) { ++file.mtime_ns; });
   differs([](FileIdentity& file) { ++file.ctime_ns; });
+}
+
+TEST(Identity, times_prove_nothing_where_somebody_may_have_written) {
+  FileIdentity written = settled_file();
+  written.unwritten = false;
+  EXPECT_TRUE(unchanged(settled_file(), written));
+  EXPECT_FALSE(within(written, settled_file()));
+  EXPECT_FALSE(within(settled_file(), written));
+  EXPECT_FALSE(across(written, settled_file()));
+  EXPECT_FALSE(across(settled_file(), written));
 }
 
 TEST(Identity, fewer_more_or_reordered_files_are_another_model) {

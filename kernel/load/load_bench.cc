@@ -84,7 +84,7 @@ std::string random_block() {
   return block;
 }
 
-// A safetensors file of about so many bytes, unlinked, opened for reading and writing.
+// A safetensors file of about so many bytes, unlinked, open for reading.
 std::optional<Fd> make_file(uint64_t mib) {
   const char* directory = getenv("DJINN_BENCH_DIR");
   if (directory == nullptr) directory = getenv("TMPDIR");
@@ -95,7 +95,9 @@ std::optional<Fd> make_file(uint64_t mib) {
   bool written = fd.valid() && append(fd, header_of(mib * kMiB / kTensorBytes));
   for (uint64_t i = 0; written && i < mib; ++i) written = append(fd, block);
   if (!written || fsync(fd.get()) != 0) return std::nullopt;
-  return fd;
+  // As a loader has it: what somebody has open for writing is read twice.
+  const std::string again = "/proc/self/fd/" + std::to_string(fd.get());
+  return Fd(open(again.c_str(), O_RDONLY | O_CLOEXEC));
 }
 
 void drop_from_page_cache(const Fd& fd) {

@@ -3,6 +3,8 @@
 #include "kernel/load/pieces.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <tuple>
 
 #include "kernel/load/cast.h"
@@ -159,6 +161,42 @@ void copy_loops(const Block& block, std::span<const Loop> loops) {
   }
 }
 
+// --- comparing ----------------------------------------------------------------------------------
+
+struct Comparison {
+  ElementCopy copy;
+  uint64_t width;  // bytes of an element in the target
+  const std::byte* source;
+  const std::byte* target;
+};
+
+bool equals_run(const Comparison& at, const Loop& loop) {
+  constexpr uint64_t kBufferBytes = 4096;
+  std::array<std::byte, kBufferBytes> made;
+  const uint64_t at_once = kBufferBytes / at.width;
+  for (uint64_t done = 0; done < loop.size; done += at_once) {
+    const uint64_t count = std::min(at_once, loop.size - done);
+    at.copy(at.source + done * loop.source_stride, loop.source_stride, made.data(), at.width,
+            count);
+    for (uint64_t i = 0; i < count; ++i) {
+      const std::byte* const there = at.target + (done + i) * loop.target_stride;
+      if (std::memcmp(made.data() + i * at.width, there, at.width) != 0) return false;
+    }
+  }
+  return true;
+}
+
+bool equals_loops(const Comparison& at, std::span<const Loop> loops) {
+  if (loops.empty()) return equals_run(at, {1, 0, 0});
+  if (loops.size() == 1) return equals_run(at, loops[0]);
+  for (uint64_t i = 0; i < loops[0].size; ++i) {
+    const Comparison next{at.copy, at.width, at.source + i * loops[0].source_stride,
+                          at.target + i * loops[0].target_stride};
+    if (!equals_loops(next, loops.subspan(1))) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Result<ReadSchedule> schedule_reads(std::span<const CopyJob> jobs, uint64_t piece_bytes,
@@ -184,6 +222,13 @@ void copy_piece(const CopyJob& piece, const std::byte* source, std::byte* target
   const auto copy = element_copy(piece.from, piece.to);
   DJINN_ASSERT(copy.ok());  // resolve() refused all others
   copy_loops({*copy, source, target}, piece.loops);
+}
+
+bool equals_piece(const CopyJob& piece, const std::byte* source, const std::byte* target) {
+  if (piece.plain()) return std::memcmp(source, target, piece.source_bytes()) == 0;
+  const auto copy = element_copy(piece.from, piece.to);
+  DJINN_ASSERT(copy.ok());  // resolve() refused all others
+  return equals_loops({*copy, size_of(piece.to), source, target}, piece.loops);
 }
 
 }  // namespace djinn::load

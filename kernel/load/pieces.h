@@ -50,4 +50,8 @@ Result<ReadSchedule> schedule_reads(std::span<const CopyJob> jobs,
 // piece.extent_offset on.
 void copy_piece(const CopyJob& piece, const std::byte* source, std::byte* target);
 
+// Whether copy_piece() would change nothing.
+[[nodiscard]] bool equals_piece(const CopyJob& piece, const std::byte* source,
+                                const std::byte* target);
+
 }  // namespace djinn::load

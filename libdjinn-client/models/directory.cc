@@ -72,13 +72,10 @@ Error no_weights(const std::filesystem::path& directory) {
               ". Other formats are not read: convert with transformers' save_pretrained()."};
 }
 
-Result<std::vector<Fd>> open_weights(const std::filesystem::path& directory) {
-  std::vector<Fd> files;
+Result<std::vector<std::string>> weights_of(const std::filesystem::path& directory) {
   std::error_code ignored;  // what cannot be looked at is not there
   if (std::filesystem::exists(directory / "model.safetensors", ignored)) {
-    DJINN_TRY(Fd file, open_regular_file(directory / "model.safetensors"));
-    files.push_back(std::move(file));
-    return files;
+    return std::vector<std::string>{directory / "model.safetensors"};
   }
   const std::filesystem::path index = directory / "model.safetensors.index.json";
   if (!std::filesystem::exists(index, ignored)) return no_weights(directory);
@@ -87,11 +84,9 @@ Result<std::vector<Fd>> open_weights(const std::filesystem::path& directory) {
   if (shards.empty() || shards.size() > limits::kModelFiles) {
     return Error{ErrorCode::kLimitExceeded, index.string() + " names no shards, or more than 256."};
   }
-  for (const std::string& shard : shards) {
-    DJINN_TRY(Fd file, open_regular_file(directory / shard));
-    files.push_back(std::move(file));
-  }
-  return files;
+  std::vector<std::string> paths;
+  for (const std::string& shard : shards) paths.push_back(directory / shard);
+  return paths;
 }
 
 // The hub's cache keeps org/name as models--org--name/snapshots/HASH.
@@ -225,7 +220,11 @@ Result<ModelDirectory> open_model_directory(const std::string& path) {
   model.label = label_of(std::filesystem::weakly_canonical(directory, ignored));
   DJINN_TRY(const std::string text, read_text((directory / "config.json").string()));
   DJINN_TRY(model.config, ModelConfig::parse(text));
-  DJINN_TRY(model.files, open_weights(directory));
+  DJINN_TRY(model.paths, weights_of(directory));
+  for (const std::string& weights : model.paths) {
+    DJINN_TRY(Fd file, open_regular_file(weights));
+    model.files.push_back(std::move(file));
+  }
   return model;
 }
 

@@ -55,7 +55,8 @@ struct ModelDirectory {
   // The directory's own name; where it says nothing, its parent's (NAME/model), or the hub's.
   std::string label;
   ModelConfig config;
-  std::vector<Fd> files;  // in the shard index's order of names
+  std::vector<Fd> files;           // in the shard index's order of names
+  std::vector<std::string> paths;  // of the files
 };
 
 // Errors: kNotFound (no such directory, no safetensors in it, with what to do about .bin files),

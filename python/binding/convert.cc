@@ -102,7 +102,8 @@ py::dict to_python(const ipc::StatusReport& report) {
                   "programs"_a = report.programs, "descriptors"_a = report.descriptors,
                   "descriptors_closing"_a = report.descriptors_closing,
                   "bytes_read"_a = report.bytes_read, "buffered_reads"_a = report.buffered_reads,
-                  "workers"_a = workers, "draining"_a = report.draining);
+                  "compared_opens"_a = report.compared_opens, "workers"_a = workers,
+                  "draining"_a = report.draining);
 }
 
 py::dict to_python(const ipc::SessionReport& report) {

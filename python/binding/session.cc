@@ -207,7 +207,9 @@ OpenedModel Session::open_directory(const std::string& path, const srg::LoadPlan
   return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
     DJINN_TRY(const client::ModelDirectory directory, client::open_model_directory(path));
     DJINN_TRY(auto opened,
-              client.open_model(directory.label, numbers_of(directory.files), plan, stay));
+              client::naming_file(
+                  client.open_model(directory.label, numbers_of(directory.files), plan, stay),
+                  directory.paths));
     return OpenedModel{std::move(opened), number()};
   }));
 }
@@ -216,7 +218,8 @@ OpenedModel Session::open_files(const std::string& label, const std::vector<std:
                                 const srg::LoadPlan* plan, const client::Stay& stay) {
   return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
     DJINN_TRY(const std::vector<Fd> files, open_all(paths));
-    DJINN_TRY(auto opened, client.open_model(label, numbers_of(files), plan, stay));
+    DJINN_TRY(auto opened,
+              client::naming_file(client.open_model(label, numbers_of(files), plan, stay), paths));
     return OpenedModel{std::move(opened), number()};
   }));
 }

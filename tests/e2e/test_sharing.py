@@ -213,14 +213,104 @@ def test_a_file_that_was_changed_is_not_shared(
     assert result(first, again) == result(second, other)
 
 
-def test_a_file_that_changed_a_moment_ago_is_not_shared(
-    first: djinn.Session, second: djinn.Session, disk: Path
+def test_a_file_that_changed_a_moment_ago_is_shared_when_its_bytes_were_compared(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path
 ) -> None:
-    """It may change again within the same tick of the clock that stamps it."""
+    """Its times prove nothing: it may have changed again within the tick of the clock."""
     path = write_model(disk / "fresh.safetensors")
     mine = load(FIRST, first, path)
+    before = daemon.status()
     other = load(SECOND, second, path)
+    after = daemon.status()
+    assert other.id == mine.id
+    assert other.was_resident
+    assert after["compared_opens"] == before["compared_opens"] + 1
+    assert after["bytes_read"] == before["bytes_read"]
+    assert result(first, mine) == result(second, other)
+
+
+def test_equal_files_of_two_users_are_one_model_and_their_own_copies_are_two(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path
+) -> None:
+    paths = [write_model(disk / f"copy-{i}.safetensors", value=5.0) for i in range(3)]
+    mine = load(FIRST, first, paths[0])
+    assert load(SECOND, second, paths[1]).id == mine.id
+    assert load(FIRST, first, paths[2]).id != mine.id
+
+
+def test_files_of_one_size_that_differ_in_a_byte_are_two_models(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path
+) -> None:
+    path = write_model(disk / "one.safetensors", value=6.0, rows=4096)
+    linear = LINEAR.replace("64", "4096")
+    mine = load(FIRST, first, path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    (disk / "other.safetensors").write_bytes(data)
+    other = load(SECOND, second, disk / "other.safetensors")
     assert other.id != mine.id
+    assert not other.was_resident
+    x = np.ones((1, 32), np.float32)
+    results = [s.run_once(linear, m, x=x)["y"] for s, m in ((first, mine), (second, other))]
+    assert results[0].tobytes() != results[1].tobytes()
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[mmap.mmap]:
+    """A file that is mapped for writing, with dirty pages: writing to them moves no time."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        for at in range(0, len(memory), mmap.PAGESIZE):
+            memory[at] = memory[at]
+        yield memory
+
+
+def times(path: Path) -> tuple[int, int]:
+    info = path.stat()
+    return info.st_mtime_ns, info.st_ctime_ns
+
+
+def change(memory: mmap.mmap) -> None:
+    """The last weight."""
+    memory[-1] ^= 0x40
+
+
+@pytest.mark.parametrize("user", [FIRST, SECOND], ids=["same_user", "another_user"])
+def test_what_is_written_through_a_mapping_is_not_missed(
+    first: djinn.Session, second: djinn.Session, disk: Path, user: User
+) -> None:
+    path = write_model(disk / f"mapped-{user.name}.safetensors", value=7.0)
+    session = first if user is FIRST else second
+    with mapped(path) as memory:
+        settle(path)
+        mine = load(FIRST, first, path)
+        before = times(path)
+        change(memory)
+        assert times(path) == before, "no time tells of it"
+        again = load(user, session, path)
+        assert again.id != mine.id
+        assert result(session, again) != result(first, mine)
+
+
+def test_a_file_that_somebody_may_write_is_shared_by_its_bytes(
+    daemon: Daemon, first: djinn.Session, disk: Path
+) -> None:
+    path = write_model(disk / "writable.safetensors", value=8.0)
+    with mapped(path):
+        mine = load(FIRST, first, path)
+        before = daemon.status()["compared_opens"]
+        assert load(FIRST, first, path).id == mine.id
+        assert daemon.status()["compared_opens"] == before + 1
+    # Nobody writes any more: what is read now proves it, and the next look is enough.
+    assert load(FIRST, first, path).id == mine.id
+    before = daemon.status()["compared_opens"]
+    assert load(FIRST, first, path).id == mine.id
+    assert daemon.status()["compared_opens"] == before
+
+
+def test_a_writer_is_not_kept_waiting_by_a_resident_model(first: djinn.Session, disk: Path) -> None:
+    path = write_model(disk / "later.safetensors", value=9.0)
+    load(FIRST, first, path)
+    os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))  # would say EWOULDBLOCK for a lease
 
 
 def test_a_file_that_the_second_may_not_read_is_not_shared(
@@ -259,19 +349,27 @@ def test_a_descriptor_that_cannot_be_read_from_opens_nothing(
     assert model["leases"] == 1
 
 
-def test_a_file_on_tmpfs_is_not_shared_by_identity(
-    first: djinn.Session, second: djinn.Session
+def test_a_file_on_tmpfs_is_shared_by_its_bytes(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session
 ) -> None:
     if not Path("/dev/shm").is_dir() or is_disk(Path("/dev/shm")):
-        pytest.skip("NO TMPFS HERE: that it is not shared was not tested")
+        pytest.skip("NO TMPFS HERE: that it is not shared by identity was not tested")
     with readable_directory("/dev/shm") as directory:
-        path = write_model(directory / "memory.safetensors")
-        settle(path)
+        path = write_model(directory / "memory.safetensors", value=10.0)
         mine = load(FIRST, first, path)
+        before = daemon.status()["compared_opens"]
         other = load(SECOND, second, path)
-        assert not other.was_resident
-        assert other.id != mine.id
+        assert other.id == mine.id
+        assert daemon.status()["compared_opens"] == before + 1
         assert result(first, mine) == result(second, other)
+        # A mapping that is read first is written without a time that moves.
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+            stamps = times(path)
+            change(memory)
+            assert times(path) == stamps
+        again = load(FIRST, first, path)
+        assert again.id != mine.id
+        assert result(first, again) != result(first, mine)
 
 
 def test_a_user_shares_a_file_on_tmpfs_with_themselves(

@@ -78,6 +78,7 @@ STATUS: dict[str, Shape] = {
     "descriptors": "integer",
     "bytes_read": "integer",
     "buffered_reads": "integer",
+    "compared_opens": "integer",
     "workers": [WORKER],
     "draining": "bool",
     "descriptors_closing": "integer",
