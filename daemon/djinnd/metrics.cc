@@ -121,7 +121,7 @@ void Metrics::add_models(MetricsSnapshot& shot) const {
   shot.loads_failed = world_.models.loads_failed();
   shot.load_bytes = world_.models.bytes_read();
   shot.buffered_reads = world_.models.buffered_reads();
-  shot.compared_opens = world_.models.comparisons();
+  shot.compared_opens = world_.models.compared_opens();
   shot.load_time = load_time_;
   shot.evictions = evictions_;
   shot.evicted_bytes = evicted_bytes_;

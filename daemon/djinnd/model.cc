@@ -99,7 +99,9 @@ Model* ModelTable::find_shared(const ModelKey& opened) {
 
 Model* ModelTable::find_alike(const ModelKey& opened, const std::set<ModelId>& other) {
   for (auto& [id, model] : models_) {
-    const bool there = model.phase == ModelPhase::kLoading || model.phase == ModelPhase::kResident;
+    // Another user's load may never end.
+    const bool there = model.phase == ModelPhase::kResident ||
+                       (model.phase == ModelPhase::kLoading && model.key.domain == opened.domain);
     if (there && !other.contains(id) && may_compare(model.key, opened)) return &model;
   }
   return nullptr;

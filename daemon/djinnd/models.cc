@@ -266,7 +266,10 @@ void Models::decide(LoadId id) {
     loads_.at(id)->release();
     return join_opening(id, *shared);
   }
-  if (Model* const alike = table_.find_alike(waiting.key, waiting.other)) {
+  Model* const alike = waiting.other.size() < limits::kModelsCompared
+                           ? table_.find_alike(waiting.key, waiting.other)
+                           : nullptr;
+  if (alike != nullptr) {
     waiting.alike = alike->id;
     // While it is being loaded the opening waits: decide_waiting().
     if (alike->phase == ModelPhase::kResident) loads_.at(id)->plan(waiting.request.plan.copy);
@@ -330,6 +333,7 @@ void Models::load_compared(LoadId id, bool same) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return loads_.at(id)->abort();
   Model* const alike = table_.find(found->second.alike);
+  if (alike != nullptr) compared_no_more(*alike, id);
   const bool there = alike != nullptr && alike->phase == ModelPhase::kResident;
   if (!same || !there) return try_another(id);
   // What was just read proves more than the first look at the same files.
@@ -414,7 +418,7 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
     const bool fits = alike != nullptr && alike->phase == ModelPhase::kResident &&
                       alike->extent_bytes == plan.extent_bytes;
     if (!fits) return try_another(id);
-    ++comparisons_;
+    if (!std::exchange(opening->second.compared, true)) ++compared_opens_;
     alike->compared_by.insert(id);
     return loads_.at(id)->compare_with(alike->manifest, alike->extents);
   }
@@ -571,6 +575,10 @@ void Models::fail(LoadId id, const Error& error) {
   for (const Asker& asker : askers) world_.replies.refuse(asker, error);
 }
 
+void Models::compared_no_more(Model& model, LoadId id) {
+  if (model.compared_by.erase(id) > 0) model.idle_since_ns = world_.clock.monotonic_ns();
+}
+
 void Models::load_ended(LoadId id) {
   if (Model* const model = table_.find_by_load(id)) {
     if (model->returns()) {
@@ -579,9 +587,7 @@ void Models::load_ended(LoadId id) {
     model->load = {};
     tiers_.load_ended(*model);
   }
-  for (auto& [other, model] : table_.all()) {
-    if (model.compared_by.erase(id) > 0) model.idle_since_ns = world_.clock.monotonic_ns();
-  }
+  for (auto& [other, model] : table_.all()) compared_no_more(model, id);
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
   running_.erase(id);
   std::erase_if(queued_, [&](const auto& queued) { return queued.first == id; });

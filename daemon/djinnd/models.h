@@ -117,8 +117,8 @@ class Models final : public Load::Owner {
   // Of those that were taken back: they wait for others to give way.
   [[nodiscard]] const std::set<ModelId>& returning() const { return returning_; }
   [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
-  // Of opened files with a resident model, where nothing else proved them to be the same.
-  [[nodiscard]] uint64_t comparisons() const { return comparisons_; }
+  // Whose files were compared with a resident model, since nothing else proved them to be the same.
+  [[nodiscard]] uint64_t compared_opens() const { return compared_opens_; }
   [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
   // That ended with an error for those who asked for them.
   [[nodiscard]] uint64_t loads_failed() const { return loads_failed_; }
@@ -129,6 +129,7 @@ class Models final : public Load::Owner {
     ModelKey key{};             // once they are identified
     ModelId alike{};            // what they are compared with, or will be when it is resident
     std::set<ModelId> other{};  // what they were compared with, and are not
+    bool compared = false;      // with any
   };
 
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
@@ -150,6 +151,8 @@ class Models final : public Load::Owner {
   void decide_waiting(ModelId id);
   // The opening's files are not those of the model: it begins anew.
   void try_another(LoadId id);
+  // The loader has let go of the model's extents, or is gone.
+  void compared_no_more(Model& model, LoadId id);
   void become_model(LoadId id, Opening opening, ModelKey key);
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
   Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
@@ -184,7 +187,7 @@ class Models final : public Load::Owner {
   std::map<LoadId, std::vector<Fd>> abandoned_;
   uint64_t bytes_read_ = 0;
   uint64_t buffered_reads_ = 0;
-  uint64_t comparisons_ = 0;
+  uint64_t compared_opens_ = 0;
   uint64_t loads_failed_ = 0;
 };
 

@@ -154,7 +154,7 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   report.descriptors_closing = static_cast<uint32_t>(world_.closers.waiting());
   report.bytes_read = world_.models.bytes_read();
   report.buffered_reads = world_.models.buffered_reads();
-  report.compared_opens = world_.models.comparisons();
+  report.compared_opens = world_.models.compared_opens();
   std::vector<ipc::WorkerReport> workers;
   for (const auto& [domain, worker] : world_.domains.all()) {
     if (!caller.may_steer(domain)) continue;

@@ -165,9 +165,9 @@ Status OneLoad::plan(const Order& order) {
 }
 
 Status OneLoad::read_or_compare() {
-  DJINN_TRY(const Order order, receive());
+  DJINN_TRY(Order order, receive());
   if (const auto* command = std::get_if<ipc::CompareWith>(&order.command.body)) {
-    return compare(*command, order.fds);
+    return compare(*command, std::move(order.fds));
   }
   const auto* const command = std::get_if<ipc::ReadInto>(&order.command.body);
   if (command == nullptr) return out_of_turn();
@@ -180,7 +180,15 @@ Status OneLoad::read(const ipc::ReadInto& command, const std::vector<Fd>& extent
   return hash(extents);
 }
 
-Status OneLoad::compare(const ipc::CompareWith& command, const std::vector<Fd>& fds) {
+Status OneLoad::compare(const ipc::CompareWith& command, std::vector<Fd> fds) {
+  // What is said last is said when nothing of the model is held: its files may not let this
+  // process end soon.
+  DJINN_TRY(const bool same, is_model(command, fds));
+  fds.clear();
+  return send({ipc::Compared{same}});
+}
+
+Result<bool> OneLoad::is_model(const ipc::CompareWith& command, const std::vector<Fd>& fds) {
   const std::vector<uint64_t>& sizes = plan_.manifest.extent_bytes;
   if (fds.size() != sizes.size() + 1) return out_of_turn();
   const std::vector<std::byte> manifest = ipc::encode(plan_.manifest);
@@ -197,7 +205,7 @@ Status OneLoad::compare(const ipc::CompareWith& command, const std::vector<Fd>& 
     options.clock = &clock_;
     DJINN_TRY(same, load::compare(plan_, sources_, extents, options, command.seed));
   }
-  return send({ipc::Compared{same}});
+  return same;
 }
 
 Status OneLoad::execute(const std::vector<Fd>& extents) {

@@ -51,7 +51,8 @@ class OneLoad {
   void forget_files();
   Status read_or_compare();
   Status read(const ipc::ReadInto& command, const std::vector<Fd>& extents);
-  Status compare(const ipc::CompareWith& command, const std::vector<Fd>& fds);
+  Status compare(const ipc::CompareWith& command, std::vector<Fd> fds);
+  Result<bool> is_model(const ipc::CompareWith& command, const std::vector<Fd>& fds);
   Status execute(const std::vector<Fd>& extents);
   Status hash(const std::vector<Fd>& extents);
 

@@ -217,7 +217,7 @@ def test_a_file_that_changed_a_moment_ago_is_shared_when_its_bytes_were_compared
     daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path
 ) -> None:
     """Its times prove nothing: it may have changed again within the tick of the clock."""
-    path = write_model(disk / "fresh.safetensors")
+    path = write_model(disk / "fresh.safetensors", value=12.0)
     mine = load(FIRST, first, path)
     before = daemon.status()
     other = load(SECOND, second, path)

@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -30,7 +31,7 @@ import graphs
 import numpy as np
 from backdoor import PUBLISHED, SLOT_BYTES, STAGING_AT, SUBMISSION_SLOTS, SUBMISSIONS_AT, Backdoor
 from meddler import Meddler
-from private_daemon import wait_until
+from private_daemon import BIN, wait_until
 
 SECRET = 0xA7  # what the bystanders' memory is full of, and no attacker ever sends
 SECRET_RUN = bytes([SECRET]) * 12
@@ -227,6 +228,49 @@ class Flips(ThroughABackDoor):
             self.door.memory[r.choice(chosen)()] = r.choice((0, 1, 255, r.randrange(256)))
 
 
+class Bells(ThroughABackDoor):
+    """A bell that is full and blocks, and a listener that nobody reads, under work that others of
+    the user cancel."""
+
+    def attack(self) -> None:
+        fill(self.door.bell)
+        for end in (self.door.bell, self.door.listener):
+            os.set_blocking(end, True)
+        worker = threading.Thread(target=self.work, daemon=True)
+        worker.start()
+        for _ in range(8):
+            cancel(self.host, self.session.id)
+        worker.join(PATIENCE_S)
+        self.door.hang_up()
+        os.read(self.door.bell, 8)  # its own library may wait for a bell that takes no more rings
+        worker.join(ANSWER_S / 2)
+        if worker.is_alive():
+            self.tally.findings.append("work with full bells does not end with its session")
+        self.renew()
+
+    def work(self) -> None:
+        options = {"max_new_tokens": 200, "stop_tokens": []}
+        with contextlib.suppress(djinn.Error):
+            djinn.Generator(self.session, self.model).generate([PROMPT], **options)
+
+
+def fill(bell: int) -> None:
+    """To the largest count that an eventfd takes."""
+    os.set_blocking(bell, False)
+    with contextlib.suppress(BlockingIOError):
+        os.write(bell, (2**64 - 2).to_bytes(8, "little"))
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(bell, (1).to_bytes(8, "little"))
+
+
+def cancel(host: str, session: str) -> None:
+    """Whether or not there is a run to cancel."""
+    command = [str(BIN / "djinnctl"), "cancel", session]
+    environment = {**os.environ, "DJINN_HOST": host}
+    subprocess.run(command, env=environment, capture_output=True, timeout=ANSWER_S / 2)
+
+
 class Messages(Attacker):
     """Good conversations through a proxy of the attacker's own that changes what passes."""
 
@@ -299,6 +343,7 @@ ATTACKERS = {
     "structural": Structural,
     "wire": WireGraphs,
     "flips": Flips,
+    "bells": Bells,
     "messages": Messages,
     "deserters": Deserters,
 }
