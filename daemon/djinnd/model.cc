@@ -33,6 +33,14 @@ bool may_follow(ModelPhase from, ModelPhase to) {
   return false;
 }
 
+namespace {
+
+bool is_same_file(const load::FileIdentity& a, const load::FileIdentity& b) {
+  return a.device_major == b.device_major && a.device_minor == b.device_minor && a.inode == b.inode;
+}
+
+}  // namespace
+
 bool may_compare(const ModelKey& resident, const ModelKey& opened) {
   if (resident.plan_hash != opened.plan_hash) return false;
   return resident.domain == opened.domain ? load::all_unchanged(resident.files, opened.files)
@@ -98,13 +106,16 @@ Model* ModelTable::find_shared(const ModelKey& opened) {
 }
 
 Model* ModelTable::find_alike(const ModelKey& opened, const std::set<ModelId>& other) {
+  Model* found = nullptr;
   for (auto& [id, model] : models_) {
     // Another user's load may never end.
     const bool there = model.phase == ModelPhase::kResident ||
                        (model.phase == ModelPhase::kLoading && model.key.domain == opened.domain);
-    if (there && !other.contains(id) && may_compare(model.key, opened)) return &model;
+    if (!there || other.contains(id) || !may_compare(model.key, opened)) continue;
+    if (std::ranges::equal(model.key.files, opened.files, is_same_file)) return &model;
+    if (found == nullptr) found = &model;
   }
-  return nullptr;
+  return found;
 }
 
 std::vector<Model*> ModelTable::evictable(bool in_use) {

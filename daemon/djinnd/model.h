@@ -133,7 +133,8 @@ class ModelTable {
   Model* find_by_load(LoadId load);
   // A model that the opener may share: loading or resident.
   Model* find_shared(const ModelKey& opened);
-  // A model that is loading or resident, whose bytes may be the same; none of `other`.
+  // A model that is resident, or that the same user loads, whose bytes may be the same; none of
+  // `other`. One that was read from the very files comes first.
   Model* find_alike(const ModelKey& opened, const std::set<ModelId>& other);
   void erase(ModelId id) { models_.erase(id); }
   void touch(Model& model) { model.last_used = ++uses_; }

@@ -240,6 +240,10 @@ void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
   if (!caller.admin && model->pinned_beside(caller.user)) {
     return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
   }
+  if (!model->compared_by.empty() && model->leases.empty()) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kBusy, "Files are being compared with the model. Repeat it later."});
+  }
   const bool moving = model->phase == ModelPhase::kLoading || model->phase == ModelPhase::kEvicting;
   if (moving || model->in_use()) {
     return world_.replies.refuse(

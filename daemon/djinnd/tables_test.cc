@@ -76,6 +76,25 @@ TEST(MayCompare, within_a_domain_what_looks_the_same_and_between_two_what_is_as_
   EXPECT_FALSE(may_compare(key_of(1000, written), other));
 }
 
+TEST(ModelTable, files_are_compared_first_with_what_was_read_from_them) {
+  ModelTable table;
+  load::FileIdentity copy = settled_file();
+  for (uint64_t id = 1; id <= 20; ++id) {
+    Model model;
+    model.id = {id};
+    model.phase = id == 20 ? ModelPhase::kLoading : ModelPhase::kResident;
+    copy.inode = settled_file().inode + id;
+    model.key = key_of(1000, copy);
+    table.add(std::move(model));
+  }
+  copy.inode = settled_file().inode + 13;
+  EXPECT_EQ(table.find_alike(key_of(1001, copy), {})->id, ModelId{13});
+  EXPECT_NE(table.find_alike(key_of(1001, copy), {ModelId{13}})->id, ModelId{13});
+  copy.inode = settled_file().inode + 20;
+  EXPECT_NE(table.find_alike(key_of(1001, copy), {})->id, ModelId{20}) << "it may load for ever";
+  EXPECT_EQ(table.find_alike(key_of(1000, copy), {})->id, ModelId{20});
+}
+
 TEST(ModelTable, a_model_is_not_evicted_while_files_are_compared_with_it) {
   ModelTable table;
   Model model;

@@ -242,7 +242,8 @@ bool WorkerSupervisor::look(const LaneActivity& lane) {
   const bool asked = !owed_.empty() && owed_.front().kind == Kind::kWakeLane;
   const bool stuck_in_step = step_watch_.look(now_ns, {lane.in_step, lane.count});
   const bool stuck_lane = lane_watch_.look(now_ns, {asked && !lane.in_step, wakes_});
-  const bool stuck = command_watch_.look(now_ns, {!owed_.empty(), answers_, true});
+  // Most commands are the lane's to answer, between two steps.
+  const bool stuck = command_watch_.look(now_ns, {!owed_.empty() && !lane.in_step, answers_, true});
   if (step_watch_.is_fresh(now_ns)) cpu_seen_ns_ = process_->cpu_ns();
   const bool has_work = lane.in_step || !owed_.empty();
   if (stuck_in_step && computes()) {

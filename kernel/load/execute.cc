@@ -284,6 +284,11 @@ std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t see
 class Leases {
  public:
   Leases(std::span<const SourceFile> files, const ExecuteOptions& options) : options_(options) {
+    // Whoever serves one of the files could hold up the writers of the others.
+    const bool answered = std::ranges::all_of(files, [](const SourceFile& file) {
+      return file.identity.content || always_answers(*file.fd, file.identity);
+    });
+    if (!answered) return;
     for (const SourceFile& file : files) {
       if (!file.identity.content) leases_.push_back(ReadLease::take(*file.fd));
     }

@@ -108,6 +108,13 @@ Result<FileIdentity> identify(const Fd& fd, const Clock& clock) {
   return out;
 }
 
+bool always_answers(const Fd& fd, const FileIdentity& file) {
+  struct statfs info {};
+  if (file.on_block_device) return true;
+  if (::fstatfs(fd.get(), &info) != 0) return false;
+  return info.f_type == BTRFS_SUPER_MAGIC || info.f_type == TMPFS_MAGIC;
+}
+
 bool is_unwritten(const Fd& fd, const FileIdentity& file) {
   struct statfs info {};
   if (::fstatfs(fd.get(), &info) != 0) return false;

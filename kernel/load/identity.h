@@ -43,6 +43,10 @@ struct FileIdentity {
   friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
 
+// Whether the file's bytes come from this host's own disks or memory, so that reading them waits
+// for nobody's server. Blocks nobody.
+[[nodiscard]] bool always_answers(const Fd& fd, const FileIdentity& file);
+
 // Whether the proof of FileIdentity::unwritten can be had: see lease.h. Blocks nobody. Not for what
 // overlay and FUSE show, whose writers the kernel does not count here, nor for tmpfs, where writes
 // through a mapping move no time. One way around it is known, and is the file's owner's alone: a
