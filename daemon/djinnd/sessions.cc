@@ -201,7 +201,9 @@ void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const
   if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
   const std::vector<std::byte> bytes = ipc::encode(reply);
   if (bytes.size() <= limits::kControlMessageBytes) {
-    for (const int fd : fds) session->payload_bytes_out += bytes_of_memfd(fd);
+    // The session's memory is where things cross, and nothing in it has.
+    const bool welcomes = std::holds_alternative<ipc::Welcome>(reply.body);
+    for (const int fd : fds) session->payload_bytes_out += welcomes ? 0 : bytes_of_memfd(fd);
     return session->channel->send(bytes, fds);
   }
   session->channel->send(ipc::encode(ipc::DaemonReply{
