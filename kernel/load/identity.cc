@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 #include "kernel/load/lease.h"
@@ -48,6 +49,12 @@ Result<bool> is_on_block_device(const Fd& fd, uint32_t device_major) {
   if (::fstatfs(fd.get(), &info) != 0) return system_error("look at a file's file system", errno);
   return info.f_type != OVERLAYFS_SUPER_MAGIC && info.f_type != kFuseMagic &&
          info.f_type != TMPFS_MAGIC;
+}
+
+// By the numbers of statfs. False where nobody says.
+bool is_on_any(const Fd& fd, std::initializer_list<decltype(statfs::f_type)> file_systems) {
+  struct statfs info {};
+  return ::fstatfs(fd.get(), &info) == 0 && std::ranges::count(file_systems, info.f_type) != 0;
 }
 
 bool settled_when_read(const FileIdentity& file) {
@@ -109,17 +116,11 @@ Result<FileIdentity> identify(const Fd& fd, const Clock& clock) {
 }
 
 bool always_answers(const Fd& fd, const FileIdentity& file) {
-  struct statfs info {};
-  if (file.on_block_device) return true;
-  if (::fstatfs(fd.get(), &info) != 0) return false;
-  return info.f_type == BTRFS_SUPER_MAGIC || info.f_type == TMPFS_MAGIC;
+  return file.on_block_device || is_on_any(fd, {BTRFS_SUPER_MAGIC, TMPFS_MAGIC});
 }
 
 bool is_unwritten(const Fd& fd, const FileIdentity& file) {
-  struct statfs info {};
-  if (::fstatfs(fd.get(), &info) != 0) return false;
-  if (!file.on_block_device && info.f_type != BTRFS_SUPER_MAGIC) return false;
-  return ReadLease::take(fd).held();
+  return (file.on_block_device || is_on_any(fd, {BTRFS_SUPER_MAGIC})) && ReadLease::take(fd).held();
 }
 
 bool unchanged(const FileIdentity& before, const FileIdentity& after) {
