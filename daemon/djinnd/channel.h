@@ -30,8 +30,11 @@ class Channel {
   struct Events {
     std::function<void(ipc::Datagram)> message;
     // Once, and nothing after it: the peer left (kDisconnected), broke a limit, or is too far
-    // behind.
+    // behind. After a broken limit there may be a last word to the peer.
     std::function<void(const Error&)> ended;
+    // A message came without its descriptors, for this process may open no more (kLimitExceeded).
+    // Without this, that is the end.
+    std::function<void(std::vector<std::byte>, const Error&)> starved = nullptr;
   };
   // backlog_max: messages that may wait for the peer. traffic: outlives this.
   Channel(
@@ -74,7 +77,7 @@ class Channel {
   void keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
   // False when it must wait for the peer.
   bool sent_at_once(std::span<const std::byte> bytes, std::span<const int> fds);
-  [[nodiscard]] bool says_nothing_more() const { return ended_ || draining_; }
+  [[nodiscard]] bool says_nothing_more() const { return !speaks_ || draining_; }
 
   Loop& loop_;
   Fd socket_;
@@ -84,7 +87,8 @@ class Channel {
   Events events_;
   Close close_;
   std::deque<Waiting> backlog_;
-  bool ended_ = false;
+  bool ended_ = false;   // nothing is heard any more
+  bool speaks_ = true;
   bool draining_ = false;  // the peer is gone, and its last words are heard
   bool held_ = false;
   Turns* turns_ = nullptr;  // null: it is heard at once

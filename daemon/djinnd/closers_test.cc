@@ -211,6 +211,12 @@ TEST(Closers, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
     socket.let_go();
     ::kill(host.daemon.pid(), SIGCONT);
     ASSERT_TRUE(eventually([&] { return host.closing() > 0; })) << fds.size();
+    if (!bytes.empty()) {
+      const auto notice = ipc::receive_datagram(sender->get());
+      ASSERT_TRUE(notice.ok() && notice.value()) << "who breaks a limit is told so";
+      const auto reply = ipc::decode_daemon_reply(notice.value()->bytes);
+      EXPECT_EQ(std::get<ipc::Failed>(reply->body).code, ErrorCode::kProtocolViolation);
+    }
     TestClient another(host.daemon);
     another.greet();
     socket.answer();
