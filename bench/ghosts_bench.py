@@ -50,13 +50,13 @@ def seconds_of(f: Callable[[], Any]) -> float:
 # --- models ---------------------------------------------------------------------------------------
 
 
-def tiny_llama() -> Any:
+def tiny_llama(layers: int = 4) -> Any:
     import transformers
 
     config = transformers.LlamaConfig(
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=4,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=512,
@@ -297,6 +297,27 @@ def connect(host: str) -> Iterator[Entry]:
         sessions[-1].close()
 
 
+def resident_load() -> Iterator[Entry]:
+    """A ghost of 32 layers, whose weights djinnd has: transformers builds the model, as it does for
+    one that it loads here (of_local), and djinnd only opens."""
+    import djinn
+    import transformers
+    from djinn.torch.ghosts import stats
+
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    with tempfile.TemporaryDirectory(prefix="djinn-bench.") as directory:
+        tiny_llama(layers=32).save_pretrained(directory)
+        djinn.enable()
+        kept = [load(directory), load(directory, djinn=False)]
+        for _ in range(REPETITIONS * 4):
+            here = seconds_of(lambda: load(directory, djinn=False))
+            before = stats.resident
+            there = seconds_of(lambda: kept.append(load(directory)))
+            assert stats.resident == before + 1 and kept.pop().device.type != "cpu"
+            yield entry("ghost/resident_load", there, of_local=there / here)
+        djinn.disable()
+
+
 CHILD = """
 import sys, time, torch, transformers, djinn
 torch.set_num_threads(int(sys.argv[2]))
@@ -361,6 +382,7 @@ def main() -> None:
             "ghost/connect": lambda: connect(daemon.host),
             "ghost/pulled_row": pulled_row,
             "staging/put_and_read": lambda: staging(daemon.host),
+            "ghost/resident_load": resident_load,
             "ghost/minilm": minilm,
             "ghost/generate_tiny": lambda: generation("ghost/generate_tiny", tiny_llama),
             "ghost/generate_processor": custom_processor,
