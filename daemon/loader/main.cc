@@ -12,6 +12,7 @@
 
 #include "daemon/child/channel.h"
 #include "daemon/child/confinement.h"
+#include "daemon/child/memory_bound.h"
 #include "daemon/loader/one_load.h"
 #include "ipc/build_identity.h"
 #include "ipc/codec/control_codec.h"
@@ -19,6 +20,9 @@
 
 namespace djinn::loader {
 namespace {
+
+// Headers, plans and buffers at their limits take half of it; no file takes more of the host.
+constexpr uint64_t kPrivateBytes = uint64_t{4} << 30;
 
 // OpenSSL reads its configuration when it is first used: now, or never.
 Status warm_up() {
@@ -32,6 +36,7 @@ Status serve(int channel_fd) {
   ::signal(SIGPIPE, SIG_IGN);
   child::Channel channel{Fd(channel_fd)};
   DJINN_CHECK(warm_up());
+  DJINN_CHECK(child::bound_private_memory(kPrivateBytes));
   DJINN_TRY(const child::Confinement confined, child::confine(child::Role::kLoader));
   const ipc::LoaderReady ready{confined.landlock_abi, confined.seccomp};
   DJINN_CHECK(channel.send(ipc::encode(ipc::LoaderEvent{ready})));

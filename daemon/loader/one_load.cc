@@ -155,9 +155,11 @@ Status OneLoad::plan(const Order& order) {
     DJINN_TRY(plan, read_plan(order.fds[0]));
   }
   std::vector<load::SafetensorsIndex> indexes;
+  uint64_t header_bytes_left = load::kHeadersBytesMax;
   for (const load::SourceFile& file : sources_) {
-    auto index = load::read_index(file);
+    auto index = load::read_index(file, header_bytes_left);
     if (!index) return about_file(indexes.size(), sources_.size(), index.error());
+    header_bytes_left -= index->header_bytes;
     indexes.push_back(*std::move(index));
   }
   DJINN_TRY(plan_, load::resolve(plan, indexes));

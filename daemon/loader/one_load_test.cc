@@ -12,6 +12,7 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
 #include "ipc/socket.h"
+#include "kernel/load/source.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::loader {
@@ -166,6 +167,15 @@ TEST_F(Load, a_malformed_file_is_an_error_with_a_code) {
   expect<ipc::Identified>();
   send({ipc::PlanLoad{false}}, {});
   EXPECT_EQ(expect<ipc::LoadFailed>().code, ErrorCode::kMalformed);
+}
+
+TEST_F(Load, many_descriptors_of_one_large_header_are_refused_by_their_sum) {
+  const std::string spaces(load::kHeadersBytesMax / 2 - kHeader.size(), ' ');
+  const Fd file = file_of(safetensors(kHeader + spaces, "abcdef"));
+  send({ipc::TakeFiles{3, true}}, {file.get(), file.get(), file.get()});
+  expect<ipc::Identified>();
+  send({ipc::PlanLoad{false}}, {});
+  EXPECT_EQ(expect<ipc::LoadFailed>().code, ErrorCode::kLimitExceeded);
 }
 
 TEST_F(Load, a_descriptor_that_is_no_file_is_refused_before_anything_is_read) {

@@ -40,7 +40,7 @@ struct Request {
     const timespec long_ago[2] = {{1000, 0}, {1000, 0}};
     EXPECT_EQ(futimens(fds.back().get(), long_ago), 0);
     files.push_back({&fds.back(), *identify(fds.back(), kClock)});
-    auto index = read_index(files.back());
+    auto index = read_index(files.back(), kHeadersBytesMax);
     EXPECT_TRUE(index) << index.error().message;
     indexes.push_back(*std::move(index));
   }

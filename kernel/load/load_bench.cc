@@ -125,7 +125,7 @@ Result<Prepared> prepare(const Fd& fd) {
   Prepared out;
   out.file.fd = &fd;
   DJINN_TRY(out.file.identity, identify(fd, kClock));
-  DJINN_TRY(const SafetensorsIndex index, read_index(out.file));
+  DJINN_TRY(const SafetensorsIndex index, read_index(out.file, kHeadersBytesMax));
   DJINN_TRY(out.plan, resolve({}, std::span(&index, 1)));
   return out;
 }

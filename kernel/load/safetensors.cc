@@ -212,6 +212,7 @@ bool HeaderHandler::key(string_t& name) {
     case At::kTop:
       return top_key(name);
     case At::kMetadata:
+      if (metadata_.size() == kMetadataMax) return stop(too_many("more metadata", kMetadataMax));
       metadata_.emplace_back(std::move(name), std::string());
       return true;
     case At::kTensor:
@@ -419,6 +420,7 @@ Result<SafetensorsIndex> parse_safetensors_header(std::span<const std::byte> fir
 
   SafetensorsIndex index;
   index.file_bytes = file_bytes;
+  index.header_bytes = header_bytes;
   index.tensors = std::move(handler.tensors());
   index.metadata = std::move(handler.metadata());
   sort_by_offset(index.tensors);

@@ -20,6 +20,7 @@
 //   product of shape and element size does not overflow        kOutOfRange
 //   end - begin == that product                                kShapeMismatch
 //   at most kRankMax dimensions, kTensorsMax tensors           kLimitExceeded
+//   at most kMetadataMax entries of metadata                   kLimitExceeded
 //   nesting at most 128 deep (fields we do not know)           kMalformed
 //
 // As in the reference, fields that it does not know are skipped, "__metadata__": null means none,
@@ -43,6 +44,8 @@ constexpr uint64_t kHeaderLengthBytes = 8;
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the reference's MAX_HEADER_SIZE
 constexpr uint32_t kRankMax = 64;                  // what PyTorch can hold
 constexpr uint32_t kTensorsMax = 1'000'000;        // a file; ten times the largest model published
+// An entry may have six bytes and takes ten times as much in memory; writers have a handful.
+constexpr uint32_t kMetadataMax = 64 * 1024;
 
 struct TensorRecord {
   std::string name;
@@ -60,6 +63,7 @@ struct SafetensorsIndex {
   std::vector<uint32_t> by_name;
   std::vector<std::pair<std::string, std::string>> metadata;  // sorted by key
   uint64_t file_bytes = 0;
+  uint64_t header_bytes = 0;  // with its length
 
   // Null if the file has no tensor of that name.
   [[nodiscard]] const TensorRecord* find(std::string_view name) const;

@@ -86,6 +86,20 @@ TEST(Safetensors, metadata_is_kept_sorted) {
   EXPECT_THAT(index->metadata, ElementsAre(Pair("a", "1"), Pair("b", "2")));
 }
 
+TEST(Safetensors, metadata_takes_no_more_memory_than_a_header_of_tensors) {
+  const auto with_entries = [](uint32_t count) {
+    std::string header = R"({"__metadata__":{)";
+    for (uint32_t i = 0; i < count; ++i) {
+      header += (i > 0 ? ",\"" : "\"") + std::to_string(i) + R"(":"")";
+    }
+    return parse(file_of(header + "}}", 0));
+  };
+  EXPECT_TRUE(with_entries(kMetadataMax));
+  const auto refused = with_entries(kMetadataMax + 1);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kLimitExceeded);
+}
+
 struct Malformed {
   std::string what;
   std::string file;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <vector>
 
 #include "kernel/base/checked.h"
@@ -22,6 +23,12 @@ constexpr uint64_t kDirectFileBytesMin = uint64_t{4} << 20;
 Error changed() {
   return {ErrorCode::kFileChanged,
           "The file was changed while it was read. Load it again when its writer is done."};
+}
+
+Error headers_too_large() {
+  return {ErrorCode::kLimitExceeded,
+          "The headers of the model's files have together more bytes than the limit of " +
+              std::to_string(kHeadersBytesMax) + "."};
 }
 
 ssize_t pread_some(const Fd& fd, std::span<std::byte> out, uint64_t offset) {
@@ -79,13 +86,14 @@ bool is_mostly_cached(const Fd& fd, uint64_t file_bytes) {
 
 }  // namespace
 
-Result<SafetensorsIndex> read_index(const SourceFile& file) {
+Result<SafetensorsIndex> read_index(const SourceFile& file, uint64_t header_bytes_left) {
   DJINN_TRY(const int flags, flags_of(*file.fd));
   DJINN_CHECK(clear_direct(*file.fd, flags));
   std::array<std::byte, kHeaderLengthBytes> length{};
   const uint64_t file_bytes = file.identity.bytes;
   if (file_bytes >= kHeaderLengthBytes) DJINN_CHECK(read_whole(*file.fd, length, 0));
   DJINN_TRY(const uint64_t header_bytes, safetensors_header_bytes(length, file_bytes));
+  if (header_bytes > header_bytes_left) return headers_too_large();
   std::vector<std::byte> header(header_bytes);
   DJINN_CHECK(read_whole(*file.fd, header, 0));
   return parse_safetensors_header(header, file_bytes);

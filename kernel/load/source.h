@@ -35,8 +35,13 @@ struct SourceFile {
   FileIdentity identity;
 };
 
+// Of all headers of a model together, which are in memory at once: more than so many tensors as a
+// model may have (limits::kModelTensors) fill with the longest names.
+constexpr uint64_t kHeadersBytesMax = 2 * kHeaderBytesMax;
+
 // Reads and parses the header. Clears O_DIRECT, which a client may have left on the descriptor.
-Result<SafetensorsIndex> read_index(const SourceFile& file);
+// header_bytes_left: of kHeadersBytesMax; kLimitExceeded if the header has more.
+Result<SafetensorsIndex> read_index(const SourceFile& file, uint64_t header_bytes_left);
 
 // kFileChanged if the file is no longer what it was when it was identified.
 Status check_unchanged(const SourceFile& file, const Clock& clock);
