@@ -71,7 +71,7 @@ constexpr int kAllowed[] = {
     SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(pwrite64), SCMP_SYS(lseek), SCMP_SYS(close),
     SCMP_SYS(fstat), SCMP_SYS(fstatfs), SCMP_SYS(fcntl), SCMP_SYS(dup), SCMP_SYS(readahead),
     SCMP_SYS(fadvise64), SCMP_SYS(memfd_create), SCMP_SYS(ftruncate), SCMP_SYS(fallocate),
-    SCMP_SYS(fchmod),
+    SCMP_SYS(fchmod), SCMP_SYS(fdatasync),
     // the control channel and waiting
     SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2),
     SCMP_SYS(epoll_create1), SCMP_SYS(epoll_ctl), SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),

@@ -146,7 +146,8 @@ Status Sequence::grow(uint64_t tokens, uint64_t more, Grants& grants) {
 // --- to the file and back
 
 // The file has the memfd's size, so that what was never committed reads as zeros. The group's
-// memory is whole when this fails.
+// memory is whole when this fails. A kernel that cannot write a page later drops it, and what is
+// read then are other bytes: it tells who asks for it now.
 Result<uint64_t> Sequence::write_out(Fd file) {
   const std::lock_guard lock(memory_mutex_);
   if (::ftruncate(file.get(), static_cast<off_t>(layout_.file_bytes())) != 0) {
@@ -162,6 +163,7 @@ Result<uint64_t> Sequence::write_out(Fd file) {
         }
         return {};
       }));
+  if (::fdatasync(file.get()) != 0) return system_error("keep a spilled sequence group", errno);
   file_ = std::move(file);
   return std::exchange(granted_bytes_, 0);
 }

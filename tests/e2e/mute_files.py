@@ -18,7 +18,7 @@ from pathlib import Path
 from subprocess import DEVNULL
 
 import mfusepy
-from private_daemon import DEADLINE_S
+from private_daemon import DEADLINE_S, wait_until
 
 MUTE_S = 30.0  # at most: who waits for an answer holds up even `ps`
 STAT = ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_size")
@@ -71,6 +71,10 @@ def listen(files: Files, mount_point: str) -> None:
             files.answers.set()
         print(line, end="", flush=True)
     files.answers.set()
+    leave(mount_point)
+
+
+def leave(mount_point: str) -> None:
     subprocess.run(["umount", "--lazy", mount_point], check=False)
     os._exit(0)  # libfuse would wait for who has a file of it open; they get errors now
 
@@ -81,33 +85,43 @@ def serve(mount_point: str, directory: str) -> None:
     mfusepy.FUSE(files, mount_point, foreground=True)
 
 
-class MuteFiles:
+class FileServer:
     def __init__(self, server: subprocess.Popen[str]) -> None:
         self._server = server
 
-    def mute(self) -> None:
-        self._tell("mute")
-
-    def answer(self) -> None:
-        self._tell("answer")
-
-    def _tell(self, word: str) -> None:
+    def tell(self, word: str) -> None:
         assert self._server.stdin is not None and self._server.stdout is not None
         print(word, file=self._server.stdin, flush=True)
         assert self._server.stdout.readline() == f"{word}\n"
 
 
+class MuteFiles(FileServer):
+    def mute(self) -> None:
+        self.tell("mute")
+
+    def answer(self) -> None:
+        self.tell("answer")
+
+
 @contextmanager
 def mounted(mount_point: Path, directory: Path) -> Iterator[MuteFiles]:
+    with served(__file__, mount_point, directory) as server:
+        yield MuteFiles(server)
+
+
+@contextmanager
+def served(program: str, mount_point: Path, directory: Path) -> Iterator[subprocess.Popen[str]]:
+    """By a program like this one. Returns when it is mounted; needs root and /dev/fuse."""
     server = subprocess.Popen(
-        [sys.executable, __file__, str(mount_point), str(directory)],
+        [sys.executable, program, str(mount_point), str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
     assert server.stdin is not None
     try:
-        yield MuteFiles(server)
+        wait_until(lambda: os.path.ismount(mount_point), "it is mounted")
+        yield server
     finally:
         server.stdin.close()
         try:

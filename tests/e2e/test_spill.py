@@ -12,8 +12,10 @@ from pathlib import Path
 
 import djinn
 import pytest
+from broken_disk import mounted
 from command_line import ctl, events_of
 from conversation import talk_to
+from mute_files import FileServer
 from private_daemon import Daemon, running, wait_until
 
 Said = list[list[bytes]]
@@ -169,3 +171,59 @@ def test_a_full_disk_is_no_loss(
             assert host.worker()["restarts"] == 0
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@contextmanager
+def on_a_broken_disk(tmp_path: Path) -> Iterator[tuple[Path, FileServer]]:
+    """What goes to disk goes to it. It is whole until it is told otherwise."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("NOT TESTED: a disk that fails needs root and /dev/fuse")
+    places = [tmp_path / name for name in ("spilled", "kept")]
+    for place in places:
+        place.mkdir()
+    with mounted(*places) as disk:
+        yield places[0], disk
+
+
+def test_a_disk_that_loses_what_was_written_is_no_loss(
+    undisturbed: tuple[Said, int, int], byte_model: Path, tmp_path: Path
+) -> None:
+    """As a kernel does: writes succeed, and that they did not is told to who asks."""
+    expected, needed, both = undisturbed
+    with on_a_broken_disk(tmp_path) as (directory, disk):
+        memory = str((needed - both // 2) * 11 // 10)
+        options = ("--memory", memory, "--spill-after-ms", "100")
+        with (
+            running(*options, "--spill-directory", str(directory)) as host,
+            talk_to(host, byte_model, "one") as one,
+            talk_to(host, byte_model, "two"),
+        ):
+            disk.tell("lose")
+            assert one.turn() == expected[0]
+            tried = ("stays in memory", "spilled to disk")
+            wait_until(lambda: any(t in host.log.read_text() for t in tried), "the disk is tried")
+            disk.tell("mend")
+            assert one.turn() == expected[2]
+
+
+def test_what_cannot_be_read_back_is_an_error_until_it_can(
+    undisturbed: tuple[Said, int, int], byte_model: Path, tmp_path: Path
+) -> None:
+    expected, needed, both = undisturbed
+    with on_a_broken_disk(tmp_path) as (directory, disk):
+        with_one = needed - both // 2
+        memory = ("--memory", str(with_one * 11 // 10), "--spill-after-ms", "200")
+        with (
+            running(*memory, "--spill-directory", str(directory)) as host,
+            talk_to(host, byte_model, "one") as one,
+            talk_to(host, byte_model, "two"),
+        ):
+            assert one.turn() == expected[0]
+            wait_until(lambda: spilled_files(host) > 0, "its group is on disk")
+            disk.tell("read")
+            with pytest.raises(djinn.Error, match="spilled sequence group") as broken:
+                one.sequence.reorder([1, 0, 3, 2])
+            assert broken.value.code == "io"
+            disk.tell("mend")
+            assert one.turn() == expected[2]
+            assert host.worker()["restarts"] == 0
