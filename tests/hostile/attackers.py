@@ -9,6 +9,7 @@ else wrote, or an answer that does not come.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -16,6 +17,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -31,7 +33,8 @@ import graphs
 import numpy as np
 from backdoor import PUBLISHED, SLOT_BYTES, STAGING_AT, SUBMISSION_SLOTS, SUBMISSIONS_AT, Backdoor
 from meddler import Meddler
-from private_daemon import BIN, wait_until
+from private_daemon import BIN, Daemon, wait_until
+from test_c_client import ConnectOptions, Failure, Library, OnToken, Prompt
 
 SECRET = 0xA7  # what the bystanders' memory is full of, and no attacker ever sends
 SECRET_RUN = bytes([SECRET]) * 12
@@ -42,6 +45,13 @@ HOARDING_SESSIONS = 4
 RUN_ONCE = 2  # ipc::Operation
 WITHIN = {"i": np.array([0, 1, 62, 63], np.int64)}
 PROMPT = [256, *b"The "]
+DISCONNECTED, NOT_FOUND = 500, 200  # djinn.h
+WEIGHTS = """srg 1 "weights"
+weight %w "w" : uint8[5000000]
+%v = aten::slice.Tensor(%w, 0, 4900000, 5000000, 1)
+%y = aten::bitwise_and.Scalar(%v, 255)
+output %y
+"""
 DEFINED = """srg 1 "t"
 input %x : float32[64]
 input %i : int64[4]
@@ -338,7 +348,165 @@ class Hoarders(Attacker):
         return {"dtype": "float32", **sizes}
 
 
+class Files(ThroughABackDoor):
+    """Files whose file system lies: of the sizes of the bystanders' model, and others."""
+
+    def attack(self) -> None:
+        lies = Path(self.model).with_name("lies")
+        path = lies / self.r.choice(sorted(os.listdir(lies)))
+        try:
+            with patience(self.door.hang_up), contextlib.closing(self.session.load(path)) as model:
+                weights = self.session.run_once(WEIGHTS, model)
+                self.tally.look_for_secrets(path.name, weights)
+                if path.name == "honest.ones.safetensors" and not (weights["y"] == 1).all():
+                    self.tally.findings.append("an honest file's bytes are others")
+        finally:
+            self.renew()
+
+
+class Survivor(threading.Thread):
+    """Generates again and again; when its session is lost it opens all anew."""
+
+    def __init__(self, host: str, model: str) -> None:
+        super().__init__(daemon=True)
+        self.host, self.model = host, model
+        self.rounds = self.tokens = 0
+        self.enough = threading.Event()
+        self.wrong: list[str] = []
+        self.open()
+        self.expected = self.say()
+
+    def open(self) -> None:
+        raise NotImplementedError
+
+    def say(self) -> list[int]:
+        raise NotImplementedError
+
+    def lost(self, error: Exception) -> bool:
+        raise NotImplementedError
+
+    def run(self) -> None:
+        while not self.enough.is_set() and not self.wrong:
+            try:
+                self.open()
+                self.say_again()
+            except Exception as error:
+                if not self.lost(error):
+                    self.wrong.append(f"{type(self).__name__}: {error!r}")
+
+    def say_again(self) -> None:
+        while not self.enough.is_set():
+            if self.say() != self.expected:
+                self.wrong.append(f"{type(self).__name__}: other tokens")
+                return
+            self.rounds += 1
+
+
+class InPython(Survivor):
+    session: djinn.Session | None = None
+
+    def open(self) -> None:
+        self.session = self.session or djinn.connect(self.host, "python")
+        self.generator = djinn.Generator(self.session, self.model)
+
+    def say(self) -> list[int]:
+        def hear(_: djinn.Token) -> None:
+            self.tokens += 1
+
+        options = {"max_new_tokens": 30, "stop_tokens": []}
+        return list(self.generator.generate([PROMPT], on_token=hear, **options).tokens[0])
+
+    def lost(self, error: Exception) -> bool:
+        return isinstance(error, djinn.LostError | djinn.HandleError)
+
+
+class InC(Survivor):
+    """Through the C ABI."""
+
+    library: Library | None = None
+
+    def open(self) -> None:
+        if self.library is None:
+            self.library, self.client = Library(), ctypes.c_void_p()
+            options = ConnectOptions(host=self.host.encode(), name=b"C")
+            self.library("djinn_connect", ctypes.byref(options), ctypes.byref(self.client))
+        else:
+            self.library.functions.djinn_generator_close(self.generator)
+        self.generator = ctypes.c_void_p()
+        model = self.model.encode()
+        self.library("djinn_generator_open", self.client, model, ctypes.byref(self.generator))
+
+    def say(self) -> list[int]:
+        prompt = Prompt((ctypes.c_int32 * len(PROMPT))(*PROMPT), len(PROMPT))
+        heard: list[int] = []
+
+        def hear(_: object, row: int, index: int, token: int) -> int:
+            heard.append(token)
+            self.tokens += 1
+            return int(len(heard) == 30)
+
+        self.library(
+            *("djinn_generator_generate", self.generator, ctypes.byref(prompt)),
+            *(ctypes.c_size_t(1), None, OnToken(hear), None, None),
+        )
+        return heard
+
+    def lost(self, error: Exception) -> bool:
+        return isinstance(error, Failure) and error.code in (DISCONNECTED, NOT_FOUND)
+
+
+class Killers(Attacker):
+    """A djinnd of their own that is killed at any moment: what its clients hear is what they would
+    hear without that, or that their session is lost, and they go on with the next one."""
+
+    def enter(self) -> None:
+        self.place = tempfile.TemporaryDirectory(prefix="djinn-killed.")
+        self.daemon = self.start_daemon()
+        self.host = self.daemon.host
+        self.session = self.daemon.observer
+        self.survivors = [kind(self.host, self.model) for kind in (InPython, InC, InC)]
+        for survivor in self.survivors:
+            survivor.start()
+
+    def start_daemon(self) -> Daemon:
+        return Daemon(Path(self.place.name), ("--memory", str(512 << 20)))
+
+    def attack(self) -> None:
+        self.go_on(self.r.randrange(1, 60))
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        self.daemon.observer.close()
+        self.daemon = self.start_daemon()
+        self.session = self.daemon.observer
+
+    def go_on(self, tokens: int) -> None:
+        """Each of them says so many."""
+        before = [survivor.tokens for survivor in self.survivors]
+
+        def is_enough() -> bool:
+            said = zip(self.survivors, before, strict=True)
+            return self.wrong() != [] or all(now.tokens - was >= tokens for now, was in said)
+
+        wait_until(is_enough, "clients of a djinnd that was killed go on", ANSWER_S / 2)
+        self.tally.findings += self.wrong()
+
+    def wrong(self) -> list[str]:
+        return [what for survivor in self.survivors for what in survivor.wrong]
+
+    def leave(self) -> None:
+        for survivor in self.survivors:
+            survivor.enough.set()
+        for survivor in self.survivors:
+            survivor.join(ANSWER_S / 4)
+            if survivor.is_alive():
+                self.tally.findings.append(f"a call of {type(survivor).__name__} does not end")
+        self.daemon.stop()
+        self.place.cleanup()
+
+
 ATTACKERS = {
+    "files": Files,
+    "killers": Killers,
     "hoarders": Hoarders,
     "structural": Structural,
     "wire": WireGraphs,
@@ -377,6 +545,9 @@ def main() -> None:
             one_attack(attacker, tally)
     except (AssertionError, TypeError, TimeoutError) as error:
         tally.findings.append(f"{type(error).__name__}: {error}")
+    finally:
+        signal.alarm(ANSWER_S)
+        attacker.leave()
     print(json.dumps({"attacker": name, **vars(tally)}))
 
 

@@ -26,9 +26,12 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
 
+import numpy as np
 from attackers import ATTACKERS
+from lying_files import lying
 from other_user import User
 from private_daemon import BIN, ROOT, Daemon, running, wait_until
+from safetensors.numpy import save_file
 
 HERE = Path(__file__).resolve().parent
 AT_ONCE = 3  # attackers: more of them on few cores attack less
@@ -77,6 +80,7 @@ class Siege:
     def __init__(self, daemon: Daemon, model: Path, seconds: float, seed: int) -> None:
         self.daemon, self.model, self.seconds = daemon, model, seconds
         self.random = random.Random(seed)
+        self.attackers = [name for name in ATTACKERS if name != "files" or can_lie()]
         self.attacking, self.standing_by = users()
         self.report = Report()
 
@@ -173,6 +177,22 @@ def small_file_system(directory: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(directory)], check=True)
 
 
+def can_lie() -> bool:
+    """Whether there may be files whose file system lies."""
+    return Path("/dev/fuse").exists()
+
+
+@contextmanager
+def lies(place: Path) -> Iterator[None]:
+    """Beside the model: files of its sizes, and files of other ones."""
+    shown = place / "shown"
+    shown.mkdir()
+    shutil.copy(place / "bytes" / "model.safetensors", shown)
+    save_file({"w": np.ones(5_000_000, np.uint8)}, shown / "ones.safetensors")
+    with lying(place / "lies", shown):
+        yield
+
+
 @contextmanager
 def besieged(seconds: float, seed: int) -> Iterator[Siege]:
     """A djinnd for members of a group, and what all of its users may read."""
@@ -183,6 +203,10 @@ def besieged(seconds: float, seed: int) -> Iterator[Siege]:
             shutil.copy(BIN / name, place)
         shutil.copytree(ROOT / "models" / "bytes", place / "bytes")
         spilled = stack.enter_context(small_file_system(place / "spilled"))
+        if can_lie():
+            stack.enter_context(lies(place))
+        else:
+            sys.stderr.write("NOT TRIED: files that lie, for want of /dev/fuse\n")
         settings = (*SETTINGS, "--spill-directory", str(spilled))
         daemon = stack.enter_context(running(*settings, programs=place, socket_group="nogroup"))
         daemon.directory.chmod(0o755)
@@ -198,7 +222,7 @@ def main() -> None:
     if os.geteuid() != 0:
         sys.exit("a siege needs root, to become other users")
     with besieged(options.seconds, options.seed) as siege:
-        report = siege.hold(list(options.only or ATTACKERS))
+        report = siege.hold(list(options.only or siege.attackers))
     print(json.dumps({"seed": options.seed, **vars(report)}, indent=1))
     sys.exit(1 if report.findings else 0)
 

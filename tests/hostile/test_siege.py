@@ -5,7 +5,6 @@ import os
 import random
 
 import pytest
-from attackers import ATTACKERS
 from siege import besieged
 
 SECONDS = 24.0
@@ -16,7 +15,7 @@ SECONDS = 24.0
 def test_strangers_and_neighbours_of_attackers_compute_what_they_would_alone() -> None:
     seed = random.SystemRandom().randrange(2**32)
     with besieged(SECONDS, seed) as siege:
-        report = siege.hold(list(ATTACKERS))
+        report = siege.hold(list(siege.attackers))
     assert report.findings == [], f"seed {seed}"
-    assert set(report.attacks) == set(ATTACKERS)
+    assert set(report.attacks) == set(siege.attackers)
     assert all(bystander["rounds"] > 0 for bystander in report.bystanders)
