@@ -87,7 +87,7 @@ class Channel {
   Events events_;
   Close close_;
   std::deque<Waiting> backlog_;
-  bool ended_ = false;   // nothing is heard any more
+  bool ended_ = false;  // nothing is heard any more
   bool speaks_ = true;
   bool draining_ = false;  // the peer is gone, and its last words are heard
   bool held_ = false;
