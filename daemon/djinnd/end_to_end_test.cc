@@ -227,6 +227,93 @@ TEST(Djinnd, a_run_that_kills_three_workers_is_refused_and_its_neighbour_goes_on
   EXPECT_EQ(neighbour.completion(), ErrorCode::kOk);
 }
 
+// Workers that start only while nobody holds them.
+class HeldWorkers {
+ public:
+  HeldWorkers() {
+    char directory[] = "/tmp/djinnd-held-XXXXXX";
+    directory_ = ::mkdtemp(directory);
+    const std::string gate = directory_ + "/gate";
+    EXPECT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+    gate_ = Fd(::open(gate.c_str(), O_RDWR | O_CLOEXEC));
+    children_.worker = directory_ + "/worker";
+    const Fd script(::open(children_.worker.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0700));
+    const std::string text =
+        fmt::format("#!/bin/sh\n[ ! -e {0}/held ] || read -r _ <{0}/gate\nexec {1} \"$@\"\n",
+                    directory_, FAKE_WORKER_PROGRAM);
+    EXPECT_EQ(::write(script.get(), text.data(), text.size()), std::ssize(text));
+  }
+  ~HeldWorkers() { std::filesystem::remove_all(directory_); }
+  HeldWorkers(const HeldWorkers&) = delete;
+  HeldWorkers& operator=(const HeldWorkers&) = delete;
+
+  void hold() const {
+    const Fd held(::open((directory_ + "/held").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    EXPECT_TRUE(held.valid());
+  }
+  void let_go() const {
+    std::filesystem::remove(directory_ + "/held");
+    EXPECT_EQ(::write(gate_.get(), "\n", 1), 1);
+  }
+  [[nodiscard]] const testing::ChildPrograms& children() const { return children_; }
+
+ private:
+  std::string directory_;
+  Fd gate_;
+  testing::ChildPrograms children_;
+};
+
+ErrorCode run_one(TestClient& client, uint64_t number) {
+  ipc::Submission submission;
+  submission.run = number;
+  client.submit(submission);
+  return client.completion();
+}
+
+// A session of its own ends the worker in its first step, and is gone.
+void end_worker_once(
+    const TestDaemon& daemon, TestClient& observer, const std::function<void()>& before = [] {}) {
+  TestClient killer(daemon);
+  const SessionId session = killer.greet().session;
+  ipc::Submission submission;
+  submission.run = 16;
+  killer.submit(submission);
+  ASSERT_TRUE(eventually([&] {
+    const auto list = observer.ask<ipc::SessionList>(ipc::ListSessions{});
+    return std::ranges::any_of(list.sessions, [&](const auto& report) {
+      return report.session == session && report.running;
+    });
+  }));
+  before();
+  observer.ask<ipc::Done>(ipc::TerminateSession{session});
+  ::kill(worker_pid(daemon), SIGKILL);
+}
+
+TEST(Djinnd, who_connects_anew_for_each_worker_that_it_ends_waits_and_who_has_committed_goes_on) {
+  const HeldWorkers workers;
+  const TestDaemon daemon({}, {"--user"}, workers.children());
+  TestClient innocent(daemon), observer(daemon);
+  observer.greet(true);
+  innocent.greet();
+  uint64_t runs = 0;
+  EXPECT_EQ(run_one(innocent, ++runs), ErrorCode::kOk);
+  for (int killer = 0; killer < 2; ++killer) {
+    end_worker_once(daemon, observer);
+    EXPECT_EQ(run_one(innocent, ++runs), ErrorCode::kOk);
+  }
+  end_worker_once(daemon, observer, [&] { workers.hold(); });
+  EXPECT_EQ(run_one(innocent, ++runs), ErrorCode::kOk) << "by the last spare worker";
+  TestClient newcomer(daemon);
+  newcomer.send({1, ipc::Hello{ipc::kProtocolVersion, "newcomer", 1 << 16, false}});
+  EXPECT_EQ(run_one(innocent, ++runs), ErrorCode::kOk);
+  observer.ask<ipc::StatusReport>(ipc::GetStatus{});
+  EXPECT_FALSE(newcomer.has_reply()) << "it could end the last worker";
+  workers.let_go();
+  const auto reply = newcomer.receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_TRUE(std::holds_alternative<ipc::Welcome>(reply->body));
+}
+
 TEST(Djinnd, a_worker_that_hangs_in_a_step_is_replaced) {
   const TestDaemon daemon({"--hang-timeout-ms", "200"});
   TestClient client(daemon);

@@ -3,6 +3,7 @@
 #include "daemon/djinnd/recovery.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ipc/limits.h"
 
@@ -37,6 +38,15 @@ void Quarantine::note_death(bool went_on, uint64_t now_ns) {
 
 bool Quarantine::is_over(uint64_t now_ns, bool has_spare) const {
   return now_ns >= until_ns_ && (has_spare || !needs_spare_);
+}
+
+void Newcomers::note_death(uint64_t now_ns) {
+  if (now_ns - std::exchange(last_ns_, now_ns) >= kForgottenAfterMs * 1'000'000) quarantine_ = {};
+  quarantine_.note_death(false, now_ns);
+}
+
+bool Newcomers::is_over(uint64_t now_ns, bool has_spare) const {
+  return quarantine_.is_over(now_ns, has_spare);
 }
 
 bool HangWatch::look(uint64_t now_ns, const Sample& sample) {

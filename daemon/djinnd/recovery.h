@@ -6,6 +6,8 @@
 //   BackOff      how long to wait before the next worker
 //   Quarantine   of one session: that its run ended a worker holds up the session itself, and not
 //                those that the next worker serves as well
+//   Newcomers    of one user: the sessions that have committed nothing yet have a quarantine in
+//                common, since who connects anew for each worker that it ends has none of its own
 //   HangWatch    whether a worker that has work does anything at all
 #pragma once
 
@@ -58,6 +60,21 @@ class Quarantine {
   BackOff back_off_;
   uint64_t until_ns_ = 0;
   bool needs_spare_ = false;
+};
+
+class Newcomers {
+ public:
+  // A session of the user ended a worker in a step, for the first time.
+  void note_death(uint64_t now_ns);
+  // As of Quarantine, for sessions that have committed nothing.
+  [[nodiscard]] bool is_over(uint64_t now_ns, bool has_spare) const;
+
+ private:
+  // Who lets so much time pass between two deaths ends fewer workers than the back-off allows.
+  static constexpr uint64_t kForgottenAfterMs = 2 * BackOff::kMaxMs;
+
+  Quarantine quarantine_;
+  uint64_t last_ns_ = 0;
 };
 
 class HangWatch {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace djinn::daemon {
 namespace {
 
@@ -107,6 +109,35 @@ TEST(Quarantine, work_that_was_done_ends_it) {
   for (int i = 0; i < 10; ++i) unlucky.note_death(false, 0);
   unlucky.note_death(true, 0);
   EXPECT_TRUE(unlucky.is_over(0, false));
+}
+
+TEST(Newcomers, ten_sessions_that_end_a_worker_each_meet_the_back_off_of_one) {
+  Newcomers newcomers;
+  uint64_t now_ms = 1'000'000;
+  const uint64_t begun_ms = now_ms;
+  uint64_t expected_ms = 0;
+  for (uint64_t killer = 0; killer < 10; ++killer) {
+    while (!newcomers.is_over(now_ms * kMs, true)) ++now_ms;
+    newcomers.note_death(now_ms * kMs);
+    if (killer > 1) expected_ms += std::min(BackOff::kMaxMs, BackOff::kFirstMs << (killer - 2));
+  }
+  EXPECT_EQ(now_ms - begun_ms, expected_ms);
+  EXPECT_GT(expected_ms, 2 * BackOff::kMaxMs);
+  EXPECT_FALSE(newcomers.is_over((now_ms + BackOff::kMaxMs) * kMs, false))
+      << "others would wait for a start";
+}
+
+TEST(Newcomers, nobody_ends_more_workers_by_waiting_until_the_last_one_is_forgotten) {
+  Newcomers patient;
+  uint64_t now_ms = 0;
+  uint64_t deaths = 0;
+  while (now_ms < 100 * BackOff::kMaxMs) {
+    patient.note_death(now_ms * kMs);
+    ++deaths;
+    now_ms += 2 * BackOff::kMaxMs;
+    EXPECT_TRUE(patient.is_over(now_ms * kMs, false)) << "it is forgotten";
+  }
+  EXPECT_LE(deaths, 100u);
 }
 
 constexpr uint64_t kTimeout = 1000;

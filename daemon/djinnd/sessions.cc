@@ -300,7 +300,7 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   if (!granted) return withdraw_hello(*session, granted.error());
   const Status made = make_memory(*session, staging_bytes);
   if (!made) return withdraw_hello(*session, made.error());
-  if (world_.domains.ready(session->domain)) return attach(*session);
+  if (world_.domains.ready(session->domain)) return attach_or_wait(*session);
   if (world_.domains.spares_fail()) withdraw_hello(*session, world_.domains.spares_failure());
 }
 
@@ -541,17 +541,26 @@ void Sessions::worker_ready(DomainId domain) {
 }
 
 void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
-  const uint64_t now_ns = world_.clock.monotonic_ns();
   for (const auto& [id, session] : sessions_) {
     const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
                        world_.domains.ready(session->domain) && in_question(*session);
-    if (!waits) continue;
-    if (session->quarantine.is_over(now_ns, world_.domains.has_spare())) {
-      attach(*session);
-    } else {
-      attach_timer_.start_once(kAttachLookMs);
-    }
+    if (waits) attach_or_wait(*session);
   }
+}
+
+void Sessions::attach_or_wait(Session& session) {
+  if (may_have_worker(session)) return attach(session);
+  attach_timer_.start_once(kAttachLookMs);
+}
+
+bool Sessions::may_have_worker(const Session& session) const {
+  const uint64_t now_ns = world_.clock.monotonic_ns();
+  const bool has_spare = world_.domains.has_spare();
+  if (!session.quarantine.is_over(now_ns, has_spare)) return false;
+  const auto others = newcomers_.find(session.domain);
+  if (others == newcomers_.end() || others->second.is_over(now_ns, has_spare)) return true;
+  const auto progress = session.memory.progress();
+  return progress && progress->commit > 0;
 }
 
 void Sessions::hear(DomainId domain, const ipc::Attached& event) {
@@ -584,6 +593,7 @@ bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
   for (const SessionId id : ids) {
     Session& session = *find(id);
     if (session.phase == SessionPhase::kLeaving) {
+      progressed |= note_last_death(session);
       release(session);
     } else {
       progressed |= note_death(session, death);
@@ -610,7 +620,10 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   const bool went_on = steps > (session.refusal ? 1 : 0);  // the refusal is committed as well
   if (steps > 0) session.refusal.reset();
   const bool in_step = progress->running_step != 0;
-  if (in_step) session.quarantine.note_death(went_on, world_.clock.monotonic_ns());
+  if (in_step) {
+    session.quarantine.note_death(went_on, world_.clock.monotonic_ns());
+    note_killer(session);
+  }
   if (in_step && (death.overran_ms || session.deaths.exhausted())) {
     session.refusal = refusal_of(progress->op, death.overran_ms);
   }
@@ -621,6 +634,19 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
     end(session, {ErrorCode::kWorkerLost, "The worker died whenever it served the session."});
   }
   return went_on || in_step;
+}
+
+// Likewise of one whose client is gone: the death is its own no less.
+bool Sessions::note_last_death(Session& session) {
+  const auto progress = session.memory.progress();
+  const bool in_step = session.attached && progress && progress->running_step != 0;
+  if (in_step) note_killer(session);
+  return in_step;
+}
+
+void Sessions::note_killer(Session& session) {
+  if (std::exchange(session.has_killed, true)) return;  // its own quarantine holds it back
+  newcomers_[session.domain].note_death(world_.clock.monotonic_ns());
 }
 
 // Groups that were being dropped are dropped now; one that kills the worker is refused.

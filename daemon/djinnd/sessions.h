@@ -131,6 +131,9 @@ class Sessions final : public Replies {
   Status make_memory(Session& session, uint64_t staging_bytes);
   void withdraw_hello(Session& session, const Error& error);
   void attach(Session& session);
+  // Whether nothing holds it back: deaths of its own, or those of its user's other newcomers.
+  [[nodiscard]] bool may_have_worker(const Session& session) const;
+  void attach_or_wait(Session& session);
   // Of those that have no worker yet; others are looked at again soon.
   void attach_those_that_may(const std::function<bool(const Session&)>& in_question);
   void welcome(Session& session);
@@ -144,6 +147,8 @@ class Sessions final : public Replies {
   void cancel_requests(Session& session);
   void refuse_asks(const Session& session, SequenceGroup& group);
   bool note_death(Session& session, const WorkerDeath& death);
+  bool note_last_death(Session& session);
+  void note_killer(Session& session);
   void note_group_deaths(Session& session, const WorkerDeath& death);
   void grant(DomainId domain, const ipc::GrantRequest& event);
   static bool returns(Session& session, const ipc::GrantRequest& event);
@@ -155,7 +160,8 @@ class Sessions final : public Replies {
 
   World world_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
-  std::set<SessionId> releasing_;  // gone, their memory not yet
+  std::map<DomainId, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
+  std::set<SessionId> releasing_;            // gone, their memory not yet
   Spill spill_;
   bool draining_ = false;
   Timer attach_timer_;

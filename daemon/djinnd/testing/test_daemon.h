@@ -151,6 +151,12 @@ class TestClient {
     return *std::move(reply);
   }
 
+  // Whether one lies there already.
+  [[nodiscard]] bool has_reply() const {
+    pollfd waiting{socket_.get(), POLLIN, 0};
+    return ::poll(&waiting, 1, 0) == 1;
+  }
+
   // Asks and gives the body of the answer, which must be an Answer.
   template <typename Answer, typename Body>
   Answer ask(Body body, const std::vector<int>& fds = {}) {
