@@ -22,6 +22,7 @@ from loads import DEVICE, Case
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from users import KillingProcessor, Unchanged, both, in_python, killed, tier
 
 CASES: dict[str, Case] = {}
@@ -175,6 +176,25 @@ def heads_that_share_keys_are_not_repeated(scratch: Path) -> None:
             for call in attention:
                 assert call.shapes[1][1] == shared
                 assert call.keywords["enable_gqa"]
+
+
+@case
+def keys_that_lie_across_are_attended_to_with_the_same_bits(scratch: Path) -> None:
+    """As a convolution over tokens leaves them: the last dimension is not dense."""
+    both("llama", scratch)  # enables djinn
+    noise = torch.Generator().manual_seed(0)
+    module = torch.nn.Module()
+    module.num_key_value_groups, module.is_causal = 4, True
+    query = torch.randn(3, 16, 11, 128, generator=noise)
+    mask = torch.randn(3, 16, 11, 11, generator=noise)
+    dense = torch.randn(3, 4, 11, 128, generator=noise)
+    across = torch.randn(3, 4, 128, 11, generator=noise).transpose(2, 3)
+    for keys, values in ((across, across), (across, dense), (dense, across), (dense, dense)):
+        given = (query, keys, values, mask)
+        with torch.no_grad():
+            here, _ = sdpa_attention_forward(module, *given)
+            there, _ = sdpa_attention_forward(module, *(one.to(DEVICE) for one in given))
+        assert torch.equal(here, there.cpu()), (keys.stride(), values.stride())
 
 
 # --- the same as with transformers' own cache -----------------------------------------------------

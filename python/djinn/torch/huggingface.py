@@ -281,6 +281,9 @@ def _wrap_use_gqa(original: Any) -> Any:
     def use_gqa_in_sdpa(mask: Any, key: torch.Tensor, value: torch.Tensor) -> bool:
         if mask is None or key.device != DEVICE or key.shape[-1] != value.shape[-1]:
             return bool(original(mask, key, value))
+        # Repeated heads are dense, and PyTorch takes another kernel for those that are not.
+        if key.stride(-1) != 1 or value.stride(-1) != 1:
+            return bool(original(mask, key, value))
         # With a mask, transformers repeats heads for the sake of kernels that djinnd has not. The
         # bits are the same; those of a gradient may differ.
         return not (torch.is_grad_enabled() and (key.requires_grad or value.requires_grad))
