@@ -23,6 +23,7 @@
 #include "kernel/exec/executor.h"
 #include "kernel/srg/builder.h"
 #include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/transfer.h"
 
 namespace djinn::bench {
 namespace {
@@ -208,17 +209,9 @@ class ForwardInDaemon {
   explicit ForwardInDaemon(benchmark::State& state)
       : client_(DaemonProcess::shared().connect()),
         program_(must(client_->define_program(graph_, {}), state).program),
-        w_(must(client_->new_ref(), state)) {
-    // The weights of a model do not cross either: w goes to a ref once.
-    const auto w = ramp(kWidth * kWidth);
-    const auto range = must(client_->allocate_staging(w.size() * sizeof(float)), state);
-    copy_bytes(std::as_bytes(std::span(w)), client_->staging(range));
-    client::SubmissionTarget target;
-    target.operation = ipc::Operation::kWriteRef;
-    const auto run =
-        must(client_->submit(target, ipc::encode(ipc::WriteBlock{w_, range}), {range}), state);
-    must(client_->wait(run), state);
-  }
+        // The weights of a model do not cross either: w goes to a ref once.
+        w_(must(client::put(*client_, std::as_bytes(std::span<const float>(ramp(kWidth * kWidth)))),
+                state)) {}
 
   Status run() {
     client::RunBuilder run(*client_, graph_);
