@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 namespace djinn::bench {
@@ -30,7 +32,10 @@ std::string beside_this_program(const char* name) {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }
 
+constexpr int kServiceNice = -10;  // as packaging/systemd/djinnd.service has it
+
 int start(const std::string& directory, const std::vector<std::string>& mode) {
+  const bool as_service = std::ranges::find(mode, "--user") == mode.end();
   std::vector<std::string> arguments{beside_this_program("djinnd"), "--runtime-dir", directory};
   arguments.insert(arguments.end(), mode.begin(), mode.end());
   std::vector<char*> pointers;
@@ -39,6 +44,7 @@ int start(const std::string& directory, const std::vector<std::string>& mode) {
   const int pid = ::fork();
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (as_service) ::setpriority(PRIO_PROCESS, 0, kServiceNice);
     ::execv(pointers[0], pointers.data());
     ::_exit(127);
   }

@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <system_error>
@@ -12,6 +14,15 @@
 #include "daemon/djinnd/log.h"
 
 namespace djinn::daemon {
+namespace {
+
+// Of this thread alone, on Linux.
+void take_ordinary_priority() {
+  const auto self = static_cast<id_t>(::gettid());
+  if (::getpriority(PRIO_PROCESS, self) < 0) ::setpriority(PRIO_PROCESS, self, 0);
+}
+
+}  // namespace
 
 Result<std::thread> start_thread(const char* name, std::function<void()> work) {
   sigset_t all;
@@ -20,7 +31,10 @@ Result<std::thread> start_thread(const char* name, std::function<void()> work) {
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   Result<std::thread> started = Error{ErrorCode::kSystem, "No thread could be started."};
   try {
-    started = std::thread(std::move(work));
+    started = std::thread([work = std::move(work)] {
+      take_ordinary_priority();
+      work();
+    });
     ::pthread_setname_np(started.value().native_handle(), name);
   } catch (const std::system_error& error) {
     started = system_error("start a thread", error.code().value());

@@ -28,8 +28,9 @@
 
 namespace djinn::daemon {
 
-// A thread without signals, which are the loop's. name: 15 characters at most. Errors: kSystem and
-// its kin.
+// A thread without signals, which are the loop's, and without the loop's higher priority, where a
+// service manager gave one (Nice=): it does one user's work, or starts programs. name: 15
+// characters at most. Errors: kSystem and its kin.
 Result<std::thread> start_thread(const char* name, std::function<void()> work);
 
 class Background {

@@ -3,6 +3,7 @@
 #include "daemon/djinnd/background.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <future>
@@ -30,6 +31,17 @@ std::shared_ptr<Gate> close_gate(Background& background) {
   });
   EXPECT_EQ(gate->begun.get_future().wait_for(kDeadline), std::future_status::ready);
   return gate;
+}
+
+TEST(StartThread, has_the_ordinary_priority_whatever_the_loop_has) {
+  const int before = ::getpriority(PRIO_PROCESS, 0);
+  if (::setpriority(PRIO_PROCESS, 0, -10) != 0) GTEST_SKIP() << "needs CAP_SYS_NICE";
+  int priority = -20;
+  auto thread = start_thread("ordinary", [&] { priority = ::getpriority(PRIO_PROCESS, 0); });
+  ASSERT_TRUE(thread.ok());
+  thread->join();
+  ::setpriority(PRIO_PROCESS, 0, before);
+  EXPECT_EQ(priority, 0);
 }
 
 TEST(Background, does_its_work_in_order_and_all_of_it_before_it_ends) {

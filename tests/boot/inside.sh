@@ -101,6 +101,7 @@ speaks_unread() {  # the same words, and not a byte was read for them since djin
 worker() { status | grep -o '"pid":[0-9]*' | head -n 1 | cut -d: -f2; }
 filters() { sed -n 's/^Seccomp_filters:\t//p' "/proc/$1/status"; }
 has_oom_score() { is "$1" cat "/proc/$2/oom_score_adj"; }  # SCORE PID
+has_priority() { is "$1" cut -d" " -f19 "/proc/$2/stat"; }  # NICE PID
 sees_own_sessions_only() {  # USER
   local seen
   seen=$(su "$1" -c "djinnctl sessions --no-legend") || return 1
@@ -247,6 +248,8 @@ else
   echo "skipped its score for that: nobody may lower one here, without CAP_SYS_RESOURCE"
 fi
 check "its worker is not" has_oom_score 500 "$(worker)"
+check "djinnd's loop goes before others" has_priority -10 "$(shown MainPID)"
+check "its worker does not" has_priority 0 "$(worker)"
 if [[ -d /oom ]]; then
   before=$(shown MainPID)
   worker >/oom/cgroup.procs
