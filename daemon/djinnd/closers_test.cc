@@ -174,8 +174,12 @@ struct Host {
   void make_one_hang(LingeringSocket& socket) {
     TestClient client(daemon);
     client.greet();
-    client.ask<ipc::Done>(ipc::AddFiles{1}, {socket.fd()});
+    ::kill(daemon.pid(), SIGSTOP);  // or its close might come before ours
+    client.send({1000, ipc::AddFiles{1}}, {socket.fd()});
     socket.let_go();
+    ::kill(daemon.pid(), SIGCONT);
+    const auto reply = client.receive();
+    EXPECT_TRUE(reply && std::holds_alternative<ipc::Failed>(reply->body)) << "it is no file";
   }
   uint32_t closing() {
     return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).descriptors_closing;

@@ -2,9 +2,14 @@
 
 #include "daemon/djinnd/descriptors.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
 
 namespace djinn::daemon {
 
@@ -20,6 +25,14 @@ Status check_descriptors_left(const Fd& newest) {
   const rlim_t kept = std::min<rlim_t>(kDescriptorsKept, limit.rlim_cur / 8);
   if (static_cast<rlim_t>(newest.get()) + kept < limit.rlim_cur) return {};
   return out_of_descriptors();
+}
+
+bool may_hold_sockets(const Fd& fd) {
+  std::array<char, 16> link{};  // its beginning says of what kind it is; files' is a path
+  const std::string name = fmt::format("/proc/self/fd/{}", fd.get());
+  const ssize_t length = ::readlink(name.c_str(), link.data(), link.size());
+  const std::string_view kind(link.data(), length > 0 ? static_cast<size_t>(length) : 0);
+  return kind.starts_with("socket:") || kind.starts_with("anon_inode:");
 }
 
 }  // namespace djinn::daemon

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Descriptors: the last few that djinnd may open are not for clients: without them it could answer
-// nobody, start no worker, and hand a session to none.
+// nobody, start no worker, and hand a session to none. And which of clients' may be kept.
 #pragma once
 
 #include "kernel/base/fd.h"
@@ -17,5 +17,9 @@ Error out_of_descriptors();
 // Whether a descriptor that was opened this moment for a client leaves djinnd enough: the kernel
 // gives the lowest free number. Errors: kLimitExceeded.
 Status check_descriptors_left(const Fd& newest);
+
+// Whether keeping it may keep sockets open: it is one, or may have some inside (an io_uring). Asks
+// no file system. A client's own socket, kept here, would keep its session when the client is gone.
+bool may_hold_sockets(const Fd& fd);
 
 }  // namespace djinn::daemon

@@ -156,6 +156,19 @@ TEST(Djinnd, what_is_no_safetensors_file_fails_and_leaves_nothing) {
   EXPECT_EQ(status_of(daemon).memory_models_bytes, 0u);
 }
 
+TEST(Djinnd, a_session_is_not_kept_by_its_own_socket) {
+  const TestDaemon daemon;
+  TestClient observer(daemon);
+  observer.greet(true);
+  {
+    TestClient client(daemon);
+    client.greet();
+    const auto refused = client.ask<ipc::Failed>(ipc::AddFiles{1}, {client.socket()});
+    EXPECT_EQ(refused.code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(eventually([&] { return status_of(daemon).sessions == 2; })) << "those who look";
+}
+
 TEST(Djinnd, a_killed_client_returns_everything) {
   const TestDaemon daemon;
   const Fd file = model_file(daemon.directory(), 1000, 'a');

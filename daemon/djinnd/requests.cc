@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "daemon/djinnd/descriptors.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 
@@ -128,6 +130,12 @@ void Requests::fulfil(Call& call, const ipc::AddFiles&) {
     return world_.sessions.refuse(
         call.asker, {ErrorCode::kLimitExceeded,
                      fmt::format("A model has at most {} files.", limits::kModelFiles)});
+  }
+  const auto no_file = [](const SharedFd& fd) { return may_hold_sockets(*fd); };
+  if (std::ranges::any_of(call.fds, no_file)) {
+    return world_.sessions.refuse(
+        call.asker, {ErrorCode::kInvalidArgument,
+                     "A descriptor of a model's file is none of a file. Open the file."});
   }
   for (SharedFd& fd : call.fds) files.push_back(std::move(fd));
   world_.sessions.done(call.asker);

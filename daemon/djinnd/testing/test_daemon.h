@@ -126,6 +126,8 @@ class TestClient {
     if (socket.ok()) socket_ = *std::move(socket);
   }
 
+  [[nodiscard]] int socket() const { return socket_.get(); }
+
   void send(const ipc::ClientRequest& request, const std::vector<int>& fds = {}) {
     EXPECT_TRUE(try_send(request, fds).ok());
   }
