@@ -307,13 +307,14 @@ StoragePtr Device::append_copy(const Operand& source) {
   return entry.products[0];
 }
 
-// A weight is sealed: who writes it gets a copy, and every view and tied name follows.
+// A weight is sealed, and a file's tensor is the file's: who writes one gets a copy, and every view
+// and tied name follows.
 void Device::fork_written(Entry& entry) {
   for (const uint32_t i : entry.recipe->written) {
     const StoragePtr storage = entry.operands[i].storage;
-    if (storage->home != Home::kWeight) continue;
+    if (storage->home != Home::kWeight && storage->home != Home::kSource) continue;
     StoragePtr frozen = storages().make(storage->bytes, storage->type);
-    frozen->home = Home::kWeight;
+    frozen->home = storage->home;
     frozen->named = storage->named;
     frozen->held = false;
     log_.rename(storage, frozen);

@@ -38,7 +38,7 @@ struct DeviceStats {
   uint64_t recorded = 0;      // operators
   uint64_t capture_ns = 0;    // spent on recording, inference of shapes included
   uint64_t mixed = 0;         // operands that were on the CPU and crossed
-  uint64_t forks = 0;         // weights that were copied to be written
+  uint64_t forks = 0;         // weights and sources that were copied to be written
   uint64_t shadow_reads = 0;  // values that were known here
   uint64_t sealed = 0;        // parameters that became weights
   uint64_t shared = 0;        // of those, that djinnd had already

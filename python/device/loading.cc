@@ -117,15 +117,6 @@ class Tracer {
   std::unordered_map<const Storage*, OriginPtr> origins_;
 };
 
-bool is_written(const Log& log, const Storage& storage) {
-  for (const Entry& entry : log.entries()) {
-    for (const uint32_t w : entry.recipe->written) {
-      if (entry.operands[w].storage.get() == &storage) return true;
-    }
-  }
-  return false;
-}
-
 Result<std::vector<Fd>> open_files(const std::vector<std::string>& paths) {
   std::vector<Fd> files;
   for (const std::string& path : paths) {
@@ -191,14 +182,28 @@ void bind(const at::Tensor& tensor, std::shared_ptr<const Lease> lease, std::str
       NamedTensor{lease->model(), std::move(name), {}, std::move(lease)});
   const at::ScalarType type = tensor.scalar_type();
   Device::get().with_log([&](Log& log) {
-    TORCH_CHECK_NOT_IMPLEMENTED(storage->home != Home::kSource || !is_written(log, *storage),
-                                "While the model was being loaded, its tensor ", named->name,
-                                " was changed in place. Make a changed copy instead.");
     log.forget_product(storage);
     storage->home = Home::kWeight;
     storage->type = type;
     storage->named = std::move(named);
     storage->host = nullptr;
+  });
+}
+
+void bind_source(uint64_t file, std::string_view tensor, std::shared_ptr<const Lease> lease,
+                 std::string name) {
+  auto named = std::make_shared<const NamedTensor>(
+      NamedTensor{lease->model(), std::move(name), {}, std::move(lease)});
+  Device::get().with_log([&](Log& log) {
+    for (const Entry& entry : log.entries()) {
+      for (const Operand& operand : entry.operands) {
+        Storage& storage = *operand.storage;
+        if (storage.home != Home::kSource) continue;
+        if (storage.named->owner != file || storage.named->name != tensor) continue;
+        storage.home = Home::kWeight;
+        storage.named = named;
+      }
+    }
   });
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernel/srg/load_plan.h"
@@ -54,5 +55,10 @@ Result<client::OpenedModel> open_model(const std::string& label,
 
 // The tensor's storage is from now on weight `name` of a model, for every view of it.
 void bind(const at::Tensor& tensor, std::shared_ptr<const Lease> lease, std::string name);
+
+// Where recorded operators read tensor `tensor` of file number `file`, they read weight `name` of a
+// model, from now on.
+void bind_source(uint64_t file, std::string_view tensor, std::shared_ptr<const Lease> lease,
+                 std::string name);
 
 }  // namespace djinn::device

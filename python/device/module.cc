@@ -241,6 +241,9 @@ void add_loading(py::module_& module) {
                         const std::string& name) {
     djinn::device::bind(tensor_from(tensor), lease, name);  // not std::bind
   });
+  module.def("bind_source",
+             [](uint64_t file, const std::string& tensor, const std::shared_ptr<Lease>& lease,
+                const std::string& name) { bind_source(file, tensor, lease, name); });
 }
 
 at::Generator default_generator() {

@@ -49,8 +49,8 @@ EQUAL = "equal"
 NOT_HERE = "not on the CPU"  # a verdict that begins so: PyTorch alone refuses it, too
 DRAWS = "draws"  # another seed, another result
 REFUSED = "refused"
-# What djinn says of what it does not do: an operator, an option, a write into a file's tensor.
-REFUSAL = re.compile(r"is not offered by djinnd|is refused: |was changed in place. Make a changed")
+# What djinn says of what it does not do: an operator, an option.
+REFUSAL = re.compile(r"is not offered by djinnd|is refused: ")
 STEPS = (8, 16)  # tokens of the two generations whose difference is the cost of a step
 # What a layer of a transformers cache may hold.
 CACHE_FIELDS = ("keys", "values", "conv_states", "recurrent_states")

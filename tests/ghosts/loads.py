@@ -362,6 +362,24 @@ def what_no_plan_says_is_computed_in_djinnd(scratch: Path) -> None:
 
 
 @case
+def a_class_may_write_a_file_s_tensor_in_place(scratch: Path) -> None:
+    """Some initialisers zero the row of padding, though the checkpoint has it."""
+    name, weight = "YoutuForCausalLM", "model.embed_tokens.weight"
+    file = checkpoint(name, scratch) / "model.safetensors"
+    tensors = load_file(file)
+    tensors[weight] = tensors[weight] + 1.0
+    save_file(tensors, file, {"format": "pt"})
+    one, other = local(name, file.parent), ghost(name, file.parent)
+    assert not one.get_parameter(weight)[one.config.pad_token_id].any()
+    same_weights(one, other)
+    same_logits(one, other)
+    del other
+    again = ghost(name, file.parent)
+    assert info(again).was_resident
+    same_weights(one, again)
+
+
+@case
 def new_heads_are_those_of_the_seed(scratch: Path) -> None:
     directory = checkpoint("bert", scratch)
     heads = []

@@ -108,7 +108,7 @@ def tiny_sizes(
         name = next((n for n, to in config_class.attribute_map.items() if to == field.name), "")
         name = field.name if field.name in SIZES or name not in SIZES else name
         if name in SIZES or name in STAGES:
-            sizes[field.name] = tiny_value(name, getattr(default, field.name, None))
+            sizes[field.name] = tiny_value(name, vars(default).get(field.name))
     if "qk_rope_head_dim" in sizes:
         sizes.pop("head_dim", None)
         sizes.pop("num_key_value_heads", None)

@@ -97,13 +97,12 @@ def read_header(path: str) -> dict[str, Any]:
 class Source:
     """What safetensors' own slices offer; indexing it makes a tensor of the device."""
 
-    def __init__(self, load: "Load", file: int, name: str, dtype: str, sizes: list[int]) -> None:
+    def __init__(self, file: int, name: str, dtype: str, sizes: list[int]) -> None:
         if dtype not in DTYPES:
             raise RequestError(
                 *(102, "unsupported"),
                 f"The tensor {name} has the dtype {dtype}, unknown to djinnd.",
             )
-        self._load = load
         self._key = (file, name)
         self._dtype = dtype
         self._sizes = sizes
@@ -115,7 +114,7 @@ class Source:
         return self._dtype
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        whole = self._load.source(self._key, DTYPES[self._dtype], self._sizes)
+        whole = _device.source(*self._key, DTYPES[self._dtype], self._sizes)
         return whole if index is Ellipsis else whole[index]
 
 
@@ -132,7 +131,6 @@ class Load:
     def __init__(self) -> None:
         self._paths: list[str] = []
         self._headers: list[dict[str, tuple[str, tuple[int, ...]]]] = []
-        self._sources: dict[tuple[int, str], list[torch.Tensor]] = defaultdict(list)
         self._undecided: list[tuple[torch.nn.Module, str, str]] = []
         self._holding = False
         self.models: list[torch.nn.Module] = []  # as they are finished: the outermost last
@@ -160,16 +158,11 @@ class Load:
             self._paths.append(path)
             self._headers.append({})
             for name, entry in header.items():
-                source = Source(self, number, name, entry["dtype"], entry["shape"])
+                source = Source(number, name, entry["dtype"], entry["shape"])
                 dtype = str(DTYPES[entry["dtype"]]).removeprefix("torch.")
                 self._headers[number][name] = (dtype, tuple(entry["shape"]))
                 found[name] = source
         return found
-
-    def source(self, key: tuple[int, str], dtype: torch.dtype, sizes: list[int]) -> torch.Tensor:
-        tensor = _device.source(*key, dtype, sizes)
-        self._sources[key].append(tensor)
-        return tensor
 
     def tie_later(self, model: torch.nn.Module, target: str, source: str) -> None:
         """Both names are in the checkpoint: they are one tensor if their values are equal."""
@@ -247,13 +240,11 @@ class Load:
             for file, tensor in keys
         }
         opened = self._open_model(f"{label}, to be converted", plan)
-        for key, name in names.items():
-            for tensor in self._sources[key]:
-                _device.bind(tensor, opened["lease"], name)
+        for (file, tensor), name in names.items():
+            _device.bind_source(file, tensor, opened["lease"], name)
         self.end()
         _device.flush()
-        self._sources.clear()
-        del opened["lease"], tensor  # the last, so that this model is closed
+        del opened["lease"]  # the last, so that this model is closed
         self._wait()
         unload(opened["id"])
 
