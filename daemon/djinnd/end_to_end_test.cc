@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "daemon/djinnd/models.h"
 #include "daemon/djinnd/testing/inode_holder.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 
@@ -154,6 +155,25 @@ TEST(Djinnd, what_is_no_safetensors_file_fails_and_leaves_nothing) {
   EXPECT_TRUE(eventually([&] { return baseline_of(observer) == before; }));
   EXPECT_EQ(status_of(daemon).models, 0u);
   EXPECT_EQ(status_of(daemon).memory_models_bytes, 0u);
+}
+
+TEST(Djinnd, plans_of_openings_that_wait_have_a_limit_together) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet(true);
+  // To hash it takes longer than any test.
+  const Fd endless = *pal::make_memfd("endless", uint64_t{1} << 42, pal::Seals::kSize);
+  ASSERT_TRUE(pal::add_seals(endless, pal::Seals::kWrite));
+  const Fd plan = sealed(std::string(limits::kLoadPlanBytes, 'p'));
+  const uint64_t fit = Models::kPlanBytesPerUser / limits::kLoadPlanBytes;
+  for (uint32_t i = 0; i < fit; ++i) {
+    client.ask<ipc::Done>(ipc::AddFiles{1}, {endless.get()});
+    client.send({1000 + i, ipc::OpenModel{"endless", true, false}}, {plan.get()});
+  }
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {endless.get()});
+  const auto refused =
+      client.ask<ipc::Failed>(ipc::OpenModel{"one more", true, false}, {plan.get()});
+  EXPECT_EQ(refused.code, ErrorCode::kLimitExceeded);
 }
 
 TEST(Djinnd, a_session_is_not_kept_by_its_own_socket) {

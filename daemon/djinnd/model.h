@@ -82,7 +82,8 @@ struct Model {
   // Of the first open: while they are open their inodes are not reused. Those that are told by
   // their content are closed when they are read: a client's sealed memory would be held twice.
   std::vector<SharedFd> files;
-  SharedFd plan;  // sealed, or none
+  SharedFd plan;            // sealed, or none
+  uint64_t plan_bytes = 0;  // 0 of one that systemd kept, too
   std::vector<Fd> extents;
   std::vector<uint64_t> extent_bytes;
   Fd manifest;

@@ -108,12 +108,30 @@ void Models::open(OpenRequest request) {
         asker, {ErrorCode::kInvalidArgument, "A model needs at least one file. Add files first."});
   }
   if (world_.loaders.fails()) return world_.replies.refuse(asker, world_.loaders.failure());
+  const Status room = check_plans(request.opener.domain, request.plan.bytes);
+  if (!room) return world_.replies.refuse(asker, room.error());
   const LoadId id = next_load();
   loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id,
                                       std::exchange(request.files, {}));
   queued_.emplace_back(id, request.opener.domain);
   openings_.emplace(id, Opening{std::move(request)});
   start_loads();
+}
+
+Status Models::check_plans(DomainId domain, uint64_t bytes) const {
+  uint64_t held = 0;
+  for (const auto& [id, opening] : openings_) {
+    if (opening.request.opener.domain == domain) held += opening.request.plan.bytes;
+  }
+  for (const auto& [id, model] : table_.all()) {
+    if (model.key.domain == domain) held += model.plan_bytes;
+  }
+  if (bytes == 0 || range_fits(held, bytes, kPlanBytesPerUser)) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("The load plans of this user's models and openings have {} bytes; with "
+                           "this one they would have more than {}. Wait for the openings, or "
+                           "unload a model.",
+                           held, kPlanBytesPerUser)};
 }
 
 // One that nothing is held for.
@@ -360,6 +378,7 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   fresh.load = id;
   fresh.files = load.take_files();
   fresh.plan = std::move(opening.request.plan.copy);
+  fresh.plan_bytes = opening.request.plan.bytes;
   Model& model = table_.add(std::move(fresh));
   tell(
       EventKind::kModelLoading, model,

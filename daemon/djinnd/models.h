@@ -26,6 +26,7 @@
 #include "daemon/djinnd/sealed.h"
 #include "daemon/djinnd/tiers.h"
 #include "daemon/djinnd/work_queue.h"
+#include "ipc/limits.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -42,6 +43,8 @@ class Models final : public Load::Owner {
  public:
   // Loads of one user at a time, so that files that never answer cost others no process.
   static constexpr size_t kLoadsPerUser = 4;
+  // Of one user's openings and models together: memory that nobody grants.
+  static constexpr uint64_t kPlanBytesPerUser = kLoadsPerUser * limits::kLoadPlanBytes;
 
   struct World {
     Loop& loop;
@@ -132,6 +135,8 @@ class Models final : public Load::Owner {
     bool compared = false;      // with any
   };
 
+  // Whether the user may have a plan of so many bytes more. Errors: kLimitExceeded.
+  [[nodiscard]] Status check_plans(DomainId domain, uint64_t bytes) const;
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
   Result<Model*> find_owned(const Caller& caller, ModelId id);
   // Whether the user may pin so many bytes more. Errors: kQuotaExceeded.
