@@ -80,20 +80,15 @@ class Reading {
  public:
   explicit Reading(Client& client) : client_(client) {}
 
+  // Where others have of the slab what it needs, its own parts make room.
   Status begin(Part part) {
     if (flights_.size() + 1 == kPartsInSlab) finish_oldest();
-    DJINN_CHECK(first_);
-    DJINN_TRY(const ipc::StagingRange range, client_.allocate_staging(part.out.size()));
-    part.view.staging = {range.offset, part.out.size()};
-    SubmissionTarget target;
-    target.operation = ipc::Operation::kReadRef;
-    auto run = client_.submit(target, ipc::encode(part.view));
-    if (!run) {
-      client_.free_staging(range);
-      return std::move(run).error();
+    for (;;) {
+      DJINN_CHECK(first_);
+      Status begun = try_to_begin(part);
+      if (begun || begun.error().code != ErrorCode::kQueueFull || flights_.empty()) return begun;
+      finish_oldest();
     }
-    flights_.push_back({*run, range, part.out});
-    return {};
   }
 
   // The worker writes into staging until the last one has ended.
@@ -108,6 +103,20 @@ class Reading {
     ipc::StagingRange range;
     std::span<std::byte> out;
   };
+
+  Status try_to_begin(Part& part) {
+    DJINN_TRY(const ipc::StagingRange range, client_.allocate_staging(part.out.size()));
+    part.view.staging = {range.offset, part.out.size()};
+    SubmissionTarget target;
+    target.operation = ipc::Operation::kReadRef;
+    auto run = client_.submit(target, ipc::encode(part.view));
+    if (!run) {
+      client_.free_staging(range);
+      return std::move(run).error();
+    }
+    flights_.push_back({*run, range, part.out});
+    return {};
+  }
 
   void finish_oldest() {
     const Flight flight = flights_.front();

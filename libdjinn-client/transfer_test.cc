@@ -57,6 +57,20 @@ TEST_F(Transfer, what_is_larger_than_staging_is_read_in_parts) {
   EXPECT_LE(daemon_.runs(), 2 * kParts);
 }
 
+TEST_F(Transfer, a_read_makes_do_with_what_others_leave_of_the_slab) {
+  const auto others = client_->allocate_staging(kStagingBytes / 2);
+  ASSERT_TRUE(others);
+  ipc::ReadBlock view;
+  view.ref = {0, 1};
+  view.dtype = DType::kUInt8;
+  view.sizes = {bytes_.size()};
+  view.strides = {1};
+  const Status got = read(*client_, view, bytes_);
+  EXPECT_TRUE(got) << got.error().message;
+  EXPECT_TRUE(put(*client_, bytes_));
+  client_->free_staging(*others);
+}
+
 TEST_F(Transfer, a_view_without_elements_needs_no_run) {
   EXPECT_TRUE(read(*client_, {}, {}));
   EXPECT_EQ(daemon_.runs(), 0u);
