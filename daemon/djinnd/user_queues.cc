@@ -6,37 +6,34 @@ namespace djinn::daemon {
 
 void UserQueues::add(uid_t user, Piece piece) {
   if (!queues_.contains(user)) forget_idle();
-  std::deque<Piece>& pieces = queues_[user].pieces;
-  pieces.push_back(std::move(piece));
-  if (pieces.size() == 1) begin_next(user);
+  Queue& queue = queues_[user];
+  queue.waiting.push_back(std::move(piece));
+  if (!queue.busy) begin_next(user);
 }
 
+// Who is refused may ask for more, which waits: the queue is busy until nobody waits any more.
 void UserQueues::begin_next(uid_t user) {
   Queue& queue = queues_.at(user);
-  while (!queue.pieces.empty()) {
-    const Status begun =
-        queue.thread->post([this, user, work = queue.pieces.front().work, to = done_.sender()] {
-          to.send([this, user, then = work()] {
-            then();
-            ended(user);
-          });
-        });
+  queue.busy = true;
+  while (!queue.waiting.empty()) {
+    const Piece next = std::move(queue.waiting.front());
+    queue.waiting.pop_front();
+    const Status begun = queue.thread->post([this, user, work = next.work, to = done_.sender()] {
+      to.send([this, user, then = work()] {
+        then();
+        begin_next(user);
+      });
+    });
     if (begun) return;
-    const Piece refused = std::move(queue.pieces.front());
-    queue.pieces.pop_front();
-    refused.refuse(begun.error());
+    next.refuse(begun.error());
   }
-}
-
-void UserQueues::ended(uid_t user) {
-  queues_.at(user).pieces.pop_front();
-  begin_next(user);
+  queue.busy = false;
 }
 
 // A queue is kept for as long as its thread, which more work would find running.
 void UserQueues::forget_idle() {
   std::erase_if(queues_, [](const auto& entry) {
-    return entry.second.pieces.empty() && !entry.second.thread->lives();
+    return !entry.second.busy && !entry.second.thread->lives();
   });
 }
 

@@ -49,11 +49,11 @@ class UserQueues {
   static constexpr int kNice = 5;  // the loop's own thread comes first
   struct Queue {
     std::shared_ptr<UserThread> thread = std::make_shared<UserThread>("user's work", kNice);
-    std::deque<Piece> pieces;  // the first is under way
+    std::deque<Piece> waiting;
+    bool busy = false;  // a piece is under way, or refused
   };
   void add(uid_t user, Piece piece);
   void begin_next(uid_t user);
-  void ended(uid_t user);
   void forget_idle();
 
   std::map<uid_t, Queue> queues_;

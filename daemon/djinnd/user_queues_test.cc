@@ -3,9 +3,11 @@
 #include "daemon/djinnd/user_queues.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <future>
+#include <memory>
 #include <vector>
 
 #include "daemon/djinnd/testing/run_until.h"
@@ -56,6 +58,54 @@ TEST(UserQueues, work_that_does_not_end_holds_up_its_user_alone) {
   EXPECT_EQ(done, std::vector{kNeighbour});
   ends->set_value();
   testing::run_until(loop, "all are done", [&] { return done.size() == 3; });
+}
+
+// Threads that start while this lives have no room for their stacks, so none does.
+class NoThreads {
+ public:
+  NoThreads() {
+    EXPECT_EQ(::pthread_getattr_default_np(&before_), 0);
+    pthread_attr_t huge;
+    EXPECT_EQ(::pthread_getattr_default_np(&huge), 0);
+    EXPECT_EQ(::pthread_attr_setstacksize(&huge, size_t{1} << 50), 0);
+    EXPECT_EQ(::pthread_setattr_default_np(&huge), 0);
+    ::pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    EXPECT_EQ(::pthread_setattr_default_np(&before_), 0);
+    ::pthread_attr_destroy(&before_);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(UserQueues, who_is_refused_may_ask_for_more_which_is_done_once) {
+  Loop loop;
+  UserQueues queues(loop);
+  std::atomic<int> begun = 0;
+  std::vector<int> given;
+  const auto ask = [&] {
+    queues.run(
+        kUser, [&begun] { return Result<int>(++begun); },
+        [&](Result<int> result) { given.push_back(*result); });
+  };
+  auto none = std::make_unique<NoThreads>();
+  bool refused = false;
+  queues.run(
+      kUser, [] { return Result<int>(0); },
+      [&](const Result<int>& result) {
+        refused = !result.ok();
+        none.reset();
+        ask();
+      });
+  EXPECT_TRUE(refused);
+  ask();
+  testing::run_until(loop, "both are done", [&] { return given.size() >= 2; });
+  EXPECT_EQ(given, (std::vector{1, 2}));
+  EXPECT_EQ(begun, 2);
 }
 
 TEST(UserQueues, nobody_is_called_once_they_are_gone) {
