@@ -143,9 +143,9 @@ class Returned {
       model.bytes += record.extent_bytes[i];
     }
     DJINN_TRY(model.manifest, take(name_of_part(model.id, "manifest", 0)));
-    DJINN_TRY(const uint64_t bytes,
+    DJINN_TRY(model.manifest_bytes,
               size_of_sealed(model.manifest, limits::kManifestBytes, "manifest of a model"));
-    if (bytes > 0 && !model.extents.empty()) return {};
+    if (model.manifest_bytes > 0 && !model.extents.empty()) return {};
     return Error{ErrorCode::kMalformed, "The model has no extents, or an empty manifest."};
   }
 

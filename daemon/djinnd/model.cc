@@ -33,6 +33,24 @@ bool may_follow(ModelPhase from, ModelPhase to) {
   return false;
 }
 
+Error refusal_of(ModelUse use) {
+  DJINN_ASSERT(use != ModelUse::kNone);
+  if (use == ModelUse::kMoving) {
+    return {ErrorCode::kBusy, "The model is being loaded or unloaded. Repeat it then."};
+  }
+  if (use == ModelUse::kCompared) {
+    return {ErrorCode::kBusy, "Files are being compared with the model. Repeat it later."};
+  }
+  return {ErrorCode::kBusy, "The model is in use. Close the sessions that hold it, then repeat."};
+}
+
+ModelUse Model::use() const {
+  const bool still = phase == ModelPhase::kResident || phase == ModelPhase::kOnDisk;
+  if (!still || !openers.empty()) return ModelUse::kMoving;
+  if (!compared_by.empty()) return ModelUse::kCompared;
+  return leases.empty() ? ModelUse::kNone : ModelUse::kHeld;
+}
+
 namespace {
 
 bool is_same_file(const load::FileIdentity& a, const load::FileIdentity& b) {

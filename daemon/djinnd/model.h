@@ -38,6 +38,11 @@ namespace djinn::daemon {
 enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnloading };
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
 
+// Why a model stays where it is: the first of these.
+enum class ModelUse : uint8_t { kNone, kMoving, kCompared, kHeld };
+// For who wants it unloaded or evicted; of any but kNone.
+[[nodiscard]] Error refusal_of(ModelUse use);
+
 struct Model;
 // Without a text.
 [[nodiscard]] Event event_of(EventKind kind, const Model& model);
@@ -87,6 +92,7 @@ struct Model {
   std::vector<Fd> extents;
   std::vector<uint64_t> extent_bytes;
   Fd manifest;
+  uint64_t manifest_bytes = 0;
   uint64_t bytes = 0;
   uint64_t bytes_loaded = 0;
   std::set<DomainId> pins;  // users who want it to stay
@@ -114,6 +120,7 @@ struct Model {
   [[nodiscard]] bool in_use() const {
     return !(leases.empty() && openers.empty() && compared_by.empty());
   }
+  [[nodiscard]] ModelUse use() const;
   // It was resident before, and what is being loaded is what it was.
   [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }
   // Whether its bytes can be had again: all its files are open, and what they must come to is

@@ -258,15 +258,10 @@ void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
   if (!caller.admin && model->pinned_beside(caller.user)) {
     return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
   }
-  if (!model->compared_by.empty() && model->leases.empty()) {
-    return world_.replies.refuse(
-        asker, {ErrorCode::kBusy, "Files are being compared with the model. Repeat it later."});
-  }
-  const bool moving = model->phase == ModelPhase::kLoading || model->phase == ModelPhase::kEvicting;
-  if (moving || model->in_use()) {
-    return world_.replies.refuse(
-        asker,
-        {ErrorCode::kBusy, "The model is in use. Close the sessions that hold it, then repeat."});
+  const ModelUse use = model->use();
+  const bool leaves = model->phase == ModelPhase::kUnloading;  // who asks waits for it as well
+  if (use != ModelUse::kNone && !leaves) {
+    return world_.replies.refuse(asker, refusal_of(use));
   }
   tiers_.unload(asker, *model);
 }
@@ -540,9 +535,10 @@ void Models::become_resident(Model& model) {
 }
 
 Status Models::seal(Model& model, Fd manifest) {
-  DJINN_TRY(const uint64_t bytes,
+  DJINN_TRY(model.manifest_bytes,
             size_of_sealed(manifest, limits::kManifestBytes, "manifest of a model"));
-  if (bytes == 0) return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
+  if (model.manifest_bytes == 0)
+    return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
   for (const Fd& extent : model.extents) {
     DJINN_CHECK(seal_extent(extent));
     if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
@@ -654,7 +650,7 @@ void Models::settle(Model& model) {
   const int fds[] = {model.manifest.get()};
   for (const Opener& opener : served) {
     const ipc::ModelOpened opened{model.id, model.bytes, opener.was_resident};
-    world_.replies.reply(opener.asker, {opener.asker.number, opened}, fds);
+    world_.replies.reply(opener.asker, {opener.asker.number, opened}, fds, model.manifest_bytes);
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
@@ -18,12 +17,6 @@
 
 namespace djinn::daemon {
 namespace {
-
-// fd: a memfd of djinnd's own.
-uint64_t bytes_of_memfd(int fd) {
-  struct stat file {};
-  return ::fstat(fd, &file) == 0 ? static_cast<uint64_t>(file.st_size) : 0;
-}
 
 // Answers and notices that a client may leave unread.
 constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
@@ -199,15 +192,14 @@ void Sessions::end_all(const Error& error) {
   }
 }
 
-void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) {
+void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds,
+                     uint64_t payload_bytes) {
   if (!asker.session.valid()) return world_.inquiries.answer(asker.number, reply);
   Session* const session = find(asker.session);
   if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
   const std::vector<std::byte> bytes = ipc::encode(reply);
   if (bytes.size() <= limits::kControlMessageBytes) {
-    // The session's memory is where things cross, and nothing in it has.
-    const bool welcomes = std::holds_alternative<ipc::Welcome>(reply.body);
-    for (const int fd : fds) session->payload_bytes_out += welcomes ? 0 : bytes_of_memfd(fd);
+    session->payload_bytes_out += payload_bytes;
     return session->channel->send(bytes, fds);
   }
   session->channel->send(ipc::encode(ipc::DaemonReply{

@@ -109,6 +109,20 @@ TEST(ModelTable, a_model_is_not_evicted_while_files_are_compared_with_it) {
   EXPECT_EQ(table.evictable(false).size(), 1u);
 }
 
+TEST(Model, says_why_it_stays_where_it_is) {
+  Model model;
+  EXPECT_EQ(model.use(), ModelUse::kMoving) << "it is being loaded";
+  model.phase = ModelPhase::kResident;
+  EXPECT_EQ(model.use(), ModelUse::kNone);
+  model.leases[SessionId{1}] = 1;
+  EXPECT_EQ(model.use(), ModelUse::kHeld);
+  model.compared_by.insert(LoadId{7});
+  EXPECT_EQ(model.use(), ModelUse::kCompared);
+  EXPECT_NE(refusal_of(ModelUse::kCompared).message, refusal_of(ModelUse::kMoving).message);
+  model.openers.emplace_back();
+  EXPECT_EQ(model.use(), ModelUse::kMoving) << "somebody opens it";
+}
+
 TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
   ModelTable table;
   for (uint64_t id = 1; id <= 3; ++id) {

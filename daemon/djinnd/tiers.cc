@@ -109,14 +109,14 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
   if (model.phase == ModelPhase::kEvicting) {
     return request.dry_run ? world_.replies.done(asker) : model.movers.push_back(asker);
   }
-  if (model.phase != ModelPhase::kResident || !model.openers.empty() ||
-      !model.compared_by.empty()) {
-    return refuse(ErrorCode::kBusy, "The model is being loaded or unloaded. Try again then.");
+  const ModelUse use = model.use();
+  if (use == ModelUse::kMoving || use == ModelUse::kCompared) {
+    return world_.replies.refuse(asker, refusal_of(use));
   }
   if (model.pinned() && !request.force) {
     return refuse(ErrorCode::kBusy, "The model is pinned. Unpin it first, or force it.");
   }
-  if (model.in_use() && (!request.force || runs(model))) {
+  if (use == ModelUse::kHeld && (!request.force || runs(model))) {
     return refuse(ErrorCode::kBusy,
                   request.force ? "A run that uses the model is in flight. Cancel it, or wait."
                                 : "The model is in use. Close the sessions that hold it, or force "
