@@ -112,8 +112,8 @@ struct ReadBlock {
 };
 
 // kWriteRef: staging bytes become those of the storage `ref` from `offset` on. The part at 0 makes
-// it, the one that reaches its end completes it: until then nothing else can name it. A part that
-// fails poisons it.
+// it, each other begins where the one before it ended, the one that reaches its end completes it:
+// until then nothing else can name it. A part that fails poisons it.
 struct WriteBlock {
   RefHandle ref;
   StagingRange staging;

@@ -335,14 +335,16 @@ Result<Ending> write_ref(Step& step) {
   }
   Refs& refs = step.session.refs();
   gc::SessionState& state = step.session.state();
+  if (block.offset != 0) DJINN_CHECK(Refs::check_next_part(state, block.ref, block.offset));
   DJINN_TRY(const Refs::Storage storage, block.offset == 0
                                              ? refs.allocate(block.bytes)
                                              : refs.find_partial(state, block.ref, block.bytes));
   memcpy(storage.data + block.offset, source.data(), source.size());
-  if (block.offset + source.size() == block.bytes) {
+  const uint64_t written = block.offset + source.size();
+  if (written == block.bytes) {
     refs.stage_new(state, block.ref, storage);
   } else {
-    refs.stage_partial(state, block.ref, storage);
+    refs.stage_partial(state, block.ref, storage, written);
   }
   return Ending::kDone;
 }

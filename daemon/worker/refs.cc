@@ -23,7 +23,7 @@ bool has_storage(const gc::RefEntry& entry) {
 }
 
 gc::RefEntry entry_of(gc::RefState state, RefHandle handle, const Refs::Storage& storage) {
-  return {state, handle.generation, storage.offset, storage.bytes, 0, 0};
+  return {state, handle.generation, storage.offset, storage.bytes, 0, 0, 0};
 }
 
 }  // namespace
@@ -92,6 +92,14 @@ Result<Refs::Storage> Refs::find_partial(const gc::SessionState& state, RefHandl
   return Storage{section_.window().data() + entry.offset, entry.bytes, entry.offset};
 }
 
+// Whatever it skipped nobody would have written when the last one completes the ref.
+Status Refs::check_next_part(const gc::SessionState& state, RefHandle handle, uint64_t offset) {
+  if (state.ref(handle.index).written == offset) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "A part of a write does not begin where the one before it has ended. Write them in "
+               "order."};
+}
+
 // The table grows ahead of its entries, so that staging one never finds the machine without memory.
 Status Refs::make_pages(const gc::SessionState& state, uint32_t index) {
   if (index < entries_with_pages_) return {};
@@ -126,8 +134,11 @@ void Refs::stage_new(gc::SessionState& state, RefHandle handle, const Storage& s
   state.stage_ref(handle.index, entry_of(gc::RefState::kLive, handle, storage));
 }
 
-void Refs::stage_partial(gc::SessionState& state, RefHandle handle, const Storage& storage) {
-  state.stage_ref(handle.index, entry_of(gc::RefState::kPartial, handle, storage));
+void Refs::stage_partial(gc::SessionState& state, RefHandle handle, const Storage& storage,
+                         uint64_t written) {
+  gc::RefEntry entry = entry_of(gc::RefState::kPartial, handle, storage);
+  entry.written = written;
+  state.stage_ref(handle.index, entry);
 }
 
 // What the ref's bytes take of the extent is free after the step.
@@ -144,14 +155,14 @@ Status Refs::stage_release(gc::SessionState& state, RefHandle handle) {
     return storage.error();
   }
   let_go(state, handle);
-  state.stage_ref(handle.index, {gc::RefState::kFree, handle.generation, 0, 0, 0, 0});
+  state.stage_ref(handle.index, {gc::RefState::kFree, handle.generation, 0, 0, 0, 0, 0});
   return {};
 }
 
 void Refs::stage_poison(gc::SessionState& state, RefHandle handle, ErrorCode error) {
   let_go(state, handle);
   state.stage_ref(handle.index, {gc::RefState::kPoisoned, handle.generation, 0, 0,
-                                 static_cast<uint32_t>(error), 0});
+                                 static_cast<uint32_t>(error), 0, 0});
 }
 
 Status Refs::save(gc::SessionState& state, uint64_t offset, uint64_t bytes) {

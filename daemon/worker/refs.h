@@ -39,6 +39,8 @@ class Refs {
   // One that is being written, of so many bytes. Errors: those of find(), kInvalidArgument.
   Result<Storage> find_partial(const gc::SessionState& state, RefHandle handle,
                                uint64_t bytes) const;
+  // Whether the next part of it begins there. Errors: kInvalidArgument.
+  static Status check_next_part(const gc::SessionState& state, RefHandle handle, uint64_t offset);
   // Its entry in the table can be staged then. Errors: kInvalidArgument unless the slot is free and
   // the generation newer than all before; kOutOfMemory.
   Status check_free(const gc::SessionState& state, RefHandle handle);
@@ -47,8 +49,9 @@ class Refs {
   // Room for a storage, zeroed. Errors: those of Grants::take().
   Result<Storage> allocate(uint64_t bytes);
   void stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage);
-  // Likewise, but more steps will write it; stage_new() in the last one.
-  void stage_partial(gc::SessionState& state, RefHandle handle, const Storage& storage);
+  // Likewise, but more steps will write it, from `written` on; stage_new() in the last one.
+  void stage_partial(gc::SessionState& state, RefHandle handle, const Storage& storage,
+                     uint64_t written);
   // Errors: as find(), but one that is poisoned or being written can be released.
   Status stage_release(gc::SessionState& state, RefHandle handle);
   // handle names no bytes from now on, but the error of the step that failed.

@@ -59,6 +59,7 @@ struct RefEntry {
   uint64_t bytes = 0;
   uint32_t error = 0;  // kPoisoned: the ErrorCode of the step that would have made it
   uint32_t reserved = 0;
+  uint64_t written = 0;  // kPartial: how many bytes, from the first on
 };
 
 struct SequenceEntry {

@@ -15,6 +15,7 @@ PAGE = 4096
 SUBMISSION_SLOTS, COMPLETION_SLOTS = 256, 1024
 TOKENS_PER_COMPLETION = 8
 SUBMISSIONS_AT, SLOT_BYTES = PAGE, 64
+COMPLETIONS_AT = SUBMISSIONS_AT + SUBMISSION_SLOTS * SLOT_BYTES
 STAGING_AT = PAGE + SUBMISSION_SLOTS * (SLOT_BYTES + 256) + COMPLETION_SLOTS * SLOT_BYTES
 PUBLISHED, COMPLETED, COMPLETIONS, CONSUMED, WAITING, CLIENT_WAITING, CANCELLED, BLOCKED = range(
     0, 8 * 64, 64
@@ -81,6 +82,12 @@ class Backdoor:
     def submit(self, submission: bytes, block: bytes, block_at: int = 0) -> None:
         self.memory[STAGING_AT + block_at :][: len(block)] = block
         self.publish(submission)
+
+    def last_error(self) -> int:
+        """The code of the last completion; 0 is none."""
+        index = self.word(COMPLETIONS) - 1
+        at = COMPLETIONS_AT + index % COMPLETION_SLOTS * SLOT_BYTES
+        return int.from_bytes(self.memory[at + 2 : at + 4], "little")
 
     def is_complete(self) -> bool:
         """The last submission is; what it said is consumed."""

@@ -24,6 +24,7 @@ from backdoor import (
     COMPLETION_SLOTS,
     COMPLETIONS,
     CONSUMED,
+    PAGE,
     PUBLISHED,
     SLOT_BYTES,
     STAGING_AT,
@@ -433,6 +434,29 @@ def real_submissions(intruder: Intruder) -> list[tuple[bytes, bytes, int]]:
         found.append((descriptor, block, fields[4]))
     intruder.kept = (ref, program)
     return found
+
+
+INVALID_ARGUMENT, POISONED = 100, 203
+
+
+def write_part(intruder: Intruder, run: int, slot: int, offset: int, whole: int) -> int:
+    """The code that the write of a page of ones as a part of a new ref ends with."""
+    intruder.memory[STAGING_AT + PAGE :][:PAGE] = bytes([1]) * PAGE
+    block = struct.pack("<IIQQQQ", slot, 1, PAGE, PAGE, offset, whole)
+    intruder.submit(submission(5, run, (0, len(block))), block)
+    wait_until(intruder.is_answered, "an answer to a part")
+    return intruder.last_error()
+
+
+def test_parts_of_a_write_leave_nothing_out(intruder: Intruder) -> None:
+    whole = 3 * PAGE
+    assert write_part(intruder, 1, 0, 0, whole) == 0
+    assert write_part(intruder, 2, 0, 2 * PAGE, whole) == INVALID_ARGUMENT
+    assert write_part(intruder, 3, 0, PAGE, whole) == POISONED
+    for run, offset in enumerate((0, PAGE, 2 * PAGE), 4):
+        assert write_part(intruder, run, 1, offset, whole) == 0
+    assert write_part(intruder, 7, 2, 0, whole) == 0
+    assert write_part(intruder, 8, 2, 0, whole) == INVALID_ARGUMENT, "the slot is taken"
 
 
 @pytest.mark.ci
