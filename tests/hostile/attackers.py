@@ -526,9 +526,18 @@ def one_attack(attacker: Attacker, tally: Tally) -> None:
     except (djinn.Error, ValueError) as error:
         tally.answers[type(error).__name__] += 1
         if isinstance(error, djinn.LostError) or attacker.session.closed:
-            attacker.renew()
+            wait_until(lambda: is_renewed(attacker), "a session after a refusal", ANSWER_S)
     finally:
         signal.alarm(0)
+
+
+def is_renewed(attacker: Attacker) -> bool:
+    """A user who has too many descriptors that do not close, on a mute file system, is refused."""
+    try:
+        attacker.renew()
+    except (djinn.Error, OSError):
+        return False
+    return True
 
 
 def silence(*_: object) -> None:
