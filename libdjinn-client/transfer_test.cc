@@ -58,7 +58,7 @@ TEST_F(Transfer, what_is_larger_than_staging_is_read_in_parts) {
 }
 
 TEST_F(Transfer, a_read_makes_do_with_what_others_leave_of_the_slab) {
-  const auto others = client_->allocate_staging(kStagingBytes / 2);
+  const auto others = client_->allocate_staging(kStagingBytes / 8 * 5);
   ASSERT_TRUE(others);
   ipc::ReadBlock view;
   view.ref = {0, 1};
