@@ -147,9 +147,11 @@ class Flood {
     for (int i = 0; i < kFlooders; ++i) {
       const pid_t child = ::fork();
       if (child == 0) {
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        // The group, which may connect, stays.
-        if (::setresuid(kFloodingUser, kFloodingUser, kFloodingUser) == 0) body();
+        // The group, which may connect, stays. The signal comes last: another user's is forgotten.
+        if (::setresuid(kFloodingUser, kFloodingUser, kFloodingUser) == 0 &&
+            ::prctl(PR_SET_PDEATHSIG, SIGKILL) == 0) {
+          body();
+        }
         ::_exit(1);
       }
       children_.push_back(child);

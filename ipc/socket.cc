@@ -121,7 +121,7 @@ Status send_datagram(int fd, std::span<const std::byte> bytes, std::span<const i
   return system_error("send a control message", errno);
 }
 
-Result<std::optional<Datagram>> receive_datagram(int fd, Datagram* refused) {
+Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_refused) {
   std::array<std::byte, limits::kControlMessageBytes> bytes;  // not cleared: only what came is read
   ControlBuffer control;
   iovec part{bytes.data(), bytes.size()};
@@ -141,11 +141,11 @@ Result<std::optional<Datagram>> receive_datagram(int fd, Datagram* refused) {
       (message.msg_flags & MSG_TRUNC) != 0 || fds.size() > limits::kControlDescriptors;
   // There was room for all in the message, so there was none in this process.
   const bool lacks = (message.msg_flags & MSG_CTRUNC) != 0;
-  Datagram datagram{{bytes.data(), bytes.data() + received}, std::move(fds)};
-  if (!exceeds && !lacks && received != 0) return std::optional(std::move(datagram));
-  if (exceeds) datagram.bytes.clear();  // they may be a part
-  if (refused != nullptr) *refused = std::move(datagram);
-  return exceeds ? too_large() : lacks ? out_of_descriptors() : disconnected();
+  if (exceeds || lacks || received == 0) {
+    if (of_refused != nullptr) *of_refused = std::move(fds);
+    return exceeds ? too_large() : lacks ? out_of_descriptors() : disconnected();
+  }
+  return std::optional(Datagram{{bytes.data(), bytes.data() + received}, std::move(fds)});
 }
 
 Result<Fd> connect_unix(std::string_view path) {

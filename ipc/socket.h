@@ -36,10 +36,9 @@ Status send_datagram(int fd, std::span<const std::byte> bytes, std::span<const i
 
 // The next message; nothing if none is waiting. Errors: kDisconnected at the end of the stream, as
 // which an empty message counts, kProtocolViolation when the message or its descriptors exceed
-// limits.h, kLimitExceeded where this process may open no more descriptors. refused: gets what came
-// of such a message: the descriptors, for who must not close them here, and the bytes of one whose
-// descriptors alone were lost; null: they are closed.
-Result<std::optional<Datagram>> receive_datagram(int fd, Datagram* refused = nullptr);
+// limits.h, kLimitExceeded where this process may open no more descriptors. of_refused: gets the
+// descriptors of such a message, for who must not close them here; null: they are closed.
+Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_refused = nullptr);
 
 // A non-blocking connection to the socket at path. Errors: kInvalidArgument for a path that does
 // not fit an address, kNotFound when nobody listens there, kPermissionDenied, kBusy when the

@@ -40,11 +40,11 @@ Channel::~Channel() {
   ::shutdown(socket_.get(), SHUT_RDWR);
   // Unread messages would make the close a reset, which takes our last words from the peer.
   for (int i = 0; i < kTurn; ++i) {
-    ipc::Datagram message;
-    auto unread = ipc::receive_datagram(socket_.get(), &message);
+    std::vector<Fd> fds;
+    auto unread = ipc::receive_datagram(socket_.get(), &fds);
     const bool more = unread.ok() && unread.value();
-    if (more) message = *std::move(unread.value());
-    for (Fd& fd : message.fds) close_(std::move(fd));
+    if (more) fds = std::move(unread.value()->fds);
+    for (Fd& fd : fds) close_(std::move(fd));
     if (!more) break;
   }
   poll_.reset();  // it looks at the socket
@@ -127,14 +127,12 @@ void Channel::ready() {
 
 size_t Channel::hear_one() {
   if (ended_) return 0;
-  ipc::Datagram refused;
-  Result<std::optional<ipc::Datagram>> next = ipc::receive_datagram(socket_.get(), &refused);
+  std::vector<Fd> of_refused;
+  Result<std::optional<ipc::Datagram>> next = ipc::receive_datagram(socket_.get(), &of_refused);
   if (!next) {
-    for (Fd& fd : refused.fds) close_(std::move(fd));
-    const size_t bytes = refused.bytes.size();
-    const bool starved = next.error().code == ErrorCode::kLimitExceeded && events_.starved;
-    starved ? events_.starved(std::move(refused.bytes), next.error()) : end(next.error());
-    return starved ? bytes : 0;
+    for (Fd& fd : of_refused) close_(std::move(fd));
+    end(next.error());
+    return 0;
   }
   if (!next.value()) return 0;
   const size_t bytes = next.value()->bytes.size();
@@ -155,7 +153,7 @@ void Channel::drain() {
 void Channel::end(Error error) {
   if (ended_) return;
   ended_ = true;
-  speaks_ = error.code == ErrorCode::kProtocolViolation;
+  speaks_ = error.code == ErrorCode::kProtocolViolation || error.code == ErrorCode::kLimitExceeded;
   poll_->pause();
   loop_.defer([this, alive = alive_, error = std::move(error)] {
     if (*alive && events_.ended) events_.ended(error);

@@ -30,11 +30,8 @@ class Channel {
   struct Events {
     std::function<void(ipc::Datagram)> message;
     // Once, and nothing after it: the peer left (kDisconnected), broke a limit, or is too far
-    // behind. After a broken limit there may be a last word to the peer.
+    // behind. Who broke a limit may be told so.
     std::function<void(const Error&)> ended;
-    // A message came without its descriptors, for this process may open no more (kLimitExceeded).
-    // Without this, that is the end.
-    std::function<void(std::vector<std::byte>, const Error&)> starved = nullptr;
   };
   // backlog_max: messages that may wait for the peer. traffic: outlives this.
   Channel(

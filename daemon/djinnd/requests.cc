@@ -75,13 +75,9 @@ void Requests::handle(Session& session, ClientMessage message) {
     session.pending.insert(number);
     return world_.sessions.refuse({session.id, number}, request.error());
   }
-  const size_t descriptors = message.room ? message.fds.size() : descriptors_of(request.value());
-  const Status turn = check_turn(session, request.value(), descriptors);
+  const Status turn = check_turn(session, request.value(), message.fds.size());
   if (!turn) return world_.sessions.end(session, turn.error());
   session.pending.insert(request.value().number);
-  if (!message.room) {
-    return world_.sessions.refuse({session.id, request.value().number}, message.room.error());
-  }
   if (payload_of(request.value()) != nullptr) {
     return read_payload(session, *std::move(request), message.fds[0]);
   }

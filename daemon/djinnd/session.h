@@ -139,7 +139,6 @@ struct SessionMemory {
 struct ClientMessage {
   std::vector<std::byte> bytes;
   std::vector<SharedFd> fds;
-  Status room;  // why its descriptors could not be kept; it has none then
 };
 
 struct Session {

@@ -146,10 +146,7 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   fresh->channel = std::make_unique<Channel>(
       world_.loop, std::move(socket), kBacklogMax, world_.traffic,
       Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
-                      [this, id](const Error& error) { disconnected(id, error); },
-                      [this, id](std::vector<std::byte> bytes, const Error& error) {
-                        world_.request(*find(id), {std::move(bytes), {}, error});
-                      }},
+                      [this, id](const Error& error) { disconnected(id, error); }},
       fresh->closer->closing());
   fresh->channel->take_turns(world_.turns, peer.uid);
   sessions_[id] = std::move(fresh);
@@ -157,13 +154,12 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
 
 void Sessions::heard(SessionId id, ipc::Datagram datagram) {
   Session& session = *find(id);
-  ClientMessage message{std::move(datagram.bytes), {}, {}};
+  ClientMessage message{std::move(datagram.bytes), {}};
   for (Fd& fd : datagram.fds) message.fds.push_back(session.closer->own(std::move(fd)));
   if (!message.fds.empty()) {
-    const Status closes = check_closing(*session.closer);
-    if (!closes) return end(session, closes.error());
-    message.room = check_descriptors_left(*message.fds.back());
-    if (!message.room) message.fds.clear();
+    Status may_stay = check_closing(*session.closer);
+    if (may_stay) may_stay = check_descriptors_left(*message.fds.back());
+    if (!may_stay) return end(session, may_stay.error());
   }
   world_.request(session, std::move(message));
 }
