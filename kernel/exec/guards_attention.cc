@@ -28,8 +28,8 @@ void require_heads(const Stack& stack, size_t query, size_t key, size_t value) {
 }
 
 // Kernels read a row's features one after the other, and divide by the number of rows.
-void require_rows(const Stack& stack, size_t first) {
-  for (size_t i = first; i < first + 3; ++i) {
+void require_rows(const Stack& stack, size_t first, size_t count) {
+  for (size_t i = first; i < first + count; ++i) {
     const at::Tensor& rows = stack[i].toTensor();
     TORCH_CHECK_VALUE(rows.numel() > 0 && (rows.stride(3) == 1 || rows.size(3) == 1), "argument ",
                       i, " must have elements, with a stride of 1 in its last dimension");
@@ -39,18 +39,16 @@ void require_rows(const Stack& stack, size_t first) {
 void flash_attention(const Stack& stack) {
   require_no_dropout(stack[3].toDouble());
   require_heads(stack, 0, 1, 2);
-  require_rows(stack, 0);
+  require_rows(stack, 0, 3);
 }
 
 void flash_attention_backward(const Stack& stack) {
   require_no_dropout(stack[6].toDouble());
   require_heads(stack, 1, 2, 3);
-  require_rows(stack, 1);
+  require_rows(stack, 1, 4);
   require_same_sizes(stack, 0, 1);
   require_same_sizes(stack, 4, 1);
-  const at::Tensor& query = stack[1].toTensor();
-  TORCH_CHECK_VALUE(stack[5].toTensor().numel() * query.size(3) == query.numel(),
-                    "logsumexp must have one element a row of the query");
+  require_sizes(stack, 5, stack[1].toTensor().sizes().slice(0, 3));  // one a row of the query
 }
 
 // Heads are shared by dividing their numbers.

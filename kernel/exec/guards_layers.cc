@@ -84,6 +84,7 @@ void native_layer_norm_backward(const Stack& stack) {
     TORCH_CHECK_VALUE(stack[i].toTensor().numel() == rows, "argument ", i, " must have ", rows,
                       " elements, one a row");
   }
+  for (const size_t i : {0, 3, 4}) require_contiguous(stack, i);
 }
 
 // Gradient and input of a pooling over the last dimensions agree in the others.
@@ -247,10 +248,25 @@ void weight_norm_backward(const Stack& stack) {
   require_same_sizes(stack, 0, 1);
   require_weight_norm(stack[1].toTensor(), stack[4].toInt(),
                       {stack[2].toTensor(), stack[3].toTensor()});
+  for (const size_t i : {0, 1, 2, 3}) require_contiguous(stack, i);
+}
+
+// What is said of the input's sizes, from an argument on, is so. The kernels reckon with it.
+void require_groups(const Stack& stack, const at::Tensor& input, size_t said) {
+  TORCH_CHECK_VALUE(input.dim() >= 2, "the input must have a batch and channels");
+  int64_t each = 1;
+  for (const int64_t size : input.sizes().slice(2)) each *= size;
+  const int64_t channels = input.size(1), groups = stack[said + 3].toInt();
+  TORCH_CHECK_VALUE(stack[said].toInt() == input.size(0) && stack[said + 1].toInt() == channels &&
+                        stack[said + 2].toInt() == each,
+                    "N, C and HxW are not those of the input");
+  TORCH_CHECK_VALUE(groups >= 1 && channels % groups == 0, "the channels do not divide into ",
+                    groups, " groups");
 }
 
 // Its weight and bias are read where they lie.
 void native_group_norm(const Stack& stack) {
+  require_groups(stack, stack[0].toTensor(), 3);
   for (const size_t i : {1, 2}) {
     if (given(stack, i) != nullptr) require_contiguous(stack, i);
   }
@@ -259,6 +275,7 @@ void native_group_norm(const Stack& stack) {
 // Gradient and input lie alike, and without gaps.
 void native_group_norm_backward(const Stack& stack) {
   require_same_sizes(stack, 0, 1);
+  require_groups(stack, stack[1].toTensor(), 5);
   const at::MemoryFormat format = stack[1].toTensor().suggest_memory_format();
   TORCH_CHECK_VALUE(
       stack[0].toTensor().is_contiguous(format) && stack[1].toTensor().is_contiguous(format),

@@ -106,10 +106,12 @@ bool holds_least(const at::Tensor& numbers) {
   return false;
 }
 
+// In the type that it computes in.
 void lcm(const Stack& stack) {
+  const at::ScalarType type = at::result_type(stack[0].toTensor(), stack[1].toTensor());
   for (const size_t i : {0, 1}) {
     const at::Tensor& numbers = stack[i].toTensor();
-    TORCH_CHECK_VALUE(numbers.is_meta() || !holds_least(numbers), "argument ", i,
+    TORCH_CHECK_VALUE(numbers.is_meta() || !holds_least(numbers.to(type)), "argument ", i,
                       " holds the least number of its type, whose multiples trap");
   }
 }

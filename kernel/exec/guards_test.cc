@@ -479,6 +479,9 @@ TEST_F(Guards, the_least_integer_divides_nothing_that_traps) {
     EXPECT_EQ(two("aten::lcm", seven, minus), ErrorCode::kOk) << error;
     EXPECT_EQ(two("aten::lcm", numbers, seven), ErrorCode::kInvalidArgument);
     EXPECT_EQ(two("aten::lcm", seven, numbers), ErrorCode::kInvalidArgument);
+    const at::Tensor one_long = at::full({}, INT32_MIN, at::kLong);  // computes in the other's type
+    EXPECT_EQ(two("aten::lcm", seven, one_long),
+              type == at::kInt ? ErrorCode::kInvalidArgument : ErrorCode::kOk);
     EXPECT_EQ(two("aten::div.Tensor_mode", numbers, seven, "trunc"), ErrorCode::kOk) << error;
     EXPECT_EQ(two("aten::div.Tensor_mode", seven, minus, "trunc"), ErrorCode::kOk) << error;
     EXPECT_EQ(two("aten::div.Tensor_mode", numbers, minus, "trunc"), ErrorCode::kInvalidArgument);

@@ -185,6 +185,61 @@ TEST_F(HostileCalls, a_group_norm_reads_weights_where_they_lie) {
   EXPECT_EQ(norm("[0]"), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(HostileCalls, a_group_norm_is_of_the_sizes_that_are_said) {
+  const auto norm = [&](const std::string& said) {
+    return code(
+        "input %x \"x\" : float32[2, 4, 3]\ninput %w \"w\" : float32[4]\n"
+        "%r, %s, %t = aten::native_group_norm(input=%x, weight=%w, bias=%w, " +
+        said + ", eps=1.0)\noutput %r, %s, %t");
+  };
+  EXPECT_EQ(norm("N=2, C=4, HxW=3, group=2"), ErrorCode::kOk) << error;
+  EXPECT_EQ(norm("N=2, C=4, HxW=2305843009213693955, group=2"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(norm("N=4, C=2, HxW=3, group=2"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(norm("N=2, C=4, HxW=3, group=3"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, a_layer_norm_is_changed_back_row_by_row) {
+  const auto back = [&](const std::string& gradient, const std::string& mean) {
+    return code("input %g \"g\" : float32[60, 8] strides " + gradient +
+                "\ninput %x \"x\" : float32[60, 8]\ninput %w \"w\" : float32[8]\n"
+                "input %m \"m\" : float32[60, 1] strides " +
+                mean +
+                "\n%r, %s, %t = aten::native_layer_norm_backward(grad_out=%g, input=%x, "
+                "normalized_shape=[8], mean=%m, rstd=%m, weight=%w, bias=%w, "
+                "output_mask=[true, true, true])\noutput %r, %s, %t");
+  };
+  EXPECT_EQ(back("[8, 1]", "[1, 1]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(back("[0, 0]", "[1, 1]"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(back("[8, 1]", "[0, 0]"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, a_weight_norm_is_changed_back_where_it_lies) {
+  const auto back = [&](const std::string& gradient, const std::string& norms) {
+    return code("input %g \"g\" : float32[8, 3] strides " + gradient +
+                "\ninput %v \"v\" : float32[8, 3]\ninput %n \"n\" : float32[8, 1] strides " +
+                norms +
+                "\n%r, %s = aten::_weight_norm_interface_backward(grad_w=%g, saved_v=%v, "
+                "saved_g=%n, saved_norms=%n, dim=0)\noutput %r, %s");
+  };
+  EXPECT_EQ(back("[3, 1]", "[1, 1]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(back("[0, 0]", "[1, 1]"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(back("[3, 1]", "[0, 0]"), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(HostileCalls, attention_is_changed_back_from_rows_that_there_are) {
+  const auto back = [&](const std::string& out, const std::string& sums) {
+    return code(
+        "input %q \"q\" : float32[2, 3, 5, 4]\ninput %o \"o\" : float32[2, 3, 5, 4] strides " +
+        out + "\ninput %l \"l\" : float32" + sums +
+        "\n%r, %s, %t = aten::_scaled_dot_product_flash_attention_for_cpu_backward("
+        "grad_out=%q, query=%q, key=%q, value=%q, out=%o, logsumexp=%l, dropout_p=0.0, "
+        "is_causal=false)\noutput %r, %s, %t");
+  };
+  EXPECT_EQ(back("[60, 4, 12, 1]", "[2, 3, 5] strides [15, 1, 3]"), ErrorCode::kOk) << error;
+  EXPECT_EQ(back("[60, 20, 4, 1]", "[1, 1, 30]"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(back("[0, 0, 0, 0]", "[2, 3, 5]"), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(HostileCalls, columns_are_those_of_windows_that_can_be_counted) {
   const auto image = [&](const std::string& padding) {
     return code(

@@ -135,6 +135,12 @@ bool all_unchanged(std::span<const FileIdentity> before, std::span<const FileIde
   return std::ranges::equal(before, after, is_same);
 }
 
+bool were_settled(std::span<const FileIdentity> files) {
+  return std::ranges::all_of(files, [](const FileIdentity& file) {
+    return file.content.has_value() || settled_when_read(file);
+  });
+}
+
 bool same_within_domain(std::span<const FileIdentity> resident,
                         std::span<const FileIdentity> opened) {
   return all_unchanged(resident, opened) && std::ranges::all_of(resident, is_proof) &&

@@ -70,6 +70,10 @@ Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes);
 [[nodiscard]] bool all_unchanged(std::span<const FileIdentity> before,
                                  std::span<const FileIdentity> after);
 
+// Whether a write after these looks shows in each file's times, or there can be none. Of a file
+// that was written just before it was read it may not.
+[[nodiscard]] bool were_settled(std::span<const FileIdentity> files);
+
 // Sharing within one trust domain, without a look at the bytes: all are unchanged, and unwritten at
 // both looks.
 [[nodiscard]] bool same_within_domain(std::span<const FileIdentity> resident,

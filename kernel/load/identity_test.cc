@@ -94,6 +94,15 @@ TEST(Identity, between_domains_the_file_was_settled_when_it_was_read) {
   EXPECT_FALSE(across(file, file));
 }
 
+TEST(Identity, what_nobody_can_change_was_settled) {
+  FileIdentity young = settled_file();
+  EXPECT_TRUE(were_settled(std::span(&young, 1)));
+  young.ctime_ns = static_cast<int64_t>(young.read_at_ns);
+  EXPECT_FALSE(were_settled(std::span(&young, 1)));
+  young.content = Digest{};
+  EXPECT_TRUE(were_settled(std::span(&young, 1)));
+}
+
 TEST(Identity, the_resident_models_reading_counts_not_the_second_opening) {
   FileIdentity resident = settled_file();
   resident.read_at_ns = 101 * kSecond;
