@@ -49,6 +49,15 @@ def children_named(pid: int, name: str) -> list[int]:
     return found
 
 
+def open_files(pid: int, name: str) -> int:
+    """How many descriptors a process has of files with this in their names."""
+    count = 0
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            count += name in os.readlink(one)
+    return count
+
+
 class Daemon:
     """A running djinnd --user, or the service for a group of users."""
 

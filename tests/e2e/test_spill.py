@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import djinn
@@ -16,7 +16,7 @@ from broken_disk import mounted
 from command_line import ctl, events_of
 from conversation import talk_to
 from mute_files import FileServer
-from private_daemon import Daemon, running, wait_until
+from private_daemon import Daemon, open_files, running, wait_until
 
 Said = list[list[bytes]]
 TURNS = 10
@@ -24,12 +24,7 @@ TURNS = 10
 
 def spilled_files(host: Daemon) -> int:
     """How many nameless files of the directory djinnd has open."""
-    place = Path(f"/proc/{host.process.pid}/fd")
-    count = 0
-    for one in place.iterdir():
-        with suppress(FileNotFoundError):  # it was closed meanwhile
-            count += "/spilled/" in os.readlink(one)
-    return count
+    return open_files(host.process.pid, "/spilled/")
 
 
 def take_turns(
@@ -61,7 +56,7 @@ def short_of_memory(needed: int, group: int, directory: Path) -> Iterator[Daemon
     with running("--memory", str(needed - group // 4), "--spill-directory", str(directory)) as host:
         yield host
         wait_until(lambda: host.status()["memory_sessions_bytes"] == 0, "all is released")
-        assert spilled_files(host) == 0
+        wait_until(lambda: spilled_files(host) == 0, "the files are closed")
     assert list(directory.iterdir()) == []
 
 

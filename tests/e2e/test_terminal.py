@@ -166,7 +166,7 @@ def test_the_live_view_makes_way_for_the_shell_and_comes_back(daemon: Daemon) ->
         assert terminal.written.rindex(LEAVE) < terminal.written.index(b"the shell")
         assert termios.tcgetattr(terminal.slave)[3] & termios.ECHO
         terminal.type("\r")
-        terminal.read_until(lambda text: text.count(b"q: quit") == 2, "it shows a view again")
+        terminal.read_until(lambda text: text.count(b"q: quit") >= 2, "it shows a view again")
         assert terminal.written.count(ENTER) == 2
         terminal.type("q")
         terminal.read_until(lambda text: text.count(LEAVE) == 2, "it has ended")
@@ -175,7 +175,7 @@ def test_the_live_view_makes_way_for_the_shell_and_comes_back(daemon: Daemon) ->
 def test_without_a_shell_there_is_nobody_to_make_way_for(daemon: Daemon) -> None:
     with watching(daemon) as (terminal, process):
         terminal.type(CTRL_Z)
-        terminal.read_until(lambda text: text.count(b"q: quit") == 2, "it goes on at once")
+        terminal.read_until(lambda text: text.count(b"q: quit") >= 2, "it goes on at once")
         terminal.type("q")
     assert process.returncode == 0
 

@@ -20,6 +20,7 @@ from private_daemon import (
     Daemon,
     children_named,
     children_of,
+    open_files,
     running,
     stopped,
     wait_until,
@@ -342,17 +343,13 @@ def test_a_group_that_is_made_while_the_next_worker_takes_the_session_in() -> No
         def spares() -> list[int]:
             return [one for one in children_named(djinnd, "djinn-worker") if one != first]
 
-        def descriptors() -> int:
-            return len(os.listdir(f"/proc/{djinnd}/fd"))
-
         wait_until(lambda: len(spares()) > 0, "a spare worker was made")
         with stopped(spares()):
             os.kill(first, signal.SIGKILL)
             wait_until(lambda: first not in children_of(djinnd), "djinnd saw the death")
-            before = descriptors()
             made: list[Any] = []
             maker = threading.Thread(target=lambda: made.append(session.sequence(*geometry)))
             maker.start()
-            wait_until(lambda: descriptors() > before, "the group is made")
+            wait_until(lambda: open_files(djinnd, "djinn-sequence") == 2, "the group is made")
         maker.join(30)
         assert made, "its client waits for ever"
