@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Terminal:

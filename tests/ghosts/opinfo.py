@@ -49,6 +49,7 @@ Outcome = Literal[
     "unmade",  # PyTorch's own code could not make the samples here
 ]
 GOOD = ("equal", "metadata", "refused", "unlisted", "same error", "unmade")
+ERRORS = ("error", "other error")
 FORWARD = ("equal", "metadata", "refused", "differs", "error", "crash")
 
 DTYPES = (torch.float32, torch.int64, torch.bool)
@@ -71,7 +72,8 @@ UNSTEADY = re.compile(
     r"|^(rand|normal|uniform|exponential|bernoulli|multinomial)"
     r"|^nn\.functional\.(multi_head_attention_forward|scaled_dot_product_attention|rrelu)$"
 )
-# Neither equal nor refused in our words, each for its reason. No value differs, nothing crashes.
+# Neither equal nor refused in our words, each for its reason. It excuses errors: a value that
+# differs and a worker that dies are never known.
 KNOWN = {
     "_native_batch_norm_legit": "its empty statistics are predicted with another shape: an error",
     "amax": "an empty reduction raises another type of error",
@@ -116,6 +118,11 @@ class Report:
     @property
     def bad(self) -> bool:
         return self.worker_deaths > 0 or any(outcome not in GOOD for outcome in self.outcomes)
+
+    @property
+    def known(self) -> bool:
+        only_errors = all(outcome in GOOD + ERRORS for outcome in self.outcomes)
+        return self.name in KNOWN and only_errors and self.worker_deaths == 0
 
 
 def full_name(op: OpInfo) -> str:
@@ -444,7 +451,7 @@ class Summary:
     @property
     def unknown(self) -> list[Report]:
         """Those that fail, and nobody has said why."""
-        return [report for report in self.bad if report.name not in KNOWN]
+        return [report for report in self.bad if not report.known]
 
     @property
     def good(self) -> bool:

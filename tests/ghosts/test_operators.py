@@ -27,6 +27,15 @@ def test_one_changed_bit_of_a_result_is_seen(daemon: Daemon, tmp_path: Path) -> 
     assert report.bad and report.outcomes["differs"]
 
 
+def test_a_known_reason_excuses_errors_alone() -> None:
+    name = next(iter(opinfo.KNOWN))
+    report = opinfo.Report(name)
+    report.count("error")
+    assert opinfo.Summary.of([report]).unknown == []
+    report.count("differs")
+    assert opinfo.Summary.of([report]).unknown == [report]
+
+
 def test_a_result_on_another_device_is_seen() -> None:
     with pytest.raises(opinfo.OtherDeviceError):
         opinfo.leaf_on_the_cpu(opinfo.torch.ones(1), opinfo.torch.device("meta"))

@@ -13,7 +13,7 @@ namespace djinn::daemon::testing {
 
 // Runs the loop until the condition holds; what: it, for who reads that it never did.
 inline void run_until(Loop& loop, const char* what, const std::function<bool()>& condition) {
-  constexpr uint64_t kDeadlineMs = 20'000;
+  constexpr uint64_t kDeadlineMs = 60'000;
   bool late = false;
   Timer deadline(loop, [&] { late = true; });
   deadline.start_once(kDeadlineMs);

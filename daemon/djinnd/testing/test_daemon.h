@@ -33,7 +33,7 @@ extern char** environ;
 
 namespace djinn::daemon::testing {
 
-inline constexpr std::chrono::seconds kDeadline{20};
+inline constexpr std::chrono::seconds kDeadline{60};
 
 // Polls a condition that another process brings about.
 inline bool eventually(const std::function<bool()>& condition) {
