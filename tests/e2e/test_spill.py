@@ -214,7 +214,7 @@ def test_what_cannot_be_read_back_is_an_error_until_it_can(
             talk_to(host, byte_model, "two"),
         ):
             assert one.turn() == expected[0]
-            wait_until(lambda: spilled_files(host) > 0, "its group is on disk")
+            wait_until(lambda: events_of(host, "sequence-spilled") != [], "its group is on disk")
             disk.tell("read")
             with pytest.raises(djinn.Error, match="spilled sequence group") as broken:
                 one.sequence.reorder([1, 0, 3, 2])
