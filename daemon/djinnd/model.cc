@@ -118,10 +118,10 @@ Model* ModelTable::find_shared(const ModelKey& opened) {
     // Files that look the same and are not what they were would be so again.
     const bool spoilt = model.lost && model.lost->code == ErrorCode::kHashMismatch;
     const bool stays = model.phase != ModelPhase::kUnloading && !spoilt;
-    // What only comes back is read from what is opened now.
+    if (!stays || !may_share(model.key, opened)) continue;
+    // What only comes back is read from what is opened now; else young files' bytes are compared.
     const bool as_read = model.in_use() || model.phase == ModelPhase::kResident;
-    if (as_read && !load::were_settled(model.key.files)) continue;  // its bytes are compared
-    if (stays && may_share(model.key, opened)) return &model;
+    if (!as_read || load::were_settled(model.key.files)) return &model;
   }
   return nullptr;
 }

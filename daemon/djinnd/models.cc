@@ -119,6 +119,7 @@ void Models::open(OpenRequest request) {
 }
 
 Status Models::check_plans(DomainId domain, uint64_t bytes) const {
+  if (bytes == 0) return {};
   uint64_t held = 0;
   for (const auto& [id, opening] : openings_) {
     if (opening.request.opener.domain == domain) held += opening.request.plan.bytes;
@@ -126,7 +127,7 @@ Status Models::check_plans(DomainId domain, uint64_t bytes) const {
   for (const auto& [id, model] : table_.all()) {
     if (model.key.domain == domain) held += model.plan_bytes;
   }
-  if (bytes == 0 || range_fits(held, bytes, kPlanBytesPerUser)) return {};
+  if (range_fits(held, bytes, kPlanBytesPerUser)) return {};
   return Error{ErrorCode::kLimitExceeded,
                fmt::format("The load plans of this user's models and openings have {} bytes; with "
                            "this one they would have more than {}. Wait for the openings, or "

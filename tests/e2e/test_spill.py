@@ -14,7 +14,7 @@ import djinn
 import pytest
 from broken_disk import mounted
 from command_line import ctl, events_of
-from conversation import talk_to
+from conversation import Talk, talk_to
 from mute_files import FileServer
 from private_daemon import Daemon, open_files, running, wait_until
 
@@ -121,19 +121,28 @@ def test_workers_that_are_killed_at_any_moment_change_no_token(
         assert seen == [expected]
 
 
+@contextmanager
+def idle_conversations(
+    sizes: list[int], model: Path, directory: Path, after_ms: int = 200
+) -> Iterator[tuple[Daemon, Talk]]:
+    """Two, of which one fits below the first threshold; the other goes to disk when it is idle."""
+    needed, both = sizes
+    memory = ("--memory", str((needed - both // 2) * 11 // 10), "--spill-after-ms", str(after_ms))
+    with (
+        running(*memory, "--spill-directory", str(directory)) as host,
+        talk_to(host, model, "one") as one,
+        talk_to(host, model, "two"),
+    ):
+        yield host, one
+
+
 def test_an_idle_conversation_gives_way_to_the_first_threshold(
     undisturbed: tuple[Said, int, int], byte_model: Path, tmp_path: Path
 ) -> None:
     """A worker that dies beside it loses nothing."""
-    expected, needed, both = undisturbed
+    expected, *sizes = undisturbed
     directory = tmp_path / "spilled"
-    with_one = needed - both // 2
-    memory = ("--memory", str(with_one * 11 // 10), "--spill-after-ms", "200")
-    with (
-        running(*memory, "--spill-directory", str(directory)) as host,
-        talk_to(host, byte_model, "one") as talk,
-        talk_to(host, byte_model, "two"),
-    ):
+    with idle_conversations(sizes, byte_model, directory) as (host, talk):
         assert talk.turn() == expected[0]
         wait_until(lambda: spilled_files(host) > 0, "its group is on disk")
         assert list(directory.iterdir()) == [], "the file has no name"
@@ -184,41 +193,33 @@ def test_a_disk_that_loses_what_was_written_is_no_loss(
     undisturbed: tuple[Said, int, int], byte_model: Path, tmp_path: Path
 ) -> None:
     """As a kernel does: writes succeed, and that they did not is told to who asks."""
-    expected, needed, both = undisturbed
-    with on_a_broken_disk(tmp_path) as (directory, disk):
-        memory = str((needed - both // 2) * 11 // 10)
-        options = ("--memory", memory, "--spill-after-ms", "100")
-        with (
-            running(*options, "--spill-directory", str(directory)) as host,
-            talk_to(host, byte_model, "one") as one,
-            talk_to(host, byte_model, "two"),
-        ):
-            disk.tell("lose")
-            assert one.turn() == expected[0]
-            tried = ("stays in memory", "spilled to disk")
-            wait_until(lambda: any(t in host.log.read_text() for t in tried), "the disk is tried")
-            disk.tell("mend")
-            assert one.turn() == expected[2]
+    expected, *sizes = undisturbed
+    with (
+        on_a_broken_disk(tmp_path) as (directory, disk),
+        idle_conversations(sizes, byte_model, directory, after_ms=100) as (host, one),
+    ):
+        disk.tell("lose")
+        assert one.turn() == expected[0]
+        tried = ("stays in memory", "spilled to disk")
+        wait_until(lambda: any(t in host.log.read_text() for t in tried), "the disk is tried")
+        disk.tell("mend")
+        assert one.turn() == expected[2]
 
 
 def test_what_cannot_be_read_back_is_an_error_until_it_can(
     undisturbed: tuple[Said, int, int], byte_model: Path, tmp_path: Path
 ) -> None:
-    expected, needed, both = undisturbed
-    with on_a_broken_disk(tmp_path) as (directory, disk):
-        with_one = needed - both // 2
-        memory = ("--memory", str(with_one * 11 // 10), "--spill-after-ms", "200")
-        with (
-            running(*memory, "--spill-directory", str(directory)) as host,
-            talk_to(host, byte_model, "one") as one,
-            talk_to(host, byte_model, "two"),
-        ):
-            assert one.turn() == expected[0]
-            wait_until(lambda: events_of(host, "sequence-spilled") != [], "its group is on disk")
-            disk.tell("read")
-            with pytest.raises(djinn.Error, match="spilled sequence group") as broken:
-                one.sequence.reorder([1, 0, 3, 2])
-            assert broken.value.code == "io"
-            disk.tell("mend")
-            assert one.turn() == expected[2]
-            assert host.worker()["restarts"] == 0
+    expected, *sizes = undisturbed
+    with (
+        on_a_broken_disk(tmp_path) as (directory, disk),
+        idle_conversations(sizes, byte_model, directory) as (host, one),
+    ):
+        assert one.turn() == expected[0]
+        wait_until(lambda: events_of(host, "sequence-spilled") != [], "its group is on disk")
+        disk.tell("read")
+        with pytest.raises(djinn.Error, match="spilled sequence group") as broken:
+            one.sequence.reorder([1, 0, 3, 2])
+        assert broken.value.code == "io"
+        disk.tell("mend")
+        assert one.turn() == expected[2]
+        assert host.worker()["restarts"] == 0
