@@ -3,12 +3,15 @@
 
     ./dev matrix [NAME...]        those models, or all
     ./dev matrix --missing        those that docs/MODELS.md has no row of
+    ./dev matrix --costs          of rows that are there, what a step costs alone: counted anew
     ./dev matrix --operators      PyTorch's operator samples instead: all; writes docs/OPERATORS.md
     ./dev matrix --side local     the comparison alone, without ghosts: all must pass
 
 Each model that was run becomes a row of docs/models.json at once, with the commit and the day; the
-other rows stay. docs/MODELS.md is made of them. Logs of the processes are in build/matrix. Exit
-code 1: one of the models that were run neither passes nor is refused by name.
+other rows stay. What a step costs has a commit and a day of its own (`costs`), and is not shown
+without them: earlier counts had what is sent once in them. docs/MODELS.md is made of the rows. Logs
+of the processes are in build/matrix. Exit code 1: one of the models that were run neither passes
+nor is refused by name.
 """
 
 import argparse
@@ -37,36 +40,38 @@ HEADER = (
     *("family", "model", "class", "loaded by", "attention"),
     *("forward", "batch", "generate", "batch"),
     *("bf16 forward", "batch", "generate", "batch", "prompts"),
-    *("tier", "operators a step", "bytes a step", "commit", "day"),
+    *("tier", "operators a step", "bytes a step", "counted", "commit", "day"),
 )
 NOT_APPLICABLE, UNKNOWN, DIFFERS = "\N{EN DASH}", "?", "**no**"
 CELLS = {EQUAL: "yes", compare.NOT_HERE: "CPU: no", compare.DRAWS: "draws", REFUSED: "refused"}
+ALL = frozenset(one.name for one in dataclasses.fields(Result)) - {"name"}
+COSTS = frozenset(("tier", "why", "operators_a_step", "bytes_a_step"))
 Record = dict[str, dict[str, Any]]  # of a model's name: its Result, commit and day
 
 
-def compared(name: str, side: compare.Side) -> Result:
+def compared(name: str, side: compare.Side, costs_alone: bool) -> Result:
     """On a daemon of its own, so that no model meets what another one left."""
     try:
         with running(threads=THREADS) as daemon:
-            return compare.in_fork(name, daemon, SCRATCH, side)
+            return compare.in_fork(name, daemon, SCRATCH, side, costs_alone)
     except Exception as error:
         result = compare.read_result(name, SCRATCH / f"{name}.json")
         result.reasons.append(f"djinnd: {type(error).__name__}: {error}")
         return result
 
 
-def run_models(names: list[str], side: compare.Side) -> list[Result]:
+def run_models(names: list[str], side: compare.Side, costs_alone: bool) -> list[Result]:
     results = []
     for name in names:
         start = time.monotonic()
-        result = compared(name, side)
+        result = compared(name, side, costs_alone)
         results.append(result)
         verdict = "passed" if result.passed else REFUSED if result.refused else "FAILED"
         print(f"{name:<14} {verdict} {time.monotonic() - start:6.1f} s", flush=True)
         for reason in result.reasons:
             print(f"    {reason}", flush=True)
-        if side == "ghost":
-            keep(result)
+        if side == "ghost" and (result.passed or not costs_alone):
+            keep(result, COSTS if costs_alone else ALL)
     return results
 
 
@@ -91,12 +96,19 @@ def recorded() -> Record:
     return {name: row for name, row in rows.items() if name in zoo.NAMES}
 
 
-def keep(result: Result) -> None:
+def keep(result: Result, what: frozenset[str]) -> None:
+    """All of a row, or what a step costs."""
     rows = recorded()
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    one = {k: v for k, v in dataclasses.asdict(result).items() if k not in ("name", "counters")}
-    one["reasons"] = [reason.replace(f"{ROOT}/", "") for reason in result.reasons]
-    rows[result.name] = one | {"commit": commit(), "day": day}
+    made = {"commit": commit(), "day": day}
+    found = {name: value for name, value in dataclasses.asdict(result).items() if name in what}
+    if what == ALL:
+        found["reasons"] = [reason.replace(f"{ROOT}/", "") for reason in result.reasons]
+        rows[result.name] = found | made
+    else:
+        rows[result.name] |= found
+    if result.operators_a_step is not None:
+        rows[result.name]["costs"] = made
     write(rows)
 
 
@@ -134,9 +146,17 @@ def cells_of(result: Result, row: dict[str, Any]) -> list[str]:
     return [
         *(result.family, result.name, result.model, entry.auto, result.attention or UNKNOWN),
         *(*both, prompts(result, entry)),
-        *(str(result.tier), number(result.operators_a_step), number(result.bytes_a_step)),
-        *(row["commit"], row["day"]),
+        *(str(result.tier), *costs(result, row), row["commit"], row["day"]),
     ]
+
+
+def costs(result: Result, row: dict[str, Any]) -> tuple[str, str, str]:
+    """Not what was counted before costs had a commit of their own."""
+    if "costs" not in row:
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    made = row["costs"]
+    counts = (number(result.operators_a_step), number(result.bytes_a_step))
+    return *counts, f"{made['commit']} {made['day']}"
 
 
 def prompts(result: Result, entry: zoo.Entry) -> str:
@@ -178,7 +198,10 @@ def table(rows: Record) -> str:
         " and in bfloat16, compared bit for bit: outputs of a forward pass, and"
         f" {zoo.NEW_TOKENS} greedy tokens of `generate`. `batch` is three rows, `prompts` one of"
         f" {', '.join(zoo.PROMPTS)} tokens each. A step is one token, or one forward pass of a"
-        " model that does not generate. `CPU: no`: PyTorch on the CPU refuses it, too. `draws`: the"
+        " model that generates none by one, in float32: operators that this process records, and"
+        " all bytes that cross to djinnd and back, as djinnd counts them, once the calls before"
+        " have sent what is sent once. `counted` says when; `?`: not yet. `CPU: no`: PyTorch on the"
+        " CPU refuses it, too. `draws`: the"
         " result is random, and djinnd draws with a generator of its own.",
         "",
         f"{len(results)} models: {passed} pass ({drawn} of them draw), {len(refused)} are refused"
@@ -204,6 +227,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev matrix")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of tests/ghosts/zoo.py")
     parser.add_argument("--missing", action="store_true", help="those that have no row yet")
+    parser.add_argument("--costs", action="store_true", help="what a step costs alone")
     parser.add_argument("--operators", action="store_true", help="operators instead of models")
     parser.add_argument("--side", choices=("ghost", "local"), default="ghost")
     arguments = parser.parse_args()
@@ -222,7 +246,9 @@ def main() -> int:
     names = arguments.names or zoo.NAMES
     if arguments.missing:
         names = [name for name in names if name not in recorded()]
-    results = run_models(names, arguments.side)
+    if arguments.costs:
+        names = [name for name in names if name in recorded()]
+    results = run_models(names, arguments.side, arguments.costs)
     passed = sum(result.passed for result in results)
     refused = sum(result.refused for result in results)
     print(f"{passed} of {len(results)} pass, {refused} are refused by name")

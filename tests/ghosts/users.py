@@ -12,12 +12,13 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import compare
 import djinn
 import loads
 import torch
@@ -480,6 +481,42 @@ def a_worker_killed_in_training_changes_no_loss(scratch: Path) -> None:
     hook.remove()
     assert found == expected
     same_weights(one, other)
+
+
+# --- what a step costs ----------------------------------------------------------------------------
+
+
+def counted_by_djinnd() -> int:
+    """All that has crossed in this process's session."""
+    with djinn.connect(name="reader", observer=True) as reader:
+        mine = [one for one in reader.sessions() if one["pid"] == os.getpid()]
+    return max(one["bytes_in"] + one["bytes_out"] for one in mine)
+
+
+def repeat(times: int, call: Callable[[], Any]) -> None:
+    for _ in range(times):
+        call()
+
+
+@case
+def the_matrix_says_of_a_step_what_djinnd_counts(scratch: Path) -> None:
+    """Of one in djinnd, one in Python, and a model that has no tokens."""
+    for name, counts in (("llama", (8, 24)), ("mistral", (8, 24)), ("bert", (1, 2))):
+        entry, directory = zoo.entry(name), checkpoint(name, scratch)
+        one = compare.Comparison(entry, zoo.VARIANTS, directory, scratch / "report", "ghost")
+        one.model = ghost(name, directory)
+        one.measure()
+        forward = functools.partial(one.forward, one.model, "one")
+        crossed = []
+        for count in counts:
+            generate = functools.partial(one.generate_tokens, count)
+            call = generate if entry.generates else functools.partial(repeat, count, forward)
+            repeat(5, call)  # what is sent once
+            before = counted_by_djinnd()
+            call()
+            crossed.append(counted_by_djinnd() - before)
+        step = (crossed[1] - crossed[0]) / (counts[1] - counts[0])
+        assert one.result.bytes_a_step == step > 0, (name, one.result.bytes_a_step, crossed)
 
 
 # --- the end --------------------------------------------------------------------------------------
