@@ -94,7 +94,11 @@ void Channel::keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds) 
 void Channel::take_turns(Turns& turns, uid_t user) {
   turns_ = &turns;
   speaker_ = std::make_shared<Turns::Speaker>(
-      Turns::Speaker{user, [this] { return held_ ? 0 : hear_one(); }});
+      Turns::Speaker{user, [this] { return held_ ? 0 : hear_one(); },
+                     [this](bool listened) {
+                       rests_ = !listened;
+                       if (!ended_) watch();
+                     }});
 }
 
 void Channel::hold(bool held) {
@@ -103,8 +107,9 @@ void Channel::hold(bool held) {
 }
 
 void Channel::watch() {
-  if (backlog_.empty()) return held_ ? poll_->pause() : poll_->watch_readable();
-  held_ ? poll_->watch_writable() : poll_->watch_both();
+  const bool deaf = held_ || rests_;
+  if (backlog_.empty()) return deaf ? poll_->pause() : poll_->watch_readable();
+  deaf ? poll_->watch_writable() : poll_->watch_both();
 }
 
 void Channel::flush() {

@@ -55,7 +55,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       file_work_(loop, "files"),
       payloads_(loop),
       turns_(clock),
-      turn_(loop, [this] { turns_.take(); }),
+      turn_(loop, [this] { take_turn(); }),
+      next_turn_(loop, [] {}),
       events_(clock),
       spare_workers_({loop, spawner_, closers_},
                      {"worker", ErrorCode::kWorkerLost, kNextWorkerAfterMs,
@@ -229,6 +230,7 @@ void Daemon::stop() {
   service_.stopping();
   metrics_.stop();
   listener_.reset();
+  next_turn_.stop();
   hang_timer_.stop();
   wind_up_timer_.stop();
   sessions_.end_all({ErrorCode::kDisconnected, "djinnd is stopping."});
@@ -244,6 +246,12 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
   sessions_.connected(std::move(socket), peer);
   if (!hang_timer_.active()) hang_timer_.start_once(options_.hang_timeout_ms);
   service_.changed();
+}
+
+// One that nobody is noted for is made by a timer: it wakes the loop, which takes a turn.
+void Daemon::take_turn() {
+  const std::optional<uint64_t> next_ns = turns_.take();
+  if (next_ns && !next_turn_.active()) next_turn_.start_once(*next_ns / 1'000'000 + 1);
 }
 
 void Daemon::session_left(SessionId session) {

@@ -63,6 +63,7 @@ class Daemon final : public WorkerSupervisor::Owner {
  private:
   Status take_up(const Config& config);
   void connected(Fd socket, const ipc::PeerCredentials& peer);
+  void take_turn();
   void session_left(SessionId session);
   void models_changed();
   void look_for_hangs();
@@ -93,6 +94,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Closers closers_;
   Turns turns_;
   Check turn_;
+  Timer next_turn_;
   Events events_;
   Inquiries inquiries_;
   Traffics traffics_;

@@ -111,6 +111,7 @@ Status Sessions::check_limits(uid_t uid) {
 }
 
 void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
+  const Turns::Bill bill(world_.turns, peer.uid);
   Status allowed = check_limits(peer.uid);
   if (allowed) allowed = check_descriptors_left(socket);
   if (!allowed) return turn_away(std::move(socket), peer, allowed.error());
@@ -167,6 +168,7 @@ void Sessions::heard(SessionId id, ipc::Datagram datagram) {
 void Sessions::disconnected(SessionId id, const Error& error) {
   Session* const session = find(id);
   if (session == nullptr || !session->channel) return;
+  const Turns::Bill bill(world_.turns, session->domain);
   if (error.code == ErrorCode::kDisconnected) return leave(id);
   end(*session, error);
 }

@@ -2,36 +2,74 @@
 
 #include "daemon/djinnd/turns.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace djinn::daemon {
 
 void Turns::note(const std::shared_ptr<Speaker>& speaker) {
-  if (speaker->waits) return;
+  User& user = users_[speaker->user];
+  if (!speaker->waits) user.waiting.push_back(speaker);
   speaker->waits = true;
-  waiting_[speaker->user].push_back(speaker);
+  if (speaker->rests || rest_of(user, clock_.monotonic_ns()) == 0) return;
+  speaker->rests = true;
+  speaker->listen(false);
 }
 
-void Turns::take() {
-  if (waiting_.empty()) return;
-  for (auto& [user, queue] : waiting_) hear(queue);
-  std::erase_if(waiting_, [](const auto& entry) { return entry.second.empty(); });
+Turns::Bill::Bill(Turns& turns, uid_t user)
+    : turns_(turns), user_(user), began_ns_(turns.clock_.monotonic_ns()) {}
+
+Turns::Bill::~Bill() {
+  const uint64_t now_ns = turns_.clock_.monotonic_ns();
+  turns_.charge(turns_.users_[user_], now_ns - began_ns_, now_ns);
 }
 
-void Turns::hear(Queue& queue) {
-  const uint64_t until_ns = clock_.monotonic_ns() + share_.ns;
+std::optional<uint64_t> Turns::take() {
+  if (users_.empty()) return std::nullopt;
+  std::optional<uint64_t> next_ns;
+  for (auto& [id, user] : users_) {
+    if (rest_of(user, clock_.monotonic_ns()) == 0) hear(user);
+    const uint64_t rest_ns = rest_of(user, clock_.monotonic_ns());
+    if (user.waiting.empty() || rest_ns == 0) continue;
+    next_ns = std::min(rest_ns, next_ns.value_or(rest_ns));
+  }
+  const uint64_t now_ns = clock_.monotonic_ns();
+  std::erase_if(users_, [&](const auto& entry) {
+    return entry.second.waiting.empty() && entry.second.even_ns <= now_ns;
+  });
+  return next_ns;
+}
+
+void Turns::hear(User& user) {
+  const uint64_t began_ns = clock_.monotonic_ns();
+  uint64_t now_ns = began_ns;
   uint32_t messages = 0;
   uint64_t bytes = 0;
-  while (!queue.empty()) {
-    const auto speaker = queue.front().lock();
-    queue.pop_front();
-    const size_t heard = speaker ? speaker->hear() : 0;
-    if (speaker) speaker->waits = heard > 0;
-    if (heard == 0) continue;
-    queue.push_back(speaker);  // it may have more
-    ++messages;
+  const auto has_share = [&] {
+    return messages < share_.messages && bytes < share_.bytes && now_ns - began_ns < share_.ns;
+  };
+  while (!user.waiting.empty() && has_share()) {
+    const auto speaker = user.waiting.front().lock();
+    user.waiting.pop_front();
+    if (!speaker) continue;
+    const size_t heard = speaker->hear();
+    speaker->waits = heard > 0;
+    if (speaker->waits) user.waiting.push_back(speaker);  // it may have more
+    if (!speaker->waits && std::exchange(speaker->rests, false)) speaker->listen(true);
+    messages += heard > 0 ? 1 : 0;
     bytes += heard;
-    const bool over = messages >= share_.messages || bytes >= share_.bytes;
-    if (over || clock_.monotonic_ns() >= until_ns) return;
+    now_ns = clock_.monotonic_ns();
   }
+  charge(user, now_ns - began_ns, now_ns);
+}
+
+void Turns::charge(User& user, uint64_t ns, uint64_t now_ns) const {
+  user.even_ns = std::max(user.even_ns, now_ns - ns) + ns * share_.one_in;
+}
+
+uint64_t Turns::rest_of(const User& user, uint64_t now_ns) const {
+  const uint64_t debt_ns = user.even_ns > now_ns ? user.even_ns - now_ns : 0;
+  return debt_ns > share_.saved_ns ? debt_ns - share_.saved_ns : 0;
 }
 
 }  // namespace djinn::daemon

@@ -5,9 +5,12 @@
 //   turn      what is heard between two looks at descriptors
 //   share     what one user may take of a turn: messages, bytes, time
 //   speaker   a connection; it is heard for one message, and then stands behind its user's others
+//   rest      of a user who has taken more of the loop's time than is theirs: until time has made
+//             up for it. Their senders sleep meanwhile, and leave the processors to others.
 //
-// invariant: in each turn every user who waits is heard, for at least one message and at most a
-// share and the message that went over it. What is left waits, in its order, for the next.
+// invariant: in each turn every user who waits and does not rest is heard, for at least one message
+// and at most a share and the message that went over it. What is left waits, in its order, for the
+// next. Who rests is not listened to, so the loop sleeps as well.
 #pragma once
 
 #include <sys/types.h>
@@ -18,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "kernel/base/clock.h"
 
@@ -27,6 +31,9 @@ struct Share {
   uint32_t messages = 16;
   uint64_t bytes = uint64_t{256} << 10;
   uint64_t ns = 1'000'000;
+  // Over many turns: one part in so many of the time, after what is saved up while silent.
+  uint32_t one_in = 2;
+  uint64_t saved_ns = 10'000'000;
 };
 
 class Turns {
@@ -36,23 +43,44 @@ class Turns {
   struct Speaker {
     uid_t user;
     Hear hear;
+    // Whether note() is to be called when it has something to say.
+    std::function<void(bool)> listen;
     bool waits = false;
+    bool rests = false;
   };
 
   explicit Turns(const Clock& clock, Share share = {}) : clock_(clock), share_(share) {}
 
   // The speaker has something to say. It is forgotten when its owner lets go of it.
   void note(const std::shared_ptr<Speaker>& speaker);
-  // One turn.
-  void take();
+  // What is done for a user outside of a turn is of their time, too: while this lives.
+  class Bill {
+   public:
+    Bill(Turns& turns, uid_t user);
+    ~Bill();
+    Bill(const Bill&) = delete;
+    Bill& operator=(const Bill&) = delete;
+
+   private:
+    Turns& turns_;
+    const uid_t user_;
+    const uint64_t began_ns_;
+  };
+  // One turn. Gives in how many ns another is due although nobody is noted; nothing if none is.
+  std::optional<uint64_t> take();
 
  private:
-  using Queue = std::deque<std::weak_ptr<Speaker>>;
-  void hear(Queue& queue);
+  struct User {
+    std::deque<std::weak_ptr<Speaker>> waiting;
+    uint64_t even_ns = 0;  // when time will have made up for what was taken
+  };
+  void hear(User& user);
+  void charge(User& user, uint64_t ns, uint64_t now_ns) const;
+  [[nodiscard]] uint64_t rest_of(const User& user, uint64_t now_ns) const;  // ns
 
   const Clock& clock_;
   Share share_;
-  std::map<uid_t, Queue> waiting_;
+  std::map<uid_t, User> users_;
 };
 
 }  // namespace djinn::daemon

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,16 +29,21 @@ class TurnsTest : public ::testing::Test {
  protected:
   using Speakers = std::vector<std::shared_ptr<Turns::Speaker>>;
 
+  std::shared_ptr<Turns::Speaker> speaker(uid_t user, Turns::Hear hear) {
+    return std::make_shared<Turns::Speaker>(Turns::Speaker{
+        user, std::move(hear), [this, user](bool on) { deaf_[user] += on ? -1 : 1; }});
+  }
+
   // Of so many messages each; which speaker said what goes to heard_.
   Speakers speakers(uid_t user, int count, int messages, size_t bytes = 1) {
     Speakers made;
     for (int i = 0; i < count; ++i) {
-      made.push_back(std::make_shared<Turns::Speaker>(Turns::Speaker{user, {}}));
-      made[i]->hear = [this, user, i, bytes, left = messages]() mutable {
+      made.push_back(speaker(user, [this, user, i, bytes, left = messages]() mutable {
         if (left-- <= 0) return size_t{0};
         heard_.emplace_back(user, i);
+        clock_.now_ns += cost_ns_;
         return bytes;
-      };
+      }));
       turns_.note(made[i]);
     }
     return made;
@@ -49,6 +56,8 @@ class TurnsTest : public ::testing::Test {
   const Share share_;
   Turns turns_{clock_, share_};
   std::vector<std::pair<uid_t, int>> heard_;
+  std::map<uid_t, int> deaf_;  // speakers that are not listened to
+  uint64_t cost_ns_ = 0;       // of a message
 };
 
 TEST_F(TurnsTest, a_user_is_heard_in_the_next_turn_however_many_sessions_another_floods_with) {
@@ -76,10 +85,10 @@ TEST_F(TurnsTest, what_is_left_is_heard_in_later_turns) {
 
 TEST_F(TurnsTest, one_that_was_silent_is_heard_again_when_it_is_noted) {
   bool speaks = false;
-  const auto speaker = std::make_shared<Turns::Speaker>(
-      Turns::Speaker{kFlooder, [&] { return std::exchange(speaks, false) ? size_t{1} : 0; }});
+  const auto silent =
+      speaker(kFlooder, [&] { return std::exchange(speaks, false) ? size_t{1} : 0; });
   for (int i = 0; i < 3; ++i) {
-    turns_.note(speaker);
+    turns_.note(silent);
     speaks = i != 0;
     turns_.take();
     EXPECT_FALSE(speaks);
@@ -93,10 +102,10 @@ TEST_F(TurnsTest, a_share_ends_with_its_bytes) {
 }
 
 TEST_F(TurnsTest, a_share_ends_with_its_time_after_one_message_at_least) {
-  const auto slow = std::make_shared<Turns::Speaker>(Turns::Speaker{kFlooder, [this] {
-                                                                      clock_.now_ns += share_.ns;
-                                                                      return size_t{1};
-                                                                    }});
+  const auto slow = speaker(kFlooder, [this] {
+    clock_.now_ns += share_.ns;
+    return size_t{1};
+  });
   turns_.note(slow);
   const auto flood = speakers(kFlooder, 1, kForEver);
   const auto neighbour = speakers(kNeighbour, 1, 1);
@@ -105,6 +114,52 @@ TEST_F(TurnsTest, a_share_ends_with_its_time_after_one_message_at_least) {
   EXPECT_EQ(heard_of(kNeighbour), 1);
   turns_.take();
   EXPECT_GT(heard_of(kFlooder), 0);
+}
+
+TEST_F(TurnsTest, over_time_a_flooder_gets_their_part_of_it_and_a_neighbour_is_heard_each_turn) {
+  cost_ns_ = share_.ns / 8;
+  const auto flood = speakers(kFlooder, 20, kForEver);
+  const uint64_t began_ns = clock_.now_ns;
+  for (int turn = 0; turn < 1000; ++turn) {
+    for (const auto& speaker : flood) turns_.note(speaker);  // as their sockets are readable
+    const auto neighbour = speakers(kNeighbour, 1, 1);
+    const auto before = heard_of(kNeighbour);
+    const auto next_ns = turns_.take();
+    EXPECT_EQ(heard_of(kNeighbour), before + 1);
+    clock_.now_ns += next_ns.value_or(0);
+  }
+  const uint64_t passed_ns = clock_.now_ns - began_ns;
+  const uint64_t taken_ns = static_cast<uint64_t>(heard_of(kFlooder)) * cost_ns_;
+  EXPECT_NEAR(static_cast<double>(taken_ns), static_cast<double>(passed_ns) / share_.one_in,
+              static_cast<double>(share_.saved_ns + share_.ns));
+  EXPECT_EQ(deaf_[kNeighbour], 0);
+}
+
+TEST_F(TurnsTest, who_rests_is_not_listened_to_until_all_they_said_is_heard) {
+  cost_ns_ = 2 * share_.saved_ns;
+  const auto flood = speakers(kFlooder, 3, 10);
+  std::optional<uint64_t> next_ns = turns_.take();
+  ASSERT_TRUE(next_ns) << "there is more, and nobody will be noted for it";
+  for (const auto& speaker : flood) turns_.note(speaker);
+  EXPECT_EQ(deaf_[kFlooder], 3);
+  const auto heard = heard_of(kFlooder);
+  EXPECT_EQ(turns_.take(), next_ns) << "nothing is done meanwhile";
+  EXPECT_EQ(heard_of(kFlooder), heard);
+  for (; next_ns; next_ns = turns_.take()) clock_.now_ns += *next_ns;
+  EXPECT_EQ(heard_of(kFlooder), 30);
+  EXPECT_EQ(deaf_[kFlooder], 0);
+}
+
+TEST_F(TurnsTest, what_was_done_for_a_user_outside_of_a_turn_is_of_their_time) {
+  {
+    const Turns::Bill bill(turns_, kFlooder);
+    clock_.now_ns += 2 * share_.saved_ns;
+  }
+  const auto flood = speakers(kFlooder, 1, 1);
+  const auto neighbour = speakers(kNeighbour, 1, 1);
+  ASSERT_TRUE(turns_.take());
+  EXPECT_EQ(heard_of(kFlooder), 0);
+  EXPECT_EQ(heard_of(kNeighbour), 1);
 }
 
 TEST_F(TurnsTest, one_that_has_gone_is_not_heard) {
