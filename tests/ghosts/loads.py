@@ -7,12 +7,14 @@ because a process has one device and one daemon.
 """
 
 import copy
+import faulthandler
 import gc
 import io
 import json
 import os
 import pickle
 import resource
+import shutil
 import sys
 import traceback
 import warnings
@@ -36,6 +38,14 @@ from transformers import PreTrainedModel
 
 DEVICE = "remote_accelerator:0"
 KIB = 1024
+WATCHDOG_S = 30.0
+# What config.json calls the number of layers.
+LAYERS = {
+    "llama": "num_hidden_layers",
+    "gpt2": "n_layer",
+    "t5": "num_decoder_layers",
+    "vit": "num_hidden_layers",
+}
 ids = torch.tensor([[5, 9, 17, 3, 44, 8]])
 
 Case = Callable[[Path], None]
@@ -127,6 +137,16 @@ def refusal(*words: str, kind: type[Exception] = djinn.RequestError) -> Iterator
             assert word in str(error), f"{word!r} is not in: {error}"
     else:
         raise AssertionError(f"no {kind.__name__} on {words}")
+
+
+@contextmanager
+def watchdog() -> Iterator[None]:
+    """Ends the process, with a trace in its log, where the block does not end by itself."""
+    faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextmanager
@@ -567,6 +587,46 @@ def quantised_models_are_refused(scratch: Path) -> None:
         ghost("llama", source, quantization_config=asked)
     with refusal("GGUF"):
         transformers.LlamaForCausalLM.from_pretrained(source, gguf_file="model.gguf")
+
+
+@case
+def layers_that_no_file_holds_are_not_built(scratch: Path) -> None:
+    for name, number in LAYERS.items():
+        source, broken = checkpoint(name, scratch), scratch / f"{name}-layers"
+        shutil.copytree(source, broken)
+        config = json.loads((source / "config.json").read_text())
+        assert number in config
+        (broken / "config.json").write_text(json.dumps(config | {number: 10**9}))
+        with watchdog(), refusal("config.json", "far more weights", "tensors"):
+            ghost(name, broken)
+    same_logits(*(load("llama", checkpoint("llama", scratch)) for load in (local, ghost)))
+
+
+@case
+def a_fifo_among_the_shards_is_refused_and_nobody_waits(scratch: Path) -> None:
+    directory = scratch / "fifo"
+    shutil.copytree(checkpoint("llama", scratch, max_shard_size="50KB"), directory)
+    shard = sorted(directory.glob("*.safetensors"))[0]
+    shard.unlink()
+    os.mkfifo(shard)
+    with watchdog(), refusal(shard.name, "not a regular file"):
+        ghost("llama", directory)
+
+
+@case
+def who_loads_no_ghost_builds_what_they_like(scratch: Path) -> None:
+    """While another thread loads one, and afterwards."""
+    from djinn.torch import ghosts, huggingface
+
+    del scratch
+    with instead(ghosts, "PARAMETERS_BESIDE_MAX", 0), ThreadPoolExecutor(1) as pool:
+        load = ghosts.Load()
+        load.expect([])
+        with huggingface._load_in_context(load):
+            with refusal("far more weights"):
+                torch.nn.Linear(1, 1)
+            pool.submit(torch.nn.Linear, 1, 1).result()
+        torch.nn.Linear(1, 1)
 
 
 @case

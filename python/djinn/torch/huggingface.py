@@ -12,6 +12,7 @@ loaded in this context, and of what runs a model, for models on the device alone
     PreTrainedModel._load_pretrained_model    sources in place of a state dict, on our device
     PreTrainedModel._finalize_model_loading   what no file has is computed here, and uploaded
     get_hf_quantizer                          refuses what is quantised
+    _get_resolved_checkpoint_files            looks at the files before a model is built for them
     pipelines.base.Pipeline.__init__          leaves a ghost where it is
     PreTrainedModel.__call__                  a call like one before is replayed as a program
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
@@ -22,6 +23,8 @@ loaded in this context, and of what runs a model, for models on the device alone
     sdpa_attention.use_gqa_in_sdpa            heads that share keys are not repeated
     torch.UntypedStorage.share_memory_, _share_fd_cpu_, _share_filename_cpu_
                                               refused for the device's, which have no memory here
+
+A hook of torch's counts the parameters that are built while a ghost is loaded.
 """
 
 import functools
@@ -36,6 +39,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils.hooks import RemovableHandle
 
 from djinn.errors import RequestError
 
@@ -79,6 +84,7 @@ class Patch:
 
 
 _patches: list[Patch] = []
+_hooks: list[RemovableHandle] = []
 
 
 def is_enabled() -> bool:
@@ -102,6 +108,7 @@ def enable() -> None:
             (model, "_load_pretrained_model", _wrap_load),
             (model, "_finalize_model_loading", _wrap_finalize),
             (utils, "get_hf_quantizer", _wrap_quantizer),
+            (utils, "_get_resolved_checkpoint_files", _wrap_files),
             (pipeline, "__init__", _wrap_pipeline),
             (mixin, "_sample", _wrap_sample),
             (mixin, "_prepare_cache_for_generation", _wrap_prepare_cache),
@@ -118,6 +125,7 @@ def enable() -> None:
             _patches.append(Patch(owner, name, original, wrap(original), inherited))
         for patch in _patches:
             patch.apply()
+        _hooks.append(register_module_parameter_registration_hook(_count_parameter))
 
 
 def disable() -> None:
@@ -126,6 +134,8 @@ def disable() -> None:
         for patch in reversed(_patches):
             patch.restore()
         _patches.clear()
+        while _hooks:
+            _hooks.pop().remove()
         state.forget_calls()
 
 
@@ -438,6 +448,26 @@ def _wrap_load(original: Any) -> Any:
             return call(model, state_dict, checkpoint_files, load_config, expected_keys)
 
     return staticmethod(_load_pretrained_model)
+
+
+def _wrap_files(original: Any) -> Any:
+    @functools.wraps(original)
+    def _get_resolved_checkpoint_files(*args: Any, **kwargs: Any) -> Any:
+        files, metadata = original(*args, **kwargs)
+        load = _current.get()
+        if load is not None and files is not None:  # None: the caller has a state dict
+            refuse_files(files)
+            load.expect([str(path) for path in files])
+        return files, metadata
+
+    return _get_resolved_checkpoint_files
+
+
+def _count_parameter(module: Any, name: str, parameter: Any) -> None:
+    """Of all threads: others build what they like meanwhile."""
+    load = _current.get()
+    if load is not None and parameter is not None:
+        load.count_parameter()
 
 
 def weight_bytes(model: Any) -> int:
