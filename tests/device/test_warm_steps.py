@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rule 9: a warm step makes no system call, but to wake a sleeper, and no allocator decision.
+(A call of a ghost looks whether its session still lives: a client may have been left alone for
+long.) Nobody is woken more than twice a run.
 
 System calls are counted by strace on all threads of the worker, and on the one here that is its
 client; allocator decisions are counted by the worker. Warm is what was done before at these sizes,
@@ -26,7 +28,8 @@ import transformers
 from private_daemon import Daemon
 
 STEPS = 1000
-CALLS = 100  # of a ghost: under strace each takes a while
+LOOKS = 2  # of a ghost's call, at whether its session still lives
+ODD = 8  # calls of all steps together: an allocator's, and what begins and ends a generation
 BELL = r'\\1(\\0){7}", 8\b'  # what an eventfd is rung with
 RING = r'sendmsg\(\d+, \{[^}]*iov_base="\\1", iov_len=1\}'  # and the completion bell
 # Of waking and of falling asleep; and of yielding the core while looking whether there is work.
@@ -73,6 +76,7 @@ class Counted:
         self._daemon = daemon
         self._files = directory / "worker", directory / "client"
         self.worker: Counter[str] = Counter()
+        self.wakes = {"worker": 0, "client": 0}
         self.client: Counter[str] = Counter()
         self.increase: dict[str, int] = {}
 
@@ -86,18 +90,25 @@ class Counted:
         after = self._daemon.worker()
         for name in ("runs", "planned_runs", "plan_misses", "slab_bytes", "tokens", "restarts"):
             self.increase[name] = after[name] - before[name]
-        self.worker = others(CALL.findall(self._files[0].read_text()))
+        of_worker = CALL.findall(self._files[0].read_text())
+        self.worker = others(of_worker)
         calls = CALL.findall(self._files[1].read_text())
         first, last = (i for i, call in enumerate(calls) if call.startswith(MARK))
         self.client = others(calls[first + 1 : last])
+        self.wakes = {"worker": wakes(of_worker), "client": wakes(calls)}
         return self
 
     def expect_warm(self, steps: int) -> None:
         assert not self.worker, f"the worker: {self.worker}"
         runs = self.increase["runs"]
         assert runs >= steps
+        assert max(self.wakes.values()) <= 2 * runs + ODD, f"{self.wakes} wakes in {runs} runs"
         expected = {"planned_runs": runs, "plan_misses": 0, "slab_bytes": 0, "restarts": 0}
         assert {name: self.increase[name] for name in expected} == expected
+
+
+def wakes(calls: list[str]) -> int:
+    return sum(re.match(rf'write\(\d+, "{BELL}|{RING}', call) is not None for call in calls)
 
 
 def others(calls: list[str]) -> Counter[str]:
@@ -146,9 +157,12 @@ def test_a_replayed_call_of_a_ghost(ghost: Any, counted: Counted) -> None:
         logits.cpu()
 
     call(20)
-    counted.count(lambda: call(CALLS))
+    counted.count(lambda: call(STEPS))
     assert djinn.explain(ghost)["tier"] == 1
-    counted.expect_warm(CALLS)
+    counted.expect_warm(STEPS)
+    looks = counted.client.pop("recvmsg", 0)
+    assert looks <= LOOKS * STEPS + ODD
+    assert counted.client.total() <= ODD, f"the client: {counted.client}"
 
 
 @pytest.mark.ci
@@ -176,6 +190,7 @@ def test_a_token_of_a_generation(ghost: Any, counted: Counted) -> None:
     counted.count(generate)
     counted.expect_warm(STEPS)
     assert counted.increase["tokens"] == STEPS
+    assert counted.client.total() <= ODD, f"the client: {counted.client}"
 
 
 def test_what_is_not_warm_is_seen(device_daemon: Daemon, counted: Counted) -> None:
