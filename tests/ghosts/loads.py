@@ -42,6 +42,7 @@ WATCHDOG_S = 30.0
 # What config.json calls the number of layers.
 LAYERS = {
     "llama": "num_hidden_layers",
+    "qwen2": "num_hidden_layers",
     "gpt2": "n_layer",
     "t5": "num_decoder_layers",
     "vit": "num_hidden_layers",
@@ -592,13 +593,15 @@ def quantised_models_are_refused(scratch: Path) -> None:
 @case
 def layers_that_no_file_holds_are_not_built(scratch: Path) -> None:
     for name, number in LAYERS.items():
-        source, broken = checkpoint(name, scratch), scratch / f"{name}-layers"
-        shutil.copytree(source, broken)
-        config = json.loads((source / "config.json").read_text())
-        assert number in config
-        (broken / "config.json").write_text(json.dumps(config | {number: 10**9}))
-        with watchdog(), refusal("config.json", "far more weights", "tensors"):
-            ghost(name, broken)
+        for count, words in ((10**9, ("no model has more",)), (10**5, ("far more weights",))):
+            broken = scratch / f"{name}-{count}"
+            shutil.copytree(checkpoint(name, scratch), broken)
+            config = json.loads((broken / "config.json").read_text())
+            assert number in config
+            config.pop("layer_types", None)  # which transformers then makes itself
+            (broken / "config.json").write_text(json.dumps(config | {number: count}))
+            with watchdog(), refusal("config.json", *words):
+                ghost(name, broken)
     same_logits(*(load("llama", checkpoint("llama", scratch)) for load in (local, ghost)))
 
 

@@ -6,13 +6,14 @@ ghosts. docs/GHOSTS.md lists them with their reasons.
     disable()  puts every original back
 
 Patched are attributes of `transformers.modeling_utils`, which do nothing unless a ghost is being
-loaded in this context, and of what runs a model, for models on the device alone:
+loaded in this context, of what runs a model, for models on the device alone, and of configurations:
 
     PreTrainedModel.from_pretrained           one Load around the outermost call
     PreTrainedModel._load_pretrained_model    sources in place of a state dict, on our device
     PreTrainedModel._finalize_model_loading   what no file has is computed here, and uploaded
     get_hf_quantizer                          refuses what is quantised
     _get_resolved_checkpoint_files            looks at the files before a model is built for them
+    PreTrainedConfig.from_dict                refuses what has far more layers than any model
     pipelines.base.Pipeline.__init__          leaves a ghost where it is
     PreTrainedModel.__call__                  a call like one before is replayed as a program
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
@@ -31,6 +32,7 @@ import functools
 import importlib
 import inspect
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -49,6 +51,8 @@ from .ghosts import DEVICE
 
 TESTED = frozenset({"5.17.0"})
 PLACED_BY_US = {"auto", "balanced", "balanced_low_0", "sequential"}
+# A configuration makes lists of as many items as it has layers, before anybody knows what for.
+LAYERS_MAX = 100_000
 DISTRIBUTED = ("tp_plan", "tp_size", "distributed_config", "device_mesh")
 
 _current: ContextVar[ghosts.Load | None] = ContextVar("djinn_load", default=None)
@@ -99,6 +103,7 @@ def enable() -> None:
         check_version(importlib.import_module("transformers").__version__)
         utils = importlib.import_module("transformers.modeling_utils")
         model = utils.PreTrainedModel
+        configuration = importlib.import_module("transformers.configuration_utils").PreTrainedConfig
         pipeline = importlib.import_module("transformers.pipelines.base").Pipeline
         mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
         dynamic_cache = importlib.import_module("transformers.cache_utils").DynamicCache
@@ -109,6 +114,7 @@ def enable() -> None:
             (model, "_finalize_model_loading", _wrap_finalize),
             (utils, "get_hf_quantizer", _wrap_quantizer),
             (utils, "_get_resolved_checkpoint_files", _wrap_files),
+            (configuration, "from_dict", _wrap_from_dict),
             (pipeline, "__init__", _wrap_pipeline),
             (mixin, "_sample", _wrap_sample),
             (mixin, "_prepare_cache_for_generation", _wrap_prepare_cache),
@@ -379,6 +385,21 @@ def refuse_kernels(attention: str) -> None:
         refuse_attention(f'attn_implementation="{attention}"')
 
 
+def refuse_layers(configuration: dict[str, Any]) -> None:
+    """Of a config.json, with those inside of it."""
+    rest = [configuration]
+    while rest:
+        for name, value in rest.pop().items():
+            if isinstance(value, dict):
+                rest.append(value)
+            elif isinstance(value, int) and value > LAYERS_MAX and re.search("layers?$", str(name)):
+                raise refused(
+                    f"{name} = {value}",
+                    f"no model has more than {LAYERS_MAX} layers, and transformers would list all.",
+                    "Compare config.json with the checkpoint.",
+                )
+
+
 def refuse_attention(what: str) -> None:
     raise refused(
         what,
@@ -404,6 +425,17 @@ def refuse_files(paths: Sequence[str]) -> None:
                 "Convert it once: from_pretrained(..., djinn=False).save_pretrained(directory), "
                 "and load that directory.",
             )
+
+
+def _wrap_from_dict(original: Any) -> Any:
+    call = original.__func__
+
+    @functools.wraps(call)
+    def from_dict(cls: Any, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        refuse_layers(config_dict)
+        return call(cls, config_dict, **kwargs)
+
+    return classmethod(from_dict)
 
 
 # --- inside of from_pretrained --------------------------------------------------------------------
