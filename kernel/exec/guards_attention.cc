@@ -99,9 +99,12 @@ class Recurrent {
   }
 
  private:
-  static void require(const at::Tensor& tensor, at::IntArrayRef sizes) {
+  // oneDNN reads a bias of any dtype as if it were of the input's.
+  void require(const at::Tensor& tensor, at::IntArrayRef sizes) const {
     TORCH_CHECK_VALUE(tensor.sizes() == sizes, "a state or weight is ", tensor.sizes(), ", not ",
                       sizes);
+    TORCH_CHECK_VALUE(tensor.scalar_type() == input_.scalar_type(), "a state or weight is ",
+                      tensor.scalar_type(), ", and the input ", input_.scalar_type());
   }
 
   const at::Tensor& input_;

@@ -150,9 +150,10 @@ void reflection_pad_backward(const Stack& stack) {
   }
 }
 
-// Windows begin inside of the input: a scale that is given is that of the sizes.
+// Windows begin inside of the input: a scale that is given is that of the sizes. One that is not
+// above zero is computed from them.
 void require_scale(const c10::IValue& scale, int64_t input, int64_t output) {
-  if (scale.isNone()) return;
+  if (scale.isNone() || !(scale.toDouble() > 0)) return;
   const double reached = static_cast<double>(input) * scale.toDouble();
   TORCH_CHECK_VALUE(static_cast<double>(output) - 0.5 <= reached, "a scale of ", scale.toDouble(),
                     " does not make ", output, " of ", input);

@@ -149,7 +149,7 @@ TEST_F(Guards, nothing_drops_out_at_random) {
   }
 }
 
-TEST_F(Guards, a_recurrent_network_has_the_weights_that_its_sizes_need) {
+TEST_F(Guards, a_recurrent_network_has_weights_of_its_sizes_and_of_the_inputs_dtype) {
   const std::vector<at::Tensor> good{noise({5, 3, 16}, 1), noise({1, 3, 8}, 2), noise({1, 3, 8}, 3),
                                      noise({32, 16}, 4),   noise({32, 8}, 5),   noise({32}, 6),
                                      noise({32}, 7)};
@@ -178,6 +178,10 @@ TEST_F(Guards, a_recurrent_network_has_the_weights_that_its_sizes_need) {
     std::vector<at::Tensor> bad = good;
     bad[i] = bad[i].narrow(-1, 0, 1).clone();
     EXPECT_NE(run(bad), ErrorCode::kOk) << i;
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kLong}) {
+      bad[i] = good[i].to(dtype);
+      EXPECT_EQ(run(bad), ErrorCode::kInvalidArgument) << i << " as " << dtype;
+    }
   }
 }
 
