@@ -280,49 +280,19 @@ std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t see
   return sample;
 }
 
-// The leases of all files that one can be had for, while they are read.
-class Leases {
- public:
-  Leases(std::span<const SourceFile> files, const ExecuteOptions& options) : options_(options) {
-    // Whoever serves one of the files could hold up the writers of the others.
-    const bool answered = std::ranges::all_of(files, [](const SourceFile& file) {
-      return file.identity.content || always_answers(*file.fd, file.identity);
-    });
-    if (!answered) return;
-    for (const SourceFile& file : files) {
-      if (!file.identity.content) leases_.push_back(ReadLease::take(*file.fd));
-    }
+// Of all files that a lease can be had for, while they are read.
+Status take_leases(std::span<const SourceFile> files, WatchedLeases& leases) {
+  // Whoever serves one of the files could hold up the writers of the others.
+  const bool answered = std::ranges::all_of(files, [](const SourceFile& file) {
+    return file.identity.content || always_answers(*file.fd, file.identity);
+  });
+  if (!answered) return {};
+  std::vector<const Fd*> changeable;
+  for (const SourceFile& file : files) {
+    if (!file.identity.content) changeable.push_back(file.fd);
   }
-
-  // The options, with a look at the leases now and then. This outlives them.
-  ExecuteOptions watching() {
-    ExecuteOptions watching = options_;
-    watching.progress = [this](uint64_t done, uint64_t total) {
-      if (done - looked_at_ >= kLookBytes) {
-        looked_at_ = done;
-        for (ReadLease& lease : leases_) static_cast<void>(lease.held());
-      }
-      return !options_.progress || options_.progress(done, total);
-    };
-    return watching;
-  }
-
-  // Lets go of all. Whether nobody was seen who had a file open for writing.
-  bool end_unwritten() {
-    for (ReadLease& lease : leases_) static_cast<void>(lease.held());
-    const bool written = std::ranges::any_of(leases_, &ReadLease::written);
-    leases_.clear();
-    return !written;
-  }
-
- private:
-  // A few milliseconds of work, for which a writer waits.
-  static constexpr uint64_t kLookBytes = uint64_t{16} << 20;
-
-  const ExecuteOptions& options_;
-  std::vector<ReadLease> leases_;
-  uint64_t looked_at_ = 0;
-};
+  return leases.take(changeable);
+}
 
 // All was read once. What is the same when it is read again was so at one moment between the two.
 Status check_not_torn(const ReadPlan& plan, std::span<const SourceFile> files,
@@ -355,7 +325,8 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
                           std::span<const ExtentTarget> targets, const ExecuteOptions& options) {
   DJINN_ASSERT(options.clock != nullptr);
   DJINN_CHECK(check_arguments(plan, files, targets));
-  Leases leases(files, options);
+  WatchedLeases leases;
+  DJINN_CHECK(take_leases(files, leases));
   DJINN_CHECK(check_unchanged(files, *options.clock));
   DJINN_TRY(std::vector<SourceReader> sources, open_sources(files, options.direct));
   const bool from_disk = any_from_disk(sources);
@@ -366,8 +337,7 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
   const auto put = [&](const CopyJob& piece, const std::byte* source) {
     return put_piece(piece, source, places[piece.extent]);
   };
-  const ExecuteOptions watching = leases.watching();
-  Crew crew(schedule, schedule.units, sources, put, plan.written_bytes, watching);
+  Crew crew(schedule, schedule.units, sources, put, plan.written_bytes, options);
   DJINN_CHECK(crew.run(helpers_for(plan, from_disk)));
   for (Target& place : places) DJINN_CHECK(place.commit_rest());
   DJINN_CHECK(check_unchanged(files, *options.clock));

@@ -6,7 +6,18 @@
 #include <fcntl.h>
 #include <signal.h>
 
+#include <algorithm>
+#include <chrono>
+
+#include "kernel/base/assert.h"
+
 namespace djinn::load {
+namespace {
+
+// For which a writer waits.
+constexpr std::chrono::milliseconds kLookEvery{10};
+
+}  // namespace
 
 ReadLease ReadLease::take(const Fd& fd) {
   // Before the lease: a break in between would send SIGIO, which ends a process.
@@ -27,6 +38,48 @@ void ReadLease::release() noexcept {
   // It may have ended by itself: nothing is left to do then.
   if (fd_ != nullptr) static_cast<void>(::fcntl(fd_->get(), F_SETLEASE, F_UNLCK));
   fd_ = nullptr;
+}
+
+Status WatchedLeases::take(std::span<const Fd* const> files) {
+  DJINN_ASSERT(leases_.empty() && !watcher_);
+  for (const Fd* file : files) leases_.push_back(ReadLease::take(*file));
+  if (std::ranges::none_of(leases_, &ReadLease::held)) return {};
+  pthread_t watcher{};
+  const auto run = [](void* self) -> void* {
+    static_cast<WatchedLeases*>(self)->watch();
+    return nullptr;
+  };
+  const int error = ::pthread_create(&watcher, nullptr, run, this);
+  if (error != 0) return system_error("start a thread that watches leases", error);
+  watcher_ = watcher;
+  return {};
+}
+
+void WatchedLeases::watch() {
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, kLookEvery, [this] { return ends_; })) look();
+}
+
+void WatchedLeases::look() {
+  for (ReadLease& lease : leases_) static_cast<void>(lease.held());
+}
+
+void WatchedLeases::stop() {
+  if (!watcher_) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    ends_ = true;
+  }
+  ended_.notify_one();
+  ::pthread_join(*std::exchange(watcher_, std::nullopt), nullptr);
+}
+
+bool WatchedLeases::end_unwritten() {
+  stop();
+  look();
+  const bool written = std::ranges::any_of(leases_, &ReadLease::written);
+  leases_.clear();
+  return !written;
 }
 
 }  // namespace djinn::load

@@ -8,11 +8,23 @@
 //   held      it was taken, and nobody has waited yet
 //   written   it was refused, or has ended, because somebody has the file open for writing
 //   neither   the kernel gives none: the file is another user's, or its file system knows no leases
+//
+// WatchedLeases: those of all files of a load, and a thread that looks at them: a disk may keep a
+// read for long, and a writer must not wait for that. It looks by the clock, since the kernel's
+// signal goes where whoever shares the open file description says.
 #pragma once
 
+#include <pthread.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "kernel/base/fd.h"
+#include "kernel/base/result.h"
 
 namespace djinn::load {
 
@@ -36,6 +48,29 @@ class ReadLease {
 
   const Fd* fd_;  // while it is held
   bool written_;
+};
+
+class WatchedLeases {
+ public:
+  WatchedLeases() = default;
+  ~WatchedLeases() { stop(); }
+  WatchedLeases(const WatchedLeases&) = delete;
+
+  // Once; of each file that one can be had for. The files outlive it. Errors: kSystem (no thread).
+  Status take(std::span<const Fd* const> files);
+  // Lets go of all. Whether nobody was seen who had a file open for writing.
+  bool end_unwritten();
+
+ private:
+  void watch();
+  void look();
+  void stop();
+
+  std::vector<ReadLease> leases_;  // the watcher's while there is one
+  std::optional<pthread_t> watcher_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool ends_ = false;  // guarded by mutex_
 };
 
 }  // namespace djinn::load
