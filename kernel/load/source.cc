@@ -25,6 +25,12 @@ Error changed() {
           "The file was changed while it was read. Load it again when its writer is done."};
 }
 
+Error unreadable(int error_number) {
+  Error error = system_error("read a file", error_number);
+  error.message += ". Check the disk or server that it lies on, then load it again.";
+  return error;
+}
+
 Error headers_too_large() {
   return {ErrorCode::kLimitExceeded,
           "The headers of the model's files have together more bytes than the limit of " +
@@ -42,7 +48,7 @@ ssize_t pread_some(const Fd& fd, std::span<std::byte> out, uint64_t offset) {
 Status read_whole(const Fd& fd, std::span<std::byte> out, uint64_t offset) {
   while (!out.empty()) {
     const ssize_t count = pread_some(fd, out, offset);
-    if (count < 0) return system_error("read a file", errno);
+    if (count < 0) return unreadable(errno);
     if (count == 0) return changed();
     out = out.subspan(static_cast<size_t>(count));
     offset += static_cast<uint64_t>(count);
@@ -146,7 +152,7 @@ Result<const std::byte*> SourceReader::read_direct(uint64_t offset, uint64_t byt
   while (done < wanted) {
     const ssize_t count = pread_some(*fd_, buffer.subspan(done, span - done), offset - lead + done);
     if (count < 0 && errno == EINVAL) return read_refused(offset, bytes, buffer);
-    if (count < 0) return system_error("read a file", errno);
+    if (count < 0) return unreadable(errno);
     done += static_cast<uint64_t>(count);
     // A short read goes on at a whole block; one that ends inside a block met the file's end.
     if (done < wanted && (count == 0 || done % kDirectAlignment != 0)) return changed();

@@ -4,8 +4,8 @@
     broken_disk.py MOUNT_POINT DIRECTORY
 
 Keeps its files in the directory. Reads one word a line and says it when it holds: `write` and
-`read` fail with EIO from then on, `lose` takes what is written, forgets it, and says so when it is
-asked to make it last; `mend` ends all three."""
+`read` fail with EIO from then on, and with `end` what is read beyond a file's middle; `lose` takes
+what is written, forgets it, and says so when it is asked to make it last; `mend` ends all."""
 
 import errno
 import os
@@ -50,6 +50,8 @@ class BrokenDisk(Files):
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
         self.fail_at("read")
+        if offset >= os.fstat(fh).st_size // 2:
+            self.fail_at("end")
         return os.pread(fh, size, offset)
 
     def fsync(self, path: str, datasync: int, fh: int) -> int:

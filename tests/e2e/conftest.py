@@ -62,6 +62,12 @@ def place() -> Iterator[Path]:
 
 
 @pytest.fixture
+def mount_point(tmp_path: Path) -> Path:
+    (tmp_path / "mounted").mkdir()
+    return tmp_path / "mounted"
+
+
+@pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[Systemd]:
     if len(str(tmp_path)) > 80:
         pytest.skip("the temporary directory's path is too long for a socket's address")
