@@ -38,16 +38,12 @@ Error refusal_of(ModelUse use) {
   if (use == ModelUse::kMoving) {
     return {ErrorCode::kBusy, "The model is being loaded or unloaded. Repeat it then."};
   }
-  if (use == ModelUse::kCompared) {
-    return {ErrorCode::kBusy, "Files are being compared with the model. Repeat it later."};
-  }
   return {ErrorCode::kBusy, "The model is in use. Close the sessions that hold it, then repeat."};
 }
 
 ModelUse Model::use() const {
   const bool still = phase == ModelPhase::kResident || phase == ModelPhase::kOnDisk;
   if (!still || !openers.empty()) return ModelUse::kMoving;
-  if (!compared_by.empty()) return ModelUse::kCompared;
   return leases.empty() ? ModelUse::kNone : ModelUse::kHeld;
 }
 
@@ -69,6 +65,13 @@ bool may_share(const ModelKey& resident, const ModelKey& opened) {
   if (resident.plan_hash != opened.plan_hash) return false;
   return resident.domain == opened.domain ? load::same_within_domain(resident.files, opened.files)
                                           : load::same_across_domains(resident.files, opened.files);
+}
+
+void look_again(ModelKey& key, const std::vector<load::FileIdentity>& now) {
+  const bool as_good = std::ranges::equal(now, key.files, [](const auto& later, const auto& first) {
+    return later.unwritten && load::unchanged(first, later);
+  });
+  if (as_good) key.files = now;
 }
 
 std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified) {
@@ -119,9 +122,11 @@ Model* ModelTable::find_shared(const ModelKey& opened) {
     const bool spoilt = model.lost && model.lost->code == ErrorCode::kHashMismatch;
     const bool stays = model.phase != ModelPhase::kUnloading && !spoilt;
     if (!stays || !may_share(model.key, opened)) continue;
-    // What only comes back is read from what is opened now; else young files' bytes are compared.
-    const bool as_read = model.in_use() || model.phase == ModelPhase::kResident;
-    if (!as_read || load::were_settled(model.key.files)) return &model;
+    // What comes back is read from what is opened now, and its hash is compared; of what was read
+    // before, young files' bytes are.
+    const bool comes_back =
+        model.phase == ModelPhase::kEvicting || model.phase == ModelPhase::kOnDisk;
+    if (comes_back || load::were_settled(model.key.files)) return &model;
   }
   return nullptr;
 }
@@ -143,8 +148,7 @@ std::vector<Model*> ModelTable::evictable(bool in_use) {
   std::vector<Model*> found;
   for (auto& [id, model] : models_) {
     const bool movable = model.phase == ModelPhase::kResident && !model.pinned() &&
-                         model.in_use() == in_use && (!in_use || model.can_come_back()) &&
-                         model.compared_by.empty();
+                         model.in_use() == in_use && (!in_use || model.can_come_back());
     if (movable) found.push_back(&model);
   }
   std::sort(found.begin(), found.end(),

@@ -39,7 +39,7 @@ enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnlo
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
 
 // Why a model stays where it is: the first of these.
-enum class ModelUse : uint8_t { kNone, kMoving, kCompared, kHeld };
+enum class ModelUse : uint8_t { kNone, kMoving, kHeld };
 // For who wants it unloaded or evicted; of any but kNone.
 [[nodiscard]] Error refusal_of(ModelUse use);
 
@@ -59,6 +59,10 @@ struct ModelKey {
 // proves them to be the same: within a domain the files look the same, between two they are of the
 // same sizes. Pure.
 [[nodiscard]] bool may_compare(const ModelKey& resident, const ModelKey& opened);
+// Takes later looks at the files for the first ones, where they prove as much: nothing has changed,
+// and nobody has one open for writing. Once the bytes were read or compared again, young files have
+// settled. Pure.
+void look_again(ModelKey& key, const std::vector<load::FileIdentity>& now);
 // What a loader reported, in kernel/load's terms.
 [[nodiscard]] std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified);
 
@@ -108,8 +112,10 @@ struct Model {
   std::map<SessionId, uint32_t> leases;
   std::vector<Opener> openers;
   std::map<DomainId, MappedBy> mapped;
-  std::set<LoadId> compared_by;  // loaders that have its extents, to compare files with them
-  std::vector<Asker> movers;     // who wait for it to be evicted or gone
+  // Loaders that have its extents, to compare files with them. They keep it from nothing: files
+  // that never answer would.
+  std::set<LoadId> compared_by;
+  std::vector<Asker> movers;  // who wait for it to be evicted or gone
 
   void go(ModelPhase next);
   [[nodiscard]] bool pinned() const { return !pins.empty(); }
@@ -117,9 +123,7 @@ struct Model {
   [[nodiscard]] bool pinned_beside(DomainId user) const {
     return pins.size() > (pins.contains(user) ? 1 : 0);
   }
-  [[nodiscard]] bool in_use() const {
-    return !(leases.empty() && openers.empty() && compared_by.empty());
-  }
+  [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
   [[nodiscard]] ModelUse use() const;
   // It was resident before, and what is being loaded is what it was.
   [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }

@@ -61,7 +61,9 @@ Models::Models(World world, uint64_t keep_alive_ms)
               world_.events, table_, world_.spill, world_.memory_work, world_.model_gone,
               world_.changed, world_.reviewed, [this](Model& model) { read_again(model); },
               world_.runs, [this] { return world_.sessions_leave() + loads_leave(); },
-              [this](LoadId load) { loads_.at(load)->abort(); }},
+              [this](LoadId load) { loads_.at(load)->abort(); },
+              [this](Model& model) { end_comparisons(model); },
+              [this](Model& model) { leave_to_loaders(model); }},
              keep_alive_ms) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
@@ -354,13 +356,7 @@ void Models::load_compared(LoadId id, bool same) {
   if (alike != nullptr) compared_no_more(*alike, id);
   const bool there = alike != nullptr && alike->phase == ModelPhase::kResident;
   if (!same || !there) return try_another(id);
-  // What was just read proves more than the first look at the same files.
-  const std::vector<load::FileIdentity>& files = found->second.key.files;
-  const bool better =
-      std::ranges::equal(files, alike->key.files, [](const auto& now, const auto& first) {
-        return now.unwritten && first.on_block_device && load::unchanged(first, now);
-      });
-  if (better) alike->key.files = files;
+  look_again(alike->key, found->second.key.files);
   loads_.at(id)->abort();
   join_opening(id, *alike);
 }
@@ -422,12 +418,14 @@ void Models::refuse_waiting() {
 
 void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
   // Where they only look the same the hash tells.
-  if (!load::all_unchanged(model.key.files, identities_of(files))) {
+  const std::vector<load::FileIdentity> now = identities_of(files);
+  if (!load::all_unchanged(model.key.files, now)) {
     return fail(id,
                 {ErrorCode::kFileChanged,
                  "The model's files have changed since it was read first. Close it, and open it "
                  "anew."});
   }
+  look_again(model.key, now);
   loads_.at(id)->plan(model.plan);
 }
 
@@ -596,7 +594,33 @@ void Models::fail(LoadId id, const Error& error) {
 }
 
 void Models::compared_no_more(Model& model, LoadId id) {
-  if (model.compared_by.erase(id) > 0) model.idle_since_ns = world_.clock.monotonic_ns();
+  if (model.compared_by.erase(id) > 0) tiers_.load_ended(model);
+}
+
+void Models::end_comparisons(Model& model) {
+  for (const LoadId id : model.compared_by) {
+    if (openings_.contains(id)) try_another(id);  // else nobody waits for it any more
+  }
+}
+
+void Models::leave_to_loaders(Model& model) {
+  std::set<LoadId> loads = std::exchange(model.compared_by, {});
+  const LoadId first = *loads.begin();
+  loads.erase(first);
+  world_.memory.hand_over(Memory::of_model(model.id), Memory::of_load(first));
+  left_to_.emplace(first, std::move(loads));
+}
+
+// It is gone; of what it held others may be left.
+void Models::pass_on(LoadId id) {
+  for (auto& [holder, others] : left_to_) others.erase(id);
+  auto left = left_to_.extract(id);
+  if (left.empty() || left.mapped().empty()) return;
+  const LoadId next = *left.mapped().begin();
+  left.mapped().erase(next);
+  world_.memory.hand_over(Memory::of_load(id), Memory::of_load(next));
+  left.key() = next;
+  left_to_.insert(std::move(left));
 }
 
 void Models::load_ended(LoadId id) {
@@ -608,6 +632,7 @@ void Models::load_ended(LoadId id) {
     tiers_.load_ended(*model);
   }
   for (auto& [other, model] : table_.all()) compared_no_more(model, id);
+  pass_on(id);
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
   running_.erase(id);
   std::erase_if(queued_, [&](const auto& queued) { return queued.first == id; });

@@ -158,6 +158,11 @@ class Models final : public Load::Owner {
   void try_another(LoadId id);
   // The loader has let go of the model's extents, or is gone.
   void compared_no_more(Model& model, LoadId id);
+  // The model leaves: whoever compares files with it goes on without it.
+  void end_comparisons(Model& model);
+  // Loaders that were killed and are not gone keep what the model held: the first, then the next.
+  void leave_to_loaders(Model& model);
+  void pass_on(LoadId id);
   void become_model(LoadId id, Opening opening, ModelKey key);
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
   Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
@@ -190,6 +195,8 @@ class Models final : public Load::Owner {
   std::map<LoadId, DomainId> running_;               // loads that were started
   // Extents of loads that failed, until they are free.
   std::map<LoadId, std::vector<Fd>> abandoned_;
+  // Loaders that hold memory of a model that left, and the others that map it.
+  std::map<LoadId, std::set<LoadId>> left_to_;
   uint64_t bytes_read_ = 0;
   uint64_t buffered_reads_ = 0;
   uint64_t compared_opens_ = 0;

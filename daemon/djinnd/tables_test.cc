@@ -20,6 +20,12 @@ load::FileIdentity settled_file() {
   return {8, 1, 42, 1000, 5 * kSecond, 5 * kSecond, true, 100 * kSecond, {}, true};
 }
 
+load::FileIdentity young_file() {
+  load::FileIdentity young = settled_file();
+  young.read_at_ns = 6 * kSecond;  // ctime is one second old
+  return young;
+}
+
 ModelKey key_of(DomainId domain, const load::FileIdentity& file) {
   return {domain, {}, {file}};
 }
@@ -54,8 +60,7 @@ TEST(MayShare, between_domains_a_file_must_lie_on_a_disk_and_have_been_settled) 
   memory.on_block_device = false;
   EXPECT_TRUE(may_share(key_of(1000, memory), key_of(1000, memory)));
   EXPECT_FALSE(may_share(key_of(1000, memory), key_of(1001, memory)));
-  load::FileIdentity young = settled_file();
-  young.read_at_ns = 6 * kSecond;  // ctime is one second old
+  const load::FileIdentity young = young_file();
   EXPECT_TRUE(may_share(key_of(1000, young), key_of(1000, young)));
   EXPECT_FALSE(may_share(key_of(1000, young), key_of(1001, settled_file())));
 }
@@ -74,6 +79,53 @@ TEST(MayCompare, within_a_domain_what_looks_the_same_and_between_two_what_is_as_
   ModelKey other = key_of(1001, written);
   other.plan_hash[0] = std::byte{1};
   EXPECT_FALSE(may_compare(key_of(1000, written), other));
+}
+
+TEST(ModelTable, young_files_share_what_comes_back_from_them_and_not_what_was_read) {
+  ModelTable table;
+  Model one;
+  one.id = {1};
+  one.key = key_of(1000, young_file());
+  Model& model = table.add(std::move(one));
+  const ModelKey opened = key_of(1000, settled_file());
+  for (const bool held : {false, true}) {
+    if (held) model.leases[SessionId{9}] = 1;
+    for (const ModelPhase read : {ModelPhase::kLoading, ModelPhase::kResident}) {
+      model.phase = read;
+      EXPECT_EQ(table.find_shared(opened), nullptr) << held;
+    }
+    for (const ModelPhase comes_back : {ModelPhase::kEvicting, ModelPhase::kOnDisk}) {
+      model.phase = comes_back;
+      EXPECT_EQ(table.find_shared(opened), &model) << held;
+    }
+  }
+  model.lost = Error{ErrorCode::kHashMismatch, "They were written in between."};
+  EXPECT_EQ(table.find_shared(opened), nullptr);
+}
+
+TEST(ModelKey, young_files_settle_when_their_bytes_were_looked_at_again) {
+  for (const bool on_block_device : {true, false}) {  // as on btrfs
+    load::FileIdentity young = young_file();
+    young.on_block_device = on_block_device;
+    ModelKey key = key_of(1000, young);
+    load::FileIdentity later = young;
+    later.read_at_ns = 100 * kSecond;
+    look_again(key, {later});
+    EXPECT_TRUE(load::were_settled(key.files)) << on_block_device;
+  }
+}
+
+TEST(ModelKey, a_look_at_files_that_changed_or_may_be_written_replaces_none) {
+  const auto settles = [](auto change) {
+    ModelKey key = key_of(1000, young_file());
+    load::FileIdentity later = settled_file();
+    change(later);
+    look_again(key, {later});
+    return load::were_settled(key.files);
+  };
+  EXPECT_TRUE(settles([](auto&) {}));
+  EXPECT_FALSE(settles([](auto& file) { file.unwritten = false; }));
+  EXPECT_FALSE(settles([](auto& file) { ++file.mtime_ns; }));
 }
 
 TEST(ModelTable, files_are_compared_first_with_what_was_read_from_them) {
@@ -95,17 +147,15 @@ TEST(ModelTable, files_are_compared_first_with_what_was_read_from_them) {
   EXPECT_EQ(table.find_alike(key_of(1000, copy), {})->id, ModelId{20});
 }
 
-TEST(ModelTable, a_model_is_not_evicted_while_files_are_compared_with_it) {
+TEST(ModelTable, files_that_are_compared_with_a_model_keep_it_from_nothing) {
   ModelTable table;
   Model model;
   model.id = {1};
   model.phase = ModelPhase::kResident;
   Model& added = table.add(std::move(model));
   added.compared_by.insert(LoadId{7});
-  EXPECT_TRUE(added.in_use());
-  EXPECT_TRUE(table.evictable(false).empty());
-  EXPECT_TRUE(table.evictable(true).empty());
-  added.compared_by.clear();
+  EXPECT_FALSE(added.in_use());
+  EXPECT_EQ(added.use(), ModelUse::kNone);
   EXPECT_EQ(table.evictable(false).size(), 1u);
 }
 
@@ -116,9 +166,6 @@ TEST(Model, says_why_it_stays_where_it_is) {
   EXPECT_EQ(model.use(), ModelUse::kNone);
   model.leases[SessionId{1}] = 1;
   EXPECT_EQ(model.use(), ModelUse::kHeld);
-  model.compared_by.insert(LoadId{7});
-  EXPECT_EQ(model.use(), ModelUse::kCompared);
-  EXPECT_NE(refusal_of(ModelUse::kCompared).message, refusal_of(ModelUse::kMoving).message);
   model.openers.emplace_back();
   EXPECT_EQ(model.use(), ModelUse::kMoving) << "somebody opens it";
 }

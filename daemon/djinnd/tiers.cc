@@ -71,18 +71,21 @@ void Tiers::review() {
   expiry_.start_once(0);
 }
 
-// Unloads what has expired, and comes again when the next one does. What is idle may have to give
-// way.
+// Unloads what has expired, waits no longer for loaders that do not end, and comes again when the
+// next one is due. What is idle may have to give way.
 void Tiers::look() {
   const uint64_t now = world_.clock.monotonic_ns();
   uint64_t next = kNever;
   std::vector<Model*> expired;
   for (auto& [id, model] : world_.table.all()) {
     const uint64_t deadline = deadline_of(model, keep_alive_of(model));
+    const uint64_t patience = waits_until(model);
     if (deadline <= now) {
       expired.push_back(&model);
+    } else if (patience <= now) {
+      finish_if_free(model);
     } else {
-      next = std::min(next, deadline);
+      next = std::min({next, deadline, patience});
     }
   }
   for (Model* model : expired) begin_unload(*model, EvictReason::kExpired);
@@ -110,9 +113,7 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
     return request.dry_run ? world_.replies.done(asker) : model.movers.push_back(asker);
   }
   const ModelUse use = model.use();
-  if (use == ModelUse::kMoving || use == ModelUse::kCompared) {
-    return world_.replies.refuse(asker, refusal_of(use));
-  }
+  if (use == ModelUse::kMoving) return world_.replies.refuse(asker, refusal_of(use));
   if (model.pinned() && !request.force) {
     return refuse(ErrorCode::kBusy, "The model is pinned. Unpin it first, or force it.");
   }
@@ -214,10 +215,17 @@ void Tiers::move_down(Model& model, EvictReason reason) {
   begin_unload(model, reason);
 }
 
-void Tiers::begin_evict(Model& model, EvictReason reason) {
-  model.go(ModelPhase::kEvicting);
-  reasons_[model.id] = reason;
+void Tiers::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {
+  model.go(next);
+  leaving_.insert_or_assign(model.id, Leaving{reason, world_.clock.monotonic_ns()});
   world_.changed();
+  if (model.compared_by.empty()) return;
+  world_.end_comparisons(model);
+  review();
+}
+
+void Tiers::begin_evict(Model& model, EvictReason reason) {
+  begin_leaving(model, ModelPhase::kEvicting, reason);
   for (auto& [domain, mapped] : model.mapped) {
     mapped.parked = !world_.domains.ready(domain);
     if (!mapped.parked) world_.domains.send(domain, {ipc::ParkModel{model.id}});
@@ -227,9 +235,7 @@ void Tiers::begin_evict(Model& model, EvictReason reason) {
 }
 
 void Tiers::begin_unload(Model& model, EvictReason reason) {
-  model.go(ModelPhase::kUnloading);
-  reasons_[model.id] = reason;
-  world_.changed();
+  begin_leaving(model, ModelPhase::kUnloading, reason);
   world_.model_gone(model.id);
   std::erase_if(model.mapped,
                 [&](const auto& entry) { return !world_.domains.ready(entry.first); });
@@ -242,14 +248,24 @@ void Tiers::begin_unload(Model& model, EvictReason reason) {
 
 // Its extents are there, and count, until they are closed.
 void Tiers::free_then(Model& model, void (Tiers::*finish)(ModelId)) {
+  leaving_.at(model.id).freeing = true;
   std::vector<Fd> memory;
   for (Fd& extent : model.extents) memory.push_back(std::move(extent));
   world_.memory_work.close(std::move(memory),
                            [this, id = model.id, finish] { (this->*finish)(id); });
 }
 
+uint64_t Tiers::waits_until(const Model& model) const {
+  const auto leaving = leaving_.find(model.id);
+  const bool waits = leaving != leaving_.end() && !leaving->second.freeing;
+  if (!waits || model.compared_by.empty()) return kNever;
+  return leaving->second.since_ns + kLoaderEndsMs * kNsPerMs;
+}
+
 void Tiers::finish_if_free(Model& model) {
-  if (model.load.valid()) return;
+  const auto leaving = leaving_.find(model.id);
+  if (leaving == leaving_.end() || leaving->second.freeing || model.load.valid()) return;
+  if (!model.compared_by.empty() && waits_until(model) > world_.clock.monotonic_ns()) return;
   if (model.phase == ModelPhase::kUnloading && model.mapped.empty()) {
     return free_then(model, &Tiers::finish_unload);
   }
@@ -264,15 +280,24 @@ void Tiers::answer(const std::vector<Asker>& movers) {
   for (const Asker& asker : movers) world_.replies.done(asker);
 }
 
+void Tiers::release(Model& model) {
+  if (model.compared_by.empty()) {
+    world_.memory.release_all(Memory::of_model(model.id));
+  } else {
+    world_.leave_to_loaders(model);
+    world_.memory.freed();  // who waits for these bytes waits in vain
+  }
+}
+
 void Tiers::finish_evict(ModelId id) {
   Model* const model = world_.table.find(id);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
   model->go(ModelPhase::kOnDisk);
   model->bytes_loaded = 0;
   model->extents.clear();
-  const EvictReason reason = reasons_.extract(id).mapped();
+  const EvictReason reason = leaving_.extract(id).mapped().reason;
   tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
-  world_.memory.release_all(Memory::of_model(id));
+  release(*model);
   answer(std::exchange(model->movers, {}));
   world_.changed();
   if (std::exchange(model->wanted, false)) return want(*model);
@@ -282,12 +307,12 @@ void Tiers::finish_evict(ModelId id) {
 void Tiers::finish_unload(ModelId id) {
   Model* const model = world_.table.find(id);
   if (model == nullptr) return;
-  const EvictReason reason = reasons_.extract(id).mapped();
+  const EvictReason reason = leaving_.extract(id).mapped().reason;
   tell(EventKind::kModelUnloaded, *model, reason, "unloaded");
-  const std::vector<Asker> movers = std::move(model->movers);
+  Model gone = std::move(*model);
   world_.table.erase(id);
-  world_.memory.release_all(Memory::of_model(id));
-  answer(movers);
+  release(gone);
+  answer(gone.movers);
 }
 
 // --- up

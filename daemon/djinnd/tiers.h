@@ -8,11 +8,16 @@
 //   want     a model on disk is used: it is read again
 //   expiry   an idle model that is not pinned is unloaded when its keep-alive time is over
 //
+// A comparison of files with a model that leaves is given up, and its loader killed. One that stays
+// nevertheless, in a file system that does not answer, is waited for no longer than kLoaderEndsMs:
+// what it maps is its own from then on.
+//
 // invariant: a model's bytes are free when no process maps them any more: each worker has said so
-// or is dead.
+// or is dead, and each loader is dead.
 #pragma once
 
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 
@@ -29,6 +34,9 @@ namespace djinn::daemon {
 
 class Tiers {
  public:
+  // A process that is killed is gone long before that, unless it waits for a file.
+  static constexpr uint64_t kLoaderEndsMs = 1000;
+
   struct World {
     Loop& loop;
     const Clock& clock;
@@ -47,6 +55,10 @@ class Tiers {
     // Bytes that come free by themselves, of sessions and loads.
     std::function<uint64_t()> others_leave;
     std::function<void(LoadId)> abort_load;
+    // Kills the loaders that compare files with the model; who opened those goes on without it.
+    std::function<void(Model&)> end_comparisons;
+    // Gives what the model holds to the loaders that still have it.
+    std::function<void(Model&)> leave_to_loaders;
   };
   Tiers(World world, uint64_t keep_alive_ms);
 
@@ -82,7 +94,7 @@ class Tiers {
   void stays_away(Model& model, const Error& error);
   // Leases, pins or keep-alive times have changed.
   void review();
-  // The model's loader is gone.
+  // The model's loader is gone, or one that compared files with it has let go of it.
   void load_ended(Model& model);
 
   // --- workers
@@ -94,6 +106,13 @@ class Tiers {
   void send_add(Model& model, DomainId domain);
 
  private:
+  // A model on its way out.
+  struct Leaving {
+    EvictReason reason;
+    uint64_t since_ns;     // monotonic
+    bool freeing = false;  // nobody is waited for any more
+  };
+
   void look();
   [[nodiscard]] bool runs(const Model& model) const;
   // Models that may go, and those of sessions that run nothing; in the order in which they do.
@@ -101,16 +120,20 @@ class Tiers {
   void move_down(Model& model, EvictReason reason);
   void begin_evict(Model& model, EvictReason reason);
   void begin_unload(Model& model, EvictReason reason);
+  void begin_leaving(Model& model, ModelPhase next, EvictReason reason);
+  // When its loaders have had their time to end; never, if it has none.
+  [[nodiscard]] uint64_t waits_until(const Model& model) const;
   void finish_evict(ModelId id);
   void finish_unload(ModelId id);
   void finish_if_free(Model& model);
   void free_then(Model& model, void (Tiers::*finish)(ModelId));
+  void release(Model& model);
   void answer(const std::vector<Asker>& movers);
   void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
 
   World world_;
   uint64_t keep_alive_ms_;
-  std::map<ModelId, EvictReason> reasons_;  // of those that are on their way out
+  std::map<ModelId, Leaving> leaving_;
   Timer expiry_;
 };
 

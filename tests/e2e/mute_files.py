@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A file system for tests, over FUSE, whose server can be told not to answer djinnd and its
-children when they close a file, as if its network were gone; they wait then, SIGKILL or not.
+children, as if its network were gone: when they read a file beyond its middle, or when they close
+one, and then they wait, SIGKILL or not.
 
     mute_files.py MOUNT_POINT DIRECTORY
 
-Shows the directory's files. Reads `mute` and `answer`, one a line, and says each when it holds; at
-the end of its input it answers everybody and unmounts.
+Shows the directory's files. Reads `mute` (no close is answered), `silent` (no read) and `answer`,
+one a line, and says each when it holds; at the end of its input it answers everybody and unmounts.
+Where a read waits, there is a file `asked` in the directory.
 """
 
 import os
@@ -35,8 +37,13 @@ class Files(mfusepy.Operations):
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.answers = threading.Event()
-        self.answers.set()
+        self.closes = threading.Event()
+        self.reads = threading.Event()
+        self.answer()
+
+    def answer(self) -> None:
+        self.closes.set()
+        self.reads.set()
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
         try:
@@ -50,12 +57,15 @@ class Files(mfusepy.Operations):
         return os.open(self.directory + path, flags)
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
+        if not self.reads.is_set() and offset >= os.fstat(fh).st_size // 2:
+            Path(self.directory, "asked").touch()
+            self.reads.wait(MUTE_S)
         return os.pread(fh, size, offset)
 
     def flush(self, path: str, fh: int) -> int:
         """The close of one descriptor, which the kernel asks about each time."""
         if not is_client(mfusepy.fuse_get_context()[2]):
-            self.answers.wait(MUTE_S)
+            self.closes.wait(MUTE_S)
         return 0
 
     def release(self, path: str, fh: int) -> int:
@@ -66,11 +76,13 @@ class Files(mfusepy.Operations):
 def listen(files: Files, mount_point: str) -> None:
     for line in sys.stdin:
         if line == "mute\n":
-            files.answers.clear()
+            files.closes.clear()
+        elif line == "silent\n":
+            files.reads.clear()
         else:
-            files.answers.set()
+            files.answer()
         print(line, end="", flush=True)
-    files.answers.set()
+    files.answer()
     leave(mount_point)
 
 
@@ -98,6 +110,9 @@ class FileServer:
 class MuteFiles(FileServer):
     def mute(self) -> None:
         self.tell("mute")
+
+    def fall_silent(self) -> None:
+        self.tell("silent")
 
     def answer(self) -> None:
         self.tell("answer")

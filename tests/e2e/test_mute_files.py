@@ -4,14 +4,17 @@ with one descriptor that does not close is in closers_test.cc; here the loader h
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from command_line import ctl
+from command_line import ctl, wait_until_hashed
 from mute_files import MuteFiles, mounted
-from private_daemon import Daemon, wait_until
+from private_daemon import DEADLINE_S, Daemon, running, wait_until
 from safetensors.torch import save_file
+
+LARGE_BYTES = 2 << 20  # of which no readahead brings the second half with the header
 
 
 @pytest.fixture
@@ -20,12 +23,6 @@ def shown(tmp_path: Path) -> Path:
     (tmp_path / "shown").mkdir()
     save_file({"w": torch.ones(1000)}, tmp_path / "shown" / "model.safetensors")
     return tmp_path / "shown"
-
-
-@pytest.fixture
-def mount_point(tmp_path: Path) -> Path:
-    (tmp_path / "mounted").mkdir()
-    return tmp_path / "mounted"
 
 
 @pytest.fixture
@@ -59,3 +56,43 @@ def test_files_that_do_not_close_hold_up_nobody(
         files.answer()
         wait_until(lambda: daemon.status()["descriptors_closing"] == 0, "all are closed")
         assert not first.load(model).was_resident
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["loader_ends", "loader_does_not_end"])
+@pytest.mark.parametrize("unloads", [True, False], ids=["unload", "evict"])
+def test_files_that_cannot_be_read_keep_no_model_that_they_are_compared_with(
+    files: MuteFiles, shown: Path, mount_point: Path, unloads: bool, ends: bool
+) -> None:
+    save_file({"w": torch.ones(LARGE_BYTES // 4)}, shown / "large.safetensors")
+    path = mount_point / "large.safetensors"
+    with (
+        running() as daemon,
+        daemon.connect("first") as first,
+        daemon.connect("another") as another,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        model = first.load(path)
+        wait_until_hashed(daemon)
+        files.fall_silent()
+        if not ends:
+            files.mute()
+        opening = pool.submit(another.load, path)
+        try:
+            wait_until((shown / "asked").exists, "its files are being compared")
+            assert daemon.status()["compared_opens"] == 1
+            if unloads:
+                model.close()
+                first.unload(model)
+            else:
+                assert ctl(daemon, "evict", "--force", "--all").code == 0
+            # A loader that does not end has them still, and they count; the next one has its own.
+            held = LARGE_BYTES * (1 if ends else 2)
+            wait_until(lambda: daemon.status()["memory_models_bytes"] == held, "they count")
+        finally:
+            files.answer()
+        own = opening.result(DEADLINE_S)
+        assert own.id != model.id
+        assert not own.was_resident
+        wait_until(
+            lambda: daemon.status()["memory_models_bytes"] == LARGE_BYTES, "the loader has ended"
+        )
