@@ -71,6 +71,10 @@ void native_batch_norm_backward(const Stack& stack) {
   const size_t statistics = training ? 5 : 3;
   TORCH_CHECK_VALUE(given(stack, statistics) != nullptr && given(stack, statistics + 1) != nullptr,
                     "the statistics are missing");
+  // Where channels come last, copies of those with strides are read after they are freed.
+  for (size_t i = 2; i <= 6; ++i) {
+    if (given(stack, i) != nullptr) require_contiguous(stack, i);
+  }
 }
 
 void native_layer_norm_backward(const Stack& stack) {
