@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string>
 
 #include "kernel/base/assert.h"
@@ -148,25 +149,34 @@ constexpr auto kCalls = std::to_array<Fitting>({
 });
 static_assert(std::ranges::is_sorted(kCalls, {}, &Fitting::op));
 
-// "x 2,3:int64" as the text of a graph has it.
-std::string line_of(std::string_view input) {
+// What follows the letter and its number: "x 2,3:int64" as the text of a graph has it.
+std::string type_of(std::string_view input) {
   const size_t colon = input.find(':');
   const std::string_view dtype =
       colon == std::string_view::npos ? "float32" : input.substr(colon + 1);
-  return fmt::format("input %{0} \"{0}\" : {1}[{2}]\n", input[0], dtype,
-                     input.substr(2, colon - 2));
+  return fmt::format("{}[{}]", dtype, input.substr(2, colon - 2));
 }
 
+// Each mention of a letter is an input of its own: arguments of one shape may differ all the same.
 std::string text_of(const Fitting& call) {
-  std::string text = "srg 1 \"\"\n";
+  std::map<char, std::string> types;
   for (std::string_view left = call.inputs; !left.empty();) {
     const size_t end = std::min(left.find(';'), left.size());
-    text += line_of(left.substr(0, end));
+    types[left[0]] = type_of(left.substr(0, end));
     left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  std::string inputs, arguments;
+  for (size_t i = 0, mentions = 0; i < call.arguments.size(); ++i) {
+    arguments += call.arguments[i];
+    if (call.arguments[i] != '%') continue;
+    const std::string name = fmt::format("{}{}", call.arguments[++i], mentions++);
+    arguments += name;
+    inputs += fmt::format("input %{0} \"{0}\" : {1}\n", name, types.at(name[0]));
   }
   std::string results;
   for (size_t i = 0; i < call.results; ++i) results += fmt::format("{}%r{}", i > 0 ? ", " : "", i);
-  return text + fmt::format("{} = {}({})\noutput {}\n", results, call.op, call.arguments, results);
+  return fmt::format("srg 1 \"\"\n{}{} = {}({})\noutput {}\n", inputs, results, call.op, arguments,
+                     results);
 }
 
 }  // namespace
