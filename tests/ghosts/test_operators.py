@@ -2,6 +2,7 @@
 """Operators on the device: equal to the CPU bit for bit, or refused in so many words."""
 
 from pathlib import Path
+from unittest import mock
 
 import opinfo
 import pytest
@@ -34,6 +35,38 @@ def test_a_known_reason_excuses_errors_alone() -> None:
     assert opinfo.Summary.of([report]).unknown == []
     report.count("differs")
     assert opinfo.Summary.of([report]).unknown == [report]
+
+
+def bench(name: str) -> opinfo.Bench:
+    return opinfo.Bench(opinfo.OPERATORS[name], "wrong", opinfo.torch.device("cpu"))
+
+
+def attention(dropout_p: float) -> opinfo.SampleInput:
+    query, key, value = opinfo.torch.ones(3, 1, 2, 4, 8).unbind()
+    return opinfo.SampleInput(query, args=(key, value), kwargs={"dropout_p": dropout_p})
+
+
+def test_other_values_are_excused_where_a_sample_draws() -> None:
+    name = "nn.functional.scaled_dot_product_attention"
+    assert bench(name).verdict(attention(dropout_p=0.5))[0] == "metadata"
+    assert bench(name).verdict(attention(dropout_p=0.0))[0] == "differs"
+
+
+def test_an_error_sample_that_is_accepted_is_compared() -> None:
+    refused = bench("add")
+    with mock.patch.object(refused, "error_samples", lambda: iter([accepted()])):
+        refused.each(refused.error_samples, 1)
+    assert refused.report.outcomes == {"differs": 1}
+
+
+def accepted() -> opinfo.SampleInput:
+    return opinfo.SampleInput(opinfo.torch.ones(2), args=(opinfo.torch.ones(2),))
+
+
+def test_samples_that_cannot_be_made_are_bad() -> None:
+    report = opinfo.Report("add")
+    report.count("unmade")
+    assert report.bad
 
 
 def test_a_result_on_another_device_is_seen() -> None:
