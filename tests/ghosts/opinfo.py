@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
@@ -486,9 +487,14 @@ def table(reports: list[Report]) -> str:
         [
             "# Operators",
             "",
-            f"Made by `./dev matrix --operators`: PyTorch {torch.__version__}'s own samples of its"
-            f" operators ({samples} samples of {len(reports)} operators, {THREADS} threads) on the"
-            " device and on the CPU. Equal means bit for bit, and every result lies on the device.",
+            f"Made by `./dev matrix --operators` on {datetime.now(UTC):%Y-%m-%d}: PyTorch"
+            f" {torch.__version__}'s own samples of its operators ({samples} samples of"
+            f" {len(reports)} operators, {THREADS} threads) on the device and on the CPU. Equal"
+            " means bit for bit, and every result lies on the device.",
+            "",
+            f"What was tried: samples of {tried()}, those of them that the operator takes on the"
+            " CPU, and inputs that it must refuse, under `no_grad`. Other dtypes were tried where a"
+            " sample converts to one or takes one beside, and gradients were not.",
             "",
             f"{counts['equal']} operators are equal, {counts['drawn']} draw numbers,"
             f" {counts['refused']} are refused in part or whole, {counts['known']} are otherwise.",
@@ -521,6 +527,11 @@ def table(reports: list[Report]) -> str:
             named(lists["equal"]),
         ]
     )
+
+
+def tried() -> str:
+    *names, last = (str(dtype).removeprefix("torch.") for dtype in DTYPES)
+    return f"{', '.join(names)} and {last}"
 
 
 def kind_of(report: Report) -> str:

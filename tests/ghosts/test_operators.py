@@ -69,6 +69,12 @@ def test_samples_that_cannot_be_made_are_bad() -> None:
     assert report.bad
 
 
+def test_the_table_says_what_was_tried() -> None:
+    text = opinfo.TABLE.read_text()
+    assert f"samples of {opinfo.tried()}," in text
+    assert f"PyTorch {opinfo.torch.__version__}'s own samples" in text, "./dev matrix --operators"
+
+
 def test_a_result_on_another_device_is_seen() -> None:
     with pytest.raises(opinfo.OtherDeviceError):
         opinfo.leaf_on_the_cpu(opinfo.torch.ones(1), opinfo.torch.device("meta"))
