@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of ghost models: ratios against transformers eager here, on as many threads.
 
-Speaks Google Benchmark's options and report, so that tools/run_bench.py runs it as the others. The
-arms of a ratio alternate; each repetition is one entry of the report.
+The arms of a ratio alternate; each repetition is one entry of the report.
 """
 
-import argparse
-import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -23,31 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "e2e"))
 
 from private_daemon import THREADS, running  # noqa: E402
+from report import Entry, entry, report, seconds_of  # noqa: E402
 
 REPETITIONS = 5
 PAIRS, SECONDS = 25, 1.0  # of a short and a long generation, until either is reached
 SHORT, LONG = 8, 40  # tokens of two generations: their difference is the loop alone
 ALONE_TOKENS = 160
-
-Entry = dict[str, Any]
-
-
-def entry(name: str, seconds: float, **counters: float) -> Entry:
-    return {
-        "run_name": name,
-        "run_type": "iteration",
-        "real_time": seconds * 1e6,
-        "cpu_time": seconds * 1e6,
-        "time_unit": "us",
-        **counters,
-    }
-
-
-def seconds_of(f: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    f()
-    return time.perf_counter() - start
-
 
 # --- models ---------------------------------------------------------------------------------------
 
@@ -374,34 +351,26 @@ def ask(children: list[Any]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--benchmark_filter", default=".")
-    parser.add_argument("--benchmark_out", required=True)
-    arguments = parser.parse_known_args()[0]
     with running() as daemon:
         os.environ["DJINN_HOST"] = daemon.host
         import torch
 
         torch.set_num_threads(THREADS)
-        benchmarks: dict[str, Callable[[], Iterator[Entry]]] = {
-            "ghost/record": record,
-            "ghost/connect": lambda: connect(daemon.host),
-            "ghost/pulled_row": pulled_row,
-            "staging/put_and_read": lambda: staging(daemon.host),
-            "ghost/resident_load": resident_load,
-            "ghost/minilm": minilm,
-            "ghost/generate_tiny": lambda: generation("ghost/generate_tiny", tiny_llama),
-            "ghost/generate_processor": custom_processor,
-            "ghost/generate_gpt2": lambda: generation("ghost/generate_gpt2", gpt2),
-            "ghost/generate_qwen": lambda: generation("ghost/generate_qwen", qwen),
-            "ghost/two_processes": two_processes,
-        }
-        entries: list[Entry] = []
-        for name, benchmark in benchmarks.items():
-            if re.search(arguments.benchmark_filter, name):
-                entries += benchmark()
-                print(entries[-1], flush=True)
-    Path(arguments.benchmark_out).write_text(json.dumps({"benchmarks": entries}))
+        report(
+            {
+                "ghost/record": record,
+                "ghost/connect": lambda: connect(daemon.host),
+                "ghost/pulled_row": pulled_row,
+                "staging/put_and_read": lambda: staging(daemon.host),
+                "ghost/resident_load": resident_load,
+                "ghost/minilm": minilm,
+                "ghost/generate_tiny": lambda: generation("ghost/generate_tiny", tiny_llama),
+                "ghost/generate_processor": custom_processor,
+                "ghost/generate_gpt2": lambda: generation("ghost/generate_gpt2", gpt2),
+                "ghost/generate_qwen": lambda: generation("ghost/generate_qwen", qwen),
+                "ghost/two_processes": two_processes,
+            }
+        )
 
 
 if __name__ == "__main__":
