@@ -3,6 +3,7 @@
 // Guards of normalising, pooling, padding, sampling.
 #include <ATen/ops/isfinite.h>
 
+#include "kernel/base/checked.h"
 #include "kernel/exec/guard_checks.h"
 #include "kernel/exec/guards.h"
 
@@ -119,12 +120,21 @@ void adaptive_max_pool3d_backward(const Stack& stack) {
   require_contiguous(stack, 2);
 }
 
-// Of an input with a batch, or channels at least, before the padded dimensions.
+// Of an input with a batch, or channels at least, before the padded dimensions. Sizes that wrap
+// would be of few elements, read from far away.
 template <int64_t kDimensions, size_t kInput>
 void pad(const Stack& stack) {
-  TORCH_CHECK_VALUE(stack[kInput + 1].toDimVector().size() == 2 * kDimensions,
-                    "padding has two numbers for each of ", kDimensions, " dimensions");
-  TORCH_CHECK_VALUE(stack[kInput].toTensor().dim() > kDimensions, "the input has no channels");
+  const auto padding = stack[kInput + 1].toDimVector();
+  TORCH_CHECK_VALUE(padding.size() == 2 * kDimensions, "padding has two numbers for each of ",
+                    kDimensions, " dimensions");
+  const at::Tensor& input = stack[kInput].toTensor();
+  TORCH_CHECK_VALUE(input.dim() > kDimensions, "the input has no channels");
+  for (int64_t i = 0; i < kDimensions; ++i) {
+    const auto at = static_cast<size_t>(2 * i);
+    const auto begun = checked_add(input.size(-1 - i), padding[at]);
+    TORCH_CHECK_VALUE(begun && checked_add(*begun, padding[at + 1]), "a padding of ", padding[at],
+                      " and ", padding[at + 1], " is too large");
+  }
 }
 
 // The gradient of a padding: the input's sizes and what was added on both sides.

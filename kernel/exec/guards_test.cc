@@ -7,12 +7,17 @@
 #include <ATen/ops/lstm.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "kernel/exec/executor_for_tests.h"
 #include "kernel/exec/torch_headers.h"
 #include "kernel/srg/allowed.h"
 
 namespace djinn::exec {
 namespace {
+
+using Refs = std::vector<srg::ValueRef>;
+using Arguments = std::vector<srg::Argument>;
 
 class Guards : public ::testing::Test {
  protected:
@@ -34,12 +39,18 @@ class Guards : public ::testing::Test {
     return status ? ErrorCode::kOk : status.error().code;
   }
 
+  ErrorCode pad(const char* op, std::vector<int64_t> sizes, const std::vector<srg::Expr>& padding) {
+    return code(
+        op, {noise(std::move(sizes), 1)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), integers(padding)};
+        },
+        1);
+  }
+
   World world{{}};
   std::string error;
 };
-
-using Refs = std::vector<srg::ValueRef>;
-using Arguments = std::vector<srg::Argument>;
 
 srg::Argument flags(std::vector<bool> items) {
   return {"", srg::BoolList{std::move(items)}};
@@ -401,14 +412,6 @@ TEST_F(Guards, a_margin_loss_has_a_gradient_for_each_row) {
 }
 
 TEST_F(Guards, padding_has_two_numbers_a_dimension) {
-  const auto pad = [&](const char* op, std::vector<int64_t> sizes, std::vector<srg::Expr> padding) {
-    return code(
-        op, {noise(std::move(sizes), 1)},
-        [&](const Refs& t) {
-          return Arguments{arg(t[0]), integers(padding)};
-        },
-        1);
-  };
   EXPECT_EQ(pad("aten::reflection_pad3d", {1, 2, 4, 4, 4}, {1, 1, 1, 1, 1, 1}), ErrorCode::kOk)
       << error;
   EXPECT_EQ(pad("aten::reflection_pad3d", {1, 2, 4, 4, 4}, {}), ErrorCode::kInvalidArgument);
@@ -420,6 +423,16 @@ TEST_F(Guards, padding_has_two_numbers_a_dimension) {
       },
       1);
   EXPECT_EQ(back, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, padded_sizes_do_not_wrap) {
+  const int64_t far = std::numeric_limits<int64_t>::max() - 1;
+  EXPECT_EQ(pad("aten::replication_pad2d", {2, 4, 4}, {-1, 9, 1, 3}), ErrorCode::kOk) << error;
+  EXPECT_EQ(pad("aten::replication_pad1d", {2, 4}, {far, far + 1}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(pad("aten::replication_pad2d", {2, 4, 4}, {far, far, 1, 3}),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(pad("aten::replication_pad3d", {2, 2, 4, 4, 4}, {far, far, 1, -2, 0, 4}),
+            ErrorCode::kInvalidArgument);
 }
 
 TEST_F(Guards, what_is_not_trained_has_statistics) {
