@@ -106,6 +106,7 @@ inline std::map<std::string, std::vector<Stack>, std::less<>> all() {
          none}}},
       {"aten::_native_batch_norm_legit_functional", {normalised({true, 0.1, 1e-5})}},
       {"aten::_native_batch_norm_legit_no_training", {normalised({0.1, 1e-5})}},
+      {"aten::_pad_circular", {{values({1, 2, 3}), ints({1, 1})}}},
       {"aten::_upsample_bicubic2d_aa.vec", {resized(2, true)}},
       {"aten::_upsample_bilinear2d_aa.vec", {resized(2, true)}},
       {"aten::_upsample_nearest_exact1d.vec", {resized(1, false)}},

@@ -3,6 +3,8 @@
 // Guards of normalising, pooling, padding, sampling.
 #include <ATen/ops/isfinite.h>
 
+#include <algorithm>
+
 #include "kernel/base/checked.h"
 #include "kernel/exec/guard_checks.h"
 #include "kernel/exec/guards.h"
@@ -134,6 +136,22 @@ void pad(const Stack& stack) {
     const auto begun = checked_add(input.size(-1 - i), padding[at]);
     TORCH_CHECK_VALUE(begun && checked_add(*begun, padding[at + 1]), "a padding of ", padding[at],
                       " and ", padding[at + 1], " is too large");
+  }
+}
+
+// What is left of the input in the middle is repeated on both sides; beyond it nothing is written.
+void pad_circular(const Stack& stack) {
+  const at::Tensor& input = stack[0].toTensor();
+  const auto padding = stack[1].toDimVector();
+  TORCH_CHECK_VALUE(padding.size() % 2 == 0 && padding.size() / 2 <= input.sizes().size(),
+                    "padding has two numbers for each padded dimension");
+  for (size_t at = 0; at < padding.size(); at += 2) {
+    const int64_t size = input.size(-1 - static_cast<int64_t>(at / 2));
+    const int64_t left = padding[at], right = padding[at + 1];
+    TORCH_CHECK_VALUE(std::min(left, right) >= -size, "less than nothing is left of the input");
+    const int64_t kept = size + std::min<int64_t>(left, 0) + std::min<int64_t>(right, 0);
+    TORCH_CHECK_VALUE(std::max(left, right) <= kept, "a padding of ", left, " and ", right,
+                      " is longer than what it repeats, of ", kept);
   }
 }
 
@@ -323,6 +341,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_native_batch_norm_legit.no_stats", batch_norm_no_stats},
     {"aten::_native_batch_norm_legit_functional", batch_norm_legit},
     {"aten::_native_batch_norm_legit_no_training", channels<4>},
+    {"aten::_pad_circular", pad_circular},
     {"aten::_softmax_backward_data", same_sizes<0, 1>},
     {"aten::_upsample_bicubic2d_aa", upsample_antialiased},
     {"aten::_upsample_bicubic2d_aa_backward", upsample_antialiased_backward},

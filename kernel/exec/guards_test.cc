@@ -435,6 +435,19 @@ TEST_F(Guards, padded_sizes_do_not_wrap) {
             ErrorCode::kInvalidArgument);
 }
 
+TEST_F(Guards, a_circular_padding_repeats_what_is_left_of_the_input) {
+  const auto circular = [&](const std::vector<srg::Expr>& padding) {
+    return pad("aten::_pad_circular", {2, 2, 3}, padding);
+  };
+  EXPECT_EQ(circular({3, 3}), ErrorCode::kOk) << error;
+  EXPECT_EQ(circular({2, -1}), ErrorCode::kOk) << error;
+  EXPECT_EQ(circular({-2, 1}), ErrorCode::kOk) << error;
+  EXPECT_EQ(circular({3, -1}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(circular({-2, 2}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(circular({-4, 1}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(circular({1, 1, 1, 1, 1, 1, 1, 1}), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(Guards, what_is_not_trained_has_statistics) {
   const auto bare = [&](bool training) {
     return code(
