@@ -57,7 +57,9 @@ Result<Client*> Connection::open(const GivenUp& given_up) {
     if (!known && why_ended_.code != ErrorCode::kDisconnected) return why_ended_;
     if (!reconnect_wait_ms_) return why_ended_;
     const uint64_t gone_ms = (clock_.monotonic_ns() - ended_ns_) / kNsPerMs;
-    Status made = reconnect(*reconnect_wait_ms_ - std::min(gone_ms, *reconnect_wait_ms_), given_up);
+    const uint64_t wait_ms = *reconnect_wait_ms_ - std::min(gone_ms, *reconnect_wait_ms_);
+    // A djinnd that has begun long after, and has no worker yet, is waited for as any other.
+    Status made = try_again(wait_ms, wait_ms > 0 ? 0 : *reconnect_wait_ms_, given_up);
     if (!made && made.error().code != ErrorCode::kCancelled) {
       return Error{
           ErrorCode::kDisconnected,
@@ -83,11 +85,15 @@ Result<Client*> Connection::of(RefHandle ref) {
 Status Connection::reconnect(uint64_t wait_ms, const GivenUp& given_up) {
   DJINN_CHECK(refuse_held());
   if (session_ != 0 && check()) return {};
+  return try_again(wait_ms, 0, given_up);
+}
+
+Status Connection::try_again(uint64_t wait_ms, uint64_t answer_ms, const GivenUp& given_up) {
   const Patience patience(clock_, wait_ms, given_up);
   Backoff backoff(clock_.monotonic_ns() ^ static_cast<uint64_t>(::getpid()));
   for (;;) {
     const uint64_t left_ms = patience.left_ms();
-    const Patience answer(clock_, std::max(left_ms, kAnswerLeastMs), given_up);
+    const Patience answer(clock_, std::max({left_ms, answer_ms, kAnswerLeastMs}), given_up);
     auto made = attempt(answer);
     if (made) {
       adopt(*std::move(made));

@@ -55,7 +55,8 @@ class Connection {
 
   // The client of a session that lives. The first session gets one attempt, which waits for
   // djinnd's answer. After a session that ended, attempts go on until reconnect_wait_ms after
-  // that was seen; calls that come later make one each, of at most a second. If djinnd said why the
+  // that was seen; calls that come later make one each: it fails at once where no djinnd listens,
+  // and one that takes the connection has reconnect_wait_ms to answer. If djinnd said why the
   // session ended and no call met that yet, this one fails with it, once. Errors: those of
   // Client::connect() for the first session; kDisconnected after one that ended; kCancelled.
   Result<Client*> open(const GivenUp& given_up = {});
@@ -88,6 +89,8 @@ class Connection {
   void abandon();
 
  private:
+  // reconnect() without a session that lives. An attempt has answer_ms to be answered, or longer.
+  Status try_again(uint64_t wait_ms, uint64_t answer_ms, const GivenUp& given_up);
   Result<std::unique_ptr<Client>> attempt(const Patience& patience);
   void adopt(std::unique_ptr<Client> client);
   void let_go(Error why);

@@ -180,6 +180,22 @@ TEST(Connection, a_djinnd_that_does_not_answer_is_a_timeout) {
   EXPECT_TRUE(connection.reconnect(kLong));
 }
 
+TEST(Connection, a_djinnd_that_begins_late_has_as_long_to_answer_as_one_that_was_waited_for) {
+  constexpr uint64_t kWaitMs = 1200;  // longer than any attempt has at least
+  FakeDaemon daemon;
+  Connection connection(options_for(daemon), kWaitMs);
+  ASSERT_TRUE(connection.open());
+  daemon.stop();
+  ASSERT_FALSE(connection.open()) << "and the wait is over";
+  daemon.set_silent(true);
+  daemon.start();
+  const uint64_t began = now_ms();
+  EXPECT_FALSE(connection.open());
+  EXPECT_GE(now_ms() - began, kWaitMs);
+  daemon.set_silent(false);
+  EXPECT_TRUE(connection.open());
+}
+
 TEST(Connection, who_waits_can_give_up) {
   FakeDaemon daemon;
   Connection connection(options_for(daemon), kLong);

@@ -56,7 +56,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       payloads_(loop),
       turns_(clock),
       turn_(loop, [this] { take_turn(); }),
-      next_turn_(loop, [] {}),
+      next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
       spare_workers_({loop, spawner_, closers_},
                      {"worker", ErrorCode::kWorkerLost, kNextWorkerAfterMs,
@@ -248,10 +248,11 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
   service_.changed();
 }
 
-// One that nobody is noted for is made by a timer: it wakes the loop, which takes a turn.
+// One that nobody is noted for is made by a timer: libuv's fire after its checks, with no look at
+// descriptors in between, and the next rest may end before the last one's timer.
 void Daemon::take_turn() {
   const std::optional<uint64_t> next_ns = turns_.take();
-  if (next_ns && !next_turn_.active()) next_turn_.start_once(*next_ns / 1'000'000 + 1);
+  if (next_ns) next_turn_.start_once(*next_ns / 1'000'000 + 1);
 }
 
 void Daemon::session_left(SessionId session) {

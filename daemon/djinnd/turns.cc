@@ -30,7 +30,7 @@ std::optional<uint64_t> Turns::take() {
   for (auto& [id, user] : users_) {
     if (rest_of(user, clock_.monotonic_ns()) == 0) hear(user);
     const uint64_t rest_ns = rest_of(user, clock_.monotonic_ns());
-    if (user.waiting.empty() || rest_ns == 0) continue;
+    if (user.waiting.empty()) continue;  // who was deaf meanwhile is not noted for
     next_ns = std::min(rest_ns, next_ns.value_or(rest_ns));
   }
   const uint64_t now_ns = clock_.monotonic_ns();
@@ -64,7 +64,8 @@ void Turns::hear(User& user) {
 }
 
 void Turns::charge(User& user, uint64_t ns, uint64_t now_ns) const {
-  user.even_ns = std::max(user.even_ns, now_ns - ns) + ns * share_.one_in;
+  const uint64_t even_ns = std::max(user.even_ns, now_ns - ns) + ns * share_.one_in;
+  user.even_ns = std::min(even_ns, now_ns + share_.saved_ns + share_.rest_ns);
 }
 
 uint64_t Turns::rest_of(const User& user, uint64_t now_ns) const {

@@ -34,6 +34,8 @@ struct Share {
   // Over many turns: one part in so many of the time, after what is saved up while silent.
   uint32_t one_in = 2;
   uint64_t saved_ns = 10'000'000;
+  // The longest rest: where the process itself stood still meanwhile, it was not the user's doing.
+  uint64_t rest_ns = 100'000'000;
 };
 
 class Turns {

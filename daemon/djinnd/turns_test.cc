@@ -150,6 +150,21 @@ TEST_F(TurnsTest, who_rests_is_not_listened_to_until_all_they_said_is_heard) {
   EXPECT_EQ(deaf_[kFlooder], 0);
 }
 
+TEST_F(TurnsTest, who_was_deaf_is_heard_to_the_end_however_late_the_next_turn_comes) {
+  const auto first = speaker(kFlooder, [this, left = 1]() mutable {
+    clock_.now_ns += left > 0 ? share_.saved_ns + share_.ns : 0;
+    return static_cast<size_t>(left-- > 0);
+  });
+  turns_.note(first);
+  const auto flood = speakers(kFlooder, 40, 3);
+  std::optional<uint64_t> next_ns = turns_.take();
+  for (const auto& speaker : flood) turns_.note(speaker);
+  EXPECT_EQ(deaf_[kFlooder], 40);
+  for (; next_ns; next_ns = turns_.take()) clock_.now_ns += *next_ns + share_.ns;
+  EXPECT_EQ(heard_of(kFlooder), 120);
+  EXPECT_EQ(deaf_[kFlooder], 0);
+}
+
 TEST_F(TurnsTest, what_was_done_for_a_user_outside_of_a_turn_is_of_their_time) {
   {
     const Turns::Bill bill(turns_, kFlooder);
@@ -160,6 +175,15 @@ TEST_F(TurnsTest, what_was_done_for_a_user_outside_of_a_turn_is_of_their_time) {
   ASSERT_TRUE(turns_.take());
   EXPECT_EQ(heard_of(kFlooder), 0);
   EXPECT_EQ(heard_of(kNeighbour), 1);
+}
+
+TEST_F(TurnsTest, nobody_rests_for_long_after_a_message_in_which_the_process_stood_still) {
+  cost_ns_ = 3'600'000'000'000;  // an hour, in a debugger or a freezer
+  const auto stopped = speakers(kFlooder, 1, 2);
+  EXPECT_EQ(turns_.take(), share_.rest_ns);
+  clock_.now_ns += share_.rest_ns;
+  turns_.take();
+  EXPECT_EQ(heard_of(kFlooder), 2);
 }
 
 TEST_F(TurnsTest, one_that_has_gone_is_not_heard) {

@@ -74,9 +74,13 @@ void native_batch_norm_backward(const Stack& stack) {
   const size_t statistics = training ? 5 : 3;
   TORCH_CHECK_VALUE(given(stack, statistics) != nullptr && given(stack, statistics + 1) != nullptr,
                     "the statistics are missing");
-  // Where channels come last, copies of those with strides are read after they are freed.
+  // Where channels come last, as they do where each has one element, copies of those with strides
+  // are read after they are freed.
+  const at::Tensor& input = stack[1].toTensor();
+  const bool channels_last = !stack[0].toTensor().is_contiguous() || !input.is_contiguous() ||
+                             input.numel() == input.size(0) * input.size(1);
   for (size_t i = 2; i <= 6; ++i) {
-    if (given(stack, i) != nullptr) require_contiguous(stack, i);
+    if (channels_last && given(stack, i) != nullptr) require_contiguous(stack, i);
   }
 }
 

@@ -277,18 +277,21 @@ TEST_F(HostileCalls, a_group_norm_is_changed_back_where_it_lies) {
   EXPECT_EQ(back("[12, 3, 1]", "[12, 0, 1]"), ErrorCode::kInvalidArgument);
 }
 
-TEST_F(HostileCalls, a_batch_norm_is_changed_back_with_what_is_given_and_no_copy) {
-  const auto back = [&](const std::string& weight, const std::string& mean) {
-    return code(
-        "input %x \"x\" : float32[4, 8]\ninput %w \"w\" : float32[8] strides " + weight +
-        "\ninput %m \"m\" : float32[8] strides " + mean +
-        "\n%r, %s, %t = aten::native_batch_norm_backward(grad_out=%x, input=%x, weight=%w, "
-        "running_mean=none, running_var=none, save_mean=%m, save_invstd=%m, train=true, eps=1e-05, "
-        "output_mask=[true, true, true])\noutput %r, %s, %t");
+TEST_F(HostileCalls, a_batch_norm_is_changed_back_with_what_is_given_and_no_freed_copy) {
+  const auto back = [&](const std::string& input, const std::string& weight,
+                        const std::string& mean) {
+    return code("input %x \"x\" : float32" + input + "\ninput %w \"w\" : float32[8] strides " +
+                weight + "\ninput %m \"m\" : float32[8] strides " + mean +
+                "\n%r, %s, %t = aten::native_batch_norm_backward(grad_out=%x, input=%x, weight=%w, "
+                "running_mean=none, running_var=none, save_mean=%m, save_invstd=%m, train=true, "
+                "eps=1e-05, output_mask=[true, true, true])\noutput %r, %s, %t");
   };
-  EXPECT_EQ(back("[1]", "[1]"), ErrorCode::kOk) << error;
-  EXPECT_EQ(back("[2]", "[1]"), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(back("[1]", "[0]"), ErrorCode::kInvalidArgument);
+  for (const char* channels_last : {"[4, 8]", "[4, 8, 3, 3] strides [72, 1, 24, 8]"}) {
+    EXPECT_EQ(back(channels_last, "[1]", "[1]"), ErrorCode::kOk) << error;
+    EXPECT_EQ(back(channels_last, "[2]", "[1]"), ErrorCode::kInvalidArgument) << channels_last;
+    EXPECT_EQ(back(channels_last, "[1]", "[0]"), ErrorCode::kInvalidArgument) << channels_last;
+  }
+  EXPECT_EQ(back("[4, 8, 3, 3]", "[2]", "[0]"), ErrorCode::kOk) << error;
 }
 
 TEST_F(HostileCalls, weights_of_attention_have_the_type_of_its_input) {

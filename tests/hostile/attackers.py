@@ -10,6 +10,7 @@ else wrote, or an answer that does not come.
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import random
@@ -535,7 +536,7 @@ def is_renewed(attacker: Attacker) -> bool:
     """A user who has too many descriptors that do not close, on a mute file system, is refused."""
     try:
         attacker.renew()
-    except (djinn.Error, OSError):
+    except djinn.LimitError:
         return False
     return True
 
@@ -546,6 +547,7 @@ def silence(*_: object) -> None:
 
 def main() -> None:
     name, host, seed, seconds, model = sys.argv[1:]
+    faulthandler.enable()  # who flips what its own library reads may fall over it
     signal.signal(signal.SIGALRM, silence)
     tally, end = Tally(), time.monotonic() + float(seconds)
     attacker = ATTACKERS[name](host, random.Random(int(seed)), model, tally)
