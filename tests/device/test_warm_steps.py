@@ -7,6 +7,7 @@ System calls are counted by strace on all threads of the worker, and on the one 
 client; allocator decisions are counted by the worker. Warm is what was done before at these sizes,
 with its memory in place."""
 
+import gc
 import os
 import re
 import shutil
@@ -81,6 +82,7 @@ class Counted:
         self.increase: dict[str, int] = {}
 
     def count(self, work: Callable[[], Any]) -> "Counted":
+        gc.collect()  # what other tests left open is closed before
         before = self._daemon.worker()
         client = traced(threading.get_native_id(), self._files[1])
         with traced(before["pid"], self._files[0], "-f"), client:
