@@ -6,10 +6,9 @@ runs."""
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ sys.path.append(str(ROOT / "tests" / "e2e"))
 
 import djinn  # noqa: E402
 import numpy as np  # noqa: E402
-from private_daemon import Daemon, running  # noqa: E402
+from private_daemon import Daemon, repeated, running  # noqa: E402
 from report import Entry, entry, report  # noqa: E402
 
 REPETITIONS = 3
@@ -37,24 +36,6 @@ def long_program() -> str:
     lines = [f"%y{i + 1} = aten::mm(%y{i}, %y0)" for i in range(STEPS)]
     head = f'srg 1 "long"\ninput %y0 : float32[{SIZE}, {SIZE}]'
     return "\n".join([head, *lines, f"output %y{STEPS}"]) + "\n"
-
-
-@contextmanager
-def repeated(work: Callable[[], Any]) -> Iterator[None]:
-    """By a thread, for as long as this lasts."""
-    over = threading.Event()
-
-    def repeat() -> None:
-        while not over.is_set():
-            work()
-
-    thread = threading.Thread(target=repeat)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def kill_in_runs(daemon: Daemon, culprit: int) -> list[float]:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +29,24 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
         if time.monotonic() > end:
             raise AssertionError(f"not within {deadline_s} s: {what}")
         pause(0.002)
+
+
+@contextmanager
+def repeated(work: Callable[[], Any]) -> Iterator[None]:
+    """By a thread, for as long as this lasts."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.is_set():
+            work()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def children_of(pid: int) -> list[int]:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import numpy as np
 import pytest
 from command_line import ctl, wait_until_hashed
 from other_user import User
-from private_daemon import Daemon, running, wait_until
+from private_daemon import Daemon, repeated, running, wait_until
 from safetensors.numpy import save_file
 
 MIB = 1 << 20
@@ -63,19 +62,8 @@ def busy(daemon: Daemon) -> Iterator[None]:
     with daemon.connect("busy", staging_bytes=16 * MIB) as session:
         program = session.define(chain(1_000_000, "busy"))
         x = np.ones(1_000_000, np.float32)
-        done = threading.Event()
-
-        def work() -> None:
-            while not done.is_set():
-                program(x=x)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        try:
+        with repeated(lambda: program(x=x)):
             yield
-        finally:
-            done.set()
-            thread.join()
 
 
 def test_a_program_is_there_when_it_was_defined_beside_a_busy_neighbour(daemon: Daemon) -> None:
