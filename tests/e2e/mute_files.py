@@ -124,6 +124,14 @@ def mounted(mount_point: Path, directory: Path) -> Iterator[MuteFiles]:
         yield MuteFiles(server)
 
 
+def require_fuse(why: str) -> None:
+    """Skips the test where nothing can be mounted."""
+    import pytest  # the program that serves has no use for it
+
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip(f"NOT TESTED: {why} needs root and /dev/fuse")
+
+
 @contextmanager
 def served(program: str, mount_point: Path, directory: Path) -> Iterator[subprocess.Popen[str]]:
     """By a program like this one. Returns when it is mounted; needs root and /dev/fuse."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models on a disk that breaks in the midst of reading: the open says so, and nothing else does."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from broken_disk import mounted
 from command_line import ctl
-from mute_files import FileServer
+from mute_files import FileServer, require_fuse
 from private_daemon import Daemon, running, wait_until
 from safetensors.torch import save_file
 
@@ -32,8 +31,7 @@ def host() -> Iterator[Daemon]:
 
 @pytest.fixture
 def disk(tmp_path: Path, mount_point: Path) -> Iterator[FileServer]:
-    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
-        pytest.skip("NOT TESTED: a disk that fails needs root and /dev/fuse")
+    require_fuse("a disk that fails")
     (tmp_path / "kept").mkdir()
     write_model(tmp_path / "kept" / "model.safetensors")
     with mounted(mount_point, tmp_path / "kept") as server:

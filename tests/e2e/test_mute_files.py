@@ -2,7 +2,6 @@
 """Models on a file system whose server does not answer: only who uses it waits. What djinnd does
 with one descriptor that does not close is in closers_test.cc; here the loader has one, too."""
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import ctl, wait_until_hashed
-from mute_files import MuteFiles, mounted
+from mute_files import MuteFiles, mounted, require_fuse
 from private_daemon import DEADLINE_S, Daemon, running, wait_until
 from safetensors.torch import save_file
 
@@ -27,8 +26,7 @@ def shown(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(shown: Path, mount_point: Path) -> Iterator[MuteFiles]:
-    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
-        pytest.skip("needs root and /dev/fuse")
+    require_fuse("a file that does not answer")
     with mounted(mount_point, shown) as server:
         yield server
 

@@ -15,7 +15,7 @@ import pytest
 from broken_disk import mounted
 from command_line import ctl, events_of
 from conversation import Talk, talk_to
-from mute_files import FileServer
+from mute_files import FileServer, require_fuse
 from private_daemon import Daemon, open_files, running, wait_until
 
 Said = list[list[bytes]]
@@ -180,8 +180,7 @@ def test_a_full_disk_is_no_loss(
 @contextmanager
 def on_a_broken_disk(tmp_path: Path) -> Iterator[tuple[Path, FileServer]]:
     """What goes to disk goes to it. It is whole until it is told otherwise."""
-    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
-        pytest.skip("NOT TESTED: a disk that fails needs root and /dev/fuse")
+    require_fuse("a disk that fails")
     places = [tmp_path / name for name in ("spilled", "kept")]
     for place in places:
         place.mkdir()
