@@ -84,12 +84,12 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       programs_({ids_, domains_, models_, sessions_, events_}),
       stats_(loop, domains_),
       reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_, stats_,
-                closers_}),
+                closers_, turns_}),
       manager_({loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
                 reports_, [this] { return reload(); },
                 [this](bool draining) { set_draining(draining); }, [this] { return draining_; }},
                options.bus, options.user_mode ? std::optional(::geteuid()) : std::nullopt),
-      requests_({sessions_, models_, programs_, reports_, payloads_,
+      requests_({sessions_, models_, programs_, reports_, payloads_, turns_,
                  [this](bool draining) { set_draining(draining); },
                  [this] { return collect_garbage(); }}),
       service_(
@@ -386,6 +386,7 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     void operator()(const ipc::WorkerStats& e) const { to.stats_.hear(domain, e); }
     void operator()(const ipc::LaneAwake&) const {}
   };
+  const Turns::Bill bill(turns_, domain);
   std::visit(Route{*this, domain}, event.body);
 }
 

@@ -119,11 +119,12 @@ Reports::Reports(World world)
 
 void Reports::status(const Asker& asker, const Caller& caller, const ipc::GetStatus& request) {
   const auto seen = [caller](DomainId domain) { return caller.may_steer(domain); };
-  world_.stats.ask(seen, [this, asker, caller, request] {
+  const auto answer = [this, asker, caller, request] {
     when_named([this, asker, caller, request] {
       world_.sessions.reply(asker, {asker.number, make_status(caller, request)}, {});
     });
-  });
+  };
+  world_.stats.ask(seen, [this, answer, user = caller.user] { world_.turns.owe(user, answer); });
 }
 
 // Of all users, whether the caller sees them or not: there are few, and each is looked up once.

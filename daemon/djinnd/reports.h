@@ -29,6 +29,7 @@ class Reports {
     Events& events;
     StatsRounds& stats;
     const Closers& closers;
+    Turns& turns;
   };
   explicit Reports(World world);
 

@@ -107,6 +107,7 @@ void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
                            Result<Payload> payload) {
   Session* const session = world_.sessions.find(id);
   if (session == nullptr || !session->channel) return;
+  const Turns::Bill bill(world_.turns, session->domain);
   session->channel->hold(false);
   const Asker asker{id, request.number};
   if (!payload) return world_.sessions.refuse(asker, payload.error());

@@ -34,6 +34,7 @@ class Requests {
     Programs& programs;
     Reports& reports;
     UserQueues& payloads;
+    Turns& turns;
     std::function<void(bool draining)> drain;
     std::function<ipc::Collected()> collect;
   };

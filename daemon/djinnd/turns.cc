@@ -16,6 +16,10 @@ void Turns::note(const std::shared_ptr<Speaker>& speaker) {
   speaker->listen(false);
 }
 
+void Turns::owe(uid_t user, std::function<void()> work) {
+  users_[user].owed.push_back(std::move(work));
+}
+
 Turns::Bill::Bill(Turns& turns, uid_t user)
     : turns_(turns), user_(user), began_ns_(turns.clock_.monotonic_ns()) {}
 
@@ -28,19 +32,19 @@ std::optional<uint64_t> Turns::take() {
   if (users_.empty()) return std::nullopt;
   std::optional<uint64_t> next_ns;
   for (auto& [id, user] : users_) {
-    if (rest_of(user, clock_.monotonic_ns()) == 0) hear(user);
+    if (rest_of(user, clock_.monotonic_ns()) == 0) serve(user);
     const uint64_t rest_ns = rest_of(user, clock_.monotonic_ns());
-    if (user.waiting.empty()) continue;  // who was deaf meanwhile is not noted for
+    if (!user.waits()) continue;  // who was deaf meanwhile is not noted for
     next_ns = std::min(rest_ns, next_ns.value_or(rest_ns));
   }
   const uint64_t now_ns = clock_.monotonic_ns();
   std::erase_if(users_, [&](const auto& entry) {
-    return entry.second.waiting.empty() && entry.second.even_ns <= now_ns;
+    return !entry.second.waits() && entry.second.even_ns <= now_ns;
   });
   return next_ns;
 }
 
-void Turns::hear(User& user) {
+void Turns::serve(User& user) {
   const uint64_t began_ns = clock_.monotonic_ns();
   uint64_t now_ns = began_ns;
   uint32_t messages = 0;
@@ -48,19 +52,30 @@ void Turns::hear(User& user) {
   const auto has_share = [&] {
     return messages < share_.messages && bytes < share_.bytes && now_ns - began_ns < share_.ns;
   };
-  while (!user.waiting.empty() && has_share()) {
-    const auto speaker = user.waiting.front().lock();
-    user.waiting.pop_front();
-    if (!speaker) continue;
-    const size_t heard = speaker->hear();
-    speaker->waits = heard > 0;
-    if (speaker->waits) user.waiting.push_back(speaker);  // it may have more
-    if (!speaker->waits && std::exchange(speaker->rests, false)) speaker->listen(true);
-    messages += heard > 0 ? 1 : 0;
-    bytes += heard;
+  while (user.waits() && has_share()) {
+    const size_t served = serve_one(user);
+    messages += served > 0 ? 1 : 0;
+    bytes += served;
     now_ns = clock_.monotonic_ns();
   }
   charge(user, now_ns - began_ns, now_ns);
+}
+
+size_t Turns::serve_one(User& user) {
+  if (!user.owed.empty()) {
+    const auto work = std::move(user.owed.front());
+    user.owed.pop_front();
+    work();
+    return 1;
+  }
+  const auto speaker = user.waiting.front().lock();
+  user.waiting.pop_front();
+  if (!speaker) return 0;
+  const size_t heard = speaker->hear();
+  speaker->waits = heard > 0;
+  if (speaker->waits) user.waiting.push_back(speaker);  // it may have more
+  if (!speaker->waits && std::exchange(speaker->rests, false)) speaker->listen(true);
+  return heard;
 }
 
 void Turns::charge(User& user, uint64_t ns, uint64_t now_ns) const {

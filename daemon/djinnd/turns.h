@@ -4,6 +4,7 @@
 //
 //   turn      what is heard between two looks at descriptors
 //   share     what one user may take of a turn: messages, bytes, time
+//   owed      work that messages left behind until something was there: an answer
 //   speaker   a connection; it is heard for one message, and then stands behind its user's others
 //   rest      of a user who has taken more of the loop's time than is theirs: until time has made
 //             up for it. Their senders sleep meanwhile, and leave the processors to others.
@@ -55,6 +56,9 @@ class Turns {
 
   // The speaker has something to say. It is forgotten when its owner lets go of it.
   void note(const std::shared_ptr<Speaker>& speaker);
+  // What the user's messages waited for is there: the rest of the work is done in their turns,
+  // before they are heard again. Many may have waited for one thing.
+  void owe(uid_t user, std::function<void()> work);
   // What is done for a user outside of a turn is of their time, too: while this lives.
   class Bill {
    public:
@@ -73,10 +77,14 @@ class Turns {
 
  private:
   struct User {
+    std::deque<std::function<void()>> owed;
     std::deque<std::weak_ptr<Speaker>> waiting;
+    [[nodiscard]] bool waits() const { return !owed.empty() || !waiting.empty(); }
     uint64_t even_ns = 0;  // when time will have made up for what was taken
   };
-  void hear(User& user);
+  void serve(User& user);
+  // Does what is owed first, or hears who waits first. Gives its bytes; 0 if there was nothing.
+  static size_t serve_one(User& user);
   void charge(User& user, uint64_t ns, uint64_t now_ns) const;
   [[nodiscard]] uint64_t rest_of(const User& user, uint64_t now_ns) const;  // ns
 

@@ -177,6 +177,25 @@ TEST_F(TurnsTest, what_was_done_for_a_user_outside_of_a_turn_is_of_their_time) {
   EXPECT_EQ(heard_of(kNeighbour), 1);
 }
 
+TEST_F(TurnsTest, what_many_messages_of_a_user_waited_for_is_done_in_that_users_turns) {
+  int done = 0;
+  for (int i = 0; i < 640; ++i) {
+    turns_.owe(kFlooder, [&] {
+      ++done;
+      clock_.now_ns += share_.ns / 8;
+    });
+  }
+  const auto flood = speakers(kFlooder, 1, 1);
+  const auto neighbour = speakers(kNeighbour, 1, 1);
+  std::optional<uint64_t> next_ns = turns_.take();
+  EXPECT_EQ(done, 8) << "a share, and no more";
+  EXPECT_EQ(heard_of(kNeighbour), 1);
+  EXPECT_EQ(heard_of(kFlooder), 0) << "after what is owed";
+  for (; next_ns; next_ns = turns_.take()) clock_.now_ns += *next_ns;
+  EXPECT_EQ(done, 640);
+  EXPECT_EQ(heard_of(kFlooder), 1);
+}
+
 TEST_F(TurnsTest, nobody_rests_for_long_after_a_message_in_which_the_process_stood_still) {
   cost_ns_ = 3'600'000'000'000;  // an hour, in a debugger or a freezer
   const auto stopped = speakers(kFlooder, 1, 2);
