@@ -95,8 +95,7 @@ void Channel::take_turns(Turns& turns, uid_t user) {
   turns_ = &turns;
   speaker_ = std::make_shared<Turns::Speaker>(
       Turns::Speaker{user, [this] { return held_ ? 0 : hear_one(); },
-                     [this](bool listened) {
-                       rests_ = !listened;
+                     [this] {
                        if (!ended_) watch();
                      }});
 }
@@ -107,7 +106,7 @@ void Channel::hold(bool held) {
 }
 
 void Channel::watch() {
-  const bool deaf = held_ || rests_;
+  const bool deaf = held_ || (speaker_ && speaker_->rests);
   if (backlog_.empty()) return deaf ? poll_->pause() : poll_->watch_readable();
   deaf ? poll_->watch_writable() : poll_->watch_both();
 }

@@ -88,7 +88,6 @@ class Channel {
   bool speaks_ = true;
   bool draining_ = false;  // the peer is gone, and its last words are heard
   bool held_ = false;
-  bool rests_ = false;      // its user has had more than their time
   Turns* turns_ = nullptr;  // null: it is heard at once
   std::shared_ptr<Turns::Speaker> speaker_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what was deferred

@@ -13,7 +13,7 @@ void Turns::note(const std::shared_ptr<Speaker>& speaker) {
   speaker->waits = true;
   if (speaker->rests || rest_of(user, clock_.monotonic_ns()) == 0) return;
   speaker->rests = true;
-  speaker->listen(false);
+  speaker->rest_changed();
 }
 
 void Turns::owe(uid_t user, std::function<void()> work) {
@@ -74,7 +74,7 @@ size_t Turns::serve_one(User& user) {
   const size_t heard = speaker->hear();
   speaker->waits = heard > 0;
   if (speaker->waits) user.waiting.push_back(speaker);  // it may have more
-  if (!speaker->waits && std::exchange(speaker->rests, false)) speaker->listen(true);
+  if (!speaker->waits && std::exchange(speaker->rests, false)) speaker->rest_changed();
   return heard;
 }
 

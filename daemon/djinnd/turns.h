@@ -46,10 +46,10 @@ class Turns {
   struct Speaker {
     uid_t user;
     Hear hear;
-    // Whether note() is to be called when it has something to say.
-    std::function<void(bool)> listen;
+    // Called when `rests` has changed.
+    std::function<void()> rest_changed;
     bool waits = false;
-    bool rests = false;
+    bool rests = false;  // note() is not to be called when it has something to say
   };
 
   explicit Turns(const Clock& clock, Share share = {}) : clock_(clock), share_(share) {}

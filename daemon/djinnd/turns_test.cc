@@ -30,8 +30,9 @@ class TurnsTest : public ::testing::Test {
   using Speakers = std::vector<std::shared_ptr<Turns::Speaker>>;
 
   std::shared_ptr<Turns::Speaker> speaker(uid_t user, Turns::Hear hear) {
-    return std::make_shared<Turns::Speaker>(Turns::Speaker{
-        user, std::move(hear), [this, user](bool on) { deaf_[user] += on ? -1 : 1; }});
+    auto made = std::make_shared<Turns::Speaker>(Turns::Speaker{user, std::move(hear), {}});
+    made->rest_changed = [this, user, &rests = made->rests] { deaf_[user] += rests ? 1 : -1; };
+    return made;
   }
 
   // Of so many messages each; which speaker said what goes to heard_.
