@@ -112,8 +112,8 @@ struct Model {
   std::map<SessionId, uint32_t> leases;
   std::vector<Opener> openers;
   std::map<DomainId, MappedBy> mapped;
-  // Loaders that have its extents, to compare files with them. They keep it from nothing: files
-  // that never answer would.
+  // Loaders that have its extents, to compare files with them, until they are dead. They keep it
+  // from nothing: files that never answer would.
   std::set<LoadId> compared_by;
   std::vector<Asker> movers;  // who wait for it to be evicted or gone
 

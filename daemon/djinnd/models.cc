@@ -353,7 +353,6 @@ void Models::load_compared(LoadId id, bool same) {
   const auto found = openings_.find(id);
   if (found == openings_.end()) return loads_.at(id)->abort();
   Model* const alike = table_.find(found->second.alike);
-  if (alike != nullptr) compared_no_more(*alike, id);
   const bool there = alike != nullptr && alike->phase == ModelPhase::kResident;
   if (!same || !there) return try_another(id);
   look_again(alike->key, found->second.key.files);
@@ -593,10 +592,6 @@ void Models::fail(LoadId id, const Error& error) {
   for (const Asker& asker : askers) world_.replies.refuse(asker, error);
 }
 
-void Models::compared_no_more(Model& model, LoadId id) {
-  if (model.compared_by.erase(id) > 0) tiers_.load_ended(model);
-}
-
 void Models::end_comparisons(Model& model) {
   for (const LoadId id : model.compared_by) {
     if (openings_.contains(id)) try_another(id);  // else nobody waits for it any more
@@ -631,7 +626,9 @@ void Models::load_ended(LoadId id) {
     model->load = {};
     tiers_.load_ended(*model);
   }
-  for (auto& [other, model] : table_.all()) compared_no_more(model, id);
+  for (auto& [other, model] : table_.all()) {
+    if (model.compared_by.erase(id) > 0) tiers_.load_ended(model);
+  }
   pass_on(id);
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
   running_.erase(id);

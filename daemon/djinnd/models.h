@@ -156,8 +156,6 @@ class Models final : public Load::Owner {
   void decide_waiting(ModelId id);
   // The opening's files are not those of the model: it begins anew.
   void try_another(LoadId id);
-  // The loader has let go of the model's extents, or is gone.
-  void compared_no_more(Model& model, LoadId id);
   // The model leaves: whoever compares files with it goes on without it.
   void end_comparisons(Model& model);
   // Loaders that were killed and are not gone keep what the model held: the first, then the next.

@@ -31,6 +31,12 @@ def files(shown: Path, mount_point: Path) -> Iterator[MuteFiles]:
         yield server
 
 
+@pytest.fixture
+def large(shown: Path, mount_point: Path) -> Path:
+    save_file({"w": torch.ones(LARGE_BYTES // 4)}, shown / "large.safetensors")
+    return mount_point / "large.safetensors"
+
+
 def test_files_that_do_not_close_hold_up_nobody(
     daemon: Daemon, files: MuteFiles, mount_point: Path, byte_model: Path
 ) -> None:
@@ -59,22 +65,20 @@ def test_files_that_do_not_close_hold_up_nobody(
 @pytest.mark.parametrize("ends", [True, False], ids=["loader_ends", "loader_does_not_end"])
 @pytest.mark.parametrize("unloads", [True, False], ids=["unload", "evict"])
 def test_files_that_cannot_be_read_keep_no_model_that_they_are_compared_with(
-    files: MuteFiles, shown: Path, mount_point: Path, unloads: bool, ends: bool
+    files: MuteFiles, large: Path, shown: Path, unloads: bool, ends: bool
 ) -> None:
-    save_file({"w": torch.ones(LARGE_BYTES // 4)}, shown / "large.safetensors")
-    path = mount_point / "large.safetensors"
     with (
         running() as daemon,
         daemon.connect("first") as first,
         daemon.connect("another") as another,
         ThreadPoolExecutor(1) as pool,
     ):
-        model = first.load(path)
+        model = first.load(large)
         wait_until_hashed(daemon)
         files.fall_silent()
         if not ends:
             files.mute()
-        opening = pool.submit(another.load, path)
+        opening = pool.submit(another.load, large)
         try:
             wait_until((shown / "asked").exists, "its files are being compared")
             assert daemon.status()["compared_opens"] == 1
@@ -94,3 +98,29 @@ def test_files_that_cannot_be_read_keep_no_model_that_they_are_compared_with(
         wait_until(
             lambda: daemon.status()["memory_models_bytes"] == LARGE_BYTES, "the loader has ended"
         )
+
+
+def test_a_loader_that_has_compared_has_the_model_in_its_account_until_it_is_dead(
+    files: MuteFiles, large: Path
+) -> None:
+    with (
+        running() as daemon,
+        daemon.connect("first") as first,
+        daemon.connect("another") as another,
+    ):
+        model = first.load(large)
+        wait_until_hashed(daemon)
+        files.mute()
+        try:
+            same = another.load(large)
+            assert same.id == model.id
+            assert daemon.status()["compared_opens"] == 1
+            for one in (model, same):
+                one.close()
+            first.unload(model)
+            status = daemon.status()
+            assert status["models"] == 0
+            assert status["memory_models_bytes"] == LARGE_BYTES, "a killed loader has it still"
+        finally:
+            files.answer()
+        wait_until(lambda: daemon.status()["memory_models_bytes"] == 0, "the loader has ended")
