@@ -29,6 +29,11 @@ Status watch_submission_bell(const Fd& epoll, const Fd& bell, uint64_t key) {
   return system_error("watch a bell", errno);
 }
 
+void unwatch_submission_bell(const Fd& epoll, const Fd& bell) {
+  // One that could not be watched is as good.
+  static_cast<void>(::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, bell.get(), nullptr));
+}
+
 Result<CompletionBell> make_completion_bell() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) {

@@ -31,6 +31,8 @@ void ring_submission_bell(const Fd& bell);
 // Adds the bell to an epoll instance; its events carry the key. One that was ever rung is an event
 // at once. Errors: kOutOfMemory.
 Status watch_submission_bell(const Fd& epoll, const Fd& bell, uint64_t key);
+// To be called before the bell is closed: as long as its client has it, closing it ends no watch.
+void unwatch_submission_bell(const Fd& epoll, const Fd& bell);
 
 struct CompletionBell {
   Fd bell;      // for workers alone

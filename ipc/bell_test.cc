@@ -65,6 +65,15 @@ TEST(SubmissionBell, one_that_a_client_made_blocking_and_filled_stops_no_watcher
   EXPECT_EQ(watched.events(), 0);
 }
 
+TEST(SubmissionBell, a_watch_ends_although_a_client_keeps_the_bell) {
+  Watched watched;
+  const Fd of_client(::fcntl(watched.bell.get(), F_DUPFD_CLOEXEC, 0));
+  unwatch_submission_bell(watched.epoll, watched.bell);
+  watched.bell.reset();
+  ring_submission_bell(of_client);
+  EXPECT_EQ(watched.events(), 0);
+}
+
 TEST(CompletionBell, rings_wake_the_listener_until_they_are_taken) {
   const CompletionBell bell = *make_completion_bell();
   EXPECT_FALSE(is_readable(bell.listener));

@@ -172,9 +172,12 @@ bool LaneLoop::run_round() {
   return worked;
 }
 
-// Closing its bell ends the watch. What its runs took of the lane's memory is given back.
+// What its runs took of the lane's memory is given back.
 void LaneLoop::erase_session(SessionId id) {
-  world_.sessions.erase(id);
+  if (const auto found = world_.sessions.find(id); found != world_.sessions.end()) {
+    ipc::unwatch_submission_bell(epoll_, found->second->submission_bell());
+    world_.sessions.erase(found);
+  }
   blocked_.erase(id);
   stop_waiting(id);
   binder_.clear();

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions of one user share a worker: no graph of one ends it, or takes what is the others'."""
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import djinn
 import numpy as np
 import pytest
-from private_daemon import Daemon, running
+from backdoor import Backdoor
+from private_daemon import Daemon, running, wait_until
 
 MEMORY = 600 << 20
 ROWS = 4_000_000
@@ -105,3 +109,32 @@ def test_memory_that_nobody_granted_is_the_runs_error_alone() -> None:
         assert doubles(greedy)
         assert doubles(neighbour)
         assert incarnation(host) == before
+
+
+def watches(pid: int) -> int:
+    """Of all its epoll instances."""
+    count = 0
+    for one in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with suppress(FileNotFoundError):  # it was closed meanwhile
+            count += one.read_text().count("tfd:")
+    return count
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to look into a worker")
+def test_a_bell_that_a_client_keeps_costs_its_worker_no_watch(host: Daemon) -> None:
+    """Watches count against the user of all workers and djinnd, who may have so many."""
+    with host.connect("neighbour", staging_bytes=1 << 20) as neighbour:
+        assert doubles(neighbour)
+        pid = host.worker()["pid"]
+        before = watches(pid)
+        kept = []
+        try:
+            for _ in range(8):
+                client = Backdoor(lambda: host.connect("keeps", staging_bytes=1 << 20))
+                assert doubles(client.session)
+                kept.append(os.dup(client.bell))
+                client.session.close()
+            wait_until(lambda: watches(pid) == before, "the watches end", 10)
+        finally:
+            for bell in kept:
+                os.close(bell)
