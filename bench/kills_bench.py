@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session pays for another of its user whose runs end the worker, time and again: the
-neighbour runs a small program without a pause, and the worker is killed ten times in the other's
-runs."""
+"""What the death of a worker costs. kills/neighbour: a session pays for another of its user whose
+runs end the worker, time and again; it runs a small program without a pause, and the worker is
+killed ten times in the other's runs. kills/generation: a generation whose worker is killed pauses
+before its next token."""
 
+import itertools
 import os
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +27,7 @@ REPETITIONS = 3
 KILLS = 10
 SIZE, STEPS = 512, 400  # of the culprit's matrices, and how many are multiplied in a run
 LOOK_S = 0.001
+TOKENS_A_KILL = 16
 
 SMALL = """srg 1 "small"
 input %x : float32[16]
@@ -75,5 +79,38 @@ def kills() -> Iterator[Entry]:
         yield entry("kills/neighbour", sum(met), lost_s=sum(met), longest_s=max(met))
 
 
+def longest_gap(stamps: list[float], killed: float) -> float:
+    """Tokens that were on their way when the worker died come before the pause."""
+    after = [stamp for stamp in stamps if stamp > killed][:3]
+    return max(b - a for a, b in itertools.pairwise([killed, *after]))
+
+
+def generations() -> Iterator[Entry]:
+    with running() as daemon, daemon.connect("writer") as session:
+        generator = djinn.Generator(session, ROOT / "models" / "bytes")
+        for _ in range(REPETITIONS):
+            stamps: list[float] = []
+            killed: list[float] = []
+
+            def take(_: djinn.Token, stamps: Any = stamps, killed: Any = killed) -> None:
+                stamps.append(time.monotonic())
+                if len(killed) == KILLS or len(stamps) < (len(killed) + 1) * TOKENS_A_KILL:
+                    return
+                worker = daemon.worker()
+                if worker["state"] == "ready":
+                    killed.append(time.monotonic())
+                    os.kill(worker["pid"], signal.SIGKILL)
+
+            generator.generate(
+                [[256, *b":worker: /w"]],
+                on_token=take,
+                max_new_tokens=(KILLS + 2) * TOKENS_A_KILL,
+                stop_tokens=[],
+            )
+            pauses = [longest_gap(stamps, at) for at in killed]
+            median = statistics.median(pauses)
+            yield entry("kills/generation", median, pause_s=median, longest_s=max(pauses))
+
+
 if __name__ == "__main__":
-    report({"kills/neighbour": kills})
+    report({"kills/neighbour": kills, "kills/generation": generations})
