@@ -73,6 +73,18 @@ def checkpoint(name: str, scratch: Path, **options: Any) -> Path:
     return other
 
 
+def edited(name: str, scratch: Path, **values: Any) -> Path:
+    """A copy of the checkpoint whose config.json says otherwise."""
+    broken = scratch / f"{name}-edited"
+    shutil.rmtree(broken, ignore_errors=True)
+    shutil.copytree(checkpoint(name, scratch), broken)
+    config = json.loads((broken / "config.json").read_text())
+    assert values.keys() <= config.keys()
+    config.pop("layer_types", None)  # which transformers then makes itself
+    (broken / "config.json").write_text(json.dumps(config | values))
+    return broken
+
+
 def local(name: str, directory: Path, **options: Any) -> PreTrainedModel:
     return zoo.load(directory, zoo.entry(name), djinn=False, **options)
 
@@ -594,15 +606,34 @@ def quantised_models_are_refused(scratch: Path) -> None:
 def layers_that_no_file_holds_are_not_built(scratch: Path) -> None:
     for name, number in LAYERS.items():
         for count, words in ((10**9, ("no model has more",)), (10**5, ("far more weights",))):
-            broken = scratch / f"{name}-{count}"
-            shutil.copytree(checkpoint(name, scratch), broken)
-            config = json.loads((broken / "config.json").read_text())
-            assert number in config
-            config.pop("layer_types", None)  # which transformers then makes itself
-            (broken / "config.json").write_text(json.dumps(config | {number: count}))
             with watchdog(), refusal("config.json", *words):
-                ghost(name, broken)
+                ghost(name, edited(name, scratch, **{number: count}))
     same_logits(*(load("llama", checkpoint("llama", scratch)) for load in (local, ghost)))
+
+
+@case
+def counts_that_no_model_has_are_refused_wherever_they_stand(scratch: Path) -> None:
+    for name, key, value, text in (
+        ("swin", "depths", [1, 10**9], "depths[1] = 1000000000"),
+        ("swin", "depths", [10**18, 1], "depths[0] = 1000000000000000000"),
+        ("llava", "text_config", {"num_hidden_layers": 10**9}, "text_config.num_hidden_layers"),
+        ("llama", "num_attention_heads", 10**18, "num_attention_heads"),
+        ("llama", "num_hidden_layers", -1, "num_hidden_layers = -1"),
+    ):
+        with watchdog(), refusal("config.json", text):
+            ghost(name, edited(name, scratch, **{key: value}))
+
+
+@case
+def sizes_that_no_file_holds_take_no_memory(scratch: Path) -> None:
+    for name, key in (
+        ("bert", "intermediate_size"),
+        ("llama", "vocab_size"),
+        ("vit", "image_size"),
+        ("gpt2", "n_positions"),
+    ):
+        with watchdog(), refusal("config.json", "far larger weights", f"{key} = "):
+            ghost(name, edited(name, scratch, **{key: 10**6 if key == "image_size" else 10**9}))
 
 
 @case

@@ -12,6 +12,7 @@ are a model of their own that is closed again.
 """
 
 import json
+import math
 import os
 import stat
 import weakref
@@ -38,6 +39,10 @@ HEADER_BYTES_MAX = 100 << 20  # as djinnd's own parser has it
 # any model of the matrix; 5,000 take it less than a second.
 PARAMETERS_A_TENSOR_MAX = 32
 PARAMETERS_BESIDE_MAX = 5_000
+# How many elements those, and the model's buffers, may have for the elements of a checkpoint: an
+# untied head is as large as the embedding. Beside them: positions, masks and new heads.
+ELEMENTS_AN_ELEMENT_MAX = 4
+ELEMENTS_BESIDE_MAX = 1 << 28
 DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -179,6 +184,15 @@ class Load:
                 f"stopped after {self._built} parameters, for {self._tensors()} tensors. Compare "
                 "its numbers (of layers, experts, heads) with the checkpoint's.",
             )
+
+    def elements_max(self) -> int:
+        """Of the parameters and buffers of a model for the files that were expected."""
+        held = sum(
+            math.prod(entry["shape"])
+            for header in self._expected.values()
+            for entry in header.values()
+        )
+        return ELEMENTS_AN_ELEMENT_MAX * held + ELEMENTS_BESIDE_MAX
 
     def open_files(self, paths: Sequence[str]) -> dict[str, Source]:
         """All tensors of safetensors files."""

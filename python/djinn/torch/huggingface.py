@@ -13,7 +13,7 @@ loaded in this context, of what runs a model, for models on the device alone, an
     PreTrainedModel._finalize_model_loading   what no file has is computed here, and uploaded
     get_hf_quantizer                          refuses what is quantised
     _get_resolved_checkpoint_files            looks at the files before a model is built for them
-    PreTrainedConfig.from_dict                refuses what has far more layers than any model
+    PreTrainedConfig.from_dict                refuses what counts far more parts than any model has
     pipelines.base.Pipeline.__init__          leaves a ghost where it is
     PreTrainedModel.__call__                  a call like one before is replayed as a program
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
@@ -51,8 +51,16 @@ from .ghosts import DEVICE
 
 TESTED = frozenset({"5.17.0"})
 PLACED_BY_US = {"auto", "balanced", "balanced_low_0", "sequential"}
-# A configuration makes lists of as many items as it has layers, before anybody knows what for.
-LAYERS_MAX = 100_000
+# A configuration, and a model before it has weights, make lists of as many items as config.json
+# counts of something (layers, heads, labels), by name or in a list: nothing can stop that half way.
+# A million takes a second, and is more than any model has.
+COUNT_MAX = 1 << 20
+COUNTS = re.compile(
+    r"(^|_)(n|num)_(?!params|parameters|tokens|samples|positions|ctx)|"
+    r"(^|_)(layer|depth|block|stage|group|expert|head|repeat|level|label|codebook)s?$"
+)
+# -1 layers would be none, and the model would answer all the same.
+LAYERS = re.compile(r"^(num_|n_|encoder_|decoder_)(hidden_|encoder_|decoder_)?layers?$")
 DISTRIBUTED = ("tp_plan", "tp_size", "distributed_config", "device_mesh")
 
 _current: ContextVar[ghosts.Load | None] = ContextVar("djinn_load", default=None)
@@ -385,19 +393,35 @@ def refuse_kernels(attention: str) -> None:
         refuse_attention(f'attn_implementation="{attention}"')
 
 
-def refuse_layers(configuration: dict[str, Any]) -> None:
+def refuse_counts(configuration: dict[str, Any]) -> None:
     """Of a config.json, with those inside of it."""
-    rest = [configuration]
+    for name, value in numbers_of(configuration):
+        key = name.rpartition(".")[2].partition("[")[0]
+        if value > COUNT_MAX and COUNTS.search(key):
+            raise refused(
+                f"{name} = {value}",
+                f"no model has more than {COUNT_MAX}, and transformers would list all.",
+                "Compare config.json with the checkpoint.",
+            )
+        if value < 0 and LAYERS.search(key):
+            raise refused(
+                f"{name} = {value}",
+                "a model cannot have fewer layers than none.",
+                "Compare config.json with the checkpoint.",
+            )
+
+
+def numbers_of(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """All numbers of a configuration, with where they are: "text_config.depths[0]"."""
+    rest = [(name, value)]
     while rest:
-        for name, value in rest.pop().items():
-            if isinstance(value, dict):
-                rest.append(value)
-            elif isinstance(value, int) and value > LAYERS_MAX and re.search("layers?$", str(name)):
-                raise refused(
-                    f"{name} = {value}",
-                    f"no model has more than {LAYERS_MAX} layers, and transformers would list all.",
-                    "Compare config.json with the checkpoint.",
-                )
+        name, value = rest.pop()
+        if isinstance(value, dict):
+            rest += [(f"{name}.{key}" if name else str(key), one) for key, one in value.items()]
+        elif isinstance(value, (list, tuple)):
+            rest += [(f"{name}[{number}]", one) for number, one in enumerate(value)]
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield name if name.isprintable() else ascii(name), value
 
 
 def refuse_attention(what: str) -> None:
@@ -432,7 +456,7 @@ def _wrap_from_dict(original: Any) -> Any:
 
     @functools.wraps(call)
     def from_dict(cls: Any, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        refuse_layers(config_dict)
+        refuse_counts(config_dict)
         return call(cls, config_dict, **kwargs)
 
     return classmethod(from_dict)
@@ -472,6 +496,7 @@ def _wrap_load(original: Any) -> Any:
         refuse_kernels(str(model.config._attn_implementation))
         if state_dict is None:
             refuse_files(checkpoint_files or [])
+            refuse_sizes(model, load.elements_max())
         load.begin(weight_bytes(model))
         _set(load_config, device_map={"": DEVICE})
         if state_dict is None:
@@ -500,6 +525,23 @@ def _count_parameter(module: Any, name: str, parameter: Any) -> None:
     load = _current.get()
     if load is not None and parameter is not None:
         load.count_parameter()
+
+
+def refuse_sizes(model: Any, elements_max: int) -> None:
+    """Of a model on the meta device: what no file has would be computed in this process."""
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    elements = sum(one.numel() for one in tensors.values())
+    if elements <= elements_max:
+        return
+    name, largest = max(tensors.items(), key=lambda item: item[1].numel())
+    numbers = sorted(numbers_of(model.config.to_dict()), key=lambda item: -item[1])
+    raise RequestError(
+        *(101, "malformed"),
+        f"config.json asks for far larger weights than the checkpoint holds: {elements} elements; "
+        f"{name} would have the sizes {list(largest.shape)}. Compare its numbers with the "
+        "checkpoint's, the largest first: "
+        f"{', '.join(f'{key} = {value}' for key, value in numbers[:3])}.",
+    )
 
 
 def weight_bytes(model: Any) -> int:
