@@ -307,10 +307,7 @@ PYBIND11_MODULE(_device, module) {
   module.def("crossed", &device::crossed);
   module.def("state_call", [](size_t tier) { device::Device::get().state_call(tier); });
   module.def("state_local_model", [] { device::Device::get().state_local_model(); });
-  module.def("moves", [] {
-    [[maybe_unused]] const uint64_t alive = device::Device::get().session();  // its end is a move
-    return device::Device::get().moves();
-  });
+  module.def("moves", [] { return device::Device::get().moves(); });
   module.def("session", [] { return device::Device::get().session(); });
   module.def("is_connected", [] { return device::Device::get().is_connected(); });
   module.def("storage_home", [](const py::object& tensor) {
