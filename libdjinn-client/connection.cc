@@ -50,8 +50,7 @@ Status Connection::check() {
 Result<Client*> Connection::open(const GivenUp& given_up) {
   DJINN_CHECK(refuse_held());
   if (session_ == 0) {
-    DJINN_TRY(auto first, attempt(Patience(clock_, UINT64_MAX, given_up)));
-    adopt(std::move(first));
+    DJINN_CHECK(try_once(UINT64_MAX, given_up));
   } else if (const bool known = client_ == nullptr || client_->has_ended(); !check()) {
     // What djinnd said of the end is told once; that it is gone, nobody needs to know.
     if (!known && why_ended_.code != ErrorCode::kDisconnected) return why_ended_;
@@ -59,7 +58,8 @@ Result<Client*> Connection::open(const GivenUp& given_up) {
     const uint64_t gone_ms = (clock_.monotonic_ns() - ended_ns_) / kNsPerMs;
     const uint64_t wait_ms = *reconnect_wait_ms_ - std::min(gone_ms, *reconnect_wait_ms_);
     // A djinnd that has begun long after, and has no worker yet, is waited for as any other.
-    Status made = try_again(wait_ms, wait_ms > 0 ? 0 : *reconnect_wait_ms_, given_up);
+    Status made =
+        wait_ms > 0 ? try_again(wait_ms, given_up) : try_once(*reconnect_wait_ms_, given_up);
     if (!made && made.error().code != ErrorCode::kCancelled) {
       return Error{
           ErrorCode::kDisconnected,
@@ -85,26 +85,27 @@ Result<Client*> Connection::of(RefHandle ref) {
 Status Connection::reconnect(uint64_t wait_ms, const GivenUp& given_up) {
   DJINN_CHECK(refuse_held());
   if (session_ != 0 && check()) return {};
-  return try_again(wait_ms, 0, given_up);
+  return try_again(wait_ms, given_up);
 }
 
-Status Connection::try_again(uint64_t wait_ms, uint64_t answer_ms, const GivenUp& given_up) {
+Status Connection::try_again(uint64_t wait_ms, const GivenUp& given_up) {
   const Patience patience(clock_, wait_ms, given_up);
   Backoff backoff(clock_.monotonic_ns() ^ static_cast<uint64_t>(::getpid()));
   for (;;) {
     const uint64_t left_ms = patience.left_ms();
-    const Patience answer(clock_, std::max({left_ms, answer_ms, kAnswerLeastMs}), given_up);
-    auto made = attempt(answer);
-    if (made) {
-      adopt(*std::move(made));
-      return {};
-    }
-    if (!may_pass(made.error().code) || left_ms == 0) return std::move(made).error();
+    Status made = try_once(left_ms, given_up);
+    if (made || !may_pass(made.error().code) || left_ms == 0) return made;
     const Patience pause(clock_, std::min(backoff.next_ms(), left_ms), given_up);
     Status slept = pause.check();
     for (; slept; slept = pause.check()) ::poll(nullptr, 0, pause.slice_ms());
     if (slept.error().code == ErrorCode::kCancelled) return slept;
   }
+}
+
+Status Connection::try_once(uint64_t answer_ms, const GivenUp& given_up) {
+  DJINN_TRY(auto made, attempt(Patience(clock_, std::max(answer_ms, kAnswerLeastMs), given_up)));
+  adopt(std::move(made));
+  return {};
 }
 
 // The user's djinnd may be away while the system's runs: that is not where the program was. So a

@@ -89,8 +89,10 @@ class Connection {
   void abandon();
 
  private:
-  // reconnect() without a session that lives. An attempt has answer_ms to be answered, or longer.
-  Status try_again(uint64_t wait_ms, uint64_t answer_ms, const GivenUp& given_up);
+  // reconnect() without a session that lives.
+  Status try_again(uint64_t wait_ms, const GivenUp& given_up);
+  // A djinnd that takes the connection has answer_ms to answer, or a second if that is longer.
+  Status try_once(uint64_t answer_ms, const GivenUp& given_up);
   Result<std::unique_ptr<Client>> attempt(const Patience& patience);
   void adopt(std::unique_ptr<Client> client);
   void let_go(Error why);
