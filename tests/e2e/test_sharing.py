@@ -9,11 +9,8 @@ import grp
 import mmap
 import os
 import pwd
-import select
 import shutil
-import socket
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +22,7 @@ import pytest
 import torch
 from other_user import User
 from private_daemon import BIN, Daemon, running, wait_until
+from proxy import Proxy
 from safetensors.torch import save_file
 
 pytestmark = [
@@ -49,50 +47,21 @@ FIRST = User("nobody", pwd.getpwnam("nobody").pw_uid, GROUP)
 SECOND = User("daemon", pwd.getpwnam("daemon").pw_uid, GROUP)
 
 
-class Proxy:
-    """Stands between a client and djinnd, and swaps the descriptors of files that pass."""
+class Swapper(Proxy):
+    """Gives djinnd another descriptor for each that the client sends."""
 
     def __init__(self, daemon: Daemon, swapped: int) -> None:
-        self.path = str(daemon.directory / "proxy.sock")
-        self.host = f"unix:{self.path}"
-        self.daemon = daemon
         self.swapped = swapped
         self.swaps = 0
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(self.path)
-        os.chmod(self.path, 0o777)
-        self.listener.listen()
-        self.thread = threading.Thread(target=self._serve, daemon=True)
+        super().__init__(daemon.host)
 
-    def __enter__(self) -> "Proxy":
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.thread.join(30)
-        self.listener.close()
-        os.unlink(self.path)
+    def close(self) -> None:
+        super().close()
         os.close(self.swapped)
 
-    def _serve(self) -> None:
-        client, _ = self.listener.accept()
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        server.connect(str(self.daemon.directory / "djinnd.sock"))
-        with client, server:
-            other = {client: server, server: client}
-            while True:
-                for one in select.select(list(other), [], [])[0]:
-                    data, fds, _, _ = socket.recv_fds(one, 65536, 64)
-                    if not data:
-                        return
-                    sent = [self._swap(fd) for fd in fds] if one is client else fds
-                    socket.send_fds(other[one], [data], sent)
-                    for fd in fds:
-                        os.close(fd)
-
-    def _swap(self, fd: int) -> int:
-        self.swaps += 1
-        return self.swapped
+    def changed(self, data: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
+        self.swaps += len(fds)
+        return data, [self.swapped] * len(fds)
 
 
 @pytest.fixture(scope="module")
@@ -356,7 +325,7 @@ def test_a_descriptor_that_cannot_be_read_from_opens_nothing(
     decoy = write_model(disk / "decoy.safetensors", value=3.0)
     with SECOND.acting():
         swapped = os.open(path, flags)
-    with Proxy(daemon, swapped) as proxy, SECOND.acting():
+    with Swapper(daemon, swapped) as proxy, SECOND.acting():
         session = djinn.connect(proxy.host, "swapper")
         with session, pytest.raises(djinn.Error):
             session.load(decoy)

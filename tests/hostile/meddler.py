@@ -7,16 +7,15 @@ import os
 import random
 import select
 import socket
-import tempfile
-import threading
+import sys
 from contextlib import suppress
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+
+from proxy import Proxy
+
 PAGE = 4096
-MESSAGE_BYTES = 65536
-DESCRIPTORS = 253
-
-
 IO_URING_SETUP = 425  # its number, which is the same on all architectures
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
@@ -45,62 +44,29 @@ def strange_descriptors() -> list[int]:
     return [fd for fd in fds if fd >= 0]
 
 
-class Meddler:
-    """Serves one client. What the client sends is changed while `meddles` holds."""
+class Meddler(Proxy):
+    """What the client sends is changed while `meddles` holds."""
 
     def __init__(self, host: str, r: random.Random) -> None:
         self.r, self.meddles = r, False
         self.strange = strange_descriptors()
-        self.place = tempfile.TemporaryDirectory(prefix="djinn-meddler.")
-        path = str(Path(self.place.name) / "sock")
-        self.host = f"unix:{path}"
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(path)
-        self.listener.listen()
-        self.server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.server.connect(host.removeprefix("unix:"))
-        self.thread = threading.Thread(target=self._serve, daemon=True)
-        self.thread.start()
-
-    def hang_up(self) -> None:
-        with suppress(OSError):
-            self.server.shutdown(socket.SHUT_RDWR)
+        super().__init__(host)
 
     def close(self) -> None:
-        self.hang_up()
-        self.thread.join()
-        self.listener.close()
-        self.place.cleanup()
+        super().close()
         for fd in self.strange:
             os.close(fd)
 
-    def _serve(self) -> None:
-        client, _ = self.listener.accept()
-        with client, self.server, suppress(OSError):
-            while self._pass_on(client):
-                continue
+    def changed(self, data: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
+        return (self._garbled(data), self._other(fds)) if self.meddles else (data, fds)
 
-    def _pass_on(self, client: socket.socket) -> bool:
-        for one in select.select([client, self.server], [], [])[0]:
-            data, fds, _, _ = socket.recv_fds(one, MESSAGE_BYTES, DESCRIPTORS)
-            if not data:
-                return False
-            if one is client:
-                self._send(self._changed(data), self._other(fds))
-            else:
-                socket.send_fds(client, [data], fds)
-            for fd in fds:
-                os.close(fd)
-        return True
-
-    def _send(self, data: bytes, fds: list[int]) -> None:
+    def send(self, data: bytes, fds: list[int]) -> None:
         with suppress(OSError):  # no kernel passes on an io_uring
-            socket.send_fds(self.server, [data], fds)
-            return
-        socket.send_fds(self.server, [data])
+            return super().send(data, fds)
+        super().send(data, [])
 
-    def _changed(self, data: bytes) -> bytes:
-        if not self.meddles or self.r.random() < 0.3:
+    def _garbled(self, data: bytes) -> bytes:
+        if self.r.random() < 0.3:
             return data
         changed = bytearray(data)
         for _ in range(self.r.randrange(1, 5)):
@@ -110,7 +76,7 @@ class Meddler:
 
     def _other(self, fds: list[int]) -> list[int]:
         """Now and then one too few, one twice, or another kind."""
-        if not self.meddles or self.r.random() < 0.7:
+        if self.r.random() < 0.7:
             return fds
         strange = [self.r.choice(self.strange) for _ in fds]
         return self.r.choice((fds[:-1], [*fds, *fds[-1:]], strange, [*fds, *strange]))
