@@ -42,7 +42,7 @@ PARAMETERS_BESIDE_MAX = 5_000
 # How many elements those, and the model's buffers, may have for the elements of a checkpoint: an
 # untied head is as large as the embedding. Beside them: positions, masks and new heads.
 ELEMENTS_AN_ELEMENT_MAX = 4
-ELEMENTS_BESIDE_MAX = 1 << 28
+ELEMENTS_BESIDE_MAX = 1 << 27
 DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,

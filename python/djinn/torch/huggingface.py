@@ -57,7 +57,8 @@ PLACED_BY_US = {"auto", "balanced", "balanced_low_0", "sequential"}
 COUNT_MAX = 1 << 20
 COUNTS = re.compile(
     r"(^|_)(n|num)_(?!params|parameters|tokens|samples|positions|ctx)|"
-    r"(^|_)(layer|depth|block|stage|group|expert|head|repeat|level|label|codebook)s?$"
+    r"(^|_)(layer|depth|block|stage|group|expert|head|repeat|level|label|codebook|ngram)s?$|"
+    r"(^|_)num(ber)?$"
 )
 # -1 layers would be none, and the model would answer all the same.
 LAYERS = re.compile(r"^(num_|n_|encoder_|decoder_)(hidden_|encoder_|decoder_)?layers?$")
