@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -15,7 +14,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/djinnd/log.h"
 #include "ipc/build_identity.h"
 #include "kernel/pal/memfd.h"
 
@@ -26,7 +24,6 @@ namespace {
 
 // A child that is stopped lets its messages wait; it is killed as hung long before this fills.
 constexpr size_t kBacklogMax = 1 << 16;
-constexpr int kPatienceMs = 100;
 
 bool is_memory(const Fd& fd) {
   return pal::has_seals(fd, pal::Seals::kNone).ok();
@@ -67,7 +64,10 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const ChildHost& host,
 }
 
 ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic)
-    : pid_(pid), pidfd_(std::move(pidfd)), closer_(host.closers.of(::geteuid())) {
+    : pid_(pid),
+      pidfd_(std::move(pidfd)),
+      stragglers_(host.stragglers),
+      closer_(host.closers.of(::geteuid())) {
   channel_.emplace(host.loop, std::move(socket), kBacklogMax, traffic,
                    Channel::Events{[this](ipc::Datagram message) { heard(std::move(message)); },
                                    // A child without channel is of no use; its exit tells the rest.
@@ -81,12 +81,8 @@ ChildProcess::~ChildProcess() {
   silence();
   if (reaped_) return;
   kill();
-  pollfd entry{pidfd_.get(), POLLIN, 0};
-  if (::poll(&entry, 1, kPatienceMs) == 1) {
-    reap();
-  } else {
-    log("process {} is left behind: it is killed, and has not ended yet", pid_);
-  }
+  exit_.reset();
+  stragglers_.take(pid_, std::move(pidfd_));
 }
 
 void ChildProcess::end() {

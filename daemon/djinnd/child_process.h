@@ -21,6 +21,7 @@
 #include "daemon/djinnd/closers.h"
 #include "daemon/djinnd/loop.h"
 #include "daemon/djinnd/spawner.h"
+#include "daemon/djinnd/stragglers.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
 
@@ -39,6 +40,7 @@ struct ChildHost {
   Loop& loop;
   Spawner& spawner;
   Closers& closers;
+  Stragglers& stragglers;
 };
 
 class ChildProcess {
@@ -51,8 +53,7 @@ class ChildProcess {
   // traffic: outlives the child. Errors: kSystem and its kin.
   static Result<std::unique_ptr<ChildProcess>> start(const ChildHost& host,
                                                      const ChildProgram& program, Traffic& traffic);
-  // Kills the child if it lives, and waits for its end; but no longer than a moment, since one that
-  // closes a file may wait for its file system, SIGKILL or not (closers.h).
+  // Kills the child if it lives; it becomes a straggler.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -84,6 +85,7 @@ class ChildProcess {
 
   pid_t pid_;
   Fd pidfd_;
+  Stragglers& stragglers_;
   std::shared_ptr<Closer> closer_;
   bool reaped_ = false;
   bool ended_ = false;   // nobody listens any more

@@ -14,7 +14,8 @@ TEST(ChildProcess, may_be_ended_in_the_middle_of_its_own_words) {
   Traffic traffic;
   Spawner spawner;
   Closers closers;
-  auto started = ChildProcess::start({loop, spawner, closers},
+  Stragglers stragglers(loop);
+  auto started = ChildProcess::start({loop, spawner, closers, stragglers},
                                      {FAKE_WORKER_PROGRAM, {"--threads", "1"}, {}}, traffic);
   ASSERT_TRUE(started) << started.error().message;
   std::unique_ptr<ChildProcess> child = *std::move(started);

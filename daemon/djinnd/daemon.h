@@ -92,6 +92,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   WorkQueue file_work_;
   UserQueues payloads_;
   Closers closers_;
+  Stragglers stragglers_;
   Turns turns_;
   Check turn_;
   Timer next_turn_;

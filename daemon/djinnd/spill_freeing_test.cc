@@ -92,8 +92,9 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   Events events_{clock_};
   Traffic traffic_;
   Spawner spawner_;
+  Stragglers stragglers_{loop_};
   Closers closers_;
-  SparePool spares_{{loop_, spawner_, closers_},
+  SparePool spares_{{loop_, spawner_, closers_, stragglers_},
                     {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
   Domains domains_{{loop_, clock_, spares_, *this, events_}, 0};
   WorkQueue memory_work_{loop_, "memory"};
