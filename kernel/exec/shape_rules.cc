@@ -216,6 +216,19 @@ Results native_batch_norm(const Arguments& arguments) {
   return {normalized(input), meta_tensor(sizes, type), meta_tensor(sizes, type)};
 }
 
+// And the new running statistics.
+Results batch_norm_functional(const Arguments& arguments) {
+  Results results = native_batch_norm(arguments);
+  for (const size_t i : {3, 4}) results.push_back(at::empty_like(arguments[i].toTensor()));
+  return results;
+}
+
+Results batch_norm_no_training(const Arguments& arguments) {
+  Arguments all = arguments;
+  all.insert(all.begin() + 5, false);
+  return native_batch_norm(all);
+}
+
 // The output of a recurrent network, transposed where the batch comes first, and its states.
 Results recurrent(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
@@ -331,6 +344,9 @@ struct Rule {
 // Sorted.
 constexpr auto kRules = std::to_array<Rule>({
     {"aten::_grouped_mm", grouped_mm},
+    {"aten::_native_batch_norm_legit", native_batch_norm},
+    {"aten::_native_batch_norm_legit_functional", batch_norm_functional},
+    {"aten::_native_batch_norm_legit_no_training", batch_norm_no_training},
     {"aten::_native_multi_head_attention", native_attention},
     {"aten::_transformer_encoder_layer_fwd", like_input},
     {"aten::batch_norm", batch_norm},

@@ -10,6 +10,7 @@
 #include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
 #include <ATen/ops/histc.h>
+#include <ATen/ops/tensor_split.h>
 
 #include <algorithm>
 #include <array>
@@ -278,6 +279,12 @@ bool all_attention_is_enabled() {
   return at::globalContext().userEnabledFlashSDP() && at::globalContext().userEnabledMathSDP();
 }
 
+// Whose leading dimensions broadcast, as those of products of matrices: no graph holds it whole.
+bool ranks_differ(const Stack& attention) {
+  const int64_t rank = attention[0].toTensor().dim();
+  return attention[1].toTensor().dim() != rank || attention[2].toTensor().dim() != rank;
+}
+
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
   const Plan& plan = plan_for(op);
   const size_t count = op.schema().arguments().size();
@@ -287,7 +294,8 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
     case Way::kRecord:
       // Dropout inside of attention is taken apart, for its draws must carry seed and offset; and
       // so is attention whose kernel this process has a say in, which djinnd would not hear.
-      if (plan.attention && (arguments[4].toDouble() > 0 || !all_attention_is_enabled())) {
+      if (plan.attention &&
+          (arguments[4].toDouble() > 0 || !all_attention_is_enabled() || ranks_differ(arguments))) {
         op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments);
         break;
       }
@@ -459,6 +467,22 @@ at::Tensor histogram(const at::Tensor& self, int64_t bins, const at::Scalar& min
   return stack[0].toTensor();
 }
 
+// The one split whose number of results is data: it is read first, where the CPU reads it too.
+std::vector<at::Tensor> tensor_split(const at::Tensor& self, const at::Tensor& where, int64_t dim) {
+  TORCH_CHECK(where.scalar_type() == at::kLong,
+              "tensor_split expected tensor_indices_or_sections to have dtype of long, but got ",
+              where.scalar_type());
+  TORCH_CHECK(where.dim() <= 1,
+              "tensor_split expected tensor_indices_or_sections to be a zero-dimensional or "
+              "one-dimensional tensor, but got a tensor with ",
+              where.dim(), " dims");
+  const at::Tensor numbers = where.cpu().contiguous();
+  if (where.dim() == 0) return at::tensor_split(self, numbers.item<int64_t>(), dim);
+  const at::IntArrayRef indices(numbers.const_data_ptr<int64_t>(),
+                                static_cast<size_t>(numbers.numel()));
+  return at::tensor_split(self, indices, dim);
+}
+
 // A device without nested tensors: nn.TransformerEncoder takes its way for dense ones.
 bool never_nested(const at::Tensor&, const at::Tensor&) {
   return false;
@@ -493,12 +517,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("histc", &histogram);
   library.impl("gru_cell", &one_gru_cell);
   library.impl("lstm_cell", &one_lstm_cell);
+  library.impl("tensor_split.tensor_indices_or_sections", &tensor_split);
   library.impl("_nested_tensor_from_mask_left_aligned", &never_nested);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, library) {
   library.impl("gru_cell", &one_gru_cell);
   library.impl("lstm_cell", &one_lstm_cell);
+  library.impl("tensor_split.tensor_indices_or_sections", &tensor_split);
   for (const char* const name : kWhole) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&whole>());
   }

@@ -385,3 +385,53 @@ def test_generators_of_the_device_have_seeds_and_states() -> None:
     assert generator.initial_seed() == other.initial_seed() == 3
     drawn = [torch.randn(5, device=DEVICE, generator=one) for one in (generator, other)]
     expect_equal(drawn[0].cpu(), drawn[1].cpu())
+
+
+@pytest.mark.parametrize("where", [[1, 3], [-2, 9], [], 4])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_split_is_told_by_a_tensor_here_or_there(where: list[int] | int, dim: int) -> None:
+    places = torch.tensor(where, dtype=torch.int64)
+    parts = numbers("cpu", 6, 5).tensor_split(places, dim)
+    for device in ("cpu", DEVICE):
+        expect_equal(parts, numbers(DEVICE, 6, 5).tensor_split(places.to(device), dim))
+
+
+def test_gradients_pass_a_split_that_a_tensor_tells() -> None:
+    def gradient(device: str) -> torch.Tensor | None:
+        x = numbers(device, 6).requires_grad_()
+        x.tensor_split(torch.tensor([2, 3]).to(device))[1].sum().backward()
+        return x.grad
+
+    same(gradient)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("learns", [False, True])
+def test_attention_broadcasts_a_query_of_fewer_dimensions(is_causal: bool, learns: bool) -> None:
+    def attend(device: str) -> list[torch.Tensor]:
+        query = numbers(device, 4, 3, 8).requires_grad_(learns)
+        key, value = numbers(device, 2, 4, 6, 8), numbers(device, 2, 4, 6, 9)
+        found = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+        return [found, *(torch.autograd.grad(found.sum(), query) if learns else ())]
+
+    same(attend)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_statistics_of_a_batch_norm_are_those_of_the_cpu_and_empty_outside_of_training(
+    training: bool,
+) -> None:
+    def normalize(device: str) -> list[object]:
+        x = numbers(device, 2, 3, 4)
+        one, mean, variance = (numbers(device, 3).abs() for _ in range(3))
+        given = (x, one, one, mean, variance)
+        ops = torch.ops.aten
+        rest = (0.1, 1e-5)
+        results = [
+            ops._native_batch_norm_legit_functional(*given, training, *rest),
+            ops._native_batch_norm_legit_no_training(*given, *rest),
+            ops._native_batch_norm_legit(*given, training, *rest),
+        ]
+        return [*results, mean, variance]
+
+    same(normalize)

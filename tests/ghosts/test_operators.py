@@ -37,6 +37,14 @@ def test_a_known_reason_excuses_errors_alone() -> None:
     assert opinfo.Summary.of([report]).unknown == [report]
 
 
+def test_a_reason_that_nothing_needs_is_stale() -> None:
+    needed, needless, *_ = opinfo.KNOWN
+    reports = [opinfo.Report(needed), opinfo.Report(needless), opinfo.Report("add")]
+    reports[0].count("error")
+    reports[1].count("equal")
+    assert opinfo.Summary.of(reports).stale == [needless]
+
+
 def bench(name: str) -> opinfo.Bench:
     return opinfo.Bench(opinfo.OPERATORS[name], "wrong", opinfo.torch.device("cpu"))
 
@@ -104,3 +112,12 @@ def test_factories_are_told_the_device(daemon: Daemon, tmp_path: Path) -> None:
 def test_all_operators_are_equal_or_refused(daemon: Daemon, tmp_path: Path) -> None:
     reports = opinfo.run(daemon, tmp_path, SAMPLES, "ghost")
     assert opinfo.Summary.of(reports).good, in_words(reports)
+
+
+@pytest.mark.ci
+@pytest.mark.usefixtures("device")
+def test_every_known_reason_is_still_needed(daemon: Daemon, tmp_path: Path) -> None:
+    reports = opinfo.run(daemon, tmp_path, opinfo.ALL, "ghost", list(opinfo.KNOWN))
+    found = opinfo.Summary.of(reports)
+    assert not found.stale, f"fail no more: {found.stale}"
+    assert not found.unknown, in_words(reports)
