@@ -94,10 +94,15 @@ void Channel::keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds) 
 void Channel::take_turns(Turns& turns, uid_t user) {
   turns_ = &turns;
   speaker_ = std::make_shared<Turns::Speaker>(
-      Turns::Speaker{user, [this] { return held_ ? 0 : hear_one(); },
+      Turns::Speaker{user, [this] { return must_wait() ? 0 : hear_one(); },
                      [this] {
                        if (!ended_) watch();
                      }});
+}
+
+// Else who asks and reads nothing would have us keep the answers.
+bool Channel::must_wait() const {
+  return held_ || (turns_ != nullptr && !backlog_.empty());
 }
 
 void Channel::hold(bool held) {
@@ -106,7 +111,7 @@ void Channel::hold(bool held) {
 }
 
 void Channel::watch() {
-  const bool deaf = held_ || (speaker_ && speaker_->rests);
+  const bool deaf = must_wait() || (speaker_ && speaker_->rests);
   if (backlog_.empty()) return deaf ? poll_->pause() : poll_->watch_readable();
   deaf ? poll_->watch_writable() : poll_->watch_both();
 }

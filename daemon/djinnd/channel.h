@@ -3,7 +3,7 @@
 // Channel: djinnd's end of one SEQPACKET socket, to a client, a worker or a loader. Never blocks:
 // what the peer is not ready to take waits here, and a peer that lets too much wait is cut off.
 //
-// A client is heard in its turn (turns.h), and not while it is held.
+// A client is heard in its turn (turns.h), and not while it is held, or leaves answers unread.
 #pragma once
 
 #include <cstddef>
@@ -72,6 +72,8 @@ class Channel {
   size_t hear_one();
   void end(Error error);
   void keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
+  // Whether what a client sends waits.
+  [[nodiscard]] bool must_wait() const;
   // False when it must wait for the peer.
   bool sent_at_once(std::span<const std::byte> bytes, std::span<const int> fds);
   [[nodiscard]] bool says_nothing_more() const { return !speaks_ || draining_; }

@@ -630,6 +630,40 @@ TEST(Djinnd, what_follows_a_payload_waits_until_it_is_read) {
   }
 }
 
+// As many questions as djinnd takes, while no answer is read.
+int ask_and_read_nothing(TestClient& client, TestClient& neighbour) {
+  constexpr int kEnough = 5000;
+  int asked = 0;
+  for (int turns = 0; turns < 300; ++turns) {
+    Status sent;
+    while (asked < kEnough && sent) {
+      sent = client.try_send({static_cast<uint32_t>(asked + 1), ipc::ListDevices{}});
+      if (sent) ++asked;
+    }
+    if (sent || sent.error().code != ErrorCode::kBusy) {
+      ADD_FAILURE() << "djinnd heard it all, and keeps the answers";
+      return asked;
+    }
+    neighbour.ask<ipc::DeviceList>(ipc::ListDevices{});  // whoever waits is heard meanwhile
+  }
+  return asked;
+}
+
+TEST(Djinnd, who_leaves_answers_unread_is_not_heard_until_they_are_read) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet(true);
+  TestClient neighbour(daemon);
+  neighbour.greet(true);
+  const int asked = ask_and_read_nothing(client, neighbour);
+  for (int number = 1; number <= asked; ++number) {
+    const auto reply = client.receive();
+    ASSERT_TRUE(reply.has_value());
+    ASSERT_EQ(reply->number, static_cast<uint32_t>(number));
+  }
+  client.ask<ipc::DeviceList>(ipc::ListDevices{});
+}
+
 TEST(Djinnd, a_client_that_goes_while_its_payload_is_read_leaves_nothing) {
   const TestDaemon daemon;
   const Fd graph = sealed(std::string(limits::kGraphBytes, 'a'));
