@@ -6,12 +6,18 @@ The offsets are those of ipc/session_memory.h, the counts those of ipc/limits.h.
 import ctypes
 import os
 import socket
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import djinn
 
 PAGE = 4096
+LIBC = ctypes.CDLL(None)
+LIBC.mremap.restype = ctypes.c_void_p
+LIBC.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
+LIBC.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+MREMAP_MAYMOVE = 1
 SUBMISSION_SLOTS, COMPLETION_SLOTS = 256, 1024
 TOKENS_PER_COMPLETION = 8
 SUBMISSIONS_AT, SLOT_BYTES = PAGE, 64
@@ -41,6 +47,13 @@ def kind_of(fd: int) -> int:
         return same.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
 
 
+def mapped_again(start: int, size: int) -> memoryview:
+    """Shared memory at another place too, which the library does not unmap with its session."""
+    place = LIBC.mremap(start, 0, size, MREMAP_MAYMOVE)  # no old size: both stay
+    assert place not in (None, ctypes.c_void_p(-1).value)
+    return memoryview((ctypes.c_ubyte * size).from_address(place)).cast("B")
+
+
 class Backdoor:
     """Of the session that `connect` makes, with a data path."""
 
@@ -54,7 +67,8 @@ class Backdoor:
         (self.bell,) = (fd for fd, link in links.items() if "eventfd" in link)
         (span,) = session_memories() - maps
         start, end = (int(part, 16) for part in span.split("-"))
-        self.memory = memoryview((ctypes.c_ubyte * (end - start)).from_address(start)).cast("B")
+        self.memory = mapped_again(start, end - start)
+        weakref.finalize(self, LIBC.munmap, ctypes.addressof(self.memory.obj), end - start)
 
     def hang_up(self) -> None:
         """As if the client had died; safe in any thread."""

@@ -150,8 +150,7 @@ class WireGraphs(ThroughABackDoor):
         self.tally.look_for_secrets("a good graph", good)
         self.submit_changed(self.last_graph())
         wait_until(self.is_answered, "an answer to a changed graph", ANSWER_S)
-        if not is_over(self.session):  # else its memory is mapped no more
-            self.tally.look_for_secrets("staging", {"all": bytes_of(self.door.memory[STAGING_AT:])})
+        self.tally.look_for_secrets("staging", {"all": bytes_of(self.door.memory[STAGING_AT:])})
         self.renew()
 
     def last_graph(self) -> list[int]:
@@ -533,10 +532,11 @@ def one_attack(attacker: Attacker, tally: Tally) -> None:
 
 
 def is_renewed(attacker: Attacker) -> bool:
-    """A user who has too many descriptors that do not close, on a mute file system, is refused."""
+    """A user who has too many descriptors that do not close, on a mute file system, is refused; and
+    a proxy hangs up where too many of its user's are on their way to pass on more."""
     try:
         attacker.renew()
-    except djinn.LimitError:
+    except (djinn.LimitError, djinn.LostError):
         return False
     return True
 
@@ -547,7 +547,7 @@ def silence(*_: object) -> None:
 
 def main() -> None:
     name, host, seed, seconds, model = sys.argv[1:]
-    faulthandler.enable()  # who flips what its own library reads may fall over it
+    faulthandler.enable()
     signal.signal(signal.SIGALRM, silence)
     tally, end = Tally(), time.monotonic() + float(seconds)
     attacker = ATTACKERS[name](host, random.Random(int(seed)), model, tally)
