@@ -235,6 +235,7 @@ void Sessions::refuse_asks(const Session& session, SequenceGroup& group) {
 // Nobody but djinnd has the session's memory any more.
 void Sessions::release(Session& session) {
   const SessionId id = session.id;
+  const uid_t user = session.domain;
   const bool had_memory = session.has_memory();
   Event event = event_of(EventKind::kSessionRemoved, session);
   std::vector<Fd> memory = session.take_memory();
@@ -243,7 +244,10 @@ void Sessions::release(Session& session) {
   sessions_.erase(id);
   if (!had_memory) return static_cast<void>(world_.memory.release_all(Memory::of_session(id)));
   releasing_.insert(id);
-  world_.memory_work.close(std::move(memory), [this, id, event] { released(id, event); });
+  world_.memory_work.close(std::move(memory), [this, id, event, user] {
+    const Turns::Bill bill(world_.turns, user);
+    released(id, event);
+  });
 }
 
 void Sessions::released(SessionId id, Event event) {
