@@ -21,6 +21,7 @@
 #include "bench/daemon_process.h"
 #include "kernel/base/bytes.h"
 #include "kernel/exec/executor.h"
+#include "kernel/load/identity.h"
 #include "kernel/srg/builder.h"
 #include "libdjinn-client/models/run_builder.h"
 #include "libdjinn-client/transfer.h"
@@ -328,7 +329,8 @@ BENCHMARK(define_again)->Name("define/again")->Unit(benchmark::kMicrosecond)->Us
 
 constexpr uint64_t kModelBytes = uint64_t{2} << 30;
 
-// One tensor of zeros; the file is sparse, and small on disk.
+// One tensor of zeros; the file is sparse, and small on disk. Then so old that its times prove what
+// it holds: one that is read younger is compared when it is opened again.
 std::string make_model(const std::string& directory) {
   const std::string header = "{\"w\":{\"dtype\":\"U8\",\"shape\":[" + std::to_string(kModelBytes) +
                              "],\"data_offsets\":[0," + std::to_string(kModelBytes) + "]}}";
@@ -339,6 +341,7 @@ std::string make_model(const std::string& directory) {
   file << header;
   file.close();
   std::filesystem::resize_file(path, sizeof length + header.size() + kModelBytes);
+  std::this_thread::sleep_for(std::chrono::nanoseconds(load::kSettledNs));
   return path;
 }
 

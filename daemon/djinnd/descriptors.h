@@ -9,8 +9,10 @@
 
 namespace djinn::daemon {
 
-// Kept from clients, unless djinnd may have so few that an eighth of them is less.
-inline constexpr int kDescriptorsKept = 64;
+// Kept from clients, unless djinnd may have so few that an eighth of them is less. A message brings
+// up to 253 before anybody can refuse it (SCM_MAX_FD): those that found no number the kernel would
+// close on the loop's thread, which may take for ever (closers.h).
+inline constexpr int kDescriptorsKept = 64 + 253;
 
 // What a client is told for whom there is none.
 Error out_of_descriptors();
