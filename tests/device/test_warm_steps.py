@@ -35,7 +35,7 @@ BELL = r'\\1(\\0){7}", 8\b'  # what an eventfd is rung with
 RING = r'sendmsg\(\d+, \{[^}]*iov_base="\\1", iov_len=1\}'  # and the completion bell
 # Of waking and of falling asleep; and of yielding the core while looking whether there is work.
 ALLOWED = re.compile(
-    r"(futex|sched_yield|epoll_wait|poll|ppoll|read)\("
+    r"(futex|sched_yield|epoll_wait|poll|ppoll)\("
     rf'|write\(\d+, "{BELL}|{RING}'
     r'|recvfrom\(\d+, "(\\1)+", 64,'
     r"|restart_syscall\("  # what a thread does that strace found asleep

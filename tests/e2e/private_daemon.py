@@ -33,12 +33,16 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 
 @contextmanager
 def repeated(work: Callable[[], Any]) -> Iterator[None]:
-    """By a thread, for as long as this lasts."""
+    """By a thread, for as long as this lasts. What it raised is raised at the end."""
     over = threading.Event()
+    failures: list[Exception] = []
 
     def repeat() -> None:
-        while not over.is_set():
-            work()
+        try:
+            while not over.is_set():
+                work()
+        except Exception as error:
+            failures.append(error)
 
     thread = threading.Thread(target=repeat)
     thread.start()
@@ -47,6 +51,8 @@ def repeated(work: Callable[[], Any]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+    if failures:
+        raise failures[0]
 
 
 def children_of(pid: int) -> list[int]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -64,6 +65,17 @@ def busy(daemon: Daemon) -> Iterator[None]:
         x = np.ones(1_000_000, np.float32)
         with repeated(lambda: program(x=x)):
             yield
+
+
+def test_what_fails_beside_a_test_fails_the_test() -> None:
+    begun = threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        raise ValueError("beside it")
+
+    with pytest.raises(ValueError, match="beside it"), repeated(fail):
+        begun.wait()
 
 
 def test_a_program_is_there_when_it_was_defined_beside_a_busy_neighbour(daemon: Daemon) -> None:
