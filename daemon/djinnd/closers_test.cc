@@ -216,8 +216,11 @@ TEST(Closers, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
     ::kill(host.daemon.pid(), SIGCONT);
     ASSERT_TRUE(eventually([&] { return host.closing() > 0; })) << fds.size();
     if (!bytes.empty()) {
-      const auto notice = ipc::receive_datagram(sender->get());
-      ASSERT_TRUE(notice.ok() && notice.value()) << "who breaks a limit is told so";
+      Result<std::optional<ipc::Datagram>> notice = std::nullopt;
+      ASSERT_TRUE(eventually([&] {
+        notice = ipc::receive_datagram(sender->get());
+        return notice.ok() && notice.value();
+      })) << "who breaks a limit is told so";
       const auto reply = ipc::decode_daemon_reply(notice.value()->bytes);
       EXPECT_EQ(std::get<ipc::Failed>(reply->body).code, ErrorCode::kProtocolViolation);
     }

@@ -25,6 +25,10 @@ constexpr uint64_t kNextWorkerAfterMs = 100;
 // As long as it may take to find that a model is resident: then the loader comes back.
 constexpr uint64_t kNextLoaderAfterMs = 10;
 
+Error stopping() {
+  return {ErrorCode::kDisconnected, "djinnd is stopping."};
+}
+
 std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
   const auto event = ipc::decode_worker_event(message.bytes);
   if (!event.ok()) return std::nullopt;
@@ -234,7 +238,7 @@ void Daemon::stop() {
   next_turn_.stop();
   hang_timer_.stop();
   wind_up_timer_.stop();
-  sessions_.end_all({ErrorCode::kDisconnected, "djinnd is stopping."});
+  sessions_.end_all(stopping());
   manager_.stop();
 }
 
@@ -244,9 +248,29 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
         std::move(socket), peer,
         {ErrorCode::kPermissionDenied, "This djinnd serves another user. Start your own."});
   }
-  sessions_.connected(std::move(socket), peer);
-  if (!hang_timer_.active()) hang_timer_.start_once(options_.hang_timeout_ms);
-  service_.changed();
+  const Status may_wait = check_may_wait(socket, peer.uid);
+  if (!may_wait) {
+    const Turns::Bill bill(turns_, peer.uid);
+    return sessions_.turn_away(std::move(socket), peer, may_wait.error());
+  }
+  // In their turn: who comes next in the queue of connections may be another user.
+  ++connecting_;
+  turns_.owe(peer.uid, [this, peer, shared = std::make_shared<Fd>(std::move(socket))] {
+    --connecting_;
+    if (!listener_) return sessions_.turn_away(std::move(*shared), peer, stopping());
+    sessions_.connected(std::move(*shared), peer);
+    if (!hang_timer_.active()) hang_timer_.start_once(options_.hang_timeout_ms);
+    service_.changed();
+  });
+}
+
+Status Daemon::check_may_wait(const Fd& socket, uid_t user) const {
+  DJINN_CHECK(check_descriptors_left(socket, connecting_ * kDescriptorsOfSession));
+  if (turns_.owed_to(user) < limits::kSessionsPerUser) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("More than {} connections and answers of one user wait. Ask for less "
+                           "at once.",
+                           limits::kSessionsPerUser)};
 }
 
 // One that nobody is noted for is made by a timer: libuv's fire after its checks, with no look at

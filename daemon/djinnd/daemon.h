@@ -63,6 +63,7 @@ class Daemon final : public WorkerSupervisor::Owner {
  private:
   Status take_up(const Config& config);
   void connected(Fd socket, const ipc::PeerCredentials& peer);
+  [[nodiscard]] Status check_may_wait(const Fd& socket, uid_t user) const;
   void take_turn();
   void session_left(SessionId session);
   void models_changed();
@@ -94,6 +95,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Closers closers_;
   Stragglers stragglers_;
   Turns turns_;
+  size_t connecting_ = 0;  // whose turn has not come
   Check turn_;
   Timer next_turn_;
   Events events_;

@@ -19,11 +19,11 @@ Error out_of_descriptors() {
           "more (LimitNOFILE= of its unit, ulimit -n); then repeat."};
 }
 
-Status check_descriptors_left(const Fd& newest) {
+Status check_descriptors_left(const Fd& newest, size_t spoken_for) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
   const rlim_t kept = std::min<rlim_t>(kDescriptorsKept, limit.rlim_cur / 8);
-  if (static_cast<rlim_t>(newest.get()) + kept < limit.rlim_cur) return {};
+  if (static_cast<rlim_t>(newest.get()) + spoken_for + kept < limit.rlim_cur) return {};
   return out_of_descriptors();
 }
 

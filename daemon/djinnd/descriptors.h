@@ -14,11 +14,15 @@ namespace djinn::daemon {
 // close on the loop's thread, which may take for ever (closers.h).
 inline constexpr int kDescriptorsKept = 64 + 253;
 
+// What a session takes while it does nothing: its socket, its memory, two ends of each bell.
+inline constexpr int kDescriptorsOfSession = 8;
+
 // What a client is told for whom there is none.
 Error out_of_descriptors();
 // Whether a descriptor that was opened this moment for a client leaves djinnd enough: the kernel
-// gives the lowest free number. Errors: kLimitExceeded.
-Status check_descriptors_left(const Fd& newest);
+// gives the lowest free number. `spoken_for`: how many more will be opened for who came before.
+// Errors: kLimitExceeded.
+Status check_descriptors_left(const Fd& newest, size_t spoken_for = 0);
 
 // Whether keeping it may keep sockets open: it is one, or may have some inside (an io_uring). Asks
 // no file system. A client's own socket, kept here, would keep its session when the client is gone.

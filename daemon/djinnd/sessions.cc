@@ -111,9 +111,7 @@ Status Sessions::check_limits(uid_t uid) {
 }
 
 void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
-  const Turns::Bill bill(world_.turns, peer.uid);
   Status allowed = check_limits(peer.uid);
-  if (allowed) allowed = check_descriptors_left(socket);
   if (!allowed) return turn_away(std::move(socket), peer, allowed.error());
   add_connection(std::move(socket), peer);
 }

@@ -20,6 +20,11 @@ void Turns::owe(uid_t user, std::function<void()> work) {
   users_[user].owed.push_back(std::move(work));
 }
 
+size_t Turns::owed_to(uid_t user) const {
+  const auto found = users_.find(user);
+  return found == users_.end() ? 0 : found->second.owed.size();
+}
+
 Turns::Bill::Bill(Turns& turns, uid_t user)
     : turns_(turns), user_(user), began_ns_(turns.clock_.monotonic_ns()) {}
 

@@ -59,6 +59,7 @@ class Turns {
   // What the user's messages waited for is there: the rest of the work is done in their turns,
   // before they are heard again. Many may have waited for one thing.
   void owe(uid_t user, std::function<void()> work);
+  [[nodiscard]] size_t owed_to(uid_t user) const;
   // What is done for a user outside of a turn is of their time, too: while this lives.
   class Bill {
    public:

@@ -190,6 +190,8 @@ TEST_F(TurnsTest, what_many_messages_of_a_user_waited_for_is_done_in_that_users_
   const auto neighbour = speakers(kNeighbour, 1, 1);
   std::optional<uint64_t> next_ns = turns_.take();
   EXPECT_EQ(done, 8) << "a share, and no more";
+  EXPECT_EQ(turns_.owed_to(kFlooder), 632u);
+  EXPECT_EQ(turns_.owed_to(kNeighbour), 0u);
   EXPECT_EQ(heard_of(kNeighbour), 1);
   EXPECT_EQ(heard_of(kFlooder), 0) << "after what is owed";
   for (; next_ns; next_ns = turns_.take()) clock_.now_ns += *next_ns;
