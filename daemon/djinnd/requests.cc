@@ -99,14 +99,19 @@ void Requests::read_payload(const Session& session, ipc::ClientRequest request,
       },
       [this, id = session.id, request = std::move(request)](Result<Payload> taken) {
         fulfil_with(id, request, std::move(taken));
-      });
+      },
+      [this, id = session.id] { return asks(id) != nullptr; });
 }
 
-// The session may have ended meanwhile.
+Session* Requests::asks(SessionId id) {
+  Session* const session = world_.sessions.find(id);
+  return session != nullptr && session->channel ? session : nullptr;
+}
+
 void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
                            Result<Payload> payload) {
-  Session* const session = world_.sessions.find(id);
-  if (session == nullptr || !session->channel) return;
+  Session* const session = asks(id);
+  if (session == nullptr) return;
   const Turns::Bill bill(world_.turns, session->domain);
   session->channel->hold(false);
   const Asker asker{id, request.number};

@@ -50,6 +50,7 @@ class Requests {
     Payload payload;
   };
   void read_payload(const Session& session, ipc::ClientRequest request, const SharedFd& payload);
+  Session* asks(SessionId id);  // unless it has ended
   void fulfil_with(SessionId id, const ipc::ClientRequest& request, Result<Payload> payload);
   void fulfil_any(Call& call, const ipc::ClientRequest& request);
   void fulfil(Call& call, const ipc::Hello& body);

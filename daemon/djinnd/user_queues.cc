@@ -18,6 +18,7 @@ void UserQueues::begin_next(uid_t user) {
   while (!queue.waiting.empty()) {
     const Piece next = std::move(queue.waiting.front());
     queue.waiting.pop_front();
+    if (!next.is_wanted()) continue;
     const Status begun = queue.thread->post([this, user, work = next.work, to = done_.sender()] {
       to.send([this, user, then = work()] {
         then();

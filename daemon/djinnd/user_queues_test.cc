@@ -60,6 +60,24 @@ TEST(UserQueues, work_that_does_not_end_holds_up_its_user_alone) {
   testing::run_until(loop, "all are done", [&] { return done.size() == 3; });
 }
 
+TEST(UserQueues, what_nobody_wants_any_more_is_not_begun) {
+  Loop loop;
+  UserQueues queues(loop);
+  bool wanted = true;
+  std::vector<int> done;
+  for (int i = 0; i < 9; ++i) {
+    queues.run(
+        kUser, [i] { return Result<int>(i); },
+        [&, i](Result<int> result) {
+          done.push_back(*result);
+          if (i == 1) wanted = false;
+        },
+        [&wanted, i] { return wanted || i == 8; });
+  }
+  testing::run_until(loop, "the last is done", [&] { return !done.empty() && done.back() == 8; });
+  EXPECT_EQ(done, (std::vector{0, 1, 8}));
+}
+
 // Threads that start while this lives have no room for their stacks, so none does.
 class NoThreads {
  public:
