@@ -4,9 +4,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <utility>
+
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -128,6 +131,12 @@ void Channel::flush() {
 }
 
 void Channel::ready() {
+  if (hung_up_) {
+    poll_->pause();
+    return loop_.defer([alive = alive_, hung_up = std::exchange(hung_up_, {})] {
+      if (*alive) hung_up();
+    });
+  }
   if (!backlog_.empty()) flush();
   if (turns_ != nullptr) return turns_->note(speaker_);
   for (int i = 0; i < kTurn && hear_one() > 0; ++i) {
@@ -173,6 +182,24 @@ void Channel::mute() {
   ended_ = true;
   *alive_ = false;
   poll_->pause();
+}
+
+// Sending only: what tells of the peer's end would tell of this one's.
+void Channel::dismiss() {
+  mute();
+  ::shutdown(socket_.get(), SHUT_WR);
+}
+
+bool Channel::has_hung_up() const {
+  pollfd end{socket_.get(), POLLRDHUP, 0};
+  return ::poll(&end, 1, 0) == 1;
+}
+
+void Channel::await_hang_up(std::function<void()> hung_up) {
+  DJINN_ASSERT(ended_);
+  hung_up_ = std::move(hung_up);
+  alive_ = std::make_shared<bool>(true);
+  poll_->watch_hang_up();
 }
 
 }  // namespace djinn::daemon

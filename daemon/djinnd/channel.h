@@ -55,6 +55,12 @@ class Channel {
 
   // No event is called any more.
   void mute();
+  // Likewise, and the peer, a client, sees the end; its own end it may keep open for as long as it
+  // likes.
+  void dismiss();
+  // Whether the peer of a dismissed one has closed its end; once, when it has.
+  [[nodiscard]] bool has_hung_up() const;
+  void await_hang_up(std::function<void()> hung_up);
 
   // What went over this socket.
   [[nodiscard]] const Traffic& traffic() const { return own_; }
@@ -92,6 +98,7 @@ class Channel {
   bool held_ = false;
   Turns* turns_ = nullptr;  // null: it is heard at once
   std::shared_ptr<Turns::Speaker> speaker_;
+  std::function<void()> hung_up_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what was deferred
   std::optional<Poll> poll_;
 };

@@ -57,7 +57,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
                                    : Authority(group_named(options.admin_group))),
       memory_work_(loop, "memory"),
       file_work_(loop, "files"),
-      payloads_(loop),
+      user_work_(loop),
       stragglers_(loop),
       turns_(clock),
       turn_(loop, [this] { take_turn(); }),
@@ -72,7 +72,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
       sessions_({loop, clock, ids_, memory_, domains_, authority_, events_, memory_work_,
-                 file_work_, inquiries_, traffics_.clients, closers_, turns_,
+                 file_work_, inquiries_, traffics_.clients, closers_, turns_, user_work_,
                  [this](Session& session, ClientMessage message) {
                    requests_.handle(session, std::move(message));
                  },
@@ -94,7 +94,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
                 reports_, [this] { return reload(); },
                 [this](bool draining) { set_draining(draining); }, [this] { return draining_; }},
                options.bus, options.user_mode ? std::optional(::geteuid()) : std::nullopt),
-      requests_({sessions_, models_, programs_, reports_, payloads_, turns_,
+      requests_({sessions_, models_, programs_, reports_, user_work_, turns_,
                  [this](bool draining) { set_draining(draining); },
                  [this] { return collect_garbage(); }}),
       service_(

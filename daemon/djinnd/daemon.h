@@ -91,7 +91,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Notifier notifier_;
   WorkQueue memory_work_;
   WorkQueue file_work_;
-  UserQueues payloads_;
+  UserQueues user_work_;
   Closers closers_;
   Stragglers stragglers_;
   Turns turns_;

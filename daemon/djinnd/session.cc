@@ -63,7 +63,7 @@ bool Session::runs() const {
 
 std::vector<Fd> Session::take_memory() {
   std::vector<Fd> taken;
-  for (Fd* fd : {&memory.memory, &memory.state, &memory.refs}) taken.push_back(std::move(*fd));
+  for (Fd* fd : {&memory.state, &memory.refs}) taken.push_back(std::move(*fd));
   for (auto& [index, group] : sequences.all()) taken.push_back(std::move(group.memfd));
   return taken;
 }

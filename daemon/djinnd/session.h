@@ -120,6 +120,8 @@ struct SessionMemory {
   static Result<SessionMemory> make(uint64_t staging_bytes, uint64_t ref_bytes_max);
   // What is granted for it: all that it may come to.
   static uint64_t bytes(uint64_t staging_bytes);
+  // What of it the client has, too.
+  [[nodiscard]] uint64_t shared_bytes() const { return ipc::SessionLayout::bytes(staging_bytes); }
   // Of the state head. Errors: kMalformed, kSystem.
   [[nodiscard]] Result<gc::Progress> progress() const;
   // The client has submitted what is not complete, if its memory is to be believed.
@@ -152,10 +154,11 @@ struct Session {
   uint64_t payload_bytes_out = 0;
   SessionPhase phase = SessionPhase::kGreeting;
   bool observer = false;
-  std::unique_ptr<Channel> channel;
-  std::set<uint32_t> pending;      // numbers of requests without an answer
-  std::shared_ptr<Closer> closer;  // of all that the client sends
-  std::vector<SharedFd> files;     // added for the next OpenModel
+  std::unique_ptr<Channel> channel;  // null once it leaves
+  std::unique_ptr<Channel> parted;   // what the channel was, until the memory is let go of
+  std::set<uint32_t> pending;        // numbers of requests without an answer
+  std::shared_ptr<Closer> closer;    // of all that the client sends
+  std::vector<SharedFd> files;       // added for the next OpenModel
 
   SessionMemory memory;  // not for observers
   uint64_t ref_bytes_granted = 0;
@@ -175,7 +178,7 @@ struct Session {
   [[nodiscard]] bool has_memory() const { return memory.state.valid(); }
   // Whether it has a run in flight, or asks for one.
   [[nodiscard]] bool runs() const;
-  // All memory of its own; it must not be used after this.
+  // All memory that no client has; it must not be used after this.
   std::vector<Fd> take_memory();
   // Leaves the bells to its closer. No worker has them any more.
   void close_bells();

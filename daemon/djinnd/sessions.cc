@@ -96,14 +96,17 @@ SequenceGroup* Sessions::find_group(SessionId id, DomainId domain, SequenceHandl
 // --- connections
 
 Status Sessions::check_limits(uid_t uid) {
-  const auto of_user = std::count_if(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
-    return entry.second->domain == uid;
-  });
-  if (sessions_.size() >= limits::kSessions || of_user >= limits::kSessionsPerUser) {
+  const auto of_user = std::ranges::count_if(
+      sessions_, [&](const auto& entry) { return entry.second->domain == uid; });
+  const auto gone =
+      std::ranges::count_if(released_, [&](const auto& entry) { return entry.second.user == uid; });
+  if (sessions_.size() + released_.size() >= limits::kSessions ||
+      of_user + gone >= limits::kSessionsPerUser) {
     return Error{
         ErrorCode::kLimitExceeded,
         fmt::format("There are too many sessions: at most {} of one user, {} in all. Close "
-                    "one, then repeat.",
+                    "one, then repeat. One that djinnd has ended counts until its program closes "
+                    "it, too.",
                     limits::kSessionsPerUser, limits::kSessions)};
   }
   const auto closer = world_.closers.of(uid);
@@ -206,8 +209,8 @@ void Sessions::leave(SessionId id) {
   Session* const session = find(id);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   session->go(SessionPhase::kLeaving);
-  session->channel->mute();
-  world_.loop.dispose(std::move(session->channel));
+  session->channel->dismiss();
+  session->parted = std::move(session->channel);
   session->files.clear();
   world_.left(id);
   cancel_requests(*session);
@@ -230,29 +233,55 @@ void Sessions::refuse_asks(const Session& session, SequenceGroup& group) {
   }
 }
 
-// Nobody but djinnd has the session's memory any more.
+// Nobody but djinnd has the session's memory any more, and its client what it shares with it.
 void Sessions::release(Session& session) {
   const SessionId id = session.id;
-  const uid_t user = session.domain;
-  const bool had_memory = session.has_memory();
-  Event event = event_of(EventKind::kSessionRemoved, session);
-  std::vector<Fd> memory = session.take_memory();
+  const Memory::Holder holder = Memory::of_session(id);
+  if (!session.has_memory()) {
+    world_.loop.dispose(std::move(session.parted));
+    sessions_.erase(id);
+    return static_cast<void>(world_.memory.release_all(holder));
+  }
+  const uint64_t shared = session.memory.shared_bytes();
+  const uint64_t own = world_.memory.held_by(holder) - shared;
+  released_[id] = {session.domain, event_of(EventKind::kSessionRemoved, session), shared};
+  departed_.keep(id, session.domain, std::move(session.parted),
+                 session.closer->own(std::move(session.memory.memory)), shared,
+                 [this, id, shared] { freed(id, shared); });
   spill_.let_go_of_files(session);
   session.close_bells();
+  world_.memory_work.close(session.take_memory(), [this, id, own] { freed(id, own); });
   sessions_.erase(id);
-  if (!had_memory) return static_cast<void>(world_.memory.release_all(Memory::of_session(id)));
-  releasing_.insert(id);
-  world_.memory_work.close(std::move(memory), [this, id, event, user] {
-    const Turns::Bill bill(world_.turns, user);
-    released(id, event);
-  });
 }
 
-void Sessions::released(SessionId id, Event event) {
-  releasing_.erase(id);
-  event.bytes = world_.memory.release_all(Memory::of_session(id));
-  event.text = fmt::format("session {} is released: {} bytes", text_of(id), *event.bytes);
+void Sessions::freed(SessionId id, uint64_t bytes) {
+  Released& session = released_.at(id);
+  const Turns::Bill bill(world_.turns, session.user);
+  const Memory::Holder holder = Memory::of_session(id);
+  world_.memory.release(holder, bytes);
+  session.freed_bytes += bytes;
+  const uint64_t left = world_.memory.held_by(holder);
+  if (left == 0 || (left == session.shared_bytes && !departed_.is_leaving(id))) tell_freed(session);
+  if (left > 0) return;
+  world_.memory.release_all(holder);
+  released_.erase(id);
+}
+
+// Where its client keeps what they share, of the rest: that may be for as long as the client likes.
+void Sessions::tell_freed(Released& session) {
+  if (!session.event) return;
+  Event event = *std::exchange(session.event, std::nullopt);
+  event.bytes = session.freed_bytes;
+  event.text =
+      fmt::format("session {} is released: {} bytes", text_of(event.session), *event.bytes);
   world_.events.tell(std::move(event));
+}
+
+void Sessions::memory_stays() {
+  for (auto& [id, session] : released_) {
+    if (!departed_.is_leaving(id) && session.freed_bytes > 0) tell_freed(session);
+  }
+  world_.memory.freed();
 }
 
 // --- requests
@@ -481,11 +510,16 @@ void Sessions::sequence_freed(SessionId id, SequenceHandle handle) {
 }
 
 uint64_t Sessions::leaving_bytes() const {
+  const auto of_session = [this](SessionId id, uint64_t stays) {
+    return world_.memory.held_by(Memory::of_session(id)) - stays;
+  };
   uint64_t bytes = 0;
-  for (const SessionId id : releasing_) bytes += world_.memory.held_by(Memory::of_session(id));
+  for (const auto& [id, session] : released_) {
+    bytes += of_session(id, departed_.is_leaving(id) ? 0 : session.shared_bytes);
+  }
   for (const auto& [id, session] : sessions_) {
     if (session->phase == SessionPhase::kLeaving) {
-      bytes += world_.memory.held_by(Memory::of_session(id));
+      bytes += of_session(id, session->parted->has_hung_up() ? 0 : session->memory.shared_bytes());
       continue;
     }
     for (const auto& [index, group] : session->sequences.all()) bytes += group.leaving_bytes();

@@ -12,6 +12,7 @@
 #include <set>
 #include <vector>
 
+#include "daemon/djinnd/departed.h"
 #include "daemon/djinnd/domains.h"
 #include "daemon/djinnd/events.h"
 #include "daemon/djinnd/id_source.h"
@@ -42,6 +43,7 @@ class Sessions final : public Replies {
     Traffic& traffic;
     Closers& closers;
     Turns& turns;
+    UserQueues& user_work;
     std::function<void(Session&, ClientMessage)> request;  // a message of a client came
     std::function<void(SessionId)> left;                   // models and programs let go of it
   };
@@ -51,6 +53,7 @@ class Sessions final : public Replies {
                 world_.file_work, sessions_,
                 [this](DomainId domain, const ipc::GrantRequest& event) { grant(domain, event); }},
                std::move(spill)),
+        departed_(world_.loop, world_.user_work, [this] { memory_stays(); }),
         attach_timer_(world_.loop, [this] {
           attach_those_that_may([](const Session& session) { return !session.attached; });
         }) {}
@@ -119,6 +122,12 @@ class Sessions final : public Replies {
   [[nodiscard]] uint64_t leaving_bytes() const;
 
  private:
+  struct Released {
+    uid_t user;
+    std::optional<Event> event;  // until it is told
+    uint64_t shared_bytes;       // with its client
+    uint64_t freed_bytes = 0;
+  };
   SequenceGroup* find_group(SessionId id, DomainId domain, SequenceHandle handle) const;
   // Of that domain, or null.
   Session* find(SessionId id, DomainId domain) const;
@@ -140,7 +149,9 @@ class Sessions final : public Replies {
   void welcome(Session& session);
   void leave(SessionId id);
   void release(Session& session);
-  void released(SessionId id, Event event);
+  void freed(SessionId id, uint64_t bytes);
+  void tell_freed(Released& session);
+  void memory_stays();
   Status add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
   void send_sequence(const Session& session, const SequenceGroup& group);
   void erase_sequence(const Session& session, SequenceGroup& group);
@@ -162,8 +173,9 @@ class Sessions final : public Replies {
   World world_;
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
   std::map<DomainId, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
-  std::set<SessionId> releasing_;            // gone, their memory not yet
+  std::map<SessionId, Released> released_;   // gone, their memory not yet
   Spill spill_;
+  Departed departed_;
   bool draining_ = false;
   Timer attach_timer_;
 };

@@ -38,17 +38,19 @@ class InodeHolder {
     });
   }
   ~InodeHolder() {
-    if (begun_) {
-      uffdio_zeropage fill{{reinterpret_cast<uintptr_t>(source_), kPage}, 0, 0};
-      ::ioctl(faults_.get(), UFFDIO_ZEROPAGE, &fill);
-      writer_.join();
-    }
+    let_go();
     ::munmap(source_, kPage);
   }
   InodeHolder(const InodeHolder&) = delete;
   InodeHolder& operator=(const InodeHolder&) = delete;
 
   [[nodiscard]] bool has_begun() const { return begun_; }
+  void let_go() {
+    if (!writer_.joinable()) return;
+    uffdio_zeropage fill{{reinterpret_cast<uintptr_t>(source_), kPage}, 0, 0};
+    ::ioctl(faults_.get(), UFFDIO_ZEROPAGE, &fill);
+    writer_.join();
+  }
   // The write has met its fault.
   [[nodiscard]] bool holds() {
     uffd_msg fault;
