@@ -27,6 +27,7 @@ REPETITIONS = 3
 KILLS = 10
 SIZE, STEPS = 512, 400  # of the culprit's matrices, and how many are multiplied in a run
 LOOK_S = 0.001
+PATIENCE_S = 120
 TOKENS_A_KILL = 16
 
 SMALL = """srg 1 "small"
@@ -45,7 +46,10 @@ def long_program() -> str:
 def kill_in_runs(daemon: Daemon, culprit: int) -> list[float]:
     """When: each time in a run of the culprit's, and each time another worker."""
     killed: dict[int, float] = {}
+    deadline = time.monotonic() + PATIENCE_S
     while len(killed) < KILLS:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"of {KILLS} workers {len(killed)} were met in a run")
         worker = daemon.worker()
         runs = any(r["running"] for r in daemon.observer.sessions() if r["id"] == culprit)
         if runs and worker["state"] == "ready" and worker["pid"] not in killed:

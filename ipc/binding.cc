@@ -323,6 +323,15 @@ Result<RunBlock> decode_run(std::span<const std::byte> bytes) {
 
 // --- kGenerate
 
+Result<OutputDescription> decode_description(std::span<const std::byte> result, size_t index) {
+  OutputDescription out;
+  std::memcpy(&out, result.data() + index * sizeof out, sizeof out);
+  if (size_of(static_cast<DType>(out.dtype)) > 0 && out.rank <= limits::kRank) return out;
+  return Error{
+      ErrorCode::kMalformed,
+      "What the session's memory says of an output cannot be: somebody has written to it."};
+}
+
 std::vector<std::byte> encode(const GenerateBlock& block) {
   DJINN_ASSERT(block.padding.size() == block.rows);
   Writer writer(kGenerateHead + (block.rows + block.stop_tokens.size()) * kSmallBytes +

@@ -243,6 +243,24 @@ TEST(Binding, noise_of_any_length_is_refused_or_decoded_but_never_worse) {
   }
 }
 
+TEST(Binding, a_description_is_good_or_refused) {
+  const auto decoded = [](uint32_t dtype, uint32_t rank) {
+    std::array<OutputDescription, 2> written;
+    written[1].dtype = dtype;
+    written[1].rank = rank;
+    return decode_description(std::as_bytes(std::span(written)), 1);
+  };
+  const auto good = decoded(static_cast<uint32_t>(DType::kFloat32), limits::kRank);
+  ASSERT_TRUE(good.ok());
+  EXPECT_EQ(good->rank, limits::kRank);
+  for (const auto& [dtype, rank] : std::vector<std::pair<uint32_t, uint32_t>>{
+           {0, 1}, {255, 1}, {UINT32_MAX, 1}, {1, limits::kRank + 1}, {1, UINT32_MAX}}) {
+    const auto bad = decoded(dtype, rank);
+    ASSERT_FALSE(bad.ok()) << dtype << " " << rank;
+    EXPECT_EQ(bad.error().code, ErrorCode::kMalformed);
+  }
+}
+
 TEST(Binding, a_generation_fits_a_binding_block) {
   GenerateBlock block;
   block.rows = limits::kRows;

@@ -326,7 +326,7 @@ class Outputs {
  private:
   static void describe(const ipc::OutputDescription& from, djinn_output& to) {
     to.dtype = static_cast<djinn_dtype>(from.dtype);
-    to.rank = std::min<uint32_t>(from.rank, DJINN_RANK_MAX);
+    to.rank = from.rank;
     std::ranges::copy(from.sizes, to.sizes);
     std::ranges::copy(from.strides, to.strides);
     to.offset = from.offset;

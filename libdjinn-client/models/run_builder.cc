@@ -90,25 +90,25 @@ Status RunBuilder::submit_and_wait(const SubmissionTarget& target) {
   DJINN_TRY(const Run run, client_.submit(target, ipc::encode(block_)));
   DJINN_TRY(Outcome outcome, client_.wait(run));
   if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
+  const auto result = client_.staging(block_.result);
+  described_.clear();
+  for (size_t i = 0; i < block_.outputs.size(); ++i) {
+    DJINN_TRY(described_.emplace_back(), ipc::decode_description(result, i));
+  }
   return {};
 }
 
-ipc::OutputDescription RunBuilder::description(size_t index) const {
-  DJINN_ASSERT(index < block_.outputs.size());
-  ipc::OutputDescription out;
-  const auto bytes = client_.staging(block_.result);
-  std::memcpy(&out, bytes.data() + index * sizeof out, sizeof out);
-  return out;
+const ipc::OutputDescription& RunBuilder::description(size_t index) const {
+  DJINN_ASSERT(index < described_.size());
+  return described_[index];
 }
 
 std::vector<std::byte> RunBuilder::take_output(size_t index) const {
   const ipc::OutputBinding& output = block_.outputs[index];
   if (output.kind != ipc::OutputKind::kStaging) return {};
-  const ipc::OutputDescription shape = description(index);
+  const ipc::OutputDescription& shape = description(index);
   uint64_t bytes = size_of(static_cast<DType>(shape.dtype));
-  for (uint32_t d = 0; d < std::min<uint32_t>(shape.rank, limits::kRank); ++d) {
-    bytes *= static_cast<uint64_t>(shape.sizes[d]);
-  }
+  for (uint32_t d = 0; d < shape.rank; ++d) bytes *= static_cast<uint64_t>(shape.sizes[d]);
   const auto area = client_.staging(output.staging);
   const auto used = area.first(std::min<uint64_t>(bytes, area.size()));
   return {used.begin(), used.end()};

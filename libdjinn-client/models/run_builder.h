@@ -36,7 +36,7 @@ class RunBuilder {
   // Bytes of an output; empty when it was not asked for. Only after run().
   [[nodiscard]] std::vector<std::byte> take_output(size_t index) const;
   // How an output turned out. Only after run().
-  [[nodiscard]] ipc::OutputDescription description(size_t index) const;
+  [[nodiscard]] const ipc::OutputDescription& description(size_t index) const;
 
  private:
   Result<ipc::StagingRange> allocate(uint64_t bytes);
@@ -46,6 +46,7 @@ class RunBuilder {
   Client& client_;
   const srg::Graph& graph_;
   ipc::RunBlock block_;
+  std::vector<ipc::OutputDescription> described_;
   std::vector<ipc::StagingRange> held_;
 };
 

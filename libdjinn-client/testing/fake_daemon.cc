@@ -13,12 +13,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "ipc/bell.h"
+#include "ipc/binding.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/codec/srg_codec.h"
 #include "ipc/ring.h"
@@ -158,12 +160,28 @@ class FakeDaemon::Server {
       if (!more || !*more) break;
       ipc::Completion completion;
       completion.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
-      completion.run = session.ring->copy_submission().run;
+      const ipc::Submission submission = session.ring->copy_submission();
+      describe_outputs(session, submission);
+      completion.run = submission.run;
       session.ring->push(completion);
       session.ring->complete_one();
       ++runs_;
     }
     if (session.ring->publish()) ipc::ring_completion_bell(session.completion_bell.bell);
+  }
+
+  static void describe_outputs(Session& session, const ipc::Submission& submission) {
+    if (submission.operation != static_cast<uint16_t>(ipc::Operation::kRun)) return;
+    const auto staging = session.memory.bytes().subspan(ipc::SessionLayout::kStagingOffset);
+    const auto block =
+        ipc::decode_run(staging.subspan(submission.binding_offset, submission.binding_bytes));
+    ASSERT_TRUE(block.ok());
+    ipc::OutputDescription scalar;
+    scalar.dtype = static_cast<uint32_t>(DType::kFloat32);
+    for (size_t i = 0; i < block->outputs.size(); ++i) {
+      std::memcpy(staging.data() + block->result.offset + i * sizeof scalar, &scalar,
+                  sizeof scalar);
+    }
   }
 
   // Until somebody wants something.

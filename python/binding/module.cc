@@ -118,9 +118,8 @@ Arguments arguments_from(const std::vector<int64_t>& symbols, const py::dict& in
 // (dtype, sizes, strides, offset, bytes or None, ref or None)
 py::tuple result_of(const RunOutput& output) {
   const ipc::OutputDescription& shape = output.description;
-  const uint32_t rank = std::min<uint32_t>(shape.rank, limits::kRank);
-  const std::vector<int64_t> sizes(shape.sizes.begin(), shape.sizes.begin() + rank);
-  const std::vector<int64_t> strides(shape.strides.begin(), shape.strides.begin() + rank);
+  const std::vector<int64_t> sizes(shape.sizes.begin(), shape.sizes.begin() + shape.rank);
+  const std::vector<int64_t> strides(shape.strides.begin(), shape.strides.begin() + shape.rank);
   return py::make_tuple(text(name_of(static_cast<DType>(shape.dtype))), py::tuple(py::cast(sizes)),
                         py::tuple(py::cast(strides)), shape.offset, to_bytearray(output.bytes),
                         output.ref.handle.valid() ? py::object(to_tuple(output.ref)) : py::none());

@@ -219,9 +219,9 @@ Result<std::vector<Described>> Link::run_open(const Segment& segment) {
   std::vector<Described> described(segment.outputs.size());
   for (size_t i = 0; i < described.size(); ++i) {
     described[i].ref = block.outputs[i].ref;
-    std::memcpy(&described[i].shape,
-                client_->staging(result).data() + i * sizeof(ipc::OutputDescription),
-                sizeof(ipc::OutputDescription));
+    auto shape = done ? ipc::decode_description(client_->staging(result), i) : done.error();
+    if (shape) described[i].shape = *shape;
+    if (!shape) done = std::move(shape).error();
   }
   client_->free_staging(result);
   if (done) return described;
