@@ -192,8 +192,8 @@ TEST(Closers, a_client_whose_file_does_not_close_holds_up_nobody) {
   Host host;
   LingeringSocket socket;
   host.make_one_hang(socket);
-  ASSERT_TRUE(eventually([&] { return host.closing() == 5; }))
-      << "the file, the connection, and its bells";
+  ASSERT_TRUE(eventually([&] { return host.closing() == 6; }))
+      << "the file, the connection, and the bells and the memory of its session";
   TestClient another(host.daemon);
   another.greet();
   EXPECT_TRUE(another.ask<ipc::ModelList>(ipc::ListModels{}).models.empty());
