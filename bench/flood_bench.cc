@@ -67,6 +67,7 @@ std::vector<Request> requests() {
           {"open model", ipc::OpenModel{"flood"}},
           {"open model, sparse plan", ipc::OpenModel{"flood", true}, kSparseGraph},
           {"close model", ipc::CloseModel{model}},
+          {"read manifest", ipc::ReadManifest{model}},
           {"unload model", ipc::UnloadModel{model}},
           {"define program", ipc::DefineProgram{}, kGraph},
           {"define program, sparse", ipc::DefineProgram{}, kSparseGraph},

@@ -8,10 +8,13 @@
 //   WorkerCommand  -> WorkerEvent     djinnd and a worker
 //   LoaderCommand  -> LoaderEvent     djinnd and a loader
 //
-// Payloads that may outgrow a datagram (graphs, plans, manifests) travel as sealed memfds.
+// What clients send and may outgrow a datagram (graphs, plans) travels as a sealed memfd, and so do
+// manifests between djinnd and its children. A client gets a manifest in parts: what it is given a
+// descriptor of, it can keep in memory for as long as it likes.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -66,6 +69,13 @@ struct OpenModel {
 struct CloseModel {
   ModelId model;
   friend bool operator==(const CloseModel&, const CloseModel&) = default;
+};
+
+// The part of an open model's manifest that begins at offset, if any is left. Answer: ManifestPart.
+struct ReadManifest {
+  ModelId model;
+  uint64_t offset = 0;
+  friend bool operator==(const ReadManifest&, const ReadManifest&) = default;
 };
 
 // Drops a model that no session leases. Answer: Done, or kBusy.
@@ -184,7 +194,7 @@ struct ClientRequest {
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
                ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
-               CollectGarbage, FollowEvents>
+               CollectGarbage, FollowEvents, ReadManifest>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -210,12 +220,18 @@ struct Failed {
   friend bool operator==(const Failed&, const Failed&) = default;
 };
 
-// fds: [sealed memfd with the encoded srg::ModelManifest].
 struct ModelOpened {
   ModelId model;
   uint64_t bytes = 0;
-  bool was_resident = false;  // no byte was read for this open
+  bool was_resident = false;        // no byte was read for this open
+  uint64_t manifest_bytes = 0;      // of the encoded srg::ModelManifest
+  std::vector<std::byte> manifest;  // its first part; ReadManifest gives the others
   friend bool operator==(const ModelOpened&, const ModelOpened&) = default;
+};
+
+struct ManifestPart {
+  std::vector<std::byte> bytes;  // at most limits::kManifestPartBytes; none: there are no more
+  friend bool operator==(const ManifestPart&, const ManifestPart&) = default;
 };
 
 struct OutputShape {
@@ -456,7 +472,8 @@ struct DaemonReply {
   uint32_t number =
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
-               SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList>
+               SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList,
+               ManifestPart>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };

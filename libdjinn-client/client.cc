@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,25 +28,6 @@ constexpr uint64_t kShortWaitNs = 4 * kSpinNs;
 // A few runs of a small model.
 constexpr uint64_t kStagingCommitMin = 64 * 1024;
 constexpr std::string_view kScheme = "unix:";
-
-Result<uint64_t> size_of_memfd(const Fd& fd) {
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return system_error("look at the daemon's memory", errno);
-  return static_cast<uint64_t>(info.st_size);
-}
-
-Result<srg::ModelManifest> read_manifest(const std::vector<Fd>& fds) {
-  if (fds.size() != 1) {
-    return Error{ErrorCode::kProtocolViolation, "The model came without its manifest."};
-  }
-  DJINN_TRY(const uint64_t bytes, size_of_memfd(fds[0]));
-  if (bytes > limits::kManifestBytes) {
-    return Error{ErrorCode::kProtocolViolation, "The model's manifest is over its limit."};
-  }
-  DJINN_CHECK(pal::verify_memfd(fds[0], bytes, pal::Seals::kWrite));
-  DJINN_TRY(const auto content, pal::read_memfd(fds[0], bytes));
-  return ipc::decode_manifest(content);
-}
 
 }  // namespace
 
@@ -128,12 +108,28 @@ Result<OpenedModel> Client::open_model(const std::string& label, std::span<const
     DJINN_TRY(plan_fd, pal::make_sealed_memfd("djinn-plan", ipc::encode(*plan)));
   }
   const int plan_number = plan_fd.get();
-  std::vector<Fd> fds;
-  DJINN_TRY(const auto opened,
-            control_.ask<ipc::ModelOpened>(std::move(request), &fds,
+  DJINN_TRY(ipc::ModelOpened opened,
+            control_.ask<ipc::ModelOpened>(std::move(request), nullptr,
                                            std::span(&plan_number, plan_fd.valid() ? 1 : 0)));
-  DJINN_TRY(srg::ModelManifest manifest, read_manifest(fds));
+  DJINN_TRY(srg::ModelManifest manifest, manifest_of(opened));
   return OpenedModel{opened.model, opened.bytes, opened.was_resident, std::move(manifest)};
+}
+
+Result<srg::ModelManifest> Client::manifest_of(ipc::ModelOpened& opened) {
+  if (opened.manifest_bytes > limits::kManifestBytes) {
+    return Error{ErrorCode::kProtocolViolation, "The model's manifest is over its limit."};
+  }
+  std::vector<std::byte> content = std::move(opened.manifest);
+  while (content.size() < opened.manifest_bytes) {
+    DJINN_TRY(const ipc::ManifestPart next,
+              control_.ask<ipc::ManifestPart>(ipc::ReadManifest{opened.model, content.size()}));
+    if (next.bytes.empty()) break;
+    content.insert(content.end(), next.bytes.begin(), next.bytes.end());
+  }
+  if (content.size() != opened.manifest_bytes) {
+    return Error{ErrorCode::kProtocolViolation, "The model's manifest is not as long as was said."};
+  }
+  return ipc::decode_manifest(content);
 }
 
 Status Client::close_model(ModelId model) {

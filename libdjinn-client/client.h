@@ -173,6 +173,7 @@ class Client {
   Status attach(std::vector<Fd> fds);
   Status commit_staging(const ipc::StagingRange& range);
   Status send_files(std::span<const int> files);
+  Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);
   Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
   void forget_programs(ModelId model);
   Status take_completion(const ipc::Completion& completion,

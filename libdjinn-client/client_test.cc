@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "ipc/codec/srg_codec.h"
 #include "kernel/srg/builder.h"
 #include "libdjinn-client/testing/fake_daemon.h"
 
@@ -18,20 +19,24 @@ srg::Graph graph_of(const char* op) {
   return *std::move(g).finish();
 }
 
-class DefineProgram : public ::testing::Test {
+class ClientTest : public ::testing::Test {
  protected:
-  DefineProgram() {
+  ClientTest() {
     ConnectOptions options;
     options.host = daemon_.host();
     options.staging_bytes = 1 << 16;
     client_ = *Client::connect(options);
   }
-  bool define(const srg::Graph& graph, ModelId model = {}) {
-    return client_->define_program(graph, model)->was_cached;
-  }
 
   testing::FakeDaemon daemon_;
   std::unique_ptr<Client> client_;
+};
+
+class DefineProgram : public ClientTest {
+ protected:
+  bool define(const srg::Graph& graph, ModelId model = {}) {
+    return client_->define_program(graph, model)->was_cached;
+  }
 };
 
 TEST_F(DefineProgram, djinnd_is_asked_once_for_each_graph_and_model) {
@@ -57,6 +62,43 @@ TEST_F(DefineProgram, a_session_that_is_over_defines_nothing_that_it_knows) {
   daemon_.stop();
   EXPECT_TRUE(testing::eventually([&] { return !client_->check(); }));
   EXPECT_FALSE(client_->define_program(graph_of("aten::neg"), {}));
+}
+
+class OpenModel : public ClientTest {
+ protected:
+  Result<OpenedModel> open() { return client_->open_model("model", {}, nullptr, {}); }
+};
+
+srg::ModelManifest large_manifest() {
+  srg::ModelManifest manifest;
+  for (int i = 0; i < 5000; ++i) {
+    srg::TensorEntry entry;
+    entry.name = "layers." + std::to_string(i);
+    entry.dtype = DType::kInt8;
+    manifest.tensors.push_back(entry);
+  }
+  return manifest;
+}
+
+TEST_F(OpenModel, a_manifest_of_several_parts_is_whole) {
+  const srg::ModelManifest manifest = large_manifest();
+  const std::vector<std::byte> encoded = ipc::encode(manifest);
+  ASSERT_GT(encoded.size(), 2 * limits::kManifestPartBytes);
+  daemon_.set_manifest(encoded, encoded.size());
+  const auto opened = open();
+  ASSERT_TRUE(opened);
+  EXPECT_EQ(opened->manifest, manifest);
+}
+
+TEST_F(OpenModel, a_manifest_of_another_size_than_was_said_is_refused) {
+  const std::vector<std::byte> encoded = ipc::encode(large_manifest());
+  for (const uint64_t said : {uint64_t{0}, uint64_t{1}, encoded.size() - 1, encoded.size() + 1,
+                              limits::kManifestBytes, limits::kManifestBytes + 1, UINT64_MAX}) {
+    daemon_.set_manifest(encoded, said);
+    const auto opened = open();
+    ASSERT_FALSE(opened) << said;
+    EXPECT_EQ(opened.error().code, ErrorCode::kProtocolViolation) << said;
+  }
 }
 
 }  // namespace

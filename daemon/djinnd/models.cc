@@ -47,6 +47,12 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
   return total;
 }
 
+Result<std::vector<std::byte>> part_of_manifest(const Model& model, uint64_t offset) {
+  const uint64_t left = model.manifest_bytes - std::min(model.manifest_bytes, offset);
+  return pal::read_memfd(model.manifest, std::min<uint64_t>(left, limits::kManifestPartBytes),
+                         offset);
+}
+
 // Whether the session waits for it to be there.
 bool is_opened_by(const Model& model, SessionId session) {
   return std::ranges::any_of(model.openers,
@@ -533,16 +539,29 @@ void Models::become_resident(Model& model) {
 }
 
 Status Models::seal(Model& model, Fd manifest) {
-  DJINN_TRY(model.manifest_bytes,
+  DJINN_TRY(const uint64_t bytes,
             size_of_sealed(manifest, limits::kManifestBytes, "manifest of a model"));
-  if (model.manifest_bytes == 0)
-    return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
+  if (bytes == 0) return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
+  DJINN_CHECK(check_manifests(model, bytes));
   for (const Fd& extent : model.extents) {
     DJINN_CHECK(seal_extent(extent));
     if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
   }
   model.manifest = std::move(manifest);
+  model.manifest_bytes = bytes;
   return {};
+}
+
+Status Models::check_manifests(const Model& model, uint64_t bytes) const {
+  uint64_t held = 0;
+  for (const auto& [id, other] : table_.all()) {
+    if (id != model.id && other.key.domain == model.key.domain) held += other.manifest_bytes;
+  }
+  if (range_fits(held, bytes, kManifestBytesPerUser)) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("The manifests of this user's models have {} bytes; with this one they "
+                           "would have more than {}. Unload a model.",
+                           held, kManifestBytesPerUser)};
 }
 
 void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
@@ -670,11 +689,25 @@ void Models::settle(Model& model) {
   std::erase_if(model.openers, [&](const Opener& opener) {
     return !opener.needs_worker || model.mapped.at(opener.domain).added;
   });
-  const int fds[] = {model.manifest.get()};
-  for (const Opener& opener : served) {
-    const ipc::ModelOpened opened{model.id, model.bytes, opener.was_resident};
-    world_.replies.reply(opener.asker, {opener.asker.number, opened}, fds, model.manifest_bytes);
+  for (const Opener& opener : served) tell_opened(model, opener);
+}
+
+void Models::tell_opened(const Model& model, const Opener& opener) {
+  auto first = part_of_manifest(model, 0);
+  if (!first) return world_.replies.refuse(opener.asker, first.error());
+  world_.replies.reply(opener.asker, {opener.asker.number,
+                                      ipc::ModelOpened{model.id, model.bytes, opener.was_resident,
+                                                       model.manifest_bytes, *std::move(first)}});
+}
+
+void Models::read_manifest(const Asker& asker, const ipc::ReadManifest& request) {
+  if (!leased_by(request.model, asker.session)) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kNotFound, "The session has no such model open. Open it first."});
   }
+  auto part = part_of_manifest(*table_.find(request.model), request.offset);
+  if (!part) return world_.replies.refuse(asker, part.error());
+  world_.replies.reply(asker, {asker.number, ipc::ManifestPart{*std::move(part)}});
 }
 
 void Models::map_into(Model& model, DomainId domain) {

@@ -45,6 +45,7 @@ class Models final : public Load::Owner {
   static constexpr size_t kLoadsPerUser = 4;
   // Of one user's openings and models together: memory that nobody grants.
   static constexpr uint64_t kPlanBytesPerUser = kLoadsPerUser * limits::kLoadPlanBytes;
+  static constexpr uint64_t kManifestBytesPerUser = 2 * limits::kManifestBytes;
 
   struct World {
     Loop& loop;
@@ -84,6 +85,9 @@ class Models final : public Load::Owner {
   // What the models that one user has pinned may come to. Who has pinned more keeps it. It does not
   // bind administrators.
   void set_pin_quota(uint64_t bytes) { pin_quota_bytes_ = bytes; }
+
+  // For who has it open.
+  void read_manifest(const Asker& asker, const ipc::ReadManifest& request);
 
   // --- sessions
   void session_left(SessionId session);
@@ -165,6 +169,8 @@ class Models final : public Load::Owner {
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
   Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
   Status seal(Model& model, Fd manifest);
+  [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;
+  void tell_opened(const Model& model, const Opener& opener);
   void fail(LoadId id, const Error& error);
   void free_abandoned(LoadId id);
   // Bytes of loads that come free by themselves.

@@ -20,10 +20,8 @@ struct Asker {
 class Replies {
  public:
   virtual ~Replies() = default;
-  // Nothing happens if the session is gone meanwhile. fds stay the caller's. payload_bytes: of
-  // them, those that cross to the client.
-  virtual void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {},
-                     uint64_t payload_bytes = 0) = 0;
+  // Nothing happens if the session is gone meanwhile. fds stay the caller's.
+  virtual void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {}) = 0;
   void refuse(const Asker& asker, const Error& error) {
     reply(asker, {asker.number, ipc::Failed{error.code, error.message}});
   }

@@ -93,7 +93,7 @@ ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) 
   counts.plan_misses = runs.plan_misses;
   const Traffic control = session.channel ? session.channel->traffic() : Traffic{};
   counts.bytes_in = runs.bytes_in + control.received_bytes + session.payload_bytes_in;
-  counts.bytes_out = runs.bytes_out + control.sent_bytes + session.payload_bytes_out;
+  counts.bytes_out = runs.bytes_out + control.sent_bytes;
   return counts;
 }
 
@@ -121,7 +121,7 @@ void Reports::status(const Asker& asker, const Caller& caller, const ipc::GetSta
   const auto seen = [caller](DomainId domain) { return caller.may_steer(domain); };
   const auto answer = [this, asker, caller, request] {
     when_named([this, asker, caller, request] {
-      world_.sessions.reply(asker, {asker.number, make_status(caller, request)}, {});
+      world_.sessions.reply(asker, {asker.number, make_status(caller, request)});
     });
   };
   world_.stats.ask(seen, [this, answer, user = caller.user] { world_.turns.owe(user, answer); });
@@ -176,7 +176,7 @@ void Reports::reply_page(const Asker& asker, std::vector<Item> reports,
   List list;
   list.total = static_cast<uint32_t>(reports.size());
   list.*items = page_of(std::move(reports), first);
-  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+  world_.sessions.reply(asker, {asker.number, std::move(list)});
 }
 
 void Reports::sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request) {
@@ -356,7 +356,7 @@ void Reports::events(const Asker& asker, const Caller& caller, const ipc::Follow
   const Follower follower{asker, caller, request};
   ipc::EventList list = events_for(follower);
   if (list.events.empty() && request.wait) return followers_.push_back(follower);
-  world_.sessions.reply(asker, {asker.number, std::move(list)}, {});
+  world_.sessions.reply(asker, {asker.number, std::move(list)});
 }
 
 // Later, because an event is told in the middle of what it tells of.
@@ -372,7 +372,7 @@ void Reports::answer_followers() {
       if (list.missed == 0) follower.request.after = list.last;
       return false;
     }
-    world_.sessions.reply(follower.asker, {follower.asker.number, std::move(list)}, {});
+    world_.sessions.reply(follower.asker, {follower.asker.number, std::move(list)});
     return true;
   });
 }
@@ -393,12 +393,12 @@ void Reports::devices(const Asker& asker) {
   report.state =
       world_.domains.spares_fail() ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
   for (const auto& [domain, worker] : world_.domains.all()) report.lanes += worker->ready() ? 1 : 0;
-  world_.sessions.reply(asker, {asker.number, ipc::DeviceList{{std::move(report)}}}, {});
+  world_.sessions.reply(asker, {asker.number, ipc::DeviceList{{std::move(report)}}});
 }
 
 void Reports::memory(const Asker& asker) {
   const auto all = pools();
-  world_.sessions.reply(asker, {asker.number, ipc::MemoryList{{all.begin(), all.end()}}}, {});
+  world_.sessions.reply(asker, {asker.number, ipc::MemoryList{{all.begin(), all.end()}}});
 }
 
 std::array<ipc::MemoryReport, 3> Reports::pools() const {

@@ -166,6 +166,10 @@ void Requests::fulfil(Call& call, const ipc::CloseModel& body) {
   }
 }
 
+void Requests::fulfil(Call& call, const ipc::ReadManifest& body) {
+  world_.models.read_manifest(call.asker, body);
+}
+
 void Requests::fulfil(Call& call, const ipc::UnloadModel& body) {
   world_.models.unload(call.asker, call.session.caller, body.model);
 }
@@ -248,7 +252,7 @@ void Requests::fulfil(Call& call, const ipc::SetDraining& body) {
 
 void Requests::fulfil(Call& call, const ipc::CollectGarbage&) {
   if (!is_admin(call)) return;
-  world_.sessions.reply(call.asker, {call.asker.number, world_.collect()}, {});
+  world_.sessions.reply(call.asker, {call.asker.number, world_.collect()});
 }
 
 void Requests::fulfil(Call& call, const ipc::FollowEvents& body) {

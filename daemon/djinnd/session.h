@@ -151,7 +151,6 @@ struct Session {
   std::string client_name;
   uint64_t started_wall_ns = 0;
   uint64_t payload_bytes_in = 0;  // memfds that came with its requests
-  uint64_t payload_bytes_out = 0;
   SessionPhase phase = SessionPhase::kGreeting;
   bool observer = false;
   std::unique_ptr<Channel> channel;  // null once it leaves

@@ -191,16 +191,12 @@ void Sessions::end_all(const Error& error) {
   }
 }
 
-void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds,
-                     uint64_t payload_bytes) {
+void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) {
   if (!asker.session.valid()) return world_.inquiries.answer(asker.number, reply);
   Session* const session = find(asker.session);
   if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
   const std::vector<std::byte> bytes = ipc::encode(reply);
-  if (bytes.size() <= limits::kControlMessageBytes) {
-    session->payload_bytes_out += payload_bytes;
-    return session->channel->send(bytes, fds);
-  }
+  if (bytes.size() <= limits::kControlMessageBytes) return session->channel->send(bytes, fds);
   session->channel->send(ipc::encode(ipc::DaemonReply{
       asker.number, ipc::Failed{ErrorCode::kLimitExceeded, "The answer is too large."}}));
 }
@@ -299,8 +295,7 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   session.observer = hello.observer;
   if (hello.observer) {
     session.go(SessionPhase::kLive);
-    return reply(asker, {number, ipc::Welcome{session.id, 0, 0, world_.memory.session_quota()}},
-                 {});
+    return reply(asker, {number, ipc::Welcome{session.id, 0, 0, world_.memory.session_quota()}});
   }
   if (draining_) {
     return refuse(asker, {ErrorCode::kBusy,
@@ -535,7 +530,7 @@ void Sessions::hear(DomainId domain, const ipc::SequenceAdded& event) {
   if (event.code == ErrorCode::kOk) {
     group->deaths = 0;
     group->phase = GroupPhase::kLive;
-    return reply(asker, {asker.number, ipc::SequenceMade{event.sequence}}, {});
+    return reply(asker, {asker.number, ipc::SequenceMade{event.sequence}});
   }
   const Error error{event.code, event.message};
   if (asker.number == 0) return end(*session, error);  // it was there before the worker died

@@ -71,8 +71,7 @@ class Sessions final : public Replies {
   void end_all(const Error& error);
   // fds stay the caller's. A reply that is too large becomes a refusal. An asker without a session
   // is an inquiry's.
-  void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds,
-             uint64_t payload_bytes = 0) override;
+  void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {}) override;
 
   // --- requests
   void hello(Session& session, uint32_t number, const ipc::Hello& hello);

@@ -87,6 +87,11 @@ void write(wire::ClientRequest::Builder out, const CancelRun& request) {
 void write(wire::ClientRequest::Builder out, const TerminateSession& request) {
   out.setTerminateSession(request.session.value);
 }
+void write(wire::ClientRequest::Builder out, const ReadManifest& request) {
+  auto read = out.initReadManifest();
+  read.setModel(request.model.value);
+  read.setOffset(request.offset);
+}
 
 Hello read_hello(wire::Hello::Reader in) {
   return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver()};
@@ -150,6 +155,8 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return CollectGarbage{};
     case wire::ClientRequest::FOLLOW_EVENTS:
       return FollowEvents{in.getFollowEvents().getAfter(), in.getFollowEvents().getWait()};
+    case wire::ClientRequest::READ_MANIFEST:
+      return ReadManifest{{in.getReadManifest().getModel()}, in.getReadManifest().getOffset()};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -427,6 +434,11 @@ void write(wire::DaemonReply::Builder out, const ModelOpened& reply) {
   opened.setModel(reply.model.value);
   opened.setBytes(reply.bytes);
   opened.setWasResident(reply.was_resident);
+  opened.setManifestBytes(reply.manifest_bytes);
+  opened.setManifest(part(reply.manifest));
+}
+void write(wire::DaemonReply::Builder out, const ManifestPart& reply) {
+  out.setManifestPart(part(reply.bytes));
 }
 void write(wire::DaemonReply::Builder out, const ProgramDefined& reply) {
   auto defined = out.initProgramDefined();
@@ -502,7 +514,11 @@ Welcome read_welcome(wire::Welcome::Reader in) {
 }
 
 ModelOpened read_opened(wire::ModelOpened::Reader in) {
-  return {{in.getModel()}, in.getBytes(), in.getWasResident()};
+  return {{in.getModel()},
+          in.getBytes(),
+          in.getWasResident(),
+          in.getManifestBytes(),
+          read_part(in.getManifest())};
 }
 
 ProgramDefined read_defined(wire::ProgramDefined::Reader in) {
@@ -583,6 +599,8 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
                        in.getCollected().getBytes()};
     case wire::DaemonReply::EVENTS:
       return read_events(in.getEvents());
+    case wire::DaemonReply::MANIFEST_PART:
+      return ManifestPart{read_part(in.getManifestPart())};
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

@@ -62,6 +62,7 @@ std::vector<ClientRequest> requests() {
       {20, SetDraining{true}},
       {21, CollectGarbage{}},
       {22, FollowEvents{23, true}},
+      {23, ReadManifest{{24}, 25}},
   };
 }
 
@@ -115,7 +116,7 @@ std::vector<DaemonReply> replies() {
       {0, Failed{ErrorCode::kQuotaExceeded, "Too much."}},
       {2, Failed{static_cast<ErrorCode>(799), "From a newer daemon."}},
       {3, Welcome{{4}, 5, 6, 7}},
-      {4, ModelOpened{{5}, 6, true}},
+      {4, ModelOpened{{5}, 6, true, 7, Bytes(9, std::byte{8})}},
       {5, ProgramDefined{{6}, true, {shape("a"), shape("b")}}},
       {6, SequenceMade{{7, 8}}},
       {7, status_report(2, kName)},
@@ -126,6 +127,7 @@ std::vector<DaemonReply> replies() {
       {12, MemoryList{{memory_report("a"), MemoryReport{}}}},
       {13, Collected{1, 2, 3}},
       {14, EventList{5, 6, {event_report("a"), EventReport{}}}},
+      {15, ManifestPart{Bytes(9, std::byte{8})}},
   };
 }
 
@@ -347,6 +349,8 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {5, DeviceList{{limits::kListPage, device_report(kLongest)}}},
       {6, MemoryList{{limits::kListPage, memory_report(kLongest)}}},
       {7, EventList{0, 0, {limits::kListPage, event_report(kLongest)}}},
+      {8, ModelOpened{{1}, 2, true, 3, Bytes(limits::kManifestPartBytes)}},
+      {9, ManifestPart{Bytes(limits::kManifestPartBytes)}},
   };
   for (const DaemonReply& reply : full) {
     const Bytes bytes = encode(reply);

@@ -171,6 +171,14 @@ FileIdentity read_identity(wire::FileIdentity::Reader in) {
   return identity;
 }
 
+std::vector<std::byte> read_part(capnp::Data::Reader in) {
+  if (in.size() > limits::kManifestPartBytes) {
+    refuse(ErrorCode::kLimitExceeded, "A part of a manifest is over its limit.");
+  }
+  const auto* const bytes = reinterpret_cast<const std::byte*>(in.begin());
+  return {bytes, bytes + in.size()};
+}
+
 std::array<uint8_t, 32> read_sha256(capnp::Data::Reader in) {
   std::array<uint8_t, 32> hash;
   if (in.size() != hash.size()) {

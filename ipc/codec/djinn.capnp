@@ -20,8 +20,10 @@
 # about to close the connection. Closing the connection ends the session and gives everything back.
 #
 # Opening a model takes AddFiles, as often as its descriptors need datagrams, and then OpenModel;
-# defining a program takes one DefineProgram with a sealed memfd. What may outgrow a datagram always
-# travels as a sealed memfd (srg.capnp describes their contents). Lists come in pages.
+# defining a program takes one DefineProgram with a sealed memfd. What a client sends and may
+# outgrow a datagram always travels as a sealed memfd (srg.capnp describes their contents). Lists
+# come in pages, and a model's manifest in parts: the first with ModelOpened, each further one when
+# it is asked for.
 #
 # Workers. A worker says WorkerReady once it is confined and warm. Each command that messages.h
 # gives an answer to is answered by one event that repeats its ids; commands of one session are
@@ -76,6 +78,7 @@ struct ClientRequest {
     collectGarbage @20 :Void;
     followEvents @21 :FollowEvents;
     tryEvictModel @22 :EvictModel;  # a dry run; a daemon that does not know it must not evict
+    readManifest @23 :ReadManifest;
   }
 }
 
@@ -107,6 +110,11 @@ struct EvictModel {
   model @0 :UInt64;
   to @1 :UInt8;
   force @2 :Bool;
+}
+
+struct ReadManifest {
+  model @0 :UInt64;
+  offset @1 :UInt64;
 }
 
 struct PinModel {
@@ -143,6 +151,7 @@ struct DaemonReply {
     memory @12 :List(MemoryReport);
     collected @13 :Collected;
     events @14 :EventList;
+    manifestPart @15 :Data;
   }
 }
 
@@ -162,6 +171,8 @@ struct ModelOpened {
   model @0 :UInt64;
   bytes @1 :UInt64;
   wasResident @2 :Bool;
+  manifestBytes @3 :UInt64;
+  manifest @4 :Data;
 }
 
 struct OutputShape {

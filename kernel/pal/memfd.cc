@@ -214,16 +214,17 @@ Status verify_memfd(const Fd& fd, uint64_t bytes, Seals required) {
   return {};
 }
 
-Result<std::vector<std::byte>> read_memfd(const Fd& memfd, uint64_t bytes) {
+Result<std::vector<std::byte>> read_memfd(const Fd& memfd, uint64_t bytes, uint64_t offset) {
   std::vector<std::byte> content(bytes);
   for (uint64_t done = 0; done < bytes;) {
     const ssize_t got = uninterrupted([&] {
-      return ::pread(memfd.get(), content.data() + done, bytes - done, static_cast<off_t>(done));
+      return ::pread(memfd.get(), content.data() + done, bytes - done,
+                     static_cast<off_t>(offset + done));
     });
     if (got < 0) return system_error("read shared memory", errno);
     if (got == 0) {
       return Error{ErrorCode::kOutOfRange,
-                   fmt::format("the memfd ends at {} of {} bytes", done, bytes)};
+                   fmt::format("the memfd ends at {} of {} bytes", offset + done, offset + bytes)};
     }
     done += static_cast<uint64_t>(got);
   }

@@ -98,8 +98,9 @@ Status populate_write(std::span<std::byte> range);
 // Errors: kInvalidArgument (kind, access, seals), kOutOfRange (size).
 Status verify_memfd(const Fd& fd, uint64_t bytes, Seals required);
 
-// The first bytes of a verified memfd, copied; reads holes without allocating them.
-Result<std::vector<std::byte>> read_memfd(const Fd& memfd, uint64_t bytes);
+// So many bytes of a verified memfd from offset on, copied; reads holes without allocating them.
+// Errors: kOutOfRange.
+Result<std::vector<std::byte>> read_memfd(const Fd& memfd, uint64_t bytes, uint64_t offset = 0);
 
 // Whether a memfd carries at least these seals.
 Result<bool> has_seals(const Fd& memfd, Seals seals);

@@ -140,6 +140,15 @@ TEST(memfd, empty_content_is_content) {
 
 TEST(memfd, reading_behind_the_end_is_an_error) {
   EXPECT_EQ(read_memfd(memfd(), kBytes + 1).error().code, ErrorCode::kOutOfRange);
+  EXPECT_EQ(read_memfd(memfd(), kBytes, 1).error().code, ErrorCode::kOutOfRange);
+}
+
+TEST(memfd, is_read_from_any_offset) {
+  const Fd fd = memfd();
+  ASSERT_EQ(::pwrite(fd.get(), "abc", 3, 4096), 3);
+  const auto content = read_memfd(fd, 2, 4097);
+  ASSERT_TRUE(content);
+  EXPECT_EQ(::memcmp(content->data(), "bc", 2), 0);
 }
 
 TEST(commit_ahead, allocates_exactly_the_range_and_keeps_content) {

@@ -104,6 +104,8 @@ class FakeDaemon::Server {
   size_t closes_ = 0;
   size_t runs_ = 0;
   bool run_waits_ = false;
+  std::vector<std::byte> manifest_ = ipc::encode(srg::ModelManifest{});
+  uint64_t manifest_bytes_ = manifest_.size();  // as it is told
 
  private:
   struct Session {
@@ -225,8 +227,12 @@ class FakeDaemon::Server {
     }
     if (const auto* open = std::get_if<ipc::OpenModel>(&request.body)) {
       opens_.push_back({open->pin, open->keep_alive_ms});
-      const Fd manifest = *pal::make_sealed_memfd("test", ipc::encode(srg::ModelManifest{}));
-      return send(session, number, ipc::ModelOpened{ModelId{kModel}, 1, false}, {manifest.get()});
+      return send(
+          session, number,
+          ipc::ModelOpened{ModelId{kModel}, 1, false, manifest_bytes_, part_of_manifest(0)});
+    }
+    if (const auto* read = std::get_if<ipc::ReadManifest>(&request.body)) {
+      return send(session, number, ipc::ManifestPart{part_of_manifest(read->offset)});
     }
     if (std::holds_alternative<ipc::DefineProgram>(request.body)) {
       ++defines_;
@@ -234,6 +240,12 @@ class FakeDaemon::Server {
     }
     if (std::holds_alternative<ipc::CloseModel>(request.body)) ++closes_;
     send(session, number, ipc::Done{});
+  }
+
+  [[nodiscard]] std::vector<std::byte> part_of_manifest(uint64_t offset) const {
+    const auto left = std::span(manifest_).subspan(std::min<uint64_t>(offset, manifest_.size()));
+    const auto part = left.first(std::min<size_t>(left.size(), limits::kManifestPartBytes));
+    return {part.begin(), part.end()};
   }
 
   void welcome(Session& session, uint32_t number, const ipc::Hello& hello) {
@@ -283,6 +295,12 @@ void FakeDaemon::refuse(std::optional<uint16_t> code) {
   server_->tell([&] {
     server_->refusal_.reset();
     if (code) server_->refusal_ = Error{static_cast<ErrorCode>(*code), "It is refused."};
+  });
+}
+void FakeDaemon::set_manifest(std::vector<std::byte> manifest, uint64_t bytes) {
+  server_->tell([&] {
+    server_->manifest_ = std::move(manifest);
+    server_->manifest_bytes_ = bytes;
   });
 }
 void FakeDaemon::end_sessions(uint16_t code, const std::string& text) {

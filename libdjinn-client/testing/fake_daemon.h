@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -46,6 +47,8 @@ class FakeDaemon {
   void set_stuck(bool stuck);
   // Refuses the next sessions with that code (kernel/base/error.h); nothing: they are welcome.
   void refuse(std::optional<uint16_t> code);
+  // What every model's manifest is, encoded, and how many bytes of it are announced.
+  void set_manifest(std::vector<std::byte> manifest, uint64_t bytes);
   // Ends all sessions, with that code and text as the last word.
   void end_sessions(uint16_t code, const std::string& text);
 

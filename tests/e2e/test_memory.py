@@ -2,6 +2,7 @@
 """What is granted is what is held: beside neighbours, after failures, and when a client is gone."""
 
 import itertools
+import json
 import os
 import pwd
 import signal
@@ -154,6 +155,32 @@ def test_clients_that_die_in_their_first_run_leave_the_lane_as_it_was() -> None:
             )
         assert program(x=x)["c"] == 2000
         assert daemon.worker()["restarts"] == 0
+
+
+def models_of_many_names(directory: Path) -> Iterator[Path]:
+    """Each has nearly as large a manifest as there may be, and few weights."""
+    count, padding = 220_000, "x" * 240
+    tensors = {
+        f"{i:06}{padding}": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]}
+        for i in range(count)
+    }
+    header = json.dumps(tensors).encode()
+    for value in itertools.count():
+        path = directory / f"{value}.safetensors"
+        path.write_bytes(len(header).to_bytes(8, "little") + header + bytes([value]) * count)
+        yield path
+
+
+def test_the_manifests_of_a_user_have_a_limit_together(tmp_path: Path) -> None:
+    """They are memory that nobody grants."""
+    paths = models_of_many_names(tmp_path)
+    with running() as daemon, daemon.connect("user") as session:
+        models = [session.load(next(paths)) for _ in range(2)]
+        with pytest.raises(djinn.LimitError, match="manifests of this user's models"):
+            session.load(next(paths))
+        models[0].close()
+        session.unload(models[0])
+        session.load(next(paths))
 
 
 NOBODY = User("nobody", pwd.getpwnam("nobody").pw_uid, "nogroup")

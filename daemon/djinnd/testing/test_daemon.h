@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -237,11 +238,18 @@ inline Fd sealed(std::string_view text) {
   return *pal::make_sealed_memfd("test", std::as_bytes(std::span(text)));
 }
 
-// A safetensors file of one float32 tensor "w" of so many elements, each with the given byte.
-inline Fd model_file(const std::string& directory, uint64_t elements, char fill) {
-  const std::string bytes(elements * 4, fill);
-  const std::string header = R"({"w":{"dtype":"F32","shape":[)" + std::to_string(elements) +
-                             R"(],"data_offsets":[0,)" + std::to_string(bytes.size()) + "]}}";
+// A safetensors file of so many float32 tensors ("w0" and so on) of so many elements each, with the
+// given byte everywhere.
+inline Fd model_file(const std::string& directory, uint64_t elements, char fill,
+                     uint64_t tensors = 1) {
+  const std::string bytes(tensors * elements * 4, fill);
+  std::string header;
+  for (uint64_t i = 0; i < tensors; ++i) {
+    header +=
+        fmt::format(R"({}"w{}":{{"dtype":"F32","shape":[{}],"data_offsets":[{},{}]}})",
+                    i == 0 ? '{' : ',', i, elements, i * elements * 4, (i + 1) * elements * 4);
+  }
+  header += '}';
   std::string content;
   for (int shift = 0; shift < 64; shift += 8) {
     content.push_back(static_cast<char>(header.size() >> shift));
