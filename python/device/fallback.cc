@@ -9,6 +9,7 @@
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <ATen/ops/_native_batch_norm_legit.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/histc.h>
 #include <ATen/ops/tensor_split.h>
 
@@ -31,6 +32,7 @@ struct Plan {
   std::optional<c10::OperatorHandle> functional;  // kRename, kInPlace, kOut
   size_t outs = 0;                                // kOut: trailing arguments
   bool factory = false;                           // kOut: the functional form takes a dtype, too
+  bool exact = false;                             // kOut: casts nothing
   bool attention = false;                         // kRecord: may draw (dropout)
   bool foreach = false;                           // kRecord: takes lists of any length
   bool recurrent = false;                         // kRecord: may draw, or have projections
@@ -38,6 +40,56 @@ struct Plan {
 
 // What a factory takes beside what its out= form does.
 constexpr std::array kOptions{"dtype", "layout", "device", "pin_memory"};
+
+// Operators whose kernels on the CPU cast no result to an out= of another dtype, although their
+// kernels on the meta device do.
+constexpr std::array<std::string_view, 45> kExactOuts{
+    "aten::_linalg_eigh.eigenvalues",
+    "aten::_linalg_slogdet.sign",
+    "aten::_linalg_solve_ex.result",
+    "aten::_softmax.out",
+    "aten::all.all_out",
+    "aten::amax.out",
+    "aten::amin.out",
+    "aten::aminmax.out",
+    "aten::any.all_out",
+    "aten::avg_pool3d.out",
+    "aten::bitwise_not.out",
+    "aten::bucketize.Tensor_out",
+    "aten::complex.out",
+    "aten::conj_physical.out",
+    "aten::frexp.Tensor_out",
+    "aten::gelu.out",
+    "aten::hardshrink.out",
+    "aten::heaviside.out",
+    "aten::histc.out",
+    "aten::index_add.out",
+    "aten::index_copy.out",
+    "aten::index_select.out",
+    "aten::isin.Tensor_Tensor_out",
+    "aten::kthvalue.values",
+    "aten::linalg_cross.out",
+    "aten::linalg_lu_factor_ex.out",
+    "aten::linalg_qr.out",
+    "aten::linalg_solve_triangular.out",
+    "aten::log_sigmoid_forward.output",
+    "aten::masked_select.out",
+    "aten::nan_to_num.out",
+    "aten::native_batch_norm.out",
+    "aten::neg.out",
+    "aten::nonzero.out",
+    "aten::renorm.out",
+    "aten::round.decimals_out",
+    "aten::round.out",
+    "aten::scatter_reduce.two_out",
+    "aten::searchsorted.Tensor_out",
+    "aten::softplus.out",
+    "aten::softshrink.out",
+    "aten::sort.values_stable",
+    "aten::take.out",
+    "aten::tril.out",
+    "aten::triu.out",
+};
 
 std::string refusal(const c10::OperatorHandle& op) {
   return qualified(op.operator_name()) +
@@ -128,6 +180,7 @@ Plan make_plan(const c10::OperatorHandle& op) {
     if (plan.factory) {
       plan.functional = find_functional(schema.name(), schema, all - plan.outs, true);
     }
+    plan.exact = std::ranges::find(kExactOuts, name) != kExactOuts.end();
     if (plan.functional) plan.way = Way::kOut;
   } else if (const std::string name_here = other_name(schema.name());
              name_here != schema.name() &&
@@ -214,12 +267,32 @@ void lower_in_place(const Plan& plan, Stack& stack) {
   stack.assign(1, self);
 }
 
-void lower_out(const Plan& plan, Stack& stack) {
+// An out= of another dtype than the result's is taken where the CPU takes it.
+void check_dtypes(const c10::OperatorHandle& op, const Plan& plan, Stack arguments,
+                  const Stack& results, const std::vector<at::Tensor>& outs) {
+  bool casts = false;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const at::ScalarType type = results[i].toTensor().scalar_type();
+    if (outs[i].scalar_type() == type) continue;
+    TORCH_CHECK(!plan.exact, "Expected out tensor to have dtype ", type, ", but got ",
+                outs[i].scalar_type(), " instead");
+    casts = true;
+  }
+  if (!casts) return;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    arguments.emplace_back(
+        at::empty(results[i].toTensor().sizes(), outs[i].options().device(c10::kMeta)));
+  }
+  check_on_meta(op, arguments);
+}
+
+void lower_out(const c10::OperatorHandle& op, const Plan& plan, Stack& stack) {
   std::vector<at::Tensor> outs;
   for (size_t i = stack.size() - plan.outs; i < stack.size(); ++i) {
     outs.push_back(stack[i].toTensor());
   }
   stack.resize(stack.size() - plan.outs);
+  const Stack arguments = stack;
   if (plan.factory) {
     stack.emplace_back(outs[0].scalar_type());
     stack.emplace_back();
@@ -227,6 +300,7 @@ void lower_out(const Plan& plan, Stack& stack) {
     stack.emplace_back();
   }
   run_functional(*plan.functional, stack);
+  check_dtypes(op, plan, arguments, stack, outs);
   for (size_t i = 0; i < outs.size(); ++i) give(stack[i].toTensor(), outs[i]);
   stack.assign(outs.begin(), outs.end());
 }
@@ -318,7 +392,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
     }
     case Way::kOut: {
       const Lowering lowering(op);
-      lower_out(plan, arguments);
+      lower_out(op, plan, arguments);
       break;
     }
     case Way::kRefuse:

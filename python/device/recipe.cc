@@ -384,6 +384,12 @@ void make_key(const c10::OperatorHandle& op, const Stack& stack, Key& key) {
   for (const c10::IValue& value : stack) writer.put(value);
 }
 
+void check_on_meta(const c10::OperatorHandle& op, const Stack& stack) {
+  MetaCall call(stack);
+  Stack results;
+  run_on_meta(op, call, results);
+}
+
 std::shared_ptr<const Recipe> infer(const c10::OperatorHandle& op, const Stack& stack) {
   MetaCall call(stack);
   Stack results;

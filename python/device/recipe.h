@@ -54,6 +54,9 @@ c10::IValue with_tensors(const c10::IValue& value, F&& f) {
   return value;
 }
 
+// Throws what the meta kernel, if there is one, says of the call.
+void check_on_meta(const c10::OperatorHandle& op, const Stack& stack);
+
 // Nothing for calls that must be inferred each time.
 void make_key(const c10::OperatorHandle& op, const Stack& stack, Key& key);
 

@@ -1,9 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Views, writes through them, and out=."""
 
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
-from twins import integers, numbers, same
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_map_only
+from twins import DEVICE, integers, numbers, same
 
 
 def test_writes_through_views_of_views_reach_the_base() -> None:
@@ -122,6 +130,72 @@ def test_out_of_a_lesser_dtype_is_refused() -> None:
             torch.add(numbers(device, 3), 1, out=torch.empty(3, dtype=torch.int64, device=device))
 
     same(run)
+
+
+# By operator and what the CPU says of a wider dtype.
+OTHERWISE = {
+    ("abs", torch.complex64): "taken",  # and refused by the meta kernel
+    ("mv", torch.float32): "refused",  # as addmv() of out itself, which there is none of here
+    ("mv", torch.int64): "refused",
+    ("mv", torch.complex64): "refused",
+}
+WIDER = {
+    torch.float32: torch.float64,
+    torch.int64: torch.float64,
+    torch.bool: torch.int64,
+    torch.complex64: torch.complex128,
+}
+
+
+def outs_of(op: OpInfo, dtype: torch.dtype) -> Iterator[tuple[SampleInput, list[torch.Tensor]]]:
+    """A sample of the operator, and its results with one of a wider dtype, by each in turn."""
+    for sample in itertools.islice(op.sample_inputs("cpu", dtype), 1):
+        result = op(sample.input, *sample.args, **sample.kwargs)
+        results = list(result) if isinstance(result, tuple | list) else [result]
+        if not all(isinstance(one, torch.Tensor) for one in results):
+            continue
+        for i, one in enumerate(results):
+            if one.dtype in WIDER:
+                yield sample, [*results[:i], one.to(WIDER[one.dtype]), *results[i + 1 :]]
+
+
+def takes(op: OpInfo, sample: SampleInput, outs: list[torch.Tensor], device: str) -> bool:
+    def there(value: Any) -> Any:
+        return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().to(device), value)
+
+    out = [torch.zeros_like(one, device=device) for one in outs]
+    try:
+        op(
+            there(sample.input),
+            *there(sample.args),
+            **there(sample.kwargs),
+            out=out[0] if len(out) == 1 else tuple(out),
+        )
+    except NotImplementedError:
+        raise
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", WIDER)
+def test_out_of_a_wider_dtype_is_taken_where_the_cpu_takes_it(dtype: torch.dtype) -> None:
+    answers = Counter[bool]()
+    for op in op_db:
+        offered = op.supports_out and not op.name.startswith("sparse")
+        if not offered or dtype not in op.supported_dtypes("cpu"):
+            continue
+        for sample, outs in outs_of(op, dtype):
+            taken = takes(op, sample, outs, "cpu")
+            try:
+                here = takes(op, sample, outs, DEVICE)
+            except NotImplementedError:
+                continue
+            known = OTHERWISE.get((op.name, dtype))
+            assert here == taken if known is None else (known == "taken") == taken != here, op.name
+            answers[taken] += 1
+    assert answers[True] > 50 and answers[False] > 50, answers
 
 
 def test_indexing_reads_and_writes_as_on_the_cpu() -> None:
