@@ -210,7 +210,7 @@ Results native_batch_norm(const Arguments& arguments) {
     if (arguments[i].isTensor()) parameters = arguments[i].toTensor().scalar_type();
   }
   const bool training = arguments[5].toBool();
-  const bool mixed = training && parameters != input.scalar_type();
+  const bool mixed = parameters != input.scalar_type();
   const at::ScalarType type = mixed ? at::kFloat : input.scalar_type();
   const std::vector<int64_t> sizes{training ? input.size(1) : 0};
   return {normalized(input), meta_tensor(sizes, type), meta_tensor(sizes, type)};

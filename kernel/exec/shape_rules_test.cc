@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernel/exec/shape_rules.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <gtest/gtest.h>
+
+#include "kernel/exec/executor_for_tests.h"
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+namespace {
+
+using Stack = std::vector<c10::IValue>;
+
+at::Tensor on_meta(const at::Tensor& tensor) {
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
+}
+
+std::string text_of(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << tensor.scalar_type() << ' ' << tensor.sizes() << ' ' << tensor.strides();
+  return out.str();
+}
+
+// What the CPU's kernel gives, and what the rule says that it gives.
+void expect_rule_of(const std::string& op, const std::string& overload, const Stack& stack) {
+  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op.c_str(), overload.c_str());
+  Stack results = stack;
+  handle.callBoxed(&results);
+  Stack arguments;
+  for (const c10::IValue& value : stack) {
+    arguments.push_back(value.isTensor() ? c10::IValue(on_meta(value.toTensor())) : value);
+  }
+  const ShapeRule rule = shape_rule_of(op);
+  ASSERT_NE(rule, nullptr) << op;
+  const std::vector<at::Tensor> told = rule(arguments);
+  ASSERT_EQ(told.size(), results.size()) << op;
+  for (size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(text_of(told[i]), text_of(results[i].toTensor()))
+        << op << ", result " << i << " of " << text_of(stack[0].toTensor());
+  }
+}
+
+// Of four channels: as made, channels last, with a stride between elements, expanded, transposed.
+std::vector<at::Tensor> inputs() {
+  const at::Tensor plane = noise({2, 4, 3, 5}, 1);
+  return {noise({6, 4}, 1),
+          noise({2, 4, 3}, 1),
+          noise({2, 4, 1}, 1),
+          noise({1, 4, 1, 1}, 1),
+          plane,
+          plane.contiguous(at::MemoryFormat::ChannelsLast),
+          noise({2, 4, 3, 10}, 1).slice(3, 0, 10, 2),
+          noise({2, 4, 1, 5}, 1).expand({2, 4, 3, 5}),
+          noise({2, 4, 5, 3}, 1).transpose(2, 3),
+          noise({3, 4, 2}, 1).transpose(0, 2)};
+}
+
+class BatchNorm : public ::testing::TestWithParam<bool> {
+ protected:
+  // The channels' scale, shift, mean and variance.
+  static Stack beginning(const at::Tensor& input, at::ScalarType parameters) {
+    Stack stack{input};
+    for (int i = 0; i < 4; ++i) stack.emplace_back(at::full({4}, 1.0, parameters));
+    return stack;
+  }
+  static void end(Stack& stack) {
+    stack.emplace_back(0.1);
+    stack.emplace_back(1e-5);
+  }
+};
+
+TEST_P(BatchNorm, results_lie_as_the_cpus_do) {
+  const bool training = GetParam();
+  for (const at::Tensor& input : inputs()) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      Stack stack = beginning(input.to(type), at::kFloat);
+      if (!training) {
+        Stack evaluated = stack;
+        end(evaluated);
+        expect_rule_of("aten::_native_batch_norm_legit_no_training", "", evaluated);
+      }
+      stack.emplace_back(training);
+      end(stack);
+      for (const char* const op : {"aten::native_batch_norm", "aten::_native_batch_norm_legit",
+                                   "aten::_native_batch_norm_legit_functional"}) {
+        expect_rule_of(op, "", stack);
+      }
+      stack.emplace_back(false);  // no cuDNN
+      expect_rule_of("aten::batch_norm", "", stack);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EvaluationAndTraining, BatchNorm, ::testing::Bool());
+
+}  // namespace
+}  // namespace djinn::exec
