@@ -92,15 +92,33 @@ void Channel::keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds) 
   }
   backlog_.push_back({{bytes.begin(), bytes.end()}, std::move(fds)});
   watch();
+  if (patience_ && !patience_->active()) await_reading();
 }
 
-void Channel::take_turns(Turns& turns, uid_t user) {
+void Channel::take_turns(Turns& turns, uid_t user, uint64_t patience_ms) {
   turns_ = &turns;
-  speaker_ = std::make_shared<Turns::Speaker>(
-      Turns::Speaker{user, [this] { return must_wait() ? 0 : hear_one(); },
-                     [this] {
-                       if (!ended_) watch();
-                     }});
+  patience_ms_ = patience_ms;
+  patience_.emplace(loop_, [this] { lose_patience(); });
+  speaker_ = std::make_shared<Turns::Speaker>(Turns::Speaker{user, [this] { return take_turn(); },
+                                                             [this] {
+                                                               if (listens()) watch();
+                                                             }});
+}
+
+size_t Channel::take_turn() {
+  if (hung_up_) return throw_away_one();
+  return must_wait() ? 0 : hear_one();
+}
+
+void Channel::await_reading() {
+  sent_before_ = own_.sent_messages;
+  patience_->start_once(patience_ms_);
+}
+
+void Channel::lose_patience() {
+  if (ended_ || backlog_.empty()) return;
+  if (own_.sent_messages > sent_before_ || !has(POLLIN)) return await_reading();
+  end({ErrorCode::kQueueFull, "The peer sends more, and does not read its messages."});
 }
 
 // Else who asks and reads nothing would have us keep the answers.
@@ -114,7 +132,7 @@ void Channel::hold(bool held) {
 }
 
 void Channel::watch() {
-  const bool deaf = must_wait() || (speaker_ && speaker_->rests);
+  const bool deaf = (must_wait() && !hung_up_) || (speaker_ && speaker_->rests);
   if (backlog_.empty()) return deaf ? poll_->pause() : poll_->watch_readable();
   deaf ? poll_->watch_writable() : poll_->watch_both();
 }
@@ -131,12 +149,6 @@ void Channel::flush() {
 }
 
 void Channel::ready() {
-  if (hung_up_) {
-    poll_->pause();
-    return loop_.defer([alive = alive_, hung_up = std::exchange(hung_up_, {})] {
-      if (*alive) hung_up();
-    });
-  }
   if (!backlog_.empty()) flush();
   if (turns_ != nullptr) return turns_->note(speaker_);
   for (int i = 0; i < kTurn && hear_one() > 0; ++i) {
@@ -187,19 +199,41 @@ void Channel::mute() {
 // Sending only: what tells of the peer's end would tell of this one's.
 void Channel::dismiss() {
   mute();
+  backlog_.clear();
   ::shutdown(socket_.get(), SHUT_WR);
 }
 
-bool Channel::has_hung_up() const {
-  pollfd end{socket_.get(), POLLRDHUP, 0};
+bool Channel::has(short event) const {
+  pollfd end{socket_.get(), event, 0};
   return ::poll(&end, 1, 0) == 1;
+}
+
+bool Channel::has_hung_up() const {
+  return has(POLLRDHUP);
+}
+
+// Its descriptors may be all that keeps its own end open.
+size_t Channel::throw_away_one() {
+  if (has_hung_up()) {
+    poll_->pause();
+    loop_.defer([alive = alive_, hung_up = std::exchange(hung_up_, {})] {
+      if (*alive) hung_up();
+    });
+    return 0;
+  }
+  std::vector<Fd> fds;
+  auto unread = ipc::receive_datagram(socket_.get(), &fds);
+  if (unread.ok() && !unread.value()) return 0;
+  if (unread.ok()) fds = std::move(unread.value()->fds);
+  for (Fd& fd : fds) close_(std::move(fd));
+  return unread.ok() ? unread.value()->bytes.size() : 1;
 }
 
 void Channel::await_hang_up(std::function<void()> hung_up) {
   DJINN_ASSERT(ended_);
   hung_up_ = std::move(hung_up);
   alive_ = std::make_shared<bool>(true);
-  poll_->watch_hang_up();
+  watch();
 }
 
 }  // namespace djinn::daemon

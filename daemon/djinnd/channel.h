@@ -3,7 +3,10 @@
 // Channel: djinnd's end of one SEQPACKET socket, to a client, a worker or a loader. Never blocks:
 // what the peer is not ready to take waits here, and a peer that lets too much wait is cut off.
 //
-// A client is heard in its turn (turns.h), and not while it is held, or leaves answers unread.
+// A client is heard in its turn (turns.h), and not while it is held, or leaves answers unread. What
+// is not heard may hold the client's own end, which then stays open when the client has gone: so
+// who leaves answers unread while more of it waits is cut off after a while, and of who was
+// dismissed all is received, and nothing heard, until it hangs up.
 #pragma once
 
 #include <cstddef>
@@ -47,9 +50,11 @@ class Channel {
   // Hears at once what the peer has sent so far: the last words of a process that has died.
   void drain();
 
+  static constexpr uint64_t kPatienceMs = 60'000;
+
   // In its user's share of each turn from now on, instead of whenever it is ready. turns: outlives
-  // this.
-  void take_turns(Turns& turns, uid_t user);
+  // this. patience_ms: for how long it may take no answer and want more.
+  void take_turns(Turns& turns, uid_t user, uint64_t patience_ms = kPatienceMs);
   // Whether what the peer sends waits, in the socket: nothing of it is heard, its end neither.
   void hold(bool held);
 
@@ -58,7 +63,8 @@ class Channel {
   // Likewise, and the peer, a client, sees the end; its own end it may keep open for as long as it
   // likes.
   void dismiss();
-  // Whether the peer of a dismissed one has closed its end; once, when it has.
+  // Whether the peer of a dismissed one has closed its end; once, when it has. What it sends until
+  // then is thrown away, in its user's turns.
   [[nodiscard]] bool has_hung_up() const;
   void await_hang_up(std::function<void()> hung_up);
 
@@ -76,6 +82,13 @@ class Channel {
   Status send_now(std::span<const std::byte> bytes, std::span<const int> fds);
   // Hears one message and gives its bytes; 0 when none waits or the channel has ended.
   size_t hear_one();
+  // Of a dismissed peer: receives one message and gives its bytes; 0 when none waits.
+  size_t throw_away_one();
+  size_t take_turn();
+  [[nodiscard]] bool listens() const { return !ended_ || hung_up_; }
+  [[nodiscard]] bool has(short event) const;  // poll's
+  void await_reading();
+  void lose_patience();
   void end(Error error);
   void keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
   // Whether what a client sends waits.
@@ -98,6 +111,9 @@ class Channel {
   bool held_ = false;
   Turns* turns_ = nullptr;  // null: it is heard at once
   std::shared_ptr<Turns::Speaker> speaker_;
+  uint64_t patience_ms_ = 0;
+  std::optional<Timer> patience_;  // runs while answers wait for a client
+  uint64_t sent_before_ = 0;       // messages, when it began to run
   std::function<void()> hung_up_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for what was deferred
   std::optional<Poll> poll_;

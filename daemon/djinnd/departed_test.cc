@@ -88,6 +88,22 @@ TEST(Departed, the_memory_of_a_session_that_was_ended_stays_and_counts_until_the
   EXPECT_EQ(pages_of(client.memory()), 0u);
 }
 
+// Else its end stays open in what djinnd has not received, when the client is gone.
+TEST(Departed, what_the_client_of_an_ended_session_sends_is_received_with_its_own_end_in_it) {
+  Host host;
+  TestClient before(host.daemon), after(host.daemon);
+  host.fill(before);
+  host.fill(after);
+  const ipc::ClientRequest request{9, ipc::AddFiles{1}};
+  before.send_bytes("no message");
+  before.send(request, {before.socket()});
+  after.send_bytes("no message");
+  for (TestClient* client : {&before, &after}) expect_ended(*client, ErrorCode::kProtocolViolation);
+  after.send(request, {after.socket()});
+  for (TestClient* client : {&before, &after}) client->disconnect();
+  EXPECT_TRUE(eventually([&] { return host.held() == 0; }));
+}
+
 TEST(Departed, sessions_that_were_ended_count_until_their_clients_hang_up) {
   const Host host;
   std::vector<TestClient> clients;

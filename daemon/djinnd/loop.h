@@ -71,8 +71,6 @@ class Poll {
   void watch_readable() { watch(UV_READABLE); }
   void watch_writable() { watch(UV_WRITABLE); }
   void watch_both() { watch(UV_READABLE | UV_WRITABLE); }
-  // Of a socket: that the peer will write no more.
-  void watch_hang_up() { watch(UV_DISCONNECT); }
   void pause();
 
  private:

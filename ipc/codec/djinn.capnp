@@ -18,6 +18,8 @@
 # not that of another pending request, and gets exactly one answer with the same number; answers may
 # overtake each other. An answer with number 0 is a notice: Failed with number 0 says why djinnd is
 # about to close the connection. Closing the connection ends the session and gives everything back.
+# A client that for a minute takes none of the answers that wait for it, and has sent more
+# meanwhile, is cut off.
 #
 # Opening a model takes AddFiles, as often as its descriptors need datagrams, and then OpenModel;
 # defining a program takes one DefineProgram with a sealed memfd. What a client sends and may
