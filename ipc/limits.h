@@ -11,7 +11,7 @@ namespace djinn::limits {
 inline constexpr uint32_t kControlMessageBytes =
     64 * 1024;                                       // one SEQPACKET datagram fits a socket buffer
 inline constexpr uint32_t kControlDescriptors = 64;  // SCM_RIGHTS takes 253; fewer bound a burst
-inline constexpr uint32_t kRequestsPending = 64;  // bounds the answers kept for who does not read
+inline constexpr uint32_t kRequestsPending = 64;     // each keeps what its answer is made of
 inline constexpr uint32_t kNameBytes = 256;  // two in each report of a list fill half a message
 inline constexpr uint32_t kMessageTextBytes = 1024;  // an error's sentences with the names in them
 inline constexpr uint32_t kListPage = 64;  // reports with the longest names still fit a message

@@ -172,7 +172,7 @@ struct CollectGarbage {
   friend bool operator==(const CollectGarbage&, const CollectGarbage&) = default;
 };
 // The events with larger numbers than after, a page of them. Answer: EventList; if it would be
-// empty and wait is set, as soon as there is one.
+// empty and wait is set, as soon as there is one. A session waits for one such answer at a time.
 struct FollowEvents {
   uint64_t after = 0;
   bool wait = false;

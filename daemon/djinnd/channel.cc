@@ -145,7 +145,9 @@ void Channel::flush() {
     if (!sent) return end(sent.error());
     backlog_.pop_front();
   }
-  if (!ended_) watch();
+  if (ended_) return;
+  watch();
+  if (events_.flushed) events_.flushed();
 }
 
 void Channel::ready() {

@@ -35,6 +35,8 @@ class Channel {
     // Once, and nothing after it: the peer left (kDisconnected), broke a limit, or is too far
     // behind. Who broke a limit may be told so.
     std::function<void(const Error&)> ended;
+    // What waited for the peer is sent.
+    std::function<void()> flushed{};
   };
   // backlog_max: messages that may wait for the peer. traffic: outlives this.
   Channel(
@@ -57,6 +59,9 @@ class Channel {
   void take_turns(Turns& turns, uid_t user, uint64_t patience_ms = kPatienceMs);
   // Whether what the peer sends waits, in the socket: nothing of it is heard, its end neither.
   void hold(bool held);
+
+  // Whether what is sent waits for the peer to read.
+  [[nodiscard]] bool has_backlog() const { return !backlog_.empty(); }
 
   // No event is called any more.
   void mute();

@@ -8,6 +8,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <set>
 
 #include "daemon/djinnd/models.h"
 #include "daemon/djinnd/testing/inode_holder.h"
@@ -139,6 +141,52 @@ TEST(Djinnd, who_has_a_model_open_reads_all_parts_of_its_manifest) {
   EXPECT_EQ(ipc::decode_manifest(content)->tensors.size(), kTensors);
   for (const uint64_t offset : {opened.manifest_bytes, uint64_t{INT64_MAX}, UINT64_MAX}) {
     EXPECT_TRUE(part(offset).empty()) << offset;
+  }
+}
+
+uint64_t resident_bytes(pid_t pid) {
+  const Fd file(::open(fmt::format("/proc/{}/statm", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  char text[128]{};
+  EXPECT_GT(::read(file.get(), text, sizeof text - 1), 0);
+  const std::string_view pages = std::string_view(text).substr(std::string_view(text).find(' '));
+  return std::strtoull(pages.data(), nullptr, 10) * static_cast<uint64_t>(::getpagesize());
+}
+
+TEST(Djinnd, keeps_no_answers_for_who_does_not_read) {
+  constexpr uint32_t kOpens = limits::kRequestsPending - 1;
+  const TestDaemon daemon;
+  const Fd file = model_file(daemon.directory(), 1, 'a', 2000);
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<TestClient>(daemon));
+    clients.back()->greet();
+  }
+  const pid_t worker = worker_pid(daemon);
+  ::kill(worker, SIGSTOP);  // it maps nothing, and no open is answered
+  for (const auto& client : clients) {
+    for (uint32_t i = 0; i < kOpens; ++i) {
+      client->ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+      client->send({1000 + i, ipc::OpenModel{"model"}});
+    }
+  }
+  TestClient observer(daemon);
+  observer.greet(true);
+  EXPECT_TRUE(eventually([&] { return status_of(daemon).models == 1; }));
+  const uint64_t before = resident_bytes(daemon.pid());
+  ::kill(worker, SIGCONT);
+  EXPECT_TRUE(eventually(
+      [&] { return std::ranges::all_of(clients, [](const auto& c) { return c->has_reply(); }); }));
+  EXPECT_LT(resident_bytes(daemon.pid()),
+            before + clients.size() * kOpens * limits::kManifestPartBytes / 4);
+  for (const auto& client : clients) {
+    std::set<uint32_t> answered;
+    for (uint32_t i = 0; i < kOpens; ++i) {
+      const auto reply = client->receive();
+      ASSERT_TRUE(reply.has_value());
+      EXPECT_TRUE(std::holds_alternative<ipc::ModelOpened>(reply->body));
+      answered.insert(reply->number);
+    }
+    EXPECT_EQ(answered.size(), kOpens);
   }
 }
 

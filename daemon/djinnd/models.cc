@@ -689,15 +689,24 @@ void Models::settle(Model& model) {
   std::erase_if(model.openers, [&](const Opener& opener) {
     return !opener.needs_worker || model.mapped.at(opener.domain).added;
   });
-  for (const Opener& opener : served) tell_opened(model, opener);
+  for (const Opener& opener : served) {
+    world_.replies.owe(opener.asker,
+                       [this, id = model.id, number = opener.asker.number,
+                        was_resident = opener.was_resident]() -> ipc::DaemonReply {
+                         return {number, opened(id, was_resident)};
+                       });
+  }
 }
 
-void Models::tell_opened(const Model& model, const Opener& opener) {
-  auto first = part_of_manifest(model, 0);
-  if (!first) return world_.replies.refuse(opener.asker, first.error());
-  world_.replies.reply(opener.asker, {opener.asker.number,
-                                      ipc::ModelOpened{model.id, model.bytes, opener.was_resident,
-                                                       model.manifest_bytes, *std::move(first)}});
+// Since it was there an administrator may have unloaded it.
+decltype(ipc::DaemonReply::body) Models::opened(ModelId id, bool was_resident) {
+  const Model* const model = table_.find(id);
+  if (model == nullptr)
+    return ipc::Failed{ErrorCode::kNotFound, "There is no such model any more."};
+  auto first = part_of_manifest(*model, 0);
+  if (!first) return ipc::Failed{first.error().code, first.error().message};
+  return ipc::ModelOpened{model->id, model->bytes, was_resident, model->manifest_bytes,
+                          *std::move(first)};
 }
 
 void Models::read_manifest(const Asker& asker, const ipc::ReadManifest& request) {

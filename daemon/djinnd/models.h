@@ -170,7 +170,7 @@ class Models final : public Load::Owner {
   Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
   Status seal(Model& model, Fd manifest);
   [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;
-  void tell_opened(const Model& model, const Opener& opener);
+  [[nodiscard]] decltype(ipc::DaemonReply::body) opened(ModelId id, bool was_resident);
   void fail(LoadId id, const Error& error);
   void free_abandoned(LoadId id);
   // Bytes of loads that come free by themselves.

@@ -80,7 +80,18 @@ void Programs::hear(DomainId domain, const ipc::ProgramAdded& event) {
   if (program->phase == ProgramPhase::kAdmitting) ++counts_.admitted;
   program->phase = ProgramPhase::kAdmitted;
   program->outputs = event.outputs;
-  for (const Asker& asker : std::exchange(program->askers, {})) answer(*program, asker, false);
+  for (const Asker& asker : std::exchange(program->askers, {})) {
+    world_.replies.owe(
+        asker, [this, id = program->id, number = asker.number]() -> ipc::DaemonReply {
+          const Program* const defined = table_.find(id);
+          if (defined == nullptr) {
+            return {number, ipc::Failed{ErrorCode::kNotFound,
+                                        "The program's model was closed. Open it, and define the "
+                                        "program again."}};
+          }
+          return {number, ipc::ProgramDefined{id, false, defined->outputs}};
+        });
+  }
 }
 
 void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {

@@ -3,6 +3,7 @@
 // Who answers clients: the seam between what a request does and the connection that it came on.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "ipc/messages.h"
@@ -22,6 +23,10 @@ class Replies {
   virtual ~Replies() = default;
   // Nothing happens if the session is gone meanwhile. fds stay the caller's.
   virtual void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {}) = 0;
+  // Where many may have waited for one thing: makes the answer and sends it in a turn of the
+  // asker's user, and not before the client has read what it was answered earlier. Until then
+  // nothing is kept of the answer but how to make it.
+  virtual void owe(const Asker& asker, std::function<ipc::DaemonReply()> make) = 0;
   void refuse(const Asker& asker, const Error& error) {
     reply(asker, {asker.number, ipc::Failed{error.code, error.message}});
   }

@@ -121,7 +121,9 @@ void Reports::status(const Asker& asker, const Caller& caller, const ipc::GetSta
   const auto seen = [caller](DomainId domain) { return caller.may_steer(domain); };
   const auto answer = [this, asker, caller, request] {
     when_named([this, asker, caller, request] {
-      world_.sessions.reply(asker, {asker.number, make_status(caller, request)});
+      world_.sessions.owe(asker, [this, asker, caller, request]() -> ipc::DaemonReply {
+        return {asker.number, make_status(caller, request)};
+      });
     });
   };
   world_.stats.ask(seen, [this, answer, user = caller.user] { world_.turns.owe(user, answer); });
@@ -171,18 +173,23 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
 // --- lists
 
 template <typename List, typename Item>
-void Reports::reply_page(const Asker& asker, std::vector<Item> reports,
-                         std::vector<Item> List::*items, uint32_t first) {
-  List list;
-  list.total = static_cast<uint32_t>(reports.size());
-  list.*items = page_of(std::move(reports), first);
-  world_.sessions.reply(asker, {asker.number, std::move(list)});
+void Reports::answer_page(const Asker& asker, std::vector<Item> List::*items, uint32_t first,
+                          std::function<std::vector<Item>()> make) {
+  when_named([this, asker, items, first, make = std::move(make)] {
+    world_.sessions.owe(asker, [number = asker.number, items, first, make]() -> ipc::DaemonReply {
+      std::vector<Item> reports = make();
+      List list;
+      list.total = static_cast<uint32_t>(reports.size());
+      list.*items = page_of(std::move(reports), first);
+      return {number, std::move(list)};
+    });
+  });
 }
 
 void Reports::sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request) {
-  when_named([this, asker, caller, request] {
-    reply_page(asker, sessions_seen_by(caller), &ipc::SessionList::sessions, request.first);
-  });
+  answer_page<ipc::SessionList, ipc::SessionReport>(
+      asker, &ipc::SessionList::sessions, request.first,
+      [this, caller] { return sessions_seen_by(caller); });
 }
 
 std::vector<ipc::SessionReport> Reports::sessions_seen_by(const Caller& caller) {
@@ -250,9 +257,8 @@ ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
 }
 
 void Reports::models(const Asker& asker, const Caller& caller, const ipc::ListModels& request) {
-  when_named([this, asker, caller, request] {
-    reply_page(asker, models_seen_by(caller), &ipc::ModelList::models, request.first);
-  });
+  answer_page<ipc::ModelList, ipc::ModelReport>(asker, &ipc::ModelList::models, request.first,
+                                                [this, caller] { return models_seen_by(caller); });
 }
 
 std::vector<ipc::ModelReport> Reports::models_seen_by(const Caller& caller) {
@@ -292,13 +298,17 @@ ipc::ModelReport Reports::report_of(const Model& model) {
 }
 
 void Reports::programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request) {
-  when_named([this, asker, caller, request] {
-    std::vector<ipc::ProgramReport> reports;
-    for (const auto& [id, program] : world_.programs.table().all()) {
-      if (caller.may_steer(program.domain)) reports.push_back(report_of(program));
-    }
-    reply_page(asker, std::move(reports), &ipc::ProgramList::programs, request.first);
-  });
+  answer_page<ipc::ProgramList, ipc::ProgramReport>(
+      asker, &ipc::ProgramList::programs, request.first,
+      [this, caller] { return programs_seen_by(caller); });
+}
+
+std::vector<ipc::ProgramReport> Reports::programs_seen_by(const Caller& caller) {
+  std::vector<ipc::ProgramReport> reports;
+  for (const auto& [id, program] : world_.programs.table().all()) {
+    if (caller.may_steer(program.domain)) reports.push_back(report_of(program));
+  }
+  return reports;
 }
 
 ipc::ProgramReport Reports::report_of(const Program& program) {
@@ -340,14 +350,13 @@ ipc::EventList Reports::events_for(const Follower& follower) const {
   list.last = world_.events.last();
   const auto& recent = world_.events.recent();
   const uint64_t oldest = recent.empty() ? 1 : recent.front().number;
-  const uint64_t next = follower.request.after + 1;
+  const uint64_t next = std::max(follower.request.after, follower.request.after + 1);
   list.missed = oldest > next ? oldest - next : 0;
-  for (const Event& event : recent) {
-    if (event.number < next || !seen_by(event, follower.caller)) continue;
-    list.events.push_back(event_report_of(event));
-    if (list.events.size() < limits::kListPage) continue;
-    list.last = event.number;
-    break;
+  const uint64_t known = next > oldest ? next - oldest : 0;
+  for (uint64_t i = known; i < recent.size() && list.events.size() < limits::kListPage; ++i) {
+    if (!seen_by(recent[i], follower.caller)) continue;
+    list.events.push_back(event_report_of(recent[i]));
+    if (list.events.size() == limits::kListPage) list.last = recent[i].number;
   }
   return list;
 }
@@ -355,8 +364,17 @@ ipc::EventList Reports::events_for(const Follower& follower) const {
 void Reports::events(const Asker& asker, const Caller& caller, const ipc::FollowEvents& request) {
   const Follower follower{asker, caller, request};
   ipc::EventList list = events_for(follower);
-  if (list.events.empty() && request.wait) return followers_.push_back(follower);
-  world_.sessions.reply(asker, {asker.number, std::move(list)});
+  if (!list.events.empty() || !request.wait) {
+    return world_.sessions.reply(asker, {asker.number, std::move(list)});
+  }
+  // Each event has all who wait looked at.
+  const auto of_session = [&](const Follower& one) { return one.asker.session == asker.session; };
+  if (std::ranges::any_of(followers_, of_session)) {
+    return world_.sessions.refuse(asker, {ErrorCode::kLimitExceeded,
+                                          "The session waits for events already. Read the answer "
+                                          "to that request first."});
+  }
+  followers_.push_back(follower);
 }
 
 // Later, because an event is told in the middle of what it tells of.
@@ -372,7 +390,9 @@ void Reports::answer_followers() {
       if (list.missed == 0) follower.request.after = list.last;
       return false;
     }
-    world_.sessions.reply(follower.asker, {follower.asker.number, std::move(list)});
+    world_.sessions.owe(follower.asker, [this, follower]() -> ipc::DaemonReply {
+      return {follower.asker.number, events_for(follower)};
+    });
     return true;
   });
 }

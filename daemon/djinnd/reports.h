@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <list>
 
 #include "daemon/djinnd/domains.h"
@@ -77,8 +78,9 @@ class Reports {
   [[nodiscard]] ipc::ModelReport report_of(const Model& model);
   // Of all reports, those from the first asked for on that fit a message.
   template <typename List, typename Item>
-  void reply_page(const Asker& asker, std::vector<Item> reports, std::vector<Item> List::*items,
-                  uint32_t first);
+  void answer_page(const Asker& asker, std::vector<Item> List::*items, uint32_t first,
+                   std::function<std::vector<Item>()> make);
+  [[nodiscard]] std::vector<ipc::ProgramReport> programs_seen_by(const Caller& caller);
   [[nodiscard]] ipc::ProgramReport report_of(const Program& program);
   [[nodiscard]] ipc::SessionWait wait_of(const Session& session, bool running) const;
   [[nodiscard]] ipc::MemoryReport weights_report() const;

@@ -18,6 +18,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -156,8 +158,10 @@ struct Session {
   std::unique_ptr<Channel> channel;  // null once it leaves
   std::unique_ptr<Channel> parted;   // what the channel was, until the memory is let go of
   std::set<uint32_t> pending;        // numbers of requests without an answer
-  std::shared_ptr<Closer> closer;    // of all that the client sends
-  std::vector<SharedFd> files;       // added for the next OpenModel
+  // Answers that are to be made when the client has read the earlier ones.
+  std::deque<std::function<ipc::DaemonReply()>> owed;
+  std::shared_ptr<Closer> closer;  // of all that the client sends
+  std::vector<SharedFd> files;     // added for the next OpenModel
 
   SessionMemory memory;  // not for observers
   uint64_t ref_bytes_granted = 0;

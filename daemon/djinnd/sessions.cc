@@ -148,7 +148,8 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   fresh->channel = std::make_unique<Channel>(
       world_.loop, std::move(socket), kBacklogMax, world_.traffic,
       Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
-                      [this, id](const Error& error) { disconnected(id, error); }},
+                      [this, id](const Error& error) { disconnected(id, error); },
+                      [this, id] { give_owed_in_turn(id); }},
       fresh->closer->closing());
   fresh->channel->take_turns(world_.turns, peer.uid);
   sessions_[id] = std::move(fresh);
@@ -199,6 +200,31 @@ void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const
   if (bytes.size() <= limits::kControlMessageBytes) return session->channel->send(bytes, fds);
   session->channel->send(ipc::encode(ipc::DaemonReply{
       asker.number, ipc::Failed{ErrorCode::kLimitExceeded, "The answer is too large."}}));
+}
+
+void Sessions::owe(const Asker& asker, std::function<ipc::DaemonReply()> make) {
+  if (!asker.session.valid()) return world_.inquiries.answer(asker.number, make());
+  Session* const session = find(asker.session);
+  if (session == nullptr || !session->channel) return;
+  session->owed.push_back(std::move(make));
+  if (session->owed.size() == 1) give_owed_in_turn(session->id);
+}
+
+void Sessions::give_owed_in_turn(SessionId id) {
+  const Session* const session = find(id);
+  if (session == nullptr || session->owed.empty()) return;
+  world_.turns.owe(session->domain, [this, id] { give_owed(id); });
+}
+
+void Sessions::give_owed(SessionId id) {
+  Session* const session = find(id);
+  if (session == nullptr || !session->channel || session->owed.empty()) return;
+  if (session->channel->has_backlog()) return;  // until it is flushed
+  const auto make = std::move(session->owed.front());
+  session->owed.pop_front();
+  const ipc::DaemonReply answer = make();
+  reply({id, answer.number}, answer);
+  give_owed_in_turn(id);
 }
 
 void Sessions::leave(SessionId id) {

@@ -72,6 +72,7 @@ class Sessions final : public Replies {
   // fds stay the caller's. A reply that is too large becomes a refusal. An asker without a session
   // is an inquiry's.
   void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {}) override;
+  void owe(const Asker& asker, std::function<ipc::DaemonReply()> make) override;
 
   // --- requests
   void hello(Session& session, uint32_t number, const ipc::Hello& hello);
@@ -136,6 +137,9 @@ class Sessions final : public Replies {
   void add_connection(Fd socket, const ipc::PeerCredentials& peer);
   void heard(SessionId id, ipc::Datagram datagram);
   void disconnected(SessionId id, const Error& error);
+  // What the session is owed: one answer, and the next.
+  void give_owed_in_turn(SessionId id);
+  void give_owed(SessionId id);
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
   Status make_memory(Session& session, uint64_t staging_bytes);
   void withdraw_hello(Session& session, const Error& error);

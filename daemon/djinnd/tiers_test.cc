@@ -265,6 +265,24 @@ TEST(EventStream, who_waits_hears_of_what_comes_and_nobody_of_what_was_before) {
   EXPECT_TRUE(none.events.empty());
 }
 
+TEST(EventStream, a_session_waits_once) {
+  Host host;
+  const uint64_t last = host.observer.ask<ipc::EventList>(ipc::FollowEvents{}).last;
+  host.observer.send({900, ipc::FollowEvents{last, true}});
+  EXPECT_EQ(host.observer.ask<ipc::Failed>(ipc::FollowEvents{last, true}).code,
+            ErrorCode::kLimitExceeded);
+  TestClient another(host.daemon);
+  another.greet(true);
+  another.send({901, ipc::FollowEvents{last, true}});
+  const Fd file = model_file(host.daemon.directory(), 1000, 'a');
+  open_model(host.client, file);
+  for (TestClient* const waits : {&host.observer, &another}) {
+    const auto reply = waits->receive();
+    ASSERT_TRUE(reply.has_value());
+    EXPECT_FALSE(std::get<ipc::EventList>(reply->body).events.empty());
+  }
+}
+
 TEST(Garbage, programs_without_users_and_workers_without_sessions_go) {
   const TestDaemon daemon;
   TestClient observer(daemon);
