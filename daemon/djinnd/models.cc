@@ -608,7 +608,7 @@ void Models::fail(LoadId id, const Error& error) {
     }
   }
   if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
-  for (const Asker& asker : askers) world_.replies.refuse(asker, error);
+  world_.replies.refuse_each(askers, error);
 }
 
 void Models::end_comparisons(Model& model) {
@@ -732,10 +732,8 @@ void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
     return true;
   });
   model.mapped.erase(domain);
-  for (const Asker& asker : refused) {
-    left(model, asker.session);
-    world_.replies.refuse(asker, error);
-  }
+  for (const Asker& asker : refused) left(model, asker.session);
+  world_.replies.refuse_each(refused, error);
 }
 
 void Models::hear(DomainId domain, const ipc::ModelAdded& event) {

@@ -111,7 +111,7 @@ void Programs::refuse(Program& program, const Error& error) {
   world_.events.tell(std::move(event));
   const std::vector<Asker> askers = std::move(program.askers);
   table_.erase(program.id);
-  for (const Asker& asker : askers) world_.replies.refuse(asker, error);
+  world_.replies.refuse_each(askers, error);
 }
 
 void Programs::session_left(SessionId session) {
@@ -136,9 +136,8 @@ void Programs::model_gone(ModelId model) {
     Program& program = *table_.find(id);
     const std::vector<Asker> askers = std::move(program.askers);
     forget(program);
-    for (const Asker& asker : askers) {
-      world_.replies.refuse(asker, {ErrorCode::kCancelled, "The model was unloaded meanwhile."});
-    }
+    world_.replies.refuse_each(askers,
+                               {ErrorCode::kCancelled, "The model was unloaded meanwhile."});
   }
 }
 

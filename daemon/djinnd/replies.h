@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "ipc/messages.h"
 #include "kernel/base/ids.h"
@@ -27,6 +28,15 @@ class Replies {
   // asker's user, and not before the client has read what it was answered earlier. Until then
   // nothing is kept of the answer but how to make it.
   virtual void owe(const Asker& asker, std::function<ipc::DaemonReply()> make) = 0;
+  // The same to all who waited for one thing.
+  void owe_each(const std::vector<Asker>& askers, const decltype(ipc::DaemonReply::body)& body) {
+    for (const Asker& asker : askers) {
+      owe(asker, [number = asker.number, body]() -> ipc::DaemonReply { return {number, body}; });
+    }
+  }
+  void refuse_each(const std::vector<Asker>& askers, const Error& error) {
+    owe_each(askers, ipc::Failed{error.code, error.message});
+  }
   void refuse(const Asker& asker, const Error& error) {
     reply(asker, {asker.number, ipc::Failed{error.code, error.message}});
   }

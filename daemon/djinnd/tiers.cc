@@ -276,10 +276,6 @@ void Tiers::finish_if_free(Model& model) {
   }
 }
 
-void Tiers::answer(const std::vector<Asker>& movers) {
-  for (const Asker& asker : movers) world_.replies.done(asker);
-}
-
 void Tiers::release(Model& model) {
   if (model.compared_by.empty()) {
     world_.memory.release_all(Memory::of_model(model.id));
@@ -298,7 +294,7 @@ void Tiers::finish_evict(ModelId id) {
   const EvictReason reason = leaving_.extract(id).mapped().reason;
   tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
   release(*model);
-  answer(std::exchange(model->movers, {}));
+  world_.replies.owe_each(std::exchange(model->movers, {}), ipc::Done{});
   world_.changed();
   if (std::exchange(model->wanted, false)) return want(*model);
   review();
@@ -312,7 +308,7 @@ void Tiers::finish_unload(ModelId id) {
   Model gone = std::move(*model);
   world_.table.erase(id);
   release(gone);
-  answer(gone.movers);
+  world_.replies.owe_each(gone.movers, ipc::Done{});
 }
 
 // --- up

@@ -128,7 +128,6 @@ class Tiers {
   void finish_if_free(Model& model);
   void free_then(Model& model, void (Tiers::*finish)(ModelId));
   void release(Model& model);
-  void answer(const std::vector<Asker>& movers);
   void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
 
   World world_;
