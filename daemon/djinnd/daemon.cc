@@ -110,6 +110,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
   events_.listen([this](const Event& event) { journal_.write(event); });
   events_.listen([this](const Event& event) { manager_.hear(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
+  turns_.on_owed([this] { next_turn_.start_once(0); });
   models_.set_pin_quota(options_.pin_quota_bytes.value_or(0));
   memory_.on_change([this] { pressure_.note(); });
   memory_.on_refusal([this](const Error& why) {

@@ -547,6 +547,20 @@ TEST(Djinnd, a_stopped_worker_is_replaced_although_no_step_runs) {
   EXPECT_EQ(client.completion(), ErrorCode::kOk);
 }
 
+// The answer is made when the time of the worker is over, and no descriptor tells of that.
+TEST(Djinnd, a_status_waits_for_nothing_else_when_a_worker_does_not_answer) {
+  TestDaemon daemon({"--hang-timeout-ms", "3600000"});
+  TestClient session(daemon), observer(daemon);
+  session.greet();
+  observer.greet(true);
+  ASSERT_TRUE(eventually([&] { return daemon.children_are_settled(); }));
+  const auto workers = observer.ask<ipc::StatusReport>(ipc::GetStatus{}).workers;
+  ::kill(static_cast<pid_t>(workers.at(0).pid), SIGSTOP);
+  for (int i = 0; i < 3; ++i) {  // what djinnd does soon after its start is over then
+    EXPECT_EQ(observer.ask<ipc::StatusReport>(ipc::GetStatus{}).workers.size(), 1u);
+  }
+}
+
 TEST(Djinnd, programs_are_admitted_once_refused_with_reasons_and_never_kill_for_long) {
   const TestDaemon daemon;
   TestClient client(daemon);

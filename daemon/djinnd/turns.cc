@@ -18,6 +18,7 @@ void Turns::note(const std::shared_ptr<Speaker>& speaker) {
 
 void Turns::owe(uid_t user, std::function<void()> work) {
   users_[user].owed.push_back(std::move(work));
+  due_();
 }
 
 size_t Turns::owed_to(uid_t user) const {

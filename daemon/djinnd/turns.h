@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "kernel/base/clock.h"
 
@@ -59,6 +60,8 @@ class Turns {
   // What the user's messages waited for is there: the rest of the work is done in their turns,
   // before they are heard again. Many may have waited for one thing.
   void owe(uid_t user, std::function<void()> work);
+  // Called whenever something is owed: a turn is due, though no descriptor may become ready.
+  void on_owed(std::function<void()> due) { due_ = std::move(due); }
   [[nodiscard]] size_t owed_to(uid_t user) const;
   // What is done for a user outside of a turn is of their time, too: while this lives.
   class Bill {
@@ -91,6 +94,7 @@ class Turns {
 
   const Clock& clock_;
   Share share_;
+  std::function<void()> due_ = [] {};
   std::map<uid_t, User> users_;
 };
 
