@@ -17,7 +17,8 @@ namespace djinn::exec {
 // A key that no device, feature or mode of PyTorch uses.
 inline constexpr c10::DispatchKey kGuardKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// Once a process; later calls do nothing. Part of initialise() and of admission.
+// Once a process; later calls do nothing. Part of initialise() and of admission, and of the
+// PyTorch device's start.
 void register_guards();
 
 // Guards the calls of this thread.

@@ -11,6 +11,7 @@
 
 #include <cstring>
 
+#include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/own_operators.h"
 #include "python/device/device.h"
 #include "python/device/storage.h"
@@ -133,6 +134,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 
 void register_backend() {
   exec::register_operators();
+  exec::register_guards();
   static auto* const allocator = new Allocator;
   c10::SetAllocator(kDeviceType, allocator);
   at::RegisterPrivateUse1HooksInterface(new Hooks);

@@ -6,6 +6,8 @@
 
 #include <cstring>
 
+#include "kernel/exec/guard_dispatch.h"
+
 namespace djinn::device {
 namespace {
 
@@ -110,6 +112,7 @@ void compute_shadows(const c10::OperatorHandle& op, const std::vector<c10::IValu
     return;
   }
   CpuCall call(stack, entry);
+  const exec::GuardedCalls guarded;  // a trap would end the user's process
   op.callBoxed(&call.stack());
   pass_taint(entry);
   if (!writes) keep_products(call.stack(), entry);

@@ -175,3 +175,17 @@ def test_without_a_daemon_the_first_value_says_so() -> None:
     )
     assert done.returncode == 1
     assert "djinnd" in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_a_division_that_traps_is_an_error_where_its_integers_are_known_here() -> None:
+    child = """
+import torch, djinn.torch
+least = torch.tensor([torch.iinfo(torch.int64).min]).to(djinn.torch.device)
+try:
+    torch.div(least, -torch.ones_like(least), rounding_mode="trunc").cpu()
+except Exception as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert done.returncode == 0, (done.returncode, done.stderr)
+    assert "divided by -1" in done.stdout
