@@ -32,7 +32,7 @@
 
 namespace djinn::ipc {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;  // 1 gave manifests as descriptors
 
 // ------------------------------------------------------------------ client -> djinnd
 
