@@ -145,6 +145,11 @@ int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
   }
   if (const std::string word = unknown_verb(app, *last); !word.empty()) {
     write_error(error_text(no_such_verb(word, words, verbs_of(*last))));
+  } else if (last->get_require_subcommand_min() > 0 && stop.get_name() == "RequiredError") {
+    write_error(error_text(
+        {ErrorCode::kInvalidArgument,
+         fmt::format("A verb is missing in 'djinnctl {0}VERB'. 'djinnctl {0}--help' lists all.",
+                     words)}));
   } else {
     app.exit(stop);
   }

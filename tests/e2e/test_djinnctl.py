@@ -127,13 +127,15 @@ def test_an_ambiguous_prefix_lists_its_candidates(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ([], "verb is missing in 'djinnctl VERB'. 'djinnctl --help' lists all."),
+        (["config"], "verb is missing in 'djinnctl config VERB'."),
         (["psx"], "no verb 'psx'; did you mean 'ps'?"),
         (["-j", "evct", "--all"], "no verb 'evct'; did you mean 'evict'?"),
         (["models"], "no verb 'models'. 'djinnctl --help' lists all."),
         (["config", "shw"], "no verb 'config shw'; did you mean 'config show'?"),
     ],
 )
-def test_an_unknown_verb_is_named_with_the_nearest_one(
+def test_a_verb_that_is_missing_or_unknown_is_told(
     daemon: Daemon, words: list[str], told: str
 ) -> None:
     ended = ctl(daemon, *words)
