@@ -97,7 +97,8 @@ bool wait_for(const Fd& socket, short events) {
 Fd greeted(const std::string& path) {
   auto socket = ipc::connect_unix(path);
   if (!socket) return {};
-  const auto hello = ipc::encode(ipc::ClientRequest{1, ipc::Hello{1, "flood", 1 << 16}});
+  const auto hello =
+      ipc::encode(ipc::ClientRequest{1, ipc::Hello{ipc::kProtocolVersion, "flood", 1 << 16}});
   if (!ipc::send_datagram(socket->get(), hello)) return {};
   if (!wait_for(*socket, POLLIN) || !ipc::receive_datagram(socket->get())) return {};
   ++answers;

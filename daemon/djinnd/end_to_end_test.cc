@@ -648,7 +648,8 @@ void let_open(const TestDaemon& daemon, rlim_t descriptors) {
 // Connects and says Hello; whether it is welcome. What it is refused with is told.
 bool is_welcome(const TestDaemon& daemon, std::vector<TestClient>& clients) {
   TestClient& client = clients.emplace_back(daemon);
-  [[maybe_unused]] const Status sent = client.try_send({1, ipc::Hello{1, "one of many", 1 << 16}});
+  [[maybe_unused]] const Status sent =
+      client.try_send({1, ipc::Hello{ipc::kProtocolVersion, "one of many", 1 << 16}});
   const auto reply = client.receive();
   if (!reply) {
     ADD_FAILURE() << "no answer";
@@ -669,7 +670,9 @@ TEST(Djinnd, with_few_descriptors_everybody_is_answered) {
   ::kill(daemon.pid(), SIGSTOP);
   for (int i = 0; i < 200; ++i) {
     waiting.emplace_back(daemon);
-    ASSERT_TRUE(waiting.back().try_send({1, ipc::Hello{1, "one of many", 1 << 16}}).ok());
+    ASSERT_TRUE(waiting.back()
+                    .try_send({1, ipc::Hello{ipc::kProtocolVersion, "one of many", 1 << 16}})
+                    .ok());
   }
   ::kill(daemon.pid(), SIGCONT);
   int refused = 0;

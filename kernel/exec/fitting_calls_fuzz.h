@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Calls whose arguments fit one another, of operators that chance hardly ever finds one for:
-// convolutions, gradients, attention, recurrent networks. hostile_call_fuzz.h spoils them.
+// Calls whose arguments fit one another, of every guarded operator and of those that chance hardly
+// ever finds one for: convolutions, gradients, attention, recurrent networks. hostile_call_fuzz.h
+// spoils them.
 #pragma once
 
 #include <optional>

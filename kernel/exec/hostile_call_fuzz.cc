@@ -81,7 +81,8 @@ constexpr auto kWords = std::to_array<std::string_view>({"mean",
 constexpr auto kFormats = std::to_array<std::string_view>(
     {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"});
 
-enum class Fill : uint8_t { kSmall, kZeros, kIndices, kHostile, kBytes };
+// kShares: from 0 to 1, which fits most of what takes probabilities.
+enum class Fill : uint8_t { kSmall, kZeros, kIndices, kShares, kHostile, kBytes };
 
 struct Input {
   DType dtype = DType::kFloat32;
@@ -165,7 +166,7 @@ class Maker {
       for (const srg::Expr& expr : value.sizes) input.sizes.push_back(expr.constant);
       input.strides = contiguous_strides(input.sizes);
       input.seed = draft_.inputs.size();
-      if (input.dtype == DType::kInt64) input.fill = Fill::kIndices;
+      input.fill = input.dtype == DType::kInt64 ? Fill::kIndices : Fill::kShares;
     }
     draft_.theme = draft_.inputs[0].sizes;
     draft_.dtype = draft_.inputs[0].dtype;
@@ -524,6 +525,8 @@ double number_for(Fill fill, int64_t bound, Random& random) {
       return 0;
     case Fill::kIndices:
       return static_cast<double>(random.below(static_cast<uint64_t>(bound)));
+    case Fill::kShares:
+      return static_cast<double>(random.below(101)) / 100;
     case Fill::kHostile:
       return random.below(2) == 0
                  ? static_cast<double>(kHostileNumbers[random.below(kHostileNumbers.size())])

@@ -229,6 +229,13 @@ Results batch_norm_no_training(const Arguments& arguments) {
   return native_batch_norm(all);
 }
 
+// And what another kernel than the CPU's would keep.
+Results batch_norm_no_update(const Arguments& arguments) {
+  Results results = batch_norm_no_training(arguments);
+  results.push_back(meta_tensor({0}, at::kByte));
+  return results;
+}
+
 // The output of a recurrent network, transposed where the batch comes first, and its states.
 Results recurrent(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
@@ -343,6 +350,7 @@ struct Rule {
 
 // Sorted.
 constexpr auto kRules = std::to_array<Rule>({
+    {"aten::_batch_norm_no_update", batch_norm_no_update},
     {"aten::_grouped_mm", grouped_mm},
     {"aten::_native_batch_norm_legit", native_batch_norm},
     {"aten::_native_batch_norm_legit_functional", batch_norm_functional},
