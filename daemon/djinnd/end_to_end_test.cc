@@ -144,6 +144,13 @@ TEST(Djinnd, who_has_a_model_open_reads_all_parts_of_its_manifest) {
   }
 }
 
+// The sanitizers' allocators hold on to what is freed.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kFreedIsReturned = false;
+#else
+constexpr bool kFreedIsReturned = true;
+#endif
+
 uint64_t resident_bytes(pid_t pid) {
   const Fd file(::open(fmt::format("/proc/{}/statm", pid).c_str(), O_RDONLY | O_CLOEXEC));
   char text[128]{};
@@ -176,8 +183,10 @@ TEST(Djinnd, keeps_no_answers_for_who_does_not_read) {
   ::kill(worker, SIGCONT);
   EXPECT_TRUE(eventually(
       [&] { return std::ranges::all_of(clients, [](const auto& c) { return c->has_reply(); }); }));
-  EXPECT_LT(resident_bytes(daemon.pid()),
-            before + clients.size() * kOpens * limits::kManifestPartBytes / 4);
+  if (kFreedIsReturned) {
+    EXPECT_LT(resident_bytes(daemon.pid()),
+              before + clients.size() * kOpens * limits::kManifestPartBytes / 4);
+  }
   for (const auto& client : clients) {
     std::set<uint32_t> answered;
     for (uint32_t i = 0; i < kOpens; ++i) {
