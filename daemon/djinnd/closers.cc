@@ -15,6 +15,14 @@ void Closer::close(Fd fd) {
     backlog_.push_back(std::move(fd));
     ++waiting_;
   }
+  start();
+}
+
+void Closer::try_again() {
+  if (waiting() > 0 && !thread_->lives()) start();
+}
+
+void Closer::start() {
   const Status posted = thread_->post([self = shared_from_this()] { self->close_all(); });
   if (!posted) log("descriptors stay open: {}", posted.error().message);
 }
@@ -49,7 +57,7 @@ void Closer::close_all() {
 }
 
 std::shared_ptr<Closer> Closers::of(uid_t user) {
-  forget_idle();
+  tend();
   std::shared_ptr<Closer>& closer = closers_[user];
   if (!closer) closer = std::make_shared<Closer>(close_);
   return closer;
@@ -61,7 +69,8 @@ size_t Closers::waiting() const {
   return count;
 }
 
-void Closers::forget_idle() {
+void Closers::tend() {
+  for (const auto& [user, closer] : closers_) closer->try_again();
   std::erase_if(closers_, [](const auto& entry) {
     return entry.second.use_count() == 1 && entry.second->waiting() == 0;
   });

@@ -8,7 +8,8 @@
 //   waiting    descriptors of one user that are not closed yet
 //
 // invariant: nobody but the same user waits for a descriptor that does not close.
-// Where no thread can be had, what there is to close waits for the next that comes.
+// Where no thread can be had, what there is to close waits until the next connection, of whomever,
+// finds one.
 #pragma once
 
 #include <sys/types.h>
@@ -38,8 +39,11 @@ class Closer : public std::enable_shared_from_this<Closer> {
   // Null for none. The holders may be on any thread.
   SharedFd own(Fd fd);
   [[nodiscard]] size_t waiting() const;
+  // Begins with what is left behind for want of a thread.
+  void try_again();
 
  private:
+  void start();
   void close_all();
 
   const Close close_;
@@ -54,12 +58,13 @@ class Closers {
   // close: of one descriptor, on the user's thread.
   explicit Closers(Closer::Close close = [](Fd fd) { fd.reset(); }) : close_(std::move(close)) {}
 
+  // Also has the others begin with what they could not.
   std::shared_ptr<Closer> of(uid_t user);
   // Of all users.
   [[nodiscard]] size_t waiting() const;
 
  private:
-  void forget_idle();
+  void tend();
 
   Closer::Close close_;
   std::map<uid_t, std::shared_ptr<Closer>> closers_;

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <set>
 
+#include "daemon/djinnd/testing/no_threads.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 #include "ipc/limits.h"
 #include "ipc/test_messages.h"
@@ -109,6 +110,21 @@ TEST(Closers, one_that_hangs_holds_up_its_user_alone) {
   EXPECT_EQ(closers.of(kUser)->waiting(), 2u);
   EXPECT_TRUE(is_open(number));
   gate.open();
+  EXPECT_TRUE(eventually([&] { return closers.waiting() == 0; }));
+  EXPECT_FALSE(is_open(number));
+}
+
+TEST(Closers, who_had_no_thread_gets_one_when_somebody_comes) {
+  Closers closers;
+  Fd left = some_file();
+  const int number = left.get();
+  {
+    const testing::NoThreads none;
+    closers.of(kUser)->close(std::move(left));
+    closers.of(kNeighbour);
+  }
+  EXPECT_TRUE(is_open(number));
+  closers.of(kNeighbour);
   EXPECT_TRUE(eventually([&] { return closers.waiting() == 0; }));
   EXPECT_FALSE(is_open(number));
 }

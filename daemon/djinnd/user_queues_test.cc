@@ -3,13 +3,13 @@
 #include "daemon/djinnd/user_queues.h"
 
 #include <gtest/gtest.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <future>
 #include <memory>
 #include <vector>
 
+#include "daemon/djinnd/testing/no_threads.h"
 #include "daemon/djinnd/testing/run_until.h"
 
 namespace djinn::daemon {
@@ -78,28 +78,6 @@ TEST(UserQueues, what_nobody_wants_any_more_is_not_begun) {
   EXPECT_EQ(done, (std::vector{0, 1, 8}));
 }
 
-// Threads that start while this lives have no room for their stacks, so none does.
-class NoThreads {
- public:
-  NoThreads() {
-    EXPECT_EQ(::pthread_getattr_default_np(&before_), 0);
-    pthread_attr_t huge;
-    EXPECT_EQ(::pthread_getattr_default_np(&huge), 0);
-    EXPECT_EQ(::pthread_attr_setstacksize(&huge, size_t{1} << 50), 0);
-    EXPECT_EQ(::pthread_setattr_default_np(&huge), 0);
-    ::pthread_attr_destroy(&huge);
-  }
-  ~NoThreads() {
-    EXPECT_EQ(::pthread_setattr_default_np(&before_), 0);
-    ::pthread_attr_destroy(&before_);
-  }
-  NoThreads(const NoThreads&) = delete;
-  NoThreads& operator=(const NoThreads&) = delete;
-
- private:
-  pthread_attr_t before_;
-};
-
 TEST(UserQueues, who_is_refused_may_ask_for_more_which_is_done_once) {
   Loop loop;
   UserQueues queues(loop);
@@ -110,7 +88,7 @@ TEST(UserQueues, who_is_refused_may_ask_for_more_which_is_done_once) {
         kUser, [&begun] { return Result<int>(++begun); },
         [&](Result<int> result) { given.push_back(*result); });
   };
-  auto none = std::make_unique<NoThreads>();
+  auto none = std::make_unique<testing::NoThreads>();
   bool refused = false;
   queues.run(
       kUser, [] { return Result<int>(0); },
