@@ -359,6 +359,17 @@ TEST(Djinnd, a_run_that_kills_three_workers_is_refused_and_its_neighbour_goes_on
   EXPECT_EQ(neighbour.completion(), ErrorCode::kOk);
 }
 
+TEST(Djinnd, a_worker_that_dies_before_it_has_a_session_did_not_die_in_its_run) {
+  const TestDaemon daemon;
+  TestClient client(daemon);
+  client.greet();
+  ipc::Submission submission;
+  submission.run = 18;
+  client.submit(submission);
+  EXPECT_EQ(client.completion(), ErrorCode::kOk);
+  EXPECT_EQ(status_of(daemon).workers[0].restarts, 3u);
+}
+
 // Workers that start only while nobody holds them.
 class HeldWorkers {
  public:

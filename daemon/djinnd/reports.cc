@@ -71,13 +71,11 @@ ipc::ModelState state_of(const Model& model) {
   return ipc::ModelState::kFailed;
 }
 
-// Nothing where there is none, or where it cannot be read. What a dead worker left open is no
-// running step.
+// Nothing where there is none, or where it cannot be read.
 gc::Progress progress_of(const Session& session) {
   if (!session.has_memory()) return {};
   auto progress = session.memory.progress();
   if (!progress.ok()) return {};
-  if (!session.attached) progress->running_step = 0;
   return *std::move(progress);
 }
 

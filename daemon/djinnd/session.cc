@@ -145,6 +145,10 @@ Result<gc::Progress> SessionMemory::progress() const {
 
 namespace {
 
+Result<pal::Mapping> map_head(const Fd& state) {
+  return pal::map_shared(state, gc::kStateHeadBytes, pal::Access::kReadWrite);
+}
+
 // All zero where it cannot be read.
 ipc::SessionControl control_of(const Fd& memory) {
   ipc::SessionControl control;
@@ -169,9 +173,14 @@ ipc::ClientStatement SessionMemory::statement() const {
 }
 
 Status SessionMemory::cancel_in_flight() const {
-  DJINN_TRY(const pal::Mapping head,
-            pal::map_shared(state, gc::kStateHeadBytes, pal::Access::kReadWrite));
+  DJINN_TRY(const pal::Mapping head, map_head(state));
   gc::give_up_in_flight(head.bytes());
+  return {};
+}
+
+Status SessionMemory::leave_step() const {
+  DJINN_TRY(const pal::Mapping head, map_head(state));
+  gc::leave_step(head.bytes());
   return {};
 }
 

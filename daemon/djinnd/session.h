@@ -137,6 +137,8 @@ struct SessionMemory {
   // no client has: writing to a memfd may wait for whoever else has it (ipc/README.md). Errors:
   // kOutOfMemory, kSystem.
   [[nodiscard]] Status cancel_in_flight() const;
+  // The worker that was in the running step is dead, so nobody is. Errors: likewise.
+  [[nodiscard]] Status leave_step() const;
 };
 
 // What a client sent.

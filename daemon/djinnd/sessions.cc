@@ -670,6 +670,9 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   if (in_step) {
     session.quarantine.note_death(went_on, world_.clock.monotonic_ns());
     note_killer(session);
+    // Or the next death would be in this step, too, before a worker has taken the session in.
+    const Status left = session.memory.leave_step();
+    if (!left) log("a dead worker's step stays open: {}", left.error().message);
   }
   if (in_step && (death.overran_ms || session.deaths.exhausted())) {
     session.refusal = refusal_of(progress->op, death.overran_ms);
@@ -686,7 +689,7 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
 // Likewise of one whose client is gone: the death is its own no less.
 bool Sessions::note_last_death(Session& session) {
   const auto progress = session.memory.progress();
-  const bool in_step = session.attached && progress && progress->running_step != 0;
+  const bool in_step = progress && progress->running_step != 0;
   if (in_step) note_killer(session);
   return in_step;
 }

@@ -138,6 +138,11 @@ void give_up_in_flight(std::span<std::byte> head) {
   store(shared.given_up, load(shared.picked));
 }
 
+void leave_step(std::span<std::byte> head) {
+  DJINN_ASSERT(head.size() >= kStateHeadBytes);
+  store(reinterpret_cast<SessionState::Head*>(head.data())->running_step, 0);
+}
+
 SessionState::SessionState(std::span<std::byte> memory, const StateGeometry& geometry,
                            FaultPoints& faults)
     : memory_(memory), geometry_(geometry), faults_(&faults) {

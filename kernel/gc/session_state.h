@@ -25,7 +25,7 @@
 // invariant: undo entries belong to step commit word + 1, or are void.
 //
 // One thread of the worker writes. djinnd reads with read_progress(), on a private copy of the
-// head, and writes with give_up_in_flight() alone.
+// head, and writes with give_up_in_flight() and leave_step() alone.
 #pragma once
 
 #include <array>
@@ -147,6 +147,10 @@ Result<Progress> read_progress(std::span<const std::byte> head);
 // Asks the worker to give up the submission that it picked up last. head: the first kStateHeadBytes
 // of the extent, mapped. Any process that has it.
 void give_up_in_flight(std::span<std::byte> head);
+// The process that was in the running step is dead: until the next begin() there is none. What it
+// did is still undone by recover(). head: as above. For djinnd, while no process of a worker has
+// it.
+void leave_step(std::span<std::byte> head);
 
 class SessionState {
  public:
@@ -219,6 +223,7 @@ class SessionState {
  private:
   friend Result<Progress> read_progress(std::span<const std::byte> head);
   friend void give_up_in_flight(std::span<std::byte> head);
+  friend void leave_step(std::span<std::byte> head);
   struct Head;
   template <typename T>
   struct Versioned;

@@ -581,6 +581,18 @@ TEST(SessionState, progress_tells_the_step_and_whether_one_runs) {
   EXPECT_EQ(progress().running_step, 0u);
 }
 
+TEST(SessionState, a_step_that_was_left_is_undone_all_the_same) {
+  Private s;
+  s.state.begin();
+  s.state.stage_ref(0, live(1));
+  leave_step(s.memory.state().first(kStateHeadBytes));
+  EXPECT_EQ(read_progress(s.memory.state().first(kStateHeadBytes))->running_step, 0u);
+  ASSERT_TRUE(s.state.recover(s.memory.extent()));
+  s.state.begin();
+  s.state.commit();
+  EXPECT_EQ(s.state.ref(0).state, RefState::kFree);
+}
+
 // Also between two steps of it, when none runs.
 TEST(SessionState, progress_tells_whether_a_submission_is_in_flight) {
   Private s;

@@ -9,6 +9,8 @@
 //   submission run 14    stops the worker in mid-step, as a hang would
 //   submission run 16    computes for ever
 //   submission run 17    is done, and from then on the lane does not answer djinnd
+//   submission run 18    kills the worker in mid-step, and the next two before they have taken the
+//                        session in; then it is done
 //   kWriteRef            asks for graph_bytes more bytes of refs and completes with the answer's
 //   code any other            one step, committed
 //   group of 7 heads     asks for as many pages as its capacity; to be spilled, one of 13 kills the
@@ -45,6 +47,7 @@ constexpr uint64_t kDie = 13;
 constexpr uint64_t kHang = 14;
 constexpr uint64_t kCompute = 16;
 constexpr uint64_t kGoDeaf = 17;
+constexpr uint64_t kDieThrice = 18;
 constexpr uint32_t kGrowingHeads = 7;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kSpillDies = 13;
@@ -61,6 +64,11 @@ struct FakeSession {
   std::optional<ipc::AddSequence> group;  // the latest of 7 heads
   bool restores = false;
   bool waits = false;  // for the answer to a grant that finishes its submission
+
+  // Of run 18, in the client's staging.
+  [[nodiscard]] uint32_t& deaths() const {
+    return *reinterpret_cast<uint32_t*>(ipc::SessionView::over(memory.bytes())->staging().data());
+  }
 };
 
 class FakeWorker {
@@ -109,6 +117,10 @@ class FakeWorker {
     session.refusal = c.refusal;
     session.memory = *pal::map_shared(session.fds[0], ipc::SessionLayout::bytes(c.staging_bytes),
                                       pal::Access::kReadWrite);
+    if (session.deaths() == 1 || session.deaths() == 2) {
+      ++session.deaths();
+      ::_exit(10);
+    }
     session.state_memory =
         *pal::map_shared(session.fds[1], gc::state_bytes(kGeometry), pal::Access::kReadWrite);
     session.state.emplace(
@@ -200,6 +212,10 @@ class FakeWorker {
       }
       session.state->beat("fake::operator");
       if (submission.run == kDie) ::_exit(6);
+      if (submission.run == kDieThrice && session.deaths() == 0) {
+        ++session.deaths();
+        ::_exit(6);
+      }
       if (submission.run == kHang) ::raise(SIGSTOP);
       while (submission.run == kCompute) ::getppid();
       deaf_ |= submission.run == kGoDeaf;
