@@ -16,6 +16,7 @@ import pickle
 import resource
 import shutil
 import sys
+import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -142,10 +143,13 @@ def leases() -> int:
 
 
 @contextmanager
-def refusal(*words: str, kind: type[Exception] = djinn.RequestError) -> Iterator[None]:
+def refusal(*words: str, kind: type[Exception] = djinn.RequestError) -> Iterator[list[str]]:
+    """The list has the error's text, afterwards."""
+    said: list[str] = []
     try:
-        yield
+        yield said
     except kind as error:
+        said.append(str(error))
         for word in words:
             assert word in str(error), f"{word!r} is not in: {error}"
     else:
@@ -636,15 +640,55 @@ def sizes_that_no_file_holds_take_no_memory(scratch: Path) -> None:
             ghost(name, edited(name, scratch, **{key: 10**6 if key == "image_size" else 10**9}))
 
 
-@case
-def a_fifo_among_the_shards_is_refused_and_nobody_waits(scratch: Path) -> None:
-    directory = scratch / "fifo"
+def indexed(scratch: Path, files: dict[str, str]) -> Path:
+    """A checkpoint in shards whose index has more names, each in the file that is said."""
+    directory = Path(tempfile.mkdtemp(dir=scratch)) / "model"
     shutil.copytree(checkpoint("llama", scratch, max_shard_size="50KB"), directory)
-    shard = sorted(directory.glob("*.safetensors"))[0]
-    shard.unlink()
-    os.mkfifo(shard)
-    with watchdog(), refusal(shard.name, "not a regular file"):
+    index = directory / "model.safetensors.index.json"
+    said = json.loads(index.read_text())
+    said["weight_map"] = {**said["weight_map"], **files} if files else {}
+    index.write_text(json.dumps(said))
+    return directory
+
+
+@case
+def a_shard_that_is_no_file_is_refused_and_nobody_waits(scratch: Path) -> None:
+    for make, kind, words in (
+        (os.mkfifo, djinn.RequestError, ("not a regular file",)),
+        (os.mkdir, OSError, ("directory",)),
+    ):
+        directory = indexed(scratch, {"more": "more.safetensors"})
+        make(directory / "more.safetensors")
+        with watchdog(), refusal("more.safetensors", *words, kind=kind):
+            ghost("llama", directory)
+
+
+@case
+def an_index_without_files_gives_no_model_drawn_anew(scratch: Path) -> None:
+    with refusal("without files", "weight_map"):
+        ghost("llama", indexed(scratch, {}))
+
+
+@case
+def a_terminal_obeys_no_name_of_a_shard(scratch: Path) -> None:
+    name = "\x1b[2J.bin"
+    directory = indexed(scratch, {"more": name})
+    (directory / name).touch()
+    with refusal("x1b[2J.bin") as said:
         ghost("llama", directory)
+    assert said[0].isprintable(), said
+
+
+@case
+def freeing_memory_is_no_advice_for_who_has_too_many_shards(scratch: Path) -> None:
+    files = {f"more{number}": f"more{number}.safetensors" for number in range(257)}
+    directory = indexed(scratch, files)
+    shard = sorted(directory.glob("model-*.safetensors"))[0]
+    for name in files.values():
+        (directory / name).hardlink_to(shard)
+    with refusal("256 files", 'fallback = "local"', kind=djinn.Error) as said:
+        ghost("llama", directory)
+    assert "Free memory" not in said[0], said
 
 
 @case

@@ -95,14 +95,19 @@ def ghost_of(model: torch.nn.Module) -> Ghost | None:
 # --- files ----------------------------------------------------------------------------------------
 
 
+def printable(text: str) -> str:
+    """As it is, if a terminal would show it and obey nothing in it."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
 def read_header(path: str) -> dict[str, Any]:
     """The header of a safetensors file; no byte of a tensor. Waits for no writer of a FIFO."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise RequestError(101, "malformed", f"{path} is not a regular file.")
+            raise RequestError(101, "malformed", f"{printable(path)} is not a regular file.")
         size = int.from_bytes(file.read(8), "little")
         if size > HEADER_BYTES_MAX:
-            raise RequestError(101, "malformed", f"{path} is no safetensors file.")
+            raise RequestError(101, "malformed", f"{printable(path)} is no safetensors file.")
         header = json.loads(file.read(size))
     header.pop("__metadata__", None)
     return header

@@ -69,7 +69,7 @@ _turn = threading.RLock()  # one outermost load at a time: what it records is he
 
 
 def refused(what: str, why: str, way_out: str) -> RequestError:
-    return RequestError(102, "unsupported", f"{what} is refused: {why} {way_out}")
+    return RequestError(102, "unsupported", f"{ghosts.printable(what)} is refused: {why} {way_out}")
 
 
 # --- enabling -------------------------------------------------------------------------------------
@@ -422,7 +422,7 @@ def numbers_of(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
         elif isinstance(value, (list, tuple)):
             rest += [(f"{name}[{number}]", one) for number, one in enumerate(value)]
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield name if name.isprintable() else ascii(name), value
+            yield name, value
 
 
 def refuse_attention(what: str) -> None:
@@ -442,6 +442,12 @@ def refuse_quantised(what: str) -> None:
 
 
 def refuse_files(paths: Sequence[str]) -> None:
+    if not paths:
+        raise refused(
+            "A checkpoint without files",
+            "all of its model's weights would be drawn anew.",
+            "Look at the weight_map of its model.safetensors.index.json.",
+        )
     for path in paths:
         if not str(path).endswith(".safetensors"):
             raise refused(
@@ -496,7 +502,8 @@ def _wrap_load(original: Any) -> Any:
             return call(model, state_dict, checkpoint_files, load_config, expected_keys)
         refuse_kernels(str(model.config._attn_implementation))
         if state_dict is None:
-            refuse_files(checkpoint_files or [])
+            if checkpoint_files is not None:
+                refuse_files(checkpoint_files)
             refuse_sizes(model, load.elements_max())
         load.begin(weight_bytes(model))
         _set(load_config, device_map={"": DEVICE})
@@ -541,7 +548,7 @@ def refuse_sizes(model: Any, elements_max: int) -> None:
         f"config.json asks for far larger weights than the checkpoint holds: {elements} elements; "
         f"{name} would have the sizes {list(largest.shape)}. Compare its numbers with the "
         "checkpoint's, the largest first: "
-        f"{', '.join(f'{key} = {value}' for key, value in numbers[:3])}.",
+        f"{', '.join(f'{ghosts.printable(key)} = {value}' for key, value in numbers[:3])}.",
     )
 
 

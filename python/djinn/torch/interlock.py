@@ -16,7 +16,7 @@ from djinn.errors import Error, HandleError, LimitError, LostError, ResourceErro
 # What loading takes beside the weights themselves: conversions, buffers, the first activations.
 MARGIN = 0.2
 ABSENT = (HandleError, LostError)  # nobody answers
-WAYS_OUT = ("Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload')", "Start djinnd")
+FULL = ("out_of_memory", "quota_exceeded")
 REFUSALS = (HandleError, LimitError, LostError, ResourceError)
 
 
@@ -33,11 +33,17 @@ class LocalLoadRefused(ResourceError):
 
 
 def refusal(cause: Exception, needed: int, available: int) -> str:
-    way_out = WAYS_OUT[isinstance(cause, ABSENT)]
+    said = f"djinnd does not take this model: {cause}"
+    local = 'set djinn.config.fallback = "local", or pass djinn=False.'
+    if isinstance(cause, ABSENT):
+        way_out = "Start djinnd"
+    elif getattr(cause, "code", None) in FULL:
+        way_out = "Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload')"
+    else:
+        return f"{said} To load it into this process instead, {local}"
     return (
-        f"djinnd does not take this model: {cause} Its weights need {gib(needed)}, and this "
-        f"machine has {gib(available)} to spare. {way_out}; to load the "
-        'model into this process instead, set djinn.config.fallback = "local", or pass djinn=False.'
+        f"{said} Its weights need {gib(needed)}, and this machine has {gib(available)} to spare. "
+        f"{way_out}; to load the model into this process instead, {local}"
     )
 
 
