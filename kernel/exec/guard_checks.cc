@@ -48,6 +48,12 @@ void require_contiguous(const Stack& stack, size_t position) {
                     " must be contiguous");
 }
 
+void require_views(const at::Tensor& tensor, int64_t dim) {
+  if (dim < -tensor.dim() || dim >= tensor.dim()) return;  // kernels refuse it
+  TORCH_CHECK_VALUE(tensor.size(dim) <= kViewsMax, "dimension ", dim, " has ", tensor.size(dim),
+                    " parts, and at most ", kViewsMax, " are taken apart");
+}
+
 void require_indices(const at::Tensor& indices, int64_t end, int64_t exempt) {
   if (indices.is_meta()) return;
   if (end == 0) TORCH_CHECK_INDEX(indices.numel() == 0, "an index into nothing");

@@ -30,6 +30,10 @@ void require_expands(const Stack& stack, size_t position, at::IntArrayRef sizes)
 // Kernels that walk memory from its first element to its last.
 void require_contiguous(const Stack& stack, size_t position);
 
+// Of what a kernel makes a view each: some 230 bytes that no grant counts.
+constexpr int64_t kViewsMax = int64_t{1} << 20;
+void require_views(const at::Tensor& tensor, int64_t dim);
+
 // Every index in [0, end), or equal to exempt; on meta there are none to look at.
 void require_indices(const at::Tensor& indices, int64_t end, int64_t exempt = 0);
 

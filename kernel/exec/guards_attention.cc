@@ -76,6 +76,7 @@ class Recurrent {
     if (stack[6].toBool()) require_no_dropout(stack[5].toDouble());
     TORCH_CHECK_VALUE(input_.dim() == 3 && layers_ >= 1 && layers_ <= 1024,
                       "the input must be [tokens, batch, features], of 1 to 1024 layers");
+    require_views(input_, 1 - batch_);
   }
 
   void require_state(const at::Tensor& state) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Guards of normalising, pooling, padding, sampling.
+// Guards of convolving, normalising, pooling, padding, sampling.
+#include <ATen/native/ConvUtils.h>
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
@@ -96,6 +97,14 @@ void native_layer_norm_backward(const Stack& stack) {
                       " elements, one a row");
   }
   for (const size_t i : {0, 3, 4}) require_contiguous(stack, i);
+}
+
+// Dividing the least integer by -1 traps; sums wrap to it.
+template <size_t kDivisor>
+void average(const Stack& stack) {
+  const bool is_integral = c10::isIntegralType(stack[0].toTensor().scalar_type(), true);
+  TORCH_CHECK_VALUE(!is_integral || stack[kDivisor].isNone() || stack[kDivisor].toInt() != -1,
+                    "a sum of integers is not divided by -1: the least one has no quotient");
 }
 
 // Gradient and input of a pooling over the last dimensions agree in the others.
@@ -257,13 +266,105 @@ void grid_sampler_backward(const Stack& stack) {
   TORCH_CHECK_VALUE(fits, "the gradient's sizes are not those of the sampled grid");
 }
 
+// What oneDNN multiplies with sizes in 32 bits, unchecked.
+constexpr int64_t kStrideMax = 1 << 14;
+
+// One number a dimension of space; one alone is that of all.
+std::vector<int64_t> numbers_of_space(const c10::IValue& list, size_t space, int64_t least,
+                                      int64_t most) {
+  std::vector<int64_t> numbers = list.toIntVector();
+  if (numbers.size() == 1) numbers.resize(space, numbers[0]);
+  TORCH_CHECK_VALUE(numbers.size() == space,
+                    "stride, padding and dilation have a number for each "
+                    "dimension of space");
+  for (const int64_t number : numbers) {
+    TORCH_CHECK_VALUE(number >= least && number <= most, "a stride, padding or dilation of ",
+                      number, " is not in [", least, ", ", most, "]");
+  }
+  return numbers;
+}
+
+bool is_of_onednn(at::ScalarType type) {
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+// oneDNN reads beyond an input where whole windows lie in the padding: for reduced types always,
+// for float32 where there is more padding than a window is long.
+void require_windows_on_input(const at::Tensor& input, const at::Tensor& weight,
+                              const std::vector<int64_t>& padding,
+                              const std::vector<int64_t>& dilation) {
+  if (!is_of_onednn(input.scalar_type())) return;
+  const int64_t beyond = input.scalar_type() == at::kFloat ? 1 : 0;
+  for (size_t i = 0; i < padding.size(); ++i) {
+    const auto last = checked_mul(weight.size(static_cast<int64_t>(i) + 2) - 1, dilation[i]);
+    TORCH_CHECK_VALUE(last && padding[i] <= *last + beyond, "a padding of ", padding[i],
+                      " holds whole windows; pad the input with aten::constant_pad_nd");
+  }
+}
+
+// Of one channel whose strides put it last, oneDNN reads what nobody wrote where windows that do
+// not touch leave one element a line.
+void require_plain_channel(const at::Tensor& input, const at::Tensor& weight, int64_t stride,
+                           int64_t made) {
+  const auto is_last = [](const at::Tensor& tensor) {
+    return tensor.suggest_memory_format() != at::MemoryFormat::Contiguous;
+  };
+  const bool is_read = is_of_onednn(input.scalar_type()) && input.size(1) == 1 && stride > 1 &&
+                       made == 1 && (is_last(input) || is_last(weight));
+  TORCH_CHECK_VALUE(!is_read,
+                    "one channel must not be the last by its strides where one element a line is "
+                    "made; clone input and weight in contiguous_format");
+}
+
+void convolution(const Stack& stack) {
+  const at::Tensor& input = stack[0].toTensor();
+  const at::Tensor& weight = stack[1].toTensor();
+  if (input.dim() < 3 || weight.dim() != input.dim()) return;  // kernels refuse it
+  const auto space = static_cast<size_t>(input.dim() - 2);
+  const auto stride = numbers_of_space(stack[3], space, 1, kStrideMax);
+  const auto padding = numbers_of_space(stack[4], space, 0, INT32_MAX);
+  const auto dilation = numbers_of_space(stack[5], space, 1, kStrideMax);
+  if (stack[6].toBool()) return;
+  require_windows_on_input(input, weight, padding, dilation);
+  const auto sizes =
+      at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
+  require_plain_channel(input, weight, stride.back(), sizes.back());
+}
+
+// The gradient has the sizes of what was convolved: kernels take the input's batch for its own.
+void convolution_backward(const Stack& stack) {
+  const at::Tensor& gradient = stack[0].toTensor();
+  const at::Tensor& input = stack[1].toTensor();
+  const at::Tensor& weight = stack[2].toTensor();
+  TORCH_CHECK_VALUE(input.dim() >= 3 && weight.dim() == input.dim(),
+                    "input and weight must have a batch, channels and the same space");
+  const auto space = static_cast<size_t>(input.dim() - 2);
+  const auto stride = numbers_of_space(stack[4], space, 1, kStrideMax);
+  const auto padding = numbers_of_space(stack[5], space, 0, INT32_MAX);
+  const auto dilation = numbers_of_space(stack[6], space, 1, kStrideMax);
+  const auto beyond = numbers_of_space(stack[8], space, 0, kStrideMax);
+  if (!stack[7].toBool()) require_windows_on_input(input, weight, padding, dilation);
+  const int64_t groups = stack[9].toInt();
+  TORCH_CHECK_VALUE(groups >= 1 && groups <= INT32_MAX, "groups must be at least 1");
+  const auto sizes =
+      stack[7].toBool()
+          ? at::native::conv_input_size(input.sizes(), weight.sizes(), padding, beyond, stride,
+                                        dilation, groups)
+          : at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
+  TORCH_CHECK_VALUE(gradient.sizes() == at::IntArrayRef(sizes), "the gradient must be ",
+                    at::IntArrayRef(sizes));
+}
+
 // Where the grid leaves the input, an element of the border or of its reflection is taken, and
-// numbers that are not finite lead to none.
+// numbers that are not finite, or are not once they count the input's elements, lead to none.
 void grid_sampler_2d_backward(const Stack& stack) {
   grid_sampler_backward<3>(stack);
+  const at::Tensor& input = stack[1].toTensor();
   const at::Tensor& grid = stack[2].toTensor();
   if (stack[4].toInt() == 0 || grid.is_meta()) return;
-  TORCH_CHECK_VALUE(at::isfinite(grid).all().item<bool>(), "the grid is not finite");
+  const double reached = 4.0 * static_cast<double>(std::max(input.size(2), input.size(3)));
+  TORCH_CHECK_VALUE(at::isfinite(grid.mul(reached)).all().item<bool>(),
+                    "the grid is not finite, or leads too far from the input");
 }
 
 // v, and of each of the others one number an index of v's dimension dim, the first or the last.
@@ -340,6 +441,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_batch_norm_no_update", batch_norm_no_update},
     {"aten::_batch_norm_with_update", channels<4>},
     {"aten::_batch_norm_with_update_functional", channels<4>},
+    {"aten::_convolution", convolution},
     {"aten::_log_softmax_backward_data", same_sizes<0, 1>},
     {"aten::_native_batch_norm_legit", batch_norm_legit},
     {"aten::_native_batch_norm_legit.no_stats", batch_norm_no_stats},
@@ -361,10 +463,13 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_weight_norm_interface_backward", weight_norm_backward},
     {"aten::adaptive_max_pool2d_backward", max_pool_backward<2, 2>},
     {"aten::adaptive_max_pool3d_backward", adaptive_max_pool3d_backward},
+    {"aten::avg_pool2d", average<6>},
     {"aten::avg_pool2d_backward", pool_backward<2>},
+    {"aten::avg_pool3d", average<6>},
     {"aten::avg_pool3d_backward", pool_backward<3>},
     {"aten::batch_norm", require_no_unsaid_change},
     {"aten::col2im", windows<5>},
+    {"aten::convolution_backward", convolution_backward},
     {"aten::embedding_dense_backward", embedding_dense_backward},
     {"aten::gelu_backward", same_sizes<0, 1>},
     {"aten::grid_sampler_2d", grid_sampler<3, 2>},

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "kernel/base/checked.h"
 #include "kernel/exec/guard_checks.h"
 #include "kernel/exec/guards.h"
 
@@ -137,6 +138,13 @@ void divide_by_scalar(const Stack& stack) {
   require_quotients(stack[0].toTensor(), at::scalar_tensor(stack[1].toScalar()), stack[2]);
 }
 
+// In place it would grow, over what lies behind it.
+void addbmm_in_place(const Stack& stack) {
+  const at::Tensor& a = stack[1].toTensor();
+  const at::Tensor& b = stack[2].toTensor();
+  if (a.dim() == 3 && b.dim() == 3) require_sizes(stack, 0, {a.size(1), b.size(2)});
+}
+
 // Kernels walk an expanded dimension as if each index had an element of its own.
 void median(const Stack& stack) {
   const at::Tensor& self = stack[0].toTensor();
@@ -151,6 +159,27 @@ void pdist(const Stack& stack) {
   TORCH_CHECK_VALUE(stack[0].toTensor().dim() == 2, "distances are those of a matrix's rows");
 }
 
+// The kernel writes an element's repeats before it has looked at those of the next, as far as sums
+// that wrap or fall again lead.
+void repeat_interleave(const Stack& stack) {
+  const at::Tensor& repeats = stack[0].toTensor();
+  if (repeats.is_meta() || !c10::isIntegralType(repeats.scalar_type(), false)) return;
+  const at::Tensor dense = repeats.to(at::kLong).contiguous();
+  const auto* const data = dense.const_data_ptr<int64_t>();
+  int64_t total = 0;
+  for (int64_t i = 0; i < dense.numel(); ++i) {
+    const auto sum = checked_add(total, data[i]);
+    TORCH_CHECK_VALUE(data[i] >= 0 && sum, "repeats must not be negative, and their sum an int64");
+    total = *sum;
+  }
+}
+
+// Parts along a dimension, which it may leave out, are compared as tensors.
+template <size_t kDim>
+void unique_parts(const Stack& stack) {
+  if (!stack[kDim].isNone()) require_views(stack[0].toTensor(), stack[kDim].toInt());
+}
+
 constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_cdist_backward", cdist_backward},
     {"aten::_fft_c2c", fft},
@@ -158,6 +187,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_fft_r2c", fft_r2c},
     {"aten::_grouped_mm", grouped_mm},
     {"aten::_pdist_forward", pdist},
+    {"aten::addbmm_", addbmm_in_place},
     {"aten::div.Scalar_mode", divide_by_scalar},
     {"aten::div.Tensor_mode", divide},
     {"aten::div_.Scalar_mode", divide_by_scalar},
@@ -166,7 +196,11 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::lcm_", lcm},
     {"aten::median.dim", median},
     {"aten::nanmedian.dim", median},
+    {"aten::repeat_interleave.Tensor", repeat_interleave},
     {"aten::unfold_backward", unfold_backward},
+    {"aten::unique_consecutive", unique_parts<3>},
+    {"aten::unique_dim", unique_parts<1>},
+    {"aten::unique_dim_consecutive", unique_parts<1>},
 });
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "kernel/exec/guards.h"
 
 #include <ATen/ops/lstm.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -518,6 +519,207 @@ TEST_F(Guards, the_least_integer_divides_nothing_that_traps) {
     EXPECT_EQ(two("aten::divide.Tensor_mode", numbers, minus, "trunc"),
               ErrorCode::kInvalidArgument);
   }
+}
+
+TEST_F(Guards, a_grid_leads_to_elements_of_the_input) {
+  const auto gradients = [&](double at, int64_t padding, at::ScalarType type) {
+    return code(
+        "aten::grid_sampler_2d_backward",
+        {noise({1, 2, 8, 8}, 1).to(type), noise({1, 2, 8, 8}, 2).to(type),
+         at::full({1, 8, 8, 2}, at, type)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]),        arg(t[1]),  arg(t[2]),          integer(0),
+                           integer(padding), arg(false), flags({true, true})};
+        },
+        2);
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const int64_t padding : {1, 2}) {
+    EXPECT_EQ(gradients(1e30, padding, at::kFloat), ErrorCode::kOk) << error;
+    EXPECT_EQ(gradients(kInfinity, padding, at::kFloat), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(gradients(1e38, padding, at::kFloat), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(gradients(-1e38, padding, at::kFloat), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(gradients(1e38, padding, at::kDouble), ErrorCode::kOk) << error;
+    EXPECT_EQ(gradients(1e308, padding, at::kDouble), ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_F(Guards, a_convolutions_gradient_is_of_its_sizes) {
+  const auto gradient = [&](std::vector<int64_t> sizes, at::ScalarType type, bool transposed) {
+    const int64_t in = transposed ? 6 : 4, out = transposed ? 4 : 6;
+    return code(
+        "aten::convolution_backward",
+        {noise(std::move(sizes), 1).to(type), noise({2, in, 5, 5}, 2).to(type),
+         noise({6, 4, 3, 3}, 3).to(type)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]),
+                           arg(t[1]),
+                           arg(t[2]),
+                           integers({out}),
+                           integers({2, 2}),
+                           integers({1}),
+                           integers({1, 1}),
+                           arg(transposed),
+                           integers({0, 0}),
+                           integer(1),
+                           flags({true, true, true})};
+        },
+        3);
+  };
+  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    EXPECT_EQ(gradient({2, 6, 3, 3}, type, false), ErrorCode::kOk) << error;
+    EXPECT_EQ(gradient({2, 4, 9, 9}, type, true), ErrorCode::kOk) << error;
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{
+             {1, 6, 3, 3}, {0, 6, 3, 3}, {20, 6, 3, 3}, {2, 3, 3, 3}, {2, 6, 2, 3}, {2, 6, 3}}) {
+      EXPECT_EQ(gradient(sizes, type, false), ErrorCode::kInvalidArgument);
+    }
+    EXPECT_EQ(gradient({1, 4, 9, 9}, type, true), ErrorCode::kInvalidArgument);
+  }
+}
+
+TEST_F(Guards, a_convolutions_windows_lie_on_its_input) {
+  const auto convolve = [&](at::ScalarType type, int64_t padding, int64_t dilation, int64_t size) {
+    return code(
+        "aten::conv2d", {noise({2, 4, 5, 5}, 1).to(type), noise({6, 4, size, size}, 2).to(type)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]),
+                           arg(t[1]),
+                           arg(srg::None{}),
+                           integers({2, 2}),
+                           integers({padding, padding}),
+                           integers({dilation, dilation})};
+        },
+        1);
+  };
+  EXPECT_EQ(convolve(at::kFloat, 1, 1, 1), ErrorCode::kOk) << error;
+  EXPECT_EQ(convolve(at::kFloat, 4, 2, 3), ErrorCode::kOk) << error;
+  EXPECT_EQ(convolve(at::kFloat, 8, 4, 1), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(convolve(at::kBFloat16, 4, 2, 3), ErrorCode::kOk) << error;
+  EXPECT_EQ(convolve(at::kBFloat16, 1, 4, 1), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(convolve(at::kDouble, 8, 4, 1), ErrorCode::kOk) << error;
+}
+
+TEST_F(Guards, a_convolutions_stride_is_one_that_is_multiplied_in_32_bits) {
+  const auto convolve = [&](int64_t stride) {
+    return code(
+        "aten::conv1d", {noise({3, 4, 4}, 1), noise({3, 4, 3}, 2)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), arg(srg::None{}), integers({stride}),
+                           integers({1})};
+        },
+        1);
+  };
+  EXPECT_EQ(convolve(1 << 14), ErrorCode::kOk) << error;
+  EXPECT_EQ(convolve(INT32_MAX), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, one_channel_is_not_the_last_where_a_line_has_one_element) {
+  const auto convolve = [&](bool last, int64_t width) {
+    GraphBuilder b;
+    const auto input = b.input("input", DType::kFloat32, {3, 1, 9, width});
+    const auto weight = b.input("weight", DType::kFloat32, {2, 1, 5, 5});
+    const auto laid = b.call(
+        "aten::clone",
+        {arg(input), {"memory_format", std::string(last ? "channels_last" : "contiguous_format")}});
+    b.output(b.call("aten::conv2d", {arg(laid), arg(weight), arg(srg::None{}), integers({1, 2})}));
+    Status status = world.admit(b.graph);
+    if (status) status = world.run({}, {noise({3, 1, 9, width}, 1), noise({2, 1, 5, 5}, 2)});
+    return status ? ErrorCode::kOk : status.error().code;
+  };
+  EXPECT_EQ(convolve(false, 6), ErrorCode::kOk);
+  EXPECT_EQ(convolve(true, 7), ErrorCode::kOk);
+  EXPECT_EQ(convolve(true, 6), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, integers_are_not_divided_by_minus_one) {
+  const auto average = [&](int64_t divisor) {
+    return code(
+        "aten::avg_pool2d", {at::full({1, 1, 2, 2}, int64_t{1} << 61, at::kLong)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]),  integers({2, 2}), integers({2, 2}), integers({0, 0}),
+                           arg(false), arg(true),        integer(divisor)};
+        },
+        1);
+  };
+  EXPECT_EQ(average(2), ErrorCode::kOk) << error;
+  EXPECT_EQ(average(-1), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, a_sum_of_products_in_place_does_not_grow) {
+  const auto add = [&](const std::vector<int64_t>& sizes) {
+    GraphBuilder b;
+    const auto sum = b.input("sum", DType::kFloat32, {sizes.begin(), sizes.end()});
+    const auto left = b.input("left", DType::kFloat32, {2, 3, 4});
+    const auto right = b.input("right", DType::kFloat32, {2, 4, 5});
+    const auto copy = b.call("aten::clone", {arg(sum)});
+    b.output(b.call("aten::addbmm_", {arg(copy), arg(left), arg(right)}));
+    Status status = world.admit(b.graph);
+    if (status) {
+      status = world.run({}, {noise(sizes, 1), noise({2, 3, 4}, 2), noise({2, 4, 5}, 3)});
+    }
+    return status ? ErrorCode::kOk : status.error().code;
+  };
+  EXPECT_EQ(add({3, 5}), ErrorCode::kOk);
+  EXPECT_EQ(add({5}), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, what_is_taken_apart_has_not_too_many_parts) {
+  const auto unique = [&](const char* op, int64_t parts) {
+    const bool is_optional = op == std::string_view("aten::unique_consecutive");
+    return code(
+        op, {at::zeros({parts, 1}, at::kByte)},
+        [&](const Refs& t) {
+          return is_optional ? Arguments{arg(t[0]), arg(false), arg(false), integer(0)}
+                             : Arguments{arg(t[0]), integer(0)};
+        },
+        3);
+  };
+  constexpr int64_t kMost = int64_t{1} << 20;
+  for (const char* const op :
+       {"aten::unique_consecutive", "aten::unique_dim", "aten::unique_dim_consecutive"}) {
+    EXPECT_EQ(unique(op, 8), ErrorCode::kOk) << op << error;
+    EXPECT_EQ(unique(op, kMost + 1), ErrorCode::kInvalidArgument) << op;
+  }
+  const auto network = [&](int64_t tokens) {
+    return code(
+        "aten::rnn_tanh.input",
+        {at::zeros({tokens, 1, 1}), at::zeros({1, 1, 1}), at::zeros({1, 1}), at::zeros({1, 1})},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]),  arg(t[1]),  {"", srg::ValueList{{t[2].id, t[3].id}}},
+                           arg(false), integer(1), arg(0.0),
+                           arg(false), arg(false), arg(false)};
+        },
+        2);
+  };
+  EXPECT_EQ(network(8), ErrorCode::kOk) << error;
+  EXPECT_EQ(network(kMost + 1), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, repeats_neither_fall_nor_wrap) {
+  const auto repeated = [&](std::initializer_list<int64_t> repeats, at::ScalarType type) {
+    return code(
+        "aten::repeat_interleave.Tensor", {at::tensor(repeats, type)},
+        [](const Refs& t) {
+          return Arguments{arg(t[0]), arg("output_size", srg::Expr(5))};
+        },
+        1);
+  };
+  for (const auto type : {at::kInt, at::kLong}) {
+    EXPECT_EQ(repeated({3, 0, 2}, type), ErrorCode::kOk) << error;
+    EXPECT_EQ(repeated({1 << 20, 5 - (1 << 20)}, type), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(repeated({-1, 6}, type), ErrorCode::kInvalidArgument);
+  }
+  constexpr int64_t kQuarter = int64_t{1} << 62;  // four of them are 0
+  EXPECT_EQ(repeated({kQuarter, kQuarter, kQuarter, kQuarter, 5}, at::kLong),
+            ErrorCode::kInvalidArgument);
+  const auto composite = code(
+      "aten::repeat_interleave.self_Tensor",
+      {noise({2}, 1), at::tensor({int64_t{1} << 20, 5 - (int64_t{1} << 20)})},
+      [](const Refs& t) {
+        return Arguments{arg(t[0]), arg(t[1]), integer(0), arg("output_size", srg::Expr(5))};
+      },
+      1);
+  EXPECT_EQ(composite, ErrorCode::kInvalidArgument);
 }
 
 TEST_F(Guards, composites_pass_the_guards_of_what_they_call) {

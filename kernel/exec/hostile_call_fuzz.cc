@@ -29,7 +29,7 @@ constexpr auto kHostileNumbers = std::to_array<int64_t>(
     {0, -1, -2, 7, 64, 1000, 65536, INT32_MAX, INT32_MIN, int64_t{1} << 32, int64_t{1} << 40,
      -(int64_t{1} << 40), int64_t{1} << 62, kMax, kMax - 1, kMin, kMin + 1});
 constexpr auto kDoubles = std::to_array<double>(
-    {0.0, 1.0, 1.0, 0.5, 2.0, -1.0, 0.1, 1e-5, -0.0, 3.0, 1e300, 1e-300,
+    {0.0, 1.0, 1.0, 0.5, 2.0, -1.0, 0.1, 1e-5, -0.0, 3.0, 1e300, 1e-300, 1e38,
      std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
      std::numeric_limits<double>::quiet_NaN()});
 constexpr auto kDTypes = std::to_array<DType>(
@@ -81,8 +81,15 @@ constexpr auto kWords = std::to_array<std::string_view>({"mean",
 constexpr auto kFormats = std::to_array<std::string_view>(
     {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"});
 
-// kShares: from 0 to 1, which fits most of what takes probabilities.
-enum class Fill : uint8_t { kSmall, kZeros, kIndices, kShares, kHostile, kBytes };
+// Finite in float32 and in bfloat16.
+constexpr auto kHugeNumbers = std::to_array<double>(
+    {1e9, -1e9, 2147483648.0, -2147483648.0, 9.3e18, -9.3e18, 1e30, -1e30, 3e38, -3e38});
+constexpr auto kFloats =
+    std::to_array<DType>({DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16});
+
+// kShares: from 0 to 1, which fits most of what takes probabilities. kHuge: small ones, and some
+// that are finite and whose products or differences are not.
+enum class Fill : uint8_t { kSmall, kZeros, kIndices, kShares, kHuge, kHostile, kBytes };
 
 struct Input {
   DType dtype = DType::kFloat32;
@@ -118,6 +125,14 @@ Sizes contiguous_strides(const Sizes& sizes) {
                                    static_cast<uint64_t>(std::max<int64_t>(sizes[i], 1));
     strides[i - 1] = next > static_cast<uint64_t>(kMax) ? 0 : static_cast<int64_t>(next);
   }
+  return strides;
+}
+
+// Of three sizes or more.
+Sizes channels_last_strides(Sizes sizes) {
+  std::rotate(sizes.begin() + 1, sizes.begin() + 2, sizes.end());
+  Sizes strides = contiguous_strides(sizes);
+  std::rotate(strides.begin() + 1, strides.end() - 1, strides.end());
   return strides;
 }
 
@@ -180,8 +195,12 @@ class Maker {
 
   void change(uint64_t seed) {
     random_ = Random(seed);
-    const uint64_t kind = random_.below(10);
-    if (kind < 5 && !draft_.values.empty()) {
+    const uint64_t kind = random_.below(12);
+    if (kind == 11) {
+      change_dtypes();
+    } else if (kind == 10) {
+      put_channels_last();
+    } else if (kind < 5 && !draft_.values.empty()) {
       const size_t at = random_.below(draft_.values.size());
       draft_.values[at] = any(schema_.arguments()[at]);
     } else if (kind < 9 && !draft_.inputs.empty()) {
@@ -300,9 +319,9 @@ class Maker {
   // --- inputs ---
 
   Fill fill() {
-    static constexpr std::array<Fill, 10> kFills{
-        Fill::kSmall,   Fill::kSmall, Fill::kSmall,   Fill::kIndices, Fill::kIndices,
-        Fill::kIndices, Fill::kZeros, Fill::kHostile, Fill::kHostile, Fill::kBytes};
+    static constexpr std::array<Fill, 11> kFills{
+        Fill::kSmall, Fill::kSmall, Fill::kSmall,   Fill::kIndices, Fill::kIndices, Fill::kIndices,
+        Fill::kZeros, Fill::kHuge,  Fill::kHostile, Fill::kHostile, Fill::kBytes};
     return pick(kFills);
   }
 
@@ -385,6 +404,22 @@ class Maker {
         input.fill = fill();
         input.seed = random_.next();
         break;
+    }
+  }
+
+  // Kernels for one dtype are others than those for the next, and most want the same of all.
+  void change_dtypes() {
+    const DType now = pick(kFloats);
+    for (Input& input : draft_.inputs) {
+      if (std::ranges::find(kFloats, input.dtype) != kFloats.end()) input.dtype = now;
+    }
+    draft_.dtype = now;
+  }
+
+  // Likewise.
+  void put_channels_last() {
+    for (Input& input : draft_.inputs) {
+      if (input.sizes.size() >= 3) input.strides = channels_last_strides(input.sizes);
     }
   }
 
@@ -527,6 +562,9 @@ double number_for(Fill fill, int64_t bound, Random& random) {
       return static_cast<double>(random.below(static_cast<uint64_t>(bound)));
     case Fill::kShares:
       return static_cast<double>(random.below(101)) / 100;
+    case Fill::kHuge:
+      if (random.below(2) == 0) return number_for(Fill::kSmall, bound, random);
+      return kHugeNumbers[random.below(kHugeNumbers.size())];
     case Fill::kHostile:
       return random.below(2) == 0
                  ? static_cast<double>(kHostileNumbers[random.below(kHostileNumbers.size())])
@@ -537,7 +575,8 @@ double number_for(Fill fill, int64_t bound, Random& random) {
 }
 
 int64_t integer_for(Fill fill, int64_t bound, Random& random) {
-  if (fill == Fill::kHostile) return kHostileNumbers[random.below(kHostileNumbers.size())];
+  if (fill == Fill::kHostile || fill == Fill::kHuge)
+    return kHostileNumbers[random.below(kHostileNumbers.size())];
   const double number = number_for(fill, bound, random);
   return static_cast<int64_t>(fill == Fill::kSmall ? number * 4 : number);
 }

@@ -190,8 +190,12 @@ class Examiner {
     return bindings;
   }
 
-  // The largest that leaves nothing behind the block, so that each byte beyond shows.
-  static uint64_t alignment_of(uint64_t bytes) { return std::min<uint64_t>(bytes & -bytes, 64); }
+  // The largest that leaves nothing behind the block, so that each byte beyond shows; but 16 where
+  // doubles may be taken for complex numbers.
+  static uint64_t alignment_of(uint64_t bytes) {
+    const uint64_t least = bytes % sizeof(double) == 0 ? 16 : 1;
+    return std::clamp<uint64_t>(bytes & -bytes, least, 64);
+  }
 
   Outcome run_guarded(const Call& call, Program& program, std::byte poison) {
     ::mallopt(M_PERTURB, ~std::to_integer<int>(poison) & 0xff);
