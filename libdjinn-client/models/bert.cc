@@ -127,9 +127,12 @@ Result<BertConfig> BertConfig::from(const ModelConfig& config, const srg::ModelM
   DJINN_TRY(out.vocabulary, config.count("vocab_size"));
   DJINN_TRY(out.positions, config.count("max_position_embeddings"));
   DJINN_TRY(out.token_types, config.count_or("type_vocab_size", 2));
-  out.layer_norm_eps = config.number_or("layer_norm_eps", 1e-12);
-  const std::string activation = config.text_or("hidden_act", "gelu");
-  const std::string positions = config.text_or("position_embedding_type", "absolute");
+  DJINN_TRY(out.layer_norm_eps, config.number_or("layer_norm_eps", 1e-12));
+  if (out.layer_norm_eps < 0) {
+    return Error{ErrorCode::kMalformed, "layer_norm_eps of config.json is below 0."};
+  }
+  DJINN_TRY(const std::string activation, config.text_or("hidden_act", "gelu"));
+  DJINN_TRY(const std::string positions, config.text_or("position_embedding_type", "absolute"));
   if (activation != "gelu" || positions != "absolute") {
     return Error{ErrorCode::kUnsupported,
                  "The bert builder knows gelu and absolute positions, not '" + activation +

@@ -164,8 +164,11 @@ Result<double> ModelConfig::number(const std::string& key) const {
 
 Result<std::string> ModelConfig::text(const std::string& key) const {
   const auto found = scalars_.find(key);
-  if (found == scalars_.end() || found->second.kind != Scalar::Kind::kText) {
-    return Error{ErrorCode::kNotFound, "config.json has no text '" + key + "'."};
+  if (found == scalars_.end()) {
+    return Error{ErrorCode::kNotFound, "config.json has no '" + key + "'."};
+  }
+  if (found->second.kind != Scalar::Kind::kText || has_control_characters(found->second.text)) {
+    return Error{ErrorCode::kMalformed, "'" + key + "' of config.json is not a name."};
   }
   return found->second.text;
 }
@@ -186,18 +189,18 @@ int64_t ModelConfig::integer_or(const std::string& key, int64_t fallback) const 
   const auto value = integer(key);
   return value ? *value : fallback;
 }
-double ModelConfig::number_or(const std::string& key, double fallback) const {
-  const auto value = number(key);
-  return value ? *value : fallback;
+Result<double> ModelConfig::number_or(const std::string& key, double fallback) const {
+  return has(key) ? number(key) : fallback;
 }
-std::string ModelConfig::text_or(const std::string& key, const std::string& fallback) const {
-  const auto value = text(key);
-  return value ? *value : fallback;
+Result<std::string> ModelConfig::text_or(const std::string& key,
+                                         const std::string& fallback) const {
+  return has(key) ? text(key) : fallback;
 }
-bool ModelConfig::flag_or(const std::string& key, bool fallback) const {
+Result<bool> ModelConfig::flag_or(const std::string& key, bool fallback) const {
   const auto found = scalars_.find(key);
-  const bool is_flag = found != scalars_.end() && found->second.kind == Scalar::Kind::kFlag;
-  return is_flag ? found->second.integer != 0 : fallback;
+  if (found == scalars_.end()) return fallback;
+  if (found->second.kind == Scalar::Kind::kFlag) return found->second.integer != 0;
+  return Error{ErrorCode::kMalformed, "'" + key + "' of config.json is neither true nor false."};
 }
 bool ModelConfig::has(const std::string& key) const {
   return scalars_.contains(key);

@@ -28,14 +28,17 @@ class ModelConfig {
   [[nodiscard]] Result<int64_t> integer(const std::string& key) const;
   // How many there are of something: from 1 to kCountMax. Errors: as integer(), naming the limits.
   [[nodiscard]] Result<int64_t> count(const std::string& key) const;
+  [[nodiscard]] Result<double> number(const std::string& key) const;
+  // One that holds control characters is malformed, too.
+  [[nodiscard]] Result<std::string> text(const std::string& key) const;
   // fallback where there is no such key, or null; never for one that is wrong.
   [[nodiscard]] Result<int64_t> count_or(const std::string& key, int64_t fallback) const;
-  [[nodiscard]] Result<double> number(const std::string& key) const;
-  [[nodiscard]] Result<std::string> text(const std::string& key) const;
+  [[nodiscard]] Result<double> number_or(const std::string& key, double fallback) const;
+  [[nodiscard]] Result<std::string> text_or(const std::string& key,
+                                            const std::string& fallback) const;
+  [[nodiscard]] Result<bool> flag_or(const std::string& key, bool fallback) const;
+  // Also for one that is wrong.
   [[nodiscard]] int64_t integer_or(const std::string& key, int64_t fallback) const;
-  [[nodiscard]] double number_or(const std::string& key, double fallback) const;
-  [[nodiscard]] std::string text_or(const std::string& key, const std::string& fallback) const;
-  [[nodiscard]] bool flag_or(const std::string& key, bool fallback) const;
   [[nodiscard]] bool has(const std::string& key) const;
   // The integers of key, be it one number or a list of them (eos_token_id is both).
   [[nodiscard]] std::vector<int64_t> integers(const std::string& key) const;

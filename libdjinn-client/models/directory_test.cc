@@ -59,7 +59,7 @@ TEST(ModelConfig, gives_each_kind_of_scalar_and_those_one_level_down) {
   EXPECT_EQ(*config.number("n"), 12.0);
   EXPECT_EQ(*config.number("eps"), 1e-5);
   EXPECT_EQ(*config.text("act"), "gelu");
-  EXPECT_TRUE(config.flag_or("tied", false));
+  EXPECT_TRUE(*config.flag_or("tied", false));
   EXPECT_EQ(*config.number("rope.theta"), 10000.0);
   EXPECT_EQ(*config.text("rope.type"), "default");
   EXPECT_FALSE(config.has("none"));
@@ -70,7 +70,8 @@ TEST(ModelConfig, what_is_missing_or_of_another_kind_is_a_typed_error_that_names
   const ModelConfig config = config_of(R"({"n": -1, "half": 0.5, "text": "1", "flag": true})");
   EXPECT_EQ(config.integer("absent").error().code, ErrorCode::kNotFound);
   EXPECT_EQ(config.number("absent").error().code, ErrorCode::kNotFound);
-  EXPECT_EQ(config.text("n").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(config.text("absent").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(config.text("n").error().code, ErrorCode::kMalformed);
   for (const char* const key : {"n", "half", "text", "flag"}) {
     const auto refused = config.integer(key);
     ASSERT_FALSE(refused) << key;
@@ -91,11 +92,24 @@ TEST(ModelConfig, a_count_is_at_least_one_and_a_wrong_one_is_not_replaced) {
 }
 
 TEST(ModelConfig, falls_back_where_asked_to) {
-  const ModelConfig config = config_of(R"({"text": "x"})");
+  const ModelConfig config = config_of(R"({"text": "x", "null": null})");
   EXPECT_EQ(config.integer_or("text", 7), 7);
-  EXPECT_EQ(config.number_or("absent", 0.5), 0.5);
-  EXPECT_EQ(config.text_or("absent", "y"), "y");
-  EXPECT_TRUE(config.flag_or("text", true));
+  for (const char* const key : {"absent", "null"}) {
+    EXPECT_EQ(*config.number_or(key, 0.5), 0.5);
+    EXPECT_EQ(*config.text_or(key, "y"), "y");
+    EXPECT_TRUE(*config.flag_or(key, true));
+  }
+}
+
+TEST(ModelConfig, what_is_wrong_is_not_replaced) {
+  const ModelConfig config = config_of(R"({"text": "x", "n": 1, "red": "a\u001b[31m"})");
+  EXPECT_EQ(config.number_or("text", 0.5).error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(config.flag_or("text", true).error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(config.text_or("n", "y").error().code, ErrorCode::kMalformed);
+  const auto red = config.text_or("red", "y");
+  ASSERT_FALSE(red);
+  EXPECT_EQ(red.error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(red.error().message.find('\x1b'), std::string::npos);
 }
 
 TEST(ModelConfig, end_tokens_are_one_or_several) {
@@ -129,7 +143,7 @@ TEST(OpenModelDirectory, one_file_is_opened_under_the_directory_s_name) {
   directory.write("model.safetensors", "weights");
   const auto model = open_model_directory(directory.path() + "/");
   ASSERT_TRUE(model);
-  EXPECT_EQ(model->config.text_or("model_type", ""), "bert");
+  EXPECT_EQ(*model->config.text_or("model_type", ""), "bert");
   EXPECT_EQ(model->label, std::filesystem::path(directory.path()).filename());
   ASSERT_EQ(model->files.size(), 1u);
   EXPECT_EQ(content_of(model->files[0]), "weights");

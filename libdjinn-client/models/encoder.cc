@@ -67,7 +67,7 @@ std::vector<std::byte> weights(const EncoderBatch& batch, DType dtype) {
 
 Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string& directory) {
   DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
-  const std::string type = files.config.text_or("model_type", "");
+  DJINN_TRY(const std::string type, files.config.text_or("model_type", ""));
   if (type != "bert") {
     return Error{ErrorCode::kUnsupported,
                  "The encoder opens models of type bert, and this one is of type '" + type + "'."};
@@ -76,7 +76,7 @@ Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string
   for (const Fd& fd : files.files) fds.push_back(fd.get());
   DJINN_TRY(OpenedModel model, naming_file(client.open_model(files.label, fds), files.paths));
   DJINN_TRY(BertConfig config, BertConfig::from(files.config, model.manifest));
-  DJINN_CHECK(check_layers(config.layers, model.manifest));
+  DJINN_CHECK(check_layers(config.layers, config.prefix + "encoder.layer.", model.manifest));
   DJINN_TRY(const srg::Graph plain, build_bert(config, false, kEncoderRowsMax));
   DJINN_CHECK(check_weights(plain, model.manifest));
   return std::unique_ptr<Encoder>(new Encoder(client, std::move(model), std::move(config)));

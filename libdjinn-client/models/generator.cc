@@ -52,7 +52,7 @@ void write_prompts(const std::vector<std::vector<int32_t>>& prompts,
 
 Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::string& directory) {
   DJINN_TRY(const ModelDirectory files, open_model_directory(directory));
-  const std::string type = files.config.text_or("model_type", "");
+  DJINN_TRY(const std::string type, files.config.text_or("model_type", ""));
   if (type != "llama") {
     return Error{
         ErrorCode::kUnsupported,
@@ -62,7 +62,7 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
   for (const Fd& fd : files.files) fds.push_back(fd.get());
   DJINN_TRY(OpenedModel model, naming_file(client.open_model(files.label, fds), files.paths));
   DJINN_TRY(LlamaConfig config, LlamaConfig::from(files.config, model.manifest));
-  DJINN_CHECK(check_layers(config.layers, model.manifest));
+  DJINN_CHECK(check_layers(config.layers, "model.layers.", model.manifest));
   DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));
   DJINN_CHECK(check_weights(decode, model.manifest));
   std::unique_ptr<Generator> made(new Generator(client, std::move(model), std::move(config)));

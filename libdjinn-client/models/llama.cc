@@ -149,11 +149,22 @@ const srg::TensorEntry* find_tensor(const srg::ModelManifest& manifest, const st
   return found == manifest.tensors.end() ? nullptr : &*found;
 }
 
+// In its new place, or in one of its old ones.
+Result<std::string> rope_type(const ModelConfig& config) {
+  for (const char* const key : {"rope_parameters", "rope_scaling"}) {
+    if (!config.has(key)) continue;  // as objects have not
+    return Error{ErrorCode::kMalformed, std::string(key) + " of config.json is not an object."};
+  }
+  for (const char* const key :
+       {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"}) {
+    if (config.has(key)) return config.text(key);
+  }
+  return "default";
+}
+
 Status check_supported(const ModelConfig& config) {
-  const std::string activation = config.text_or("hidden_act", "silu");
-  const std::string rope = config.text_or(
-      "rope_parameters.rope_type",
-      config.text_or("rope_scaling.rope_type", config.text_or("rope_scaling.type", "default")));
+  DJINN_TRY(const std::string activation, config.text_or("hidden_act", "silu"));
+  DJINN_TRY(const std::string rope, rope_type(config));
   if (activation == "silu" && rope == "default") return {};
   return Error{ErrorCode::kUnsupported,
                "The llama builder knows silu and plain rotary positions, not '" + activation +
@@ -167,7 +178,7 @@ Result<LlamaConfig> LlamaConfig::from(const ModelConfig& config,
   DJINN_CHECK(check_supported(config));
   LlamaConfig out;
   DJINN_TRY(out.hidden, config.count("hidden_size"));
-  DJINN_TRY(out.layers, config.integer("num_hidden_layers"));
+  DJINN_TRY(out.layers, config.count("num_hidden_layers"));
   DJINN_TRY(out.heads, config.count("num_attention_heads"));
   DJINN_TRY(out.intermediate, config.count("intermediate_size"));
   DJINN_TRY(out.vocabulary, config.count("vocab_size"));
@@ -182,14 +193,18 @@ Result<LlamaConfig> LlamaConfig::from(const ModelConfig& config,
     return Error{ErrorCode::kMalformed,
                  "head_dim is odd or zero, and rotary positions need pairs."};
   }
-  out.rms_norm_eps = config.number_or("rms_norm_eps", 1e-6);
-  out.rope_theta =
-      config.number_or("rope_parameters.rope_theta", config.number_or("rope_theta", 10000.0));
+  DJINN_TRY(out.rms_norm_eps, config.number_or("rms_norm_eps", 1e-6));
+  if (out.rms_norm_eps < 0) {
+    return Error{ErrorCode::kMalformed, "rms_norm_eps of config.json is below 0."};
+  }
+  const bool new_place = config.has("rope_parameters.rope_theta");
+  DJINN_TRY(out.rope_theta,
+            config.number_or(new_place ? "rope_parameters.rope_theta" : "rope_theta", 10000.0));
   if (!(out.rope_theta > 0)) {
     return Error{ErrorCode::kMalformed, "rope_theta of config.json is not above 0."};
   }
-  out.attention_bias = config.flag_or("attention_bias", false);
-  out.mlp_bias = config.flag_or("mlp_bias", false);
+  DJINN_TRY(out.attention_bias, config.flag_or("attention_bias", false));
+  DJINN_TRY(out.mlp_bias, config.flag_or("mlp_bias", false));
   out.tied = find_tensor(manifest, "lm_head.weight") == nullptr;
   const srg::TensorEntry* const table = find_tensor(manifest, "model.embed_tokens.weight");
   if (table == nullptr) {

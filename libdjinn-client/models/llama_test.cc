@@ -103,7 +103,7 @@ TEST(LlamaConfig, a_sequence_group_has_the_kv_heads_and_not_the_query_heads) {
 TEST(BuildLlama, every_configuration_and_phase_gives_a_sound_graph) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const char* const change :
-         {R"("num_hidden_layers": 0)", R"("num_hidden_layers": 32)", R"("num_key_value_heads": 1)",
+         {R"("num_hidden_layers": 1)", R"("num_hidden_layers": 32)", R"("num_key_value_heads": 1)",
           R"("num_key_value_heads": 2)", R"("head_dim": 2)", R"("head_dim": 128)",
           R"("attention_bias": true, "mlp_bias": true)",
           R"("max_position_embeddings": 131072, "rope_theta": 500000.0)"}) {

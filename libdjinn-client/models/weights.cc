@@ -3,7 +3,11 @@
 #include "libdjinn-client/models/weights.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace djinn::client {
 namespace {
@@ -28,6 +32,16 @@ std::string text_of(const Sizes& sizes, Number number) {
   return text.empty() ? "[]" : text + "]";
 }
 
+std::optional<int64_t> layer_of(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(name.begin(), name.end(), number);
+  if (error == std::errc::result_out_of_range) return INT64_MAX;
+  return error == std::errc() && end != name.end() && *end == '.' ? std::optional(number)
+                                                                  : std::nullopt;
+}
+
 Error differs(const srg::TensorEntry& tensor, const std::vector<srg::Expr>& wanted) {
   const std::string found = text_of(tensor.sizes, [](uint64_t size) { return size; });
   const std::string asked = text_of(wanted, [](const srg::Expr& size) { return size.constant; });
@@ -38,12 +52,21 @@ Error differs(const srg::TensorEntry& tensor, const std::vector<srg::Expr>& want
 
 }  // namespace
 
-Status check_layers(int64_t layers, const srg::ModelManifest& manifest) {
-  if (layers >= 0 && static_cast<uint64_t>(layers) <= manifest.tensors.size()) return {};
-  return Error{ErrorCode::kShapeMismatch,
-               "config.json asks for " + std::to_string(layers) + " layers, and the files hold " +
-                   std::to_string(manifest.tensors.size()) +
-                   " tensors in all. Use the config.json that the weights were saved with."};
+Status check_layers(int64_t layers, const std::string& prefix, const srg::ModelManifest& manifest) {
+  const auto refused = [&](const std::string& held) {
+    return Error{ErrorCode::kShapeMismatch,
+                 "config.json asks for " + std::to_string(layers) + " layers, and the files hold " +
+                     held + ". Use the config.json that the weights were saved with."};
+  };
+  const size_t tensors = manifest.tensors.size();
+  if (layers < 0 || static_cast<uint64_t>(layers) > tensors) {
+    return refused(std::to_string(tensors) + " tensors in all");
+  }
+  for (const srg::TensorEntry& tensor : manifest.tensors) {
+    const auto layer = layer_of(tensor.name, prefix);
+    if (layer && *layer >= layers) return refused("one more, '" + tensor.name + "'");
+  }
+  return {};
 }
 
 Status check_weights(const srg::Graph& graph, const srg::ModelManifest& manifest) {

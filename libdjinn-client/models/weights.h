@@ -4,14 +4,17 @@
 // the configuration alone, so whatever it says is compared with the files before it is believed.
 #pragma once
 
+#include <string>
+
 #include "kernel/base/result.h"
 #include "kernel/srg/graph.h"
 #include "kernel/srg/load_plan.h"
 
 namespace djinn::client {
 
-// Before a graph is built: no more layers than tensors. Errors: kShapeMismatch.
-Status check_layers(int64_t layers, const srg::ModelManifest& manifest);
+// Before a graph is built: no more layers than tensors, and no tensor of a layer beyond them; the
+// name of a layer's begins with the prefix and its number, from 0. Errors: kShapeMismatch.
+Status check_layers(int64_t layers, const std::string& prefix, const srg::ModelManifest& manifest);
 
 // Every weight of the graph is a tensor of the model, of the same sizes. Errors: kNotFound and
 // kShapeMismatch, naming the tensor.

@@ -49,9 +49,24 @@ TEST(CheckWeights, a_tensor_that_is_not_there_is_named) {
 }
 
 TEST(CheckLayers, there_are_no_more_layers_than_tensors) {
-  EXPECT_TRUE(check_layers(0, manifest_of({1})));
-  EXPECT_TRUE(check_layers(1, manifest_of({1})));
-  EXPECT_EQ(check_layers(1'000'000'000, manifest_of({1})).error().code, ErrorCode::kShapeMismatch);
+  EXPECT_TRUE(check_layers(0, "h.", manifest_of({1})));
+  EXPECT_TRUE(check_layers(1, "h.", manifest_of({1})));
+  EXPECT_EQ(check_layers(1'000'000'000, "h.", manifest_of({1})).error().code,
+            ErrorCode::kShapeMismatch);
+}
+
+TEST(CheckLayers, there_is_no_tensor_of_a_layer_beyond_them) {
+  srg::ModelManifest manifest;
+  for (const char* const name : {"h.0.w", "h.1.w", "h.x.w", "h.7", "lm.9.w"}) {
+    manifest.tensors.push_back({name, DType::kFloat32, {1}});
+  }
+  EXPECT_TRUE(check_layers(2, "h.", manifest));
+  const Status refused = check_layers(1, "h.", manifest);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kShapeMismatch);
+  EXPECT_NE(refused.error().message.find("'h.1.w'"), std::string::npos);
+  manifest.tensors.push_back({"h.99999999999999999999.w", DType::kFloat32, {1}});
+  EXPECT_FALSE(check_layers(2, "h.", manifest));
 }
 
 }  // namespace

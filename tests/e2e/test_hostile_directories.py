@@ -77,6 +77,8 @@ def test_a_fifo_in_the_place_of_a_file_is_named_and_nobody_waits(
     [
         {"num_hidden_layers": 10**9},
         {"num_hidden_layers": 3},
+        {"num_hidden_layers": 1},
+        {"num_hidden_layers": 0},
         {"hidden_size": 0},
         {"hidden_size": 64},
         {"intermediate_size": 49},
@@ -87,11 +89,16 @@ def test_a_fifo_in_the_place_of_a_file_is_named_and_nobody_waits(
         {"head_dim": 16},
         {"max_position_embeddings": -1},
         {"max_position_embeddings": 0},
+        {"rms_norm_eps": -1.0},
+        {"rms_norm_eps": "1e-6"},
+        {"attention_bias": "no"},
+        {"hidden_act": 1},
+        {"rope_parameters": [10000.0]},
     ],
     ids=str,
 )
-def test_sizes_that_the_tensors_of_a_llama_have_not_are_refused(
-    session: djinn.Session, llama: Path, values: dict[str, int]
+def test_what_the_tensors_of_a_llama_or_its_code_contradict_is_refused(
+    session: djinn.Session, llama: Path, values: dict[str, Any]
 ) -> None:
     djinn.Generator(session, llama)
     change(llama, **values)
@@ -103,6 +110,7 @@ def test_sizes_that_the_tensors_of_a_llama_have_not_are_refused(
     [
         {"num_hidden_layers": 10**9},
         {"num_hidden_layers": 3},
+        {"num_hidden_layers": 1},
         {"hidden_size": 64},
         {"vocab_size": VOCABULARY - 1},
         {"max_position_embeddings": 41},
@@ -136,6 +144,16 @@ def test_a_tensor_s_name_does_not_steer_a_terminal(session: djinn.Session, tmp_p
     save_file({"w\x1b[31m": np.zeros(4, np.float32)}, path)
     message = refused(lambda: session.load(path))
     assert "control characters" in message
+    assert "\x1b" not in message
+
+
+@pytest.mark.parametrize("key", ["model_type", "hidden_act"])
+def test_a_name_in_a_configuration_does_not_steer_a_terminal(
+    session: djinn.Session, llama: Path, key: str
+) -> None:
+    change(llama, **{key: "w\x1b[31m"})
+    message = refused(lambda: djinn.Generator(session, llama))
+    assert key in message
     assert "\x1b" not in message
 
 
