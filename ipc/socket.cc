@@ -3,8 +3,10 @@
 #include "ipc/socket.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 
 #include <array>
@@ -93,10 +95,15 @@ Error connect_error(int error_number) {
   if (error_number == ENOENT || error_number == ECONNREFUSED) {
     return {ErrorCode::kNotFound, "Nobody listens at the socket."};
   }
-  if (would_block(error_number)) {
+  if (would_block(error_number) || error_number == EINTR) {
     return {ErrorCode::kBusy, "The socket's queue of connections is full. Try again."};
   }
   return system_error("connect to the socket", error_number);
+}
+
+Status make_non_blocking(const Fd& socket) {
+  if (::fcntl(socket.get(), F_SETFL, O_NONBLOCK) == 0) return {};
+  return system_error("make a socket non-blocking", errno);
 }
 
 }  // namespace
@@ -148,18 +155,34 @@ Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_ref
   return std::optional(Datagram{{bytes.data(), bytes.data() + received}, std::move(fds)});
 }
 
-Result<Fd> connect_unix(std::string_view path) {
+Result<Fd> make_unix_socket() {
+  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return system_error("make a socket", errno);
+  return fd;
+}
+
+Status connect_unix(const Fd& socket, std::string_view path, uint32_t wait_ms) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path || path.find('\0') != path.npos) {
     return Error{ErrorCode::kInvalidArgument, "A socket's path has 1 to 107 bytes."};
   }
   memcpy(address.sun_path, path.data(), path.size());
-  Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd.valid()) return system_error("make a socket", errno);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  const timeval wait{wait_ms / 1000, static_cast<suseconds_t>(wait_ms % 1000) * 1000};
+  const bool waits = wait_ms > 0;
+  if (waits && ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait) != 0) {
+    return system_error("limit the wait for a connection", errno);
+  }
+  if (!waits) DJINN_CHECK(make_non_blocking(socket));
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     return connect_error(errno);
   }
+  return make_non_blocking(socket);
+}
+
+Result<Fd> connect_unix(std::string_view path) {
+  DJINN_TRY(Fd fd, make_unix_socket());
+  DJINN_CHECK(connect_unix(fd, path, 0));
   return fd;
 }
 

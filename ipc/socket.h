@@ -40,9 +40,14 @@ Status send_datagram(int fd, std::span<const std::byte> bytes, std::span<const i
 // descriptors of such a message, for who must not close them here; null: they are closed.
 Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_refused = nullptr);
 
-// A non-blocking connection to the socket at path. Errors: kInvalidArgument for a path that does
-// not fit an address, kNotFound when nobody listens there, kPermissionDenied, kBusy when the
-// listener's queue is full.
+// For connect_unix(), and not connected yet.
+Result<Fd> make_unix_socket();
+// Connects it to the socket at path; it does not block from then on. Where the listener's queue is
+// full it waits, at most so long, in a line with others who do: who comes again and again may find
+// it full each time. Errors: kInvalidArgument for a path that does not fit an address, kNotFound
+// when nobody listens there, kPermissionDenied, kBusy when the queue stays full, or a signal came.
+Status connect_unix(const Fd& socket, std::string_view path, uint32_t wait_ms);
+// Both at once, without waiting.
 Result<Fd> connect_unix(std::string_view path);
 
 // Both ends of a connection, non-blocking.

@@ -11,7 +11,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <string>
+#include <thread>
 
 #include "ipc/test_messages.h"
 
@@ -225,6 +228,37 @@ TEST_F(Connecting, a_full_queue_is_busy) {
     queued.push_back(*std::move(client));
     ASSERT_LT(queued.size(), 10u);
   }
+}
+
+bool sleeps(pid_t thread) {
+  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  const Fd stat(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(512, '\0');
+  text.resize(
+      static_cast<size_t>(std::max<ssize_t>(::read(stat.get(), text.data(), text.size()), 0)));
+  return text.find(") S ") != std::string::npos;  // behind the name
+}
+
+TEST_F(Connecting, who_waits_for_a_full_queue_is_taken_once_there_is_room) {
+  const Fd listener = bound();
+  ASSERT_EQ(::listen(listener.get(), 0), 0);
+  std::vector<Fd> queued;
+  for (auto one = connect_unix(path()); one; one = connect_unix(path())) {
+    queued.push_back(*std::move(one));
+  }
+  const Fd socket = *make_unix_socket();
+  EXPECT_EQ(connect_unix(socket, path(), 1).error().code, ErrorCode::kBusy);
+  std::atomic<pid_t> waiting{0};
+  Status connected = Error{ErrorCode::kInternal, ""};
+  std::thread client([&] {
+    waiting = ::gettid();
+    connected = connect_unix(socket, path(), 60'000);
+  });
+  while (waiting == 0 || !sleeps(waiting)) std::this_thread::yield();
+  const Fd first(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  client.join();
+  ASSERT_TRUE(connected) << connected.error().message;
+  EXPECT_NE(::fcntl(socket.get(), F_GETFL) & O_NONBLOCK, 0);
 }
 
 TEST_F(Connecting, a_path_that_does_not_fit_an_address_is_refused) {

@@ -49,7 +49,7 @@ Result<std::string> resolve_host(const std::string& host) {
 Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
                                                 const Patience* patience) {
   DJINN_TRY(const std::string path, resolve_host(options.host));
-  DJINN_TRY(Control control, Control::connect(path));
+  DJINN_TRY(Control control, Control::connect(path, patience));
   ipc::Hello hello;
   hello.client_name = ipc::showable_name(options.name);
   hello.staging_bytes = options.staging_bytes;

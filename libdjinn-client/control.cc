@@ -19,8 +19,8 @@ constexpr const char* kLost =
 
 }  // namespace
 
-Result<Control> Control::connect(const std::string& path) {
-  auto socket = LeaseSocket::connect(path);
+Result<Control> Control::connect(const std::string& path, const Patience* patience) {
+  auto socket = LeaseSocket::connect(path, patience);
   if (!socket && socket.error().code == ErrorCode::kNotFound) {
     return Error{ErrorCode::kNotFound,
                  "No djinnd answers at " + path +

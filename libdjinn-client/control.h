@@ -23,7 +23,7 @@ struct Answer {
 class Control {
  public:
   // path: of djinnd's socket. Errors: kNotFound when no daemon listens there, kPermissionDenied.
-  static Result<Control> connect(const std::string& path);
+  static Result<Control> connect(const std::string& path, const Patience* patience = nullptr);
 
   // Sends body with fds and waits for its answer; a Failed answer comes back as its Error.
   // patience: nullptr waits as long as it takes; when it ends, so does the use of this connection,

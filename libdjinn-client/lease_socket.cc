@@ -15,6 +15,9 @@
 namespace djinn::client {
 namespace {
 
+constexpr uint32_t kSliceMs = 50;     // between two looks at who waits
+constexpr uint32_t kWaitMs = 10'000;  // for room in the queue of a djinnd that many connect to
+
 // The numbers of the sockets that are open. Its lock is held while a process forks, so no thread is
 // in the middle of opening or closing one; else it is held for moments.
 class Sockets {
@@ -25,9 +28,9 @@ class Sockets {
     return *sockets;
   }
 
-  Result<Fd> connect(std::string_view path) {
+  Result<Fd> make() {
     const std::lock_guard lock(mutex_);
-    DJINN_TRY(Fd fd, ipc::connect_unix(path));
+    DJINN_TRY(Fd fd, ipc::make_unix_socket());
     numbers_.insert(fd.get());
     return fd;
   }
@@ -61,9 +64,17 @@ class Sockets {
 
 }  // namespace
 
-Result<LeaseSocket> LeaseSocket::connect(std::string_view path) {
-  DJINN_TRY(Fd fd, Sockets::get().connect(path));
-  return LeaseSocket(std::move(fd));
+Result<LeaseSocket> LeaseSocket::connect(std::string_view path, const Patience* patience) {
+  DJINN_TRY(Fd fd, Sockets::get().make());
+  LeaseSocket made(std::move(fd));
+  for (uint32_t waited_ms = 0;; waited_ms += kSliceMs) {
+    const Status connected = ipc::connect_unix(made.fd_, path, kSliceMs);
+    if (connected) return made;
+    const Status goes_on = patience != nullptr ? patience->check() : Status();
+    if (!goes_on && goes_on.error().code == ErrorCode::kCancelled) return goes_on.error();
+    const bool may_pass = connected.error().code == ErrorCode::kBusy;
+    if (!may_pass || !goes_on || waited_ms >= kWaitMs) return connected.error();
+  }
 }
 
 void LeaseSocket::close() noexcept {

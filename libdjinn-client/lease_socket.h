@@ -13,13 +13,15 @@
 
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
+#include "libdjinn-client/patience.h"
 
 namespace djinn::client {
 
 class LeaseSocket {
  public:
-  // Errors: those of ipc::connect_unix().
-  static Result<LeaseSocket> connect(std::string_view path);
+  // Waits for seconds where many connect at once. patience may be null. Errors: those of
+  // ipc::connect_unix(), kCancelled.
+  static Result<LeaseSocket> connect(std::string_view path, const Patience* patience = nullptr);
   ~LeaseSocket() { close(); }
   LeaseSocket(LeaseSocket&&) noexcept = default;
   LeaseSocket& operator=(LeaseSocket&& other) noexcept {

@@ -20,7 +20,9 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr int kQueue = 4096;  // who finds it full is refused without a word of why
+// Who finds it full waits in a line, which moves as fast as connections are taken: in a longer
+// queue all would stand behind whoever fills it and hangs up.
+constexpr int kQueue = 64;
 constexpr int kTurn = 16;
 constexpr size_t kReserve = 16;
 constexpr uint64_t kPauseMs = 10;  // in which those who were turned away are closed

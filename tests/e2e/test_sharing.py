@@ -10,10 +10,12 @@ import mmap
 import os
 import pwd
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import djinn
@@ -36,6 +38,15 @@ weight %w "w" : float32[64, 32]
 input %x : float32[1, 32]
 %y = aten::linear(%x, %w)
 output %y
+"""
+# Connects and hangs up until it is killed, and says so when it has begun.
+HANG_UPS = """
+import socket, sys
+for count in range(1 << 60):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        one.connect(sys.argv[1])
+    if count == 100:
+        print("begun", flush=True)
 """
 # From <linux/fcntl.h> and <linux/falloc.h>, which Python does not show.
 F_GET_SEALS, F_ADD_SEALS = 1034, 1033
@@ -138,6 +149,33 @@ def load(user: User, session: djinn.Session, path: Path) -> djinn.Model:
 
 def result(session: djinn.Session, model: djinn.Model) -> bytes:
     return session.run_once(LINEAR, model, x=np.ones((1, 32), np.float32))["y"].tobytes()
+
+
+@contextmanager
+def hanging_up(daemon: Daemon, user: User, processes: int) -> Iterator[None]:
+    command = [sys.executable, "-c", HANG_UPS, str(daemon.directory / "djinnd.sock")]
+    with ExitStack() as running_too:
+        for _ in range(processes):
+            one = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                text=True,
+                user=user.uid,
+                group=user.group,
+                extra_groups=user.more_groups,
+            )
+            running_too.enter_context(one)
+            running_too.callback(one.kill)
+            assert one.stdout is not None
+            assert one.stdout.readline() == "begun\n"
+        yield
+
+
+def test_who_connects_and_hangs_up_keeps_no_other_user_out(daemon: Daemon) -> None:
+    """The kernel's queue of connections is one for all."""
+    with hanging_up(daemon, FIRST, 8), SECOND.acting():
+        for _ in range(100):
+            daemon.connect("neighbour", observer=True).close()
 
 
 def test_two_users_have_a_worker_each(first: djinn.Session, second: djinn.Session) -> None:

@@ -80,6 +80,7 @@ class TestDaemon {
   // Asks it to stop; gives its exit code.
   int stop() {
     ::kill(pid_, SIGTERM);
+    ::kill(pid_, SIGCONT);  // where a test that failed left it stopped
     int status = 0;
     ::waitpid(std::exchange(pid_, 0), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
