@@ -69,9 +69,9 @@ constexpr int kAllowed[] = {
     // descriptors
     SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(preadv), SCMP_SYS(preadv2),
     SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(pwrite64), SCMP_SYS(lseek), SCMP_SYS(close),
-    SCMP_SYS(fstat), SCMP_SYS(fstatfs), SCMP_SYS(fcntl), SCMP_SYS(dup), SCMP_SYS(readahead),
-    SCMP_SYS(fadvise64), SCMP_SYS(memfd_create), SCMP_SYS(ftruncate), SCMP_SYS(fallocate),
-    SCMP_SYS(fchmod), SCMP_SYS(fdatasync),
+    SCMP_SYS(fstat), SCMP_SYS(fstatfs), SCMP_SYS(dup), SCMP_SYS(readahead), SCMP_SYS(fadvise64),
+    SCMP_SYS(memfd_create), SCMP_SYS(ftruncate), SCMP_SYS(fallocate), SCMP_SYS(fchmod),
+    SCMP_SYS(fdatasync),
     // the control channel and waiting
     SCMP_SYS(recvmsg), SCMP_SYS(sendmsg), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(eventfd2),
     SCMP_SYS(epoll_create1), SCMP_SYS(epoll_ctl), SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),
@@ -82,16 +82,19 @@ constexpr int kAllowed[] = {
     // threads and time
     SCMP_SYS(futex), SCMP_SYS(futex_waitv), SCMP_SYS(set_robust_list), SCMP_SYS(rseq),
     SCMP_SYS(gettid), SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(sched_yield),
-    SCMP_SYS(sched_getaffinity), SCMP_SYS(sched_setaffinity), SCMP_SYS(sched_setscheduler),
-    SCMP_SYS(sched_getscheduler), SCMP_SYS(sched_getparam), SCMP_SYS(set_tid_address),
-    SCMP_SYS(clock_gettime), SCMP_SYS(clock_getres), SCMP_SYS(clock_nanosleep), SCMP_SYS(nanosleep),
-    SCMP_SYS(gettimeofday), SCMP_SYS(getcpu), SCMP_SYS(exit), SCMP_SYS(exit_group),
-    SCMP_SYS(restart_syscall),
+    SCMP_SYS(sched_getaffinity), SCMP_SYS(sched_getscheduler), SCMP_SYS(sched_getparam),
+    SCMP_SYS(set_tid_address), SCMP_SYS(clock_gettime), SCMP_SYS(clock_getres),
+    SCMP_SYS(clock_nanosleep), SCMP_SYS(nanosleep), SCMP_SYS(gettimeofday), SCMP_SYS(getcpu),
+    SCMP_SYS(exit), SCMP_SYS(exit_group), SCMP_SYS(restart_syscall),
     // signals to ourselves
     SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack),
     // facts about the machine and ourselves
     SCMP_SYS(getrandom), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname), SCMP_SYS(getuid),
     SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid)};
+
+// Not those that say to which process the kernel sends a descriptor's signals.
+constexpr int kDescriptorCommands[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,   F_GETFL,
+                                       F_SETFL, F_GET_SEALS,     F_ADD_SEALS, F_GETLEASE};
 
 // The first refusal of a rule is kept; adding rules reads as a list.
 class Rules {
@@ -132,12 +135,20 @@ void add_rules(Rules& rules, Role role) {
   rules.allow_if(SCMP_SYS(clone), SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, CLONE_THREAD));
   rules.answer(SCMP_SYS(clone3), ENOSYS);
   rules.allow_if(SCMP_SYS(tgkill), SCMP_A0(SCMP_CMP_EQ, datum(::getpid())));
+  for (const int command : kDescriptorCommands) {
+    rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, datum(command)));
+  }
+  // One's own thread's: workers of other users run as the same user of the host.
+  rules.allow_if(SCMP_SYS(sched_setaffinity), SCMP_A0(SCMP_CMP_EQ, 0));
+  rules.allow_if(SCMP_SYS(sched_setscheduler), SCMP_A0(SCMP_CMP_EQ, 0));
   rules.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
   rules.allow_if(SCMP_SYS(prlimit64), SCMP_A0(SCMP_CMP_EQ, 0), SCMP_A2(SCMP_CMP_EQ, 0));
   if (role == Role::kWorker) {
     rules.allow(SCMP_SYS(mmap));
     rules.allow(SCMP_SYS(mprotect));
   } else {
+    rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETLEASE));
+    rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, F_SETSIG), SCMP_A2(SCMP_CMP_EQ, SIGURG));
     rules.allow_if(SCMP_SYS(mmap), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
     rules.allow_if(SCMP_SYS(mprotect), SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0));
   }

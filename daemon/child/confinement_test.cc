@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -75,6 +76,31 @@ TEST_P(Confinement, files_processes_and_sockets_are_out_of_reach) {
     });
   });
   EXPECT_EQ(failure, 0) << "the call with that number was not refused";
+}
+
+// Other users' workers, and djinnd, are the same user's of the host, whom the kernel would let do
+// it.
+TEST_P(Confinement, no_other_process_gets_a_signal_or_another_place_on_the_cores) {
+  auto pair = ipc::make_socket_pair();
+  ASSERT_TRUE(pair);
+  const int failure = in_confined_child(GetParam(), [&] {
+    const int socket = pair->left.get();
+    const pid_t other = ::getppid();
+    const f_owner_ex owner{F_OWNER_PID, other};
+    const sched_param none{};
+    cpu_set_t cores;
+    if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
+    if (::sched_setaffinity(0, sizeof cores, &cores) != 0) return 2;
+    if (::sched_setscheduler(0, SCHED_OTHER, &none) != 0) return 3;
+    return first_failure({
+        refused(::fcntl(socket, F_SETOWN, other), 4),
+        refused(::fcntl(socket, F_SETOWN_EX, &owner), 5),
+        refused(::fcntl(socket, F_SETSIG, SIGKILL), 6),
+        refused(::sched_setaffinity(other, sizeof cores, &cores), 7),
+        refused(::sched_setscheduler(other, SCHED_IDLE, &none), 8),
+    });
+  });
+  EXPECT_EQ(failure, 0) << "the step with that number was not as it should be";
 }
 
 TEST_P(Confinement, memory_threads_and_open_descriptors_keep_working) {
