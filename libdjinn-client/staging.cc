@@ -27,7 +27,12 @@ Result<ipc::StagingRange> Staging::allocate(uint64_t bytes) {
   const auto found =
       std::ranges::find_if(free_, [&](const auto& range) { return range.second >= *rounded; });
   if (found == free_.end()) {
-    return Error{ErrorCode::kQueueFull, "The staging slab is in use. Wait for a run to complete."};
+    return Error{ErrorCode::kQueueFull,
+                 "Of the staging slab's " + std::to_string(slab_.size()) + " bytes no " +
+                     std::to_string(*rounded) +
+                     " are free in one piece. Wait for a run to complete. Where none is under way, "
+                     "the tensors of one run are too large together: connect with more staging, or "
+                     "make some of them refs first."};
   }
   const auto [offset, available] = *found;
   free_.erase(found);

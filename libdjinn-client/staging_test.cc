@@ -125,7 +125,11 @@ TEST(Staging, what_could_never_fit_is_told_apart_from_what_does_not_now) {
   EXPECT_EQ(staging.allocate(UINT64_MAX).error().code, ErrorCode::kLimitExceeded);
   const auto held = staging.allocate(1);
   ASSERT_TRUE(held);
-  EXPECT_EQ(staging.allocate(256).error().code, ErrorCode::kQueueFull);
+  const auto refused = staging.allocate(256);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kQueueFull);
+  EXPECT_NE(refused.error().message.find("256"), std::string::npos) << "how much it is about";
+  EXPECT_NE(refused.error().message.find("more staging"), std::string::npos) << "no run is there";
   staging.free(*held);
   EXPECT_TRUE(staging.allocate(256));
 }
