@@ -104,6 +104,11 @@ std::string label_of(const std::filesystem::path& directory) {
   return directory.filename();
 }
 
+bool are_integers(const Json& value) {
+  return value.is_array() &&
+         std::ranges::all_of(value, [](const Json& item) { return item.is_number_integer(); });
+}
+
 }  // namespace
 
 // --- ModelConfig
@@ -123,12 +128,11 @@ Result<ModelConfig> ModelConfig::parse(const std::string& json) {
       config.scalars_[key] = {Scalar::Kind::kNumber, 0, value.get<double>(), {}, {}};
     } else if (value.is_string()) {
       config.scalars_[key] = {Scalar::Kind::kText, 0, 0, value.get<std::string>(), {}};
-    } else if (value.is_array()) {
-      Scalar list{Scalar::Kind::kIntegers, 0, 0, {}, {}};
-      for (const Json& item : value) {
-        if (item.is_number_integer()) list.integers.push_back(item.get<int64_t>());
-      }
-      config.scalars_[key] = std::move(list);
+    } else if (are_integers(value)) {
+      config.scalars_[key] = {Scalar::Kind::kIntegers, 0, 0, {}, value.get<std::vector<int64_t>>()};
+    } else if (!value.is_null()) {
+      const auto kind = value.is_array() ? Scalar::Kind::kList : Scalar::Kind::kObject;
+      config.scalars_[key] = {kind, 0, 0, {}, {}};
     }
   };
   for (const auto& [key, value] : root.items()) {
@@ -182,19 +186,15 @@ Result<int64_t> ModelConfig::count(const std::string& key) const {
 }
 
 Result<int64_t> ModelConfig::count_or(const std::string& key, int64_t fallback) const {
-  return has(key) ? count(key) : fallback;
+  return scalars_.contains(key) ? count(key) : fallback;
 }
 
-int64_t ModelConfig::integer_or(const std::string& key, int64_t fallback) const {
-  const auto value = integer(key);
-  return value ? *value : fallback;
-}
 Result<double> ModelConfig::number_or(const std::string& key, double fallback) const {
-  return has(key) ? number(key) : fallback;
+  return scalars_.contains(key) ? number(key) : fallback;
 }
 Result<std::string> ModelConfig::text_or(const std::string& key,
                                          const std::string& fallback) const {
-  return has(key) ? text(key) : fallback;
+  return scalars_.contains(key) ? text(key) : fallback;
 }
 Result<bool> ModelConfig::flag_or(const std::string& key, bool fallback) const {
   const auto found = scalars_.find(key);
@@ -203,14 +203,20 @@ Result<bool> ModelConfig::flag_or(const std::string& key, bool fallback) const {
   return Error{ErrorCode::kMalformed, "'" + key + "' of config.json is neither true nor false."};
 }
 bool ModelConfig::has(const std::string& key) const {
-  return scalars_.contains(key);
+  const auto found = scalars_.find(key);
+  return found != scalars_.end() && found->second.kind != Scalar::Kind::kObject;
 }
 
-std::vector<int64_t> ModelConfig::integers(const std::string& key) const {
+Result<std::vector<int64_t>> ModelConfig::tokens(const std::string& key) const {
   const auto found = scalars_.find(key);
-  if (found == scalars_.end()) return {};
-  if (found->second.kind == Scalar::Kind::kInteger) return {found->second.integer};
-  return found->second.integers;
+  if (found == scalars_.end()) return std::vector<int64_t>();
+  const auto& [kind, one, number, text, list] = found->second;
+  const bool is_one = kind == Scalar::Kind::kInteger;
+  const std::vector<int64_t> ids = is_one ? std::vector{one} : list;
+  const bool fit = std::ranges::all_of(ids, [](int64_t id) { return std::in_range<int32_t>(id); });
+  if (fit && (is_one || kind == Scalar::Kind::kIntegers)) return ids;
+  return Error{ErrorCode::kMalformed,
+               "'" + key + "' of config.json is neither a token nor a list of them."};
 }
 
 Result<ModelDirectory> open_model_directory(const std::string& path) {

@@ -37,15 +37,15 @@ class ModelConfig {
   [[nodiscard]] Result<std::string> text_or(const std::string& key,
                                             const std::string& fallback) const;
   [[nodiscard]] Result<bool> flag_or(const std::string& key, bool fallback) const;
-  // Also for one that is wrong.
-  [[nodiscard]] int64_t integer_or(const std::string& key, int64_t fallback) const;
+  // Not for an object, whose values have keys of their own.
   [[nodiscard]] bool has(const std::string& key) const;
-  // The integers of key, be it one number or a list of them (eos_token_id is both).
-  [[nodiscard]] std::vector<int64_t> integers(const std::string& key) const;
+  // The token ids of key, be it one or a list of them (eos_token_id is both); none where there is
+  // no such key, or null. Errors: kMalformed for anything else, and beyond 32 bits.
+  [[nodiscard]] Result<std::vector<int64_t>> tokens(const std::string& key) const;
 
  private:
   struct Scalar {
-    enum class Kind { kInteger, kNumber, kText, kFlag, kIntegers } kind;
+    enum class Kind { kInteger, kNumber, kText, kFlag, kIntegers, kList, kObject } kind;
     int64_t integer = 0;
     double number = 0;
     std::string text;

@@ -93,7 +93,6 @@ TEST(ModelConfig, a_count_is_at_least_one_and_a_wrong_one_is_not_replaced) {
 
 TEST(ModelConfig, falls_back_where_asked_to) {
   const ModelConfig config = config_of(R"({"text": "x", "null": null})");
-  EXPECT_EQ(config.integer_or("text", 7), 7);
   for (const char* const key : {"absent", "null"}) {
     EXPECT_EQ(*config.number_or(key, 0.5), 0.5);
     EXPECT_EQ(*config.text_or(key, "y"), "y");
@@ -113,11 +112,37 @@ TEST(ModelConfig, what_is_wrong_is_not_replaced) {
 }
 
 TEST(ModelConfig, end_tokens_are_one_or_several) {
-  const ModelConfig config = config_of(R"({"one": 2, "many": [2, 3, "x"], "none": []})");
-  EXPECT_EQ(config.integers("one"), std::vector<int64_t>{2});
-  EXPECT_EQ(config.integers("many"), (std::vector<int64_t>{2, 3}));
-  EXPECT_TRUE(config.integers("none").empty());
-  EXPECT_TRUE(config.integers("absent").empty());
+  const ModelConfig config =
+      config_of(R"({"one": 2, "many": [2, 3], "none": [], "null": null, "minus": -1})");
+  EXPECT_EQ(*config.tokens("one"), std::vector<int64_t>{2});
+  EXPECT_EQ(*config.tokens("many"), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(*config.tokens("minus"), std::vector<int64_t>{-1});
+  for (const char* const key : {"none", "null", "absent"}) {
+    EXPECT_TRUE(config.tokens(key)->empty()) << key;
+  }
+}
+
+TEST(ModelConfig, what_is_no_end_token_is_not_passed_over) {
+  const ModelConfig config = config_of(
+      R"({"mixed": [2, "x"], "text": "2", "part": 2.0, "object": {"id": 2}, "huge": 4294967298,
+          "flag": true, "deep": [[2]]})");
+  for (const char* const key : {"mixed", "text", "part", "object", "huge", "flag", "deep"}) {
+    const auto tokens = config.tokens(key);
+    ASSERT_FALSE(tokens) << key;
+    EXPECT_EQ(tokens.error().code, ErrorCode::kMalformed) << key;
+    EXPECT_NE(tokens.error().message.find(key), std::string::npos);
+  }
+}
+
+TEST(ModelConfig, an_object_in_the_place_of_a_value_is_wrong) {
+  const ModelConfig config = config_of(R"({"object": {"inner": 2}, "list": ["x"]})");
+  for (const char* const key : {"object", "list"}) {
+    EXPECT_EQ(config.count_or(key, 7).error().code, ErrorCode::kMalformed) << key;
+    EXPECT_EQ(config.number_or(key, 0.5).error().code, ErrorCode::kMalformed) << key;
+    EXPECT_EQ(config.text_or(key, "y").error().code, ErrorCode::kMalformed) << key;
+    EXPECT_EQ(config.flag_or(key, true).error().code, ErrorCode::kMalformed) << key;
+  }
+  EXPECT_EQ(*config.integer("object.inner"), 2);
 }
 
 TEST(ModelConfig, a_number_beyond_an_integer_is_no_count) {

@@ -29,6 +29,12 @@ Status check(const std::vector<std::vector<int32_t>>& prompts, const GenerateOpt
   for (const auto& row : prompts) {
     for (const int32_t token : row) DJINN_CHECK(check_token("Token", token, vocabulary));
   }
+  if (options.stop_tokens.size() > limits::kStopTokens) {
+    return Error{ErrorCode::kOutOfRange,
+                 "A generation stops at " + std::to_string(limits::kStopTokens) +
+                     " tokens at most, and " + std::to_string(options.stop_tokens.size()) +
+                     " are given. Name fewer as stop_tokens."};
+  }
   if (prompts.size() == 1) return {};  // nothing is padded
   return check_token("pad_token", options.pad_token, vocabulary);
 }
@@ -66,8 +72,9 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
   DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));
   DJINN_CHECK(check_weights(decode, model.manifest));
   std::unique_ptr<Generator> made(new Generator(client, std::move(model), std::move(config)));
-  made->end_tokens_ = files.config.integers("eos_token_id");
-  made->begin_token_ = files.config.integer_or("bos_token_id", -1);
+  DJINN_TRY(made->end_tokens_, files.config.tokens("eos_token_id"));
+  DJINN_TRY(const std::vector<int64_t> begin, files.config.tokens("bos_token_id"));
+  if (!begin.empty()) made->begin_token_ = begin.front();
   return made;
 }
 

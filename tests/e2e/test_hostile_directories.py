@@ -94,6 +94,9 @@ def test_a_fifo_in_the_place_of_a_file_is_named_and_nobody_waits(
         {"attention_bias": "no"},
         {"hidden_act": 1},
         {"rope_parameters": [10000.0]},
+        {"eos_token_id": "2"},
+        {"eos_token_id": [2, None]},
+        {"bos_token_id": {"id": 1}},
     ],
     ids=str,
 )
@@ -137,6 +140,18 @@ def test_a_token_outside_the_vocabulary_is_refused(
     )
     last = VOCABULARY - 1
     assert generator.generate([[0, last], [1]], max_new_tokens=1, pad_token=last).tokens
+
+
+def test_more_stop_tokens_than_a_run_knows_are_told_with_their_number(
+    session: djinn.Session, llama: Path
+) -> None:
+    generator = djinn.Generator(session, llama)
+    assert generator.generate([[1]], max_new_tokens=1, stop_tokens=list(range(16))).tokens
+    message = refused(
+        lambda: generator.generate([[1]], max_new_tokens=1, stop_tokens=list(range(17)))
+    )
+    assert "17" in message
+    assert "stop_tokens" in message
 
 
 def test_a_tensor_s_name_does_not_steer_a_terminal(session: djinn.Session, tmp_path: Path) -> None:
