@@ -14,6 +14,7 @@ from private_daemon import Daemon, running, wait_until
 
 MEMORY = 600 << 20
 ROWS = 4_000_000
+VALUES = 64 << 20
 LEAST = np.iinfo(np.int32).min
 
 DOUBLE = """srg 1 "double"
@@ -93,19 +94,18 @@ def test_what_no_quota_holds_is_refused_before_it_is_allocated(host: Daemon, cal
 
 
 def test_memory_that_nobody_granted_is_the_runs_error_alone() -> None:
-    """It takes a view of each row, of which nothing but the kernel's limit knows."""
-    rows = {"x": np.zeros((ROWS, 1), np.uint8)}
-    operator = "aten::unique_dim_consecutive"
-    source = graph("", rows).replace("%y = ", f"%y, %i, %n = {operator}(%x, 0)")
+    """It keeps 16 bytes for each value, of which nothing but the kernel's limit knows."""
+    values = {"x": np.zeros(VALUES, np.uint8)}
+    source = graph("", values).replace("%y = ", "%y, %i = aten::topk(%x, 1, 0, true, true)")
     with (
         running("--memory", str(256 << 20)) as host,
-        host.connect("greedy", staging_bytes=8 << 20) as greedy,
+        host.connect("greedy", staging_bytes=VALUES + (1 << 20)) as greedy,
         host.connect("neighbour", staging_bytes=1 << 20) as neighbour,
     ):
         assert doubles(neighbour)
         before = incarnation(host)
         with pytest.raises(djinn.Error, match="no memory left for this run"):
-            greedy.run_once(source, **rows)
+            greedy.run_once(source, **values)
         assert doubles(greedy)
         assert doubles(neighbour)
         assert incarnation(host) == before
