@@ -65,6 +65,23 @@ bool settled(const TestDaemon& daemon, Baseline& out) {
   });
 }
 
+// Five visits leave what was there before. A process that ends may be counted in the place of one
+// that is about to start: then the look before came too early, and another five tell. What each
+// visit leaves shows every time.
+void expect_to_leave_nothing(const TestDaemon& daemon, const std::function<void()>& visit) {
+  constexpr int kRounds = 3;
+  visit();
+  Baseline before{};
+  Baseline after{};
+  ASSERT_TRUE(settled(daemon, before));
+  for (int round = 0; round < kRounds; ++round, before = after) {
+    for (int i = 0; i < 5; ++i) visit();
+    ASSERT_TRUE(settled(daemon, after));
+    if (after == before) return;
+  }
+  ADD_FAILURE() << after.descriptors << " descriptors instead of " << before.descriptors;
+}
+
 std::vector<std::string> texts_of(const TestDaemon& daemon, ipc::EventKind kind) {
   TestClient observer(daemon);
   observer.greet(true);
@@ -291,7 +308,7 @@ TEST(Djinnd, a_session_is_not_kept_by_its_own_socket) {
 TEST(Djinnd, a_killed_client_returns_everything) {
   const TestDaemon daemon;
   const Fd file = model_file(daemon.directory(), 1000, 'a');
-  const auto visit = [&] {
+  expect_to_leave_nothing(daemon, [&] {
     TestClient client(daemon);
     client.greet();
     open_model(client, file);
@@ -304,15 +321,7 @@ TEST(Djinnd, a_killed_client_returns_everything) {
     client.submit(submission);
     EXPECT_EQ(client.completion(), ErrorCode::kOk);
     EXPECT_GT(status_of(daemon).memory_sessions_bytes, uint64_t{1} << 20);
-  };
-  visit();
-  Baseline before{};
-  ASSERT_TRUE(settled(daemon, before));
-  EXPECT_EQ(before.sessions_bytes, 0u);
-  for (int i = 0; i < 5; ++i) visit();
-  Baseline after{};
-  ASSERT_TRUE(settled(daemon, after));
-  EXPECT_EQ(after, before) << after.descriptors << " descriptors instead of " << before.descriptors;
+  });
 }
 
 TEST(Djinnd, a_killed_worker_is_replaced_and_nobody_is_told) {
@@ -800,16 +809,11 @@ TEST(Djinnd, a_client_that_goes_while_its_payload_is_read_leaves_nothing) {
     first.greet();
     first.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {graph.get()});
   }
-  Baseline before{};
-  ASSERT_TRUE(settled(daemon, before));
-  for (int i = 0; i < 10; ++i) {
+  expect_to_leave_nothing(daemon, [&] {
     TestClient client(daemon);
     client.greet();
     client.send({100, ipc::DefineProgram{}}, {graph.get()});
-  }
-  Baseline after{};
-  ASSERT_TRUE(settled(daemon, after));
-  EXPECT_EQ(after, before);
+  });
 }
 
 TEST(Djinnd, stops_when_told_and_takes_its_socket_and_children_along) {
