@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "ipc/build_identity.h"
@@ -37,9 +38,17 @@ std::vector<std::string> arguments_of(const ChildProgram& program) {
   return arguments;
 }
 
+// Each name once: of two some libraries take the first, others the last.
 std::vector<std::string> environment_of(const ChildProgram& program) {
   std::vector<std::string> environment = program.environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view inherited(*entry);
+    const std::string_view name = inherited.substr(0, inherited.find('='));
+    const bool is_said = std::ranges::any_of(program.environment, [&](std::string_view said) {
+      return said.substr(0, said.find('=')) == name;
+    });
+    if (!is_said) environment.emplace_back(inherited);
+  }
   return environment;
 }
 

@@ -31,7 +31,7 @@ namespace djinn::daemon {
 struct ChildProgram {
   std::string path;
   std::vector<std::string> arguments;
-  std::vector<std::string> environment;  // "NAME=VALUE", besides djinnd's own
+  std::vector<std::string> environment;  // "NAME=VALUE", before djinnd's own
   bool takes_leases = false;             // as Spawner::Program
 };
 

@@ -417,12 +417,13 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
 }
 
 // Threads that spin for long take the cores from everybody else (libgomp reads this when it is
-// loaded, so it must be in the environment).
+// loaded, so it must be in the environment). Where they are bound to cores, as some hosts' settings
+// say, those of all users would share the same ones, and a confined worker may not bind them.
 ChildProgram Daemon::worker_program() {
   ChildProgram program{options_.worker,
                        {"--threads", std::to_string(options_.threads), "--memory-bytes",
                         std::to_string(options_.memory_bytes)},
-                       {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false",
+                       {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
                         "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
   const bool first = workers_started_++ == 0;
   if (options_.test_fault_at > 0 && (first || options_.test_fault_every)) {

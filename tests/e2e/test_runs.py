@@ -281,3 +281,16 @@ def test_arguments_that_mean_nothing_are_refused_before_anything_is_asked(
     with pytest.raises(TypeError, match="no dtype"):
         session.put(x, "float33")
     assert session.put(np.zeros(0, np.float32)).numpy().shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OMP_PROC_BIND", "true"), ("GOMP_CPU_AFFINITY", "0"), ("OMP_PLACES", "threads")],
+)
+def test_a_host_that_binds_threads_to_cores_has_workers(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with running(threads=2) as host, host.connect("bound") as session:
+        x = np.ones(1 << 20, np.float32)  # enough for two threads
+        assert (session.run_once(DOUBLE, x=x)["y"] == 2).all()
