@@ -34,6 +34,7 @@ Json to_json(const ipc::WorkerReport& report) {
           {"runs", report.runs},
           {"planned_runs", report.planned_runs},
           {"plan_misses", report.plan_misses},
+          {"runs_repeated", report.runs_repeated},
           {"tokens", report.tokens}};
 }
 

@@ -57,6 +57,7 @@ Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
                {"RUNS", kRight},
                {"PLANNED", kRight, kOptional},
                {"MISSES", kRight, kOptional},
+               {"REPEATED", kRight, kOptional},
                {"TOKENS", kRight},
                {"CONFINED", kLeft, kOptional}});
   for (const ipc::WorkerReport& worker : workers) {
@@ -64,8 +65,8 @@ Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
                std::string(state_text(worker.state)), std::to_string(worker.threads),
                std::to_string(worker.restarts), size_text(worker.slab_bytes),
                std::to_string(worker.runs), std::to_string(worker.planned_runs),
-               std::to_string(worker.plan_misses), std::to_string(worker.tokens),
-               confinement_of(worker)});
+               std::to_string(worker.plan_misses), std::to_string(worker.runs_repeated),
+               std::to_string(worker.tokens), confinement_of(worker)});
   }
   return table;
 }

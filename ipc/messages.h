@@ -269,6 +269,7 @@ struct WorkerReport {
   uint64_t runs = 0;
   uint64_t planned_runs = 0;
   uint64_t plan_misses = 0;
+  uint64_t runs_repeated = 0;
   uint64_t tokens = 0;
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };
@@ -705,6 +706,7 @@ struct WorkerStats {
   uint64_t runs = 0;
   uint64_t planned_runs = 0;
   uint64_t plan_misses = 0;
+  uint64_t runs_repeated = 0;  // computed, thrown away for want of memory, and computed again
   uint64_t tokens = 0;
   uint64_t plan_records = 0;  // rehearsals, and runs recorded anew
   uint64_t prompt_tokens = 0;

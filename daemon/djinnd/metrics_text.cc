@@ -281,6 +281,10 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
                counts.planned_runs);
   page.counter("djinn_plan_misses_total", "Of these, runs that did not fit their plan.",
                counts.plan_misses);
+  page.counter("djinn_runs_repeated_total",
+               "Runs that were computed, thrown away because memory for them was on its way, and "
+               "computed again.",
+               counts.runs_repeated);
   page.counter("djinn_plan_records_total", "Plans that were recorded, or recorded anew.",
                counts.plan_records);
   page.gauge("djinn_lane_plan_bytes", "The plans of the lanes' last runs.", counts.slab_bytes);

@@ -23,6 +23,7 @@ void each_count(ipc::WorkerStats& a, const ipc::WorkerStats& b, const Function& 
   f(a.planned_runs, b.planned_runs);
   f(a.plan_misses, b.plan_misses);
   f(a.plan_records, b.plan_records);
+  f(a.runs_repeated, b.runs_repeated);
   f(a.tokens, b.tokens);
   f(a.prompt_tokens, b.prompt_tokens);
   for (size_t i = 0; i < a.submissions.size(); ++i) f(a.submissions[i], b.submissions[i]);

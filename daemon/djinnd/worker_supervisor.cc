@@ -274,6 +274,7 @@ ipc::WorkerReport WorkerSupervisor::report() const {
   report.runs = counts.runs;
   report.planned_runs = counts.planned_runs;
   report.plan_misses = counts.plan_misses;
+  report.runs_repeated = counts.runs_repeated;
   report.tokens = counts.tokens;
   return report;
 }

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernel/base/checked.h"
+#include "kernel/srg/expr.h"
 
 namespace djinn::worker {
 namespace {
@@ -51,6 +53,20 @@ void write_mask(std::byte* out, const SequenceUse& sequence) {
       }
     }
   }
+}
+
+// Of an output on a storage of its own; nothing where only the run will tell.
+std::optional<uint64_t> bytes_of(const exec::OutputInfo& output, std::span<const int64_t> symbols) {
+  if (!output.sizes_known) return std::nullopt;
+  uint64_t bytes = size_of(output.dtype);
+  for (const srg::Expr& expr : output.sizes) {
+    const auto size = srg::evaluate(expr, symbols);
+    const auto product =
+        size && *size >= 0 ? checked_mul(bytes, static_cast<uint64_t>(*size)) : std::nullopt;
+    if (!product) return std::nullopt;
+    bytes = *product;
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -155,7 +171,7 @@ Status Binder::bind_ref(Step& step, const ipc::InputBinding& input) {
   return {};
 }
 
-Status Binder::save_written(Step& step) {
+Status Binder::save_written(Step& step, const ipc::RunBlock& block) {
   DJINN_TRY(const auto ranges, program_->written_ranges(symbols_));
   // Every changed ref is doomed before the first is saved, so that a failure poisons all of them.
   for (const exec::WrittenRange& range : ranges) {
@@ -169,12 +185,22 @@ Status Binder::save_written(Step& step) {
     if (std::ranges::find(step.doomed, changed) == step.doomed.end())
       step.doomed.push_back(changed);
   }
+  std::vector<uint64_t> sizes;
   for (const exec::WrittenRange& range : ranges) {
     if (!range_fits(range.offset, range.bytes, storages_[range.storage].bytes)) {
       return Error{ErrorCode::kOutOfRange,
                    "The program writes beyond the ref that is bound to the input '" +
                        program_->graph().storages[range.storage].name + "'. Bind a larger one."};
     }
+    sizes.push_back(range.bytes);
+  }
+  for (size_t i = 0; i < block.outputs.size(); ++i) {
+    if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
+    const auto bytes = bytes_of(program_->outputs()[i], symbols_);
+    if (bytes) sizes.push_back(*bytes);
+  }
+  DJINN_CHECK(step.session.refs().make_room(std::move(sizes)));
+  for (const exec::WrittenRange& range : ranges) {
     DJINN_CHECK(step.session.refs().save(step.session.state(),
                                          ref_offsets_[range.storage] + range.offset, range.bytes));
   }

@@ -36,8 +36,10 @@ class Binder {
                const SequenceUse* sequence);
   // Errors: kOutOfRange, kNotFound, kStaleHandle, kPoisoned, kInvalidArgument.
   Status bind(Step& step, const ipc::InputBinding& input);
-  // Makes a written input's ref part of the step: doomed if it fails, its old bytes saved.
-  Status save_written(Step& step);
+  // Makes a written input's ref part of the step: doomed if it fails, its old bytes saved. Memory
+  // for that and for the outputs that become refs is asked for at once, before anything is
+  // computed: where it is on its way, all is done again.
+  Status save_written(Step& step, const ipc::RunBlock& block);
   // Binds K and V, and every input with a role that is not bound yet, from the group's tokens.
   Status bind_sequence(const SequenceUse& sequence);
   // Errors: kInvalidArgument naming the first input without bytes.

@@ -68,6 +68,7 @@ ipc::WorkerStats LaneCounts::read() const {
   stats.planned_runs = planned_runs_.get();
   stats.plan_misses = plan_misses_.get();
   stats.plan_records = plan_records_.get();
+  stats.runs_repeated = runs_repeated_.get();
   stats.tokens = tokens_.get();
   stats.prompt_tokens = prompt_tokens_.get();
   for (size_t i = 0; i < submissions_.size(); ++i) stats.submissions[i] = submissions_[i].get();

@@ -67,6 +67,8 @@ class LaneCounts {
   // The submission ended. What it leaves in progression is the beginning of the next one's.
   void note_end(Progression& progression, uint16_t operation, bool failed, uint64_t now_ns);
   void note_lane(const exec::LaneStats& stats);
+  // A run was computed, and thrown away because memory for it was on its way.
+  void note_repetition() { runs_repeated_.add(1); }
   // What more has crossed in sessions' memory.
   void note_crossing(uint64_t bytes_in, uint64_t bytes_out);
 
@@ -79,6 +81,7 @@ class LaneCounts {
   Count planned_runs_;
   Count plan_misses_;
   Count plan_records_;
+  Count runs_repeated_;
   Count tokens_;
   Count prompt_tokens_;
   std::array<Count, ipc::kOperations> submissions_;

@@ -205,6 +205,11 @@ void stage_length(Step& step, const SequenceUse& use) {
 
 // --- a run
 
+bool is_for_once(const Step& step, const srg::Graph& graph) {
+  return static_cast<ipc::Operation>(step.submission.operation) == ipc::Operation::kRunOnce &&
+         graph.symbols.empty();
+}
+
 Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
                    const ipc::RunBlock& block) {
   const srg::Graph& graph = program.graph();
@@ -220,9 +225,10 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   for (const ipc::InputBinding& input : block.inputs) DJINN_CHECK(binder.bind(step, input));
   if (sequence) DJINN_CHECK(binder.bind_sequence(*sequence));
   DJINN_CHECK(binder.check_complete());
-  DJINN_CHECK(binder.save_written(step));
+  DJINN_CHECK(binder.save_written(step, block));
   if (sequence) keep_token_ids(graph, binder.bindings(), *sequence);
-  DJINN_CHECK(tools.lane.run(program, binder.bindings()));
+  DJINN_CHECK(is_for_once(step, graph) ? tools.lane.run_once(program, binder.bindings())
+                                       : tools.lane.run(program, binder.bindings()));
   DJINN_CHECK(place_outputs(step, block, tools.lane.outputs()));
   if (sequence) stage_length(step, *sequence);
   return Ending::kDone;

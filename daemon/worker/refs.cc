@@ -124,6 +124,11 @@ Status Refs::check_free(const gc::SessionState& state, RefHandle handle) {
 
 // --- inside a step
 
+Status Refs::make_room(std::vector<uint64_t> bytes) {
+  for (uint64_t& one : bytes) one = std::max<uint64_t>(one, 1);
+  return section_.make_room(bytes);
+}
+
 Result<Refs::Storage> Refs::allocate(uint64_t bytes) {
   DJINN_TRY(const vmu::Range range, section_.allocate(std::max<uint64_t>(bytes, 1)));
   allocated_.push_back(range);

@@ -46,6 +46,9 @@ class Refs {
   Status check_free(const gc::SessionState& state, RefHandle handle);
 
   // --- inside a step
+  // Asks at once for what storages and saves of so many bytes will take, made next and in this
+  // order. Errors: those of Grants::take().
+  Status make_room(std::vector<uint64_t> bytes);
   // Room for a storage, zeroed. Errors: those of Grants::take().
   Result<Storage> allocate(uint64_t bytes);
   void stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage);

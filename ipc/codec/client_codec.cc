@@ -181,6 +181,7 @@ void write_worker(wire::WorkerReport::Builder out, const WorkerReport& report) {
   stats.setRuns(report.runs);
   stats.setPlannedRuns(report.planned_runs);
   stats.setPlanMisses(report.plan_misses);
+  stats.setRunsRepeated(report.runs_repeated);
   stats.setTokens(report.tokens);
 }
 
@@ -199,6 +200,7 @@ WorkerReport read_worker(wire::WorkerReport::Reader in) {
   report.runs = stats.getRuns();
   report.planned_runs = stats.getPlannedRuns();
   report.plan_misses = stats.getPlanMisses();
+  report.runs_repeated = stats.getRunsRepeated();
   report.tokens = stats.getTokens();
   return report;
 }

@@ -67,7 +67,7 @@ std::vector<ClientRequest> requests() {
 }
 
 WorkerReport worker_report(const std::string& name) {
-  return {name, name, 2, WorkerState::kRecovering, 3, 4, 5, true, 6, 7, 8, 9, 10};
+  return {name, name, 2, WorkerState::kRecovering, 3, 4, 5, true, 6, 7, 8, 9, 10, 11};
 }
 SessionReport session_report(const std::string& name) {
   return {{1},
@@ -154,7 +154,7 @@ std::vector<WorkerCommand> commands() {
 }
 
 WorkerStats worker_stats() {
-  WorkerStats stats{27, 28, 29, 30, 31, 32, 33, {34}, 35};
+  WorkerStats stats{27, 28, 29, 30, 26, 31, 32, 33, {34}, 35};
   stats.submissions.back() = 36;
   uint64_t next = 37;
   for (TimeHistogram* times : {&stats.queue, &stats.run, &stats.first_token, &stats.next_token}) {

@@ -483,6 +483,7 @@ struct WorkerStats {
   nextToken @12 :TimeHistogram;
   bytesIn @13 :UInt64;
   bytesOut @14 :UInt64;
+  runsRepeated @15 :UInt64;
 }
 
 struct TimeHistogram {

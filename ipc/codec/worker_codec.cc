@@ -255,6 +255,7 @@ void write(wire::WorkerEvent::Builder out, const WorkerStats& event) {
   stats.setRuns(event.runs);
   stats.setPlannedRuns(event.planned_runs);
   stats.setPlanMisses(event.plan_misses);
+  stats.setRunsRepeated(event.runs_repeated);
   stats.setTokens(event.tokens);
   stats.setPlanRecords(event.plan_records);
   stats.setPromptTokens(event.prompt_tokens);
@@ -348,6 +349,7 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
   stats.runs = in.getRuns();
   stats.planned_runs = in.getPlannedRuns();
   stats.plan_misses = in.getPlanMisses();
+  stats.runs_repeated = in.getRunsRepeated();
   stats.tokens = in.getTokens();
   stats.plan_records = in.getPlanRecords();
   stats.prompt_tokens = in.getPromptTokens();

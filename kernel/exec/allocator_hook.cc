@@ -221,4 +221,16 @@ void Replayer::released(void* memory) {
   alive_.pop_back();
 }
 
+void* Arena::allocate(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (const auto range = ranges_.allocate(bytes)) return slab_.data() + range->offset;
+  return heap_.allocate(bytes, Content::kZeros);
+}
+
+void Arena::released(void* memory) {
+  auto* const byte = static_cast<std::byte*>(memory);
+  if (byte < slab_.data() || byte >= slab_.data() + slab_.size()) return;
+  ranges_.free(static_cast<uint64_t>(byte - slab_.data()));
+}
+
 }  // namespace djinn::exec

@@ -7,6 +7,7 @@
 //   Heap      malloc for what no plan places; counted, and bounded by its owner
 //   Recorder  a sink that takes the heap and writes down sizes and lifetimes
 //   Replayer  a sink that serves the n-th allocation at its planned place in a slab
+//   Arena     a sink that finds each allocation a place in a slab as it comes
 //
 // allocate(0) gives null and still counts as one allocation, for the sequence is what a plan fits.
 // What a kernel is given from the heap is zeroed: it may have been another session's. The slab is
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "kernel/exec/executor.h"
+#include "kernel/vmu/extent_allocator.h"
 #include "kernel/vmu/offset_planner.h"
 
 namespace djinn::exec {
@@ -159,6 +161,23 @@ class Replayer final : public Sink {
   bool fits_ = true;
   uint64_t live_ = 0;
   uint64_t peak_ = 0;
+};
+
+class Arena final : public Sink {
+ public:
+  Arena(std::span<std::byte> slab, Heap& heap)
+      : slab_(slab),
+        ranges_(slab.size() - slab.size() % vmu::RangeAllocator::kGranuleBytes),
+        heap_(heap) {}
+
+  // What finds no place is the heap's.
+  void* allocate(size_t bytes) override;
+  void released(void* memory) override;
+
+ private:
+  std::span<std::byte> slab_;
+  vmu::RangeAllocator ranges_;
+  Heap& heap_;
 };
 
 }  // namespace djinn::exec

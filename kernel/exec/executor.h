@@ -137,7 +137,7 @@ struct LaneStats {
   uint64_t planned_runs = 0;
   uint64_t plan_records = 0;   // rehearsals, and runs recorded anew after a miss
   uint64_t plan_misses = 0;    // runs that left their plan for malloc
-  uint64_t planned_bytes = 0;  // of the last run's plan
+  uint64_t planned_bytes = 0;  // of the slab, for the last run
   uint64_t peak_live_bytes =
       0;  // of the last run, each allocation rounded up to 64; 0 if unplanned
 };
@@ -184,6 +184,9 @@ class Lane {
   // Runs program once; on success outputs() holds one view per graph output. The error of a failing
   // operator names it and its module path. Blocking; one thread at a time.
   Status run(Program& program, const RunBindings& bindings);
+  // Likewise, of a program without symbols that will not be run again: nothing is rehearsed, and no
+  // plan is kept.
+  Status run_once(const Program& program, const RunBindings& bindings);
   [[nodiscard]] std::span<const OutputView> outputs() const;
   [[nodiscard]] LaneStats stats() const;
 
@@ -207,6 +210,7 @@ class Lane {
 
  private:
   explicit Lane(std::unique_ptr<Impl> impl);
+  Status carry_out(const std::function<Status()>& run);
   std::unique_ptr<Impl> impl_;
 };
 

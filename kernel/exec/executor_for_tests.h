@@ -76,10 +76,12 @@ class World {
 
   // One tensor for each storage, in order; undefined ones for weights.
   Status run(std::vector<int64_t> symbols, std::vector<at::Tensor> tensors, bool writable = false) {
-    std::vector<StorageBinding> bindings;
-    for (const at::Tensor& tensor : tensors) bindings.push_back(binding_of(tensor, writable));
-    bindings.resize(program->graph().storages.size());
+    const std::vector<StorageBinding> bindings = bindings_of(tensors, writable);
     return lane->run(*program, {symbols, bindings});
+  }
+  Status run_once(const std::vector<at::Tensor>& tensors) {
+    const std::vector<StorageBinding> bindings = bindings_of(tensors, false);
+    return lane->run_once(*program, {{}, bindings});
   }
 
   static StorageBinding binding_of(const at::Tensor& tensor, bool writable) {
@@ -98,6 +100,14 @@ class World {
   }
 
  private:
+  std::vector<StorageBinding> bindings_of(const std::vector<at::Tensor>& tensors,
+                                          bool writable) const {
+    std::vector<StorageBinding> bindings;
+    for (const at::Tensor& tensor : tensors) bindings.push_back(binding_of(tensor, writable));
+    bindings.resize(program->graph().storages.size());
+    return bindings;
+  }
+
   std::vector<Weight> table() const {
     std::vector<Weight> list;
     for (const auto& [name, tensor] : tensors_) {

@@ -19,6 +19,9 @@ namespace djinn::exec {
 
 namespace {
 
+// What allocations of differing sizes leave unused between them, of what they use.
+constexpr uint64_t kGapsOneIn = 4;
+
 class UnboundedHeap final : public HeapOwner {
   Status allow(uint64_t) override { return {}; }
   void settle(uint64_t) override {}
@@ -63,9 +66,11 @@ struct Lane::Impl {
   std::function<void(std::string_view)> pulse;
 
   Status run(const Program& program, const RunBindings& bindings);
+  Status run_once(const Program& program, const RunBindings& bindings);
   void drop_outputs();
 
  private:
+  [[nodiscard]] Status check(const Program& program, const RunBindings& bindings) const;
   Status run_planned(const Program& program, const RunBindings& bindings);
   Status rehearse(const Program::Impl& program, std::vector<int64_t> symbols, Plan& plan);
   Status record(const Program::Impl& program, const RunBindings& bindings, Plan& plan);
@@ -99,14 +104,34 @@ void Lane::Impl::drop_outputs() {
   kept.clear();
 }
 
-Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
-  c10::InferenceMode inference_mode;
+Status Lane::Impl::check(const Program& program, const RunBindings& bindings) const {
   DJINN_CHECK(check_bindings(program.impl(), bindings));
   // Without symbols the estimate is of this very run.
   const uint64_t estimate = program.activation_bytes_estimate();
-  if (program.graph().symbols.empty() && estimate > owner.bytes_max) {
-    return over_limit(estimate, owner.bytes_max);
-  }
+  if (!program.graph().symbols.empty() || estimate <= owner.bytes_max) return {};
+  return over_limit(estimate, owner.bytes_max);
+}
+
+Status Lane::Impl::run_once(const Program& program, const RunBindings& bindings) {
+  c10::InferenceMode inference_mode;
+  DJINN_CHECK(check(program, bindings));
+  const uint64_t estimate = program.activation_bytes_estimate();
+  const uint64_t bytes = estimate + estimate / kGapsOneIn;
+  if (options.planned) DJINN_CHECK(reserve(bytes));
+  ++stats.runs;
+  std::span<std::byte> memory;
+  if (slab) memory = slab->bytes().first(std::min<uint64_t>(bytes, slab->bytes().size()));
+  slab_content.make_clean(memory, memory.size());
+  stats.planned_bytes = memory.size();
+  stats.peak_live_bytes = 0;
+  Arena arena(memory, heap);
+  ScopedSink scope(arena);
+  return execute(program.impl(), bindings);
+}
+
+Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
+  c10::InferenceMode inference_mode;
+  DJINN_CHECK(check(program, bindings));
   ++stats.runs;
   return options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings);
 }
@@ -219,6 +244,14 @@ Result<std::unique_ptr<Lane>> Lane::make(LaneOptions options) {
 }
 
 Status Lane::run(Program& program, const RunBindings& bindings) {
+  return carry_out([&] { return impl_->run(program, bindings); });
+}
+
+Status Lane::run_once(const Program& program, const RunBindings& bindings) {
+  return carry_out([&] { return impl_->run_once(program, bindings); });
+}
+
+Status Lane::carry_out(const std::function<Status()>& run) {
   impl_->drop_outputs();
   Status status = catching([&]() -> Status {
     const int threads = impl_->options.threads;
@@ -226,7 +259,7 @@ Status Lane::run(Program& program, const RunBindings& bindings) {
     // ATen turns oneDNN off for the process when one of its matrix products is refused memory; the
     // run is repeated, and other kernels would give other bits in it and in all that follow.
     at::globalContext().setUserEnabledMkldnn(true);
-    return impl_->run(program, bindings);
+    return run();
   });
   auto refusal = impl_->heap.take_refusal();
   if (refusal) status = *std::move(refusal);

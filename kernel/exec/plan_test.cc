@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <set>
+#include <utility>
 
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/attention_for_tests.h"
@@ -209,6 +211,78 @@ TEST(Plan, a_run_unlike_its_plan_falls_back_counts_a_miss_and_is_recorded_anew) 
   EXPECT_EQ(stats.plan_misses, 1u);
   EXPECT_EQ(stats.plan_records, 2u);
   EXPECT_EQ(stats.planned_runs, 2u);
+}
+
+// Six products of matrices, each of the two before.
+srg::Graph products() {
+  GraphBuilder b;
+  auto before = b.input("x", DType::kFloat32, {33, 33});
+  auto last = before;
+  for (int i = 0; i < 6; ++i) {
+    before = std::exchange(last, b.call("aten::mm", {arg(last), arg(before)}));
+  }
+  b.output(last);
+  return b.graph;
+}
+
+TEST(RunOnce, gives_the_bytes_of_malloc_from_a_poisoned_slab) {
+  World planned({}, true), plain({}, false);
+  ASSERT_EQ(message_of(planned.admit(products())), "");
+  ASSERT_EQ(message_of(plain.admit(products())), "");
+  const at::Tensor x = noise({33, 33}, 7);
+  ASSERT_EQ(message_of(plain.run({}, {x})), "");
+  for (int i = 0; i < 3; ++i) {
+    planned.slab.poison();
+    ASSERT_EQ(message_of(planned.run_once({x})), "");
+    EXPECT_TRUE(same_bytes(planned.output(0), plain.output(0)));
+  }
+}
+
+TEST(RunOnce, computes_each_operator_once_and_keeps_no_plan) {
+  World world({}, true);
+  ASSERT_EQ(message_of(world.admit(products())), "");
+  int operators = 0;
+  world.lane->set_pulse([&](std::string_view name) { operators += name.empty() ? 0 : 1; });
+  ASSERT_EQ(message_of(world.run_once({noise({33, 33}, 7)})), "");
+  EXPECT_EQ(operators, 6);
+  EXPECT_EQ(world.lane->stats().plan_records, 0u);
+  EXPECT_EQ(world.lane->stats().plan_misses, 0u);
+}
+
+TEST(RunOnce, a_slab_that_is_on_its_way_is_waited_for_before_anything_is_computed) {
+  World world({}, true);
+  ASSERT_EQ(message_of(world.admit(products())), "");
+  LaneOptions options;
+  options.grow_slab = [](uint64_t) -> Result<std::span<std::byte>> {
+    return Error{ErrorCode::kBusy, "on its way"};
+  };
+  world.lane = *Lane::make(std::move(options));
+  bool computed = false;
+  world.lane->set_pulse([&](std::string_view) { computed = true; });
+  EXPECT_EQ(world.run_once({noise({33, 33}, 7)}).error().code, ErrorCode::kBusy);
+  EXPECT_FALSE(computed);
+  EXPECT_EQ(world.lane->stats().runs, 0u);
+}
+
+TEST(Arena, gives_places_that_are_free_and_leaves_the_rest_to_the_heap) {
+  alignas(64) std::array<std::byte, 256> slab{};
+  const RegisteredSlab registered(slab);
+  NoBound bound;
+  Heap heap(bound);
+  Arena arena(slab, heap);
+  const ScopedSink scope(arena);
+  void* const first = arena.allocate(100);
+  void* const second = arena.allocate(128);
+  EXPECT_EQ(first, slab.data());
+  EXPECT_EQ(second, slab.data() + 128);
+  EXPECT_EQ(arena.allocate(0), nullptr);
+  void* const none_left = arena.allocate(1);
+  EXPECT_FALSE(none_left >= slab.data() && none_left < slab.data() + slab.size());
+  release(first);
+  EXPECT_EQ(arena.allocate(64), first);
+  release(none_left);
+  release(second);
+  EXPECT_EQ(arena.allocate(192), slab.data() + 64);
 }
 
 TEST(Replayer, serves_the_nth_allocation_at_its_place_and_leaves_the_plan_on_a_misfit) {

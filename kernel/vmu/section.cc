@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "kernel/base/assert.h"
 
@@ -46,6 +48,24 @@ Result<Range> PersistentSection::allocate(uint64_t bytes, uint64_t alignment) {
   }
   DJINN_ASSERT(ranges_.high_water_bytes() <= window_.committed_bytes());
   return range;
+}
+
+Status PersistentSection::make_room(std::span<const uint64_t> sizes) {
+  std::vector<uint64_t> tried;
+  uint64_t end_bytes = 0;
+  Status placed;
+  for (const uint64_t bytes : sizes) {
+    const auto range = ranges_.allocate(bytes);
+    if (!range) {
+      placed = range.error();
+      break;
+    }
+    tried.push_back(range->offset);
+    end_bytes = std::max(end_bytes, range->end());
+  }
+  for (const uint64_t offset : tried) ranges_.free(offset);
+  DJINN_CHECK(placed);
+  return window_.grow_to(end_bytes);
 }
 
 void PersistentSection::free(Range range) {

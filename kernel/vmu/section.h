@@ -35,6 +35,9 @@ class PersistentSection {
   // Zeroed bytes, growing the section where needed. Errors: kInvalidArgument for no bytes,
   // kOutOfMemory, kQuotaExceeded, and those of grants and pal.
   Result<Range> allocate(uint64_t bytes, uint64_t alignment = RangeAllocator::kGranuleBytes);
+  // Asks at once for all that these allocations will need, made next and in this order: who must
+  // repeat its work where a grant is on its way repeats it once. Errors: as allocate().
+  Status make_room(std::span<const uint64_t> sizes);
   void free(Range range);
 
   // Gives back what lies behind the last live range. Gives the number of bytes.

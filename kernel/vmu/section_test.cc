@@ -97,6 +97,31 @@ TEST_F(section, small_ranges_ask_for_a_grant_once_a_step) {
   EXPECT_EQ(grants_.asked(), 1u);
 }
 
+TEST_F(section, what_has_room_asks_for_nothing_more) {
+  PersistentSection it = open();
+  const Range before = it.allocate(kMiB).value(), hole = it.allocate(3 * kMiB).value(),
+              after = it.allocate(kMiB).value();
+  it.free(hole);
+  const std::array<uint64_t, 4> sizes{5 * kMiB, 2 * kMiB, 7 * kMiB, 100};
+  ASSERT_TRUE(it.make_room(sizes));
+  EXPECT_EQ(it.ranges().live_bytes(), before.bytes + after.bytes);
+  const uint64_t asked = grants_.asked();
+  for (const uint64_t bytes : sizes) ASSERT_TRUE(it.allocate(bytes));
+  EXPECT_EQ(grants_.asked(), asked);
+}
+
+TEST_F(section, where_there_is_no_room_for_all_nothing_changes) {
+  PersistentSection it = open();
+  const Range kept = it.allocate(kMiB).value();
+  const uint64_t granted = grants_.granted_bytes();
+  for (const uint64_t last : {40 * kMiB, 80 * kMiB}) {  // over the quota; over the extent
+    const std::array<uint64_t, 2> sizes{20 * kMiB, last};
+    EXPECT_FALSE(it.make_room(sizes));
+    EXPECT_EQ(it.ranges().live_bytes(), kept.bytes);
+    EXPECT_EQ(grants_.granted_bytes(), granted);
+  }
+}
+
 TEST_F(section, a_reused_range_is_zero) {
   PersistentSection it = open();
   const Range first = it.allocate(kMiB).value();

@@ -20,7 +20,8 @@ py::dict to_python(const ipc::WorkerReport& worker) {
                   "restarts"_a = worker.restarts, "landlock_abi"_a = worker.landlock_abi,
                   "seccomp"_a = worker.seccomp, "slab_bytes"_a = worker.slab_bytes,
                   "runs"_a = worker.runs, "planned_runs"_a = worker.planned_runs,
-                  "plan_misses"_a = worker.plan_misses, "tokens"_a = worker.tokens);
+                  "plan_misses"_a = worker.plan_misses, "runs_repeated"_a = worker.runs_repeated,
+                  "tokens"_a = worker.tokens);
 }
 
 srg::Slice slice_from(const py::handle& slice) {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from private_daemon import Daemon
 from torch import nn
 from twins import DEVICE, expect_equal, numbers, same
 
@@ -393,3 +394,18 @@ def test_a_loss_stays_recorded_until_it_is_read(stats) -> None:  # noqa: ANN001
     loss.item()
     assert stats()["reads"] == 1
     expect_equal(loss.cpu(), loss.cpu())
+
+
+def test_what_an_optimizer_s_first_step_makes_is_computed_once(device_daemon: Daemon) -> None:
+    """Its state is new memory, many times what the session had until now."""
+    before = device_daemon.worker()["runs_repeated"]
+    twins = [[torch.zeros(512, 384, device=where) for _ in range(20)] for where in ("cpu", DEVICE)]
+    for tensors in twins:
+        for tensor in tensors:
+            tensor.grad = torch.ones_like(tensor)
+        optimizer = torch.optim.AdamW(tensors, lr=1e-3)
+        for _ in range(2):
+            optimizer.step()
+    for plain, ours in zip(*twins, strict=True):
+        expect_equal(plain, ours)
+    assert device_daemon.worker()["runs_repeated"] == before

@@ -62,6 +62,7 @@ WORKER: dict[str, Shape] = {
     "runs": "integer",
     "planned_runs": "integer",
     "plan_misses": "integer",
+    "runs_repeated": "integer",
     "tokens": "integer",
 }
 STATUS: dict[str, Shape] = {
