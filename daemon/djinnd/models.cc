@@ -19,19 +19,6 @@
 namespace djinn::daemon {
 namespace {
 
-// The kernel waits a moment for pages that somebody holds, itself among them when the machine is
-// busy, and then gives up; a writable mapping it refuses at once.
-constexpr int kSealTries = 3;
-
-Status seal_extent(const Fd& extent) {
-  Status sealed = pal::add_seals(extent, pal::Seals::kWrite);
-  for (int tries = 1; !sealed && sealed.error().code == ErrorCode::kBusy && tries < kSealTries;
-       ++tries) {
-    sealed = pal::add_seals(extent, pal::Seals::kWrite);
-  }
-  return sealed;
-}
-
 constexpr const char* kPinOfOthers =
     "Another user has pinned the model. Ask them, or an administrator, to unpin it.";
 
@@ -544,7 +531,7 @@ Status Models::seal(Model& model, Fd manifest) {
   if (bytes == 0) return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
   DJINN_CHECK(check_manifests(model, bytes));
   for (const Fd& extent : model.extents) {
-    DJINN_CHECK(seal_extent(extent));
+    DJINN_CHECK(pal::seal_content(extent));
     if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
   }
   model.manifest = std::move(manifest);

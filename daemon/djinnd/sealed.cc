@@ -93,7 +93,7 @@ Result<Payload> take_payload(const Fd& fd, uint64_t bytes_max, std::string_view 
     DJINN_CHECK(hash.update(step));
     DJINN_CHECK(write_at(copy, at, step));
   }
-  DJINN_CHECK(pal::add_seals(copy, pal::Seals::kWrite));
+  DJINN_CHECK(pal::seal_content(copy));
   DJINN_TRY(const load::Digest digest, hash.finish());
   return Payload{digest, bytes, closer.own(std::move(copy))};
 }

@@ -142,7 +142,7 @@ Result<Fd> make_memfd(std::string_view name, uint64_t bytes, Seals seals) {
 Result<Fd> make_sealed_memfd(std::string_view name, std::span<const std::byte> content) {
   DJINN_TRY(Fd fd, make_memfd(name, content.size()));
   DJINN_CHECK(write_all(fd, content));
-  DJINN_CHECK(add_seals(fd, Seals::kWrite));
+  DJINN_CHECK(seal_content(fd));
   return fd;
 }
 
@@ -153,6 +153,17 @@ Status add_seals(const Fd& memfd, Seals seals) {
                  "seal shared memory: a writable mapping or a direct read is left. Unmap first."};
   }
   return system_error("seal shared memory", errno);
+}
+
+// Each time the kernel waits for some 100 ms itself; a writable mapping it refuses at once.
+Status seal_content(const Fd& memfd) {
+  constexpr int kTries = 10;
+  Status sealed = add_seals(memfd, Seals::kWrite);
+  for (int tries = 1; !sealed && sealed.error().code == ErrorCode::kBusy && tries < kTries;
+       ++tries) {
+    sealed = add_seals(memfd, Seals::kWrite);
+  }
+  return sealed;
 }
 
 Result<Mapping> map_shared(const Fd& memfd, uint64_t bytes, Access access) {

@@ -71,6 +71,11 @@ Result<Fd> make_sealed_memfd(std::string_view name, std::span<const std::byte> c
 // flight; kPermissionDenied if further seals are sealed off.
 Status add_seals(const Fd& memfd, Seals seals);
 
+// Adds Seals::kWrite to a memfd that nobody else writes. The kernel itself holds pages for moments,
+// longer ones where the machine is busy, and would refuse: it is asked some times, for about a
+// second at most. Errors: as add_seals().
+Status seal_content(const Fd& memfd);
+
 // Maps the first bytes of a memfd, shared. A memfd sealed kWrite goes through map_sealed. The
 // caller knows that the memfd is at least so large and cannot shrink: touching what lies behind its
 // end is SIGBUS. Errors: kInvalidArgument for no bytes, kPermissionDenied, kOutOfMemory.

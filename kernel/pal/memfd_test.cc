@@ -12,7 +12,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <thread>
+#include <utility>
 
 #include "kernel/pal/process_state.h"
 
@@ -87,6 +93,50 @@ TEST(memfd, a_failed_make_leaves_no_descriptor) {
   const ProcessState before = read_process_state();
   EXPECT_FALSE(make_memfd(std::string(300, 'x'), kBytes));
   EXPECT_EQ(read_process_state(), before);
+}
+
+// As the kernel holds pages for moments itself: a pipe has one of the memfd's.
+class HeldPage {
+ public:
+  explicit HeldPage(const Fd& memfd) {
+    loff_t start = 0;
+    EXPECT_EQ(::pipe2(pipe_.data(), O_CLOEXEC), 0);
+    EXPECT_EQ(::splice(memfd.get(), &start, pipe_[1], nullptr, 1, 0), 1);
+  }
+  ~HeldPage() { let_go(); }
+  void let_go() {
+    for (int& end : pipe_) {
+      if (end >= 0) ::close(std::exchange(end, -1));
+    }
+  }
+
+ private:
+  std::array<int, 2> pipe_{-1, -1};
+};
+
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return text.find(") D ") != text.npos || text.find(") S ") != text.npos;
+}
+
+TEST(memfd, content_is_sealed_once_nobody_holds_a_page_of_it) {
+  const std::string content(4096, 'a');
+  const Fd fd = memfd();
+  ASSERT_EQ(::pwrite(fd.get(), content.data(), content.size(), 0), 4096);
+  HeldPage held(fd);
+  std::atomic<pid_t> sealing{0};
+  Status sealed = Error{ErrorCode::kInternal, ""};
+  std::thread sealer([&] {
+    sealing = ::gettid();
+    sealed = seal_content(fd);
+  });
+  while (sealing == 0 || !sleeps(sealing)) std::this_thread::yield();
+  // Who is second waits until the first was refused.
+  EXPECT_EQ(code_of(add_seals(fd, Seals::kWrite)), ErrorCode::kBusy);
+  held.let_go();
+  sealer.join();
+  EXPECT_TRUE(sealed) << sealed.error().message;
 }
 
 TEST(memfd, a_write_seal_is_refused_while_a_writer_is_left_and_final_afterwards) {

@@ -112,7 +112,7 @@ Result<Fd> seal(std::span<const StoragePtr> parameters) {
     DJINN_TRY(const pal::Mapping mapped, pal::map_shared(file, bytes, pal::Access::kReadWrite));
     write(mapped.data(), header, parameters);
   }
-  DJINN_CHECK(pal::add_seals(file, pal::Seals::kWrite));
+  DJINN_CHECK(pal::seal_content(file));
   return file;
 }
 
