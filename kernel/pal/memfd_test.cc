@@ -14,8 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <thread>
 #include <utility>
@@ -115,9 +113,12 @@ class HeldPage {
 };
 
 bool sleeps(pid_t thread) {
-  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  return text.find(") D ") != text.npos || text.find(") S ") != text.npos;
+  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
+  const Fd stat(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(512, '\0');
+  text.resize(
+      static_cast<size_t>(std::max<ssize_t>(::read(stat.get(), text.data(), text.size()), 0)));
+  return text.find(") D ") != text.npos || text.find(") S ") != text.npos;  // behind the name
 }
 
 TEST(memfd, content_is_sealed_once_nobody_holds_a_page_of_it) {
