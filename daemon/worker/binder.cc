@@ -185,6 +185,7 @@ Status Binder::save_written(Step& step, const ipc::RunBlock& block) {
     if (std::ranges::find(step.doomed, changed) == step.doomed.end())
       step.doomed.push_back(changed);
   }
+  DJINN_CHECK(lane_.check_size(*program_));  // it says more than a lack of room for the results
   std::vector<uint64_t> sizes;
   for (const exec::WrittenRange& range : ranges) {
     if (!range_fits(range.offset, range.bytes, storages_[range.storage].bytes)) {

@@ -181,6 +181,10 @@ class Lane {
   static Result<std::unique_ptr<Lane>> make(LaneOptions options);
   ~Lane();
 
+  // What run() refuses before it computes: a program without symbols whose estimate is over the
+  // owner's limit. Errors: kQuotaExceeded.
+  [[nodiscard]] Status check_size(const Program& program) const;
+
   // Runs program once; on success outputs() holds one view per graph output. The error of a failing
   // operator names it and its module path. Blocking; one thread at a time.
   Status run(Program& program, const RunBindings& bindings);

@@ -67,10 +67,10 @@ struct Lane::Impl {
 
   Status run(const Program& program, const RunBindings& bindings);
   Status run_once(const Program& program, const RunBindings& bindings);
+  [[nodiscard]] Status check_size(const Program& program) const;
   void drop_outputs();
 
  private:
-  [[nodiscard]] Status check(const Program& program, const RunBindings& bindings) const;
   Status run_planned(const Program& program, const RunBindings& bindings);
   Status rehearse(const Program::Impl& program, std::vector<int64_t> symbols, Plan& plan);
   Status record(const Program::Impl& program, const RunBindings& bindings, Plan& plan);
@@ -104,8 +104,7 @@ void Lane::Impl::drop_outputs() {
   kept.clear();
 }
 
-Status Lane::Impl::check(const Program& program, const RunBindings& bindings) const {
-  DJINN_CHECK(check_bindings(program.impl(), bindings));
+Status Lane::Impl::check_size(const Program& program) const {
   // Without symbols the estimate is of this very run.
   const uint64_t estimate = program.activation_bytes_estimate();
   if (!program.graph().symbols.empty() || estimate <= owner.bytes_max) return {};
@@ -114,7 +113,8 @@ Status Lane::Impl::check(const Program& program, const RunBindings& bindings) co
 
 Status Lane::Impl::run_once(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
-  DJINN_CHECK(check(program, bindings));
+  DJINN_CHECK(check_bindings(program.impl(), bindings));
+  DJINN_CHECK(check_size(program));
   const uint64_t estimate = program.activation_bytes_estimate();
   const uint64_t bytes = estimate + estimate / kGapsOneIn;
   if (options.planned) DJINN_CHECK(reserve(bytes));
@@ -131,7 +131,8 @@ Status Lane::Impl::run_once(const Program& program, const RunBindings& bindings)
 
 Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
-  DJINN_CHECK(check(program, bindings));
+  DJINN_CHECK(check_bindings(program.impl(), bindings));
+  DJINN_CHECK(check_size(program));
   ++stats.runs;
   return options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings);
 }
@@ -241,6 +242,10 @@ Result<std::unique_ptr<Lane>> Lane::make(LaneOptions options) {
   }
   DJINN_ASSERT(!options.planned || is_allocator_installed());
   return std::unique_ptr<Lane>(new Lane(std::make_unique<Impl>(std::move(options))));
+}
+
+Status Lane::check_size(const Program& program) const {
+  return impl_->check_size(program);
 }
 
 Status Lane::run(Program& program, const RunBindings& bindings) {
