@@ -11,12 +11,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <string>
 #include <thread>
 
 #include "ipc/test_messages.h"
+#include "kernel/base/thread_state_for_tests.h"
 
 namespace djinn::ipc {
 namespace {
@@ -230,15 +230,6 @@ TEST_F(Connecting, a_full_queue_is_busy) {
   }
 }
 
-bool sleeps(pid_t thread) {
-  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
-  const Fd stat(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text(512, '\0');
-  text.resize(
-      static_cast<size_t>(std::max<ssize_t>(::read(stat.get(), text.data(), text.size()), 0)));
-  return text.find(") S ") != std::string::npos;  // behind the name
-}
-
 TEST_F(Connecting, who_waits_for_a_full_queue_is_taken_once_there_is_room) {
   const Fd listener = bound();
   ASSERT_EQ(::listen(listener.get(), 0), 0);
@@ -254,7 +245,7 @@ TEST_F(Connecting, who_waits_for_a_full_queue_is_taken_once_there_is_room) {
     waiting = ::gettid();
     connected = connect_unix(socket, path(), 60'000);
   });
-  while (waiting == 0 || !sleeps(waiting)) std::this_thread::yield();
+  while (waiting == 0 || state_of(waiting) != 'S') std::this_thread::yield();
   const Fd first(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   client.join();
   ASSERT_TRUE(connected) << connected.error().message;

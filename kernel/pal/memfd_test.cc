@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernel/base/thread_state_for_tests.h"
 #include "kernel/pal/process_state.h"
 
 namespace djinn::pal {
@@ -113,12 +114,8 @@ class HeldPage {
 };
 
 bool sleeps(pid_t thread) {
-  const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
-  const Fd stat(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  std::string text(512, '\0');
-  text.resize(
-      static_cast<size_t>(std::max<ssize_t>(::read(stat.get(), text.data(), text.size()), 0)));
-  return text.find(") D ") != text.npos || text.find(") S ") != text.npos;  // behind the name
+  const char state = state_of(thread);
+  return state == 'D' || state == 'S';
 }
 
 TEST(memfd, content_is_sealed_once_nobody_holds_a_page_of_it) {
