@@ -53,7 +53,10 @@ struct Part {
   std::span<std::byte> out;
 };
 
-// Halves of the first dimension that has more than one row are contiguous in what is read.
+// Rows of the first dimension that has more than one, which are contiguous in what is read. A part
+// ends where an aligned piece of bytes_max does in out: memory that is new comes in huge pages of
+// that size, and one that is filled at once, in the cache that it was cleared in, is filled in a
+// third less of the time.
 void split(const Part& whole, uint64_t bytes_max, std::vector<Part>& parts) {
   const auto wide =
       std::ranges::find_if(whole.view.sizes, [](const uint64_t size) { return size > 1; });
@@ -63,16 +66,18 @@ void split(const Part& whole, uint64_t bytes_max, std::vector<Part>& parts) {
   }
   const auto d = static_cast<size_t>(wide - whole.view.sizes.begin());
   const uint64_t rows = whole.view.sizes[d];
-  Part low = whole;
-  Part high = whole;
-  low.view.sizes[d] = rows / 2;
-  high.view.sizes[d] = rows - rows / 2;
-  high.view.offset += rows / 2 * static_cast<uint64_t>(whole.view.strides[d]);
-  const size_t low_bytes = whole.out.size() / rows * (rows / 2);
-  low.out = whole.out.first(low_bytes);
-  high.out = whole.out.subspan(low_bytes);
-  split(low, bytes_max, parts);
-  split(high, bytes_max, parts);
+  const uint64_t row_bytes = whole.out.size() / rows;
+  for (uint64_t row = 0; row < rows;) {
+    Part part = whole;
+    part.out = whole.out.subspan(row * row_bytes);
+    const uint64_t piece = bytes_max - reinterpret_cast<uintptr_t>(part.out.data()) % bytes_max;
+    const uint64_t count = std::clamp<uint64_t>(piece / row_bytes, 1, rows - row);
+    part.view.sizes[d] = count;
+    part.view.offset += row * static_cast<uint64_t>(whole.view.strides[d]);
+    part.out = part.out.first(count * row_bytes);
+    split(part, bytes_max, parts);
+    row += count;
+  }
 }
 
 // The parts of a read that are under way, oldest first.

@@ -54,7 +54,7 @@ TEST_F(Transfer, what_is_larger_than_staging_is_read_in_parts) {
   view.strides = {0, 1};
   EXPECT_TRUE(read(*client_, view, bytes_));
   EXPECT_GE(daemon_.runs(), kParts);
-  EXPECT_LE(daemon_.runs(), 2 * kParts);
+  EXPECT_LE(daemon_.runs(), kParts + 1);  // out begins in the middle of an aligned piece
 }
 
 TEST_F(Transfer, a_read_makes_do_with_what_others_leave_of_the_slab) {
