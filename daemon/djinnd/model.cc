@@ -33,6 +33,13 @@ bool may_follow(ModelPhase from, ModelPhase to) {
   return false;
 }
 
+namespace {
+
+// Each may be of as many descriptors as the model's own.
+constexpr size_t kCopiesMax = 3;
+
+}  // namespace
+
 Error refusal_of(ModelUse use) {
   DJINN_ASSERT(use != ModelUse::kNone);
   if (use == ModelUse::kMoving) {
@@ -90,6 +97,38 @@ std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified)
 void Model::go(ModelPhase next) {
   DJINN_ASSERT(may_follow(phase, next));
   phase = next;
+}
+
+void Model::add_copy(Copy copy, SessionId session) {
+  if (copy.user == key.domain) return;
+  // A client's sealed memory would be held twice.
+  if (std::ranges::any_of(copy.seen, [](const auto& file) { return file.content.has_value(); })) {
+    return;
+  }
+  const auto present = std::ranges::find(copies, copy.user, &Copy::user);
+  if (present != copies.end()) {
+    copy.sessions = std::move(present->sessions);
+    copies.erase(present);
+  }
+  copy.sessions.insert(session);
+  if (copies.size() < kCopiesMax) copies.push_back(std::move(copy));
+}
+
+void Model::forget_copies_of(SessionId session) {
+  std::erase_if(copies, [&](Copy& copy) {
+    return copy.sessions.erase(session) > 0 && copy.sessions.empty();
+  });
+}
+
+void Model::turn_to_copy(bool keeps_present) {
+  DJINN_ASSERT(!copies.empty());
+  Copy next = std::move(copies.front());
+  copies.erase(copies.begin());
+  std::swap(key.domain, next.user);
+  std::swap(key.files, next.seen);
+  std::swap(files, next.files);
+  next.sessions.clear();  // it goes with the model
+  if (keeps_present) copies.push_back(std::move(next));
 }
 
 bool seen_by(const Model& model, const Caller& caller) {

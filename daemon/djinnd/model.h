@@ -75,6 +75,14 @@ struct Opener {
   bool is_admin = false;  // whom no quota of pins binds
 };
 
+// Another user's files that hold the model's bytes: they were compared with it.
+struct Copy {
+  DomainId user = 0;
+  std::vector<SharedFd> files;
+  std::vector<load::FileIdentity> seen;
+  std::set<SessionId> sessions;  // that opened it through these
+};
+
 struct MappedBy {
   bool added = false;   // the present worker has said so
   bool parked = false;  // it has the place, without the bytes
@@ -91,6 +99,12 @@ struct Model {
   // Of the first open: while they are open their inodes are not reused. Those that are told by
   // their content are closed when they are read: a client's sealed memory would be held twice.
   std::vector<SharedFd> files;
+  // What it is read from when the owner's files are not what they were, or say nothing: nobody's
+  // model depends on what others do with theirs.
+  std::vector<Copy> copies;
+  // With files that say nothing, of a part that a slow disk reads in a second. They may be as slow
+  // as that: so it is longer each time.
+  uint64_t patience_ms = 5'000;
   SharedFd plan;            // sealed, or none
   uint64_t plan_bytes = 0;  // 0 of one that systemd kept, too
   std::vector<Fd> extents;
@@ -125,6 +139,12 @@ struct Model {
   }
   [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
   [[nodiscard]] ModelUse use() const;
+  // The session has opened it through files of its own.
+  void add_copy(Copy copy, SessionId session);
+  void forget_copies_of(SessionId session);
+  // The next user's files are the model's, and that user its owner; those of the present one are
+  // the last copy if they are kept. There is a copy.
+  void turn_to_copy(bool keeps_present);
   // It was resident before, and what is being loaded is what it was.
   [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }
   // Whether its bytes can be had again: all its files are open, and what they must come to is

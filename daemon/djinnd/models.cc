@@ -22,6 +22,15 @@ namespace {
 constexpr const char* kPinOfOthers =
     "Another user has pinned the model. Ask them, or an administrator, to unpin it.";
 
+constexpr uint64_t kNsPerMs = 1'000'000;
+constexpr uint64_t kSilentLookMs = 1000;
+
+// Other than for want of what others have.
+bool is_of_files(const Error& error) {
+  return error.code != ErrorCode::kOutOfMemory && error.code != ErrorCode::kQuotaExceeded &&
+         error.code != ErrorCode::kCancelled;
+}
+
 // The sum of what a loader asked for, if it is within the limits.
 std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
   if (sizes.empty() || sizes.size() > limits::kModelExtents) return std::nullopt;
@@ -57,7 +66,8 @@ Models::Models(World world, uint64_t keep_alive_ms)
               [this](LoadId load) { loads_.at(load)->abort(); },
               [this](Model& model) { end_comparisons(model); },
               [this](Model& model) { leave_to_loaders(model); }},
-             keep_alive_ms) {}
+             keep_alive_ms),
+      silent_timer_(world_.loop, [this] { look_at_silent(); }) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {
@@ -172,7 +182,10 @@ void Models::close(const Asker& asker, ModelId id) {
 void Models::left(Model& model, SessionId session) {
   const auto lease = model.leases.find(session);
   if (lease == model.leases.end()) return;  // the session itself is gone
-  if (--lease->second == 0) model.leases.erase(lease);
+  if (--lease->second == 0) {
+    model.leases.erase(lease);
+    model.forget_copies_of(session);
+  }
   model.idle_since_ns = world_.clock.monotonic_ns();
   tiers_.review();
 }
@@ -306,11 +319,14 @@ void Models::decide(LoadId id) {
 }
 
 void Models::join_opening(LoadId id, Model& model) {
-  OpenRequest request = std::move(openings_.extract(id).mapped().request);
+  Opening opening = std::move(openings_.extract(id).mapped());
+  OpenRequest& request = opening.request;
   Opener& opener = request.opener;
   opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
   const Status allowed = opener.pins ? may_pin({opener.domain, opener.is_admin}, model) : Status();
   if (!allowed) return world_.replies.refuse(opener.asker, allowed.error());
+  model.add_copy({opener.domain, loads_.at(id)->take_files(), std::move(opening.key.files), {}},
+                 opener.asker.session);
   join(model, request);
 }
 
@@ -396,7 +412,39 @@ void Models::read_again(Model& model) {
   tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
   // At once: whoever waits for it must not stand in the queue of the user who opened it first.
   loads_[model.load]->start();
+  heard_ns_[model.load] = world_.clock.monotonic_ns();
+  silent_timer_.start_once(kSilentLookMs);
   if (world_.loaders.fails()) world_.loop.defer([this] { refuse_waiting(); });
+}
+
+bool Models::read_copy(LoadId id, Model& model, const Error& error) {
+  if (model.copies.empty() || !is_of_files(error) || world_.loaders.fails()) return false;
+  const bool silent = error.code == ErrorCode::kTimeout;
+  if (silent) model.patience_ms *= 2;
+  heard_ns_.erase(id);
+  model.turn_to_copy(silent);
+  model.go(ModelPhase::kOnDisk);
+  tiers_.want(model);
+  if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
+  return true;
+}
+
+void Models::look_at_silent() {
+  const uint64_t now_ns = world_.clock.monotonic_ns();
+  std::vector<LoadId> silent;
+  for (auto& [id, heard_ns] : heard_ns_) {
+    const Model* const model = table_.find_by_load(id);
+    const LoadPhase phase = loads_.at(id)->phase();
+    const bool reads = phase == LoadPhase::kIdentifying || phase == LoadPhase::kPlanning ||
+                       phase == LoadPhase::kReading;
+    if (!reads) heard_ns = now_ns;
+    if (model == nullptr || model->copies.empty()) continue;
+    if (now_ns - heard_ns >= model->patience_ms * kNsPerMs) silent.push_back(id);
+  }
+  for (const LoadId id : silent) {
+    fail(id, {ErrorCode::kTimeout, "The file system of the model's files does not answer."});
+  }
+  if (!heard_ns_.empty()) silent_timer_.start_once(kSilentLookMs);
 }
 
 void Models::refuse_waiting() {
@@ -493,6 +541,9 @@ Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
 }
 
 void Models::load_progressed(LoadId id, uint64_t bytes_read) {
+  if (const auto heard = heard_ns_.find(id); heard != heard_ns_.end()) {
+    heard->second = world_.clock.monotonic_ns();
+  }
   if (Model* const model = table_.find_by_load(id)) {
     model->bytes_loaded = std::min(bytes_read, model->bytes);
   }
@@ -580,12 +631,15 @@ void Models::fail(LoadId id, const Error& error) {
     tell(given_up ? EventKind::kModelUnloaded : EventKind::kModelFailed, *model,
          fmt::format("model {} could not be loaded: {}", text_of(model->id), name_of(error.code)),
          error.code);
-    for (const Opener& opener : model->openers) askers.push_back(opener.asker);
-    decide_waiting(model->id);
     abandoned_[id] = std::exchange(model->extents, {});
     if (model->returns()) {
       // The loader may still map them: they are free when it is gone.
       world_.memory.hand_over(Memory::of_model(model->id), Memory::of_load(id));
+      if (read_copy(id, *model, error)) return;
+    }
+    for (const Opener& opener : model->openers) askers.push_back(opener.asker);
+    decide_waiting(model->id);
+    if (model->returns()) {
       for (const Opener& opener : std::exchange(model->openers, {})) {
         left(*model, opener.asker.session);
       }
@@ -629,9 +683,10 @@ void Models::load_ended(LoadId id) {
     if (model->returns()) {
       fail(id, {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
     }
-    model->load = {};
+    if (model->load == id) model->load = {};  // else it is read from another's files
     tiers_.load_ended(*model);
   }
+  heard_ns_.erase(id);
   for (auto& [other, model] : table_.all()) {
     if (model.compared_by.erase(id) > 0) tiers_.load_ended(model);
   }
@@ -766,6 +821,7 @@ void Models::session_left(SessionId session) {
   for (auto& [id, model] : table_.all()) {
     std::erase_if(model.openers,
                   [&](const Opener& opener) { return opener.asker.session == session; });
+    model.forget_copies_of(session);
     if (model.leases.erase(session) > 0) {
       table_.touch(model);
       model.idle_since_ns = world_.clock.monotonic_ns();

@@ -182,6 +182,10 @@ class Models final : public Load::Owner {
   // Of a load that is to bring a model back.
   void identified_again(LoadId id, Model& model, const ipc::Identified& files);
   void read_again(Model& model);
+  // A load that was to bring a model back, and has not: whether it is read from others' files.
+  bool read_copy(LoadId id, Model& model, const Error& error);
+  // Files that say nothing are those of the next user's turn.
+  void look_at_silent();
   void left(Model& model, SessionId session);
   // An event of the model: about its bytes, seen by its owner.
   void tell(EventKind kind, const Model& model, std::string text,
@@ -190,6 +194,8 @@ class Models final : public Load::Owner {
   World world_;
   ModelTable table_;
   Tiers tiers_;
+  Timer silent_timer_;
+  std::map<LoadId, uint64_t> heard_ns_;  // when those that bring models back went on
   std::set<ModelId> returning_;
   bool draining_ = false;
   uint64_t pin_quota_bytes_ = std::numeric_limits<uint64_t>::max();

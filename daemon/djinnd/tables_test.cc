@@ -159,6 +159,44 @@ TEST(ModelTable, files_that_are_compared_with_a_model_keep_it_from_nothing) {
   EXPECT_EQ(table.evictable(false).size(), 1u);
 }
 
+TEST(Model, turns_to_the_files_of_those_who_hold_it_each_in_their_turn) {
+  Model model;
+  model.key = key_of(1000, settled_file());
+  const auto opened = [&](DomainId user, SessionId session) {
+    load::FileIdentity file = settled_file();
+    file.inode += user;
+    model.add_copy({user, {}, {file}, {}}, session);
+  };
+  opened(1000, SessionId{1});
+  EXPECT_TRUE(model.copies.empty()) << "they are the owner's";
+  opened(1001, SessionId{2});
+  opened(1001, SessionId{3});
+  opened(1002, SessionId{4});
+  EXPECT_EQ(model.copies.size(), 2u) << "of each user one";
+  model.forget_copies_of(SessionId{2});
+  model.turn_to_copy(true);
+  EXPECT_EQ(model.key.domain, 1001u);
+  EXPECT_EQ(model.key.files[0].inode, settled_file().inode + 1001);
+  model.forget_copies_of(SessionId{4});
+  ASSERT_EQ(model.copies.size(), 1u) << "who opened it first has a turn again";
+  model.turn_to_copy(false);
+  EXPECT_EQ(model.key.domain, 1000u);
+  EXPECT_TRUE(model.copies.empty()) << "those that were not what they had been are forgotten";
+}
+
+TEST(Model, keeps_no_copy_that_is_memory_or_one_of_many) {
+  Model model;
+  model.key = key_of(1000, settled_file());
+  load::FileIdentity sealed = settled_file();
+  sealed.content.emplace();
+  model.add_copy({1001, {}, {sealed}, {}}, SessionId{2});
+  EXPECT_TRUE(model.copies.empty());
+  for (DomainId user = 1001; user < 1100; ++user) {
+    model.add_copy({user, {}, {settled_file()}, {}}, SessionId{user});
+  }
+  EXPECT_LT(model.copies.size(), 8u);
+}
+
 TEST(Model, says_why_it_stays_where_it_is) {
   Model model;
   EXPECT_EQ(model.use(), ModelUse::kMoving) << "it is being loaded";

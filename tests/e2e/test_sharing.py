@@ -22,6 +22,8 @@ import djinn
 import numpy as np
 import pytest
 import torch
+from command_line import ctl, wait_until_hashed
+from mute_files import MUTE_S, mounted, require_fuse
 from other_user import User
 from private_daemon import BIN, Daemon, running, wait_until
 from proxy import Proxy
@@ -243,6 +245,61 @@ def test_equal_files_of_two_users_are_one_model_and_their_own_copies_are_two(
     mine = load(FIRST, first, paths[0])
     assert load(SECOND, second, paths[1]).id == mine.id
     assert load(FIRST, first, paths[2]).id != mine.id
+
+
+def evict(daemon: Daemon, model: djinn.Model) -> None:
+    wait_until_hashed(daemon)  # else it could not come back
+    assert ctl(daemon, "evict", "--force", model.id).code == 0
+
+
+def test_a_model_comes_back_although_the_file_of_who_opened_it_first_has_changed(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path
+) -> None:
+    paths = [write_model(disk / f"held-{i}.safetensors", value=11.0) for i in range(2)]
+    mine, other = load(FIRST, first, paths[0]), load(SECOND, second, paths[1])
+    assert other.id == mine.id
+    before = result(second, other)
+    evict(daemon, mine)
+    with paths[0].open("ab") as file:
+        file.write(b"x")
+    assert result(second, other) == before
+    assert result(first, mine) == before
+    evict(daemon, mine)
+    assert result(first, mine) == before
+    # Nobody is left whose files it could come from.
+    evict(daemon, mine)
+    with paths[1].open("ab") as file:
+        file.write(b"x")
+    for session, model in ((first, mine), (second, other)):
+        with pytest.raises(djinn.IntegrityError):
+            result(session, model)
+
+
+def test_a_model_comes_back_although_the_file_of_who_opened_it_first_says_nothing(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path, tmp_path: Path
+) -> None:
+    require_fuse("a file that says nothing")
+    for name in ("shown", "mounted"):
+        (tmp_path / name).mkdir()
+    # No readahead brings its second half with the header.
+    path = write_model(disk / "own.safetensors", value=12.0, rows=16384)
+    linear = LINEAR.replace("64", "16384")
+    shutil.copy(path, tmp_path / "shown")
+    x = np.ones((1, 32), np.float32)
+    with mounted(tmp_path / "mounted", tmp_path / "shown") as files:
+        mine = first.load(tmp_path / "mounted" / path.name)
+        other = load(SECOND, second, path)
+        assert other.id == mine.id
+        before = second.run_once(linear, other, x=x)["y"]
+        evict(daemon, mine)
+        (tmp_path / "mounted" / path.name).open("rb").close()  # the kernel forgets its pages
+        files.fall_silent()
+        began = time.monotonic()
+        try:
+            assert (second.run_once(linear, other, x=x)["y"] == before).all()
+        finally:
+            files.answer()
+        assert time.monotonic() - began < MUTE_S, "nobody waited until it answered"
 
 
 def test_files_of_one_size_that_differ_in_a_byte_are_two_models(
