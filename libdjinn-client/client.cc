@@ -344,7 +344,8 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
   ipc::Spin spin(clock_, last_wait_was_short_ ? kSpinNs : 0);
   if (std::exchange(rang_, false)) spin.share_core();
   for (;;) {
-    DJINN_TRY(const bool arrived, poll(on_token));
+    DJINN_TRY(const bool arrived, poll());
+    DJINN_CHECK(tell_tokens(run, on_token));
     if (const auto found = outcomes_.find(run); found != outcomes_.end()) {
       Outcome outcome = std::move(found->second);
       outcomes_.erase(found);
@@ -359,26 +360,25 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
     } else if (!spin.wait()) {
       const Status slept = sleep();
       // What was done before djinnd ended is there, and counts.
-      if (!slept) DJINN_CHECK(poll(on_token));
+      if (!slept) DJINN_CHECK(poll());
       if (!slept && !outcomes_.contains(run)) return slept.error();
     }
   }
 }
 
-Result<bool> Client::poll(const std::function<void(const TokenEvent&)>& on_token) {
+Result<bool> Client::poll() {
   bool any = false;
   for (;;) {
     DJINN_TRY(const std::optional<ipc::Completion> completion, ring_->take());
     if (!completion) break;
     any = true;
-    DJINN_CHECK(take_completion(*completion, on_token));
+    DJINN_CHECK(take_completion(*completion));
   }
   if (any && ring_->worker_is_blocked()) ipc::ring_submission_bell(submission_bell_);
   return any;
 }
 
-Status Client::take_completion(const ipc::Completion& completion,
-                               const std::function<void(const TokenEvent&)>& on_token) {
+Status Client::take_completion(const ipc::Completion& completion) {
   // A run that is over: a new worker told its end once more.
   const auto found = pending_.find(completion.run);
   if (found == pending_.end()) return {};
@@ -393,8 +393,25 @@ Status Client::take_completion(const ipc::Completion& completion,
   const uint64_t key = uint64_t{completion.index} * limits::kRows + completion.first_row + 1;
   if (key <= found->second.tokens_seen) return {};  // told before its worker died
   found->second.tokens_seen = key;
-  for (uint32_t i = 0; on_token && i < completion.row_count; ++i) {
-    on_token({completion.run, completion.index, completion.first_row + i, completion.tokens[i]});
+  std::vector<TokenEvent>& tokens = tokens_[completion.run];
+  for (uint32_t i = 0; i < completion.row_count; ++i) {
+    tokens.push_back(
+        {completion.run, completion.index, completion.first_row + i, completion.tokens[i]});
+  }
+  return {};
+}
+
+std::vector<TokenEvent> Client::take_tokens(Run run) {
+  const auto found = tokens_.find(run);
+  if (found == tokens_.end()) return {};
+  std::vector<TokenEvent> tokens = std::move(found->second);
+  tokens_.erase(found);
+  return tokens;
+}
+
+Status Client::tell_tokens(Run run, const std::function<void(const TokenEvent&)>& on_token) {
+  for (const TokenEvent& event : take_tokens(run)) {
+    if (on_token) on_token(event);
     if (mark_.is_in_child()) return forked();
   }
   return {};
@@ -417,15 +434,28 @@ void Client::finish(const ipc::Completion& completion) {
 }
 
 Status Client::sleep() {
-  if (!ring_->prepare_to_sleep()) return {};
-  pollfd entries[2] = {{completions_.get(), POLLIN, 0}, {control_.fd(), POLLIN, 0}};
+  std::optional<Bells> bells = begin_sleep();
+  if (!bells) return {};
+  sleep(*bells, -1);
+  return end_sleep(*bells);
+}
+
+std::optional<Client::Bells> Client::begin_sleep() {
+  if (!ring_->prepare_to_sleep()) return std::nullopt;
+  return Bells{pollfd{completions_.get(), POLLIN, 0}, pollfd{control_.fd(), POLLIN, 0}};
+}
+
+void Client::sleep(Bells& bells, int timeout_ms) {
   int ready = 0;
   do {
-    ready = ::poll(entries, 2, -1);
-  } while (ready < 0 && errno == EINTR);
+    ready = ::poll(bells.data(), bells.size(), timeout_ms);
+  } while (ready < 0 && errno == EINTR && timeout_ms < 0);
+}
+
+Status Client::end_sleep(const Bells& bells) {
   ring_->finish_sleep();
-  if (entries[0].revents & POLLIN) ipc::take_rings(completions_);
-  return entries[1].revents != 0 ? control_.check_notices() : Status{};
+  if (bells[0].revents & POLLIN) ipc::take_rings(completions_);
+  return bells[1].revents != 0 ? control_.check_notices() : Status{};
 }
 
 void Client::cancel_through(Run run) {

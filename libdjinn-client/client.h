@@ -13,6 +13,9 @@
 // text is read before its slot has a new tenant. One thread at a time.
 #pragma once
 
+#include <poll.h>
+
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -137,14 +140,31 @@ class Client {
   // is full. Errors: kLimitExceeded for a block over its limit, kDisconnected.
   Result<Run> submit(const SubmissionTarget& target, std::span<const std::byte> block,
                      std::vector<ipc::StagingRange> lease = {});
-  // Waits for a run; token events of any generation go to on_token meanwhile. It may fork: the
+  // Waits for a run; if it is a generation, its tokens go to on_token meanwhile. It may fork: the
   // child's wait ends with kDisconnected, and touches nothing of its parent's. Each run is waited
   // for once. Errors: kNotFound for a run that was waited for, kDisconnected. A failed run is an
   // Outcome.
   Result<Outcome> wait(Run run, const std::function<void(const TokenEvent&)>& on_token = {});
   // Takes what has arrived, without waiting; true if something had.
-  Result<bool> poll(const std::function<void(const TokenEvent&)>& on_token = {});
+  Result<bool> poll();
   [[nodiscard]] bool is_complete(Run run) const { return outcomes_.contains(run); }
+  // Every run before this one is complete.
+  [[nodiscard]] bool is_oldest(Run run) const {
+    return !pending_.empty() && pending_.begin()->first == run;
+  }
+  // The tokens of a generation that have arrived since the last call; those that nobody took are
+  // gone with wait().
+  std::vector<TokenEvent> take_tokens(Run run);
+
+  // wait()'s sleep in three parts, for who lets others use the client meanwhile: only sleep() is
+  // free of it. What ends a sleep may have been somebody else's, and may be taken by somebody else:
+  // so there is an end to it.
+  using Bells = std::array<pollfd, 2>;
+  // Nothing: something has arrived.
+  std::optional<Bells> begin_sleep();
+  static void sleep(Bells& bells, int timeout_ms);
+  // Errors: why the session has ended.
+  Status end_sleep(const Bells& bells);
   // Gives up every run up to this one; their outcomes say kCancelled.
   void cancel_through(Run run);
   // What this process says of its own calls; djinnd's reports show it as that. No system call.
@@ -176,8 +196,8 @@ class Client {
   Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);
   Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
   void forget_programs(ModelId model);
-  Status take_completion(const ipc::Completion& completion,
-                         const std::function<void(const TokenEvent&)>& on_token);
+  Status take_completion(const ipc::Completion& completion);
+  Status tell_tokens(Run run, const std::function<void(const TokenEvent&)>& on_token);
   void finish(const ipc::Completion& completion);
   Status sleep();
 
@@ -198,6 +218,7 @@ class Client {
   bool rang_ = false;                // the worker, since the last wait
   std::map<Run, Pending> pending_;
   std::map<Run, Outcome> outcomes_;
+  std::map<Run, std::vector<TokenEvent>> tokens_;  // that nobody has taken
   std::map<std::pair<ModelId, srg::Fingerprint>, ipc::ProgramDefined> defined_;
   uint32_t first_generation_ = 0;          // less one
   std::vector<uint32_t> ref_generations_;  // of the slots ever used: the last one

@@ -159,7 +159,7 @@ Result<Generated> Generator::stream(const ipc::GenerateBlock& block,
   target.operation = ipc::Operation::kGenerate;
   DJINN_TRY(const Run run, client_.submit(target, ipc::encode(block), {block.prompt}));
   const auto take = [&](const TokenEvent& event) {
-    if (event.run != run || event.row >= block.rows || finished[event.row] || given_up) return;
+    if (event.row >= block.rows || finished[event.row] || given_up) return;
     out.tokens[event.row].push_back(event.token);
     const bool stop = std::ranges::find(block.stop_tokens, event.token) != block.stop_tokens.end();
     finished[event.row] = stop;

@@ -134,16 +134,27 @@ at::Tensor adopt(const Described& described) {
   return make_tensor(storage, product);
 }
 
-// What a wait for djinnd asks now and then: whether a signal's handler has raised something. It
-// takes the GIL with the device's lock, which is sound because nobody waits for the lock with the
-// GIL. The handler must not use the device, which its own thread has.
+// A sleep without the lock may miss a wake-up that another thread took, which is rare; and whoever
+// waits looks this often whether there was a signal. A person who presses Ctrl-C does not notice
+// it.
+constexpr std::chrono::milliseconds kSlice(50);
+
+// What a wait for djinnd asks now and then: whether a signal's handler has raised something.
+// kWithLock: it takes the GIL with the device's lock, which is sound because nobody waits for the
+// lock with the GIL. The handler must not use the device, which its own thread has.
+// kWithoutLock: it may be asked often.
 class Interruption {
  public:
+  enum class Place : uint8_t { kWithLock, kWithoutLock };
+  explicit Interruption(Place place) : place_(place) {}
   bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (place_ == Place::kWithoutLock && now < due_) return false;
+    due_ = now + kSlice;
     if (!Py_IsInitialized() || PyGILState_GetThisThreadState() == nullptr) return false;
-    const pid_t before = ::getpid();
+    const pid_t before = place_ == Place::kWithLock ? ::getpid() : 0;
     const PyGILState_STATE gil = PyGILState_Ensure();
-    runs_handler_ = true;
+    runs_handler_ = place_ == Place::kWithLock;
     const bool raised = PyErr_CheckSignals() != 0;
     runs_handler_ = false;
     if (raised) {
@@ -152,7 +163,8 @@ class Interruption {
       raised_ = std::make_exception_ptr(std::move(error));
     }
     PyGILState_Release(gil);
-    return raised || ::getpid() != before;  // a child's wait would take its parent's answer
+    // A child's wait would take its parent's answer.
+    return raised || (before != 0 && ::getpid() != before);
   }
   void raise_again() const {
     if (raised_) std::rethrow_exception(raised_);
@@ -161,10 +173,19 @@ class Interruption {
   [[nodiscard]] static bool runs_handler() { return runs_handler_; }
 
  private:
+  Place place_;
+  std::chrono::steady_clock::time_point due_ = std::chrono::steady_clock::now() + kSlice;
   std::exception_ptr raised_;
   static thread_local bool runs_handler_;
 };
 thread_local bool Interruption::runs_handler_ = false;
+
+// Of this thread: how many calls of on_tokens it is inside of, and whether it waited there.
+struct Following {
+  int depth = 0;
+  bool waited = false;
+};
+thread_local Following following;
 
 }  // namespace
 
@@ -210,7 +231,7 @@ void Device::end_fork() {
 void Device::begin_child() {
   storages().unlock();
   const bool has_log = std::exchange(fork_has_lock_, false) || Interruption::runs_handler();
-  if (!Interruption::runs_handler()) new (&mutex_) std::mutex;
+  if (!Interruption::runs_handler()) new (&mutex_) TurnLock;
   if (!has_log) new (&log_) Log;
   [[maybe_unused]] const auto* const of_parent = idle_.release();
   idle_ = std::make_unique<IdleWatch>(mutex_, [this] { hand_over_idle(); });
@@ -222,7 +243,7 @@ Link& Device::link() {
               "This process was forked from one that uses djinnd, and has no session of its own. "
               "Start it with the method 'spawn', or fork before the first tensor is used.");
   if (link_ == nullptr) {
-    Interruption interruption;
+    Interruption interruption(Interruption::Place::kWithLock);
     const auto client = connection_.open(std::ref(interruption));
     interruption.raise_again();
     link_ = std::make_unique<Link>(*take(client));
@@ -241,6 +262,7 @@ void Device::notice_end() {
   why_ended_ = alive.error().message;
   link_stats_ = link_->stats();
   link_ = nullptr;
+  generations_.clear();
   sealed_ = {};
   storages().end_session();
   log_.drop_lost();
@@ -248,8 +270,7 @@ void Device::notice_end() {
 }
 
 uint64_t Device::session() {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   notice_end();
   return storages().session();
 }
@@ -370,8 +391,7 @@ void Device::record(const c10::OperatorHandle& op, Stack& stack,
   const std::vector<at::Tensor> tensors = tensors_of(stack);
   std::vector<at::Tensor> results;
   {
-    const Waiting waiting;
-    const std::lock_guard lock(mutex_);
+    const Turn turn(*this);
     Entry entry = make_entry(recipe, tensors);
     const at::AutoDispatchBelowADInplaceOrView below;
     append(op, stack, entry);
@@ -407,8 +427,8 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
   const size_t results = op.schema().returns().size();
   std::vector<at::Tensor> made;
   {
-    const Waiting waiting;
-    const std::lock_guard lock(mutex_);
+    Turn turn(*this);
+    wait_for_generations(turn);
     Entry entry = make_entry(recipe, tensors);
     one_model(entry);
     for (const Operand& operand : entry.operands) {
@@ -427,22 +447,19 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
 // --- handing over
 
 void Device::flush() {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   hand_over();
 }
 
 void Device::hold() {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   released_.wait(mutex_, [&] { return holds_ == 0 || holder_ == std::this_thread::get_id(); });
   holder_ = std::this_thread::get_id();
   ++holds_;
 }
 
 void Device::release_hold() {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   DJINN_ASSERT(holds_ > 0);
   if (--holds_ > 0) return;
   released_.notify_all();
@@ -459,6 +476,7 @@ void Device::hand_over() {
   if (!garbage.empty()) take(link().release(garbage));
   if (!parameters_.empty()) seal_parameters();
   if (!log_.empty()) hand_over_log();
+  if (generates()) return;  // it would be waited for
   for (const uint64_t model : storages().take_unused_models()) {
     take(link().close_model(ModelId{model}));
   }
@@ -553,10 +571,10 @@ void Device::run_segment(const Segment& segment) {
 
 void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
   const Operand view = operand_of(tensor);
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  Turn turn(*this);
   if (Capture::active() != nullptr) refuse_captured(*view.storage);
   hand_over();
+  wait_for_generations(turn);
   switch (view.storage->home) {
     case Home::kZero:
     case Home::kLogged:  // an empty one
@@ -584,8 +602,7 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
 
 at::Tensor Device::known(const at::Tensor& tensor) {
   const Operand view = operand_of(tensor);
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   if (!view.storage->shadow) return {};
   if (Capture* const capture = Capture::active()) capture->guards |= view.storage->taint;
   ++stats_.shadow_reads;
@@ -593,8 +610,7 @@ at::Tensor Device::known(const at::Tensor& tensor) {
 }
 
 Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool claims_layouts) {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   const std::vector<size_t> needed = log.needed();
   put_uploads(log, needed);
   Segment segment = whole_segment(log, needed, outputs, claims_layouts);
@@ -621,8 +637,7 @@ ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
 }
 
 void Device::run_program(ProgramRun run) {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   hand_over();
   refuse_ended(run.session);
   ipc::RunBlock block;
@@ -635,6 +650,89 @@ void Device::run_program(ProgramRun run) {
     block.inputs.push_back(bind_input(number, storage, lease));
   }
   take(link().run_program(run.program, std::move(block), run.outputs, std::move(lease)));
+}
+
+// --- generations
+
+Link& Device::link_of(uint64_t session) {
+  refuse_ended(session);
+  return link();
+}
+
+// Takes what has arrived, or sleeps until something may have: one thread for all. Others have the
+// lock meanwhile, so the session may have ended.
+void Device::take_arrivals(Turn& turn, uint64_t session) {
+  client::Client& client = link_of(session).client();
+  if (take(client.poll())) return arrived_.notify_all();
+  if (one_sleeps_) {
+    arrived_.wait_for(turn.lock(), kSlice);
+    return;
+  }
+  auto bells = client.begin_sleep();
+  if (!bells) return;
+  one_sleeps_ = true;
+  {
+    const Turn::Pause pause(turn);
+    client::Client::sleep(*bells, static_cast<int>(kSlice.count()));
+  }
+  one_sleeps_ = false;
+  arrived_.notify_all();
+  if (session != storages().session() || is_orphan_) return;
+  // What was done before djinnd ended is there, and counts.
+  if (!client.end_sleep(*bells) && !take(client.poll())) notice_end();
+}
+
+bool Device::generates() const {
+  return std::ranges::any_of(generations_, [this](client::Run run) {
+    return link_ != nullptr && !link_->client().is_complete(run);
+  });
+}
+
+// Runs complete in order: what is handed over now ends behind a generation that is under way.
+void Device::wait_for_generations(Turn& turn) {
+  if (!generates()) return;
+  if (following.depth > 0) following.waited = true;
+  const uint64_t session = storages().session();
+  Interruption interruption(Interruption::Place::kWithoutLock);
+  while (generates() && session == storages().session()) {
+    take_arrivals(turn, session);
+    const Turn::Pause pause(turn);
+    if (interruption()) interruption.raise_again();
+  }
+}
+
+Followed Device::follow(uint64_t session, const std::function<Result<client::Run>(Link&)>& start,
+                        const OnTokens& on_tokens) {
+  Turn turn(*this);
+  hand_over_unless_held();
+  if (following.depth > 0 && generates()) following.waited = true;
+  const client::Run run = take(start(link_of(session)));
+  const auto forget = [this](const client::Run* one) { generations_.erase(*one); };
+  const std::unique_ptr<const client::Run, decltype(forget)> known(&run, forget);
+  generations_.insert(run);
+  Interruption interruption(Interruption::Place::kWithoutLock);
+  Followed followed;
+  bool goes_on = true;
+  bool cancelled = false;
+  for (;;) {
+    client::Client& client = link_of(session).client();
+    const std::vector<client::TokenEvent> tokens = client.take_tokens(run);
+    if (tokens.empty() && client.is_complete(run)) break;
+    if (goes_on) {
+      const Turn::Pause pause(turn);
+      const Following outer = std::exchange(following, {following.depth + 1, false});
+      goes_on = (tokens.empty() || on_tokens(tokens)) && !interruption();
+      followed.waited = followed.waited || following.waited;
+      following = outer;
+    } else if (!cancelled && client.is_oldest(run)) {  // others' runs are not given up with it
+      client.cancel_through(run);
+      cancelled = true;
+    }
+    if (tokens.empty()) take_arrivals(turn, session);
+  }
+  followed.outcome = take(link_->client().wait(run));
+  interruption.raise_again();
+  return followed;
 }
 
 void Device::put_uploads(const Log& log, std::span<const size_t> needed) {
@@ -656,8 +754,7 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
     return false;
   }
   auto host = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   if (storage->log_uses != 0) return false;
   if (storage->home == Home::kWeight || storage->is_bound) ++moves_;
   storage->is_bound = false;
@@ -683,8 +780,7 @@ StoragePtr Device::upload(std::span<const std::byte> bytes, at::ScalarType type)
 }
 
 void Device::grow(const StoragePtr& storage, uint64_t bytes) {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   if (bytes <= storage->bytes) return;
   hand_over();
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -697,21 +793,18 @@ void Device::grow(const StoragePtr& storage, uint64_t bytes) {
 }
 
 void Device::count_mixed() {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   ++stats_.mixed;
 }
 
 void Device::state_call(size_t tier) {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   ++stated_.calls.at(tier);
   state();
 }
 
 void Device::state_local_model() {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   ++stated_.local_models;
   state();
 }
@@ -721,8 +814,7 @@ void Device::state() {
 }
 
 std::optional<ipc::SessionReport> Device::report() {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   notice_end();
   if (link_ == nullptr || is_orphan_) return std::nullopt;
   const SessionId own = link_->client().welcome().session;
@@ -733,8 +825,7 @@ std::optional<ipc::SessionReport> Device::report() {
 }
 
 DeviceStats Device::stats() {
-  const Waiting waiting;
-  const std::lock_guard lock(mutex_);
+  const Turn turn(*this);
   DeviceStats stats = stats_;
   stats.link = link_ == nullptr ? link_stats_ : link_->stats();
   stats.recipes = recipe_stats();

@@ -8,16 +8,21 @@
 //   read     a tensor's elements; waits
 //
 // Locking: one lock guards the log, the storages and the link. Nobody takes the GIL while holding
-// it but a wait for djinnd that looks for signals: meta kernels in Python run before. Whoever waits
-// for the lock, or for djinnd, lets go of the GIL first.
+// it but a wait for a connection that looks for signals: meta kernels in Python run before. Whoever
+// waits for the lock, or for djinnd, lets go of the GIL first. A generation lasts: who waits for
+// its tokens, or for what comes behind it, lets go of the lock, too. The code that it calls, for
+// each of them, may use the device: what must wait there waits for its end.
 // A thread of its own hands the log over when nothing is recorded for a while (idle.h); it connects
 // to nobody. The child of a fork has neither that thread nor the session.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -29,6 +34,7 @@
 #include "python/device/recipe.h"
 #include "python/device/sealing.h"
 #include "python/device/storage.h"
+#include "python/device/turn_lock.h"
 
 namespace djinn::device {
 
@@ -60,6 +66,12 @@ struct ProgramRun {
   uint64_t session = 0;             // that the program is of
 };
 
+// A generation that has ended.
+struct Followed {
+  client::Outcome outcome;
+  bool waited = false;  // inside of on_tokens for what comes behind it: for its end
+};
+
 class Device {
  public:
   // The process's; never destroyed, because tensors may die after everything else.
@@ -85,20 +97,33 @@ class Device {
   // f(link) with everything recorded handed over, unless that is held; without the GIL.
   template <typename F>
   auto with_link(const F& f) {
-    const Waiting waiting;
-    const std::lock_guard lock(mutex_);
+    const Turn turn(*this);
     hand_over_unless_held();
     return f(link());
   }
   // The same, for what that session (Storages::session()) has made. Throws if it has ended.
   template <typename F>
   auto with_link_of(uint64_t session, const F& f) {
-    const Waiting waiting;
-    const std::lock_guard lock(mutex_);
+    const Turn turn(*this);
     hand_over_unless_held();
     refuse_ended(session);
     return f(link());
   }
+  // And for what waits for runs: not before the generations that are under way have ended.
+  template <typename F>
+  auto with_settled_link_of(uint64_t session, const F& f) {
+    Turn turn(*this);
+    hand_over_unless_held();
+    wait_for_generations(turn);
+    refuse_ended(session);
+    return f(link());
+  }
+  // Starts a generation, with start(link), and waits for its end. Its tokens go to on_tokens, which
+  // may use the device; where that says false, or a signal's handler raises something, it is
+  // cancelled, once all that was handed over before it is done.
+  using OnTokens = std::function<bool(const std::vector<client::TokenEvent>&)>;
+  Followed follow(uint64_t session, const std::function<Result<client::Run>(Link&)>& start,
+                  const OnTokens& on_tokens);
   // The number of the session that a use would have now: it has ended if djinnd has.
   uint64_t session();
   // What a capture recorded as one graph, with what it reads at kRef. claims_layouts: also that
@@ -110,8 +135,7 @@ class Device {
   // f(log), with nothing handed over.
   template <typename F>
   auto with_log(const F& f) {
-    const Waiting waiting;
-    const std::lock_guard lock(mutex_);
+    const Turn turn(*this);
     return f(log_);
   }
   // While held, nothing recorded is handed over: the thread that holds gets an error when it needs
@@ -149,8 +173,33 @@ class Device {
    private:
     void* state_ = nullptr;
   };
+  // This thread has the lock, and not the GIL.
+  class Turn {
+   public:
+    explicit Turn(Device& device) : lock_(device.mutex_) {}
+    [[nodiscard]] std::unique_lock<TurnLock>& lock() { return lock_; }
+    // Others may have theirs while this one lives: what the device holds may have changed then.
+    class Pause {
+     public:
+      explicit Pause(Turn& turn) : turn_(turn) { turn_.lock_.unlock(); }
+      ~Pause() { turn_.lock_.lock(); }
+      Pause(const Pause&) = delete;
+      Pause& operator=(const Pause&) = delete;
+
+     private:
+      Turn& turn_;
+    };
+
+   private:
+    Waiting waiting_;
+    std::unique_lock<TurnLock> lock_;
+  };
 
   Link& link();
+  Link& link_of(uint64_t session);
+  void take_arrivals(Turn& turn, uint64_t session);
+  void wait_for_generations(Turn& turn);
+  [[nodiscard]] bool generates() const;
   void notice_end();
   void state();
   void refuse_ended(uint64_t session) const;
@@ -182,7 +231,7 @@ class Device {
                      const std::exception_ptr& failure);
   void call_open(const c10::OperatorHandle& op, Stack& stack);
 
-  std::mutex mutex_;
+  TurnLock mutex_;
   Log log_;
   std::unique_ptr<IdleWatch> idle_;  // constant but in the child of a fork
   client::Connection connection_;
@@ -198,6 +247,9 @@ class Device {
   int holds_ = 0;
   std::thread::id holder_;                // while holds_ > 0
   std::condition_variable_any released_;  // holds_ is 0 again
+  std::set<client::Run> generations_;     // that are followed, of this session
+  bool one_sleeps_ = false;               // for completions, without the lock
+  std::condition_variable_any arrived_;   // there may be completions, or nobody sleeps for them
   std::atomic<int> debug_level_ = 0;
   std::atomic<uint64_t> capture_ns_ = 0;
   std::atomic<uint64_t> moves_ = 0;

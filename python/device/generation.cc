@@ -2,6 +2,8 @@
 
 #include "python/device/generation.h"
 
+#include <algorithm>
+
 #include "ipc/codec/srg_codec.h"
 #include "ipc/session_memory.h"
 #include "kernel/base/bytes.h"
@@ -27,47 +29,46 @@ ipc::GenerateBlock block_for(const GenerationRequest& request, SequenceHandle se
 // Gathers token events into steps: a step is whole when it has a token for each row.
 class Steps {
  public:
-  Steps(uint32_t rows, const std::function<void(const std::vector<int32_t>&)>& on_step)
-      : result_{std::vector<std::vector<int32_t>>(rows), 0}, on_step_(on_step) {}
+  Steps(uint32_t rows, const OnStep& on_step) : on_step_(on_step) { result_.tokens.resize(rows); }
 
-  void take(const client::TokenEvent& event) {
-    if (event.row >= result_.tokens.size()) return;
-    result_.tokens[event.row].push_back(event.token);
-    if (event.row + 1 == result_.tokens.size() && on_step_) tell();
+  // False: on_step has ended the generation.
+  bool take(const std::vector<client::TokenEvent>& events) {
+    return std::ranges::all_of(events, [this](const auto& event) { return take(event); });
   }
 
-  GenerationResult finish(uint64_t random_offset) && {
-    result_.random_offset = random_offset;
+  GenerationResult finish(const Followed& followed) && {
+    result_.random_offset = followed.outcome.random_offset;
+    result_.waited = followed.waited;
     return std::move(result_);
   }
 
  private:
-  void tell() const {
+  bool take(const client::TokenEvent& event) {
+    if (event.row >= result_.tokens.size()) return true;
+    result_.tokens[event.row].push_back(event.token);
+    return event.row + 1 != result_.tokens.size() || !on_step_ || tell();
+  }
+  [[nodiscard]] bool tell() const {
     std::vector<int32_t> step;
     for (const auto& row : result_.tokens) step.push_back(row.back());
-    on_step_(step);
+    return on_step_(step);
   }
 
   GenerationResult result_;
-  const std::function<void(const std::vector<int32_t>&)>& on_step_;
+  const OnStep& on_step_;
 };
 
-Result<GenerationResult> run(Link& link, ipc::GenerateBlock& block,
-                             const std::vector<int32_t>& prompt, Steps steps) {
+Result<client::Run> start(Link& link, ipc::GenerateBlock& block,
+                          const std::vector<int32_t>& prompt) {
   client::Client& client = link.client();
   const auto bytes = std::as_bytes(std::span(prompt));
   DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
   copy_bytes(bytes, client.staging(range));
   block.prompt = {range.offset, bytes.size()};
+  link.stats().bytes_up += bytes.size();
   client::SubmissionTarget target;
   target.operation = ipc::Operation::kGenerate;
-  DJINN_TRY(const client::Run number, client.submit(target, ipc::encode(block), {range}));
-  DJINN_TRY(client::Outcome outcome, client.wait(number, [&](const client::TokenEvent& event) {
-    if (event.run == number) steps.take(event);
-  }));
-  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
-  link.stats().bytes_up += bytes.size();
-  return std::move(steps).finish(outcome.random_offset);
+  return client.submit(target, ipc::encode(block), {range});
 }
 
 // --- what a group holds
@@ -156,8 +157,8 @@ Group::Group(const ipc::SequenceGeometry& geometry)
 
 Group::~Group() {
   try {
-    take(Device::get().with_link_of(session_,
-                                    [&](Link& link) { return link.drop_sequence(handle_); }));
+    take(Device::get().with_settled_link_of(
+        session_, [&](Link& link) { return link.drop_sequence(handle_); }));
   } catch (const std::exception&) {  // the session is gone, and the group with it
     return;
   }
@@ -184,7 +185,7 @@ at::Tensor Group::step(const Template& program, const at::Tensor& ids,
 
 std::vector<at::Tensor> Group::contents(int64_t tokens) {
   const srg::Graph graph = copies_of(geometry_, tokens);
-  const auto refs = take(Device::get().with_link_of(
+  const auto refs = take(Device::get().with_settled_link_of(
       session_, [&](Link& link) { return run_once(link.client(), graph, handle_); }));
   const auto type = exec::to_torch(geometry_.dtype).value();
   const std::vector<int64_t> sizes{geometry_.rows, geometry_.kv_heads, tokens, geometry_.head_dim};
@@ -199,7 +200,7 @@ std::vector<at::Tensor> Group::contents(int64_t tokens) {
 }
 
 void Group::crop(uint64_t tokens) {
-  take(Device::get().with_link_of(session_, [&](Link& link) -> Status {
+  take(Device::get().with_settled_link_of(session_, [&](Link& link) -> Status {
     client::SubmissionTarget target;
     target.operation = ipc::Operation::kCropSequence;
     DJINN_TRY(const client::Run run,
@@ -208,12 +209,15 @@ void Group::crop(uint64_t tokens) {
   }));
 }
 
-GenerationResult Group::generate(const GenerationRequest& request,
-                                 const std::function<void(const std::vector<int32_t>&)>& on_step) {
+GenerationResult Group::generate(const GenerationRequest& request, const OnStep& on_step) {
   ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
-  return take(Device::get().with_link_of(session_, [&](Link& link) {
-    return run(link, block, request.prompt, Steps(geometry_.rows, on_step));
-  }));
+  Steps steps(geometry_.rows, on_step);
+  const Followed followed = Device::get().follow(
+      session_, [&](Link& link) { return start(link, block, request.prompt); },
+      [&](const std::vector<client::TokenEvent>& events) { return steps.take(events); });
+  const client::Outcome& outcome = followed.outcome;
+  if (outcome.error != ErrorCode::kOk) raise({outcome.error, outcome.message});
+  return std::move(steps).finish(followed);
 }
 
 }  // namespace djinn::device

@@ -24,7 +24,10 @@ struct GenerationResult {
   // [rows, steps]: what was drawn; padding behind a stop token.
   std::vector<std::vector<int32_t>> tokens;
   uint64_t random_offset = 0;  // the next unused one
+  bool waited = false;         // on_step used the device, and waited for the generation's end
 };
+
+using OnStep = std::function<bool(const std::vector<int32_t>&)>;
 
 // A sequence group of the device's session, dropped with the last that holds it.
 class Group {
@@ -44,10 +47,9 @@ class Group {
   // Forgets all but the first tokens. Waits.
   void crop(uint64_t tokens);
   // Runs a generation that appends to the group, and waits. on_step, if there is one, sees each
-  // step's tokens, one for each row, as they come; it may take the GIL, and must not use the
-  // device.
-  GenerationResult generate(const GenerationRequest& request,
-                            const std::function<void(const std::vector<int32_t>&)>& on_step);
+  // step's tokens, one for each row, as they come; it may take the GIL and use the device, and ends
+  // the generation with false, which is an error then.
+  GenerationResult generate(const GenerationRequest& request, const OnStep& on_step);
 
  private:
   const ipc::SequenceGeometry geometry_;

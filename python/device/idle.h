@@ -11,16 +11,16 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "python/device/turn_lock.h"
 
 namespace djinn::device {
 
 class IdleWatch {
  public:
   // idle: must not throw, nor need the GIL.
-  IdleWatch(std::mutex& mutex, std::function<void()> idle)
-      : mutex_(mutex), idle_(std::move(idle)) {}
+  IdleWatch(TurnLock& mutex, std::function<void()> idle) : mutex_(mutex), idle_(std::move(idle)) {}
   IdleWatch(const IdleWatch&) = delete;
   IdleWatch& operator=(const IdleWatch&) = delete;
 
@@ -37,9 +37,9 @@ class IdleWatch {
   void wake();
   void watch();
 
-  std::mutex& mutex_;
+  TurnLock& mutex_;
   const std::function<void()> idle_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   uint64_t touched_ = 0;
   bool awake_ = false;
   bool stopped_ = false;

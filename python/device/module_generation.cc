@@ -72,20 +72,21 @@ ipc::SequenceGeometry geometry_from(const py::tuple& geometry) {
   return out;
 }
 
-// on_step runs with the GIL, in this thread; its exception ends nothing before the generation has.
+// on_step runs with the GIL, in this thread; its exception ends the generation.
 class StepTeller {
  public:
   explicit StepTeller(const py::object& on_step) : on_step_(on_step) {}
 
-  std::function<void(const std::vector<int32_t>&)> function() {
+  OnStep function() {
     if (on_step_.is_none()) return {};
     return [this](const std::vector<int32_t>& step) {
-      if (failed_) return;
       const py::gil_scoped_acquire gil;
       try {
         on_step_(step);
+        return true;
       } catch (...) {
         failed_ = std::current_exception();
+        return false;
       }
     };
   }
@@ -98,6 +99,7 @@ class StepTeller {
   std::exception_ptr failed_;
 };
 
+// (tokens, the next random offset, whether on_step waited for the generation)
 py::tuple generate_here(Group& group, const Template& prefill, const Template& decode,
                         std::vector<int32_t> prompt, uint32_t prompt_tokens,
                         std::vector<uint32_t> padding, const py::dict& options,
@@ -105,9 +107,14 @@ py::tuple generate_here(Group& group, const Template& prefill, const Template& d
   const GenerationRequest request{
       prefill, decode, std::move(prompt), prompt_tokens, std::move(padding), options_from(options)};
   StepTeller teller(on_step);
-  const GenerationResult result = group.generate(request, teller.function());
-  teller.rethrow();
-  return py::make_tuple(py::cast(result.tokens), result.random_offset);
+  GenerationResult result;
+  try {
+    result = group.generate(request, teller.function());
+  } catch (...) {
+    teller.rethrow();
+    throw;
+  }
+  return py::make_tuple(py::cast(result.tokens), result.random_offset, result.waited);
 }
 
 std::vector<at::Tensor> tensors_from(const std::vector<py::object>& objects) {

@@ -34,6 +34,12 @@ std::vector<at::Tensor> tensors_of(const Stack& stack);
 // "aten::add.Tensor".
 std::string qualified(const c10::OperatorName& name);
 
+// TorchScript has a type of its own for them, which equals PyTorch's and is another object.
+inline bool is_list_of_optional_tensors(const c10::IValue& value) {
+  return value.isOptionalTensorList() ||
+         (value.isList() && *value.toList().elementType() == *c10::OptionalType::ofTensor());
+}
+
 // The argument with f(tensor) for each of its tensors, in lists too.
 template <typename F>
 c10::IValue with_tensors(const c10::IValue& value, F&& f) {
@@ -43,7 +49,7 @@ c10::IValue with_tensors(const c10::IValue& value, F&& f) {
     for (const at::Tensor& item : value.toTensorVector()) list.push_back(f(item));
     return list;
   }
-  if (value.isOptionalTensorList()) {
+  if (is_list_of_optional_tensors(value)) {
     c10::List<std::optional<at::Tensor>> list;
     for (const c10::IValue& item : value.toListRef()) {
       list.push_back(item.isTensor() ? std::optional<at::Tensor>(f(item.toTensor()))

@@ -57,7 +57,8 @@ Lease::~Lease() {
   all.unused_models_.push_back(model_);
 }
 
-uintptr_t Storages::place(uint64_t nbytes) {
+// met: what was in the way, which must not die under the lock.
+uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
   const uint64_t room = std::max<uint64_t>((nbytes + kAlignment - 1) / kAlignment, 1) * kAlignment;
   const uintptr_t start = reservation();
   TORCH_CHECK(room <= kAddressBytes / 4, "A tensor of ", nbytes, " bytes is beyond the device.");
@@ -66,8 +67,8 @@ uintptr_t Storages::place(uint64_t nbytes) {
   for (auto taken = by_address_.lower_bound(next_);
        taken != by_address_.end() && taken->first < next_ + room;
        taken = by_address_.lower_bound(next_)) {
-    const StoragePtr other = taken->second.lock();
-    next_ = taken->first + std::max<uint64_t>(other ? other->bytes : 0, 1);
+    met.push_back(taken->second.lock());
+    next_ = taken->first + std::max<uint64_t>(met.back() ? met.back()->bytes : 0, 1);
     next_ = (next_ + kAlignment - 1) / kAlignment * kAlignment;
     TORCH_CHECK(next_ + room <= start + kAddressBytes, "The device's addresses are spent.");
   }
@@ -78,8 +79,9 @@ StoragePtr Storages::make(uint64_t nbytes, at::ScalarType type) {
   auto storage = std::make_shared<Storage>();
   storage->bytes = nbytes;
   storage->type = type;
+  std::vector<StoragePtr> met;
   const std::lock_guard lock(mutex_);
-  storage->address = place(nbytes);
+  storage->address = place(nbytes, met);
   by_address_.emplace_hint(by_address_.end(), storage->address, storage);
   return storage;
 }

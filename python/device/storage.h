@@ -106,7 +106,7 @@ class Storages {
  private:
   friend struct Storage;
   friend class Lease;
-  uintptr_t place(uint64_t nbytes);
+  uintptr_t place(uint64_t nbytes, std::vector<StoragePtr>& met);
 
   std::mutex mutex_;
   std::map<uintptr_t, std::weak_ptr<Storage>> by_address_;

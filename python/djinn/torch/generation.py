@@ -557,6 +557,7 @@ def sample(
     try:
         job = _job(model, input_ids, stopping_criteria, generation_config, kwargs)
         try:
+            _check_streamer(streamer)
             options = _options(job, logits_processor, stopping_criteria, generation_config)
             _check_history(job, input_ids, options)
             tier = 2
@@ -570,6 +571,15 @@ def sample(
         result = in_python(kwargs)
     state.took(known, tier, why)  # not what its last forward took
     return result
+
+
+# Streamers that computed on the device while a loop ran in djinnd, and so waited for its end.
+_waited: "weakref.WeakSet[type]" = weakref.WeakSet()
+
+
+def _check_streamer(streamer: Any) -> None:
+    if type(streamer) in _waited:
+        raise NotInDaemon(f"its streamer, a {type(streamer).__name__}, computes on the device")
 
 
 def _check_history(job: Job, input_ids: torch.Tensor, options: dict[str, Any]) -> None:
@@ -597,7 +607,7 @@ def _in_daemon(
         options["seed"], options["random_offset"] = _device.random_state()
     ids = input_ids.cpu()
     try:
-        tokens, offset = held.group.generate(
+        tokens, offset, waited = held.group.generate(
             *(program.template for program in job.programs),
             ids[:, -job.tokens :].to(torch.int32).flatten().tolist(),
             job.tokens,
@@ -609,6 +619,8 @@ def _in_daemon(
         if job.past:
             held.crop(job.past)  # as if it had not begun
         raise
+    if waited:
+        _waited.add(type(streamer))
     if not options["greedy"]:
         _device.set_random_offset(offset)
     if streamer is not None:

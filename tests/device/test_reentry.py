@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code of the user's that is called in the middle of something uses the device as anywhere else:
+it neither hangs nor sees other values, and what called it ends as it would have."""
+
+import faulthandler
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import djinn
+import llama
+import pytest
+import torch
+import transformers
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.generation.streamers import BaseStreamer
+
+OPTIONS = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+HUNG_S = 120  # then the process ends, and tells where each thread was
+IDS = torch.tensor([[5, 3, 60, 7]])
+
+Act = Callable[[], None]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return llama.save(tmp_path_factory.mktemp("llama"), 23)
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path) -> torch.Tensor:
+    return llama.local(checkpoint).generate(IDS, **OPTIONS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def enabled() -> Iterator[None]:
+    djinn.enable()
+    yield
+    djinn.disable()
+
+
+@pytest.fixture(autouse=True)
+def no_hang() -> Iterator[None]:
+    faulthandler.dump_traceback_later(HUNG_S, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def ghost(checkpoint: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+
+
+def generated(ghost: Any, **options: Any) -> torch.Tensor:
+    return ghost.generate(IDS.to(ghost.device), **OPTIONS, **options).cpu()
+
+
+# --- kinds of use: each checks what it gets -------------------------------------------------------
+
+
+USES = ["read", "compute", "repr", "item", "upload", "generate", "load", "loss"]
+
+
+@pytest.fixture(params=USES)
+def act(request: Any, device: torch.device, ghost: Any, checkpoint: Path, expected: Any) -> Act:
+    x = torch.arange(4.0).to(device)
+
+    def loss() -> None:
+        with torch.enable_grad():
+            w = torch.ones(4, device=device, requires_grad=True)
+            (w * x).sum().backward()
+        assert w.grad.tolist() == [0, 1, 2, 3]
+
+    def read() -> None:
+        assert x.cpu().tolist() == [0, 1, 2, 3]
+
+    def compute() -> None:
+        assert torch.equal((x + 1).cpu(), torch.arange(4.0) + 1)
+
+    def show() -> None:
+        assert "[0., 1., 2., 3.]" in repr(x)
+
+    def item() -> None:
+        assert (x * x).sum().item() == 14
+
+    def upload() -> None:
+        assert torch.ones(3).to(device).tolist() == [1, 1, 1]
+
+    def generate() -> None:
+        assert torch.equal(generated(ghost), expected)
+
+    def load() -> None:
+        again = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+        assert torch.equal(again.lm_head.weight, ghost.lm_head.weight)
+
+    uses = {"read": read, "compute": compute, "repr": show, "item": item, "upload": upload}
+    return (uses | {"loss": loss, "generate": generate, "load": load})[request.param]
+
+
+def once(act: Act) -> tuple[Act, list[str]]:
+    """The act at the first call alone: it may come back to where it was called from."""
+    calls: list[str] = []
+
+    def first() -> None:
+        if not calls:
+            calls.append("called")
+            act()
+            calls.append("done")
+
+    return first, calls
+
+
+# --- in the middle of a generation ----------------------------------------------------------------
+
+
+class Streamer(BaseStreamer):
+    """Calls something for each token."""
+
+    def __init__(self, call: Callable[[int], None]) -> None:
+        self.call, self.seen = call, list[int]()
+
+    def put(self, value: torch.Tensor) -> None:
+        for token in value.flatten().tolist():
+            self.seen.append(token)
+            if len(self.seen) > IDS.numel():
+                self.call(token)
+
+    def end(self) -> None:
+        pass
+
+
+def test_a_streamer(ghost: Any, act: Act, expected: torch.Tensor) -> None:
+    streamer = Streamer(lambda _: act())
+    assert torch.equal(generated(ghost, streamer=streamer), expected)
+    assert streamer.seen == expected.flatten().tolist()
+
+
+def test_a_streamer_that_waited_for_the_loop_s_end_is_called_between_forwards_from_then_on(
+    ghost: Any, device: torch.device, expected: torch.Tensor
+) -> None:
+    class Reads(Streamer):
+        pass
+
+    class Counts(Streamer):
+        pass
+
+    x = torch.arange(4.0).to(device)
+    for tier in (2, 1):
+        streamer = Reads(lambda token: (x + token).tolist())
+        assert torch.equal(generated(ghost, streamer=streamer), expected)
+        assert djinn.explain(ghost)["tier"] == tier
+    assert "Reads" in djinn.explain(ghost)["why"]
+    assert torch.equal(generated(ghost, streamer=Counts(lambda _: None)), expected)
+    assert djinn.explain(ghost)["tier"] == 2
+
+
+def test_a_thread_beside_a_streamer(ghost: Any, act: Act, expected: torch.Tensor) -> None:
+    began, failures = threading.Event(), list[BaseException]()
+
+    def beside() -> None:
+        began.wait()
+        try:
+            act()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    tokens = generated(ghost, streamer=Streamer(lambda _: began.set()))
+    thread.join()
+    assert failures == [] and torch.equal(tokens, expected)
+
+
+def test_threads_that_generate_with_streamers_that_compute(
+    ghost: Any, device: torch.device, expected: torch.Tensor
+) -> None:
+    x = torch.arange(4.0).to(device)
+    tokens = dict[int, torch.Tensor]()
+
+    def generate(number: int) -> None:
+        streamer = Streamer(lambda token: (x + token).tolist())
+        tokens[number] = generated(ghost, streamer=streamer)
+
+    threads = [threading.Thread(target=generate, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tokens) == 3 and all(torch.equal(one, expected) for one in tokens.values())
+
+
+class Failing(Exception):
+    pass
+
+
+def test_what_a_streamer_raises_ends_the_loop(ghost: Any, expected: torch.Tensor) -> None:
+    def fail(token: int) -> None:
+        raise Failing
+
+    streamer = Streamer(fail)
+    most = ghost.config.max_position_embeddings - IDS.numel()
+    with pytest.raises(Failing):
+        ghost.generate(
+            IDS.to(ghost.device), streamer=streamer, **(OPTIONS | {"max_new_tokens": most})
+        )
+    assert len(streamer.seen) == IDS.numel() + 1
+    assert torch.equal(generated(ghost), expected)
+
+
+def test_a_signal_s_handler_that_raises_ends_the_loop(ghost: Any, expected: torch.Tensor) -> None:
+    def fail(number: int, frame: Any) -> None:
+        raise Failing
+
+    before = signal.signal(signal.SIGUSR1, fail)
+    main = threading.main_thread().ident
+    assert main is not None
+    try:
+        # The thread waits in djinnd's library when it comes, or is about to.
+        killer = threading.Thread(target=lambda: signal.pthread_kill(main, signal.SIGUSR1))
+        with pytest.raises(Failing):
+            generated(ghost, streamer=Streamer(lambda _: killer.ident or killer.start()))
+            killer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert torch.equal(generated(ghost), expected)
+
+
+def test_a_signal_s_handler(ghost: Any, act: Act, expected: torch.Tensor) -> None:
+    first, calls = once(act)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: first())
+    main = threading.main_thread().ident
+    assert main is not None
+    try:
+        killer = threading.Thread(target=lambda: signal.pthread_kill(main, signal.SIGUSR1))
+        tokens = generated(ghost, streamer=Streamer(lambda _: killer.ident or killer.start()))
+        killer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert calls == ["called", "done"] and torch.equal(tokens, expected)
+
+
+def test_a_destructor(ghost: Any, act: Act, expected: torch.Tensor) -> None:
+    first, calls = once(act)
+
+    class Dying:
+        def __del__(self) -> None:
+            first()
+
+    held = [Dying()]
+    tokens = generated(ghost, streamer=Streamer(lambda _: held.clear()))
+    assert calls == ["called", "done"] and torch.equal(tokens, expected)
+
+
+def test_a_logits_processor(ghost: Any, act: Act, expected: torch.Tensor) -> None:
+    class Processor(transformers.LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            first()
+            return scores
+
+    first, calls = once(act)
+    assert torch.equal(generated(ghost, logits_processor=[Processor()]), expected)
+    assert calls == ["called", "done"]
+
+
+def test_a_stopping_criterion(ghost: Any, act: Act, expected: torch.Tensor) -> None:
+    class Criterion(transformers.StoppingCriteria):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> Any:
+            first()
+            return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+    first, calls = once(act)
+    assert torch.equal(generated(ghost, stopping_criteria=[Criterion()]), expected)
+    assert calls == ["called", "done"]
+
+
+# --- in the middle of a call ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_forward_hook(ghost: Any, checkpoint: Path, act: Act, which: str) -> None:
+    first, calls = once(act)
+    handle = getattr(ghost.model.layers[1], which)(lambda *_: first())
+    logits = ghost(IDS.to(ghost.device)).logits
+    handle.remove()
+    assert calls == ["called", "done"]
+    assert torch.equal(logits.cpu(), llama.local(checkpoint)(IDS).logits)
+
+
+def test_torch_function(device: torch.device, act: Act) -> None:
+    first, calls = once(act)
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            first()
+            return function(*args, **(kwargs or {}))
+
+    with Mode():
+        result = torch.arange(3.0).to(device) + 1
+    assert calls == ["called", "done"] and result.tolist() == [1, 2, 3]
+
+
+# Below a mode there is no autograd.
+@pytest.mark.parametrize("act", [use for use in USES if use != "loss"], indirect=True)
+def test_torch_dispatch(device: torch.device, act: Act) -> None:
+    first, calls = once(act)
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            first()
+            return function(*args, **(kwargs or {}))
+
+    x = torch.arange(3).to(device)
+    with Mode():
+        result = x + x
+    assert calls == ["called", "done"] and result.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("which", ["tensor", "node", "pack", "unpack", "function"])
+def test_autograd_hooks(device: torch.device, act: Act, which: str) -> None:
+    first, calls = once(act)
+
+    def call(value: Any) -> Any:
+        first()
+        return value
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+            context.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(context: Any, *grads: torch.Tensor) -> torch.Tensor:
+            if which == "function":
+                first()
+            (x,) = context.saved_tensors
+            return 2 * x * grads[0]
+
+    x = torch.arange(3.0).to(device).requires_grad_()
+    packed = call if which == "pack" else lambda value: value
+    unpacked = call if which == "unpack" else lambda value: value
+    with torch.autograd.graph.saved_tensors_hooks(packed, unpacked):
+        y = Square.apply(x) * x
+    if which == "tensor":
+        y.register_hook(lambda _: first())
+    if which == "node":
+        y.grad_fn.register_hook(lambda *_: first())
+    y.sum().backward()
+    assert calls == ["called", "done"] and x.grad.tolist() == [0, 3, 12]
+
+
+# --- TorchScript ----------------------------------------------------------------------------------
+
+
+class Logits(torch.nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.model(ids, use_cache=False, return_dict=False)[0]
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_traced_ghost_gives_what_the_ghost_gives(ghost: Any) -> None:
+    ids = IDS.to(ghost.device)
+    traced = torch.jit.trace(Logits(ghost), (ids,))
+    for _ in range(2):
+        assert torch.equal(traced(ids).cpu(), ghost(ids).logits.cpu())
+
+
+def test_torchscript_s_lists_of_indices_are_indices(device: torch.device) -> None:
+    @torch.jit.script
+    def pick(table: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return table[:, rows]
+
+    table, rows = torch.arange(12).reshape(3, 4), torch.tensor([0, 2])
+    assert torch.equal(pick(table.to(device), rows.to(device)).cpu(), table[:, rows])
