@@ -23,6 +23,7 @@ constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME |
 constexpr decltype(statfs::f_type) kFuseMagic = 0x65735546;
 constexpr int kUnchangeable = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK;
 constexpr size_t kHashedAtOnce = size_t{1} << 20;
+constexpr uint64_t kBlockBytes = 512;  // in which stat counts
 
 int64_t nanoseconds(const statx_timestamp& time) {
   return time.tv_sec * 1'000'000'000 + static_cast<int64_t>(time.tv_nsec);
@@ -74,6 +75,13 @@ Status hash_file(const Fd& fd, uint64_t bytes, Sha256& hash) {
   return {};
 }
 
+// What has holes can be of any size, and costs its maker nothing.
+bool has_holes(const Fd& fd, uint64_t bytes) {
+  struct stat info {};
+  return ::fstat(fd.get(), &info) != 0 ||
+         static_cast<uint64_t>(info.st_blocks) < bytes / kBlockBytes;
+}
+
 bool is_same(const FileIdentity& before, const FileIdentity& after) {
   if (!before.content || !after.content) return unchanged(before, after);
   return before.bytes == after.bytes && *before.content == *after.content;
@@ -87,7 +95,8 @@ bool is_proof(const FileIdentity& file) {
 
 Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes) {
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);  // -1: not a file that can be sealed
-  if (seals < 0 || (seals & kUnchangeable) != kUnchangeable) return std::optional<Digest>();
+  const bool sealed = seals >= 0 && (seals & kUnchangeable) == kUnchangeable;
+  if (!sealed || has_holes(fd, bytes)) return std::optional<Digest>();
   DJINN_TRY(Sha256 hash, Sha256::make());
   DJINN_CHECK(hash_file(fd, bytes, hash));
   DJINN_TRY(const Digest digest, hash.finish());

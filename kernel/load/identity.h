@@ -59,7 +59,8 @@ struct FileIdentity {
 // reading), kSystem.
 Result<FileIdentity> identify(const Fd& fd, const Clock& clock);
 
-// Reads all of a file that nobody can change. Nothing for any other. Errors: kSystem.
+// Reads all of a file that nobody can change. Nothing for any other, nor for one with holes.
+// Errors: kSystem.
 Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes);
 
 // The file was not replaced, written, truncated or relabelled between two looks, as far as its

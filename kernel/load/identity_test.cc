@@ -145,6 +145,16 @@ TEST(Identity, only_a_file_that_nobody_can_change_has_a_content) {
   EXPECT_FALSE(*content_of(testing::temporary_file("weights"), 7));
 }
 
+TEST(Identity, a_memfd_of_holes_is_hashed_by_nobody) {
+  constexpr uint64_t kBytes = uint64_t{1} << 50;
+  const auto memfd = pal::make_memfd("file", kBytes);
+  ASSERT_TRUE(memfd.ok());
+  ASSERT_TRUE(pal::seal_content(*memfd).ok());
+  const auto found = content_of(*memfd, kBytes);
+  ASSERT_TRUE(found.ok());
+  EXPECT_FALSE(*found);
+}
+
 TEST(Identity, equal_content_is_one_file_within_a_domain_alone) {
   FileIdentity first = settled_file();
   FileIdentity second = settled_file();
