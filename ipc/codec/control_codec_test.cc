@@ -417,6 +417,8 @@ TEST(ControlCodec, a_name_is_made_showable_by_replacing_what_is_not) {
   EXPECT_EQ(showable_name("größer"), "größer");
   EXPECT_EQ(showable_name("red\x1b[31m\n"), "red?[31m?");
   EXPECT_EQ(showable_name("\xc2\x9b\xff"), "???");
+  EXPECT_EQ(showable_name("a\u202egpj\u2066b\u2028c"), "a???gpj???b???c");
+  EXPECT_EQ(showable_name("a\u2027\u202f\u2065\u206a"), "a\u2027\u202f\u2065\u206a");
   EXPECT_EQ(showable_name(kLongest + "n"), kLongest);
   // It never ends inside a character.
   EXPECT_EQ(showable_name(kLongest.substr(1) + "ö"), kLongest.substr(1));
@@ -429,11 +431,23 @@ TEST(ControlCodec, names_that_no_terminal_should_see_are_refused) {
   for (const char* good : {"", "plain", "größer", "日本語", "😀", "\xf4\x8f\xbf\xbf", "\xc2\xa0"}) {
     EXPECT_EQ(code(good), ErrorCode::kOk) << good;
   }
-  const std::string bad[] = {"\x1b[2J",      "line\nbreak",       "\x7f",
-                             "\xc2\x9b",     "\xc0\xaf",          "\xe0\x9f\xbf",
-                             "\xed\xa0\x80", "\xf4\x90\x80\x80",  "\xf0\x8f\xbf\xbf",
-                             "\xc3",         "\xe2\x82",          "\x80",
-                             "\xff",         std::string("\0", 1)};
+  const std::string bad[] = {"\x1b[2J",
+                             "line\nbreak",
+                             "\x7f",
+                             "\xc2\x9b",
+                             "\xc0\xaf",
+                             "\xe0\x9f\xbf",
+                             "\xed\xa0\x80",
+                             "\xf4\x90\x80\x80",
+                             "\xf0\x8f\xbf\xbf",
+                             "\xc3",
+                             "\xe2\x82",
+                             "\x80",
+                             "\xff",
+                             std::string("\0", 1),
+                             "\u202e",
+                             "\u2069",
+                             "\u2028"};
   for (const std::string& name : bad) {
     EXPECT_EQ(code(name), ErrorCode::kMalformed) << testing::PrintToString(name);
     EXPECT_EQ(code(showable_name("a" + name + "b")), ErrorCode::kOk)

@@ -13,7 +13,16 @@ constexpr bool is_continuation(char byte) {
   return (static_cast<uint8_t>(byte) & 0xc0u) == 0x80u;
 }
 
-// Bytes of the character that text begins with; 0 if it is not one, or a control character.
+// Of the well-formed character at the head of text: it ends a line, U+2028 and U+2029, or turns the
+// order of those around it, U+202a to U+202e and U+2066 to U+2069, so that one column of a table
+// is read as another.
+bool moves_others(std::string_view text) {
+  if (!text.starts_with("\xe2\x80") && !text.starts_with("\xe2\x81")) return false;
+  const auto third = static_cast<uint8_t>(text[2]);
+  return text[1] == '\x80' ? third >= 0xa8 && third <= 0xae : third >= 0xa6 && third <= 0xa9;
+}
+
+// Bytes of the character that text begins with; 0 if it is not one, or steers what shows it.
 // The Unicode Standard 15.0, table 3-7: well-formed UTF-8 byte sequences.
 size_t character_bytes(std::string_view text) {
   const auto lead = static_cast<uint8_t>(text[0]);
@@ -26,7 +35,8 @@ size_t character_bytes(std::string_view text) {
   const auto second = static_cast<uint8_t>(text[1]);
   const uint8_t least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : lead == 0xc2 ? 0xa0 : 0x80;
   const uint8_t most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-  return second >= least && second <= most ? bytes : 0;  // 0xc2 0x80...0x9f are controls
+  const bool is_character = second >= least && second <= most;  // 0xc2 0x80...0x9f are controls
+  return is_character && !moves_others(text) ? bytes : 0;
 }
 
 bool is_showable(std::string_view text) {

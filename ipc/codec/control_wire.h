@@ -37,7 +37,7 @@ inline capnp::Text::Reader text(const std::string& string) {
 }
 // The longest beginning of at most kMessageTextBytes that does not end inside a UTF-8 character.
 [[nodiscard]] std::string cut_message(const std::string& message);
-// At most kNameBytes of UTF-8 without control characters: what may be shown on a terminal.
+// At most kNameBytes of UTF-8 without what steers a terminal, or the order of characters there.
 std::string read_name(capnp::Text::Reader reader);
 
 // --- numbers
