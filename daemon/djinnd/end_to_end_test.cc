@@ -27,6 +27,40 @@ using testing::sealed;
 using testing::TestClient;
 using testing::TestDaemon;
 
+// A program that starts only while nobody holds it.
+class HeldProgram {
+ public:
+  explicit HeldProgram(const char* program) {
+    char directory[] = "/tmp/djinnd-held-XXXXXX";
+    directory_ = ::mkdtemp(directory);
+    const std::string gate = directory_ + "/gate";
+    EXPECT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+    gate_ = Fd(::open(gate.c_str(), O_RDWR | O_CLOEXEC));
+    const Fd script(::open(path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0700));
+    const std::string text =
+        fmt::format("#!/bin/sh\n[ ! -e {0}/held ] || read -r _ <{0}/gate\nexec {1} \"$@\"\n",
+                    directory_, program);
+    EXPECT_EQ(::write(script.get(), text.data(), text.size()), std::ssize(text));
+  }
+  ~HeldProgram() { std::filesystem::remove_all(directory_); }
+  HeldProgram(const HeldProgram&) = delete;
+  HeldProgram& operator=(const HeldProgram&) = delete;
+
+  void hold() const {
+    const Fd held(::open((directory_ + "/held").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    EXPECT_TRUE(held.valid());
+  }
+  void let_go() const {
+    std::filesystem::remove(directory_ + "/held");
+    EXPECT_EQ(::write(gate_.get(), "\n", 1), 1);
+  }
+  [[nodiscard]] std::string path() const { return directory_ + "/program"; }
+
+ private:
+  std::string directory_;
+  Fd gate_;
+};
+
 ipc::StatusReport status_of(const TestDaemon& daemon) {
   TestClient observer(daemon);
   observer.greet(true);
@@ -274,22 +308,26 @@ TEST(Djinnd, what_is_no_safetensors_file_fails_and_leaves_nothing) {
 }
 
 TEST(Djinnd, plans_of_openings_that_wait_have_a_limit_together) {
-  const TestDaemon daemon;
+  const HeldProgram loader(LOADER_PROGRAM);
+  loader.hold();
+  const TestDaemon daemon({}, {"--user"}, {.loader = loader.path()});
   TestClient client(daemon);
   client.greet(true);
-  // To hash it takes longer than any test.
-  const Fd endless = *pal::make_memfd("endless", uint64_t{1} << 42, pal::Seals::kSize);
-  ASSERT_TRUE(pal::add_seals(endless, pal::Seals::kWrite));
+  const Fd file = model_file(daemon.directory(), 1, 'a');
   const Fd plan = sealed(std::string(limits::kLoadPlanBytes, 'p'));
   const uint64_t fit = Models::kPlanBytesPerUser / limits::kLoadPlanBytes;
   for (uint32_t i = 0; i < fit; ++i) {
-    client.ask<ipc::Done>(ipc::AddFiles{1}, {endless.get()});
-    client.send({1000 + i, ipc::OpenModel{"endless", true, false}}, {plan.get()});
+    client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+    client.send({1000 + i, ipc::OpenModel{"waits", true, false}}, {plan.get()});
   }
-  client.ask<ipc::Done>(ipc::AddFiles{1}, {endless.get()});
-  const auto refused =
-      client.ask<ipc::Failed>(ipc::OpenModel{"one more", true, false}, {plan.get()});
-  EXPECT_EQ(refused.code, ErrorCode::kLimitExceeded);
+  const auto refusal_of_one_more = [&] {
+    client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+    return client.ask<ipc::Failed>(ipc::OpenModel{"one more", true, false}, {plan.get()}).code;
+  };
+  EXPECT_EQ(refusal_of_one_more(), ErrorCode::kLimitExceeded);
+  loader.let_go();
+  for (uint32_t i = 0; i < fit; ++i) ASSERT_TRUE(client.receive().has_value());
+  EXPECT_EQ(refusal_of_one_more(), ErrorCode::kMalformed);
 }
 
 TEST(Djinnd, a_session_is_not_kept_by_its_own_socket) {
@@ -379,42 +417,6 @@ TEST(Djinnd, a_worker_that_dies_before_it_has_a_session_did_not_die_in_its_run) 
   EXPECT_EQ(status_of(daemon).workers[0].restarts, 3u);
 }
 
-// Workers that start only while nobody holds them.
-class HeldWorkers {
- public:
-  HeldWorkers() {
-    char directory[] = "/tmp/djinnd-held-XXXXXX";
-    directory_ = ::mkdtemp(directory);
-    const std::string gate = directory_ + "/gate";
-    EXPECT_EQ(::mkfifo(gate.c_str(), 0600), 0);
-    gate_ = Fd(::open(gate.c_str(), O_RDWR | O_CLOEXEC));
-    children_.worker = directory_ + "/worker";
-    const Fd script(::open(children_.worker.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0700));
-    const std::string text =
-        fmt::format("#!/bin/sh\n[ ! -e {0}/held ] || read -r _ <{0}/gate\nexec {1} \"$@\"\n",
-                    directory_, FAKE_WORKER_PROGRAM);
-    EXPECT_EQ(::write(script.get(), text.data(), text.size()), std::ssize(text));
-  }
-  ~HeldWorkers() { std::filesystem::remove_all(directory_); }
-  HeldWorkers(const HeldWorkers&) = delete;
-  HeldWorkers& operator=(const HeldWorkers&) = delete;
-
-  void hold() const {
-    const Fd held(::open((directory_ + "/held").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-    EXPECT_TRUE(held.valid());
-  }
-  void let_go() const {
-    std::filesystem::remove(directory_ + "/held");
-    EXPECT_EQ(::write(gate_.get(), "\n", 1), 1);
-  }
-  [[nodiscard]] const testing::ChildPrograms& children() const { return children_; }
-
- private:
-  std::string directory_;
-  Fd gate_;
-  testing::ChildPrograms children_;
-};
-
 ErrorCode run_one(TestClient& client, uint64_t number) {
   ipc::Submission submission;
   submission.run = number;
@@ -442,8 +444,8 @@ void end_worker_once(
 }
 
 TEST(Djinnd, who_connects_anew_for_each_worker_that_it_ends_waits_and_who_has_committed_goes_on) {
-  const HeldWorkers workers;
-  const TestDaemon daemon({}, {"--user"}, workers.children());
+  const HeldProgram workers(FAKE_WORKER_PROGRAM);
+  const TestDaemon daemon({}, {"--user"}, {.worker = workers.path()});
   TestClient innocent(daemon), observer(daemon);
   observer.greet(true);
   innocent.greet();
