@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,27 @@ class LedgerSource final : public GrantSource {
   static constexpr Holder kHolder{HolderKind::kSession, 1};
   GrantLedger ledger_;
   uint64_t asked_ = 0;
+};
+
+// A lane's: the answer is there when it asks once more.
+class LaterSource final : public GrantSource {
+ public:
+  explicit LaterSource(GrantSource& from) : from_(from) {}
+  Status ask(uint64_t bytes) override {
+    if (!open_bytes_) {
+      open_bytes_ = bytes;
+      return Error{ErrorCode::kBusy, "The memory is on its way."};
+    }
+    const uint64_t asked = *std::exchange(open_bytes_, std::nullopt);
+    Status answer = from_.ask(asked);
+    EXPECT_TRUE(!answer || asked == bytes) << "what was granted is not what was needed";
+    return answer;
+  }
+  void give_back(uint64_t bytes) override { from_.give_back(bytes); }
+
+ private:
+  GrantSource& from_;
+  std::optional<uint64_t> open_bytes_;
 };
 
 uint64_t allocated_bytes(const Fd& memfd) {
@@ -95,6 +117,25 @@ TEST_F(section, small_ranges_ask_for_a_grant_once_a_step) {
   PersistentSection it = open();
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(it.allocate(100));
   EXPECT_EQ(grants_.asked(), 1u);
+}
+
+TEST_F(section, answers_that_come_later_end_the_questions) {
+  LedgerSource djinnd(5 * kMiB);  // more than what is needed, and less than a step of it
+  LaterSource lane(djinnd);
+  PersistentSection it = PersistentSection::open(*pal_, lane, extent()).value();
+  const auto asks_until_told = [&](uint64_t bytes) {
+    for (int asks = 1; asks <= 10; ++asks) {
+      const auto range = it.allocate(bytes);
+      if (range) return std::pair(ErrorCode::kOk, asks);
+      if (range.error().code != ErrorCode::kBusy) return std::pair(range.error().code, asks);
+    }
+    return std::pair(ErrorCode::kBusy, 10);
+  };
+  EXPECT_EQ(asks_until_told(4 * kMiB), std::pair(ErrorCode::kOk, 2));
+  EXPECT_EQ(asks_until_told(kMiB / 2), std::pair(ErrorCode::kOk, 3))
+      << "a step, and what is needed";
+  EXPECT_EQ(asks_until_told(kMiB), std::pair(ErrorCode::kQuotaExceeded, 3));
+  EXPECT_EQ(djinnd.granted_bytes(), 4 * kMiB + kMiB / 2);
 }
 
 TEST_F(section, what_has_room_asks_for_nothing_more) {

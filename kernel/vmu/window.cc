@@ -66,11 +66,15 @@ Status Window::grow_to(uint64_t bytes) {
   }
   const uint64_t least = granules(bytes);
   const uint64_t step = std::min(align_up(least, kStepBytes).value_or(least), extent_.bytes);
-  const Status stepped = grow_exactly_to(step);
-  const bool at_a_limit = !stepped && (stepped.error().code == ErrorCode::kQuotaExceeded ||
-                                       stepped.error().code == ErrorCode::kOutOfMemory);
-  if (!at_a_limit || step == least) return stepped;
-  return grow_exactly_to(least);  // close to a limit: no more than what is needed
+  if (!step_refused_) {
+    const Status stepped = grow_exactly_to(step);
+    const bool at_a_limit = !stepped && (stepped.error().code == ErrorCode::kQuotaExceeded ||
+                                         stepped.error().code == ErrorCode::kOutOfMemory);
+    if (!at_a_limit || step == least) return stepped;
+  }
+  const Status exact = grow_exactly_to(least);  // close to a limit: no more than what is needed
+  step_refused_ = !exact && exact.error().code == ErrorCode::kBusy;
+  return exact;
 }
 
 Result<uint64_t> Window::shrink_to(uint64_t bytes) {

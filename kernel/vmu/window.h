@@ -69,6 +69,7 @@ class Window {
   pal::Extent extent_;
   pal::Reservation reservation_;
   uint64_t committed_bytes_ = 0;
+  bool step_refused_ = false;  // and whether less is granted is on its way: that is asked again
 };
 
 }  // namespace djinn::vmu
