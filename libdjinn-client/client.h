@@ -39,7 +39,8 @@
 namespace djinn::client {
 
 struct ConnectOptions {
-  std::string host;  // "unix:PATH"; empty: DJINN_HOST, else the user's daemon, else the system's
+  // "unix:PATH" or "/PATH"; empty: DJINN_HOST, else the user's daemon, else the system's
+  std::string host;
   std::string name;  // for people, shown by djinnctl sessions
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   bool observer = false;  // control requests only

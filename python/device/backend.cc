@@ -48,7 +48,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
   [[nodiscard]] c10::DeviceIndex deviceCount() const noexcept override { return 1; }
-  void synchronizeDevice(c10::DeviceIndex) const override { Device::get().flush(); }
+  void synchronizeDevice(c10::DeviceIndex) const override { Device::get().synchronize(); }
 
  private:
   static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, kDevice); }

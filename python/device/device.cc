@@ -451,6 +451,13 @@ void Device::flush() {
   hand_over();
 }
 
+void Device::synchronize() {
+  Turn turn(*this);
+  hand_over();
+  wait_for_generations(turn);
+  if (link_ != nullptr && !is_orphan_) link_->wait_for_all();
+}
+
 void Device::hold() {
   const Turn turn(*this);
   released_.wait(mutex_, [&] { return holds_ == 0 || holder_ == std::this_thread::get_id(); });

@@ -82,6 +82,8 @@ class Device {
   void call(const c10::OperatorHandle& op, Stack& stack);
 
   void flush();
+  // Hands over what was recorded, and waits until it is done.
+  void synchronize();
   // Elements of tensor, contiguous and in order; exactly its bytes.
   void read(const at::Tensor& tensor, std::span<std::byte> out);
   // The elements as a CPU tensor if they are known here, else undefined.

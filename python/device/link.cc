@@ -243,8 +243,12 @@ Status Link::release(std::span<const RefHandle> refs) {
   return {};
 }
 
-Status Link::close_model(ModelId model) {
+void Link::wait_for_all() {
   while (!unwaited_.empty()) take_oldest();
+}
+
+Status Link::close_model(ModelId model) {
+  wait_for_all();
   std::erase_if(programs_, [&](const auto& one) { return one.second.model == model.value; });
   std::erase_if(defined_, [&](const auto& one) { return one.second == model.value; });
   full_ = false;
@@ -253,7 +257,7 @@ Status Link::close_model(ModelId model) {
 
 // Control requests overtake what is in the ring.
 Status Link::drop_sequence(SequenceHandle sequence) {
-  while (!unwaited_.empty()) take_oldest();
+  wait_for_all();
   return client_->drop_sequence(sequence);
 }
 

@@ -71,6 +71,8 @@ class Link {
   // Elements of a view of a ref or weight, contiguous and in order.
   Status read(const Operand& view, std::span<std::byte> out);
   Status release(std::span<const RefHandle> refs);
+  // Until all that was handed over is done; what failed is known to who reads what it made.
+  void wait_for_all();
   // Waits for the runs that use it.
   Status drop_sequence(SequenceHandle sequence);
   // The program of a graph that names weights of the model. Errors: kLimitExceeded when djinnd

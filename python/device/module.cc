@@ -289,6 +289,7 @@ PYBIND11_MODULE(_device, module) {
       py::cpp_function([] { device::Device::get().stop_idle(); }));
   module.def("set_debug_level", [](int level) { device::Device::get().set_debug_level(level); });
   module.def("flush", [] { device::Device::get().flush(); });
+  module.def("synchronize", [] { device::Device::get().synchronize(); });
   module.def("set_seed", [](uint64_t seed) { device::default_generator().set_current_seed(seed); });
   module.def("random_state", [] {
     const at::Generator generator = device::default_generator();

@@ -1,7 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""djinn: attach to djinnd, load models that cost this process no memory, run them on numpy arrays.
+"""djinn: models whose weights are in djinnd, and cost this process no memory.
+
+With transformers, whose models become ghosts (docs/GHOSTS.md):
 
 >>> import djinn
+>>> djinn.enable()
+>>> from transformers import AutoModelForCausalLM
+>>> model = AutoModelForCausalLM.from_pretrained(path)
+>>> djinn.explain(model)  # how its last call went
+>>> djinn.config  # what can be chosen
+
+On numpy arrays, without PyTorch:
+
 >>> with djinn.connect() as session:
 ...     encoder = djinn.Encoder(session, "all-MiniLM-L6-v2")
 ...     embeddings = encoder.embed([[101, 7592, 102]])
@@ -53,6 +63,10 @@ def __getattr__(name: str) -> Any:
     if name not in _OF_TORCH:
         raise AttributeError(f"module 'djinn' has no attribute {name!r}")
     return getattr(importlib.import_module(f"djinn.torch.{_OF_TORCH[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_OF_TORCH, "__doc__"])
 
 
 __all__ = [

@@ -80,7 +80,7 @@ def test_a_worker_killed_between_flushes_changes_no_value(device_daemon: Daemon)
             if device == DEVICE:
                 if step % 4 == 1:
                     (value[0, 0] + 1).item()  # progress: three deaths without it end a run
-                torch.remote_accelerator.synchronize()
+                djinn.torch._device.flush()
                 if step % 4 == 1:
                     kill_worker(device_daemon)
         return total
@@ -196,7 +196,7 @@ def test_a_run_given_up_loses_what_it_would_have_changed(device_daemon: Daemon) 
     for _ in range(300):
         value = (value @ read_only).tanh()
     state.view(-1)[5:].add_(value.view(-1)[5:])
-    torch.remote_accelerator.synchronize()
+    djinn.torch._device.flush()
     failed: list[BaseException] = []
 
     def read() -> None:

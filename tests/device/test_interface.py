@@ -9,6 +9,7 @@ import djinn
 import pytest
 import torch
 import transformers
+from private_daemon import Daemon
 from twins import DEVICE, expect_equal
 
 Stats = Callable[[], dict[str, Any]]
@@ -95,3 +96,41 @@ def test_debug_levels_say_more_and_more(capfd: pytest.CaptureFixture[str]) -> No
     assert "a run of" in said[3]
     with pytest.raises(ValueError, match="one of off, interception"):
         djinn.set_debug_level("loud")  # type: ignore[arg-type]
+
+
+# --- what is found by looking ---------------------------------------------------------------------
+
+
+def test_the_names_that_need_pytorch_are_found_too() -> None:
+    for name in ("config", "device", "disable", "enable", "explain", "connect", "Encoder"):
+        assert name in dir(djinn) and getattr(djinn, name) is not None
+    assert not {"importlib", "Any", "TYPE_CHECKING"} & set(dir(djinn))
+
+
+def test_the_settings_show_what_is_chosen() -> None:
+    before = djinn.config.keep_alive
+    djinn.config.keep_alive = 60
+    try:
+        assert "keep_alive=60" in repr(djinn.config) and "fallback='error'" in repr(djinn.config)
+    finally:
+        djinn.config.keep_alive = before
+
+
+def test_what_is_no_model_has_nothing_to_explain() -> None:
+    with pytest.raises(TypeError, match="given a model, not int"):
+        djinn.explain(3)
+
+
+def test_what_is_synchronized_is_done(device_daemon: Daemon) -> None:
+    def steps() -> int:
+        with device_daemon.connect("looks", observer=True) as session:
+            return sum(one["steps"] for one in session.sessions() if one["name"] != "looks")
+
+    x = torch.ones(1500, 1500, device=DEVICE)
+    for synchronize in (torch.remote_accelerator.synchronize, torch.accelerator.synchronize):
+        torch.remote_accelerator.synchronize()
+        before = steps()
+        kept = x @ x
+        synchronize()
+        assert steps() > before
+        del kept

@@ -66,12 +66,13 @@ def _module() -> types.ModuleType:
         "current_device": lambda: 0,
         "set_device": _check_index,
         "_is_in_bad_fork": lambda: False,
+        "_lazy_init": lambda: None,  # else PyTorch takes the device for one not in use
         "manual_seed": lambda seed: _device.set_seed(seed),
         "manual_seed_all": lambda seed: _device.set_seed(seed),
         "get_rng_state": lambda index=0: _device.get_rng_state(),
         "set_rng_state": lambda state, index=0: _device.set_rng_state(state),
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
-        "synchronize": lambda index=0: _device.flush(),
+        "synchronize": lambda index=0: _device.synchronize(),
         "empty_cache": lambda: None,
     }
     for name, function in functions.items():

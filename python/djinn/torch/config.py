@@ -9,6 +9,7 @@ from djinn.session import milliseconds
 
 Fallback = Literal["error", "local"]
 FALLBACKS = ("error", "local")
+FIELDS = ("intercept_huggingface", "fallback", "keep_alive", "allow_untested_transformers")
 
 
 class Config:
@@ -21,6 +22,9 @@ class Config:
         self._keep_alive: float | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in FIELDS)})"
 
     @property
     def intercept_huggingface(self) -> bool:

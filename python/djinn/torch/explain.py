@@ -3,6 +3,8 @@
 
 from typing import Any
 
+import torch
+
 from . import _device, huggingface, state
 
 DISABLED = "djinn is not enabled: transformers runs as it is, and each operator is recorded"
@@ -19,6 +21,8 @@ def explain(model: Any) -> dict[str, Any]:
     than as model(...) or model.generate(...), while djinn is disabled, and for other modules than
     transformers' own. 1: its forward was replayed as a program. 2: the loop over tokens ran in
     djinnd. None: there was no such call yet, or the model is not djinnd's."""
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"djinn.explain is given a model, not {type(model).__name__}.")
     inside = getattr(model, "get_base_model", None)  # PEFT's models call the one inside of them
     one = model if inside is None else inside()
     tier, why = _explain(one)

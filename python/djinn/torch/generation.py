@@ -553,6 +553,7 @@ def sample(
         )
 
     known = state.known_of(model)
+    known.tier, known.why = None, "its last generation ended with an error"
     tier, why = 0, ""
     try:
         job = _job(model, input_ids, stopping_criteria, generation_config, kwargs)
