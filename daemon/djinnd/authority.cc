@@ -6,7 +6,11 @@
 #include <grp.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <vector>
+
+#include "daemon/djinnd/proc_files.h"
 
 namespace djinn::daemon {
 namespace {
@@ -15,11 +19,28 @@ constexpr size_t kGroupBytes = 4096;
 // A hundred thousand members and more.
 constexpr size_t kGroupBytesMax = size_t{64} << 20;
 
+constexpr uid_t kOverflowUid = 65534;  // unless somebody has set another
+
 }  // namespace
 
 Caller Authority::judge(uid_t user, std::span<const gid_t> groups) const {
   const bool member = admins_ && std::find(groups.begin(), groups.end(), *admins_) != groups.end();
   return {user, user == 0 || member || owner_ == user};
+}
+
+std::optional<uid_t> number_of_unmapped(std::string_view uid_map, std::string_view overflow_uid) {
+  const std::vector<uint64_t> lines = numbers_in(uid_map);  // of three each: inside, outside, count
+  uint64_t mapped = 0;
+  for (size_t i = 2; i < lines.size(); i += 3) mapped += lines[i];
+  // The last number is no user; a kernel without user namespaces has no map.
+  if (mapped == 0 || mapped >= std::numeric_limits<uid_t>::max()) return std::nullopt;
+  const std::vector<uint64_t> told = numbers_in(overflow_uid);
+  return told.empty() ? kOverflowUid : static_cast<uid_t>(told.front());
+}
+
+std::optional<uid_t> number_of_unmapped() {
+  return number_of_unmapped(read_proc_file("/proc/self/uid_map"),
+                            read_proc_file("/proc/sys/kernel/overflowuid"));
 }
 
 std::optional<gid_t> group_named(const std::string& name) {

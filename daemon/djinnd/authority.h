@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace djinn::daemon {
 
@@ -36,6 +37,14 @@ class Authority {
   std::optional<gid_t> admins_;
   std::optional<uid_t> owner_;
 };
+
+// The number that every user has here who has none in djinnd's user namespace: so many are one, and
+// who has it is not to be told from others. Nothing where all users have one.
+// uid_map: user_namespaces(7).
+[[nodiscard]] std::optional<uid_t> number_of_unmapped(std::string_view uid_map,
+                                                      std::string_view overflow_uid);
+// Of this process.
+[[nodiscard]] std::optional<uid_t> number_of_unmapped();
 
 // Nothing if there is no such group. Asks the system's database, which may block.
 [[nodiscard]] std::optional<gid_t> group_named(const std::string& name);

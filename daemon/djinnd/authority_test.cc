@@ -33,6 +33,15 @@ TEST(AuthorityTest, whose_own_djinnd_it_is_is_its_admin) {
   EXPECT_FALSE(Authority({}, 1000).judge(1001, {}).admin);
 }
 
+TEST(AuthorityTest, where_users_have_no_number_theirs_is_known) {
+  EXPECT_EQ(number_of_unmapped("         0          0 4294967295\n", "65534\n"), std::nullopt);
+  EXPECT_EQ(number_of_unmapped("0 0 1\n", "65534\n"), 65534u);
+  EXPECT_EQ(number_of_unmapped("0 100000 65536\n65536 1000 1\n", "99\n"), 99u);
+  EXPECT_EQ(number_of_unmapped("0 0 1000\n1000 1001 4294966295\n", "65534\n"), std::nullopt);
+  EXPECT_EQ(number_of_unmapped("0 0 1\n", ""), 65534u);
+  EXPECT_EQ(number_of_unmapped("", "65534\n"), std::nullopt) << "there are no user namespaces";
+}
+
 TEST(AuthorityTest, without_the_group_root_alone_is_admin) {
   const std::vector<gid_t> groups{0, kAdmins};
   EXPECT_FALSE(Authority().judge(1000, groups).admin);

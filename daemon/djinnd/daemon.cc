@@ -249,6 +249,15 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
         std::move(socket), peer,
         {ErrorCode::kPermissionDenied, "This djinnd serves another user. Start your own."});
   }
+  if (peer.uid == unmapped_) {
+    return sessions_.turn_away(
+        std::move(socket), peer,
+        {ErrorCode::kPermissionDenied,
+         fmt::format(
+             "djinnd's user namespace gives all users whom it does not map the number {}, so "
+             "who has it cannot be told from others. Map yours there.",
+             peer.uid)});
+  }
   const Status may_wait = check_may_wait(socket, peer.uid);
   if (!may_wait) {
     const Turns::Bill bill(turns_, peer.uid);

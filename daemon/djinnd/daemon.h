@@ -87,6 +87,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Spawner spawner_;
   IdSource ids_;
   Authority authority_;
+  const std::optional<uid_t> unmapped_ = number_of_unmapped();
   Journal journal_;
   Notifier notifier_;
   WorkQueue memory_work_;

@@ -3,22 +3,20 @@
 #include "daemon/djinnd/metrics_text.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "daemon/djinnd/proc_files.h"
 #include "daemon/djinnd/version.h"
 #include "ipc/report_text.h"
-#include "kernel/base/fd.h"
 
 namespace djinn::daemon {
 namespace {
@@ -337,28 +335,13 @@ void put_workers(Page& page, const MetricsSnapshot& shot) {
 
 // --- the process
 
-std::string read_file(const char* path) {
-  const Fd file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::array<char, 4096> buffer{};
-  const ssize_t length = file.valid() ? ::read(file.get(), buffer.data(), buffer.size()) : 0;
-  return {buffer.data(), length > 0 ? static_cast<size_t>(length) : 0};
-}
-
 // Fields of /proc/PID/stat from the state on, which is field 3: the name before may have spaces.
 std::vector<uint64_t> stat_fields(const std::string& text) {
   std::vector<uint64_t> fields(3, 0);  // numbers 0 to 2
   const size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return fields;
-  std::string_view rest = std::string_view(text).substr(name_end + 1);
-  while (!rest.empty()) {
-    rest.remove_prefix(std::min(rest.find_first_not_of(" \n"), rest.size()));
-    const std::string_view word = rest.substr(0, rest.find_first_of(" \n"));
-    if (word.empty()) break;
-    uint64_t number = 0;
-    std::from_chars(word.data(), word.data() + word.size(), number);  // the state stays 0
-    fields.push_back(number);
-    rest.remove_prefix(word.size());
-  }
+  const std::vector<uint64_t> after = numbers_in(std::string_view(text).substr(name_end + 1));
+  fields.insert(fields.end(), after.begin(), after.end());  // the state stays 0
   return fields;
 }
 
@@ -376,7 +359,7 @@ ProcessBasics read_process_basics() {
   // proc(5) numbers them: user time, system time, threads, addresses, pages.
   constexpr size_t kUser = 14, kSystem = 15, kThreads = 20, kVirtual = 23, kResident = 24;
   ProcessBasics basics;
-  const std::vector<uint64_t> fields = stat_fields(read_file("/proc/self/stat"));
+  const std::vector<uint64_t> fields = stat_fields(read_proc_file("/proc/self/stat"));
   if (fields.size() > kResident) {
     basics.cpu_seconds = static_cast<double>(fields[kUser] + fields[kSystem]) /
                          static_cast<double>(::sysconf(_SC_CLK_TCK));
