@@ -27,11 +27,10 @@ size_t Turns::owed_to(uid_t user) const {
 }
 
 Turns::Bill::Bill(Turns& turns, uid_t user)
-    : turns_(turns), user_(user), began_ns_(turns.clock_.monotonic_ns()) {}
+    : turns_(turns), user_(user), cpu_began_ns_(turns.clock_.thread_cpu_ns()) {}
 
 Turns::Bill::~Bill() {
-  const uint64_t now_ns = turns_.clock_.monotonic_ns();
-  turns_.charge(turns_.users_[user_], now_ns - began_ns_, now_ns);
+  turns_.charge(turns_.users_[user_], cpu_began_ns_);
 }
 
 std::optional<uint64_t> Turns::take() {
@@ -51,6 +50,7 @@ std::optional<uint64_t> Turns::take() {
 }
 
 void Turns::serve(User& user) {
+  const uint64_t cpu_began_ns = clock_.thread_cpu_ns();
   const uint64_t began_ns = clock_.monotonic_ns();
   uint64_t now_ns = began_ns;
   uint32_t messages = 0;
@@ -64,7 +64,7 @@ void Turns::serve(User& user) {
     bytes += served;
     now_ns = clock_.monotonic_ns();
   }
-  charge(user, now_ns - began_ns, now_ns);
+  charge(user, cpu_began_ns);
 }
 
 size_t Turns::serve_one(User& user) {
@@ -84,7 +84,9 @@ size_t Turns::serve_one(User& user) {
   return heard;
 }
 
-void Turns::charge(User& user, uint64_t ns, uint64_t now_ns) const {
+void Turns::charge(User& user, uint64_t cpu_began_ns) const {
+  const uint64_t ns = clock_.thread_cpu_ns() - cpu_began_ns;
+  const uint64_t now_ns = clock_.monotonic_ns();
   const uint64_t even_ns = std::max(user.even_ns, now_ns - ns) + ns * share_.one_in;
   user.even_ns = std::min(even_ns, now_ns + share_.saved_ns + share_.rest_ns);
 }

@@ -6,8 +6,9 @@
 //   share     what one user may take of a turn: messages, bytes, time
 //   owed      work that messages left behind until something was there: an answer
 //   speaker   a connection; it is heard for one message, and then stands behind its user's others
-//   rest      of a user who has taken more of the loop's time than is theirs: until time has made
-//             up for it. Their senders sleep meanwhile, and leave the processors to others.
+//   rest      of a user who has taken more of the loop's processor time than is theirs: until time
+//             has made up for it. Their senders sleep meanwhile, and leave the processors to
+//             others.
 //
 // invariant: in each turn every user who waits and does not rest is heard, for at least one message
 // and at most a share and the message that went over it. What is left waits, in its order, for the
@@ -33,11 +34,11 @@ struct Share {
   uint32_t messages = 16;
   uint64_t bytes = uint64_t{256} << 10;
   uint64_t ns = 1'000'000;
-  // Over many turns: one part in so many of the time, after what is saved up while silent.
+  // Over many turns: one part in so many of the time, after what is saved up while silent. Taken is
+  // processor time: where others keep the processors busy, it is not the user's doing.
   uint32_t one_in = 2;
   uint64_t saved_ns = 10'000'000;
-  // The longest rest: where the process itself stood still meanwhile, it was not the user's doing.
-  uint64_t rest_ns = 100'000'000;
+  uint64_t rest_ns = 1'000'000'000;  // the longest: some hypervisors count what they took as ours
 };
 
 class Turns {
@@ -74,7 +75,7 @@ class Turns {
    private:
     Turns& turns_;
     const uid_t user_;
-    const uint64_t began_ns_;
+    const uint64_t cpu_began_ns_;
   };
   // One turn. Gives in how many ns another is due although nobody is noted; nothing if none is.
   std::optional<uint64_t> take();
@@ -89,7 +90,8 @@ class Turns {
   void serve(User& user);
   // Does what is owed first, or hears who waits first. Gives its bytes; 0 if there was nothing.
   static size_t serve_one(User& user);
-  void charge(User& user, uint64_t ns, uint64_t now_ns) const;
+  // For the processor time that was taken since.
+  void charge(User& user, uint64_t cpu_began_ns) const;
   [[nodiscard]] uint64_t rest_of(const User& user, uint64_t now_ns) const;  // ns
 
   const Clock& clock_;

@@ -21,5 +21,8 @@ uint64_t SystemClock::monotonic_ns() const {
 uint64_t SystemClock::wall_ns() const {
   return read_clock_ns(CLOCK_REALTIME);
 }
+uint64_t SystemClock::thread_cpu_ns() const {
+  return read_clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}
 
 }  // namespace djinn

@@ -14,12 +14,15 @@ class Clock {
   [[nodiscard]] virtual uint64_t monotonic_ns() const = 0;
   // Nanoseconds since the epoch: for people and for file times. Any thread.
   [[nodiscard]] virtual uint64_t wall_ns() const = 0;
+  // Nanoseconds for which the calling thread has had a processor, in the kernel too.
+  [[nodiscard]] virtual uint64_t thread_cpu_ns() const = 0;
 };
 
 class SystemClock final : public Clock {
  public:
   [[nodiscard]] uint64_t monotonic_ns() const override;
   [[nodiscard]] uint64_t wall_ns() const override;
+  [[nodiscard]] uint64_t thread_cpu_ns() const override;
 };
 
 }  // namespace djinn
