@@ -3,8 +3,10 @@
 """Writes the manual's pages, man/*.scd, as troff: make_manual.py DIRECTORY.
 
 scdoc writes paragraph macros that troff skips, beside headings and indents; they are left out, so
-that `mandoc -Tlint` has nothing to say. A page that documents several functions gets a page beside
-it for each of them, which is one line that points to it: `man djinn_close` works.
+that `mandoc -Tlint` has nothing to say. In a literal block, too, it takes a backslash for the begin
+of an escape: there it is doubled, so an example stands in the source as people read it. A page that
+documents several functions gets a page beside it for each of them, which is one line that points to
+it: `man djinn_close` works.
 """
 
 import subprocess
@@ -14,6 +16,13 @@ from pathlib import Path
 MAN = Path(__file__).resolve().parents[1] / "man"
 # A paragraph that begins or ends at one of these is empty.
 AROUND = (".SH", ".SS", ".RS", ".RE", ".P", ".TH")
+
+
+def with_literal_backslashes(source: str) -> str:
+    """Every other part between fences is a block of code."""
+    parts = source.split("\n```")
+    parts[1::2] = [part.replace("\\", "\\\\") for part in parts[1::2]]
+    return "\n```".join(parts)
 
 
 def without_empty_paragraphs(troff: str) -> str:
@@ -40,7 +49,13 @@ def main() -> None:
     (out,) = sys.argv[1:]
     for source in sorted(MAN.glob("*.scd")):
         text = source.read_text()
-        made = subprocess.run(["scdoc"], input=text, capture_output=True, text=True, check=True)
+        made = subprocess.run(
+            ["scdoc"],
+            input=with_literal_backslashes(text),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         (Path(out) / source.stem).write_text(without_empty_paragraphs(made.stdout))
         number = source.stem.rpartition(".")[2]
         for name in further_names(text):

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manual's examples do what the manual says: C programs, and lines for a shell."""
+"""The manual's examples do what the manual says: C programs, as a reader sees them, and lines for a
+shell."""
 
 import os
 import re
+import shutil
 import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +36,30 @@ def examples(page: str) -> list[str]:
     return re.findall(r"```\n(.*?)```", text, re.DOTALL)
 
 
+@pytest.fixture(scope="module")
+def manual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if any(shutil.which(program) is None for program in ("scdoc", "man")):
+        pytest.skip("scdoc and man are not both installed")
+    made = tmp_path_factory.mktemp("manual")
+    subprocess.run([sys.executable, str(ROOT / "tools/make_manual.py"), str(made)], check=True)
+    return made
+
+
+def shown_example(page: Path) -> str:
+    """From its first line, an #include, to its last, a brace, as man shows them."""
+    shown = subprocess.run(
+        ["man", "-E", "UTF-8", "-l", str(page)],
+        env={**os.environ, "MANWIDTH": "100", "MANPAGER": "cat"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    text = shown.split("\nEXAMPLES\n", 1)[1].split("\nSEE ALSO\n", 1)[0]
+    program = re.search(r"^( +)#include.*^\1}\n", text, re.DOTALL | re.MULTILINE)
+    assert program is not None, text
+    return textwrap.dedent(program[0])
+
+
 def environment(daemon: Daemon) -> dict[str, str]:
     path = f"{BIN}:{os.environ['PATH']}"
     return {**os.environ, "DJINN_HOST": daemon.host, "PATH": path, "LD_LIBRARY_PATH": str(LIBRARY)}
@@ -54,9 +82,10 @@ def test_each_page_about_the_library_has_an_example() -> None:
 
 @pytest.mark.parametrize("page", C_PAGES)
 def test_an_example_in_c_compiles_without_warnings_and_does_what_it_says(
-    daemon: Daemon, tmp_path: Path, request: pytest.FixtureRequest, page: str
+    daemon: Daemon, manual: Path, tmp_path: Path, request: pytest.FixtureRequest, page: str
 ) -> None:
-    (code,) = examples(page)
+    code = shown_example(manual / page.removesuffix(".scd"))
+    assert [code] == examples(page)
     source = tmp_path / "example.c"
     source.write_text(code)
     command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", str(source)]
