@@ -207,7 +207,8 @@ DJINN_API djinn_code djinn_encoder_open(djinn_client* client, const char* direct
 DJINN_API void djinn_encoder_close(djinn_encoder* encoder);
 DJINN_API djinn_encoder_info djinn_encoder_get_info(const djinn_encoder* encoder);
 /* embeddings: room for [rows, hidden]; each row the mean over its tokens, of length 1.
- * hidden: room for [rows, tokens, hidden], the last layer's output; NULL: not wanted. */
+ * hidden: room for [rows, tokens, hidden], the last layer's output; NULL: not wanted.
+ * DJINN_OUT_OF_RANGE for an id, of padding too, that is not in the vocabulary. */
 DJINN_API djinn_code djinn_encoder_encode(djinn_encoder* encoder, const djinn_batch* batch,
                                           float* embeddings, float* hidden, djinn_error* error);
 

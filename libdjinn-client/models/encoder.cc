@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
 #include "libdjinn-client/regular_file.h"
 
@@ -28,6 +29,13 @@ Status check(const EncoderBatch& batch, const BertConfig& config) {
     return Error{ErrorCode::kShapeMismatch,
                  "ids, mask and types must be [rows, tokens], with 1 to 256 rows of 1 to " +
                      std::to_string(config.positions) + " tokens."};
+  }
+  for (const int64_t id : batch.ids) DJINN_CHECK(check_token("Token", id, config.vocabulary));
+  for (const int64_t type : batch.types) {
+    if (type >= 0 && type < config.token_types) continue;
+    return Error{ErrorCode::kOutOfRange, "The model has " + std::to_string(config.token_types) +
+                                             " types of tokens, from 0, and " +
+                                             std::to_string(type) + " is none of them."};
   }
   return {};
 }

@@ -6,18 +6,12 @@
 #include <cstring>
 #include <utility>
 
+#include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
 #include "libdjinn-client/regular_file.h"
 
 namespace djinn::client {
 namespace {
-
-Status check_token(const char* what, int32_t token, int64_t vocabulary) {
-  if (token >= 0 && token < vocabulary) return {};
-  return Error{ErrorCode::kOutOfRange,
-               std::string(what) + " " + std::to_string(token) + " is not in the vocabulary of " +
-                   std::to_string(vocabulary) + ". Is it of another model's tokenizer?"};
-}
 
 Status check(const std::vector<std::vector<int32_t>>& prompts, const GenerateOptions& options,
              int64_t vocabulary) {
