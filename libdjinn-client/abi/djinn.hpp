@@ -10,6 +10,10 @@
 // invariant: what is opened on a Client ends before it. One thread at a time, as in djinn.h.
 #pragma once
 
+#if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 202002L
+#error "djinn.hpp needs C++20 (std::span): compile with -std=c++20, or use djinn.h."
+#endif
+
 #include <djinn.h>
 
 #include <chrono>

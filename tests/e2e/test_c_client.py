@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C ABI against a daemon: the example in C, and every function through ctypes."""
+"""The C ABI against a daemon: the examples, and every function through ctypes."""
 
 import ctypes
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,6 +142,100 @@ def test_the_example_in_c_says_that_nobody_answers(minilm: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert "No djinnd answers" in done.stderr
+
+
+def ran(daemon: Daemon, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(BIN / program), *arguments],
+        env={**os.environ, "DJINN_HOST": daemon.host},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_example_that_generates_prints_the_package_s_tokens(
+    daemon: Daemon, session: djinn.Session, byte_model: Path
+) -> None:
+    prompt = [256, *b"The kernel "]
+    done = ran(daemon, "gen", str(byte_model), "12", *map(str, prompt))
+    assert done.returncode == 0, done.stderr
+    expected = djinn.Generator(session, byte_model).generate([prompt], max_new_tokens=12)
+    assert [int(line) for line in done.stdout.split()] == list(expected.tokens[0])
+
+
+def test_the_example_that_generates_ends_at_ctrl_c(daemon: Daemon, byte_model: Path) -> None:
+    command = [str(BIN / "gen"), str(byte_model), "200", "256"]
+    with subprocess.Popen(
+        command, env={**os.environ, "DJINN_HOST": daemon.host}, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline()
+        program.send_signal(signal.SIGINT)
+        rest = program.stdout.readlines()
+    assert program.returncode == 0
+    assert len(rest) < 199
+
+
+def test_the_example_in_cpp_gives_the_package_s_likeness(
+    daemon: Daemon, session: djinn.Session, minilm: Path
+) -> None:
+    rows = [IDS, [101, 7592, 102]]
+    done = ran(daemon, "alike", str(minilm), *(" ".join(map(str, row)) for row in rows))
+    assert done.returncode == 0, done.stderr
+    encoder = djinn.Encoder(session, minilm)
+    one, other = (encoder.embed(np.array([row]))[0] for row in rows)
+    assert float(done.stdout) == pytest.approx(float(one @ other), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments"),
+    [
+        ("gen", ["12", "x"]),
+        ("gen", ["-1", "5"]),
+        ("gen", ["12", str(1 << 32)]),
+        ("alike", ["101", "101 x"]),
+        ("alike", ["101", "10x"]),
+    ],
+)
+def test_an_example_refuses_what_is_no_id(
+    daemon: Daemon, minilm: Path, program: str, arguments: list[str]
+) -> None:
+    done = ran(daemon, program, str(minilm), *arguments)
+    assert done.returncode in (1, 2)
+    assert (done.stdout, len(done.stderr.splitlines())) == ("", 1)
+
+
+def test_the_header_for_cpp_says_what_it_needs(tmp_path: Path) -> None:
+    source = tmp_path / "old.cc"
+    source.write_text("#include <djinn.hpp>\n")
+    headers = BIN.parents[2] / "libdjinn-client" / "abi"
+    built = subprocess.run(
+        ["c++", "-std=c++17", "-fsyntax-only", f"-I{headers}", str(source)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert built.returncode == 1
+    errors = [line for line in built.stderr.splitlines() if "error" in line]
+    assert "djinn.hpp needs C++20" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "types", "said"),
+    [
+        ([101, 999_999, 102], None, "Token 999999 is not in the vocabulary of "),
+        ([101, -1, 102], None, "Token -1 is not in the vocabulary of "),
+        ([101, 7592, 102], [0, 2, 0], "and 2 is none of them"),
+    ],
+)
+def test_ids_that_are_no_tokens_are_refused_by_number(
+    session: djinn.Session, minilm: Path, ids: list[int], types: list[int] | None, said: str
+) -> None:
+    encoder = djinn.Encoder(session, minilm)
+    given = {} if types is None else {"types": np.array([types])}
+    with pytest.raises(djinn.RequestError, match=said):
+        encoder.embed(np.array([ids]), **given)
 
 
 def test_the_library_shows_the_functions_of_djinn_h_and_nothing_else() -> None:

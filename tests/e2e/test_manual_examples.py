@@ -18,9 +18,10 @@ from private_daemon import BIN, ROOT, Daemon, wait_until
 PAGES = ROOT / "man"
 LIBRARY = BIN.parent / "lib"
 C_PAGES = sorted(page.name for page in PAGES.glob("*.3.scd"))
-# What the C programs say, as a pattern; of those with an argument, which model it is.
+# What the programs say, as a pattern; of those with an argument, which model it is.
 SAID = {
     "libdjinn-client.3.scd": (None, r"library \d+\.\d+\.\d+\ndjinnd \d+\.\d+\.\d+\n"),
+    "djinn.hpp.3.scd": ("minilm", r"0\.\d\d\n"),
     "djinn_code_name.3.scd": (None, r"not_found\n"),
     "djinn_connect.3.scd": (None, r"\d+ sessions\n"),
     "djinn_encoder_open.3.scd": ("minilm", r"0\.\d\d\n"),
@@ -81,14 +82,15 @@ def test_each_page_about_the_library_has_an_example() -> None:
 
 
 @pytest.mark.parametrize("page", C_PAGES)
-def test_an_example_in_c_compiles_without_warnings_and_does_what_it_says(
+def test_an_example_compiles_without_warnings_and_does_what_it_says(
     daemon: Daemon, manual: Path, tmp_path: Path, request: pytest.FixtureRequest, page: str
 ) -> None:
     code = shown_example(manual / page.removesuffix(".scd"))
     assert [code] == examples(page)
-    source = tmp_path / "example.c"
+    compiler, suffix = (["c++", "-std=c++20"], "cc") if "hpp" in page else (["cc", "-std=c11"], "c")
+    source = tmp_path / f"example.{suffix}"
     source.write_text(code)
-    command = ["cc", "-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", str(source)]
+    command = [*compiler, "-Wall", "-Wextra", "-Wpedantic", "-Werror", str(source)]
     command += [f"-I{ROOT}/libdjinn-client/abi", str(LIBRARY / "libdjinn-client.so")]
     built = subprocess.run(
         [*command, "-o", str(tmp_path / "example")], capture_output=True, text=True, timeout=60

@@ -98,7 +98,7 @@ def test_djinnctls_manual_has_its_exit_codes() -> None:
 # --- libdjinn-client
 
 HEADER = (ROOT / "libdjinn-client/abi/djinn.h").read_text()
-LIBRARY_PAGES = [name for name in PAGES if name.endswith(".3")]
+LIBRARY_PAGES = [name for name in PAGES if name.endswith(".3") and name != "djinn.hpp.3"]
 
 
 def without_comments(code: str) -> str:
@@ -148,6 +148,22 @@ def test_each_code_and_dtype_of_djinn_h_is_explained() -> None:
     pages = "".join(PAGES[page].read_text() for page in LIBRARY_PAGES)
     for name, _ in enumerators:
         assert re.search(rf"\b{name}\b", pages), name
+
+
+def test_each_class_of_djinn_hpp_is_explained_with_what_it_has() -> None:
+    code = (ROOT / "libdjinn-client/abi/djinn.hpp").read_text()
+    page = PAGES["djinn.hpp.3"].read_text()
+    classes = re.findall(r"^class (\w+).*?^};", code, re.MULTILINE | re.DOTALL)
+    assert len(classes) > 4
+    for name in classes:
+        public = (
+            code.split(f"\nclass {name} ", 1)[1].split(" public:\n", 1)[1].split(" private:", 1)[0]
+        )
+        has = set(re.findall(r"^  (?![/~ ])[^=(\n]*?(\w+)\(", public, re.MULTILINE))
+        begin = "*djinn::Error*" if name == "Error" else f"## djinn::{name}\n"
+        told = re.split(r"\n##? ", page.split(begin, 1)[1])[0]
+        explained = set(re.findall(r"\*(\w+)\*\((?!3\))", told))
+        assert explained - {"Error"} == has - {"Error"}, name
 
 
 # --- all pages
