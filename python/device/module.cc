@@ -86,13 +86,9 @@ srg::Destination destination_from(const py::handle& item) {
   return destination;
 }
 
-srg::LoadPlan plan_from(const py::tuple& plan) {
+srg::LoadPlan plan_from(const py::list& destinations) {
   srg::LoadPlan out;
-  for (const py::handle item : plan[0]) out.destinations.push_back(destination_from(item));
-  for (const py::handle item : plan[1]) {
-    const auto [name, destination] = item.cast<std::tuple<std::string, std::string>>();
-    out.aliases.push_back({name, destination});
-  }
+  for (const py::handle item : destinations) out.destinations.push_back(destination_from(item));
   return out;
 }
 
@@ -106,7 +102,7 @@ srg::LoadPlan plan_from(const py::tuple& plan) {
 }
 
 py::dict open_model_here(const std::string& label, const std::vector<std::string>& paths,
-                         const py::tuple& plan, std::optional<uint64_t> keep_alive_ms) {
+                         const py::list& plan, std::optional<uint64_t> keep_alive_ms) {
   const auto result = open_model(label, paths, plan_from(plan), keep_alive_ms);
   if (!result) raise_typed(result.error());
   const client::OpenedModel& opened = *result;

@@ -227,6 +227,22 @@ def a_resident_model_is_not_read_again(scratch: Path) -> None:
 
 
 @case
+def the_classes_of_one_checkpoint_are_one_model(scratch: Path) -> None:
+    """BERT's has a head of its own beside what AutoModel takes, GPT-2's none."""
+    for name in ("gpt2", "bert"):
+        directory = checkpoint(name, scratch)
+        models = [ghost(name, directory)]
+        for auto in (transformers.AutoModel, transformers.AutoModelForTokenClassification):
+            torch.manual_seed(7)
+            models.append(auto.from_pretrained(directory))
+            torch.manual_seed(7)
+            same_weights(models[-1], auto.from_pretrained(directory, djinn=False))
+        first, *others = map(info, models)
+        assert {one.model for one in others} == {first.model}, name
+        assert all(one.was_resident for one in others)
+
+
+@case
 def a_collected_ghost_gives_its_model_back(scratch: Path) -> None:
     before = leases()
     model = ghost("gpt2", checkpoint("gpt2", scratch))

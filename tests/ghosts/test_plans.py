@@ -181,13 +181,41 @@ def test_what_no_plan_says_is_told(why: str) -> None:
         world.tracer().storage(what).sizes()
 
 
-def test_a_plan_depends_on_names_alone() -> None:
+def test_a_plan_depends_on_contents_alone() -> None:
     world = World()
-    contents = {name: world.tracer().storage(world.source(2, 3)[1]) for name in "bca"}
+    contents = [world.tracer().storage(world.source(2, 3)[1]) for _ in range(3)]
     one, other = plans.Plan(), plans.Plan()
-    for name in "bca":
-        one.add(name, contents[name])
-    for name in "abc":
-        other.add(name, contents[name])
-    one.aliases, other.aliases = {"y": "a", "x": "a"}, {"x": "a", "y": "a"}
+    for content in contents:
+        one.add(content)
+    for content in (*reversed(contents), contents[1]):
+        other.add(content)
     assert one.for_device() == other.for_device()
+
+
+def test_different_contents_have_different_names() -> None:
+    world = World()
+    source, what = world.source(6, 4)
+    tracer = world.tracer()
+    contents = [tracer.storage(what)]
+    for view in (source[:3], source[3:], source.T):
+        contents.append(tracer.view((what, view_of(view))))
+    contents.append(contents[0].cast("bfloat16"))
+    plan = plans.Plan()
+    assert len({plan.add(content) for content in contents}) == len(plan.destinations) == 5
+
+
+def test_what_the_files_hold_beside_is_loaded_where_it_is_little() -> None:
+    world = World()
+    whole = [world.source(*sizes)[1] for sizes in ((64, 4), (64, 4), (4, 4))]
+    tracer = world.tracer()
+
+    def planned(*numbers: int, dtype: str = "float32") -> list[Any]:
+        plan = plans.Plan()
+        for number in numbers:
+            plan.add(tracer.storage(whole[number]).cast(dtype))
+        plan.add_beside(world.headers)
+        return plan.for_device()
+
+    assert planned(0, 1) == planned(0, 1, 2) != planned(0)
+    assert len(planned(0)) == 1, "half of the files is not little"
+    assert planned(0, 1, dtype="bfloat16") == planned(0, 1, 2, dtype="bfloat16")

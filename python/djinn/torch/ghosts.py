@@ -11,12 +11,12 @@ storage becomes a weight of it. What a plan cannot say is computed by djinnd fro
 are a model of their own that is closed again.
 """
 
+import itertools
 import json
 import math
 import os
 import stat
 import weakref
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -222,8 +222,7 @@ class Load:
         """Opens the model that was recorded, and makes ghosts of all models of this load."""
         for model in self.models:
             model.requires_grad_(False)  # else a forward pass keeps its activations in djinnd
-        tensors = dict(self._named_tensors())
-        ghost = self._open(label, tensors)
+        ghost = self._open(label, list(self._tensors_here()))
         self._convert(label)
         for model in self.models:
             _ghosts[model] = ghost
@@ -233,42 +232,43 @@ class Load:
         stats.converted += ghost.converted
         self._tie()
 
-    def _named_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Of the device; a name for each place, so tied ones have several."""
-        for number, model in enumerate(reversed(self.models)):
-            prefix = f"nested/{number}/" if number else ""
-            for named in (model.named_parameters, model.named_buffers):
-                for name, tensor in named(remove_duplicate=False):
-                    if tensor.device == DEVICE:
-                        yield prefix + name, tensor
+    def _tensors_here(self) -> Iterator[torch.Tensor]:
+        """Of the device: all parameters and buffers."""
+        for model in self.models:
+            for tensor in itertools.chain(model.parameters(), model.buffers()):
+                if tensor.device == DEVICE:
+                    yield tensor
 
-    def _open(self, label: str, tensors: dict[str, torch.Tensor]) -> Ghost:
-        names: dict[int, list[str]] = defaultdict(list)  # by storage
-        for name in sorted(tensors):
-            names[tensors[name].untyped_storage().data_ptr()].append(name)
-        firsts = {same[0]: tensors[same[0]] for same in names.values()}
-        plan, converted = self._plan(firsts)
-        planned = [same for same in names.values() if same[0] in plan.destinations]
+    def _open(self, label: str, tensors: list[torch.Tensor]) -> Ghost:
+        storages = list(
+            {tensor.untyped_storage().data_ptr(): tensor for tensor in tensors}.values()
+        )
+        plan = plans.Plan()
+        planned, converted = self._plan(plan, storages)
         if not planned:
             return Ghost(0, 0, False, 0, converted)
-        plan.aliases = {name: same[0] for same in planned for name in same[1:]}
+        if converted == 0:
+            plan.add_beside(self._headers)
         opened = self._open_model(label, plan)
-        for first, *_ in planned:
-            _device.bind(firsts[first], opened["lease"], first)
+        for tensor, name in planned:
+            _device.bind(tensor, opened["lease"], name)
         return Ghost(opened["id"], opened["bytes"], opened["was_resident"], len(planned), converted)
 
-    def _plan(self, firsts: dict[str, torch.Tensor]) -> tuple[plans.Plan, int]:
-        """The plan of all storages that one can fill, and how many others operators make."""
+    def _plan(
+        self, plan: plans.Plan, storages: list[torch.Tensor]
+    ) -> tuple[list[tuple[torch.Tensor, str]], int]:
+        """Plans all storages that a plan can fill. Gives those with the names of their weights, and
+        how many others operators make."""
         tracer = plans.Tracer(self._headers)
-        plan, converted = plans.Plan(), 0
-        for name, (what, _) in zip(firsts, _device.traces(list(firsts.values())), strict=True):
+        planned, converted = [], 0
+        for tensor, (what, _) in zip(storages, _device.traces(storages), strict=True):
             if what[0] not in ("source", "op", "written"):
                 continue
             try:
-                plan.add(name, tracer.storage(what))
+                planned.append((tensor, plan.add(tracer.storage(what))))
             except plans.Inexpressible:
                 converted += 1
-        return plan, converted
+        return planned, converted
 
     def _open_model(self, label: str, plan: plans.Plan) -> dict[str, Any]:
         try:
@@ -286,7 +286,7 @@ class Load:
             return
         plan = plans.Plan()
         names = {
-            (file, tensor): plan.add_source(file, tensor, self._headers[file][tensor])
+            (file, tensor): plan.add(plans.tensor_of(file, tensor, self._headers[file][tensor]))
             for file, tensor in keys
         }
         opened = self._open_model(f"{label}, to be converted", plan)

@@ -3,13 +3,15 @@
 
     Region   a box of one tensor of a file, its last two dimensions perhaps swapped
     Content  a storage's elements in order, as regions one after another along a dimension
-    Plan     the contents of a model's storages under their names; `open_model` takes it
+    Plan     the contents of a model's storages, named after the files' tensors; `open_model` takes
+             it. What of a checkpoint a class has, and how it calls it, leaves no trace in it
 
 A trace is what `_device.traces` gives: how a storage's bytes come about, and a view of them. A
 Content is found by composing views with views: slices, transposed matrices, concatenations, stacks,
 copies, and one cast. All else is Inexpressible, and is computed by the daemon from its sources.
 """
 
+import hashlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +23,10 @@ PIECES_MAX = 4096
 COPIES = {"aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous"}
 PADS = {"aten::pad", "aten::constant_pad_nd"}  # by nothing, as transformers pads tied biases
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
+PLAIN = FLOATS | {"bool", "uint8", "int8", "int16", "int32", "int64"}  # djinnd has them all
+# Of a plan's elements: what the files hold beside what a model takes is loaded with it up to this
+# part, so that the classes of one checkpoint are one model of djinnd. More would be waste.
+BESIDE_PART = 1 / 8
 
 Sizes = tuple[int, ...]
 Trace = tuple[Any, ...]  # (what, ...) of _device.traces
@@ -105,6 +111,10 @@ class Region:
         turned = self.transposed != transposed
         return replace(self, starts=moved, lengths=lengths, transposed=turned)
 
+    @property
+    def is_whole(self) -> bool:
+        return self.lengths == self.whole and not self.transposed
+
     def piece(self) -> tuple[int, str, list[tuple[int, int, int]], bool]:
         slices = [
             (d, start, length)
@@ -175,6 +185,15 @@ class Content:
             raise Inexpressible(f"it is cast from {self.dtype} to {dtype}")
         return replace(self, dtype=dtype)
 
+    @property
+    def name(self) -> str:
+        """The same for equal contents alone; a tensor's own, for that as it is in its file."""
+        first = self.regions[0]
+        plain = first.tensor if first.file == 0 else f"{first.file}/{first.tensor}"
+        if len(self.regions) == 1 and first.is_whole and first.dtype == self.dtype:
+            return plain
+        return f"{plain}#{hashlib.sha256(repr(self).encode()).hexdigest()[:16]}"
+
     def sizes(self) -> Sizes:
         """Of the destination that holds it."""
         first = self.regions[0].sizes
@@ -235,9 +254,7 @@ class Tracer:
     def _find(self, what: Trace) -> Content:
         kind = what[0]
         if kind == "source":
-            dtype, sizes = self._headers[what[1]][what[2]]
-            starts = (0,) * len(sizes)
-            return Content(dtype, (Region(what[1], what[2], dtype, sizes, starts, sizes),))
+            return tensor_of(what[1], what[2], self._headers[what[1]][what[2]])
         if kind != "op":
             raise Inexpressible(f"it depends on what is not in the files ({kind})")
         return self._operator(*what[1:])
@@ -353,28 +370,48 @@ def _run(regions: tuple[Region, ...], first: int, count: int) -> Iterator[Region
 # --- plans ----------------------------------------------------------------------------------------
 
 
+def tensor_of(file: int, tensor: str, header: tuple[str, Sizes]) -> Content:
+    """A tensor of a file as it is."""
+    dtype, sizes = header
+    return Content(dtype, (Region(file, tensor, dtype, sizes, (0,) * len(sizes), sizes),))
+
+
 @dataclass
 class Plan:
-    """Destinations and second names, in an order that only names decide."""
+    """Destinations, in an order that only names decide."""
 
     destinations: dict[str, Content] = field(default_factory=dict)
-    aliases: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, content: Content) -> None:
+    def add(self, content: Content) -> str:
+        """Returns the name that it has in the model."""
         content.sizes()  # raises Inexpressible
-        self.destinations[name] = content
+        self.destinations[content.name] = content
+        return content.name
 
-    def add_source(self, file: int, tensor: str, header: tuple[str, Sizes]) -> str:
-        """A tensor of a file as it is; returns its name."""
-        dtype, sizes = header
-        name = f"source/{file}/{tensor}"
-        region = Region(file, tensor, dtype, sizes, (0,) * len(sizes), sizes)
-        self.destinations[name] = Content(dtype, (region,))
-        return name
+    def add_beside(self, headers: Sequence[dict[str, tuple[str, Sizes]]]) -> None:
+        """All other tensors of the files, if they are few: cast as those are that are here."""
+        taken = {(r.file, r.tensor) for one in self.destinations.values() for r in one.regions}
+        beside = [
+            tensor_of(file, tensor, header)
+            for file, tensors in enumerate(headers)
+            for tensor, header in tensors.items()
+            if (file, tensor) not in taken and math.prod(header[1])
+        ]
+        here = sum(one.elements for one in self.destinations.values())
+        if sum(one.elements for one in beside) > here * BESIDE_PART:
+            return
+        if any(one.dtype not in PLAIN for one in beside):
+            return
+        casts = {(one.regions[0].dtype, one.dtype) for one in self.destinations.values()}
+        to = dict(casts)
+        if len(to) < len(casts):  # some are cast and some are not: which, the class decides
+            return
+        for one in beside:
+            self.add(one.cast(to.get(one.dtype, one.dtype)))
 
-    def for_device(self) -> tuple[list[Any], list[tuple[str, str]]]:
+    def for_device(self) -> list[Any]:
         """As `_device.open_model` takes it."""
-        destinations = [
+        return [
             (
                 name,
                 content.dtype,
@@ -384,4 +421,3 @@ class Plan:
             )
             for name, content in sorted(self.destinations.items())
         ]
-        return destinations, sorted(self.aliases.items())
