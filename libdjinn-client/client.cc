@@ -27,6 +27,8 @@ constexpr uint64_t kSpinNs = 40'000;
 constexpr uint64_t kShortWaitNs = 4 * kSpinNs;
 // A few runs of a small model.
 constexpr uint64_t kStagingCommitMin = 64 * 1024;
+// What has_room() counts for a submission's binding block: that of a hundred tensors.
+constexpr uint64_t kBlockBytes = 4096;
 constexpr std::string_view kScheme = "unix:";
 
 }  // namespace
@@ -340,6 +342,11 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
   return last_run_;
 }
 
+bool Client::has_room(uint64_t bytes, size_t runs) const {
+  return pending_.size() + runs <= limits::kSubmissionSlots &&
+         bytes + runs * kBlockBytes <= staging_->free_bytes() / 2;
+}
+
 Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&)>& on_token) {
   const uint64_t began_ns = clock_.monotonic_ns();
   ipc::Spin spin(clock_, last_wait_was_short_ ? kSpinNs : 0);
@@ -360,9 +367,11 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
       spin.restart();
     } else if (!spin.wait()) {
       const Status slept = sleep();
+      if (slept) continue;
       // What was done before djinnd ended is there, and counts.
-      if (!slept) DJINN_CHECK(poll());
-      if (!slept && !outcomes_.contains(run)) return slept.error();
+      DJINN_CHECK(poll());
+      DJINN_CHECK(tell_tokens(run, on_token));
+      if (!outcomes_.contains(run)) return slept.error();
     }
   }
 }

@@ -141,6 +141,10 @@ class Client {
   // is full. Errors: kLimitExceeded for a block over its limit, kDisconnected.
   Result<Run> submit(const SubmissionTarget& target, std::span<const std::byte> block,
                      std::vector<ipc::StagingRange> lease = {});
+  // Whether so many submissions, with so many bytes of staging beside their ordinary blocks, are
+  // taken without a wait for the end of a run; an estimate with room to spare.
+  [[nodiscard]] bool has_room(uint64_t bytes, size_t runs) const;
+  [[nodiscard]] Run last_run() const { return last_run_; }  // that was submitted; 0: none
   // Waits for a run; if it is a generation, its tokens go to on_token meanwhile. It may fork: the
   // child's wait ends with kDisconnected, and touches nothing of its parent's. Each run is waited
   // for once. Errors: kNotFound for a run that was waited for, kDisconnected. A failed run is an

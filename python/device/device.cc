@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <limits>
 
 #include "kernel/exec/convert.h"
 #include "python/device/breaker.h"
@@ -28,6 +29,8 @@ namespace {
 constexpr size_t kLogMax = 4096;
 // An upload so small is cheaper to send with each run than to keep as a ref.
 constexpr size_t kStagedBytesMax = 64 * 1024;
+// Runs that may be handed over beside those of the log: releases of refs.
+constexpr size_t kRunsBeside = 8;
 
 // What autograd does with the call: it computes gradients, or will.
 void annotate(const std::vector<at::Tensor>& tensors, Entry& entry) {
@@ -187,6 +190,25 @@ struct Following {
 };
 thread_local Following following;
 
+// Around a call of on_tokens.
+class Inside {
+ public:
+  Inside() : outer_(std::exchange(following, {following.depth + 1, false})) {}
+  ~Inside() { following = outer_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  [[nodiscard]] static bool waited() { return following.waited; }
+
+ private:
+  const Following outer_;
+};
+
+uint64_t bytes_of(std::span<const StoragePtr> uploads) {
+  uint64_t bytes = 0;
+  for (const StoragePtr& storage : uploads) bytes += storage->host->size();
+  return bytes;
+}
+
 }  // namespace
 
 Device::Device()
@@ -262,7 +284,7 @@ void Device::notice_end() {
   why_ended_ = alive.error().message;
   link_stats_ = link_->stats();
   link_ = nullptr;
-  generations_.clear();
+  leaving_.clear();
   sealed_ = {};
   storages().end_session();
   log_.drop_lost();
@@ -391,12 +413,12 @@ void Device::record(const c10::OperatorHandle& op, Stack& stack,
   const std::vector<at::Tensor> tensors = tensors_of(stack);
   std::vector<at::Tensor> results;
   {
-    const Turn turn(*this);
+    Turn turn(*this);
     Entry entry = make_entry(recipe, tensors);
     const at::AutoDispatchBelowADInplaceOrView below;
     append(op, stack, entry);
     results = make_results(entry, tensors);
-    if (at_once || (log_.size() >= kLogMax && holds_ == 0)) hand_over();
+    if (at_once || (log_.size() >= kLogMax && holds_ == 0)) hand_over(turn);
   }
   put_results(*recipe, std::move(results), stack);
 }
@@ -434,7 +456,7 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
     for (const Operand& operand : entry.operands) {
       if (operand.storage->home == Home::kHost) put(*operand.storage, *operand.storage->host);
     }
-    hand_over();
+    hand_over(turn);
     refuse_lost(entry);
     for (const Described& described : take(link().run_open(open_segment(entry, results)))) {
       made.push_back(adopt(described));
@@ -447,13 +469,13 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
 // --- handing over
 
 void Device::flush() {
-  const Turn turn(*this);
-  hand_over();
+  Turn turn(*this);
+  hand_over(turn);
 }
 
 void Device::synchronize() {
   Turn turn(*this);
-  hand_over();
+  hand_over(turn);
   wait_for_generations(turn);
   if (link_ != nullptr && !is_orphan_) link_->wait_for_all();
 }
@@ -473,7 +495,12 @@ void Device::release_hold() {
   if (!log_.empty()) idle_->touch();
 }
 
-void Device::hand_over() {
+void Device::hand_over(Turn& turn) {
+  if (generates() && is_crowded()) wait_for_generations(turn);
+  hand_over_now();
+}
+
+void Device::hand_over_now() {
   TORCH_CHECK(holds_ == 0 || holder_ != std::this_thread::get_id(),
               "A model is being loaded, and its weights are not in memory yet: no value of the "
               "device can be read before from_pretrained has returned.");
@@ -483,9 +510,38 @@ void Device::hand_over() {
   if (!garbage.empty()) take(link().release(garbage));
   if (!parameters_.empty()) seal_parameters();
   if (!log_.empty()) hand_over_log();
-  if (generates()) return;  // it would be waited for
+  note_unused_models();
+  let_go();
+}
+
+void Device::note_unused_models() {
   for (const uint64_t model : storages().take_unused_models()) {
-    take(link().close_model(ModelId{model}));
+    leaving_.push_back({ModelId{model}, link().client().last_run()});
+  }
+}
+
+// A generation is not waited for: what it may use, and what left after that, goes another time.
+void Device::let_go() {
+  while (!leaving_.empty() && !generates_through(leaving_.front().through)) {
+    const Leaving one = leaving_.front();
+    leaving_.pop_front();
+    link().wait_through(one.through);
+    if (const auto* model = std::get_if<ModelId>(&one.what)) take(link().close_model(*model));
+    if (const auto* group = std::get_if<SequenceHandle>(&one.what)) {
+      take(link().client().drop_sequence(*group));
+    }
+  }
+}
+
+void Device::drop_sequence(uint64_t session, SequenceHandle sequence) noexcept {
+  try {
+    const Turn turn(*this);
+    notice_end();
+    if (session != storages().session() || link_ == nullptr || is_orphan_) return;
+    leaving_.push_back({sequence, link_->client().last_run()});
+    let_go();
+  } catch (const std::exception&) {  // the session is gone, and the group with it
+    return;
   }
 }
 
@@ -518,9 +574,9 @@ size_t Device::open_sealed(const std::vector<StoragePtr>& parameters) {
   return opened->was_resident ? 0 : parameters.size();
 }
 
-void Device::hand_over_unless_held() {
+void Device::hand_over_unless_held(Turn& turn) {
   if (holds_ == 0) {
-    hand_over();
+    hand_over(turn);
   } else {
     notice_end();
   }
@@ -530,8 +586,9 @@ void Device::hand_over_unless_held() {
 void Device::hand_over_idle() {
   notice_end();
   if (link_ == nullptr || is_orphan_ || holds_ > 0 || log_.empty()) return;
+  if (generates() && is_crowded()) return;  // whoever needs a value hands it over
   try {
-    hand_over();
+    hand_over_now();
     ++stats_.idle_flushes;
   } catch (const std::exception& error) {
     if (debug_level_ >= 3) fmt::print(stderr, "djinn: nothing handed over: {}\n", error.what());
@@ -580,7 +637,7 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
   const Operand view = operand_of(tensor);
   Turn turn(*this);
   if (Capture::active() != nullptr) refuse_captured(*view.storage);
-  hand_over();
+  hand_over(turn);
   wait_for_generations(turn);
   switch (view.storage->home) {
     case Home::kZero:
@@ -617,8 +674,10 @@ at::Tensor Device::known(const at::Tensor& tensor) {
 }
 
 Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool claims_layouts) {
-  const Turn turn(*this);
+  Turn turn(*this);
   const std::vector<size_t> needed = log.needed();
+  const std::vector<StoragePtr> uploads = uploads_of(log, needed);
+  make_way(turn, bytes_of(uploads), uploads.size());
   put_uploads(log, needed);
   Segment segment = whole_segment(log, needed, outputs, claims_layouts);
   for (const StoragePtr& input : segment.inputs) {
@@ -644,8 +703,11 @@ ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
 }
 
 void Device::run_program(ProgramRun run) {
-  const Turn turn(*this);
-  hand_over();
+  Turn turn(*this);
+  hand_over(turn);
+  uint64_t bytes = 0;
+  for (const auto& [number, storage] : run.inputs) bytes += storage->bytes;
+  make_way(turn, bytes, run.inputs.size() + 1);
   refuse_ended(run.session);
   ipc::RunBlock block;
   block.sequence = run.sequence;
@@ -690,9 +752,16 @@ void Device::take_arrivals(Turn& turn, uint64_t session) {
 }
 
 bool Device::generates() const {
-  return std::ranges::any_of(generations_, [this](client::Run run) {
-    return link_ != nullptr && !link_->client().is_complete(run);
-  });
+  return generates_through(std::numeric_limits<client::Run>::max());
+}
+
+// Whether one is under way that began before that run, or is it.
+bool Device::generates_through(client::Run run) const {
+  return link_ != nullptr && std::ranges::any_of(generations_, [&](const auto& one) {
+           const auto& [session, generation] = one;
+           return session == storages().session() && generation <= run &&
+                  !link_->client().is_complete(generation);
+         });
 }
 
 // Runs complete in order: what is handed over now ends behind a generation that is under way.
@@ -700,6 +769,12 @@ void Device::wait_for_generations(Turn& turn) {
   if (!generates()) return;
   if (following.depth > 0) following.waited = true;
   const uint64_t session = storages().session();
+  const auto settled = [this](size_t* waiting) {
+    --*waiting;
+    arrived_.notify_all();
+  };
+  ++settling_;
+  const std::unique_ptr<size_t, decltype(settled)> settling(&settling_, settled);
   Interruption interruption(Interruption::Place::kWithoutLock);
   while (generates() && session == storages().session()) {
     take_arrivals(turn, session);
@@ -708,29 +783,58 @@ void Device::wait_for_generations(Turn& turn) {
   }
 }
 
-Followed Device::follow(uint64_t session, const std::function<Result<client::Run>(Link&)>& start,
+// Whoever waits for generations is not passed by another one. The child of a fork has none of those
+// threads.
+void Device::wait_for_settling(Turn& turn) {
+  Interruption interruption(Interruption::Place::kWithoutLock);
+  while (settling_ > 0 && !is_orphan_) {
+    arrived_.wait_for(turn.lock(), kSlice);
+    const Turn::Pause pause(turn);
+    if (interruption()) interruption.raise_again();
+  }
+}
+
+// What needs so much of the ring and of staging is about to be handed over: with the lock nobody
+// waits for room that a generation keeps.
+void Device::make_way(Turn& turn, uint64_t bytes, size_t runs) {
+  if (generates() && !link_->client().has_room(bytes, runs)) wait_for_generations(turn);
+}
+
+// Whether handing over what was recorded might wait for room. A run takes one entry at least.
+bool Device::is_crowded() {
+  const std::vector<size_t> needed = log_.needed();
+  const std::vector<StoragePtr> uploads = uploads_of(log_, needed);
+  return !link_->client().has_room(bytes_of(uploads), uploads.size() + needed.size() + kRunsBeside);
+}
+
+Followed Device::follow(uint64_t session, uint64_t bytes,
+                        const std::function<Result<client::Run>(Link&)>& start,
                         const OnTokens& on_tokens) {
   Turn turn(*this);
-  hand_over_unless_held();
   if (following.depth > 0 && generates()) following.waited = true;
-  const client::Run run = take(start(link_of(session)));
-  const auto forget = [this](const client::Run* one) { generations_.erase(*one); };
-  const std::unique_ptr<const client::Run, decltype(forget)> known(&run, forget);
-  generations_.insert(run);
+  wait_for_settling(turn);
+  hand_over_unless_held(turn);
+  make_way(turn, bytes, 1);
+  const std::pair own(session, take(start(link_of(session))));
+  const client::Run run = own.second;
+  const auto forget = [this](const auto* one) { generations_.erase(*one); };
+  const std::unique_ptr<const std::pair<uint64_t, client::Run>, decltype(forget)> known(&own,
+                                                                                        forget);
+  generations_.insert(own);
   Interruption interruption(Interruption::Place::kWithoutLock);
   Followed followed;
   bool goes_on = true;
   bool cancelled = false;
   for (;;) {
+    if (session != storages().session()) interruption.raise_again();  // before what ended it
     client::Client& client = link_of(session).client();
     const std::vector<client::TokenEvent> tokens = client.take_tokens(run);
     if (tokens.empty() && client.is_complete(run)) break;
     if (goes_on) {
       const Turn::Pause pause(turn);
-      const Following outer = std::exchange(following, {following.depth + 1, false});
+      const Inside inside;
       goes_on = (tokens.empty() || on_tokens(tokens)) && !interruption();
-      followed.waited = followed.waited || following.waited;
-      following = outer;
+      followed.waited = followed.waited || Inside::waited();
     } else if (!cancelled && client.is_oldest(run)) {  // others' runs are not given up with it
       client.cancel_through(run);
       cancelled = true;
@@ -761,7 +865,8 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
     return false;
   }
   auto host = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
-  const Turn turn(*this);
+  Turn turn(*this);
+  make_way(turn, 0, 1);
   if (storage->log_uses != 0) return false;
   if (storage->home == Home::kWeight || storage->is_bound) ++moves_;
   storage->is_bound = false;
@@ -787,9 +892,9 @@ StoragePtr Device::upload(std::span<const std::byte> bytes, at::ScalarType type)
 }
 
 void Device::grow(const StoragePtr& storage, uint64_t bytes) {
-  const Turn turn(*this);
+  Turn turn(*this);
   if (bytes <= storage->bytes) return;
-  hand_over();
+  hand_over(turn);
   TORCH_CHECK_NOT_IMPLEMENTED(
       storage->home == Home::kZero || storage->bytes == 0,
       "Growing a tensor of the device in place (resize_) would move what it holds. Make a larger "

@@ -10,14 +10,17 @@
 // Locking: one lock guards the log, the storages and the link. Nobody takes the GIL while holding
 // it but a wait for a connection that looks for signals: meta kernels in Python run before. Whoever
 // waits for the lock, or for djinnd, lets go of the GIL first. A generation lasts: who waits for
-// its tokens, or for what comes behind it, lets go of the lock, too. The code that it calls, for
-// each of them, may use the device: what must wait there waits for its end.
+// its tokens, or for what comes behind it, lets go of the lock, too: before it hands over
+// anything that might have to wait with the lock for room. The code that it calls, for each of
+// them, may use the device: what must wait there waits for its end. Who waits for generations waits
+// for those that are under way; those that are asked for meanwhile begin when it has what it wants.
 // A thread of its own hands the log over when nothing is recorded for a while (idle.h); it connects
 // to nobody. The child of a fork has neither that thread nor the session.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,6 +29,8 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "python/device/idle.h"
@@ -99,15 +104,15 @@ class Device {
   // f(link) with everything recorded handed over, unless that is held; without the GIL.
   template <typename F>
   auto with_link(const F& f) {
-    const Turn turn(*this);
-    hand_over_unless_held();
+    Turn turn(*this);
+    hand_over_unless_held(turn);
     return f(link());
   }
   // The same, for what that session (Storages::session()) has made. Throws if it has ended.
   template <typename F>
   auto with_link_of(uint64_t session, const F& f) {
-    const Turn turn(*this);
-    hand_over_unless_held();
+    Turn turn(*this);
+    hand_over_unless_held(turn);
     refuse_ended(session);
     return f(link());
   }
@@ -115,17 +120,22 @@ class Device {
   template <typename F>
   auto with_settled_link_of(uint64_t session, const F& f) {
     Turn turn(*this);
-    hand_over_unless_held();
+    hand_over_unless_held(turn);
     wait_for_generations(turn);
     refuse_ended(session);
     return f(link());
   }
-  // Starts a generation, with start(link), and waits for its end. Its tokens go to on_tokens, which
+  // Starts a generation, with start(link) that stages so many bytes, and waits for its end. Its
+  // tokens go to on_tokens, which
   // may use the device; where that says false, or a signal's handler raises something, it is
   // cancelled, once all that was handed over before it is done.
   using OnTokens = std::function<bool(const std::vector<client::TokenEvent>&)>;
-  Followed follow(uint64_t session, const std::function<Result<client::Run>(Link&)>& start,
+  Followed follow(uint64_t session, uint64_t bytes,
+                  const std::function<Result<client::Run>(Link&)>& start,
                   const OnTokens& on_tokens);
+  // The sequence group of that session is dropped: at once, or once a generation that is under way
+  // has ended. Waits for none, and throws nothing.
+  void drop_sequence(uint64_t session, SequenceHandle sequence) noexcept;
   // The number of the session that a use would have now: it has ended if djinnd has.
   uint64_t session();
   // What a capture recorded as one graph, with what it reads at kRef. claims_layouts: also that
@@ -197,18 +207,31 @@ class Device {
     std::unique_lock<TurnLock> lock_;
   };
 
+  // What djinnd is to let go of once the runs are done that may use it.
+  struct Leaving {
+    std::variant<ModelId, SequenceHandle> what;
+    client::Run through = 0;  // the last of them
+  };
+
   Link& link();
   Link& link_of(uint64_t session);
   void take_arrivals(Turn& turn, uint64_t session);
   void wait_for_generations(Turn& turn);
+  void wait_for_settling(Turn& turn);
   [[nodiscard]] bool generates() const;
+  [[nodiscard]] bool generates_through(client::Run run) const;
+  void make_way(Turn& turn, uint64_t bytes, size_t runs);
+  [[nodiscard]] bool is_crowded();
   void notice_end();
   void state();
   void refuse_ended(uint64_t session) const;
   void refuse_lost(const Storage& storage) const;
   void refuse_lost(const Entry& entry) const;
-  void hand_over();
-  void hand_over_unless_held();
+  void hand_over(Turn& turn);
+  void hand_over_unless_held(Turn& turn);
+  void hand_over_now();
+  void let_go();
+  void note_unused_models();
   void hand_over_idle();
   void begin_fork();
   void end_fork();
@@ -249,9 +272,12 @@ class Device {
   int holds_ = 0;
   std::thread::id holder_;                // while holds_ > 0
   std::condition_variable_any released_;  // holds_ is 0 again
-  std::set<client::Run> generations_;     // that are followed, of this session
-  bool one_sleeps_ = false;               // for completions, without the lock
-  std::condition_variable_any arrived_;   // there may be completions, or nobody sleeps for them
+  // That are followed, with the session that each is of.
+  std::set<std::pair<uint64_t, client::Run>> generations_;
+  size_t settling_ = 0;                  // threads that wait for their end
+  std::deque<Leaving> leaving_;          // in order
+  bool one_sleeps_ = false;              // for completions, without the lock
+  std::condition_variable_any arrived_;  // there may be completions, or nobody sleeps for them
   std::atomic<int> debug_level_ = 0;
   std::atomic<uint64_t> capture_ns_ = 0;
   std::atomic<uint64_t> moves_ = 0;

@@ -156,12 +156,7 @@ Group::Group(const ipc::SequenceGeometry& geometry)
       }))) {}
 
 Group::~Group() {
-  try {
-    take(Device::get().with_settled_link_of(
-        session_, [&](Link& link) { return link.drop_sequence(handle_); }));
-  } catch (const std::exception&) {  // the session is gone, and the group with it
-    return;
-  }
+  Device::get().drop_sequence(session_, handle_);
 }
 
 at::Tensor Group::step(const Template& program, const at::Tensor& ids,
@@ -212,8 +207,9 @@ void Group::crop(uint64_t tokens) {
 GenerationResult Group::generate(const GenerationRequest& request, const OnStep& on_step) {
   ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
   Steps steps(geometry_.rows, on_step);
+  const uint64_t bytes = request.prompt.size() * sizeof(int32_t);
   const Followed followed = Device::get().follow(
-      session_, [&](Link& link) { return start(link, block, request.prompt); },
+      session_, bytes, [&](Link& link) { return start(link, block, request.prompt); },
       [&](const std::vector<client::TokenEvent>& events) { return steps.take(events); });
   const client::Outcome& outcome = followed.outcome;
   if (outcome.error != ErrorCode::kOk) raise({outcome.error, outcome.message});

@@ -244,21 +244,18 @@ Status Link::release(std::span<const RefHandle> refs) {
 }
 
 void Link::wait_for_all() {
-  while (!unwaited_.empty()) take_oldest();
+  wait_through(client_->last_run());
+}
+
+void Link::wait_through(client::Run run) {
+  while (!unwaited_.empty() && unwaited_.front() <= run) take_oldest();
 }
 
 Status Link::close_model(ModelId model) {
-  wait_for_all();
   std::erase_if(programs_, [&](const auto& one) { return one.second.model == model.value; });
   std::erase_if(defined_, [&](const auto& one) { return one.second == model.value; });
   full_ = false;
   return client_->close_model(model);
-}
-
-// Control requests overtake what is in the ring.
-Status Link::drop_sequence(SequenceHandle sequence) {
-  wait_for_all();
-  return client_->drop_sequence(sequence);
 }
 
 // --- up

@@ -73,12 +73,13 @@ class Link {
   Status release(std::span<const RefHandle> refs);
   // Until all that was handed over is done; what failed is known to who reads what it made.
   void wait_for_all();
-  // Waits for the runs that use it.
-  Status drop_sequence(SequenceHandle sequence);
+  // The same for the runs up to this one.
+  void wait_through(client::Run run);
   // The program of a graph that names weights of the model. Errors: kLimitExceeded when djinnd
   // keeps as many for this process, or its user, as it may have.
   Result<ProgramId> define(const srg::Graph& graph, ModelId model, ProgramUse use);
-  // Waits for the runs that use it. Its programs are as if they had not been defined.
+  // Precondition: the runs that use it are done, for control requests overtake what is in the ring.
+  // Its programs are as if they had not been defined.
   Status close_model(ModelId model);
 
  private:

@@ -3,6 +3,8 @@
 it neither hangs nor sees other values, and what called it ends as it would have."""
 
 import faulthandler
+import gc
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -19,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.generation.streamers import BaseStreamer
 
 OPTIONS = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+LONG = 1000  # tokens of a generation that is under way when something is done beside it
 HUNG_S = 120  # then the process ends, and tells where each thread was
 IDS = torch.tensor([[5, 3, 60, 7]])
 
@@ -54,8 +57,16 @@ def ghost(checkpoint: Path) -> Any:
     return transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
 
 
-def generated(ghost: Any, **options: Any) -> torch.Tensor:
-    return ghost.generate(IDS.to(ghost.device), **OPTIONS, **options).cpu()
+def generated(ghost: Any, tokens: int = 24, **options: Any) -> torch.Tensor:
+    lengths = {"max_new_tokens": tokens, "min_new_tokens": tokens}
+    return ghost.generate(IDS.to(ghost.device), **(OPTIONS | lengths), **options).cpu()
+
+
+def drawn_in_djinnd() -> int:
+    """Tokens of this process's session."""
+    with djinn.connect(observer=True) as session:
+        own = [one for one in session.sessions() if one["pid"] == os.getpid()]
+    return sum(one["tokens"] for one in own)
 
 
 # --- kinds of use: each checks what it gets -------------------------------------------------------
@@ -132,6 +143,11 @@ class Streamer(BaseStreamer):
         pass
 
 
+def new_streamer(call: Callable[[int], None]) -> Streamer:
+    """Of a class of its own: of none that has waited, which would have its loop in Python."""
+    return type("New", (Streamer,), {})(call)
+
+
 def test_a_streamer(ghost: Any, act: Act, expected: torch.Tensor) -> None:
     streamer = Streamer(lambda _: act())
     assert torch.equal(generated(ghost, streamer=streamer), expected)
@@ -148,9 +164,10 @@ def test_a_streamer_that_waited_for_the_loop_s_end_is_called_between_forwards_fr
         pass
 
     x = torch.arange(4.0).to(device)
+    long = generated(ghost, LONG)
     for tier in (2, 1):
         streamer = Reads(lambda token: (x + token).tolist())
-        assert torch.equal(generated(ghost, streamer=streamer), expected)
+        assert torch.equal(generated(ghost, LONG, streamer=streamer), long)
         assert djinn.explain(ghost)["tier"] == tier
     assert "Reads" in djinn.explain(ghost)["why"]
     assert torch.equal(generated(ghost, streamer=Counts(lambda _: None)), expected)
@@ -200,14 +217,99 @@ def test_what_a_streamer_raises_ends_the_loop(ghost: Any, expected: torch.Tensor
     def fail(token: int) -> None:
         raise Failing
 
-    streamer = Streamer(fail)
-    most = ghost.config.max_position_embeddings - IDS.numel()
+    streamer = new_streamer(fail)
+    before = drawn_in_djinnd()
     with pytest.raises(Failing):
-        ghost.generate(
-            IDS.to(ghost.device), streamer=streamer, **(OPTIONS | {"max_new_tokens": most})
-        )
+        generated(ghost, LONG, streamer=streamer)
     assert len(streamer.seen) == IDS.numel() + 1
+    assert drawn_in_djinnd() - before < LONG
     assert torch.equal(generated(ghost), expected)
+
+
+def test_what_a_streamer_raises_ends_the_loop_although_another_thread_has_no_room_to_go_on(
+    ghost: Any, device: torch.device, expected: torch.Tensor
+) -> None:
+    """More than fits into the session's memory is handed over behind the generation."""
+    large = torch.arange(16e6)
+    sums = list[float]()
+    beside = threading.Thread(target=lambda: sums.append((large.to(device) + 1).sum().item()))
+
+    def fail_later(token: int) -> None:
+        if beside.ident is None:
+            beside.start()
+        if len(streamer.seen) > IDS.numel() + 10:
+            raise Failing
+
+    streamer = new_streamer(fail_later)
+    before = drawn_in_djinnd()
+    with pytest.raises(Failing):
+        generated(ghost, LONG, streamer=streamer)
+    assert drawn_in_djinnd() - before < LONG
+    beside.join()
+    assert sums == [(large + 1).sum().item()]
+    assert torch.equal(generated(ghost), expected)
+
+
+def test_a_streamer_that_drops_a_cache_waits_for_nothing(ghost: Any) -> None:
+    def cached() -> Any:
+        cache = transformers.DynamicCache()
+        generated(ghost, past_key_values=cache)
+        return cache
+
+    held = [cached()]
+
+    def drop(token: int) -> None:
+        if held:
+            held.clear()
+            gc.collect()
+
+    streamer = new_streamer(drop)
+    for _ in range(2):
+        generated(ghost, LONG, streamer=streamer)
+        assert djinn.explain(ghost)["tier"] == 2
+
+
+def test_what_a_streamer_draws_are_not_the_loop_s_numbers(ghost: Any, device: Any) -> None:
+    def tokens(act: Callable[[int], None]) -> torch.Tensor:
+        torch.manual_seed(3)
+        options = {"do_sample": True, "max_new_tokens": 24, "min_new_tokens": 24, "pad_token_id": 0}
+        return ghost.generate(IDS.to(device), streamer=new_streamer(act), **options).cpu()
+
+    drawn = list[torch.Tensor]()
+    assert torch.equal(
+        tokens(lambda _: drawn.append(torch.rand(4, device=device))), tokens(lambda _: None)
+    )
+    torch.manual_seed(3)
+    first = torch.rand(4, device=device)
+    assert not any(torch.equal(one, first) for one in drawn)
+    assert len({tuple(one.tolist()) for one in drawn}) == len(drawn)
+
+
+def test_who_reads_a_value_is_not_passed_by_ever_new_generations(
+    ghost: Any, device: torch.device
+) -> None:
+    """Each of two threads begins a generation before the other's has ended."""
+    x = torch.arange(4.0).to(device)
+    begun, read = list[int](), threading.Event()
+    both = threading.Barrier(3)
+
+    def generate() -> None:
+        both.wait()
+        while not read.is_set() and len(begun) < 200:
+            begun.append(1)
+            generated(ghost, streamer=new_streamer(lambda _: None))
+
+    threads = [threading.Thread(target=generate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    both.wait()
+    for _ in range(5):
+        before = len(begun)
+        assert (x + 1).tolist() == [1, 2, 3, 4]
+        assert len(begun) - before < 20
+    read.set()
+    for thread in threads:
+        thread.join()
 
 
 def test_a_signal_s_handler_that_raises_ends_the_loop(ghost: Any, expected: torch.Tensor) -> None:

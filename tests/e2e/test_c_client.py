@@ -13,7 +13,7 @@ from pathlib import Path
 import djinn
 import numpy as np
 import pytest
-from private_daemon import BIN, Daemon, running
+from private_daemon import BIN, Daemon, running, stopped, wait_until
 
 LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
 IDS = [101, 7592, 2088, 1012, 102]
@@ -165,16 +165,21 @@ def test_the_example_that_generates_prints_the_package_s_tokens(
 
 
 def test_the_example_that_generates_ends_at_ctrl_c(daemon: Daemon, byte_model: Path) -> None:
+    """The worker stands still until the signal has come: no token is drawn before."""
     command = [str(BIN / "gen"), str(byte_model), "200", "256"]
-    with subprocess.Popen(
-        command, env={**os.environ, "DJINN_HOST": daemon.host}, stdout=subprocess.PIPE, text=True
-    ) as program:
-        assert program.stdout is not None
-        assert program.stdout.readline()
-        program.send_signal(signal.SIGINT)
-        rest = program.stdout.readlines()
+    environment = {**os.environ, "DJINN_HOST": daemon.host}
+    with djinn.connect(daemon.host) as session:
+        djinn.Generator(session, byte_model)  # a worker has the model
+        with stopped([daemon.worker()["pid"]]):
+            program = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            wait_until(
+                lambda: any(one["pid"] == program.pid for one in session.sessions()),
+                "the program has a session",
+            )
+            program.send_signal(signal.SIGINT)
+        shown, _ = program.communicate()
     assert program.returncode == 0
-    assert len(rest) < 199
+    assert len(shown.splitlines()) == 1
 
 
 def test_the_example_in_cpp_gives_the_package_s_likeness(

@@ -595,6 +595,31 @@ def _check_history(job: Job, input_ids: torch.Tensor, options: dict[str, Any]) -
         raise NotInDaemon("its first ids are not those of its cache")
 
 
+@dataclass
+class Drawn:
+    offset: int = 0  # the next one that the loop did not use
+
+
+@contextmanager
+def _drawing(options: dict[str, Any], rows: int) -> Iterator[Drawn]:
+    """The loop's random numbers are set apart before it begins: a streamer that draws from the
+    device's generator meanwhile gets those behind them, and is the last word on what comes next."""
+    drawn = Drawn()
+    if options["greedy"]:
+        yield drawn
+        return
+    seed, first = _device.random_state()
+    reserved = first + rows * options["max_new_tokens"]
+    options["seed"], options["random_offset"] = seed, first
+    _device.set_random_offset(reserved)
+    drawn.offset = first  # nothing, where it fails
+    try:
+        yield drawn
+    finally:
+        if _device.random_state() == (seed, reserved):
+            _device.set_random_offset(drawn.offset)
+
+
 def _in_daemon(
     model: Any,
     job: Job,
@@ -604,26 +629,23 @@ def _in_daemon(
     config: Any,
 ) -> Any:
     held = _group_for(model, job)
-    if not options["greedy"]:
-        options["seed"], options["random_offset"] = _device.random_state()
     ids = input_ids.cpu()
     try:
-        tokens, offset, waited = held.group.generate(
-            *(program.template for program in job.programs),
-            ids[:, -job.tokens :].to(torch.int32).flatten().tolist(),
-            job.tokens,
-            [0] * len(ids) if job.past else job.padding,
-            options,
-            None if streamer is None else lambda step: streamer.put(torch.tensor(step)),
-        )
+        with _drawing(options, rows=len(ids)) as drawn:
+            tokens, drawn.offset, waited = held.group.generate(
+                *(program.template for program in job.programs),
+                ids[:, -job.tokens :].to(torch.int32).flatten().tolist(),
+                job.tokens,
+                [0] * len(ids) if job.past else job.padding,
+                options,
+                None if streamer is None else lambda step: streamer.put(torch.tensor(step)),
+            )
     except BaseException:
         if job.past:
             held.crop(job.past)  # as if it had not begun
         raise
     if waited:
         _waited.add(type(streamer))
-    if not options["greedy"]:
-        _device.set_random_offset(offset)
     if streamer is not None:
         streamer.end()
     ids = torch.cat([ids, torch.tensor(tokens, dtype=ids.dtype)], dim=1)
