@@ -350,9 +350,9 @@ void attach_resident(benchmark::State& state) {
   const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const auto client = DaemonProcess::shared().connect();
   const int fd = file.get();
-  const auto first = must(client->open_model("zeros", std::span(&fd, 1)), state);
+  const auto first = must(client->open_model({"zeros", std::span(&fd, 1)}), state);
   for (auto _ : state) {
-    const auto again = must(client->open_model("zeros", std::span(&fd, 1)), state);
+    const auto again = must(client->open_model({"zeros", std::span(&fd, 1)}), state);
     if (!again.was_resident) state.SkipWithError("the model was read again");
   }
   if (!client->close_model(first.id)) state.SkipWithError("the model did not close");

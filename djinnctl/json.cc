@@ -106,7 +106,8 @@ Json to_json(const ipc::ModelReport& report) {
           {"keep_alive_seconds", report.keep_alive_ms == ipc::kKeepForever
                                      ? Json()
                                      : Json(static_cast<double>(report.keep_alive_ms) / 1000)},
-          {"expires", time_or_null(report.expires_wall_ns)}};
+          {"expires", time_or_null(report.expires_wall_ns)},
+          {"path", report.path.empty() ? Json() : Json(report.path)}};
 }
 
 Json to_json(const ipc::EventReport& report) {

@@ -92,6 +92,7 @@ TEST(Tables, models) {
   models[0].bytes = 2048;
   models[0].bytes_loaded = 1024;
   models[0].leases = 1;
+  models[0].owner = "ann";
   models[1] = models[0];
   models[1].state = ipc::ModelState::kResident;
   models[1].leases = 0;
@@ -103,11 +104,11 @@ TEST(Tables, models) {
   models[3].state = ipc::ModelState::kDisk;
   models[3].expires_wall_ns = 181 * kSecond;
   EXPECT_EQ(model_table(models, kSecond).text(),
-            "NAME  ID            DEVICE            SIZE  REFS  STATE     PIN  UNTIL\n"
-            "bert  000000000abc  cpu:0   50% of 2.0 KiB     1  loading   no   close\n"
-            "bert  000000000abc  cpu:0          2.0 KiB     0  resident  yes  unload\n"
-            "bert  000000000abc  cpu:0          2.0 KiB     0  evicting  no   pressure\n"
-            "bert  000000000abc  cpu:0          2.0 KiB     0  disk      no   3m\n");
+            "NAME  ID            DEVICE            SIZE  REFS  STATE     PIN  UNTIL     USER\n"
+            "bert  000000000abc  cpu:0   50% of 2.0 KiB     1  loading   no   close     ann\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     0  resident  yes  unload    ann\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     0  evicting  no   pressure  ann\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     0  disk      no   3m        ann\n");
 }
 
 TEST(Tables, sessions) {
@@ -129,6 +130,13 @@ TEST(Tables, sessions) {
             "CROSSED\n"
             "000000000def  ann    42  demo.py  waiting     1m  memory  4.0 KiB  2.0 KiB     1  "
             "1.0 KiB\n");
+}
+
+TEST(Tables, holders_of_a_model) {
+  const ipc::UseReport use{{0xdef}, "ann", 42, "demo.py"};
+  EXPECT_EQ(holder_table({&use, 1}).text(),
+            "SESSION       USER  PID  APP\n"
+            "000000000def  ann    42  demo.py\n");
 }
 
 TEST(Tables, programs) {

@@ -29,11 +29,12 @@ Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
                {"REFS", kRight},
                {"STATE"},
                {"PIN"},
-               {"UNTIL"}});
+               {"UNTIL"},
+               {"USER", kLeft, kOptional}});
   for (const ipc::ModelReport& model : models) {
     table.add({model.label, id_text(model.model), model.device, model_size(model),
                std::to_string(model.leases), std::string(state_text(model.state)),
-               model.pinned ? "yes" : "no", until_text(model, now_ns)});
+               model.pinned ? "yes" : "no", until_text(model, now_ns), model.owner});
   }
   return table;
 }
@@ -57,6 +58,15 @@ Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_n
                size_text(session.granted_bytes), size_text(session.shared_bytes),
                std::string(tier_text(session.counts.tier)),
                size_text(session.counts.bytes_in + session.counts.bytes_out)});
+  }
+  return table;
+}
+
+Table holder_table(std::span<const ipc::UseReport> holders) {
+  Table table(
+      {{"SESSION"}, {"USER", kLeft, kShortened}, {"PID", kRight}, {"APP", kLeft, kShortened}});
+  for (const ipc::UseReport& use : holders) {
+    table.add({id_text(use.session), use.owner, std::to_string(use.pid), use.client_name});
   }
   return table;
 }

@@ -13,6 +13,7 @@ namespace djinn::ctl {
 
 [[nodiscard]] Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns);
 [[nodiscard]] Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns);
+[[nodiscard]] Table holder_table(std::span<const ipc::UseReport> holders);
 [[nodiscard]] Table program_table(std::span<const ipc::ProgramReport> programs);
 [[nodiscard]] Table device_table(std::span<const ipc::DeviceReport> devices);
 [[nodiscard]] Table memory_table(std::span<const ipc::MemoryReport> pools);

@@ -2,7 +2,7 @@
 
 // djinnctl cancel SESSION, djinnctl terminate SESSION: ends its run in flight, or all of it.
 #include "djinnctl/command_line.h"
-#include "djinnctl/prefix.h"
+#include "djinnctl/object.h"
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {

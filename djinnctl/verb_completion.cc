@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl completion bash|zsh|fish: prints a script that completes verbs, options and live ids.
-// djinnctl completion-ids KIND: what such a script asks, and no person: "ID<TAB>what it is" a line.
+// djinnctl completion-ids KIND: what such a script asks, and no person: "ID<TAB>what it is" a line,
+// and likewise with the names of models.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <span>
 
 #include "djinnctl/command_line.h"
 #include "djinnctl/completion.h"
+#include "djinnctl/others.h"
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
@@ -50,9 +55,10 @@ std::vector<CompletedOption> own_options_of(const CLI::App& verb) {
 }
 
 // By the name that help gives it.
-Argument argument_of(const CLI::App& verb, const CLI::Option& positional) {
+Argument argument_of(const CLI::Option& positional) {
   const std::string name = positional.get_name();
-  if (name == "ID") return verb.get_name() == "show" ? Argument::kObject : Argument::kModel;
+  if (name == "OBJECT") return Argument::kObject;
+  if (name == "MODEL") return Argument::kModel;
   if (name == "SESSION") return Argument::kSession;
   if (name == "PATH" || name == "MODEL_DIR") return Argument::kPath;
   return Argument::kWord;
@@ -62,7 +68,7 @@ CompletedVerb completed(const CLI::App& app) {
   CompletedVerb verb{app.get_name(), app.get_description(), {}, {}, own_options_of(app)};
   for (const CLI::Option* option : app.get_options()) {
     if (option->nonpositional()) continue;
-    verb.argument = argument_of(app, *option);
+    verb.argument = argument_of(*option);
     verb.words = closed_list(*option);
   }
   for (const CLI::App* inner : app.get_subcommands({})) {
@@ -96,6 +102,19 @@ std::string line_of(const ipc::ModelReport& model) {
                      size_text(model.bytes), state_text(model.state));
 }
 
+// Of a model that is the only one of its name, which each shell takes as one word.
+std::string name_line_of(const ipc::ModelReport& model, std::span<const ipc::ModelReport> all) {
+  const auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-' ||
+           c == '/';
+  };
+  const bool is_word = !model.label.empty() && model.label.front() != '-' &&
+                       std::ranges::all_of(model.label, is_plain);
+  if (!is_word || std::ranges::count(all, model.label, &ipc::ModelReport::label) > 1) return "";
+  return fmt::format("{}\tmodel {}, {}, {}\n", model.label, id_text(model.model),
+                     size_text(model.bytes), state_text(model.state));
+}
+
 std::string line_of(const ipc::SessionReport& session) {
   return fmt::format("{}\tsession {} of {}, process {}\n", id_text(session.session),
                      printable(session.client_name), printable(session.owner), session.pid);
@@ -106,10 +125,12 @@ Status print_ids(const Invocation& invocation, const std::string& kind) {
   std::string lines;
   if (kind != "sessions") {
     DJINN_TRY(const auto models, client->models());
-    for (const ipc::ModelReport& model : models) lines += line_of(model);
+    for (const ipc::ModelReport& model : models) {
+      lines += line_of(model) + name_line_of(model, models);
+    }
   }
   if (kind != "models") {
-    DJINN_TRY(const auto sessions, client->sessions());
+    DJINN_TRY(const auto sessions, other_sessions(*client));
     for (const ipc::SessionReport& session : sessions) lines += line_of(session);
   }
   return write_out(lines);

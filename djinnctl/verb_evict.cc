@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl evict ID...: moves models off their device; their next use brings them back.
+// djinnctl evict MODEL...: moves models off their device; their next use brings them back.
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "djinnctl/command_line.h"
 #include "djinnctl/exit_code.h"
-#include "djinnctl/prefix.h"
+#include "djinnctl/object.h"
 #include "djinnctl/progress.h"
-#include "djinnctl/tables.h"
 #include "djinnctl/text.h"
+#include "djinnctl/uses.h"
 
 namespace djinn::ctl {
 namespace {
 
 struct EvictOptions {
-  std::vector<std::string> prefixes;
+  std::vector<std::string> named;
   std::string to = "disk";
   bool all = false;
   bool dry_run = false;
@@ -57,8 +57,8 @@ Result<std::vector<ipc::ModelReport>> all_that_may_go(client::Client& client,
 Result<std::vector<ipc::ModelReport>> chosen(client::Client& client, const EvictOptions& options) {
   if (options.all) return all_that_may_go(client, options);
   std::vector<ipc::ModelReport> models;
-  for (const std::string& prefix : options.prefixes) {
-    DJINN_TRY(ipc::ModelReport model, find_model(client, prefix));
+  for (const std::string& one : options.named) {
+    DJINN_TRY(ipc::ModelReport model, find_model(client, one));
     const bool twice =
         std::ranges::any_of(models, [&](const auto& other) { return other.model == model.model; });
     if (!twice) models.push_back(std::move(model));
@@ -110,16 +110,15 @@ std::vector<Json> items_of(const std::vector<ipc::ModelReport>& moved,
 }
 
 Status evict(const Invocation& invocation, const EvictOptions& options) {
-  if (options.all != options.prefixes.empty()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "Evict takes the ids of models, or --all. See 'djinnctl ps'."};
+  if (options.all != options.named.empty()) {
+    return Error{ErrorCode::kInvalidArgument, "Evict takes models, or --all. See 'djinnctl ps'."};
   }
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(const auto models, chosen(*client, options));
   std::vector<ipc::ModelReport> moved;
   Status done = evict_each(invocation, *client, options, models, moved);
   if (options.dry_run) {
-    DJINN_CHECK(print_list(invocation, "ps", moved, model_table(moved, now_ns())));
+    DJINN_CHECK(print_models(invocation, *client, moved));
   } else if (invocation.wants_json()) {
     DJINN_CHECK(print_json(invocation, "evict", items_of(moved, options)));
   }
@@ -131,7 +130,7 @@ Status evict(const Invocation& invocation, const EvictOptions& options) {
 void add_evict(CommandLine& line) {
   const Verb verb = line.verb("evict", "move models off their device until they are used again");
   auto options = std::make_shared<EvictOptions>();
-  verb.option("ID", options->prefixes, "their ids, or the first digits of them");
+  verb.option("MODEL", options->named, "their ids or the first digits of them, names, or paths");
   verb.option("--to", options->to, "where to: disk, or host, which cpu:0 has not [disk]")
       .one_of({"host", "disk"});
   verb.flag("--all", options->all, "all that may go");

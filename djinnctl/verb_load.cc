@@ -9,7 +9,6 @@
 #include "djinnctl/progress_watch.h"
 #include "djinnctl/text.h"
 #include "libdjinn-client/models/directory.h"
-#include "libdjinn-client/regular_file.h"
 
 namespace djinn::ctl {
 namespace {
@@ -48,8 +47,7 @@ Result<client::OpenedModel> open(const Invocation& invocation, client::Client& c
   const ProgressWatch watch(invocation, directory.label, [&](client::Client& watcher) {
     return look_at(watcher, directory.label);
   });
-  return client::naming_file(client.open_model(directory.label, files, nullptr, stay),
-                             directory.paths);
+  return client.open_model({directory.label, files, directory.paths}, nullptr, stay);
 }
 
 Status load(const Invocation& invocation, const LoadOptions& options) {

@@ -2,15 +2,15 @@
 
 // djinnctl pin MODEL, djinnctl unpin MODEL: whether a model stays in memory without a session.
 #include "djinnctl/command_line.h"
-#include "djinnctl/prefix.h"
+#include "djinnctl/object.h"
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
 
-Status set_pin(const Invocation& invocation, const std::string& prefix, bool pinned) {
+Status set_pin(const Invocation& invocation, const std::string& named, bool pinned) {
   DJINN_TRY(const auto client, observe(invocation));
-  DJINN_TRY(const ipc::ModelReport model, find_model(*client, prefix));
+  DJINN_TRY(const ipc::ModelReport model, find_model(*client, named));
   DJINN_CHECK(client->pin_model(model.model, pinned));
   if (!invocation.wants_json()) return {};
   const Json item{{"id", id_text(model.model)}, {"name", model.label}, {"pinned", pinned}};
@@ -19,10 +19,11 @@ Status set_pin(const Invocation& invocation, const std::string& prefix, bool pin
 
 void add(CommandLine& line, const char* name, const char* what, bool pinned) {
   const Verb verb = line.verb(name, what);
-  auto prefix = std::make_shared<std::string>();
-  verb.option("ID", *prefix, "the model's id, or the first digits of it").required();
-  verb.does([prefix, pinned](const Invocation& invocation) {
-    return set_pin(invocation, *prefix, pinned);
+  auto named = std::make_shared<std::string>();
+  verb.option("MODEL", *named, "its id or the first digits of it, its name, or its path")
+      .required();
+  verb.does([named, pinned](const Invocation& invocation) {
+    return set_pin(invocation, *named, pinned);
   });
 }
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl ps: the models, and what ends their stay.
-#include "djinnctl/command_line.h"
-#include "djinnctl/tables.h"
-#include "djinnctl/text.h"
+#include "djinnctl/uses.h"
 
 namespace djinn::ctl {
 namespace {
@@ -11,7 +9,7 @@ namespace {
 Status ps(const Invocation& invocation) {
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(const auto reports, client->models());
-  return print_list(invocation, "ps", reports, model_table(reports, now_ns()));
+  return print_models(invocation, *client, reports);
 }
 
 }  // namespace

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl sessions: who is connected.
-#include "djinnctl/command_line.h"
+#include "djinnctl/others.h"
 #include "djinnctl/tables.h"
+#include "djinnctl/text.h"
+#include "djinnctl/uses.h"
 
 namespace djinn::ctl {
 namespace {
 
 Status sessions(const Invocation& invocation) {
   DJINN_TRY(const auto client, observe(invocation));
-  DJINN_TRY(const auto reports, client->sessions());
-  return print_list(invocation, "sessions", reports,
-                    session_table(reports, SystemClock().wall_ns()));
+  DJINN_TRY(const auto reports, other_sessions(*client));
+  if (!invocation.wants_json()) {
+    return write_out(session_table(reports, now_ns()).text(invocation.layout));
+  }
+  DJINN_TRY(std::vector<Json> items, session_items(*client, reports));
+  return print_json(invocation, "sessions", std::move(items));
 }
 
 }  // namespace

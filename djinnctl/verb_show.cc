@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl show ID: one model, session or program, every field.
+// djinnctl show OBJECT: one model with who uses it, one session with its models, or one program;
+// every field.
 #include "djinnctl/command_line.h"
 #include "djinnctl/json.h"
+#include "djinnctl/object.h"
 #include "djinnctl/output.h"
-#include "djinnctl/prefix.h"
 #include "djinnctl/table.h"
+#include "djinnctl/tables.h"
 #include "djinnctl/text.h"
+#include "djinnctl/uses.h"
 
 namespace djinn::ctl {
 namespace {
+
+// What is shown of an object: its JSON item, and a table of what belongs to it, if anything does.
+struct Shown {
+  Json item;
+  std::optional<Table> beside;
+};
 
 // The JSON item, with its kind first.
 Json item_of(const char* kind, Json report) {
@@ -18,21 +27,48 @@ Json item_of(const char* kind, Json report) {
   return item;
 }
 
+std::string joined(const Json& texts) {
+  std::string text;
+  for (const Json& one : texts) text += (text.empty() ? "" : ", ") + one.get<std::string>();
+  return text;
+}
+
 std::string value_text(const std::string& field, const Json& value) {
   if (value.is_null()) return "";
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_array()) return joined(value);
   const bool is_size = field.starts_with("bytes") || field.ends_with("_bytes");
   return is_size ? size_text(value.get<uint64_t>()) : value.dump();
 }
 
+// Without lists of objects, which have a table of their own.
 std::string item_table(const Json& item, const Table::Layout& layout) {
   Table table({{"FIELD"}, {"VALUE"}});
-  for (const auto& [field, value] : item.items()) table.add({field, value_text(field, value)});
+  for (const auto& [field, value] : item.items()) {
+    if (field == "holders" || field == "held_models") continue;
+    table.add({field, value_text(field, value)});
+  }
   return table.text(layout);
 }
 
-Result<Json> find(client::Client& client, const std::string& prefix) {
+Result<Shown> shown_model(client::Client& client, const ipc::ModelReport& model) {
+  DJINN_TRY(const auto used, with_uses(client, std::span(&model, 1)));
+  Shown shown{item_of("model", to_json(used.front())), {}};
+  if (!used.front().holders.empty()) shown.beside = holder_table(used.front().holders);
+  return shown;
+}
+
+Result<Shown> shown_session(client::Client& client, const ipc::SessionReport& session,
+                            std::span<const ipc::ModelReport> models) {
+  DJINN_TRY(const auto used, with_uses(client, models));
+  Shown shown{item_of("session", to_json(session, used)), {}};
+  const auto held = held_by(session.session, used);
+  if (!held.empty()) shown.beside = model_table(held, now_ns());
+  return shown;
+}
+
+Result<Shown> find(client::Client& client, const std::string& text) {
   DJINN_TRY(const auto models, client.models());
   DJINN_TRY(const auto sessions, client.sessions());
   DJINN_TRY(const auto programs, client.programs());
@@ -40,27 +76,30 @@ Result<Json> find(client::Client& client, const std::string& prefix) {
   for (const ipc::ModelReport& model : models) candidates.push_back(candidate_of(model));
   for (const ipc::SessionReport& session : sessions) candidates.push_back(candidate_of(session));
   for (const ipc::ProgramReport& program : programs) candidates.push_back(candidate_of(program));
-  DJINN_TRY(size_t index, find_by_prefix(prefix, candidates));
-  if (index < models.size()) return item_of("model", to_json(models[index]));
+  DJINN_TRY(size_t index, find_object(text, candidates));
+  if (index < models.size()) return shown_model(client, models[index]);
   index -= models.size();
-  if (index < sessions.size()) return item_of("session", to_json(sessions[index]));
-  return item_of("program", to_json(programs[index - sessions.size()]));
+  if (index < sessions.size()) return shown_session(client, sessions[index], models);
+  return Shown{item_of("program", to_json(programs[index - sessions.size()])), {}};
 }
 
-Status show(const Invocation& invocation, const std::string& prefix) {
+Status show(const Invocation& invocation, const std::string& text) {
   DJINN_TRY(const auto client, observe(invocation));
-  DJINN_TRY(Json item, find(*client, prefix));
-  if (!invocation.wants_json()) return write_out(item_table(item, invocation.layout));
-  return print_json(invocation, "show", {std::move(item)});
+  DJINN_TRY(Shown shown, find(*client, text));
+  if (invocation.wants_json()) return print_json(invocation, "show", {std::move(shown.item)});
+  std::string out = item_table(shown.item, invocation.layout);
+  if (shown.beside) out += '\n' + shown.beside->text(invocation.layout);
+  return write_out(out);
 }
 
 }  // namespace
 
 void add_show(CommandLine& line) {
   const Verb verb = line.verb("show", "one model, session or program");
-  auto prefix = std::make_shared<std::string>();
-  verb.option("ID", *prefix, "its id, or the first digits of it").required();
-  verb.does(prefix, show);
+  auto text = std::make_shared<std::string>();
+  verb.option("OBJECT", *text, "its id or the first digits of it; of a model its name or path, too")
+      .required();
+  verb.does(text, show);
 }
 
 }  // namespace djinn::ctl

@@ -5,6 +5,7 @@
 
 #include "djinnctl/command_line.h"
 #include "djinnctl/json.h"
+#include "djinnctl/others.h"
 #include "djinnctl/output.h"
 #include "djinnctl/table.h"
 #include "djinnctl/text.h"
@@ -73,7 +74,7 @@ Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
 
 Status status(const Invocation& invocation) {
   DJINN_TRY(const auto client, observe(invocation));
-  DJINN_TRY(const ipc::StatusReport report, client->status());
+  DJINN_TRY(const ipc::StatusReport report, status_without_us(*client));
   if (invocation.wants_json()) return print_json(invocation, "status", {to_json(report)});
   const uint64_t now_ns = SystemClock().wall_ns();
   std::string text = daemon_table(report, now_ns).text(invocation.layout);

@@ -8,9 +8,11 @@
 #include <thread>
 
 #include "djinnctl/command_line.h"
+#include "djinnctl/others.h"
 #include "djinnctl/screen.h"
 #include "djinnctl/text.h"
 #include "djinnctl/top.h"
+#include "djinnctl/uses.h"
 
 namespace djinn::ctl {
 namespace {
@@ -26,23 +28,21 @@ struct TopOptions {
 
 Result<TopSample> look(client::Client& client) {
   TopSample sample;
-  DJINN_TRY(sample.status, client.status());
-  DJINN_TRY(sample.sessions, client.sessions());
+  DJINN_TRY(sample.status, status_without_us(client));
+  DJINN_TRY(sample.sessions, other_sessions(client));
   DJINN_TRY(sample.models, client.models());
   sample.wall_ns = now_ns();
   return sample;
 }
 
-Status print_view(const Invocation& invocation, const TopSample& now, const TopSample* before,
-                  TopSort sort) {
+Status print_view(const Invocation& invocation, client::Client& client, const TopSample& now,
+                  const TopSample* before, TopSort sort) {
   if (!invocation.wants_json()) {
     return write_out((before != nullptr ? "\n" : "") + top_frame(now, before, sort, kBatchColumns));
   }
   Json item = to_json(now.status);
   item["time"] = time_text(now.wall_ns);
-  Json sessions = Json::array();
-  for (const ipc::SessionReport& session : now.sessions) sessions.push_back(to_json(session));
-  item["sessions_list"] = std::move(sessions);
+  DJINN_TRY(item["sessions_list"], session_items(client, now.sessions));
   return print_json(invocation, "top", {std::move(item)});
 }
 
@@ -52,7 +52,7 @@ Status run_batch(const Invocation& invocation, client::Client& client, const Top
   for (uint64_t view = 0; options.count == 0 || view < options.count; ++view) {
     if (view > 0) std::this_thread::sleep_for(std::chrono::duration<double>(options.delay_s));
     DJINN_TRY(TopSample now, look(client));
-    DJINN_CHECK(print_view(invocation, now, before ? &*before : nullptr, sort));
+    DJINN_CHECK(print_view(invocation, client, now, before ? &*before : nullptr, sort));
     before = std::move(now);
   }
   return {};

@@ -35,6 +35,7 @@ struct KeptModel {
   uint64_t loaded_wall_ns = 0;
   bool has_plan = false;
   std::vector<KeptKeepAlive> keep_alives;
+  std::string path;  // as its owner gave it, or empty
   friend bool operator==(const KeptModel&, const KeptModel&) = default;
 };
 

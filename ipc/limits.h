@@ -12,7 +12,8 @@ inline constexpr uint32_t kControlMessageBytes =
     64 * 1024;                                       // one SEQPACKET datagram fits a socket buffer
 inline constexpr uint32_t kControlDescriptors = 64;  // SCM_RIGHTS takes 253; fewer bound a burst
 inline constexpr uint32_t kRequestsPending = 64;     // each keeps what its answer is made of
-inline constexpr uint32_t kNameBytes = 256;  // two in each report of a list fill half a message
+inline constexpr uint32_t kNameBytes =
+    256;  // three in each report of a list fill three quarters of a message
 inline constexpr uint32_t kMessageTextBytes = 1024;  // an error's sentences with the names in them
 inline constexpr uint32_t kListPage = 64;  // reports with the longest names still fit a message
 inline constexpr uint32_t kProgramOutputs = 1024;  // bindings of 24 bytes stay under a table

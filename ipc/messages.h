@@ -63,6 +63,9 @@ struct OpenModel {
   // How long it stays after its last lease has ended, 0 or kKeepForever among them. The latest
   // request that says so decides; nothing: as djinnd is configured.
   std::optional<uint64_t> keep_alive_ms{};
+  // Where the files are, as whoever asks calls it, or empty; for people, as the label is. Shown to
+  // that user and to administrators.
+  std::string path{};
   friend bool operator==(const OpenModel&, const OpenModel&) = default;
 };
 
@@ -129,6 +132,12 @@ struct ListModels {
   uint32_t first = 0;
   friend bool operator==(const ListModels&, const ListModels&) = default;
 };
+// Who uses a model. Answer: UseList.
+struct ListUses {
+  ModelId model;
+  uint32_t first = 0;
+  friend bool operator==(const ListUses&, const ListUses&) = default;
+};
 struct ListPrograms {
   uint32_t first = 0;
   friend bool operator==(const ListPrograms&, const ListPrograms&) = default;
@@ -194,7 +203,7 @@ struct ClientRequest {
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
                ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
-               CollectGarbage, FollowEvents, ReadManifest>
+               CollectGarbage, FollowEvents, ReadManifest, ListUses>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -375,7 +384,17 @@ struct ModelReport {
   std::string device;  // "cpu:0"
   uint64_t keep_alive_ms = 0;
   uint64_t expires_wall_ns = 0;  // 0: it is in use, pinned, or kept for ever
+  std::string path;              // OpenModel's, of whom who asks may see; or empty
   friend bool operator==(const ModelReport&, const ModelReport&) = default;
+};
+
+// A session that holds a model, or, without a session, a user who has pinned it.
+struct UseReport {
+  SessionId session;  // or invalid
+  std::string owner;
+  uint32_t pid = 0;
+  std::string client_name;
+  friend bool operator==(const UseReport&, const UseReport&) = default;
 };
 
 enum class ProgramState : uint8_t { kAdmitting = 0, kAdmitted = 1 };
@@ -429,6 +448,11 @@ struct ModelList {
   std::vector<ModelReport> models;
   friend bool operator==(const ModelList&, const ModelList&) = default;
 };
+struct UseList {
+  uint32_t total = 0;
+  std::vector<UseReport> uses;
+  friend bool operator==(const UseList&, const UseList&) = default;
+};
 struct ProgramList {
   uint32_t total = 0;
   std::vector<ProgramReport> programs;
@@ -474,7 +498,7 @@ struct DaemonReply {
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
                SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList,
-               ManifestPart>
+               ManifestPart, UseList>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };

@@ -15,6 +15,8 @@
 #include "ipc/codec/srg_codec.h"
 #include "ipc/spin.h"
 #include "kernel/base/bytes.h"
+#include "libdjinn-client/place.h"
+#include "libdjinn-client/regular_file.h"
 
 namespace djinn::client {
 namespace {
@@ -98,11 +100,20 @@ Status Client::send_files(std::span<const int> files) {
   return {};
 }
 
-Result<OpenedModel> Client::open_model(const std::string& label, std::span<const int> files,
-                                       const srg::LoadPlan* plan, const Stay& stay) {
-  DJINN_CHECK(send_files(files));
+Result<OpenedModel> Client::open_model(const ModelFiles& from, const srg::LoadPlan* plan,
+                                       const Stay& stay) {
+  DJINN_TRY(ipc::ModelOpened opened, naming_file(ask_to_open(from, plan, stay), from.paths));
+  DJINN_TRY(srg::ModelManifest manifest, manifest_of(opened));
+  return OpenedModel{opened.model, opened.bytes, opened.was_resident, std::move(manifest)};
+}
+
+Result<ipc::ModelOpened> Client::ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
+                                             const Stay& stay) {
+  DJINN_CHECK(send_files(from.files));
+  const std::string place = place_of(from.paths);
   ipc::OpenModel request;
-  request.label = ipc::showable_name(label);
+  request.label = ipc::showable_name(from.label.empty() ? label_of(place) : from.label);
+  request.path = showable_place(place);
   request.has_plan = plan != nullptr;
   request.pin = stay.pinned;
   request.keep_alive_ms = stay.keep_alive_ms;
@@ -111,11 +122,8 @@ Result<OpenedModel> Client::open_model(const std::string& label, std::span<const
     DJINN_TRY(plan_fd, pal::make_sealed_memfd("djinn-plan", ipc::encode(*plan)));
   }
   const int plan_number = plan_fd.get();
-  DJINN_TRY(ipc::ModelOpened opened,
-            control_.ask<ipc::ModelOpened>(std::move(request), nullptr,
-                                           std::span(&plan_number, plan_fd.valid() ? 1 : 0)));
-  DJINN_TRY(srg::ModelManifest manifest, manifest_of(opened));
-  return OpenedModel{opened.model, opened.bytes, opened.was_resident, std::move(manifest)};
+  return control_.ask<ipc::ModelOpened>(std::move(request), nullptr,
+                                        std::span(&plan_number, plan_fd.valid() ? 1 : 0));
 }
 
 Result<srg::ModelManifest> Client::manifest_of(ipc::ModelOpened& opened) {
@@ -213,6 +221,17 @@ Result<std::vector<ipc::ModelReport>> Client::models() {
     DJINN_TRY(auto page, control_.ask<ipc::ModelList>(next));
     const bool last = page.models.empty() || all.size() + page.models.size() >= page.total;
     std::ranges::move(page.models, std::back_inserter(all));
+    if (last) return all;
+  }
+}
+
+Result<std::vector<ipc::UseReport>> Client::uses(ModelId model) {
+  std::vector<ipc::UseReport> all;
+  for (;;) {
+    DJINN_TRY(auto page,
+              control_.ask<ipc::UseList>(ipc::ListUses{model, static_cast<uint32_t>(all.size())}));
+    const bool last = page.uses.empty() || all.size() + page.uses.size() >= page.total;
+    std::ranges::move(page.uses, std::back_inserter(all));
     if (last) return all;
   }
 }

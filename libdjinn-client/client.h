@@ -82,6 +82,13 @@ struct SubmissionTarget {
   ipc::StagingRange graph;  // kRunOnce
 };
 
+// What a model is read from.
+struct ModelFiles {
+  std::string label;                     // for people; empty: what the paths say (place.h)
+  std::span<const int> files;            // open for reading, in the plan's order; stay the caller's
+  std::span<const std::string> paths{};  // of those, or none: what errors and djinnctl call them
+};
+
 // How long an opened model stays when nobody uses it.
 struct Stay {
   bool pinned = false;                      // until somebody unpins or unloads it
@@ -102,9 +109,8 @@ class Client {
   [[nodiscard]] bool has_ended() const { return control_.has_ended() || mark_.is_in_child(); }
 
   // --- control
-  // files: open for reading, in the plan's order; stay the caller's.
-  Result<OpenedModel> open_model(const std::string& label, std::span<const int> files,
-                                 const srg::LoadPlan* plan = nullptr, const Stay& stay = {});
+  Result<OpenedModel> open_model(const ModelFiles& from, const srg::LoadPlan* plan = nullptr,
+                                 const Stay& stay = {});
   Status close_model(ModelId model);
   Status unload_model(ModelId model);
   // One that this session has defined is known here: djinnd is not asked again.
@@ -114,6 +120,8 @@ class Client {
   Result<ipc::StatusReport> status();
   Result<std::vector<ipc::SessionReport>> sessions();
   Result<std::vector<ipc::ModelReport>> models();
+  // Who uses a model, of those whom this user may see.
+  Result<std::vector<ipc::UseReport>> uses(ModelId model);
   Result<std::vector<ipc::ProgramReport>> programs();
   Result<std::vector<ipc::DeviceReport>> devices();
   Result<std::vector<ipc::MemoryReport>> memory_pools();
@@ -198,6 +206,8 @@ class Client {
   Status attach(std::vector<Fd> fds);
   Status commit_staging(const ipc::StagingRange& range);
   Status send_files(std::span<const int> files);
+  Result<ipc::ModelOpened> ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
+                                       const Stay& stay);
   Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);
   Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
   void forget_programs(ModelId model);

@@ -66,7 +66,7 @@ TEST_F(DefineProgram, a_session_that_is_over_defines_nothing_that_it_knows) {
 
 class OpenModel : public ClientTest {
  protected:
-  Result<OpenedModel> open() { return client_->open_model("model", {}, nullptr, {}); }
+  Result<OpenedModel> open() { return client_->open_model({"model", {}}); }
 };
 
 srg::ModelManifest large_manifest() {

@@ -93,6 +93,7 @@ int append(sd_bus_message* message, const ipc::ModelReport& report) {
     entries.put("keep_alive_seconds", static_cast<double>(report.keep_alive_ms) / 1000);
   }
   if (report.expires_wall_ns > 0) entries.put("expires", report.expires_wall_ns / kNsPerUs);
+  if (!report.path.empty()) entries.put("path", report.path);
   return entries.close();
 }
 

@@ -93,6 +93,7 @@ ipc::KeptModel record_of(const Model& model) {
   record.loaded_wall_ns = model.loaded_wall_ns;
   record.has_plan = model.plan != nullptr;
   for (const auto& [user, ms] : model.keep_alives_ms) record.keep_alives.push_back({user, ms});
+  record.path = model.path_for({model.key.domain});
   return record;
 }
 
@@ -119,6 +120,7 @@ class Returned {
     for (const ipc::KeptKeepAlive& one : record.keep_alives) {
       model.keep_alives_ms[static_cast<DomainId>(one.user)] = one.ms;
     }
+    if (!record.path.empty()) model.paths[model.key.domain] = record.path;
     DJINN_CHECK(take_memory(record, model));
     if (record.has_plan) {
       DJINN_TRY(model.plan, take_shared(name_of_part(model.id, "plan", 0)));

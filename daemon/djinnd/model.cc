@@ -99,6 +99,13 @@ void Model::go(ModelPhase next) {
   phase = next;
 }
 
+std::string Model::path_for(const Caller& caller) const {
+  const auto owners = paths.find(key.domain);
+  if (owners != paths.end() && caller.may_steer(key.domain)) return owners->second;
+  const auto own = paths.find(caller.user);
+  return own == paths.end() ? "" : own->second;
+}
+
 void Model::add_copy(Copy copy, SessionId session) {
   if (copy.user == key.domain) return;
   // A client's sealed memory would be held twice.

@@ -117,6 +117,8 @@ struct Model {
   // How long each user who opened it wants it to stay without a session; nothing: as djinnd is
   // configured. The longest holds.
   std::map<DomainId, std::optional<uint64_t>> keep_alives_ms;
+  // As each user who opened it called the place of the files, the last time.
+  std::map<DomainId, std::string> paths;
   uint64_t idle_since_ns = 0;  // monotonic; of idle ones
   bool wanted = false;         // somebody wants it back while it is being evicted
   std::optional<Error> lost;   // why it could not be brought back last time
@@ -137,6 +139,8 @@ struct Model {
   [[nodiscard]] bool pinned_beside(DomainId user) const {
     return pins.size() > (pins.contains(user) ? 1 : 0);
   }
+  // Of whom the caller may know; or empty.
+  [[nodiscard]] std::string path_for(const Caller& caller) const;
   [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
   [[nodiscard]] ModelUse use() const;
   // The session has opened it through files of its own.

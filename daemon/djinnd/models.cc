@@ -396,6 +396,8 @@ void Models::join(Model& model, const OpenRequest& request) {
   if (request.keep_alive_ms && keep_alive != model.keep_alives_ms.end()) {
     keep_alive->second = request.keep_alive_ms;
   }
+  const bool path_fits = model.paths.size() < limits::kModelUsers || model.paths.contains(user);
+  if (!request.path.empty() && path_fits) model.paths[user] = request.path;
   table_.touch(model);
   model.openers.push_back(request.opener);
   tiers_.want(model);

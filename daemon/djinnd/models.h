@@ -34,6 +34,7 @@ namespace djinn::daemon {
 struct OpenRequest {
   Opener opener;
   std::string label;
+  std::string path;
   std::optional<uint64_t> keep_alive_ms{};
   std::vector<SharedFd> files;
   Payload plan;  // or nothing

@@ -131,7 +131,10 @@ void Reports::status(const Asker& asker, const Caller& caller, const ipc::GetSta
 void Reports::when_named(std::function<void()> then) {
   std::set<uid_t> users;
   for (const auto& [id, session] : world_.sessions.all()) users.insert(session->domain);
-  for (const auto& [id, model] : world_.models.table().all()) users.insert(model.key.domain);
+  for (const auto& [id, model] : world_.models.table().all()) {
+    users.insert(model.key.domain);
+    users.insert(model.pins.begin(), model.pins.end());
+  }
   for (const auto& [id, program] : world_.programs.table().all()) users.insert(program.domain);
   for (const auto& [domain, worker] : world_.domains.all()) users.insert(domain);
   names_.when_known(users, std::move(then));
@@ -262,7 +265,7 @@ void Reports::models(const Asker& asker, const Caller& caller, const ipc::ListMo
 std::vector<ipc::ModelReport> Reports::models_seen_by(const Caller& caller) {
   std::vector<ipc::ModelReport> reports;
   for (const auto& [id, model] : world_.models.table().all()) {
-    if (seen_by(model, caller)) reports.push_back(report_of(model));
+    if (seen_by(model, caller)) reports.push_back(report_of(model, caller));
   }
   return reports;
 }
@@ -275,7 +278,29 @@ std::array<uint64_t, ipc::kModelStates> Reports::model_states() const {
   return counts;
 }
 
-ipc::ModelReport Reports::report_of(const Model& model) {
+void Reports::uses(const Asker& asker, const Caller& caller, const ipc::ListUses& request) {
+  answer_page<ipc::UseList, ipc::UseReport>(
+      asker, &ipc::UseList::uses, request.first,
+      [this, caller, id = request.model] { return uses_seen_by(caller, id); });
+}
+
+std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId model) {
+  std::vector<ipc::UseReport> reports;
+  const auto found = world_.models.table().all().find(model);
+  if (found == world_.models.table().all().end() || !seen_by(found->second, caller)) return reports;
+  for (const auto& [id, count] : found->second.leases) {
+    const Session* const session = world_.sessions.find(id);
+    if (session == nullptr || !caller.may_steer(session->domain)) continue;
+    reports.push_back({id, names_.of(session->domain), static_cast<uint32_t>(session->pid),
+                       session->client_name});
+  }
+  for (const DomainId user : found->second.pins) {
+    if (caller.may_steer(user)) reports.push_back({{}, names_.of(user), 0, ""});
+  }
+  return reports;
+}
+
+ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   ipc::ModelReport report;
   report.model = model.id;
   report.label = model.label;
@@ -292,6 +317,7 @@ ipc::ModelReport Reports::report_of(const Model& model) {
   report.hashed = model.sha256.has_value();
   report.sha256 = model.sha256.value_or(std::array<uint8_t, 32>{});
   report.loaded_wall_ns = model.loaded_wall_ns;
+  report.path = model.path_for(caller);
   return report;
 }
 

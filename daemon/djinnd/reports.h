@@ -38,6 +38,8 @@ class Reports {
   void status(const Asker& asker, const Caller& caller, const ipc::GetStatus& request);
   void sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request);
   void models(const Asker& asker, const Caller& caller, const ipc::ListModels& request);
+  // Of a model that the caller sees, those who are theirs to see.
+  void uses(const Asker& asker, const Caller& caller, const ipc::ListUses& request);
   // Calls back when reports can call users by name (user_names.h).
   void when_named(std::function<void()> then);
   // The same lists, whole.
@@ -75,7 +77,8 @@ class Reports {
   [[nodiscard]] ipc::StatusReport make_status(const Caller& caller,
                                               const ipc::GetStatus& request) const;
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
-  [[nodiscard]] ipc::ModelReport report_of(const Model& model);
+  [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);
+  [[nodiscard]] std::vector<ipc::UseReport> uses_seen_by(const Caller& caller, ModelId model);
   // Of all reports, those from the first asked for on that fit a message.
   template <typename List, typename Item>
   void answer_page(const Asker& asker, std::vector<Item> List::*items, uint32_t first,

@@ -148,6 +148,7 @@ void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
   request.opener = {call.asker, call.session.domain,      !call.session.observer, false,
                     body.pin,   call.session.caller.admin};
   request.label = body.label;
+  request.path = body.path;
   request.keep_alive_ms = body.keep_alive_ms;
   request.files = std::exchange(call.session.files, {});
   if (!body.has_plan) {
@@ -206,6 +207,10 @@ void Requests::fulfil(Call& call, const ipc::ListSessions& body) {
 
 void Requests::fulfil(Call& call, const ipc::ListModels& body) {
   world_.reports.models(call.asker, call.session.caller, body);
+}
+
+void Requests::fulfil(Call& call, const ipc::ListUses& body) {
+  world_.reports.uses(call.asker, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListPrograms& body) {

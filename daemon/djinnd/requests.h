@@ -65,6 +65,7 @@ class Requests {
   void fulfil(Call& call, const ipc::GetStatus& body);
   void fulfil(Call& call, const ipc::ListSessions& body);
   void fulfil(Call& call, const ipc::ListModels& body);
+  void fulfil(Call& call, const ipc::ListUses& body);
   void fulfil(Call& call, const ipc::ListPrograms& body);
   void fulfil(Call& call, const ipc::ListDevices& body);
   void fulfil(Call& call, const ipc::ListMemory& body);

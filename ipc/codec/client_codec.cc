@@ -25,6 +25,7 @@ void write(wire::ClientRequest::Builder out, const OpenModel& request) {
   open.setPin(request.pin);
   open.setHasKeepAlive(request.keep_alive_ms.has_value());
   open.setKeepAliveMs(request.keep_alive_ms.value_or(0));
+  open.setPath(text(request.path));
 }
 void write(wire::ClientRequest::Builder out, const CloseModel& request) {
   out.setCloseModel(request.model.value);
@@ -93,6 +94,12 @@ void write(wire::ClientRequest::Builder out, const ReadManifest& request) {
   read.setOffset(request.offset);
 }
 
+void write(wire::ClientRequest::Builder out, const ListUses& request) {
+  auto list = out.initListUses();
+  list.setModel(request.model.value);
+  list.setFirst(request.first);
+}
+
 Hello read_hello(wire::Hello::Reader in) {
   return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver()};
 }
@@ -100,6 +107,7 @@ Hello read_hello(wire::Hello::Reader in) {
 OpenModel read_open(wire::OpenModel::Reader in) {
   OpenModel open{read_name(in.getLabel()), in.getHasPlan(), in.getPin()};
   if (in.getHasKeepAlive()) open.keep_alive_ms = in.getKeepAliveMs();
+  open.path = read_name(in.getPath());
   return open;
 }
 
@@ -157,6 +165,8 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return FollowEvents{in.getFollowEvents().getAfter(), in.getFollowEvents().getWait()};
     case wire::ClientRequest::READ_MANIFEST:
       return ReadManifest{{in.getReadManifest().getModel()}, in.getReadManifest().getOffset()};
+    case wire::ClientRequest::LIST_USES:
+      return ListUses{{in.getListUses().getModel()}, in.getListUses().getFirst()};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -299,6 +309,7 @@ void write_model(wire::ModelReport::Builder out, const ModelReport& report) {
   out.setDevice(text(report.device));
   out.setKeepAliveMs(report.keep_alive_ms);
   out.setExpiresWallNs(report.expires_wall_ns);
+  out.setPath(text(report.path));
 }
 
 ModelReport read_model(wire::ModelReport::Reader in) {
@@ -318,7 +329,19 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   report.device = read_name(in.getDevice());
   report.keep_alive_ms = in.getKeepAliveMs();
   report.expires_wall_ns = in.getExpiresWallNs();
+  report.path = read_name(in.getPath());
   return report;
+}
+
+void write_use(wire::UseReport::Builder out, const UseReport& report) {
+  out.setSession(report.session.value);
+  out.setOwner(text(report.owner));
+  out.setPid(report.pid);
+  out.setClientName(text(report.client_name));
+}
+
+UseReport read_use(wire::UseReport::Reader in) {
+  return {{in.getSession()}, read_name(in.getOwner()), in.getPid(), read_name(in.getClientName())};
 }
 
 void write_program(wire::ProgramReport::Builder out, const ProgramReport& report) {
@@ -482,6 +505,11 @@ void write(wire::DaemonReply::Builder out, const ModelList& reply) {
   list.setTotal(reply.total);
   write_list(reply.models, list.initModels(count_of(reply.models)), write_model);
 }
+void write(wire::DaemonReply::Builder out, const UseList& reply) {
+  auto list = out.initUses();
+  list.setTotal(reply.total);
+  write_list(reply.uses, list.initUses(count_of(reply.uses)), write_use);
+}
 void write(wire::DaemonReply::Builder out, const ProgramList& reply) {
   auto list = out.initPrograms();
   list.setTotal(reply.total);
@@ -560,6 +588,10 @@ ModelList read_models(wire::ModelList::Reader in) {
   return {in.getTotal(), read_list(in.getModels(), limits::kListPage, read_model)};
 }
 
+UseList read_uses(wire::UseList::Reader in) {
+  return {in.getTotal(), read_list(in.getUses(), limits::kListPage, read_use)};
+}
+
 ProgramList read_programs(wire::ProgramList::Reader in) {
   return {in.getTotal(), read_list(in.getPrograms(), limits::kListPage, read_program)};
 }
@@ -603,6 +635,8 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
       return read_events(in.getEvents());
     case wire::DaemonReply::MANIFEST_PART:
       return ManifestPart{read_part(in.getManifestPart())};
+    case wire::DaemonReply::USES:
+      return read_uses(in.getUses());
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

@@ -56,13 +56,14 @@ std::vector<ClientRequest> requests() {
       {15, PinModel{{16}, true}},
       {16, CancelRun{{17}}},
       {17, TerminateSession{{18}}},
-      {18, OpenModel{kName, false, false, kKeepForever}},
+      {18, OpenModel{kName, false, false, kKeepForever, kName}},
       {19, EvictModel{{20}, Tier::kHost, true}},
       {24, EvictModel{{25}, Tier::kDisk, false, true}},
       {20, SetDraining{true}},
       {21, CollectGarbage{}},
       {22, FollowEvents{23, true}},
       {23, ReadManifest{{24}, 25}},
+      {25, ListUses{{26}, 27}},
   };
 }
 
@@ -87,10 +88,13 @@ SessionReport session_report(const std::string& name) {
           {{17, 18, 19}, 20}};
 }
 ModelReport model_report(const std::string& name) {
-  ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4, 5, true,
-                     true, {},   6,    "cpu:0",           7, 8};
+  ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4,   5, true,
+                     true, {},   6,    "cpu:0",           7, 8, name};
   report.sha256.fill(0xab);
   return report;
+}
+UseReport use_report(const std::string& name) {
+  return {{1}, name, 2, name};
 }
 ProgramReport program_report(const std::string& name) {
   return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5};
@@ -128,6 +132,7 @@ std::vector<DaemonReply> replies() {
       {13, Collected{1, 2, 3}},
       {14, EventList{5, 6, {event_report("a"), EventReport{}}}},
       {15, ManifestPart{Bytes(9, std::byte{8})}},
+      {16, UseList{96, {use_report("a"), UseReport{}}}},
   };
 }
 
@@ -349,6 +354,7 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {5, DeviceList{{limits::kListPage, device_report(kLongest)}}},
       {6, MemoryList{{limits::kListPage, memory_report(kLongest)}}},
       {7, EventList{0, 0, {limits::kListPage, event_report(kLongest)}}},
+      {8, UseList{0, {limits::kListPage, use_report(kLongest)}}},
       {8, ModelOpened{{1}, 2, true, 3, Bytes(limits::kManifestPartBytes)}},
       {9, ManifestPart{Bytes(limits::kManifestPartBytes)}},
   };
@@ -392,6 +398,9 @@ TEST(ControlCodec, lists_and_names_over_their_limit_are_refused) {
             kOver);
   EXPECT_EQ(code_of(decode_daemon_reply(
                 encode(DaemonReply{1, ProgramList{0, {limits::kListPage + 1, ProgramReport{}}}}))),
+            kOver);
+  EXPECT_EQ(code_of(decode_daemon_reply(
+                encode(DaemonReply{1, UseList{0, {limits::kListPage + 1, UseReport{}}}}))),
             kOver);
   EXPECT_EQ(code_of(decode_daemon_reply(
                 encode(DaemonReply{1, DeviceList{{limits::kListPage + 1, DeviceReport{}}}}))),

@@ -81,6 +81,7 @@ struct ClientRequest {
     followEvents @21 :FollowEvents;
     tryEvictModel @22 :EvictModel;  # a dry run; a daemon that does not know it must not evict
     readManifest @23 :ReadManifest;
+    listUses @24 :ListUses;
   }
 }
 
@@ -101,6 +102,12 @@ struct OpenModel {
   pin @2 :Bool;
   hasKeepAlive @3 :Bool;
   keepAliveMs @4 :UInt64;  # all ones: for ever
+  path @5 :Text;
+}
+
+struct ListUses {
+  model @0 :UInt64;
+  first @1 :UInt32;
 }
 
 struct FollowEvents {
@@ -154,6 +161,7 @@ struct DaemonReply {
     collected @13 :Collected;
     events @14 :EventList;
     manifestPart @15 :Data;
+    uses @16 :UseList;
   }
 }
 
@@ -270,11 +278,24 @@ struct ModelReport {
   device @11 :Text;
   keepAliveMs @12 :UInt64;
   expiresWallNs @13 :UInt64;
+  path @14 :Text;
 }
 
 struct ModelList {
   total @0 :UInt32;
   models @1 :List(ModelReport);
+}
+
+struct UseReport {
+  session @0 :UInt64;  # 0: a pin
+  owner @1 :Text;
+  pid @2 :UInt32;
+  clientName @3 :Text;
+}
+
+struct UseList {
+  total @0 :UInt32;
+  uses @1 :List(UseReport);
 }
 
 struct ProgramReport {
@@ -579,6 +600,7 @@ struct KeptModel {
   loadedWallNs @11 :UInt64;
   hasPlan @12 :Bool;
   keepAlives @13 :List(KeptKeepAlive);
+  path @14 :Text;
 }
 
 struct KeptKeepAlive {

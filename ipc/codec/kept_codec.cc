@@ -41,6 +41,7 @@ KeptModel read(wire::KeptModel::Reader in) {
   model.loaded_wall_ns = in.getLoadedWallNs();
   model.has_plan = in.getHasPlan();
   model.keep_alives = read_list(in.getKeepAlives(), limits::kModelUsers, read_keep_alive);
+  model.path = read_name(in.getPath());
   return model;
 }
 
@@ -61,6 +62,7 @@ void write(wire::KeptModel::Builder out, const KeptModel& model) {
   out.setLoadedWallNs(model.loaded_wall_ns);
   out.setHasPlan(model.has_plan);
   write_list(model.keep_alives, out.initKeepAlives(count_of(model.keep_alives)), write_keep_alive);
+  out.setPath(text(model.path));
 }
 
 }  // namespace

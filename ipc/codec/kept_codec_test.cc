@@ -25,6 +25,7 @@ KeptModel model() {
   model.loaded_wall_ns = 456;
   model.has_plan = true;
   model.keep_alives = {{1000, 789}, {1001, {}}};
+  model.path = "/srv/models/one";
   return model;
 }
 
@@ -43,6 +44,7 @@ TEST(KeptCodec, the_largest_fits_a_message) {
   large.extent_bytes.assign(limits::kModelExtents, uint64_t{1} << 40);
   large.pinned_by.assign(limits::kModelUsers, 1000);
   large.keep_alives.assign(limits::kModelUsers, {1000, 789});
+  large.path.assign(limits::kNameBytes, 'p');
   EXPECT_EQ(decode_kept_model(encode(large)).value(), large);
   EXPECT_LE(encode(large).size(), limits::kControlMessageBytes);
   large.files.push_back(model().files[0]);

@@ -19,7 +19,6 @@
 #include "libdjinn-client/models/encoder.h"
 #include "libdjinn-client/models/generator.h"
 #include "libdjinn-client/models/run_builder.h"
-#include "libdjinn-client/regular_file.h"
 #include "libdjinn-client/transfer.h"
 
 // What is opened on a client remembers its session: the client may have another by now.
@@ -145,9 +144,8 @@ Status load_model(djinn_client* client, const char* directory, const client::Sta
   DJINN_TRY(client::Client* const session, client->connection.open());
   std::vector<int> files;
   for (const Fd& file : model.files) files.push_back(file.get());
-  DJINN_TRY(
-      const auto opened,
-      client::naming_file(session->open_model(model.label, files, nullptr, stay), model.paths));
+  DJINN_TRY(const auto opened,
+            session->open_model({model.label, files, model.paths}, nullptr, stay));
   client->models[opened.id.value] = client->connection.session();
   *out = opened.id.value;
   return {};

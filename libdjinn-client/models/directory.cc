@@ -10,11 +10,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
 #include "ipc/limits.h"
 #include "kernel/base/text.h"
+#include "libdjinn-client/place.h"
 #include "libdjinn-client/regular_file.h"
 
 namespace djinn::client {
@@ -87,21 +89,6 @@ Result<std::vector<std::string>> weights_of(const std::filesystem::path& directo
   std::vector<std::string> paths;
   for (const std::string& shard : shards) paths.push_back(directory / shard);
   return paths;
-}
-
-// The hub's cache keeps org/name as models--org--name/snapshots/HASH.
-std::string hub_label(std::string name) {
-  constexpr std::string_view kPrefix = "models--";
-  if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
-  if (const size_t at = name.find("--"); at != std::string::npos) name.replace(at, 2, "/");
-  return name;
-}
-
-std::string label_of(const std::filesystem::path& directory) {
-  const auto parent = directory.parent_path();
-  if (parent.filename() == "snapshots") return hub_label(parent.parent_path().filename());
-  if (directory.filename() == "model") return parent.filename();
-  return directory.filename();
 }
 
 bool are_integers(const Json& value) {
@@ -226,7 +213,7 @@ Result<ModelDirectory> open_model_directory(const std::string& path) {
     return Error{ErrorCode::kNotFound, path + " is not a directory. Name a Hugging Face model's."};
   }
   ModelDirectory model;
-  model.label = label_of(std::filesystem::weakly_canonical(directory, ignored));
+  model.label = label_of(place_of(std::span(&path, 1)));
   DJINN_TRY(const std::string text, read_text((directory / "config.json").string()));
   DJINN_TRY(model.config, ModelConfig::parse(text));
   DJINN_TRY(model.paths, weights_of(directory));

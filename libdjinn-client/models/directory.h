@@ -55,8 +55,7 @@ class ModelConfig {
 };
 
 struct ModelDirectory {
-  // The directory's own name; where it says nothing, its parent's (NAME/model), or the hub's.
-  std::string label;
+  std::string label;  // place.h
   ModelConfig config;
   std::vector<Fd> files;           // in the shard index's order of names
   std::vector<std::string> paths;  // of the files

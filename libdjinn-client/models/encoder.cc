@@ -10,7 +10,6 @@
 #include "libdjinn-client/models/run_builder.h"
 #include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
-#include "libdjinn-client/regular_file.h"
 
 namespace djinn::client {
 namespace {
@@ -82,7 +81,7 @@ Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string
   }
   std::vector<int> fds;
   for (const Fd& fd : files.files) fds.push_back(fd.get());
-  DJINN_TRY(OpenedModel model, naming_file(client.open_model(files.label, fds), files.paths));
+  DJINN_TRY(OpenedModel model, client.open_model({files.label, fds, files.paths}));
   DJINN_TRY(BertConfig config, BertConfig::from(files.config, model.manifest));
   DJINN_CHECK(check_layers(config.layers, config.prefix + "encoder.layer.", model.manifest));
   DJINN_TRY(const srg::Graph plain, build_bert(config, false, kEncoderRowsMax));

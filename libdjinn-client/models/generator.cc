@@ -8,7 +8,6 @@
 
 #include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
-#include "libdjinn-client/regular_file.h"
 
 namespace djinn::client {
 namespace {
@@ -60,7 +59,7 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
   }
   std::vector<int> fds;
   for (const Fd& fd : files.files) fds.push_back(fd.get());
-  DJINN_TRY(OpenedModel model, naming_file(client.open_model(files.label, fds), files.paths));
+  DJINN_TRY(OpenedModel model, client.open_model({files.label, fds, files.paths}));
   DJINN_TRY(LlamaConfig config, LlamaConfig::from(files.config, model.manifest));
   DJINN_CHECK(check_layers(config.layers, "model.layers.", model.manifest));
   DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));

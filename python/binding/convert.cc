@@ -130,12 +130,14 @@ py::dict to_python(const ipc::ModelReport& report) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
   std::string hash;
   for (const uint8_t byte : report.sha256) hash += fmt::format("{:02x}", byte);
-  return py::dict("id"_a = id_text(report.model.value), "label"_a = report.label,
-                  "owner"_a = report.owner, "state"_a = ipc::state_text(report.state),
-                  "bytes"_a = report.bytes, "bytes_loaded"_a = report.bytes_loaded,
-                  "files"_a = report.files, "leases"_a = report.leases, "pinned"_a = report.pinned,
-                  "sha256"_a = report.hashed ? py::object(py::str(hash)) : py::none(),
-                  "loaded_wall_ns"_a = report.loaded_wall_ns);
+  return py::dict(
+      "id"_a = id_text(report.model.value), "label"_a = report.label, "owner"_a = report.owner,
+      "state"_a = ipc::state_text(report.state), "bytes"_a = report.bytes,
+      "bytes_loaded"_a = report.bytes_loaded, "files"_a = report.files, "leases"_a = report.leases,
+      "pinned"_a = report.pinned,
+      "sha256"_a = report.hashed ? py::object(py::str(hash)) : py::none(),
+      "loaded_wall_ns"_a = report.loaded_wall_ns,
+      "path"_a = report.path.empty() ? py::object(py::none()) : py::object(py::str(report.path)));
 }
 
 py::dict to_python(const client::OpenedModel& model, uint64_t session) {

@@ -206,10 +206,9 @@ OpenedModel Session::open_directory(const std::string& path, const srg::LoadPlan
                                     const client::Stay& stay) {
   return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
     DJINN_TRY(const client::ModelDirectory directory, client::open_model_directory(path));
+    const std::vector<int> numbers = numbers_of(directory.files);
     DJINN_TRY(auto opened,
-              client::naming_file(
-                  client.open_model(directory.label, numbers_of(directory.files), plan, stay),
-                  directory.paths));
+              client.open_model({directory.label, numbers, directory.paths}, plan, stay));
     return OpenedModel{std::move(opened), number()};
   }));
 }
@@ -218,8 +217,8 @@ OpenedModel Session::open_files(const std::string& label, const std::vector<std:
                                 const srg::LoadPlan* plan, const client::Stay& stay) {
   return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
     DJINN_TRY(const std::vector<Fd> files, open_all(paths));
-    DJINN_TRY(auto opened,
-              client::naming_file(client.open_model(label, numbers_of(files), plan, stay), paths));
+    const std::vector<int> numbers = numbers_of(files);
+    DJINN_TRY(auto opened, client.open_model({label, numbers, paths}, plan, stay));
     return OpenedModel{std::move(opened), number()};
   }));
 }

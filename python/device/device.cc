@@ -564,7 +564,7 @@ size_t Device::open_sealed(const std::vector<StoragePtr>& parameters) {
   const auto file = seal(parameters);
   if (!file) return 0;
   const int number = file->get();
-  const auto opened = link().client().open_model("uploaded", std::span(&number, 1), nullptr);
+  const auto opened = link().client().open_model({"uploaded", std::span(&number, 1)});
   if (!opened) {
     if (debug_level_ >= 3) fmt::print(stderr, "djinn: not shared: {}\n", opened.error().message);
     return 0;

@@ -171,8 +171,7 @@ Result<client::OpenedModel> open_model(const std::string& label,
     DJINN_TRY(const std::vector<Fd> files, open_files(paths));
     std::vector<int> numbers;
     for (const Fd& file : files) numbers.push_back(file.get());
-    return client::naming_file(
-        link.client().open_model(label, numbers, &plan, {false, keep_alive_ms}), paths);
+    return link.client().open_model({label, numbers, paths}, &plan, {false, keep_alive_ms});
   });
 }
 

@@ -13,6 +13,7 @@
 #include <map>
 
 #include "kernel/exec/convert.h"
+#include "libdjinn-client/place.h"
 #include "python/device/backend.h"
 #include "python/device/device.h"
 #include "python/device/loading.h"
@@ -233,6 +234,9 @@ void add_loading(py::module_& module) {
     return out;
   });
   module.def("open_model", &open_model_here);
+  module.def("label_of", [](const std::vector<std::string>& paths) {
+    return client::label_of(client::place_of(paths));
+  });
   module.def("bind", [](const py::object& tensor, const std::shared_ptr<Lease>& lease,
                         const std::string& name) {
     djinn::device::bind(tensor_from(tensor), lease, name);  // not std::bind

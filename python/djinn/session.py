@@ -142,8 +142,7 @@ class Session:
         files = [os.fspath(one) for one in path]
         if not files:
             raise ValueError("a model has at least one file")
-        label = label or Path(files[0]).stem
-        return Model(self, self.raw.open_files(label, files, plan, *stay))
+        return Model(self, self.raw.open_files(label or "", files, plan, *stay))
 
     def unload(self, model: Model) -> None:
         """Drops a pinned model that no session leases any more."""

@@ -123,6 +123,11 @@ def test_ids_of_models_are_completed(typist: Typist, model: str) -> None:
         assert typist.completes(line, f"djinnctl {verb} {model}")
 
 
+def test_names_of_models_are_completed(typist: Typist, model: str) -> None:
+    for verb in ("pin", "evict", "show"):
+        assert typist.completes(f"djinnctl {verb} byt", f"djinnctl {verb} bytes")
+
+
 def test_ids_of_sessions_are_completed(typist: Typist, daemon: Daemon, model: str) -> None:
     with daemon.connect("to be completed"):
         session = session_named(daemon, "to be completed")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """djinnctl against a daemon: tables, JSON, ids, exit codes; what a model says."""
 
+import getpass
 import os
 import re
 import shutil
@@ -50,9 +51,9 @@ def test_a_loaded_model_is_listed_until_it_is_unloaded(daemon: Daemon, byte_mode
     assert len(ctl(daemon, "ps").table()) == 1
     model = ctl(daemon, "load", str(byte_model)).text()
     header, row = ctl(daemon, "ps").table()
-    assert header == ["NAME", "ID", "DEVICE", "SIZE", "REFS", "STATE", "PIN", "UNTIL"]
+    assert header == ["NAME", "ID", "DEVICE", "SIZE", "REFS", "STATE", "PIN", "UNTIL", "USER"]
     assert row[:3] == ["bytes", model, "cpu:0"]
-    assert row[-4:] == ["0", "resident", "yes", "unload"]
+    assert row[-5:] == ["0", "resident", "yes", "unload", getpass.getuser()]
     assert re.fullmatch(r"[0-9a-f]{12}", model)
     assert ctl(daemon, "unload", model[:8]).text() == ""
     assert len(ctl(daemon, "ps").table()) == 1
@@ -124,6 +125,96 @@ def test_an_ambiguous_prefix_lists_its_candidates(daemon: Daemon) -> None:
         assert len(ended.err.splitlines()) <= 3
 
 
+# --- who uses what
+
+
+def test_a_model_shows_who_holds_and_who_pinned_it(
+    daemon: Daemon, session: djinn.Session, byte_model: Path, loaded: str
+) -> None:
+    holder = {
+        "session": session.id,
+        "owner": getpass.getuser(),
+        "pid": os.getpid(),
+        "name": "test_a_model_shows_who_holds_and_who_pinned_it",
+    }
+    with daemon.connect("a guest", observer=True) as guest:
+        guest.load(byte_model)
+        session.load(byte_model)
+        (item,) = ctl(daemon, "ps", "-j").items()
+        assert holder in item["holders"]
+        assert {one["name"] for one in item["holders"]} == {holder["name"], "a guest"}
+        assert item["pinned_by"] == [getpass.getuser()]
+        assert item["path"] == str(byte_model)
+        assert {one["id"]: one["path"] for one in session.models()} == {loaded: str(byte_model)}
+        (shown,) = ctl(daemon, "show", loaded, "-j").items()
+        assert shown == {"kind": "model", **item}
+    fields, _, holders = ctl(daemon, "show", loaded).text().partition("\n\n")
+    assert ["pinned_by", getpass.getuser()] in [line.split() for line in fields.splitlines()]
+    header, row = [line.split() for line in holders.splitlines()]
+    assert header == ["SESSION", "USER", "PID", "APP"]
+    assert row == [session.id, getpass.getuser(), str(os.getpid()), holder["name"]]
+    session.close()
+
+
+def test_a_session_shows_the_models_that_it_holds(
+    daemon: Daemon, session: djinn.Session, byte_model: Path, loaded: str
+) -> None:
+    assert ctl(daemon, "show", session.id).text().count("\n\n") == 0
+    model = session.load(byte_model)
+    (shown,) = ctl(daemon, "show", session.id, "-j").items()
+    assert shown["held_models"] == [{"id": loaded, "name": "bytes", "bytes": model.bytes}]
+    (listed,) = [one for one in sessions_of(daemon) if one["id"] == session.id]
+    assert {"kind": "session", **listed}["held_models"] == shown["held_models"]
+    _, _, models = ctl(daemon, "show", session.id).text().partition("\n\n")
+    assert [line.split()[:2] for line in models.splitlines()] == [["NAME", "ID"], ["bytes", loaded]]
+    session.close()
+
+
+def test_the_session_of_djinnctl_itself_is_not_listed(daemon: Daemon) -> None:
+    wait_until(
+        lambda: [one["name"] for one in sessions_of(daemon)] == ["observer"],
+        "the observer of these tests is the only session",
+    )
+    assert ctl(daemon, "status", "-j").items()[0]["sessions"] == 1
+    (view,) = ctl(daemon, "top", "-j").items()
+    assert (view["sessions"], [one["name"] for one in view["sessions_list"]]) == (1, ["observer"])
+
+
+# --- what a word names
+
+
+def test_a_model_is_named_by_its_id_its_name_or_its_path(
+    daemon: Daemon, byte_model: Path, loaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(byte_model)
+    monkeypatch.chdir(byte_model.parent)
+    names = (loaded, loaded[:6], "bytes", str(byte_model), "./bytes", f"{tmp_path}/link")
+    for name in names:
+        assert ctl(daemon, "show", name, "-j").items()[0]["id"] == loaded, name
+        assert ctl(daemon, "unpin", name).code == 0, name
+        assert ctl(daemon, "pin", name, "-j").items()[0]["id"] == loaded, name
+    assert ctl(daemon, "evict", "--force", "bytes", "-j").items()[0]["id"] == loaded
+    assert ctl(daemon, "pin", "bytes").code == 0
+
+
+def test_a_name_that_two_models_have_lists_both(
+    daemon: Daemon, byte_model: Path, loaded: str, tmp_path: Path
+) -> None:
+    twin = tmp_path / "bytes"
+    shutil.copytree(byte_model, twin)
+    with (twin / "model.safetensors").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\0\0\0\0")
+    other = ctl(daemon, "load", str(twin)).text()
+    assert other != loaded
+    ended = ctl(daemon, "unload", "bytes")
+    assert ended.code == 2
+    for model, path in ((loaded, byte_model), (other, twin)):
+        assert f"{model} (model bytes from {path})" in ended.err
+    assert ctl(daemon, "unload", str(twin)).code == 0
+    assert ctl(daemon, "show", "bytes").code == 0
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -155,7 +246,7 @@ def test_a_missing_option_is_no_unknown_verb(daemon: Daemon) -> None:
     ("code", "words"),
     [
         (2, ["ps", "extra"]),
-        (2, ["show", "not-an-id"]),
+        (4, ["show", "not-an-id"]),
         (4, ["show", "ffffffffffff"]),
         (4, ["unload", "ffffffffffff"]),
         (4, ["pin", "ffffffffffff"]),

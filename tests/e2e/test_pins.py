@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may keep a model in memory, for how long, and how much of it, where users share it."""
+"""Who may keep a model in memory, for how long, and how much of it, and who sees who uses it, where
+users share it."""
 
 import os
 import pwd
@@ -103,6 +104,34 @@ def test_a_pin_belongs_to_its_user(served: Served, place: Path) -> None:
     assert served.ctl(FIRST, "unload", item["id"]).code == 0
 
 
+def test_a_user_sees_own_uses_of_a_model_and_administrators_all(
+    served: Served, place: Path
+) -> None:
+    path = shared_file(place, "shared", 40 * KIB)
+    link = place / "link.safetensors"
+    link.symlink_to(path)
+    one, two = served.connect(FIRST), served.connect(SECOND)
+    load(FIRST, one, path)
+    load(SECOND, two, link, pin=True)
+
+    def seen(item: dict[str, Any]) -> tuple[str, set[str], list[str]]:
+        return item["path"], {each["owner"] for each in item["holders"]}, item["pinned_by"]
+
+    (first,) = served.ctl(FIRST, "ps", "-j").items()
+    (second,) = served.ctl(SECOND, "ps", "-j").items()
+    (all_,) = served.shown()
+    assert seen(first) == (str(path), {FIRST.name}, [])
+    assert seen(second) == (str(link), {SECOND.name}, [SECOND.name])
+    assert seen(all_) == (str(path), {FIRST.name, SECOND.name}, [SECOND.name])
+    # How many there are is no secret.
+    assert [each["leases"] for each in (first, second, all_)] == [2, 2, 2]
+    assert (first["pinned"], all_["owner"]) == (True, FIRST.name)
+    # Nor does a path that another gave name it.
+    link.unlink()
+    assert served.ctl(FIRST, "show", str(link)).code == 4
+    assert served.ctl(SECOND, "show", str(link)).code == 0
+
+
 def test_a_user_pins_no_more_than_their_quota(served: Served, place: Path) -> None:
     paths = [shared_file(place, name, 40 * KIB) for name in "abc"]
     session = served.connect(FIRST)
@@ -162,6 +191,7 @@ def test_pins_and_times_outlive_a_restart(served: Served, place: Path) -> None:
     served.systemd.stderr_line("is resident again")
     (item,) = served.shown()
     assert (item["pinned"], item["keep_alive_seconds"]) == (True, 1200)
+    assert (item["path"], item["pinned_by"]) == (str(path), [SECOND.name])
     # Whose it is is known, too.
     assert served.ctl(FIRST, "unpin", item["id"]).code == 5
     with served.connect(SECOND) as again:

@@ -84,6 +84,7 @@ STATUS: dict[str, Shape] = {
     "draining": "bool",
     "descriptors_closing": "integer",
 }
+HELD: dict[str, Shape] = {"id": "id", "name": "string", "bytes": "integer"}
 SESSION: dict[str, Shape] = {
     "id": "id",
     "name": "string",
@@ -111,6 +112,13 @@ SESSION: dict[str, Shape] = {
     "stated_tier1_calls": "integer",
     "stated_tier2_calls": "integer",
     "stated_local_models": "integer",
+    "held_models": [HELD],
+}
+HOLDER: dict[str, Shape] = {
+    "session": "id",
+    "owner": "string",
+    "pid": "integer",
+    "name": "string",
 }
 MODEL: dict[str, Shape] = {
     "id": "id",
@@ -128,7 +136,11 @@ MODEL: dict[str, Shape] = {
     "until": "string",
     "keep_alive_seconds": "number or null",
     "expires": "time or null",
+    "path": "string or null",
+    "holders": [HOLDER],
+    "pinned_by": ["string"],
 }
+UNUSED_MODEL: dict[str, Shape] = {**MODEL, "holders": "array", "pinned_by": "array"}
 DEVICE: dict[str, Shape] = {
     "device": "string",
     "name": "string",
@@ -206,11 +218,11 @@ GOLDEN: list[tuple[str, str, dict[str, Shape]]] = [
     ("top -n 1", "djinn.top.v1", {**STATUS, "time": "time", "sessions_list": [SESSION]}),
     ("events", "djinn.events.v1", EVENT),
     ("show {w.session}", "djinn.show.v1", {"kind": "string", **SESSION}),
-    ("show {w.spare}", "djinn.show.v1", {"kind": "string", **MODEL}),
+    ("show {w.spare}", "djinn.show.v1", {"kind": "string", **UNUSED_MODEL}),
     ("load {w.copy}", "djinn.load.v1", LOADED),
     ("unload {w.spare}", "djinn.unload.v1", UNLOADED),
     ("evict {w.spare}", "djinn.evict.v1", EVICTED),
-    ("evict --dry-run {w.spare}", "djinn.ps.v1", MODEL),
+    ("evict --dry-run {w.spare}", "djinn.ps.v1", UNUSED_MODEL),
     ("pin {w.spare}", "djinn.pin.v1", PINNED),
     ("unpin {w.spare}", "djinn.unpin.v1", PINNED),
     ("cancel {w.talker}", "djinn.cancel.v1", STEERED),
@@ -343,7 +355,9 @@ def world(daemon: Daemon, byte_model: Path, tmp_path: Path) -> Iterator[World]:
         one = World(daemon, stack, byte_model, copy, root, tmp_path / "report")
         session = one.connect("reader")
         one.session = session.id
-        djinn.Generator(session, byte_model).generate([PROMPT], **GREEDY)
+        generator = djinn.Generator(session, byte_model)
+        generator.generate([PROMPT], **GREEDY)
+        assert ctl(daemon, "pin", generator.model.id).code == 0
         session.define(times(2))
         one.spare = ctl(daemon, "load", "--no-pin", str(copy)).text()
         wait_until_hashed(daemon)
@@ -352,6 +366,7 @@ def world(daemon: Daemon, byte_model: Path, tmp_path: Path) -> Iterator[World]:
             yield one
         finally:
             assert ctl(daemon, "resume").code == 0
+            assert ctl(daemon, "unpin", generator.model.id).code == 0
             if ctl(daemon, "show", one.spare).code == 0:
                 assert ctl(daemon, "unload", one.spare).code == 0
 

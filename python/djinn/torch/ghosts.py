@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -218,8 +217,9 @@ class Load:
         """Both names are in the checkpoint: they are one tensor if their values are equal."""
         self._undecided.append((model, target, source))
 
-    def finish(self, label: str) -> None:
+    def finish(self) -> None:
         """Opens the model that was recorded, and makes ghosts of all models of this load."""
+        label = _device.label_of(self._paths)
         for model in self.models:
             model.requires_grad_(False)  # else a forward pass keeps its activations in djinnd
         ghost = self._open(label, list(self._tensors_here()))
@@ -311,8 +311,3 @@ class Load:
                 module, _, name = target.rpartition(".")
                 setattr(model.get_submodule(module), name, kept)
                 model.all_tied_weights_keys[target] = source
-
-
-def label_of(model: torch.nn.Module) -> str:
-    """What djinnctl shows: the model's own name, and no path."""
-    return Path(str(getattr(model.config, "name_or_path", "") or type(model).__name__)).name

@@ -205,7 +205,7 @@ def _ghost(call: Callable[[], Any]) -> Any:
         try:
             with _load_in_context(load), _factories_here():
                 result = _remember(call())
-            load.finish(ghosts.label_of(load.models[-1]))
+            load.finish()
         finally:
             load.end()
     return result

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "djinnctl/object.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "djinnctl/text.h"
+#include "libdjinn-client/place.h"
+
+namespace djinn::ctl {
+namespace {
+
+constexpr size_t kDigits = 12;
+constexpr size_t kListedMax = 8;  // more would not be read
+
+bool may_begin_an_id(std::string_view text) {
+  const auto is_hex = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
+  return !text.empty() && text.size() <= kDigits && std::ranges::all_of(text, is_hex);
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower;
+}
+
+// What was typed, in the ways that may mean a candidate.
+class Meaning {
+ public:
+  explicit Meaning(std::string_view text) : name_(text) {
+    if (text.empty()) return;
+    if (may_begin_an_id(text)) id_ = lower_case(text);
+    const std::string place = client::place_of(std::span(&name_, 1));
+    std::error_code failed;
+    const auto canonical = std::filesystem::weakly_canonical(place, failed);
+    path_ = client::showable_place(place);
+    canonical_ = client::showable_place(failed ? place : canonical.string());
+  }
+
+  [[nodiscard]] bool is_whole_id_of(const Candidate& candidate) const {
+    return id_ == id_text(candidate.id);
+  }
+  [[nodiscard]] bool may_be(const Candidate& candidate) const {
+    const bool begins_id = !id_.empty() && id_text(candidate.id).starts_with(id_);
+    const bool is_name = !candidate.name.empty() && candidate.name == name_;
+    const bool is_path =
+        !candidate.path.empty() && (candidate.path == path_ || candidate.path == canonical_);
+    return begins_id || is_name || is_path;
+  }
+
+ private:
+  std::string name_;
+  std::string id_;
+  std::string path_;
+  std::string canonical_;
+};
+
+Error ambiguous(std::string_view text, const std::vector<size_t>& found,
+                std::span<const Candidate> candidates) {
+  std::string list;
+  for (size_t i = 0; i < std::min(found.size(), kListedMax); ++i) {
+    const Candidate& candidate = candidates[found[i]];
+    list += fmt::format("{}{} ({})", i == 0 ? "" : ", ", id_text(candidate.id), candidate.what);
+  }
+  if (found.size() > kListedMax) list += ", ...";
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format("'{}' is ambiguous. It may be {}. Give more of the id's digits.", text, list)};
+}
+
+template <typename Report>
+Result<Report> find_among(const std::vector<Report>& reports, std::string_view text) {
+  std::vector<Candidate> candidates;
+  for (const Report& report : reports) candidates.push_back(candidate_of(report));
+  DJINN_TRY(const size_t index, find_object(text, candidates));
+  return reports[index];
+}
+
+}  // namespace
+
+Result<size_t> find_object(std::string_view text, std::span<const Candidate> candidates) {
+  const Meaning meaning(text);
+  std::vector<size_t> found;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (meaning.is_whole_id_of(candidates[i])) return i;
+    if (meaning.may_be(candidates[i])) found.push_back(i);
+  }
+  if (found.size() == 1) return found.front();
+  if (!found.empty()) return ambiguous(text, found, candidates);
+  return Error{
+      ErrorCode::kNotFound,
+      fmt::format("There is nothing that '{}' names. An id has 12 hex digits, of which the "
+                  "first will do; a model may be called by its name or path, too. "
+                  "'djinnctl ps' and 'djinnctl sessions' list what there is.",
+                  text)};
+}
+
+Result<ipc::ModelReport> find_model(client::Client& client, std::string_view text) {
+  DJINN_TRY(const auto models, client.models());
+  return find_among(models, text);
+}
+
+Result<ipc::SessionReport> find_session(client::Client& client, std::string_view text) {
+  DJINN_TRY(const auto sessions, client.sessions());
+  return find_among(sessions, text);
+}
+
+Candidate candidate_of(const ipc::ModelReport& model) {
+  const std::string where = model.path.empty() ? "" : " from " + model.path;
+  return {model.model.value, "model " + model.label + where, model.label, model.path};
+}
+
+Candidate candidate_of(const ipc::SessionReport& session) {
+  return {session.session.value, "session " + session.client_name, "", ""};
+}
+
+Candidate candidate_of(const ipc::ProgramReport& program) {
+  return {program.program.value, "program of " + program.owner, "", ""};
+}
+
+}  // namespace djinn::ctl

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "djinnctl/object.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+
+namespace djinn::ctl {
+namespace {
+
+const std::vector<Candidate> kCandidates{{0xabc000000001, "model bert", "bert", "/srv/bert"},
+                                         {0xabc000000002, "session python", "", ""},
+                                         {0x0000000000ff, "model llama", "org/llama", "/srv/llama"},
+                                         {0xdef000000001, "model two", "two", "/srv/two"},
+                                         {0xdef000000002, "model two", "two", "/srv/other"},
+                                         {0xfff000000000, "model abc0", "abc0", ""}};
+
+TEST(Object, is_the_only_one_whose_id_begins_so) {
+  EXPECT_EQ(*find_object("0", kCandidates), 2u);
+  EXPECT_EQ(*find_object("abc000000002", kCandidates), 1u);
+  EXPECT_EQ(*find_object("ABC000000001", kCandidates), 0u);
+}
+
+TEST(Object, is_the_only_model_of_that_name_or_path) {
+  EXPECT_EQ(*find_object("bert", kCandidates), 0u);
+  EXPECT_EQ(*find_object("org/llama", kCandidates), 2u);
+  EXPECT_EQ(*find_object("/srv/llama", kCandidates), 2u);
+  EXPECT_EQ(*find_object("/srv/x/../llama/", kCandidates), 2u);
+  EXPECT_EQ(*find_object("/srv/llama/model.safetensors", kCandidates), 2u);
+  EXPECT_EQ(*find_object("/srv/other", kCandidates), 4u);
+}
+
+TEST(Object, may_be_named_by_a_link_to_its_path) {
+  std::string directory = "/tmp/djinn-object-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
+  const std::filesystem::path place = std::filesystem::canonical(directory) / "model-1";
+  std::filesystem::create_directory(place);
+  std::filesystem::create_directory_symlink(place, directory + "/link");
+  const Candidate candidate{1, "model", "model", place};
+  const auto found = find_object(directory + "/link", std::span(&candidate, 1));
+  std::filesystem::remove_all(directory);
+  EXPECT_TRUE(found);
+}
+
+TEST(Object, that_is_ambiguous_lists_what_it_may_be) {
+  const auto found = find_object("abc00", kCandidates);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(found.error().message,
+            "'abc00' is ambiguous. It may be abc000000001 (model bert), abc000000002 (session "
+            "python). Give more of the id's digits.");
+  const auto twice = find_object("two", kCandidates);
+  ASSERT_FALSE(twice);
+  EXPECT_EQ(twice.error().message,
+            "'two' is ambiguous. It may be def000000001 (model two), def000000002 (model two). "
+            "Give more of the id's digits.");
+}
+
+// So that nobody's model is taken for another's by a name that reads like an id.
+TEST(Object, a_name_that_begins_ids_of_others_is_ambiguous) {
+  const auto found = find_object("abc0", kCandidates);
+  ASSERT_FALSE(found);
+  EXPECT_NE(found.error().message.find("fff000000000 (model abc0)"), std::string::npos);
+  EXPECT_NE(found.error().message.find("abc000000001 (model bert)"), std::string::npos);
+  std::vector<Candidate> spoof = kCandidates;
+  spoof[5].name = "abc000000001";
+  EXPECT_EQ(*find_object("abc000000001", spoof), 0u) << "a whole id";
+}
+
+TEST(Object, a_long_list_of_candidates_is_cut) {
+  std::vector<Candidate> many;
+  for (uint64_t i = 0; i < 100; ++i) many.push_back({0xaaa000000000 + i, "model m", "", ""});
+  EXPECT_LT(find_object("a", many).error().message.size(), 400u);
+}
+
+TEST(Object, that_is_unknown_is_not_found) {
+  for (const char* const text : {"", "abd", "xyz", "abc000000001f", "0x1", "-1", "/srv"}) {
+    EXPECT_EQ(find_object(text, kCandidates).error().code, ErrorCode::kNotFound) << text;
+  }
+  EXPECT_EQ(find_object("a", {}).error().code, ErrorCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace djinn::ctl
