@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
@@ -55,7 +56,9 @@ bool is_memfd_of(const Fd& memfd, std::span<const std::byte> wanted) {
   return content.ok() && std::ranges::equal(*content, wanted);
 }
 
+// index: count, where it is about none.
 Error about_file(size_t index, size_t count, const Error& error) {
+  if (index == count) return error;
   return {error.code, ipc::with_file_number(index, count, error.message)};
 }
 
@@ -205,7 +208,11 @@ Result<bool> OneLoad::is_model(const ipc::CompareWith& command, const std::vecto
   if (same) {
     load::ExecuteOptions options;
     options.clock = &clock_;
-    DJINN_TRY(same, load::compare(plan_, sources_, extents, options, command.seed));
+    std::atomic<size_t> bad_file = sources_.size();
+    options.bad_file = &bad_file;
+    const auto compared = load::compare(plan_, sources_, extents, options, command.seed);
+    if (!compared) return about_file(bad_file, sources_.size(), compared.error());
+    same = *compared;
   }
   return same;
 }
@@ -231,13 +238,16 @@ Status OneLoad::execute(const std::vector<Fd>& extents) {
     told = done;
     return send({ipc::Progress{done}}).ok();
   };
-  DJINN_TRY(const load::LoadStats stats, load::execute(plan_, sources_, targets, options));
+  std::atomic<size_t> bad_file = sources_.size();
+  options.bad_file = &bad_file;
+  const auto stats = load::execute(plan_, sources_, targets, options);
+  if (!stats) return about_file(bad_file, sources_.size(), stats.error());
   mappings.clear();  // djinnd cannot seal while there is a writable view
   forget_files();    // who hashes without them ends as soon as it is told to
   DJINN_TRY(const Fd manifest,
             pal::make_sealed_memfd("djinn-manifest", ipc::encode(plan_.manifest)));
   const int fds[] = {manifest.get()};
-  return send({ipc::Loaded{stats.read_bytes, stats.files_direct_refused}}, fds);
+  return send({ipc::Loaded{stats->read_bytes, stats->files_direct_refused}}, fds);
 }
 
 // A private, read-only mapping hinders no seal, and sees what the extents hold.

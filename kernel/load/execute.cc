@@ -24,6 +24,11 @@
 namespace djinn::load {
 namespace {
 
+Error about_file(size_t file, const Error& error, const ExecuteOptions& options) {
+  if (options.bad_file != nullptr) *options.bad_file = file;
+  return error;
+}
+
 // Pages are populated in blocks of this size: a few calls, and little that nobody needed.
 constexpr uint64_t kPopulateBytes = uint64_t{2} << 20;
 // A unit that is read from a disk: large enough for its full speed, small enough to overlap.
@@ -182,8 +187,9 @@ class Crew {
   }
 
   Status take_unit(const ReadUnit& unit, std::span<std::byte> buffer) {
-    DJINN_TRY(const std::byte* const bytes,
-              sources_[unit.file].read(unit.offset, unit.bytes, buffer));
+    const auto read = sources_[unit.file].read(unit.offset, unit.bytes, buffer);
+    if (!read) return about_file(unit.file, read.error(), options_);
+    const std::byte* const bytes = *read;
     const auto pieces = std::span(schedule_.pieces).subspan(unit.first_piece, unit.piece_count);
     for (const CopyJob& piece : pieces) {
       DJINN_CHECK(use_(piece, bytes + (piece.file_offset - unit.offset)));
@@ -241,8 +247,11 @@ Status check_arguments(const ReadPlan& plan, std::span<const SourceFile> files,
   return Error{ErrorCode::kInvalidArgument, "The files are not those of the plan."};
 }
 
-Status check_unchanged(std::span<const SourceFile> files, const Clock& clock) {
-  for (const SourceFile& file : files) DJINN_CHECK(check_unchanged(file, clock));
+Status check_unchanged(std::span<const SourceFile> files, const ExecuteOptions& options) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    const Status same = check_unchanged(files[i], *options.clock);
+    if (!same) return about_file(i, same.error(), options);
+  }
   return {};
 }
 
@@ -327,7 +336,7 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
   DJINN_CHECK(check_arguments(plan, files, targets));
   WatchedLeases leases;
   DJINN_CHECK(take_leases(files, leases));
-  DJINN_CHECK(check_unchanged(files, *options.clock));
+  DJINN_CHECK(check_unchanged(files, options));
   DJINN_TRY(std::vector<SourceReader> sources, open_sources(files, options.direct));
   const bool from_disk = any_from_disk(sources);
   DJINN_TRY(const ReadSchedule schedule,
@@ -340,7 +349,7 @@ Result<LoadStats> execute(const ReadPlan& plan, std::span<const SourceFile> file
   Crew crew(schedule, schedule.units, sources, put, plan.written_bytes, options);
   DJINN_CHECK(crew.run(helpers_for(plan, from_disk)));
   for (Target& place : places) DJINN_CHECK(place.commit_rest());
-  DJINN_CHECK(check_unchanged(files, *options.clock));
+  DJINN_CHECK(check_unchanged(files, options));
   const LoadStats stats = stats_of(sources, schedule);
   if (!leases.end_unwritten()) DJINN_CHECK(check_not_torn(plan, files, targets, options));
   return stats;
@@ -351,7 +360,7 @@ Result<bool> compare(const ReadPlan& plan, std::span<const SourceFile> files,
                      const ExecuteOptions& options, uint64_t seed) {
   DJINN_ASSERT(options.clock != nullptr);
   DJINN_CHECK(check_arguments(plan, files, extents));
-  DJINN_CHECK(check_unchanged(files, *options.clock));
+  DJINN_CHECK(check_unchanged(files, options));
   DJINN_TRY(std::vector<SourceReader> sources, open_sources(files, options.direct));
   const bool from_disk = any_from_disk(sources);
   DJINN_TRY(const ReadSchedule schedule,
@@ -371,7 +380,7 @@ Result<bool> compare(const ReadPlan& plan, std::span<const SourceFile> files,
     Crew crew(schedule, schedule.units, sources, look, plan.written_bytes, options);
     DJINN_CHECK(crew.run(helpers_for(plan, from_disk)));
   }
-  DJINN_CHECK(check_unchanged(files, *options.clock));
+  DJINN_CHECK(check_unchanged(files, options));
   return same;
 }
 

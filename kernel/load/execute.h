@@ -15,6 +15,7 @@
 // of the manifest, execute, unmap, seal; then ModelHasher at idle priority.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -45,6 +46,8 @@ struct ExecuteOptions {
   // Called after units on the calling thread, with bytes written so far and ReadPlan's
   // written_bytes. False cancels the load.
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
+  // Told which file an error is about, where it is about one; or null.
+  std::atomic<size_t>* bad_file = nullptr;
 };
 
 // Fills the extents, which are fresh (all zero), and commits every page of them. Blocks; uses at

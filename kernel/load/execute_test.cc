@@ -263,6 +263,19 @@ void overwrite(const Fd& fd) {
 TEST_F(Execute, a_file_that_shrinks_while_it_is_read_is_a_changed_file) {
   EXPECT_EQ(code_when_changed(request_, true, shrink), ErrorCode::kFileChanged);
 }
+TEST_F(Execute, an_error_tells_which_file_it_is_about) {
+  const auto plan = resolve({}, request_.indexes);
+  const Extents extents(plan->manifest);
+  const size_t last = request_.files.size() - 1;
+  ASSERT_GT(last, 0u);
+  grow(request_.fds[last]);
+  std::atomic<size_t> bad_file = request_.files.size();
+  ExecuteOptions telling = options();
+  telling.bad_file = &bad_file;
+  EXPECT_EQ(code_of(execute(*plan, request_.files, extents.targets, telling)),
+            ErrorCode::kFileChanged);
+  EXPECT_EQ(bad_file, last);
+}
 TEST_F(Execute, a_file_that_shrinks_while_it_is_read_from_disk_is_a_changed_file) {
   EXPECT_EQ(code_when_changed(request_, false, shrink), ErrorCode::kFileChanged);
 }

@@ -21,6 +21,12 @@ Error malformed(std::string why) {
   return {ErrorCode::kMalformed, "This is not a valid safetensors file: " + why + "."};
 }
 
+// As a download leaves it that broke off.
+Error cut_short(uint64_t file_bytes, uint64_t needed_bytes) {
+  return malformed("it is cut short, with " + std::to_string(file_bytes) + " of " +
+                   std::to_string(needed_bytes) + " bytes. Fetch or copy it anew");
+}
+
 Error too_many(std::string what, uint64_t limit) {
   return {ErrorCode::kLimitExceeded,
           "The safetensors file has " + what + " than the limit of " + std::to_string(limit) + "."};
@@ -326,6 +332,14 @@ Status check_size(const TensorRecord& tensor) {
                    " bytes by its shape and has " + std::to_string(tensor.bytes) + "."};
 }
 
+// Some of its tensors do, which are in the order of their offsets.
+Error beyond_the_end(const SafetensorsIndex& index, uint64_t data_begin) {
+  const TensorRecord& last = index.tensors.back();
+  const auto needed = checked_add(data_begin, last.offset + last.bytes);
+  if (!needed) return malformed(quote_name(last.name) + " lies beyond any file's end");
+  return cut_short(index.file_bytes, *needed);
+}
+
 // Checks that the tensors tile the file from the header's end on, and makes their offsets absolute.
 Status check_layout(SafetensorsIndex& index, uint64_t data_begin) {
   uint64_t end = 0;
@@ -335,9 +349,7 @@ Status check_layout(SafetensorsIndex& index, uint64_t data_begin) {
     }
     DJINN_CHECK(check_size(tensor));
     end = tensor.offset + tensor.bytes;  // was stated by the header: does not overflow
-    if (end > index.file_bytes - data_begin) {
-      return malformed(quote_name(tensor.name) + " lies beyond the file's end");
-    }
+    if (end > index.file_bytes - data_begin) return beyond_the_end(index, data_begin);
     tensor.offset += data_begin;
   }
   if (end == index.file_bytes - data_begin) return {};
@@ -404,7 +416,7 @@ Result<uint64_t> safetensors_header_bytes(std::span<const std::byte> first_bytes
   }
   if (json_bytes > kHeaderBytesMax) return too_many("a header of more bytes", kHeaderBytesMax);
   if (json_bytes > file_bytes - kHeaderLengthBytes) {
-    return malformed("its header is longer than the file");
+    return cut_short(file_bytes, kHeaderLengthBytes + json_bytes);
   }
   return kHeaderLengthBytes + json_bytes;
 }

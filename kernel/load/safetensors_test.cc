@@ -37,6 +37,19 @@ TEST(Safetensors, a_header_gives_names_dtypes_sizes_and_file_ranges) {
   EXPECT_EQ(index->find("c"), nullptr);
 }
 
+TEST(Safetensors, a_file_that_is_cut_short_tells_both_sizes) {
+  const std::string whole = file_of(kTwoTensors, 28);
+  const auto told = [&](size_t bytes) { return parse(whole.substr(0, bytes)).error().message; };
+  const std::string sizes = " of " + std::to_string(whole.size()) + " bytes.";
+  EXPECT_NE(
+      told(whole.size() - 1).find("cut short, with " + std::to_string(whole.size() - 1) + sizes),
+      std::string::npos);
+  EXPECT_NE(told(whole.size() - 28).find(sizes), std::string::npos);
+  // Of what is in the header, nothing can be said but how long it is.
+  EXPECT_NE(told(20).find("cut short, with 20 of " + std::to_string(whole.size() - 28) + " bytes."),
+            std::string::npos);
+}
+
 TEST(Safetensors, what_the_reference_accepts_is_accepted) {
   const std::pair<std::string, size_t> rows[] = {
       {"{}", 0},
