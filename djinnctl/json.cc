@@ -120,7 +120,10 @@ Json to_json(const ipc::EventReport& report) {
           {"model", report.model.valid() ? Json(id_text(report.model)) : Json()},
           {"device", report.device.empty() ? Json() : Json(report.device)},
           {"bytes", report.bytes ? Json(*report.bytes) : Json()},
-          {"error", failed ? Json(name_of(report.error)) : Json()}};
+          {"error", failed ? Json(name_of(report.error)) : Json()},
+          {"uid", report.user ? Json(*report.user) : Json()},
+          {"path", report.path.empty() ? Json() : Json(report.path)},
+          {"reason", report.reason.empty() ? Json() : Json(report.reason)}};
 }
 
 Json to_json(const ipc::ProgramReport& report) {

@@ -70,7 +70,14 @@ TEST(Json, an_event_tells_what_applies_to_it_and_null_else) {
   EXPECT_EQ(to_json(event).dump(),
             "{\"number\":7,\"time\":\"1970-01-01T00:00:01.000000000Z\","
             "\"event\":\"model-evicted\",\"text\":\"gone\",\"session\":null,"
-            "\"model\":\"000000000001\",\"device\":\"cpu:0\",\"bytes\":0,\"error\":null}");
+            "\"model\":\"000000000001\",\"device\":\"cpu:0\",\"bytes\":0,\"error\":null,"
+            "\"uid\":null,\"path\":null,\"reason\":null}");
+  event.user = 1000;
+  event.path = "/srv/bad";
+  event.reason = "It is cut short.";
+  EXPECT_EQ(to_json(event)["uid"], 1000);
+  EXPECT_EQ(to_json(event)["path"], "/srv/bad");
+  EXPECT_EQ(to_json(event)["reason"], "It is cut short.");
 }
 
 TEST(Json, programs_devices_and_pools) {

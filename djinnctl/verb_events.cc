@@ -14,9 +14,17 @@ struct EventOptions {
   bool new_only = false;
 };
 
+// As the log has it.
+std::string whole_text(const ipc::EventReport& event) {
+  std::string text = event.text;
+  if (!event.path.empty()) text += ", from " + event.path;
+  if (!event.reason.empty()) text += ": " + event.reason;
+  return text;
+}
+
 std::string line_of(const ipc::EventReport& event) {
   return fmt::format("{}  {:<17}  {}\n", time_text(event.wall_ns), name_of(event.kind),
-                     printable(event.text));
+                     printable(whole_text(event)));
 }
 
 // RFC 7464: each text begins with a record separator and ends with a newline.
@@ -38,13 +46,13 @@ Status print(const Invocation& invocation, const ipc::EventList& list) {
 Status events(const Invocation& invocation, const EventOptions& options) {
   DJINN_TRY(const auto client, observe(invocation));
   uint64_t after = 0;
-  bool old = true;  // what was before: it comes in pages, and the last of them is not full
+  bool old = true;  // what was before: it comes in pages, until one is empty
   for (;;) {
     DJINN_TRY(ipc::EventList list, client->events(after, options.follow && !old));
     if (after == 0) list.missed = 0;  // nobody asked for those
     after = list.last;
     if (!old || !options.new_only) DJINN_CHECK(print(invocation, list));
-    if (list.events.size() >= limits::kListPage) continue;
+    if (old && !list.events.empty()) continue;
     if (!options.follow) return {};
     old = false;
   }

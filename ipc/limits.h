@@ -16,7 +16,8 @@ inline constexpr uint32_t kNameBytes =
     256;  // three in each report of a list fill three quarters of a message
 inline constexpr uint32_t kMessageTextBytes = 1024;  // an error's sentences with the names in them
 inline constexpr uint32_t kListPage = 64;  // reports with the longest names still fit a message
-inline constexpr uint32_t kProgramOutputs = 1024;  // bindings of 24 bytes stay under a table
+inline constexpr uint32_t kEventTextBytes = 44 * 1024;  // of a page's events, beside their numbers
+inline constexpr uint32_t kProgramOutputs = 1024;       // bindings of 24 bytes stay under a table
 
 // --- sessions
 inline constexpr uint32_t kSessions = 1024;  // about 20 descriptors each stays under LimitNOFILE

@@ -49,6 +49,7 @@ struct Hello {
 // OpenModel. Answer: Done.
 struct AddFiles {
   uint32_t count = 0;
+  std::vector<std::string> names{};  // of each, for people, or none at all
   friend bool operator==(const AddFiles&, const AddFiles&) = default;
 };
 
@@ -484,6 +485,9 @@ struct EventReport {
   std::string device;  // or empty
   std::optional<uint64_t> bytes{};
   ErrorCode error = ErrorCode::kOk;
+  std::optional<uint32_t> user{};  // whose it is: a user id
+  std::string path;                // or empty
+  std::string reason;              // a sentence of at most kMessageTextBytes, or empty
   friend bool operator==(const EventReport&, const EventReport&) = default;
 };
 struct EventList {

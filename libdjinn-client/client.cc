@@ -33,6 +33,10 @@ constexpr uint64_t kStagingCommitMin = 64 * 1024;
 constexpr uint64_t kBlockBytes = 4096;
 constexpr std::string_view kScheme = "unix:";
 
+std::string_view file_name_of(std::string_view path) {
+  return path.substr(path.rfind('/') + 1);
+}
+
 }  // namespace
 
 Result<std::string> resolve_host(const std::string& host) {
@@ -90,12 +94,17 @@ Status Client::check() {
 
 // --- control
 
-Status Client::send_files(std::span<const int> files) {
-  while (!files.empty()) {
-    const auto batch = files.first(std::min<size_t>(files.size(), limits::kControlDescriptors));
-    DJINN_CHECK(control_.ask<ipc::Done>(ipc::AddFiles{static_cast<uint32_t>(batch.size())}, nullptr,
-                                        batch));
-    files = files.subspan(batch.size());
+Status Client::send_files(const ModelFiles& from) {
+  DJINN_ASSERT(from.paths.empty() || from.paths.size() == from.files.size());
+  for (size_t sent = 0; sent < from.files.size();) {
+    const size_t count = std::min<size_t>(from.files.size() - sent, limits::kControlDescriptors);
+    ipc::AddFiles request{static_cast<uint32_t>(count), {}};
+    for (size_t i = sent; i < sent + count && !from.paths.empty(); ++i) {
+      request.names.push_back(ipc::showable_name(file_name_of(from.paths[i])));
+    }
+    DJINN_CHECK(
+        control_.ask<ipc::Done>(std::move(request), nullptr, from.files.subspan(sent, count)));
+    sent += count;
   }
   return {};
 }
@@ -109,7 +118,7 @@ Result<OpenedModel> Client::open_model(const ModelFiles& from, const srg::LoadPl
 
 Result<ipc::ModelOpened> Client::ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
                                              const Stay& stay) {
-  DJINN_CHECK(send_files(from.files));
+  DJINN_CHECK(send_files(from));
   const std::string place = place_of(from.paths);
   ipc::OpenModel request;
   request.label = ipc::showable_name(from.label.empty() ? label_of(place) : from.label);

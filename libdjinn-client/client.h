@@ -205,7 +205,7 @@ class Client {
 
   Status attach(std::vector<Fd> fds);
   Status commit_staging(const ipc::StagingRange& range);
-  Status send_files(std::span<const int> files);
+  Status send_files(const ModelFiles& from);
   Result<ipc::ModelOpened> ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
                                        const Stay& stay);
   Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);

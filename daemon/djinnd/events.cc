@@ -19,6 +19,13 @@ Event device_event(EventKind kind, std::string text) {
   return event;
 }
 
+std::string text_of(const Event& event) {
+  std::string text = event.text;
+  if (!event.path.empty()) text += ", from " + event.path;
+  if (!event.sentence.empty()) text += ": " + event.sentence;
+  return text;
+}
+
 bool seen_by(const Event& event, const Caller& caller) {
   return !event.owner || caller.may_steer(*event.owner);
 }

@@ -8,7 +8,9 @@
 //   recent     the latest ones, for who asks afterwards (`djinnctl events`)
 //
 // invariant: numbers rise by one with each event; recent events have no gap.
-// Sentences carry ids and numbers, never paths, names that clients chose, prompts or contents.
+// Sentences carry ids and numbers, never paths, names that clients chose, prompts or contents. A
+// load that failed has, beside its sentence, the path that its user gave and what they were told:
+// without control characters, for that user and administrators.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +46,8 @@ struct Event {
   bool of_device = false;
   std::optional<uint64_t> bytes{};
   std::optional<ErrorCode> error{};
+  std::string path{};                   // or empty; likewise the next
+  std::string sentence{};               // what its client was told
   uint64_t number = 0;                  // given by tell()
   uint64_t wall_ns = 0;                 // likewise
   std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded
@@ -51,6 +55,9 @@ struct Event {
 
 // Of the device's own; for everybody, unless it gets an owner.
 [[nodiscard]] Event device_event(EventKind kind, std::string text);
+
+// All that it says, for a log.
+[[nodiscard]] std::string text_of(const Event& event);
 
 [[nodiscard]] bool seen_by(const Event& event, const Caller& caller);
 

@@ -61,7 +61,23 @@ TEST(JournalTest, an_event_has_the_fields_that_apply_to_it) {
   EXPECT_TRUE(has("DJINN_MODEL=00000000002a"));
   EXPECT_TRUE(has("DJINN_BYTES=7"));
   EXPECT_TRUE(has("MESSAGE=model 00000000002a is resident: 7 bytes"));
-  EXPECT_EQ(fields.size(), 5u);  // with MESSAGE_ID and PRIORITY, and no other
+  EXPECT_TRUE(has("DJINN_USER=1000"));
+  EXPECT_EQ(fields.size(), 6u);  // with MESSAGE_ID and PRIORITY, and no other
+}
+
+TEST(JournalTest, a_load_that_failed_is_told_with_its_path_and_reason) {
+  Event event = event_of(1000);
+  event.text = "a model could not be loaded: malformed";
+  event.path = "/srv/bad";
+  event.sentence = "It is cut short.";
+  const std::vector<std::string> fields = journal_fields(event);
+  const auto has = [&](const char* field) {
+    return std::find(fields.begin(), fields.end(), field) != fields.end();
+  };
+  EXPECT_TRUE(has("DJINN_PATH=/srv/bad"));
+  EXPECT_TRUE(has("DJINN_REASON=It is cut short."));
+  EXPECT_TRUE(
+      has("MESSAGE=a model could not be loaded: malformed, from /srv/bad: It is cut short."));
 }
 
 }  // namespace

@@ -78,21 +78,24 @@ std::string_view message_id_of(EventKind kind) {
 
 std::vector<std::string> journal_fields(const Event& event) {
   std::vector<std::string> fields{
-      "MESSAGE=" + event.text, fmt::format("MESSAGE_ID={}", message_id_of(event.kind)),
+      "MESSAGE=" + text_of(event), fmt::format("MESSAGE_ID={}", message_id_of(event.kind)),
       fmt::format("PRIORITY={}", kTraits[static_cast<size_t>(event.kind)].priority)};
   if (event.session.valid()) fields.push_back("DJINN_SESSION=" + text_of(event.session));
   if (event.model.valid()) fields.push_back("DJINN_MODEL=" + text_of(event.model));
   if (event.of_device) fields.push_back("DJINN_DEVICE=cpu:0");
   if (event.bytes) fields.push_back(fmt::format("DJINN_BYTES={}", *event.bytes));
   if (event.error) fields.push_back(fmt::format("DJINN_ERROR={}", name_of(*event.error)));
+  if (event.owner) fields.push_back(fmt::format("DJINN_USER={}", *event.owner));
+  if (!event.path.empty()) fields.push_back("DJINN_PATH=" + event.path);
+  if (!event.sentence.empty()) fields.push_back("DJINN_REASON=" + event.sentence);
   return fields;
 }
 
 Journal::Journal() : is_connected_(stderr_is_the_journal()), thread_("journal", kBacklogMax) {}
 
 void Journal::write(const Event& event) {
-  if (!is_connected_) return log_line(event.text);
-  if (!thread_.post([fields = journal_fields(event), text = event.text]() mutable {
+  if (!is_connected_) return log_line(text_of(event));
+  if (!thread_.post([fields = journal_fields(event), text = text_of(event)]() mutable {
         if (!send_fields(fields)) log_line(text);
       })) {
     return;

@@ -4,8 +4,8 @@
 // there; else to stderr, a line each.
 //
 // Each kind of event has a MESSAGE_ID, which packaging/journal/djinnd.catalog explains, and the
-// fields DJINN_SESSION, DJINN_MODEL (12 hex digits), DJINN_DEVICE, DJINN_BYTES, DJINN_ERROR as far
-// as they apply.
+// fields DJINN_SESSION, DJINN_MODEL (12 hex digits), DJINN_DEVICE, DJINN_BYTES, DJINN_ERROR,
+// DJINN_USER (a number), DJINN_PATH, DJINN_REASON as far as they apply.
 #pragma once
 
 #include <string>

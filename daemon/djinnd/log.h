@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One line of text on stderr for each event. Lines carry ids and numbers, never paths or names that
-// clients chose (DESIGN section 10).
+// One line of text on stderr for each event. DESIGN section 10 says what may stand there.
 #pragma once
 
 #include <fmt/format.h>

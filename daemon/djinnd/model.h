@@ -102,6 +102,7 @@ struct Model {
   // What it is read from when the owner's files are not what they were, or say nothing: nobody's
   // model depends on what others do with theirs.
   std::vector<Copy> copies;
+  std::vector<std::string> file_names;  // as its opener calls them, until it is resident
   // With files that say nothing, of a part that a slow disk reads in a second. They may be as slow
   // as that: so it is longer each time.
   uint64_t patience_ms = 5'000;

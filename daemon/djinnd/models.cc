@@ -11,6 +11,8 @@
 
 #include "daemon/djinnd/log.h"
 #include "daemon/djinnd/sealed.h"
+#include "ipc/codec/control_codec.h"
+#include "ipc/file_number.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -47,6 +49,30 @@ Result<std::vector<std::byte>> part_of_manifest(const Model& model, uint64_t off
   const uint64_t left = model.manifest_bytes - std::min(model.manifest_bytes, offset);
   return pal::read_memfd(model.manifest, std::min<uint64_t>(left, limits::kManifestPartBytes),
                          offset);
+}
+
+// Without its text: of an open request, and of a model.
+Event failure_of(const OpenRequest& request) {
+  Event event = device_event(EventKind::kModelFailed, {});
+  event.owner = request.opener.domain;
+  event.session = request.opener.asker.session;
+  event.path = request.path;
+  return event;
+}
+
+Event failure_of(const Model& model) {
+  Event event = event_of(EventKind::kModelFailed, model);
+  if (!model.openers.empty()) event.session = model.openers.front().asker.session;
+  event.path = model.path_for({model.key.domain});
+  return event;
+}
+
+// As its client will read it.
+std::string sentence_of(const Error& error, std::span<const std::string> file_names) {
+  const auto about = ipc::file_message(error.message, file_names.size());
+  const bool is_named = about && !file_names[about->index].empty();
+  return ipc::showable_sentence(
+      is_named ? fmt::format("{}: {}", file_names[about->index], about->message) : error.message);
 }
 
 // Whether the session waits for it to be there.
@@ -304,15 +330,14 @@ void Models::decide(LoadId id) {
   Opening opening = std::move(openings_.extract(id).mapped());
   if (draining_) {
     loads_.at(id)->abort();
-    return world_.replies.refuse(
-        opening.request.opener.asker,
+    return refuse(
+        opening.request,
         {ErrorCode::kBusy, "djinnd is draining and loads no model. Try again when it is resumed."});
   }
   if (table_.size() >= limits::kModels && !tiers_.make_place()) {
     loads_.at(id)->abort();
-    return world_.replies.refuse(
-        opening.request.opener.asker,
-        {ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."});
+    return refuse(opening.request, {ErrorCode::kLimitExceeded,
+                                    "Too many models are resident. Unload one, then repeat."});
   }
   ModelKey key = std::move(opening.key);
   become_model(id, std::move(opening), std::move(key));
@@ -377,6 +402,7 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   fresh.label = opening.request.label;
   fresh.load = id;
   fresh.files = load.take_files();
+  fresh.file_names = std::move(opening.request.file_names);
   fresh.plan = std::move(opening.request.plan.copy);
   fresh.plan_bytes = opening.request.plan.bytes;
   Model& model = table_.add(std::move(fresh));
@@ -568,6 +594,7 @@ void Models::become_resident(Model& model) {
   for (size_t i = 0; i < model.files.size(); ++i) {
     if (model.key.files[i].content) model.files[i].reset();
   }
+  model.file_names.clear();
   model.bytes_loaded = model.bytes;
   model.loaded_wall_ns = world_.clock.wall_ns();
   tell(EventKind::kModelLoaded, model,
@@ -627,12 +654,17 @@ void Models::fail(LoadId id, const Error& error) {
   loads_failed_ += given_up ? 0 : 1;
   std::vector<Asker> askers;
   if (auto opening = openings_.extract(id)) {
-    askers.push_back(opening.mapped().request.opener.asker);
+    const OpenRequest& request = opening.mapped().request;
+    if (!given_up) tell_failure(failure_of(request), request.file_names, error);
+    askers.push_back(request.opener.asker);
   }
   if (Model* const model = table_.find_by_load(id)) {
-    tell(given_up ? EventKind::kModelUnloaded : EventKind::kModelFailed, *model,
-         fmt::format("model {} could not be loaded: {}", text_of(model->id), name_of(error.code)),
-         error.code);
+    if (given_up) {
+      tell(EventKind::kModelUnloaded, *model,
+           fmt::format("model {} is wanted no more", text_of(model->id)), error.code);
+    } else {
+      tell_failure(failure_of(*model), model->file_names, error);
+    }
     abandoned_[id] = std::exchange(model->extents, {});
     if (model->returns()) {
       // The loader may still map them: they are free when it is gone.
@@ -652,6 +684,22 @@ void Models::fail(LoadId id, const Error& error) {
   }
   if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
   world_.replies.refuse_each(askers, error);
+}
+
+void Models::refuse(const OpenRequest& request, const Error& error) {
+  tell_failure(failure_of(request), request.file_names, error);
+  world_.replies.refuse(request.opener.asker, error);
+}
+
+void Models::tell_failure(Event event, std::span<const std::string> file_names,
+                          const Error& error) {
+  const std::string what = event.model.valid() ? "model " + text_of(event.model) : "a model";
+  const std::string whom = event.session.valid() ? " for session " + text_of(event.session) : "";
+  event.text = fmt::format("{} of user {} could not be loaded{}: {}", what, event.owner.value_or(0),
+                           whom, name_of(error.code));
+  event.error = error.code;
+  event.sentence = sentence_of(error, file_names);
+  world_.events.tell(std::move(event));
 }
 
 void Models::end_comparisons(Model& model) {

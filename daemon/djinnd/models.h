@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,8 @@ struct OpenRequest {
   std::string path;
   std::optional<uint64_t> keep_alive_ms{};
   std::vector<SharedFd> files;
-  Payload plan;  // or nothing
+  std::vector<std::string> file_names;  // of each, or empty
+  Payload plan;                         // or nothing
 };
 
 class Models final : public Load::Owner {
@@ -173,6 +175,9 @@ class Models final : public Load::Owner {
   [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;
   [[nodiscard]] decltype(ipc::DaemonReply::body) opened(ModelId id, bool was_resident);
   void fail(LoadId id, const Error& error);
+  // Tells who wanted it, and the log.
+  void refuse(const OpenRequest& request, const Error& error);
+  void tell_failure(Event event, std::span<const std::string> file_names, const Error& error);
   void free_abandoned(LoadId id);
   // Bytes of loads that come free by themselves.
   [[nodiscard]] uint64_t loads_leave() const;

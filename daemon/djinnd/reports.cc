@@ -364,7 +364,14 @@ ipc::EventReport event_report_of(const Event& event) {
   if (event.of_device) report.device = kDevice;
   report.bytes = event.bytes;
   report.error = event.error.value_or(ErrorCode::kOk);
+  if (event.owner) report.user = *event.owner;
+  report.path = event.path;
+  report.reason = event.sentence;
   return report;
+}
+
+size_t text_bytes_of(const ipc::EventReport& event) {
+  return event.text.size() + event.path.size() + event.reason.size();
 }
 
 }  // namespace
@@ -377,10 +384,16 @@ ipc::EventList Reports::events_for(const Follower& follower) const {
   const uint64_t next = std::max(follower.request.after, follower.request.after + 1);
   list.missed = oldest > next ? oldest - next : 0;
   const uint64_t known = next > oldest ? next - oldest : 0;
-  for (uint64_t i = known; i < recent.size() && list.events.size() < limits::kListPage; ++i) {
+  size_t text_bytes = 0;
+  for (uint64_t i = known; i < recent.size(); ++i) {
     if (!seen_by(recent[i], follower.caller)) continue;
-    list.events.push_back(event_report_of(recent[i]));
-    if (list.events.size() == limits::kListPage) list.last = recent[i].number;
+    ipc::EventReport event = event_report_of(recent[i]);
+    text_bytes += text_bytes_of(event);
+    if (list.events.size() == limits::kListPage || text_bytes > limits::kEventTextBytes) {
+      list.last = list.events.back().number;
+      break;
+    }
+    list.events.push_back(std::move(event));
   }
   return list;
 }

@@ -125,10 +125,11 @@ void Requests::fulfil(Call& call, const ipc::Hello& body) {
   world_.sessions.hello(call.session, call.asker.number, body);
 }
 
-void Requests::fulfil(Call& call, const ipc::AddFiles&) {
+void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
   std::vector<SharedFd>& files = call.session.files;
   if (files.size() + call.fds.size() > limits::kModelFiles) {
     files.clear();
+    call.session.file_names.clear();
     return world_.sessions.refuse(
         call.asker, {ErrorCode::kLimitExceeded,
                      fmt::format("A model has at most {} files.", limits::kModelFiles)});
@@ -140,6 +141,8 @@ void Requests::fulfil(Call& call, const ipc::AddFiles&) {
                      "A descriptor of a model's file is none of a file. Open the file."});
   }
   for (SharedFd& fd : call.fds) files.push_back(std::move(fd));
+  std::ranges::copy(body.names, std::back_inserter(call.session.file_names));
+  call.session.file_names.resize(files.size());
   world_.sessions.done(call.asker);
 }
 
@@ -151,6 +154,7 @@ void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
   request.path = body.path;
   request.keep_alive_ms = body.keep_alive_ms;
   request.files = std::exchange(call.session.files, {});
+  request.file_names = std::exchange(call.session.file_names, {});
   if (!body.has_plan) {
     auto none = no_payload();
     if (!none) return world_.sessions.refuse(call.asker, none.error());

@@ -162,8 +162,9 @@ struct Session {
   std::set<uint32_t> pending;        // numbers of requests without an answer
   // Answers that are to be made when the client has read the earlier ones.
   std::deque<std::function<ipc::DaemonReply()>> owed;
-  std::shared_ptr<Closer> closer;  // of all that the client sends
-  std::vector<SharedFd> files;     // added for the next OpenModel
+  std::shared_ptr<Closer> closer;       // of all that the client sends
+  std::vector<SharedFd> files;          // added for the next OpenModel
+  std::vector<std::string> file_names;  // of those; of some empty
 
   SessionMemory memory;  // not for observers
   uint64_t ref_bytes_granted = 0;

@@ -16,7 +16,10 @@ void write(wire::ClientRequest::Builder out, const Hello& request) {
   hello.setObserver(request.observer);
 }
 void write(wire::ClientRequest::Builder out, const AddFiles& request) {
-  out.initAddFiles().setCount(request.count);
+  auto add = out.initAddFiles();
+  add.setCount(request.count);
+  auto names = add.initNames(count_of(request.names));
+  for (unsigned i = 0; i < names.size(); ++i) names.set(i, text(request.names[i]));
 }
 void write(wire::ClientRequest::Builder out, const OpenModel& request) {
   auto open = out.initOpenModel();
@@ -104,6 +107,10 @@ Hello read_hello(wire::Hello::Reader in) {
   return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver()};
 }
 
+AddFiles read_add_files(wire::AddFiles::Reader in) {
+  return {in.getCount(), read_list(in.getNames(), limits::kControlDescriptors, read_name)};
+}
+
 OpenModel read_open(wire::OpenModel::Reader in) {
   OpenModel open{read_name(in.getLabel()), in.getHasPlan(), in.getPin()};
   if (in.getHasKeepAlive()) open.keep_alive_ms = in.getKeepAliveMs();
@@ -122,7 +129,7 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
     case wire::ClientRequest::HELLO:
       return read_hello(in.getHello());
     case wire::ClientRequest::ADD_FILES:
-      return AddFiles{in.getAddFiles().getCount()};
+      return read_add_files(in.getAddFiles());
     case wire::ClientRequest::OPEN_MODEL:
       return read_open(in.getOpenModel());
     case wire::ClientRequest::CLOSE_MODEL:
@@ -423,6 +430,10 @@ void write_event(wire::EventReport::Builder out, const EventReport& report) {
   out.setHasBytes(report.bytes.has_value());
   out.setBytes(report.bytes.value_or(0));
   out.setError(static_cast<uint16_t>(report.error));
+  out.setHasUser(report.user.has_value());
+  out.setUser(report.user.value_or(0));
+  out.setPath(text(report.path));
+  out.setReason(text(report.reason));
 }
 
 EventReport read_event(wire::EventReport::Reader in) {
@@ -436,6 +447,9 @@ EventReport read_event(wire::EventReport::Reader in) {
   report.device = read_name(in.getDevice());
   if (in.getHasBytes()) report.bytes = in.getBytes();
   report.error = static_cast<ErrorCode>(in.getError());
+  if (in.getHasUser()) report.user = in.getUser();
+  report.path = read_name(in.getPath());
+  report.reason = read_sentence(in.getReason());
   return report;
 }
 

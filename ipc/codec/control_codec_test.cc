@@ -41,6 +41,7 @@ std::vector<ClientRequest> requests() {
   return {
       {1, Hello{9, kName, 2, true}},
       {2, AddFiles{3}},
+      {26, AddFiles{2, {"a.safetensors", kName}}},
       {3, OpenModel{kName, true, true}},
       {4, CloseModel{{UINT64_MAX}}},
       {5, UnloadModel{{6}}},
@@ -107,7 +108,18 @@ MemoryReport memory_report(const std::string& name) {
 }
 
 EventReport event_report(const std::string& text) {
-  return {1, 2, EventKind::kModelEvicted, text, {3}, {4}, "cpu:0", 5, ErrorCode::kOutOfMemory};
+  return {1,       2, EventKind::kModelEvicted, text, {3},  {4},
+          "cpu:0", 5, ErrorCode::kOutOfMemory,  1000, text, "Reasons."};
+}
+
+// As many as a page may hold, with as much text.
+EventList fullest_events() {
+  EventList list{0, 0, {limits::kListPage, event_report("")}};
+  for (EventReport& event : list.events) {
+    const std::string part(limits::kEventTextBytes / limits::kListPage / 4, 'x');
+    event.text = event.path = event.device = event.reason = part;
+  }
+  return list;
 }
 
 StatusReport status_report(size_t workers, const std::string& name) {
@@ -353,7 +365,7 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
       {4, ProgramList{0, {limits::kListPage, program_report(kLongest)}}},
       {5, DeviceList{{limits::kListPage, device_report(kLongest)}}},
       {6, MemoryList{{limits::kListPage, memory_report(kLongest)}}},
-      {7, EventList{0, 0, {limits::kListPage, event_report(kLongest)}}},
+      {7, fullest_events()},
       {8, UseList{0, {limits::kListPage, use_report(kLongest)}}},
       {8, ModelOpened{{1}, 2, true, 3, Bytes(limits::kManifestPartBytes)}},
       {9, ManifestPart{Bytes(limits::kManifestPartBytes)}},

@@ -89,15 +89,27 @@ std::string cut_message(const std::string& message) {
   return message.substr(0, end);
 }
 
-std::string read_name(capnp::Text::Reader reader) {
-  const std::string_view name(reader.begin(), reader.size());
-  if (name.size() > limits::kNameBytes) {
-    refuse(ErrorCode::kLimitExceeded, "A name of a control message has more than 256 bytes.");
+namespace {
+
+std::string read_showable(capnp::Text::Reader reader, uint32_t bytes_max) {
+  const std::string_view text(reader.begin(), reader.size());
+  if (text.size() > bytes_max) {
+    refuse(ErrorCode::kLimitExceeded, "A name or sentence of a control message is over its limit.");
   }
-  if (!is_showable(name)) {
+  if (!is_showable(text)) {
     refuse(ErrorCode::kMalformed, "A name of a control message is not plain UTF-8.");
   }
-  return std::string(name);
+  return std::string(text);
+}
+
+}  // namespace
+
+std::string read_name(capnp::Text::Reader reader) {
+  return read_showable(reader, limits::kNameBytes);
+}
+
+std::string read_sentence(capnp::Text::Reader reader) {
+  return read_showable(reader, limits::kMessageTextBytes);
 }
 
 void write_failure(wire::Failure::Builder out, ErrorCode code, const std::string& message) {
@@ -229,16 +241,28 @@ capnp::ReaderOptions options_for(size_t words) {
 
 namespace djinn::ipc {
 
-std::string showable_name(std::string_view name) {
+namespace {
+
+std::string showable(std::string_view name, size_t bytes_max) {
   std::string shown;
   while (!name.empty()) {
     const size_t bytes = control::character_bytes(name);
     const std::string_view next = bytes == 0 ? "?" : name.substr(0, bytes);
-    if (shown.size() + next.size() > limits::kNameBytes) break;
+    if (shown.size() + next.size() > bytes_max) break;
     shown += next;
     name.remove_prefix(std::max<size_t>(bytes, 1));
   }
   return shown;
+}
+
+}  // namespace
+
+std::string showable_name(std::string_view name) {
+  return showable(name, limits::kNameBytes);
+}
+
+std::string showable_sentence(std::string_view sentence) {
+  return showable(sentence, limits::kMessageTextBytes);
 }
 
 }  // namespace djinn::ipc

@@ -39,6 +39,8 @@ inline capnp::Text::Reader text(const std::string& string) {
 [[nodiscard]] std::string cut_message(const std::string& message);
 // At most kNameBytes of UTF-8 without what steers a terminal, or the order of characters there.
 std::string read_name(capnp::Text::Reader reader);
+// Likewise, at most kMessageTextBytes.
+std::string read_sentence(capnp::Text::Reader reader);
 
 // --- numbers
 template <typename Tag>

@@ -94,6 +94,7 @@ struct Hello {
 
 struct AddFiles {
   count @0 :UInt32;
+  names @1 :List(Text);
 }
 
 struct OpenModel {
@@ -351,6 +352,10 @@ struct EventReport {
   hasBytes @7 :Bool;
   bytes @8 :UInt64;
   error @9 :UInt16;
+  hasUser @10 :Bool;
+  user @11 :UInt32;
+  path @12 :Text;
+  reason @13 :Text;
 }
 
 struct EventList {

@@ -179,6 +179,9 @@ EVENT: dict[str, Shape] = {
     "device": "string or null",
     "bytes": "integer or null",
     "error": "string or null",
+    "uid": "integer or null",
+    "path": "string or null",
+    "reason": "string or null",
 }
 LOADED: dict[str, Shape] = {
     "id": "id",
@@ -362,6 +365,9 @@ def world(daemon: Daemon, byte_model: Path, tmp_path: Path) -> Iterator[World]:
         one.spare = ctl(daemon, "load", "--no-pin", str(copy)).text()
         wait_until_hashed(daemon)
         assert ctl(daemon, "terminate", one.victim).code == 0  # an event with an error
+        (tmp_path / "no-model.safetensors").write_bytes(b"short")
+        with pytest.raises(djinn.Error):  # an event with a path and a reason
+            session.load(tmp_path / "no-model.safetensors")
         try:
             yield one
         finally:
