@@ -55,15 +55,22 @@ void Memory::change() {
 }
 
 // A refusal in terms of what the reader can do something about.
-Status Memory::explained(Status status, uint64_t bytes) const {
+Status Memory::explained(Status status, const Request& request) const {
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-  Error why{ErrorCode::kOutOfMemory,
-            fmt::format(
-                "{} bytes are needed, {} of {} are free, {} are pinned, and the rest is "
-                "in use, or not hashed yet. Unpin or close a model, or end a session, then repeat.",
-                bytes, ledger_.free_bytes(), ledger_.total_bytes(), pinned_ ? pinned_() : 0)};
+  Error why{
+      ErrorCode::kOutOfMemory,
+      fmt::format(
+          "{} bytes are needed, {} of {} are free, {} are pinned, and the rest is "
+          "in use, or not hashed yet. Unpin or close a model, or end a session, then repeat.",
+          request.bytes, ledger_.free_bytes(), ledger_.total_bytes(), pinned_ ? pinned_() : 0)};
   if (refused_) refused_(why);
+  if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;
+}
+
+std::string Memory::own_part_of(Holder session) const {
+  const uint64_t bytes = held_by(session);
+  return bytes == 0 ? "" : fmt::format(" This session itself holds {} bytes.", bytes);
 }
 
 uint64_t Memory::held_by(vmu::HolderKind kind) const {
@@ -92,7 +99,7 @@ void Memory::freed() {
     const bool full = !status && status.error().code == ErrorCode::kOutOfMemory;
     const uint64_t missing = next.bytes - std::min(next.bytes, ledger_.free_bytes());
     if (full && evictor_ && evictor_(missing)) break;
-    answers.emplace_back(std::move(next.granted), explained(std::move(status), next.bytes));
+    answers.emplace_back(std::move(next.granted), explained(std::move(status), next));
     waiting_.pop_front();
   }
   for (auto& [granted, status] : answers) granted(std::move(status));

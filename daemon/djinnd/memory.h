@@ -79,6 +79,8 @@ class Memory {
   [[nodiscard]] bool waits(Holder holder) const;
   // Requests that wait for memory.
   [[nodiscard]] size_t waiting() const { return waiting_.size(); }
+  // A sentence for a refusal: what the session that is refused holds itself. Empty of nothing.
+  [[nodiscard]] std::string own_part_of(Holder session) const;
   // Of all holders of a kind.
   [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
   [[nodiscard]] uint64_t total_bytes() const { return ledger_.total_bytes(); }
@@ -100,7 +102,7 @@ class Memory {
   void request(Request request);
   void cancel_those(const std::function<bool(const Request&)>& wanted);
   Status grant(const Request& request);
-  [[nodiscard]] Status explained(Status status, uint64_t bytes) const;
+  [[nodiscard]] Status explained(Status status, const Request& request) const;
   void change();
 
   vmu::GrantLedger ledger_;

@@ -546,10 +546,20 @@ void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, cons
   // Given up; load_ended() releases.
   if (model == nullptr || load == loads_.end()) return;
   if (load->second->phase() != LoadPhase::kGranting) return;
-  if (!granted) return fail(id, granted.error());
+  if (!granted) return fail(id, with_own_part(granted.error(), *model));
   const Status made = make_extents(*model, sizes);
   if (!made) return fail(id, made.error());
   load->second->read_into(model->extents, model->returns());
+}
+
+// Where all who wait are one session: what it holds itself may be what is missing.
+Error Models::with_own_part(Error error, const Model& model) const {
+  if (error.code != ErrorCode::kOutOfMemory || model.openers.empty()) return error;
+  const SessionId session = model.openers.front().asker.session;
+  const bool is_alone = std::ranges::all_of(
+      model.openers, [&](const Opener& opener) { return opener.asker.session == session; });
+  if (is_alone) error.message += world_.memory.own_part_of(Memory::of_session(session));
+  return error;
 }
 
 Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {

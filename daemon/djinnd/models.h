@@ -170,6 +170,7 @@ class Models final : public Load::Owner {
   void pass_on(LoadId id);
   void become_model(LoadId id, Opening opening, ModelKey key);
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
+  [[nodiscard]] Error with_own_part(Error error, const Model& model) const;
   Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
   Status seal(Model& model, Fd manifest);
   [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;

@@ -362,6 +362,20 @@ TEST(Memory, a_session_meets_its_quota_and_all_meet_the_device) {
   EXPECT_EQ(memory.granted_bytes(), 600u);
 }
 
+TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
+  Memory memory(1000, 2000);
+  Asked asked;
+  memory.request(kSession, 350, asked.note());
+  std::string told;
+  const auto note = [&](const Status& status) { told = status ? "" : status.error().message; };
+  memory.request(kSession, 700, note);
+  EXPECT_TRUE(told.ends_with(" This session itself holds 350 bytes.")) << told;
+  memory.request(kOther, 700, note);
+  EXPECT_EQ(told.find("itself"), std::string::npos) << told;
+  EXPECT_EQ(memory.own_part_of(kSession), " This session itself holds 350 bytes.");
+  EXPECT_EQ(memory.own_part_of(kOther), "");
+}
+
 TEST(Memory, a_request_waits_for_what_is_being_evicted) {
   Memory memory(1000, 1000);
   Asked asked;

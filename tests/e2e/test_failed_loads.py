@@ -94,6 +94,19 @@ def test_a_path_that_steers_terminals_does_not_reach_the_log_as_it_is(
     assert "\x1b" not in ctl(daemon, "events").text()
 
 
+def test_a_load_without_memory_says_what_the_session_holds_itself(byte_model: Path) -> None:
+    with (
+        running("--memory", str(56 << 20)) as daemon,
+        daemon.connect("large", staging_bytes=48 << 20) as session,
+    ):
+        (mine,) = [one for one in ctl(daemon, "sessions", "-j").items() if one["id"] == session.id]
+        with pytest.raises(djinn.Error) as refused:
+            session.load(byte_model)
+        assert refused.value.code == "out_of_memory"
+        assert f"This session itself holds {mine['granted_bytes']} bytes." in str(refused.value)
+        assert last_failure(daemon)["reason"] == str(refused.value)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to become another user")
 def test_the_path_of_a_failed_load_is_for_its_user_and_administrators(
     bad: Path, tmp_path: Path, place: Path
