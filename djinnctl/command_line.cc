@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "djinnctl/exit_code.h"
+#include "djinnctl/help.h"
 #include "djinnctl/nearest.h"
 #include "djinnctl/output.h"
 #include "djinnctl/screen.h"
@@ -66,17 +67,18 @@ JsonStyle json_style(const std::string& name) {
 
 void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
   app.add_option("-H,--host", invocation.host,
-                 "where djinnd listens, as unix:PATH [$DJINN_HOST, the user's, the system's]");
-  app.add_flag("-j{short},--json{short}", style,
-               "JSON instead of tables: =short [in one line], =pretty or =off")
+                 "where djinnd listens, as unix:PATH [$DJINN_HOST, the user's, the system's]")
+      ->type_name("ADDRESS");
+  app.add_flag("-j{short},--json{short}", style, "JSON instead of tables [short: in one line]")
       ->check(CLI::IsMember({"short", "pretty", "off"}));
   app.add_flag_callback(
       "--no-legend", [&] { invocation.layout.legend = Table::Legend::kHidden; },
       "tables without header");
   app.add_flag_callback(
-      "--no-pager", [] {}, "nothing: output is never paged");
+      "--no-pager", [] {}, "for scripts: output is never paged");
   app.add_flag("-q,--quiet", invocation.quiet, "nothing on stderr: the exit code tells");
   app.add_option("--timeout", invocation.timeout_s, "give up after so many seconds [never]")
+      ->type_name("SECONDS")
       ->check(CLI::Range(0.001, 1e6));
   app.set_version_flag("--version", std::string("djinnctl ") + DJINN_VERSION);
 }
@@ -177,6 +179,7 @@ int run(int argc, const char* const* argv) {
   invocation.layout.bold = out.takes_escapes;
   invocation.layout.columns_max = out.columns;
   CLI::App app("djinnctl looks into djinnd and steers it", "djinnctl");
+  app.formatter(help_formatter());
   std::string style = "off";
   add_options(app, invocation, style);
   app.fallthrough();

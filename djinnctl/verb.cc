@@ -13,6 +13,11 @@ Option Option::required() const {
   return *this;
 }
 
+Option Option::called(const std::string& word) const {
+  option_->type_name(word);
+  return *this;
+}
+
 Option Option::one_of(std::vector<std::string> values) const {
   option_->check(CLI::IsMember(std::move(values)));
   return *this;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Verb: what the command line says of a verb, while the program starts. The parser behind it is
-// seen by command_line.cc, verb.cc and verb_completion.cc alone: it is all headers, and costs each
-// file that includes it ten seconds.
+// seen by command_line.cc, help.cc, verb.cc and verb_completion.cc alone: it is all headers, and
+// costs each file that includes it ten seconds.
 //
 //   Verb     a word after djinnctl, with what may follow it
 //   Option   one of those; its value is in the variable that it was given once the verb runs
@@ -44,6 +44,8 @@ class Option {
   explicit Option(CLI::Option& option) : option_(&option) {}
 
   Option required() const;
+  // What help calls its value: "SECONDS".
+  Option called(const std::string& word) const;
   Option one_of(std::vector<std::string> values) const;
   // T: of the bounds, double or uint32_t.
   template <typename T>

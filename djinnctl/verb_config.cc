@@ -44,7 +44,8 @@ void add_config(CommandLine& line) {
       line.verb("config", "the daemon's configuration files").verb("show", "what they amount to");
   auto options = std::make_shared<ConfigOptions>();
   verb.flag("--origin", options->origin, "with the file and line of each setting");
-  verb.option("--root", options->root, "directory that stands before the files' paths");
+  verb.option("--root", options->root, "directory that stands before the files' paths")
+      .called("DIRECTORY");
   verb.does(options, show);
 }
 

@@ -132,6 +132,7 @@ void add_evict(CommandLine& line) {
   auto options = std::make_shared<EvictOptions>();
   verb.option("MODEL", options->named, "their ids or the first digits of them, names, or paths");
   verb.option("--to", options->to, "where to: disk, or host, which cpu:0 has not [disk]")
+      .called("TIER")
       .one_of({"host", "disk"});
   verb.flag("--all", options->all, "all that may go");
   verb.flag("--dry-run", options->dry_run, "list what would go, and move nothing");

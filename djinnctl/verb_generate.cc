@@ -84,13 +84,17 @@ void add_sampling(const Verb& verb, client::GenerateOptions& options) {
   const auto sampling = [&](const Option& option) {
     option.excludes(greedy).when([&options] { options.greedy = false; });
   };
-  sampling(verb.option("--temperature", options.temperature, "flattens above 1 [1]").positive());
-  sampling(verb.option("--top-k", options.top_k, "draw from so many likeliest [all]"));
-  sampling(
-      verb.option("--top-p", options.top_p, "draw from so much probability [1]").between(0.0, 1.0));
-  sampling(verb.option("--min-p", options.min_p, "drop what is so much less likely [0]")
+  sampling(verb.option("--temperature", options.temperature, "flattens above 1 [1]")
+               .called("T")
+               .positive());
+  sampling(verb.option("--top-k", options.top_k, "draw from so many likeliest [all]").called("K"));
+  sampling(verb.option("--top-p", options.top_p, "draw from so much probability [1]")
+               .called("P")
                .between(0.0, 1.0));
-  sampling(verb.option("--seed", options.seed, "of the draws [0]"));
+  sampling(verb.option("--min-p", options.min_p, "drop what is so much less likely [0]")
+               .called("P")
+               .between(0.0, 1.0));
+  sampling(verb.option("--seed", options.seed, "of the draws [0]").called("N"));
 }
 
 }  // namespace
@@ -102,9 +106,11 @@ void add_generate(CommandLine& line) {
   verb.option("MODEL_DIR", command->directory, "directory of a Hugging Face model").required();
   verb.option("--prompt", command->prompt, "what it goes on from").required();
   verb.option("--max-new-tokens", options.max_new_tokens, "at most so many [64]")
+      .called("N")
       .between(uint32_t{1}, uint32_t{1} << 20);
   verb.option("--repetition-penalty", options.repetition_penalty,
               "divides what was said before [1]")
+      .called("R")
       .positive();
   add_sampling(verb, options);
   verb.does([command](const Invocation& invocation) { return generate(invocation, *command); });

@@ -78,6 +78,7 @@ void add_load(CommandLine& line) {
           .excludes(pin);
   verb.option("--keep-alive", options->keep_alive,
               "not pinned: stay so long after the last use, like 30s, 10m, 2h, 0, forever")
+      .called("TIME")
       .checked([](const std::string& text) {
         return milliseconds_of(text) ? std::string() : "no time like 30s, 10m, 2h, 0, forever";
       })

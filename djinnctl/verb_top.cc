@@ -92,9 +92,12 @@ void add_top(CommandLine& line) {
   const Verb verb = line.verb("top", "a live view of the sessions");
   auto options = std::make_shared<TopOptions>();
   verb.flag("-b,--batch", options->batch, "one view after the other, for files and pipes");
-  verb.option("-n,--count", options->count, "so many views [without end]");
-  verb.option("-d,--delay", options->delay_s, "seconds between views [2]").between(0.1, 3600.0);
+  verb.option("-n,--count", options->count, "so many views [without end]").called("COUNT");
+  verb.option("-d,--delay", options->delay_s, "seconds between views [2]")
+      .called("SECONDS")
+      .between(0.1, 3600.0);
   verb.option("--sort", options->sort, "order: memory, rate, age or user [memory]")
+      .called("ORDER")
       .one_of({"memory", "rate", "age", "user"});
   verb.does(options, top);
 }

@@ -235,6 +235,23 @@ def test_a_verb_that_is_missing_or_unknown_is_told(
     assert ctl(daemon, "-q", *words).err == ""
 
 
+def test_help_has_one_word_for_each_value(daemon: Daemon) -> None:
+    text = ctl(daemon, "--help").text()
+    options = re.findall(r"^  (-\S.*?)(?:  +|$)", text, re.MULTILINE)
+    assert "--timeout SECONDS" in options
+    assert "-H, --host ADDRESS" in options
+    assert "-j, --json[=short|pretty|off]" in options
+    verbs = re.findall(r"^  ([a-z]+)  ", text, re.MULTILINE)
+    shape = r"  (-\w, )?(--[a-z-]+)?( [A-Za-z_]+)?(\[=[a-z|]+\])?(  |$)"
+    for verb in verbs:
+        lines = ctl(daemon, verb, "--help").text().splitlines()
+        shown = [line for line in lines if line.startswith("  -")]
+        assert shown, verb
+        for line in shown:
+            assert re.match(shape, line), line
+            assert "FLOAT" not in line and "UINT" not in line and "Excludes" not in line, line
+
+
 def test_a_missing_option_is_no_unknown_verb(daemon: Daemon) -> None:
     ended = ctl(daemon, "generate", "models/bytes", "--promt", "text")
     assert ended.code == 2
