@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl diag: writes down what a bug report needs, as files in a directory, so that everybody
-// can read them before they are sent.
+// can read them before they are sent; with --tar as one file, too.
 //
 // All that djinnd says is asked by the verbs that people use, each a process of its own with a time
 // limit: a daemon that hangs is what such a report is often about.
@@ -43,8 +43,11 @@ constexpr const char* kReadme =
     "programs and models that whoever ran it may see. There are no prompts, no results and no\n"
     "tensors in it.\n";
 
+constexpr std::array kPackages{"djinn*", "libdjinn*", "python3-djinn*"};
+
 struct DiagOptions {
   std::string directory;
+  bool tar = false;
 };
 
 struct Missing {
@@ -73,6 +76,7 @@ class Bundle {
       const ssize_t written = ::write(file.get(), text.data(), text.size());
       if (written < 0) return system_error("write a file of the report", errno);
       text.remove_prefix(static_cast<size_t>(written));
+      bytes_ += static_cast<uint64_t>(written);
     }
     files_.push_back(name);
     return {};
@@ -80,6 +84,7 @@ class Bundle {
   void miss(const std::string& what, const std::string& why) { missing_.push_back({what, why}); }
 
   [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
   [[nodiscard]] const std::vector<std::string>& files() const { return files_; }
   [[nodiscard]] const std::vector<Missing>& missing() const { return missing_; }
 
@@ -87,6 +92,7 @@ class Bundle {
   explicit Bundle(std::string path) : path_(std::move(path)) {}
 
   std::string path_;
+  uint64_t bytes_ = 0;  // of the files
   std::vector<std::string> files_;
   std::vector<Missing> missing_;
 };
@@ -194,9 +200,19 @@ Status add_service(Bundle& bundle) {
                      "--output=short-iso-precise", "--unit", kUnit});
 }
 
+// As dpkg has them installed; elsewhere there is no dpkg.
+Status add_packages(Bundle& bundle) {
+  constexpr int kSomeUnknown = 1;
+  std::vector<std::string> command{"dpkg-query", "--show", "--showformat",
+                                   "${Package} ${Version} ${Architecture} ${db:Status-Status}\\n"};
+  command.insert(command.end(), kPackages.begin(), kPackages.end());
+  return add_output(bundle, "packages.txt", command, kSomeUnknown);
+}
+
 Status fill(Bundle& bundle, const Invocation& invocation) {
   DJINN_CHECK(bundle.add("README", kReadme));
   DJINN_CHECK(add_verbs(bundle, invocation));
+  DJINN_CHECK(add_packages(bundle));
   DJINN_CHECK(add_kernel(bundle));
   DJINN_CHECK(add_limits(bundle));
   return add_service(bundle);
@@ -211,27 +227,51 @@ std::string standard_directory() {
   return name + 'Z';
 }
 
-Status tell(const Invocation& invocation, const Bundle& bundle) {
+// The directory as one file beside it.
+Result<std::string> pack(const Bundle& bundle) {
+  const auto path = std::filesystem::path(bundle.path() + "/").parent_path();
+  const std::string archive = path.string() + ".tar.gz";
+  const std::string place = path.has_parent_path() ? path.parent_path().string() : ".";
+  DJINN_TRY(const Said said, run_program({"tar", "--create", "--gzip", "--file", archive,
+                                          "--directory", place, "--", path.filename().string()},
+                                         ErrorsTo::kOutput));
+  if (said.exit_code == 0) return archive;
+  return Error{ErrorCode::kIo, fmt::format("{} cannot be packed: {}. It is there all the same.",
+                                           path.string(), first_line(said.out))};
+}
+
+Status tell(const Invocation& invocation, const Bundle& bundle, const std::string& archive) {
   if (!invocation.quiet) {
     for (const Missing& one : bundle.missing()) {
       write_error(fmt::format("djinnctl: without {}: {}\n", one.what, printable(one.why)));
     }
+    write_error(
+        fmt::format("djinnctl: {} files, {}\n", bundle.files().size(), size_text(bundle.bytes())));
   }
-  if (!invocation.wants_json()) return write_out(bundle.path() + '\n');
+  if (!invocation.wants_json()) {
+    return write_out((archive.empty() ? bundle.path() : archive) + '\n');
+  }
   Json missing = Json::array();
   for (const Missing& one : bundle.missing()) {
     missing.push_back({{"what", one.what}, {"why", one.why}});
   }
-  return print_json(
-      invocation, "diag",
-      {{{"path", bundle.path()}, {"files", bundle.files()}, {"missing", std::move(missing)}}});
+  return print_json(invocation, "diag",
+                    {{{"path", bundle.path()},
+                      {"files", bundle.files()},
+                      {"missing", std::move(missing)},
+                      {"bytes", bundle.bytes()},
+                      {"archive", archive.empty() ? Json() : Json(archive)}}});
 }
 
 Status diag(const Invocation& invocation, const DiagOptions& options) {
   const std::string path = options.directory.empty() ? standard_directory() : options.directory;
   DJINN_TRY(Bundle bundle, Bundle::make(path));
   DJINN_CHECK(fill(bundle, invocation));
-  return tell(invocation, bundle);
+  std::string archive;
+  if (options.tar) {
+    DJINN_TRY(archive, pack(bundle));
+  }
+  return tell(invocation, bundle, archive);
 }
 
 }  // namespace
@@ -239,7 +279,9 @@ Status diag(const Invocation& invocation, const DiagOptions& options) {
 void add_diag(CommandLine& line) {
   const Verb verb = line.verb("diag", "files for a bug report");
   auto options = std::make_shared<DiagOptions>();
-  verb.option("--output", options->directory, "directory that is made for them [djinn-diag-TIME]");
+  verb.option("--output", options->directory, "directory that is made for them [djinn-diag-TIME]")
+      .called("DIRECTORY");
+  verb.flag("--tar", options->tar, "and one file of them, DIRECTORY.tar.gz");
   verb.does(options, diag);
 }
 

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import subprocess
+import tarfile
 from pathlib import Path
 
 import djinn
@@ -61,6 +62,36 @@ def test_a_report_has_neither_prompts_nor_what_a_model_said(
         text = file.read_text()
         assert SECRET not in text
         assert said.strip() not in text
+
+
+def test_a_report_is_packed_when_it_is_asked_for(daemon: Daemon, tmp_path: Path) -> None:
+    ended = ctl(daemon.host, "diag", "--tar", "--output", "report", "-j", cwd=tmp_path)
+    (item,) = json.loads(ended.stdout)["items"]
+    bundle = tmp_path / "report"
+    assert item["bytes"] == sum(file.stat().st_size for file in bundle.iterdir())
+    assert f"djinnctl: {len(item['files'])} files, " in ended.stderr
+    assert item["archive"] == "report.tar.gz"
+    with tarfile.open(tmp_path / item["archive"]) as archive:
+        packed = {name for name in archive.getnames() if name != "report"}
+        assert packed == {f"report/{name}" for name in item["files"]}
+        for name in item["files"]:
+            member = archive.extractfile(f"report/{name}")
+            assert member is not None
+            assert member.read() == (bundle / name).read_bytes()
+    plain = ctl(daemon.host, "diag", "--tar", "--output", str(tmp_path / "other/"))
+    assert plain.stdout == f"{tmp_path}/other.tar.gz\n"
+
+
+def test_a_report_has_the_versions_of_the_packages(daemon: Daemon, tmp_path: Path) -> None:
+    dpkg = tmp_path / "bin/dpkg-query"
+    dpkg.parent.mkdir()
+    dpkg.write_text("#!/bin/sh\necho djinnd 0.1.0 amd64 installed\nexit 1\n")  # one is unknown
+    dpkg.chmod(0o755)
+    environment = {**os.environ, "DJINN_HOST": daemon.host, "PATH": str(dpkg.parent)}
+    command = [BIN / "djinnctl", "-q", "diag", "--output", tmp_path / "report"]
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    packages = (tmp_path / "report/packages.txt").read_text()
+    assert packages == "djinnd 0.1.0 amd64 installed\n"
 
 
 def test_a_report_without_a_daemon_says_what_is_missing(tmp_path: Path) -> None:

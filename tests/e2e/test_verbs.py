@@ -207,6 +207,8 @@ REPORT: dict[str, Shape] = {
     "path": "string",
     "files": ["string"],
     "missing": [{"what": "string", "why": "string"}],
+    "bytes": "integer",
+    "archive": "null",  # a string with --tar
 }
 VERSIONS: dict[str, Shape] = {"djinnctl": "string", "djinnd": "string or null"}
 
