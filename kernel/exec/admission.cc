@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -274,6 +275,26 @@ class Admission {
   const AdmissionLimits& limits_;
 };
 
+// Sorted; ranges of one storage that overlap or touch are one, however often it is written.
+std::vector<WrittenRange> joined(std::vector<WrittenRange> ranges) {
+  const auto place = [](const WrittenRange& range) {
+    return std::pair(range.storage, range.offset);
+  };
+  std::ranges::sort(ranges, {}, place);
+  std::vector<WrittenRange> all;
+  for (const WrittenRange& range : ranges) {
+    const bool touches = !all.empty() && all.back().storage == range.storage &&
+                         all.back().offset + all.back().bytes >= range.offset;
+    if (!touches) {
+      all.push_back(range);
+    } else {
+      WrittenRange& last = all.back();
+      last.bytes = std::max(last.bytes, range.offset + range.bytes - last.offset);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Program>> Program::admit(srg::Graph graph, const WeightTable& weights,
@@ -310,7 +331,7 @@ Result<std::vector<WrittenRange>> Program::written_ranges(std::span<const int64_
     const uint64_t start = std::min(static_cast<uint64_t>(geometry.offset) * element, *end_bytes);
     if (*end_bytes > start) ranges.push_back({write.storage, start, *end_bytes - start});
   }
-  return ranges;
+  return joined(std::move(ranges));
 }
 
 Result<std::vector<AppendedRange>> Program::appended_ranges(

@@ -70,11 +70,9 @@ TEST(Claims, writes_through_views_are_announced) {
   World world({});
   ASSERT_EQ(message_of(world.admit(b.graph)), "");
   const auto ranges = world.program->written_ranges({});
-  ASSERT_EQ(ranges->size(), 2u);
-  for (const WrittenRange& range : *ranges) {
-    EXPECT_EQ(range.offset, 16u);
-    EXPECT_EQ(range.bytes, 32u);
-  }
+  ASSERT_EQ(ranges->size(), 1u) << "written twice, and one range";
+  EXPECT_EQ((*ranges)[0].offset, 16u);
+  EXPECT_EQ((*ranges)[0].bytes, 32u);
   const at::Tensor input = at::full({4, 4}, 3.0);
   EXPECT_EQ(code_of(world.run({}, {input}, false)), ErrorCode::kPermissionDenied);
   ASSERT_EQ(message_of(world.run({}, {input}, true)), "");
@@ -83,6 +81,29 @@ TEST(Claims, writes_through_views_are_announced) {
   EXPECT_TRUE(same_bytes(input, expected));
   expected[2].zero_();
   EXPECT_TRUE(same_bytes(world.output(0), expected));
+}
+
+TEST(Claims, written_ranges_are_joined_where_they_overlap_or_touch) {
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {16}), z = b.input("z", DType::kFloat32, {16});
+  const auto write = [&](srg::ValueRef whole, int64_t from, int64_t count) {
+    b.call("aten::zero_", {arg(b.call("aten::as_strided", {arg(whole), integers({count}),
+                                                           integers({1}), integer(from)}))});
+  };
+  for (const int64_t from : {8, 0, 2}) write(x, from, 3);  // [0, 5) and [8, 11)
+  write(z, 4, 4);
+  write(x, 11, 1);
+  b.output(b.call("aten::relu", {arg(x)}));
+  World world({});
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  const auto ranges = world.program->written_ranges({});
+  ASSERT_EQ(ranges->size(), 3u);
+  const std::vector<WrittenRange> expected{{0, 0, 20}, {0, 32, 16}, {1, 16, 16}};
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ((*ranges)[i].storage, expected[i].storage);
+    EXPECT_EQ((*ranges)[i].offset, expected[i].offset);
+    EXPECT_EQ((*ranges)[i].bytes, expected[i].bytes);
+  }
 }
 
 TEST(Claims, a_weight_is_not_written_through_a_view_either) {
