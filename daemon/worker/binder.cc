@@ -95,6 +95,7 @@ Status Binder::begin(const exec::Program& program, std::span<const int64_t> give
   storages_.assign(graph.storages.size(), {});
   bound_refs_.assign(graph.storages.size(), {});
   ref_offsets_.assign(graph.storages.size(), 0);
+  places_.clear();
   staged_bytes_ = 0;
   if (kept_bytes_ > kKeptBytesMax) clear();
   copies_.resize(std::max(copies_.size(), graph.storages.size()));
@@ -171,9 +172,7 @@ Status Binder::bind_ref(Step& step, const ipc::InputBinding& input) {
   return {};
 }
 
-Status Binder::save_written(Step& step, const ipc::RunBlock& block) {
-  DJINN_TRY(const auto ranges, program_->written_ranges(symbols_));
-  // Every changed ref is doomed before the first is saved, so that a failure poisons all of them.
+Status Binder::doom_written(Step& step, std::span<const exec::WrittenRange> ranges) const {
   for (const exec::WrittenRange& range : ranges) {
     if (!bound_refs_[range.storage].valid()) {
       return Error{ErrorCode::kInvalidArgument,
@@ -185,25 +184,44 @@ Status Binder::save_written(Step& step, const ipc::RunBlock& block) {
     if (std::ranges::find(step.doomed, changed) == step.doomed.end())
       step.doomed.push_back(changed);
   }
-  DJINN_CHECK(lane_.check_size(*program_));  // it says more than a lack of room for the results
-  std::vector<uint64_t> sizes;
+  return {};
+}
+
+Result<std::vector<Refs::Written>> Binder::in_extent(
+    std::span<const exec::WrittenRange> ranges) const {
+  std::vector<Refs::Written> written;
   for (const exec::WrittenRange& range : ranges) {
     if (!range_fits(range.offset, range.bytes, storages_[range.storage].bytes)) {
       return Error{ErrorCode::kOutOfRange,
                    "The program writes beyond the ref that is bound to the input '" +
                        program_->graph().storages[range.storage].name + "'. Bind a larger one."};
     }
-    sizes.push_back(range.bytes);
+    written.push_back({ref_offsets_[range.storage] + range.offset, range.bytes});
   }
+  return written;
+}
+
+// By output: what it takes if it becomes a ref; 0 where it does not, or only the run will tell.
+std::vector<uint64_t> Binder::bytes_of_refs(const ipc::RunBlock& block) const {
+  std::vector<uint64_t> bytes;
   for (size_t i = 0; i < block.outputs.size(); ++i) {
-    if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
-    const auto bytes = bytes_of(program_->outputs()[i], symbols_);
-    if (bytes) sizes.push_back(*bytes);
+    const bool is_ref = block.outputs[i].kind == ipc::OutputKind::kRef;
+    bytes.push_back(is_ref ? bytes_of(program_->outputs()[i], symbols_).value_or(0) : 0);
   }
-  DJINN_CHECK(step.session.refs().make_room(std::move(sizes)));
-  for (const exec::WrittenRange& range : ranges) {
-    DJINN_CHECK(step.session.refs().save(step.session.state(),
-                                         ref_offsets_[range.storage] + range.offset, range.bytes));
+  return bytes;
+}
+
+Status Binder::prepare_refs(Step& step, const ipc::RunBlock& block) {
+  DJINN_TRY(const auto ranges, program_->written_ranges(symbols_));
+  // Every changed ref is doomed before the first is saved, so that a failure poisons all of them.
+  DJINN_CHECK(doom_written(step, ranges));
+  DJINN_CHECK(lane_.check_size(*program_));  // it says more than a lack of room for the results
+  DJINN_TRY(const auto written, in_extent(ranges));
+  Refs& refs = step.session.refs();
+  DJINN_CHECK(refs.prepare(step.session.state(), written, bytes_of_refs(block)));
+  for (size_t i = 0; i < block.outputs.size(); ++i) {
+    const Refs::Storage place = refs.place_of(i);
+    places_.push_back({place.data, place.bytes});
   }
   return {};
 }

@@ -36,10 +36,10 @@ class Binder {
                const SequenceUse* sequence);
   // Errors: kOutOfRange, kNotFound, kStaleHandle, kPoisoned, kInvalidArgument.
   Status bind(Step& step, const ipc::InputBinding& input);
-  // Makes a written input's ref part of the step: doomed if it fails, its old bytes saved. Memory
-  // for that and for the outputs that become refs is asked for at once, before anything is
-  // computed: where it is on its way, all is done again.
-  Status save_written(Step& step, const ipc::RunBlock& block);
+  // Makes a written input's ref part of the step: doomed if it fails, its old bytes saved; and
+  // finds places for the outputs that become refs. Memory for that is asked for at once, before
+  // anything is computed: where it is on its way, all is done again.
+  Status prepare_refs(Step& step, const ipc::RunBlock& block);
   // Binds K and V, and every input with a role that is not bound yet, from the group's tokens.
   Status bind_sequence(const SequenceUse& sequence);
   // Errors: kInvalidArgument naming the first input without bytes.
@@ -51,7 +51,7 @@ class Binder {
     kept_bytes_ = 0;
   }
 
-  [[nodiscard]] exec::RunBindings bindings() const { return {symbols_, storages_}; }
+  [[nodiscard]] exec::RunBindings bindings() const { return {symbols_, storages_, places_}; }
 
  private:
   // Private, 64-byte aligned memory for the input `slot`, kept between runs.
@@ -59,6 +59,9 @@ class Binder {
   Status bind_staging(Step& step, const ipc::InputBinding& input);
   Status bind_ref(Step& step, const ipc::InputBinding& input);
   Status fill_role(srg::StorageIndex storage, const SequenceUse& sequence);
+  Status doom_written(Step& step, std::span<const exec::WrittenRange> ranges) const;
+  Result<std::vector<Refs::Written>> in_extent(std::span<const exec::WrittenRange> ranges) const;
+  std::vector<uint64_t> bytes_of_refs(const ipc::RunBlock& block) const;
 
   struct Copy {
     exec::HeapBytes data;
@@ -68,11 +71,12 @@ class Binder {
   const exec::Program* program_ = nullptr;
   std::vector<int64_t> symbols_;
   std::vector<exec::StorageBinding> storages_;
-  std::vector<RefHandle> bound_refs_;  // by storage; invalid: not a ref
-  std::vector<uint64_t> ref_offsets_;  // by storage: of the ref in the extent
-  std::vector<Copy> copies_;           // by storage
-  uint64_t kept_bytes_ = 0;            // of copies_
-  uint64_t staged_bytes_ = 0;          // that the run binds from staging
+  std::vector<RefHandle> bound_refs_;      // by storage; invalid: not a ref
+  std::vector<uint64_t> ref_offsets_;      // by storage: of the ref in the extent
+  std::vector<exec::OutputPlace> places_;  // by output; empty: none has one
+  std::vector<Copy> copies_;               // by storage
+  uint64_t kept_bytes_ = 0;                // of copies_
+  uint64_t staged_bytes_ = 0;              // that the run binds from staging
 };
 
 // The value of a symbol by role, when a sequence group decides it.

@@ -174,14 +174,14 @@ bool LaneLoop::run_round() {
 
 // What its runs took of the lane's memory is given back.
 void LaneLoop::erase_session(SessionId id) {
+  binder_.clear();
+  world_.lane.trim();  // outputs may lie in the session's memory
   if (const auto found = world_.sessions.find(id); found != world_.sessions.end()) {
     ipc::unwatch_submission_bell(epoll_, found->second->submission_bell());
     world_.sessions.erase(found);
   }
   blocked_.erase(id);
   stop_waiting(id);
-  binder_.clear();
-  world_.lane.trim();
 }
 
 void LaneLoop::set_aside(SessionId id, const Error& error) {

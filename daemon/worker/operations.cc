@@ -28,15 +28,28 @@ Status put_in_staging(Step& step, const exec::OutputView& view, const ipc::Stagi
   return exec::copy_elements(view, area.first(bytes));
 }
 
-Status put_in_ref(Step& step, const exec::OutputView& view, RefHandle handle) {
+// The output's place, if it was made there, or can be copied there: one of another size, or on
+// which another output lies, is left.
+Result<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView> views, size_t i) {
+  Refs& refs = step.session.refs();
+  const exec::OutputView& view = views[i];
+  const Refs::Storage place = refs.place_of(i);
+  const auto is_there = [&](const exec::OutputView& one) { return one.storage == place.data; };
+  const bool fits = place.bytes != 0 && place.bytes == view.storage_bytes;
+  if (fits && (is_there(view) || std::ranges::none_of(views, is_there))) return refs.take_place(i);
+  return refs.allocate(view.storage_bytes);
+}
+
+Status put_in_ref(Step& step, std::span<const exec::OutputView> views, size_t i, RefHandle handle) {
+  const exec::OutputView& view = views[i];
   if (view.aliases != srg::kLocalStorage) {
     return Error{
         ErrorCode::kInvalidArgument,
         "An output is a view of an input or of sequence state, which has a handle already. "
         "Clone it in the graph, or use that handle."};
   }
-  DJINN_TRY(const Refs::Storage storage, step.session.refs().allocate(view.storage_bytes));
-  memcpy(storage.data, view.storage, view.storage_bytes);
+  DJINN_TRY(const Refs::Storage storage, storage_for(step, views, i));
+  if (storage.data != view.storage) memcpy(storage.data, view.storage, view.storage_bytes);
   step.session.refs().stage_new(step.session.state(), handle, storage);
   return {};
 }
@@ -88,7 +101,7 @@ Status place_outputs(Step& step, const ipc::RunBlock& block,
   // where an output goes.
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
-    DJINN_CHECK(put_in_ref(step, views[i], block.outputs[i].ref));
+    DJINN_CHECK(put_in_ref(step, views, i, block.outputs[i].ref));
   }
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kStaging) continue;
@@ -225,7 +238,7 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   for (const ipc::InputBinding& input : block.inputs) DJINN_CHECK(binder.bind(step, input));
   if (sequence) DJINN_CHECK(binder.bind_sequence(*sequence));
   DJINN_CHECK(binder.check_complete());
-  DJINN_CHECK(binder.save_written(step, block));
+  DJINN_CHECK(binder.prepare_refs(step, block));
   if (sequence) keep_token_ids(graph, binder.bindings(), *sequence);
   DJINN_CHECK(is_for_once(step, graph) ? tools.lane.run_once(program, binder.bindings())
                                        : tools.lane.run(program, binder.bindings()));

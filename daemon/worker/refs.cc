@@ -3,6 +3,7 @@
 #include "daemon/worker/refs.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "kernel/base/checked.h"
@@ -124,9 +125,37 @@ Status Refs::check_free(const gc::SessionState& state, RefHandle handle) {
 
 // --- inside a step
 
-Status Refs::make_room(std::vector<uint64_t> bytes) {
-  for (uint64_t& one : bytes) one = std::max<uint64_t>(one, 1);
-  return section_.make_room(bytes);
+Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
+                     std::vector<uint64_t> outputs) {
+  std::vector<uint64_t> sizes;
+  for (const Written& one : written) sizes.push_back(one.bytes);
+  std::ranges::copy_if(outputs, std::back_inserter(sizes),
+                       [](uint64_t bytes) { return bytes > 0; });
+  DJINN_TRY(const std::vector<vmu::Range> ranges, section_.allocate_all(sizes));
+  const auto saved = std::span(ranges).first(written.size());
+  scratch_.insert(scratch_.end(), saved.begin(), saved.end());
+  auto next = ranges.begin() + static_cast<ptrdiff_t>(written.size());
+  for (const uint64_t bytes : outputs) {
+    places_.emplace_back();
+    if (bytes == 0) continue;
+    places_.back() = {section_.bytes(*next).data(), bytes, next->offset};
+    ++next;
+  }
+  for (size_t i = 0; i < written.size(); ++i) {
+    DJINN_CHECK(
+        state.save_for_undo(extent(), {written[i].offset, saved[i].offset, written[i].bytes}));
+  }
+  return {};
+}
+
+Refs::Storage Refs::place_of(size_t output) const {
+  return output < places_.size() ? places_[output] : Storage{};
+}
+
+Refs::Storage Refs::take_place(size_t output) {
+  const Storage taken = std::exchange(places_.at(output), {});
+  allocated_.push_back(range_of(taken.offset, taken.bytes));
+  return taken;
 }
 
 Result<Refs::Storage> Refs::allocate(uint64_t bytes) {
@@ -170,15 +199,9 @@ void Refs::stage_poison(gc::SessionState& state, RefHandle handle, ErrorCode err
                                  static_cast<uint32_t>(error), 0, 0});
 }
 
-Status Refs::save(gc::SessionState& state, uint64_t offset, uint64_t bytes) {
-  if (bytes == 0) return {};
-  DJINN_TRY(const vmu::Range range, section_.allocate(bytes));
-  scratch_.push_back(range);
-  return state.save_for_undo(extent(), {offset, range.offset, bytes});
-}
-
 void Refs::end_step(End end) {
   give_back(scratch_);
+  give_back_places();
   if (end == End::kCommitted) {
     give_back(released_);
     allocated_.clear();
@@ -186,6 +209,13 @@ void Refs::end_step(End end) {
     give_back(allocated_);
     released_.clear();
   }
+}
+
+void Refs::give_back_places() {
+  for (const Storage& one : places_) {
+    if (one.bytes > 0) section_.free(range_of(one.offset, one.bytes));
+  }
+  places_.clear();
 }
 
 void Refs::give_back(std::vector<vmu::Range>& ranges) {

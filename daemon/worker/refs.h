@@ -34,6 +34,11 @@ class Refs {
     uint64_t bytes = 0;
     uint64_t offset = 0;  // in the extent
   };
+  // Bytes of the extent.
+  struct Written {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
   // A live storage. Errors: kNotFound, kStaleHandle, kPoisoned, kBusy while it is being written.
   Result<Storage> find(const gc::SessionState& state, RefHandle handle) const;
   // One that is being written, of so many bytes. Errors: those of find(), kInvalidArgument.
@@ -46,9 +51,15 @@ class Refs {
   Status check_free(const gc::SessionState& state, RefHandle handle);
 
   // --- inside a step
-  // Asks at once for what storages and saves of so many bytes will take, made next and in this
-  // order. Errors: those of Grants::take().
-  Status make_room(std::vector<uint64_t> bytes);
+  // Before a run computes: saves what it is about to overwrite (undo log), and finds places for
+  // outputs of so many bytes, by number; 0: for none. Memory for all of that is asked for at once.
+  // Errors: those of Grants::take(), and of gc::SessionState::save_for_undo().
+  Status prepare(gc::SessionState& state, std::span<const Written> written,
+                 std::vector<uint64_t> outputs);
+  // Where an output may be made. Of any content; no bytes: nowhere.
+  [[nodiscard]] Storage place_of(size_t output) const;
+  // The output's place becomes a storage, of all its bytes.
+  Storage take_place(size_t output);
   // Room for a storage, zeroed. Errors: those of Grants::take().
   Result<Storage> allocate(uint64_t bytes);
   void stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage);
@@ -59,9 +70,6 @@ class Refs {
   Status stage_release(gc::SessionState& state, RefHandle handle);
   // handle names no bytes from now on, but the error of the step that failed.
   void stage_poison(gc::SessionState& state, RefHandle handle, ErrorCode error);
-  // Saves a range that the step is about to overwrite (undo log).
-  Status save(gc::SessionState& state, uint64_t offset, uint64_t bytes);
-
   enum class End { kCommitted, kRolledBack };
   void end_step(End end);
 
@@ -84,6 +92,7 @@ class Refs {
   Refs(std::unique_ptr<Source> source, vmu::PersistentSection section)
       : source_(std::move(source)), section_(std::move(section)) {}
   void give_back(std::vector<vmu::Range>& ranges);
+  void give_back_places();
   void let_go(const gc::SessionState& state, RefHandle handle);
   Status make_pages(const gc::SessionState& state, uint32_t index);
 
@@ -92,6 +101,7 @@ class Refs {
   uint32_t entries_with_pages_ = gc::kRefsAtOnce;  // of the state's table
   std::vector<vmu::Range> allocated_;              // by the running step, for storages
   std::vector<vmu::Range> scratch_;                // by the running step, for saved bytes
+  std::vector<Storage> places_;                    // likewise, for outputs that are to come
   std::vector<vmu::Range> released_;               // by the running step
 };
 

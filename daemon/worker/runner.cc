@@ -94,11 +94,11 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   // One that waited asks for nothing again.
   const bool waited = std::exchange(session.waits, false);
   const bool gives_up = waited && session.is_cancelled();
-  const uint64_t runs_before = tools_.lane.stats().runs;
+  const uint64_t begun_before = tools_.lane.stats().begun;
   const Result<Ending> ending = gives_up ? give_up(step) : perform(step, record);
   session.waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
   if (session.waits) {
-    if (tools_.lane.stats().runs != runs_before) counts_.note_repetition();
+    if (tools_.lane.stats().begun != begun_before) counts_.note_repetition();
     give_up_for_now(session);
     if (record.generated == 0) session.progression.begun_ns = 0;
     return Advance::kWaiting;

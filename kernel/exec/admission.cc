@@ -32,6 +32,7 @@ class Admission {
     DJINN_CHECK(map_weights());
     DJINN_CHECK(bind_values());
     DJINN_CHECK(make_steps());
+    note_outputs();
     end_lives();
     DJINN_TRY(const Inference inference, infer_shapes(program_));
     DJINN_CHECK(check_limits(inference));
@@ -134,6 +135,18 @@ class Admission {
         fmt::format("It gives {} results, the graph names {}.", returns, step.outputs.size())};
   }
 
+  void note_outputs() {
+    std::vector<std::optional<uint32_t>> numbers(program_.graph.values.size());
+    for (uint32_t i = 0; i < program_.graph.outputs.size(); ++i) {
+      numbers[program_.graph.outputs[i]] = i;
+    }
+    for (Step& step : program_.steps) {
+      for (Layout& layout : step.layouts) {
+        if (layout.is_plain) layout.leaves = numbers[step.outputs[layout.output]];
+      }
+    }
+  }
+
   void end_lives() {
     std::vector<bool> leaves(program_.graph.values.size(), false);
     for (const srg::ValueId id : program_.graph.outputs) leaves[id] = true;
@@ -173,6 +186,7 @@ class Admission {
   Status check_limits(const Inference& inference) {
     for (const Sample& sample : inference.samples) {
       program_.activation_bytes = std::max(program_.activation_bytes, sample.peak_bytes);
+      program_.passing_bytes = std::max(program_.passing_bytes, sample.passing_peak_bytes);
     }
     if (program_.activation_bytes <= limits_.activation_bytes_max) return {};
     return Error{ErrorCode::kQuotaExceeded,

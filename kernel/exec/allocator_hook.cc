@@ -158,18 +158,25 @@ RegisteredSlab::~RegisteredSlab() {
   slab_ranges[entry_].begin.store(0, std::memory_order_release);
 }
 
-void* Recorder::allocate(size_t bytes) {
-  void* memory = heap_.allocate(bytes, Content::kZeros);
-  const auto index = static_cast<uint32_t>(lifetimes_.size());
-  lifetimes_.push_back({bytes, event_, UINT32_MAX});
-  ++event_;
-  if (memory != nullptr) alive_[memory] = index;
+void Recorder::note(uint64_t bytes) {
+  lifetimes_.push_back({bytes, event_++, UINT32_MAX});
   live_ += rounded(bytes);
   peak_ = std::max(peak_, live_);
+}
+
+void* Recorder::allocate(size_t bytes) {
+  void* memory = from_.allocate(bytes);
+  if (memory != nullptr) alive_[memory] = static_cast<uint32_t>(lifetimes_.size());
+  note(bytes);
   return memory;
 }
 
+void Recorder::skip() {
+  note(0);
+}
+
 void Recorder::released(void* memory) {
+  from_.released(memory);
   const auto found = alive_.find(memory);
   if (found == alive_.end()) return;  // older than the recording
   vmu::Lifetime& lifetime = lifetimes_[found->second];
@@ -209,6 +216,11 @@ void* Replayer::allocate(size_t bytes) {
   return heap_.allocate(bytes, Content::kZeros);
 }
 
+void Replayer::skip() {
+  fits_ = fits_ && next_ < plan_.size();
+  if (fits_) ++next_;
+}
+
 void Replayer::released(void* memory) {
   auto* const byte = static_cast<std::byte*>(memory);
   if (byte < slab_.data() || byte >= slab_.data() + slab_.size()) return;
@@ -225,6 +237,21 @@ void* Arena::allocate(size_t bytes) {
   if (bytes == 0) return nullptr;
   if (const auto range = ranges_.allocate(bytes)) return slab_.data() + range->offset;
   return heap_.allocate(bytes, Content::kZeros);
+}
+
+void Placer::offer(const OutputPlace& place) {
+  const bool known =
+      std::ranges::find(offered_, place.bytes, &OutputPlace::bytes) != offered_.end();
+  if (!known) offered_.push_back(place);
+}
+
+void* Placer::allocate(size_t bytes) {
+  const auto found = std::ranges::find(offered_, bytes, &OutputPlace::bytes);
+  if (found == offered_.end()) return other_.allocate(bytes);
+  std::byte* const data = found->data;
+  offered_.erase(found);
+  other_.skip();
+  return data;
 }
 
 void Arena::released(void* memory) {

@@ -8,6 +8,7 @@
 //   Recorder  a sink that takes the heap and writes down sizes and lifetimes
 //   Replayer  a sink that serves the n-th allocation at its planned place in a slab
 //   Arena     a sink that finds each allocation a place in a slab as it comes
+//   Placer    a sink in front of another, for outputs that have places of their own
 //
 // allocate(0) gives null and still counts as one allocation, for the sequence is what a plan fits.
 // What a kernel is given from the heap is zeroed: it may have been another session's. The slab is
@@ -36,6 +37,8 @@ class Sink {
   // bytes > 0 gives memory aligned to 64, or throws std::bad_alloc; 0 gives null.
   virtual void* allocate(size_t bytes) = 0;
   virtual void released(void* memory) = 0;
+  // One allocation of the sequence was made elsewhere.
+  virtual void skip() = 0;
 };
 
 // Installs the hook; once, before LibTorch allocates anything that should go through it.
@@ -109,17 +112,21 @@ class RegisteredSlab {
 
 class Recorder final : public Sink {
  public:
-  explicit Recorder(Heap& heap) : heap_(heap) {}
+  // from: where the recorded run's memory is taken.
+  explicit Recorder(Sink& from) : from_(from) {}
 
   void* allocate(size_t bytes) override;
   void released(void* memory) override;
+  void skip() override;
 
   // What was recorded; what is still alive lives to the end.
   [[nodiscard]] std::vector<vmu::Lifetime> finish() const;
   [[nodiscard]] uint64_t peak_live_bytes() const { return peak_; }
 
  private:
-  Heap& heap_;
+  void note(uint64_t bytes);
+
+  Sink& from_;
   std::vector<vmu::Lifetime> lifetimes_;
   std::unordered_map<void*, uint32_t> alive_;
   uint32_t event_ = 0;
@@ -139,6 +146,7 @@ class Replayer final : public Sink {
 
   void* allocate(size_t bytes) override;
   void released(void* memory) override;
+  void skip() override;
 
   // Whether every allocation so far was the planned one. After a miss the rest is the heap's.
   [[nodiscard]] bool fits() const { return fits_; }
@@ -173,11 +181,32 @@ class Arena final : public Sink {
   // What finds no place is the heap's.
   void* allocate(size_t bytes) override;
   void released(void* memory) override;
+  void skip() override {}
 
  private:
   std::span<std::byte> slab_;
   vmu::RangeAllocator ranges_;
   Heap& heap_;
+};
+
+// invariant: no two places on offer are of one size, so what a kernel is given is the place of the
+// one result that it can be.
+class Placer final : public Sink {
+ public:
+  explicit Placer(Sink& other) : other_(other) {}
+
+  // The next allocation of so many bytes is made there. A place of a size that is on offer already
+  // is left out.
+  void offer(const OutputPlace& place);
+  void withdraw() { offered_.clear(); }
+
+  void* allocate(size_t bytes) override;
+  void released(void* memory) override { other_.released(memory); }
+  void skip() override { other_.skip(); }
+
+ private:
+  Sink& other_;
+  std::vector<OutputPlace> offered_;
 };
 
 }  // namespace djinn::exec

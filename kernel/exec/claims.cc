@@ -44,7 +44,8 @@ class ClaimRun {
       Status status = catching([&] { return run_step(i); });
       if (!status) return located(std::move(status).error(), describe(program_.graph.nodes[i]));
     }
-    sample_.peak_bytes = peak_;
+    sample_.peak_bytes = all_.peak;
+    sample_.passing_peak_bytes = passing_.peak;
     return std::move(sample_);
   }
 
@@ -53,6 +54,16 @@ class ClaimRun {
   struct Local {
     uint64_t bytes = 0;
     uint32_t values = 0;
+    bool leaves = false;
+  };
+
+  struct LiveBytes {
+    uint64_t now = 0;
+    uint64_t peak = 0;
+    void add(uint64_t bytes) {
+      now += bytes;
+      peak = std::max(peak, now);
+    }
   };
 
   Status bind(srg::ValueId id) {
@@ -129,7 +140,7 @@ class ClaimRun {
     shape.strides.assign(layout.strides.begin(), layout.strides.end());
     const auto bytes = checked_mul<uint64_t>(layout.reached, c10::elementSize(layout.type));
     if (!bytes) return overflow_error();
-    put_on(make_local(*bytes), id);
+    put_on(make_local(*bytes, layout.leaves.has_value()), id);
     return {};
   }
 
@@ -171,7 +182,7 @@ class ClaimRun {
     shape.strides = tensor.strides().vec();
     shape.offset = tensor.storage_offset();
     const auto shared = number_of(tensor.storage());
-    put_on(shared ? *shared : make_local(tensor.storage().nbytes()), id);
+    put_on(shared ? *shared : make_local(tensor.storage().nbytes(), false), id);
     return {};
   }
 
@@ -211,10 +222,10 @@ class ClaimRun {
     return std::nullopt;
   }
 
-  StorageNumber make_local(uint64_t bytes) {
-    local_.push_back({bytes, 0});
-    live_ += bytes;
-    peak_ = std::max(peak_, live_);
+  StorageNumber make_local(uint64_t bytes, bool leaves) {
+    local_.push_back({bytes, 0, leaves});
+    all_.add(bytes);
+    if (!leaves) passing_.add(bytes);
     return static_cast<StorageNumber>(local_.size() - 1);
   }
 
@@ -235,7 +246,9 @@ class ClaimRun {
   void kill(srg::ValueId id) {
     if (!sample_.shapes[id].known) return;
     Local& local = local_[storage_of_[id]];
-    if (--local.values == 0) live_ -= local.bytes;
+    if (--local.values > 0) return;
+    all_.now -= local.bytes;
+    if (!local.leaves) passing_.now -= local.bytes;
   }
 
   Program::Impl& program_;
@@ -244,8 +257,8 @@ class ClaimRun {
   std::vector<StorageNumber> storage_of_;  // one for each value
   std::vector<Local> local_;               // by number; those of the graph's storages have no bytes
   std::vector<std::pair<StorageNumber, c10::Storage>> lent_;  // to the step that is asked on meta
-  uint64_t live_ = 0;
-  uint64_t peak_ = 0;
+  LiveBytes all_;
+  LiveBytes passing_;
 };
 
 }  // namespace

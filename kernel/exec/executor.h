@@ -10,8 +10,8 @@
 //                cache, which belongs to its lane.
 //   Lane         one stream of execution: the volatile slab, the recorded plans, one run at a time
 //
-// invariant: a run writes only the lane's slab, the storages that its bindings mark writable, and
-// sequence buffers at and beyond the committed length.
+// invariant: a run writes only the lane's slab, the storages that its bindings mark writable, the
+// places of its outputs, and sequence buffers at and beyond the committed length.
 #pragma once
 
 #include <cstddef>
@@ -116,12 +116,21 @@ struct StorageBinding {
   bool writable = false;
 };
 
+// Memory of the caller's, of any content, in which an output may be made: a kernel that allocates
+// its result as the graph claims it gets this memory for it. Who finds the output elsewhere copies.
+struct OutputPlace {
+  std::byte* data = nullptr;  // 64-byte aligned
+  uint64_t bytes = 0;         // 0: none
+};
+
 struct RunBindings {
   std::span<const int64_t> symbols;          // one value per graph symbol, within its range
   std::span<const StorageBinding> storages;  // one per graph storage; weights are ignored
+  std::span<const OutputPlace> places = {};  // one per graph output; or empty: none has any
 };
 
-// An output of the last run. Valid until the lane's next run.
+// An output of the last run. Valid until the lane's next run. It may lie in the place of another
+// output, where that was made elsewhere.
 struct OutputView {
   DType dtype = DType::kInvalid;
   std::vector<int64_t> sizes;
@@ -135,6 +144,7 @@ struct OutputView {
 
 struct LaneStats {
   uint64_t runs = 0;
+  uint64_t begun = 0;  // runs and rehearsals that came to their first operator
   uint64_t planned_runs = 0;
   uint64_t plan_records = 0;   // rehearsals, and runs recorded anew after a miss
   uint64_t plan_misses = 0;    // runs that left their plan for malloc

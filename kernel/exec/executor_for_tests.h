@@ -79,6 +79,16 @@ class World {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, writable);
     return lane->run(*program, {symbols, bindings});
   }
+  // Its outputs have these places.
+  Status run_into(std::span<const OutputPlace> places, const std::vector<at::Tensor>& tensors) {
+    const std::vector<StorageBinding> bindings = bindings_of(tensors, false);
+    return lane->run(*program, {{}, bindings, places});
+  }
+  Status run_once_into(std::span<const OutputPlace> places,
+                       const std::vector<at::Tensor>& tensors) {
+    const std::vector<StorageBinding> bindings = bindings_of(tensors, false);
+    return lane->run_once(*program, {{}, bindings, places});
+  }
   Status run_once(const std::vector<at::Tensor>& tensors) {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, false);
     return lane->run_once(*program, {{}, bindings});

@@ -59,6 +59,7 @@ class GuardedSink final : public Sink {
 
   void* allocate(size_t bytes) override;
   void released(void* block) override { memory_.release(block); }
+  void skip() override {}
 
  private:
   GuardedMemory& memory_;

@@ -113,6 +113,7 @@ class MetaRun {
       if (!status) return located(std::move(status).error(), describe(program_.graph.nodes[i]));
     }
     sample_.peak_bytes = live_.peak();
+    sample_.passing_peak_bytes = live_.peak();  // with symbols no layout is plain
     return std::move(sample_);
   }
 

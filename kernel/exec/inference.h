@@ -28,8 +28,9 @@ struct ValueShape {
 };
 
 struct Sample {
-  std::vector<ValueShape> shapes;  // one for each value
-  uint64_t peak_bytes = 0;         // of local storages alive together
+  std::vector<ValueShape> shapes;   // one for each value
+  uint64_t peak_bytes = 0;          // of local storages alive together
+  uint64_t passing_peak_bytes = 0;  // likewise, without outputs that are plain (Layout::leaves)
 };
 
 // invariant: samples.size() == points.size(), and affine is over these points.

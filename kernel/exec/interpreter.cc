@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "kernel/base/checked.h"
+#include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
@@ -78,10 +79,20 @@ bool has_claimed_layouts(const Step& step, const Frame& frame) {
   return true;
 }
 
+void offer_places(const Step& step, const Frame& frame) {
+  frame.placer->withdraw();
+  for (const Layout& layout : step.layouts) {
+    if (!layout.leaves) continue;
+    const OutputPlace& place = frame.places[*layout.leaves];
+    if (place.bytes > 0 && place.bytes == layout.bytes) frame.placer->offer(place);
+  }
+}
+
 Status run_step(const Program::Impl& program, const Step& step,
                 std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
   if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
   DJINN_CHECK(fill_stack(step, frame, stack));
+  if (frame.placer != nullptr) offer_places(step, frame);
   DJINN_CHECK(call_filled(step, frame, stack));
   if (!has_claimed_layouts(step, frame)) {
     DJINN_CHECK(settle_layouts(program.graph, step, frame));

@@ -59,6 +59,7 @@ struct Lane::Impl {
   LaneStats stats;
   PlanCache plans;
   std::optional<RegisteredSlab> slab;
+  std::optional<RegisteredSlab> places;  // of kept outputs
   SlabContent slab_content;
   LaneOwner owner;
   std::vector<at::Tensor> kept;  // what outputs points into
@@ -76,7 +77,11 @@ struct Lane::Impl {
   Status record(const Program::Impl& program, const RunBindings& bindings, Plan& plan);
   Status replay(const Program::Impl& program, const RunBindings& bindings, Plan& plan);
   Status reserve(uint64_t bytes);
-  Status execute(const Program::Impl& program, const RunBindings& bindings);
+  Result<std::span<std::byte>> room_for(const Program::Impl& program, const RunBindings& bindings);
+  void register_places(std::span<const OutputPlace> all);
+  Status execute_on(Sink& sink, const Program::Impl& program, const RunBindings& bindings);
+  Status execute(const Program::Impl& program, const RunBindings& bindings,
+                 Placer* placer = nullptr);
   Status keep_outputs(const Program::Impl& program, std::span<const c10::Storage> storages,
                       const Frame& frame);
 };
@@ -102,6 +107,7 @@ OutputView view_of_output(const at::Tensor& tensor, std::span<const c10::Storage
 void Lane::Impl::drop_outputs() {
   outputs.clear();
   kept.clear();
+  places.reset();
 }
 
 Status Lane::Impl::check_size(const Program& program) const {
@@ -115,18 +121,30 @@ Status Lane::Impl::run_once(const Program& program, const RunBindings& bindings)
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(program.impl(), bindings));
   DJINN_CHECK(check_size(program));
-  const uint64_t estimate = program.activation_bytes_estimate();
-  const uint64_t bytes = estimate + estimate / kGapsOneIn;
-  if (options.planned) DJINN_CHECK(reserve(bytes));
-  ++stats.runs;
   std::span<std::byte> memory;
-  if (slab) memory = slab->bytes().first(std::min<uint64_t>(bytes, slab->bytes().size()));
-  slab_content.make_clean(memory, memory.size());
+  if (options.planned) {
+    DJINN_TRY(memory, room_for(program.impl(), bindings));
+  }
+  ++stats.runs;
   stats.planned_bytes = memory.size();
   stats.peak_live_bytes = 0;
   Arena arena(memory, heap);
-  ScopedSink scope(arena);
-  return execute(program.impl(), bindings);
+  return execute_on(arena, program.impl(), bindings);
+}
+
+// Of the slab, clean: what a run without symbols takes, at most, as its allocations come.
+Result<std::span<std::byte>> Lane::Impl::room_for(const Program::Impl& program,
+                                                  const RunBindings& bindings) {
+  const bool placed =
+      !bindings.places.empty() &&
+      std::ranges::all_of(bindings.places, [](const OutputPlace& one) { return one.bytes > 0; });
+  const uint64_t estimate = placed ? program.passing_bytes : program.activation_bytes;
+  const uint64_t bytes = estimate + estimate / kGapsOneIn;
+  DJINN_CHECK(reserve(bytes));
+  if (!slab) return std::span<std::byte>();
+  const auto memory = slab->bytes().first(std::min<uint64_t>(bytes, slab->bytes().size()));
+  slab_content.make_clean(memory, memory.size());
+  return memory;
 }
 
 Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
@@ -137,12 +155,13 @@ Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
   return options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings);
 }
 
-// A bucket's first run rehearses. A rehearsal that fails, as zeros may be no legal input, leaves it
-// to the run itself to be recorded.
+// A bucket's first run rehearses at the bucket's top: what fits there fits every run. A rehearsal
+// that fails, as zeros may be no legal input, leaves it to the run itself to be recorded, as do
+// programs without symbols, whose runs are all at the top.
 Status Lane::Impl::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans.plan(&program, top);
-  if (plan.records == 0) {
+  if (plan.records == 0 && !top.empty()) {
     respect_capacity(program.graph(), top);
     const Status rehearsed = rehearse(program.impl(), std::move(top), plan);
     if (!rehearsed && rehearsed.error().code == ErrorCode::kOutOfMemory) return rehearsed.error();
@@ -160,11 +179,13 @@ Status Lane::Impl::rehearse(const Program::Impl& program, std::vector<int64_t> s
 }
 
 Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindings, Plan& plan) {
-  Recorder recorder(heap);
-  {
-    ScopedSink scope(recorder);
-    DJINN_CHECK(execute(program, bindings));
+  std::span<std::byte> memory;
+  if (bindings.symbols.empty()) {
+    DJINN_TRY(memory, room_for(program, bindings));
   }
+  Arena arena(memory, heap);
+  Recorder recorder(arena);
+  DJINN_CHECK(execute_on(recorder, program, bindings));
   if (heap.is_refused()) return {};  // a kernel may go on without, in another way: run() fails it
   plan.learn(recorder.finish());
   ++stats.plan_records;
@@ -177,11 +198,7 @@ Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindi
   DJINN_CHECK(reserve(plan.planned_bytes));
   if (slab) slab_content.make_clean(slab->bytes(), plan.planned_bytes);
   Replayer replayer(plan.placements, slab ? slab->bytes() : std::span<std::byte>(), heap);
-  Status status;
-  {
-    ScopedSink scope(replayer);
-    status = execute(program, bindings);
-  }
+  const Status status = execute_on(replayer, program, bindings);
   if (heap.is_refused())
     return status;  // nothing is known yet; the run is repeated, or was too large
   if (replayer.fits()) {
@@ -206,11 +223,35 @@ Status Lane::Impl::reserve(uint64_t bytes) {
   return {};
 }
 
-Status Lane::Impl::execute(const Program::Impl& program, const RunBindings& bindings) {
+// LibTorch's deleter has to know that places are not its own to free.
+void Lane::Impl::register_places(std::span<const OutputPlace> all) {
+  std::byte* begin = nullptr;
+  std::byte* end = nullptr;
+  for (const OutputPlace& one : all) {
+    if (one.bytes == 0) continue;
+    begin = begin == nullptr ? one.data : std::min(begin, one.data);
+    end = std::max(end, one.data + one.bytes);
+  }
+  if (begin != nullptr) places.emplace(std::span(begin, end));
+}
+
+Status Lane::Impl::execute_on(Sink& sink, const Program::Impl& program,
+                              const RunBindings& bindings) {
+  register_places(bindings.places);
+  Placer placer(sink);
+  ScopedSink scope(placer);
+  return execute(program, bindings, bindings.places.empty() ? nullptr : &placer);
+}
+
+Status Lane::Impl::execute(const Program::Impl& program, const RunBindings& bindings,
+                           Placer* placer) {
   const std::vector<c10::Storage> storages = storages_of(program, bindings.storages);
   Frame frame;
   frame.symbols = bindings.symbols;
   frame.pulse = pulse;
+  frame.placer = placer;
+  frame.places = bindings.places;
+  ++stats.begun;
   DJINN_CHECK(bind_frame(program, storages, frame));
   DJINN_CHECK(run_steps(program, storages, frame));
   return keep_outputs(program, storages, frame);

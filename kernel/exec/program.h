@@ -52,8 +52,9 @@ struct Layout {
   at::DimVector sizes;
   at::DimVector strides;
   uint64_t elements = 0;
-  uint64_t reached = 0;  // elements of its storage; more than elements if there are gaps
-  uint64_t bytes = 0;    // of its storage, if is_plain
+  uint64_t reached = 0;            // elements of its storage; more than elements if there are gaps
+  uint64_t bytes = 0;              // of its storage, if is_plain
+  std::optional<uint32_t> leaves;  // is_plain: as this output of the graph
 };
 
 struct Step {
@@ -100,7 +101,10 @@ struct Program::Impl {
   std::vector<Write> writes;
   std::vector<Append> appends;
   uint64_t activation_bytes = 0;
+  uint64_t passing_bytes = 0;  // of these, without outputs that are plain
 };
+
+class Placer;
 
 // What the interpreter knows while steps run, on the real device or on meta.
 struct Frame {
@@ -109,6 +113,8 @@ struct Frame {
   c10::Device device = c10::kCPU;
   bool keeps_values = false;                    // true: last uses are copied and not moved
   std::function<void(std::string_view)> pulse;  // Lane::set_pulse
+  Placer* placer = nullptr;                     // null: no output has a place
+  std::span<const OutputPlace> places;          // by graph output
 };
 
 // "aten::linear at encoder.layer.3", for error messages.

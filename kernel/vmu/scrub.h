@@ -26,9 +26,12 @@ class Scrub {
     if (range.offset < used_end) {
       DJINN_CHECK(pal.zero(reservation, range.offset, used_end - range.offset));
     }
-    used_bytes_ = std::max(used_bytes_, range.end());
+    note_used(range.end());
     return {};
   }
+
+  // What lies before is written without having been handed out here.
+  void note_used(uint64_t end_bytes) noexcept { used_bytes_ = std::max(used_bytes_, end_bytes); }
 
   // Everything from there on was given back to the device, and comes back as zeros.
   void fresh_from(uint64_t offset) noexcept { used_bytes_ = std::min(used_bytes_, offset); }

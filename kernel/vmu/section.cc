@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "kernel/base/assert.h"
 
@@ -50,22 +49,30 @@ Result<Range> PersistentSection::allocate(uint64_t bytes, uint64_t alignment) {
   return range;
 }
 
-Status PersistentSection::make_room(std::span<const uint64_t> sizes) {
-  std::vector<uint64_t> tried;
-  uint64_t end_bytes = 0;
-  Status placed;
+// All or none.
+Result<std::vector<Range>> PersistentSection::find_places(std::span<const uint64_t> sizes) {
+  std::vector<Range> found;
   for (const uint64_t bytes : sizes) {
     const auto range = ranges_.allocate(bytes);
     if (!range) {
-      placed = range.error();
-      break;
+      for (const Range& one : found) ranges_.free(one.offset);
+      return range.error();
     }
-    tried.push_back(range->offset);
-    end_bytes = std::max(end_bytes, range->end());
+    found.push_back(*range);
   }
-  for (const uint64_t offset : tried) ranges_.free(offset);
-  DJINN_CHECK(placed);
-  return window_.grow_to(end_bytes);
+  return found;
+}
+
+Result<std::vector<Range>> PersistentSection::allocate_all(std::span<const uint64_t> sizes) {
+  DJINN_TRY(std::vector<Range> found, find_places(sizes));
+  uint64_t end_bytes = 0;
+  for (const Range& one : found) end_bytes = std::max(end_bytes, one.end());
+  if (Status ready = window_.grow_to(end_bytes); !ready) {
+    for (const Range& one : found) ranges_.free(one.offset);
+    return std::move(ready).error();
+  }
+  scrub_.note_used(end_bytes);
+  return found;
 }
 
 void PersistentSection::free(Range range) {

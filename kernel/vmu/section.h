@@ -3,7 +3,8 @@
 // PersistentSection: what a worker does with a session's extent: storages of refs, which outlive
 // runs and workers.
 //
-// invariant: a range that is handed out is committed, zero, and keeps its address.
+// invariant: a range that is handed out is committed, and keeps its address. allocate() gives
+// zeros; allocate_all() what the session had there before, or zeros: the extent is its alone.
 // invariant: live ranges of a section end at or below its window's committed bytes.
 // invariant: a call that fails leaves the ranges as they were, and what is granted committed.
 // One thread at a time.
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernel/vmu/extent_allocator.h"
 #include "kernel/vmu/scrub.h"
@@ -35,9 +37,10 @@ class PersistentSection {
   // Zeroed bytes, growing the section where needed. Errors: kInvalidArgument for no bytes,
   // kOutOfMemory, kQuotaExceeded, and those of grants and pal.
   Result<Range> allocate(uint64_t bytes, uint64_t alignment = RangeAllocator::kGranuleBytes);
-  // Asks at once for all that these allocations will need, made next and in this order: who must
-  // repeat its work where a grant is on its way repeats it once. Errors: as allocate().
-  Status make_room(std::span<const uint64_t> sizes);
+  // One range for each size, of any content, for who writes them before anybody reads them. All
+  // that they need is asked for at once: who must repeat its work where a grant is on its way
+  // repeats it once. Errors: as allocate().
+  Result<std::vector<Range>> allocate_all(std::span<const uint64_t> sizes);
   void free(Range range);
 
   // Gives back what lies behind the last live range. Gives the number of bytes.
@@ -50,6 +53,7 @@ class PersistentSection {
  private:
   PersistentSection(Window window, RangeAllocator ranges, Scrub scrub) noexcept;
   Status make_ready(Range range);
+  Result<std::vector<Range>> find_places(std::span<const uint64_t> sizes);
 
   Window window_;
   RangeAllocator ranges_;

@@ -138,17 +138,37 @@ TEST_F(section, answers_that_come_later_end_the_questions) {
   EXPECT_EQ(djinnd.granted_bytes(), 4 * kMiB + kMiB / 2);
 }
 
-TEST_F(section, what_has_room_asks_for_nothing_more) {
+TEST_F(section, many_ranges_are_asked_for_at_once) {
   PersistentSection it = open();
   const Range before = it.allocate(kMiB).value(), hole = it.allocate(3 * kMiB).value(),
               after = it.allocate(kMiB).value();
   it.free(hole);
-  const std::array<uint64_t, 4> sizes{5 * kMiB, 2 * kMiB, 7 * kMiB, 100};
-  ASSERT_TRUE(it.make_room(sizes));
-  EXPECT_EQ(it.ranges().live_bytes(), before.bytes + after.bytes);
   const uint64_t asked = grants_.asked();
-  for (const uint64_t bytes : sizes) ASSERT_TRUE(it.allocate(bytes));
-  EXPECT_EQ(grants_.asked(), asked);
+  const std::array<uint64_t, 4> sizes{5 * kMiB, 2 * kMiB, 7 * kMiB, 100};
+  const auto ranges = it.allocate_all(sizes);
+  ASSERT_TRUE(ranges);
+  EXPECT_EQ(grants_.asked(), asked + 1);
+  uint64_t live = before.bytes + after.bytes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_GE((*ranges)[i].bytes, sizes[i]);
+    EXPECT_TRUE(it.ranges().is_live((*ranges)[i]));
+    live += (*ranges)[i].bytes;
+  }
+  EXPECT_EQ(it.ranges().live_bytes(), live);
+  EXPECT_EQ((*ranges)[1].offset, hole.offset) << "where there was room";
+}
+
+TEST_F(section, what_was_given_at_once_is_zero_for_the_next_who_asks_for_zeros) {
+  PersistentSection it = open();
+  const std::array<uint64_t, 2> sizes{kMiB, kMiB};
+  const std::vector<Range> ranges = it.allocate_all(sizes).value();
+  for (const Range& one : ranges) {
+    memset(it.bytes(one).data(), 0xff, one.bytes);
+    it.free(one);
+  }
+  const Range again = it.allocate(2 * kMiB).value();
+  EXPECT_EQ(again.offset, ranges[0].offset);
+  EXPECT_TRUE(std::ranges::all_of(it.bytes(again), [](std::byte b) { return b == std::byte{0}; }));
 }
 
 TEST_F(section, where_there_is_no_room_for_all_nothing_changes) {
@@ -157,7 +177,7 @@ TEST_F(section, where_there_is_no_room_for_all_nothing_changes) {
   const uint64_t granted = grants_.granted_bytes();
   for (const uint64_t last : {40 * kMiB, 80 * kMiB}) {  // over the quota; over the extent
     const std::array<uint64_t, 2> sizes{20 * kMiB, last};
-    EXPECT_FALSE(it.make_room(sizes));
+    EXPECT_FALSE(it.allocate_all(sizes));
     EXPECT_EQ(it.ranges().live_bytes(), kept.bytes);
     EXPECT_EQ(grants_.granted_bytes(), granted);
   }
