@@ -506,8 +506,7 @@ void Device::hand_over_now() {
               "device can be read before from_pretrained has returned.");
   released_.wait(mutex_, [&] { return holds_ == 0; });
   notice_end();
-  const std::vector<RefHandle> garbage = storages().take_garbage();
-  if (!garbage.empty()) take(link().release(garbage));
+  release_garbage();
   if (!parameters_.empty()) seal_parameters();
   if (!log_.empty()) hand_over_log();
   note_unused_models();
@@ -605,13 +604,20 @@ void Device::hand_over_log() {
   std::vector<size_t> needed = log_.needed();
   put_uploads(log_, needed);
   Segmenter segmenter(log_, std::move(needed));
+  size_t segments = 0;
   try {
-    while (const auto segment = segmenter.next()) run_segment(*segment);
+    for (; const auto segment = segmenter.next(); ++segments) run_segment(*segment);
   } catch (...) {
-    log_.drop(segmenter.first());  // what was handed over must not run twice
+    log_.drop(segmenter.taken());  // what was handed over must not run twice
     throw;
   }
   log_.clear();
+  if (segments > 1) release_garbage();  // what one left for the next
+}
+
+void Device::release_garbage() {
+  const std::vector<RefHandle> garbage = storages().take_garbage();
+  if (!garbage.empty()) take(link().release(garbage));
 }
 
 void Device::run_segment(const Segment& segment) {

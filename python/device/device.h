@@ -237,6 +237,7 @@ class Device {
   void end_fork();
   void begin_child();
   void hand_over_log();
+  void release_garbage();
   void seal_parameters();
   size_t open_sealed(const std::vector<StoragePtr>& parameters);
   void run_segment(const Segment& segment);

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "kernel/exec/convert.h"
+#include "python/device/chains.h"
 
 namespace djinn::device {
 namespace {
@@ -14,7 +15,8 @@ namespace {
 // Inputs and outputs of one run: half of what a binding table holds.
 constexpr size_t kBindingsMax = 900;
 constexpr size_t kEntriesMax = 8 * 1024;
-// Writes in place to bound storages of one run: each range is saved first, and a worker keeps 256.
+// Ranges of bound storages that one run writes in place: each is saved first, and a worker keeps
+// 256.
 constexpr size_t kWritesMax = 192;
 
 using StorageSet = std::unordered_set<const Storage*>;
@@ -43,6 +45,37 @@ bool is_local(const Storage& storage) {
   return storage.home == Home::kLogged || storage.home == Home::kZero;
 }
 
+// Of the storages that a run writes and did not make: what is saved first. A storage that is
+// written as a whole is one range, however often that is; of others each write may be one.
+class Saves {
+ public:
+  void add(const Operand& written) {
+    if (whole_.contains(written.storage.get())) return;
+    const uint64_t bytes = hull_bytes(written);
+    if (bytes == written.storage->bytes) whole_.insert(written.storage.get());
+    ++ranges_;
+    bytes_ += bytes;
+  }
+  // One that is larger than a run may write has a run of its own.
+  [[nodiscard]] bool has_room_for(const Entry& entry) const {
+    uint64_t bytes = bytes_;
+    size_t ranges = ranges_;
+    for (const uint32_t w : entry.recipe->written) {
+      const Operand& written = entry.operands[w];
+      if (is_local(*written.storage) || whole_.contains(written.storage.get())) continue;
+      ++ranges;
+      bytes += hull_bytes(written);
+    }
+    if (ranges == ranges_ || ranges_ == 0) return true;
+    return ranges <= kWritesMax && bytes <= kWrittenBytesMax;
+  }
+
+ private:
+  StorageSet whole_;
+  size_t ranges_ = 0;
+  uint64_t bytes_ = 0;
+};
+
 // Writes entries as a graph.
 class GraphWriter {
  public:
@@ -66,8 +99,7 @@ class GraphWriter {
 
   [[nodiscard]] bool is_full(const Entry& next) const {
     return segment_.inputs.size() + next.operands.size() > kBindingsMax ||
-           order_.size() + next.products.size() > kBindingsMax ||
-           writes_ + next.recipe->written.size() > kWritesMax;
+           order_.size() + next.products.size() > kBindingsMax || !saves_.has_room_for(next);
   }
 
   // keep: the storages that outlive the graph.
@@ -122,7 +154,7 @@ class GraphWriter {
       if (local != locals_.end()) {
         local->second.changed = true;
       } else {
-        ++writes_;
+        saves_.add(entry.operands[i]);
       }
     }
     std::vector<srg::Argument> arguments = entry.recipe->arguments;
@@ -314,7 +346,7 @@ class GraphWriter {
   std::unordered_map<const Storage*, srg::StorageIndex> bound_;
   std::unordered_map<const Storage*, srg::ValueId> inputs_;  // with a role: the one value
   std::unordered_map<std::string, srg::StorageIndex> weights_;
-  size_t writes_ = 0;  // to bound_
+  Saves saves_;  // of bound_
   std::unordered_map<const Storage*, std::map<std::vector<int64_t>, srg::ValueId>> views_;
 };
 
@@ -352,15 +384,30 @@ void Log::append(Entry entry) {
   entries_.push_back(std::move(entry));
 }
 
-void Log::drop(size_t count) {
-  const auto end = entries_.begin() + static_cast<ptrdiff_t>(count);
-  for (const Entry& entry : std::span(entries_).first(count)) {
-    for (const Operand& operand : entry.operands) --operand.storage->log_uses;
-    for (const StoragePtr& product : entry.products) {
-      if (product) --product->log_uses;
+void Log::clear() {
+  for (const Entry& entry : entries_) count_out(entry);
+  entries_.clear();
+}
+
+void Log::drop(std::span<const size_t> numbers) {
+  std::vector<bool> goes(entries_.size(), false);
+  for (const size_t number : numbers) goes[number] = true;
+  std::vector<Entry> left;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (goes[i]) {
+      count_out(entries_[i]);
+    } else {
+      left.push_back(std::move(entries_[i]));
     }
   }
-  entries_.erase(entries_.begin(), end);
+  entries_ = std::move(left);
+}
+
+void Log::count_out(const Entry& entry) {
+  for (const Operand& operand : entry.operands) --operand.storage->log_uses;
+  for (const StoragePtr& product : entry.products) {
+    if (product) --product->log_uses;
+  }
 }
 
 void Log::drop_lost() {
@@ -448,6 +495,9 @@ std::vector<StoragePtr> uploads_of(const Log& log, std::span<const size_t> neede
   }
   return found;
 }
+
+Segmenter::Segmenter(const Log& log, std::vector<size_t> needed)
+    : log_(log), needed_(in_chains(log, std::move(needed))) {}
 
 std::optional<Segment> Segmenter::next() {
   if (at_ == needed_.size()) return std::nullopt;

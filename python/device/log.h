@@ -63,9 +63,9 @@ class Log {
   void rename_product(const StoragePtr& storage);
   // No entry makes `storage` any more: something else of the same bytes stands in for it.
   void forget_product(const StoragePtr& storage);
-  void clear() { drop(entries_.size()); }
-  // Forgets the first entries.
-  void drop(size_t count);
+  void clear();
+  // Forgets these entries.
+  void drop(std::span<const size_t> numbers);
   // Forgets entries that need what is lost; what they make or write is lost, too.
   void drop_lost();
 
@@ -73,6 +73,8 @@ class Log {
   [[nodiscard]] std::vector<size_t> needed() const;
 
  private:
+  static void count_out(const Entry& entry);
+
   std::vector<Entry> entries_;
 };
 
@@ -80,15 +82,16 @@ class Log {
 std::vector<StoragePtr> uploads_of(const Log& log, std::span<const size_t> needed);
 
 // Cuts the needed entries of a log into segments, each of what one run can bind and with the
-// weights of one model only. What a segment leaves must be at kRef before the next is asked for.
-// Precondition: no storage of theirs is kHost, no entry names two models.
+// weights of one model only, and of what one run may write in place (chains.h). What a segment
+// leaves must be at kRef before the next is asked for. Precondition: no storage of theirs is kHost,
+// no entry names two models.
 class Segmenter {
  public:
-  Segmenter(const Log& log, std::vector<size_t> needed) : log_(log), needed_(std::move(needed)) {}
+  Segmenter(const Log& log, std::vector<size_t> needed);
   // Nothing: that was all.
   std::optional<Segment> next();
-  // Number in the log of the first entry that next() took last.
-  [[nodiscard]] size_t first() const { return first_ < needed_.size() ? needed_[first_] : 0; }
+  // Numbers in the log of the entries that next() took before its last call.
+  [[nodiscard]] std::span<const size_t> taken() const { return std::span(needed_).first(first_); }
 
  private:
   [[nodiscard]] const Entry& entry(size_t i) const { return log_.entries()[needed_[i]]; }

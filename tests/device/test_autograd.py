@@ -409,3 +409,25 @@ def test_what_an_optimizer_s_first_step_makes_is_computed_once(device_daemon: Da
     for plain, ours in zip(*twins, strict=True):
         expect_equal(plain, ours)
     assert device_daemon.worker()["runs_repeated"] == before
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_an_optimizer_s_step_is_cut_so_that_little_is_saved_of_it(
+    device_daemon: Daemon, foreach: bool
+) -> None:
+    """Of what it writes in place the former bytes are kept until the run is done; and what it
+    computes for one parameter goes before it begins with the next."""
+    mib = 1 << 20
+    count, size = 14, 4 * mib  # the state is twice as large, and all of it is written
+    twins = [[numbers(where, 1024, 1024) for _ in range(count)] for where in ("cpu", DEVICE)]
+    before = device_daemon.status()["memory_sessions_bytes"]
+    for tensors in twins:
+        optimizer = torch.optim.AdamW(tensors, lr=1e-2, foreach=foreach)
+        for step in range(3):
+            for tensor in tensors:
+                tensor.grad = torch.full_like(tensor, step - 1.5)
+            optimizer.step()
+    for plain, ours in zip(*twins, strict=True):
+        expect_equal(plain, ours)
+    grown = device_daemon.status()["memory_sessions_bytes"] - before
+    assert grown <= 4 * count * size + 64 * mib, f"{grown / mib} MiB"

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "python/device/chains.h"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace djinn::device {
+namespace {
+
+// One stretch of entries, numbered from 0.
+class Chains {
+ public:
+  Chains(const Log& log, std::span<const size_t> stretch)
+      : log_(log), stretch_(stretch), needs_(stretch.size()), is_needed_(stretch.size()) {
+    for (size_t i = 0; i < stretch.size(); ++i) note(i);
+  }
+
+  std::vector<size_t> take_order() && {
+    is_placed_.resize(stretch_.size());
+    for (size_t i = 0; i < stretch_.size(); ++i) {
+      if (!is_needed_[i]) place(i);
+    }
+    return std::move(order_);
+  }
+
+ private:
+  // Of a storage: the entry that made it what it is, and those that have read that.
+  struct Uses {
+    std::optional<size_t> writer;
+    std::vector<size_t> readers;
+  };
+
+  void note(size_t i) {
+    const Entry& entry = log_.entries()[stretch_[i]];
+    for (const Operand& operand : entry.operands) read(i, operand.storage.get());
+    for (const uint32_t w : entry.recipe->written) write(i, entry.operands[w].storage.get());
+    for (const StoragePtr& product : entry.products) {
+      if (product) write(i, product.get());
+    }
+  }
+
+  void need(size_t i, size_t earlier) {
+    if (i == earlier) return;
+    needs_[i].push_back(earlier);
+    is_needed_[earlier] = true;
+  }
+
+  void read(size_t i, const Storage* storage) {
+    Uses& uses = uses_[storage];
+    if (uses.writer) need(i, *uses.writer);
+    uses.readers.push_back(i);
+  }
+
+  void write(size_t i, const Storage* storage) {
+    Uses& uses = uses_[storage];
+    if (uses.writer) need(i, *uses.writer);
+    for (const size_t reader : uses.readers) need(i, reader);
+    uses = {i, {}};
+  }
+
+  // What an entry needs goes before it. No recursion: a chain may be as long as a log.
+  void place(size_t last) {
+    std::vector<size_t> open{last};
+    while (!open.empty()) {
+      const size_t i = open.back();
+      const auto next =
+          std::ranges::find_if(needs_[i], [&](size_t earlier) { return !is_placed_[earlier]; });
+      if (next != needs_[i].end()) {
+        open.push_back(*next);
+        continue;
+      }
+      open.pop_back();
+      is_placed_[i] = true;
+      order_.push_back(stretch_[i]);
+    }
+  }
+
+  const Log& log_;
+  std::span<const size_t> stretch_;
+  std::unordered_map<const Storage*, Uses> uses_;
+  std::vector<std::vector<size_t>> needs_;
+  std::vector<bool> is_needed_;
+  std::vector<bool> is_placed_;
+  std::vector<size_t> order_;
+};
+
+bool writes_much(const Log& log, std::span<const size_t> stretch) {
+  std::unordered_set<const Storage*> written;
+  uint64_t bytes = 0;
+  for (const size_t i : stretch) {
+    const Entry& entry = log.entries()[i];
+    for (const uint32_t w : entry.recipe->written) {
+      const Operand& operand = entry.operands[w];
+      if (operand.storage->home != Home::kRef) continue;
+      if (written.insert(operand.storage.get()).second) bytes += hull_bytes(operand);
+    }
+  }
+  return bytes > kWrittenBytesMax;
+}
+
+}  // namespace
+
+uint64_t hull_bytes(const Operand& view) {
+  int64_t last = 0;
+  for (size_t d = 0; d < view.sizes.size(); ++d) {
+    if (view.sizes[d] == 0) return 0;
+    last += (view.sizes[d] - 1) * view.strides[d];
+  }
+  return static_cast<uint64_t>(last + 1) * c10::elementSize(view.type);
+}
+
+std::vector<size_t> in_chains(const Log& log, std::vector<size_t> needed) {
+  const auto is_training = [&](size_t i) {
+    return log.entries()[i].phase == srg::Phase::kTraining;
+  };
+  for (auto begin = needed.begin(); begin != needed.end();) {
+    begin = std::find_if_not(begin, needed.end(), is_training);
+    const auto end = std::find_if(begin, needed.end(), is_training);
+    const std::span<const size_t> stretch(begin, end);
+    if (writes_much(log, stretch)) {
+      const std::vector<size_t> order = Chains(log, stretch).take_order();
+      std::ranges::copy(order, begin);
+    }
+    begin = end;
+  }
+  return needed;
+}
+
+}  // namespace djinn::device
