@@ -285,7 +285,10 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
                counts.runs_repeated);
   page.counter("djinn_plan_records_total", "Plans that were recorded, or recorded anew.",
                counts.plan_records);
-  page.gauge("djinn_lane_plan_bytes", "The plans of the lanes' last runs.", counts.slab_bytes);
+  page.gauge("djinn_lane_plan_bytes",
+             "What the lanes' last runs took of their slabs: a plan, or what was estimated of a "
+             "graph that had none yet.",
+             counts.slab_bytes);
   page.counter("djinn_tokens_total", "Tokens that were generated.", counts.tokens);
   page.counter("djinn_prompt_tokens_total", "Tokens of the prompts of generations.",
                counts.prompt_tokens);
