@@ -15,6 +15,7 @@
 #include "ipc/codec/srg_codec.h"
 #include "ipc/spin.h"
 #include "kernel/base/bytes.h"
+#include "libdjinn-client/connect_advice.h"
 #include "libdjinn-client/place.h"
 #include "libdjinn-client/regular_file.h"
 
@@ -51,8 +52,9 @@ Result<std::string> resolve_host(const std::string& host) {
   const char* const runtime = ::getenv("XDG_RUNTIME_DIR");
   const std::string of_user = runtime ? std::string(runtime) + "/djinn/djinnd.sock" : "";
   if (!of_user.empty() && ::access(of_user.c_str(), F_OK) == 0) return of_user;
-  const std::string of_system = "/run/djinn/djinnd.sock";
-  return of_user.empty() || ::access(of_system.c_str(), F_OK) == 0 ? of_system : of_user;
+  // Where neither listens, the one that systemd starts, if there is one.
+  const bool is_there = ::access(kServiceSocket, F_OK) == 0 || service_is_installed();
+  return of_user.empty() || is_there ? kServiceSocket : of_user;
 }
 
 Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,

@@ -9,6 +9,8 @@
 
 #include "ipc/codec/control_codec.h"
 
+#include "ipc/limits.h"
+#include "libdjinn-client/connect_advice.h"
 namespace djinn::client {
 namespace {
 
@@ -22,9 +24,10 @@ constexpr const char* kLost =
 Result<Control> Control::connect(const std::string& path, const Patience* patience) {
   auto socket = LeaseSocket::connect(path, patience);
   if (!socket && socket.error().code == ErrorCode::kNotFound) {
-    return Error{ErrorCode::kNotFound,
-                 "No djinnd answers at " + path +
-                     ". Start it with 'djinnd --user', or set DJINN_HOST to where it runs."};
+    return nobody_answers(path, path == kServiceSocket && service_is_installed());
+  }
+  if (!socket && socket.error().code == ErrorCode::kPermissionDenied) {
+    return not_allowed(path, stranger_to(path));
   }
   if (!socket) return std::move(socket).error();
   return Control(*std::move(socket));

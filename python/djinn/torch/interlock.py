@@ -35,15 +35,15 @@ class LocalLoadRefused(ResourceError):
 def refusal(cause: Exception, needed: int, available: int) -> str:
     said = f"djinnd does not take this model: {cause}"
     local = 'set djinn.config.fallback = "local", or pass djinn=False.'
-    if isinstance(cause, ABSENT):
-        way_out = "Start djinnd"
+    if isinstance(cause, ABSENT):  # what to start, the cause says
+        way_out = ""
     elif getattr(cause, "code", None) in FULL:
-        way_out = "Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload')"
+        way_out = "Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload'). "
     else:
         return f"{said} To load it into this process instead, {local}"
     return (
         f"{said} Its weights need {gib(needed)}, and this machine has {gib(available)} to spare. "
-        f"{way_out}; to load the model into this process instead, {local}"
+        f"{way_out}To load the model into this process instead, {local}"
     )
 
 
