@@ -60,6 +60,7 @@ Result<std::string> resolve_host(const std::string& host) {
 Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
                                                 const Patience* patience) {
   DJINN_TRY(const std::string path, resolve_host(options.host));
+  if (options.interrupt != nullptr) DJINN_CHECK(options.interrupt->open());
   DJINN_TRY(Control control, Control::connect(path, patience));
   ipc::Hello hello;
   hello.client_name = ipc::showable_name(options.name);
@@ -68,7 +69,9 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   std::vector<Fd> fds;
   DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, patience));
   DJINN_TRY(ForkMark mark, ForkMark::make());
-  std::unique_ptr<Client> client(new Client(std::move(control), welcome, std::move(mark)));
+  control.set_interrupt(options.interrupt);
+  std::unique_ptr<Client> client(
+      new Client(std::move(control), welcome, std::move(mark), options.interrupt));
   if (!options.observer) DJINN_CHECK(client->attach(std::move(fds)));
   return client;
 }
@@ -381,7 +384,12 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
   const uint64_t began_ns = clock_.monotonic_ns();
   ipc::Spin spin(clock_, last_wait_was_short_ ? kSpinNs : 0);
   if (std::exchange(rang_, false)) spin.share_core();
+  bool given_up = false;
   for (;;) {
+    if (!given_up && interrupt_ != nullptr && interrupt_->is_raised()) {
+      cancel_through(run);
+      given_up = true;
+    }
     DJINN_TRY(const bool arrived, poll());
     DJINN_CHECK(tell_tokens(run, on_token));
     if (const auto found = outcomes_.find(run); found != outcomes_.end()) {
@@ -482,7 +490,9 @@ Status Client::sleep() {
 
 std::optional<Client::Bells> Client::begin_sleep() {
   if (!ring_->prepare_to_sleep()) return std::nullopt;
-  return Bells{pollfd{completions_.get(), POLLIN, 0}, pollfd{control_.fd(), POLLIN, 0}};
+  // Nothing comes from a descriptor that is none.
+  return Bells{pollfd{completions_.get(), POLLIN, 0}, pollfd{control_.fd(), POLLIN, 0},
+               pollfd{interrupt_ != nullptr ? interrupt_->fd() : -1, POLLIN, 0}};
 }
 
 void Client::sleep(Bells& bells, int timeout_ms) {
@@ -495,6 +505,7 @@ void Client::sleep(Bells& bells, int timeout_ms) {
 Status Client::end_sleep(const Bells& bells) {
   ring_->finish_sleep();
   if (bells[0].revents & POLLIN) ipc::take_rings(completions_);
+  if (bells[2].revents & POLLIN) interrupt_->take();
   return bells[1].revents != 0 ? control_.check_notices() : Status{};
 }
 

@@ -34,6 +34,7 @@
 #include "kernel/srg/load_plan.h"
 #include "libdjinn-client/control.h"
 #include "libdjinn-client/fork_mark.h"
+#include "libdjinn-client/interrupt.h"
 #include "libdjinn-client/staging.h"
 
 namespace djinn::client {
@@ -44,6 +45,8 @@ struct ConnectOptions {
   std::string name;  // for people, shown by djinnctl sessions
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   bool observer = false;  // control requests only
+  // What may end waits of the session; it outlives that. nullptr: nothing.
+  Interrupt* interrupt = nullptr;
 };
 
 // Where options or the environment say that djinnd listens: a socket path. Errors:
@@ -156,7 +159,7 @@ class Client {
   // Waits for a run; if it is a generation, its tokens go to on_token meanwhile. It may fork: the
   // child's wait ends with kDisconnected, and touches nothing of its parent's. Each run is waited
   // for once. Errors: kNotFound for a run that was waited for, kDisconnected. A failed run is an
-  // Outcome.
+  // Outcome, and so is one that was given up because the call was interrupted.
   Result<Outcome> wait(Run run, const std::function<void(const TokenEvent&)>& on_token = {});
   // Takes what has arrived, without waiting; true if something had.
   Result<bool> poll();
@@ -172,7 +175,7 @@ class Client {
   // wait()'s sleep in three parts, for who lets others use the client meanwhile: only sleep() is
   // free of it. What ends a sleep may have been somebody else's, and may be taken by somebody else:
   // so there is an end to it.
-  using Bells = std::array<pollfd, 2>;
+  using Bells = std::array<pollfd, 3>;
   // Nothing: something has arrived.
   std::optional<Bells> begin_sleep();
   static void sleep(Bells& bells, int timeout_ms);
@@ -194,8 +197,11 @@ class Client {
   void begin_generations_after(uint32_t generation) { first_generation_ = generation; }
 
  private:
-  Client(Control control, ipc::Welcome welcome, ForkMark mark)
-      : control_(std::move(control)), welcome_(welcome), mark_(std::move(mark)) {}
+  Client(Control control, ipc::Welcome welcome, ForkMark mark, Interrupt* interrupt)
+      : control_(std::move(control)),
+        welcome_(welcome),
+        mark_(std::move(mark)),
+        interrupt_(interrupt) {}
 
   struct Pending {
     uint64_t submission_index = 0;
@@ -219,6 +225,7 @@ class Client {
   Control control_;
   ipc::Welcome welcome_;
   ForkMark mark_;  // of the process that has the session
+  Interrupt* interrupt_;
   SystemClock clock_;
   Fd submission_bell_;
   Fd completions_;  // the listener of their bell

@@ -5,14 +5,24 @@
 #include <errno.h>
 #include <poll.h>
 
+#include <iterator>
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
-
 #include "ipc/limits.h"
 #include "libdjinn-client/connect_advice.h"
+
 namespace djinn::client {
 namespace {
+
+// So many requests may wait for answers that nobody wants: half of what djinnd takes.
+constexpr size_t kUnwantedMax = limits::kRequestsPending / 2;
+
+// Whether its answer may be given up: nothing but what let_go() gives back comes of it.
+bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
+  return std::holds_alternative<ipc::OpenModel>(body) ||
+         std::holds_alternative<ipc::DefineProgram>(body);
+}
 
 constexpr const char* kLost =
     "The connection to djinnd is lost, because djinnd was stopped or restarted: this session and "
@@ -41,9 +51,12 @@ Error Control::end(Error why) {
 }
 
 Status Control::wait(short events, const Patience* patience) {
-  pollfd entry{socket_.get(), events, 0};
+  pollfd entries[] = {{socket_.get(), events, 0},
+                      {interrupt_ != nullptr ? interrupt_->fd() : -1, POLLIN, 0}};
   for (;;) {
-    const int ready = ::poll(&entry, 1, patience == nullptr ? -1 : patience->slice_ms());
+    const int ready =
+        ::poll(entries, std::size(entries), patience == nullptr ? -1 : patience->slice_ms());
+    if (ready > 0 && entries[1].revents != 0) interrupt_->take();
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return system_error("wait for djinnd", errno);
     if (patience != nullptr) DJINN_CHECK(patience->check());
@@ -65,6 +78,22 @@ Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds,
 }
 
 Result<std::optional<Answer>> Control::receive() {
+  for (;;) {
+    DJINN_TRY(std::optional<Answer> answer, receive_any());
+    if (!answer || unwanted_.erase(answer->reply.number) == 0) return answer;
+    DJINN_CHECK(let_go(answer->reply));
+  }
+}
+
+Status Control::let_go(const ipc::DaemonReply& unwanted) {
+  const auto* const opened = std::get_if<ipc::ModelOpened>(&unwanted.body);
+  if (opened == nullptr) return {};
+  const uint32_t number = ++last_number_;
+  unwanted_.insert(number);
+  return send(ipc::encode(ipc::ClientRequest{number, ipc::CloseModel{opened->model}}), {}, nullptr);
+}
+
+Result<std::optional<Answer>> Control::receive_any() {
   if (ended_) return *ended_;
   auto received = ipc::receive_datagram(socket_.get());
   if (!received) return end(std::move(received).error());
@@ -89,10 +118,20 @@ Status Control::check_notices() {
 
 Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds,
                                 const Patience* patience) {
+  if (!unwanted_.empty()) DJINN_CHECK(check_notices());  // some may have come
+  if (unwanted_.size() >= kUnwantedMax) {
+    return Error{ErrorCode::kBusy,
+                 "djinnd still works on what this session asked for and gave up. Try again later."};
+  }
   const uint32_t number = ++last_number_;
+  const bool may_give_up = may_be_given_up(body);
   DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds, patience));
   for (;;) {
     DJINN_TRY(std::optional<Answer> answer, receive());
+    if (!answer && may_give_up && is_interrupted()) {
+      unwanted_.insert(number);
+      return Error{ErrorCode::kCancelled, "The call was cancelled before djinnd had answered."};
+    }
     if (!answer) {
       DJINN_CHECK(wait(POLLIN, patience));
       continue;

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "ipc/messages.h"
 #include "ipc/socket.h"
 #include "kernel/base/result.h"
+#include "libdjinn-client/interrupt.h"
 #include "libdjinn-client/lease_socket.h"
 #include "libdjinn-client/patience.h"
 
@@ -24,6 +26,11 @@ class Control {
  public:
   // path: of djinnd's socket. Errors: kNotFound when no daemon listens there, kPermissionDenied.
   static Result<Control> connect(const std::string& path, const Patience* patience = nullptr);
+
+  // Ends waits for answers that may be long in coming, with kCancelled: to opening a model and to
+  // defining a program. The answer is dropped when it comes, and what it gave is given back.
+  // nullptr: none.
+  void set_interrupt(Interrupt* interrupt) { interrupt_ = interrupt; }
 
   // Sends body with fds and waits for its answer; a Failed answer comes back as its Error.
   // patience: nullptr waits as long as it takes; when it ends, so does the use of this connection,
@@ -44,7 +51,13 @@ class Control {
 
  private:
   explicit Control(LeaseSocket socket) : socket_(std::move(socket)) {}
+  // What has come, and is still wanted.
   Result<std::optional<Answer>> receive();
+  Result<std::optional<Answer>> receive_any();
+  Status let_go(const ipc::DaemonReply& unwanted);
+  [[nodiscard]] bool is_interrupted() const {
+    return interrupt_ != nullptr && interrupt_->is_raised();
+  }
   Error end(Error why);
   Status wait(short events, const Patience* patience);
   Status send(std::span<const std::byte> bytes, std::span<const int> fds, const Patience* patience);
@@ -52,6 +65,8 @@ class Control {
   LeaseSocket socket_;
   uint32_t last_number_ = 0;
   std::optional<Error> ended_;
+  Interrupt* interrupt_ = nullptr;
+  std::set<uint32_t> unwanted_;  // numbers of requests whose answers nobody waits for any more
 };
 
 template <typename Body>

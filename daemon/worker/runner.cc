@@ -89,7 +89,10 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   gc::StepRecord record = next_record(state.record(), submission);
   state.beat();
   tools_.lane.set_owner({session.id().value, session.refs().extent().size()});
-  tools_.lane.set_pulse([&state](std::string_view op) { state.beat(op); });
+  tools_.lane.set_pulse([&state, &session, run = submission.run](std::string_view op) {
+    state.beat(op);
+    return !session.gives_up(run);
+  });
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
   // One that waited asks for nothing again.
   const bool waited = std::exchange(session.waits, false);

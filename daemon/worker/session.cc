@@ -122,7 +122,11 @@ bool Session::is_cancelled() const {
   if (!flight) return false;
   ipc::Submission submission;
   memcpy(&submission, flight->descriptor.data(), sizeof submission);
-  return state_->is_given_up() || ring_->cancelled_through() >= submission.run;
+  return gives_up(submission.run);
+}
+
+bool Session::gives_up(uint64_t run) const {
+  return state_->is_given_up() || ring_->cancelled_through() >= run;
 }
 
 std::optional<Error> Session::take_refusal() {

@@ -57,6 +57,8 @@ class Session {
   bool waits = false;
   // Somebody gave up the submission in flight.
   [[nodiscard]] bool is_cancelled() const;
+  // Of the submission in flight, whose run has that number.
+  [[nodiscard]] bool gives_up(uint64_t run) const;
   // Once, when djinnd gave up on the submission in flight: why.
   [[nodiscard]] std::optional<Error> take_refusal();
   // The decoded block of the generation in flight, so that a token does not decode it again.

@@ -209,9 +209,10 @@ class Lane {
   void set_owner(const LaneOwner& owner);
 
   // Called before each operator of the runs from now on, with its name, and with none after the
-  // last, so that a long run can be told from an operator that hangs. Throws nothing; what it
-  // refers to must live as long as runs may follow.
-  void set_pulse(std::function<void(std::string_view)> pulse);
+  // last, so that a long run can be told from an operator that hangs. False ends the run before
+  // that operator, with kCancelled. Throws nothing; what it refers to must live as long as runs may
+  // follow.
+  void set_pulse(std::function<bool(std::string_view)> pulse);
 
   // Bytes of this lane's heap, 64-byte aligned, of any content. Errors: what the heap's owner says.
   Result<HeapBytes> allocate(uint64_t bytes);

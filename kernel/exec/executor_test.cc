@@ -328,9 +328,20 @@ TEST(Executor, a_run_tells_which_operator_begins_and_that_none_is_left) {
   World world({});
   ASSERT_EQ(message_of(world.admit(b.graph)), "");
   std::vector<std::string> beats;
-  world.lane->set_pulse([&beats](std::string_view op) { beats.emplace_back(op); });
+  bool goes_on = true;
+  world.lane->set_pulse([&](std::string_view op) {
+    beats.emplace_back(op);
+    return goes_on || op != "aten::neg";
+  });
   ASSERT_EQ(message_of(world.run({}, {at::zeros({4})})), "");
   EXPECT_EQ(beats, (std::vector<std::string>{"aten::relu", "aten::neg", "aten::relu", ""}));
+  // It ends before an operator, and the next run is as if nothing were.
+  goes_on = false;
+  beats.clear();
+  EXPECT_EQ(world.run({}, {at::zeros({4})}).error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(beats, (std::vector<std::string>{"aten::relu", "aten::neg", ""}));
+  goes_on = true;
+  EXPECT_EQ(message_of(world.run({}, {at::zeros({4})})), "");
 }
 
 TEST(Executor, two_values_of_one_storage_see_each_others_writes) {

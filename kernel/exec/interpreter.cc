@@ -183,6 +183,10 @@ Status check_claim(const srg::Value& value, const at::Tensor& tensor,
                   name_of(value.dtype), fmt::join(sizes, ", "))};
 }
 
+static Error given_up() {
+  return {ErrorCode::kCancelled, "The run was given up before it had ended."};
+}
+
 Status run_steps(const Program::Impl& program, std::span<const c10::Storage> storages,
                  Frame& frame) {
   const GuardedCalls guarded;
@@ -190,13 +194,13 @@ Status run_steps(const Program::Impl& program, std::span<const c10::Storage> sto
   size_t at = 0;
   Status status = catching([&]() -> Status {
     for (; at < program.steps.size(); ++at) {
-      if (frame.pulse) frame.pulse(program.graph.nodes[at].op);
+      if (frame.pulse && !frame.pulse(program.graph.nodes[at].op)) return given_up();
       DJINN_CHECK(run_step(program, program.steps[at], storages, frame, stack));
     }
     return {};
   });
   if (frame.pulse) frame.pulse({});
-  if (status) return status;
+  if (status || status.error().code == ErrorCode::kCancelled) return status;
   return located(std::move(status).error(), describe(program.graph.nodes[at]));
 }
 

@@ -64,7 +64,7 @@ struct Lane::Impl {
   LaneOwner owner;
   std::vector<at::Tensor> kept;  // what outputs points into
   std::vector<OutputView> outputs;
-  std::function<void(std::string_view)> pulse;
+  std::function<bool(std::string_view)> pulse;
 
   Status run(const Program& program, const RunBindings& bindings);
   Status run_once(const Program& program, const RunBindings& bindings);
@@ -326,7 +326,7 @@ void Lane::set_owner(const LaneOwner& owner) {
   impl_->owner = owner;
   impl_->heap.set_limit(owner.bytes_max);
 }
-void Lane::set_pulse(std::function<void(std::string_view)> pulse) {
+void Lane::set_pulse(std::function<bool(std::string_view)> pulse) {
   impl_->pulse = std::move(pulse);
 }
 Result<HeapBytes> Lane::allocate(uint64_t bytes) {

@@ -263,7 +263,10 @@ TEST(RunOnce, computes_each_operator_once_and_keeps_no_plan) {
   World world({}, true);
   ASSERT_EQ(message_of(world.admit(products())), "");
   int operators = 0;
-  world.lane->set_pulse([&](std::string_view name) { operators += name.empty() ? 0 : 1; });
+  world.lane->set_pulse([&](std::string_view name) {
+    operators += name.empty() ? 0 : 1;
+    return true;
+  });
   ASSERT_EQ(message_of(world.run_once({noise({33, 33}, 7)})), "");
   EXPECT_EQ(operators, 6);
   EXPECT_EQ(world.lane->stats().plan_records, 0u);
@@ -279,7 +282,7 @@ TEST(RunOnce, a_slab_that_is_on_its_way_is_waited_for_before_anything_is_compute
   };
   world.lane = *Lane::make(std::move(options));
   bool computed = false;
-  world.lane->set_pulse([&](std::string_view) { computed = true; });
+  world.lane->set_pulse([&](std::string_view) { return computed = true; });
   EXPECT_EQ(world.run_once({noise({33, 33}, 7)}).error().code, ErrorCode::kBusy);
   EXPECT_FALSE(computed);
   EXPECT_EQ(world.lane->stats().runs, 0u);

@@ -112,7 +112,7 @@ struct Frame {
   std::span<const int64_t> symbols;
   c10::Device device = c10::kCPU;
   bool keeps_values = false;                    // true: last uses are copied and not moved
-  std::function<void(std::string_view)> pulse;  // Lane::set_pulse
+  std::function<bool(std::string_view)> pulse;  // Lane::set_pulse
   Placer* placer = nullptr;                     // null: no output has a place
   std::span<const OutputPlace> places;          // by graph output
 };

@@ -57,6 +57,7 @@ class Strangers : public ::testing::Test {
     int begun = 0;
     world.lane->set_pulse([&](std::string_view) {
       if (++begun == 2) left = bytes_that_are(std::byte{0xff}, world.slab.bytes);
+      return true;
     });
     EXPECT_TRUE(run(program, input).ok());
     world.lane->set_pulse({});

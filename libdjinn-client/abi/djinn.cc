@@ -23,8 +23,19 @@
 
 // What is opened on a client remembers its session: the client may have another by now.
 struct djinn_client {
+  djinn_client(djinn::client::ConnectOptions options, std::optional<uint64_t> reconnect_wait_ms)
+      : connection(interruptible(std::move(options)), reconnect_wait_ms) {}
+
+  djinn::client::Interrupt interrupt;
+  const djinn::client::GivenUp given_up = [this] { return interrupt.is_raised(); };
   djinn::client::Connection connection;
   std::map<uint64_t, uint64_t> models;  // that were loaded, to the session that last did
+
+ private:
+  djinn::client::ConnectOptions interruptible(djinn::client::ConnectOptions options) {
+    options.interrupt = &interrupt;
+    return options;
+  }
 };
 struct djinn_encoder {
   djinn_client& client;
@@ -106,6 +117,22 @@ Status require(bool condition, const char* message) {
 
 constexpr const char* kNullArgument = "A pointer is NULL that must not be.";
 
+// A call of the client's, which djinn_cancel() ends.
+template <typename Action>
+djinn_code guarded(djinn_client* client, djinn_error* error, const Action& action) noexcept {
+  return guarded(error, [&]() -> Status {
+    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    const client::Interrupt::Call call(client->interrupt);
+    return action();
+  });
+}
+
+// Of what an encoder, a generator or a program was opened on.
+template <typename Opened>
+djinn_client* client_of(const Opened* opened) {
+  return opened == nullptr ? nullptr : &opened->client;
+}
+
 // --- sessions
 
 client::ConnectOptions options_of(const djinn_connect_options* given) {
@@ -141,7 +168,7 @@ Status load_model(djinn_client* client, const char* directory, const client::Sta
                   uint64_t* out) {
   DJINN_CHECK(require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
   DJINN_TRY(const auto model, client::open_model_directory(directory));
-  DJINN_TRY(client::Client* const session, client->connection.open());
+  DJINN_TRY(client::Client* const session, client->connection.open(client->given_up));
   std::vector<int> files;
   for (const Fd& file : model.files) files.push_back(file.get());
   DJINN_TRY(const auto opened,
@@ -156,7 +183,7 @@ Status load_model(djinn_client* client, const char* directory, const client::Sta
 Result<client::Client*> client_of_model(djinn_client& client, uint64_t model) {
   const auto loaded = client.models.find(model);
   if (loaded != client.models.end()) return client.connection.of(loaded->second);
-  return client.connection.open();
+  return client.connection.open(client.given_up);
 }
 
 // What an encoder or generator has open goes with its session.
@@ -341,6 +368,7 @@ class Outputs {
 }  // namespace
 }  // namespace djinn
 
+using djinn::client_of;
 using djinn::guarded;
 using djinn::kNullArgument;
 using djinn::require;
@@ -362,10 +390,8 @@ djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** ou
                          djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(out != nullptr, kNullArgument));
-    auto client = std::make_unique<djinn_client>(
-        djinn_client{.connection = djinn::client::Connection(djinn::options_of(options),
-                                                             djinn::reconnect_wait_of(options)),
-                     .models = {}});
+    auto client = std::make_unique<djinn_client>(djinn::options_of(options),
+                                                 djinn::reconnect_wait_of(options));
     DJINN_CHECK(client->connection.open());
     *out = client.release();
     return {};
@@ -373,9 +399,9 @@ djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** ou
 }
 
 djinn_code djinn_reconnect(djinn_client* client, uint64_t wait_ms, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr, kNullArgument));
-    return client->connection.reconnect(wait_ms);
+    return client->connection.reconnect(wait_ms, client->given_up);
   });
 }
 
@@ -383,10 +409,14 @@ void djinn_close(djinn_client* client) {
   delete client;
 }
 
+void djinn_cancel(djinn_client* client) {
+  if (client != nullptr) client->interrupt.raise();
+}
+
 djinn_code djinn_get_status(djinn_client* client, djinn_status* out, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr && out != nullptr, kNullArgument));
-    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(const auto report, session->status());
     djinn::fill_in(report, *out);
     return {};
@@ -397,18 +427,18 @@ djinn_code djinn_get_status(djinn_client* client, djinn_status* out, djinn_error
 
 djinn_code djinn_model_load(djinn_client* client, const char* directory, uint64_t* out,
                             djinn_error* error) {
-  return guarded(error, [&] { return djinn::load_model(client, directory, {}, out); });
+  return guarded(client, error, [&] { return djinn::load_model(client, directory, {}, out); });
 }
 
 djinn_code djinn_model_load_pinned(djinn_client* client, const char* directory, uint64_t* out,
                                    djinn_error* error) {
-  return guarded(error,
+  return guarded(client, error,
                  [&] { return djinn::load_model(client, directory, {.pinned = true}, out); });
 }
 
 djinn_code djinn_model_load_keep_alive(djinn_client* client, const char* directory,
                                        uint64_t keep_alive_ms, uint64_t* out, djinn_error* error) {
-  return guarded(error, [&] {
+  return guarded(client, error, [&] {
     return djinn::load_model(client, directory, {.keep_alive_ms = keep_alive_ms}, out);
   });
 }
@@ -424,7 +454,7 @@ djinn_code djinn_model_close(djinn_client* client, uint64_t model, djinn_error* 
 djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr, kNullArgument));
-    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     return session->unload_model(djinn::ModelId{model});
   });
 }
@@ -433,10 +463,10 @@ djinn_code djinn_model_unload(djinn_client* client, uint64_t model, djinn_error*
 
 djinn_code djinn_encoder_open(djinn_client* client, const char* directory, djinn_encoder** out,
                               djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(
         require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
-    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(auto encoder, djinn::client::Encoder::open(*session, directory));
     *out = new djinn_encoder{*client, client->connection.session(), std::move(encoder)};
     return {};
@@ -464,7 +494,7 @@ djinn_encoder_info djinn_encoder_get_info(const djinn_encoder* encoder) {
 
 djinn_code djinn_encoder_encode(djinn_encoder* encoder, const djinn_batch* batch, float* embeddings,
                                 float* hidden, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client_of(encoder), error, [&]() -> Status {
     DJINN_CHECK(
         require(encoder != nullptr && batch != nullptr && embeddings != nullptr, kNullArgument));
     return djinn::encode(*encoder, *batch, embeddings, hidden);
@@ -485,10 +515,10 @@ void djinn_generate_options_init(djinn_generate_options* options) {
 
 djinn_code djinn_generator_open(djinn_client* client, const char* directory, djinn_generator** out,
                                 djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(
         require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
-    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(auto generator, djinn::client::Generator::open(*session, directory));
     *out = new djinn_generator{*client, client->connection.session(), std::move(generator)};
     return {};
@@ -517,7 +547,7 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
                                     size_t prompt_count, const djinn_generate_options* options,
                                     djinn_on_token on_token, void* context,
                                     uint64_t* next_random_offset, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client_of(generator), error, [&]() -> Status {
     DJINN_CHECK(
         require(generator != nullptr && prompts != nullptr && on_token != nullptr, kNullArgument));
     djinn_generate_options defaults;
@@ -540,10 +570,10 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
 
 djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_bytes, djinn_ref* out,
                          djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr && data != nullptr && out != nullptr, kNullArgument));
     const auto* const bytes = static_cast<const std::byte*>(data);
-    DJINN_TRY(djinn::client::Client* const session, client->connection.open());
+    DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(const djinn::RefHandle ref, djinn::client::put(*session, {bytes, data_bytes}));
     *out = {ref.index, ref.generation};
     return {};
@@ -552,7 +582,7 @@ djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_byt
 
 djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_bytes, void* data,
                           size_t data_bytes, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr && data != nullptr, kNullArgument));
     const djinn::RefHandle handle{ref.index, ref.generation};
     DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
@@ -563,7 +593,7 @@ djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_b
 }
 
 djinn_code djinn_ref_release(djinn_client* client, djinn_ref ref, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr, kNullArgument));
     const djinn::RefHandle handle{ref.index, ref.generation};
     DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
@@ -575,7 +605,7 @@ djinn_code djinn_ref_release(djinn_client* client, djinn_ref ref, djinn_error* e
 
 djinn_code djinn_program_define(djinn_client* client, const char* srg_text, uint64_t model,
                                 djinn_program** out, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client, error, [&]() -> Status {
     DJINN_CHECK(require(client != nullptr && srg_text != nullptr && out != nullptr, kNullArgument));
     DJINN_TRY(auto graph, djinn::srg::parse_text(srg_text));
     DJINN_CHECK(djinn::srg::verify(graph));
@@ -594,7 +624,7 @@ void djinn_program_close(djinn_program* program) {
 djinn_code djinn_program_run(djinn_program* program, const djinn_symbol* symbols,
                              size_t symbol_count, const djinn_input* inputs, size_t input_count,
                              djinn_output* outputs, size_t output_count, djinn_error* error) {
-  return guarded(error, [&]() -> Status {
+  return guarded(client_of(program), error, [&]() -> Status {
     DJINN_CHECK(require(program != nullptr, kNullArgument));
     DJINN_CHECK(require(symbols != nullptr || symbol_count == 0, kNullArgument));
     DJINN_CHECK(require(inputs != nullptr || input_count == 0, kNullArgument));

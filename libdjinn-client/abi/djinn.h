@@ -23,7 +23,8 @@
  * it anew. The same holds in the child of a fork, which gets a session of its own.
  *
  * Threads. A client and all that was opened on it belong to one thread at a time. Clients are
- * independent of each other.
+ * independent of each other. djinn_cancel() alone may be called by any thread, and by signal
+ * handlers.
  *
  * Units. Sizes in bytes where the name ends in _bytes, in elements else; moments in nanoseconds
  * since 1970, how long something takes in milliseconds. Tensors are contiguous, the last dimension
@@ -138,6 +139,12 @@ typedef struct djinn_connect_options {
 DJINN_API djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** out,
                                    djinn_error* error);
 DJINN_API void djinn_close(djinn_client* client);
+/* Ends the call that another thread, or the one whose signal handler this is, is in: it returns
+ * DJINN_CANCELLED, as soon as the operator that runs has ended, and the client goes on. A model
+ * that was being opened is given back. A call that was about to end may succeed all the same; where
+ * there is no call, nothing happens, to later ones neither. Any thread, and safe in signal
+ * handlers, as long as nobody closes the client meanwhile. NULL: nothing. */
+DJINN_API void djinn_cancel(djinn_client* client);
 /* Makes a new session in place of one that is over; does nothing while it lives. Tries for so long,
  * once at least; DJINN_FOREVER: until djinnd is there. Errors as of djinn_connect(), of the last
  * try; DJINN_TIMEOUT when djinnd takes the connection and does not answer. */

@@ -101,6 +101,8 @@ class Client {
                  detail::milliseconds(keep_alive), &model);
     return model;
   }
+  // Ends the call that another thread, or the one whose signal handler this is, is in.
+  void cancel() const noexcept { djinn_cancel(handle_.get()); }
   void close_model(uint64_t model) { detail::call(djinn_model_close, handle(), model); }
   void unload_model(uint64_t model) { detail::call(djinn_model_unload, handle(), model); }
 

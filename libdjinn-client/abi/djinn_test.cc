@@ -5,10 +5,14 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <thread>
@@ -269,6 +273,116 @@ TEST_F(Reconnecting, a_call_under_way_fails_and_is_not_repeated) {
   daemon_.start();
   ASSERT_EQ(djinn_reconnect(client_, 0, nullptr), DJINN_OK);
   EXPECT_EQ(daemon_.runs(), 0u);
+}
+
+// --- djinn_cancel()
+
+using djinn::client::testing::eventually;
+
+class Cancelling : public Reconnecting {
+ protected:
+  // A call that waits in a thread of its own until it is cancelled; gives how it ended.
+  djinn_code cancelled(const std::function<djinn_code()>& call,
+                       const std::function<bool()>& waits) {
+    djinn_code code = DJINN_OK;
+    std::thread caller([&] { code = call(); });
+    EXPECT_TRUE(eventually(waits));
+    djinn_cancel(client_);
+    caller.join();
+    return code;
+  }
+  djinn_code put() {
+    djinn_ref ref{};
+    return djinn_ref_put(client_, "x", 1, &ref, nullptr);
+  }
+};
+
+TEST_F(Cancelling, a_run_ends_and_the_client_goes_on) {
+  daemon_.set_stuck(true);
+  EXPECT_EQ(cancelled([&] { return put(); }, [&] { return daemon_.run_waits(); }), DJINN_CANCELLED);
+  daemon_.set_stuck(false);
+  EXPECT_EQ(put(), DJINN_OK);
+  EXPECT_EQ(daemon_.sessions_made(), 1u);
+}
+
+djinn_client* interrupted = nullptr;
+
+TEST_F(Cancelling, a_signal_handler_may_do_it) {
+  interrupted = client_;
+  struct sigaction action {};
+  struct sigaction before {};
+  action.sa_handler = [](int) { djinn_cancel(interrupted); };
+  ASSERT_EQ(::sigaction(SIGUSR1, &action, &before), 0);
+  daemon_.set_stuck(true);
+  djinn_code code = DJINN_OK;
+  std::thread caller([&] { code = put(); });
+  EXPECT_TRUE(eventually([&] { return daemon_.run_waits(); }));
+  EXPECT_EQ(::pthread_kill(caller.native_handle(), SIGUSR1), 0);
+  caller.join();
+  EXPECT_EQ(code, DJINN_CANCELLED);
+  ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST_F(Cancelling, an_open_ends_and_what_it_gave_is_given_back_when_it_comes) {
+  daemon_.hold_opens(true);
+  const std::string directory = directory_.string();
+  uint64_t model = 0;
+  const auto load = [&] { return djinn_model_load(client_, directory.c_str(), &model, nullptr); };
+  EXPECT_EQ(cancelled(load, [&] { return daemon_.opens_held() == 1; }), DJINN_CANCELLED);
+  djinn_status status;
+  EXPECT_EQ(djinn_get_status(client_, &status, nullptr), DJINN_OK) << "others are answered before";
+  daemon_.hold_opens(false);
+  EXPECT_TRUE(eventually([&] { return daemon_.opens().size() == 1; }));
+  EXPECT_EQ(load(), DJINN_OK);
+  EXPECT_TRUE(eventually([&] { return daemon_.closes() == 1; }));
+  EXPECT_EQ(djinn_model_close(client_, model, nullptr), DJINN_OK);
+  EXPECT_EQ(daemon_.closes(), 2u);
+}
+
+TEST_F(Cancelling, so_many_opens_may_be_given_up_and_they_may_again_once_djinnd_has_answered) {
+  daemon_.hold_opens(true);
+  const std::string directory = directory_.string();
+  uint64_t model = 0;
+  const auto load = [&] { return djinn_model_load(client_, directory.c_str(), &model, nullptr); };
+  size_t held = 0;
+  while (held < 32) {
+    ++held;
+    ASSERT_EQ(cancelled(load, [&] { return daemon_.opens_held() == held; }), DJINN_CANCELLED);
+  }
+  EXPECT_EQ(load(), DJINN_BUSY);
+  daemon_.hold_opens(false);
+  EXPECT_TRUE(eventually([&] { return load() == DJINN_OK; }));
+  EXPECT_TRUE(eventually([&] {
+    djinn_status status;
+    EXPECT_EQ(djinn_get_status(client_, &status, nullptr), DJINN_OK);
+    return daemon_.closes() == held;
+  }));
+}
+
+TEST_F(Cancelling, a_wait_for_djinnd_ends) {
+  daemon_.stop();
+  djinn_code code = DJINN_OK;
+  std::atomic<bool> ended = false;
+  std::thread caller([&] {
+    code = djinn_reconnect(client_, DJINN_FOREVER, nullptr);
+    ended = true;
+  });
+  EXPECT_TRUE(eventually([&] {
+    djinn_cancel(client_);  // in vain where it has not begun
+    return ended.load();
+  }));
+  caller.join();
+  EXPECT_EQ(code, DJINN_CANCELLED);
+}
+
+TEST_F(Cancelling, where_there_is_no_call_nothing_is_cancelled) {
+  djinn_cancel(nullptr);
+  djinn_cancel(client_);
+  EXPECT_EQ(put(), DJINN_OK);
+  daemon_.set_stuck(true);
+  EXPECT_EQ(cancelled([&] { return put(); }, [&] { return daemon_.run_waits(); }), DJINN_CANCELLED);
+  daemon_.set_stuck(false);
+  EXPECT_EQ(put(), DJINN_OK);
 }
 
 TEST_F(ForeverReconnecting, a_client_that_was_told_so_makes_another_session_by_itself) {

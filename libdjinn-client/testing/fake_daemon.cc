@@ -95,6 +95,8 @@ class FakeDaemon::Server {
   // What tell() and look() are for:
   bool silent_ = false;
   std::atomic<bool> stuck_ = false;
+  bool holds_opens_ = false;
+  size_t opens_held_ = 0;
   std::optional<Error> refusal_;
   std::optional<Error> last_word_;
   size_t open_ = 0;
@@ -114,6 +116,7 @@ class FakeDaemon::Server {
     Fd submission_bell;
     ipc::CompletionBell completion_bell;
     std::optional<ipc::WorkerRing> ring;
+    std::vector<ipc::ClientRequest> held;
     bool over = false;
   };
 
@@ -127,6 +130,8 @@ class FakeDaemon::Server {
         if (std::exchange(last_word_, std::nullopt)) sessions_.clear();
         std::erase_if(sessions_, [](const auto& session) { return session->over; });
         open_ = sessions_.size();
+        opens_held_ = 0;
+        for (const auto& session : sessions_) opens_held_ += session->held.size();
       }
       sleep();
     }
@@ -149,9 +154,12 @@ class FakeDaemon::Server {
       EXPECT_TRUE(request);
       if (request && !silent_) answer(session, *request);
     }
+    if (!holds_opens_) {
+      for (const ipc::ClientRequest& one : std::exchange(session.held, {})) answer(session, one);
+    }
     if (last_word_) send(session, 0, ipc::Failed{last_word_->code, last_word_->message});
     if (!session.ring) return;
-    if (!stuck_) return complete_runs(session);
+    complete_runs(session);
     const auto waits = session.ring->has_submission();
     run_waits_ = run_waits_ || (waits && *waits);
   }
@@ -163,6 +171,9 @@ class FakeDaemon::Server {
       ipc::Completion completion;
       completion.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
       const ipc::Submission submission = session.ring->copy_submission();
+      const bool given_up = session.ring->cancelled_through() >= submission.run;
+      if (stuck_ && !given_up) break;
+      if (given_up) completion.error = static_cast<uint16_t>(ErrorCode::kCancelled);
       describe_outputs(session, submission);
       completion.run = submission.run;
       session.ring->push(completion);
@@ -225,7 +236,9 @@ class FakeDaemon::Server {
       report.sessions = static_cast<uint32_t>(made_);
       return send(session, number, report);
     }
-    if (const auto* open = std::get_if<ipc::OpenModel>(&request.body)) {
+    const auto* const open = std::get_if<ipc::OpenModel>(&request.body);
+    if (open != nullptr && holds_opens_) return session.held.push_back(request);
+    if (open != nullptr) {
       opens_.push_back({open->pin, open->keep_alive_ms});
       return send(
           session, number,
@@ -291,6 +304,9 @@ void FakeDaemon::set_silent(bool silent) {
 void FakeDaemon::set_stuck(bool stuck) {
   server_->tell([&] { server_->stuck_ = stuck; });
 }
+void FakeDaemon::hold_opens(bool hold) {
+  server_->tell([&] { server_->holds_opens_ = hold; });
+}
 void FakeDaemon::refuse(std::optional<uint16_t> code) {
   server_->tell([&] {
     server_->refusal_.reset();
@@ -325,6 +341,9 @@ size_t FakeDaemon::runs() const {
 }
 bool FakeDaemon::run_waits() const {
   return server_->look<bool>([&] { return server_->run_waits_; });
+}
+size_t FakeDaemon::opens_held() const {
+  return server_->look<size_t>([&] { return server_->opens_held_; });
 }
 size_t FakeDaemon::sessions_open() const {
   return server_->look<size_t>([&] { return server_->open_; });

@@ -43,8 +43,10 @@ class FakeDaemon {
   void stop();
   // Takes connections and reads requests, and answers none.
   void set_silent(bool silent);
-  // Leaves runs as they are.
+  // Leaves runs as they are, but those that are given up.
   void set_stuck(bool stuck);
+  // Answers nobody who opens a model, as long as it is set.
+  void hold_opens(bool hold);
   // Refuses the next sessions with that code (kernel/base/error.h); nothing: they are welcome.
   void refuse(std::optional<uint16_t> code);
   // What every model's manifest is, encoded, and how many bytes of it are announced.
@@ -60,6 +62,7 @@ class FakeDaemon {
   [[nodiscard]] size_t runs() const;           // that are complete
   [[nodiscard]] bool run_waits() const;        // or did, while it was stuck
   [[nodiscard]] size_t sessions_open() const;  // now
+  [[nodiscard]] size_t opens_held() const;     // now
 
  private:
   class Server;

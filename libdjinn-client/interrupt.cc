@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "libdjinn-client/interrupt.h"
+
+#include <errno.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace djinn::client {
+
+Status Interrupt::open() {
+  if (bell_.valid() && opened_by_ == ::getpid()) return {};
+  opened_by_ = ::getpid();
+  bell_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (bell_.valid()) return {};
+  return system_error("make a descriptor to be interrupted through", errno);
+}
+
+// A write that finds the counter full leaves it readable, as is wanted.
+void Interrupt::raise() noexcept {
+  const uint64_t call = call_;
+  if (call == 0) return;
+  raised_ = call;
+  const int before = errno;
+  constexpr uint64_t kOnce = 1;
+  [[maybe_unused]] const ssize_t written = ::write(bell_.get(), &kOnce, sizeof kOnce);
+  errno = before;
+}
+
+// What an earlier call was interrupted with wakes this one once.
+void Interrupt::begin() noexcept {
+  call_ = ++last_call_;
+}
+
+bool Interrupt::is_raised() const noexcept {
+  const uint64_t call = call_.load(std::memory_order_relaxed);
+  return call != 0 && raised_.load(std::memory_order_relaxed) == call;
+}
+
+void Interrupt::take() noexcept {
+  uint64_t rings = 0;
+  [[maybe_unused]] const ssize_t read = ::read(bell_.get(), &rings, sizeof rings);
+}
+
+}  // namespace djinn::client

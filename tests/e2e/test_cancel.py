@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""djinn_cancel() of the C library: it ends the call that another thread is in, with a real worker
+at the other end. libdjinn-client/abi/djinn_test.cc has the rest."""
+
+import ctypes
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from private_daemon import BIN, Daemon, wait_until
+
+CANCELLED = 504
+LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
+ON_TOKEN = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_int32
+)
+# So many products of matrices take many seconds, each of them a moment.
+PRODUCTS = 2000
+SIZE = 1024
+
+
+class ConnectOptions(ctypes.Structure):
+    _fields_ = (
+        ("host", ctypes.c_char_p),
+        ("name", ctypes.c_char_p),
+        ("staging_bytes", ctypes.c_uint64),
+        ("reconnect_wait_ms", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64 * 3),
+    )
+
+
+class Error(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_int), ("message", ctypes.c_char * 508))
+
+
+class Prompt(ctypes.Structure):
+    _fields_ = (("tokens", ctypes.POINTER(ctypes.c_int32)), ("count", ctypes.c_size_t))
+
+
+class GenerateOptions(ctypes.Structure):
+    _fields_ = (
+        ("max_new_tokens", ctypes.c_uint32),
+        ("min_new_tokens", ctypes.c_uint32),
+        ("stop_tokens", ctypes.POINTER(ctypes.c_int32)),
+        ("stop_token_count", ctypes.c_size_t),
+        ("rest", ctypes.c_uint64 * 10),
+    )
+
+
+class Input(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+        ("data_bytes", ctypes.c_size_t),
+        ("ref", ctypes.c_uint64),
+    )
+
+
+class Client:
+    """A session by the C library, and how its last call ended."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.library = ctypes.CDLL(str(LIBRARY))
+        self.error = Error()
+        self.handle = ctypes.c_void_p()
+        options = ConnectOptions(host=daemon.host.encode(), name=b"canceller")
+        self.expect("djinn_connect", ctypes.byref(options), ctypes.byref(self.handle))
+
+    def call(self, name: str, *arguments: Any) -> int:
+        return int(getattr(self.library, name)(*arguments, ctypes.byref(self.error)))
+
+    def expect(self, name: str, *arguments: Any) -> None:
+        assert self.call(name, *arguments) == 0, self.error.message
+
+    def cancel(self) -> None:
+        self.library.djinn_cancel(self.handle)
+
+    def close(self) -> None:
+        self.library.djinn_close(self.handle)
+
+
+@pytest.fixture
+def client(daemon: Daemon) -> Iterator[Client]:
+    one = Client(daemon)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+class Generating:
+    """A generation that goes on for long, and counts its tokens."""
+
+    def __init__(self, client: Client, model: Path) -> None:
+        self.client, self.seen, self.code = client, 0, 0
+        self.generator = ctypes.c_void_p()
+        path = str(model).encode()
+        client.expect("djinn_generator_open", client.handle, path, ctypes.byref(self.generator))
+
+    def run(self, tokens: int = 900) -> None:
+        def take(*_: Any) -> int:
+            self.seen += 1
+            return 0
+
+        options = GenerateOptions()
+        self.client.library.djinn_generate_options_init(ctypes.byref(options))
+        options.max_new_tokens = tokens
+        options.stop_tokens = (ctypes.c_int32 * 1)()
+        prompt = Prompt((ctypes.c_int32 * 3)(256, 84, 104), 3)
+        self.code = self.client.call(
+            "djinn_generator_generate",
+            *(self.generator, ctypes.byref(prompt), ctypes.c_size_t(1), ctypes.byref(options)),
+            *(ON_TOKEN(take), None, None),
+        )
+
+    def close(self) -> None:
+        self.client.library.djinn_generator_close(self.generator)
+
+
+def test_a_generation_is_ended_by_another_thread_and_the_next_one_runs(
+    client: Client, byte_model: Path
+) -> None:
+    generating = Generating(client, byte_model)
+    thread = threading.Thread(target=generating.run)
+    thread.start()
+    wait_until(lambda: generating.seen > 3, "it generates")
+    client.cancel()
+    thread.join(60)
+    assert generating.code == CANCELLED, client.error.message
+    assert generating.seen < 900
+    generating.seen = 0
+    generating.run(tokens=5)
+    assert (generating.code, generating.seen) == (0, 5)
+    generating.close()
+
+
+def test_a_run_ends_at_its_next_operator(client: Client, daemon: Daemon) -> None:
+    lines = ['srg 1 "products"', f"input %x0 : float32[{SIZE}, {SIZE}]"]
+    lines += [f"%x{n + 1} = aten::mm(%x{n}, %x0)" for n in range(PRODUCTS)]
+    text = "\n".join([*lines, f"output %x{PRODUCTS}", ""]).encode()
+    program = ctypes.c_void_p()
+    client.expect(
+        "djinn_program_define", client.handle, text, ctypes.c_uint64(0), ctypes.byref(program)
+    )
+    data = (ctypes.c_float * (SIZE * SIZE))()
+    given = Input(b"x0", ctypes.addressof(data), ctypes.sizeof(data), 0)
+    codes: list[int] = []
+
+    def run() -> None:
+        one = ctypes.c_size_t(1)
+        nothing = ctypes.c_size_t(0)
+        codes.append(
+            client.call(
+                "djinn_program_run",
+                *(program, None, nothing, ctypes.byref(given), one, None, nothing),
+            )
+        )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: is_running(daemon), "it runs")
+    client.cancel()
+    thread.join(60)
+    assert codes == [CANCELLED], client.error.message
+    assert not is_running(daemon)
+    client.library.djinn_program_close(program)
+
+
+def is_running(daemon: Daemon) -> bool:
+    return any(one["name"] == "canceller" and one["running"] for one in daemon.observer.sessions())
