@@ -38,6 +38,16 @@ Json to_json(const ipc::WorkerReport& report) {
           {"tokens", report.tokens}};
 }
 
+// Null for a user whom the configuration gives none.
+Json to_json(const ipc::QuotaReport& quota) {
+  if (!quota.is_own) return nullptr;
+  const auto or_null = [](uint64_t bytes) { return bytes == UINT64_MAX ? Json() : Json(bytes); };
+  return {
+      {"memory_bytes", quota.memory_bytes}, {"memory_max_bytes", or_null(quota.memory_max_bytes)},
+      {"pinned_bytes", quota.pinned_bytes}, {"pinned_max_bytes", or_null(quota.pinned_max_bytes)},
+      {"sessions", quota.sessions},         {"sessions_max", quota.sessions_max}};
+}
+
 Json to_json(const ipc::StatusReport& report) {
   Json workers = Json::array();
   for (const ipc::WorkerReport& worker : report.workers) workers.push_back(to_json(worker));
@@ -57,7 +67,9 @@ Json to_json(const ipc::StatusReport& report) {
           {"compared_opens", report.compared_opens},
           {"workers", std::move(workers)},
           {"draining", report.draining},
-          {"descriptors_closing", report.descriptors_closing}};
+          {"descriptors_closing", report.descriptors_closing},
+          {"data_sessions", report.data_sessions},
+          {"quota", to_json(report.quota)}};
 }
 
 Json to_json(const ipc::SessionReport& report) {

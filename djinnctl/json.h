@@ -22,6 +22,7 @@ enum class JsonStyle { kOff, kShort, kPretty };
 [[nodiscard]] std::string json_text(const std::string& schema, std::vector<Json> items,
                                     JsonStyle style = JsonStyle::kShort);
 
+[[nodiscard]] Json to_json(const ipc::QuotaReport& quota);
 [[nodiscard]] Json to_json(const ipc::StatusReport& report);
 [[nodiscard]] Json to_json(const ipc::WorkerReport& report);
 [[nodiscard]] Json to_json(const ipc::SessionReport& report);

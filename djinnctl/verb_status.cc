@@ -13,6 +13,17 @@
 namespace djinn::ctl {
 namespace {
 
+std::string of_most(uint64_t bytes, uint64_t most_bytes) {
+  if (most_bytes == UINT64_MAX) return size_text(bytes);
+  return fmt::format("{} of {}", size_text(bytes), size_text(most_bytes));
+}
+
+void add_quota(Table& table, const ipc::QuotaReport& quota) {
+  table.add({"your memory", of_most(quota.memory_bytes, quota.memory_max_bytes)});
+  table.add({"your pins", of_most(quota.pinned_bytes, quota.pinned_max_bytes)});
+  table.add({"your sessions", fmt::format("{} of {}", quota.sessions, quota.sessions_max)});
+}
+
 Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   Table table({{"FIELD"}, {"VALUE"}});
   table.add({"version", report.version});
@@ -34,6 +45,7 @@ Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   table.add({"read from files", size_text(report.bytes_read)});
   table.add({"buffered reads", std::to_string(report.buffered_reads)});
   table.add({"compared opens", std::to_string(report.compared_opens)});
+  if (report.quota.is_own) add_quota(table, report.quota);
   return table;
 }
 

@@ -284,6 +284,25 @@ struct WorkerReport {
   friend bool operator==(const WorkerReport&, const WorkerReport&) = default;
 };
 
+// What a user has, and may have, where the configuration gives them a quota of their own.
+struct QuotaReport {
+  bool is_own = false;
+  uint64_t memory_bytes = 0;  // of all their sessions and their worker, beside models
+  uint64_t memory_max_bytes = 0;
+  uint64_t pinned_bytes = 0;
+  uint64_t pinned_max_bytes = 0;
+  uint32_t sessions = 0;  // with a data path
+  uint32_t sessions_max = 0;
+  friend bool operator==(const QuotaReport&, const QuotaReport&) = default;
+};
+
+// As the configuration or the command line has it.
+struct SettingReport {
+  std::string key;
+  std::string value;
+  friend bool operator==(const SettingReport&, const SettingReport&) = default;
+};
+
 struct StatusReport {
   std::string version;
   uint64_t started_wall_ns = 0;
@@ -303,6 +322,9 @@ struct StatusReport {
   bool draining = false;
   uint32_t descriptors_closing = 0;  // of clients', which may take long
   uint64_t compared_opens = 0;       // whose files were compared with a resident model byte by byte
+  uint32_t data_sessions = 0;        // of the sessions those that may run something
+  QuotaReport quota;                 // the asker's
+  std::vector<SettingReport> settings;  // in force, of a service; with the first page of workers
   friend bool operator==(const StatusReport&, const StatusReport&) = default;
 };
 

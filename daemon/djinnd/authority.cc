@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <grp.h>
+#include <pwd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -15,9 +16,9 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr size_t kGroupBytes = 4096;
-// A hundred thousand members and more.
-constexpr size_t kGroupBytesMax = size_t{64} << 20;
+constexpr size_t kEntryBytes = 4096;
+// A group of a hundred thousand members and more.
+constexpr size_t kEntryBytesMax = size_t{64} << 20;
 
 constexpr uid_t kOverflowUid = 65534;  // unless somebody has set another
 
@@ -43,17 +44,29 @@ std::optional<uid_t> number_of_unmapped() {
                             read_proc_file("/proc/sys/kernel/overflowuid"));
 }
 
-std::optional<gid_t> group_named(const std::string& name) {
-  std::vector<char> buffer(kGroupBytes);
-  group entry{};
-  group* found = nullptr;
-  // A group of many members needs more.
-  while (::getgrnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) == ERANGE &&
-         buffer.size() < kGroupBytesMax) {
+// The entry of that name; ask: getgrnam_r or getpwnam_r. One with many members needs more room.
+template <typename Entry, typename Ask>
+static std::optional<Entry> entry_named(const std::string& name, std::vector<char>& buffer,
+                                        Ask* ask) {
+  Entry entry{};
+  Entry* found = nullptr;
+  while (ask(name.c_str(), &entry, buffer.data(), buffer.size(), &found) == ERANGE &&
+         buffer.size() < kEntryBytesMax) {
     buffer.resize(2 * buffer.size());
   }
-  if (found == nullptr) return std::nullopt;
-  return found->gr_gid;
+  return found == nullptr ? std::nullopt : std::optional(entry);
+}
+
+std::optional<gid_t> group_named(const std::string& name) {
+  std::vector<char> buffer(kEntryBytes);
+  const auto entry = entry_named<group>(name, buffer, &::getgrnam_r);
+  return entry ? std::optional(entry->gr_gid) : std::nullopt;
+}
+
+std::optional<uid_t> user_named(const std::string& name) {
+  std::vector<char> buffer(kEntryBytes);
+  const auto entry = entry_named<passwd>(name, buffer, &::getpwnam_r);
+  return entry ? std::optional(entry->pw_uid) : std::nullopt;
 }
 
 }  // namespace djinn::daemon

@@ -46,7 +46,8 @@ class Authority {
 // Of this process.
 [[nodiscard]] std::optional<uid_t> number_of_unmapped();
 
-// Nothing if there is no such group. Asks the system's database, which may block.
+// Nothing if there is no such group, or user. Asks the system's database, which may block.
 [[nodiscard]] std::optional<gid_t> group_named(const std::string& name);
+[[nodiscard]] std::optional<uid_t> user_named(const std::string& name);
 
 }  // namespace djinn::daemon

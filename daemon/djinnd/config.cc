@@ -11,13 +11,15 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 
+#include "daemon/djinnd/authority.h"
+#include "daemon/djinnd/quantity.h"
+#include "ipc/limits.h"
 #include "ipc/messages.h"
-#include "kernel/base/checked.h"
 #include "kernel/base/fd.h"
 
 namespace djinn::daemon {
@@ -35,80 +37,56 @@ constexpr size_t kSlipsMax = 4;
 
 // --- values
 
-struct Unit {
-  std::string_view name;
-  uint64_t factor;
-};
-constexpr std::array kBytes{Unit{"", 1}, Unit{"KiB", uint64_t{1} << 10},
-                            Unit{"MiB", uint64_t{1} << 20}, Unit{"GiB", uint64_t{1} << 30},
-                            Unit{"TiB", uint64_t{1} << 40}};
-constexpr std::array kMilliseconds{Unit{"ms", 1}, Unit{"s", 1000}, Unit{"min", 60'000},
-                                   Unit{"h", 3'600'000}, Unit{"d", 86'400'000}};
-
-// A whole number and one of the units.
-template <size_t N>
-std::optional<uint64_t> quantity(std::string_view text, const std::array<Unit, N>& units) {
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return std::nullopt;
-  std::string_view name(end, static_cast<size_t>(text.data() + text.size() - end));
-  while (name.starts_with(' ')) name.remove_prefix(1);
-  const auto unit = std::ranges::find(units, name, &Unit::name);
-  if (unit == units.end()) return std::nullopt;
-  return checked_mul(number, unit->factor);
-}
+// Words for what depends on other things.
+constexpr std::string_view kAllCores = "all cores";
+constexpr std::string_view kAsLimit = "as memory.limit";
 
 Error expected(std::string_view what) {
   return Error{ErrorCode::kInvalidArgument, fmt::format("write {}", what)};
 }
 
 Status set_limit(std::string_view text, Options& options) {
-  if (text.ends_with('%')) {
-    const auto percent = quantity(text.substr(0, text.size() - 1), std::array{Unit{"", 1}});
-    if (!percent || *percent < 1 || *percent > 100) return expected("a share like \"80%\"");
-    options.memory_bytes = physical_bytes() / 100 * *percent;
-    return {};
+  const auto amount = amount_of(text);
+  if (!amount || amount->number == 0) {
+    return expected("bytes like \"12GiB\", or a share like \"80%\"");
   }
-  const auto bytes = quantity(text, kBytes);
-  if (!bytes || *bytes == 0) return expected("bytes like \"12GiB\", or a share like \"80%\"");
-  options.memory_bytes = *bytes;
+  options.memory_bytes = amount->of(physical_bytes());
   return {};
 }
 
 Status set_session_quota(std::string_view text, Options& options) {
-  const auto bytes = quantity(text, kBytes);
+  const auto bytes = bytes_of(text);
   if (!bytes || *bytes == 0) return expected("bytes like \"4GiB\"");
   options.session_quota_bytes = *bytes;
   return {};
 }
 
 Status set_percent(std::string_view text, uint32_t& percent) {
-  if (text.ends_with('%')) text.remove_suffix(1);
-  const auto number = quantity(text, std::array{Unit{"", 1}});
-  if (!number || *number < 1 || *number > 100) return expected("a share like \"80%\"");
-  percent = static_cast<uint32_t>(*number);
+  const auto number = percent_of(text);
+  if (!number) return expected("a share like \"80%\"");
+  percent = *number;
   return {};
 }
 
 Status set_pin_quota(std::string_view text, Options& options) {
-  const auto bytes = quantity(text, kBytes);
-  if (bytes) {
-    options.pin_quota_bytes = *bytes;
-    return {};
-  }
-  if (text.ends_with('%') && set_percent(text, options.pin_quota_percent)) return {};
-  return expected("bytes like \"8GiB\", or a share of the limit like \"50%\"");
+  const auto amount = amount_of(text);
+  if (!amount) return expected("bytes like \"8GiB\", or a share of the limit like \"50%\"");
+  options.pin_quota = *amount;
+  return {};
 }
 
 Status set_threads(std::string_view text, Options& options) {
-  const auto threads = quantity(text, std::array{Unit{"", 1}});
-  if (!threads || *threads < 1 || *threads > 1024) return expected("a number from 1 to 1024");
+  options.threads = 0;
+  if (text == kAllCores) return {};
+  const auto threads = number_of(text);
+  if (!threads || *threads < 1 || *threads > 1024)
+    return expected("a number from 1 to 1024, or \"all cores\"");
   options.threads = static_cast<uint32_t>(*threads);
   return {};
 }
 
 Status set_hang_timeout(std::string_view text, Options& options) {
-  const auto time = quantity(text, kMilliseconds);
+  const auto time = milliseconds_of(text);
   if (!time || *time < 100 || *time > 3'600'000) {
     return expected("a time from \"100ms\" to \"60min\"");
   }
@@ -117,7 +95,7 @@ Status set_hang_timeout(std::string_view text, Options& options) {
 }
 
 Status set_keep_alive(std::string_view text, Options& options) {
-  const auto time = quantity(text, kMilliseconds);
+  const auto time = milliseconds_of(text);
   const bool none = text == "0";
   if (!time && !none && text != "forever") {
     return expected("a time like \"5min\", \"0\", or \"forever\"");
@@ -127,7 +105,7 @@ Status set_keep_alive(std::string_view text, Options& options) {
 }
 
 Status set_drain_timeout(std::string_view text, Options& options) {
-  const auto time = text == "0" ? std::optional<uint64_t>(0) : quantity(text, kMilliseconds);
+  const auto time = text == "0" ? std::optional<uint64_t>(0) : milliseconds_of(text);
   if (!time || *time > 3'600'000) return expected("a time from \"0\" to \"60min\"");
   options.drain_timeout_ms = *time;
   return {};
@@ -142,7 +120,7 @@ Status set_evict_all(std::string_view text, Options& options) {
 }
 
 Status set_spill_after(std::string_view text, Options& options) {
-  const auto time = quantity(text, kMilliseconds);
+  const auto time = milliseconds_of(text);
   if (!time) return expected("a time like \"1min\"");
   options.spill_idle_ms = *time;
   return {};
@@ -157,9 +135,9 @@ Status set_spill_directory(std::string_view text, Options& options) {
 }
 
 Status set_spill_limit(std::string_view text, Options& options) {
-  const auto bytes = quantity(text, kBytes);
-  if (!bytes) return expected("bytes like \"16GiB\"");
-  options.spill_limit_bytes = *bytes;
+  const auto bytes = bytes_of(text);
+  if (!bytes && text != kAsLimit) return expected("bytes like \"16GiB\", or \"as memory.limit\"");
+  options.spill_limit_bytes = bytes;
   return {};
 }
 
@@ -167,7 +145,7 @@ constexpr std::string_view kEvictAll = "memory.evict_all_above";
 constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
 
 constexpr std::array kSettings{
-    Setting{"lane.threads", "all cores", false, set_threads},
+    Setting{"lane.threads", kAllCores, false, set_threads},
     Setting{"memory.evict_all_above", "95%", true, set_evict_all},
     Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},
     Setting{"memory.limit", "80%", false, set_limit},
@@ -175,7 +153,7 @@ constexpr std::array kSettings{
     Setting{"memory.session_quota", "4GiB", true, set_session_quota},
     Setting{"memory.spill_after", "1min", true, set_spill_after},
     Setting{"memory.spill_directory", "the cache directory", false, set_spill_directory},
-    Setting{"memory.spill_limit", "as memory.limit", true, set_spill_limit},
+    Setting{"memory.spill_limit", kAsLimit, true, set_spill_limit},
     Setting{"model.keep_alive", "5min", true, set_keep_alive},
     Setting{"service.drain_timeout", "10s", true, set_drain_timeout},
     Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
@@ -185,6 +163,68 @@ static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));
 const Setting* setting_named(std::string_view key) {
   const auto found = std::ranges::find(kSettings, key, &Setting::key);
   return found == kSettings.end() ? nullptr : &*found;
+}
+
+// --- quotas of users and groups
+
+Status set_amount(std::string_view text, std::optional<Amount>& amount) {
+  amount = amount_of(text);
+  if (amount) return {};
+  return expected("bytes like \"4GiB\", or a share of the limit like \"25%\"");
+}
+
+Status set_user_memory(std::string_view text, Quota& quota) {
+  return set_amount(text, quota.memory);
+}
+
+Status set_user_pins(std::string_view text, Quota& quota) {
+  return set_amount(text, quota.pins);
+}
+
+Status set_user_sessions(std::string_view text, Quota& quota) {
+  const auto sessions = number_of(text);
+  if (!sessions || *sessions < 1 || *sessions > limits::kSessionsPerUser) {
+    return expected(fmt::format("a number from 1 to {}", limits::kSessionsPerUser));
+  }
+  quota.sessions = static_cast<uint32_t>(*sessions);
+  return {};
+}
+
+struct QuotaSetting {
+  std::string_view key;
+  Status (*apply)(std::string_view value, Quota& quota);
+};
+constexpr std::array kQuotaSettings{
+    QuotaSetting{"memory_quota", set_user_memory},
+    QuotaSetting{"pin_quota", set_user_pins},
+    QuotaSetting{"sessions_max", set_user_sessions},
+};
+
+// "user.NAME.KEY" in parts. No key has a point in it, but a name may.
+struct SectionKey {
+  bool is_group;
+  std::string_view name;
+  std::string_view key;
+};
+std::optional<SectionKey> section_key(std::string_view key) {
+  const size_t first = key.find('.'), last = key.rfind('.');
+  if (first == key.npos || last == first) return std::nullopt;
+  const std::string_view kind = key.substr(0, first);
+  if (kind != "user" && kind != "group") return std::nullopt;
+  return SectionKey{kind == "group", key.substr(first + 1, last - first - 1), key.substr(last + 1)};
+}
+
+const QuotaSetting* quota_setting_named(std::string_view key) {
+  const auto found = std::ranges::find(kQuotaSettings, key, &QuotaSetting::key);
+  return found == kQuotaSettings.end() ? nullptr : &*found;
+}
+
+Quota& quota_of(const SectionKey& section, std::vector<NamedQuota>& quotas) {
+  const auto found = std::ranges::find_if(quotas, [&](const NamedQuota& one) {
+    return one.is_group == section.is_group && one.name == section.name;
+  });
+  if (found != quotas.end()) return found->quota;
+  return quotas.emplace_back(NamedQuota{section.is_group, std::string(section.name), {}, {}}).quota;
 }
 
 // --- unknown keys
@@ -212,11 +252,30 @@ size_t slips(const Setting& setting, std::string_view key) {
   return rest <= 1 ? 1 + rest : whole;
 }
 
+std::string advice_for(const SectionKey& section) {
+  const auto nearest = std::ranges::min(
+      kQuotaSettings, {}, [&](const QuotaSetting& s) { return distance(s.key, section.key); });
+  if (distance(nearest.key, section.key) <= kSlipsMax) {
+    return fmt::format("it is ignored; did you mean {}?", nearest.key);
+  }
+  return "it is ignored; there are memory_quota, pin_quota and sessions_max";
+}
+
 std::string advice_for(std::string_view key) {
+  const bool of_somebody = key.find("user") != key.npos || key.find("group") != key.npos;
+  if (of_somebody) {
+    return "it is ignored; what one user may have is written as memory_quota, pin_quota and "
+           "sessions_max in a section [user.NAME], or [group.NAME]";
+  }
   const auto nearest =
       std::ranges::min(kSettings, {}, [&](const Setting& s) { return slips(s, key); });
   if (slips(nearest, key) > kSlipsMax) return "it is ignored";
   return fmt::format("it is ignored; did you mean {}?", nearest.key);
+}
+
+bool is_known_key(std::string_view key) {
+  const auto section = section_key(key);
+  return section ? quota_setting_named(section->key) != nullptr : setting_named(key) != nullptr;
 }
 
 // --- files
@@ -288,7 +347,10 @@ class Reader {
 
   void finish() {
     if (config_.is_valid()) compare_thresholds();
-    for (auto& [key, value] : found_) config_.values.push_back(std::move(value.as_written));
+    for (auto& [key, value] : found_) {
+      note_section(value.as_written);
+      config_.values.push_back(std::move(value.as_written));
+    }
   }
 
  private:
@@ -303,18 +365,32 @@ class Reader {
     }
   }
 
+  void note_section(const ConfigValue& value) {
+    const auto key = section_key(value.key);
+    if (!key) return;
+    const bool is_known = std::ranges::any_of(config_.sections, [&](const ConfigSection& one) {
+      return one.is_group == key->is_group && one.name == key->name;
+    });
+    if (is_known) return;
+    config_.sections.push_back({key->is_group, std::string(key->name), value.file, value.line, {}});
+  }
+
+  static std::string advice_of(const std::string& key) {
+    const auto section = section_key(key);
+    return section ? advice_for(*section) : advice_for(key);
+  }
+
   void take(const std::string& key, const toml::node& node) {
     const uint32_t line = node.source().begin.line;
-    const Setting* setting = setting_named(key);
-    if (setting == nullptr) {
-      return say(false, line, fmt::format("{} is no key; {}", key, advice_for(key)));
+    if (!is_known_key(key)) {
+      return say(false, line, fmt::format("{} is no key; {}", key, advice_of(key)));
     }
     const auto text = text_of(node);
     if (!text) {
       return say(true, line, fmt::format("{}: write a string or a whole number", key));
     }
     Options nowhere;
-    const Status applied = setting->apply(*text, nowhere);
+    const Status applied = apply_setting(key, *text, nowhere);
     if (!applied) return say(true, line, fmt::format("{}: {}", key, applied.error().message));
     found_[key] = {{key, *text, file_, line}, files_};
   }
@@ -327,7 +403,7 @@ class Reader {
     for (const auto& written : {idle, all}) {
       if (written == found_.end()) continue;
       const Status applied =
-          setting_named(written->first)->apply(written->second.as_written.text, options);
+          apply_setting(written->first, written->second.as_written.text, options);
       DJINN_ASSERT(applied.ok());
     }
     const auto [idle_percent, all_percent] = options.thresholds;
@@ -368,9 +444,51 @@ std::span<const Setting> settings() {
   return kSettings;
 }
 
+Status apply_setting(std::string_view key, std::string_view value, Options& options) {
+  DJINN_ASSERT(is_known_key(key));
+  if (const auto section = section_key(key)) {
+    const QuotaSetting* const setting = quota_setting_named(section->key);
+    return setting->apply(value, quota_of(*section, options.quotas));
+  }
+  DJINN_CHECK(setting_named(key)->apply(value, options));
+  options.written[std::string(key)] = value;
+  return {};
+}
+
+std::vector<ipc::SettingReport> settings_in_force(const Options& options, const Options& running) {
+  std::vector<ipc::SettingReport> all;
+  for (const Setting& setting : kSettings) {
+    const auto& written = (setting.reloads ? options : running).written;
+    const auto found = written.find(setting.key);
+    const std::string value(found == written.end() ? setting.standard : found->second);
+    all.push_back({std::string(setting.key), value.substr(0, limits::kNameBytes)});
+  }
+  return all;
+}
+
 bool reloads(std::string_view key) {
+  if (section_key(key)) return true;
   const Setting* setting = setting_named(key);
   return setting != nullptr && setting->reloads;
+}
+
+// A number that is nobody's name stands for itself.
+void look_up_names(Config& config) {
+  for (ConfigSection& section : config.sections) {
+    section.number = section.is_group ? group_named(section.name) : user_named(section.name);
+    if (section.number) continue;
+    const auto number = number_of(section.name);
+    if (number && *number < std::numeric_limits<uint32_t>::max()) {
+      section.number = static_cast<uint32_t>(*number);
+      continue;
+    }
+    const char* const kind = section.is_group ? "group" : "user";
+    config.problems.push_back(
+        {false, fmt::format("{0}:{1}: warning: {2}.{3}: there is no {2} {3}, or the system does "
+                            "not know it now; the section binds nobody until the configuration is "
+                            "read again",
+                            section.file, section.line, kind, section.name)});
+  }
 }
 
 bool Config::is_valid() const {
@@ -388,19 +506,32 @@ Config read_config(const std::string& root) {
 void apply_config(const Config& config, Options& options) {
   DJINN_ASSERT(config.is_valid());
   for (const ConfigValue& value : config.values) {
-    const Status applied = setting_named(value.key)->apply(value.text, options);
+    const Status applied = apply_setting(value.key, value.text, options);
     DJINN_ASSERT(applied.ok());
   }
+  for (const ConfigSection& section : config.sections) {
+    const auto found = std::ranges::find_if(options.quotas, [&](const NamedQuota& one) {
+      return one.is_group == section.is_group && one.name == section.name;
+    });
+    DJINN_ASSERT(found != options.quotas.end());
+    found->number = section.number;
+  }
+}
+
+static std::string line_of(const ConfigValue& value) {
+  return fmt::format("{} = {}  # {}:{}\n", value.key, value.text, value.file, value.line);
 }
 
 std::string show_config(const Config& config) {
   std::string text;
   for (const Setting& setting : kSettings) {
     const auto found = std::ranges::find(config.values, setting.key, &ConfigValue::key);
-    text +=
-        found == config.values.end()
-            ? fmt::format("{} = {}  # standard\n", setting.key, setting.standard)
-            : fmt::format("{} = {}  # {}:{}\n", setting.key, found->text, found->file, found->line);
+    text += found == config.values.end()
+                ? fmt::format("{} = {}  # standard\n", setting.key, setting.standard)
+                : line_of(*found);
+  }
+  for (const ConfigValue& value : config.values) {
+    if (section_key(value.key)) text += line_of(value);
   }
   return text;
 }

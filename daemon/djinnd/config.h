@@ -10,6 +10,8 @@
 // A later file wins, key by key; the command line wins over all.
 //
 //   setting   a key that is known, its unit, and whether a reload takes it up
+//   section   [user.NAME] or [group.NAME]: what that user, or each member, may have; its settings
+//             have keys of their own (quotas.h), and all of them reload
 //   value     a setting as written, with its origin
 //   problem   an unknown key (a warning), or a value or file that cannot be (an error)
 //
@@ -17,12 +19,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "daemon/djinnd/options.h"
+#include "ipc/messages.h"
 
 namespace djinn::daemon {
 
@@ -35,6 +39,8 @@ struct Setting {
 };
 // Sorted by key.
 [[nodiscard]] std::span<const Setting> settings();
+// Of that key. Errors: kInvalidArgument, what the value should be.
+Status apply_setting(std::string_view key, std::string_view value, Options& options);
 
 struct ConfigValue {
   std::string key;
@@ -48,8 +54,18 @@ struct ConfigProblem {
   std::string text;  // "FILE:LINE: error: what, and what next"
 };
 
+// A section with a name, where it begins.
+struct ConfigSection {
+  bool is_group = false;
+  std::string name;
+  std::string file;
+  uint32_t line = 0;
+  std::optional<uint32_t> number;  // of the user or group, once look_up_names() has found it
+};
+
 struct Config {
   std::vector<ConfigValue> values;  // the winners, sorted by key
+  std::vector<ConfigSection> sections;
   std::vector<ConfigProblem> problems;
 
   [[nodiscard]] bool is_valid() const;
@@ -58,11 +74,20 @@ struct Config {
 // Reads the files under root ("" for the machine's own). Missing files are none.
 [[nodiscard]] Config read_config(const std::string& root);
 
+// Finds the users and groups that have sections; one that is not there is a warning. Asks the
+// system's databases, which may block.
+void look_up_names(Config& config);
+
 // Whether a reload takes the setting up.
 [[nodiscard]] bool reloads(std::string_view key);
 
 // What a valid config says, onto options.
 void apply_config(const Config& config, Options& options);
+
+// What each setting is with these options, in the order of settings(); of quotas nothing.
+// running: the options of the djinnd that runs, where what does not reload is as at its start.
+[[nodiscard]] std::vector<ipc::SettingReport> settings_in_force(const Options& options,
+                                                                const Options& running);
 
 // "KEY = VALUE  # FILE:LINE", a line for each setting, those left out with their standard.
 [[nodiscard]] std::string show_config(const Config& config);

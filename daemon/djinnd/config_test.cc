@@ -72,7 +72,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   EXPECT_EQ(found.spill_idle_ms, 3000u);
   EXPECT_EQ(found.spill_directory, "/spill");
   EXPECT_EQ(found.spill_limit_bytes, uint64_t{1} << 30);
-  EXPECT_EQ(found.pin_quota_bytes, uint64_t{3} << 30);
+  EXPECT_EQ(found.pin_quota, (Amount{uint64_t{3} << 30, false}));
   EXPECT_EQ(found.keep_alive_ms, ipc::kKeepForever);
   EXPECT_EQ(found.drain_timeout_ms, 0u);
   EXPECT_EQ(read_config(root_).values.size(), settings().size());
@@ -80,14 +80,68 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
 
 TEST_F(ConfigTest, the_quota_of_pins_is_a_share_of_the_limit_or_bytes) {
   write(kMain, "[memory]\npin_quota = \"20%\"\n");
-  EXPECT_EQ(with_shares(options(), 1000).pin_quota_bytes, 200u);
+  EXPECT_EQ(options().pin_quota.of(1000), 200u);
   write(kMain, "[memory]\npin_quota = 7\nlimit = 3000\n");
-  EXPECT_EQ(with_shares(options(), 1000).pin_quota_bytes, 7u);
+  EXPECT_EQ(options().pin_quota.of(1000), 7u);
   write(kMain, "");
-  EXPECT_EQ(with_shares(options(), 1000).pin_quota_bytes, 500u);
+  EXPECT_EQ(options().pin_quota.of(1000), 500u);
   EXPECT_EQ(with_shares(options(), 1000).spill_limit_bytes, 1000u);
   write(kMain, "memory.pin_quota = \"120%\"\n");
   EXPECT_THAT(problem().text, HasSubstr("memory.pin_quota: write bytes like"));
+}
+
+TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
+  write(kMain,
+        "[user.root]\nmemory_quota = \"4GiB\"\nsessions_max = 2\n"
+        "[user.\"a.b\"]\npin_quota = \"10%\"\n[group.root]\nmemory_quota = \"25%\"\n");
+  write(std::string(kLocal) + "10-a.conf", "user.root.sessions_max = 3\n");
+  Config config = read_config(root_);
+  ASSERT_TRUE(config.is_valid());
+  look_up_names(config);
+  Options found;
+  apply_config(config, found);
+  const Quota of_root{Amount{uint64_t{4} << 30, false}, {}, 3};
+  EXPECT_THAT(found.quotas, ::testing::UnorderedElementsAre(
+                                NamedQuota{false, "root", 0, of_root},
+                                NamedQuota{false, "a.b", {}, Quota{{}, Amount{10, true}, {}}},
+                                NamedQuota{true, "root", 0, Quota{Amount{25, true}, {}, {}}}));
+  EXPECT_THAT(show_config(config),
+              HasSubstr("\nuser.root.sessions_max = 3  # " + root_ + kLocal + "10-a.conf:1\n"));
+}
+
+TEST_F(ConfigTest, a_section_of_nobody_is_a_warning_and_a_number_stands_for_itself) {
+  write(kMain, "[user.nobody-of-that-name]\nsessions_max = 1\n[group.4242]\nsessions_max = 1\n");
+  Config config = read_config(root_);
+  EXPECT_THAT(config.problems, ::testing::IsEmpty());
+  look_up_names(config);
+  ASSERT_EQ(config.problems.size(), 1u);
+  EXPECT_FALSE(config.problems[0].is_error);
+  EXPECT_THAT(config.problems[0].text,
+              HasSubstr("djinnd.conf:2: warning: user.nobody-of-that-name: there is no user "
+                        "nobody-of-that-name, or the system does not know it now"));
+  Options found;
+  apply_config(config, found);
+  EXPECT_THAT(found.quotas, ::testing::Contains(NamedQuota{true, "4242", 4242, {{}, {}, 1}}));
+}
+
+TEST_F(ConfigTest, what_is_no_key_of_a_section_is_told_with_the_nearest) {
+  write(kMain, "[user.root]\nmemory_qouta = 1\n");
+  EXPECT_THAT(problem().text, EndsWith("user.root.memory_qouta is no key; it is ignored; did you "
+                                       "mean memory_quota?"));
+  write(kMain, "[group.root]\ncolour = 1\n");
+  EXPECT_THAT(problem().text, EndsWith("there are memory_quota, pin_quota and sessions_max"));
+  for (const char* const elsewhere :
+       {"memory.user_quota = 1", "[users.root]\nmemory_quota = 1", "user.root = 1"}) {
+    write(kMain, elsewhere);
+    EXPECT_THAT(problem().text, HasSubstr("in a section [user.NAME]")) << elsewhere;
+    EXPECT_FALSE(problem().is_error);
+  }
+  for (const char* const wrong :
+       {"memory_quota = \"much\"", "sessions_max = 0", "sessions_max = 129", "pin_quota = true"}) {
+    write(kMain, fmt::format("[user.root]\n{}\n", wrong));
+    EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:2: error: user.root.")) << wrong;
+    EXPECT_TRUE(problem().is_error) << wrong;
+  }
 }
 
 TEST_F(ConfigTest, drop_ins_come_after_the_main_file_by_name_and_win_key_by_key) {
@@ -196,9 +250,7 @@ TEST_F(ConfigTest, a_directory_in_place_of_a_file_is_an_error) {
 TEST_F(ConfigTest, standards_are_legal_values_or_words) {
   for (const Setting& setting : settings()) {
     Options nowhere;
-    const bool is_a_word = setting.key == "lane.threads" ||
-                           setting.key == "memory.spill_directory" ||
-                           setting.key == "memory.spill_limit";
+    const bool is_a_word = setting.key == "memory.spill_directory";
     EXPECT_EQ(setting.apply(setting.standard, nowhere).ok(), !is_a_word) << setting.key;
   }
 }

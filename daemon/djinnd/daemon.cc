@@ -24,9 +24,15 @@ constexpr uint64_t kExtendMs = 5000;
 constexpr uint64_t kNextWorkerAfterMs = 100;
 // As long as it may take to find that a model is resident: then the loader comes back.
 constexpr uint64_t kNextLoaderAfterMs = 10;
+constexpr double kGiB = 1 << 30;
 
 Error stopping() {
   return {ErrorCode::kDisconnected, "djinnd is stopping."};
+}
+
+Error refused_config() {
+  return {ErrorCode::kInvalidArgument,
+          "The configuration has errors, and stays as it was. djinnd's log has file and line."};
 }
 
 std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
@@ -57,6 +63,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
                                    : Authority(group_named(options.admin_group))),
       memory_work_(loop, "memory"),
       file_work_(loop, "files"),
+      name_work_(loop, "names"),
       user_work_(loop),
       stragglers_(loop),
       turns_(clock),
@@ -71,7 +78,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
                       [this] { return loader_program(); }, &read_loader_ready, traffics_.loaders}),
       memory_(options.memory_bytes, options.session_quota_bytes),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
-      sessions_({loop, clock, ids_, memory_, domains_, authority_, events_, memory_work_,
+      sessions_({loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, memory_work_,
                  file_work_, inquiries_, traffics_.clients, closers_, turns_, user_work_,
                  [this](Session& session, ClientMessage message) {
                    requests_.handle(session, std::move(message));
@@ -80,7 +87,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
                 {options.spill_directory.value_or(""), options.spill_idle_ms,
                  options_.spill_limit_bytes.value_or(0)}),
       models_(
-          {loop, clock, ids_, spare_loaders_, memory_, domains_, sessions_, events_,
+          {loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, events_,
            sessions_.spill(), memory_work_, [this](ModelId model) { programs_.model_gone(model); },
            [this] { models_changed(); }, [this] { pressure_.note(); },
            [this](SessionId session) { return sessions_.runs(session); },
@@ -88,8 +95,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
           options.keep_alive_ms),
       programs_({ids_, domains_, models_, sessions_, events_}),
       stats_(loop, domains_),
-      reports_({loop, clock, memory_, domains_, models_, programs_, sessions_, events_, stats_,
-                closers_, turns_}),
+      reports_({loop, clock, memory_, quotas_, domains_, models_, programs_, sessions_, events_,
+                stats_, closers_, turns_}),
       manager_({loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
                 reports_, [this] { return reload(); },
                 [this](bool draining) { set_draining(draining); }, [this] { return draining_; }},
@@ -111,7 +118,9 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
   events_.listen([this](const Event& event) { manager_.hear(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
   turns_.on_owed([this] { next_turn_.start_once(0); });
-  models_.set_pin_quota(options_.pin_quota_bytes.value_or(0));
+  take_settings(options_);
+  memory_.set_user_quota([this](uid_t user) { return quotas_.of(user).memory_bytes; });
+  memory_.set_leaving([this](uid_t user) { return sessions_.leaving_bytes(user); });
   memory_.on_change([this] { pressure_.note(); });
   memory_.on_refusal([this](const Error& why) {
     Event event = device_event(EventKind::kMemoryRefused, "memory is refused: " + why.message);
@@ -147,9 +156,10 @@ Status Daemon::start(Passed passed) {
   }
   spare_loaders_.start();
   spare_workers_.start();
-  tell(EventKind::kDaemonStarted, fmt::format("version {} serves {}: {} threads a lane, {} bytes",
-                                              kVersion, options_.user_mode ? "one user" : "a group",
-                                              options_.threads, options_.memory_bytes));
+  tell(EventKind::kDaemonStarted,
+       fmt::format("version {} serves {}: {} threads a lane, {:.1f} GiB", kVersion,
+                   options_.user_mode ? "one user" : "a group", options_.threads,
+                   static_cast<double>(options_.memory_bytes) / kGiB));
   service_.ready();
   manager_.start();
   const Status told = metrics_.serve(std::move(passed.metrics));
@@ -157,44 +167,57 @@ Status Daemon::start(Passed passed) {
   return {};
 }
 
-// Of the configuration, what may change while djinnd runs. Errors: kInvalidArgument.
-Status Daemon::take_up(const Config& config) {
-  if (!config.is_valid()) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "The configuration has errors, and stays as it was. djinnd's log has file and "
-                 "line."};
-  }
-  DJINN_TRY(Options reread, reread_(config));
+void Daemon::take_settings(Options written) {
+  if (!written.user_mode) reports_.set_settings(settings_in_force(written, options_));
+  const uint64_t total = memory_.total_bytes();
+  quotas_.set(std::move(written.quotas), total, written.pin_quota.of(total));
+}
+
+// Of the configuration, what may change while djinnd runs.
+void Daemon::take_up(const Config& config, Options written) {
   // Another limit is written perhaps, but not in effect before a restart.
-  const Options written = with_shares(std::move(reread), memory_.total_bytes());
+  written = with_shares(std::move(written), memory_.total_bytes());
   memory_.set_session_quota(written.session_quota_bytes);
   models_.tiers().set_keep_alive(written.keep_alive_ms);
-  models_.set_pin_quota(written.pin_quota_bytes.value_or(0));
   pressure_.set(written.thresholds);
   sessions_.spill().set_idle_ms(written.spill_idle_ms);
   sessions_.spill().set_limit(written.spill_limit_bytes.value_or(0));
   options_.drain_timeout_ms = written.drain_timeout_ms;
+  take_settings(std::move(written));
   for (const ConfigValue& value : config.values) {
-    if (!reloads(value.key)) log("{} is read at a start only", value.key);
+    const auto now = options_.written.find(value.key);
+    const bool is_same = now != options_.written.end() && now->second == value.text;
+    if (!reloads(value.key) && !is_same) log("{} takes effect at the next start", value.key);
   }
-  return {};
+  tell(EventKind::kConfigReloaded, "the configuration is reloaded");
+  service_.ready();
 }
 
 Status Daemon::reload() {
   if (options_.user_mode) {
     return Error{ErrorCode::kUnsupported, "A djinnd of one user has no configuration."};
   }
-  const Config config = read_config(options_.root);
+  Config config = read_config(options_.root);
   service_.reloading();
-  for (const ConfigProblem& problem : config.problems) log_line(problem.text);
-  Status taken = take_up(config);
-  if (taken) {
-    tell(EventKind::kConfigReloaded, "the configuration is reloaded");
-  } else {
+  const auto written = config.is_valid() ? reread_(config) : Result<Options>(refused_config());
+  if (!written) {
+    for (const ConfigProblem& problem : config.problems) log_line(problem.text);
     tell(EventKind::kConfigRefused, "the configuration is as it was: the new one has errors");
+    service_.ready();
+    return written.error();
   }
-  service_.ready();
-  return taken;
+  name_work_.run(
+      [config = std::move(config)]() mutable {
+        look_up_names(config);
+        return std::move(config);
+      },
+      [this](const Config& named) {
+        for (const ConfigProblem& problem : named.problems) log_line(problem.text);
+        auto complete = reread_(named);
+        DJINN_ASSERT(complete.ok());  // as it was without the names
+        take_up(named, *std::move(complete));
+      });
+  return {};
 }
 
 void Daemon::set_draining(bool draining) {
@@ -324,8 +347,10 @@ Service::Line Daemon::describe() const {
   const std::string progress =
       loading == 0 ? "0 loading"
                    : fmt::format("{} loading: {} of {} bytes read", loading, read, bytes);
-  return {fmt::format("{}{} sessions, {} models ({}), {} of {} bytes granted",
-                      draining_ ? "Draining: " : "", sessions_.all().size(), models.size(),
+  const std::string sessions = draining_
+                                   ? fmt::format("Draining, {} sessions left", sessions_.count())
+                                   : fmt::format("{} sessions", sessions_.all().size());
+  return {fmt::format("{}, {} models ({}), {} of {} bytes granted", sessions, models.size(),
                       progress, memory_.granted_bytes(), memory_.total_bytes()),
           loading > 0};
 }

@@ -24,6 +24,7 @@
 #include "daemon/djinnd/options.h"
 #include "daemon/djinnd/pressure.h"
 #include "daemon/djinnd/programs.h"
+#include "daemon/djinnd/quotas.h"
 #include "daemon/djinnd/reports.h"
 #include "daemon/djinnd/requests.h"
 #include "daemon/djinnd/service.h"
@@ -47,8 +48,8 @@ class Daemon final : public WorkerSupervisor::Owner {
   // Listens, on the passed sockets if there are any, with the models that a predecessor left, and
   // starts the spares. Errors: those of Listener::open.
   Status start(Passed passed);
-  // Takes up what the configuration files change of the settings that reload. Errors:
-  // kInvalidArgument; then nothing is changed.
+  // Takes up what the configuration files change of the settings that reload, once the names in
+  // them are looked up. Errors: kInvalidArgument; then nothing is changed.
   Status reload();
   // Takes in nobody new, and stops the loop when no run is in flight or their time is over; asked
   // again, at once.
@@ -61,7 +62,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   bool worker_died(DomainId domain, const WorkerDeath& death) override;
 
  private:
-  Status take_up(const Config& config);
+  void take_up(const Config& config, Options written);
+  // Of what reloads, quotas and what is shown; at the start, too.
+  void take_settings(Options written);
   void connected(Fd socket, const ipc::PeerCredentials& peer);
   [[nodiscard]] Status check_may_wait(const Fd& socket, uid_t user) const;
   void take_turn();
@@ -92,6 +95,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   Notifier notifier_;
   WorkQueue memory_work_;
   WorkQueue file_work_;
+  WorkQueue name_work_;
   UserQueues user_work_;
   Closers closers_;
   Stragglers stragglers_;
@@ -105,6 +109,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   SparePool spare_workers_;
   SparePool spare_loaders_;
   Memory memory_;
+  Quotas quotas_;
   Domains domains_;
   Sessions sessions_;
   Models models_;

@@ -67,6 +67,7 @@ Status serve(const Options& options, Reread reread) {
 std::optional<Config> configured(const Options& given, int& exit_code) {
   if (given.user_mode) return Config();
   Config config = read_config(given.root);
+  look_up_names(config);
   for (const ConfigProblem& problem : config.problems) log_line(problem.text);
   exit_code = config.is_valid() ? 0 : 1;
   if (given.show_config) fmt::print("{}", show_config(config));

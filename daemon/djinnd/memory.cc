@@ -37,15 +37,25 @@ void Memory::set_session_quota(uint64_t bytes) {
 void Memory::set_aside(Holder session, uint64_t bytes) {
   DJINN_ASSERT(session.kind == vmu::HolderKind::kSession);
   ledger_.set_aside(principal_of(session), bytes);
+  note(session);
 }
 
+void Memory::note(Holder holder) {
+  const bool has_aside = holder.kind == vmu::HolderKind::kSession;
+  users_.note(holder,
+              ledger_.held_by(holder) + (has_aside ? ledger_.aside_of(principal_of(holder)) : 0));
+}
+
+// What returns counts already.
 Status Memory::grant(const Request& request) {
+  if (!request.returns) DJINN_CHECK(users_.check(request.holder, request.bytes));
   const vmu::PrincipalId principal = principal_of(request.holder);
   const auto granted = request.returns
                            ? ledger_.grant_return(principal, request.holder, request.bytes)
                            : ledger_.grant(principal, request.holder, request.bytes);
   if (!granted) return granted.error();
   held_[request.holder] += request.bytes;
+  note(request.holder);
   change();
   return {};
 }
@@ -93,14 +103,17 @@ void Memory::request(Request request) {
 // First come, first served: nobody starves a large request.
 void Memory::freed() {
   std::vector<std::pair<Granted, Status>> answers;
-  while (!waiting_.empty()) {
-    Request& next = waiting_.front();
-    Status status = grant(next);
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    if (!next->returns && users_.fits_only_soon(next->holder, next->bytes)) {
+      ++next;
+      continue;
+    }
+    Status status = grant(*next);
     const bool full = !status && status.error().code == ErrorCode::kOutOfMemory;
-    const uint64_t missing = next.bytes - std::min(next.bytes, ledger_.free_bytes());
+    const uint64_t missing = next->bytes - std::min(next->bytes, ledger_.free_bytes());
     if (full && evictor_ && evictor_(missing)) break;
-    answers.emplace_back(std::move(next.granted), explained(std::move(status), next));
-    waiting_.pop_front();
+    answers.emplace_back(std::move(next->granted), explained(std::move(status), *next));
+    next = waiting_.erase(next);
   }
   for (auto& [granted, status] : answers) granted(std::move(status));
 }
@@ -110,6 +123,7 @@ void Memory::release(Holder holder, uint64_t bytes) {
   const Status released = ledger_.acknowledge(holder, bytes);
   DJINN_ASSERT(released.ok());
   if ((held_.at(holder) -= bytes) == 0) held_.erase(holder);
+  note(holder);
   freed();
   change();
 }
@@ -141,6 +155,7 @@ uint64_t Memory::release_all(Holder holder) {
   if (holder.kind == vmu::HolderKind::kSession) set_aside(holder, 0);
   const uint64_t bytes = ledger_.holder_died(holder);
   held_.erase(holder);
+  users_.close(holder);
   if (bytes > 0) {
     freed();
     change();

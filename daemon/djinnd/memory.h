@@ -4,11 +4,13 @@
 // models give way, and the request is tried once more (DESIGN section 4, Tiers).
 //
 //   session holder   refs, sequence groups, state and staging of a session; under its quota
+//   user             whose sessions, lane and heap have a quota together (user_accounts.h)
 //   load, model      extents of a model, first of its load
 //   lane holder      the slab of a worker
 //   heap holder      what a worker's lane takes beside its slab
 //
-// Requests are served in their order: one that waits is not overtaken.
+// Requests are served in their order: one that waits is not overtaken, but where its own user's
+// quota has no room until others of theirs have left.
 //
 // A grant ends when its holder acknowledges or is dead; callers release only then.
 #pragma once
@@ -19,6 +21,7 @@
 #include <map>
 #include <utility>
 
+#include "daemon/djinnd/user_accounts.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/result.h"
 #include "kernel/vmu/grants.h"
@@ -46,6 +49,14 @@ class Memory {
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
   // Bytes that never give way, for who is refused.
   void set_pinned(std::function<uint64_t()> pinned) { pinned_ = std::move(pinned); }
+  // What a user may have in all, and what of it comes free by itself.
+  void set_user_quota(UserAccounts::BytesOf quota) { users_.set_quota(std::move(quota)); }
+  void set_leaving(UserAccounts::BytesOf leaving) { users_.set_leaving(std::move(leaving)); }
+  // The holder's memory counts against the quota of that user, until all of it is released.
+  void charge(Holder holder, uid_t user) { users_.open(holder, user); }
+  // Of all holders that are charged to the user, what lies aside included.
+  [[nodiscard]] uint64_t held_by_user(uid_t user) const { return users_.held_by(user); }
+
   // Called for each request that no memory was found for.
   void on_refusal(std::function<void(const Error&)> refused) { refused_ = std::move(refused); }
 
@@ -103,9 +114,12 @@ class Memory {
   void cancel_those(const std::function<bool(const Request&)>& wanted);
   Status grant(const Request& request);
   [[nodiscard]] Status explained(Status status, const Request& request) const;
+  // Of the holder: it has another number of bytes now.
+  void note(Holder holder);
   void change();
 
   vmu::GrantLedger ledger_;
+  UserAccounts users_;
   uint64_t session_quota_;
   std::function<bool(uint64_t)> evictor_;
   std::function<void()> changed_;

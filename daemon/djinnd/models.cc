@@ -229,15 +229,20 @@ Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
 
 Status Models::check_pin_quota(const Caller& caller, const Model& model, uint64_t bytes) const {
   if (caller.admin) return {};
-  uint64_t pinned = 0;
-  for (const auto& [id, other] : table_.all()) {
-    if (id != model.id && other.pins.contains(caller.user)) pinned += other.bytes;
-  }
-  if (pinned <= pin_quota_bytes_ && bytes <= pin_quota_bytes_ - pinned) return {};
+  const uint64_t quota = world_.quotas.of(caller.user).pin_bytes;
+  const uint64_t own = model.pins.contains(caller.user) ? model.bytes : 0;
+  const uint64_t pinned = pinned_bytes_of(caller.user) - own;
+  if (range_fits(pinned, bytes, quota)) return {};
   return Error{ErrorCode::kQuotaExceeded,
                fmt::format("The model needs {} bytes; of {} that one user may pin you have pinned "
                            "{}. Unpin another model, or load it without a pin.",
-                           bytes, pin_quota_bytes_, pinned)};
+                           bytes, quota, pinned)};
+}
+
+uint64_t Models::pinned_bytes_of(uid_t user) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : table_.all()) bytes += model.pins.contains(user) ? model.bytes : 0;
+  return bytes;
 }
 
 Status Models::may_pin(const Caller& caller, const Model& model) const {

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,6 +22,7 @@
 #include "daemon/djinnd/load.h"
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/model.h"
+#include "daemon/djinnd/quotas.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/sealed.h"
 #include "daemon/djinnd/tiers.h"
@@ -56,6 +56,7 @@ class Models final : public Load::Owner {
     IdSource& ids;
     SparePool& loaders;
     Memory& memory;
+    const Quotas& quotas;
     Domains& domains;
     Replies& replies;
     Events& events;
@@ -85,9 +86,9 @@ class Models final : public Load::Owner {
   // While draining, only models that are there already are opened.
   void set_draining(bool draining) { draining_ = draining; }
 
-  // What the models that one user has pinned may come to. Who has pinned more keeps it. It does not
-  // bind administrators.
-  void set_pin_quota(uint64_t bytes) { pin_quota_bytes_ = bytes; }
+  // What the models that the user has pinned come to. Their quota of pins does not bind
+  // administrators; who has pinned more when it sinks keeps it.
+  [[nodiscard]] uint64_t pinned_bytes_of(uid_t user) const;
 
   // For who has it open.
   void read_manifest(const Asker& asker, const ipc::ReadManifest& request);
@@ -205,7 +206,6 @@ class Models final : public Load::Owner {
   std::map<LoadId, uint64_t> heard_ns_;  // when those that bring models back went on
   std::set<ModelId> returning_;
   bool draining_ = false;
-  uint64_t pin_quota_bytes_ = std::numeric_limits<uint64_t>::max();
   std::map<LoadId, Opening> openings_;
   std::map<LoadId, std::unique_ptr<Load>> loads_;
   std::vector<std::pair<LoadId, DomainId>> queued_;  // loads that wait for their user's turn

@@ -9,9 +9,13 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <functional>
 
+#include "daemon/djinnd/config.h"
+#include "daemon/djinnd/quantity.h"
 #include "daemon/djinnd/version.h"
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -32,6 +36,36 @@ std::string beside_ourselves(const std::string& name) {
   return self.substr(0, self.rfind('/') + 1) + name;
 }
 
+using Written = std::function<std::string(const std::string& text)>;
+
+// An option that takes what the setting of that key takes. as_setting: what is written on the
+// command line, as the file has it.
+void add_setting(CLI::App& app, Options& options, const std::string& name, std::string_view key,
+                 const char* what, const Written& as_setting = {}) {
+  const auto apply = [key, as_setting](const std::string& text, Options& to) {
+    return apply_setting(key, as_setting ? as_setting(text) : text, to);
+  };
+  app.add_option_function<std::string>(
+         name,
+         [apply, &options](const std::string& text) {
+           const Status applied = apply(text, options);
+           DJINN_ASSERT(applied.ok());
+         },
+         what)
+      ->check([apply](const std::string& text) {
+        Options nowhere;
+        const Status applied = apply(text, nowhere);
+        return applied ? std::string() : applied.error().message;
+      });
+}
+
+// A time, with a unit or in milliseconds; the option has two names, NAME and NAME-ms.
+void add_time(CLI::App& app, Options& options, const std::string& name, std::string_view key,
+              const char* what) {
+  add_setting(app, options, name + "," + name + "-ms", key, what,
+              [](const std::string& text) { return number_of(text) ? text + "ms" : text; });
+}
+
 void add_options(CLI::App& app, Options& options) {
   auto* user = app.add_flag("--user", options.user_mode, "serve this user only");
   app.add_option("--runtime-dir", options.runtime_dir,
@@ -41,28 +75,25 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--admin-group", options.admin_group,
                  "service mode: group that sees and steers what is others' [djinn-admin]")
       ->excludes(user);
-  app.add_option("--threads", options.threads, "threads of a lane [all cores]")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--memory", options.memory_bytes, "bytes to grant [80 % of the machine's]")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--session-quota", options.session_quota_bytes, "bytes of one session [4 GiB]")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--spill-directory", options.spill_directory,
-                 "idle sequence groups go there when memory is short; \"\": nowhere "
-                 "[$CACHE_DIRECTORY; --user: $XDG_CACHE_HOME/djinn]");
-  app.add_option("--spill-after-ms", options.spill_idle_ms,
-                 "who runs nothing for so long is idle then [60000]");
-  app.add_option("--spill-limit", options.spill_limit_bytes,
-                 "bytes that may lie there in all [as --memory]");
+  add_setting(app, options, "--threads", "lane.threads", "threads of a lane [all cores]");
+  add_setting(app, options, "--memory", "memory.limit",
+              "what to grant, like 12GiB or 80% [80% of the machine's]");
+  add_setting(app, options, "--session-quota", "memory.session_quota",
+              "what one session may hold, like 4GiB [4GiB]");
+  add_setting(app, options, "--spill-directory", "memory.spill_directory",
+              "idle sequence groups go there when memory is short; \"\": nowhere "
+              "[$CACHE_DIRECTORY; --user: $XDG_CACHE_HOME/djinn]");
+  add_time(app, options, "--spill-after", "memory.spill_after",
+           "who runs nothing for so long is idle then [1min]");
+  add_setting(app, options, "--spill-limit", "memory.spill_limit",
+              "what may lie there in all, like 16GiB [as --memory]");
   app.add_option("--worker", options.worker, "worker program [beside djinnd]");
   app.add_option("--loader", options.loader, "loader program [beside djinnd]");
-  app.add_option("--hang-timeout-ms", options.hang_timeout_ms,
-                 "a worker with work that does nothing for so long is replaced [10000]")
-      ->check(CLI::Range(uint64_t{100}, uint64_t{3'600'000}));
-  app.add_option("--keep-alive-ms", options.keep_alive_ms, "idle models stay for so long [300000]");
-  app.add_option("--drain-timeout-ms", options.drain_timeout_ms,
-                 "runs may go on for so long at the end [10000; --user: 0]")
-      ->check(CLI::Range(uint64_t{0}, uint64_t{3'600'000}));
+  add_time(app, options, "--hang-timeout", "worker.hang_timeout",
+           "a worker with work that does nothing for so long is replaced [10s]");
+  add_time(app, options, "--keep-alive", "model.keep_alive", "idle models stay for so long [5min]");
+  add_time(app, options, "--drain-timeout", "service.drain_timeout",
+           "runs may go on for so long at the end [10s; --user: 0]");
   app.add_flag("--check-config", options.check_config,
                "say what is wrong with the configuration files, and exit")
       ->excludes(user);
@@ -138,9 +169,6 @@ Status fill_in(Options& options) {
 
 Options with_shares(Options options, uint64_t memory_bytes) {
   if (!options.spill_limit_bytes) options.spill_limit_bytes = memory_bytes;
-  if (!options.pin_quota_bytes) {
-    options.pin_quota_bytes = memory_bytes / 100 * options.pin_quota_percent;
-  }
   return options;
 }
 

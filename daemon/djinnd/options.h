@@ -4,10 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "daemon/djinnd/bus.h"
+#include "daemon/djinnd/quantity.h"
+#include "daemon/djinnd/quotas.h"
 #include "daemon/djinnd/thresholds.h"
 #include "kernel/base/result.h"
 
@@ -25,9 +30,11 @@ struct Options {
   uint32_t threads = 0;       // of a lane
   uint64_t memory_bytes = 0;  // of the device, to grant
   uint64_t session_quota_bytes = 0;
-  uint32_t pin_quota_percent = 50;          // of what may be granted
-  std::optional<uint64_t> pin_quota_bytes;  // nothing: that share
-  std::string worker;                       // paths of the programs
+  Amount pin_quota{50, true};
+  std::vector<NamedQuota> quotas;  // of users and groups
+  // Settings that were written, by their keys, and what was written last: on the command line, too.
+  std::map<std::string, std::string, std::less<>> written;
+  std::string worker;  // paths of the programs
   std::string loader;
   uint64_t hang_timeout_ms = 10'000;
   uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say

@@ -168,6 +168,22 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   report.workers_total = static_cast<uint32_t>(workers.size());
   report.workers = page_of(std::move(workers), request.first_worker);
   report.draining = draining_;
+  report.data_sessions = world_.sessions.count();
+  report.quota = quota_of(caller.user);
+  if (request.first_worker == 0) report.settings = settings_;
+  return report;
+}
+
+ipc::QuotaReport Reports::quota_of(uid_t user) const {
+  const QuotaInForce quota = world_.quotas.of(user);
+  ipc::QuotaReport report;
+  report.is_own = quota.is_own;
+  report.memory_bytes = world_.memory.held_by_user(user);
+  report.memory_max_bytes = quota.memory_bytes;
+  report.pinned_bytes = world_.models.pinned_bytes_of(user);
+  report.pinned_max_bytes = quota.pin_bytes;
+  report.sessions = world_.sessions.count(user);
+  report.sessions_max = quota.sessions;
   return report;
 }
 

@@ -11,6 +11,7 @@
 #include "daemon/djinnd/memory.h"
 #include "daemon/djinnd/models.h"
 #include "daemon/djinnd/programs.h"
+#include "daemon/djinnd/quotas.h"
 #include "daemon/djinnd/sessions.h"
 #include "daemon/djinnd/stats_rounds.h"
 #include "daemon/djinnd/user_names.h"
@@ -23,6 +24,7 @@ class Reports {
     Loop& loop;
     const Clock& clock;
     Memory& memory;
+    const Quotas& quotas;
     Domains& domains;
     Models& models;
     Programs& programs;
@@ -55,6 +57,8 @@ class Reports {
   void event_told();
   void session_left(SessionId session);
   void set_draining(bool draining) { draining_ = draining; }
+  // What is in force of the settings; none where nobody could have written any.
+  void set_settings(std::vector<ipc::SettingReport> settings) { settings_ = std::move(settings); }
 
   // --- for metrics: the same numbers, of all users
   [[nodiscard]] std::array<ipc::MemoryReport, 3> pools() const;
@@ -76,6 +80,7 @@ class Reports {
   void answer_followers();
   [[nodiscard]] ipc::StatusReport make_status(const Caller& caller,
                                               const ipc::GetStatus& request) const;
+  [[nodiscard]] ipc::QuotaReport quota_of(uid_t user) const;
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);
   [[nodiscard]] std::vector<ipc::UseReport> uses_seen_by(const Caller& caller, ModelId model);
@@ -97,6 +102,7 @@ class Reports {
   std::list<Follower> followers_;
   Timer follow_;
   bool draining_ = false;
+  std::vector<ipc::SettingReport> settings_;
 };
 
 }  // namespace djinn::daemon

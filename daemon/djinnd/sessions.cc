@@ -113,6 +113,25 @@ Status Sessions::check_limits(uid_t uid) {
   return check_closing(*closer);
 }
 
+Status Sessions::check_quota(uid_t user) const {
+  const uint32_t most = world_.quotas.of(user).sessions;
+  if (const uint32_t now = count(user); now >= most) {
+    return Error{ErrorCode::kLimitExceeded,
+                 fmt::format("This user has {} sessions, and djinnd's configuration allows {} at a "
+                             "time. Close one, or ask the administrator for more.",
+                             now, most)};
+  }
+  return {};
+}
+
+uint32_t Sessions::count(std::optional<uid_t> user) const {
+  return static_cast<uint32_t>(std::ranges::count_if(sessions_, [user](const auto& entry) {
+    const Session& session = *entry.second;
+    return (!user || session.domain == *user) && !session.observer &&
+           (session.phase == SessionPhase::kAttaching || session.phase == SessionPhase::kLive);
+  }));
+}
+
 void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
   Status allowed = check_limits(peer.uid);
   if (!allowed) return turn_away(std::move(socket), peer, allowed.error());
@@ -143,6 +162,7 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   fresh->domain = peer.uid;
   fresh->caller = world_.authority.judge(peer.uid, peer.groups);
   fresh->pid = peer.pid;
+  world_.quotas.joined(id, peer.uid, peer.groups);
   fresh->started_wall_ns = world_.clock.wall_ns();
   fresh->closer = world_.closers.of(peer.uid);
   fresh->channel = std::make_unique<Channel>(
@@ -234,6 +254,7 @@ void Sessions::leave(SessionId id) {
   session->channel->dismiss();
   session->parted = std::move(session->channel);
   session->files.clear();
+  world_.quotas.left(id);
   world_.left(id);
   cancel_requests(*session);
   if (session->has_memory() && world_.domains.ready(session->domain)) {
@@ -328,8 +349,14 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
                           "djinnd is draining and takes no new session. Try again when it is "
                           "resumed."});
   }
+  if (Status allowed = check_quota(session.domain); !allowed) {
+    tell(EventKind::kSessionRefused, session,
+         "a session is refused: its user has as many as may be", allowed.error().code);
+    return refuse(asker, allowed.error());
+  }
   session.hello = number;
   session.go(SessionPhase::kAttaching);
+  world_.memory.charge(Memory::of_session(session.id), session.domain);
   world_.memory.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
                         [this, id = session.id, bytes = staging.value()](const Status& granted) {
                           memory_granted(id, bytes, granted);
@@ -530,15 +557,17 @@ void Sessions::sequence_freed(SessionId id, SequenceHandle handle) {
   if (asker.number != 0) done(asker);
 }
 
-uint64_t Sessions::leaving_bytes() const {
+uint64_t Sessions::leaving_bytes(std::optional<uid_t> user) const {
   const auto of_session = [this](SessionId id, uint64_t stays) {
     return world_.memory.held_by(Memory::of_session(id)) - stays;
   };
   uint64_t bytes = 0;
   for (const auto& [id, session] : released_) {
+    if (user && session.user != *user) continue;
     bytes += of_session(id, departed_.is_leaving(id) ? 0 : session.shared_bytes);
   }
   for (const auto& [id, session] : sessions_) {
+    if (user && session->domain != *user) continue;
     if (session->phase == SessionPhase::kLeaving) {
       bytes += of_session(id, session->parted->has_hung_up() ? 0 : session->memory.shared_bytes());
       continue;
@@ -728,12 +757,14 @@ void Sessions::hear(DomainId domain, const ipc::GrantRequest& event) {
                         Error{ErrorCode::kInvalidArgument, "A grant needs at least one byte."});
   }
   if (event.kind == ipc::GrantKind::kSlab) {
+    world_.memory.charge(lane_of(domain), domain);
     world_.memory.request(
         lane_of(domain), event.bytes,
         [this, domain, event](const Status& status) { give_slab(domain, event, status); });
     return;
   }
   if (event.kind == ipc::GrantKind::kHeap) {
+    world_.memory.charge(heap_of(domain), domain);
     world_.memory.request(heap_of(domain), event.bytes,
                           [this, domain, event](const Status& status) {
                             answer_grant(domain, event.request, status);

@@ -18,6 +18,7 @@
 #include "daemon/djinnd/id_source.h"
 #include "daemon/djinnd/inquiries.h"
 #include "daemon/djinnd/memory.h"
+#include "daemon/djinnd/quotas.h"
 #include "daemon/djinnd/replies.h"
 #include "daemon/djinnd/session.h"
 #include "daemon/djinnd/spill.h"
@@ -34,6 +35,7 @@ class Sessions final : public Replies {
     const Clock& clock;
     IdSource& ids;
     Memory& memory;
+    Quotas& quotas;
     Domains& domains;
     const Authority& authority;
     Events& events;
@@ -118,8 +120,10 @@ class Sessions final : public Replies {
   [[nodiscard]] Session* find(SessionId id) const;
   [[nodiscard]] Spill& spill() { return spill_; }
   // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
-  // their way to disk.
-  [[nodiscard]] uint64_t leaving_bytes() const;
+  // their way to disk. user: theirs alone.
+  [[nodiscard]] uint64_t leaving_bytes(std::optional<uid_t> user = {}) const;
+  // Those that may run something and have not left, of all users or of that one, who has a quota.
+  [[nodiscard]] uint32_t count(std::optional<uid_t> user = {}) const;
 
  private:
   struct Released {
@@ -134,6 +138,7 @@ class Sessions final : public Replies {
   // If the user may steer it. Errors: kNotFound.
   Result<Session*> find_steered(const Caller& caller, SessionId id) const;
   [[nodiscard]] Status check_limits(uid_t uid);
+  [[nodiscard]] Status check_quota(uid_t user) const;
   void add_connection(Fd socket, const ipc::PeerCredentials& peer);
   void heard(SessionId id, ipc::Datagram datagram);
   void disconnected(SessionId id, const Error& error);

@@ -447,6 +447,80 @@ TEST(Memory, another_quota_holds_for_sessions_that_are_there) {
             (std::vector{ErrorCode::kOk, ErrorCode::kQuotaExceeded, ErrorCode::kOk}));
 }
 
+constexpr uid_t kAlice = 1000;
+constexpr uid_t kBob = 1001;
+constexpr Memory::Holder kLane{vmu::HolderKind::kLane, 4};
+
+TEST(Memory, a_users_quota_is_for_all_their_sessions_and_their_lane_together) {
+  Memory memory(1000, 400);
+  memory.set_user_quota([](uid_t user) { return user == kAlice ? 500 : 1000; });
+  memory.charge(kSession, kAlice);
+  memory.charge(kOther, kAlice);
+  memory.charge(kLane, kAlice);
+  Asked alices;
+  memory.request(kSession, 300, alices.note());
+  memory.request(kOther, 100, alices.note());
+  memory.request(kLane, 101, alices.note());
+  memory.request(kLane, 100, alices.note());
+  EXPECT_EQ(alices.answers, (std::vector{ErrorCode::kOk, ErrorCode::kOk, ErrorCode::kQuotaExceeded,
+                                         ErrorCode::kOk}));
+  // A slab takes the place of the one before; models are nobody's.
+  memory.release(kSession, 50);
+  memory.request(kLane, 150, alices.note());
+  EXPECT_EQ(alices.answers.back(), ErrorCode::kOk);
+  memory.request(kModel, 100, alices.note());
+  EXPECT_EQ(alices.answers.back(), ErrorCode::kOk);
+  constexpr Memory::Holder kBobs{vmu::HolderKind::kSession, 5};
+  Asked bobs;
+  memory.charge(kBobs, kBob);
+  memory.request(kBobs, 300, bobs.note());
+  EXPECT_EQ(bobs.answers, std::vector{ErrorCode::kOk});
+}
+
+TEST(Memory, what_lies_aside_counts_for_its_user_and_returns_all_the_same) {
+  Memory memory(1000, 1000);
+  memory.set_user_quota([](uid_t) { return 500; });
+  memory.charge(kSession, kAlice);
+  memory.charge(kOther, kAlice);
+  Asked asked;
+  memory.request(kSession, 400, asked.note());
+  memory.release(kSession, 400);
+  memory.set_aside(kSession, 400);
+  EXPECT_EQ(memory.held_by_user(kAlice), 400u);
+  memory.request(kOther, 200, asked.note());
+  memory.request_return(kSession, 400, asked.note());
+  EXPECT_EQ(asked.answers,
+            (std::vector{ErrorCode::kOk, ErrorCode::kQuotaExceeded, ErrorCode::kOk}));
+  EXPECT_EQ(memory.held_by_user(kAlice), 400u);
+  memory.release_all(kSession);
+  EXPECT_EQ(memory.held_by_user(kAlice), 0u);
+}
+
+TEST(Memory, who_waits_for_their_own_to_leave_is_refused_nothing_and_holds_nobody_up) {
+  Memory memory(1000, 1000);
+  memory.set_user_quota([](uid_t) { return 500; });
+  uint64_t leaving = 400;
+  memory.set_leaving([&](uid_t user) { return user == kAlice ? leaving : 0; });
+  memory.charge(kSession, kAlice);
+  memory.charge(kOther, kAlice);
+  Asked gone;
+  Asked next;
+  Asked others;
+  memory.request(kSession, 400, gone.note());
+  memory.request(kOther, 300, next.note());
+  memory.request(kModel, 300, others.note());
+  EXPECT_TRUE(next.answers.empty());
+  EXPECT_EQ(others.answers, std::vector{ErrorCode::kOk});
+  memory.release_all(kSession);
+  EXPECT_EQ(next.answers, std::vector{ErrorCode::kOk});
+  // Where nothing more comes free, it is refused.
+  memory.request(kOther, 300, next.note());
+  EXPECT_EQ(next.answers.size(), 1u);
+  leaving = 0;
+  memory.freed();
+  EXPECT_EQ(next.answers.back(), ErrorCode::kQuotaExceeded);
+}
+
 TEST(Memory, who_leaves_while_waiting_gets_nothing) {
   Memory memory(1000, 1000);
   Asked asked;

@@ -488,6 +488,10 @@ void write(wire::DaemonReply::Builder out, const ProgramDefined& reply) {
 void write(wire::DaemonReply::Builder out, const SequenceMade& reply) {
   out.setSequenceMade(pack(reply.sequence));
 }
+void write_setting(wire::SettingReport::Builder out, const SettingReport& setting) {
+  out.setKey(text(setting.key));
+  out.setValue(text(setting.value));
+}
 void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
   auto status = out.initStatus();
   status.setVersion(text(reply.version));
@@ -508,6 +512,16 @@ void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
   write_list(reply.workers, status.initWorkers(count_of(reply.workers)), write_worker);
   status.setDraining(reply.draining);
   status.setDescriptorsClosing(reply.descriptors_closing);
+  status.setDataSessions(reply.data_sessions);
+  auto quota = status.initQuota();
+  quota.setIsOwn(reply.quota.is_own);
+  quota.setMemoryBytes(reply.quota.memory_bytes);
+  quota.setMemoryMaxBytes(reply.quota.memory_max_bytes);
+  quota.setPinnedBytes(reply.quota.pinned_bytes);
+  quota.setPinnedMaxBytes(reply.quota.pinned_max_bytes);
+  quota.setSessions(reply.quota.sessions);
+  quota.setSessionsMax(reply.quota.sessions_max);
+  write_list(reply.settings, status.initSettings(count_of(reply.settings)), write_setting);
 }
 void write(wire::DaemonReply::Builder out, const SessionList& reply) {
   auto list = out.initSessions();
@@ -571,6 +585,15 @@ ProgramDefined read_defined(wire::ProgramDefined::Reader in) {
           read_list(in.getOutputs(), limits::kProgramOutputs, read_shape)};
 }
 
+SettingReport read_setting(wire::SettingReport::Reader in) {
+  return {read_name(in.getKey()), read_name(in.getValue())};
+}
+
+QuotaReport read_quota(wire::QuotaReport::Reader in) {
+  return {in.getIsOwn(),          in.getMemoryBytes(), in.getMemoryMaxBytes(), in.getPinnedBytes(),
+          in.getPinnedMaxBytes(), in.getSessions(),    in.getSessionsMax()};
+}
+
 StatusReport read_status(wire::StatusReport::Reader in) {
   StatusReport status;
   status.version = read_name(in.getVersion());
@@ -591,6 +614,9 @@ StatusReport read_status(wire::StatusReport::Reader in) {
   status.workers = read_list(in.getWorkers(), limits::kListPage, read_worker);
   status.draining = in.getDraining();
   status.descriptors_closing = in.getDescriptorsClosing();
+  status.data_sessions = in.getDataSessions();
+  status.quota = read_quota(in.getQuota());
+  status.settings = read_list(in.getSettings(), limits::kListPage, read_setting);
   return status;
 }
 

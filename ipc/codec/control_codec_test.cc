@@ -123,7 +123,12 @@ EventList fullest_events() {
 }
 
 StatusReport status_report(size_t workers, const std::string& name) {
-  return {name, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, {workers, worker_report(name)}, true};
+  StatusReport report{
+      name, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, {workers, worker_report(name)}, true};
+  report.data_sessions = 14;
+  report.quota = {true, 15, 16, 17, 18, 19, 20};
+  report.settings = {{name, name}, {"memory.limit", "80%"}};
+  return report;
 }
 
 std::vector<DaemonReply> replies() {

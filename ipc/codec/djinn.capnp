@@ -230,6 +230,24 @@ struct StatusReport {
   draining @15 :Bool;
   descriptorsClosing @16 :UInt32;
   comparedOpens @17 :UInt64;
+  dataSessions @18 :UInt32;
+  quota @19 :QuotaReport;
+  settings @20 :List(SettingReport);
+}
+
+struct QuotaReport {
+  isOwn @0 :Bool;
+  memoryBytes @1 :UInt64;
+  memoryMaxBytes @2 :UInt64;
+  pinnedBytes @3 :UInt64;
+  pinnedMaxBytes @4 :UInt64;
+  sessions @5 :UInt32;
+  sessionsMax @6 :UInt32;
+}
+
+struct SettingReport {
+  key @0 :Text;
+  value @1 :Text;
 }
 
 struct SessionReport {

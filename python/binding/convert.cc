@@ -89,6 +89,20 @@ py::list to_python(const std::vector<srg::Expr>& exprs) {
   return out;
 }
 
+// None for a user whom the configuration gives none, and for what it does not bound.
+py::object to_python(const ipc::QuotaReport& quota) {
+  using namespace py::literals;  // style: pybind11 has no other way to its _a
+  if (!quota.is_own) return py::none();
+  const auto or_none = [](uint64_t bytes) -> py::object {
+    if (bytes == UINT64_MAX) return py::none();
+    return py::int_(bytes);
+  };
+  return py::dict(
+      "memory_bytes"_a = quota.memory_bytes, "memory_max_bytes"_a = or_none(quota.memory_max_bytes),
+      "pinned_bytes"_a = quota.pinned_bytes, "pinned_max_bytes"_a = or_none(quota.pinned_max_bytes),
+      "sessions"_a = quota.sessions, "sessions_max"_a = quota.sessions_max);
+}
+
 py::dict to_python(const ipc::StatusReport& report) {
   using namespace py::literals;  // style: pybind11 has no other way to its _a
   py::list workers;
@@ -104,7 +118,8 @@ py::dict to_python(const ipc::StatusReport& report) {
                   "descriptors_closing"_a = report.descriptors_closing,
                   "bytes_read"_a = report.bytes_read, "buffered_reads"_a = report.buffered_reads,
                   "compared_opens"_a = report.compared_opens, "workers"_a = workers,
-                  "draining"_a = report.draining);
+                  "draining"_a = report.draining, "data_sessions"_a = report.data_sessions,
+                  "quota"_a = to_python(report.quota));
 }
 
 py::dict to_python(const ipc::SessionReport& report) {

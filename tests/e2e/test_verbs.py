@@ -83,6 +83,8 @@ STATUS: dict[str, Shape] = {
     "workers": [WORKER],
     "draining": "bool",
     "descriptors_closing": "integer",
+    "data_sessions": "integer",
+    "quota": "null",
 }
 HELD: dict[str, Shape] = {"id": "id", "name": "string", "bytes": "integer"}
 SESSION: dict[str, Shape] = {

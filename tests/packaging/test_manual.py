@@ -51,6 +51,12 @@ def test_the_configurations_manual_has_each_key_and_what_reloads(tmp_path: Path)
         assert words.endswith("Reloads.") == (reloads[1] == "true"), key
 
 
+def test_the_configurations_manual_has_each_key_of_a_section() -> None:
+    code = (ROOT / "daemon/djinnd/config.cc").read_text()
+    keys = re.findall(r'QuotaSetting{"(\w+)"', code)
+    assert keys and terms("djinnd.conf.5", "USERS AND GROUPS") == [f"*{key}*" for key in keys]
+
+
 def test_the_configurations_examples_are_accepted(tmp_path: Path) -> None:
     examples = re.findall(r"```\n(.*?)```", section("djinnd.conf.5", "EXAMPLES"), re.DOTALL)
     path = tmp_path / "etc/djinn/djinnd.conf"

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// UserAccounts: what each user has of the device's memory beside models, over all their sessions
+// and their worker, and whether they may have more.
+//
+//   holder   of memory.h, that belongs to one user: a session, a lane, a heap
+//   held     what a holder was granted, and what of it lies aside
+//
+// invariant: a user's bytes are the sum over the holders that are charged to them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+
+#include "kernel/base/result.h"
+#include "kernel/vmu/grants.h"
+
+namespace djinn::daemon {
+
+class UserAccounts {
+ public:
+  // What the user may have in all; how much of what they have comes free by itself.
+  using BytesOf = std::function<uint64_t(uid_t)>;
+
+  void set_quota(BytesOf quota) { quota_ = std::move(quota); }
+  void set_leaving(BytesOf leaving) { leaving_ = std::move(leaving); }
+
+  // The holder's bytes are the user's from now on, until it is closed.
+  void open(vmu::Holder holder, uid_t user);
+  void close(vmu::Holder holder);
+  // What the holder has now. One that is nobody's counts for nobody.
+  void note(vmu::Holder holder, uint64_t held_bytes);
+
+  // Whether its user may have so much more. A lane's slab takes the place of the one before.
+  // Errors: kQuotaExceeded.
+  [[nodiscard]] Status check(vmu::Holder holder, uint64_t bytes) const;
+  // Whether not now, but once what comes free by itself is free.
+  [[nodiscard]] bool fits_only_soon(vmu::Holder holder, uint64_t bytes) const;
+
+  [[nodiscard]] uint64_t held_by(uid_t user) const;
+
+ private:
+  struct Account {
+    uid_t user;
+    uint64_t bytes = 0;
+  };
+  struct Room {
+    uint64_t held_bytes;
+    uint64_t quota_bytes;
+  };
+  [[nodiscard]] Room room_of(vmu::Holder holder, const Account& account) const;
+
+  BytesOf quota_;
+  BytesOf leaving_;
+  std::map<vmu::Holder, Account> accounts_;
+  std::map<uid_t, uint64_t> held_by_user_;  // without zeros
+};
+
+}  // namespace djinn::daemon

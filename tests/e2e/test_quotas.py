@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one user may have in all sessions together, as sections of the configuration say."""
+
+import grp
+import os
+import pwd
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import djinn
+import numpy as np
+import pytest
+from command_line import ctl
+from other_user import User
+from safetensors.numpy import save_file
+from systemd_double import Systemd, write_config
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to become two other users")
+
+MIB = 1 << 20
+STAGING = 4 * MIB
+PIECE = np.zeros(8 * MIB, np.uint8)
+BOUND = User("nobody", pwd.getpwnam("nobody").pw_uid, "nogroup", ("games",))
+FREE = User("daemon", pwd.getpwnam("daemon").pw_uid, "nogroup")
+
+
+@dataclass
+class Served:
+    """A djinnd as a service."""
+
+    systemd: Systemd
+    place: Path
+    sessions: ExitStack = field(default_factory=ExitStack)
+
+    def connect(self, user: User) -> djinn.Session:
+        with user.acting():
+            return self.sessions.enter_context(
+                self.systemd.connect(user.name, staging_bytes=STAGING)
+            )
+
+    def start(self, text: str) -> None:
+        write_config(self.place, text)
+        options = ("--threads", "1", "--admin-group", "users")
+        self.systemd.start("--root", str(self.place), *options)
+        self.systemd.hear("READY=1")
+
+    def reload(self, text: str) -> None:
+        write_config(self.place, text)
+        assert self.systemd.process is not None
+        self.systemd.process.send_signal(signal.SIGHUP)
+        self.systemd.hear("RELOADING=1")
+        self.systemd.hear("READY=1")
+
+    def quota_of(self, user: User) -> dict[str, Any] | None:
+        with user.acting():
+            quota: dict[str, Any] | None = ctl(self.systemd, "status", "-j").items()[0]["quota"]
+            return quota
+
+
+@pytest.fixture
+def served(place: Path) -> Iterator[Served]:
+    systemd = Systemd(place)
+    (place / "djinnd.sock").chmod(0o666)
+    one = Served(systemd, place)
+    try:
+        yield one
+        one.sessions.close()
+        assert systemd.stop() == 0
+    finally:
+        systemd.close()
+
+
+def held(served: Served, user: User) -> int:
+    quota = served.quota_of(user)
+    assert quota is not None
+    return int(quota["memory_bytes"])
+
+
+def test_a_users_sessions_share_one_quota_of_memory_and_nobody_else_has_it(served: Served) -> None:
+    served.start(f'[user.{BOUND.name}]\nmemory_quota = "64MiB"\n')
+    one, two = served.connect(BOUND), served.connect(BOUND)
+    other = served.connect(FREE)
+    room = 64 * MIB - held(served, BOUND)
+    kept = [one.put(PIECE) for _ in range(room // len(PIECE) // 2)]
+    with pytest.raises(
+        djinn.Error, match=r"all sessions of this user together have \d+ of the 67108864"
+    ) as full:
+        for _ in range(room // len(PIECE) + 1):
+            kept.append(two.put(PIECE))
+    assert full.value.code == "quota_exceeded"
+    # The other user's are not held up, and what is released may be had again.
+    others = [other.put(PIECE) for _ in range(10)]
+    assert served.quota_of(FREE) is None
+    assert held(served, BOUND) <= 64 * MIB
+    count = len(kept)
+    kept.pop(0).release()
+    kept.append(one.put(PIECE))
+    assert (len(kept), len(others)) == (count, 10)
+
+
+def test_a_session_that_is_closed_makes_room_for_the_next(served: Served) -> None:
+    served.start(f'[user.{BOUND.name}]\nmemory_quota = "64MiB"\nsessions_max = 1\n')
+    for _ in range(5):
+        with BOUND.acting(), served.systemd.connect("next", staging_bytes=STAGING) as session:
+            kept = [session.put(PIECE) for _ in range(4)]
+            assert len(kept) == 4
+
+
+def test_a_users_sessions_are_counted_and_djinnctls_are_not(served: Served) -> None:
+    served.start(f"[user.{BOUND.name}]\nsessions_max = 2\n")
+    first, _ = served.connect(BOUND), served.connect(BOUND)
+    with pytest.raises(
+        djinn.Error, match="has 2 sessions, and djinnd's configuration allows 2"
+    ) as full:
+        served.connect(BOUND)
+    assert full.value.code == "limit_exceeded"
+    quota = served.quota_of(BOUND)
+    assert quota is not None
+    assert (quota["sessions"], quota["sessions_max"], quota["memory_max_bytes"]) == (2, 2, None)
+    served.connect(FREE)
+    first.close()
+    served.connect(BOUND)
+
+
+def test_a_group_binds_its_members_and_the_user_goes_before_it(served: Served) -> None:
+    group = grp.getgrnam("games").gr_name
+    served.start(f"[group.{group}]\nsessions_max = 1\n")
+    served.connect(BOUND)
+    with pytest.raises(djinn.Error, match="allows 1 at a time"):
+        served.connect(BOUND)
+    for _ in range(2):
+        served.connect(FREE)  # is no member
+    served.reload(f"[group.{group}]\nsessions_max = 1\n[user.{BOUND.name}]\nsessions_max = 2\n")
+    served.connect(BOUND)
+    with pytest.raises(djinn.Error, match="allows 2 at a time"):
+        served.connect(BOUND)
+
+
+def test_a_users_quota_of_pins_goes_before_everybodys(served: Served) -> None:
+    path = served.place / "model.safetensors"
+    save_file({"w": np.ones(25_000, dtype=np.float32)}, path)
+    path.chmod(0o644)
+    served.start(f'memory.pin_quota = "1KiB"\n[user.{BOUND.name}]\npin_quota = "1MiB"\n')
+    bound, free = served.connect(BOUND), served.connect(FREE)
+    with FREE.acting(), pytest.raises(djinn.Error, match="of 1024 that one user may pin"):
+        free.load(path, pin=True)
+    with BOUND.acting():
+        bound.load(path, pin=True)
+    quota = served.quota_of(BOUND)
+    assert quota is not None
+    assert (quota["pinned_bytes"] >= 100_000, quota["pinned_max_bytes"]) == (True, MIB)
+
+
+def test_a_reload_takes_quotas_up_and_names_those_whom_nobody_knows(served: Served) -> None:
+    served.start("")
+    session = served.connect(BOUND)
+    kept = [session.put(PIECE) for _ in range(4)]
+    served.reload(
+        f'[user.{BOUND.name}]\nmemory_quota = "16MiB"\n[user.nobody-at-all]\nsessions_max = 1\n'
+    )
+    served.systemd.stderr_line("warning: user.nobody-at-all: there is no user nobody-at-all")
+    # Who has more keeps it, and gets no more.
+    with pytest.raises(djinn.Error, match="of the 16777216"):
+        session.put(PIECE)
+    assert kept[0].numpy().nbytes == PIECE.nbytes
+    served.reload("")
+    kept.append(session.put(PIECE))
+    assert served.quota_of(BOUND) is None
+
+
+def test_the_quota_is_shown_to_its_user_and_in_the_configuration(served: Served) -> None:
+    served.start(f"[user.{BOUND.name}]\nsessions_max = 2\n")
+    with BOUND.acting():
+        table = ctl(served.systemd, "status").table()
+    assert ["your", "sessions", "0", "of", "2"] in table
+    shown = ctl(served.systemd, "config", "show", "--root", str(served.place))
+    line = [f"user.{BOUND.name}.sessions_max", "2"]
+    assert line in [cells[:2] for cells in shown.table()]
