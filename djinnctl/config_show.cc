@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "djinnctl/subprocess.h"
@@ -43,6 +44,13 @@ Result<std::vector<ShownSetting>> parse_shown_config(const std::string& text) {
     settings.push_back(std::move(setting));
   }
   return settings;
+}
+
+void compare_with(const ipc::StatusReport& report, std::vector<ShownSetting>& settings) {
+  for (ShownSetting& setting : settings) {
+    const auto found = std::ranges::find(report.settings, setting.key, &ipc::SettingReport::key);
+    if (found != report.settings.end()) setting.in_force = found->value;
+  }
 }
 
 Result<std::vector<ShownSetting>> read_shown_config(const std::string& root) {

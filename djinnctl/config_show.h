@@ -4,6 +4,7 @@
 // run, so that there is one parser and djinnctl never says anything else than djinnd would do.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,10 @@ namespace djinn::ctl {
 struct ShownSetting {
   std::string key;
   std::string value;
-  std::string origin;  // "FILE:LINE"; empty: the standard
+  std::string origin;                     // "FILE:LINE"; empty: the standard
+  std::optional<std::string> in_force{};  // in the djinnd that runs, as far as that is known
+  // Whether another value is in force.
+  [[nodiscard]] bool is_pending() const { return in_force && *in_force != value; }
 };
 
 // Lines as djinnd prints them: "KEY = VALUE  # ORIGIN". Errors: kMalformed.
@@ -24,5 +28,8 @@ Result<std::vector<ShownSetting>> parse_shown_config(const std::string& text);
 // stderr. Errors: kNotFound when djinnd is not installed here, kMalformed when it would not start
 // so.
 Result<std::vector<ShownSetting>> read_shown_config(const std::string& root);
+
+// Notes what is in force. report: of the djinnd that runs.
+void compare_with(const ipc::StatusReport& report, std::vector<ShownSetting>& settings);
 
 }  // namespace djinn::ctl

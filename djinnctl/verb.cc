@@ -72,6 +72,11 @@ Option Verb::flag(const std::string& names, bool& value, const std::string& what
   return Option(*verb_->add_flag(names, value, what));
 }
 
+Option Verb::flag(const std::string& name, std::string& value, const std::string& unsaid,
+                  const std::string& what) const {
+  return Option(*verb_->add_flag(name + '{' + unsaid + '}', value, what));
+}
+
 void Verb::does(Action action) const {
   verb_->callback([to = action_, action = std::move(action)] { *to = action; });
 }

@@ -73,6 +73,9 @@ class Verb {
   template <typename T>
   Option option(const std::string& names, T& value, const std::string& what) const;
   Option flag(const std::string& names, bool& value, const std::string& what) const;
+  // One that may have a value, as --name=VALUE. unsaid: what value becomes where it has none.
+  Option flag(const std::string& name, std::string& value, const std::string& unsaid,
+              const std::string& what) const;
 
   void does(Action action) const;
   // options: of this verb, which it keeps.

@@ -13,7 +13,7 @@ from typing import Any
 import djinn
 import pytest
 from command_line import Host, ctl
-from private_daemon import Daemon, running, stopped, wait_until
+from private_daemon import BIN, Daemon, running, stopped, wait_until
 from systemd_double import Systemd
 
 PROMPT = [256, *b"The kernel "]
@@ -65,6 +65,39 @@ def test_a_run_in_flight_is_finished_before_djinnd_ends(byte_model: Path) -> Non
         assert talker.error is None
         assert talker.seen == LONG["max_new_tokens"]
         assert daemon.process.wait(60) == 0
+
+
+def test_a_drain_waits_until_the_last_session_has_left(byte_model: Path) -> None:
+    with running() as daemon:
+        with daemon.connect("one"), daemon.connect("two") as two:
+            late = ctl(daemon, "drain", "--wait=0")
+            assert (late.code, "2 sessions are left" in late.err) == (7, True)
+            assert "djinnctl resume" in late.err
+            assert draining(daemon)
+            command = [str(BIN / "djinnctl"), "--host", daemon.host, "drain", "--wait"]
+            with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as waiting:
+                assert waiting.stderr is not None
+                assert waiting.stderr.readline() == "djinnctl: 2 sessions are left\n"
+                two.close()
+                assert waiting.stderr.readline() == "djinnctl: 1 session is left\n"
+                assert waiting.poll() is None
+                ctl(daemon, "resume")
+                assert "Somebody has ended the drain" in waiting.stderr.read()
+                assert waiting.wait(60) == 1
+        # Nobody but who only looks.
+        assert ctl(daemon, "drain", "--wait=60").code == 0
+        assert ctl(daemon, "drain", "--wait=soon").code == 2
+
+
+def test_systemd_is_told_how_many_sessions_a_drain_has_left(systemd: Systemd) -> None:
+    systemd.start("--user", "--threads", "1")
+    systemd.hear("READY=1")
+    with systemd.connect():
+        ctl(systemd, "drain")
+        systemd.hear("STATUS=Draining, 1 sessions left")
+    systemd.hear("STATUS=Draining, 0 sessions left")
+    ctl(systemd, "resume")
+    systemd.hear("STATUS=0 sessions")
 
 
 def test_who_asks_twice_does_not_wait(byte_model: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import djinn
 import numpy as np
 import pytest
-from command_line import ctl, events_of, wait_until_hashed
+from command_line import Ended, ctl, events_of, wait_until_hashed
 from private_daemon import BIN, DEADLINE_S, wait_until
 from safetensors.numpy import save_file
 from systemd_double import Systemd, write_config
@@ -140,6 +140,57 @@ def test_the_configuration_can_be_checked_and_shown(tmp_path: Path) -> None:
     assert wrong.returncode == 1
     assert f"{path}:2: error: lane.threads: write a number from 1 to 1024" in wrong.stderr
     assert check(tmp_path, "--threads=1").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong", "next_step"),
+    [
+        ("--memory", "64MIB", 'write bytes like "12GiB", or a share like "80%"'),
+        ("--session-quota", "much", 'write bytes like "4GiB"'),
+        ("--keep-alive", "never", 'write a time like "5min", "0", or "forever"'),
+        ("--hang-timeout-ms", "5", 'write a time from "100ms" to "60min"'),
+    ],
+)
+def test_options_take_what_the_file_takes(option: str, wrong: str, next_step: str) -> None:
+    command = [str(BIN / "djinnd"), "--user", f"{option}={wrong}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 2
+    assert next_step in done.stderr and len(done.stderr) < 400
+
+
+def test_amounts_with_units_are_taken_from_the_command_line(systemd: Systemd) -> None:
+    amounts = ("--memory", "64MiB", "--keep-alive", "2min", "--drain-timeout-ms", "50")
+    systemd.start("--user", "--threads", "1", *amounts)
+    systemd.hear("READY=1")
+    assert "1 threads a lane, 0.1 GiB" in systemd.stderr_line("serves one user")
+    with systemd.connect(observer=True) as session:
+        assert session.status()["memory_total_bytes"] == 64 << 20
+
+
+def test_what_is_written_and_not_in_force_is_marked(systemd: Systemd) -> None:
+    root = systemd.directory
+    write_config(root, 'memory.limit = "64MiB"\n')
+    systemd.start("--root", str(root), "--keep-alive", "5min")
+    systemd.hear("READY=1")
+
+    def shown() -> Ended:
+        return ctl(systemd, "config", "show", "--root", str(root))
+
+    assert ["memory.limit", "64MiB"] in shown().table()
+    assert shown().err == ""
+    write_config(root, 'memory.limit = "1GiB"\nmemory.session_quota = "32MiB"\n')
+    assert ["memory.limit", "1GiB", "64MiB"] in shown().table()
+    assert ["memory.session_quota", "32MiB", "4GiB"] in shown().table()
+    assert "memory.limit, memory.session_quota" in shown().err
+    reload(systemd, 'memory.limit = "1GiB"\nmemory.session_quota = "32MiB"\n')
+    systemd.stderr_line("memory.limit takes effect at the next start")
+    assert ["memory.limit", "1GiB", "64MiB"] in shown().table()
+    assert ["memory.session_quota", "32MiB", "32MiB"] in shown().table()
+    items = {
+        one["key"]: one["in_force"]
+        for one in ctl(systemd, "config", "show", "--root", str(root), "-j").items()
+    }
+    assert (items["memory.limit"], items["memory.session_quota"]) == ("64MiB", "32MiB")
 
 
 # --- peers that do not read

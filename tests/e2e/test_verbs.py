@@ -204,7 +204,12 @@ GENERATED: dict[str, Shape] = {
     "tokens": ["integer"],
     "random_offset": "integer",
 }
-SETTING: dict[str, Shape] = {"key": "string", "value": "string", "origin": "string or null"}
+SETTING: dict[str, Shape] = {
+    "key": "string",
+    "value": "string",
+    "in_force": "null",
+    "origin": "string or null",
+}
 REPORT: dict[str, Shape] = {
     "path": "string",
     "files": ["string"],
