@@ -89,6 +89,7 @@ has_block_device() { (($(stat -c %Hd "$MODEL") != 0)); }
 bytes_read() { status | grep -o '"bytes_read":[0-9]*' | cut -d: -f2; }
 read_nothing() { [[ $(bytes_read) == 0 ]] || { bytes_read; return 1; }; }
 is_resident() { says "$id" djinnctl ps; }
+has_pinned_model() { djinnctl --json ps | grep '"name":"bytes".*"pinned":true'; }
 speak() { djinnctl generate "$MODEL" --prompt "The " --max-new-tokens 20 --greedy; }
 speaks() { [[ $(speak) == "$1" ]]; }
 speaks_from_home() {
@@ -168,6 +169,10 @@ for unit in djinnd.socket djinnd.service; do
 done
 check "nothing has failed on a machine without a GPU" nothing_has_failed
 check "no name of Debian's djinn is taken" is_gone /usr/bin/djinn /usr/share/man/man1/djinn.1.gz
+check "the first start leaves no error in the journal" says_nothing \
+  bash -c "journalctl -u djinnd.service --no-pager | grep -iE 'error|denied|not on D-Bus'"
+check "the configuration's directory is root's" says "755 root root" \
+  stat -c "%a %U %G" /etc/djinn
 check "the socket's owner and mode" says "660 root djinn" stat -c "%a %U %G" /run/djinn/djinnd.sock
 check "and its directory's" says "755 root root" stat -c "%a %U %G" /run/djinn
 check "it tells how it goes" says "models (0 loading)" systemctl show djinnd.service -p StatusText
@@ -266,6 +271,7 @@ fi
 useradd -m outsider
 useradd -m -G djinn insider
 check "a user outside of the group is refused" refuses 5 su outsider -c "djinnctl status"
+check "and told of the group" says "adduser outsider djinn" su outsider -c "djinnctl status"
 check "on the bus too" refuses 1 bus_as outsider ListModels
 check "a user inside may call there" bus_as insider ListSessions
 check "a user outside of it hears no signals" refuses 1 timeout 10 \
@@ -297,7 +303,7 @@ kill "$ear"
 
 mkdir -p /etc/djinn
 echo 'lane.threads = "many"' >/etc/djinn/djinnd.conf
-check "a reload with a bad configuration" systemctl reload djinnd.service
+check "a reload with a bad configuration fails" refuses 1 systemctl reload djinnd.service
 check "changes nothing, and says why" eventually says "djinnd.conf:1: error: lane.threads" \
   journalctl -u djinnd.service --no-pager
 echo 'memory.session_quota = "1GiB"' >/etc/djinn/djinnd.conf
@@ -323,7 +329,22 @@ check "and becomes ready" eventually says "200 OK" scrape /readyz
 check "stop frees everything" systemctl stop djinnd.service
 check "and what systemd kept" has_value NFileDescriptorStore 0
 check "nothing has failed" nothing_has_failed
+check "its socket is stopped" systemctl stop djinnd.socket
+check "which is told to who asks" says "systemctl start djinnd.socket" djinnctl ps
+check "it listens again" systemctl start djinnd.socket
 check "start" systemctl start djinnd.service
+loads=djinn-load@$(systemd-escape --path "$MODEL").service
+check "a model is to be loaded at each start" systemctl enable "$loads"
+check "and now" systemctl start "$loads"
+check "it is there, and stays" has_pinned_model
+systemctl stop djinnd.service
+check "a stopped djinnd has no model" has_value NFileDescriptorStore 0
+systemctl start djinnd.service
+check "the next one has it again" eventually has_pinned_model
+check "one that is not there" refuses 1 systemctl start djinn-load@nowhere.service
+check "is told of by its unit" says "nowhere" journalctl -u djinn-load@nowhere.service --no-pager
+check "and djinnd serves" says bytes djinnctl ps
+systemctl reset-failed djinn-load@nowhere.service
 check "autopkgtest daemon" autopkgtest daemon
 
 check "the packages are removed" apt remove djinnd djinnctl python3-djinn
@@ -333,6 +354,7 @@ check "state is" is_left /var/lib/djinn
 check "configuration is" is_left /etc/djinn/djinnd.conf
 check "they are purged" apt purge djinnd djinnctl python3-djinn djinn-torch libdjinn-client1
 check "state is gone" is_gone /var/lib/djinn /var/cache/djinn /etc/djinn
+check "and the models of its start" is_gone /etc/systemd/system/djinnd.service.wants
 check "no package is left" says_nothing bash -c "dpkg-query -W | grep djinn"
 check "and no file" says_nothing find /etc /usr /var/lib /run -not -path "$PLACE*" \
   -not -path "/var/lib/apt/*" -name "*djinn*"

@@ -92,12 +92,35 @@ def test_units_are_where_the_package_enables_and_starts_them(
 ) -> None:
     units = {path.removeprefix(UNITS) for path in files(packages["djinnd"]) if UNITS in path}
     assert units - {""} == {path.name for path in (ROOT / "packaging/systemd").glob("djinnd*.*")}
+    # It runs djinnctl.
+    assert f"{UNITS}djinn-load@.service" in files(packages["djinnctl"])
     postinst = script(packages["djinnd"], "postinst", tmp_path)
     users = postinst.index("systemd-sysusers")
     for unit in ("djinnd.socket", "djinnd.service"):
         assert f"deb-systemd-helper enable '{unit}'" in postinst
     assert users < postinst.index("deb-systemd-invoke start 'djinnd.socket'")
     assert "deb-systemd-invoke $_dh_action 'djinnd.service' >" in postinst
+
+
+@pytest.mark.ci
+def test_the_configurations_directory_is_roots(packages: dict[str, Path], tmp_path: Path) -> None:
+    listed = said("dpkg-deb", "--contents", str(packages["djinnd"])).splitlines()
+    owners = {line.split()[5]: line.split()[:2] for line in listed}
+    for directory in ("./etc/djinn/", "./etc/djinn/djinnd.conf.d/"):
+        assert owners[directory] == ["drwxr-xr-x", "root/root"]
+    assert "ConfigurationDirectory" not in (ROOT / "packaging/systemd/djinnd.service").read_text()
+    # Of an earlier version's it becomes root's, before djinnd is started.
+    postinst = script(packages["djinnd"], "postinst", tmp_path)
+    assert postinst.index("chown root:root /etc/djinn") < postinst.index("deb-systemd-invoke")
+
+
+@pytest.mark.ci
+def test_the_bus_knows_who_may_be_the_manager_before_djinnd_asks(
+    packages: dict[str, Path], tmp_path: Path
+) -> None:
+    postinst = script(packages["djinnd"], "postinst", tmp_path)
+    user, bus = postinst.index("systemd-sysusers djinn.conf"), postinst.index("ReloadConfig")
+    assert user < bus < postinst.index("deb-systemd-invoke")
 
 
 @pytest.mark.ci
@@ -264,6 +287,11 @@ def test_the_example_configuration_has_every_setting_and_is_accepted(tmp_path: P
         elif setting := re.match(r"# (\w+) = ", line):
             found.append(f"{table}.{setting[1]}")
     assert sorted(found) == sorted(keys)
+    # What is commented out is what holds.
+    standards = dict(re.findall(r"^(\S+) = (.*)  # standard$", shown, re.MULTILINE))
+    values = dict(zip(found, re.findall(r'^# \w+ = "(.*)"', example, re.MULTILINE), strict=True))
+    differing = {key for key in keys if values[key] != standards[key]}
+    assert differing == {"memory.spill_directory"}  # where systemd made the cache directory
     path = tmp_path / "etc/djinn/djinnd.conf"
     path.parent.mkdir(parents=True)
     path.write_text(re.sub(r"^# (\w+ = )", r"\1", example, flags=re.MULTILINE))

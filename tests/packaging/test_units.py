@@ -10,6 +10,7 @@ import pytest
 
 UNITS = Path(__file__).resolve().parents[2] / "packaging" / "systemd"
 EXPOSURE_MAX = 1.0
+LOAD_EXPOSURE_MAX = 3.0  # it is root, to read whoever's models
 
 pytestmark = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed"
@@ -34,6 +35,25 @@ def test_units_have_no_unknown_or_misplaced_settings() -> None:
     complaints = [line for line in said.splitlines() if str(UNITS) in line or "djinnd." in line]
     absent = "is not executable: No such file or directory"  # it is not installed here
     assert [line for line in complaints if absent not in line] == []
+
+
+def test_a_reload_asks_first_whether_the_configuration_can_be() -> None:
+    unit = (UNITS / "djinnd.service").read_text()
+    first, second = re.findall(r"^ExecReload=(.*)$", unit, re.MULTILINE)
+    assert first == "/usr/sbin/djinnd --check-config"
+    assert "kill -HUP" in second
+
+
+def test_a_model_that_is_loaded_at_the_start_has_a_unit_that_may_do_little() -> None:
+    name = "djinn-load@.service"
+    said = analyze("security", "--offline=true", str(UNITS / name))
+    level = re.search(r"Overall exposure level for djinn-load@\w*.service: ([0-9.]+)", said)
+    assert level is not None, said
+    assert float(level[1]) <= LOAD_EXPOSURE_MAX, said
+    said = analyze("verify", "--man=no", str(UNITS / name))
+    absent = "is not executable: No such file or directory"  # it is not installed here
+    complaints = [line for line in said.splitlines() if name in line and absent not in line]
+    assert complaints == []
 
 
 def test_the_store_holds_what_djinnd_believes_it_does() -> None:
