@@ -194,7 +194,6 @@ def a_ghost_is_the_real_class_on_the_device(scratch: Path) -> None:
     model = ghost("llama", checkpoint("llama", scratch))
     assert type(model) is transformers.LlamaForCausalLM
     assert str(model.device) == DEVICE
-    assert not any(one.requires_grad for one in model.parameters())
     assert not model.training
 
 

@@ -2,6 +2,9 @@
 """What PyTorch's Python side asks of a device: its name, its module, methods on tensors."""
 
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -19,11 +22,27 @@ def register() -> None:
     torch._register_device_module(NAME, _module())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     # Before PyTorch's own for such devices (23), which would carry the bytes out.
-    torch.serialization.register_package(15, _refuse_to_pickle, lambda *_: None)
+    torch.serialization.register_package(15, _tag, lambda *_: None)
 
 
-def _refuse_to_pickle(storage: Any) -> None:
-    if storage.device.type == NAME:
+_carries_out: ContextVar[bool] = ContextVar("djinn_carries_out", default=False)
+
+
+@contextmanager
+def carrying_out() -> Iterator[None]:
+    """What is saved meanwhile is meant to leave djinnd, and is written as the CPU's."""
+    token = _carries_out.set(True)
+    try:
+        yield
+    finally:
+        _carries_out.reset(token)
+
+
+def _tag(storage: Any) -> str | None:
+    """Where a pickled storage goes when it is loaded."""
+    if storage.device.type != NAME:
+        return None
+    if not _carries_out.get():
         raise RequestError(
             *(102, "unsupported"),
             "Pickling a tensor of djinnd (pickle, torch.save) is refused: its bytes are in djinnd, "
@@ -31,6 +50,7 @@ def _refuse_to_pickle(storage: Any) -> None:
             "{name: one.cpu() for name, one in model.state_dict().items()}, or "
             "model.save_pretrained(directory), which another process can load.",
         )
+    return "cpu"
 
 
 def _check_index(index: Any) -> None:

@@ -28,7 +28,7 @@ import djinn
 from djinn.errors import Error, RequestError
 from djinn.session import milliseconds
 
-from . import _device, interlock, plans
+from . import _device, gradients, interlock, plans
 from .config import config
 
 DEVICE = torch.device("remote_accelerator", 0)
@@ -220,8 +220,7 @@ class Load:
     def finish(self) -> None:
         """Opens the model that was recorded, and makes ghosts of all models of this load."""
         label = _device.label_of(self._paths)
-        for model in self.models:
-            model.requires_grad_(False)  # else a forward pass keeps its activations in djinnd
+        gradients.begin(self.models)
         ghost = self._open(label, list(self._tensors_here()))
         self._convert(label)
         for model in self.models:

@@ -46,7 +46,18 @@ from torch.utils.hooks import RemovableHandle
 
 from djinn.errors import RequestError
 
-from . import _device, cache, config, generation, ghosts, interlock, replay, state
+from . import (
+    _device,
+    cache,
+    config,
+    generation,
+    ghosts,
+    gradients,
+    interlock,
+    replay,
+    state,
+    training,
+)
 from .ghosts import DEVICE
 
 TESTED = frozenset({"5.17.0"})
@@ -97,7 +108,7 @@ class Patch:
 
 
 _patches: list[Patch] = []
-_hooks: list[RemovableHandle] = []
+_hooks: list[RemovableHandle | training.Patcher] = []
 
 
 def is_enabled() -> bool:
@@ -117,6 +128,7 @@ def enable() -> None:
         mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
         dynamic_cache = importlib.import_module("transformers.cache_utils").DynamicCache
         attention = importlib.import_module("transformers.integrations.sdpa_attention")
+        made = []
         for owner, name, wrap in (
             (model, "from_pretrained", _wrap_from_pretrained),
             (model, "_load_pretrained_model", _wrap_load),
@@ -134,13 +146,27 @@ def enable() -> None:
             (torch.UntypedStorage, "_share_fd_cpu_", _wrap_share_memory),
             (torch.UntypedStorage, "_share_filename_cpu_", _wrap_share_memory),
             (model, "__call__", _wrap_call),
+            (model, "train", gradients.wrap_train),
+            (model, "requires_grad_", gradients.wrap_requires_grad),
+            (torch.optim.Optimizer, "add_param_group", gradients.wrap_add_param_group),
+            (torch.autograd, "backward", gradients.wrap_differentiate),
+            (torch.autograd, "grad", gradients.wrap_differentiate),
         ):
-            original = owner.__dict__.get(name, getattr(owner, name))
-            inherited = name not in owner.__dict__
-            _patches.append(Patch(owner, name, original, wrap(original), inherited))
-        for patch in _patches:
-            patch.apply()
+            made.append(_made(owner, name, wrap))
+        for patch in made:
+            _apply(patch)
+        _hooks.append(training.Patcher(lambda *place: _apply(_made(*place))))
         _hooks.append(register_module_parameter_registration_hook(_count_parameter))
+
+
+def _made(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
+    original = owner.__dict__.get(name, getattr(owner, name))
+    return Patch(owner, name, original, wrap(original), name not in owner.__dict__)
+
+
+def _apply(patch: Patch) -> None:
+    _patches.append(patch)
+    patch.apply()
 
 
 def disable() -> None:
@@ -174,8 +200,7 @@ def _wrap_from_pretrained(original: Any) -> Any:
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = kwargs.pop("djinn", True)
         if not (wanted and is_enabled() and is_for_daemon(kwargs.get("device_map"))):
-            with _load_in_context(None):
-                return call(cls, *args, **kwargs)
+            return _local(lambda: call(cls, *args, **kwargs))
         if kwargs.get("device_map") is not None:
             kwargs["device_map"] = None  # transformers would want accelerate for it
         refuse_options(kwargs)
@@ -195,8 +220,15 @@ def _ghost_or_local(call: Callable[[], Any]) -> Any:
         interlock.audit(error)
         ghosts.stats.local += 1
         _device.state_local_model()
-        with _load_in_context(None):
-            return call()
+        return _local(call)
+
+
+def _local(call: Callable[[], Any]) -> Any:
+    with _load_in_context(None):
+        result = call()
+    if is_enabled():
+        training.stays_here(result[0] if isinstance(result, tuple) else result)
+    return result
 
 
 def _ghost(call: Callable[[], Any]) -> Any:
@@ -594,7 +626,7 @@ def upload_the_rest(model: Any) -> None:
         if id(one) not in moved:
             there: Any = one.detach().to(DEVICE)
             if isinstance(one, torch.nn.Parameter):
-                there = torch.nn.Parameter(there, requires_grad=False)
+                there = torch.nn.Parameter(there, requires_grad=one.requires_grad)
             there._is_hf_initialized = True
             moved[id(one)] = there
         return moved[id(one)]

@@ -8,13 +8,14 @@ Hooks, changed weights or attributes, or anything that cannot be captured: the c
 """
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _device, state
+from . import _device, gradients, state
 from .state import NotInDaemon
 
 DEVICE = torch.device("remote_accelerator", 0)
@@ -83,7 +84,9 @@ def call(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
         return original(model, *args, **kwargs)
     _inside.call = True
     try:
-        return _outermost(original, model, args, kwargs)
+        quietly = gradients.is_unasked(model, args, kwargs)
+        with torch.no_grad() if quietly else nullcontext():
+            return _outermost(original, model, args, kwargs)
     finally:
         _inside.call = False
 

@@ -13,7 +13,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 
 from . import _device
-from .watch import NAME, Watch
+from .watch import WATCH, Watch
 
 DEVICE_TYPE = "remote_accelerator"
 NOT_SEEN = "no call of model(...) or model.generate(...) was seen since djinn.enable()"
@@ -84,7 +84,7 @@ _looking = threading.RLock()
 
 def _watch_of(model: Any, known: Known) -> Watch:
     with _looking:
-        before: Watch | None = model.__dict__.get(NAME)
+        before: Watch | None = model.__dict__.get(WATCH)
         if before is not None and before.holds(model):
             return before
         return _look_anew(model, known, before)

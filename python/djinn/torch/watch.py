@@ -22,11 +22,12 @@ from typing import Any
 
 import torch
 
-NAME = "_djinn_watch"  # the model's attribute
+WATCH = "_djinn_watch"  # the model's attribute
+UNASKED = "_djinn_unasked"  # a model's, by gradients.py
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
 HELD = ("_parameters", "_buffers", "_modules")
 # What decides no forward.
-NOT_READ = frozenset(("generation_config", NAME))
+NOT_READ = frozenset(("generation_config", WATCH, UNASKED))
 SIMPLE = frozenset(
     (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 )
@@ -45,7 +46,7 @@ class Watch:
     copy or pickle of the model has None in its place."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        model.__dict__[NAME] = self
+        model.__dict__[WATCH] = self
         self._owner = weakref.ref(model, self._clear)
         self.values: list[Any] = []  # what is comparable by value, and the rest's identities
         self.kinds: list[type] = []  # of the modules: first the model
@@ -205,4 +206,4 @@ def _has_address(tensor: torch.Tensor) -> bool:
     return True
 
 
-__all__ = ["NAME", "Watch"]
+__all__ = ["UNASKED", "WATCH", "Watch"]
