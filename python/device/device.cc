@@ -261,9 +261,12 @@ void Device::begin_child() {
 }
 
 Link& Device::link() {
-  TORCH_CHECK(!is_orphan_,
-              "This process was forked from one that uses djinnd, and has no session of its own. "
-              "Start it with the method 'spawn', or fork before the first tensor is used.");
+  TORCH_CHECK(
+      !is_orphan_,
+      "This process was forked from one that uses djinnd, and has no session of its own. "
+      "Start it with the method 'spawn', or fork before the first tensor is used. A dataset "
+      "that DataLoader's workers read should give tensors of the CPU, which are moved where "
+      "they are used; or use num_workers=0.");
   if (link_ == nullptr) {
     Interruption interruption(Interruption::Place::kWithLock);
     const auto client = connection_.open(std::ref(interruption));

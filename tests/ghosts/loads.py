@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
 
+import accelerate
 import djinn
 import torch
 import transformers
@@ -497,6 +498,14 @@ def attributes() -> list[Any]:
 
     found = list(vars(PreTrainedModel).values()) + list(vars(utils).values())
     found += vars(torch.UntypedStorage).values()
+    fetchers = torch.utils.data._utils.fetch
+    for owner in (fetchers._MapDatasetFetcher, fetchers._IterableDatasetFetcher, torch.autograd):
+        found += vars(owner).values()
+    for owner in (torch._tensor_str, torch.optim.Optimizer, transformers.TrainingArguments):
+        found += vars(owner).values()
+    for owner in (transformers.Trainer, accelerate.Accelerator, accelerate.state.PartialState):
+        found += vars(owner).values()
+    found += [*vars(accelerate.accelerator).values(), *sys.meta_path]
     core = vars(transformers.core_model_loading)
     return [id(one) for one in found + list(core.values())]
 

@@ -66,6 +66,9 @@ def main(scratch: Path) -> None:
     for lost in (value, waiting, value[3:], old.lm_head.weight):
         expect_gone(torch.mul, lost, 2)
     expect_gone(use, old)
+    for lost in (value, waiting, old.lm_head.weight):
+        shown = repr(lost)  # as a notebook does, which must not break
+        assert "<gone: djinnd's session has ended>" in shown and str(tuple(lost.shape)) in shown
     assert "No djinnd answers" in error_of((torch.ones(3, device=device) * 2).cpu)
     text = error_of(auto.from_pretrained, scratch / "llama")
     assert "No djinnd answers" in text and "memory" not in text, text

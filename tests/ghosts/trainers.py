@@ -8,7 +8,7 @@ same bits. All run in one process of their own, as those of loads.py.
 
 import copy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +405,44 @@ def a_model_that_was_moved_trains(scratch: Path) -> None:
     back = fresh("llama", scratch).to("cpu")
     loss_of(back).backward()
     assert torch.equal(one.lm_head.weight.grad, back.lm_head.weight.grad)
+
+
+class Gives(torch.utils.data.Dataset):
+    """A dataset of whatever a function makes."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> Any:
+        return self.make()
+
+
+@case
+def a_tensor_of_the_device_in_a_forked_worker_is_said_at_once(scratch: Path) -> None:
+    del scratch
+    held = torch.ones(3).to(DEVICE)
+    held.sum().item()  # there is a session, which no child has
+    makes = {
+        "of the parent": lambda: held,
+        "in a structure": lambda: {"a": [held]},
+        "computed": lambda: held + 1,
+        "read": lambda: held.cpu(),
+        "made": lambda: torch.ones(3, device=DEVICE),
+    }
+    for name, make in makes.items():
+        for options in ({}, {"batch_size": None}):
+            loader = torch.utils.data.DataLoader(Gives(make), num_workers=1, timeout=60, **options)
+            words = ("CPU", "num_workers=0")
+            with loads.watchdog(), refusal(*words, kind=RuntimeError) as said:
+                list(loader)
+            assert "djinn" in said[0], (name, said)
+    with loads.watchdog():
+        found = list(torch.utils.data.DataLoader(Gives(lambda: torch.ones(2)), num_workers=1))
+        assert len(found) == 4
+        assert len(list(torch.utils.data.DataLoader(Gives(lambda: held + 1)))) == 4
 
 
 # --- random numbers -------------------------------------------------------------------------------

@@ -24,6 +24,14 @@ loaded in this context, of what runs a model, for models on the device alone, an
     sdpa_attention.use_gqa_in_sdpa            heads that share keys are not repeated
     torch.UntypedStorage.share_memory_, _share_fd_cpu_, _share_filename_cpu_
                                               refused for the device's, which have no memory here
+    _MapDatasetFetcher.fetch, _IterableDatasetFetcher.fetch
+                                              refuse the device's tensors in a worker's batch
+    torch._tensor_str._str                    shows that a tensor is gone, and does not raise
+    PreTrainedModel.train, requires_grad_, Optimizer.add_param_group
+                                              say that a ghost is trained (gradients.py)
+    torch.autograd.backward, grad             say what to do where there is no gradient
+
+and what training.py lists of Trainer and accelerate.
 
 A hook of torch's counts the parameters that are built while a ghost is loaded.
 """
@@ -42,6 +50,8 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils import _pytree as pytree
+from torch.utils.data._utils import fetch
 from torch.utils.hooks import RemovableHandle
 
 from djinn.errors import RequestError
@@ -145,6 +155,9 @@ def enable() -> None:
             (torch.UntypedStorage, "share_memory_", _wrap_share_memory),
             (torch.UntypedStorage, "_share_fd_cpu_", _wrap_share_memory),
             (torch.UntypedStorage, "_share_filename_cpu_", _wrap_share_memory),
+            (fetch._MapDatasetFetcher, "fetch", _wrap_fetch),
+            (fetch._IterableDatasetFetcher, "fetch", _wrap_fetch),
+            (torch._tensor_str, "_str", _wrap_str),
             (model, "__call__", _wrap_call),
             (model, "train", gradients.wrap_train),
             (model, "requires_grad_", gradients.wrap_requires_grad),
@@ -364,6 +377,49 @@ def _wrap_share_memory(original: Any) -> Any:
         return original(self, *args, **kwargs)
 
     return share
+
+
+def _wrap_fetch(original: Any) -> Any:
+    """In a worker of a DataLoader an error while it sends its batch would only be printed, and the
+    program would wait for that batch."""
+
+    @functools.wraps(original)
+    def fetch(self: Any, index: Any) -> Any:
+        batch = original(self, index)
+        if torch.utils.data.get_worker_info() is not None and _holds_ours(batch):
+            raise refused(
+                "A batch of a DataLoader's worker that holds a tensor of djinnd",
+                "its bytes are in djinnd, and a worker is another process, which has none to send.",
+                "Let the dataset give tensors of the CPU, and move each batch where it is used: "
+                "batch.to(model.device). Or use num_workers=0.",
+            )
+        return batch
+
+    return fetch
+
+
+def _holds_ours(batch: Any) -> bool:
+    leaves = pytree.tree_leaves(batch)
+    return any(isinstance(one, torch.Tensor) and one.device == DEVICE for one in leaves)
+
+
+# --- showing --------------------------------------------------------------------------------------
+
+
+def _wrap_str(original: Any) -> Any:
+    """Of what is gone it shows just that: who looks at a model asks for no value."""
+
+    @functools.wraps(original)
+    def _str(self: Any, *, tensor_contents: str | None = None) -> str:
+        try:
+            return str(original(self, tensor_contents=tensor_contents))
+        except RuntimeError:
+            if self.device != DEVICE or not _device.is_lost(self):
+                raise
+            gone = f"<gone: djinnd's session has ended>, size={tuple(self.shape)}"
+            return str(original(self, tensor_contents=gone))
+
+    return _str
 
 
 # --- pipelines ------------------------------------------------------------------------------------
