@@ -150,6 +150,10 @@ struct ListDevices {
 struct ListMemory {
   friend bool operator==(const ListMemory&, const ListMemory&) = default;
 };
+// What the session that asks holds itself. Answer: OwnMemory.
+struct GetOwnMemory {
+  friend bool operator==(const GetOwnMemory&, const GetOwnMemory&) = default;
+};
 
 // Keeps a model resident without a lease, or no longer. Answer: Done.
 struct PinModel {
@@ -204,7 +208,7 @@ struct ClientRequest {
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
                ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
-               CollectGarbage, FollowEvents, ReadManifest, ListUses>
+               CollectGarbage, FollowEvents, ReadManifest, ListUses, GetOwnMemory>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };
@@ -490,6 +494,15 @@ struct MemoryList {
   friend bool operator==(const MemoryList&, const MemoryList&) = default;
 };
 
+struct OwnMemory {
+  uint64_t granted_bytes = 0;   // all that counts against its quota
+  uint64_t sequence_bytes = 0;  // of these, for sequence groups
+  uint64_t shared_bytes = 0;    // of the models that it holds
+  uint64_t free_bytes = 0;      // what could be granted to it, with nothing giving way
+  uint64_t total_bytes = 0;     // of the device
+  friend bool operator==(const OwnMemory&, const OwnMemory&) = default;
+};
+
 struct Collected {
   uint32_t programs = 0;
   uint32_t workers = 0;
@@ -524,7 +537,7 @@ struct DaemonReply {
       0;  // of the request; 0 for a notice nobody asked for (Failed: the session ends)
   std::variant<Done, Failed, Welcome, ModelOpened, ProgramDefined, SequenceMade, StatusReport,
                SessionList, ModelList, ProgramList, DeviceList, MemoryList, Collected, EventList,
-               ManifestPart, UseList>
+               ManifestPart, UseList, OwnMemory>
       body;
   friend bool operator==(const DaemonReply&, const DaemonReply&) = default;
 };

@@ -272,6 +272,10 @@ Result<std::vector<ipc::MemoryReport>> Client::memory_pools() {
   return std::move(list.pools);
 }
 
+Result<ipc::OwnMemory> Client::own_memory() {
+  return control_.ask<ipc::OwnMemory>(ipc::GetOwnMemory{});
+}
+
 Status Client::pin_model(ModelId model, bool pinned) {
   DJINN_CHECK(control_.ask<ipc::Done>(ipc::PinModel{model, pinned}));
   return {};

@@ -128,6 +128,7 @@ class Client {
   Result<std::vector<ipc::ProgramReport>> programs();
   Result<std::vector<ipc::DeviceReport>> devices();
   Result<std::vector<ipc::MemoryReport>> memory_pools();
+  Result<ipc::OwnMemory> own_memory();
   Status pin_model(ModelId model, bool pinned);
   // Ends when the bytes are free.
   Status evict_model(const ipc::EvictModel& request);

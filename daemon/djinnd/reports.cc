@@ -474,6 +474,21 @@ void Reports::memory(const Asker& asker) {
   world_.sessions.reply(asker, {asker.number, ipc::MemoryList{{all.begin(), all.end()}}});
 }
 
+void Reports::own_memory(const Asker& asker, const Session& session) {
+  const Memory& memory = world_.memory;
+  ipc::OwnMemory own;
+  own.granted_bytes = memory.held_by(Memory::of_session(session.id));
+  for (const auto& [index, group] : session.sequences.all()) {
+    own.sequence_bytes += group.granted_bytes;
+  }
+  own.shared_bytes = world_.models.bytes_shared_by(session.id);
+  const uint64_t quota = memory.session_quota();
+  own.total_bytes = memory.total_bytes();
+  own.free_bytes = std::min(own.total_bytes - memory.granted_bytes(),
+                            quota - std::min(quota, own.granted_bytes));
+  world_.sessions.reply(asker, {asker.number, own});
+}
+
 std::array<ipc::MemoryReport, 3> Reports::pools() const {
   return {weights_report(), sessions_report(), lanes_report()};
 }

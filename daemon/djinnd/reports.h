@@ -51,6 +51,7 @@ class Reports {
   // Sums over all users, as in status: nothing of others shows in them but how much is left.
   void devices(const Asker& asker);
   void memory(const Asker& asker);
+  void own_memory(const Asker& asker, const Session& session);
 
   void events(const Asker& asker, const Caller& caller, const ipc::FollowEvents& request);
   // An event was told; who follows hears of it soon.

@@ -229,6 +229,10 @@ void Requests::fulfil(Call& call, const ipc::ListMemory&) {
   world_.reports.memory(call.asker);
 }
 
+void Requests::fulfil(Call& call, const ipc::GetOwnMemory&) {
+  world_.reports.own_memory(call.asker, call.session);
+}
+
 void Requests::fulfil(Call& call, const ipc::PinModel& body) {
   world_.models.pin(call.asker, call.session.caller, body);
 }

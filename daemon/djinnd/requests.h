@@ -69,6 +69,7 @@ class Requests {
   void fulfil(Call& call, const ipc::ListPrograms& body);
   void fulfil(Call& call, const ipc::ListDevices& body);
   void fulfil(Call& call, const ipc::ListMemory& body);
+  void fulfil(Call& call, const ipc::GetOwnMemory& body);
   void fulfil(Call& call, const ipc::PinModel& body);
   void fulfil(Call& call, const ipc::CancelRun& body);
   void fulfil(Call& call, const ipc::TerminateSession& body);

@@ -103,6 +103,10 @@ void write(wire::ClientRequest::Builder out, const ListUses& request) {
   list.setFirst(request.first);
 }
 
+void write(wire::ClientRequest::Builder out, const GetOwnMemory&) {
+  out.setGetOwnMemory();
+}
+
 Hello read_hello(wire::Hello::Reader in) {
   return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver()};
 }
@@ -174,6 +178,8 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return ReadManifest{{in.getReadManifest().getModel()}, in.getReadManifest().getOffset()};
     case wire::ClientRequest::LIST_USES:
       return ListUses{{in.getListUses().getModel()}, in.getListUses().getFirst()};
+    case wire::ClientRequest::GET_OWN_MEMORY:
+      return GetOwnMemory{};
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }
@@ -555,6 +561,14 @@ void write(wire::DaemonReply::Builder out, const Collected& reply) {
   collected.setWorkers(reply.workers);
   collected.setBytes(reply.bytes);
 }
+void write(wire::DaemonReply::Builder out, const OwnMemory& reply) {
+  auto memory = out.initOwnMemory();
+  memory.setGrantedBytes(reply.granted_bytes);
+  memory.setSequenceBytes(reply.sequence_bytes);
+  memory.setSharedBytes(reply.shared_bytes);
+  memory.setFreeBytes(reply.free_bytes);
+  memory.setTotalBytes(reply.total_bytes);
+}
 void write(wire::DaemonReply::Builder out, const EventList& reply) {
   auto list = out.initEvents();
   list.setLast(reply.last);
@@ -640,6 +654,11 @@ EventList read_events(wire::EventList::Reader in) {
   return {in.getLast(), in.getMissed(), read_list(in.getEvents(), limits::kListPage, read_event)};
 }
 
+OwnMemory read_own_memory(wire::OwnMemory::Reader in) {
+  return {in.getGrantedBytes(), in.getSequenceBytes(), in.getSharedBytes(), in.getFreeBytes(),
+          in.getTotalBytes()};
+}
+
 using ReplyBody = decltype(DaemonReply::body);
 
 ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
@@ -677,6 +696,8 @@ ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
       return ManifestPart{read_part(in.getManifestPart())};
     case wire::DaemonReply::USES:
       return read_uses(in.getUses());
+    case wire::DaemonReply::OWN_MEMORY:
+      return read_own_memory(in.getOwnMemory());
   }
   refuse(ErrorCode::kUnsupported, "The daemon's answer is unknown to this version of the client.");
 }

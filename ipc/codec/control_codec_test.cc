@@ -65,6 +65,7 @@ std::vector<ClientRequest> requests() {
       {22, FollowEvents{23, true}},
       {23, ReadManifest{{24}, 25}},
       {25, ListUses{{26}, 27}},
+      {26, GetOwnMemory{}},
   };
 }
 
@@ -150,6 +151,7 @@ std::vector<DaemonReply> replies() {
       {14, EventList{5, 6, {event_report("a"), EventReport{}}}},
       {15, ManifestPart{Bytes(9, std::byte{8})}},
       {16, UseList{96, {use_report("a"), UseReport{}}}},
+      {17, OwnMemory{1, 2, 3, 4, 5}},
   };
 }
 

@@ -82,6 +82,7 @@ struct ClientRequest {
     tryEvictModel @22 :EvictModel;  # a dry run; a daemon that does not know it must not evict
     readManifest @23 :ReadManifest;
     listUses @24 :ListUses;
+    getOwnMemory @25 :Void;
   }
 }
 
@@ -163,6 +164,7 @@ struct DaemonReply {
     events @14 :EventList;
     manifestPart @15 :Data;
     uses @16 :UseList;
+    ownMemory @17 :OwnMemory;
   }
 }
 
@@ -351,6 +353,14 @@ struct MemoryReport {
   cachedBytes @4 :UInt64;
   evictableBytes @5 :UInt64;
   pinnedBytes @6 :UInt64;
+}
+
+struct OwnMemory {
+  grantedBytes @0 :UInt64;
+  sequenceBytes @1 :UInt64;
+  sharedBytes @2 :UInt64;
+  freeBytes @3 :UInt64;
+  totalBytes @4 :UInt64;
 }
 
 struct Collected {

@@ -5,6 +5,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/GeneratorImpl.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/random.h>
@@ -22,8 +23,34 @@ namespace {
 constexpr c10::DeviceIndex kIndex = 0;
 const c10::Device kDevice(kDeviceType, kIndex);
 
-class Allocator final : public c10::Allocator {
+// Of PyTorch's numbers there are those that say something here: what this process holds in djinnd,
+// and what djinnd has granted for that. The others are 0.
+class Allocator final : public c10::DeviceAllocator {
  public:
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override { Device::get().give_back(); }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    check_index(index);
+    const DeviceMemory memory = Device::get().memory();
+    const uint64_t reserved = memory.own.granted_bytes + memory.own.shared_bytes;
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    note(stats.allocated_bytes, memory.held_bytes, memory.most_bytes);
+    note(stats.active_bytes, memory.held_bytes, memory.most_bytes);
+    note(stats.reserved_bytes, reserved, std::max(reserved, memory.most_bytes));
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex index) override { check_index(index); }
+  void resetPeakStats(c10::DeviceIndex index) override {
+    check_index(index);
+    Device::get().reset_peak();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
+    check_index(index);
+    const ipc::OwnMemory own = Device::get().memory().own;
+    return {own.free_bytes, own.total_bytes};
+  }
+
   at::DataPtr allocate(size_t bytes) override {
     return storages().data_ptr(storages().make(bytes));
   }
@@ -31,6 +58,13 @@ class Allocator final : public c10::Allocator {
   [[nodiscard]] at::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void*, const void*, std::size_t) const override {
     TORCH_CHECK(false, "The device's memory cannot be copied by address; use copy_().");
+  }
+
+ private:
+  static void note(c10::CachingAllocator::StatArray& stats, uint64_t now, uint64_t peak) {
+    auto& all = stats[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+    all.current = static_cast<int64_t>(now);
+    all.peak = static_cast<int64_t>(peak);
   }
 };
 

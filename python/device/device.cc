@@ -119,8 +119,6 @@ void refuse_captured(const Storage& storage) {
 
 at::Tensor adopt(const Described& described) {
   StoragePtr storage = storages().make(0);
-  storage->home = Home::kRef;
-  storage->ref = described.ref;
   Product product;
   const auto type = exec::to_torch(static_cast<DType>(described.shape.dtype));
   TORCH_CHECK(type.has_value(), "djinnd described a result of no dtype.");
@@ -134,6 +132,7 @@ at::Tensor adopt(const Described& described) {
   storage->type = product.type;
   storage->bytes =
       static_cast<uint64_t>(std::max<int64_t>(last, 0)) * c10::elementSize(product.type);
+  become_ref(*storage, described.ref);
   return make_tensor(storage, product);
 }
 
@@ -483,6 +482,32 @@ void Device::synchronize() {
   if (link_ != nullptr && !is_orphan_) link_->wait_for_all();
 }
 
+void Device::give_back() {
+  Turn turn(*this);
+  notice_end();
+  if (link_ == nullptr || is_orphan_ || holds_ > 0) return;
+  wait_for_generations(turn);
+  hand_over();
+  if (link_ != nullptr) link_->wait_for_all();
+}
+
+DeviceMemory Device::memory() {
+  Turn turn(*this);
+  notice_end();
+  if (holds_ == 0 && link_ != nullptr && !is_orphan_) hand_over();
+  DeviceMemory memory;
+  if (link_ != nullptr && !is_orphan_) memory.own = take(link_->client().own_memory());
+  memory.held_bytes = Held::now() + memory.own.sequence_bytes;
+  memory.most_bytes = std::max(Held::most(), memory.held_bytes);
+  Held::note_most(memory.most_bytes);
+  return memory;
+}
+
+void Device::reset_peak() {
+  const uint64_t now = memory().held_bytes;
+  Held::note_most(now);
+}
+
 void Device::hold() {
   const Turn turn(*this);
   released_.wait(mutex_, [&] { return holds_ == 0 || holder_ == std::this_thread::get_id(); });
@@ -572,7 +597,8 @@ size_t Device::open_sealed(const std::vector<StoragePtr>& parameters) {
     return 0;
   }
   link().stats().bytes_up += opened->bytes;
-  sealed_.become_weights(parameters, std::make_shared<const Lease>(opened->id.value));
+  sealed_.become_weights(parameters,
+                         std::make_shared<const Lease>(opened->id.value, opened->bytes));
   return opened->was_resident ? 0 : parameters.size();
 }
 
@@ -861,8 +887,7 @@ void Device::put_uploads(const Log& log, std::span<const size_t> needed) {
 
 // The bytes, which may be the storage's own, become a ref, and the storage with them.
 void Device::put(Storage& storage, std::span<const std::byte> bytes) {
-  storage.ref = take(link().put(bytes));
-  storage.home = Home::kRef;
+  become_ref(storage, take(link().put(bytes)));
   storage.host = nullptr;
 }
 
@@ -881,6 +906,7 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
   storage->is_bound = false;
   if (storage->home == Home::kRef) take(link().release(std::span(&storage->ref, 1)));
   storage->home = Home::kHost;
+  storage->held_bytes.become(0);
   storage->named = nullptr;
   storage->type = destination.scalar_type();
   storage->shadow =

@@ -58,6 +58,13 @@ struct DeviceStats {
   std::vector<std::string> tripped{};  // operators (breaker.h)
 };
 
+// What this process has in djinnd.
+struct DeviceMemory {
+  uint64_t held_bytes = 0;  // tensors, sequence groups, and models that it has open
+  uint64_t most_bytes = 0;  // of sequence groups: when somebody asked
+  ipc::OwnMemory own;       // what djinnd accounts to its session; zeros where there is none
+};
+
 // A run of a program: on what is bound already and on storages, by graph storage; its outputs
 // become these.
 struct ProgramRun {
@@ -89,6 +96,13 @@ class Device {
   void flush();
   // Hands over what was recorded, and waits until it is done.
   void synchronize();
+  // The same, and gives back what no tensor holds any more, models included. Where there is no
+  // session there is nothing to give back.
+  void give_back();
+  // Hands over what was recorded, and asks djinnd.
+  DeviceMemory memory();
+  // The most is what is held now.
+  void reset_peak();
   // Elements of tensor, contiguous and in order; exactly its bytes.
   void read(const at::Tensor& tensor, std::span<std::byte> out);
   // The elements as a CPU tensor if they are known here, else undefined.

@@ -187,8 +187,7 @@ std::vector<at::Tensor> Group::contents(int64_t tokens) {
   std::vector<at::Tensor> copies;
   for (const RefHandle ref : refs) {
     StoragePtr storage = storages().make(dense_bytes(sizes, type), type);
-    storage->home = Home::kRef;
-    storage->ref = ref;
+    become_ref(*storage, ref);
     copies.push_back(dense_tensor(storage, type, sizes));
   }
   return copies;

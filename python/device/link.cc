@@ -123,8 +123,7 @@ Status Link::submit_run(const client::SubmissionTarget& target, const ipc::RunBl
                         std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease) {
   DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease)));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    outputs[i]->home = Home::kRef;
-    outputs[i]->ref = block.outputs[i].ref;
+    become_ref(*outputs[i], block.outputs[i].ref);
   }
   return {};
 }

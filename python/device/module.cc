@@ -59,6 +59,18 @@ py::object crossed() {
   return py::int_(report->counts.bytes_in + report->counts.bytes_out);
 }
 
+py::dict memory() {
+  const DeviceMemory memory = Device::get().memory();
+  py::dict out;
+  out["held"] = memory.held_bytes;
+  out["most"] = memory.most_bytes;
+  out["models"] = memory.own.shared_bytes;
+  out["granted"] = memory.own.granted_bytes;
+  out["free"] = memory.own.free_bytes;
+  out["total"] = memory.own.total_bytes;
+  return out;
+}
+
 // --- loading
 
 srg::Piece piece_from(const py::handle& item) {
@@ -116,7 +128,7 @@ py::dict open_model_here(const std::string& label, const std::vector<std::string
   out["id"] = opened.id.value;
   out["bytes"] = opened.bytes;
   out["was_resident"] = opened.was_resident;
-  out["lease"] = std::make_shared<Lease>(opened.id.value);
+  out["lease"] = std::make_shared<Lease>(opened.id.value, opened.bytes);
   out["tensors"] = std::move(tensors);
   return out;
 }
@@ -306,6 +318,8 @@ PYBIND11_MODULE(_device, module) {
   });
   module.def("stats", &device::stats);
   module.def("crossed", &device::crossed);
+  module.def("memory", &device::memory);
+  module.def("give_back", [] { device::Device::get().give_back(); });
   module.def("state_call", [](size_t tier) { device::Device::get().state_call(tier); });
   module.def("state_local_model", [] { device::Device::get().state_local_model(); });
   module.def("moves", [] { return device::Device::get().moves(); });

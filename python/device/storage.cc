@@ -28,6 +28,15 @@ uintptr_t reservation() {
   return start;
 }
 
+std::atomic<uint64_t> held_now = 0;
+std::atomic<uint64_t> held_most = 0;
+
+void note(uint64_t bytes) {
+  uint64_t most = held_most;
+  while (bytes > most && !held_most.compare_exchange_weak(most, bytes)) {
+  }
+}
+
 void let_go(void* context) {
   auto* const holder = static_cast<StoragePtr*>(context);
   (*holder)->held = false;
@@ -43,7 +52,24 @@ Storage::~Storage() {
   if (home == Home::kRef) all.garbage_.push_back(ref);
 }
 
-Lease::Lease(uint64_t model) : model_(model), session_(storages().session()) {
+void Held::become(uint64_t bytes) {
+  const uint64_t all = held_now += bytes - bytes_;  // which may wrap, and then wraps back
+  if (bytes > bytes_) note(all);
+  bytes_ = bytes;
+}
+
+uint64_t Held::now() {
+  return held_now;
+}
+uint64_t Held::most() {
+  return held_most;
+}
+void Held::note_most(uint64_t bytes) {
+  held_most = bytes;
+}
+
+Lease::Lease(uint64_t model, uint64_t bytes) : model_(model), session_(storages().session()) {
+  held_.become(bytes);
   Storages& all = storages();
   const std::lock_guard lock(all.mutex_);
   ++all.leases_;
@@ -125,8 +151,15 @@ void Storages::end_session() {
   }
 }
 
+void become_ref(Storage& storage, RefHandle ref) {
+  storage.home = Home::kRef;
+  storage.ref = ref;
+  storage.held_bytes.become(storage.bytes);
+}
+
 void lose(Storage& storage) {
   storage.home = Home::kLost;
+  storage.held_bytes.become(0);
   storage.host = nullptr;
   storage.named = nullptr;
   storage.shadow = {};

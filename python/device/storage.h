@@ -38,11 +38,29 @@ enum class Home : uint8_t {
   kLost,      // nowhere any more: the session that held it has ended
 };
 
+// Bytes that are this process's in djinnd, from when they are there until they are let go of.
+class Held {
+ public:
+  Held() = default;
+  ~Held() { become(0); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  // In place of what it was.
+  void become(uint64_t bytes);
+  // Of all, and the most that there were since note_most(now()).
+  static uint64_t now();
+  static uint64_t most();
+  static void note_most(uint64_t bytes);
+
+ private:
+  uint64_t bytes_ = 0;
+};
+
 // A model that this process opened. When the last storage that is a weight of it has died, it is
 // closed with the next that is handed over, if its session lives.
 class Lease {
  public:
-  explicit Lease(uint64_t model);
+  Lease(uint64_t model, uint64_t bytes);
   ~Lease();
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
@@ -51,6 +69,7 @@ class Lease {
  private:
   uint64_t model_;
   uint64_t session_;
+  Held held_;
 };
 
 // A tensor of a model, of a file before the model is opened, or an input of a capture.
@@ -70,6 +89,7 @@ struct Storage {
   bool is_parameter = false;                           // kHost: to be shared (sealing.h)
   std::shared_ptr<const NamedTensor> named;            // kWeight, kSource, kInput, kSequence
   RefHandle ref;                                       // kRef
+  Held held_bytes;                                     // kRef
   bool is_bound = false;                               // kRef: a template may name it
   uint32_t log_uses = 0;                               // entries of the log that name it
   c10::Storage shadow;                                 // on the CPU; null: unknown
@@ -120,6 +140,8 @@ class Storages {
 // The process's; never destroyed, because tensors may die after everything else.
 Storages& storages();
 
+// Its bytes are a ref's from now on.
+void become_ref(Storage& storage, RefHandle ref);
 // Its bytes are gone.
 void lose(Storage& storage);
 

@@ -12,6 +12,7 @@ import torch
 from djinn.errors import RequestError
 
 from . import _device
+from .sizes import size_text
 
 NAME = "remote_accelerator"
 
@@ -60,6 +61,45 @@ def _check_index(index: Any) -> None:
         raise ValueError(f"djinnd is one device, number 0; there is no number {number}.")
 
 
+def _memory_functions() -> dict[str, Any]:
+    """As torch.cuda's, of this process: what its tensors, caches and models take in djinnd is
+    allocated; what djinnd has granted its session, with the models, is reserved."""
+
+    def of_accelerator(name: str) -> Any:
+        function = getattr(torch.accelerator, name)
+
+        def call(device: Any = None) -> Any:
+            _check_index(0 if device is None else device)
+            return function(0)
+
+        call.__name__, call.__doc__ = name, function.__doc__
+        return call
+
+    names = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    names += ("memory_stats", "reset_peak_memory_stats", "reset_accumulated_memory_stats")
+    return {
+        **{name: of_accelerator(name) for name in names},
+        "mem_get_info": of_accelerator("get_memory_info"),
+        "memory_summary": _memory_summary,
+    }
+
+
+def _memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """What this process has in djinnd, for people."""
+    del abbreviated  # it is short
+    _check_index(0 if device is None else device)
+    own = _device.memory()
+    lines = (
+        ("tensors", max(own["held"] - own["models"], 0), "results, changed weights, caches"),
+        ("models", own["models"], "weights, in memory once for all who have them open"),
+        ("at most so far", own["most"], "of these two together"),
+        ("session", own["granted"], "granted: staging, and room for tensors, kept for later ones"),
+        ("free", own["free"], "of djinnd's memory, within the session's quota"),
+        ("in all", own["total"], "that djinnd may grant"),
+    )
+    return "\n".join(f"{name:<18}{size_text(size):>10}  {what}" for name, size, what in lines)
+
+
 def _module() -> types.ModuleType:
     """`torch.remote_accelerator`: one device, without streams."""
     module = types.ModuleType(f"torch.{NAME}")
@@ -93,7 +133,8 @@ def _module() -> types.ModuleType:
         "set_rng_state": lambda state, index=0: _device.set_rng_state(state),
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         "synchronize": lambda index=0: _device.synchronize(),
-        "empty_cache": lambda: None,
+        "empty_cache": _device.give_back,
+        **_memory_functions(),
     }
     for name, function in functions.items():
         setattr(module, name, function)
