@@ -31,20 +31,6 @@ bool begins_character(char byte) {
 
 }  // namespace
 
-std::string size_text(uint64_t bytes) {
-  constexpr std::array<const char*, 6> kUnits{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  size_t unit = 0;
-  // 1023.5 is what the format below would round to four digits that read as the next unit.
-  while (value >= 1023.5 && unit + 1 < kUnits.size()) {
-    value /= 1024;
-    ++unit;
-  }
-  if (value < 99.95) return fmt::format("{:.1f} {}", value, kUnits[unit]);
-  return fmt::format("{:.0f} {}", value, kUnits[unit]);
-}
-
 uint64_t percent_of(uint64_t done, uint64_t total) {
   if (total == 0 || done >= total) return total == 0 ? 0 : 100;
   return std::min<uint64_t>(

@@ -9,12 +9,10 @@
 #include <string>
 #include <string_view>
 
+#include "kernel/base/size_text.h"
 #include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
-
-// IEC units, one decimal below 100: "1023 B", "1.5 KiB", "100 KiB". Rounded to nearest.
-[[nodiscard]] std::string size_text(uint64_t bytes);
 
 // Whole percent, rounded down, so that 100 means done; 0 of nothing.
 [[nodiscard]] uint64_t percent_of(uint64_t done, uint64_t total);

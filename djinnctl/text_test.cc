@@ -7,17 +7,6 @@
 namespace djinn::ctl {
 namespace {
 
-TEST(Size, uses_iec_units_and_never_reads_as_the_next_one) {
-  EXPECT_EQ(size_text(0), "0 B");
-  EXPECT_EQ(size_text(1023), "1023 B");
-  EXPECT_EQ(size_text(1024), "1.0 KiB");
-  EXPECT_EQ(size_text(1536), "1.5 KiB");
-  EXPECT_EQ(size_text(102'400), "100 KiB");
-  EXPECT_EQ(size_text((1u << 20) - 1), "1.0 MiB");
-  EXPECT_EQ(size_text(uint64_t{16} << 30), "16.0 GiB");
-  EXPECT_EQ(size_text(UINT64_MAX), "16.0 EiB");
-}
-
 TEST(Time, is_rfc_3339_in_utc_with_nanoseconds) {
   EXPECT_EQ(time_text(0), "1970-01-01T00:00:00.000000000Z");
   EXPECT_EQ(time_text(1'772'366'400'123'456'789), "2026-03-01T12:00:00.123456789Z");

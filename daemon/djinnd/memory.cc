@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
 namespace {
@@ -67,12 +68,16 @@ void Memory::change() {
 // A refusal in terms of what the reader can do something about.
 Status Memory::explained(Status status, const Request& request) const {
   if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
-  Error why{
-      ErrorCode::kOutOfMemory,
-      fmt::format(
-          "{} bytes are needed, {} of {} are free, {} are pinned, and the rest is "
-          "in use, or not hashed yet. Unpin or close a model, or end a session, then repeat.",
-          request.bytes, ledger_.free_bytes(), ledger_.total_bytes(), pinned_ ? pinned_() : 0)};
+  using enum vmu::HolderKind;
+  const uint64_t models = held_by(kModel) + held_by(kLoad);
+  Error why{ErrorCode::kOutOfMemory,
+            fmt::format("{} are needed, and {} of {} are free: models have {} ({} of it pinned), "
+                        "sessions {}, workers {}, and none of that can give way now. Unpin or "
+                        "close a model, or end a session, then repeat.",
+                        size_text(request.bytes), size_text(ledger_.free_bytes()),
+                        size_text(ledger_.total_bytes()), size_text(models),
+                        size_text(pinned_ ? pinned_() : 0), size_text(held_by(kSession)),
+                        size_text(held_by(kLane) + held_by(kHeap)))};
   if (refused_) refused_(why);
   if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;

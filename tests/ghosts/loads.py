@@ -804,7 +804,10 @@ def a_daemon_that_refuses_is_no_reason_for_surprises(scratch: Path) -> None:
         raise djinn.ResourceError(400, "out_of_memory", "Memory is short.")
 
     directory = checkpoint("llama", scratch)
-    with instead(_device, "open_model", full), refusal("Memory is short", "GiB", kind=djinn.Error):
+    with (
+        instead(_device, "open_model", full),
+        refusal("Memory is short", "own session has", "GiB", kind=djinn.Error),
+    ):
         ghost("llama", directory)
     assert on_device(ghost("llama", directory))
 

@@ -13,6 +13,9 @@ from pathlib import Path
 import djinn
 from djinn.errors import Error, HandleError, LimitError, LostError, ResourceError
 
+from . import _device
+from .sizes import size_text
+
 # What loading takes beside the weights themselves: conversions, buffers, the first activations.
 MARGIN = 0.2
 ABSENT = (HandleError, LostError)  # nobody answers
@@ -38,17 +41,16 @@ def refusal(cause: Exception, needed: int, available: int) -> str:
     if isinstance(cause, ABSENT):  # what to start, the cause says
         way_out = ""
     elif getattr(cause, "code", None) in FULL:
+        own = _device.memory()["granted"]
+        said += f" This process's own session has {size_text(own)}."
         way_out = "Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload'). "
     else:
         return f"{said} To load it into this process instead, {local}"
     return (
-        f"{said} Its weights need {gib(needed)}, and this machine has {gib(available)} to spare. "
-        f"{way_out}To load the model into this process instead, {local}"
+        f"{said} Its weights need {size_text(needed)}, and this machine has "
+        f"{size_text(available)} to spare. {way_out}To load the model into this process instead, "
+        f"{local}"
     )
-
-
-def gib(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"
 
 
 def reach(needed: int) -> None:
@@ -97,13 +99,14 @@ def audit(refused: Unavailable) -> None:
     if wanted > available:
         raise LocalLoadRefused(
             *(400, "out_of_memory"),
-            f"The model is not loaded locally: its weights need {gib(refused.needed)}, "
-            f"{gib(wanted)} with a margin of {MARGIN:.0%}, and {gib(available)} are available. "
-            "Free memory, choose a smaller model or dtype, or make djinnd reachable.",
+            f"The model is not loaded locally: its weights need {size_text(refused.needed)}, "
+            f"{size_text(wanted)} with a margin of {MARGIN:.0%}, and {size_text(available)} are "
+            "available. Free memory, choose a smaller model or dtype, or make djinnd reachable.",
         ) from refused
     warnings.warn(
         f"djinnd does not take this model ({refused.code}). It is loaded into this process, as "
-        f"djinn.config.fallback says: {gib(refused.needed)} of {gib(available)} available.",
+        f"djinn.config.fallback says: {size_text(refused.needed)} of {size_text(available)} "
+        "available.",
         RuntimeWarning,
         stacklevel=4,
     )
