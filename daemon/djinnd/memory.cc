@@ -85,7 +85,7 @@ Status Memory::explained(Status status, const Request& request) const {
 
 std::string Memory::own_part_of(Holder session) const {
   const uint64_t bytes = held_by(session);
-  return bytes == 0 ? "" : fmt::format(" This session itself holds {} bytes.", bytes);
+  return bytes == 0 ? "" : fmt::format(" This session itself holds {}.", size_text(bytes));
 }
 
 uint64_t Memory::held_by(vmu::HolderKind kind) const {

@@ -182,6 +182,11 @@ class Interruption {
 };
 thread_local bool Interruption::runs_handler_ = false;
 
+bool is_set(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
+}
+
 // Of this thread: how many calls of on_tokens it is inside of, and whether it waited there.
 struct Following {
   int depth = 0;
@@ -212,7 +217,8 @@ uint64_t bytes_of(std::span<const StoragePtr> uploads) {
 
 Device::Device()
     : idle_(std::make_unique<IdleWatch>(mutex_, [this] { hand_over_idle(); })),
-      connection_(Link::connect_options()) {
+      connection_(Link::connect_options()),
+      blocks_(is_set("DJINN_BLOCKING")) {
   pthread_atfork([] { get().begin_fork(); }, [] { get().end_fork(); }, [] { get().begin_child(); });
 }
 
@@ -395,10 +401,14 @@ void Device::append(const c10::OperatorHandle& op, const Stack& stack, Entry& en
 
 void Device::call(const c10::OperatorHandle& op, Stack& stack) {
   if (debug_level_ >= 1) fmt::print(stderr, "djinn: {}\n", describe(op, stack));
+  const std::string what = blocks_ ? describe(op, stack) : std::string();
   const auto begin = std::chrono::steady_clock::now();
   record(op, stack);
   capture_ns_ += static_cast<uint64_t>(
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count());
+  if (!blocks_) return;
+  Turn turn(*this);
+  finish(turn, what);
 }
 
 void Device::record(const c10::OperatorHandle& op, Stack& stack) {
@@ -506,6 +516,22 @@ DeviceMemory Device::memory() {
 void Device::reset_peak() {
   const uint64_t now = memory().held_bytes;
   Held::note_most(now);
+}
+
+const LinkStats& Device::link_stats() const {
+  return link_ == nullptr ? link_stats_ : link_->stats();
+}
+
+// With DJINN_BLOCKING: what was called is done, or this raises why not.
+void Device::finish(Turn& turn, std::string_view what) {
+  if (!blocks_ || holds_ > 0 || is_orphan_ || Capture::active() != nullptr) return;
+  const uint64_t before = link_stats().failures;
+  hand_over();
+  wait_for_generations(turn);
+  if (link_ != nullptr) link_->wait_for_all();
+  if (link_stats().failures == before) return;
+  raise({ErrorCode::kPoisoned,
+         fmt::format("{} failed in djinnd: {}", what, link_stats().last_failure)});
 }
 
 void Device::hold() {
@@ -754,6 +780,7 @@ void Device::run_program(ProgramRun run) {
     block.inputs.push_back(bind_input(number, storage, lease));
   }
   take(link().run_program(run.program, std::move(block), run.outputs, std::move(lease)));
+  finish(turn, "The model's program");
 }
 
 // --- generations
@@ -974,7 +1001,7 @@ std::optional<ipc::SessionReport> Device::report() {
 DeviceStats Device::stats() {
   const Turn turn(*this);
   DeviceStats stats = stats_;
-  stats.link = link_ == nullptr ? link_stats_ : link_->stats();
+  stats.link = link_stats();
   stats.recipes = recipe_stats();
   stats.capture_ns = capture_ns_;
   stats.tripped = breaker().tripped();

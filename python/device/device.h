@@ -246,6 +246,8 @@ class Device {
   void hand_over_now();
   void let_go();
   void note_unused_models();
+  [[nodiscard]] const LinkStats& link_stats() const;
+  void finish(Turn& turn, std::string_view what);
   void hand_over_idle();
   void begin_fork();
   void end_fork();
@@ -293,6 +295,7 @@ class Device {
   std::deque<Leaving> leaving_;          // in order
   bool one_sleeps_ = false;              // for completions, without the lock
   std::condition_variable_any arrived_;  // there may be completions, or nobody sleeps for them
+  const bool blocks_;                    // DJINN_BLOCKING: each operator is waited for
   std::atomic<int> debug_level_ = 0;
   std::atomic<uint64_t> capture_ns_ = 0;
   std::atomic<uint64_t> moves_ = 0;

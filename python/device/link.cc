@@ -4,12 +4,14 @@
 
 #define XXH_INLINE_ALL
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <chrono>
 
 #include "ipc/codec/srg_codec.h"
 #include "kernel/base/bytes.h"
+#include "kernel/base/size_text.h"
 #include "kernel/exec/convert.h"
 #include "libdjinn-client/transfer.h"
 
@@ -51,6 +53,45 @@ uint64_t bytes_of(const Operand& view) {
   return dense_bytes(view.sizes, view.type);
 }
 
+bool lacked_memory(ErrorCode code) {
+  return code == ErrorCode::kOutOfMemory || code == ErrorCode::kQuotaExceeded;
+}
+
+// Of results whose sizes are known.
+uint64_t bytes_of(const srg::Value& value) {
+  uint64_t bytes = value.claims_sizes ? size_of(value.dtype) : 0;
+  for (const srg::Expr& size : value.sizes) {
+    if (!size.is_constant()) return 0;
+    bytes *= static_cast<uint64_t>(size.constant);
+  }
+  return bytes;
+}
+
+Largest largest_in(const srg::Graph& graph) {
+  Largest largest;
+  largest.operators = graph.nodes.size();
+  for (const srg::Node& node : graph.nodes) {
+    for (const srg::ValueId id : node.outputs) {
+      const srg::Value& value = graph.values[id];
+      const uint64_t bytes = bytes_of(value);
+      if (bytes <= largest.bytes) continue;
+      largest.op = node.op;
+      largest.dtype = value.dtype;
+      largest.bytes = bytes;
+      largest.sizes.clear();
+      for (const srg::Expr& size : value.sizes) largest.sizes.push_back(size.constant);
+    }
+  }
+  return largest;
+}
+
+std::string text_of(const Largest& largest) {
+  if (largest.bytes == 0) return {};
+  return fmt::format(" Of {} operators of that run the largest result is that of {}: {}[{}], {}.",
+                     largest.operators, largest.op, name_of(largest.dtype),
+                     fmt::join(largest.sizes, ", "), size_text(largest.bytes));
+}
+
 }  // namespace
 
 client::ConnectOptions Link::connect_options() {
@@ -64,22 +105,28 @@ client::ConnectOptions Link::connect_options() {
 
 void Link::reap() {
   [[maybe_unused]] const auto polled = client_->poll();
-  while (!unwaited_.empty() && client_->is_complete(unwaited_.front())) take_oldest();
+  while (!unwaited_.empty() && client_->is_complete(unwaited_.front().run)) take_oldest();
 }
 
 void Link::take_oldest() {
-  const auto outcome = client_->wait(unwaited_.front());
+  const auto outcome = client_->wait(unwaited_.front().run);
   if (outcome && outcome->error != ErrorCode::kOk) {
     ++stats_.failures;
     if (outcome->error != ErrorCode::kPoisoned) stats_.last_failure = outcome->message;
+    if (lacked_memory(outcome->error)) stats_.last_failure += largest_of(unwaited_.front());
   }
   unwaited_.pop_front();
 }
 
+std::string Link::largest_of(const Unwaited& one) const {
+  const auto defined = defined_.find(one.program.value);
+  return text_of(defined == defined_.end() ? one.largest : defined->second.largest);
+}
+
 Status Link::submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
-                    std::vector<ipc::StagingRange> lease) {
+                    std::vector<ipc::StagingRange> lease, Largest largest) {
   DJINN_TRY(const client::Run run, client_->submit(target, block, std::move(lease)));
-  unwaited_.push_back(run);
+  unwaited_.push_back({run, target.program, std::move(largest)});
   if (unwaited_.size() >= 16) reap();
   return {};
 }
@@ -120,8 +167,9 @@ Status Link::bind_outputs(size_t count, ipc::RunBlock& block) {
 
 // The outputs' refs exist from now on: later submissions may name them.
 Status Link::submit_run(const client::SubmissionTarget& target, const ipc::RunBlock& block,
-                        std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease) {
-  DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease)));
+                        std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease,
+                        Largest largest) {
+  DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease), std::move(largest)));
   for (size_t i = 0; i < outputs.size(); ++i) {
     become_ref(*outputs[i], block.outputs[i].ref);
   }
@@ -138,7 +186,7 @@ Result<ProgramId> Link::define(const srg::Graph& graph, ModelId model, ProgramUs
   auto made = client_->define_program(graph, model);
   full_ = !made && made.error().code == ErrorCode::kLimitExceeded;
   if (!made) return std::move(made).error();
-  defined_.emplace(made->program.value, model.value);
+  defined_.emplace(made->program.value, Defined{model.value, largest_in(graph)});
   return made->program;
 }
 
@@ -177,7 +225,8 @@ Status Link::run(const Segment& segment) {
   std::vector<ipc::StagingRange> lease;
   DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
   DJINN_TRY(const ipc::RunBlock block, bind(segment));
-  return submit_run(target, block, segment.outputs, std::move(lease));
+  Largest largest = target.program.valid() ? Largest() : largest_in(segment.graph);
+  return submit_run(target, block, segment.outputs, std::move(lease), std::move(largest));
 }
 
 Result<ipc::StagingRange> Link::stage(std::span<const std::byte> bytes) {
@@ -201,7 +250,7 @@ Status Link::run_program(ProgramId program, ipc::RunBlock block,
   client::SubmissionTarget target;
   target.operation = ipc::Operation::kRun;
   target.program = program;
-  return submit_run(target, block, outputs, std::move(lease));
+  return submit_run(target, block, outputs, std::move(lease), {});
 }
 
 Result<std::vector<Described>> Link::run_open(const Segment& segment) {
@@ -252,7 +301,7 @@ void Link::wait_through(client::Run run) {
 
 Status Link::close_model(ModelId model) {
   std::erase_if(programs_, [&](const auto& one) { return one.second.model == model.value; });
-  std::erase_if(defined_, [&](const auto& one) { return one.second == model.value; });
+  std::erase_if(defined_, [&](const auto& one) { return one.second.model == model.value; });
   full_ = false;
   return client_->close_model(model);
 }
@@ -264,7 +313,7 @@ Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
   DJINN_TRY(const RefHandle ref, client_->new_ref());
   bool is_begun = false;
   Status done = client::submit_write(*client_, ref, bytes, [&](client::Run run) {
-    unwaited_.push_back(run);
+    unwaited_.push_back({run});
     is_begun = true;
   });
   if (!done) {

@@ -39,6 +39,15 @@ struct Described {
   ipc::OutputDescription shape;
 };
 
+// The result of a graph that takes most memory, for an error that says there was none.
+struct Largest {
+  std::string op;
+  DType dtype = DType::kInvalid;
+  c10::SmallVector<int64_t, 5> sizes;
+  uint64_t bytes = 0;
+  size_t operators = 0;
+};
+
 // What a program is for; one sort leaves room for the next.
 enum class ProgramUse : uint8_t {
   kOften,    // a graph that was recorded again and again
@@ -83,6 +92,15 @@ class Link {
   Status close_model(ModelId model);
 
  private:
+  struct Unwaited {
+    client::Run run;
+    ProgramId program = {};  // or none
+    Largest largest = {};    // of a graph that came with its run
+  };
+  struct Defined {
+    uint64_t model = 0;
+    Largest largest;
+  };
   struct Known {
     uint32_t sights = 0;
     ProgramId program;
@@ -92,7 +110,8 @@ class Link {
   Result<ipc::RunBlock> bind(const Segment& segment);
   Status bind_outputs(size_t count, ipc::RunBlock& block);
   Status submit_run(const client::SubmissionTarget& target, const ipc::RunBlock& block,
-                    std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease);
+                    std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease,
+                    Largest largest);
   Result<ipc::StagingRange> copy_to_staging(std::span<const std::byte> bytes);
   Result<client::SubmissionTarget> target_for(const Segment& segment,
                                               std::vector<ipc::StagingRange>& lease);
@@ -102,16 +121,17 @@ class Link {
   Status wait(client::Run run);
   Error explained(Error error);
   Status submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
-                std::vector<ipc::StagingRange> lease);
+                std::vector<ipc::StagingRange> lease, Largest largest = {});
   void reap();
   void take_oldest();
+  [[nodiscard]] std::string largest_of(const Unwaited& one) const;
 
   client::Client* client_;
   LinkStats stats_;
-  std::deque<client::Run> unwaited_;
-  std::unordered_map<uint64_t, Known> programs_;    // by hash of the encoded graph and model
-  std::unordered_map<uint64_t, uint64_t> defined_;  // all programs, to their models
-  bool full_ = false;                               // djinnd took no more
+  std::deque<Unwaited> unwaited_;
+  std::unordered_map<uint64_t, Known> programs_;   // by hash of the encoded graph and model
+  std::unordered_map<uint64_t, Defined> defined_;  // all programs
+  bool full_ = false;                              // djinnd took no more
 };
 
 }  // namespace djinn::device

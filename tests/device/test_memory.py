@@ -3,14 +3,17 @@
 
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import djinn
 import pytest
 import torch
 import transformers
-from private_daemon import Daemon
+from private_daemon import Daemon, running
 from twins import DEVICE
 
 MIB = 1 << 20
@@ -130,3 +133,44 @@ def test_a_dropped_model_is_given_back_by_empty_cache(device_daemon: Daemon) -> 
     module().empty_cache()
     assert leases() == 0
     assert module().memory_allocated() <= held - MIB
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+SCRIPT = """
+import torch, djinn.torch
+
+DEVICE = djinn.torch.device
+small = torch.ones(1000, device=DEVICE)
+small.sum().item()
+try:
+    big = small[:, None] * torch.ones(40000, device=DEVICE)
+    print("recorded", flush=True)
+    total = big.sum()
+    print("summed", flush=True)
+    total.item()
+except RuntimeError as error:
+    print(error)
+print("lives", (small + 1).sum().item())
+"""
+
+
+@pytest.mark.parametrize("blocking", ["", "0", "1"])
+def test_an_operator_that_finds_no_memory_is_named_with_its_shape(
+    blocking: str, tmp_path: Path
+) -> None:
+    """At the line that reads, or with DJINN_BLOCKING where it arises."""
+    with running("--memory", str(160 * MIB)) as daemon:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, "DJINN_HOST": daemon.host, "DJINN_BLOCKING": blocking},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    assert ("recorded" in done.stdout) == (blocking != "1"), done.stdout
+    assert "aten::mul" in done.stdout and "40000" in done.stdout, done.stdout
+    assert "lives 2000.0" in done.stdout
+    assert ("MiB" in done.stdout) or blocking == "1", done.stdout
