@@ -6,7 +6,9 @@ same bits. All run in one process of their own, as those of loads.py.
     trainers.py REPORT SCRATCH HOST [NAME...]    runs them; writes {name: None or what went wrong}
 """
 
+import contextlib
 import copy
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ import djinn
 import loads
 import torch
 import transformers
+import users
 import zoo
 from loads import DEVICE, Case, checkpoint, ids, on_device, refusal, same_weights
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
@@ -443,6 +446,30 @@ def a_tensor_of_the_device_in_a_forked_worker_is_said_at_once(scratch: Path) -> 
         found = list(torch.utils.data.DataLoader(Gives(lambda: torch.ones(2)), num_workers=1))
         assert len(found) == 4
         assert len(list(torch.utils.data.DataLoader(Gives(lambda: held + 1)))) == 4
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def recipes() -> list[str]:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "GHOSTS.md").read_text()
+    (section,) = re.findall(r"^## Recipes\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+@case
+def the_recipes_of_the_page_run(scratch: Path) -> None:
+    directory = scratch / "named"
+    fresh("llama", scratch, djinn=False).save_pretrained(directory)
+    users.word_tokenizer().save_pretrained(directory)
+    names = {"path": str(directory), "loader": batches(), "dataset": examples()}
+    assert len(recipes()) == 7
+    with contextlib.chdir(directory):
+        for recipe in recipes():
+            print(recipe)
+            exec(recipe, names)
+        assert (directory / "adapter" / "adapter_model.safetensors").exists()
+        assert (directory / "tuned" / "model.safetensors").exists()
 
 
 # --- random numbers -------------------------------------------------------------------------------
