@@ -369,10 +369,10 @@ TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
   std::string told;
   const auto note = [&](const Status& status) { told = status ? "" : status.error().message; };
   memory.request(kSession, 700, note);
-  EXPECT_TRUE(told.ends_with(" This session itself holds 350 bytes.")) << told;
+  EXPECT_TRUE(told.ends_with(" This session itself holds 350 B.")) << told;
   memory.request(kOther, 700, note);
   EXPECT_EQ(told.find("itself"), std::string::npos) << told;
-  EXPECT_EQ(memory.own_part_of(kSession), " This session itself holds 350 bytes.");
+  EXPECT_EQ(memory.own_part_of(kSession), " This session itself holds 350 B.");
   EXPECT_EQ(memory.own_part_of(kOther), "");
 }
 

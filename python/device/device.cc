@@ -497,14 +497,14 @@ void Device::give_back() {
   notice_end();
   if (link_ == nullptr || is_orphan_ || holds_ > 0) return;
   wait_for_generations(turn);
-  hand_over();
+  hand_over(turn);
   if (link_ != nullptr) link_->wait_for_all();
 }
 
 DeviceMemory Device::memory() {
   Turn turn(*this);
   notice_end();
-  if (holds_ == 0 && link_ != nullptr && !is_orphan_) hand_over();
+  if (holds_ == 0 && link_ != nullptr && !is_orphan_) hand_over(turn);
   DeviceMemory memory;
   if (link_ != nullptr && !is_orphan_) memory.own = take(link_->client().own_memory());
   memory.held_bytes = Held::now() + memory.own.sequence_bytes;
@@ -526,7 +526,7 @@ const LinkStats& Device::link_stats() const {
 void Device::finish(Turn& turn, std::string_view what) {
   if (!blocks_ || holds_ > 0 || is_orphan_ || Capture::active() != nullptr) return;
   const uint64_t before = link_stats().failures;
-  hand_over();
+  hand_over(turn);
   wait_for_generations(turn);
   if (link_ != nullptr) link_->wait_for_all();
   if (link_stats().failures == before) return;

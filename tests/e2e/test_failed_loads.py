@@ -103,7 +103,8 @@ def test_a_load_without_memory_says_what_the_session_holds_itself(byte_model: Pa
         with pytest.raises(djinn.Error) as refused:
             session.load(byte_model)
         assert refused.value.code == "out_of_memory"
-        assert f"This session itself holds {mine['granted_bytes']} bytes." in str(refused.value)
+        own = f"{mine['granted_bytes'] / (1 << 20):.1f} MiB"
+        assert f"This session itself holds {own}." in str(refused.value)
         assert last_failure(daemon)["reason"] == str(refused.value)
 
 
