@@ -149,6 +149,8 @@ std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& 
   recording.inputs = std::move(segment.inputs);
   recording.model = segment.model;
   recording.guards = capture->guards;
+  capture->looks.finish();
+  recording.looks = std::move(capture->looks);
   return std::make_shared<const Recording>(std::move(recording));
 }
 
@@ -211,6 +213,7 @@ std::shared_ptr<const Template> make_template(
   for (const auto& recording : recordings) {
     if (recording->views != made->views) made->views.clear();
   }
+  if (recordings.size() == 1) made->looks = recordings[0]->looks;
   note_given(graph, *made);
   made->inputs = bind_inputs(*recordings[0]);
   made->session = storages().session();

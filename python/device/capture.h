@@ -6,7 +6,8 @@
 //   Capture    what this thread records now, instead of the device's log
 //   Recording  a finished one: its graph, and what it reads beside inputs with roles
 //   Template   recordings as a program that djinnd has admitted
-//   Guard      an input at whose values the code looked: a template holds for equal ones only
+//   Guard      an input at whose values the code looked: a template holds for those of which it
+//              would see the same (looks.h)
 //
 // invariant: a capture changes nothing outside of itself, and leaves no tensor behind: code that
 // writes a tensor it did not make, asks for a value, or keeps one of its results is refused.
@@ -18,6 +19,7 @@
 
 #include "kernel/srg/graph.h"
 #include "python/device/device.h"
+#include "python/device/looks.h"
 
 namespace djinn::device {
 
@@ -26,6 +28,7 @@ struct Recording {
   std::vector<StoragePtr> inputs;  // by graph storage; null: weights, roles and sequence buffers
   uint64_t model = 0;
   uint64_t guards = 0;  // inputs of given(), a bit each
+  Looks looks;          // at them
   // Outputs: views of storages that the graph makes, by number of graph output.
   std::vector<std::pair<size_t, Product>> outputs;
   std::vector<std::pair<uint64_t, at::ScalarType>> stores;  // those storages: bytes, dtype
@@ -66,6 +69,7 @@ class Capture {
 
   Log log;
   uint64_t guards = 0;
+  Looks looks;
 };
 
 struct Template {
@@ -78,6 +82,7 @@ struct Template {
   std::vector<std::pair<uint64_t, at::ScalarType>> stores;
   std::vector<Product> views;         // for a generation; empty if they differ from size to size
   std::optional<uint32_t> token_ids;  // the graph storage of that role
+  Looks looks;                        // at what is given; of a template of one recording
   size_t operators = 0;
 };
 

@@ -729,9 +729,14 @@ at::Tensor Device::known(const at::Tensor& tensor) {
   const Operand view = operand_of(tensor);
   const Turn turn(*this);
   if (!view.storage->shadow) return {};
-  if (Capture* const capture = Capture::active()) capture->guards |= view.storage->taint;
   ++stats_.shadow_reads;
-  return shadow_view(view).clone();
+  at::Tensor elements = shadow_view(view).clone(at::MemoryFormat::Contiguous);
+  Capture* const capture = Capture::active();
+  if (capture != nullptr && view.storage->taint != 0) {
+    capture->guards |= view.storage->taint;
+    capture->looks.look(view, elements);
+  }
+  return elements;
 }
 
 Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool claims_layouts) {

@@ -133,6 +133,14 @@ void add_generation(py::module_& module) {
   py::class_<Template, std::shared_ptr<Template>>(module, "Template")
       .def_property_readonly("operators", [](const Template& self) { return self.operators; })
       .def_property_readonly("steps", [](const Template& self) { return !self.views.empty(); });
+      .def("holds_for",
+           [](const Template& self, const std::vector<py::object>& given) {
+             std::vector<at::Tensor> values;
+             for (const py::object& one : given) {
+               values.push_back(one.is_none() ? at::Tensor() : tensor_from(one));
+             }
+             return self.looks.are_same_for(values);
+           })
   module.def("capture_begin", &Capture::begin);
   module.def("capture_abort", &Capture::abort);
   module.def("capture_finish", [](const std::vector<py::object>& outputs, bool for_generation) {

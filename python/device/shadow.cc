@@ -7,36 +7,12 @@
 #include <cstring>
 
 #include "kernel/exec/guard_dispatch.h"
+#include "python/device/capture.h"
 
 namespace djinn::device {
 namespace {
 
 constexpr uint64_t kShadowBytes = 128 * 1024;
-
-// The call with shadows for its tensors.
-class CpuCall {
- public:
-  CpuCall(const std::vector<c10::IValue>& stack, const Entry& entry) : entry_(entry) {
-    for (const c10::IValue& value : stack) stack_.push_back(to_cpu(value));
-  }
-  [[nodiscard]] std::vector<c10::IValue>& stack() { return stack_; }
-
- private:
-  c10::IValue to_cpu(const c10::IValue& value) {
-    if (value.isDevice()) return c10::Device(c10::kCPU);
-    if (value.isGenerator()) return {};
-    return with_tensors(value, [this](const at::Tensor& tensor) { return to_cpu(tensor); });
-  }
-
-  at::Tensor to_cpu(const at::Tensor& tensor) {
-    if (!tensor.defined() || !is_ours(tensor)) return tensor;
-    return shadow_view(entry_.operands[next_++]);
-  }
-
-  const Entry& entry_;
-  std::vector<c10::IValue> stack_;
-  size_t next_ = 0;
-};
 
 bool all_have_shadows(const Entry& entry) {
   for (const Operand& operand : entry.operands) {
@@ -46,36 +22,17 @@ bool all_have_shadows(const Entry& entry) {
 }
 
 // Whatever comes of these depends on the same inputs of a capture as they do.
-void pass_taint(const Entry& entry) {
-  uint64_t taint = 0;
-  for (const Operand& operand : entry.operands) taint |= operand.storage->taint;
-  if (taint == 0) return;
+void pass_taint(const Entry& entry, uint64_t taint) {
   for (const uint32_t i : entry.recipe->written) entry.operands[i].storage->taint |= taint;
   for (const StoragePtr& product : entry.products) {
     if (product) product->taint |= taint;
   }
 }
 
-void keep_product(const at::Tensor& result, const Product& product, const StoragePtr& storage) {
-  storage->shadow = make_zero_shadow(storage->bytes);
-  strided_tensor(c10::DispatchKey::CPU, storage->shadow, product.type, product.sizes,
-                 product.strides, 0)
-      .copy_(result);
-}
-
-void keep_products(const std::vector<c10::IValue>& results, const Entry& entry) {
-  size_t number = 0;
-  const auto keep = [&](const at::Tensor& tensor) {
-    keep_product(tensor, entry.recipe->products[number], entry.products[number]);
-    ++number;
-  };
-  for (const c10::IValue& result : results) {
-    if (result.isTensor()) {
-      keep(result.toTensor());
-    } else {
-      for (const at::Tensor& item : result.toTensorVector()) keep(item);
-    }
-  }
+uint64_t taint_of(const Entry& entry) {
+  uint64_t taint = 0;
+  for (const Operand& operand : entry.operands) taint |= operand.storage->taint;
+  return taint;
 }
 
 }  // namespace
@@ -102,6 +59,25 @@ c10::Storage make_shadow(std::span<const std::byte> bytes) {
   return storage;
 }
 
+c10::Storage shadow_of(const at::Tensor& result, const Product& product, uint64_t bytes) {
+  c10::Storage shadow = make_zero_shadow(bytes);
+  strided_tensor(c10::DispatchKey::CPU, shadow, product.type, product.sizes, product.strides, 0)
+      .copy_(result);
+  return shadow;
+}
+
+std::vector<at::Tensor> tensors_in(const Stack& stack) {
+  std::vector<at::Tensor> tensors;
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor()) {
+      tensors.push_back(value.toTensor());
+    } else {
+      for (const at::Tensor& item : value.toTensorVector()) tensors.push_back(item);
+    }
+  }
+  return tensors;
+}
+
 void compute_shadows(const c10::OperatorHandle& op, const std::vector<c10::IValue>& stack,
                      const Entry& entry) {
   const Recipe& recipe = *entry.recipe;
@@ -111,11 +87,19 @@ void compute_shadows(const c10::OperatorHandle& op, const std::vector<c10::IValu
     for (const uint32_t i : recipe.written) entry.operands[i].storage->shadow = {};
     return;
   }
-  CpuCall call(stack, entry);
+  const uint64_t taint = taint_of(entry);
+  if (taint != 0 && Capture::active()) Capture::active()->looks.compute(op, stack, entry);
+  auto operand = entry.operands.begin();
+  Stack here = on_cpu(stack, [&] { return shadow_view(*operand++); });
   const exec::GuardedCalls guarded;  // a trap would end the user's process
-  op.callBoxed(&call.stack());
-  pass_taint(entry);
-  if (!writes) keep_products(call.stack(), entry);
+  op.callBoxed(&here);
+  pass_taint(entry, taint);
+  if (writes) return;
+  const std::vector<at::Tensor> results = tensors_in(here);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const StoragePtr& storage = entry.products[i];
+    storage->shadow = shadow_of(results[i], recipe.products[i], storage->bytes);
+  }
 }
 
 }  // namespace djinn::device

@@ -22,6 +22,29 @@ at::Tensor shadow_view(const Operand& operand);
 c10::Storage make_shadow(std::span<const std::byte> bytes);
 c10::Storage make_zero_shadow(uint64_t bytes);
 
+// A shadow of a product that an operator has given on the CPU; bytes: of its storage.
+c10::Storage shadow_of(const at::Tensor& result, const Product& product, uint64_t bytes);
+// All tensors that an operator has given, lists flattened.
+std::vector<at::Tensor> tensors_in(const Stack& stack);
+
+// The arguments of a call on the CPU: next() gives a tensor for each of the device's, or of the
+// meta device's.
+template <typename F>
+Stack on_cpu(const Stack& stack, F&& next) {
+  const auto move = [&](const at::Tensor& tensor) {
+    return tensor.defined() && (is_ours(tensor) || tensor.is_meta()) ? at::Tensor(next()) : tensor;
+  };
+  Stack moved;
+  for (const c10::IValue& value : stack) {
+    if (value.isDevice()) {
+      moved.emplace_back(c10::Device(c10::kCPU));
+    } else {
+      moved.push_back(value.isGenerator() ? c10::IValue() : with_tensors(value, move));
+    }
+  }
+  return moved;
+}
+
 // Computes an entry's products' shadows, or the new contents of those that it writes, where all
 // that it reads has shadows; drops the shadows of what it writes where not. stack: as called.
 // Throws what the operator throws.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Three ways to the same bits: operators one by one, a call as a program, the loop in djinnd."""
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,43 @@ def test_a_call_like_one_before_is_replayed_with_the_same_bits(local: Any, ghost
         expected = local(**inputs, use_cache=False).logits
         found = ghost(**on_device(inputs), use_cache=False).logits
         tiers.append(djinn.explain(ghost)["tier"])
+class Encoder(transformers.BertModel):
+    """Asks of its mask what a forward asks, and, if it is told to, how long the first row is."""
+
+    looks = False
+
+    def forward(self, ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        found = super().forward(ids, attention_mask=attention_mask).last_hidden_state
+        return found[:, : int(attention_mask[0].sum())] if self.looks else found
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_program_holds_for_all_masks_of_which_the_code_sees_the_same(looks: bool) -> None:
+    torch.manual_seed(19)
+    config = transformers.BertConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=llama.VOCABULARY,
+    )
+    local = Encoder(config).eval().requires_grad_(False)
+    local.looks = looks
+    ghost = copy.deepcopy(local).to(djinn.device(0))
+    tiers = []
+    for turn in range(16):
+        inputs = {"ids": prompt(3, 8)["input_ids"], "attention_mask": torch.ones(3, 8).long()}
+        lengths = (torch.arange(3) + turn) % 8 + 1 if turn % 4 else torch.tensor([8, 8, 8])
+        inputs["attention_mask"][torch.arange(8) >= lengths[:, None]] = 0
+        found = ghost(**on_device(inputs))
+        tiers.append(djinn.explain(ghost)["tier"])
+        assert torch.equal(found.cpu(), local(**inputs)), turn
+    if looks:  # each length has a program
+        assert tiers[:8] == [0, 1, 1, 1, 1, 1, 1, 1] and tiers[8:] == [1] * 8
+    else:
+        assert tiers == [0] + [1] * 15
+
+
         assert torch.equal(found.cpu(), expected)
     assert tiers == [0, 1, 1, 1]
 
@@ -278,8 +316,6 @@ def test_a_conversation_goes_on_as_on_the_cpu(local: Any, ghost: Any, padded: bo
 
 
 def test_a_cache_can_be_looked_at_copied_and_called_with(local: Any, ghost: Any) -> None:
-    import copy
-
     ended = []
     for model in (local, ghost):
         inputs = {name: one.to(model.device) for name, one in prompt(1, 6).items()}

@@ -3,7 +3,8 @@
 
 A ghost's call with arguments of the same kinds and sizes as one before is captured as a program,
 and from then on replayed: its id and inputs cross, and its results are the same bits. Values that
-the model's code looks at (a mask that is all ones) are guards: a program holds for equal ones only.
+the model's code looks at are guards: a program holds for those of which it would see the same (a
+mask with zeros elsewhere, if it asked only whether there are any).
 Hooks, changed weights or attributes, or anything that cannot be captured: the call is recorded.
 """
 
@@ -49,15 +50,15 @@ class _Call:
 @dataclass
 class _Program:
     template: Any
-    guards: list[int]  # numbers of the tensors whose values it holds for
-    values: list[torch.Tensor]
+    guards: set[int]  # numbers of the tensors at whose values the code looked
     leaves: list[Any]  # of the result: None where a tensor goes
     spec: Any
 
     def holds_for(self, tensors: list[torch.Tensor]) -> bool:
-        return all(
-            torch.equal(tensors[number].cpu(), value)
-            for number, value in zip(self.guards, self.values, strict=True)
+        if not self.guards:
+            return True
+        return self.template.holds_for(
+            [one.cpu() if number in self.guards else None for number, one in enumerate(tensors)]
         )
 
     def run(self, tensors: list[torch.Tensor]) -> Any:
@@ -187,10 +188,9 @@ def _capture(original: Any, model: Any, one: _Call) -> _Program:
         template = _device.make_template([recording], [[]], [])
     except RuntimeError as error:
         raise NotInDaemon(f"djinnd takes no program of it: {state.first_line(error)}") from error
-    guards = [i for i in range(len(one.tensors)) if recording.guards >> i & 1]
-    values = [one.tensors[i].cpu() for i in guards]
+    guards = {i for i in range(len(one.tensors)) if recording.guards >> i & 1}
     kept = [_TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-    return _Program(template, guards, values, kept, spec)
+    return _Program(template, guards, kept, spec)
 
 
 def _check_results(leaves: list[Any], outputs: list[torch.Tensor]) -> None:
