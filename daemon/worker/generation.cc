@@ -2,10 +2,11 @@
 
 #include "daemon/worker/generation.h"
 
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 #include <string.h>
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <utility>
 
@@ -79,15 +80,25 @@ Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceU
 
 // --- from logits to tokens
 
-float widen(const std::byte* at, DType dtype) {
-  if (dtype == DType::kFloat32) {
-    float value = 0;
-    memcpy(&value, at, sizeof value);
-    return value;
+template <typename T>
+float converted(const std::byte* at) {
+  T value;
+  memcpy(&value, at, sizeof value);
+  return static_cast<float>(value);
+}
+
+// As transformers' loop has logits: what is wider is rounded.
+float to_float(const std::byte* at, DType dtype) {
+  switch (dtype) {
+    case DType::kFloat64:
+      return converted<double>(at);
+    case DType::kFloat16:
+      return converted<c10::Half>(at);
+    case DType::kBFloat16:
+      return converted<c10::BFloat16>(at);
+    default:
+      return converted<float>(at);
   }
-  uint16_t half = 0;
-  memcpy(&half, at, sizeof half);
-  return std::bit_cast<float>(uint32_t{half} << 16);  // bfloat16
 }
 
 // Output 0 of the program: logits [rows, vocabulary], or [rows, tokens, vocabulary], of which the
@@ -95,10 +106,12 @@ float widen(const std::byte* at, DType dtype) {
 Status check_logits(const exec::OutputView& logits, uint32_t rows) {
   const size_t rank = logits.sizes.size();
   const bool shaped = (rank == 2 || rank == 3) && logits.sizes[0] == rows && logits.sizes[1] > 0;
-  if (!shaped || (logits.dtype != DType::kFloat32 && logits.dtype != DType::kBFloat16)) {
+  const bool is_number = logits.dtype == DType::kFloat16 || logits.dtype == DType::kBFloat16 ||
+                         logits.dtype == DType::kFloat32 || logits.dtype == DType::kFloat64;
+  if (!shaped || !is_number) {
     return Error{ErrorCode::kInvalidArgument,
                  "The first output of a generating program must be logits [rows, vocabulary] or "
-                 "[rows, tokens, vocabulary] in float32 or bfloat16."};
+                 "[rows, tokens, vocabulary] in float16, bfloat16, float32 or float64."};
   }
   return {};
 }
@@ -112,7 +125,7 @@ void copy_row(const exec::OutputView& logits, uint32_t row, std::vector<float>& 
   out.resize(vocabulary);
   for (size_t i = 0; i < vocabulary; ++i) {
     const int64_t element = at + static_cast<int64_t>(i) * logits.strides[last];
-    out[i] = widen(logits.storage + element * width, logits.dtype);
+    out[i] = to_float(logits.storage + element * width, logits.dtype);
   }
 }
 
