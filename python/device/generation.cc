@@ -41,6 +41,7 @@ class Steps {
     result_.waited = followed.waited;
     return std::move(result_);
   }
+  [[nodiscard]] bool ended() const { return ended_; }
 
  private:
   bool take(const client::TokenEvent& event) {
@@ -48,12 +49,14 @@ class Steps {
     result_.tokens[event.row].push_back(event.token);
     return event.row + 1 != result_.tokens.size() || !on_step_ || tell();
   }
-  [[nodiscard]] bool tell() const {
+  bool tell() {
     std::vector<int32_t> step;
     for (const auto& row : result_.tokens) step.push_back(row.back());
-    return on_step_(step);
+    ended_ = !on_step_(step);
+    return !ended_;
   }
 
+  bool ended_ = false;
   GenerationResult result_;
   const OnStep& on_step_;
 };
@@ -203,6 +206,16 @@ void Group::crop(uint64_t tokens) {
   }));
 }
 
+void Group::reorder(const std::vector<uint32_t>& rows) {
+  take(Device::get().with_settled_link_of(session_, [&](Link& link) -> Status {
+    client::SubmissionTarget target;
+    target.operation = ipc::Operation::kReorderSequence;
+    DJINN_TRY(const client::Run run,
+              link.client().submit(target, ipc::encode(ipc::ReorderBlock{handle_, rows})));
+    return finish(link.client(), run);
+  }));
+}
+
 GenerationResult Group::generate(const GenerationRequest& request, const OnStep& on_step) {
   ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
   Steps steps(geometry_.rows, on_step);
@@ -211,7 +224,8 @@ GenerationResult Group::generate(const GenerationRequest& request, const OnStep&
       session_, bytes, [&](Link& link) { return start(link, block, request.prompt); },
       [&](const std::vector<client::TokenEvent>& events) { return steps.take(events); });
   const client::Outcome& outcome = followed.outcome;
-  if (outcome.error != ErrorCode::kOk) raise({outcome.error, outcome.message});
+  // djinnd was ahead of on_step when that ended it: cancelled, or done by then.
+  if (outcome.error != ErrorCode::kOk && !steps.ended()) raise({outcome.error, outcome.message});
   return std::move(steps).finish(followed);
 }
 

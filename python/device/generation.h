@@ -23,7 +23,7 @@ struct GenerationRequest {
 struct GenerationResult {
   // [rows, steps]: what was drawn; padding behind a stop token.
   std::vector<std::vector<int32_t>> tokens;
-  uint64_t random_offset = 0;  // the next unused one
+  uint64_t random_offset = 0;  // the next unused one, if the generation ended by itself
   bool waited = false;         // on_step used the device, and waited for the generation's end
 };
 
@@ -46,9 +46,11 @@ class Group {
   std::vector<at::Tensor> contents(int64_t tokens);
   // Forgets all but the first tokens. Waits.
   void crop(uint64_t tokens);
+  // Row r becomes what row rows[r] was, in a group of two banks. Waits.
+  void reorder(const std::vector<uint32_t>& rows);
   // Runs a generation that appends to the group, and waits. on_step, if there is one, sees each
   // step's tokens, one for each row, as they come; it may take the GIL and use the device, and ends
-  // the generation with false, which is an error then.
+  // the generation with false: the result has the tokens that it saw, and the group may hold more.
   GenerationResult generate(const GenerationRequest& request, const OnStep& on_step);
 
  private:

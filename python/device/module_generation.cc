@@ -69,10 +69,11 @@ ipc::SequenceGeometry geometry_from(const py::tuple& geometry) {
   out.head_dim = geometry[3].cast<uint32_t>();
   out.dtype = exec::from_torch(dtype_from(geometry[4]));
   out.capacity = geometry[5].cast<uint64_t>();
+  out.banks = geometry[6].cast<uint32_t>();
   return out;
 }
 
-// on_step runs with the GIL, in this thread; its exception ends the generation.
+// on_step runs with the GIL, in this thread; false and its exception end the generation.
 class StepTeller {
  public:
   explicit StepTeller(const py::object& on_step) : on_step_(on_step) {}
@@ -82,8 +83,7 @@ class StepTeller {
     return [this](const std::vector<int32_t>& step) {
       const py::gil_scoped_acquire gil;
       try {
-        on_step_(step);
-        return true;
+        return on_step_(step).cast<bool>();
       } catch (...) {
         failed_ = std::current_exception();
         return false;
@@ -114,6 +114,7 @@ py::tuple generate_here(Group& group, const Template& prefill, const Template& d
     teller.rethrow();
     throw;
   }
+  teller.rethrow();
   return py::make_tuple(py::cast(result.tokens), result.random_offset, result.waited);
 }
 
@@ -132,7 +133,6 @@ void add_generation(py::module_& module) {
                              [](const Recording& self) { return self.graph.nodes.size(); });
   py::class_<Template, std::shared_ptr<Template>>(module, "Template")
       .def_property_readonly("operators", [](const Template& self) { return self.operators; })
-      .def_property_readonly("steps", [](const Template& self) { return !self.views.empty(); });
       .def("holds_for",
            [](const Template& self, const std::vector<py::object>& given) {
              std::vector<at::Tensor> values;
@@ -141,6 +141,7 @@ void add_generation(py::module_& module) {
              }
              return self.looks.are_same_for(values);
            })
+      .def_property_readonly("steps", [](const Template& self) { return !self.views.empty(); });
   module.def("capture_begin", &Capture::begin);
   module.def("capture_abort", &Capture::abort);
   module.def("capture_finish", [](const std::vector<py::object>& outputs, bool for_generation) {
@@ -190,6 +191,7 @@ void add_generation(py::module_& module) {
              return copies;
            })
       .def("crop", &Group::crop)
+      .def("reorder", &Group::reorder)
       .def("generate", &generate_here);
 }
 

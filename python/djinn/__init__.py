@@ -28,6 +28,7 @@ from .errors import (
     InternalError,
     LimitError,
     LostError,
+    PerformanceWarning,
     RequestError,
     ResourceError,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "LoadPlan",
     "LostError",
     "Model",
+    "PerformanceWarning",
     "Piece",
     "Program",
     "Ref",

@@ -46,6 +46,10 @@ class InternalError(Error):
     """9xx: a fault of djinnd's own, caught before it did harm."""
 
 
+class PerformanceWarning(UserWarning):
+    """Something goes the slow way, and why: once of each kind in a process."""
+
+
 _GROUPS: dict[int, type[Error]] = {
     1: RequestError,
     2: HandleError,

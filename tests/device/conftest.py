@@ -3,7 +3,9 @@
 lives as long; tests that end clients or count what is left start others."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 # Before PyTorch is loaded: see tests/e2e/conftest.py.
@@ -42,3 +44,22 @@ def stats() -> Callable[[], dict[str, Any]]:
         return {name: now[name] - before[name] for name in now if isinstance(now[name], int)}
 
     return since
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[list[str]]]:
+    """What djinn warns of inside, as in a process that has been told nothing yet."""
+    import djinn
+    from djinn.torch import notice
+
+    @contextmanager
+    def listen() -> Iterator[list[str]]:
+        monkeypatch.setattr(notice, "_told", set())
+        sentences: list[str] = []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", djinn.PerformanceWarning)
+            yield sentences
+        ours = [one for one in caught if one.category is djinn.PerformanceWarning]
+        sentences += [str(one.message) for one in ours]
+
+    return listen

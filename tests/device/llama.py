@@ -4,6 +4,7 @@
 from pathlib import Path
 from typing import Any
 
+import djinn
 import torch
 import transformers
 
@@ -31,3 +32,17 @@ def local(checkpoint: Path) -> Any:
     for one in model.parameters():  # safetensors may map them to any address
         one.data = one.data.clone()
     return model.eval().requires_grad_(False)
+
+
+def prompt(rows: int, tokens: int, padded: bool = False) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(rows * 100 + tokens)
+    ids = torch.randint(2, VOCABULARY, (rows, tokens), generator=generator)
+    mask = torch.ones_like(ids)
+    for row in range(1, rows if padded else 0):
+        ids[row, :row] = 0
+        mask[row, :row] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def on_device(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: one.to(djinn.device(0)) for name, one in inputs.items()}

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, StaticCache
 from transformers.generation import logits_process, stopping_criteria
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
-from . import _device, groups, state
+from . import _device, groups, notice, state
 from .groups import GroupCache, Held
 from .state import NotInDaemon
+from .stopping import ASKED, Rows
 
 DEVICE = torch.device("remote_accelerator", 0)
 ROWS_MAX = 32
@@ -240,7 +241,7 @@ def _stop_tokens(criteria: Any) -> list[int]:
     for criterion in criteria:
         if type(criterion) is stopping_criteria.EosTokenCriteria:
             stops.append(criterion.eos_token_id.flatten().tolist())
-        elif type(criterion) is not stopping_criteria.MaxLengthCriteria:
+        elif type(criterion) not in (stopping_criteria.MaxLengthCriteria, *ASKED):
             raise NotInDaemon(f"the stopping criterion {type(criterion).__name__} is Python")
     if len(stops) > 1:
         raise NotInDaemon("there are two EosTokenCriteria; the loop knows one")
@@ -360,17 +361,20 @@ class Job:
     programs: tuple[Captured, Captured]
     total: int  # token slots
     outlives: bool  # the cache is asked for again
+    banks: int  # of the group: 2 if rows are to be reordered
 
     @property
     def is_padded(self) -> bool:
         return any(self.padding)
 
 
+# Whoever gives ids that are here gets the result here.
+PLACES = (DEVICE, torch.device("cpu"))
 IGNORED = {"attention_mask", "past_key_values", "use_cache", "logits_to_keep", "position_ids"}
 
 
 def _check_arguments(model: Any, ids: torch.Tensor, config: Any, kwargs: dict[str, Any]) -> None:
-    if ids.device != DEVICE:
+    if ids.device not in PLACES:
         raise NotInDaemon(f"its ids are on {ids.device}, and would have to be on {DEVICE}")
     if model.config.is_encoder_decoder:
         raise NotInDaemon("it is an encoder-decoder")
@@ -388,6 +392,8 @@ def _check_arguments(model: Any, ids: torch.Tensor, config: Any, kwargs: dict[st
     cache = kwargs.get("past_key_values")
     if not kwargs.get("use_cache") or cache is None:
         raise NotInDaemon("it is to generate without a cache")
+    if type(cache) is StaticCache:
+        raise NotInDaemon("its cache is static, which is of use to compilers: leave it out")
     if type(cache) not in (DynamicCache, GroupCache) or getattr(cache, "offloading", False):
         raise NotInDaemon(f"its cache is a {type(cache).__name__}")
 
@@ -436,7 +442,14 @@ def _most(criteria: Any, prompt: int) -> int:
     return min(lengths)
 
 
-def _job(model: Any, ids: torch.Tensor, criteria: Any, config: Any, kwargs: dict[str, Any]) -> Job:
+def job_of(
+    model: Any,
+    ids: torch.Tensor,
+    criteria: Any,
+    config: Any,
+    kwargs: dict[str, Any],
+    banks: int = 1,
+) -> Job:
     _check_arguments(model, ids, config, kwargs)
     rows, prompt = ids.shape
     if rows > ROWS_MAX:
@@ -456,14 +469,18 @@ def _job(model: Any, ids: torch.Tensor, criteria: Any, config: Any, kwargs: dict
         raise NotInDaemon("its rows are padded otherwise than in its cache")
     programs = _programs(model, Kind(rows, any(padding), past > 0, most), tokens)
     outlives = bool(config.return_dict_in_generate) or getattr(cache, "_is_user_defined", False)
-    job = Job(cache, prompt, past, tokens, padding, programs, total, outlives)
+    job = Job(cache, prompt, past, tokens, padding, programs, total, outlives, banks)
     if held is not None and past and not _fits(held, job):
         raise NotInDaemon("its cache has no room for so many tokens")
     return job
 
 
 def _fits(held: Held, job: Job) -> bool:
-    return job.total <= held.capacity and held.geometry == job.programs[1].geometry
+    return (
+        job.total <= held.capacity
+        and job.banks <= held.banks
+        and held.geometry == job.programs[1].geometry
+    )
 
 
 def _group_for(model: Any, job: Job) -> Held:
@@ -475,10 +492,10 @@ def _group_for(model: Any, job: Job) -> Held:
     geometry = job.programs[1].geometry
     capacity = _positions(model) if job.outlives else job.total
     try:
-        group = _device.Group((*geometry, capacity))
+        group = _device.Group((*geometry, capacity, job.banks))
     except RuntimeError as error:
         raise NotInDaemon(f"no sequence group is to be had: {state.first_line(error)}") from error
-    return Held(group, geometry, capacity, weakref.ref(model), job.padding)
+    return Held(group, geometry, capacity, job.banks, weakref.ref(model), job.padding)
 
 
 # --- one step at a time ---------------------------------------------------------------------------
@@ -504,7 +521,7 @@ def is_step(cache: Any) -> bool:
 
 
 @contextmanager
-def _stepping(model: Any, job: Job) -> Iterator[None]:
+def stepping(model: Any, job: Job) -> Iterator[None]:
     """Inside, forwards with the job's cache are steps."""
     if not all(program.template.steps for program in job.programs):
         raise NotInDaemon("its logits have other shapes at other sizes")
@@ -517,7 +534,7 @@ def _stepping(model: Any, job: Job) -> Iterator[None]:
         held.loop = None
 
 
-def _without_masks(kwargs: dict[str, Any]) -> dict[str, Any]:
+def without_masks(kwargs: dict[str, Any]) -> dict[str, Any]:
     """What each forward is given beside its ids: a step makes its mask and positions in djinnd, so
     the loop need not go on with these."""
     left = ("attention_mask", "position_ids")
@@ -552,26 +569,46 @@ def sample(
             **kwargs,
         )
 
-    known = state.known_of(model)
-    known.tier, known.why = None, "its last generation ended with an error"
+    kwargs = of_the_model(model, kwargs)
     tier, why = 0, ""
     try:
-        job = _job(model, input_ids, stopping_criteria, generation_config, kwargs)
+        job = job_of(model, input_ids, stopping_criteria, generation_config, kwargs)
         try:
             _check_streamer(streamer)
+            _check_draws(input_ids, generation_config)
             options = _options(job, logits_processor, stopping_criteria, generation_config)
             _check_history(job, input_ids, options)
+            rows = Rows(input_ids.cpu(), stopping_criteria, options["pad_token"], streamer)
+            _check_rows(job, rows)
             tier = 2
-            result = _in_daemon(model, job, input_ids, options, streamer, generation_config)
+            result = _in_daemon(model, job, rows, options, streamer, generation_config)
+            result = _as_asked(result, job, generation_config, input_ids.device)
         except NotInDaemon as reason:
             tier, why = 1, str(reason)
-            with _stepping(model, job):
-                result = in_python(_without_masks(kwargs))
+            with stepping(model, job):
+                result = in_python(without_masks(kwargs))
     except NotInDaemon as reason:
         tier, why = 0, f"{why}; nor a step at a time, because {reason}" if why else str(reason)
+        say_slow(why)
         result = in_python(kwargs)
-    state.took(known, tier, why)  # not what its last forward took
+    state.took(state.known_of(model), tier, why)  # not what its last forward took
     return result
+
+
+def of_the_model(model: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Without what is generate()'s own, which transformers hands through to forwards that have no
+    use for it."""
+    own = {"tokenizer", "assistant_tokenizer"} - set(
+        inspect.signature(type(model).forward).parameters
+    )
+    return {name: one for name, one in kwargs.items() if name not in own}
+
+
+def say_slow(why: str) -> None:
+    notice.once(
+        f"generate() of a ghost goes operator by operator, which may be slower than without djinn: "
+        f"{why}. See docs/GHOSTS.md, Generation."
+    )
 
 
 # Streamers that computed on the device while a loop ran in djinnd, and so waited for its end.
@@ -581,6 +618,17 @@ _waited: "weakref.WeakSet[type]" = weakref.WeakSet()
 def _check_streamer(streamer: Any) -> None:
     if type(streamer) in _waited:
         raise NotInDaemon(f"its streamer, a {type(streamer).__name__}, computes on the device")
+
+
+def _check_draws(input_ids: torch.Tensor, config: Any) -> None:
+    if config.do_sample and input_ids.device != DEVICE:
+        raise NotInDaemon("its ids are on the CPU, so tokens are drawn there, as without djinn")
+
+
+def _check_rows(job: Job, rows: Rows) -> None:
+    """djinnd goes on with a row that ended here, and its cache would hold that."""
+    if job.outlives and rows.end_alone:
+        raise NotInDaemon("a stop string ends one of several rows, and their cache is kept")
 
 
 def _check_history(job: Job, input_ids: torch.Tensor, options: dict[str, Any]) -> None:
@@ -621,42 +669,46 @@ def _drawing(options: dict[str, Any], rows: int) -> Iterator[Drawn]:
 
 
 def _in_daemon(
-    model: Any,
-    job: Job,
-    input_ids: torch.Tensor,
-    options: dict[str, Any],
-    streamer: Any,
-    config: Any,
-) -> Any:
+    model: Any, job: Job, rows: Rows, options: dict[str, Any], streamer: Any, config: Any
+) -> torch.Tensor:
+    """All ids, on the CPU."""
     held = _group_for(model, job)
-    ids = input_ids.cpu()
     try:
-        with _drawing(options, rows=len(ids)) as drawn:
+        with _drawing(options, rows=len(rows.ids)) as drawn:
             tokens, drawn.offset, waited = held.group.generate(
                 *(program.template for program in job.programs),
-                ids[:, -job.tokens :].to(torch.int32).flatten().tolist(),
+                rows.ids[:, -job.tokens :].to(torch.int32).flatten().tolist(),
                 job.tokens,
-                [0] * len(ids) if job.past else job.padding,
+                [0] * len(rows.ids) if job.past else job.padding,
                 options,
-                None if streamer is None else lambda step: streamer.put(torch.tensor(step)),
+                rows.append if rows.is_asked else None,
             )
+            if rows.ended and not options["greedy"]:
+                drawn.offset = options["random_offset"] + len(tokens[0]) * len(tokens)
     except BaseException:
         if job.past:
             held.crop(job.past)  # as if it had not begun
         raise
+    ids = rows.extend(tokens)
     if waited:
         _waited.add(type(streamer))
     if streamer is not None:
         streamer.end()
-    ids = torch.cat([ids, torch.tensor(tokens, dtype=ids.dtype)], dim=1)
-    sequences = ids.to(DEVICE)
     if job.outlives:
-        held.length = job.past + job.tokens + len(tokens[0]) - 1  # the last one was not run yet
-        held.ids = ids[:, : held.length] if ids.shape[1] == held.length + 1 else None
+        length = job.past + job.tokens + len(tokens[0]) - 1  # the last one was not run yet
+        if rows.ended:
+            held.crop(length)
+        held.length = length
+        held.ids = ids[:, :length] if ids.shape[1] == length + 1 else None
         groups.hold(job.cache, held)
+    return ids
+
+
+def _as_asked(ids: torch.Tensor, job: Job, config: Any, place: torch.device) -> Any:
+    sequences = ids.to(place)
     if config.return_dict_in_generate:
         return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=job.cache)
     return sequences
 
 
-__all__ = ["sample", "step"]
+__all__ = ["job_of", "of_the_model", "sample", "say_slow", "step", "stepping", "without_masks"]

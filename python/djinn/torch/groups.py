@@ -24,6 +24,7 @@ class Held:
     group: Any  # _device.Group
     geometry: tuple[int, int, int, int, torch.dtype]  # rows, layers, heads, dim
     capacity: int
+    banks: int  # 2: its rows can be reordered
     model: "weakref.ref[Any]"
     padding: list[int]  # on the left of each row
     length: int = 0
@@ -39,6 +40,13 @@ class Held:
         self.group.crop(length)
         self.length = length
         self.ids = None if self.ids is None else self.ids[:, :length]
+
+    def reorder(self, rows: list[int]) -> None:
+        """Row r becomes what row rows[r] was."""
+        if rows != list(range(len(rows))):
+            self.group.reorder(rows)
+            self.padding = [self.padding[row] for row in rows]
+            self.ids = None if self.ids is None else self.ids[rows]
 
 
 class GroupCache(DynamicCache):
@@ -81,6 +89,12 @@ class GroupCache(DynamicCache):
         left = tokens_to_remove if tokens_to_remove > 0 else held.length + tokens_to_remove
         if left < held.length and tokens_to_remove != 0:
             held.crop(max(left, 0))
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        if self._held.banks == 2:
+            self._held.reorder(beam_idx.tolist())
+        else:
+            super().reorder_cache(beam_idx)  # of copies
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         self.release()  # copies are apart

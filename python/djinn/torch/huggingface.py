@@ -16,7 +16,10 @@ loaded in this context, of what runs a model, for models on the device alone, an
     PreTrainedConfig.from_dict                refuses what counts far more parts than any model has
     pipelines.base.Pipeline.__init__          leaves a ghost where it is
     PreTrainedModel.__call__                  a call like one before is replayed as a program
+    GenerationMixin.generate                  what is told of a model is of its last call
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
+    GenerationMixin._beam_search              each of its forwards is a step in djinnd
+    GenerationMixin._assisted_decoding        says that it runs in Python
     GenerationMixin._prepare_cache_for_generation, DynamicCache.__init__
                                               a cache that a ghost makes grows in place
     GenerationMixin._optimize_model_for_decode
@@ -33,7 +36,8 @@ loaded in this context, of what runs a model, for models on the device alone, an
 
 and what training.py lists of Trainer and accelerate.
 
-A hook of torch's counts the parameters that are built while a ghost is loaded.
+A hook of torch's counts the parameters that are built while a ghost is loaded. A filter of warnings
+keeps back transformers' own about ids on the CPU, which is not so of a ghost.
 """
 
 import functools
@@ -42,6 +46,7 @@ import inspect
 import os
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -58,6 +63,7 @@ from djinn.errors import RequestError
 
 from . import (
     _device,
+    beams,
     cache,
     config,
     generation,
@@ -84,6 +90,9 @@ COUNTS = re.compile(
 # -1 layers would be none, and the model would answer all the same.
 LAYERS = re.compile(r"^(num_|n_|encoder_|decoder_)(hidden_|encoder_|decoder_)?layers?$")
 DISTRIBUTED = ("tp_plan", "tp_size", "distributed_config", "device_mesh")
+
+# What transformers warns of where ids are on another device than the model.
+IDS_ELSEWHERE = rf"(?s)You are calling \.generate\(\).* the model is on {DEVICE.type}\."
 
 _current: ContextVar[ghosts.Load | None] = ContextVar("djinn_load", default=None)
 _turn = threading.RLock()  # one outermost load at a time: what it records is held back
@@ -147,7 +156,10 @@ def enable() -> None:
             (utils, "_get_resolved_checkpoint_files", _wrap_files),
             (configuration, "from_dict", _wrap_from_dict),
             (pipeline, "__init__", _wrap_pipeline),
+            (mixin, "generate", _wrap_generate),
             (mixin, "_sample", _wrap_sample),
+            (mixin, "_beam_search", _wrap_beam_search),
+            (mixin, "_assisted_decoding", _wrap_assisted),
             (mixin, "_prepare_cache_for_generation", _wrap_prepare_cache),
             (mixin, "_optimize_model_for_decode", _wrap_optimize_for_decode),
             (dynamic_cache, "__init__", _wrap_dynamic_cache),
@@ -170,6 +182,7 @@ def enable() -> None:
             _apply(patch)
         _hooks.append(training.Patcher(lambda *place: _apply(_made(*place))))
         _hooks.append(register_module_parameter_registration_hook(_count_parameter))
+        warnings.filterwarnings("ignore", IDS_ELSEWHERE, UserWarning)
 
 
 def _made(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Patch:
@@ -190,7 +203,12 @@ def disable() -> None:
         _patches.clear()
         while _hooks:
             _hooks.pop().remove()
+        warnings.filters[:] = [one for one in warnings.filters if not _is_ours(one)]
         state.forget_calls()
+
+
+def _is_ours(rule: Any) -> bool:
+    return getattr(rule[1], "pattern", None) == IDS_ELSEWHERE
 
 
 def check_version(version: str) -> None:
@@ -283,6 +301,41 @@ def _factories_here() -> Any:
 
 
 # --- generating -----------------------------------------------------------------------------------
+
+
+def _wrap_generate(original: Any) -> Any:
+    @functools.wraps(original)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_ghost(self):
+            return original(self, *args, **kwargs)
+        with state.generation(self):
+            return original(self, *args, **kwargs)
+
+    return generate
+
+
+def _wrap_beam_search(original: Any) -> Any:
+    @functools.wraps(original)
+    def _beam_search(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_ghost(self):
+            return original(self, *args, **kwargs)
+        return beams.search(original, self, *args, **kwargs)
+
+    return _beam_search
+
+
+def _wrap_assisted(original: Any) -> Any:
+    @functools.wraps(original)
+    def _assisted_decoding(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_ghost(self):
+            return original(self, *args, **kwargs)
+        why = "assisted decoding is transformers' loop in Python"
+        generation.say_slow(why)
+        result = original(self, *args, **kwargs)
+        state.took(state.known_of(self), 0, why)
+        return result
+
+    return _assisted_decoding
 
 
 def _wrap_sample(original: Any) -> Any:

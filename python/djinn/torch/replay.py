@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import _device, gradients, state
+from . import _device, gradients, notice, state
 from .state import NotInDaemon
 
 DEVICE = torch.device("remote_accelerator", 0)
@@ -27,6 +27,18 @@ GUARDED_MAX = 8
 # Of one model: programs, each of which djinnd keeps for this process; and kinds of calls.
 PROGRAMS_MAX = 64
 KEYS_MAX = 1024
+# Calls of new sizes until their number is told, if they are the most.
+NEW_SIZES_TOLD = 32
+
+SLOWLY = "go operator by operator, which may be slower than without djinn"
+NEW_SIZES = (
+    f"Most calls of a ghost have arguments of sizes that no call before them had, and {SLOWLY}. "
+    "Pad batches to few lengths, as by a tokenizer's pad_to_multiple_of."
+)
+LOOKS = (
+    f"Calls of a ghost {SLOWLY}: the model's code looks at values of its arguments, and sees "
+    "others with each call."
+)
 
 _inside = threading.local()
 _turn = threading.Lock()
@@ -112,14 +124,17 @@ def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
         raise NotInDaemon("a gradient may be asked for")
     seen = _seen(known.replays, one.key)
     seen.calls += 1
+    known.calls += 1
     if seen.refused:
         raise NotInDaemon(seen.refused)
     for program in seen.programs:
         if program.holds_for(one.tensors):
             return program, one.tensors
     if seen.calls == 1:
-        raise NotInDaemon("it was called so for the first time")
+        _count_new_sizes(known)
+        raise NotInDaemon("no call before had arguments of these kinds and sizes")
     if len(seen.programs) >= GUARDED_MAX:
+        notice.once(LOOKS)
         raise NotInDaemon("its code looks at values that change with each call")
     try:
         program = _capture(original, model, one)
@@ -129,6 +144,12 @@ def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
     seen.programs.append(program)
     _make_room(known.replays, seen)
     return program, one.tensors
+
+
+def _count_new_sizes(known: Any) -> None:
+    known.new_sizes += 1
+    if known.new_sizes >= NEW_SIZES_TOLD and 2 * known.new_sizes > known.calls:
+        notice.once(NEW_SIZES)
 
 
 def _seen(replays: dict[Any, _Seen], key: Any) -> _Seen:

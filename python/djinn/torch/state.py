@@ -19,6 +19,10 @@ DEVICE_TYPE = "remote_accelerator"
 NOT_SEEN = "no call of model(...) or model.generate(...) was seen since djinn.enable()"
 
 
+UNDER_WAY = "its generation has not ended"
+NOT_OURS = "its last generation called no model of its own: custom code did all"
+
+
 class NotInDaemon(Exception):
     """Why a call takes a lower tier."""
 
@@ -28,6 +32,8 @@ class Known:
     moves: int = -1  # of the device, when the programs were captured
     captured: dict[Any, Any] = field(default_factory=dict)  # by generation.py
     replays: dict[Any, Any] = field(default_factory=dict)  # by replay.py
+    calls: int = 0  # of model(...), by replay.py
+    new_sizes: int = 0  # of those: with arguments of sizes that none before had
     tier: int | None = None  # of the last call that was seen
     why: str = NOT_SEEN
 
@@ -50,6 +56,21 @@ def took(known: Known, tier: int, why: str = "") -> None:
         return
     known.tier, known.why = tier, why
     _device.state_call(tier)
+
+
+@contextmanager
+def generation(model: Any) -> Iterator[None]:
+    """A call of generate(): what is told of the model afterwards is of this one."""
+    known = known_of(model)
+    known.tier, known.why = None, UNDER_WAY
+    try:
+        yield
+        if known.why == UNDER_WAY:
+            known.why = NOT_OURS
+    except BaseException as error:
+        known.tier = None
+        known.why = f"its last generation ended with an error: {first_line(error)}"
+        raise
 
 
 def forget_calls() -> None:

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program is told without being asked: a warning, once of each kind in a process."""
+
+import re
+import sys
+import threading
+import warnings
+
+from djinn.errors import PerformanceWarning
+
+OURS = ("djinn", "transformers", "torch", "contextlib")
+
+_told: set[str] = set()
+_turn = threading.Lock()
+
+
+def once(sentence: str) -> None:
+    """Sentences that differ in their numbers alone are of one kind."""
+    kind = re.sub(r"\d+", "0", sentence)
+    with _turn:
+        if kind in _told:
+            return
+        _told.add(kind)
+    warnings.warn(sentence, PerformanceWarning, stacklevel=_users_level())
+
+
+def _users_level() -> int:
+    """Of the innermost caller that is the program's own, as warn() counts from once()."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _package(frame.f_globals) in OURS:
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _package(names: dict[str, object]) -> str:
+    return str(names.get("__name__", "")).partition(".")[0]
+
+
+__all__ = ["once"]
