@@ -23,8 +23,9 @@ def explain(model: Any) -> dict[str, Any]:
     djinnd. None: there was no such call yet, or the model is not djinnd's."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"djinn.explain is given a model, not {type(model).__name__}.")
-    inside = getattr(model, "get_base_model", None)  # PEFT's models call the one inside of them
-    one = model if inside is None else inside()
+    one = getattr(model, "_orig_mod", model)  # torch.compile's
+    inside = getattr(one, "get_base_model", None)  # PEFT's models call the one inside of them
+    one = one if inside is None else inside()
     tier, why = _explain(one)
     return {"tier": tier, "why": why, "bytes_crossed": _device.crossed()}
 

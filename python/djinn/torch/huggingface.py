@@ -27,6 +27,8 @@ loaded in this context, of what runs a model, for models on the device alone, an
     sdpa_attention.use_gqa_in_sdpa            heads that share keys are not repeated
     torch.UntypedStorage.share_memory_, _share_fd_cpu_, _share_filename_cpu_
                                               refused for the device's, which have no memory here
+    torch.compile, torch.nn.Module.compile, torch._TorchCompileInductorWrapper.__call__
+                                              leave what is on the device as it is
     _MapDatasetFetcher.fetch, _IterableDatasetFetcher.fetch
                                               refuse the device's tensors in a worker's batch
     torch._tensor_str._str                    shows that a tensor is gone, and does not raise
@@ -65,6 +67,7 @@ from . import (
     _device,
     beams,
     cache,
+    compiling,
     config,
     generation,
     ghosts,
@@ -170,6 +173,9 @@ def enable() -> None:
             (fetch._MapDatasetFetcher, "fetch", _wrap_fetch),
             (fetch._IterableDatasetFetcher, "fetch", _wrap_fetch),
             (torch._tensor_str, "_str", _wrap_str),
+            (torch, "compile", compiling.wrap_compile),
+            (torch.nn.Module, "compile", compiling.wrap_module_compile),
+            (torch._TorchCompileInductorWrapper, "__call__", compiling.wrap_inductor),
             (model, "__call__", _wrap_call),
             (model, "train", gradients.wrap_train),
             (model, "requires_grad_", gradients.wrap_requires_grad),
@@ -358,14 +364,19 @@ def _wrap_optimize_for_decode(original: Any) -> Any:
 
 
 def _wrap_call(original: Any) -> Any:
+    def of_ghost(self: Any, args: Any, kwargs: Any) -> Any:
+        with cache.made_by_ghost():
+            return replay.call(original, self, args, kwargs)
+
+    call_ghost = compiling.left_alone(of_ghost)
+
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if generation.is_step(kwargs.get("past_key_values")):
             return generation.step(kwargs["past_key_values"], kwargs["input_ids"])
         if not is_ghost(self):
             return original(self, *args, **kwargs)
-        with cache.made_by_ghost():
-            return replay.call(original, self, args, kwargs)
+        return call_ghost(self, args, kwargs)
 
     return __call__
 
