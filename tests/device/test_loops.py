@@ -331,3 +331,17 @@ def test_what_goes_operator_by_operator_is_told_by_its_reason(
     for sentence, reason in zip(sentences, reasons, strict=True):
         assert reason in sentence and "docs/GHOSTS.md" in sentence
     assert "assisted decoding" in djinn.explain(ghost)["why"]
+
+
+def test_a_gpu_that_is_not_there_is_told_with_where_a_ghost_is(
+    checkpoint: Path, ghost: Any
+) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    for ask in (lambda: ghost.to("cuda"), lambda: load(checkpoint, device_map="cuda")):
+        with pytest.raises((RuntimeError, AssertionError)) as caught:
+            ask()
+        assert "model.device" in "".join(caught.value.__notes__)
+    ghost.generate(**on_device(prompt(1, 7)), **EVERY)
+    assert djinn.explain(ghost)["tier"] == 2

@@ -15,6 +15,7 @@ loaded in this context, of what runs a model, for models on the device alone, an
     _get_resolved_checkpoint_files            looks at the files before a model is built for them
     PreTrainedConfig.from_dict                refuses what counts far more parts than any model has
     pipelines.base.Pipeline.__init__          leaves a ghost where it is
+    PreTrainedModel.to                        says where a ghost is if there is no GPU
     PreTrainedModel.__call__                  a call like one before is replayed as a program
     GenerationMixin.generate                  what is told of a model is of its last call
     GenerationMixin._sample                   the loop over tokens runs in djinnd where it can
@@ -173,6 +174,7 @@ def enable() -> None:
             (fetch._MapDatasetFetcher, "fetch", _wrap_fetch),
             (fetch._IterableDatasetFetcher, "fetch", _wrap_fetch),
             (torch._tensor_str, "_str", _wrap_str),
+            (model, "to", _wrap_to),
             (torch, "compile", compiling.wrap_compile),
             (torch.nn.Module, "compile", compiling.wrap_module_compile),
             (torch._TorchCompileInductorWrapper, "__call__", compiling.wrap_inductor),
@@ -237,7 +239,8 @@ def _wrap_from_pretrained(original: Any) -> Any:
     def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = kwargs.pop("djinn", True)
         if not (wanted and is_enabled() and is_for_daemon(kwargs.get("device_map"))):
-            return _local(lambda: call(cls, *args, **kwargs))
+            with _hint_at_device(kwargs.get("device_map")):
+                return _local(lambda: call(cls, *args, **kwargs))
         if kwargs.get("device_map") is not None:
             kwargs["device_map"] = None  # transformers would want accelerate for it
         refuse_options(kwargs)
@@ -246,6 +249,31 @@ def _wrap_from_pretrained(original: Any) -> Any:
         return _ghost_or_local(lambda: call(cls, *args, **kwargs))
 
     return classmethod(from_pretrained)
+
+
+NO_GPU = (
+    f'djinn: this machine has no GPU that PyTorch can use. A ghost is on "{DEVICE}", its '
+    'model.device; device_map="auto", or none, means djinnd. See docs/GHOSTS.md.'
+)
+
+
+@contextmanager
+def _hint_at_device(place: Any) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, AssertionError) as error:
+        if str(place).startswith("cuda") and not torch.cuda.is_available():
+            error.add_note(NO_GPU)
+        raise
+
+
+def _wrap_to(original: Any) -> Any:
+    @functools.wraps(original)
+    def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _hint_at_device(args[0] if args else kwargs.get("device")):
+            return original(self, *args, **kwargs)
+
+    return to
 
 
 def _ghost_or_local(call: Callable[[], Any]) -> Any:
