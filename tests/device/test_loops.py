@@ -15,6 +15,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from djinn.torch.replay import NEW_SIZES, NEW_SIZES_TOLD
 from llama import on_device, prompt
 from transformers.generation import streamers
 
@@ -331,6 +332,18 @@ def test_what_goes_operator_by_operator_is_told_by_its_reason(
     for sentence, reason in zip(sentences, reasons, strict=True):
         assert reason in sentence and "docs/GHOSTS.md" in sentence
     assert "assisted decoding" in djinn.explain(ghost)["why"]
+
+
+def test_calls_of_ever_new_sizes_are_told_of_once(ghost: Any, told: Told) -> None:
+    with told() as sentences:
+        for length in range(2, 2 + NEW_SIZES_TOLD - 1):
+            ghost(**on_device(prompt(1, length)), use_cache=False)
+    assert sentences == []
+    with told() as sentences:
+        for length in range(40, 44):
+            ghost(**on_device(prompt(1, length)), use_cache=False)
+    assert sentences == [NEW_SIZES]
+    assert "kinds and sizes" in djinn.explain(ghost)["why"]
 
 
 def test_a_gpu_that_is_not_there_is_told_with_where_a_ghost_is(
