@@ -415,6 +415,17 @@ def what_no_plan_says_is_computed_in_djinnd(scratch: Path) -> None:
 
 
 @case
+def a_model_of_the_hub_s_cache_is_called_by_its_name(scratch: Path) -> None:
+    snapshot = scratch / "models--org--small" / "snapshots" / "0123abcd"
+    shutil.copytree(checkpoint("bert", scratch), snapshot)
+    kept = ghost("bert", snapshot)
+    with djinn.connect(observer=True) as session:
+        shown = {one["id"]: (one["label"], one["path"]) for one in session.models()}
+    assert ("org/small", str(snapshot)) in shown.values()
+    assert info(kept).planned
+
+
+@case
 def a_class_may_write_a_file_s_tensor_in_place(scratch: Path) -> None:
     """Some initialisers zero the row of padding, though the checkpoint has it."""
     name, weight = "YoutuForCausalLM", "model.embed_tokens.weight"
