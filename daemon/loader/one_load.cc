@@ -20,7 +20,9 @@
 namespace djinn::loader {
 namespace {
 
+// Progress is told after so much, or so long: a slow disk is not taken for one that says nothing.
 constexpr uint64_t kProgressBytes = uint64_t{64} << 20;
+constexpr uint64_t kProgressNs = 1'000'000'000;
 
 std::array<uint8_t, 32> to_message(const load::Digest& digest) {
   std::array<uint8_t, 32> out{};
@@ -231,11 +233,14 @@ Status OneLoad::execute(const std::vector<Fd>& extents) {
     mappings.push_back(std::move(mapped));
   }
   uint64_t told = 0;
+  uint64_t told_ns = clock_.monotonic_ns();
   load::ExecuteOptions options;
   options.clock = &clock_;
   options.progress = [&](uint64_t done, uint64_t) {
-    if (done - told < kProgressBytes) return true;
+    const uint64_t now_ns = clock_.monotonic_ns();
+    if (done - told < kProgressBytes && now_ns - told_ns < kProgressNs) return true;
     told = done;
+    told_ns = now_ns;
     return send({ipc::Progress{done}}).ok();
   };
   std::atomic<size_t> bad_file = sources_.size();

@@ -309,7 +309,9 @@ Status check_not_torn(const ReadPlan& plan, std::span<const SourceFile> files,
   std::vector<std::span<const std::byte>> extents;
   for (const ExtentTarget& target : targets) extents.emplace_back(target.mapped);
   ExecuteOptions again = options;
-  again.progress = {};
+  if (options.progress) {
+    again.progress = [&](uint64_t, uint64_t total) { return options.progress(total, total); };
+  }
   DJINN_TRY(const bool same, compare(plan, files, extents, again, 0));
   if (same) return {};
   return Error{ErrorCode::kFileChanged,
@@ -373,9 +375,7 @@ Result<bool> compare(const ReadPlan& plan, std::span<const SourceFile> files,
     return {};
   };
   const std::vector<ReadUnit> sample = sample_of(schedule.units, seed);
-  ExecuteOptions silent = options;
-  silent.progress = {};
-  DJINN_CHECK(Crew(schedule, sample, sources, look, plan.written_bytes, silent).run(0));
+  DJINN_CHECK(Crew(schedule, sample, sources, look, plan.written_bytes, options).run(0));
   if (same) {
     Crew crew(schedule, schedule.units, sources, look, plan.written_bytes, options);
     DJINN_CHECK(crew.run(helpers_for(plan, from_disk)));

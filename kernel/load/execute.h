@@ -44,7 +44,7 @@ struct ExecuteOptions {
   const Clock* clock = nullptr;  // required
   bool direct = true;            // false: never O_DIRECT
   // Called after units on the calling thread, with bytes written so far and ReadPlan's
-  // written_bytes. False cancels the load.
+  // written_bytes; with all of them while a file is read a second time. False cancels the load.
   std::function<bool(uint64_t done_bytes, uint64_t total_bytes)> progress;
   // Told which file an error is about, where it is about one; or null.
   std::atomic<size_t>* bad_file = nullptr;
