@@ -47,7 +47,9 @@ inline constexpr uint64_t kSessionBytesDefault = uint64_t{4}
                                                  << 30;  // refs and groups; quota, not reserve
 
 // --- models and programs
-inline constexpr uint32_t kModelFiles = 256;    // what a loader tells of all fits one message
+inline constexpr uint32_t kModelFiles = 256;  // what a loader tells of all fits one message
+inline constexpr uint32_t kModelFilesPerUser =
+    8192;  // descriptors of files that models are read from; 64 users' fill LimitNOFILE
 inline constexpr uint32_t kModels = 256;        // each keeps its files and extents open in djinnd
 inline constexpr uint32_t kModelsCompared = 8;  // with an open's files; each costs a loader's start
 inline constexpr uint32_t kModelExtents = 32;   // with the manifest, one message carries them

@@ -329,7 +329,7 @@ void Daemon::models_changed() {
 void Daemon::not_kept(const Model& model, const std::string& why) {
   Event event{EventKind::kModelNotKept,
               fmt::format("model {} would not outlive a restart: {}", text_of(model.id), why),
-              model.key.domain};
+              model.owner()};
   event.model = model.id;
   event.bytes = model.bytes;
   events_.tell(std::move(event));

@@ -80,10 +80,10 @@ ipc::KeptModel record_of(const Model& model) {
   ipc::KeptModel record;
   record.boot = boot_id();
   record.id = model.id;
-  record.domain = model.key.domain;
+  record.domain = model.owner();
   record.label = model.label;
-  record.plan_hash = to_wire(model.key.plan_hash);
-  for (const load::FileIdentity& file : model.key.files) {
+  record.plan_hash = to_wire(model.key().plan_hash);
+  for (const load::FileIdentity& file : model.key().files) {
     record.files.push_back(stays_known(file) ? to_wire(file) : ipc::FileIdentity());
     record.read_at_ns = static_cast<int64_t>(file.read_at_ns);
   }
@@ -93,7 +93,7 @@ ipc::KeptModel record_of(const Model& model) {
   record.loaded_wall_ns = model.loaded_wall_ns;
   record.has_plan = model.plan != nullptr;
   for (const auto& [user, ms] : model.keep_alives_ms) record.keep_alives.push_back({user, ms});
-  record.path = model.path_for({model.key.domain});
+  record.path = model.path_for({model.owner()});
   return record;
 }
 
@@ -110,9 +110,9 @@ class Returned {
     }
     Model model;
     model.id = record.id;
-    model.key.domain = record.domain;
-    model.key.plan_hash = from_wire(record.plan_hash);
-    model.key.files = identities_of({record.files, record.read_at_ns});
+    model.key().domain = record.domain;
+    model.key().plan_hash = from_wire(record.plan_hash);
+    model.key().files = identities_of({record.files, record.read_at_ns});
     model.label = record.label;
     for (const uint64_t user : record.pinned_by) model.pins.insert(static_cast<DomainId>(user));
     model.sha256 = record.sha256;
@@ -120,15 +120,16 @@ class Returned {
     for (const ipc::KeptKeepAlive& one : record.keep_alives) {
       model.keep_alives_ms[static_cast<DomainId>(one.user)] = one.ms;
     }
-    if (!record.path.empty()) model.paths[model.key.domain] = record.path;
+    if (!record.path.empty()) model.paths[model.owner()] = record.path;
     DJINN_CHECK(take_memory(record, model));
     if (record.has_plan) {
       DJINN_TRY(model.plan, take_shared(name_of_part(model.id, "plan", 0)));
     }
+    std::vector<SharedFd>& files = model.sources.front().files;
     for (size_t i = 0; i < record.files.size(); ++i) {
-      model.files.emplace_back();
+      files.emplace_back();
       if (!record.files[i].on_block_device) continue;
-      DJINN_TRY(model.files.back(), take_shared(name_of_part(model.id, "file", i)));
+      DJINN_TRY(files.back(), take_shared(name_of_part(model.id, "file", i)));
     }
     model.bytes_loaded = model.bytes;
     model.go(ModelPhase::kResident);
@@ -268,9 +269,10 @@ std::vector<Keeper::Part> Keeper::parts_of(const Model& model) {
     parts.push_back({name_of_part(model.id, "extent", i), &model.extents[i]});
   }
   if (model.plan) parts.push_back({name_of_part(model.id, "plan", 0), model.plan.get()});
-  for (size_t i = 0; i < model.files.size() && i < model.key.files.size(); ++i) {
-    if (!model.key.files[i].on_block_device || !model.files[i]) continue;
-    parts.push_back({name_of_part(model.id, "file", i), model.files[i].get()});
+  const Source& first = model.sources.front();
+  for (size_t i = 0; i < first.files.size() && i < first.key.files.size(); ++i) {
+    if (!first.key.files[i].on_block_device || !first.files[i]) continue;
+    parts.push_back({name_of_part(model.id, "file", i), first.files[i].get()});
   }
   return parts;
 }

@@ -80,8 +80,6 @@ class Load {
   // The files of the open request, which outlive the load if it becomes a model.
   std::vector<SharedFd> take_files() { return std::move(files_); }
   [[nodiscard]] LoadPhase phase() const { return phase_; }
-  // A loader that is killed ends soon: it has no file, or it is known that their systems answer.
-  [[nodiscard]] bool ends_surely() const { return ends_surely_; }
 
  private:
   void go(LoadPhase next);
@@ -99,6 +97,7 @@ class Load {
   LoadId id_;
   LoadPhase phase_ = LoadPhase::kWaiting;
   std::vector<SharedFd> files_;
+  // A loader that is killed ends soon: it has no file, or it is known that their systems answer.
   bool ends_surely_ = false;
   std::unique_ptr<ChildProcess> process_;
   std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);  // for the pool's answer

@@ -8,10 +8,26 @@
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
+namespace {
+
+bool is_same_file(const load::FileIdentity& a, const load::FileIdentity& b) {
+  return a.device_major == b.device_major && a.device_minor == b.device_minor && a.inode == b.inode;
+}
+
+bool is_memory(const load::FileIdentity& file) {
+  return file.content.has_value();
+}
+
+// Whether the files are no more what the model was read from, as far as anybody can tell.
+bool are_others(const Error& error) {
+  return error.code == ErrorCode::kFileChanged || error.code == ErrorCode::kHashMismatch;
+}
+
+}  // namespace
 
 Event event_of(EventKind kind, const Model& model) {
   Event event = device_event(kind, {});
-  event.owner = model.key.domain;
+  event.owner = model.owner();
   event.model = model.id;
   event.bytes = model.bytes;
   return event;
@@ -33,13 +49,6 @@ bool may_follow(ModelPhase from, ModelPhase to) {
   return false;
 }
 
-namespace {
-
-// Each may be of as many descriptors as the model's own.
-constexpr size_t kCopiesMax = 3;
-
-}  // namespace
-
 Error refusal_of(ModelUse use) {
   DJINN_ASSERT(use != ModelUse::kNone);
   if (use == ModelUse::kMoving) {
@@ -54,18 +63,11 @@ ModelUse Model::use() const {
   return leases.empty() ? ModelUse::kNone : ModelUse::kHeld;
 }
 
-namespace {
-
-bool is_same_file(const load::FileIdentity& a, const load::FileIdentity& b) {
-  return a.device_major == b.device_major && a.device_minor == b.device_minor && a.inode == b.inode;
-}
-
-}  // namespace
-
 bool may_compare(const ModelKey& resident, const ModelKey& opened) {
   if (resident.plan_hash != opened.plan_hash) return false;
-  return resident.domain == opened.domain ? load::all_unchanged(resident.files, opened.files)
-                                          : load::of_same_sizes(resident.files, opened.files);
+  if (resident.domain == opened.domain) return load::all_unchanged(resident.files, opened.files);
+  return load::of_same_sizes(resident.files, opened.files) &&
+         std::ranges::none_of(opened.files, is_memory);
 }
 
 bool may_share(const ModelKey& resident, const ModelKey& opened) {
@@ -100,46 +102,111 @@ void Model::go(ModelPhase next) {
 }
 
 std::string Model::path_for(const Caller& caller) const {
-  const auto owners = paths.find(key.domain);
-  if (owners != paths.end() && caller.may_steer(key.domain)) return owners->second;
+  const auto owners = paths.find(owner());
+  if (owners != paths.end() && caller.may_steer(owner())) return owners->second;
   const auto own = paths.find(caller.user);
   return own == paths.end() ? "" : own->second;
 }
 
-void Model::add_copy(Copy copy, SessionId session) {
-  if (copy.user == key.domain) return;
-  // A client's sealed memory would be held twice.
-  if (std::ranges::any_of(copy.seen, [](const auto& file) { return file.content.has_value(); })) {
+bool Model::is_awaited_by(DomainId user) const {
+  const auto place = mapped.find(user);
+  return (place != mapped.end() && place->second.wanted) ||
+         std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain == user; });
+}
+
+void Model::add_source(ModelKey opened, std::vector<SharedFd> files, SessionId session) {
+  uint32_t patience = Source::kPatience;
+  for (Source& source : sources) {
+    if (source.user() != opened.domain) continue;
+    if (load::all_unchanged(source.key.files, opened.files)) {
+      source.sessions.insert(session);
+      return;
+    }
+    patience = source.patience;
+  }
+  Source& added = sources.emplace_back();
+  added.key = std::move(opened);
+  added.files = std::move(files);
+  added.sessions.insert(session);
+  added.patience = patience;
+}
+
+void Model::forget_sources_of(SessionId session) {
+  for (Source& source : sources) source.sessions.erase(session);
+  forget_unheld();
+}
+
+// But for what is being read.
+void Model::forget_unheld() {
+  const auto unheld = std::remove_if(sources.begin() + 1, sources.end(), [](const Source& source) {
+    return source.sessions.empty() && !source.load.valid();
+  });
+  sources.erase(unheld, sources.end());
+}
+
+Source* Model::source_of(LoadId reader) {
+  const auto found = std::ranges::find(sources, reader, &Source::load);
+  return found == sources.end() || !reader.valid() ? nullptr : &*found;
+}
+
+Source* Model::next_source() {
+  Source* next = nullptr;
+  const auto turn = [&](const Source& source) {
+    return std::pair(source.patience, !is_awaited_by(source.user()));
+  };
+  for (Source& source : sources) {
+    if (!source.tried && (next == nullptr || turn(source) < turn(*next))) next = &source;
+  }
+  return next;
+}
+
+void Model::look_at(Source& source, bool on_files) {
+  if (!on_files) {
+    source.silent = 0;
     return;
   }
-  const auto present = std::ranges::find(copies, copy.user, &Copy::user);
-  if (present != copies.end()) {
-    copy.sessions = std::move(present->sessions);
-    copies.erase(present);
-  }
-  copy.sessions.insert(session);
-  if (copies.size() < kCopiesMax) copies.push_back(std::move(copy));
-}
-
-void Model::forget_copies_of(SessionId session) {
-  std::erase_if(copies, [&](Copy& copy) {
-    return copy.sessions.erase(session) > 0 && copy.sessions.empty();
+  ++source.silent;
+  const bool keeps_others = std::ranges::any_of(sources, [&](const Source& other) {
+    return other.user() != source.user() && !other.tried && is_awaited_by(other.user());
   });
+  source.in_the_way = keeps_others ? source.in_the_way + 1 : 0;
 }
 
-void Model::turn_to_copy(bool keeps_present) {
-  DJINN_ASSERT(!copies.empty());
-  Copy next = std::move(copies.front());
-  copies.erase(copies.begin());
-  std::swap(key.domain, next.user);
-  std::swap(key.files, next.seen);
-  std::swap(files, next.files);
-  next.sessions.clear();  // it goes with the model
-  if (keeps_present) copies.push_back(std::move(next));
+bool Model::has_waited_enough_for(const Source& source) const {
+  if (source.in_the_way >= Source::kInTheWay) return true;
+  if (source.silent < source.patience) return false;
+  const auto is_others = [&](DomainId user) { return user != source.user(); };
+  return std::ranges::any_of(sources,
+                             [&](const Source& s) { return is_others(s.user()) && !s.tried; }) ||
+         std::ranges::any_of(
+             mapped, [&](const auto& m) { return is_others(m.first) && m.second.wanted; }) ||
+         std::ranges::any_of(openers, [&](const Opener& o) { return is_others(o.domain); });
+}
+
+void Model::put_aside(Source& source, const Error& error) {
+  const bool silent = error.code == ErrorCode::kTimeout;
+  source.load = {};
+  source.tried = true;
+  for (Source& own : sources) {
+    if (!silent || own.user() != source.user()) continue;
+    own.tried = true;
+    own.patience = std::min(2 * own.patience, Source::kPatienceMax);
+  }
+  // One stays, for what the model was read from.
+  if (!are_others(error) || sources.size() == 1) return;
+  sources.erase(sources.begin() + (&source - sources.data()));
+}
+
+void Model::end_return() {
+  for (Source& source : sources) {
+    source.load = {};
+    source.tried = false;
+  }
+  forget_unheld();
 }
 
 bool seen_by(const Model& model, const Caller& caller) {
-  return caller.may_steer(model.key.domain) || model.mapped.contains(caller.user);
+  return caller.may_steer(model.owner()) || model.mapped.contains(caller.user);
 }
 
 Model& ModelTable::add(Model model) {
@@ -167,12 +234,13 @@ Model* ModelTable::find_shared(const ModelKey& opened) {
     // Files that look the same and are not what they were would be so again.
     const bool spoilt = model.lost && model.lost->code == ErrorCode::kHashMismatch;
     const bool stays = model.phase != ModelPhase::kUnloading && !spoilt;
-    if (!stays || !may_share(model.key, opened)) continue;
-    // What comes back is read from what is opened now, and its hash is compared; of what was read
-    // before, young files' bytes are.
+    if (!stays || !may_share(model.key(), opened)) continue;
+    // What comes back is read from what is opened now, if from nothing else, and its hash is
+    // compared; of what was read before, young files' bytes are.
     const bool comes_back =
         model.phase == ModelPhase::kEvicting || model.phase == ModelPhase::kOnDisk;
-    if (comes_back || load::were_settled(model.key.files)) return &model;
+    const bool from_these = comes_back && model.sources.size() == 1;
+    if (from_these || load::were_settled(model.key().files)) return &model;
   }
   return nullptr;
 }
@@ -182,9 +250,9 @@ Model* ModelTable::find_alike(const ModelKey& opened, const std::set<ModelId>& o
   for (auto& [id, model] : models_) {
     // Another user's load may never end.
     const bool there = model.phase == ModelPhase::kResident ||
-                       (model.phase == ModelPhase::kLoading && model.key.domain == opened.domain);
-    if (!there || other.contains(id) || !may_compare(model.key, opened)) continue;
-    if (std::ranges::equal(model.key.files, opened.files, is_same_file)) return &model;
+                       (model.phase == ModelPhase::kLoading && model.owner() == opened.domain);
+    if (!there || other.contains(id) || !may_compare(model.key(), opened)) continue;
+    if (std::ranges::equal(model.key().files, opened.files, is_same_file)) return &model;
     if (found == nullptr) found = &model;
   }
   return found;

@@ -12,6 +12,23 @@
 //   lease    a session's hold on a model; the model stays while there is one, resident or not
 //   opener   a request that waits for the model to be there and in its worker
 //   mapped   domains whose worker has the model, or is to have it
+//   source   files that a user opened the model through. Those of the first open stay with it, and
+//            their user is its owner; others stay while a session holds it through them
+//   return   what was evicted is read again, from one source after the other until one gives it
+//
+// Users share a model, and their files may change, fall silent, dawdle or lie at any time.
+// invariant: nobody's runs depend on what other users do with their files.
+//   Who holds a model has a source of their own, and a return tries each source once, those of who
+//   waits for it first. So a run fails for want of files only when its user's own have failed too.
+//   A source is forgotten only when its files are found to be others, or to hold other bytes; then
+//   the next is the owner's, if it was. Whatever else went wrong, it is tried again next time.
+// invariant: nobody waits without end for another user's files, but only for their own, and alone.
+//   One user's sources may be silent for kPatience looks, twice as many after each time they were,
+//   and come after others' then; whoever waits and was not tried yet is kept from it by another's
+//   for kInTheWay looks, silent or not.
+// The rest is bounded elsewhere: the descriptors of a user's sources (limits::kModelFilesPerUser),
+// the loaders that read them at a time (Models::kLoadsPerUser), and the memory of loaders that were
+// killed and do not end (Models::take_memory_back).
 #pragma once
 
 #include <algorithm>
@@ -57,7 +74,8 @@ struct ModelKey {
 [[nodiscard]] bool may_share(const ModelKey& resident, const ModelKey& opened);
 // Whether the bytes of `opened` are worth comparing with those of `resident`, although nothing
 // proves them to be the same: within a domain the files look the same, between two they are of the
-// same sizes. Pure.
+// same sizes. Memory that was opened cannot be a source, so it is compared with no other user's
+// model. Pure.
 [[nodiscard]] bool may_compare(const ModelKey& resident, const ModelKey& opened);
 // Takes later looks at the files for the first ones, where they prove as much: nothing has changed,
 // and nobody has one open for writing. Once the bytes were read or compared again, young files have
@@ -75,12 +93,29 @@ struct Opener {
   bool is_admin = false;  // whom no quota of pins binds
 };
 
-// Another user's files that hold the model's bytes: they were compared with it.
-struct Copy {
-  DomainId user = 0;
+// A look is one a second: what djinnd itself sleeps through counts as one.
+struct Source {
+  static constexpr uint32_t kPatience = 5;      // a slow disk has read a part by then
+  static constexpr uint32_t kPatienceMax = 60;  // it has mended itself, or will not
+  static constexpr uint32_t kInTheWay = 60;     // a model of 12 GiB at 200 MB/s
+
+  ModelKey key;  // key.domain: whose they are
+  // While they are open their inodes are not reused. Those of the first open that are told by their
+  // content are closed when they are read: a client's sealed memory would be held twice.
   std::vector<SharedFd> files;
-  std::vector<load::FileIdentity> seen;
-  std::set<SessionId> sessions;  // that opened it through these
+  std::set<SessionId> sessions;  // that opened the model through these
+  LoadId load{};                 // that reads it
+  bool tried = false;            // in the present return
+  uint32_t patience = kPatience;
+  uint32_t silent = 0;      // looks since it gave anything
+  uint32_t in_the_way = 0;  // looks since a user waits whose own were not tried
+
+  [[nodiscard]] DomainId user() const { return key.domain; }
+  // Whether its bytes can be had again.
+  [[nodiscard]] bool is_open() const {
+    return !files.empty() && files.size() == key.files.size() &&
+           std::ranges::all_of(files, [](const SharedFd& file) { return file != nullptr; });
+  }
 };
 
 struct MappedBy {
@@ -92,20 +127,11 @@ struct MappedBy {
 
 struct Model {
   ModelId id;
-  ModelKey key;  // key.domain: who opened it first, its owner
+  std::vector<Source> sources = std::vector<Source>(1);  // never none; the owner's is the first
   std::string label;
   ModelPhase phase = ModelPhase::kLoading;
   LoadId load;
-  // Of the first open: while they are open their inodes are not reused. Those that are told by
-  // their content are closed when they are read: a client's sealed memory would be held twice.
-  std::vector<SharedFd> files;
-  // What it is read from when the owner's files are not what they were, or say nothing: nobody's
-  // model depends on what others do with theirs.
-  std::vector<Copy> copies;
   std::vector<std::string> file_names;  // as its opener calls them, until it is resident
-  // With files that say nothing, of a part that a slow disk reads in a second. They may be as slow
-  // as that: so it is longer each time.
-  uint64_t patience_ms = 5'000;
   SharedFd plan;            // sealed, or none
   uint64_t plan_bytes = 0;  // 0 of one that systemd kept, too
   std::vector<Fd> extents;
@@ -144,20 +170,38 @@ struct Model {
   [[nodiscard]] std::string path_for(const Caller& caller) const;
   [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
   [[nodiscard]] ModelUse use() const;
-  // The session has opened it through files of its own.
-  void add_copy(Copy copy, SessionId session);
-  void forget_copies_of(SessionId session);
-  // The next user's files are the model's, and that user its owner; those of the present one are
-  // the last copy if they are kept. There is a copy.
-  void turn_to_copy(bool keeps_present);
+  // What openings are told apart by.
+  [[nodiscard]] const ModelKey& key() const { return sources.front().key; }
+  [[nodiscard]] ModelKey& key() { return sources.front().key; }
+  [[nodiscard]] DomainId owner() const { return key().domain; }
+
+  // The session has opened it through these.
+  void add_source(ModelKey opened, std::vector<SharedFd> files, SessionId session);
+  void forget_sources_of(SessionId session);
+  // Null if the load reads none.
+  Source* source_of(LoadId reader);
+  // What a return reads next: nothing if all were tried. Who was silent comes last, who waits
+  // first.
+  Source* next_source();
+  // Counts a look at it. on_files: it is the files' turn to go on.
+  void look_at(Source& source, bool on_files);
+  // Whether it is to be left for the next.
+  [[nodiscard]] bool has_waited_enough_for(const Source& source) const;
+  // The source has not given the model, because of the files or of what serves them.
+  void put_aside(Source& source, const Error& error);
+  void end_return();
+  // Whether somebody of the user waits for its bytes.
+  [[nodiscard]] bool is_awaited_by(DomainId user) const;
   // It was resident before, and what is being loaded is what it was.
   [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }
-  // Whether its bytes can be had again: all its files are open, and what they must come to is
-  // known.
+  // Whether its bytes can be had again, by whomever: all their files are open, and what they must
+  // come to is known.
   [[nodiscard]] bool can_come_back() const {
-    return !files.empty() && files.size() == key.files.size() && sha256.has_value() &&
-           std::ranges::all_of(files, [](const SharedFd& file) { return file != nullptr; });
+    return sha256.has_value() && std::ranges::all_of(sources, &Source::is_open);
   }
+
+ private:
+  void forget_unheld();
 };
 
 // Whoever uses a model sees it too.

@@ -24,14 +24,9 @@ namespace {
 constexpr const char* kPinOfOthers =
     "Another user has pinned the model. Ask them, or an administrator, to unpin it.";
 
-constexpr uint64_t kNsPerMs = 1'000'000;
-constexpr uint64_t kSilentLookMs = 1000;
-
-// Other than for want of what others have.
-bool is_of_files(const Error& error) {
-  return error.code != ErrorCode::kOutOfMemory && error.code != ErrorCode::kQuotaExceeded &&
-         error.code != ErrorCode::kCancelled;
-}
+constexpr uint64_t kLookMs = 1000;
+// A process that was killed is gone by then, or waits for a file.
+constexpr uint32_t kLooksToEnd = 2;
 
 // The sum of what a loader asked for, if it is within the limits.
 std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
@@ -63,7 +58,7 @@ Event failure_of(const OpenRequest& request) {
 Event failure_of(const Model& model) {
   Event event = event_of(EventKind::kModelFailed, model);
   if (!model.openers.empty()) event.session = model.openers.front().asker.session;
-  event.path = model.path_for({model.key.domain});
+  event.path = model.path_for({model.owner()});
   return event;
 }
 
@@ -93,7 +88,7 @@ Models::Models(World world, uint64_t keep_alive_ms)
               [this](Model& model) { end_comparisons(model); },
               [this](Model& model) { leave_to_loaders(model); }},
              keep_alive_ms),
-      silent_timer_(world_.loop, [this] { look_at_silent(); }) {}
+      looks_(world_.loop, [this] { look(); }) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {
@@ -141,11 +136,14 @@ void Models::open(OpenRequest request) {
   if (world_.loaders.fails()) return world_.replies.refuse(asker, world_.loaders.failure());
   const Status room = check_plans(request.opener.domain, request.plan.bytes);
   if (!room) return world_.replies.refuse(asker, room.error());
+  const size_t file_count = request.files.size();
+  const Status kept = check_files(request.opener.domain, file_count);
+  if (!kept) return world_.replies.refuse(asker, kept.error());
   const LoadId id = next_load();
   loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id,
                                       std::exchange(request.files, {}));
-  queued_.emplace_back(id, request.opener.domain);
-  openings_.emplace(id, Opening{std::move(request)});
+  queued_.push_back({id, {.user = request.opener.domain}});
+  openings_.emplace(id, Opening{std::move(request), file_count});
   start_loads();
 }
 
@@ -156,7 +154,7 @@ Status Models::check_plans(DomainId domain, uint64_t bytes) const {
     if (opening.request.opener.domain == domain) held += opening.request.plan.bytes;
   }
   for (const auto& [id, model] : table_.all()) {
-    if (model.key.domain == domain) held += model.plan_bytes;
+    if (model.owner() == domain) held += model.plan_bytes;
   }
   if (range_fits(held, bytes, kPlanBytesPerUser)) return {};
   return Error{ErrorCode::kLimitExceeded,
@@ -164,6 +162,23 @@ Status Models::check_plans(DomainId domain, uint64_t bytes) const {
                            "this one they would have more than {}. Wait for the openings, or "
                            "unload a model.",
                            held, kPlanBytesPerUser)};
+}
+
+Status Models::check_files(DomainId domain, size_t count) const {
+  size_t held = 0;
+  for (const auto& [id, opening] : openings_) {
+    if (opening.request.opener.domain == domain) held += opening.file_count;
+  }
+  for (const auto& [id, model] : table_.all()) {
+    for (const Source& source : model.sources) {
+      if (source.user() == domain) held += source.files.size();
+    }
+  }
+  if (range_fits(held, count, limits::kModelFilesPerUser)) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("This user's models and openings keep {} files open; with these they "
+                           "would keep more than {}. Close or unload a model.",
+                           held, limits::kModelFilesPerUser)};
 }
 
 // One that nothing is held for.
@@ -174,14 +189,14 @@ LoadId Models::next_load() {
 
 void Models::start_loads() {
   for (auto next = queued_.begin(); next != queued_.end();) {
-    const auto [id, domain] = *next;
+    const auto [id, turn] = *next;
     const auto busy = std::count_if(running_.begin(), running_.end(),
-                                    [&](const auto& load) { return load.second == domain; });
+                                    [&](const auto& load) { return load.second == turn; });
     if (static_cast<size_t>(busy) >= kLoadsPerUser) {
       ++next;
       continue;
     }
-    running_[id] = domain;
+    running_[id] = turn;
     loads_.at(id)->start();
     next = queued_.erase(next);
   }
@@ -210,7 +225,7 @@ void Models::left(Model& model, SessionId session) {
   if (lease == model.leases.end()) return;  // the session itself is gone
   if (--lease->second == 0) {
     model.leases.erase(lease);
-    model.forget_copies_of(session);
+    model.forget_sources_of(session);
   }
   model.idle_since_ns = world_.clock.monotonic_ns();
   tiers_.review();
@@ -220,9 +235,9 @@ Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
   Model* const model = table_.find(id);
   const bool sees = model != nullptr && seen_by(*model, caller);
   if (!sees) return Error{ErrorCode::kNotFound, "There is no such model."};
-  if (!caller.may_steer(model->key.domain)) {
+  if (!caller.may_steer(model->owner())) {
     return Error{ErrorCode::kPermissionDenied,
-                 "Another user opened the model first. Ask them, or an administrator, to do it."};
+                 "The model is another user's. Ask them, or an administrator, to do it."};
   }
   return model;
 }
@@ -355,8 +370,7 @@ void Models::join_opening(LoadId id, Model& model) {
   opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
   const Status allowed = opener.pins ? may_pin({opener.domain, opener.is_admin}, model) : Status();
   if (!allowed) return world_.replies.refuse(opener.asker, allowed.error());
-  model.add_copy({opener.domain, loads_.at(id)->take_files(), std::move(opening.key.files), {}},
-                 opener.asker.session);
+  model.add_source(std::move(opening.key), loads_.at(id)->take_files(), opener.asker.session);
   join(model, request);
 }
 
@@ -382,7 +396,7 @@ void Models::try_another(LoadId id) {
   const LoadId fresh = next_load();
   loads_[fresh] =
       std::make_unique<Load>(world_.loop, world_.loaders, *this, fresh, old->take_files());
-  queued_.emplace_back(fresh, opening.request.opener.domain);
+  queued_.push_back({fresh, {.user = opening.request.opener.domain}});
   openings_.emplace(fresh, std::move(opening));
   old->abort();
   start_loads();
@@ -394,7 +408,7 @@ void Models::load_compared(LoadId id, bool same) {
   Model* const alike = table_.find(found->second.alike);
   const bool there = alike != nullptr && alike->phase == ModelPhase::kResident;
   if (!same || !there) return try_another(id);
-  look_again(alike->key, found->second.key.files);
+  look_again(alike->key(), found->second.key.files);
   loads_.at(id)->abort();
   join_opening(id, *alike);
 }
@@ -403,17 +417,18 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   Load& load = *loads_.at(id);
   Model fresh;
   fresh.id = world_.ids.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
-  fresh.key = std::move(key);
   fresh.label = opening.request.label;
   fresh.load = id;
-  fresh.files = load.take_files();
   fresh.file_names = std::move(opening.request.file_names);
+  Source& first = fresh.sources.front();
+  first.key = std::move(key);
+  first.files = load.take_files();
   fresh.plan = std::move(opening.request.plan.copy);
   fresh.plan_bytes = opening.request.plan.bytes;
   Model& model = table_.add(std::move(fresh));
-  tell(
-      EventKind::kModelLoading, model,
-      fmt::format("model {} is being loaded from {} files", text_of(model.id), model.files.size()));
+  tell(EventKind::kModelLoading, model,
+       fmt::format("model {} is being loaded from {} files", text_of(model.id),
+                   model.sources.front().files.size()));
   join(model, opening.request);
   load.plan(model.plan);
 }
@@ -439,45 +454,70 @@ void Models::join(Model& model, const OpenRequest& request) {
 // --- from the disk, again
 
 void Models::read_again(Model& model) {
-  model.load = next_load();
-  loads_[model.load] =
-      std::make_unique<Load>(world_.loop, world_.loaders, *this, model.load, model.files);
+  Source* const source = model.next_source();
+  DJINN_ASSERT(source != nullptr);
+  const LoadId id = next_load();
+  model.load = source->load = id;
+  source->silent = source->in_the_way = 0;
+  loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id, source->files);
   tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
-  // At once: whoever waits for it must not stand in the queue of the user who opened it first.
-  loads_[model.load]->start();
-  heard_ns_[model.load] = world_.clock.monotonic_ns();
-  silent_timer_.start_once(kSilentLookMs);
+  queued_.push_back({id, {.user = source->user(), .returns = true}});
+  start_loads();
+  look_again_soon();
   if (world_.loaders.fails()) world_.loop.defer([this] { refuse_waiting(); });
 }
 
-bool Models::read_copy(LoadId id, Model& model, const Error& error) {
-  if (model.copies.empty() || !is_of_files(error) || world_.loaders.fails()) return false;
-  const bool silent = error.code == ErrorCode::kTimeout;
-  if (silent) model.patience_ms *= 2;
-  heard_ns_.erase(id);
-  model.turn_to_copy(silent);
-  model.go(ModelPhase::kOnDisk);
-  tiers_.want(model);
+void Models::source_failed(LoadId id, const Error& error) {
+  Model* const model = table_.find_by_load(id);
+  Source* const source = model != nullptr ? model->source_of(id) : nullptr;
+  if (source != nullptr) model->put_aside(*source, error);
+  const bool goes_on = source != nullptr && model->next_source() != nullptr;
+  if (!goes_on || world_.loaders.fails()) return fail(id, error);
+  tell_failed(*model, error);
+  abandon(id, *model);
+  model->go(ModelPhase::kOnDisk);
+  tiers_.want(*model);
   if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
-  return true;
 }
 
-void Models::look_at_silent() {
-  const uint64_t now_ns = world_.clock.monotonic_ns();
-  std::vector<LoadId> silent;
-  for (auto& [id, heard_ns] : heard_ns_) {
-    const Model* const model = table_.find_by_load(id);
-    const LoadPhase phase = loads_.at(id)->phase();
-    const bool reads = phase == LoadPhase::kIdentifying || phase == LoadPhase::kPlanning ||
-                       phase == LoadPhase::kReading;
-    if (!reads) heard_ns = now_ns;
-    if (model == nullptr || model->copies.empty()) continue;
-    if (now_ns - heard_ns >= model->patience_ms * kNsPerMs) silent.push_back(id);
+// Its turn may not come for other files of the same user's that say nothing.
+bool Models::is_on_files(const Load& load, LoadId id) const {
+  switch (load.phase()) {
+    case LoadPhase::kWaiting:
+      return !running_.contains(id);
+    case LoadPhase::kIdentifying:
+    case LoadPhase::kPlanning:
+    case LoadPhase::kReading:
+      return true;
+    default:
+      return false;
   }
-  for (const LoadId id : silent) {
-    fail(id, {ErrorCode::kTimeout, "The file system of the model's files does not answer."});
+}
+
+// Sooner looks of others do not put it off.
+void Models::look_again_soon() {
+  if (!looks_.active()) looks_.start_once(kLookMs);
+}
+
+void Models::look() {
+  std::vector<LoadId> waited_for;
+  for (auto& [id, model] : table_.all()) {
+    Source* const source = model.source_of(model.load);
+    if (source == nullptr) continue;
+    look_again_soon();
+    model.look_at(*source, is_on_files(*loads_.at(model.load), model.load));
+    if (model.has_waited_enough_for(*source)) waited_for.push_back(model.load);
   }
-  if (!heard_ns_.empty()) silent_timer_.start_once(kSilentLookMs);
+  for (auto& [id, abandoned] : abandoned_) {
+    if (abandoned.extents.empty()) continue;
+    look_again_soon();
+    if (++abandoned.looks >= kLooksToEnd) take_memory_back(id, abandoned);
+  }
+  for (const LoadId id : waited_for) {
+    source_failed(
+        id, {ErrorCode::kTimeout,
+             "The file system of the model's files does not answer, or not soon. Try again."});
+  }
 }
 
 void Models::refuse_waiting() {
@@ -492,13 +532,15 @@ void Models::refuse_waiting() {
 void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
   // Where they only look the same the hash tells.
   const std::vector<load::FileIdentity> now = identities_of(files);
-  if (!load::all_unchanged(model.key.files, now)) {
-    return fail(id,
-                {ErrorCode::kFileChanged,
-                 "The model's files have changed since it was read first. Close it, and open it "
-                 "anew."});
+  Source& source = *model.source_of(id);
+  if (!load::all_unchanged(source.key.files, now)) {
+    return source_failed(id,
+                         {ErrorCode::kFileChanged,
+                          "The model's files have changed since it was read first. Close it, and "
+                          "open it anew."});
   }
-  look_again(model.key, now);
+  source.silent = 0;
+  look_again(source.key, now);
   loads_.at(id)->plan(model.plan);
 }
 
@@ -514,7 +556,8 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
   }
   const auto total = total_of(plan.extent_bytes);
   if (!total) {
-    return fail(id, {ErrorCode::kLimitExceeded, "The model needs more extents than there may be."});
+    return source_failed(
+        id, {ErrorCode::kLimitExceeded, "The model needs more extents than there may be."});
   }
   if (Model* const model = table_.find_by_load(id); model != nullptr && !model->returns()) {
     refuse_pins(*model, *total);
@@ -552,8 +595,13 @@ void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, cons
   if (model == nullptr || load == loads_.end()) return;
   if (load->second->phase() != LoadPhase::kGranting) return;
   if (!granted) return fail(id, with_own_part(granted.error(), *model));
+  if (model->returns() && sizes != model->extent_bytes) {
+    return source_failed(
+        id, {ErrorCode::kLoaderLost, "The loader planned the model otherwise than before."});
+  }
   const Status made = make_extents(*model, sizes);
   if (!made) return fail(id, made.error());
+  if (Source* const source = model->source_of(id)) source->silent = 0;
   load->second->read_into(model->extents, model->returns());
 }
 
@@ -568,9 +616,6 @@ Error Models::with_own_part(Error error, const Model& model) const {
 }
 
 Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
-  if (model.returns() && sizes != model.extent_bytes) {
-    return Error{ErrorCode::kLoaderLost, "The loader planned the model otherwise than before."};
-  }
   DJINN_ASSERT(model.extents.empty());
   model.extent_bytes.clear();
   model.bytes = 0;
@@ -584,12 +629,10 @@ Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
 }
 
 void Models::load_progressed(LoadId id, uint64_t bytes_read) {
-  if (const auto heard = heard_ns_.find(id); heard != heard_ns_.end()) {
-    heard->second = world_.clock.monotonic_ns();
-  }
-  if (Model* const model = table_.find_by_load(id)) {
-    model->bytes_loaded = std::min(bytes_read, model->bytes);
-  }
+  Model* const model = table_.find_by_load(id);
+  if (model == nullptr) return;
+  model->bytes_loaded = std::min(bytes_read, model->bytes);
+  if (Source* const source = model->source_of(id)) source->silent = 0;
 }
 
 void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
@@ -599,15 +642,17 @@ void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
   buffered_reads_ += loaded.buffered_reads;
   const bool returns = model->returns();
   const Status sealed = seal(*model, std::move(manifest));
-  if (!sealed) return fail(id, sealed.error());
+  if (!sealed) return source_failed(id, sealed.error());
   world_.memory.hand_over(Memory::of_load(id), Memory::of_model(model->id));
   if (!returns) become_resident(*model);
 }
 
 void Models::become_resident(Model& model) {
   model.go(ModelPhase::kResident);
-  for (size_t i = 0; i < model.files.size(); ++i) {
-    if (model.key.files[i].content) model.files[i].reset();
+  model.end_return();
+  Source& first = model.sources.front();
+  for (size_t i = 0; i < first.files.size(); ++i) {
+    if (first.key.files[i].content) first.files[i].reset();
   }
   model.file_names.clear();
   model.bytes_loaded = model.bytes;
@@ -624,11 +669,12 @@ Status Models::seal(Model& model, Fd manifest) {
   DJINN_TRY(const uint64_t bytes,
             size_of_sealed(manifest, limits::kManifestBytes, "manifest of a model"));
   if (bytes == 0) return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
-  DJINN_CHECK(check_manifests(model, bytes));
+  if (!model.returns()) DJINN_CHECK(check_manifests(model, bytes));
   for (const Fd& extent : model.extents) {
     DJINN_CHECK(pal::seal_content(extent));
     if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
   }
+  if (model.returns()) return {};  // that of the first is known to be right
   model.manifest = std::move(manifest);
   model.manifest_bytes = bytes;
   return {};
@@ -637,7 +683,7 @@ Status Models::seal(Model& model, Fd manifest) {
 Status Models::check_manifests(const Model& model, uint64_t bytes) const {
   uint64_t held = 0;
   for (const auto& [id, other] : table_.all()) {
-    if (id != model.id && other.key.domain == model.key.domain) held += other.manifest_bytes;
+    if (id != model.id && other.owner() == model.owner()) held += other.manifest_bytes;
   }
   if (range_fits(held, bytes, kManifestBytesPerUser)) return {};
   return Error{ErrorCode::kLimitExceeded,
@@ -651,47 +697,56 @@ void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
   if (model == nullptr) return;
   if (model->returns()) {
     if (hashed.sha256 == model->sha256) return become_resident(*model);
-    return fail(id, {ErrorCode::kHashMismatch,
-                     "The model's files hold other bytes than when it was read first. Check the "
-                     "disk, then close the model and open it anew."});
+    return source_failed(
+        id, {ErrorCode::kHashMismatch,
+             "The model's files hold other bytes than when it was read first. Check the disk, then "
+             "close the model and open it anew."});
   }
   model->sha256 = hashed.sha256;
   world_.changed();
 }
 
 void Models::load_failed(LoadId id, const Error& error) {
-  fail(id, error);
+  source_failed(id, error);
+}
+
+void Models::tell_failed(const Model& model, const Error& error) {
+  if (error.code == ErrorCode::kCancelled) {
+    tell(EventKind::kModelUnloaded, model,
+         fmt::format("model {} is wanted no more", text_of(model.id)), error.code);
+    return;
+  }
+  ++loads_failed_;
+  tell_failure(failure_of(model), model.file_names, error);
+}
+
+void Models::abandon(LoadId id, Model& model) {
+  abandoned_[id] = {std::exchange(model.extents, {})};
+  if (model.returns()) world_.memory.hand_over(Memory::of_model(model.id), Memory::of_load(id));
+  look_again_soon();
 }
 
 // Ends a load that did not become a model, whatever it had become already.
 void Models::fail(LoadId id, const Error& error) {
-  const bool given_up = error.code == ErrorCode::kCancelled;  // nobody wants it any more
-  loads_failed_ += given_up ? 0 : 1;
   std::vector<Asker> askers;
   if (auto opening = openings_.extract(id)) {
     const OpenRequest& request = opening.mapped().request;
-    if (!given_up) tell_failure(failure_of(request), request.file_names, error);
+    if (error.code != ErrorCode::kCancelled) {
+      ++loads_failed_;
+      tell_failure(failure_of(request), request.file_names, error);
+    }
     askers.push_back(request.opener.asker);
   }
   if (Model* const model = table_.find_by_load(id)) {
-    if (given_up) {
-      tell(EventKind::kModelUnloaded, *model,
-           fmt::format("model {} is wanted no more", text_of(model->id)), error.code);
-    } else {
-      tell_failure(failure_of(*model), model->file_names, error);
-    }
-    abandoned_[id] = std::exchange(model->extents, {});
-    if (model->returns()) {
-      // The loader may still map them: they are free when it is gone.
-      world_.memory.hand_over(Memory::of_model(model->id), Memory::of_load(id));
-      if (read_copy(id, *model, error)) return;
-    }
+    tell_failed(*model, error);
+    abandon(id, *model);
     for (const Opener& opener : model->openers) askers.push_back(opener.asker);
     decide_waiting(model->id);
     if (model->returns()) {
       for (const Opener& opener : std::exchange(model->openers, {})) {
         left(*model, opener.asker.session);
       }
+      model->end_return();
       tiers_.stays_away(*model, error);
     } else {
       table_.erase(model->id);
@@ -746,12 +801,12 @@ void Models::pass_on(LoadId id) {
 void Models::load_ended(LoadId id) {
   if (Model* const model = table_.find_by_load(id)) {
     if (model->returns()) {
-      fail(id, {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
+      source_failed(id,
+                    {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
     }
-    if (model->load == id) model->load = {};  // else it is read from another's files
+    if (model->load == id) model->load = {};  // else the next source is read
     tiers_.load_ended(*model);
   }
-  heard_ns_.erase(id);
   for (auto& [other, model] : table_.all()) {
     if (model.compared_by.erase(id) > 0) tiers_.load_ended(model);
   }
@@ -765,21 +820,39 @@ void Models::load_ended(LoadId id) {
 
 // Its loader has them no more.
 void Models::free_abandoned(LoadId id) {
-  const auto release = [this, id] {
-    abandoned_.erase(id);
-    world_.memory.release_all(Memory::of_load(id));
-  };
-  std::vector<Fd> extents = std::exchange(abandoned_[id], {});
-  if (extents.empty()) return release();
-  world_.memory_work.close(std::move(extents), release);
+  Abandoned& abandoned = abandoned_[id];
+  if (abandoned.freeing) return;
+  if (abandoned.extents.empty()) return release_abandoned(id);
+  abandoned.freeing = true;
+  world_.memory_work.close(std::exchange(abandoned.extents, {}),
+                           [this, id] { release_abandoned(id); });
+}
+
+void Models::release_abandoned(LoadId id) {
+  abandoned_.erase(id);
+  world_.memory.release_all(Memory::of_load(id));
+}
+
+void Models::take_memory_back(LoadId id, Abandoned& abandoned) {
+  abandoned.freeing = true;
+  world_.memory_work.run(
+      [extents = std::exchange(abandoned.extents, {})] {
+        return std::ranges::all_of(extents, [](const Fd& extent) {
+          struct stat info {};
+          return ::fstat(extent.get(), &info) == 0 &&
+                 pal::decommit(extent, 0, static_cast<uint64_t>(info.st_size)).ok();
+        });
+      },
+      [this, id](bool freed) {
+        if (freed || !loads_.contains(id)) return release_abandoned(id);
+        abandoned_.at(id).freeing = false;  // sealed: it has closed its files, and ends
+      });
 }
 
 uint64_t Models::loads_leave() const {
   uint64_t bytes = 0;
-  for (const auto& [id, extents] : abandoned_) {
-    const auto load = loads_.find(id);
-    const bool surely = load == loads_.end() || load->second->ends_surely();
-    if (surely) bytes += world_.memory.held_by(Memory::of_load(id));
+  for (const auto& [id, abandoned] : abandoned_) {
+    bytes += world_.memory.held_by(Memory::of_load(id));
   }
   return bytes;
 }
@@ -886,7 +959,7 @@ void Models::session_left(SessionId session) {
   for (auto& [id, model] : table_.all()) {
     std::erase_if(model.openers,
                   [&](const Opener& opener) { return opener.asker.session == session; });
-    model.forget_copies_of(session);
+    model.forget_sources_of(session);
     if (model.leases.erase(session) > 0) {
       table_.touch(model);
       model.idle_since_ns = world_.clock.monotonic_ns();

@@ -44,7 +44,8 @@ struct OpenRequest {
 
 class Models final : public Load::Owner {
  public:
-  // Loads of one user at a time, so that files that never answer cost others no process.
+  // Loads of one user's files at a time, and as many returns, so that files that never answer cost
+  // others no process.
   static constexpr size_t kLoadsPerUser = 4;
   // Of one user's openings and models together: memory that nobody grants.
   static constexpr uint64_t kPlanBytesPerUser = kLoadsPerUser * limits::kLoadPlanBytes;
@@ -131,12 +132,25 @@ class Models final : public Load::Owner {
   // Whose files were compared with a resident model, since nothing else proved them to be the same.
   [[nodiscard]] uint64_t compared_opens() const { return compared_opens_; }
   [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
-  // That ended with an error for those who asked for them.
+  // That ended with an error, for those who asked for them or for the next source of the model.
   [[nodiscard]] uint64_t loads_failed() const { return loads_failed_; }
 
  private:
+  // Whose files a load reads, and for what: loads with the same turn wait for one another.
+  struct Turn {
+    DomainId user = 0;
+    bool returns = false;
+    friend bool operator==(const Turn&, const Turn&) = default;
+  };
+  // Extents of a load that failed, until its loader has them no more.
+  struct Abandoned {
+    std::vector<Fd> extents;
+    uint32_t looks = 0;
+    bool freeing = false;
+  };
   struct Opening {
-    OpenRequest request;        // its files are with the load
+    OpenRequest request;  // its files are with the load
+    size_t file_count = 0;
     ModelKey key{};             // once they are identified
     ModelId alike{};            // what they are compared with, or will be when it is resident
     std::set<ModelId> other{};  // what they were compared with, and are not
@@ -145,6 +159,8 @@ class Models final : public Load::Owner {
 
   // Whether the user may have a plan of so many bytes more. Errors: kLimitExceeded.
   [[nodiscard]] Status check_plans(DomainId domain, uint64_t bytes) const;
+  // Whether the user's models may keep so many files more. Errors: kLimitExceeded.
+  [[nodiscard]] Status check_files(DomainId domain, size_t count) const;
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
   Result<Model*> find_owned(const Caller& caller, ModelId id);
   // Whether the user may pin so many bytes more. Errors: kQuotaExceeded.
@@ -177,10 +193,19 @@ class Models final : public Load::Owner {
   [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;
   [[nodiscard]] decltype(ipc::DaemonReply::body) opened(ModelId id, bool was_resident);
   void fail(LoadId id, const Error& error);
+  // Because of the files, or of what serves them: a model that returns has others.
+  void source_failed(LoadId id, const Error& error);
   // Tells who wanted it, and the log.
   void refuse(const OpenRequest& request, const Error& error);
   void tell_failure(Event event, std::span<const std::string> file_names, const Error& error);
+  void tell_failed(const Model& model, const Error& error);
+  // The loader may still map the model's extents: they count as the load's until it does not.
+  void abandon(LoadId id, Model& model);
   void free_abandoned(LoadId id);
+  void release_abandoned(LoadId id);
+  // From a loader that was killed and does not end, since its files say nothing: the kernel lets
+  // it run no more, so nobody misses the pages.
+  void take_memory_back(LoadId id, Abandoned& abandoned);
   // Bytes of loads that come free by themselves.
   [[nodiscard]] uint64_t loads_leave() const;
   void settle(Model& model);
@@ -190,10 +215,10 @@ class Models final : public Load::Owner {
   // Of a load that is to bring a model back.
   void identified_again(LoadId id, Model& model, const ipc::Identified& files);
   void read_again(Model& model);
-  // A load that was to bring a model back, and has not: whether it is read from others' files.
-  bool read_copy(LoadId id, Model& model, const Error& error);
-  // Files that say nothing are those of the next user's turn.
-  void look_at_silent();
+  // At what waits for files: sources that are read, and loaders that were killed.
+  void look();
+  void look_again_soon();
+  [[nodiscard]] bool is_on_files(const Load& load, LoadId id) const;
   void left(Model& model, SessionId session);
   // An event of the model: about its bytes, seen by its owner.
   void tell(EventKind kind, const Model& model, std::string text,
@@ -202,16 +227,14 @@ class Models final : public Load::Owner {
   World world_;
   ModelTable table_;
   Tiers tiers_;
-  Timer silent_timer_;
-  std::map<LoadId, uint64_t> heard_ns_;  // when those that bring models back went on
+  Timer looks_;
   std::set<ModelId> returning_;
   bool draining_ = false;
   std::map<LoadId, Opening> openings_;
   std::map<LoadId, std::unique_ptr<Load>> loads_;
-  std::vector<std::pair<LoadId, DomainId>> queued_;  // loads that wait for their user's turn
-  std::map<LoadId, DomainId> running_;               // loads that were started
-  // Extents of loads that failed, until they are free.
-  std::map<LoadId, std::vector<Fd>> abandoned_;
+  std::vector<std::pair<LoadId, Turn>> queued_;  // loads that wait for their turn
+  std::map<LoadId, Turn> running_;               // loads that were started
+  std::map<LoadId, Abandoned> abandoned_;
   // Loaders that hold memory of a model that left, and the others that map it.
   std::map<LoadId, std::set<LoadId>> left_to_;
   uint64_t bytes_read_ = 0;

@@ -132,7 +132,7 @@ void Reports::when_named(std::function<void()> then) {
   std::set<uid_t> users;
   for (const auto& [id, session] : world_.sessions.all()) users.insert(session->domain);
   for (const auto& [id, model] : world_.models.table().all()) {
-    users.insert(model.key.domain);
+    users.insert(model.owner());
     users.insert(model.pins.begin(), model.pins.end());
   }
   for (const auto& [id, program] : world_.programs.table().all()) users.insert(program.domain);
@@ -320,14 +320,14 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   ipc::ModelReport report;
   report.model = model.id;
   report.label = model.label;
-  report.owner = names_.of(model.key.domain);
+  report.owner = names_.of(model.owner());
   report.device = kDevice;
   report.state = state_of(model);
   report.keep_alive_ms = world_.models.tiers().keep_alive_of(model);
   report.expires_wall_ns = world_.models.tiers().expires_at(model);
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
-  report.files = static_cast<uint32_t>(model.files.size());
+  report.files = static_cast<uint32_t>(model.sources.front().files.size());
   report.leases = static_cast<uint32_t>(model.leases.size());
   report.pinned = model.pinned();
   report.hashed = model.sha256.has_value();

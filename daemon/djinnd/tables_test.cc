@@ -85,7 +85,7 @@ TEST(ModelTable, young_files_share_what_comes_back_from_them_and_not_what_was_re
   ModelTable table;
   Model one;
   one.id = {1};
-  one.key = key_of(1000, young_file());
+  one.key() = key_of(1000, young_file());
   Model& model = table.add(std::move(one));
   const ModelKey opened = key_of(1000, settled_file());
   for (const bool held : {false, true}) {
@@ -136,7 +136,7 @@ TEST(ModelTable, files_are_compared_first_with_what_was_read_from_them) {
     model.id = {id};
     model.phase = id == 20 ? ModelPhase::kLoading : ModelPhase::kResident;
     copy.inode = settled_file().inode + id;
-    model.key = key_of(1000, copy);
+    model.key() = key_of(1000, copy);
     table.add(std::move(model));
   }
   copy.inode = settled_file().inode + 13;
@@ -159,42 +159,177 @@ TEST(ModelTable, files_that_are_compared_with_a_model_keep_it_from_nothing) {
   EXPECT_EQ(table.evictable(false).size(), 1u);
 }
 
-TEST(Model, turns_to_the_files_of_those_who_hold_it_each_in_their_turn) {
-  Model model;
-  model.key = key_of(1000, settled_file());
-  const auto opened = [&](DomainId user, SessionId session) {
-    load::FileIdentity file = settled_file();
-    file.inode += user;
-    model.add_copy({user, {}, {file}, {}}, session);
-  };
-  opened(1000, SessionId{1});
-  EXPECT_TRUE(model.copies.empty()) << "they are the owner's";
-  opened(1001, SessionId{2});
-  opened(1001, SessionId{3});
-  opened(1002, SessionId{4});
-  EXPECT_EQ(model.copies.size(), 2u) << "of each user one";
-  model.forget_copies_of(SessionId{2});
-  model.turn_to_copy(true);
-  EXPECT_EQ(model.key.domain, 1001u);
-  EXPECT_EQ(model.key.files[0].inode, settled_file().inode + 1001);
-  model.forget_copies_of(SessionId{4});
-  ASSERT_EQ(model.copies.size(), 1u) << "who opened it first has a turn again";
-  model.turn_to_copy(false);
-  EXPECT_EQ(model.key.domain, 1000u);
-  EXPECT_TRUE(model.copies.empty()) << "those that were not what they had been are forgotten";
-}
-
-TEST(Model, keeps_no_copy_that_is_memory_or_one_of_many) {
-  Model model;
-  model.key = key_of(1000, settled_file());
+TEST(MayCompare, memory_that_was_opened_is_no_other_users_model) {
   load::FileIdentity sealed = settled_file();
   sealed.content.emplace();
-  model.add_copy({1001, {}, {sealed}, {}}, SessionId{2});
-  EXPECT_TRUE(model.copies.empty());
-  for (DomainId user = 1001; user < 1100; ++user) {
-    model.add_copy({user, {}, {settled_file()}, {}}, SessionId{user});
+  EXPECT_TRUE(may_compare(key_of(1000, sealed), key_of(1000, sealed)));
+  EXPECT_FALSE(may_compare(key_of(1001, settled_file()), key_of(1000, sealed)))
+      << "it would depend on the other's files";
+}
+
+TEST(ModelTable, young_files_do_not_share_what_may_come_back_from_others) {
+  ModelTable table;
+  Model one;
+  one.id = {1};
+  one.phase = ModelPhase::kOnDisk;
+  one.key() = key_of(1000, young_file());
+  Model& model = table.add(std::move(one));
+  const ModelKey opened = key_of(1000, settled_file());
+  EXPECT_EQ(table.find_shared(opened), &model);
+  load::FileIdentity other = settled_file();
+  ++other.inode;
+  model.add_source(key_of(1001, other), {}, SessionId{2});
+  EXPECT_EQ(table.find_shared(opened), nullptr);
+}
+
+// A model of 1000's that others have opened, too.
+class Sources : public ::testing::Test {
+ protected:
+  static Error silent() { return {ErrorCode::kTimeout, {}}; }
+
+  Sources() {
+    model_.key() = key_of(1000, settled_file());
+    model_.phase = ModelPhase::kLoading;
   }
-  EXPECT_LT(model.copies.size(), 8u);
+  void open(DomainId user, SessionId session, uint64_t inode = 0) {
+    load::FileIdentity file = settled_file();
+    file.inode += inode != 0 ? inode : user;
+    model_.add_source(key_of(user, file), {}, session);
+  }
+  void wants(DomainId user) { model_.mapped[user].wanted = true; }
+  // Who is read from now.
+  Source& begin() {
+    Source* const next = model_.next_source();
+    next->load = {++loads_};
+    next->silent = next->in_the_way = 0;
+    return *next;
+  }
+  // Looks until it was waited for long enough; nothing if that is never.
+  std::optional<uint32_t> looks_at(Source& source, bool silent = true) {
+    for (uint32_t looks = 1; looks <= 1000; ++looks) {
+      model_.look_at(source, true);
+      if (!silent) source.silent = 0;
+      if (model_.has_waited_enough_for(source)) return looks;
+    }
+    return std::nullopt;
+  }
+  Source& fail_with(ErrorCode code) {
+    model_.put_aside(begin(), {code, {}});
+    return model_.sources.front();
+  }
+
+  Model model_;
+  uint64_t loads_ = 0;
+};
+
+TEST_F(Sources, everybody_who_opens_a_model_has_one_while_a_session_holds_it_through_that) {
+  model_.add_source(key_of(1000, settled_file()), {}, SessionId{1});
+  EXPECT_EQ(model_.sources.size(), 1u) << "it is the owner's";
+  for (DomainId user = 1001; user <= 1300; ++user) open(user, SessionId{user});
+  open(1001, SessionId{2});
+  open(1001, SessionId{3}, 7);
+  EXPECT_EQ(model_.sources.size(), 302u);
+  model_.forget_sources_of(SessionId{3});
+  EXPECT_EQ(model_.sources.size(), 301u);
+  model_.forget_sources_of(SessionId{1001});
+  EXPECT_EQ(model_.sources.size(), 301u) << "another session of theirs holds it";
+  model_.forget_sources_of(SessionId{2});
+  model_.forget_sources_of(SessionId{1});
+  EXPECT_EQ(model_.sources.size(), 300u);
+  EXPECT_EQ(model_.owner(), 1000u);
+}
+
+TEST_F(Sources, a_model_is_read_from_the_files_of_who_waits_for_it) {
+  open(1001, SessionId{1});
+  open(1002, SessionId{2});
+  EXPECT_EQ(model_.next_source()->user(), 1000u) << "nobody waits";
+  wants(1002);
+  EXPECT_EQ(begin().user(), 1002u);
+}
+
+TEST_F(Sources, each_is_tried_once_in_a_return_and_who_was_silent_comes_last_in_the_next) {
+  open(1001, SessionId{1});
+  open(1001, SessionId{2}, 7);
+  open(1002, SessionId{3});
+  wants(1001);
+  EXPECT_EQ(fail_with(ErrorCode::kTimeout).user(), 1000u);
+  EXPECT_EQ(begin().user(), 1000u) << "all of the user's that was silent were tried";
+  model_.put_aside(*model_.next_source(), {ErrorCode::kIo, {}});
+  model_.put_aside(begin(), {ErrorCode::kIo, {}});
+  EXPECT_EQ(model_.next_source(), nullptr);
+  model_.end_return();
+  EXPECT_EQ(begin().user(), 1000u) << "although 1001 waits";
+}
+
+TEST_F(Sources, patience_grows_and_has_an_end) {
+  open(1001, SessionId{1});
+  uint32_t last = 0;
+  for (int round = 0; round < 40; ++round) {
+    model_.put_aside(model_.sources.front(), silent());
+    EXPECT_GE(model_.sources.front().patience, last);
+    last = model_.sources.front().patience;
+  }
+  EXPECT_GT(last, Source::kPatience);
+  EXPECT_EQ(last, Source::kPatienceMax);
+  open(1000, SessionId{2}, 7);
+  EXPECT_EQ(model_.sources.back().patience, last) << "opening it anew does not help";
+}
+
+TEST_F(Sources, who_waits_alone_waits_for_their_own_files_as_long_as_it_takes) {
+  wants(1000);
+  Source& own = begin();
+  EXPECT_EQ(looks_at(own), std::nullopt);
+  wants(1001);  // whose own files are not what they were
+  EXPECT_TRUE(model_.has_waited_enough_for(own)) << "although no other source is left";
+}
+
+TEST_F(Sources, silent_files_are_left_for_those_of_others) {
+  open(1001, SessionId{1});
+  EXPECT_EQ(looks_at(begin()), Source::kPatience);
+  EXPECT_EQ(looks_at(begin(), false), std::nullopt) << "they say something, and nobody waits";
+}
+
+TEST_F(Sources, nobody_is_kept_from_their_own_files_by_slow_ones_of_others) {
+  open(1001, SessionId{1});
+  wants(1000);
+  Source& slow = begin();
+  EXPECT_EQ(looks_at(slow, false), std::nullopt);
+  wants(1001);
+  EXPECT_EQ(looks_at(slow, false), Source::kInTheWay);
+  model_.put_aside(slow, silent());
+  Source& own = begin();
+  EXPECT_EQ(own.user(), 1001u);
+  EXPECT_EQ(looks_at(own, false), std::nullopt) << "who was tried already is kept from nothing";
+}
+
+TEST_F(Sources, only_files_that_are_others_are_forgotten_and_only_then_the_owner_changes) {
+  open(1001, SessionId{1});
+  for (const ErrorCode passes : {ErrorCode::kTimeout, ErrorCode::kLoaderLost, ErrorCode::kIo,
+                                 ErrorCode::kSystem, ErrorCode::kOutOfMemory}) {
+    fail_with(passes);
+    fail_with(passes);
+    model_.end_return();
+    EXPECT_EQ(model_.sources.size(), 2u) << name_of(passes);
+    EXPECT_EQ(model_.owner(), 1000u);
+  }
+  wants(1000);
+  for (Source& source : model_.sources) source.patience = Source::kPatience;
+  fail_with(ErrorCode::kFileChanged);
+  EXPECT_EQ(model_.owner(), 1001u);
+  EXPECT_EQ(model_.sources.size(), 1u);
+  fail_with(ErrorCode::kHashMismatch);
+  EXPECT_EQ(model_.next_source(), nullptr);
+  EXPECT_EQ(model_.owner(), 1001u) << "who is asked next time";
+}
+
+TEST_F(Sources, what_is_being_read_is_forgotten_when_that_is_over) {
+  open(1001, SessionId{1});
+  wants(1001);
+  const LoadId load = begin().load;
+  model_.forget_sources_of(SessionId{1});
+  EXPECT_NE(model_.source_of(load), nullptr);
+  model_.end_return();
+  EXPECT_EQ(model_.sources.size(), 1u);
 }
 
 TEST(Model, says_why_it_stays_where_it_is) {

@@ -13,7 +13,7 @@
 // what it maps is its own from then on.
 //
 // invariant: a model's bytes are free when no process maps them any more: each worker has said so
-// or is dead, and each loader is dead.
+// or is dead, and each loader is dead, or was killed and has had their pages taken back.
 #pragma once
 
 #include <functional>

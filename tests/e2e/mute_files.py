@@ -5,15 +5,17 @@ one, and then they wait, SIGKILL or not.
 
     mute_files.py MOUNT_POINT DIRECTORY
 
-Shows the directory's files. Reads `mute` (no close is answered), `silent` (no read) and `answer`,
-one a line, and says each when it holds; at the end of its input it answers everybody and unmounts.
-Where a read waits, there is a file `asked` in the directory.
+Shows the directory's files. Reads `mute` (no close is answered), `silent` (no read), `slow` (reads
+are answered at SLOW_BYTES_PER_S) and `answer`, one a line, and says each when it holds; at the end
+of its input it answers everybody and unmounts. Where a read waits, there is a file `asked` in the
+directory.
 """
 
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ import mfusepy
 from private_daemon import DEADLINE_S, wait_until
 
 MUTE_S = 30.0  # at most: who waits for an answer holds up even `ps`
+SLOW_BYTES_PER_S = 2 << 20
 STAT = ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_size")
 TIMES = ("st_atime", "st_mtime", "st_ctime")
 
@@ -39,11 +42,14 @@ class Files(mfusepy.Operations):
         self.directory = directory
         self.closes = threading.Event()
         self.reads = threading.Event()
+        self.slow = False
+        self.one_by_one = threading.Lock()
         self.answer()
 
     def answer(self) -> None:
         self.closes.set()
         self.reads.set()
+        self.slow = False
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
         try:
@@ -57,9 +63,13 @@ class Files(mfusepy.Operations):
         return os.open(self.directory + path, flags)
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
-        if not self.reads.is_set() and offset >= os.fstat(fh).st_size // 2:
-            Path(self.directory, "asked").touch()
-            self.reads.wait(MUTE_S)
+        if offset >= os.fstat(fh).st_size // 2:
+            if not self.reads.is_set():
+                Path(self.directory, "asked").touch()
+                self.reads.wait(MUTE_S)
+            if self.slow:
+                with self.one_by_one:
+                    time.sleep(size / SLOW_BYTES_PER_S)
         return os.pread(fh, size, offset)
 
     def flush(self, path: str, fh: int) -> int:
@@ -79,6 +89,8 @@ def listen(files: Files, mount_point: str) -> None:
             files.closes.clear()
         elif line == "silent\n":
             files.reads.clear()
+        elif line == "slow\n":
+            files.slow = True
         else:
             files.answer()
         print(line, end="", flush=True)
@@ -113,6 +125,9 @@ class MuteFiles(FileServer):
 
     def fall_silent(self) -> None:
         self.tell("silent")
+
+    def slow_down(self) -> None:
+        self.tell("slow")
 
     def answer(self) -> None:
         self.tell("answer")

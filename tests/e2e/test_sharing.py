@@ -6,6 +6,7 @@ import ctypes
 import errno
 import fcntl
 import grp
+import itertools
 import mmap
 import os
 import pwd
@@ -15,17 +16,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import djinn
 import numpy as np
 import pytest
 import torch
-from command_line import ctl, wait_until_hashed
-from mute_files import MUTE_S, mounted, require_fuse
+from command_line import ctl, events_of, wait_until_hashed
+from mute_files import MUTE_S, MuteFiles, mounted, require_fuse
 from other_user import User
-from private_daemon import BIN, Daemon, running, wait_until
+from private_daemon import BIN, DEADLINE_S, Daemon, running, wait_until
 from proxy import Proxy
 from safetensors.torch import save_file
 
@@ -247,9 +250,9 @@ def test_equal_files_of_two_users_are_one_model_and_their_own_copies_are_two(
     assert load(FIRST, first, paths[2]).id != mine.id
 
 
-def evict(daemon: Daemon, model: djinn.Model) -> None:
+def evict(daemon: Daemon, model: str) -> None:
     wait_until_hashed(daemon)  # else it could not come back
-    assert ctl(daemon, "evict", "--force", model.id).code == 0
+    assert ctl(daemon, "evict", "--force", model).code == 0
 
 
 def test_a_model_comes_back_although_the_file_of_who_opened_it_first_has_changed(
@@ -259,15 +262,15 @@ def test_a_model_comes_back_although_the_file_of_who_opened_it_first_has_changed
     mine, other = load(FIRST, first, paths[0]), load(SECOND, second, paths[1])
     assert other.id == mine.id
     before = result(second, other)
-    evict(daemon, mine)
+    evict(daemon, mine.id)
     with paths[0].open("ab") as file:
         file.write(b"x")
     assert result(second, other) == before
     assert result(first, mine) == before
-    evict(daemon, mine)
+    evict(daemon, mine.id)
     assert result(first, mine) == before
     # Nobody is left whose files it could come from.
-    evict(daemon, mine)
+    evict(daemon, mine.id)
     with paths[1].open("ab") as file:
         file.write(b"x")
     for session, model in ((first, mine), (second, other)):
@@ -275,31 +278,167 @@ def test_a_model_comes_back_although_the_file_of_who_opened_it_first_has_changed
             result(session, model)
 
 
-def test_a_model_comes_back_although_the_file_of_who_opened_it_first_says_nothing(
-    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path, tmp_path: Path
-) -> None:
+OTHER_VALUES = itertools.count(20.0)  # nobody else's model holds the same bytes
+
+
+@dataclass
+class Held:
+    """A model that two users hold, one of them through a file system that may say nothing."""
+
+    daemon: Daemon
+    files: MuteFiles
+    served: Path
+    asked: Path
+    id: str
+    runs: dict[str, Callable[[], bytes]]  # by whose files: `served` and `own`
+    results: bytes
+
+    def evict(self) -> None:
+        evict(self.daemon, self.id)
+        self.served.open("rb").close()  # the kernel forgets its pages
+
+
+@contextmanager
+def held(
+    daemon: Daemon,
+    holders: dict[str, djinn.Session],
+    own: Path,
+    directory: Path,
+    rows: int,
+) -> Iterator[Held]:
+    """By whose files, in the order in which they open them."""
     require_fuse("a file that says nothing")
     for name in ("shown", "mounted"):
-        (tmp_path / name).mkdir()
-    # No readahead brings its second half with the header.
-    path = write_model(disk / "own.safetensors", value=12.0, rows=16384)
-    linear = LINEAR.replace("64", "16384")
-    shutil.copy(path, tmp_path / "shown")
+        (directory / name).mkdir()
+    write_model(own, value=next(OTHER_VALUES), rows=rows)
+    shutil.copy(own, directory / "shown")
+    paths = {"served": directory / "mounted" / own.name, "own": own}
+    linear = LINEAR.replace("64", str(rows))
     x = np.ones((1, 32), np.float32)
-    with mounted(tmp_path / "mounted", tmp_path / "shown") as files:
-        mine = first.load(tmp_path / "mounted" / path.name)
-        other = load(SECOND, second, path)
-        assert other.id == mine.id
-        before = second.run_once(linear, other, x=x)["y"]
-        evict(daemon, mine)
-        (tmp_path / "mounted" / path.name).open("rb").close()  # the kernel forgets its pages
-        files.fall_silent()
-        began = time.monotonic()
+    with mounted(directory / "mounted", directory / "shown") as files:
+        models = {whose: session.load(paths[whose]) for whose, session in holders.items()}
+        (id,) = {model.id for model in models.values()}
+        runs = {
+            whose: lambda session=session, model=models[whose]: session.run_once(
+                linear, model, x=x
+            )["y"].tobytes()
+            for whose, session in holders.items()
+        }
+        one = Held(
+            daemon, files, paths["served"], directory / "shown" / "asked", id, runs, runs["own"]()
+        )
         try:
-            assert (second.run_once(linear, other, x=x)["y"] == before).all()
+            yield one
         finally:
             files.answer()
-        assert time.monotonic() - began < MUTE_S, "nobody waited until it answered"
+
+
+HALF_UNREAD = 16384  # rows of a file whose second half no readahead brings with the header
+
+
+def test_who_has_files_of_their_own_does_not_ask_those_of_another_who_opened_first(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path, tmp_path: Path
+) -> None:
+    own = disk / "asks.safetensors"
+    with held(daemon, {"served": first, "own": second}, own, tmp_path, HALF_UNREAD) as one:
+        one.evict()
+        one.files.fall_silent()
+        assert one.runs["own"]() == one.results
+        assert not one.asked.exists()
+
+
+def test_who_waits_for_silent_files_of_another_gets_the_model_whatever_else_returns_meanwhile(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path, tmp_path: Path
+) -> None:
+    own = disk / "waits.safetensors"
+    with (
+        held(daemon, {"served": first, "own": second}, own, tmp_path, HALF_UNREAD) as one,
+        daemon.connect("busy") as busy,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        small = busy.load(write_model(disk / "small.safetensors", value=14.0))
+        one.evict()
+        one.files.fall_silent()
+        began = time.monotonic()
+        runs = [pool.submit(one.runs["served"])]
+        wait_until(one.asked.exists, "the owner's files are asked")
+        runs.append(pool.submit(one.runs["own"]))
+        while not all(run.done() for run in runs) and time.monotonic() - began < MUTE_S / 2:
+            evict(daemon, small.id)
+            result(busy, small)
+        one.files.answer()
+        assert [run.result(DEADLINE_S) for run in runs] == [one.results] * 2
+        assert time.monotonic() - began < MUTE_S / 2, "nobody waited until it answered"
+        assert owner_of(daemon, one.id) == FIRST.name
+
+
+def owner_of(daemon: Daemon, model: str) -> str:
+    (owner,) = (m["owner"] for m in ctl(daemon, "ps", "-j").items() if m["id"] == model)
+    return str(owner)
+
+
+def test_who_has_changed_their_own_file_waits_for_silent_ones_of_another_for_seconds_only(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path, tmp_path: Path
+) -> None:
+    own = disk / "changes.safetensors"
+    with held(daemon, {"own": first, "served": second}, own, tmp_path, HALF_UNREAD) as one:
+        one.evict()
+        with own.open("ab") as file:
+            file.write(b"x")
+        assert one.runs["own"]() == one.results, "it is read from the other's"
+        assert owner_of(daemon, one.id) == SECOND.name
+        one.evict()
+        one.files.fall_silent()
+        began = time.monotonic()
+        with pytest.raises(djinn.Error) as failed:
+            one.runs["own"]()
+        assert failed.value.code == "timeout"
+        assert time.monotonic() - began < MUTE_S / 2
+        one.files.answer()
+        assert one.runs["own"]() == one.results, "it is tried again"
+
+
+def test_a_model_of_most_of_the_memory_comes_back_from_the_next_files_while_a_loader_is_stuck(
+    programs: Path, disk: Path, tmp_path: Path
+) -> None:
+    rows = (80 << 20) // (32 * 4)
+    with running("--memory", str(128 << 20), programs=programs, socket_group=GROUP) as daemon:
+        os.chmod(daemon.directory, 0o755)
+        with ExitStack() as stack:
+            sessions = {}
+            for whose, user in (("served", FIRST), ("own", SECOND)):
+                with user.acting():
+                    sessions[whose] = stack.enter_context(daemon.connect(whose))
+            one = stack.enter_context(
+                held(daemon, sessions, disk / "large.safetensors", tmp_path, rows)
+            )
+            pool = stack.enter_context(ThreadPoolExecutor(1))
+            one.evict()
+            one.files.fall_silent()
+            waits = pool.submit(one.runs["served"])
+            wait_until(one.asked.exists, "the owner's files are asked")
+            began = time.monotonic()
+            assert one.runs["own"]() == one.results
+            assert time.monotonic() - began < MUTE_S / 2, "nobody waited until it answered"
+            assert waits.result(DEADLINE_S) == one.results
+            assert daemon.status()["memory_models_bytes"] < 2 * own_bytes(rows)
+
+
+def own_bytes(rows: int) -> int:
+    return rows * 32 * 4
+
+
+def test_a_slow_file_is_read_to_its_end(
+    daemon: Daemon, first: djinn.Session, second: djinn.Session, disk: Path, tmp_path: Path
+) -> None:
+    rows = (32 << 20) // (32 * 4)  # of which half is slow, for longer than anybody may be silent
+    own = disk / "slow.safetensors"
+    with held(daemon, {"served": first, "own": second}, own, tmp_path, rows) as one:
+        one.evict()
+        one.files.slow_down()
+        before = len(events_of(daemon, "model-failed"))
+        assert one.runs["served"]() == one.results
+        assert len(events_of(daemon, "model-failed")) == before, "from the slow one"
 
 
 def test_files_of_one_size_that_differ_in_a_byte_are_two_models(
