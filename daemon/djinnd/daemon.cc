@@ -267,20 +267,6 @@ void Daemon::stop() {
 }
 
 void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
-  if (options_.user_mode && peer.uid != ::geteuid()) {
-    return sessions_.turn_away(
-        std::move(socket), peer,
-        {ErrorCode::kPermissionDenied, "This djinnd serves another user. Start your own."});
-  }
-  if (peer.uid == unmapped_) {
-    return sessions_.turn_away(
-        std::move(socket), peer,
-        {ErrorCode::kPermissionDenied,
-         fmt::format(
-             "djinnd's user namespace gives all users whom it does not map the number {}, so "
-             "who has it cannot be told from others. Map yours there.",
-             peer.uid)});
-  }
   const Status may_wait = check_may_wait(socket, peer.uid);
   if (!may_wait) {
     const Turns::Bill bill(turns_, peer.uid);
@@ -290,11 +276,25 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
   ++connecting_;
   turns_.owe(peer.uid, [this, peer, shared = std::make_shared<Fd>(std::move(socket))] {
     --connecting_;
-    if (!listener_) return sessions_.turn_away(std::move(*shared), peer, stopping());
+    const Status served = check_serves(peer.uid);
+    if (!served) return sessions_.turn_away(std::move(*shared), peer, served.error());
     sessions_.connected(std::move(*shared), peer);
     if (!hang_timer_.active()) hang_timer_.start_once(options_.hang_timeout_ms);
     service_.changed();
   });
+}
+
+Status Daemon::check_serves(uid_t user) const {
+  if (!listener_) return stopping();
+  if (options_.user_mode && user != ::geteuid()) {
+    return Error{ErrorCode::kPermissionDenied, "This djinnd serves another user. Start your own."};
+  }
+  if (user != unmapped_) return {};
+  return Error{
+      ErrorCode::kPermissionDenied,
+      fmt::format("djinnd's user namespace gives all users whom it does not map the number {}, so "
+                  "who has it cannot be told from others. Map yours there.",
+                  user)};
 }
 
 Status Daemon::check_may_wait(const Fd& socket, uid_t user) const {

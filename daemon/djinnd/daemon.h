@@ -66,6 +66,8 @@ class Daemon final : public WorkerSupervisor::Owner {
   // Of what reloads, quotas and what is shown; at the start, too.
   void take_settings(Options written);
   void connected(Fd socket, const ipc::PeerCredentials& peer);
+  // Whether who connects is served here at all. Errors: kDisconnected, kPermissionDenied.
+  [[nodiscard]] Status check_serves(uid_t user) const;
   [[nodiscard]] Status check_may_wait(const Fd& socket, uid_t user) const;
   void take_turn();
   void session_left(SessionId session);

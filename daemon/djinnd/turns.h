@@ -8,7 +8,9 @@
 //   speaker   a connection; it is heard for one message, and then stands behind its user's others
 //   rest      of a user who has taken more of the loop's processor time than is theirs: until time
 //             has made up for it. Their senders sleep meanwhile, and leave the processors to
-//             others.
+//             others. While the loop sleeps for a message, as for pages that the kernel has swapped
+//             out, nobody is charged: no message waits for what a client can hold up, and who has
+//             the memory of the machine is not theirs to say.
 //
 // invariant: in each turn every user who waits and does not rest is heard, for at least one message
 // and at most a share and the message that went over it. What is left waits, in its order, for the
