@@ -125,11 +125,12 @@ TEST(Tables, sessions) {
   session.counts.tier = ipc::RunTier::kProgram;
   session.counts.bytes_in = 1000;
   session.counts.bytes_out = 24;
+  session.stated.local_models = 3;
   EXPECT_EQ(session_table({&session, 1}, 61'000'000'000).text(),
             "SESSION       USER  PID  APP      STATE    SINCE  WAIT     MEMORY   SHARED  TIER  "
-            "CROSSED\n"
+            "CROSSED  LOCAL\n"
             "000000000def  ann    42  demo.py  waiting     1m  memory  4.0 KiB  2.0 KiB     1  "
-            "1.0 KiB\n");
+            "1.0 KiB      3\n");
 }
 
 TEST(Tables, holders_of_a_model) {

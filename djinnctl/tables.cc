@@ -50,14 +50,16 @@ Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_n
                {"MEMORY", kRight},
                {"SHARED", kRight},
                {"TIER", kRight, kOptional},
-               {"CROSSED", kRight, kOptional}});
+               {"CROSSED", kRight, kOptional},
+               {"LOCAL", kRight, kOptional}});
   for (const ipc::SessionReport& session : sessions) {
     table.add({id_text(session.session), session.owner, std::to_string(session.pid),
                session.client_name, std::string(state_text(session.state)),
                age_text(session.started_wall_ns, now_ns), std::string(wait_text(session.wait)),
                size_text(session.granted_bytes), size_text(session.shared_bytes),
                std::string(tier_text(session.counts.tier)),
-               size_text(session.counts.bytes_in + session.counts.bytes_out)});
+               size_text(session.counts.bytes_in + session.counts.bytes_out),
+               std::to_string(session.stated.local_models)});
   }
   return table;
 }

@@ -78,6 +78,7 @@ MetricsSnapshot Metrics::take() const {
   shot.loop_delay_ns = loop_delay_ns_;
   shot.started_wall_ns = started_wall_ns_;
   shot.sessions = world_.reports.session_states();
+  shot.stated_local_models = world_.reports.stated_local_models();
   add_memory(shot);
   add_models(shot);
   add_groups(shot);

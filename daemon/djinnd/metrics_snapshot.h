@@ -36,6 +36,7 @@ struct MetricsSnapshot {
   // --- sessions, memory, models
   std::array<uint64_t, ipc::kSessionStates> sessions{};
   uint64_t session_quota_bytes = 0;
+  uint64_t stated_local_models = 0;  // by the clients of all sessions
   uint64_t memory_limit_bytes = 0;
   uint64_t memory_model_bytes = 0;  // granted to each kind of holder
   uint64_t memory_load_bytes = 0;

@@ -173,6 +173,10 @@ void put_sessions(Page& page, const MetricsSnapshot& shot) {
   page.put_states<ipc::SessionState>(shot.sessions);
   page.gauge("djinn_session_quota_bytes", "Device memory that one session may hold.",
              shot.session_quota_bytes);
+  page.gauge("djinn_stated_local_models",
+             "Models that the clients of sessions say they have loaded into themselves, because "
+             "djinnd did not take them.",
+             shot.stated_local_models);
 }
 
 void put_memory(Page& page, const MetricsSnapshot& shot) {

@@ -63,7 +63,9 @@ TEST(MetricsTextTest, numbers_are_in_base_units_under_their_labels) {
   shot.events[static_cast<size_t>(ipc::EventKind::kSequenceRestored)] = 10;
   shot.restored_bytes = 11;
   shot.watchdog.lag_ns = 1'500'000;
+  shot.stated_local_models = 12;
   EXPECT_EQ(value_of(shot, "djinn_sessions{state=\"lost\"}"), "3");
+  EXPECT_EQ(value_of(shot, "djinn_stated_local_models"), "12");
   EXPECT_EQ(
       value_of(shot,
                "djinn_memory_granted_bytes{device=\"cpu:0\",kind=\"slab\",section=\"volatile\"}"),

@@ -15,6 +15,7 @@
 
 #include "daemon/djinnd/version.h"
 #include "ipc/limits.h"
+#include "kernel/base/checked.h"
 
 namespace djinn::daemon {
 namespace {
@@ -247,6 +248,15 @@ std::array<uint64_t, ipc::kSessionStates> Reports::session_states() const {
     ++counts[static_cast<size_t>(state_of(*session, running, wait_of(*session, running)))];
   }
   return counts;
+}
+
+uint64_t Reports::stated_local_models() const {
+  uint64_t sum = 0;
+  for (const auto& [id, session] : world_.sessions.all()) {
+    if (!session->has_memory()) continue;
+    sum = checked_add(sum, session->memory.statement().local_models).value_or(UINT64_MAX);
+  }
+  return sum;
 }
 
 std::array<uint64_t, kGroupPlaces> Reports::group_places() const {

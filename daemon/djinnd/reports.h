@@ -65,6 +65,9 @@ class Reports {
   [[nodiscard]] std::array<ipc::MemoryReport, 3> pools() const;
   // By ipc::SessionState. Connections that have not said hello count as none.
   [[nodiscard]] std::array<uint64_t, ipc::kSessionStates> session_states() const;
+  // Models that clients loaded into themselves, as they say: of all sessions, and no more than
+  // fits.
+  [[nodiscard]] uint64_t stated_local_models() const;
   // Sequence groups, by GroupPlace.
   [[nodiscard]] std::array<uint64_t, kGroupPlaces> group_places() const;
   // By ipc::ModelState.
