@@ -124,8 +124,23 @@ EventList fullest_events() {
 }
 
 StatusReport status_report(size_t workers, const std::string& name) {
-  StatusReport report{
-      name, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, {workers, worker_report(name)}, true};
+  StatusReport report;
+  report.version = name;
+  report.started_wall_ns = 1;
+  report.memory_total_bytes = 2;
+  report.memory_granted_bytes = 3;
+  report.memory_models_bytes = 4;
+  report.memory_sessions_bytes = 5;
+  report.memory_lanes_bytes = 6;
+  report.sessions = 7;
+  report.models = 8;
+  report.programs = 9;
+  report.descriptors = 10;
+  report.bytes_read = 11;
+  report.buffered_reads = 12;
+  report.workers_total = 13;
+  report.workers = {workers, worker_report(name)};
+  report.draining = true;
   report.data_sessions = 14;
   report.quota = {true, 15, 16, 17, 18, 19, 20};
   report.settings = {{name, name}, {"memory.limit", "80%"}};
