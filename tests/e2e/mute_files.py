@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,14 +41,14 @@ class Files(mfusepy.Operations):
         self.directory = directory
         self.closes = threading.Event()
         self.reads = threading.Event()
-        self.slow = False
+        self.haste = threading.Event()
         self.one_by_one = threading.Lock()
         self.answer()
 
     def answer(self) -> None:
         self.closes.set()
         self.reads.set()
-        self.slow = False
+        self.haste.set()
 
     def getattr(self, path: str, fh: int | None = None) -> dict[str, int]:
         try:
@@ -67,9 +66,9 @@ class Files(mfusepy.Operations):
             if not self.reads.is_set():
                 Path(self.directory, "asked").touch()
                 self.reads.wait(MUTE_S)
-            if self.slow:
+            if not self.haste.is_set():
                 with self.one_by_one:
-                    time.sleep(size / SLOW_BYTES_PER_S)
+                    self.haste.wait(size / SLOW_BYTES_PER_S)
         return os.pread(fh, size, offset)
 
     def flush(self, path: str, fh: int) -> int:
@@ -90,7 +89,7 @@ def listen(files: Files, mount_point: str) -> None:
         elif line == "silent\n":
             files.reads.clear()
         elif line == "slow\n":
-            files.slow = True
+            files.haste.clear()
         else:
             files.answer()
         print(line, end="", flush=True)
