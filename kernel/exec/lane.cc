@@ -21,6 +21,8 @@ namespace {
 
 // What allocations of differing sizes leave unused between them, of what they use.
 constexpr uint64_t kGapsOneIn = 4;
+// What kernels take beside their results, such as a number as a tensor: no estimate knows of it.
+constexpr uint64_t kAsideBytes = uint64_t{64} << 10;
 
 class UnboundedHeap final : public HeapOwner {
   Status allow(uint64_t) override { return {}; }
@@ -139,7 +141,7 @@ Result<std::span<std::byte>> Lane::Impl::room_for(const Program::Impl& program,
       !bindings.places.empty() &&
       std::ranges::all_of(bindings.places, [](const OutputPlace& one) { return one.bytes > 0; });
   const uint64_t estimate = placed ? program.passing_bytes : program.activation_bytes;
-  const uint64_t bytes = estimate + estimate / kGapsOneIn;
+  const uint64_t bytes = estimate + estimate / kGapsOneIn + kAsideBytes;
   DJINN_CHECK(reserve(bytes));
   if (!slab) return std::span<std::byte>();
   const auto memory = slab->bytes().first(std::min<uint64_t>(bytes, slab->bytes().size()));

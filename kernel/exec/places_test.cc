@@ -11,7 +11,7 @@
 namespace djinn::exec {
 namespace {
 
-constexpr int64_t kElements = 4096;
+constexpr int64_t kElements = 64 * 1024;
 constexpr uint64_t kBytes = kElements * sizeof(float);
 
 std::string message_of(const Status& status) {
@@ -70,6 +70,30 @@ TEST(Places, an_output_is_made_in_its_place_and_takes_none_of_the_slab) {
   EXPECT_LT(world.slab.bytes.size(), 2 * kBytes) << "the intermediate, and what gaps may take";
 }
 
+TEST(Places, a_run_that_makes_nothing_else_takes_nothing_of_the_heap) {
+  struct Refusing final : HeapOwner {
+    Status allow(uint64_t) override { return Error{ErrorCode::kBusy, "on its way"}; }
+    void settle(uint64_t) override {}
+  } refusing;
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {kElements});
+  const auto y = claimed(b, b.call("aten::neg", {arg(x)}));
+  b.call("aten::mul_.Scalar", {arg(y), arg(0.5)});  // which its kernel makes a tensor of
+  b.output(y);
+  World world({}, true), plain({}, false);
+  LaneOptions options;
+  options.grow_slab = world.slab.grow();
+  options.heap = &refusing;
+  world.lane = *Lane::make(std::move(options));
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  ASSERT_EQ(message_of(plain.admit(b.graph)), "");
+  Memory memory(1);
+  const at::Tensor input = noise({kElements}, 3);
+  ASSERT_EQ(message_of(world.run_once_into(memory.places, {input})), "");
+  ASSERT_EQ(message_of(plain.run({}, {input})), "");
+  EXPECT_TRUE(same_bytes(world.output(0), plain.output(0)));
+}
+
 TEST(Places, replayed_runs_use_them_and_fit_their_plan_with_and_without) {
   World world({}, true), plain({}, false);
   ASSERT_EQ(message_of(world.admit(one_output())), "");
@@ -100,7 +124,7 @@ TEST(Places, what_a_kernel_lays_out_otherwise_is_where_its_view_says) {
   GraphBuilder b;
   const auto x = b.input("x", DType::kFloat32, {64, 32});
   const auto y = b.call("aten::neg", {arg(x)});
-  b.output(claimed(b, y, {64, 32}, {64, 1}));  // with gaps: as large as the place
+  b.output(claimed(b, y, {64, 32}, {64, 1}));  // with gaps
   World world({}, true);
   ASSERT_EQ(message_of(world.admit(b.graph)), "");
   Memory memory(1);

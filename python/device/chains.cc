@@ -88,6 +88,17 @@ class Chains {
   std::vector<size_t> order_;
 };
 
+bool is_training(const Log& log, size_t number) {
+  return log.entries()[number].phase == srg::Phase::kTraining;
+}
+
+// From there on.
+std::span<const size_t> stretch_at(const Log& log, std::span<const size_t> numbers, size_t at) {
+  size_t end = at;
+  while (end < numbers.size() && !is_training(log, numbers[end])) ++end;
+  return numbers.subspan(at, end - at);
+}
+
 bool writes_much(const Log& log, std::span<const size_t> stretch) {
   std::unordered_set<const Storage*> written;
   uint64_t bytes = 0;
@@ -95,7 +106,7 @@ bool writes_much(const Log& log, std::span<const size_t> stretch) {
     const Entry& entry = log.entries()[i];
     for (const uint32_t w : entry.recipe->written) {
       const Operand& operand = entry.operands[w];
-      if (operand.storage->home != Home::kRef) continue;
+      if (!operand.storage->held) continue;
       if (written.insert(operand.storage.get()).second) bytes += hull_bytes(operand);
     }
   }
@@ -114,20 +125,20 @@ uint64_t hull_bytes(const Operand& view) {
 }
 
 std::vector<size_t> in_chains(const Log& log, std::vector<size_t> needed) {
-  const auto is_training = [&](size_t i) {
-    return log.entries()[i].phase == srg::Phase::kTraining;
-  };
-  for (auto begin = needed.begin(); begin != needed.end();) {
-    begin = std::find_if_not(begin, needed.end(), is_training);
-    const auto end = std::find_if(begin, needed.end(), is_training);
-    const std::span<const size_t> stretch(begin, end);
+  for (size_t at = 0; at < needed.size();) {
+    const std::span<const size_t> stretch = stretch_at(log, needed, at);
     if (writes_much(log, stretch)) {
       const std::vector<size_t> order = Chains(log, stretch).take_order();
-      std::ranges::copy(order, begin);
+      std::ranges::copy(order, needed.begin() + static_cast<ptrdiff_t>(at));
     }
-    begin = end;
+    at += std::max<size_t>(stretch.size(), 1);
   }
   return needed;
+}
+
+bool begins_chains(const Log& log, std::span<const size_t> numbers, size_t at) {
+  return at > 0 && is_training(log, numbers[at - 1]) && !is_training(log, numbers[at]) &&
+         writes_much(log, stretch_at(log, numbers, at));
 }
 
 }  // namespace djinn::device

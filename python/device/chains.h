@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "python/device/log.h"
@@ -26,7 +27,12 @@ inline constexpr uint64_t kWrittenBytesMax = uint64_t{32} << 20;
 [[nodiscard]] uint64_t hull_bytes(const Operand& view);
 
 // Numbers of entries of the log, in another order where entries that are no part of a gradient's
-// computation write more than a run may. Chains come in the order of their last entries.
+// computation write more than a run may, of what tensors hold. Chains come in the order of their
+// last entries.
 [[nodiscard]] std::vector<size_t> in_chains(const Log& log, std::vector<size_t> needed);
+
+// Of numbers in that order: whether chains begin there, behind a gradient's computation. That has
+// a run of its own: it comes back with the next step as it is, and chains do not.
+[[nodiscard]] bool begins_chains(const Log& log, std::span<const size_t> numbers, size_t at);
 
 }  // namespace djinn::device

@@ -507,7 +507,8 @@ std::optional<Segment> Segmenter::next() {
   for (; at_ < needed_.size() && at_ - first_ < kEntriesMax; ++at_) {
     const uint64_t other = model_of(entry(at_));
     const bool foreign = model != 0 && other != 0 && other != model;
-    if (at_ > first_ && (foreign || writer.is_full(entry(at_)))) break;
+    const bool is_cut = begins_chains(log_, needed_, at_);
+    if (at_ > first_ && (foreign || is_cut || writer.is_full(entry(at_)))) break;
     if (other != 0) model = other;
     writer.write(entry(at_));
   }
