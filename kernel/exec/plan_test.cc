@@ -232,7 +232,10 @@ TEST(Plan, a_program_without_symbols_is_computed_once_in_its_first_run_and_plann
   ASSERT_EQ(message_of(planned.admit(products())), "");
   ASSERT_EQ(message_of(plain.admit(products())), "");
   int operators = 0;
-  planned.lane->set_pulse([&](std::string_view name) { operators += name.empty() ? 0 : 1; });
+  planned.lane->set_pulse([&](std::string_view name) {
+    operators += name.empty() ? 0 : 1;
+    return true;
+  });
   for (int runs = 1; runs <= 3; ++runs) {
     const at::Tensor x = noise({33, 33}, static_cast<uint64_t>(runs));
     planned.slab.poison();

@@ -296,7 +296,7 @@ void Link::wait_for_all() {
 }
 
 void Link::wait_through(client::Run run) {
-  while (!unwaited_.empty() && unwaited_.front() <= run) take_oldest();
+  while (!unwaited_.empty() && unwaited_.front().run <= run) take_oldest();
 }
 
 Status Link::close_model(ModelId model) {
