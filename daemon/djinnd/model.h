@@ -132,8 +132,8 @@ struct Model {
   ModelPhase phase = ModelPhase::kLoading;
   LoadId load;
   std::vector<std::string> file_names;  // as its opener calls them, until it is resident
-  SharedFd plan;            // sealed, or none
-  uint64_t plan_bytes = 0;  // 0 of one that systemd kept, too
+  SharedFd plan;                        // sealed, or none
+  uint64_t plan_bytes = 0;              // 0 of one that systemd kept, too
   std::vector<Fd> extents;
   std::vector<uint64_t> extent_bytes;
   Fd manifest;
