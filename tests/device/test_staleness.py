@@ -334,11 +334,11 @@ def test_a_model_whose_capture_was_refused_goes_with_its_last_name(checkpoint: P
 
 def test_copies_and_pickles_have_nothing_of_the_watch(ghost: Any) -> None:
     warm(ghost)
-    watch = ghost.__dict__[state.NAME]
+    watch = ghost.__dict__[state.WATCH]
     assert copy.deepcopy(watch) is None and pickle.loads(pickle.dumps(watch)) is None
     other = copy.copy(ghost)
     assert torch.equal(logits(other), logits(ghost))
-    assert copy.deepcopy(ghost).__dict__[state.NAME] is None
+    assert copy.deepcopy(ghost).__dict__[state.WATCH] is None
 
 
 def test_programs_of_a_model_are_bounded_and_the_oldest_goes_first(
