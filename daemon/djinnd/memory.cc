@@ -72,7 +72,8 @@ Status Memory::explained(Status status, const Request& request) const {
   const uint64_t models = held_by(kModel) + held_by(kLoad);
   Error why{ErrorCode::kOutOfMemory,
             fmt::format("{} are needed, and {} of {} are free: models have {} ({} of it pinned), "
-                        "sessions {}, workers {}, and none of that can give way now. Unpin or "
+                        "sessions {}, workers {}. What is pinned, in use or not hashed yet cannot "
+                        "give way. Unpin or "
                         "close a model, or end a session, then repeat.",
                         size_text(request.bytes), size_text(ledger_.free_bytes()),
                         size_text(ledger_.total_bytes()), size_text(models),

@@ -201,13 +201,15 @@ Result<const ipc::GenerateBlock*> block_of(Step& step) {
   return &*step.session.generation;
 }
 
+Error given_up() {
+  return {ErrorCode::kCancelled, "The generation was given up."};
+}
+
 }  // namespace
 
 Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& record) {
   DJINN_TRY(const ipc::GenerateBlock* const block, block_of(step));
-  if (step.session.is_cancelled()) {
-    return Error{ErrorCode::kCancelled, "The generation was given up."};
-  }
+  if (step.session.is_cancelled()) return given_up();
   const bool first = record.generated == 0;
   DJINN_TRY(SequenceUse use, begin_use(step, *block, first));
   // One slot more than K and V take: the drawn token's.
@@ -223,7 +225,9 @@ Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& reco
   }
   DJINN_CHECK(tools.binder.bind_sequence(use));
   DJINN_CHECK(tools.binder.check_complete());
-  DJINN_CHECK(tools.lane.run(*program, tools.binder.bindings()));
+  Status ran = tools.lane.run(*program, tools.binder.bindings());
+  if (!ran && ran.error().code == ErrorCode::kCancelled) return given_up();
+  DJINN_CHECK(std::move(ran));
   if (tools.lane.outputs().empty()) {
     return Error{ErrorCode::kInvalidArgument, "A generating program needs logits as first output."};
   }

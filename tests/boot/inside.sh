@@ -24,6 +24,12 @@ says() {  # TEXT COMMAND...
   said=$("$@" 2>&1) || { echo "$said"; return 1; }
   [[ $said == *"$text"* ]] || { echo "$said"; return 1; }
 }
+complains() {  # TEXT COMMAND...: it fails, and says so
+  local text=$1 said
+  shift
+  ! said=$("$@" 2>&1) || { echo "it succeeds: $said"; return 1; }
+  [[ $said == *"$text"* ]] || { echo "$said"; return 1; }
+}
 is() {  # TEXT COMMAND...: that and no more
   local text=$1 said
   shift
@@ -271,7 +277,7 @@ fi
 useradd -m outsider
 useradd -m -G djinn insider
 check "a user outside of the group is refused" refuses 5 su outsider -c "djinnctl status"
-check "and told of the group" says "adduser outsider djinn" su outsider -c "djinnctl status"
+check "and told of the group" complains "adduser outsider djinn" su outsider -c "djinnctl status"
 check "on the bus too" refuses 1 bus_as outsider ListModels
 check "a user inside may call there" bus_as insider ListSessions
 check "a user outside of it hears no signals" refuses 1 timeout 10 \
@@ -330,7 +336,7 @@ check "stop frees everything" systemctl stop djinnd.service
 check "and what systemd kept" has_value NFileDescriptorStore 0
 check "nothing has failed" nothing_has_failed
 check "its socket is stopped" systemctl stop djinnd.socket
-check "which is told to who asks" says "systemctl start djinnd.socket" djinnctl ps
+check "which is told to who asks" complains "systemctl start djinnd.socket" djinnctl ps
 check "it listens again" systemctl start djinnd.socket
 check "start" systemctl start djinnd.service
 loads=djinn-load@$(systemd-escape --path "$MODEL").service

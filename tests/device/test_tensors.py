@@ -317,6 +317,9 @@ def test_vmap_and_functional_derivatives() -> None:
 
 
 def test_the_default_device_and_its_context() -> None:
+    # PyTorch notes its factories once: if that was during a load, with transformers' stand-ins.
+    torch.utils._device._device_constructors.cache_clear()
+
     def run(device: str) -> object:
         with torch.device(device):
             made = [

@@ -16,7 +16,7 @@ from private_daemon import BIN, ROOT
 
 DEBIAN = make_packages.DEBIAN
 # Of the package that Debian has under this name.
-TAKEN = re.compile(r"/s?bin/djinn$|/man/man\d/djinn\.")
+TAKEN = re.compile(r"/s?bin/djinn$|/man/man\d/djinn\.\d")
 HEAVY = re.compile(r"lib(torch|c10|gomp|cuda|cudart|cupti|nvidia)|djinn-torch")
 UNITS = "./lib/systemd/system/"  # where Debian 12's helpers look; not in /usr
 TORCH = "djinn-torch"
