@@ -8,8 +8,12 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <mutex>
 #include <string_view>
+#include <thread>
 
 #include "djinnctl/exit_code.h"
 #include "djinnctl/help.h"
@@ -20,7 +24,33 @@
 namespace djinn::ctl {
 namespace {
 
+// Says, once, that djinnd has been silent for a while. A service that cannot start is started again
+// and again, and its socket takes connections all the same.
+class SilenceNotice {
+ public:
+  explicit SilenceNotice(const Invocation& invocation) {
+    if (!invocation.quiet) thread_ = std::jthread(&wait);
+  }
+
+ private:
+  static constexpr std::chrono::seconds kSilence{2};
+
+  static void wait(const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any stopped;
+    std::unique_lock lock(mutex);
+    stopped.wait_for(lock, stop, kSilence, [] { return false; });
+    if (stop.stop_requested()) return;
+    write_error(
+        "djinnctl: djinnd takes connections and has not answered yet. If its service does not "
+        "start, 'journalctl -u djinnd' says why; Ctrl-C ends this.\n");
+  }
+
+  std::jthread thread_;
+};
+
 Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bool observer) {
+  const SilenceNotice notice(invocation);
   client::ConnectOptions options;
   options.host = invocation.host;
   options.name = "djinnctl";

@@ -12,7 +12,7 @@
 namespace djinn::ctl {
 namespace {
 
-constexpr const char* kInstalled = "/usr/sbin/djinnd";
+constexpr const char* kInstalled = "/usr/bin/djinnd";
 
 // djinnd of the same build lies beside djinnctl; that of the package where the unit names it.
 std::string path_of_djinnd() {

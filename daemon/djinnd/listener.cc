@@ -61,11 +61,29 @@ Result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
+Result<Fd> make_socket() {
+  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return system_error("make the socket", errno);
+  return socket;
+}
+
+// The lock does not tell of a socket that systemd made: whoever holds that one has no lock.
+Status check_nobody_listens(const std::string& path, const sockaddr_un& address) {
+  DJINN_TRY(const Fd probe, make_socket());
+  const bool connected =
+      ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  if (!connected && errno != EAGAIN) return {};  // EAGAIN: its queue is full
+  return Error{ErrorCode::kBusy,
+               "Somebody listens at " + path +
+                   " already: another djinnd, or systemd for the service. Choose another "
+                   "--runtime-dir, or 'djinnd --user'; or stop what listens there first."};
+}
+
 // The socket file exists with mode 0600 until its group is set.
 Result<Fd> bind_socket(const std::string& path) {
   DJINN_TRY(const sockaddr_un address, address_of(path));
-  Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.valid()) return system_error("make the socket", errno);
+  DJINN_CHECK(check_nobody_listens(path, address));
+  DJINN_TRY(Fd socket, make_socket());
   ::unlink(path.c_str());  // of a djinnd that was killed; we have the lock
   const mode_t before = ::umask(0177);
   const int bound =
@@ -111,12 +129,21 @@ Listener::Listener(Loop& loop, std::string path, Fd lock, Fd socket, Events even
       events_(std::move(events)),
       poll_(loop, socket_.get(), [this] { accept_some(); }),
       pause_(loop, [this] { poll_.watch_readable(); }) {
+  struct stat made {};
+  if (!path_.empty() && ::lstat(path_.c_str(), &made) == 0) file_ = {made.st_dev, made.st_ino};
   fill_reserve();
   poll_.watch_readable();
 }
 
 Listener::~Listener() {
-  if (!path_.empty()) ::unlink(path_.c_str());
+  if (is_ours()) ::unlink(path_.c_str());
+}
+
+// Whether the file at the path is still the one that was made for our socket.
+bool Listener::is_ours() const {
+  struct stat at_path {};
+  return !path_.empty() && ::lstat(path_.c_str(), &at_path) == 0 &&
+         at_path.st_dev == file_.device && at_path.st_ino == file_.inode;
 }
 
 void Listener::fill_reserve() {

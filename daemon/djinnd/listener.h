@@ -2,8 +2,8 @@
 
 // Listener: the socket that clients connect to, and the directory it lies in.
 //
-// One djinnd serves a directory: it holds a lock in it. A socket file that it made goes when this
-// does.
+// One djinnd serves a directory: it holds a lock in it, and takes none where somebody listens. A
+// socket file that it made goes when this does.
 //
 //   reserve   descriptors that are open for nothing: when no other is left, one is given up for
 //             each client who is to hear so
@@ -35,8 +35,8 @@ class Listener {
     std::function<void(Fd, const ipc::PeerCredentials&)> too_many;
   };
 
-  // Makes the socket. Errors: kBusy when another djinnd serves the directory; kNotFound for an
-  // unknown group; kPermissionDenied, kSystem.
+  // Makes the socket. Errors: kBusy when another djinnd serves the directory, or anybody listens
+  // there; kNotFound for an unknown group; kPermissionDenied, kSystem.
   static Result<std::unique_ptr<Listener>> open(Loop& loop, const Place& place, Events events);
   // Takes clients from a socket that listens already and whose file is somebody else's.
   static std::unique_ptr<Listener> adopt(Loop& loop, Fd socket, Events events);
@@ -49,8 +49,14 @@ class Listener {
   void accept_some();
   void fill_reserve();
   void pause();
+  [[nodiscard]] bool is_ours() const;
 
+  struct File {
+    dev_t device = 0;
+    ino_t inode = 0;
+  };
   std::string path_;
+  File file_;  // at the path, as it was made
   Fd lock_;
   Fd socket_;
   Events events_;

@@ -9,6 +9,8 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <functional>
 
 #include "daemon/djinnd/config.h"
@@ -28,12 +30,24 @@ uint32_t usable_cores() {
   return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cores)));
 }
 
-// "DIR/name", DIR being where this program lies.
-std::string beside_ourselves(const std::string& name) {
+// Where this program lies, with a slash behind it.
+std::string own_directory() {
   std::array<char, 4096> path{};
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
   const std::string self(path.data(), length > 0 ? static_cast<size_t>(length) : 0);
-  return self.substr(0, self.rfind('/') + 1) + name;
+  return self.substr(0, self.rfind('/') + 1);
+}
+
+// A program that djinnd starts: given, or else beside djinnd, as it is built, or where packages put
+// it. Error: kNotFound when it cannot be executed.
+Status find_program(std::string& path, const std::string& name, const char* option) {
+  const std::string beside = own_directory() + name;
+  const std::string installed = own_directory() + "../libexec/djinn/" + name;
+  if (path.empty()) path = ::access(installed.c_str(), X_OK) == 0 ? installed : beside;
+  if (::access(path.c_str(), X_OK) == 0) return {};
+  return Error{ErrorCode::kNotFound, "djinnd starts " + path + ", which is no program (" +
+                                         std::strerror(errno) + "). Say where it is with " +
+                                         option + ", or install djinnd anew."};
 }
 
 using Written = std::function<std::string(const std::string& text)>;
@@ -87,8 +101,8 @@ void add_options(CLI::App& app, Options& options) {
            "who runs nothing for so long is idle then [1min]");
   add_setting(app, options, "--spill-limit", "memory.spill_limit",
               "what may lie there in all, like 16GiB [as --memory]");
-  app.add_option("--worker", options.worker, "worker program [beside djinnd]");
-  app.add_option("--loader", options.loader, "loader program [beside djinnd]");
+  app.add_option("--worker", options.worker, "worker program [beside djinnd, or ../libexec/djinn]");
+  app.add_option("--loader", options.loader, "loader program [beside djinnd, or ../libexec/djinn]");
   add_time(app, options, "--hang-timeout", "worker.hang_timeout",
            "a worker with work that does nothing for so long is replaced [10s]");
   add_time(app, options, "--keep-alive", "model.keep_alive", "idle models stay for so long [5min]");
@@ -162,9 +176,8 @@ Status fill_in(Options& options) {
   if (options.session_quota_bytes == 0) {
     options.session_quota_bytes = limits::kSessionBytesDefault;
   }
-  if (options.worker.empty()) options.worker = beside_ourselves("djinn-worker");
-  if (options.loader.empty()) options.loader = beside_ourselves("djinn-loader");
-  return {};
+  DJINN_CHECK(find_program(options.worker, "djinn-worker", "--worker"));
+  return find_program(options.loader, "djinn-loader", "--loader");
 }
 
 Options with_shares(Options options, uint64_t memory_bytes) {

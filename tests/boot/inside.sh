@@ -355,7 +355,7 @@ check "autopkgtest daemon" autopkgtest daemon
 
 check "the packages are removed" apt remove djinnd djinnctl python3-djinn
 check "nothing runs" refuses 3 systemctl is-active djinnd.socket djinnd.service
-check "no program is left" is_gone /usr/sbin/djinnd /usr/libexec/djinn /run/djinn/djinnd.sock
+check "no program is left" is_gone /usr/bin/djinnd /usr/libexec/djinn /run/djinn/djinnd.sock
 check "state is" is_left /var/lib/djinn
 check "configuration is" is_left /etc/djinn/djinnd.conf
 check "they are purged" apt purge djinnd djinnctl python3-djinn djinn-torch libdjinn-client1

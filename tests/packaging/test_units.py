@@ -40,7 +40,7 @@ def test_units_have_no_unknown_or_misplaced_settings() -> None:
 def test_a_reload_asks_first_whether_the_configuration_can_be() -> None:
     unit = (UNITS / "djinnd.service").read_text()
     first, second = re.findall(r"^ExecReload=(.*)$", unit, re.MULTILINE)
-    assert first == "/usr/sbin/djinnd --check-config"
+    assert first == "/usr/bin/djinnd --check-config"
     assert "kill -HUP" in second
 
 
