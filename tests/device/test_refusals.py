@@ -2,10 +2,7 @@
 """What does not work says so, at once where it can: the CPU's exceptions for wrong arguments, and
 for what djinnd does not offer a sentence with what, why and what next."""
 
-import copy
-import io
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +10,6 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from djinn.errors import RequestError
 from private_daemon import Daemon, wait_until
 from torch import nn
 from twins import DEVICE, expect_equal, integers, numbers
@@ -93,22 +89,6 @@ def test_what_is_refused_says_what_and_what_next(what: str) -> None:
     call, kind, text = REFUSED[what]
     with pytest.raises(kind, match=text):
         call()
-
-
-@pytest.mark.parametrize("wrap", [lambda t: t, nn.Parameter, lambda t: [t[0]], lambda t: {"a": t}])
-def test_pickling_is_refused_and_copies_are_not(wrap: Callable[[torch.Tensor], object]) -> None:
-    what = wrap(numbers(DEVICE, 3))
-    for dump in (pickle.dumps, lambda one: torch.save(one, io.BytesIO())):
-        with pytest.raises(RequestError, match=r"refused.*bytes are in djinnd.*save_pretrained"):
-            dump(what)
-    expect_equal(wrap(numbers("cpu", 3)), copy.deepcopy(what))
-
-
-def test_a_module_is_pickled_once_it_is_here() -> None:
-    model = nn.Linear(2, 3).to(DEVICE)
-    with pytest.raises(RequestError, match="Pickling"):
-        pickle.dumps(model)
-    expect_equal(model.weight.cpu(), pickle.loads(pickle.dumps(model.cpu())).weight)
 
 
 NUMBERED: dict[str, Callable[[str], object]] = {

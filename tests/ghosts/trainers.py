@@ -313,6 +313,8 @@ def accelerate_trains_saves_and_goes_on(scratch: Path) -> None:
         model, steps, loader = accelerator.prepare(model, steps, batches())
         told = list(loop(accelerator, model, steps, loader))
         accelerator.save_state(scratch / f"state{len(found)}")
+        has_generator = (scratch / f"state{len(found)}" / "djinn_rng_state.pth").exists()
+        assert has_generator == on_device(model), "a run on the CPU draws nothing there"
         after = list(loop(accelerator, model, steps, loader))
         weights = {key: one.cpu().clone() for key, one in model.state_dict().items()}
         accelerator.load_state(scratch / f"state{len(found)}")
@@ -383,6 +385,40 @@ def whoever_trains_says_so_in_one_of_these_ways(scratch: Path) -> None:
             assert torch.equal(gradient.cpu(), expected.lm_head.weight.grad), way
             assert (model.model.embed_tokens.weight.grad is None) == (way == "frozen"), way
             del kept
+
+
+@case
+def a_loop_of_ones_own_saves_and_goes_on(scratch: Path) -> None:
+    """By torch.save of what it has, and on either side."""
+
+    def step(model: Any, steps: Any, batch: Any) -> float:
+        loss = model(**{name: one.to(model.device) for name, one in batch.items()}).loss
+        loss.backward()
+        steps.step()
+        steps.zero_grad()
+        return float(loss.item())
+
+    def begun(**options: Any) -> tuple[Any, Any]:
+        model = fresh("llama", scratch, **options).train()
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+
+    first, second = list(batches())[:2]
+    told = []
+    for number, options in enumerate(({"djinn": False}, {})):
+        model, steps = begun(**options)
+        told.append([step(model, steps, first)])
+        state = {"model": model.state_dict(), "opt": steps.state_dict(), "step": 1}
+        torch.save(state, scratch / f"own{number}.pt")
+        told[-1] += [step(model, steps, second), step(model, steps, first)]
+    assert told[0] == told[1]
+    for number in range(2):
+        for options in ({"djinn": False}, {}):
+            model, steps = begun(**options)
+            kept = torch.load(scratch / f"own{number}.pt", map_location=model.device)
+            assert kept["step"] == 1
+            model.load_state_dict(kept["model"])
+            steps.load_state_dict(kept["opt"])
+            assert [step(model, steps, second), step(model, steps, first)] == told[0][1:]
 
 
 @case

@@ -2,14 +2,9 @@
 """What PyTorch's Python side asks of a device: its name, its module, methods on tensors."""
 
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
-
-from djinn.errors import RequestError
 
 from . import _device
 from .sizes import size_text
@@ -22,36 +17,13 @@ def register() -> None:
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _module())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    # Before PyTorch's own for such devices (23), which would carry the bytes out.
+    # Before PyTorch's own for such devices (23), whose files would need djinn to be loaded.
     torch.serialization.register_package(15, _tag, lambda *_: None)
 
 
-_carries_out: ContextVar[bool] = ContextVar("djinn_carries_out", default=False)
-
-
-@contextmanager
-def carrying_out() -> Iterator[None]:
-    """What is saved meanwhile is meant to leave djinnd, and is written as the CPU's."""
-    token = _carries_out.set(True)
-    try:
-        yield
-    finally:
-        _carries_out.reset(token)
-
-
 def _tag(storage: Any) -> str | None:
-    """Where a pickled storage goes when it is loaded."""
-    if storage.device.type != NAME:
-        return None
-    if not _carries_out.get():
-        raise RequestError(
-            *(102, "unsupported"),
-            "Pickling a tensor of djinnd (pickle, torch.save) is refused: its bytes are in djinnd, "
-            "and a pickle would carry them all out. Pass on what is meant to leave: tensor.cpu(), "
-            "{name: one.cpu() for name, one in model.state_dict().items()}, or "
-            "model.save_pretrained(directory), which another process can load.",
-        )
-    return "cpu"
+    """Where a saved storage goes when it is loaded: a file is as one that the CPU wrote."""
+    return "cpu" if storage.device.type == NAME else None
 
 
 def _check_index(index: Any) -> None:

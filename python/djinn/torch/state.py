@@ -15,10 +15,8 @@ from torch.utils._device import DeviceContext
 from . import _device
 from .watch import WATCH, Watch
 
-DEVICE_TYPE = "remote_accelerator"
+DEVICE = torch.device("remote_accelerator", 0)
 NOT_SEEN = "no call of model(...) or model.generate(...) was seen since djinn.enable()"
-
-
 UNDER_WAY = "its generation has not ended"
 NOT_OURS = "its last generation called no model of its own: custom code did all"
 
@@ -147,7 +145,7 @@ def context() -> Any:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
-        torch.is_autocast_enabled(DEVICE_TYPE) and torch.get_autocast_dtype(DEVICE_TYPE),
+        torch.is_autocast_enabled(DEVICE.type) and torch.get_autocast_dtype(DEVICE.type),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         attention.flash_sdp_enabled(),
         attention.math_sdp_enabled(),

@@ -6,9 +6,8 @@ default device of both is djinnd's, as a GPU would be; what they were told (`use
 a device in the environment) stands. Neither carries a ghost here, nor to djinnd a model that its
 program loaded into this process: both are said.
 
-Their checkpoints are as on the CPU: the optimizer's tensors are carried out, for the program asked
-for that, and the state of the device's generator lies beside the other generators' in a file of
-its own, so that a run that is resumed draws what it would have drawn.
+Their checkpoints are as on the CPU, and the state of the device's generator lies beside the other
+generators' in a file of its own, so that a run that is resumed draws what it would have drawn.
 """
 
 import functools
@@ -26,9 +25,9 @@ import torch
 
 from djinn.errors import RequestError
 
-from . import _device, backend
+from . import _device
+from .state import DEVICE
 
-DEVICE = torch.device("remote_accelerator", 0)
 RNG_STATE = "djinn_rng_state.pth"
 Add = Callable[[Any, str, Callable[[Any], Any]], None]  # patches an attribute by what wraps it
 
@@ -56,7 +55,6 @@ def _patch_arguments(module: Any, add: Add) -> None:
 
 def _patch_trainer(module: Any, add: Add) -> None:
     add(module.Trainer, "_move_model_to_device", _wrap_move_model)
-    add(module.Trainer, "_save_optimizer_and_scheduler", _wrap_save_optimizer)
     add(module.Trainer, "_save_rng_state", _wrap_save_rng_state)
     add(module.Trainer, "_load_rng_state", _wrap_load_rng_state)
 
@@ -196,15 +194,6 @@ def _load_generator(directory: Any) -> None:
         )
 
 
-def _wrap_save_optimizer(original: Any) -> Any:
-    @functools.wraps(original)
-    def _save_optimizer_and_scheduler(self: Any, output_dir: str) -> None:
-        with backend.carrying_out():
-            original(self, output_dir)
-
-    return _save_optimizer_and_scheduler
-
-
 def _wrap_save_rng_state(original: Any) -> Any:
     @functools.wraps(original)
     def _save_rng_state(self: Any, output_dir: str) -> None:
@@ -228,9 +217,9 @@ def _wrap_load_rng_state(original: Any) -> Any:
 def _wrap_save_state(original: Any) -> Any:
     @functools.wraps(original)
     def save_accelerator_state(output_dir: Any, *args: Any, **kwargs: Any) -> Any:
-        with backend.carrying_out():
-            saved = original(output_dir, *args, **kwargs)
-        _save_generator(output_dir)
+        saved = original(output_dir, *args, **kwargs)
+        if _accelerates_there():
+            _save_generator(output_dir)
         return saved
 
     return save_accelerator_state
@@ -240,11 +229,15 @@ def _wrap_load_state(original: Any) -> Any:
     @functools.wraps(original)
     def load_accelerator_state(input_dir: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = original(input_dir, *args, **kwargs)
-        if importlib.import_module("accelerate.state").PartialState().device == DEVICE:
+        if _accelerates_there():
             _load_generator(input_dir)
         return loaded
 
     return load_accelerator_state
+
+
+def _accelerates_there() -> bool:
+    return importlib.import_module("accelerate.state").PartialState().device == DEVICE
 
 
 __all__ = ["Patcher", "stays_here"]
