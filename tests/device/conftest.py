@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures: the daemon of this test process. The device connects once in a process, so the daemon
-lives as long; tests that end clients or count what is left start others."""
+"""Fixtures: the daemon of this test process, and a small Llama here and in it. The device connects
+once in a process, so the daemon lives as long; tests that end clients or count what is left start
+others."""
 
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 # Before PyTorch is loaded: see tests/e2e/conftest.py.
@@ -30,6 +32,37 @@ def device(device_daemon: Daemon) -> torch.device:
     import djinn.torch
 
     return djinn.torch.device
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import llama
+
+    return llama.save(tmp_path_factory.mktemp("llama"), 11)
+
+
+@pytest.fixture(scope="module")
+def enabled() -> Iterator[None]:
+    import djinn
+
+    djinn.enable()
+    yield
+    djinn.disable()
+
+
+@pytest.fixture(scope="module")
+def local(checkpoint: Path, enabled: None) -> Any:
+    """The model in this process, the reference: no test changes it."""
+    import llama
+
+    return llama.local(checkpoint)
+
+
+@pytest.fixture
+def ghost(checkpoint: Path, enabled: None) -> Any:
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
 
 
 @pytest.fixture

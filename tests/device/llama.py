@@ -10,6 +10,11 @@ import transformers
 
 VOCABULARY = 96
 
+# Ways to generate 24 tokens: without an end token before them, and without any.
+GREEDY = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+EVERY = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+RETURNED = {"return_dict_in_generate": True}
+
 
 def save(directory: Path, seed: int) -> Path:
     torch.manual_seed(seed)
@@ -46,3 +51,10 @@ def prompt(rows: int, tokens: int, padded: bool = False) -> dict[str, torch.Tens
 
 def on_device(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: one.to(djinn.device(0)) for name, one in inputs.items()}
+
+
+class Unknown(transformers.LogitsProcessor):
+    """Changes nothing, and djinnd cannot know that."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores

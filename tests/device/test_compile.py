@@ -2,43 +2,18 @@
 """torch.compile of what is on the device: it runs as without it, and that is told once."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import djinn
-import llama
 import pytest
 import torch
-import transformers
-from llama import on_device, prompt
+from llama import GREEDY, on_device, prompt
 
-GREEDY = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+pytestmark = pytest.mark.usefixtures("enabled")
 
 Told = Callable[[], AbstractContextManager[list[str]]]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return llama.save(tmp_path_factory.mktemp("llama"), 37)
-
-
-@pytest.fixture(scope="module")
-def local(checkpoint: Path) -> Any:
-    return llama.local(checkpoint)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled() -> Iterator[None]:
-    djinn.enable()
-    yield
-    djinn.disable()
-
-
-@pytest.fixture
-def ghost(checkpoint: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
 
 
 @pytest.mark.parametrize("how", ["torch.compile", "fullgraph", "decorator", "model.compile"])

@@ -4,7 +4,7 @@ as fast as it could be is told."""
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,37 +16,13 @@ import tokenizers
 import torch
 import transformers
 from djinn.torch.replay import NEW_SIZES, NEW_SIZES_TOLD
-from llama import on_device, prompt
+from llama import EVERY, GREEDY, RETURNED, Unknown, on_device, prompt
 from transformers.generation import streamers
 
-EVERY = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
-GREEDY = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
-RETURNED = {"return_dict_in_generate": True}
+pytestmark = pytest.mark.usefixtures("enabled")
 
 Told = Callable[[], AbstractContextManager[list[str]]]
 Places = Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return llama.save(tmp_path_factory.mktemp("llama"), 31)
-
-
-@pytest.fixture(scope="module")
-def local(checkpoint: Path) -> Any:
-    return llama.local(checkpoint)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled() -> Iterator[None]:
-    djinn.enable()
-    yield
-    djinn.disable()
-
-
-@pytest.fixture
-def ghost(checkpoint: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +41,6 @@ def text(tokens: torch.Tensor) -> str:
 
 def here(inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return inputs
-
-
-class Unknown(transformers.LogitsProcessor):
-    """Changes nothing, and djinnd cannot know that."""
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return scores
 
 
 PLACES = pytest.mark.parametrize("place", [on_device, here])

@@ -5,7 +5,6 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +49,6 @@ def test_tensors_are_counted_while_they_live_and_the_peak_remains() -> None:
     up = torch.ones(MIB).to(DEVICE)
     up.sum().item()
     assert module().memory_allocated() == before + 4 * MIB
-
-
-@pytest.fixture
-def enabled() -> Iterator[None]:
-    djinn.enable()
-    yield
-    djinn.disable()
 
 
 @pytest.mark.usefixtures("enabled")

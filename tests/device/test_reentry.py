@@ -12,37 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import djinn
-import llama
 import pytest
 import torch
 import transformers
+from llama import GREEDY
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.generation.streamers import BaseStreamer
 
-OPTIONS = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
 LONG = 1000  # tokens of a generation that is under way when something is done beside it
 HUNG_S = 120  # then the process ends, and tells where each thread was
 IDS = torch.tensor([[5, 3, 60, 7]])
+
+pytestmark = pytest.mark.usefixtures("enabled")
 
 Act = Callable[[], None]
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return llama.save(tmp_path_factory.mktemp("llama"), 23)
-
-
-@pytest.fixture(scope="module")
-def expected(checkpoint: Path) -> torch.Tensor:
-    return llama.local(checkpoint).generate(IDS, **OPTIONS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled() -> Iterator[None]:
-    djinn.enable()
-    yield
-    djinn.disable()
+def expected(local: Any) -> torch.Tensor:
+    return local.generate(IDS, **GREEDY)
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +41,9 @@ def no_hang() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.fixture
-def ghost(checkpoint: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
-
-
 def generated(ghost: Any, tokens: int = 24, **options: Any) -> torch.Tensor:
     lengths = {"max_new_tokens": tokens, "min_new_tokens": tokens}
-    return ghost.generate(IDS.to(ghost.device), **(OPTIONS | lengths), **options).cpu()
+    return ghost.generate(IDS.to(ghost.device), **(GREEDY | lengths), **options).cpu()
 
 
 def drawn_in_djinnd() -> int:
@@ -382,13 +366,13 @@ def test_a_stopping_criterion(ghost: Any, act: Act, expected: torch.Tensor) -> N
 
 
 @pytest.mark.parametrize("which", ["register_forward_hook", "register_forward_pre_hook"])
-def test_a_forward_hook(ghost: Any, checkpoint: Path, act: Act, which: str) -> None:
+def test_a_forward_hook(ghost: Any, local: Any, act: Act, which: str) -> None:
     first, calls = once(act)
     handle = getattr(ghost.model.layers[1], which)(lambda *_: first())
     logits = ghost(IDS.to(ghost.device)).logits
     handle.remove()
     assert calls == ["called", "done"]
-    assert torch.equal(logits.cpu(), llama.local(checkpoint)(IDS).logits)
+    assert torch.equal(logits.cpu(), local(IDS).logits)
 
 
 def test_torch_function(device: torch.device, act: Act) -> None:

@@ -27,26 +27,13 @@ IDS = torch.tensor([[5, 9, 17, 3, 44, 8, 11, 23]])
 DEVICE = "remote_accelerator"
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return llama.save(tmp_path_factory.mktemp("llama"), 5)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled() -> Iterator[None]:
-    djinn.enable()
-    yield
-    djinn.disable()
+pytestmark = pytest.mark.usefixtures("enabled")
 
 
 @pytest.fixture
 def local(checkpoint: Path) -> Any:
+    """That a test may change."""
     return llama.local(checkpoint)
-
-
-@pytest.fixture
-def ghost(checkpoint: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
 
 
 def logits(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:

@@ -2,7 +2,6 @@
 """Three ways to the same bits: operators one by one, a call as a program, the loop in djinnd."""
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,51 +11,21 @@ import pytest
 import torch
 import transformers
 from djinn.torch import explain
-from llama import on_device, prompt
+from llama import EVERY, GREEDY, RETURNED, Unknown, on_device, prompt
 from private_daemon import Daemon
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteriaList
+from transformers import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import logits_process
 from transformers.generation.stopping_criteria import EosTokenCriteria
 
-GREEDY = {"max_new_tokens": 24, "min_new_tokens": 24, "do_sample": False, "pad_token_id": 0}
+pytestmark = pytest.mark.usefixtures("enabled")
+
 SAMPLED = {
     "max_new_tokens": 24,
     "do_sample": True,
     "pad_token_id": 0,
     "eos_token_id": 1,
 }
-
-
-class Unknown(LogitsProcessor):
-    """Changes nothing, and djinnd cannot know that."""
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        return scores
-
-
 PYTHON = {"logits_processor": LogitsProcessorList([Unknown()])}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return llama.save(tmp_path_factory.mktemp("llama"), 11)
-
-
-@pytest.fixture(scope="module")
-def local(checkpoint: Path) -> Any:
-    return llama.local(checkpoint)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def enabled() -> Iterator[None]:
-    djinn.enable()
-    yield
-    djinn.disable()
-
-
-@pytest.fixture
-def ghost(checkpoint: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
 
 
 @pytest.mark.parametrize(("rows", "tokens", "padded"), [(1, 9, False), (3, 7, True), (2, 1, False)])
@@ -241,8 +210,6 @@ def test_options_that_the_loop_does_not_know_say_why(ghost: Any) -> None:
 
 # --- a cache that outlives its generation ---------------------------------------------------------
 
-RETURNED = {"return_dict_in_generate": True}
-
 
 def test_a_returned_dictionary_holds_what_the_cpu_gives(local: Any, ghost: Any) -> None:
     inputs = prompt(2, 7, padded=True)
@@ -353,8 +320,6 @@ def test_another_model_and_other_rows_do_not_take_a_cache_for_theirs(
 
 
 # --- what the loop must not take for what it knows ------------------------------------------------
-
-EVERY = {"max_new_tokens": 24, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
 
 @pytest.mark.parametrize("tokens", [2, 8, 24, 60])
