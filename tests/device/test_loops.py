@@ -3,6 +3,7 @@
 as fast as it could be is told."""
 
 import copy
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,7 +18,7 @@ import torch
 import transformers
 from djinn.torch.replay import NEW_SIZES, NEW_SIZES_TOLD
 from llama import EVERY, GREEDY, RETURNED, Unknown, on_device, prompt
-from transformers.generation import streamers
+from transformers.generation import stopping_criteria, streamers
 
 pytestmark = pytest.mark.usefixtures("enabled")
 
@@ -136,6 +137,52 @@ def test_a_row_that_ends_alone_leaves_its_cache_as_a_loop_here(
         found.past_key_values.layers, expected.past_key_values.layers, strict=True
     ):
         assert torch.equal(ours.keys.cpu(), theirs.keys)
+
+
+class Ticking:
+    """In place of the module `time`: each look takes a second."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        self.now += 1
+        return self.now
+
+
+@PLACES
+@pytest.mark.parametrize("rows", [1, 3])
+def test_max_time_ends_djinnds_loop_with_the_tokens_so_far(
+    local: Any, ghost: Any, place: Places, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = prompt(rows, 7, padded=True)
+    options = dict(EVERY, **RETURNED)
+    found = []
+    for model, where in ((local, here), (ghost, place)):
+        monkeypatch.setattr(stopping_criteria, "time", Ticking())
+        found.append(model.generate(**where(inputs), **options, max_time=9.5))
+    expected, ours = found
+    assert djinn.explain(ghost).items() >= {"tier": 2, "why": ""}.items()
+    assert expected.sequences.shape[1] == 7 + 10
+    assert torch.equal(ours.sequences.cpu(), expected.sequences)
+    assert ours.past_key_values.get_seq_length() == expected.past_key_values.get_seq_length()
+    again = [
+        model.generate(one.sequences, past_key_values=one.past_key_values, **EVERY).cpu()
+        for model, one in ((local, expected), (ghost, ours))
+    ]
+    assert torch.equal(*again), "the cache holds those tokens and no more"
+    assert djinn.explain(ghost)["tier"] == 2
+
+
+def test_max_time_is_over_while_djinnd_has_many_tokens_to_go(ghost: Any) -> None:
+    inputs, most = on_device(prompt(1, 7)), 2000
+    ghost.generate(**inputs, **EVERY)  # captured
+    begin = time.monotonic()
+    found = ghost.generate(**inputs, **dict(EVERY, max_new_tokens=most), max_time=0.05)
+    assert time.monotonic() - begin < 10
+    assert djinn.explain(ghost).items() >= {"tier": 2, "why": ""}.items()
+    assert 0 < found.shape[1] - 7 < most
+    plain = ghost.generate(**inputs, **dict(EVERY, max_new_tokens=found.shape[1] - 7))
+    assert torch.equal(found, plain)
 
 
 def test_a_streamer_sees_the_tokens_up_to_a_stop_string(
