@@ -487,18 +487,23 @@ void Device::flush() {
 
 void Device::synchronize() {
   Turn turn(*this);
-  hand_over(turn);
-  wait_for_generations(turn);
-  if (link_ != nullptr && !is_orphan_) link_->wait_for_all();
+  complete(turn);
 }
 
+// What generations use goes when they have ended, with what is handed over then.
 void Device::give_back() {
   Turn turn(*this);
   notice_end();
   if (link_ == nullptr || is_orphan_ || holds_ > 0) return;
   wait_for_generations(turn);
+  complete(turn);
+}
+
+// What was recorded is handed over, and all that was is done.
+void Device::complete(Turn& turn) {
   hand_over(turn);
-  if (link_ != nullptr) link_->wait_for_all();
+  wait_for_generations(turn);
+  if (link_ != nullptr && !is_orphan_) link_->wait_for_all();
 }
 
 DeviceMemory Device::memory() {
@@ -526,9 +531,7 @@ const LinkStats& Device::link_stats() const {
 void Device::finish(Turn& turn, std::string_view what) {
   if (!blocks_ || holds_ > 0 || is_orphan_ || Capture::active() != nullptr) return;
   const uint64_t before = link_stats().failures;
-  hand_over(turn);
-  wait_for_generations(turn);
-  if (link_ != nullptr) link_->wait_for_all();
+  complete(turn);
   if (link_stats().failures == before) return;
   raise({ErrorCode::kPoisoned,
          fmt::format("{} failed in djinnd: {}", what, link_stats().last_failure)});

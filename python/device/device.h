@@ -247,6 +247,7 @@ class Device {
   void let_go();
   void note_unused_models();
   [[nodiscard]] const LinkStats& link_stats() const;
+  void complete(Turn& turn);
   void finish(Turn& turn, std::string_view what);
   void hand_over_idle();
   void begin_fork();

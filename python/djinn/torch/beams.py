@@ -13,8 +13,8 @@ import torch
 from torch.utils import _pytree as pytree
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
-from . import generation, state
-from .generation import DEVICE
+from . import generation
+from .generation import DEVICE, Call
 from .state import NotInDaemon
 from .stopping import ASKED
 
@@ -34,34 +34,33 @@ def search(
     **kwargs: Any,
 ) -> Any:
     """In place of `GenerationMixin._beam_search`, which is `original`: as sample() of _sample."""
-    kwargs = generation.of_the_model(model, kwargs)
-    rest = {"generation_config": generation_config, "synced_gpus": synced_gpus}
-    tier, why = 1, WHY
-    try:
-        if hasattr(model, "_reorder_cache"):
-            raise NotInDaemon("the model reorders its cache in a way of its own")
-        job = generation.job_of(
-            model, input_ids, stopping_criteria, generation_config, kwargs, banks=2
-        )
-        with generation.stepping(model, job):
-            stays = generation_config.do_sample or input_ids.device != DEVICE
-            run = original if stays else partial(_here, original)
-            left = generation.without_masks(kwargs)
-            result = run(model, input_ids, logits_processor, stopping_criteria, **rest, **left)
-    except NotInDaemon as reason:
-        tier, why = 0, f"{WHY}, and not over steps in djinnd, because {reason}"
-        generation.say_slow(why)
-        result = original(model, input_ids, logits_processor, stopping_criteria, **rest, **kwargs)
-    state.took(state.known_of(model), tier, why)
-    return result
+    given = (input_ids, logits_processor, stopping_criteria, generation_config)
+    call = Call(original, model, *given, {"synced_gpus": synced_gpus}, kwargs)
+    return generation.lower(call, _search, f"{WHY}, and not over steps in djinnd, because ")
+
+
+def _search(call: Call) -> tuple[Any, int, str]:
+    if hasattr(call.model, "_reorder_cache"):
+        raise NotInDaemon("the model reorders its cache in a way of its own")
+    job = generation.job_of(call, banks=2)
+    stays = call.config.do_sample or call.ids.device != DEVICE
+    loop = call.original if stays else partial(_here, call.original)
+    return call.over_steps(job, loop), 1, WHY
 
 
 def _here(
-    original: Any, model: Any, ids: torch.Tensor, processor: Any, criteria: Any, **rest: Any
+    original: Any,
+    model: Any,
+    ids: torch.Tensor,
+    logits_processor: Any,
+    stopping_criteria: Any,
+    **rest: Any,
 ) -> Any:
     """The loop with its ids and scores on the CPU, and the result on the device."""
-    called = _on_device(processor) if processor else processor
-    asked = type(criteria)(one if type(one) in GO_ALONG else _on_device(one) for one in criteria)
+    called = _on_device(logits_processor) if logits_processor else logits_processor
+    asked = type(stopping_criteria)(
+        one if type(one) in GO_ALONG else _on_device(one) for one in stopping_criteria
+    )
     result = original(model, ids.cpu(), called, asked, **rest)
     if isinstance(result, torch.Tensor):
         return result.to(DEVICE)

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import DynamicLayer
 
-DEVICE = torch.device("remote_accelerator", 0)
+from .state import DEVICE
+
 CAPACITY_MIN = 64
 
 _making = threading.local()

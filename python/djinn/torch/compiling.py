@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from . import notice
+from .state import DEVICE
 
-DEVICE = torch.device("remote_accelerator", 0)
 GHOST = (
     "torch.compile leaves a ghost as it is: its calls run in djinnd, as programs where they "
     "repeat, and there is nothing of them to compile here."

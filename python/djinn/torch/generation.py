@@ -10,9 +10,9 @@ time; what cannot be captured takes recorded operators. `explain()` says which, 
 import inspect
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,10 +22,9 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from . import _device, groups, notice, state
 from .groups import GroupCache, Held
-from .state import NotInDaemon
+from .state import DEVICE, NotInDaemon
 from .stopping import ASKED, Rows
 
-DEVICE = torch.device("remote_accelerator", 0)
 ROWS_MAX = 32
 STOP_TOKENS_MAX = 16
 POSITIONS_DEFAULT = 2048
@@ -121,7 +120,7 @@ def _capture_at(model: Any, rows: int, masked: bool, size: Size) -> tuple[Any, A
         raise NotInDaemon("its layers do not all keep keys and values of one shape")
     (one,) = geometries
     geometry = (one[0], layers, *one[1:])
-    del cache, kwargs, ids, output
+    del cache, kwargs, ids, output  # what the model keeps is refused, and these would look like it
     return _device.capture_finish([logits], True), (geometry, kind)
 
 
@@ -165,10 +164,10 @@ def _capture(model: Any, kind: Kind, prefill: bool) -> Captured:
                 f"its forward cannot be captured: {state.first_line(error)}"
             ) from error
         recordings.append(recording)
-    past = kind.most - (2 if prefill else 1)
-    symbols = [("tokens", 2, kind.most), ("past", 0, past if after_some else 0)]
-    if not prefill:
-        symbols = [("tokens", 1, 1), ("past", 0, past)]
+    if prefill:
+        symbols = [("tokens", 2, kind.most), ("past", 0, kind.most - 2 if after_some else 0)]
+    else:
+        symbols = [("tokens", 1, 1), ("past", 0, kind.most - 1)]
     points = [[size.tokens, size.past, size.capacity] for size in sizes]
     try:
         template = _device.make_template(recordings, points, [*symbols, ("capacity", 2, kind.most)])
@@ -221,15 +220,16 @@ WARPERS = PROCESSORS[3:]
 FORBIDDING = PROCESSORS[1:3]
 
 
-def _options(job: "Job", processors: Any, criteria: Any, config: Any) -> dict[str, Any]:
+def _options(call: "Call", job: "Job") -> dict[str, Any]:
+    config = call.config
     options: dict[str, Any] = {"greedy": not config.do_sample}
     for name in ("output_scores", "output_logits"):
         if getattr(config, name, False) and config.return_dict_in_generate:
             raise NotInDaemon(f"{name} is asked for")
     options["max_new_tokens"] = job.total - job.past - job.tokens
-    options["stop_tokens"] = _stop_tokens(criteria)
-    _check_processors(processors, options)
-    for processor in processors:
+    options["stop_tokens"] = _stop_tokens(call.criteria)
+    _check_processors(call.processors, options)
+    for processor in call.processors:
         _add_processor(options, processor, job.prompt)
     pad = config._pad_token_tensor
     options["pad_token"] = int(pad.item()) if pad is not None else 0
@@ -350,8 +350,50 @@ def _check_own_ways(model: Any) -> None:
 
 
 @dataclass
+class Call:
+    """One of transformers' loop over tokens, `original`, with what it is given."""
+
+    original: Any
+    model: Any
+    ids: torch.Tensor
+    processors: Any
+    criteria: Any
+    config: Any
+    options: dict[str, Any]  # the loop's others
+    kwargs: dict[str, Any]  # for forwards
+
+    def in_python(self) -> Any:
+        return self.original(
+            self.model,
+            self.ids,
+            logits_processor=self.processors,
+            stopping_criteria=self.criteria,
+            generation_config=self.config,
+            **self.options,
+            **self.kwargs,
+        )
+
+    def over_steps(self, job: "Job", loop: Any = None) -> Any:
+        """The same, or by that loop, where each forward is a step in djinnd. It makes its mask and
+        positions there, so the loop need not go on with these."""
+        left = ("attention_mask", "position_ids")
+        kwargs = {name: one for name, one in self.kwargs.items() if name not in left}
+        with _stepping(self.model, job):
+            return replace(self, original=loop or self.original, kwargs=kwargs).in_python()
+
+
+def _of_the_model(model: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Without what is generate()'s own, which transformers hands through to forwards that have no
+    use for it."""
+    own = {"tokenizer", "assistant_tokenizer"} - set(
+        inspect.signature(type(model).forward).parameters
+    )
+    return {name: one for name, one in kwargs.items() if name not in own}
+
+
+@dataclass
 class Job:
-    """A call of `_sample`, as far as both lower tiers need it."""
+    """A call, as far as both lower tiers need it."""
 
     cache: DynamicCache
     prompt: int  # columns of the ids that it is given
@@ -362,10 +404,6 @@ class Job:
     total: int  # token slots
     outlives: bool  # the cache is asked for again
     banks: int  # of the group: 2 if rows are to be reordered
-
-    @property
-    def is_padded(self) -> bool:
-        return any(self.padding)
 
 
 # Whoever gives ids that are here gets the result here.
@@ -442,14 +480,8 @@ def _most(criteria: Any, prompt: int) -> int:
     return min(lengths)
 
 
-def job_of(
-    model: Any,
-    ids: torch.Tensor,
-    criteria: Any,
-    config: Any,
-    kwargs: dict[str, Any],
-    banks: int = 1,
-) -> Job:
+def job_of(call: Call, banks: int = 1) -> Job:
+    model, ids, config, kwargs = call.model, call.ids, call.config, call.kwargs
     _check_arguments(model, ids, config, kwargs)
     rows, prompt = ids.shape
     if rows > ROWS_MAX:
@@ -457,7 +489,7 @@ def job_of(
     cache, mask = kwargs["past_key_values"], kwargs.get("attention_mask")
     past = _past(cache, model, rows)
     tokens = _tokens(mask, prompt, past)
-    total = past + tokens + _most(criteria, prompt) - prompt
+    total = past + tokens + _most(call.criteria, prompt) - prompt
     most = _positions(model)
     if total > most:
         raise NotInDaemon(f"{total} tokens are more than the {most} that one attention covers")
@@ -521,7 +553,7 @@ def is_step(cache: Any) -> bool:
 
 
 @contextmanager
-def stepping(model: Any, job: Job) -> Iterator[None]:
+def _stepping(model: Any, job: Job) -> Iterator[None]:
     """Inside, forwards with the job's cache are steps."""
     if not all(program.template.steps for program in job.programs):
         raise NotInDaemon("its logits have other shapes at other sizes")
@@ -532,13 +564,6 @@ def stepping(model: Any, job: Job) -> Iterator[None]:
         yield
     finally:
         held.loop = None
-
-
-def without_masks(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What each forward is given beside its ids: a step makes its mask and positions in djinnd, so
-    the loop need not go on with these."""
-    left = ("attention_mask", "position_ids")
-    return {name: one for name, one in kwargs.items() if name not in left}
 
 
 # --- generating -----------------------------------------------------------------------------------
@@ -556,52 +581,35 @@ def sample(
     **kwargs: Any,
 ) -> Any:
     """In place of `GenerationMixin._sample`, which `original` is: same arguments, same result."""
+    given = (input_ids, logits_processor, stopping_criteria, generation_config)
+    options = {"synced_gpus": synced_gpus, "streamer": streamer}
+    return lower(Call(original, model, *given, options, kwargs), _sample)
 
-    def in_python(kwargs: dict[str, Any]) -> Any:
-        return original(
-            model,
-            input_ids,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            generation_config=generation_config,
-            synced_gpus=synced_gpus,
-            streamer=streamer,
-            **kwargs,
-        )
 
-    kwargs = of_the_model(model, kwargs)
-    tier, why = 0, ""
+def lower(call: Call, run: Callable[[Call], tuple[Any, int, str]], why_not: str = "") -> Any:
+    """What run() gives for the call: a result, the tier that it took, and why not a higher one.
+    Where it does not go in djinnd, operators are recorded, and that is told; why_not begins it."""
+    call = replace(call, kwargs=_of_the_model(call.model, call.kwargs))
     try:
-        job = job_of(model, input_ids, stopping_criteria, generation_config, kwargs)
-        try:
-            _check_streamer(streamer)
-            _check_draws(input_ids, generation_config)
-            options = _options(job, logits_processor, stopping_criteria, generation_config)
-            _check_history(job, input_ids, options)
-            rows = Rows(input_ids.cpu(), stopping_criteria, options["pad_token"], streamer)
-            _check_rows(job, rows)
-            tier = 2
-            result = _in_daemon(model, job, rows, options, streamer, generation_config)
-            result = _as_asked(result, job, generation_config, input_ids.device)
-        except NotInDaemon as reason:
-            tier, why = 1, str(reason)
-            with stepping(model, job):
-                result = in_python(without_masks(kwargs))
+        result, tier, why = run(call)
     except NotInDaemon as reason:
-        tier, why = 0, f"{why}; nor a step at a time, because {reason}" if why else str(reason)
+        tier, why = 0, f"{why_not}{reason}"
         say_slow(why)
-        result = in_python(kwargs)
-    state.took(state.known_of(model), tier, why)  # not what its last forward took
+        result = call.in_python()
+    state.took(state.known_of(call.model), tier, why)  # not what its last forward took
     return result
 
 
-def of_the_model(model: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Without what is generate()'s own, which transformers hands through to forwards that have no
-    use for it."""
-    own = {"tokenizer", "assistant_tokenizer"} - set(
-        inspect.signature(type(model).forward).parameters
-    )
-    return {name: one for name, one in kwargs.items() if name not in own}
+def _sample(call: Call) -> tuple[Any, int, str]:
+    job = job_of(call)
+    try:
+        return _in_daemon(call, job), 2, ""
+    except NotInDaemon as reason:
+        why = str(reason)
+    try:
+        return call.over_steps(job), 1, why
+    except NotInDaemon as reason:
+        raise NotInDaemon(f"{why}; nor a step at a time, because {reason}") from reason
 
 
 def say_slow(why: str) -> None:
@@ -620,8 +628,8 @@ def _check_streamer(streamer: Any) -> None:
         raise NotInDaemon(f"its streamer, a {type(streamer).__name__}, computes on the device")
 
 
-def _check_draws(input_ids: torch.Tensor, config: Any) -> None:
-    if config.do_sample and input_ids.device != DEVICE:
+def _check_draws(call: Call) -> None:
+    if call.config.do_sample and call.ids.device != DEVICE:
         raise NotInDaemon("its ids are on the CPU, so tokens are drawn there, as without djinn")
 
 
@@ -668,8 +676,22 @@ def _drawing(options: dict[str, Any], rows: int) -> Iterator[Drawn]:
             _device.set_random_offset(drawn.offset)
 
 
-def _in_daemon(
-    model: Any, job: Job, rows: Rows, options: dict[str, Any], streamer: Any, config: Any
+def _in_daemon(call: Call, job: Job) -> Any:
+    streamer = call.options["streamer"]
+    _check_streamer(streamer)
+    _check_draws(call)
+    options = _options(call, job)
+    _check_history(job, call.ids, options)
+    rows = Rows(call.ids.cpu(), call.criteria, options["pad_token"], streamer)
+    _check_rows(job, rows)
+    sequences = _generate(call.model, job, rows, options, streamer).to(call.ids.device)
+    if call.config.return_dict_in_generate:
+        return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=job.cache)
+    return sequences
+
+
+def _generate(
+    model: Any, job: Job, rows: Rows, options: dict[str, Any], streamer: Any
 ) -> torch.Tensor:
     """All ids, on the CPU."""
     held = _group_for(model, job)
@@ -704,11 +726,4 @@ def _in_daemon(
     return ids
 
 
-def _as_asked(ids: torch.Tensor, job: Job, config: Any, place: torch.device) -> Any:
-    sequences = ids.to(place)
-    if config.return_dict_in_generate:
-        return GenerateDecoderOnlyOutput(sequences=sequences, past_key_values=job.cache)
-    return sequences
-
-
-__all__ = ["job_of", "of_the_model", "sample", "say_slow", "step", "stepping", "without_masks"]
+__all__ = ["Call", "is_step", "job_of", "lower", "sample", "say_slow", "step"]

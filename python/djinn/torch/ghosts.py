@@ -30,8 +30,8 @@ from djinn.session import milliseconds
 
 from . import _device, gradients, interlock, plans
 from .config import config
+from .state import DEVICE
 
-DEVICE = torch.device("remote_accelerator", 0)
 HEADER_BYTES_MAX = 100 << 20  # as djinnd's own parser has it
 # How many parameters transformers may build for the tensors of a checkpoint: it takes joined
 # weights apart, and no file has tied ones and new heads. For one tensor it builds at most 3.7, in

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .state import DEVICE
 from .watch import UNASKED, WATCH
 
-DEVICE = torch.device("remote_accelerator", 0)
 WAY_OUT = (
     "A ghost's calls in eval mode are as under torch.no_grad() until its program says that it "
     "trains: before the call, use model.train(), or model.requires_grad_(True) for gradients in "

@@ -17,9 +17,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import _device, gradients, notice, state
-from .state import NotInDaemon
+from .state import DEVICE, NotInDaemon
 
-DEVICE = torch.device("remote_accelerator", 0)
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
 # Guarded values a call may have programs for: code that looks at all that it is given would make
 # one for each call.
