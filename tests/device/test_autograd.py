@@ -431,3 +431,29 @@ def test_an_optimizer_s_step_is_cut_so_that_little_is_saved_of_it(
         expect_equal(plain, ours)
     grown = device_daemon.status()["memory_sessions_bytes"] - before
     assert grown <= 4 * count * size + 64 * mib, f"{grown / mib} MiB"
+
+
+def test_a_gradient_comes_back_whatever_its_optimizer_writes(stats) -> None:  # noqa: ANN001
+    """AdamW's numbers are others with each step, so what it computes crosses anew. Where it writes
+    much, the gradient's computation has a run of its own, which is a program once it was seen often
+    enough."""
+    programs: list[int] = []
+
+    def run(device: str) -> object:
+        torch.manual_seed(2)
+        layers = [nn.Linear(1024, 1024, bias=False) for _ in range(4)]  # 16 MiB, and twice as state
+        model = nn.Sequential(*layers).to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+        losses = []
+        for _ in range(6):
+            before = stats()["program_runs"]
+            loss = model(numbers(device, 4, 1024)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+            programs.append(stats()["program_runs"] - before)
+        return losses, model.state_dict()
+
+    same(run)
+    assert programs[-3:] == [1, 1, 1], programs
