@@ -19,6 +19,7 @@
 #include "python/device/arguments.h"
 #include "python/device/breaker.h"
 #include "python/device/storage.h"
+#include "python/device/structured.h"
 
 namespace djinn::device {
 namespace {
@@ -296,6 +297,10 @@ bool run_on_meta(const c10::OperatorHandle& op, MetaCall& call, Stack& results) 
     if (const exec::ShapeRule rule = exec::shape_rule_of(qualified(op.operator_name()))) {
       const std::vector<at::Tensor> ruled = rule(call.stack());
       results.assign(ruled.begin(), ruled.end());
+      return true;
+    }
+    if (const auto made = structured(qualified(op.operator_name()), call.stack())) {
+      results.assign(1, *made);
       return true;
     }
     results = call.stack();
