@@ -176,12 +176,12 @@ int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
     words += last->get_name() + ' ';
   }
   if (const std::string word = unknown_verb(app, *last); !word.empty()) {
-    write_error(error_text(no_such_verb(word, words, verbs_of(*last))));
+    write_failure(no_such_verb(word, words, verbs_of(*last)));
   } else if (last->get_require_subcommand_min() > 0 && stop.get_name() == "RequiredError") {
-    write_error(error_text(
+    write_failure(
         {ErrorCode::kInvalidArgument,
          fmt::format("A verb is missing in 'djinnctl {0}VERB'. 'djinnctl {0}--help' lists all.",
-                     words)}));
+                     words)});
   } else {
     app.exit(stop);
   }
@@ -207,6 +207,7 @@ int run(int argc, const char* const* argv) {
   Invocation invocation;
   const Terminal out = terminal_of(STDOUT_FILENO);
   invocation.layout.bold = out.takes_escapes;
+  invocation.layout.isolates = out.is_terminal;
   invocation.layout.columns_max = out.columns;
   CLI::App app("djinnctl looks into djinnd and steers it", "djinnctl");
   app.formatter(help_formatter());
@@ -224,7 +225,7 @@ int run(int argc, const char* const* argv) {
   set_timeout(invocation);
   const Status done = line.action()(invocation);
   if (done) return static_cast<int>(ExitCode::kOk);
-  if (!invocation.quiet) write_error(error_text(done.error()));
+  if (!invocation.quiet) write_failure(done.error());
   return static_cast<int>(exit_code_of(done.error().code));
 }
 

@@ -2,9 +2,9 @@
 
 #include "djinnctl/exit_code.h"
 
-#include <cctype>
+#include <unistd.h>
 
-#include "djinnctl/text.h"
+#include <cctype>
 
 namespace djinn::ctl {
 namespace {
@@ -43,8 +43,8 @@ ExitCode exit_code_of(ErrorCode error) noexcept {
   }
 }
 
-std::string error_text(const Error& error) {
-  const std::string message = printable(error.message);
+std::string error_text(const Error& error, const Terminal& terminal) {
+  const std::string message = sentence_for(terminal, error.message);
   std::string out = "djinnctl: ";
   size_t lines = 1;
   for (size_t i = 0; i < message.size(); ++i) {
@@ -55,6 +55,10 @@ std::string error_text(const Error& error) {
     ++i;  // the space
   }
   return out + '\n';
+}
+
+void write_failure(const Error& error) {
+  write_error(error_text(error, terminal_of(STDERR_FILENO)));
 }
 
 }  // namespace djinn::ctl

@@ -3,6 +3,7 @@
 // What the process exits with, for scripts. Numbers are never reused, only added.
 #pragma once
 
+#include "djinnctl/output.h"
 #include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
@@ -21,8 +22,10 @@ enum class ExitCode : int {
 
 [[nodiscard]] ExitCode exit_code_of(ErrorCode error) noexcept;
 
-// The error as at most three lines, each with its newline: "djinnctl: what", why, what next. Bytes
-// that steer a terminal are replaced: messages quote names that others chose.
-[[nodiscard]] std::string error_text(const Error& error);
+// The error as at most three lines, each with its newline: "djinnctl: what", why, what next.
+// Messages quote names that others chose: see sentence_for().
+[[nodiscard]] std::string error_text(const Error& error, const Terminal& terminal);
+// On stderr.
+void write_failure(const Error& error);
 
 }  // namespace djinn::ctl

@@ -21,12 +21,19 @@ TEST(ExitCode, scripts_can_tell_the_kinds_apart) {
 }
 
 TEST(ErrorText, each_sentence_is_a_line_and_there_are_at_most_three) {
-  EXPECT_EQ(error_text({ErrorCode::kIo, "No model.safetensors. Why. Next. More."}),
+  EXPECT_EQ(error_text({ErrorCode::kIo, "No model.safetensors. Why. Next. More."}, {}),
             "djinnctl: No model.safetensors.\nWhy.\nNext. More.\n");
 }
 
 TEST(ErrorText, a_quoted_name_adds_no_line_and_steers_no_terminal) {
-  EXPECT_EQ(error_text({ErrorCode::kIo, "No 'a\n\x1b[2J'."}), "djinnctl: No 'a??[2J'.\n");
+  EXPECT_EQ(error_text({ErrorCode::kIo, "No 'a\n\x1b[2J'."}, {}), "djinnctl: No 'a??[2J'.\n");
+}
+
+TEST(ErrorText, a_quoted_name_turns_no_figure_behind_it_on_a_terminal) {
+  const Error error{ErrorCode::kIo, "/m/\u05d0\u05d1: 12 of 34 bytes. Read it."};
+  EXPECT_EQ(error_text(error, {.is_terminal = true}),
+            "djinnctl: /m/\u2068\u05d0\u05d1\u2069: 12 of 34 bytes.\nRead it.\n");
+  EXPECT_EQ(error_text(error, {}), "djinnctl: /m/\u05d0\u05d1: 12 of 34 bytes.\nRead it.\n");
 }
 
 int run_words(std::vector<const char*> words) {

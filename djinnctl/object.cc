@@ -82,7 +82,8 @@ Result<Report> find_among(const std::vector<Report>& reports, std::string_view t
 
 }  // namespace
 
-Result<size_t> find_object(std::string_view text, std::span<const Candidate> candidates) {
+Result<size_t> find_object(std::string_view typed, std::span<const Candidate> candidates) {
+  const std::string_view text = without_isolate(typed);
   const Meaning meaning(text);
   std::vector<size_t> found;
   for (size_t i = 0; i < candidates.size(); ++i) {

@@ -32,6 +32,13 @@ TEST(Object, is_the_only_model_of_that_name_or_path) {
   EXPECT_EQ(*find_object("/srv/other", kCandidates), 4u);
 }
 
+TEST(Object, may_be_named_as_a_terminal_showed_it) {
+  const Candidate candidate{1, "model", "\u05d0\u05d1", "/srv/\u05d0\u05d1"};
+  const std::span one(&candidate, 1);
+  EXPECT_TRUE(find_object("\u2068\u05d0\u05d1\u2069", one));
+  EXPECT_TRUE(find_object("\u2068/srv/\u05d0\u05d1\u2069", one));
+}
+
 TEST(Object, may_be_named_by_a_link_to_its_path) {
   std::string directory = "/tmp/djinn-object-test-XXXXXX";
   ASSERT_NE(::mkdtemp(directory.data()), nullptr);

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <string>
 
 #include "djinnctl/text.h"
 
@@ -51,6 +50,11 @@ Terminal terminal_of(int fd) {
   const bool known = ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
   terminal.columns = known ? size.ws_col : kColumnsStandard;
   return terminal;
+}
+
+std::string sentence_for(const Terminal& terminal, std::string_view sentence) {
+  const std::string text = printable(sentence);
+  return terminal.is_terminal ? isolated_within(text) : text;
 }
 
 Status write_out(std::string_view text) {

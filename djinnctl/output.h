@@ -5,6 +5,7 @@
 //   terminal   what a stream leads to, as far as looks depend on it
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "libdjinn-client/client.h"
@@ -19,6 +20,9 @@ struct Terminal {
 };
 // fd: STDOUT_FILENO or STDERR_FILENO.
 [[nodiscard]] Terminal terminal_of(int fd);
+
+// Printable, and on a terminal with names that turn nothing else (text.h).
+[[nodiscard]] std::string sentence_for(const Terminal& terminal, std::string_view sentence);
 
 // All bytes, or an Error: a full disk must not look like success.
 Status write_out(std::string_view text);

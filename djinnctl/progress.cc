@@ -63,7 +63,7 @@ void Progress::finish() {
 std::string Progress::line(const std::string& label, const ProgressLook& first,
                            const ProgressLook& now, size_t columns) {
   const size_t room = columns - 1;
-  const std::string name = shortened(label, std::min(kLabelMax, room));
+  const std::string name = isolated(shortened(label, std::min(kLabelMax, room)));
   if (now.total_bytes == 0) return shortened(name + "  waiting", room);
   ProgressLook look = now;
   look.done_bytes = std::min(look.done_bytes, look.total_bytes);

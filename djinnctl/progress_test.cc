@@ -32,6 +32,11 @@ TEST(Progress, of_unknown_size_waits) {
   EXPECT_EQ(Progress::line("bert", {}, {}, 80), "bert  waiting");
 }
 
+TEST(Progress, a_name_from_right_to_left_turns_no_figure) {
+  const std::string line = Progress::line("\u05d0\u05d1", {}, {50, 100, 0}, 60);
+  EXPECT_TRUE(line.starts_with("\u2068\u05d0\u05d1\u2069   50%")) << line;
+}
+
 TEST(Progress, is_100_percent_only_when_all_is_done) {
   const std::string almost = Progress::line("m", {}, {1000 * kMiB - 1, 1000 * kMiB, 0}, 80);
   EXPECT_NE(almost.find(" 99%"), std::string::npos);

@@ -54,11 +54,12 @@ void make_fit(std::vector<Shown>& shown, const std::vector<Table::Column>& colum
 }
 
 std::string line_of(const std::vector<std::string>& cells, const std::vector<Shown>& shown,
-                    const std::vector<Table::Column>& columns) {
+                    const std::vector<Table::Column>& columns, const Table::Layout& layout) {
   std::string out;
   for (const Shown& one : shown) {
-    const std::string cell = shortened(cells[one.index], one.width);
-    const std::string gap(one.width - width_of(cell), ' ');
+    const std::string plain = shortened(cells[one.index], one.width);
+    const std::string gap(one.width - width_of(plain), ' ');
+    const std::string cell = layout.isolates ? isolated(plain) : plain;
     const bool right = columns[one.index].align == Table::Align::kRight;
     if (!out.empty()) out += "  ";
     out += right ? gap + cell : cell + gap;
@@ -94,10 +95,10 @@ std::string Table::text(const Layout& layout) const {
   if (layout.columns_max > 0) make_fit(shown, columns_, layout.columns_max);
   std::string out;
   if (has_header) {
-    const std::string line = line_of(header, shown, columns_);
+    const std::string line = line_of(header, shown, columns_, layout);
     out = (layout.bold ? "\x1b[1m" + line + "\x1b[0m" : line) + '\n';
   }
-  for (const auto& row : rows_) out += line_of(row, shown, columns_) + '\n';
+  for (const auto& row : rows_) out += line_of(row, shown, columns_, layout) + '\n';
   return out;
 }
 

@@ -26,6 +26,7 @@ class Table {
   struct Layout {
     Legend legend = Legend::kShown;
     bool bold = false;       // the header, by an escape code
+    bool isolates = false;   // what is written from right to left: text.h
     size_t columns_max = 0;  // of a line; 0: any length
   };
 

@@ -50,6 +50,17 @@ TEST(Table, a_header_is_bold_where_escape_codes_may_go) {
   EXPECT_EQ(table.text({.bold = true}), "\x1b[1mID  NAME\x1b[0m\na   b\n");
 }
 
+TEST(Table, a_name_from_right_to_left_turns_no_other_cell_and_takes_no_more_room) {
+  Table table({{"NAME", Table::Align::kLeft, Table::Fit::kShortened}, {"N"}});
+  table.add({"\u05d0\u05d1 \u05d2\u05d3", "12"});
+  table.add({"plain", "3"});
+  EXPECT_EQ(table.text({.isolates = true}),
+            "NAME   N\n\u2068\u05d0\u05d1 \u05d2\u05d3\u2069  12\nplain  3\n");
+  EXPECT_EQ(table.text({.isolates = true, .columns_max = 8}),
+            "NAME  N\n\u2068\u05d0\u05d1 …\u2069  12\npla…  3\n");
+  EXPECT_EQ(table.text(), "NAME   N\n\u05d0\u05d1 \u05d2\u05d3  12\nplain  3\n");
+}
+
 TEST(Table, a_narrow_terminal_shortens_the_widest_name_first) {
   constexpr auto kLeft = Table::Align::kLeft;
   Table table(

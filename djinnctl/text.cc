@@ -19,14 +19,75 @@ constexpr uint64_t kMinute = 60 * kSecond;
 constexpr uint64_t kHour = 60 * kMinute;
 constexpr uint64_t kDay = 24 * kHour;
 
-bool steers_terminal(char byte) {
-  const auto value = static_cast<unsigned char>(byte);
-  return value < 0x20 || value == 0x7f;
+constexpr std::string_view kIsolate = "\u2068";
+constexpr std::string_view kIsolateEnd = "\u2069";
+
+struct Character {
+  char32_t code = 0;
+  size_t bytes = 0;
+};
+constexpr char32_t kNone = 0xffff;  // no character's code
+
+// What text, which is not empty, begins with; {kNone, 1} if it is no UTF-8.
+Character first_of(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  if (lead < 0x80) return {lead, 1};
+  const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4 || text.size() < bytes) return {kNone, 1};
+  char32_t code = lead & (0x7fu >> bytes);
+  for (const char byte : text.substr(1, bytes - 1)) {
+    const auto value = static_cast<unsigned char>(byte);
+    if ((value & 0xc0) != 0x80) return {kNone, 1};
+    code = code << 6 | (value & 0x3f);
+  }
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool is_one = code >= kLeast[bytes] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff);
+  return is_one ? Character{code, bytes} : Character{kNone, 1};
 }
 
-// The other bytes of a character of UTF-8 are marked so.
-bool begins_character(char byte) {
-  return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+bool is_within(char32_t code, char32_t first, char32_t last) {
+  return code >= first && code <= last;
+}
+
+bool steers_terminal(char32_t code) {
+  return code < 0x20 || is_within(code, 0x7f, 0x9f) || is_within(code, 0x2028, 0x202e) ||
+         is_within(code, 0x2066, 0x2069) || code == kNone;
+}
+
+// The blocks whose characters are written from right to left (DerivedBidiClass.txt gives those that
+// are still unassigned the same class), and the marks that make others be.
+bool turns_others(char32_t code) {
+  return is_within(code, 0x590, 0x8ff) || is_within(code, 0x200e, 0x200f) ||
+         is_within(code, 0xfb1d, 0xfdff) || is_within(code, 0xfe70, 0xfefe) ||
+         is_within(code, 0x10800, 0x10fff) || is_within(code, 0x1e800, 0x1efff);
+}
+
+// What may stand within a name; a stretch goes on behind it.
+bool joins_words(char32_t code) {
+  return code == ' ' || code == '-' || code == '_' || code == '.' || code == '/';
+}
+
+size_t columns_of(char32_t code) {
+  const bool only_orders =
+      is_within(code, 0x200e, 0x200f) || is_within(code, 0x2068, 0x2069) || code == 0x61c;
+  return only_orders ? 0 : 1;
+}
+
+// Bytes from the first character of text that turns others to the last one of the same stretch;
+// 0 if text does not begin with one.
+size_t stretch_bytes(std::string_view text) {
+  size_t end = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Character next = first_of(text.substr(at));
+    if (!turns_others(next.code) && (at == 0 || !joins_words(next.code))) break;
+    at += next.bytes;
+    if (turns_others(next.code)) end = at;
+  }
+  return end;
+}
+
+std::string in_isolate(std::string_view text) {
+  return fmt::format("{}{}{}", kIsolate, text, kIsolateEnd);
 }
 
 }  // namespace
@@ -59,11 +120,37 @@ std::string id_text(uint64_t id) {
 }
 
 std::string printable(std::string_view text) {
-  std::string out(text);
-  for (char& byte : out) {
-    if (steers_terminal(byte)) byte = '?';
+  std::string out;
+  for (; !text.empty(); text.remove_prefix(first_of(text).bytes)) {
+    const Character next = first_of(text);
+    out += steers_terminal(next.code) ? "?" : text.substr(0, next.bytes);
   }
   return out;
+}
+
+std::string isolated(std::string_view name) {
+  for (size_t at = 0; at < name.size(); at += first_of(name.substr(at)).bytes) {
+    if (turns_others(first_of(name.substr(at)).code)) return in_isolate(name);
+  }
+  return std::string(name);
+}
+
+std::string isolated_within(std::string_view sentence) {
+  std::string out;
+  while (!sentence.empty()) {
+    const size_t turned = stretch_bytes(sentence);
+    const size_t bytes = turned > 0 ? turned : first_of(sentence).bytes;
+    const std::string_view next = sentence.substr(0, bytes);
+    out += turned > 0 ? in_isolate(next) : next;
+    sentence.remove_prefix(bytes);
+  }
+  return out;
+}
+
+std::string_view without_isolate(std::string_view name) {
+  const bool has_one = name.starts_with(kIsolate) && name.ends_with(kIsolateEnd);
+  return has_one ? name.substr(kIsolate.size(), name.size() - kIsolate.size() - kIsolateEnd.size())
+                 : name;
 }
 
 std::string Harmless::next(char byte) {
@@ -86,17 +173,19 @@ std::string Harmless::next(char byte) {
 }
 
 size_t width_of(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(text, begins_character));
+  size_t columns = 0;
+  for (size_t at = 0; at < text.size();) {
+    const Character next = first_of(text.substr(at));
+    columns += columns_of(next.code);
+    at += next.bytes;
+  }
+  return columns;
 }
 
 std::string shortened(std::string_view text, size_t columns_max) {
   if (width_of(text) <= columns_max) return std::string(text);
   if (columns_max == 0) return "";
-  size_t end = 0;
-  for (size_t columns = 0; end < text.size(); ++end) {
-    if (begins_character(text[end]) && ++columns == columns_max) break;
-  }
-  return std::string(text.substr(0, end)) + "…";
+  return cut(text, columns_max - 1) + "…";
 }
 
 std::string hash_text(const std::array<uint8_t, 32>& hash) {
@@ -137,13 +226,21 @@ std::optional<uint64_t> milliseconds_of(std::string_view text) {
   return std::nullopt;
 }
 
-std::string_view cut(std::string_view line, size_t columns) {
+std::string cut(std::string_view line, size_t columns) {
   size_t end = 0;
-  for (; end < line.size(); ++end) {
-    const bool begins = (static_cast<unsigned char>(line[end]) & 0xc0) != 0x80;
-    if (begins && columns-- == 0) break;
+  size_t open = 0;
+  while (end < line.size()) {
+    const std::string_view rest = line.substr(end);
+    const Character next = first_of(rest);
+    if (columns_of(next.code) > columns) break;
+    columns -= columns_of(next.code);
+    open += rest.starts_with(kIsolate) ? 1 : 0;
+    open -= rest.starts_with(kIsolateEnd) && open > 0 ? 1 : 0;
+    end += next.bytes;
   }
-  return line.substr(0, end);
+  std::string out(line.substr(0, end));
+  for (; open > 0; --open) out += kIsolateEnd;
+  return out;
 }
 
 }  // namespace djinn::ctl

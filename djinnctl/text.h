@@ -34,9 +34,21 @@ template <typename Tag>
   return id_text(id.value);
 }
 
-// Control characters, tabs and newlines included, become '?', so that a name that somebody else
-// chose neither steers the terminal nor breaks a table. Other bytes stay.
+// Control characters, tabs and newlines included, what turns or hides the text behind it, and what
+// is no UTF-8 become '?', so that a name that somebody else chose neither steers the terminal nor
+// breaks a table. It is what ipc/codec refuses in names; sentences and paths come here without it.
 [[nodiscard]] std::string printable(std::string_view text);
+
+// A terminal orders what stands on a line by the directions of its characters: behind a name in
+// Hebrew or Arabic digits and points change places, though no byte of it steers anything. So there,
+// and there alone, such names stand in an isolate (U+2068 ... U+2069; the Unicode Standard, annex
+// 9). Others get nothing, and what goes to a pipe, a file or JSON is each name as it is, for it is
+// searched for and compared there.
+[[nodiscard]] std::string isolated(std::string_view name);
+// Likewise of a sentence that may hold such names: each stretch that is written from right to left.
+[[nodiscard]] std::string isolated_within(std::string_view sentence);
+// A name as people paste it, who copied it from a terminal: without its isolate.
+[[nodiscard]] std::string_view without_isolate(std::string_view name);
 
 // What a stream of bytes may show on a terminal: it says what it likes, and does not steer.
 // Newlines and tabs stay; other control characters, those that UTF-8 writes in two bytes included,
@@ -51,7 +63,8 @@ class Harmless {
   bool may_be_control_ = false;  // its first byte waits
 };
 
-// Columns on a screen: characters of UTF-8. Wide ones count as one.
+// Columns on a screen: characters of UTF-8. Wide ones count as one, those that only order text as
+// none.
 [[nodiscard]] size_t width_of(std::string_view text);
 // text in at most so many columns; what was cut off shows as an ellipsis.
 [[nodiscard]] std::string shortened(std::string_view text, size_t columns_max);
@@ -69,7 +82,7 @@ class Harmless {
 // anything else.
 [[nodiscard]] std::optional<uint64_t> milliseconds_of(std::string_view text);
 
-// The first columns of a line; never half of a UTF-8 character. Each character counts as one.
-[[nodiscard]] std::string_view cut(std::string_view line, size_t columns);
+// The first columns of a line; never half of a UTF-8 character, and no isolate stays open.
+[[nodiscard]] std::string cut(std::string_view line, size_t columns);
 
 }  // namespace djinn::ctl

@@ -31,6 +31,35 @@ TEST(Id, has_twelve_digits) {
 TEST(Printable, lets_no_byte_steer_the_terminal) {
   EXPECT_EQ(printable("a\x1b[31mb\nc\td\x7f"), "a?[31mb?c?d?");
   EXPECT_EQ(printable("Übersicht"), "Übersicht");
+  EXPECT_EQ(printable("a\u009b[Jb\u202ec\u2066d\u2068e\u2028"), "a?[Jb?c?d?e?");
+  EXPECT_EQ(printable("a\xff\xc3"), "a??");
+  EXPECT_EQ(printable("\xed\xa0\x80\xf4\x90\x80\x80\xe0\x9f\xbf\xc0\xaf"), "????????????");
+}
+
+TEST(Isolated, a_name_that_is_written_from_right_to_left_turns_nothing_behind_it) {
+  EXPECT_EQ(isolated("\u05d0\u05d1 2"), "\u2068\u05d0\u05d1 2\u2069");
+  EXPECT_EQ(isolated("\u0627"), "\u2068\u0627\u2069");
+  EXPECT_EQ(isolated("\U0001e900"), "\u2068\U0001e900\u2069");
+  for (const char* mark : {"\u200e", "\u200f", "\u061c"}) {
+    const std::string name = std::string("b") + mark;
+    EXPECT_EQ(isolated(name), "\u2068" + name + "\u2069");
+  }
+  for (const char* plain : {"", "a-1", "größer", "日本語", "😀", "\u2067"}) {
+    EXPECT_EQ(isolated(plain), plain);
+  }
+}
+
+TEST(Isolated, is_each_such_name_of_a_sentence) {
+  EXPECT_EQ(
+      isolated_within("It is '\u05d0', '\u05d1 -\u05d2' or \u05d3 3: no."),
+      "It is '\u2068\u05d0\u2069', '\u2068\u05d1 -\u05d2\u2069' or \u2068\u05d3\u2069 3: no.");
+  EXPECT_EQ(isolated_within("größer \xff"), "größer \xff");
+}
+
+TEST(Isolated, can_be_pasted_where_a_name_is_meant) {
+  EXPECT_EQ(without_isolate(isolated("\u05d0 1")), "\u05d0 1");
+  EXPECT_EQ(without_isolate("\u2068\u05d0"), "\u2068\u05d0");
+  EXPECT_EQ(without_isolate("a"), "a");
 }
 
 std::string on_a_terminal(std::string_view said) {
@@ -62,6 +91,16 @@ TEST(Shortened, is_cut_between_characters) {
   EXPECT_EQ(shortened("Übersicht", 2), "Ü…");
   EXPECT_EQ(shortened("äöü", 2), "ä…");
   EXPECT_EQ(shortened("a", 0), "");
+}
+
+TEST(Shortened, leaves_no_isolate_open_and_counts_none) {
+  const std::string name = isolated("\u05d0\u05d1\u05d2");
+  EXPECT_EQ(width_of(name), 3u);
+  EXPECT_EQ(width_of("a\u200e\u200f\u061c"), 1u);
+  EXPECT_EQ(shortened(name, 3), name);
+  EXPECT_EQ(shortened(name, 2), isolated("\u05d0") + "…");
+  EXPECT_EQ(cut(name + "12", 3), name);
+  EXPECT_EQ(cut(name + "12", 1), isolated("\u05d0"));
 }
 
 TEST(Hash, is_hex) {

@@ -8,7 +8,6 @@
 #include <array>
 #include <map>
 
-#include "djinnctl/table.h"
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
@@ -105,7 +104,8 @@ std::string summary(const TopSample& now, const TopSample* before) {
   return text;
 }
 
-std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns, size_t columns) {
+std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns,
+                         const Table::Layout& layout) {
   using enum Table::Align;
   // Names must not push the figures off the screen.
   Table table({{"SESSION"},
@@ -124,7 +124,7 @@ std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns, size_t c
                fmt::format("{:.1f}", row.steps_per_second), size_text(s.granted_bytes),
                size_text(s.shared_bytes)});
   }
-  return table.text({.columns_max = columns});
+  return table.text({.isolates = layout.isolates, .columns_max = layout.columns_max});
 }
 
 std::string cut_lines(std::string_view text, size_t columns) {
@@ -154,10 +154,12 @@ TopSort next(TopSort sort) {
   return static_cast<TopSort>((static_cast<size_t>(sort) + 1) % kSorts.size());
 }
 
-std::string top_frame(const TopSample& now, const TopSample* before, TopSort sort, size_t columns) {
+std::string top_frame(const TopSample& now, const TopSample* before, TopSort sort,
+                      const Table::Layout& layout) {
   std::vector<Row> rows = rows_of(now, before);
   std::ranges::stable_sort(rows, [&](const Row& a, const Row& b) { return before_in(sort, a, b); });
-  return cut_lines(summary(now, before) + '\n' + session_rows(rows, now.wall_ns, columns), columns);
+  return cut_lines(summary(now, before) + '\n' + session_rows(rows, now.wall_ns, layout),
+                   layout.columns_max);
 }
 
 }  // namespace djinn::ctl

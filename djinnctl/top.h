@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "djinnctl/table.h"
 #include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
@@ -29,8 +30,9 @@ struct TopSample {
   std::vector<ipc::ModelReport> models;
 };
 
-// before: or null at first. columns: no line is wider. Lines end with '\n'.
+// before: or null at first. layout: no line is wider than its columns; its legend is shown and no
+// header is bold. Lines end with '\n'.
 [[nodiscard]] std::string top_frame(const TopSample& now, const TopSample* before, TopSort sort,
-                                    size_t columns);
+                                    const Table::Layout& layout);
 
 }  // namespace djinn::ctl

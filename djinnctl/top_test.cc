@@ -40,7 +40,8 @@ size_t place_of(const std::string& text, const char* what) {
 
 TEST(Top, rates_are_those_since_the_view_before) {
   const TopSample before = sample(10 * kSecond, 5, 100);
-  const std::string text = top_frame(sample(12 * kSecond, 9, 150), &before, TopSort::kRate, 80);
+  const std::string text =
+      top_frame(sample(12 * kSecond, 9, 150), &before, TopSort::kRate, {.columns_max = 80});
   EXPECT_NE(text.find("25.0 tokens/s"), std::string::npos) << text;
   EXPECT_NE(text.find(" 2.0 "), std::string::npos) << text;
   EXPECT_NE(text.find("[#####               ]"), std::string::npos) << text;
@@ -50,7 +51,7 @@ TEST(Top, sessions_come_in_the_order_that_was_asked_for) {
   const TopSample before = sample(10 * kSecond, 5, 0);
   const TopSample now = sample(12 * kSecond, 9, 0);
   const auto first = [&](TopSort sort) {
-    const std::string text = top_frame(now, &before, sort, 80);
+    const std::string text = top_frame(now, &before, sort, {.columns_max = 80});
     return place_of(text, "000000000001") < place_of(text, "000000000002") ? 1 : 2;
   };
   EXPECT_EQ(first(TopSort::kMemory), 2);
@@ -60,7 +61,8 @@ TEST(Top, sessions_come_in_the_order_that_was_asked_for) {
 
 TEST(Top, no_line_is_wider_than_the_screen) {
   for (const size_t columns : {20u, 80u}) {
-    const std::string frame = top_frame(sample(kSecond, 0, 0), nullptr, TopSort::kAge, columns);
+    const std::string frame =
+        top_frame(sample(kSecond, 0, 0), nullptr, TopSort::kAge, {.columns_max = columns});
     std::string_view text = frame;
     while (!text.empty()) {
       EXPECT_LE(width_of(text.substr(0, text.find('\n'))), columns) << text;
@@ -79,7 +81,7 @@ TEST(Top, figures_are_whole_on_80_columns) {
     one.granted_bytes = uint64_t{1000} << 20;
     one.shared_bytes = uint64_t{1001} << 30;
   }
-  const std::string text = top_frame(now, nullptr, TopSort::kAge, 80);
+  const std::string text = top_frame(now, nullptr, TopSort::kAge, {.columns_max = 80});
   EXPECT_NE(text.find("  1000 MiB  1001 GiB\n"), std::string::npos) << text;
   EXPECT_NE(text.find("  draining  memory  "), std::string::npos) << text;
 }

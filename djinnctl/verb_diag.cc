@@ -243,7 +243,8 @@ Result<std::string> pack(const Bundle& bundle) {
 Status tell(const Invocation& invocation, const Bundle& bundle, const std::string& archive) {
   if (!invocation.quiet) {
     for (const Missing& one : bundle.missing()) {
-      write_error(fmt::format("djinnctl: without {}: {}\n", one.what, printable(one.why)));
+      write_error(fmt::format("djinnctl: without {}: {}\n", one.what,
+                              sentence_for(terminal_of(STDERR_FILENO), one.why)));
     }
     write_error(
         fmt::format("djinnctl: {} files, {}\n", bundle.files().size(), size_text(bundle.bytes())));

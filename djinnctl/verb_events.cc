@@ -2,8 +2,10 @@
 
 // djinnctl events: what happened in djinnd lately, a line each; with -f, what happens from now on.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "djinnctl/command_line.h"
+#include "djinnctl/output.h"
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
@@ -24,7 +26,7 @@ std::string whole_text(const ipc::EventReport& event) {
 
 std::string line_of(const ipc::EventReport& event) {
   return fmt::format("{}  {:<17}  {}\n", time_text(event.wall_ns), name_of(event.kind),
-                     printable(whole_text(event)));
+                     sentence_for(terminal_of(STDOUT_FILENO), whole_text(event)));
 }
 
 // RFC 7464: each text begins with a record separator and ends with a newline.

@@ -38,7 +38,9 @@ Result<TopSample> look(client::Client& client) {
 Status print_view(const Invocation& invocation, client::Client& client, const TopSample& now,
                   const TopSample* before, TopSort sort) {
   if (!invocation.wants_json()) {
-    return write_out((before != nullptr ? "\n" : "") + top_frame(now, before, sort, kBatchColumns));
+    const Table::Layout layout{.isolates = invocation.layout.isolates,
+                               .columns_max = kBatchColumns};
+    return write_out((before != nullptr ? "\n" : "") + top_frame(now, before, sort, layout));
   }
   Json item = to_json(now.status);
   item["time"] = time_text(now.wall_ns);
@@ -65,8 +67,9 @@ Status run_live(client::Client& client, const TopOptions& options) {
   for (uint64_t view = 0; options.count == 0 || view < options.count; ++view) {
     DJINN_TRY(TopSample now, look(client));
     const std::string help = fmt::format("by {}; s: another order, q: quit\n", name_of(sort));
-    DJINN_CHECK(screen.show(
-        top_frame(now, before ? &*before : nullptr, sort, screen.size().columns) + '\n' + help));
+    const Table::Layout layout{.isolates = true, .columns_max = screen.size().columns};
+    DJINN_CHECK(
+        screen.show(top_frame(now, before ? &*before : nullptr, sort, layout) + '\n' + help));
     before = std::move(now);
     const auto key = screen.key(static_cast<int>(options.delay_s * 1000));
     if (key == 'q') return {};

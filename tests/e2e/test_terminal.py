@@ -73,6 +73,31 @@ def test_names_are_shortened_on_a_terminal_alone(daemon: Daemon, crowd: None) ->
     assert name in on_terminal(daemon, "sessions", pipe="stdout").piped
 
 
+def test_a_name_from_right_to_left_turns_nothing_behind_it_on_a_terminal_alone(
+    daemon: Daemon,
+) -> None:
+    name = "\u05d0\u05d1 7"
+    shown_name = f"\u2068{name}\u2069"
+    plain = "plain 7"
+    with daemon.connect(name), daemon.connect(plain):
+        for verb in ("sessions", "top -b -n 1"):
+            one = on_terminal(daemon, *verb.split())
+            rows = one.text.splitlines()
+            (named,) = [row for row in rows if shown_name in row]
+            (other,) = [row for row in rows if plain in row]
+            assert "\u2068" not in other
+            as_wide = named.replace(shown_name, name)
+            assert as_wide.index(" idle ") == other.index(" idle ")
+        listed = on_terminal(daemon, "sessions", pipe="stdout").piped
+        json_listed = on_terminal(daemon, "--json", "sessions").text
+    assert name in listed and "\u2068" not in listed
+    assert name in [one["name"] for one in json.loads(json_listed)["items"]]
+    mistaken = on_terminal(daemon, "show", name)
+    assert mistaken.code == 4
+    assert "'\u2068\u05d0\u05d1\u2069 7'" in mistaken.text
+    assert f"'{name}'" in on_terminal(daemon, "show", name, pipe="stderr").piped
+
+
 @pytest.mark.parametrize("words", [*LISTS, "top -n 2 -d 0.1"])
 @pytest.mark.parametrize("why", ["pipe", "NO_COLOR", "TERM=dumb", "no TERM"])
 def test_no_escape_codes_off_a_terminal_or_where_they_are_not_wanted(
