@@ -114,11 +114,13 @@ bool Model::is_awaited_by(DomainId user) const {
          std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain == user; });
 }
 
-void Model::add_source(ModelKey opened, std::vector<SharedFd> files, SessionId session) {
+void Model::add_source(ModelKey opened, std::vector<SharedFd> files, std::vector<std::string> names,
+                       SessionId session) {
   uint32_t patience = Source::kPatience;
   for (Source& source : sources) {
     if (source.user() != opened.domain) continue;
     if (load::all_unchanged(source.key.files, opened.files)) {
+      source.file_names = std::move(names);
       source.sessions.insert(session);
       return;
     }
@@ -127,6 +129,7 @@ void Model::add_source(ModelKey opened, std::vector<SharedFd> files, SessionId s
   Source& added = sources.emplace_back();
   added.key = std::move(opened);
   added.files = std::move(files);
+  added.file_names = std::move(names);
   added.sessions.insert(session);
   added.patience = patience;
 }

@@ -103,9 +103,11 @@ struct Source {
   // While they are open their inodes are not reused. Those of the first open that are told by their
   // content are closed when they are read: a client's sealed memory would be held twice.
   std::vector<SharedFd> files;
-  std::set<SessionId> sessions;  // that opened the model through these
-  LoadId load{};                 // that reads it
-  bool tried = false;            // in the present return
+  std::vector<std::string> file_names;  // as its user calls each, or empty; of one that systemd
+                                        // kept none
+  std::set<SessionId> sessions;         // that opened the model through these
+  LoadId load{};                        // that reads it
+  bool tried = false;                   // in the present return
   uint32_t patience = kPatience;
   uint32_t silent = 0;      // looks since it gave anything
   uint32_t in_the_way = 0;  // looks since a user waits whose own were not tried
@@ -116,6 +118,14 @@ struct Source {
     return !files.empty() && files.size() == key.files.size() &&
            std::ranges::all_of(files, [](const SharedFd& file) { return file != nullptr; });
   }
+};
+
+// Why a load of a model failed. Of its files others hear by number: their names are their user's.
+struct LoadFailure {
+  Error error;
+  DomainId user = 0;     // whose files were read
+  std::string path;      // as they call the place of the files
+  std::string sentence;  // the error, with the file's name in place of its number
 };
 
 struct MappedBy {
@@ -131,9 +141,8 @@ struct Model {
   std::string label;
   ModelPhase phase = ModelPhase::kLoading;
   LoadId load;
-  std::vector<std::string> file_names;  // as its opener calls them, until it is resident
-  SharedFd plan;                        // sealed, or none
-  uint64_t plan_bytes = 0;              // 0 of one that systemd kept, too
+  SharedFd plan;            // sealed, or none
+  uint64_t plan_bytes = 0;  // 0 of one that systemd kept, too
   std::vector<Fd> extents;
   std::vector<uint64_t> extent_bytes;
   Fd manifest;
@@ -175,8 +184,9 @@ struct Model {
   [[nodiscard]] ModelKey& key() { return sources.front().key; }
   [[nodiscard]] DomainId owner() const { return key().domain; }
 
-  // The session has opened it through these.
-  void add_source(ModelKey opened, std::vector<SharedFd> files, SessionId session);
+  // The session has opened it through these, which its user calls so.
+  void add_source(ModelKey opened, std::vector<SharedFd> files, std::vector<std::string> names,
+                  SessionId session);
   void forget_sources_of(SessionId session);
   // Null if the load reads none.
   Source* source_of(LoadId reader);

@@ -46,28 +46,28 @@ Result<std::vector<std::byte>> part_of_manifest(const Model& model, uint64_t off
                          offset);
 }
 
-// Without its text: of an open request, and of a model.
-Event failure_of(const OpenRequest& request) {
-  Event event = device_event(EventKind::kModelFailed, {});
-  event.owner = request.opener.domain;
-  event.session = request.opener.asker.session;
-  event.path = request.path;
-  return event;
-}
-
-Event failure_of(const Model& model) {
-  Event event = event_of(EventKind::kModelFailed, model);
-  if (!model.openers.empty()) event.session = model.openers.front().asker.session;
-  event.path = model.path_for({model.owner()});
-  return event;
-}
-
 // As its client will read it.
 std::string sentence_of(const Error& error, std::span<const std::string> file_names) {
   const auto about = ipc::file_message(error.message, file_names.size());
   const bool is_named = about && !file_names[about->index].empty();
   return ipc::showable_sentence(
       is_named ? fmt::format("{}: {}", file_names[about->index], about->message) : error.message);
+}
+
+LoadFailure failure_of(const OpenRequest& request, const Error& error) {
+  return {error, request.opener.domain, request.path, sentence_of(error, request.file_names)};
+}
+
+LoadFailure failure_of(const Model& model, const Source& source, const Error& error) {
+  const auto path = model.paths.find(source.user());
+  return {error, source.user(), path == model.paths.end() ? std::string() : path->second,
+          sentence_of(error, source.file_names)};
+}
+
+// Whose request that user's failure is of; none where the model comes back for a run.
+SessionId session_of(const Model& model, DomainId user) {
+  const auto found = std::ranges::find(model.openers, user, &Opener::domain);
+  return found == model.openers.end() ? SessionId{} : found->asker.session;
 }
 
 // Whether the session waits for it to be there.
@@ -370,7 +370,8 @@ void Models::join_opening(LoadId id, Model& model) {
   opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
   const Status allowed = opener.pins ? may_pin({opener.domain, opener.is_admin}, model) : Status();
   if (!allowed) return world_.replies.refuse(opener.asker, allowed.error());
-  model.add_source(std::move(opening.key), loads_.at(id)->take_files(), opener.asker.session);
+  model.add_source(std::move(opening.key), loads_.at(id)->take_files(),
+                   std::move(request.file_names), opener.asker.session);
   join(model, request);
 }
 
@@ -419,10 +420,10 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   fresh.id = world_.ids.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
   fresh.label = opening.request.label;
   fresh.load = id;
-  fresh.file_names = std::move(opening.request.file_names);
   Source& first = fresh.sources.front();
   first.key = std::move(key);
   first.files = load.take_files();
+  first.file_names = std::move(opening.request.file_names);
   fresh.plan = std::move(opening.request.plan.copy);
   fresh.plan_bytes = opening.request.plan.bytes;
   Model& model = table_.add(std::move(fresh));
@@ -470,14 +471,16 @@ void Models::read_again(Model& model) {
 void Models::source_failed(LoadId id, const Error& error) {
   Model* const model = table_.find_by_load(id);
   Source* const source = model != nullptr ? model->source_of(id) : nullptr;
-  if (source != nullptr) model->put_aside(*source, error);
-  const bool goes_on = source != nullptr && model->next_source() != nullptr;
-  if (!goes_on || world_.loaders.fails()) return fail(id, error);
-  tell_failed(*model, error);
+  if (source == nullptr) return fail(id, error);
+  const LoadFailure failure = failure_of(*model, *source, error);
+  model->put_aside(*source, error);
+  const bool goes_on = model->next_source() != nullptr && !world_.loaders.fails();
+  if (!goes_on) return fail_model(id, *model, failure);
+  tell_failed(*model, failure);
   abandon(id, *model);
   model->go(ModelPhase::kOnDisk);
   tiers_.want(*model);
-  if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
+  abort_load(id);
 }
 
 // Its turn may not come for other files of the same user's that say nothing.
@@ -654,7 +657,6 @@ void Models::become_resident(Model& model) {
   for (size_t i = 0; i < first.files.size(); ++i) {
     if (first.key.files[i].content) first.files[i].reset();
   }
-  model.file_names.clear();
   model.bytes_loaded = model.bytes;
   model.loaded_wall_ns = world_.clock.wall_ns();
   tell(EventKind::kModelLoaded, model,
@@ -710,14 +712,16 @@ void Models::load_failed(LoadId id, const Error& error) {
   source_failed(id, error);
 }
 
-void Models::tell_failed(const Model& model, const Error& error) {
-  if (error.code == ErrorCode::kCancelled) {
-    tell(EventKind::kModelUnloaded, model,
-         fmt::format("model {} is wanted no more", text_of(model.id)), error.code);
-    return;
+void Models::tell_failed(const Model& model, const LoadFailure& failure) {
+  const ErrorCode code = failure.error.code;
+  if (code == ErrorCode::kCancelled) {
+    return tell(EventKind::kModelUnloaded, model,
+                fmt::format("model {} is wanted no more", text_of(model.id)), code);
   }
   ++loads_failed_;
-  tell_failure(failure_of(model), model.file_names, error);
+  Event event = event_of(EventKind::kModelFailed, model);
+  event.session = session_of(model, failure.user);
+  tell_failure(std::move(event), failure);
 }
 
 void Models::abandon(LoadId id, Model& model) {
@@ -726,49 +730,69 @@ void Models::abandon(LoadId id, Model& model) {
   look_again_soon();
 }
 
-// Ends a load that did not become a model, whatever it had become already.
 void Models::fail(LoadId id, const Error& error) {
+  if (const auto opening = openings_.extract(id)) {
+    abort_load(id);
+    return fail_opening(opening.mapped().request, error);
+  }
+  Model* const model = table_.find_by_load(id);
+  if (model == nullptr) return abort_load(id);
+  const Source* const source = model->source_of(id);
+  fail_model(id, *model,
+             failure_of(*model, source != nullptr ? *source : model->sources.front(), error));
+}
+
+void Models::fail_opening(const OpenRequest& request, const Error& error) {
+  if (error.code != ErrorCode::kCancelled) {
+    ++loads_failed_;
+    tell_failure(request.opener, failure_of(request, error));
+  }
+  world_.replies.refuse_each({request.opener.asker}, error);
+}
+
+void Models::fail_model(LoadId id, Model& model, const LoadFailure& failure) {
+  tell_failed(model, failure);
+  abandon(id, model);
+  decide_waiting(model.id);
   std::vector<Asker> askers;
-  if (auto opening = openings_.extract(id)) {
-    const OpenRequest& request = opening.mapped().request;
-    if (error.code != ErrorCode::kCancelled) {
-      ++loads_failed_;
-      tell_failure(failure_of(request), request.file_names, error);
-    }
-    askers.push_back(request.opener.asker);
+  for (const Opener& opener : model.openers) askers.push_back(opener.asker);
+  if (model.returns()) {
+    model.openers.clear();
+    for (const Asker& asker : askers) left(model, asker.session);
+    model.end_return();
+    tiers_.stays_away(model, failure);
+  } else {
+    table_.erase(model.id);
   }
-  if (Model* const model = table_.find_by_load(id)) {
-    tell_failed(*model, error);
-    abandon(id, *model);
-    for (const Opener& opener : model->openers) askers.push_back(opener.asker);
-    decide_waiting(model->id);
-    if (model->returns()) {
-      for (const Opener& opener : std::exchange(model->openers, {})) {
-        left(*model, opener.asker.session);
-      }
-      model->end_return();
-      tiers_.stays_away(*model, error);
-    } else {
-      table_.erase(model->id);
-    }
-  }
+  abort_load(id);
+  world_.replies.refuse_each(askers, failure.error);
+}
+
+void Models::abort_load(LoadId id) {
   if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
-  world_.replies.refuse_each(askers, error);
 }
 
 void Models::refuse(const OpenRequest& request, const Error& error) {
-  tell_failure(failure_of(request), request.file_names, error);
+  tell_failure(request.opener, failure_of(request, error));
   world_.replies.refuse(request.opener.asker, error);
 }
 
-void Models::tell_failure(Event event, std::span<const std::string> file_names,
-                          const Error& error) {
+// Before there is a model.
+void Models::tell_failure(const Opener& opener, const LoadFailure& failure) {
+  Event event = device_event(EventKind::kModelFailed, {});
+  event.session = opener.asker.session;
+  tell_failure(std::move(event), failure);
+}
+
+void Models::tell_failure(Event event, const LoadFailure& failure) {
   const std::string what = event.model.valid() ? "model " + text_of(event.model) : "a model";
   const std::string whom = event.session.valid() ? " for session " + text_of(event.session) : "";
-  event.text = fmt::format("{} of user {} could not be loaded{}: {}", what, event.owner.value_or(0),
-                           whom, name_of(error.code));
-  event.error = error.code;
-  event.sentence = sentence_of(error, file_names);
+  event.text = fmt::format("{} of user {} could not be loaded{}: {}", what, failure.user, whom,
+                           name_of(failure.error.code));
+  event.owner = failure.user;
+  event.path = failure.path;
+  event.error = failure.error.code;
+  event.sentence = failure.sentence;
   world_.events.tell(std::move(event));
 }
 

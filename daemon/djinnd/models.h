@@ -192,13 +192,18 @@ class Models final : public Load::Owner {
   Status seal(Model& model, Fd manifest);
   [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;
   [[nodiscard]] decltype(ipc::DaemonReply::body) opened(ModelId id, bool was_resident);
+  // Ends a load that did not become a model, whatever it had become already.
   void fail(LoadId id, const Error& error);
+  void fail_opening(const OpenRequest& request, const Error& error);
+  void fail_model(LoadId id, Model& model, const LoadFailure& failure);
+  void abort_load(LoadId id);
   // Because of the files, or of what serves them: a model that returns has others.
   void source_failed(LoadId id, const Error& error);
   // Tells who wanted it, and the log.
   void refuse(const OpenRequest& request, const Error& error);
-  void tell_failure(Event event, std::span<const std::string> file_names, const Error& error);
-  void tell_failed(const Model& model, const Error& error);
+  void tell_failure(const Opener& opener, const LoadFailure& failure);
+  void tell_failure(Event event, const LoadFailure& failure);
+  void tell_failed(const Model& model, const LoadFailure& failure);
   // The loader may still map the model's extents: they count as the load's until it does not.
   void abandon(LoadId id, Model& model);
   void free_abandoned(LoadId id);

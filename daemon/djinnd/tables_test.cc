@@ -178,7 +178,7 @@ TEST(ModelTable, young_files_do_not_share_what_may_come_back_from_others) {
   EXPECT_EQ(table.find_shared(opened), &model);
   load::FileIdentity other = settled_file();
   ++other.inode;
-  model.add_source(key_of(1001, other), {}, SessionId{2});
+  model.add_source(key_of(1001, other), {}, {}, SessionId{2});
   EXPECT_EQ(table.find_shared(opened), nullptr);
 }
 
@@ -194,7 +194,7 @@ class Sources : public ::testing::Test {
   void open(DomainId user, SessionId session, uint64_t inode = 0) {
     load::FileIdentity file = settled_file();
     file.inode += inode != 0 ? inode : user;
-    model_.add_source(key_of(user, file), {}, session);
+    model_.add_source(key_of(user, file), {}, {}, session);
   }
   void wants(DomainId user) { model_.mapped[user].wanted = true; }
   // Who is read from now.
@@ -223,7 +223,7 @@ class Sources : public ::testing::Test {
 };
 
 TEST_F(Sources, everybody_who_opens_a_model_has_one_while_a_session_holds_it_through_that) {
-  model_.add_source(key_of(1000, settled_file()), {}, SessionId{1});
+  model_.add_source(key_of(1000, settled_file()), {}, {}, SessionId{1});
   EXPECT_EQ(model_.sources.size(), 1u) << "it is the owner's";
   for (DomainId user = 1001; user <= 1300; ++user) open(user, SessionId{user});
   open(1001, SessionId{2});

@@ -331,12 +331,15 @@ void Tiers::came_back(Model& model) {
   review();
 }
 
-void Tiers::stays_away(Model& model, const Error& error) {
+void Tiers::stays_away(Model& model, const LoadFailure& failure) {
   model.go(ModelPhase::kOnDisk);
-  model.lost = error;
+  model.lost = failure.error;
   for (auto& [domain, mapped] : model.mapped) {
     if (!std::exchange(mapped.wanted, false)) continue;
-    world_.domains.send(domain, {ipc::ModelLost{model.id, error.code, error.message}});
+    const bool is_own = domain == failure.user;
+    world_.domains.send(domain,
+                        {ipc::ModelLost{model.id, failure.error.code,
+                                        is_own ? failure.sentence : failure.error.message}});
   }
   world_.changed();
   review();

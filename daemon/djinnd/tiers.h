@@ -90,8 +90,8 @@ class Tiers {
   void want(Model& model);
   // It is resident again: workers that have its place get its bytes.
   void came_back(Model& model);
-  // It could not be brought back; error: why.
-  void stays_away(Model& model, const Error& error);
+  // It could not be brought back.
+  void stays_away(Model& model, const LoadFailure& failure);
   // Leases, pins or keep-alive times have changed.
   void review();
   // The model's loader is gone, or one that compared files with it has let go of it.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from broken_disk import mounted
-from command_line import ctl
+from command_line import ctl, events_of, wait_until_hashed
 from mute_files import FileServer, require_fuse
 from private_daemon import Daemon, running, wait_until
 from safetensors.torch import save_file
@@ -100,3 +100,24 @@ def test_a_disk_that_breaks_in_the_midst_of_a_comparison_fails_that_alone(
         assert again.was_resident
         assert again.id == model.id
     assert ctl(host, "evict", "--force", "--all").code == 0
+
+
+def test_a_disk_that_breaks_while_a_model_comes_back_is_told_with_the_files_name(
+    host: Daemon, disk: FileServer, mount_point: Path, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole.safetensors"
+    save_file({"unused": torch.zeros(8)}, whole)
+    broken = mount_point / "model.safetensors"
+    with host.connect("reader") as session:
+        model = session.load([whole, broken])
+        before = result(session, model)
+        wait_until_hashed(host)
+        assert ctl(host, "evict", "--force", "--all").code == 0
+        disk.tell("end")
+        with pytest.raises(djinn.Error) as told:
+            result(session, model)
+        assert str(told.value).startswith(f"{broken.name}: ")
+        assert "Input/output error" in str(told.value)
+        assert events_of(host, "model-failed")[-1]["reason"] == str(told.value)
+        disk.tell("mend")
+        assert result(session, model) == before
