@@ -327,6 +327,59 @@ TEST(Djinnd, what_is_no_safetensors_file_fails_and_leaves_nothing) {
   EXPECT_EQ(status_of(daemon).memory_models_bytes, 0u);
 }
 
+// Loads that no loader has begun, and models that no worker takes in.
+class FailedLoads : public ::testing::Test {
+ protected:
+  FailedLoads() { session_ = client_.greet().session; }
+
+  template <typename Body>
+  void expect_told(const Body& body, const std::vector<int>& fds, const std::string& path) {
+    const auto failed = client_.ask<ipc::Failed>(body, fds);
+    const auto events = client_.ask<ipc::EventList>(ipc::FollowEvents{}).events;
+    const auto last = std::find_if(events.rbegin(), events.rend(), [](const auto& event) {
+      return event.kind == ipc::EventKind::kModelFailed;
+    });
+    ASSERT_NE(last, events.rend()) << failed.message;
+    EXPECT_GT(last->number, std::exchange(told_, last->number)) << failed.message;
+    EXPECT_EQ(last->error, failed.code);
+    EXPECT_EQ(last->reason, ipc::showable_sentence(failed.message));
+    EXPECT_EQ(last->session, session_);
+    EXPECT_EQ(last->user, ::geteuid());
+    EXPECT_EQ(last->path, path);
+    EXPECT_THAT(last->text,
+                HasSubstr(fmt::format("of user {} could not be loaded for session {:012x}",
+                                      ::geteuid(), session_.value)));
+  }
+  void add(const Fd& file) { client_.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()}); }
+
+  const TestDaemon daemon_;
+  TestClient client_{daemon_};
+  SessionId session_;
+  uint64_t told_ = 0;  // the number of the latest such event
+};
+
+TEST_F(FailedLoads, that_no_loader_has_begun_are_told_in_the_log) {
+  const ipc::OpenModel open{"tiny", false, false, {}, "/models/tiny"};
+  expect_told(open, {}, open.path);  // of no file
+  add(model_file(daemon_.directory(), 1, 'a'));
+  ipc::OpenModel planned = open;
+  planned.has_plan = true;
+  const Fd unsealed = *pal::make_memfd("test", 64);
+  expect_told(planned, {unsealed.get()}, open.path);
+  expect_told(open, {}, open.path);  // the file went with the request that was refused
+  expect_told(ipc::AddFiles{1}, {client_.socket()}, "");
+  const Fd file = model_file(daemon_.directory(), 1, 'a');
+  for (uint32_t i = 0; i < limits::kModelFiles; ++i) add(file);
+  expect_told(ipc::AddFiles{1}, {file.get()}, "");
+}
+
+TEST_F(FailedLoads, of_models_that_no_worker_takes_in_are_told_in_the_log) {
+  for (const char fill : {'r', 'd'}) {
+    add(model_file(daemon_.directory(), 1000, fill));
+    expect_told(ipc::OpenModel{"tiny", false, false, {}, "/models/tiny"}, {}, "/models/tiny");
+  }
+}
+
 TEST(Djinnd, plans_of_openings_that_wait_have_a_limit_together) {
   const HeldProgram loader(LOADER_PROGRAM);
   loader.hold();

@@ -58,10 +58,17 @@ LoadFailure failure_of(const OpenRequest& request, const Error& error) {
   return {error, request.opener.domain, request.path, sentence_of(error, request.file_names)};
 }
 
+// One that is not about files.
+LoadFailure failure_of(const Model& model, DomainId user, const Error& error) {
+  const auto path = model.paths.find(user);
+  return {error, user, path == model.paths.end() ? std::string() : path->second,
+          sentence_of(error, {})};
+}
+
 LoadFailure failure_of(const Model& model, const Source& source, const Error& error) {
-  const auto path = model.paths.find(source.user());
-  return {error, source.user(), path == model.paths.end() ? std::string() : path->second,
-          sentence_of(error, source.file_names)};
+  LoadFailure failure = failure_of(model, source.user(), error);
+  failure.sentence = sentence_of(error, source.file_names);
+  return failure;
 }
 
 // Whose request that user's failure is of; none where the model comes back for a run.
@@ -128,17 +135,16 @@ void Models::take_back(std::vector<Model> models) {
 // --- requests
 
 void Models::open(OpenRequest request) {
-  const Asker asker = request.opener.asker;
   if (request.files.empty()) {
-    return world_.replies.refuse(
-        asker, {ErrorCode::kInvalidArgument, "A model needs at least one file. Add files first."});
+    return refuse(request, {ErrorCode::kInvalidArgument,
+                            "A model needs at least one file. Add files first."});
   }
-  if (world_.loaders.fails()) return world_.replies.refuse(asker, world_.loaders.failure());
+  if (world_.loaders.fails()) return refuse(request, world_.loaders.failure());
   const Status room = check_plans(request.opener.domain, request.plan.bytes);
-  if (!room) return world_.replies.refuse(asker, room.error());
+  if (!room) return refuse(request, room.error());
   const size_t file_count = request.files.size();
   const Status kept = check_files(request.opener.domain, file_count);
-  if (!kept) return world_.replies.refuse(asker, kept.error());
+  if (!kept) return refuse(request, kept.error());
   const LoadId id = next_load();
   loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id,
                                       std::exchange(request.files, {}));
@@ -369,7 +375,7 @@ void Models::join_opening(LoadId id, Model& model) {
   Opener& opener = request.opener;
   opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
   const Status allowed = opener.pins ? may_pin({opener.domain, opener.is_admin}, model) : Status();
-  if (!allowed) return world_.replies.refuse(opener.asker, allowed.error());
+  if (!allowed) return refuse(request, allowed.error());
   model.add_source(std::move(opening.key), loads_.at(id)->take_files(),
                    std::move(request.file_names), opener.asker.session);
   join(model, request);
@@ -566,7 +572,7 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
     refuse_pins(*model, *total);
     model->bytes = *total;  // counts from now on
     if (model->openers.empty()) {
-      return fail(id, {ErrorCode::kQuotaExceeded, "Whoever wanted it may not pin so much."});
+      return fail(id, {ErrorCode::kCancelled, "Whoever wanted it may not pin so much."});
     }
   }
   world_.memory.request(Memory::of_load(id), *total,
@@ -576,18 +582,19 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
 }
 
 void Models::refuse_pins(Model& model, uint64_t bytes) {
-  std::vector<std::pair<Asker, Error>> refused;
+  std::vector<std::pair<Opener, Error>> refused;
   std::erase_if(model.openers, [&](const Opener& opener) {
     if (!opener.pins) return false;
     const Status allowed = check_pin_quota({opener.domain, opener.is_admin}, model, bytes);
     if (allowed) return false;
     model.pins.erase(opener.domain);
-    refused.emplace_back(opener.asker, allowed.error());
+    refused.emplace_back(opener, allowed.error());
     return true;
   });
-  for (const auto& [asker, error] : refused) {
-    left(model, asker.session);
-    world_.replies.refuse(asker, error);
+  for (const auto& [opener, error] : refused) {
+    tell_failure(opener, failure_of(model, opener.domain, error));  // others may still get it
+    left(model, opener.asker.session);
+    world_.replies.refuse(opener.asker, error);
   }
 }
 
@@ -718,10 +725,7 @@ void Models::tell_failed(const Model& model, const LoadFailure& failure) {
     return tell(EventKind::kModelUnloaded, model,
                 fmt::format("model {} is wanted no more", text_of(model.id)), code);
   }
-  ++loads_failed_;
-  Event event = event_of(EventKind::kModelFailed, model);
-  event.session = session_of(model, failure.user);
-  tell_failure(std::move(event), failure);
+  tell_failure(model, failure);
 }
 
 void Models::abandon(LoadId id, Model& model) {
@@ -743,10 +747,7 @@ void Models::fail(LoadId id, const Error& error) {
 }
 
 void Models::fail_opening(const OpenRequest& request, const Error& error) {
-  if (error.code != ErrorCode::kCancelled) {
-    ++loads_failed_;
-    tell_failure(request.opener, failure_of(request, error));
-  }
+  if (error.code != ErrorCode::kCancelled) tell_failure(request.opener, failure_of(request, error));
   world_.replies.refuse_each({request.opener.asker}, error);
 }
 
@@ -777,14 +778,20 @@ void Models::refuse(const OpenRequest& request, const Error& error) {
   world_.replies.refuse(request.opener.asker, error);
 }
 
-// Before there is a model.
 void Models::tell_failure(const Opener& opener, const LoadFailure& failure) {
   Event event = device_event(EventKind::kModelFailed, {});
   event.session = opener.asker.session;
   tell_failure(std::move(event), failure);
 }
 
+void Models::tell_failure(const Model& model, const LoadFailure& failure) {
+  Event event = event_of(EventKind::kModelFailed, model);
+  event.session = session_of(model, failure.user);
+  tell_failure(std::move(event), failure);
+}
+
 void Models::tell_failure(Event event, const LoadFailure& failure) {
+  ++loads_failed_;
   const std::string what = event.model.valid() ? "model " + text_of(event.model) : "a model";
   const std::string whom = event.session.valid() ? " for session " + text_of(event.session) : "";
   event.text = fmt::format("{} of user {} could not be loaded{}: {}", what, failure.user, whom,
@@ -929,6 +936,7 @@ void Models::map_into(Model& model, DomainId domain) {
 }
 
 void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
+  tell_failure(model, failure_of(model, domain, error));
   std::vector<Asker> refused;
   std::erase_if(model.openers, [&](const Opener& opener) {
     if (!opener.needs_worker || opener.domain != domain) return false;

@@ -76,6 +76,8 @@ class Models final : public Load::Owner {
 
   // --- requests
   void open(OpenRequest request);
+  // Tells who wanted it, and the log.
+  void refuse(const OpenRequest& request, const Error& error);
   void close(const Asker& asker, ModelId id);
   // Only the owner and administrators may; not what another user has pinned, but for
   // administrators.
@@ -199,10 +201,11 @@ class Models final : public Load::Owner {
   void abort_load(LoadId id);
   // Because of the files, or of what serves them: a model that returns has others.
   void source_failed(LoadId id, const Error& error);
-  // Tells who wanted it, and the log.
-  void refuse(const OpenRequest& request, const Error& error);
+  // To the log: of one who does not get a model, and of a model.
   void tell_failure(const Opener& opener, const LoadFailure& failure);
+  void tell_failure(const Model& model, const LoadFailure& failure);
   void tell_failure(Event event, const LoadFailure& failure);
+  // Likewise, or that nobody wants it any more.
   void tell_failed(const Model& model, const LoadFailure& failure);
   // The loader may still map the model's extents: they count as the load's until it does not.
   void abandon(LoadId id, Model& model);

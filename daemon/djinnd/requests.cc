@@ -33,6 +33,19 @@ const PayloadKind* payload_of(const ipc::ClientRequest& request) {
   return std::holds_alternative<ipc::DefineProgram>(request.body) ? &kGraph : nullptr;
 }
 
+// With the files that the session has added.
+OpenRequest open_request(Session& session, const Asker& asker, const ipc::OpenModel& body) {
+  OpenRequest request;
+  request.opener = {asker, session.domain, !session.observer,
+                    false, body.pin,       session.caller.admin};
+  request.label = body.label;
+  request.path = body.path;
+  request.keep_alive_ms = body.keep_alive_ms;
+  request.files = std::exchange(session.files, {});
+  request.file_names = std::exchange(session.file_names, {});
+  return request;
+}
+
 }  // namespace
 
 size_t descriptors_of(const ipc::ClientRequest& request) {
@@ -115,7 +128,11 @@ void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
   const Turns::Bill bill(world_.turns, session->domain);
   session->channel->hold(false);
   const Asker asker{id, request.number};
-  if (!payload) return world_.sessions.refuse(asker, payload.error());
+  if (!payload) {
+    const auto* const open = std::get_if<ipc::OpenModel>(&request.body);
+    if (open == nullptr) return world_.sessions.refuse(asker, payload.error());
+    return world_.models.refuse(open_request(*session, asker, *open), payload.error());
+  }
   session->payload_bytes_in += payload->bytes;
   Call call{*session, asker, {}, *std::move(payload)};
   fulfil_any(call, request);
@@ -127,18 +144,18 @@ void Requests::fulfil(Call& call, const ipc::Hello& body) {
 
 void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
   std::vector<SharedFd>& files = call.session.files;
+  // With those that it has added: what is opened next is another model.
+  const auto refuse = [&](const Error& error) {
+    world_.models.refuse(open_request(call.session, call.asker, {}), error);
+  };
   if (files.size() + call.fds.size() > limits::kModelFiles) {
-    files.clear();
-    call.session.file_names.clear();
-    return world_.sessions.refuse(
-        call.asker, {ErrorCode::kLimitExceeded,
-                     fmt::format("A model has at most {} files.", limits::kModelFiles)});
+    return refuse({ErrorCode::kLimitExceeded,
+                   fmt::format("A model has at most {} files.", limits::kModelFiles)});
   }
   const auto no_file = [](const SharedFd& fd) { return may_hold_sockets(*fd); };
   if (std::ranges::any_of(call.fds, no_file)) {
-    return world_.sessions.refuse(
-        call.asker, {ErrorCode::kInvalidArgument,
-                     "A descriptor of a model's file is none of a file. Open the file."});
+    return refuse({ErrorCode::kInvalidArgument,
+                   "A descriptor of a model's file is none of a file. Open the file."});
   }
   for (SharedFd& fd : call.fds) files.push_back(std::move(fd));
   std::ranges::copy(body.names, std::back_inserter(call.session.file_names));
@@ -147,17 +164,10 @@ void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
 }
 
 void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
-  OpenRequest request;
-  request.opener = {call.asker, call.session.domain,      !call.session.observer, false,
-                    body.pin,   call.session.caller.admin};
-  request.label = body.label;
-  request.path = body.path;
-  request.keep_alive_ms = body.keep_alive_ms;
-  request.files = std::exchange(call.session.files, {});
-  request.file_names = std::exchange(call.session.file_names, {});
+  OpenRequest request = open_request(call.session, call.asker, body);
   if (!body.has_plan) {
     auto none = no_payload();
-    if (!none) return world_.sessions.refuse(call.asker, none.error());
+    if (!none) return world_.models.refuse(request, none.error());
     call.payload = *std::move(none);
   }
   request.plan = std::move(call.payload);

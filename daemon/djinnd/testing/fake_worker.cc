@@ -11,6 +11,7 @@
 //   submission run 17    is done, and from then on the lane does not answer djinnd
 //   submission run 18    kills the worker in mid-step, and the next two before they have taken the
 //                        session in; then it is done
+//   model filled with "r"  is refused, one with "d" kills the worker
 //   kWriteRef            asks for graph_bytes more bytes of refs and completes with the answer's
 //   code any other            one step, committed
 //   group of 7 heads     asks for as many pages as its capacity; to be spilled, one of 13 kills the
@@ -137,6 +138,11 @@ class FakeWorker {
   void obey(const ipc::AddModel& c, std::vector<Fd> fds) {
     const bool sealed = fds.size() >= 2 && *pal::has_seals(fds[1], pal::Seals::kWrite);
     const bool right = c.parked ? fds.size() == 1 : sealed;
+    const char fill = sealed ? static_cast<char>((*pal::read_memfd(fds[1], 1)).front()) : '\0';
+    if (fill == 'd') ::_exit(11);
+    if (fill == 'r') {
+      return send({ipc::ModelAdded{c.model, ErrorCode::kMalformed, "The worker\x1b cannot."}});
+    }
     send({ipc::ModelAdded{c.model, right ? ErrorCode::kOk : ErrorCode::kMalformed, ""}});
   }
   void obey(const ipc::DropModel& c, std::vector<Fd>) { send({ipc::ModelDropped{c.model}}); }
