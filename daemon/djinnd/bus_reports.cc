@@ -97,6 +97,19 @@ int append(sd_bus_message* message, const ipc::ModelReport& report) {
   return entries.close();
 }
 
+int append(sd_bus_message* message, const ipc::UseReport& report) {
+  Dictionary entries(message);
+  entries.put("owner", report.owner);
+  if (report.session.valid()) {
+    entries.put("session", text_of(report.session));
+    entries.put("name", report.client_name);
+    entries.put("pid", report.pid);
+  } else {
+    entries.put("pinned", true);
+  }
+  return entries.close();
+}
+
 template <typename Report>
 int append_all(sd_bus_message* message, const std::vector<Report>& reports) {
   int failed = ::sd_bus_message_open_container(message, 'a', "a{sv}");
@@ -113,6 +126,10 @@ int append_reports(sd_bus_message* message, const std::vector<ipc::SessionReport
 }
 
 int append_reports(sd_bus_message* message, const std::vector<ipc::ModelReport>& reports) {
+  return append_all(message, reports);
+}
+
+int append_reports(sd_bus_message* message, const std::vector<ipc::UseReport>& reports) {
   return append_all(message, reports);
 }
 

@@ -18,6 +18,7 @@ namespace djinn::daemon {
 // Appends aa{sv}. Negative errno where the message takes no more.
 int append_reports(sd_bus_message* message, const std::vector<ipc::SessionReport>& reports);
 int append_reports(sd_bus_message* message, const std::vector<ipc::ModelReport>& reports);
+int append_reports(sd_bus_message* message, const std::vector<ipc::UseReport>& reports);
 
 // "org.djinn.Error.NotFound" for kNotFound.
 [[nodiscard]] std::string bus_error_of(ErrorCode code);

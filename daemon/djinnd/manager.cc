@@ -66,6 +66,8 @@ int send_answer(sd_bus_message* message, const ipc::DaemonReply& reply) {
     failed = append_reports(made, list->sessions);
   } else if (const auto* models = std::get_if<ipc::ModelList>(&reply.body)) {
     failed = append_reports(made, models->models);
+  } else if (const auto* uses = std::get_if<ipc::UseList>(&reply.body)) {
+    failed = append_reports(made, uses->uses);
   }
   return failed < 0 ? failed : ::sd_bus_message_send(made);
 }
@@ -158,6 +160,22 @@ std::optional<Id<Tag>> Manager::read_id(sd_bus_message* message) {
   refuse(message, {ErrorCode::kInvalidArgument,
                    "An id is 12 hexadecimal digits. ListSessions and ListModels give them."});
   return std::nullopt;
+}
+
+void Manager::list_uses(sd_bus_message* message) {
+  const auto id = read_id<ModelTag>(message);
+  if (!id) return;
+  begin(message, kInspect, [this, id = *id](const Asker& asker, const Caller& caller) {
+    world_.reports.when_named([this, asker, caller, id] {
+      const auto& models = world_.models.table().all();
+      const auto model = models.find(id);
+      if (model == models.end() || !seen_by(model->second, caller)) {
+        return world_.sessions.refuse(asker, {ErrorCode::kNotFound, "There is no such model."});
+      }
+      ipc::UseList list{0, world_.reports.uses_seen_by(caller, id)};
+      world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+    });
+  });
 }
 
 void Manager::cancel(sd_bus_message* message) {

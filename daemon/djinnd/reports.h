@@ -47,6 +47,7 @@ class Reports {
   // The same lists, whole.
   [[nodiscard]] std::vector<ipc::SessionReport> sessions_seen_by(const Caller& caller);
   [[nodiscard]] std::vector<ipc::ModelReport> models_seen_by(const Caller& caller);
+  [[nodiscard]] std::vector<ipc::UseReport> uses_seen_by(const Caller& caller, ModelId model);
   void programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request);
   // Sums over all users, as in status: nothing of others shows in them but how much is left.
   void devices(const Asker& asker);
@@ -87,7 +88,6 @@ class Reports {
   [[nodiscard]] ipc::QuotaReport quota_of(uid_t user) const;
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);
-  [[nodiscard]] std::vector<ipc::UseReport> uses_seen_by(const Caller& caller, ModelId model);
   // Of all reports, those from the first asked for on that fit a message.
   template <typename List, typename Item>
   void answer_page(const Asker& asker, std::vector<Item> List::*items, uint32_t first,

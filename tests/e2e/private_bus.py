@@ -144,9 +144,10 @@ def call(
     return ask(connection, call_of(method, *arguments, interactive=interactive))
 
 
-def listed(connection: DBusConnection, method: str) -> list[dict[str, Any]]:
+def listed(connection: DBusConnection, method: str, *arguments: str) -> list[dict[str, Any]]:
     """Dictionaries without the types of their entries."""
-    return [{key: value[1] for key, value in item.items()} for item in call(connection, method)]
+    items = call(connection, method, *arguments)
+    return [{key: value[1] for key, value in item.items()} for item in items]
 
 
 def property_of(connection: DBusConnection, name: str) -> Any:

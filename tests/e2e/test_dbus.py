@@ -119,9 +119,9 @@ def refused(connection: Any, method: str, *arguments: str | bool, interactive: b
     return raised.value.name.removeprefix("org.djinn.Error.")
 
 
-def shown_by_ctl(systemd: Systemd, verb: str) -> list[dict[str, Any]]:
+def shown_by_ctl(systemd: Systemd, *words: str) -> list[dict[str, Any]]:
     said = subprocess.run(
-        [str(BIN / "djinnctl"), "--json", verb],
+        [str(BIN / "djinnctl"), "--json", *words],
         env=os.environ | {"DJINN_HOST": systemd.host},
         stdout=subprocess.PIPE,
         timeout=60,
@@ -132,7 +132,7 @@ def shown_by_ctl(systemd: Systemd, verb: str) -> list[dict[str, Any]]:
 
 def comparable(item: dict[str, Any]) -> dict[str, Any]:
     """Times are numbers on D-Bus, and text in JSON; what is null in JSON is left out on D-Bus, and
-    so is who uses what."""
+    ListUses tells who uses what."""
     other = ("started", "loaded", "expires", "held_models", "holders", "pinned_by")
     return {key: value for key, value in item.items() if key not in other and value is not None}
 
@@ -185,6 +185,28 @@ def test_models_are_told_listed_and_pinned(
         model.close()
         session.unload(model)
         assert ear.next("ModelRemoved")[1] == loaded
+
+
+def test_who_uses_a_model_is_listed(bus: PrivateBus, of_user: Systemd, model_file: Path) -> None:
+    with bus.connect() as connection, ExitStack() as stack:
+        sessions = [stack.enter_context(of_user.connect(name)) for name in ("one", "other", "none")]
+        models = [session.load(model_file) for session in sessions[:2]]
+        assert models[0].id == models[1].id
+        call(connection, "Pin", models[0].id)
+        uses = listed(connection, "ListUses", models[0].id)
+        (shown,) = shown_by_ctl(of_user, "show", models[0].id)
+        assert [use for use in uses if "session" in use] == shown["holders"]
+        assert sorted(use["name"] for use in shown["holders"]) == ["one", "other"]
+        pins = [use for use in uses if "session" not in use]
+        assert pins == [{"owner": owner, "pinned": True} for owner in shown["pinned_by"]]
+        assert len(pins) == 1
+        models[0].close()
+        assert [one.get("name") for one in listed(connection, "ListUses", models[0].id)] == [
+            "other",
+            None,
+        ]
+        assert refused(connection, "ListUses", "000000000001") == "NotFound"
+        assert refused(connection, "ListUses", "bytes") == "InvalidArgument"
 
 
 def test_a_model_is_evicted_and_comes_back(
@@ -350,6 +372,8 @@ def test_users_see_and_steer_their_own_and_administrators_all(
         assert ids.keys() == {"root's", "insider's"}
         assert listed(insider, "ListModels") == []
         (pinned,) = listed(admin, "ListModels")
+        assert refused(insider, "ListUses", pinned["id"]) == "NotFound"
+        assert [use["name"] for use in listed(admin, "ListUses", pinned["id"])] == ["root's"]
         assert refused(insider, "Terminate", ids["root's"]) == "NotFound"
         assert refused(insider, "Pin", pinned["id"]) == "NotFound"
         for method in ("Reload", "Drain", "Resume"):
