@@ -47,7 +47,7 @@ void Memory::note(Holder holder) {
               ledger_.held_by(holder) + (has_aside ? ledger_.aside_of(principal_of(holder)) : 0));
 }
 
-// What returns counts already.
+// What returns counts for its user already, as what lies aside.
 Status Memory::grant(const Request& request) {
   if (!request.returns) DJINN_CHECK(users_.check(request.holder, request.bytes));
   const vmu::PrincipalId principal = principal_of(request.holder);
@@ -65,20 +65,23 @@ void Memory::change() {
   if (changed_) changed_();
 }
 
-// A refusal in terms of what the reader can do something about.
-Status Memory::explained(Status status, const Request& request) const {
-  if (status || status.error().code != ErrorCode::kOutOfMemory) return status;
+// In terms of what the reader can do something about.
+Error Memory::shortage_of(uint64_t bytes) const {
   using enum vmu::HolderKind;
-  const uint64_t models = held_by(kModel) + held_by(kLoad);
-  Error why{ErrorCode::kOutOfMemory,
-            fmt::format("{} are needed, and {} of {} are free: models have {} ({} of it pinned), "
-                        "sessions {}, workers {}. What is pinned, in use or not hashed yet cannot "
-                        "give way. Unpin or "
-                        "close a model, or end a session, then repeat.",
-                        size_text(request.bytes), size_text(ledger_.free_bytes()),
-                        size_text(ledger_.total_bytes()), size_text(models),
-                        size_text(pinned_ ? pinned_() : 0), size_text(held_by(kSession)),
-                        size_text(held_by(kLane) + held_by(kHeap)))};
+  return {ErrorCode::kOutOfMemory,
+          fmt::format("{} are needed, and {} of {} are free: models have {} ({} of it pinned), "
+                      "sessions {}, workers {}. What is pinned, in use or not hashed yet cannot "
+                      "give way. Unpin or close a model, or end a session, then repeat.",
+                      size_text(bytes), size_text(ledger_.free_bytes()),
+                      size_text(ledger_.total_bytes()), size_text(held_by(kModel) + held_by(kLoad)),
+                      size_text(pinned_ ? pinned_() : 0), size_text(held_by(kSession)),
+                      size_text(held_by(kLane) + held_by(kHeap)))};
+}
+
+// The log hears of a shortage, the session that is refused also how much of it is its own.
+Status Memory::refused(const Request& request, Error why) const {
+  if (why.code != ErrorCode::kOutOfMemory) return why;
+  why = shortage_of(request.bytes);
   if (refused_) refused_(why);
   if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;
@@ -118,7 +121,8 @@ void Memory::freed() {
     const bool full = !status && status.error().code == ErrorCode::kOutOfMemory;
     const uint64_t missing = next->bytes - std::min(next->bytes, ledger_.free_bytes());
     if (full && evictor_ && evictor_(missing)) break;
-    answers.emplace_back(std::move(next->granted), explained(std::move(status), *next));
+    if (!status) status = refused(*next, status.error());
+    answers.emplace_back(std::move(next->granted), std::move(status));
     next = waiting_.erase(next);
   }
   for (auto& [granted, status] : answers) granted(std::move(status));

@@ -47,6 +47,8 @@ class Memory {
 
   // Called after each grant and each release.
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
+  // Called for each request that no memory was found for.
+  void on_refusal(std::function<void(const Error&)> refused) { refused_ = std::move(refused); }
   // Bytes that never give way, for who is refused.
   void set_pinned(std::function<uint64_t()> pinned) { pinned_ = std::move(pinned); }
   // What a user may have in all, and what of it comes free by itself.
@@ -57,13 +59,10 @@ class Memory {
   // Of all holders that are charged to the user, what lies aside included.
   [[nodiscard]] uint64_t held_by_user(uid_t user) const { return users_.held_by(user); }
 
-  // Called for each request that no memory was found for.
-  void on_refusal(std::function<void(const Error&)> refused) { refused_ = std::move(refused); }
-
   // Calls back at once, or later: idle models must give way, what is gone is not free yet, or
-  // others wait. Errors: kQuotaExceeded; kOutOfMemory, with what was needed, what is free and what
-  // is pinned; kCancelled if the holder ended meanwhile. part: of the holder's memory, for
-  // cancel().
+  // others wait. part: of the holder's memory, for cancel(). Errors: kQuotaExceeded; kOutOfMemory,
+  // with what was needed, what is free and who has the rest; kCancelled if the holder ended
+  // meanwhile.
   void request(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
     request({holder, part, bytes, false, std::move(granted)});
   }
@@ -113,7 +112,8 @@ class Memory {
   void request(Request request);
   void cancel_those(const std::function<bool(const Request&)>& wanted);
   Status grant(const Request& request);
-  [[nodiscard]] Status explained(Status status, const Request& request) const;
+  [[nodiscard]] Status refused(const Request& request, Error why) const;
+  [[nodiscard]] Error shortage_of(uint64_t bytes) const;
   // Of the holder: it has another number of bytes now.
   void note(Holder holder);
   void change();

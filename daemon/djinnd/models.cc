@@ -214,9 +214,7 @@ void Models::close(const Asker& asker, ModelId id) {
     return world_.replies.refuse(
         asker, {ErrorCode::kNotFound, "The session has not opened such a model."});
   }
-  const bool opening = std::ranges::any_of(
-      model->openers, [&](const Opener& opener) { return opener.asker.session == asker.session; });
-  if (opening) {
+  if (is_opened_by(*model, asker.session)) {
     return world_.replies.refuse(
         asker, {ErrorCode::kBusy, "The session is still opening the model. Close it after that."});
   }
@@ -354,19 +352,21 @@ void Models::decide(LoadId id) {
     return;
   }
   Opening opening = std::move(openings_.extract(id).mapped());
-  if (draining_) {
+  if (const Status has_place = make_place(); !has_place) {
     loads_.at(id)->abort();
-    return refuse(
-        opening.request,
-        {ErrorCode::kBusy, "djinnd is draining and loads no model. Try again when it is resumed."});
-  }
-  if (table_.size() >= limits::kModels && !tiers_.make_place()) {
-    loads_.at(id)->abort();
-    return refuse(opening.request, {ErrorCode::kLimitExceeded,
-                                    "Too many models are resident. Unload one, then repeat."});
+    return refuse(opening.request, has_place.error());
   }
   ModelKey key = std::move(opening.key);
   become_model(id, std::move(opening), std::move(key));
+}
+
+Status Models::make_place() {
+  if (draining_) {
+    return Error{ErrorCode::kBusy,
+                 "djinnd is draining and loads no model. Try again when it is resumed."};
+  }
+  if (table_.size() < limits::kModels || tiers_.make_place()) return {};
+  return Error{ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."};
 }
 
 void Models::join_opening(LoadId id, Model& model) {
@@ -893,12 +893,11 @@ uint64_t Models::loads_leave() const {
 void Models::settle(Model& model) {
   if (model.phase != ModelPhase::kResident) return;
   std::vector<Opener> served;
-  for (const Opener& opener : model.openers) {
-    if (opener.needs_worker) map_into(model, opener.domain);
-    if (!opener.needs_worker || model.mapped.at(opener.domain).added) served.push_back(opener);
-  }
   std::erase_if(model.openers, [&](const Opener& opener) {
-    return !opener.needs_worker || model.mapped.at(opener.domain).added;
+    if (opener.needs_worker) map_into(model, opener.domain);
+    const bool is_served = !opener.needs_worker || model.mapped.at(opener.domain).added;
+    if (is_served) served.push_back(opener);
+    return is_served;
   });
   for (const Opener& opener : served) {
     world_.replies.owe(opener.asker,
@@ -912,8 +911,9 @@ void Models::settle(Model& model) {
 // Since it was there an administrator may have unloaded it.
 decltype(ipc::DaemonReply::body) Models::opened(ModelId id, bool was_resident) {
   const Model* const model = table_.find(id);
-  if (model == nullptr)
+  if (model == nullptr) {
     return ipc::Failed{ErrorCode::kNotFound, "There is no such model any more."};
+  }
   auto first = part_of_manifest(*model, 0);
   if (!first) return ipc::Failed{first.error().code, first.error().message};
   return ipc::ModelOpened{model->id, model->bytes, was_resident, model->manifest_bytes,

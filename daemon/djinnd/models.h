@@ -177,6 +177,8 @@ class Models final : public Load::Owner {
   void join(Model& model, const OpenRequest& request);
   // Of an opening whose files are known: which model it is of.
   void decide(LoadId id);
+  // For one model more. Errors: kBusy while draining, kLimitExceeded.
+  Status make_place();
   void join_opening(LoadId id, Model& model);
   // The model is resident, or will not be: for whoever waits to compare their files with it.
   void decide_waiting(ModelId id);
