@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+#include <thread>
+
 #include "ipc/codec/srg_codec.h"
 #include "kernel/srg/builder.h"
 #include "libdjinn-client/testing/fake_daemon.h"
@@ -62,6 +65,26 @@ TEST_F(DefineProgram, a_session_that_is_over_defines_nothing_that_it_knows) {
   daemon_.stop();
   EXPECT_TRUE(testing::eventually([&] { return !client_->check(); }));
   EXPECT_FALSE(client_->define_program(graph_of("aten::neg"), {}));
+}
+
+TEST_F(ClientTest, tokens_that_were_made_before_djinnd_went_are_told_before_its_end) {
+  daemon_.set_stuck(true);
+  SubmissionTarget generation;
+  generation.operation = ipc::Operation::kGenerate;
+  const auto run = client_->submit(generation, {});
+  ASSERT_TRUE(run);
+  ASSERT_TRUE(testing::eventually([&] { return daemon_.run_waits(); }));
+  uint32_t said = 0;
+  std::thread killer([&] { said = daemon_.stop_after_a_token(); });
+  std::vector<int32_t> told;
+  const auto outcome =
+      client_->wait(*run, [&](const TokenEvent& event) { told.push_back(event.token); });
+  killer.join();
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, ErrorCode::kDisconnected);
+  std::vector<int32_t> expected(said);
+  std::iota(expected.begin(), expected.end(), 0);
+  EXPECT_EQ(told, expected);
 }
 
 class OpenModel : public ClientTest {

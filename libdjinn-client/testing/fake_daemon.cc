@@ -76,6 +76,11 @@ class FakeDaemon::Server {
     listening_.reset();
     ::unlink(path().c_str());
   }
+  uint32_t stop_after_a_token() {
+    says_tokens_ = true;
+    stop();
+    return std::exchange(tokens_said_, 0);
+  }
   // Changes what the thread looks at, and wakes it.
   void tell(const std::function<void()>& change) {
     {
@@ -106,6 +111,8 @@ class FakeDaemon::Server {
   size_t closes_ = 0;
   size_t runs_ = 0;
   bool run_waits_ = false;
+  std::atomic<bool> says_tokens_ = false;  // when it goes
+  uint32_t tokens_said_ = 0;
   std::vector<std::byte> manifest_ = ipc::encode(srg::ModelManifest{});
   uint64_t manifest_bytes_ = manifest_.size();  // as it is told
 
@@ -124,6 +131,7 @@ class FakeDaemon::Server {
     for (;;) {
       {
         const std::lock_guard lock(mutex_);
+        if (going_ && says_tokens_.exchange(false)) say_tokens(*sessions_.front());
         if (going_) return;
         while (accept_one()) continue;
         for (const auto& session : sessions_) serve(*session);
@@ -162,6 +170,20 @@ class FakeDaemon::Server {
     complete_runs(session);
     const auto waits = session.ring->has_submission();
     run_waits_ = run_waits_ || (waits && *waits);
+  }
+
+  // Until the client sleeps.
+  void say_tokens(Session& session) {
+    ipc::Completion token;
+    token.kind = static_cast<uint16_t>(ipc::CompletionKind::kToken);
+    token.run = session.ring->copy_submission().run;
+    token.row_count = 1;
+    EXPECT_TRUE(eventually([&] {
+      token.index = tokens_said_;
+      token.tokens[0] = static_cast<int32_t>(tokens_said_++);
+      session.ring->push(token);
+      return session.ring->publish();
+    }));
   }
 
   void complete_runs(Session& session) {
@@ -297,6 +319,9 @@ void FakeDaemon::start() {
 }
 void FakeDaemon::stop() {
   server_->stop();
+}
+uint32_t FakeDaemon::stop_after_a_token() {
+  return server_->stop_after_a_token();
 }
 void FakeDaemon::set_silent(bool silent) {
   server_->tell([&] { server_->silent_ = silent; });
