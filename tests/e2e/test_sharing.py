@@ -59,6 +59,7 @@ SEALED = 0x1 | 0x2 | 0x4 | 0x8  # seal, shrink, grow, write
 PUNCH_HOLE_KEEP_SIZE = 0x3
 
 GROUP = grp.getgrgid(pwd.getpwnam("nobody").pw_gid).gr_name
+FILES_PER_USER, FILES_PER_MODEL = 8192, 256
 FIRST = User("nobody", pwd.getpwnam("nobody").pw_uid, GROUP)
 SECOND = User("daemon", pwd.getpwnam("daemon").pw_uid, GROUP)
 
@@ -147,7 +148,7 @@ def settle(path: Path) -> None:
     wait_until(lambda: time.time() - path.stat().st_ctime > SETTLED_S, "the file has settled")
 
 
-def load(user: User, session: djinn.Session, path: Path) -> djinn.Model:
+def load(user: User, session: djinn.Session, path: Path | list[Path]) -> djinn.Model:
     with user.acting():
         return session.load(path)
 
@@ -181,6 +182,33 @@ def test_who_connects_and_hangs_up_keeps_no_other_user_out(daemon: Daemon) -> No
     with hanging_up(daemon, FIRST, 8), SECOND.acting():
         for _ in range(100):
             daemon.connect("neighbour", observer=True).close()
+
+
+def test_a_user_keeps_so_many_files_open_and_no_other_is_bound_by_it(
+    programs: Path, disk: Path
+) -> None:
+    files = [disk / f"{number}.safetensors" for number in range(FILES_PER_MODEL)]
+    for number, file in enumerate(files):
+        save_file({f"w{number}": torch.ones(1)}, file)
+        file.chmod(0o644)
+    with running(programs=programs, socket_group=GROUP) as daemon, ExitStack() as stack:
+        os.chmod(daemon.directory, 0o755)
+        with FIRST.acting():
+            hoarder = stack.enter_context(daemon.connect("hoarder"))
+        with SECOND.acting():
+            neighbour = stack.enter_context(daemon.connect("neighbour"))
+        # The same files in another order are another model.
+        models = [
+            load(FIRST, hoarder, files[turn:] + files[:turn])
+            for turn in range(FILES_PER_USER // FILES_PER_MODEL)
+        ]
+        with pytest.raises(djinn.Error, match=f"more than {FILES_PER_USER}") as refused:
+            load(FIRST, hoarder, files[:1])
+        assert refused.value.code == "limit_exceeded"
+        assert load(SECOND, neighbour, files[:2]).bytes > 0
+        models[0].close()
+        hoarder.unload(models[0])
+        assert not load(FIRST, hoarder, files[:1]).was_resident
 
 
 def test_two_users_have_a_worker_each(first: djinn.Session, second: djinn.Session) -> None:
