@@ -4,6 +4,7 @@ with one descriptor that does not close is in closers_test.cc; here the loader h
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,13 @@ from private_daemon import DEADLINE_S, Daemon, running, wait_until
 from safetensors.torch import save_file
 
 LARGE_BYTES = 2 << 20  # of which no readahead brings the second half with the header
+RETURNS = 4  # of one user's models at a time
+FIRST_VALUE = f"""srg 1 "first"
+weight %w "w" : float32[{LARGE_BYTES // 4}]
+%v = aten::slice.Tensor(%w, 0, 0, 1, 1)
+%y = aten::add.Tensor(%v, %v)
+output %y
+"""
 
 
 @pytest.fixture
@@ -124,3 +132,48 @@ def test_a_loader_that_has_compared_has_the_model_in_its_account_until_it_is_dea
         finally:
             files.answer()
         wait_until(lambda: daemon.status()["memory_models_bytes"] == 0, "the loader has ended")
+
+
+def states(daemon: Daemon) -> dict[str, str]:
+    return {model["id"]: model["state"] for model in ctl(daemon, "ps", "-j").items()}
+
+
+def test_of_a_users_models_that_come_back_a_fifth_waits_for_one_of_four(
+    files: MuteFiles, shown: Path, mount_point: Path, tmp_path: Path
+) -> None:
+    mute = [mount_point / f"large-{number}.safetensors" for number in range(RETURNS)]
+    for number, path in enumerate(mute):
+        weights = torch.full((LARGE_BYTES // 4,), float(number))
+        save_file({"w": weights}, shown / path.name)
+    fifth, fresh = tmp_path / "fifth.safetensors", tmp_path / "fresh.safetensors"
+    save_file({"w": torch.full((LARGE_BYTES // 4,), float(RETURNS))}, fifth)
+    save_file({"w": torch.ones(6)}, fresh)
+    with (
+        running() as daemon,
+        ExitStack() as stack,
+        ThreadPoolExecutor(RETURNS + 1) as pool,
+    ):
+        held = []
+        for path in (*mute, fifth):
+            session = stack.enter_context(daemon.connect(path.name))
+            held.append((session, session.load(path)))
+        wait_until_hashed(daemon)
+        assert ctl(daemon, "evict", "--force", "--all").code == 0
+        for path in mute:
+            path.open("rb").close()  # the kernel forgets its pages
+        files.fall_silent()
+        runs = []
+        try:
+            for session, model in held:
+                runs.append(pool.submit(session.run_once, FIRST_VALUE, model))
+                wait_until(lambda id=model.id: states(daemon)[id] == "loading", "it comes back")
+            # What is read first waits for none of those, and takes all that the fifth would.
+            with daemon.connect("another") as another:
+                another.load(fresh)
+            assert set(states(daemon).values()) == {"loading", "resident"}
+            assert states(daemon)[held[-1][1].id] == "loading"
+            assert not any(run.done() for run in runs)
+        finally:
+            files.answer()
+        values = [float(run.result(DEADLINE_S)["y"][0]) for run in runs]
+        assert values == [2.0 * number for number in range(RETURNS + 1)]
