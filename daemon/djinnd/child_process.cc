@@ -127,6 +127,10 @@ void ChildProcess::kill() {
   if (!reaped_) ::kill(pid_, SIGKILL);
 }
 
+void ChildProcess::go_on() {
+  if (!reaped_) ::kill(pid_, SIGCONT);
+}
+
 void ChildProcess::reap() {
   while (::waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
   }

@@ -63,6 +63,8 @@ class ChildProcess {
   void send(std::span<const std::byte> bytes, std::span<const int> fds = {});
   void send_shared(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
   void kill();
+  // Where it was stopped.
+  void go_on();
   // Kills the child and waits for its end, however long that takes; nobody hears of it, nor of
   // anything more. Events may call it, too.
   void end();

@@ -142,6 +142,10 @@ void Load::abort() {
   loop_.defer([this] { owner_.load_ended(id_); });
 }
 
+void Load::go_on() {
+  if (process_) process_->go_on();
+}
+
 void Load::release() {
   DJINN_ASSERT(phase_ == LoadPhase::kDeciding);
   if (!ends_surely_) return abort();

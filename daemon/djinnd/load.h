@@ -76,6 +76,9 @@ class Load {
   void release();
   // Kills the loader. load_ended() follows, and no other event.
   void abort();
+  // Has a loader go on that was stopped: for a moment, a client of whose file it takes a lease may
+  // have the kernel signal it. Does nothing else.
+  void go_on();
 
   // The files of the open request, which outlive the load if it becomes a model.
   std::vector<SharedFd> take_files() { return std::move(files_); }

@@ -152,6 +152,12 @@ Source* Model::source_of(LoadId reader) {
   return found == sources.end() || !reader.valid() ? nullptr : &*found;
 }
 
+const Source* Model::source_for(SessionId session) const {
+  const auto found = std::ranges::find_if(
+      sources, [&](const Source& source) { return source.sessions.contains(session); });
+  return found == sources.end() ? nullptr : &*found;
+}
+
 Source* Model::next_source() {
   Source* next = nullptr;
   const auto turn = [&](const Source& source) {
@@ -184,6 +190,14 @@ bool Model::has_waited_enough_for(const Source& source) const {
          std::ranges::any_of(
              mapped, [&](const auto& m) { return is_others(m.first) && m.second.wanted; }) ||
          std::ranges::any_of(openers, [&](const Opener& o) { return is_others(o.domain); });
+}
+
+bool Model::keeps_others_waiting(const Source& source) const {
+  const bool is_joined = std::ranges::any_of(
+      openers, [&](const Opener& opener) { return opener.domain != source.user(); });
+  const bool dawdles = source.in_the_way >= Source::kInTheWay &&
+                       bytes_loaded < source.in_the_way * Source::kPaceBytes;
+  return is_joined && (source.silent >= source.patience || dawdles);
 }
 
 void Model::put_aside(Source& source, const Error& error) {
@@ -232,8 +246,9 @@ Model* ModelTable::find_by_load(LoadId load) {
   return nullptr;
 }
 
-Model* ModelTable::find_shared(const ModelKey& opened) {
+Model* ModelTable::find_shared(const ModelKey& opened, const std::set<ModelId>& other) {
   for (auto& [id, model] : models_) {
+    if (other.contains(id)) continue;
     // Files that look the same and are not what they were would be so again.
     const bool spoilt = model.lost && model.lost->code == ErrorCode::kHashMismatch;
     const bool stays = model.phase != ModelPhase::kUnloading && !spoilt;

@@ -23,6 +23,8 @@
 //   A source is forgotten only when its files are found to be others, or to hold other bytes; then
 //   the next is the owner's, if it was. Whatever else went wrong, it is tried again next time.
 // invariant: nobody waits without end for another user's files, but only for their own, and alone.
+//   A first load has one source. Who joined it begins anew with their own files when it fails, or
+//   when it keeps them too long.
 //   One user's sources may be silent for kPatience looks, twice as many after each time they were,
 //   and come after others' then; whoever waits and was not tried yet is kept from it by another's
 //   for kInTheWay looks, silent or not.
@@ -98,6 +100,8 @@ struct Source {
   static constexpr uint32_t kPatience = 5;      // a slow disk has read a part by then
   static constexpr uint32_t kPatienceMax = 60;  // it has mended itself, or will not
   static constexpr uint32_t kInTheWay = 60;     // a model of 12 GiB at 200 MB/s
+  // In which a first load goes on, that others may stay with it for longer: a disk's that is slow.
+  static constexpr uint64_t kPaceBytes = uint64_t{32} << 20;
 
   ModelKey key;  // key.domain: whose they are
   // While they are open their inodes are not reused. Those of the first open that are told by their
@@ -190,6 +194,8 @@ struct Model {
   void forget_sources_of(SessionId session);
   // Null if the load reads none.
   Source* source_of(LoadId reader);
+  // The one that the session opened it through; null if none is.
+  [[nodiscard]] const Source* source_for(SessionId session) const;
   // What a return reads next: nothing if all were tried. Who was silent comes last, who waits
   // first.
   Source* next_source();
@@ -197,6 +203,8 @@ struct Model {
   void look_at(Source& source, bool on_files);
   // Whether it is to be left for the next.
   [[nodiscard]] bool has_waited_enough_for(const Source& source) const;
+  // Of a first load: whether others who joined it are better off with their own files.
+  [[nodiscard]] bool keeps_others_waiting(const Source& source) const;
   // The source has not given the model, because of the files or of what serves them.
   void put_aside(Source& source, const Error& error);
   void end_return();
@@ -222,8 +230,8 @@ class ModelTable {
   Model& add(Model model);
   Model* find(ModelId id);
   Model* find_by_load(LoadId load);
-  // A model that the opener may share: loading or resident.
-  Model* find_shared(const ModelKey& opened);
+  // A model that the opener may share, loading or resident; none of `other`.
+  Model* find_shared(const ModelKey& opened, const std::set<ModelId>& other = {});
   // A model that is resident, or that the same user loads, whose bytes may be the same; none of
   // `other`. One that was read from the very files comes first.
   Model* find_alike(const ModelKey& opened, const std::set<ModelId>& other);

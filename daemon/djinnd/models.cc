@@ -145,11 +145,15 @@ void Models::open(OpenRequest request) {
   const size_t file_count = request.files.size();
   const Status kept = check_files(request.opener.domain, file_count);
   if (!kept) return refuse(request, kept.error());
+  std::vector<SharedFd> files = std::exchange(request.files, {});
+  begin({std::move(request), file_count}, std::move(files));
+}
+
+void Models::begin(Opening opening, std::vector<SharedFd> files) {
   const LoadId id = next_load();
-  loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id,
-                                      std::exchange(request.files, {}));
-  queued_.push_back({id, {.user = request.opener.domain}});
-  openings_.emplace(id, Opening{std::move(request), file_count});
+  loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id, std::move(files));
+  queued_.push_back({id, {.user = opening.request.opener.domain}});
+  openings_.emplace(id, std::move(opening));
   start_loads();
 }
 
@@ -205,6 +209,7 @@ void Models::start_loads() {
     running_[id] = turn;
     loads_.at(id)->start();
     next = queued_.erase(next);
+    look_again_soon();
   }
 }
 
@@ -338,7 +343,7 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
 
 void Models::decide(LoadId id) {
   Opening& waiting = openings_.at(id);
-  if (Model* const shared = table_.find_shared(waiting.key)) {
+  if (Model* const shared = table_.find_shared(waiting.key, waiting.other)) {
     loads_.at(id)->release();
     return join_opening(id, *shared);
   }
@@ -399,14 +404,8 @@ void Models::decide_waiting(ModelId id) {
 void Models::try_another(LoadId id) {
   Opening opening = std::move(openings_.extract(id).mapped());
   opening.other.insert(std::exchange(opening.alike, {}));
-  const auto& old = loads_.at(id);
-  const LoadId fresh = next_load();
-  loads_[fresh] =
-      std::make_unique<Load>(world_.loop, world_.loaders, *this, fresh, old->take_files());
-  queued_.push_back({fresh, {.user = opening.request.opener.domain}});
-  openings_.emplace(fresh, std::move(opening));
-  old->abort();
-  start_loads();
+  begin(std::move(opening), loads_.at(id)->take_files());
+  abort_load(id);
 }
 
 void Models::load_compared(LoadId id, bool same) {
@@ -430,6 +429,7 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   first.key = std::move(key);
   first.files = load.take_files();
   first.file_names = std::move(opening.request.file_names);
+  first.load = id;
   fresh.plan = std::move(opening.request.plan.copy);
   fresh.plan_bytes = opening.request.plan.bytes;
   Model& model = table_.add(std::move(fresh));
@@ -478,6 +478,7 @@ void Models::source_failed(LoadId id, const Error& error) {
   Model* const model = table_.find_by_load(id);
   Source* const source = model != nullptr ? model->source_of(id) : nullptr;
   if (source == nullptr) return fail(id, error);
+  if (!model->returns()) return first_load_failed(id, *model, error);
   const LoadFailure failure = failure_of(*model, *source, error);
   model->put_aside(*source, error);
   const bool goes_on = model->next_source() != nullptr && !world_.loaders.fails();
@@ -487,6 +488,55 @@ void Models::source_failed(LoadId id, const Error& error) {
   model->go(ModelPhase::kOnDisk);
   tiers_.want(*model);
   abort_load(id);
+}
+
+void Models::first_load_failed(LoadId id, Model& model, const Error& error) {
+  std::vector<Opening> others = take_others(model);
+  fail(id, error);
+  begin_again(std::move(others));
+}
+
+std::vector<Models::Opening> Models::take_others(Model& model) {
+  std::vector<Opening> taken;
+  const DomainId owner = model.owner();
+  std::vector<Opener> openers;
+  std::ranges::copy_if(model.openers, std::back_inserter(openers),
+                       [&](const Opener& opener) { return opener.domain != owner; });
+  std::erase_if(model.openers, [&](const Opener& opener) { return opener.domain != owner; });
+  for (const Opener& opener : openers) {
+    const Source* const own = model.source_for(opener.asker.session);
+    DJINN_ASSERT(own != nullptr && own->user() == opener.domain);
+    Opening& opening = taken.emplace_back();
+    opening.file_count = own->files.size();
+    opening.key = own->key;
+    opening.other = {model.id};
+    opening.request = {opener,
+                       model.label,
+                       model.paths[opener.domain],
+                       {},
+                       own->files,
+                       own->file_names,
+                       {own->key.plan_hash, model.plan_bytes, model.plan}};
+    opening.request.opener.was_resident = false;
+    const auto keep_alive = model.keep_alives_ms.find(opener.domain);
+    if (keep_alive != model.keep_alives_ms.end()) {
+      opening.request.keep_alive_ms = keep_alive->second;
+    }
+  }
+  for (const Opener& opener : openers) {
+    model.pins.erase(opener.domain);
+    model.keep_alives_ms.erase(opener.domain);
+    model.paths.erase(opener.domain);
+    left(model, opener.asker.session);
+  }
+  return taken;
+}
+
+void Models::begin_again(std::vector<Opening> openings) {
+  for (Opening& opening : openings) {
+    std::vector<SharedFd> files = std::exchange(opening.request.files, {});
+    begin(std::move(opening), std::move(files));
+  }
 }
 
 // Its turn may not come for other files of the same user's that say nothing.
@@ -510,12 +560,21 @@ void Models::look_again_soon() {
 
 void Models::look() {
   std::vector<LoadId> waited_for;
+  std::vector<ModelId> left_alone;
   for (auto& [id, model] : table_.all()) {
     Source* const source = model.source_of(model.load);
     if (source == nullptr) continue;
     look_again_soon();
     model.look_at(*source, is_on_files(*loads_.at(model.load), model.load));
-    if (model.has_waited_enough_for(*source)) waited_for.push_back(model.load);
+    if (!model.returns()) {
+      if (model.keeps_others_waiting(*source)) left_alone.push_back(id);
+    } else if (model.has_waited_enough_for(*source)) {
+      waited_for.push_back(model.load);
+    }
+  }
+  for (const auto& [id, turn] : running_) {
+    look_again_soon();
+    loads_.at(id)->go_on();
   }
   for (auto& [id, abandoned] : abandoned_) {
     if (abandoned.extents.empty()) continue;
@@ -527,6 +586,14 @@ void Models::look() {
         id, {ErrorCode::kTimeout,
              "The file system of the model's files does not answer, or not soon. Try again."});
   }
+  for (const ModelId id : left_alone) leave_alone(*table_.find(id));
+}
+
+void Models::leave_alone(Model& model) {
+  std::vector<Opening> others = take_others(model);
+  const bool is_wanted = !model.openers.empty();
+  if (!is_wanted) fail(model.load, {ErrorCode::kCancelled, "Nobody waits any more."});
+  begin_again(std::move(others));
 }
 
 void Models::refuse_waiting() {

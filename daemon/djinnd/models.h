@@ -172,6 +172,9 @@ class Models final : public Load::Owner {
   [[nodiscard]] Status may_pin(const Caller& caller, const Model& model) const;
   // Refuses openers whose pins are too much for their quota.
   void refuse_pins(Model& model, uint64_t bytes);
+  // Has its files looked at.
+  void begin(Opening opening, std::vector<SharedFd> files);
+  void begin_again(std::vector<Opening> openings);
   LoadId next_load();
   void start_loads();
   void join(Model& model, const OpenRequest& request);
@@ -203,6 +206,12 @@ class Models final : public Load::Owner {
   void abort_load(LoadId id);
   // Because of the files, or of what serves them: a model that returns has others.
   void source_failed(LoadId id, const Error& error);
+  // Likewise, of a model that was never there: who joined the load has files of their own.
+  void first_load_failed(LoadId id, Model& model, const Error& error);
+  // Its owner's files take too long: the others begin with their own, and the load goes on.
+  void leave_alone(Model& model);
+  // Openers that are not its owner's, with all that they brought, as openings that do not join it.
+  std::vector<Opening> take_others(Model& model);
   // To the log: of one who does not get a model, and of a model.
   void tell_failure(const Opener& opener, const LoadFailure& failure);
   void tell_failure(const Model& model, const LoadFailure& failure);

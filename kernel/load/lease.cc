@@ -22,8 +22,12 @@ constexpr std::chrono::milliseconds kLookEvery{10};
 ReadLease ReadLease::take(const Fd& fd) {
   // Before the lease: a break in between would send SIGIO, which ends a process.
   if (::fcntl(fd.get(), F_SETSIG, SIGURG) != 0) return {nullptr, false};
-  if (::fcntl(fd.get(), F_SETLEASE, F_RDLCK) == 0) return {&fd, false};
-  return {nullptr, errno == EAGAIN};
+  if (::fcntl(fd.get(), F_SETLEASE, F_RDLCK) != 0) return {nullptr, errno == EAGAIN};
+  // The lease has made us the one who is signalled, and whoever shares the description may change
+  // which signal that is: SIGSTOP, say.
+  ReadLease taken(&fd, false);
+  if (::fcntl(fd.get(), F_SETOWN, 0) != 0) taken.release();
+  return taken;
 }
 
 bool ReadLease::held() {

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,10 +16,10 @@ namespace djinn::load {
 namespace {
 
 // The file again, under a description of its own.
-Fd opened_again(const Fd& file, int flags) {
+Fd opened_again(const Fd& file, int flags, bool expected = true) {
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   Fd again(::open(path.c_str(), flags | O_CLOEXEC));
-  EXPECT_TRUE(again.valid());
+  EXPECT_EQ(again.valid(), expected);
   return again;
 }
 
@@ -50,6 +51,14 @@ TEST_F(LeaseOfAFile, is_refused_while_it_is_mapped_for_writing_and_open_nowhere)
   EXPECT_TRUE(ReadLease::take(read_).written());
   ASSERT_EQ(::munmap(mapped, 8192), 0);
   EXPECT_FALSE(ReadLease::take(read_).written());
+}
+
+// Whoever shares the description says which signal that would be.
+TEST_F(LeaseOfAFile, has_the_kernel_signal_nobody) {
+  const ReadLease lease = ReadLease::take(read_);
+  EXPECT_EQ(::fcntl(read_.get(), F_GETOWN), 0);
+  ASSERT_EQ(::fcntl(read_.get(), F_SETSIG, SIGKILL), 0);
+  EXPECT_FALSE(opened_again(read_, O_WRONLY | O_NONBLOCK, false).valid()) << "the lease is broken";
 }
 
 TEST_F(LeaseOfAFile, ends_at_the_first_look_after_somebody_wants_to_write) {
