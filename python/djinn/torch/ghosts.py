@@ -104,12 +104,35 @@ def read_header(path: str) -> dict[str, Any]:
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RequestError(101, "malformed", f"{printable(path)} is not a regular file.")
+        held = os.fstat(file.fileno()).st_size
         size = int.from_bytes(file.read(8), "little")
         if size > HEADER_BYTES_MAX:
-            raise RequestError(101, "malformed", f"{printable(path)} is no safetensors file.")
-        header = json.loads(file.read(size))
-    header.pop("__metadata__", None)
+            raise _no_safetensors(path)
+        text = file.read(size)
+    _expect_whole(path, held, 8 + size)
+    try:
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        data_bytes = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        _expect_whole(path, held, 8 + size + data_bytes)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _no_safetensors(path) from error
     return header
+
+
+def _no_safetensors(path: str) -> RequestError:
+    return RequestError(101, "malformed", f"{printable(path)} is no safetensors file.")
+
+
+def _expect_whole(path: str, held: int, needed: int) -> None:
+    """In the words of djinnd's loader, which transformers would not come to: where config.json has
+    no dtype it reads the first file itself, and its error names no file."""
+    if held < needed:
+        raise RequestError(
+            *(101, "malformed"),
+            f"{printable(path)}: This is not a valid safetensors file: it is cut short, with "
+            f"{held} of {needed} bytes. Fetch or copy it anew.",
+        )
 
 
 class Source:
