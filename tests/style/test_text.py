@@ -104,6 +104,18 @@ def test_links_in_documents_lead_to_files() -> None:
     expect_none(broken)
 
 
+def test_tables_in_documents_are_whole() -> None:
+    """A blank line ends a table: what stands below it is shown as text with bars."""
+    found = []
+    for path in files_with(".md"):
+        lines = ["", *text_of(path).splitlines(), ""]
+        for number, line in enumerate(lines):
+            begins = line.startswith("|") and not lines[number - 1].startswith("|")
+            if begins and not re.match(r"\|[ :|-]+\|$", lines[number + 1]):
+                found.append(f"{path}:{number}: {line}")
+    expect_none(found)
+
+
 def test_each_verb_of_djinnctl_that_a_text_names_exists() -> None:
     added = "".join(text_of(f) for f in files_with(".cc") if f.startswith("djinnctl/verb_"))
     verbs = set(re.findall(r'(?:\.verb\(|\badd\(line, )"([a-z-]+)"', added))
