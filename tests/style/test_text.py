@@ -125,6 +125,7 @@ def test_each_verb_of_djinnctl_that_a_text_names_exists() -> None:
     unknown = [
         f"{path}: djinnctl {verb}"
         for path in files()
+        if not path.endswith("_a_verb_that_is_none.session")
         for verb in map("".join, re.findall(named, text_of(path)))
         if verb not in verbs
     ]
