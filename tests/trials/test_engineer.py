@@ -53,6 +53,7 @@ def test_a_script_prints_the_same(
     ghost = nursery.run(script, model, host=daemon.host, djinn=True)
     said = ghost.lines()
     assert said and ghost.report["device"] == "remote_accelerator"
+    assert said[-1].endswith(ENDS.get(script, ""))
     if script == "compile.py":  # plain it waits for a compiler
         assert said == ["True", "True"]
     else:
@@ -63,6 +64,8 @@ def test_a_script_prints_the_same(
     assert warnings_in(ghost) == WARNED.get(script, 0), ghost.err
 
 
+# What must end the text, for the option to have had something to do.
+ENDS = {"stop_strings.py": "n."}
 # How many of its sentences a user is warned by; what is as it should be warns of nothing.
 WARNED = {"static_cache.py": 1, "compile.py": 1}
 

@@ -45,7 +45,11 @@ class Nursery:
         self.anew = os.environ.get("DJINN_TEST_TIER") == "full"
         self.process = subprocess.Popen(
             [sys.executable, str(HERE / "nursery.py")],
-            env={**os.environ, **children.ENVIRONMENT, "OMP_NUM_THREADS": str(THREADS)},
+            env={
+                **os.environ,
+                **children.ENVIRONMENT,
+                **{"OMP_NUM_THREADS": str(THREADS), "PYTHONUTF8": "1"},
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

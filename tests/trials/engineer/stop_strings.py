@@ -7,6 +7,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
-inputs = tokenizer("The kernel ", return_tensors="pt").to(model.device)
+inputs = tokenizer(":daemon: /", return_tensors="pt").to(model.device)
 output = model.generate(**inputs, stop_strings=["."], tokenizer=tokenizer, max_new_tokens=200)
 print(tokenizer.decode(output[0]))
