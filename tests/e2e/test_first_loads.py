@@ -4,7 +4,6 @@ the files of the first, is killed or says nothing more."""
 
 import ctypes
 import os
-import pwd
 import shutil
 import signal
 import tempfile
