@@ -3,19 +3,41 @@
 """Writes the manual's pages, man/*.scd, as troff: make_manual.py DIRECTORY.
 
 scdoc writes paragraph macros that troff skips, beside headings and indents; they are left out, so
-that `mandoc -Tlint` has nothing to say. In a literal block, too, it takes a backslash for the begin
+that `mandoc -Tlint` has nothing to say. @OPERATORS@ and @DTYPES@ stand for what the code has
+(the tables of kernel/srg/allowed.cc and kernel/base/dtype.cc). In a literal block, too, it takes a backslash for the begin
 of an escape: there it is doubled, so an example stands in the source as people read it. A page that
 documents several functions gets a page beside it for each of them, which is one line that points to
 it: `man djinn_close` works.
 """
 
+import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
-MAN = Path(__file__).resolve().parents[1] / "man"
+ROOT = Path(__file__).resolve().parents[1]
+MAN = ROOT / "man"
 # A paragraph that begins or ends at one of these is empty.
 AROUND = (".SH", ".SS", ".RS", ".RE", ".P", ".TH")
+
+
+def block(names: list[str]) -> str:
+    return textwrap.fill(" ".join(names), 72, break_long_words=False, break_on_hyphens=False)
+
+
+def operators() -> str:
+    table = (ROOT / "kernel/srg/allowed.cc").read_text().split("kAllowed", 1)[1].split("});", 1)[0]
+    return block(re.findall(r'"(\w+::[\w.]+)"', table))
+
+
+def dtypes() -> str:
+    names = re.findall(r'\{DType::k\w+, "(\w+)"', (ROOT / "kernel/base/dtype.cc").read_text())
+    return block([name for name in names if name != "invalid"])
+
+
+def with_tables(source: str) -> str:
+    return source.replace("@OPERATORS@", operators()).replace("@DTYPES@", dtypes())
 
 
 def with_literal_backslashes(source: str) -> str:
@@ -48,7 +70,7 @@ def further_names(source: str) -> list[str]:
 def main() -> None:
     (out,) = sys.argv[1:]
     for source in sorted(MAN.glob("*.scd")):
-        text = source.read_text()
+        text = with_tables(source.read_text())
         made = subprocess.run(
             ["scdoc"],
             input=with_literal_backslashes(text),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The words of SRG text (TEXT.md). Private to text.h's parser.
+// The words of SRG text (man/djinn-srg.7.scd). Private to text.h's parser.
 #pragma once
 
 #include <cstdint>

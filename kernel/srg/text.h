@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// SRG text: a graph as people read and write it. TEXT.md has the grammar.
+// SRG text: a graph as people read and write it. man/djinn-srg.7.scd has the grammar.
 //
 //   srg 1 "one linear"
 //   symbol tokens 1..512 tokens

@@ -322,7 +322,7 @@ typedef struct djinn_output {
   uint64_t offset;                 /* in elements; of the ref */
 } djinn_output;
 
-/* srg_text: a graph in SRG text (kernel/srg/TEXT.md). model: whose weights it names; 0: none. */
+/* srg_text: a graph in SRG text (the page djinn-srg(7)). model: whose weights it names; 0: none. */
 DJINN_API djinn_code djinn_program_define(djinn_client* client, const char* srg_text,
                                           uint64_t model, djinn_program** out, djinn_error* error);
 DJINN_API void djinn_program_close(djinn_program* program);

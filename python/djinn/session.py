@@ -149,7 +149,7 @@ class Session:
         self.raw.unload_model(model.handle)
 
     def define(self, source: str, model: Model | None = None) -> Program:
-        """Admits a graph in SRG text (kernel/srg/TEXT.md) as a program that runs by id. Its
+        """Admits a graph in SRG text (djinn-srg(7)) as a program that runs by id. Its
         weights are those of `model`."""
         return Program(self, self.raw.define(source, *self._named(model)))
 

@@ -17,10 +17,11 @@ from private_daemon import BIN, ROOT, Daemon, wait_until
 
 PAGES = ROOT / "man"
 LIBRARY = BIN.parent / "lib"
-C_PAGES = sorted(page.name for page in PAGES.glob("*.3.scd"))
+C_PAGES = sorted([*(page.name for page in PAGES.glob("*.3.scd")), "djinn-srg.7.scd"])
 # What the programs say, as a pattern; of those with an argument, which model it is.
 SAID = {
     "libdjinn-client.3.scd": (None, r"library \d+\.\d+\.\d+\ndjinnd \d+\.\d+\.\d+\n"),
+    "djinn-srg.7.scd": ("byte_model", r"e\n"),
     "djinn.hpp.3.scd": ("minilm", r"0\.\d\d\n"),
     "djinn_code_name.3.scd": (None, r"not_found\n"),
     "djinn_connect.3.scd": (None, r"\d+ sessions\n"),

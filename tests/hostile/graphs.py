@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs by chance whose structure lies: strided views beyond their storage, claims that no kernel
-keeps, writes through views that overlap. Text, as kernel/srg/TEXT.md has it; the parser checks no
+keeps, writes through views that overlap. Text, as man/djinn-srg.7.scd has it; the parser checks no
 meaning, so what is wrong in it reaches djinnd."""
 
 import random

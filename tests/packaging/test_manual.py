@@ -172,6 +172,28 @@ def test_each_class_of_djinn_hpp_is_explained_with_what_it_has() -> None:
         assert explained - {"Error"} == has - {"Error"}, name
 
 
+# --- graphs as text
+
+
+def test_the_page_about_graphs_lists_what_may_run(tmp_path: Path) -> None:
+    said(sys.executable, str(ROOT / "tools/make_manual.py"), str(tmp_path))
+    page = (tmp_path / "djinn-srg.7").read_text().split(".SH ALLOWED OPERATORS", 1)[1]
+    listed = re.findall(r"\w+::[\w.]+", page)
+    table = re.findall(
+        r'^    "([^"]+)",$', (ROOT / "kernel/srg/allowed.cc").read_text(), re.MULTILINE
+    )
+    assert listed == table and len(table) > 900
+
+
+def test_the_page_about_graphs_knows_the_words_of_the_parser() -> None:
+    grammar = section("djinn-srg.7", "GRAMMAR")
+    parser = (ROOT / "kernel/srg/text_parse.cc").read_text()
+    words = set(re.findall(r'(?:word|field|text) == "(\w+)"|_word\("(\w+)"\)', parser))
+    assert len(words) > 20
+    for word in {one or other for one, other in words}:
+        assert re.search(rf"\b{word}\b", grammar), word
+
+
 # --- all pages
 
 
