@@ -214,10 +214,11 @@ Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embedding
 
 // --- generator
 
+// A struct that began from zero means what _init gives.
 client::GenerateOptions options_of(const djinn_generate_options& given,
                                    const client::Generator& generator) {
   client::GenerateOptions options;
-  options.max_new_tokens = given.max_new_tokens;
+  if (given.max_new_tokens != 0) options.max_new_tokens = given.max_new_tokens;
   options.min_new_tokens = given.min_new_tokens;
   if (given.stop_tokens != nullptr) {
     options.stop_tokens.assign(given.stop_tokens, given.stop_tokens + given.stop_token_count);
@@ -226,12 +227,14 @@ client::GenerateOptions options_of(const djinn_generate_options& given,
     options.stop_tokens.assign(own.begin(), own.end());
   }
   options.pad_token = given.pad_token;
-  options.greedy = given.greedy != 0;
-  options.temperature = given.temperature;
-  options.top_k = given.top_k;
-  options.top_p = given.top_p;
-  options.min_p = given.min_p;
-  options.repetition_penalty = given.repetition_penalty;
+  options.greedy = given.greedy != 0 || given.temperature == 0;
+  if (!options.greedy) {
+    options.temperature = given.temperature;
+    options.top_k = given.top_k;
+    if (given.top_p != 0) options.top_p = given.top_p;
+    options.min_p = given.min_p;
+  }
+  if (given.repetition_penalty != 0) options.repetition_penalty = given.repetition_penalty;
   options.seed = given.seed;
   options.random_offset = given.random_offset;
   return options;

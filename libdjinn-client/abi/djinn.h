@@ -236,23 +236,24 @@ typedef struct djinn_prompt {
 } djinn_prompt;
 
 typedef struct djinn_generate_options {
-  uint32_t max_new_tokens;
+  uint32_t max_new_tokens;    /* 0: 64 */
   uint32_t min_new_tokens;    /* no stop token before */
   const int32_t* stop_tokens; /* NULL: the model's own */
   size_t stop_token_count;
   int32_t pad_token; /* fills prompts of unequal length */
   int32_t greedy;    /* not 0: the likeliest token, and the next four fields do not matter */
-  float temperature;
+  float temperature;        /* 0: as greedy */
   uint32_t top_k;           /* 0: all */
-  float top_p;              /* 1: all */
+  float top_p;              /* 1, or 0: all */
   float min_p;              /* 0: all */
-  float repetition_penalty; /* 1: none */
+  float repetition_penalty; /* 1, or 0: none */
   uint64_t seed;
   uint64_t random_offset; /* of the first draw; what a generation gave for the next one goes on */
   uint64_t reserved[4];
 } djinn_generate_options;
 
-/* 64 tokens, greedy, no penalty, the model's own stop tokens. */
+/* 64 tokens, greedy, no penalty, the model's own stop tokens; all zeros mean the same. NULL:
+ * nothing. */
 DJINN_API void djinn_generate_options_init(djinn_generate_options* options);
 
 /* A token of a row; index counts the row's new tokens from 0. Stop tokens are told, too. Not 0 from

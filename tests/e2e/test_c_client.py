@@ -7,7 +7,18 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
+from ctypes import (
+    POINTER,
+    byref,
+    c_char,
+    c_char_p,
+    c_float,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+)
 from pathlib import Path
 
 import djinn
@@ -67,6 +78,25 @@ class Output(ctypes.Structure):
 
 class Prompt(ctypes.Structure):
     _fields_ = (("tokens", POINTER(c_int32)), ("count", c_size_t))
+
+
+class GenerateOptions(ctypes.Structure):
+    _fields_ = (
+        ("max_new_tokens", c_uint32),
+        ("min_new_tokens", c_uint32),
+        ("stop_tokens", POINTER(c_int32)),
+        ("stop_token_count", c_size_t),
+        ("pad_token", c_int32),
+        ("greedy", c_int32),
+        ("temperature", c_float),
+        ("top_k", c_uint32),
+        ("top_p", c_float),
+        ("min_p", c_float),
+        ("repetition_penalty", c_float),
+        ("seed", c_uint64),
+        ("random_offset", c_uint64),
+        ("reserved", c_uint64 * 4),
+    )
 
 
 OnToken = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, c_uint32, c_uint32, c_int32)
@@ -365,6 +395,36 @@ def test_a_generation_streams_and_stops_when_told(
     assert 1 < len(whole) <= 64
     assert [(row, index) for row, index, _ in whole] == [(0, i) for i in range(len(whole))]
     assert generate(3) == whole[:3]
+    library.functions.djinn_generator_close(generator)
+
+
+def test_options_that_begin_from_zero_mean_the_defaults(
+    library: Library, client: ctypes.c_void_p, byte_model: Path
+) -> None:
+    generator = ctypes.c_void_p()
+    library("djinn_generator_open", client, str(byte_model).encode(), byref(generator))
+    tokens = [256, *b"The kernel "]
+    prompt = Prompt((c_int32 * len(tokens))(*tokens), len(tokens))
+
+    def generate(options: object) -> list[int]:
+        heard: list[int] = []
+
+        def hear(_: object, row: int, index: int, token: int) -> int:
+            heard.append(token)
+            return 0
+
+        library(
+            *("djinn_generator_generate", generator, byref(prompt), c_size_t(1), options),
+            *(OnToken(hear), None, None),
+        )
+        return heard
+
+    whole = generate(None)
+    for zeros in (GenerateOptions(), GenerateOptions(greedy=1), GenerateOptions(top_p=0.5)):
+        assert generate(byref(zeros)) == whole
+    assert generate(byref(GenerateOptions(max_new_tokens=3, greedy=1))) == whole[:3]
+    drawn = [generate(byref(GenerateOptions(temperature=1.5, seed=seed))) for seed in range(4)]
+    assert any(one != whole for one in drawn)
     library.functions.djinn_generator_close(generator)
 
 
