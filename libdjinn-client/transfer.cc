@@ -28,8 +28,19 @@ Status done(Client& client, Run run) {
   return Error{outcome.error, std::move(outcome.message)};
 }
 
+// More than a session may hold when it begins it never may: refused here, no byte of it is read.
+Status check_fits(const Client& client, uint64_t bytes) {
+  const uint64_t quota = client.welcome().quota_bytes;
+  if (bytes <= quota) return {};
+  return Error{ErrorCode::kQuotaExceeded,
+               "A ref of " + std::to_string(bytes) + " bytes is more than the " +
+                   std::to_string(quota) +
+                   " that a session may hold. Make smaller ones, or ask the administrator for a "
+                   "larger memory.session_quota."};
+}
+
 Status submit_part(Client& client, const ipc::WriteBlock& whole, std::span<const std::byte> part,
-                   const std::function<void(Run)>& submitted) {
+                   const Submitted& submitted) {
   DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(part.size()));
   copy_bytes(part, client.staging(range));
   ipc::WriteBlock block = whole;
@@ -41,8 +52,7 @@ Status submit_part(Client& client, const ipc::WriteBlock& whole, std::span<const
     client.free_staging(range);
     return std::move(run).error();
   }
-  submitted(*run);
-  return {};
+  return submitted(*run);
 }
 
 // --- down
@@ -140,7 +150,8 @@ class Reading {
 }  // namespace
 
 Status submit_write(Client& client, RefHandle ref, std::span<const std::byte> bytes,
-                    const std::function<void(Run)>& submitted) {
+                    const Submitted& submitted) {
+  DJINN_CHECK(check_fits(client, bytes.size()));
   const uint64_t step = part_bytes(client);
   ipc::WriteBlock block{ref, {}, 0, bytes.size()};
   do {
@@ -154,17 +165,27 @@ Status submit_write(Client& client, RefHandle ref, std::span<const std::byte> by
 Result<RefHandle> put(Client& client, std::span<const std::byte> bytes) {
   DJINN_TRY(const RefHandle ref, client.new_ref());
   std::vector<Run> runs;
-  Status first = submit_write(client, ref, bytes, [&](Run run) { runs.push_back(run); });
+  bool is_begun = false;
+  // The first part makes room for all: where there is none the others are not read.
+  Status first = submit_write(client, ref, bytes, [&](Run run) -> Status {
+    if (std::exchange(is_begun, true)) {
+      runs.push_back(run);
+      return {};
+    }
+    return done(client, run);
+  });
   for (const Run run : runs) {
     Status ended = done(client, run);
     if (first && !ended) first = std::move(ended);
   }
   if (first) return ref;
-  SubmissionTarget target;
-  target.operation = ipc::Operation::kReleaseRefs;
-  const auto released = client.submit(target, ipc::encode(ipc::ReleaseBlock{{ref}}));
-  if (released) [[maybe_unused]]
-    const Status ended = done(client, *released);
+  if (is_begun) {
+    SubmissionTarget target;
+    target.operation = ipc::Operation::kReleaseRefs;
+    const auto released = client.submit(target, ipc::encode(ipc::ReleaseBlock{{ref}}));
+    if (released) [[maybe_unused]]
+      const Status ended = done(client, *released);
+  }
   client.forget_ref(ref);
   return std::move(first).error();
 }

@@ -14,11 +14,15 @@
 
 namespace djinn::client {
 
+// Hears of a run that was submitted; its error ends what is being submitted.
+using Submitted = std::function<Status(Run)>;
+
 // Submits what makes the bytes the ref; they may change when this returns. The caller waits for the
-// runs, told in their order: one that fails poisons the ref. Errors: those of allocate_staging()
-// and submit(); what was told of is under way then.
+// runs, told in their order: one that fails poisons the ref. Errors: kQuotaExceeded for more than a
+// session may hold; those of allocate_staging(), submit() and submitted; what was told of is under
+// way then.
 Status submit_write(Client& client, RefHandle ref, std::span<const std::byte> bytes,
-                    const std::function<void(Run)>& submitted);
+                    const Submitted& submitted);
 
 // The bytes as a new ref, when djinnd has them. Errors: the run's, too; nothing is left then.
 Result<RefHandle> put(Client& client, std::span<const std::byte> bytes);

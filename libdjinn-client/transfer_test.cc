@@ -46,6 +46,18 @@ TEST_F(Transfer, what_has_no_bytes_is_put_in_one_run) {
   EXPECT_EQ(daemon_.runs(), 1u);
 }
 
+// There are no such bytes: whoever looked at one would crash.
+TEST_F(Transfer, what_no_session_may_hold_is_refused_unread) {
+  const std::span<const std::byte> nowhere(reinterpret_cast<const std::byte*>(64),
+                                           FakeDaemon::kQuotaBytes + 1);
+  const auto refused = put(*client_, nowhere);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kQuotaExceeded);
+  EXPECT_NE(refused.error().message.find("1073741825 bytes is more than the 1073741824"),
+            std::string::npos);
+  EXPECT_EQ(daemon_.runs(), 0u);
+}
+
 TEST_F(Transfer, what_is_larger_than_staging_is_read_in_parts) {
   ipc::ReadBlock view;
   view.ref = {0, 1};

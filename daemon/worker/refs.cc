@@ -2,6 +2,8 @@
 
 #include "daemon/worker/refs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -131,7 +133,13 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
   for (const Written& one : written) sizes.push_back(one.bytes);
   std::ranges::copy_if(outputs, std::back_inserter(sizes),
                        [](uint64_t bytes) { return bytes > 0; });
-  DJINN_TRY(const std::vector<vmu::Range> ranges, section_.allocate_all(sizes));
+  auto found = section_.allocate_all(sizes);
+  if (!found) {
+    uint64_t bytes = 0;  // kept from running over; so much is refused in any case
+    for (const uint64_t size : sizes) bytes = checked_add(bytes, size).value_or(UINT64_MAX);
+    return no_room(bytes, std::move(found).error());
+  }
+  const std::vector<vmu::Range> ranges = *std::move(found);
   const auto saved = std::span(ranges).first(written.size());
   scratch_.insert(scratch_.end(), saved.begin(), saved.end());
   auto next = ranges.begin() + static_cast<ptrdiff_t>(written.size());
@@ -148,6 +156,19 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
   return {};
 }
 
+// What no release of the pieces between would make room for is the quota's to refuse: the section
+// is as large as that was when the session began.
+Error Refs::no_room(uint64_t bytes, Error why) const {
+  const vmu::RangeAllocator& ranges = section_.ranges();
+  const uint64_t free_bytes = ranges.capacity_bytes() - ranges.live_bytes();
+  if (why.code != ErrorCode::kOutOfMemory || bytes <= free_bytes) return why;
+  return {ErrorCode::kQuotaExceeded,
+          fmt::format("{} bytes are needed, and of the {} that this session's refs may take {} are "
+                      "free. Release some, or ask the administrator for a larger "
+                      "memory.session_quota.",
+                      bytes, ranges.capacity_bytes(), free_bytes)};
+}
+
 Refs::Storage Refs::place_of(size_t output) const {
   return output < places_.size() ? places_[output] : Storage{};
 }
@@ -159,9 +180,10 @@ Refs::Storage Refs::take_place(size_t output) {
 }
 
 Result<Refs::Storage> Refs::allocate(uint64_t bytes) {
-  DJINN_TRY(const vmu::Range range, section_.allocate(std::max<uint64_t>(bytes, 1)));
-  allocated_.push_back(range);
-  return Storage{section_.bytes(range).data(), bytes, range.offset};
+  const auto range = section_.allocate(std::max<uint64_t>(bytes, 1));
+  if (!range) return no_room(bytes, range.error());
+  allocated_.push_back(*range);
+  return Storage{section_.bytes(*range).data(), bytes, range->offset};
 }
 
 void Refs::stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage) {

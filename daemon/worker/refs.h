@@ -53,14 +53,15 @@ class Refs {
   // --- inside a step
   // Before a run computes: saves what it is about to overwrite (undo log), and finds places for
   // outputs of so many bytes, by number; 0: for none. Memory for all of that is asked for at once.
-  // Errors: those of Grants::take(), and of gc::SessionState::save_for_undo().
+  // Errors: as allocate(), and those of gc::SessionState::save_for_undo().
   Status prepare(gc::SessionState& state, std::span<const Written> written,
                  std::vector<uint64_t> outputs);
   // Where an output may be made. Of any content; no bytes: nowhere.
   [[nodiscard]] Storage place_of(size_t output) const;
   // The output's place becomes a storage, of all its bytes.
   Storage take_place(size_t output);
-  // Room for a storage, zeroed. Errors: those of Grants::take().
+  // Room for a storage, zeroed. Errors: those of Grants::take(); kQuotaExceeded for more than there
+  // is of the section, kOutOfMemory where that is in pieces.
   Result<Storage> allocate(uint64_t bytes);
   void stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage);
   // Likewise, but more steps will write it, from `written` on; stage_new() in the last one.
@@ -91,6 +92,8 @@ class Refs {
 
   Refs(std::unique_ptr<Source> source, vmu::PersistentSection section)
       : source_(std::move(source)), section_(std::move(section)) {}
+  // What to say of room for so many bytes that was not found.
+  [[nodiscard]] Error no_room(uint64_t bytes, Error why) const;
   void give_back(std::vector<vmu::Range>& ranges);
   void give_back_places();
   void let_go(const gc::SessionState& state, RefHandle handle);

@@ -95,10 +95,12 @@ Result<uint64_t> RangeAllocator::find_place(uint64_t bytes, uint64_t alignment) 
     carve(above, {*offset, bytes});
     return *offset;
   }
-  return Error{
-      ErrorCode::kOutOfMemory,
-      fmt::format("needs {} bytes in one piece; {} of {} are free, {} of them in one piece", bytes,
-                  capacity_bytes_ - live_bytes_, capacity_bytes_, above.bytes)};
+  const uint64_t largest =
+      free_by_size_.empty() ? above.bytes : std::max(above.bytes, free_by_size_.rbegin()->first);
+  return Error{ErrorCode::kOutOfMemory,
+               fmt::format("{} bytes are needed in one piece. Of {} bytes {} are free, and {} of "
+                           "them in one piece. Release something, then repeat.",
+                           bytes, capacity_bytes_, capacity_bytes_ - live_bytes_, largest)};
 }
 
 Result<Range> RangeAllocator::allocate(uint64_t bytes, uint64_t alignment) {

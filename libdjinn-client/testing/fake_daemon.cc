@@ -290,7 +290,7 @@ class FakeDaemon::Server {
     session.submission_bell = *ipc::make_submission_bell();
     session.completion_bell = *ipc::make_completion_bell();
     session.ring.emplace(*ipc::SessionView::over(session.memory.bytes()), 0, 0);
-    const ipc::Welcome answer{SessionId{++made_}, hello.staging_bytes, 1, 0};
+    const ipc::Welcome answer{SessionId{++made_}, hello.staging_bytes, 1, FakeDaemon::kQuotaBytes};
     if (hello.observer) return send(session, number, answer);
     send(session, number, answer,
          {memory.get(), session.submission_bell.get(), session.completion_bell.listener.get()});

@@ -22,7 +22,8 @@ bool eventually(const std::function<bool()>& condition);
 
 class FakeDaemon {
  public:
-  static constexpr uint64_t kModel = 0x123456;  // every model's id
+  static constexpr uint64_t kModel = 0x123456;          // every model's id
+  static constexpr uint64_t kQuotaBytes = 1024u << 20;  // every session's
 
   struct Opened {
     bool pin = false;

@@ -312,9 +312,10 @@ Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
   stats_.bytes_up += bytes.size();
   DJINN_TRY(const RefHandle ref, client_->new_ref());
   bool is_begun = false;
-  Status done = client::submit_write(*client_, ref, bytes, [&](client::Run run) {
+  Status done = client::submit_write(*client_, ref, bytes, [&](client::Run run) -> Status {
     unwaited_.push_back({run});
     is_begun = true;
+    return {};
   });
   if (!done) {
     if (is_begun) [[maybe_unused]]

@@ -2,7 +2,9 @@
 """The C ABI against a daemon: the examples, and every function through ctypes."""
 
 import ctypes
+import mmap
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -367,6 +369,25 @@ def test_a_put_that_fails_leaves_its_slot_free(library: Library) -> None:
                 library("djinn_ref_put", client, *put, byref(other))
         library("djinn_ref_release", client, kept)
         library("djinn_ref_put", client, *put, byref(other))
+
+
+def test_a_put_that_does_not_fit_is_refused_early_in_whole_sentences(library: Library) -> None:
+    """Of the bytes behind the first part, which would be read if all were sent, none is there."""
+    mib = 1 << 20
+    quota = 64 * mib
+    room = mmap.mmap(-1, 48 * mib)
+    begin = ctypes.addressof(c_char.from_buffer(room))
+    behind = ctypes.c_void_p(begin + 4 * mib)
+    assert ctypes.CDLL(None).mprotect(behind, c_size_t(44 * mib), ctypes.c_int(0)) == 0
+    data = ctypes.c_void_p(begin)
+    with running("--session-quota", str(quota)) as daemon, connected(daemon, library) as client:
+        kept, other = Ref(), Ref()
+        library("djinn_ref_put", client, b"x" * (40 * mib), c_size_t(40 * mib), byref(kept))
+        for size, said in ((quota + 1, "may hold"), (48 * mib, "quota")):
+            with pytest.raises(Failure, match=said) as refused:
+                library("djinn_ref_put", client, data, c_size_t(size), byref(other))
+            assert refused.value.code == 301
+            assert re.fullmatch(r"[A-Z0-9].*\.", str(refused.value))
 
 
 def test_a_generation_streams_and_stops_when_told(
