@@ -249,12 +249,15 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
 
 // --- views of refs
 
-// Bytes that the view needs from the storage's start. Errors: kOutOfRange on overflow too.
-Result<uint64_t> extent_of(const ipc::ReadBlock& block) {
-  const Error outside{ErrorCode::kOutOfRange, "The view does not lie inside its storage."};
+// Whether the view lies inside its storage. Errors: kOutOfRange, on overflow too.
+Status check_inside(const ipc::ReadBlock& block, uint64_t storage_bytes) {
+  const Error outside{ErrorCode::kOutOfRange,
+                      "What is to be read does not lie inside the ref, which has " +
+                          std::to_string(storage_bytes) +
+                          (storage_bytes == 1 ? " byte." : " bytes.")};
   uint64_t last = block.offset;
   for (size_t d = 0; d < block.sizes.size(); ++d) {
-    if (block.sizes[d] == 0) return uint64_t{0};
+    if (block.sizes[d] == 0) return {};
     if (block.strides[d] < 0) return outside;
     const auto step = checked_mul(block.sizes[d] - 1, static_cast<uint64_t>(block.strides[d]));
     const auto sum = step ? checked_add(last, *step) : std::nullopt;
@@ -263,8 +266,8 @@ Result<uint64_t> extent_of(const ipc::ReadBlock& block) {
   }
   const auto count = checked_add<uint64_t>(last, 1);
   const auto bytes = count ? checked_mul<uint64_t>(*count, size_of(block.dtype)) : std::nullopt;
-  if (!bytes) return outside;
-  return *bytes;
+  if (!bytes || *bytes > storage_bytes) return outside;
+  return {};
 }
 
 // The ref that a part makes or goes on with.
@@ -330,10 +333,7 @@ Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
 Result<Ending> read_ref(Step& step) {
   DJINN_TRY(const ipc::ReadBlock block, ipc::decode_read(step.block));
   DJINN_TRY(const Refs::Storage storage, step.session.refs().find(step.session.state(), block.ref));
-  DJINN_TRY(const uint64_t needed, extent_of(block));
-  if (needed > storage.bytes) {
-    return Error{ErrorCode::kOutOfRange, "The view does not lie inside its storage."};
-  }
+  DJINN_CHECK(check_inside(block, storage.bytes));
   exec::OutputView view;
   view.dtype = block.dtype;
   view.sizes.assign(block.sizes.begin(), block.sizes.end());

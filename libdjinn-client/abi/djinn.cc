@@ -117,6 +117,13 @@ Status require(bool condition, const char* message) {
 
 constexpr const char* kNullArgument = "A pointer is NULL that must not be.";
 
+// Fields may be added where `reserved` is now: what another version would mean by it is not known.
+template <typename Struct>
+Status check_reserved(const Struct& given) {
+  const bool zero = std::ranges::all_of(given.reserved, [](const auto one) { return one == 0; });
+  return require(zero, "reserved must be zero. Begin the struct from zero.");
+}
+
 // A call of the client's, which djinn_cancel() ends.
 template <typename Action>
 djinn_code guarded(djinn_client* client, djinn_error* error, const Action& action) noexcept {
@@ -199,6 +206,9 @@ std::span<const int64_t> cells(const int64_t* data, const djinn_batch& batch) {
 }
 
 Status encode(djinn_encoder& encoder, const djinn_batch& batch, float* embeddings, float* hidden) {
+  const bool is_empty = batch.rows == 0 || batch.tokens == 0;
+  DJINN_CHECK(check_reserved(batch));
+  DJINN_CHECK(require(is_empty || (batch.ids != nullptr && embeddings != nullptr), kNullArgument));
   client::EncoderBatch rows;
   rows.rows = batch.rows;
   rows.tokens = batch.tokens;
@@ -243,7 +253,7 @@ client::GenerateOptions options_of(const djinn_generate_options& given,
 Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> prompts) {
   std::vector<std::vector<int32_t>> rows;
   for (const djinn_prompt& prompt : prompts) {
-    DJINN_CHECK(require(prompt.tokens != nullptr, kNullArgument));
+    DJINN_CHECK(require(prompt.tokens != nullptr || prompt.count == 0, kNullArgument));
     rows.emplace_back(prompt.tokens, prompt.tokens + prompt.count);
   }
   return rows;
@@ -393,6 +403,7 @@ djinn_code djinn_connect(const djinn_connect_options* options, djinn_client** ou
                          djinn_error* error) {
   return guarded(error, [&]() -> Status {
     DJINN_CHECK(require(out != nullptr, kNullArgument));
+    if (options != nullptr) DJINN_CHECK(djinn::check_reserved(*options));
     auto client = std::make_unique<djinn_client>(djinn::options_of(options),
                                                  djinn::reconnect_wait_of(options));
     DJINN_CHECK(client->connection.open());
@@ -485,8 +496,9 @@ void djinn_encoder_close(djinn_encoder* encoder) {
 }
 
 djinn_encoder_info djinn_encoder_get_info(const djinn_encoder* encoder) {
-  const djinn::client::BertConfig& config = encoder->encoder->config();
   djinn_encoder_info info = {};
+  if (encoder == nullptr) return info;
+  const djinn::client::BertConfig& config = encoder->encoder->config();
   info.hidden = static_cast<uint32_t>(config.hidden);
   info.tokens_max = static_cast<uint32_t>(config.positions);
   info.rows_max = djinn::client::kEncoderRowsMax;
@@ -498,8 +510,7 @@ djinn_encoder_info djinn_encoder_get_info(const djinn_encoder* encoder) {
 djinn_code djinn_encoder_encode(djinn_encoder* encoder, const djinn_batch* batch, float* embeddings,
                                 float* hidden, djinn_error* error) {
   return guarded(client_of(encoder), error, [&]() -> Status {
-    DJINN_CHECK(
-        require(encoder != nullptr && batch != nullptr && embeddings != nullptr, kNullArgument));
+    DJINN_CHECK(require(encoder != nullptr && batch != nullptr, kNullArgument));
     return djinn::encode(*encoder, *batch, embeddings, hidden);
   });
 }
@@ -507,6 +518,7 @@ djinn_code djinn_encoder_encode(djinn_encoder* encoder, const djinn_batch* batch
 // --- generator
 
 void djinn_generate_options_init(djinn_generate_options* options) {
+  if (options == nullptr) return;
   const djinn::client::GenerateOptions defaults;
   *options = {};
   options->max_new_tokens = defaults.max_new_tokens;
@@ -538,8 +550,9 @@ void djinn_generator_close(djinn_generator* generator) {
 }
 
 djinn_generator_info djinn_generator_get_info(const djinn_generator* generator) {
-  const djinn::client::LlamaConfig& config = generator->generator->config();
   djinn_generator_info info = {};
+  if (generator == nullptr) return info;
+  const djinn::client::LlamaConfig& config = generator->generator->config();
   info.vocabulary = static_cast<uint32_t>(config.vocabulary);
   info.tokens_max = static_cast<uint32_t>(config.positions);
   info.begin_token = static_cast<int32_t>(generator->generator->begin_token());
@@ -551,8 +564,9 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
                                     djinn_on_token on_token, void* context,
                                     uint64_t* next_random_offset, djinn_error* error) {
   return guarded(client_of(generator), error, [&]() -> Status {
-    DJINN_CHECK(
-        require(generator != nullptr && prompts != nullptr && on_token != nullptr, kNullArgument));
+    DJINN_CHECK(require(generator != nullptr && on_token != nullptr, kNullArgument));
+    DJINN_CHECK(require(prompts != nullptr || prompt_count == 0, kNullArgument));
+    if (options != nullptr) DJINN_CHECK(djinn::check_reserved(*options));
     djinn_generate_options defaults;
     djinn_generate_options_init(&defaults);
     DJINN_TRY(const auto rows, djinn::rows_of({prompts, prompt_count}));
@@ -574,7 +588,8 @@ djinn_code djinn_generator_generate(djinn_generator* generator, const djinn_prom
 djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_bytes, djinn_ref* out,
                          djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr && data != nullptr && out != nullptr, kNullArgument));
+    DJINN_CHECK(require(client != nullptr && out != nullptr, kNullArgument));
+    DJINN_CHECK(require(data != nullptr || data_bytes == 0, kNullArgument));
     const auto* const bytes = static_cast<const std::byte*>(data);
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
     DJINN_TRY(const djinn::RefHandle ref, djinn::client::put(*session, {bytes, data_bytes}));
@@ -586,7 +601,8 @@ djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_byt
 djinn_code djinn_ref_read(djinn_client* client, djinn_ref ref, uint64_t offset_bytes, void* data,
                           size_t data_bytes, djinn_error* error) {
   return guarded(client, error, [&]() -> Status {
-    DJINN_CHECK(require(client != nullptr && data != nullptr, kNullArgument));
+    DJINN_CHECK(require(client != nullptr, kNullArgument));
+    DJINN_CHECK(require(data != nullptr || data_bytes == 0, kNullArgument));
     const djinn::RefHandle handle{ref.index, ref.generation};
     DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
     const djinn::ipc::ReadBlock view{handle, djinn::DType::kUInt8, {data_bytes},

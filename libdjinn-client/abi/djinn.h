@@ -31,7 +31,10 @@
  * runs fastest.
  *
  * Structs that are passed in: begin from zero or from their _init function, for fields may be added
- * where `reserved` is now.
+ * where `reserved` is now; there anything but zero is DJINN_INVALID_ARGUMENT.
+ *
+ * NULL. A pointer that is NULL and must not be is DJINN_INVALID_ARGUMENT; one to no elements may
+ * be. Functions that return no code do nothing then, or return zeros.
  */
 #ifndef DJINN_H
 #define DJINN_H
@@ -240,8 +243,8 @@ typedef struct djinn_generate_options {
   uint32_t min_new_tokens;    /* no stop token before */
   const int32_t* stop_tokens; /* NULL: the model's own */
   size_t stop_token_count;
-  int32_t pad_token; /* fills prompts of unequal length */
-  int32_t greedy;    /* not 0: the likeliest token, and the next four fields do not matter */
+  int32_t pad_token;        /* fills prompts of unequal length */
+  int32_t greedy;           /* not 0: the likeliest token, and the next four fields do not matter */
   float temperature;        /* 0: as greedy */
   uint32_t top_k;           /* 0: all */
   float top_p;              /* 1, or 0: all */

@@ -84,6 +84,12 @@ TEST(Abi, null_where_none_may_be_is_refused) {
   EXPECT_STRNE(error.message, "");
 }
 
+TEST(Abi, what_returns_no_code_makes_do_without_what_it_is_of) {
+  EXPECT_EQ(djinn_encoder_get_info(nullptr).rows_max, 0u);
+  EXPECT_EQ(djinn_generator_get_info(nullptr).tokens_max, 0u);
+  djinn_generate_options_init(nullptr);
+}
+
 TEST(Abi, closing_nothing_is_allowed) {
   djinn_close(nullptr);
   djinn_encoder_close(nullptr);
@@ -224,6 +230,69 @@ TEST_F(Reconnecting, handles_of_a_session_that_is_gone_say_so_and_new_ones_work)
   const size_t closes = daemon_.closes();
   close(fresh, DJINN_OK);
   EXPECT_EQ(daemon_.closes(), closes + 1);
+}
+
+// Each pointer of each function that must not be NULL, once alone.
+TEST_F(Reconnecting, null_is_refused_in_every_place_where_none_may_be) {
+  Handles handles;
+  open(handles);
+  djinn_error error;
+  const std::string directory = directory_.string();
+  const char* const path = directory.c_str();
+  const auto refused = [&](djinn_code code) {
+    return code == DJINN_INVALID_ARGUMENT &&
+           std::string(error.message).find("NULL") != std::string::npos;
+  };
+  uint64_t model = 0;
+  djinn_encoder* encoder = nullptr;
+  djinn_generator* generator = nullptr;
+  djinn_program* program = nullptr;
+  djinn_ref ref{};
+  char byte = 0;
+  EXPECT_TRUE(refused(djinn_get_status(client_, nullptr, &error)));
+  EXPECT_TRUE(refused(djinn_model_load(client_, nullptr, &model, &error)));
+  EXPECT_TRUE(refused(djinn_model_load(client_, path, nullptr, &error)));
+  EXPECT_TRUE(refused(djinn_model_load_pinned(client_, nullptr, &model, &error)));
+  EXPECT_TRUE(refused(djinn_model_load_pinned(client_, path, nullptr, &error)));
+  EXPECT_TRUE(refused(djinn_model_load_keep_alive(client_, nullptr, 0, &model, &error)));
+  EXPECT_TRUE(refused(djinn_model_load_keep_alive(client_, path, 0, nullptr, &error)));
+  EXPECT_TRUE(refused(djinn_encoder_open(client_, nullptr, &encoder, &error)));
+  EXPECT_TRUE(refused(djinn_encoder_open(client_, path, nullptr, &error)));
+  EXPECT_TRUE(refused(djinn_generator_open(client_, nullptr, &generator, &error)));
+  EXPECT_TRUE(refused(djinn_generator_open(client_, path, nullptr, &error)));
+  EXPECT_TRUE(refused(djinn_ref_put(client_, nullptr, 1, &ref, &error)));
+  EXPECT_TRUE(refused(djinn_ref_put(client_, "x", 1, nullptr, &error)));
+  EXPECT_TRUE(refused(djinn_ref_read(client_, handles.ref, 0, nullptr, 1, &error)));
+  EXPECT_TRUE(refused(djinn_program_define(client_, nullptr, 0, &program, &error)));
+  EXPECT_TRUE(refused(djinn_program_define(client_, "srg 1 \"\"", 0, nullptr, &error)));
+  const auto run = [&](const djinn_symbol* symbols, size_t symbol_count, const djinn_input* inputs,
+                       size_t input_count, djinn_output* outputs, size_t output_count) {
+    return refused(djinn_program_run(handles.program, symbols, symbol_count, inputs, input_count,
+                                     outputs, output_count, &error));
+  };
+  EXPECT_TRUE(run(nullptr, 1, nullptr, 0, nullptr, 0));
+  EXPECT_TRUE(run(nullptr, 0, nullptr, 1, nullptr, 0));
+  EXPECT_TRUE(run(nullptr, 0, nullptr, 0, nullptr, 1));
+  const djinn_symbol symbol{};
+  const djinn_input nameless{};
+  const djinn_input empty{"x", nullptr, 1, {}};
+  djinn_output output{};
+  EXPECT_TRUE(run(&symbol, 1, nullptr, 0, nullptr, 0));
+  EXPECT_TRUE(run(nullptr, 0, &nameless, 1, nullptr, 0));
+  EXPECT_TRUE(run(nullptr, 0, &empty, 1, nullptr, 0));
+  EXPECT_TRUE(run(nullptr, 0, nullptr, 0, &output, 1));
+  EXPECT_EQ(djinn_ref_read(client_, handles.ref, 0, &byte, 1, &error), DJINN_OK) << error.message;
+  close(handles, DJINN_OK);
+}
+
+TEST_F(Reconnecting, what_is_reserved_must_be_zero) {
+  djinn_connect_options options = options_;
+  options.reserved[2] = 1;
+  djinn_client* client = nullptr;
+  djinn_error error;
+  EXPECT_EQ(djinn_connect(&options, &client, &error), DJINN_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("reserved must be zero"), std::string::npos);
+  EXPECT_EQ(client, nullptr);
 }
 
 // What the outputs hold, and how long they are, would be anybody's guess.

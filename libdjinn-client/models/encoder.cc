@@ -30,6 +30,11 @@ Status check(const EncoderBatch& batch, const BertConfig& config) {
                      std::to_string(config.positions) + " tokens."};
   }
   for (const int64_t id : batch.ids) DJINN_CHECK(check_token("Token", id, config.vocabulary));
+  for (const int64_t one : batch.mask) {
+    if (one == 0 || one == 1) continue;
+    return Error{ErrorCode::kOutOfRange, "A mask has 1 for a token and 0 for padding, and " +
+                                             std::to_string(one) + " is neither."};
+  }
   for (const int64_t type : batch.types) {
     if (type >= 0 && type < config.token_types) continue;
     return Error{ErrorCode::kOutOfRange, "The model has " + std::to_string(config.token_types) +

@@ -26,7 +26,7 @@ from pathlib import Path
 import djinn
 import numpy as np
 import pytest
-from private_daemon import BIN, Daemon, running, stopped, wait_until
+from private_daemon import BIN, ROOT, Daemon, running, stopped, wait_until
 
 LIBRARY = BIN.parent / "lib" / "libdjinn-client.so.1"
 IDS = [101, 7592, 2088, 1012, 102]
@@ -80,6 +80,17 @@ class Output(ctypes.Structure):
 
 class Prompt(ctypes.Structure):
     _fields_ = (("tokens", POINTER(c_int32)), ("count", c_size_t))
+
+
+class Batch(ctypes.Structure):
+    _fields_ = (
+        ("rows", c_uint32),
+        ("tokens", c_uint32),
+        ("ids", POINTER(c_int64)),
+        ("mask", POINTER(c_int64)),
+        ("types", POINTER(c_int64)),
+        ("reserved", c_uint64 * 2),
+    )
 
 
 class GenerateOptions(ctypes.Structure):
@@ -345,7 +356,7 @@ def test_a_ref_keeps_bytes(library: Library, client: ctypes.c_void_p) -> None:
     part = np.zeros(10, np.uint8)
     library("djinn_ref_read", client, ref, c_uint64(500), address(part), c_size_t(10))
     assert part.tolist() == data[500:510].tolist()
-    with pytest.raises(Failure):
+    with pytest.raises(Failure, match="inside the ref, which has 1000 bytes"):
         library("djinn_ref_read", client, ref, c_uint64(995), address(part), c_size_t(10))
     library("djinn_ref_release", client, ref)
 
@@ -447,6 +458,76 @@ def test_options_that_begin_from_zero_mean_the_defaults(
     drawn = [generate(byref(GenerateOptions(temperature=1.5, seed=seed))) for seed in range(4)]
     assert any(one != whole for one in drawn)
     library.functions.djinn_generator_close(generator)
+
+
+def test_nothing_stands_for_null_and_what_is_reserved_is_zero(
+    library: Library, client: ctypes.c_void_p, byte_model: Path, minilm: Path
+) -> None:
+    generator, encoder = ctypes.c_void_p(), ctypes.c_void_p()
+    library("djinn_generator_open", client, str(byte_model).encode(), byref(generator))
+    library("djinn_encoder_open", client, str(minilm).encode(), byref(encoder))
+    hear = OnToken(lambda *_: 0)
+    prompt = Prompt((c_int32 * 1)(256), 1)
+    ids = (c_int64 * 3)(101, 7592, 102)
+    room = (c_float * 384)()
+
+    def generate(prompts: object, count: int, heard: object, options: object = None) -> None:
+        library(
+            *("djinn_generator_generate", generator, prompts, c_size_t(count), options),
+            *(heard, None, None),
+        )
+
+    def encode(batch: Batch, out: object = room) -> None:
+        library("djinn_encoder_encode", encoder, byref(batch), out, None)
+
+    odd = GenerateOptions(reserved=(c_uint64 * 4)(0, 0, 0, 1))
+    whole = {"rows": 1, "tokens": 3, "ids": ids}
+    for action, code, said in (
+        (lambda: generate(None, 1, hear), 100, "is NULL"),
+        (lambda: generate(byref(prompt), 1, OnToken()), 100, "is NULL"),
+        (lambda: generate(byref(Prompt(None, 1)), 1, hear), 100, "is NULL"),
+        (lambda: generate(None, 0, hear), 100, "1 to 32 prompts"),
+        (lambda: generate(byref(Prompt(None, 0)), 1, hear), 100, "1 to 32 prompts"),
+        (lambda: generate(byref(prompt), 1, hear, byref(odd)), 100, "reserved must be zero"),
+        (lambda: encode(Batch(rows=1, tokens=3)), 100, "is NULL"),
+        (lambda: encode(Batch(**whole), None), 100, "is NULL"),
+        (lambda: encode(Batch(rows=1), None), 103, "with 1 to 256 rows"),
+        (lambda: encode(Batch(**whole, reserved=(c_uint64 * 2)(1, 0))), 100, "reserved must"),
+        (lambda: encode(Batch(**whole, mask=(c_int64 * 3)(1, 5, 0))), 104, "and 5 is neither"),
+    ):
+        with pytest.raises(Failure, match=said) as refused:
+            action()
+        assert refused.value.code == code
+    encode(Batch(**whole))
+    library.functions.djinn_encoder_close(encoder)
+    library.functions.djinn_generator_close(generator)
+
+
+class Info(ctypes.Structure):
+    _fields_ = (("words", c_uint32 * 8),)
+
+
+def test_no_function_of_djinn_h_crashes_on_nothing_but_null(library: Library) -> None:
+    """What returns a code says that it is the caller's fault, and the rest gives zeros."""
+    header = (ROOT / "libdjinn-client/abi/djinn.h").read_text()
+    declared = re.findall(r"^DJINN_API ([\w ]+?[ *])(djinn_\w+)\(([^;]*)\);", header, re.MULTILINE)
+    assert len(declared) >= 25
+    for gives, name, parameters in declared:
+        function = getattr(library.functions, name)
+        numbers = [
+            c_uint64(0) if "*" not in one and "djinn_on_token" not in one else None
+            for one in re.sub(r"/\*.*?\*/", "", parameters, flags=re.DOTALL).split(",")
+        ]
+        if gives.strip() == "djinn_code":
+            error = Error()
+            assert function(*numbers[:-1], byref(error)) == 100, name
+            assert b"NULL" in error.message, name
+            assert function(*numbers) == 100, name
+        elif gives.strip().endswith("_info"):
+            function.restype = Info
+            assert not any(function(*numbers).words), name
+        elif gives.strip() == "void":
+            function(*numbers)
 
 
 def test_a_token_callback_cannot_use_its_client(
