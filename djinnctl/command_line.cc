@@ -88,6 +88,7 @@ void add_verbs(CommandLine& line) {
   add_diag(line);
   add_completion(line);
   add_version(line);
+  add_help(line);
 }
 
 JsonStyle json_style(const std::string& name) {
@@ -109,7 +110,13 @@ void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
   app.add_flag("-q,--quiet", invocation.quiet, "nothing on stderr: the exit code tells");
   app.add_option("--timeout", invocation.timeout_s, "give up after so many seconds [never]")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check([](const std::string& text) {
+        double seconds = 0;
+        const bool is_one = CLI::detail::lexical_cast(text, seconds);
+        return is_one && seconds >= 0.001 && seconds <= 1e6
+                   ? std::string()
+                   : fmt::format("'{}' is no number of seconds from 0.001 to 1000000.", text);
+      });
   app.set_version_flag("--version", std::string("djinnctl ") + DJINN_VERSION);
 }
 
@@ -138,13 +145,6 @@ void set_timeout(const Invocation& invocation) {
   ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-std::vector<std::string> verbs_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  const auto shown = [](const CLI::App* verb) { return !verb->get_group().empty(); };
-  for (const CLI::App* verb : app.get_subcommands(shown)) names.push_back(verb->get_name());
-  return names;
-}
-
 // The word in the place of a verb that must follow; empty if there is none.
 std::string unknown_verb(const CLI::App& app, const CLI::App& last) {
   if (last.get_require_subcommand_min() == 0) return {};
@@ -154,38 +154,70 @@ std::string unknown_verb(const CLI::App& app, const CLI::App& last) {
   return {};
 }
 
-// words: what stands before it, each with a space behind.
-Error no_such_verb(const std::string& word, const std::string& words,
-                   const std::vector<std::string>& known) {
-  const std::string_view near = nearest(word, known);
-  const std::string guess = near.empty() ? "." : fmt::format("; did you mean '{}{}'?", words, near);
-  return {ErrorCode::kInvalidArgument,
-          fmt::format("There is no verb '{}{}'{} 'djinnctl {}--help' lists all.", words, word,
-                      guess, words)};
+// "--no" of "--no=such"; empty if all are known.
+std::string unknown_option(const CLI::App& app) {
+  for (const std::string& word : app.remaining(true)) {
+    if (word.size() > 1 && word.starts_with('-')) return word.substr(0, word.find('='));
+  }
+  return {};
 }
 
-// Help and version are no mistakes; CLI11 writes them to stdout and all else to stderr.
-int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
-  if (stop.get_exit_code() == 0) return app.exit(stop);
-  constexpr int kUsage = static_cast<int>(ExitCode::kUsage);
-  if (quiet) return kUsage;
+// app's and those of the verb that was given.
+std::vector<std::string> options_of(const CLI::App& app, const CLI::App& last) {
+  std::vector<std::string> names;
+  for (const CLI::App* one : {&app, &last}) {
+    for (const CLI::Option* option : one->get_options()) {
+      if (option->get_group().empty()) continue;
+      for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+  }
+  return names;
+}
+
+Error no_such_option(const std::string& word, const std::string& words,
+                     const std::vector<std::string>& known) {
+  const std::string_view near = nearest(word, known);
+  const std::string guess = near.empty() ? "." : fmt::format("; did you mean '{}'?", near);
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format("There is no option '{}'{} 'djinnctl {}--help' lists all.", word, guess, words)};
+}
+
+// What the parser says, as a sentence.
+Error other_mistake(const CLI::ParseError& stop, const std::string& words) {
+  std::string what = stop.what();
+  if (!what.ends_with('.')) what += '.';
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("{} 'djinnctl {}--help' tells what there is.", what, words)};
+}
+
+Error mistake(const CLI::App& app, const CLI::ParseError& stop) {
   const CLI::App* last = &app;
   std::string words;
   while (!last->get_subcommands().empty()) {
     last = last->get_subcommands().front();
     words += last->get_name() + ' ';
   }
-  if (const std::string word = unknown_verb(app, *last); !word.empty()) {
-    write_failure(no_such_verb(word, words, verbs_of(*last)));
-  } else if (last->get_require_subcommand_min() > 0 && stop.get_name() == "RequiredError") {
-    write_failure(
-        {ErrorCode::kInvalidArgument,
-         fmt::format("A verb is missing in 'djinnctl {0}VERB'. 'djinnctl {0}--help' lists all.",
-                     words)});
-  } else {
-    app.exit(stop);
+  if (const std::string word = unknown_option(app); !word.empty()) {
+    return no_such_option(word, words, options_of(app, *last));
   }
-  return kUsage;
+  if (const std::string word = unknown_verb(app, *last); !word.empty()) {
+    return no_such_verb(word, words, verbs_of(*last));
+  }
+  if (last->get_require_subcommand_min() > 0 && stop.get_name() == "RequiredError") {
+    return {ErrorCode::kInvalidArgument,
+            fmt::format("A verb is missing in 'djinnctl {0}VERB'. 'djinnctl {0}--help' lists all.",
+                        words)};
+  }
+  return other_mistake(stop, words);
+}
+
+// Help and version are no mistakes; CLI11 writes them to stdout.
+int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
+  if (stop.get_exit_code() == 0) return app.exit(stop);
+  if (!quiet) write_failure(mistake(app, stop));
+  return static_cast<int>(ExitCode::kUsage);
 }
 
 }  // namespace

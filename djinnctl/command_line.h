@@ -58,6 +58,7 @@ void add_gc(CommandLine& line);
 void add_events(CommandLine& line);
 void add_top(CommandLine& line);
 void add_generate(CommandLine& line);
+void add_help(CommandLine& line);
 
 // A connection for control requests only.
 Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation);

@@ -2,9 +2,14 @@
 
 #include "djinnctl/help.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
+
+#include "djinnctl/command_line.h"
+#include "djinnctl/nearest.h"
 
 namespace djinn::ctl {
 namespace {
@@ -44,10 +49,52 @@ class Formatter : public CLI::Formatter {
   }
 };
 
+// What --help of these verbs prints.
+Status help(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* verb = &app;
+  std::string name = app.get_name();
+  std::string before;
+  for (const std::string& word : words) {
+    const auto inner = verb->get_subcommands(
+        [&](const CLI::App* one) { return one->get_name() == word && !one->get_group().empty(); });
+    if (inner.empty()) return no_such_verb(word, before, verbs_of(*verb));
+    verb = inner.front();
+    name += ' ' + word;
+    before += word + ' ';
+  }
+  return write_out(verb->get_formatter()->make_help(verb, name, CLI::AppFormatMode::Normal));
+}
+
 }  // namespace
 
 std::shared_ptr<CLI::FormatterBase> help_formatter() {
-  return std::make_shared<Formatter>();
+  auto formatter = std::make_shared<Formatter>();
+  formatter->label("SUBCOMMAND", "VERB");
+  formatter->label("Positionals", "Arguments");
+  return formatter;
+}
+
+std::vector<std::string> verbs_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  const auto shown = [](const CLI::App* verb) { return !verb->get_group().empty(); };
+  for (const CLI::App* verb : app.get_subcommands(shown)) names.push_back(verb->get_name());
+  return names;
+}
+
+Error no_such_verb(const std::string& word, const std::string& words,
+                   const std::vector<std::string>& known) {
+  const std::string_view near = nearest(word, known);
+  const std::string guess = near.empty() ? "." : fmt::format("; did you mean '{}{}'?", words, near);
+  return {ErrorCode::kInvalidArgument,
+          fmt::format("There is no verb '{}{}'{} 'djinnctl {}--help' lists all.", words, word,
+                      guess, words)};
+}
+
+void add_help(CommandLine& line) {
+  const Verb verb = line.verb("help", "what --help prints, of a verb too");
+  auto words = std::make_shared<std::vector<std::string>>();
+  verb.option("VERB", *words, "the verb");
+  verb.does([words, &app = line.app()](const Invocation&) { return help(app, *words); });
 }
 
 }  // namespace djinn::ctl

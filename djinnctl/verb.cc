@@ -2,11 +2,34 @@
 
 #include "djinnctl/verb.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 namespace djinn::ctl {
+namespace {
+
+// Nothing unless the whole text is one.
+template <typename T>
+std::optional<T> number_of(const std::string& text) {
+  T number{};
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && rest == end ? std::optional(number) : std::nullopt;
+}
+
+bool is_finite(const std::optional<double>& number) {
+  return number && std::isfinite(*number);
+}
+
+}  // namespace
 
 Option Option::required() const {
   option_->required();
@@ -19,20 +42,45 @@ Option Option::called(const std::string& word) const {
 }
 
 Option Option::one_of(std::vector<std::string> values) const {
-  option_->check(CLI::IsMember(std::move(values)));
+  const std::string listed = fmt::format("{{{}}}", fmt::join(values, ","));
+  option_->check(
+      [values = std::move(values)](const std::string& text) {
+        const bool is_one = std::ranges::find(values, text) != values.end();
+        return is_one ? std::string()
+                      : fmt::format("'{}' is not {}.", text, fmt::join(values, " or "));
+      },
+      listed);  // help and completion show it
   return *this;
 }
 
 template <typename T>
 Option Option::between(T least, T most) const {
-  option_->check(CLI::Range(least, most));
+  option_->check([least, most](const std::string& text) {
+    const auto number = number_of<T>(text);
+    const bool is_one = number && *number >= least && *number <= most;
+    return is_one ? std::string()
+                  : fmt::format("'{}' is no number from {} to {}.", text, least, most);
+  });
   return *this;
 }
 template Option Option::between(double, double) const;
 template Option Option::between(uint32_t, uint32_t) const;
 
 Option Option::positive() const {
-  option_->check(CLI::PositiveNumber);
+  option_->check([](const std::string& text) {
+    const auto number = number_of<double>(text);
+    return is_finite(number) && *number > 0 ? std::string()
+                                            : fmt::format("'{}' is no number above 0.", text);
+  });
+  return *this;
+}
+
+Option Option::not_negative() const {
+  option_->check([](const std::string& text) {
+    const auto number = number_of<double>(text);
+    return is_finite(number) && *number >= 0 ? std::string()
+                                             : fmt::format("'{}' is no number from 0 on.", text);
+  });
   return *this;
 }
 
@@ -53,7 +101,9 @@ Option Option::when(std::function<void()> given) const {
 
 Verb Verb::verb(const std::string& name, const std::string& what) const {
   verb_->require_subcommand(1);
-  return {*verb_->add_subcommand(name, what), *action_};
+  CLI::App* const inner = verb_->add_subcommand(name, what);
+  inner->group("Verbs");
+  return {*inner, *action_};
 }
 
 template <typename T>
@@ -72,9 +122,9 @@ Option Verb::flag(const std::string& names, bool& value, const std::string& what
   return Option(*verb_->add_flag(names, value, what));
 }
 
-Option Verb::flag(const std::string& name, std::string& value, const std::string& unsaid,
-                  const std::string& what) const {
-  return Option(*verb_->add_flag(name + '{' + unsaid + '}', value, what));
+Option Verb::optional(const std::string& name, std::string& value, const std::string& unsaid,
+                      const std::string& what) const {
+  return Option(*verb_->add_option(name, value, what)->expected(0, 1)->default_str(unsaid));
 }
 
 void Verb::does(Action action) const {

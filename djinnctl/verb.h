@@ -51,6 +51,7 @@ class Option {
   template <typename T>
   Option between(T least, T most) const;
   Option positive() const;
+  Option not_negative() const;
   // fault: what is wrong with the text; empty if nothing is.
   Option checked(std::function<std::string(const std::string& text)> fault) const;
   Option excludes(const Option& other) const;
@@ -73,9 +74,10 @@ class Verb {
   template <typename T>
   Option option(const std::string& names, T& value, const std::string& what) const;
   Option flag(const std::string& names, bool& value, const std::string& what) const;
-  // One that may have a value, as --name=VALUE. unsaid: what value becomes where it has none.
-  Option flag(const std::string& name, std::string& value, const std::string& unsaid,
-              const std::string& what) const;
+  // One that may have a value, as --name VALUE or --name=VALUE. unsaid: what value becomes where it
+  // has none.
+  Option optional(const std::string& name, std::string& value, const std::string& unsaid,
+                  const std::string& what) const;
 
   void does(Action action) const;
   // options: of this verb, which it keeps.

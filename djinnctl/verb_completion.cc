@@ -86,9 +86,14 @@ bool is_hidden(const CLI::App& verb) {
 
 std::vector<CompletedVerb> verbs_of(const CLI::App& app) {
   std::vector<CompletedVerb> verbs;
+  std::vector<std::string> names;
   for (const CLI::App* verb : app.get_subcommands({})) {
-    if (!is_hidden(*verb)) verbs.push_back(completed(*verb));
+    if (is_hidden(*verb)) continue;
+    verbs.push_back(completed(*verb));
+    names.push_back(verb->get_name());
   }
+  const auto help = std::ranges::find(verbs, "help", &CompletedVerb::name);
+  if (help != verbs.end()) help->words = names;
   return verbs;
 }
 

@@ -83,11 +83,11 @@ Status drain(const Invocation& invocation, const DrainOptions& options) {
 void add_drain(CommandLine& line) {
   const Verb verb = line.verb("drain", "take in no new session and no new model");
   auto options = std::make_shared<DrainOptions>();
-  verb.flag("--wait", options->wait, kForever,
-            "until no session is left, with =SECONDS no longer than that")
+  verb.optional("--wait", options->wait, kForever,
+                "wait until no session is left; with --wait=60 for 60 seconds at most")
       .checked([](const std::string& text) {
         const bool is_time = text == kForever || seconds_of(text);
-        return is_time ? std::string() : "no number of seconds, like --wait=60";
+        return is_time ? std::string() : "'" + text + "' is no number of seconds, like 60.";
       });
   verb.does(options, drain);
 }

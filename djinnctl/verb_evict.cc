@@ -24,8 +24,7 @@ struct EvictOptions {
 };
 
 ipc::EvictModel request_for(const ipc::ModelReport& model, const EvictOptions& options) {
-  return {model.model, options.to == "host" ? ipc::Tier::kHost : ipc::Tier::kDisk, options.force,
-          options.dry_run};
+  return {model.model, ipc::Tier::kDisk, options.force, options.dry_run};
 }
 
 // Whether djinnd would let it go; what it finds in between may be otherwise.
@@ -131,9 +130,9 @@ void add_evict(CommandLine& line) {
   const Verb verb = line.verb("evict", "move models off their device until they are used again");
   auto options = std::make_shared<EvictOptions>();
   verb.option("MODEL", options->named, "their ids or the first digits of them, names, or paths");
-  verb.option("--to", options->to, "where to: disk, or host, which cpu:0 has not [disk]")
+  verb.option("--to", options->to, "where to: disk, for cpu:0 has no other [disk]")
       .called("TIER")
-      .one_of({"host", "disk"});
+      .one_of({"disk"});
   verb.flag("--all", options->all, "all that may go");
   verb.flag("--dry-run", options->dry_run, "list what would go, and move nothing");
   verb.flag("--force", options->force,

@@ -73,6 +73,10 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
   DJINN_TRY(const auto client, attach(invocation));
   DJINN_TRY(const auto generator, open_generator(*client, command.directory));
   command.options.stop_tokens = end_tokens(*generator);
+  if (command.options.temperature == 0) {
+    command.options.greedy = true;
+    command.options.temperature = 1;
+  }
   if (invocation.wants_json()) return print_whole(invocation, *generator, command);
   return stream(*generator, command);
 }
@@ -84,9 +88,9 @@ void add_sampling(const Verb& verb, client::GenerateOptions& options) {
   const auto sampling = [&](const Option& option) {
     option.excludes(greedy).when([&options] { options.greedy = false; });
   };
-  sampling(verb.option("--temperature", options.temperature, "flattens above 1 [1]")
+  sampling(verb.option("--temperature", options.temperature, "flattens above 1; 0 is --greedy [1]")
                .called("T")
-               .positive());
+               .not_negative());
   sampling(verb.option("--top-k", options.top_k, "draw from so many likeliest [all]").called("K"));
   sampling(verb.option("--top-p", options.top_p, "draw from so much probability [1]")
                .called("P")

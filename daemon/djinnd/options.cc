@@ -50,12 +50,21 @@ Status find_program(std::string& path, const std::string& name, const char* opti
                                          option + ", or install djinnd anew."};
 }
 
+// An option as the manual writes it, with one word for its value.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string type = option->get_type_name();
+    return option->get_type_size() == 0 ? "" : " " + type.substr(0, type.find(':'));
+  }
+};
+
 using Written = std::function<std::string(const std::string& text)>;
 
 // An option that takes what the setting of that key takes. as_setting: what is written on the
-// command line, as the file has it.
+// command line, as the file has it. word: what help calls the value.
 void add_setting(CLI::App& app, Options& options, const std::string& name, std::string_view key,
-                 const char* what, const Written& as_setting = {}) {
+                 const char* word, const char* what, const Written& as_setting = {}) {
   const auto apply = [key, as_setting](const std::string& text, Options& to) {
     return apply_setting(key, as_setting ? as_setting(text) : text, to);
   };
@@ -70,39 +79,45 @@ void add_setting(CLI::App& app, Options& options, const std::string& name, std::
         Options nowhere;
         const Status applied = apply(text, nowhere);
         return applied ? std::string() : applied.error().message;
-      });
+      })
+      ->type_name(word);
 }
 
 // A time, with a unit or in milliseconds; the option has two names, NAME and NAME-ms.
 void add_time(CLI::App& app, Options& options, const std::string& name, std::string_view key,
               const char* what) {
-  add_setting(app, options, name + "," + name + "-ms", key, what,
+  add_setting(app, options, name + "," + name + "-ms", key, "TIME", what,
               [](const std::string& text) { return number_of(text) ? text + "ms" : text; });
 }
 
 void add_options(CLI::App& app, Options& options) {
   auto* user = app.add_flag("--user", options.user_mode, "serve this user only");
   app.add_option("--runtime-dir", options.runtime_dir,
-                 "directory of the socket [--user: $XDG_RUNTIME_DIR/djinn]");
+                 "directory of the socket [--user: $XDG_RUNTIME_DIR/djinn]")
+      ->type_name("DIRECTORY");
   app.add_option("--socket-group", options.socket_group, "service mode: group that may connect")
+      ->type_name("GROUP")
       ->excludes(user);
   app.add_option("--admin-group", options.admin_group,
                  "service mode: group that sees and steers what is others' [djinn-admin]")
+      ->type_name("GROUP")
       ->excludes(user);
-  add_setting(app, options, "--threads", "lane.threads", "threads of a lane [all cores]");
-  add_setting(app, options, "--memory", "memory.limit",
+  add_setting(app, options, "--threads", "lane.threads", "NUMBER", "threads of a lane [all cores]");
+  add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
               "what to grant, like 12GiB or 80% [80% of the machine's]");
-  add_setting(app, options, "--session-quota", "memory.session_quota",
+  add_setting(app, options, "--session-quota", "memory.session_quota", "BYTES",
               "what one session may hold, like 4GiB [4GiB]");
-  add_setting(app, options, "--spill-directory", "memory.spill_directory",
+  add_setting(app, options, "--spill-directory", "memory.spill_directory", "DIRECTORY",
               "idle sequence groups go there when memory is short; \"\": nowhere "
               "[$CACHE_DIRECTORY; --user: $XDG_CACHE_HOME/djinn]");
   add_time(app, options, "--spill-after", "memory.spill_after",
            "who runs nothing for so long is idle then [1min]");
-  add_setting(app, options, "--spill-limit", "memory.spill_limit",
+  add_setting(app, options, "--spill-limit", "memory.spill_limit", "BYTES",
               "what may lie there in all, like 16GiB [as --memory]");
-  app.add_option("--worker", options.worker, "worker program [beside djinnd, or ../libexec/djinn]");
-  app.add_option("--loader", options.loader, "loader program [beside djinnd, or ../libexec/djinn]");
+  app.add_option("--worker", options.worker, "worker program [beside djinnd, or ../libexec/djinn]")
+      ->type_name("PROGRAM");
+  app.add_option("--loader", options.loader, "loader program [beside djinnd, or ../libexec/djinn]")
+      ->type_name("PROGRAM");
   add_time(app, options, "--hang-timeout", "worker.hang_timeout",
            "a worker with work that does nothing for so long is replaced [10s]");
   add_time(app, options, "--keep-alive", "model.keep_alive", "idle models stay for so long [5min]");
@@ -115,6 +130,7 @@ void add_options(CLI::App& app, Options& options) {
                "print each setting with the file and line that it comes from, and exit")
       ->excludes(user);
   app.add_option("--root", options.root, "directory before the paths of the configuration files")
+      ->type_name("DIRECTORY")
       ->excludes(user);
   app.add_option("--test-fault-at", options.test_fault_at)->group("");
   app.add_option("--test-pal-fault-at", options.test_pal_fault_at)->group("");
@@ -144,6 +160,7 @@ uint64_t physical_bytes() {
 
 std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Options options) {
   CLI::App app("djinnd owns the models and tensor memory of this machine");
+  app.formatter(std::make_shared<HelpFormatter>());
   add_options(app, options);
   try {
     app.parse(argc, argv);

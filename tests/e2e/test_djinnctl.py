@@ -224,15 +224,35 @@ def test_a_name_that_two_models_have_lists_both(
         (["-j", "evct", "--all"], "no verb 'evct'; did you mean 'evict'?"),
         (["models"], "no verb 'models'. 'djinnctl --help' lists all."),
         (["config", "shw"], "no verb 'config shw'; did you mean 'config show'?"),
+        (["help", "drian"], "no verb 'drian'; did you mean 'drain'?"),
+        (["ps", "--jsn"], "no option '--jsn'; did you mean '--json'? 'djinnctl ps --help' lists"),
+        (["--verison"], "no option '--verison'; did you mean '--version'?"),
+        (["load", "--keep=5", "x"], "no option '--keep'"),
+        (["evict", "--to", "gpu", "x"], "--to: 'gpu' is not disk. 'djinnctl evict --help'"),
+        (["drain", "--wait", "soon"], "'soon' is no number of seconds"),
+        (["--timeout", "0", "ps"], "'0' is no number of seconds from 0.001"),
+        (["top", "--delay", "x"], "'x' is no number from 0.1 to 3600"),
+        (["generate", "x", "--prompt", "y", "--temperature", "-1"], "'-1' is no number from 0 on"),
+        (["ps", "extra"], "not expected: extra. 'djinnctl ps --help'"),
     ],
 )
-def test_a_verb_that_is_missing_or_unknown_is_told(
-    daemon: Daemon, words: list[str], told: str
-) -> None:
+def test_a_mistake_in_the_command_line_is_told(daemon: Daemon, words: list[str], told: str) -> None:
     ended = ctl(daemon, *words)
     assert (ended.code, ended.out) == (2, b"")
     assert told in ended.err
+    assert ended.err.startswith("djinnctl: ")
+    assert len(ended.err) < 300
     assert ctl(daemon, "-q", *words).err == ""
+
+
+def test_help_is_a_verb_too(daemon: Daemon) -> None:
+    assert ctl(daemon, "help").text() == ctl(daemon, "--help").text()
+    assert ctl(daemon, "help", "ps").text() == ctl(daemon, "ps", "--help").text()
+    assert (
+        ctl(daemon, "help", "config", "show").text()
+        == ctl(daemon, "config", "show", "--help").text()
+    )
+    assert "SUBCOMMAND" not in ctl(daemon, "--help").text()
 
 
 def test_help_has_one_word_for_each_value(daemon: Daemon) -> None:
@@ -445,6 +465,7 @@ def test_generate_says_what_transformers_says(daemon: Daemon, byte_model: Path) 
     words = ("generate", str(byte_model), "--prompt", PROMPT, "--max-new-tokens", str(NEW_TOKENS))
     assert ctl(daemon, *words).out == expected + b"\n"
     assert ctl(daemon, *words, "--greedy").out == expected + b"\n"
+    assert ctl(daemon, *words, "--temperature", "0").out == expected + b"\n"
     (item,) = ctl(daemon, *words, "--json").items()
     assert bytes(token for token in item["tokens"] if token < 256) == expected
 

@@ -86,6 +86,7 @@ def test_a_drain_waits_until_the_last_session_has_left(byte_model: Path) -> None
                 assert waiting.wait(60) == 1
         # Nobody but who only looks.
         assert ctl(daemon, "drain", "--wait=60").code == 0
+        assert ctl(daemon, "drain", "--wait", "60").code == 0
         assert ctl(daemon, "drain", "--wait=soon").code == 2
 
 

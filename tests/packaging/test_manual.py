@@ -73,9 +73,18 @@ def test_djinnds_manual_has_its_options() -> None:
     assert in_manual == options_in(help_text)
 
 
+def test_djinnds_help_has_one_word_for_each_value() -> None:
+    lines = [line for line in said(str(BIN / "djinnd"), "--help").splitlines() if "--" in line]
+    shown = [line for line in lines if line.startswith("  -")]
+    assert len(shown) > 15
+    for line in shown:
+        assert re.match(r"  (-\w,)?--[a-z-]+(,--[a-z-]+)?( [A-Z]+)?(  |$)", line), line
+        assert "TEXT" not in line, line
+
+
 def test_djinnctls_manual_has_its_verbs_and_options() -> None:
     help_text = said(str(BIN / "djinnctl"), "--help")
-    options, verbs = help_text.split("Subcommands:")
+    options, verbs = help_text.split("Verbs:")
     listed = re.findall(r"^  ([a-z]+) ", verbs, re.MULTILINE)
     described = terms("djinnctl.1", "VERBS")
     assert sorted(re.findall(r"(?:^|, )\*([a-z]+)", "\n".join(described), re.M)) == sorted(listed)
