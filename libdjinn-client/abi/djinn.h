@@ -180,7 +180,7 @@ DJINN_API djinn_code djinn_model_load_pinned(djinn_client* client, const char* d
                                              uint64_t* out, djinn_error* error);
 /* As djinn_model_load(), and when the last session has given its hold back, the model stays for so
  * long, whatever djinnd is configured to; 0: it goes at once; DJINN_FOREVER: until the memory is
- * wanted. The last to say it decides. */
+ * wanted. Of one user's calls the last decides, of several users the longest time. */
 DJINN_API djinn_code djinn_model_load_keep_alive(djinn_client* client, const char* directory,
                                                  uint64_t keep_alive_ms, uint64_t* out,
                                                  djinn_error* error);

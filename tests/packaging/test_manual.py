@@ -222,6 +222,13 @@ def test_pages_name_themselves_and_each_other() -> None:
             assert key in keys, f"{page} names {key}"
 
 
+def test_no_sentence_breaks_where_a_list_would_begin() -> None:
+    """scdoc takes a line that begins so for an item; the pages have no lists."""
+    for page, path in PAGES.items():
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        assert re.findall(r"^\t*[-.] .*", text, re.MULTILINE) == [], page
+
+
 @pytest.mark.skipif(
     any(shutil.which(program) is None for program in ("scdoc", "man", "mandoc")),
     reason="scdoc, man and mandoc are not all installed",
