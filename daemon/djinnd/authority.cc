@@ -57,6 +57,12 @@ static std::optional<Entry> entry_named(const std::string& name, std::vector<cha
   return found == nullptr ? std::nullopt : std::optional(entry);
 }
 
+Error only_administrators_may() {
+  return {ErrorCode::kPermissionDenied,
+          "Only administrators may do this: root, and members of the group djinn-admin, or of the "
+          "one that djinnd's --admin-group names. Who has just become one logs in again."};
+}
+
 std::optional<gid_t> group_named(const std::string& name) {
   std::vector<char> buffer(kEntryBytes);
   const auto entry = entry_named<group>(name, buffer, &::getgrnam_r);

@@ -16,6 +16,8 @@
 #include <string>
 #include <string_view>
 
+#include "kernel/base/error.h"
+
 namespace djinn::daemon {
 
 struct Caller {
@@ -37,6 +39,9 @@ class Authority {
   std::optional<gid_t> admins_;
   std::optional<uid_t> owner_;
 };
+
+// What others hear of what is for administrators alone.
+[[nodiscard]] Error only_administrators_may();
 
 // The number that every user has here who has none in djinnd's user namespace: so many are one, and
 // who has it is not to be told from others. Nothing where all users have one.

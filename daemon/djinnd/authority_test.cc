@@ -33,6 +33,10 @@ TEST(AuthorityTest, whose_own_djinnd_it_is_is_its_admin) {
   EXPECT_FALSE(Authority({}, 1000).judge(1001, {}).admin);
 }
 
+TEST(AuthorityTest, a_refusal_names_the_group_that_may) {
+  EXPECT_NE(only_administrators_may().message.find("the group djinn-admin"), std::string::npos);
+}
+
 TEST(AuthorityTest, where_users_have_no_number_theirs_is_known) {
   EXPECT_EQ(number_of_unmapped("         0          0 4294967295\n", "65534\n"), std::nullopt);
   EXPECT_EQ(number_of_unmapped("0 0 1\n", "65534\n"), 65534u);

@@ -247,19 +247,15 @@ void Manager::set_draining(sd_bus_message* message, bool draining) {
 }
 
 void Manager::begin_managing(sd_bus_message* message, std::function<Status()> perform) {
-  begin(
-      message, kManage,
-      [this, perform = std::move(perform)](const Asker& asker, const Caller& caller) {
-        if (!caller.admin) {
-          return world_.sessions.refuse(
-              asker,
-              {ErrorCode::kPermissionDenied,
-               "Only administrators may do this: root, and members of the administrators' group."});
-        }
-        const Status performed = perform();
-        if (!performed) return world_.sessions.refuse(asker, performed.error());
-        world_.sessions.done(asker);
-      });
+  begin(message, kManage,
+        [this, perform = std::move(perform)](const Asker& asker, const Caller& caller) {
+          if (!caller.admin) {
+            return world_.sessions.refuse(asker, only_administrators_may());
+          }
+          const Status performed = perform();
+          if (!performed) return world_.sessions.refuse(asker, performed.error());
+          world_.sessions.done(asker);
+        });
 }
 
 // --- calls

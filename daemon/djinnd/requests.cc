@@ -261,9 +261,7 @@ void Requests::fulfil(Call& call, const ipc::EvictModel& body) {
 
 bool Requests::is_admin(const Call& call) {
   if (call.session.caller.admin) return true;
-  world_.sessions.refuse(call.asker, {ErrorCode::kPermissionDenied,
-                                      "Only administrators may do this: root, and members of the "
-                                      "administrators' group."});
+  world_.sessions.refuse(call.asker, only_administrators_may());
   return false;
 }
 
