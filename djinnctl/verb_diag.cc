@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl diag: writes down what a bug report needs, as files in a directory, so that everybody
-// can read them before they are sent; with --tar as one file, too.
+// can read them before they are sent; with --tar as one file in its place.
 //
 // All that djinnd says is asked by the verbs that people use, each a process of its own with a time
 // limit: a daemon that hangs is what such a report is often about.
@@ -227,7 +227,7 @@ std::string standard_directory() {
   return name + 'Z';
 }
 
-// The directory as one file beside it.
+// The directory as one file in its place.
 Result<std::string> pack(const Bundle& bundle) {
   const auto path = std::filesystem::path(bundle.path() + "/").parent_path();
   const std::string archive = path.string() + ".tar.gz";
@@ -235,7 +235,11 @@ Result<std::string> pack(const Bundle& bundle) {
   DJINN_TRY(const Said said, run_program({"tar", "--create", "--gzip", "--file", archive,
                                           "--directory", place, "--", path.filename().string()},
                                          ErrorsTo::kOutput));
-  if (said.exit_code == 0) return archive;
+  if (said.exit_code == 0) {
+    std::error_code stays;  // whoever finds it there finds no less
+    std::filesystem::remove_all(path, stays);
+    return archive;
+  }
   return Error{ErrorCode::kIo, fmt::format("{} cannot be packed: {}. It is there all the same.",
                                            path.string(), first_line(said.out))};
 }
@@ -282,7 +286,7 @@ void add_diag(CommandLine& line) {
   auto options = std::make_shared<DiagOptions>();
   verb.option("--output", options->directory, "directory that is made for them [djinn-diag-TIME]")
       .called("DIRECTORY");
-  verb.flag("--tar", options->tar, "and one file of them, DIRECTORY.tar.gz");
+  verb.flag("--tar", options->tar, "one file of them in its place, DIRECTORY.tar.gz");
   verb.does(options, diag);
 }
 

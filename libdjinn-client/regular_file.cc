@@ -15,6 +15,12 @@ Result<Fd> open_regular_file(const std::string& path) {
   if (!file.valid() && errno == ENOENT) {
     return Error{ErrorCode::kNotFound, "There is no " + path + "."};
   }
+  if (!file.valid() && errno == EACCES) {
+    return Error{ErrorCode::kPermissionDenied,
+                 path +
+                     " may not be read by this user. Let them read it, and enter the "
+                     "directories above it, or run the program as somebody who can."};
+  }
   if (!file.valid()) return system_error("open " + path, errno);
   struct stat info {};
   if (::fstat(file.get(), &info) != 0) return system_error("look at " + path, errno);

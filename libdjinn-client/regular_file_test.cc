@@ -51,6 +51,20 @@ TEST_F(OpenRegularFile, what_is_not_there_is_named) {
   EXPECT_NE(file.error().message.find(path()), std::string::npos);
 }
 
+// root may read all, and is nobody for a moment.
+TEST_F(OpenRegularFile, what_may_not_be_read_says_what_to_do) {
+  constexpr uid_t kNobody = 65534;
+  const Fd made(::open(path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0));
+  const uid_t user = ::geteuid();
+  ASSERT_TRUE(user != 0 || ::seteuid(kNobody) == 0);
+  const auto file = open_regular_file(path());
+  ASSERT_EQ(::seteuid(user), 0);
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code, ErrorCode::kPermissionDenied);
+  EXPECT_NE(file.error().message.find(path() + " may not be read by this user. Let"),
+            std::string::npos);
+}
+
 TEST_F(OpenRegularFile, a_file_is_open_for_reading_and_waits_as_others_do) {
   const Fd written(::open(path().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   ASSERT_EQ(::write(written.get(), "x", 1), 1);

@@ -214,8 +214,14 @@ Result<ModelDirectory> open_model_directory(const std::string& path) {
   }
   ModelDirectory model;
   model.label = label_of(place_of(std::span(&path, 1)));
-  DJINN_TRY(const std::string text, read_text((directory / "config.json").string()));
-  DJINN_TRY(model.config, ModelConfig::parse(text));
+  const std::string config = (directory / "config.json").string();
+  DJINN_TRY(const std::string text, read_text(config));
+  auto parsed = ModelConfig::parse(text);
+  if (!parsed) {
+    return Error{parsed.error().code,
+                 config + " is not a JSON object. Download or save the model again."};
+  }
+  model.config = *std::move(parsed);
   DJINN_TRY(model.paths, weights_of(directory));
   for (const std::string& weights : model.paths) {
     DJINN_TRY(Fd file, open_regular_file(weights));

@@ -239,6 +239,16 @@ TEST(OpenModelDirectory, a_bad_index_is_a_typed_error) {
   }
 }
 
+TEST(OpenModelDirectory, a_configuration_that_is_none_is_named_with_its_path) {
+  const Directory directory;
+  directory.write("config.json", "[]");
+  const auto model = open_model_directory(directory.path());
+  ASSERT_FALSE(model);
+  EXPECT_EQ(model.error().code, ErrorCode::kMalformed);
+  EXPECT_NE(model.error().message.find(directory.path() + "/config.json is not"),
+            std::string::npos);
+}
+
 // Nobody writes to them: an open that waits for a writer never comes back.
 TEST(OpenModelDirectory, a_fifo_in_the_place_of_a_file_is_refused) {
   for (const char* const name : {"config.json", "model.safetensors"}) {
