@@ -3,8 +3,9 @@
 """Writes the manual's pages, man/*.scd, as troff: make_manual.py DIRECTORY.
 
 scdoc writes paragraph macros that troff skips, beside headings and indents; they are left out, so
-that `mandoc -Tlint` has nothing to say. @OPERATORS@ and @DTYPES@ stand for what the code has
-(the tables of kernel/srg/allowed.cc and kernel/base/dtype.cc). In a literal block, too, it takes a backslash for the begin
+that `mandoc -Tlint` has nothing to say. @OPERATORS@, @DTYPES@ and @METRICS@ stand for what
+the code has (kernel/srg/allowed.cc, kernel/base/dtype.cc, daemon/djinnd/metrics_text.cc). In a
+literal block, too, it takes a backslash for the begin
 of an escape: there it is doubled, so an example stands in the source as people read it. A page that
 documents several functions gets a page beside it for each of them, which is one line that points to
 it: `man djinn_close` works.
@@ -36,8 +37,19 @@ def dtypes() -> str:
     return block([name for name in names if name != "invalid"])
 
 
+def metrics() -> str:
+    code = (ROOT / "daemon/djinnd/metrics_text.cc").read_text()
+    entries = []
+    for name, parts in re.findall(r'"(djinn_\w+)",\s*((?:"[^"]*"\s*)+)', code):
+        text = textwrap.fill("".join(re.findall(r'"([^"]*)"', parts)), 68).replace("\n", "\n\t")
+        entries.append(f"*{name}*\n\t{text}".replace("_", "\\_"))
+    return "\n\n".join(entries)
+
+
 def with_tables(source: str) -> str:
-    return source.replace("@OPERATORS@", operators()).replace("@DTYPES@", dtypes())
+    for name, table in (("OPERATORS", operators), ("DTYPES", dtypes), ("METRICS", metrics)):
+        source = source.replace(f"@{name}@", table())
+    return source
 
 
 def with_literal_backslashes(source: str) -> str:

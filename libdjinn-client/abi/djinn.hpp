@@ -7,7 +7,8 @@
 //   djinn::Encoder encoder(client, "models/bert");
 //   std::vector<float> rows = encoder.encode({.ids = ids, .rows = 2, .tokens = 7});
 //
-// invariant: what is opened on a Client ends before it. One thread at a time, as in djinn.h.
+// invariant: what is opened on a Client ends before it, and before the variable that it was moved
+// to: never move one into a variable that ends earlier. One thread at a time, as in djinn.h.
 #pragma once
 
 #if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 202002L

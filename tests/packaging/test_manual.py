@@ -181,9 +181,14 @@ def test_each_class_of_djinn_hpp_is_explained_with_what_it_has() -> None:
         assert explained - {"Error"} == has - {"Error"}, name
 
 
-# --- graphs as text
+# --- what make_manual.py takes from the code
+
+needs_scdoc = pytest.mark.skipif(
+    shutil.which("scdoc") is None, reason="scdoc is not installed: there is no manual"
+)
 
 
+@needs_scdoc
 def test_the_page_about_graphs_lists_what_may_run(tmp_path: Path) -> None:
     said(sys.executable, str(ROOT / "tools/make_manual.py"), str(tmp_path))
     page = (tmp_path / "djinn-srg.7").read_text().split(".SH ALLOWED OPERATORS", 1)[1]
@@ -201,6 +206,15 @@ def test_the_page_about_graphs_knows_the_words_of_the_parser() -> None:
     assert len(words) > 20
     for word in {one or other for one, other in words}:
         assert re.search(rf"\b{word}\b", grammar), word
+
+
+@needs_scdoc
+def test_djinnds_manual_lists_its_metrics(tmp_path: Path) -> None:
+    said(sys.executable, str(ROOT / "tools/make_manual.py"), str(tmp_path))
+    page = (tmp_path / "djinnd.8").read_text().split(".SH LIST OF METRICS", 1)[1]
+    listed = set(re.findall(r"^\\fB(djinn_\w+)", page.split(".SH ", 1)[0], re.MULTILINE))
+    code = (ROOT / "daemon/djinnd/metrics_text.cc").read_text()
+    assert listed == set(re.findall(r'"(djinn_\w+)"', code)) and len(listed) > 50
 
 
 # --- all pages
