@@ -314,7 +314,8 @@ void Daemon::take_turn() {
 }
 
 void Daemon::session_left(SessionId session) {
-  programs_.session_left(session);
+  const Session* const left = sessions_.find(session);
+  if (left != nullptr) programs_.session_left(session, left->domain);
   models_.session_left(session);
   reports_.session_left(session);
   service_.changed();

@@ -2,11 +2,14 @@
 
 #include "daemon/djinnd/program_table.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 
 namespace djinn::daemon {
 
@@ -64,6 +67,24 @@ Program* ProgramTable::oldest_unused(DomainId domain) {
     if (unused && (oldest == nullptr || program.last_used < oldest->last_used)) oldest = &program;
   }
   return oldest;
+}
+
+std::vector<ProgramId> ProgramTable::left_over(DomainId domain) const {
+  std::vector<const Program*> unused;
+  for (const auto& [id, program] : programs_) {
+    if (program.domain != domain) continue;
+    if (!program.users.empty() || !program.askers.empty()) return {};
+    if (program.phase == ProgramPhase::kAdmitted) unused.push_back(&program);
+  }
+  std::ranges::sort(unused, std::greater(), &Program::last_used);
+  std::vector<ProgramId> beyond;
+  uint64_t kept = 0;
+  for (const Program* program : unused) {
+    const bool fits = range_fits(kept, program->graph_bytes, kBytesUnused);
+    if (fits) kept += program->graph_bytes;
+    if (!fits) beyond.push_back(program->id);
+  }
+  return beyond;
 }
 
 }  // namespace djinn::daemon

@@ -47,8 +47,12 @@ struct Program {
 
 class ProgramTable {
  public:
-  // Graphs that one domain may have djinnd keep: a thousand of usual size, or 16 of the largest.
-  static constexpr uint64_t kBytesPerDomain = uint64_t{256} << 20;
+  // Graphs that one domain may have djinnd keep: a thousand of usual size, or four of the largest.
+  // Its worker keeps each as well, decoded: five times the bytes of those that clients of ours
+  // send, ten times at most (srg_codec.h). The kernel refuses it more than 512 MiB of such.
+  static constexpr uint64_t kBytesPerDomain = uint64_t{64} << 20;
+  // Of a domain that uses none of its programs: those that a script finds when it starts again.
+  static constexpr uint64_t kBytesUnused = uint64_t{8} << 20;
 
   Program& add(Program program);
   Program* find(ProgramId id);
@@ -60,6 +64,10 @@ class ProgramTable {
   [[nodiscard]] bool has_room(DomainId domain, uint64_t bytes) const;
   // Of the domain, the admitted program without users that was used longest ago; or null.
   Program* oldest_unused(DomainId domain);
+  // Of the domain, what it has no right to any more: nothing while a session uses one of its
+  // programs, or waits for one; else the programs beyond kBytesUnused, of which those that were
+  // used last stay.
+  [[nodiscard]] std::vector<ProgramId> left_over(DomainId domain) const;
 
   [[nodiscard]] std::map<ProgramId, Program>& all() { return programs_; }
   [[nodiscard]] const std::map<ProgramId, Program>& all() const { return programs_; }

@@ -92,6 +92,7 @@ void Programs::hear(DomainId domain, const ipc::ProgramAdded& event) {
           return {number, ipc::ProgramDefined{id, false, defined->outputs}};
         });
   }
+  forget_left_over(domain);  // who asked for it may have left
 }
 
 void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {
@@ -114,11 +115,16 @@ void Programs::refuse(Program& program, const Error& error) {
   world_.replies.refuse_each(askers, error);
 }
 
-void Programs::session_left(SessionId session) {
+void Programs::session_left(SessionId session, DomainId domain) {
   for (auto& [id, program] : table_.all()) {
     program.users.erase(session);
     std::erase_if(program.askers, [&](const Asker& asker) { return asker.session == session; });
   }
+  forget_left_over(domain);
+}
+
+void Programs::forget_left_over(DomainId domain) {
+  for (const ProgramId id : table_.left_over(domain)) forget(*table_.find(id));
 }
 
 void Programs::model_closed(SessionId session, ModelId model) {

@@ -26,7 +26,7 @@ class Programs {
 
   // graph: what the client sent.
   void define(const Asker& asker, DomainId domain, ModelId model, Payload graph);
-  void session_left(SessionId session);
+  void session_left(SessionId session, DomainId domain);
   // The session leases the model no more: it uses none of its programs.
   void model_closed(SessionId session, ModelId model);
   void model_gone(ModelId model);
@@ -54,6 +54,8 @@ class Programs {
   void answer(const Program& program, const Asker& asker, bool was_cached);
   void refuse(Program& program, const Error& error);
   void forget(const Program& program);
+  // Of a user who has nobody left that uses them, all programs but a small rest.
+  void forget_left_over(DomainId domain);
 
   World world_;
   ProgramTable table_;

@@ -389,6 +389,50 @@ TEST(ProgramTable, only_programs_that_nobody_uses_are_forgotten) {
   EXPECT_EQ(table.oldest_unused(1001), nullptr);
 }
 
+class LeftOver : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kHalf = ProgramTable::kBytesUnused / 2;
+
+  Program& add(uint64_t id, DomainId domain, uint64_t bytes) {
+    Program program;
+    program.id = {id};
+    program.domain = domain;
+    program.fingerprint[0] = static_cast<std::byte>(id);
+    program.phase = ProgramPhase::kAdmitted;
+    program.graph_bytes = bytes;
+    return table_.add(std::move(program));
+  }
+
+  ProgramTable table_;
+};
+
+TEST_F(LeftOver, of_programs_that_nobody_uses_those_that_were_used_last_stay) {
+  Program& first = add(1, 1000, kHalf);
+  add(2, 1000, kHalf);
+  add(3, 1000, kHalf);
+  add(4, 1001, kHalf);
+  table_.touch(first);
+  EXPECT_EQ(table_.left_over(1000), std::vector{ProgramId{2}});
+  EXPECT_TRUE(table_.left_over(1001).empty());
+}
+
+TEST_F(LeftOver, one_that_is_too_large_leaves_the_room_to_others) {
+  add(1, 1000, kHalf);
+  add(2, 1000, ProgramTable::kBytesUnused + 1);
+  EXPECT_EQ(table_.left_over(1000), std::vector{ProgramId{2}});
+}
+
+TEST_F(LeftOver, all_stay_while_somebody_uses_or_awaits_one) {
+  add(1, 1000, kHalf);
+  add(2, 1000, kHalf);
+  Program& used = add(3, 1000, kHalf);
+  used.users.insert(SessionId{5});
+  EXPECT_TRUE(table_.left_over(1000).empty());
+  used.users.clear();
+  used.askers.push_back({SessionId{5}, 1});
+  EXPECT_TRUE(table_.left_over(1000).empty());
+}
+
 TEST(SequenceSlots, a_slot_tells_its_tenants_apart) {
   SequenceSlots slots;
   const SequenceHandle first = (*slots.make({}))->handle;
@@ -401,7 +445,6 @@ TEST(SequenceSlots, a_slot_tells_its_tenants_apart) {
   EXPECT_EQ(slots.find({limits::kSequences, 1}).error().code, ErrorCode::kNotFound);
   EXPECT_TRUE(slots.find(second).ok());
 }
-
 TEST(SequenceSlots, there_are_as_many_as_the_limit_says) {
   SequenceSlots slots;
   for (uint32_t i = 0; i < limits::kSequences; ++i) ASSERT_TRUE(slots.make({}).ok());

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "daemon/djinnd/pressure.h"
+#include "daemon/djinnd/program_table.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 
 namespace djinn::daemon {
@@ -301,6 +302,28 @@ TEST(Garbage, programs_without_users_and_workers_without_sessions_go) {
   EXPECT_EQ(collected.workers, 1u);
   TestClient client(daemon);
   client.greet();  // another worker comes
+}
+
+TEST(Garbage, large_programs_go_with_the_last_session_that_uses_one) {
+  const TestDaemon daemon;
+  TestClient observer(daemon);
+  observer.greet(true);
+  const auto programs = [&] { return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).programs; };
+  const std::string text(ProgramTable::kBytesUnused / 2 + 1, 'x');
+  {
+    TestClient first(daemon);
+    first.greet();
+    first.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::sealed("1" + text).get()});
+    first.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::sealed("2" + text).get()});
+    EXPECT_EQ(programs(), 2u);
+  }
+  ASSERT_TRUE(eventually([&] { return programs() == 1; }));
+  TestClient again(daemon);
+  again.greet();
+  EXPECT_TRUE(
+      again.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::sealed("2" + text).get()})
+          .was_cached)
+      << "the one that was used last";
 }
 
 }  // namespace
