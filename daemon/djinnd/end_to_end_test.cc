@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <deque>
 #include <set>
 
 #include "daemon/djinnd/models.h"
@@ -741,6 +742,27 @@ TEST(Djinnd, a_breach_of_the_protocol_ends_that_session_only) {
     EXPECT_FALSE(client->receive().has_value());
   }
   good.ask<ipc::StatusReport>(ipc::GetStatus{});
+}
+
+TEST(Djinnd, files_that_no_model_is_opened_from_count_as_their_users_too) {
+  const TestDaemon daemon;
+  const Fd file = model_file(daemon.directory(), 10, 'a');
+  const std::vector<int> part(limits::kControlDescriptors, file.get());
+  const ipc::AddFiles add{limits::kControlDescriptors, {}};
+  std::deque<TestClient> clients;
+  for (uint32_t held = 0; held < limits::kModelFilesPerUser; held += limits::kControlDescriptors) {
+    if (held % limits::kModelFiles == 0) clients.emplace_back(daemon).greet(true);
+    clients.back().ask<ipc::Done>(add, part);
+  }
+  TestClient another(daemon);
+  another.greet(true);
+  const auto refused = another.ask<ipc::Failed>(ipc::AddFiles{1, {}}, {file.get()});
+  EXPECT_EQ(refused.code, ErrorCode::kLimitExceeded) << refused.message;
+  clients.pop_front();
+  ASSERT_TRUE(eventually([&] {
+    another.send({77, ipc::AddFiles{1, {}}}, {file.get()});
+    return std::holds_alternative<ipc::Done>(another.receive()->body);
+  }));
 }
 
 // As ulimit -n would.

@@ -143,7 +143,7 @@ void Models::open(OpenRequest request) {
   const Status room = check_plans(request.opener.domain, request.plan.bytes);
   if (!room) return refuse(request, room.error());
   const size_t file_count = request.files.size();
-  const Status kept = check_files(request.opener.domain, file_count);
+  const Status kept = check_files(request.opener.domain, 0, file_count);
   if (!kept) return refuse(request, kept.error());
   std::vector<SharedFd> files = std::exchange(request.files, {});
   begin({std::move(request), file_count}, std::move(files));
@@ -174,8 +174,8 @@ Status Models::check_plans(DomainId domain, uint64_t bytes) const {
                            held, kPlanBytesPerUser)};
 }
 
-Status Models::check_files(DomainId domain, size_t count) const {
-  size_t held = 0;
+Status Models::check_files(DomainId domain, size_t added, size_t count) const {
+  size_t held = added;
   for (const auto& [id, opening] : openings_) {
     if (opening.request.opener.domain == domain) held += opening.file_count;
   }
@@ -186,8 +186,8 @@ Status Models::check_files(DomainId domain, size_t count) const {
   }
   if (range_fits(held, count, limits::kModelFilesPerUser)) return {};
   return Error{ErrorCode::kLimitExceeded,
-               fmt::format("This user's models and openings keep {} files open; with these they "
-                           "would keep more than {}. Close or unload a model.",
+               fmt::format("This user's models, and sessions that open some, keep {} files open; "
+                           "with these they would keep more than {}. Close or unload a model.",
                            held, limits::kModelFilesPerUser)};
 }
 

@@ -81,6 +81,9 @@ class Models final : public Load::Owner {
   void close(const Asker& asker, ModelId id);
   // Only the owner and administrators may; not what another user has pinned, but for
   // administrators.
+  // Whether the user's models, openings, and files that are added to be opened may keep so many
+  // more open. Errors: kLimitExceeded.
+  [[nodiscard]] Status check_files(DomainId domain, size_t added, size_t count) const;
   void unload(const Asker& asker, const Caller& caller, ModelId id);
   // Whoever sees the model pins it for themselves, within their quota, and unpins it so;
   // administrators end all pins.
@@ -161,8 +164,6 @@ class Models final : public Load::Owner {
 
   // Whether the user may have a plan of so many bytes more. Errors: kLimitExceeded.
   [[nodiscard]] Status check_plans(DomainId domain, uint64_t bytes) const;
-  // Whether the user's models may keep so many files more. Errors: kLimitExceeded.
-  [[nodiscard]] Status check_files(DomainId domain, size_t count) const;
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
   Result<Model*> find_owned(const Caller& caller, ModelId id);
   // Whether the user may pin so many bytes more. Errors: kQuotaExceeded.

@@ -157,6 +157,10 @@ void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
     return refuse({ErrorCode::kInvalidArgument,
                    "A descriptor of a model's file is none of a file. Open the file."});
   }
+  const DomainId user = call.session.domain;
+  const Status kept =
+      world_.models.check_files(user, world_.sessions.files_added(user), call.fds.size());
+  if (!kept) return refuse(kept.error());
   for (SharedFd& fd : call.fds) files.push_back(std::move(fd));
   std::ranges::copy(body.names, std::back_inserter(call.session.file_names));
   call.session.file_names.resize(files.size());

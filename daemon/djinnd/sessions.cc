@@ -132,6 +132,14 @@ uint32_t Sessions::count(std::optional<uid_t> user) const {
   }));
 }
 
+size_t Sessions::files_added(uid_t user) const {
+  size_t count = 0;
+  for (const auto& [id, session] : sessions_) {
+    if (session->domain == user) count += session->files.size();
+  }
+  return count;
+}
+
 void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
   Status allowed = check_limits(peer.uid);
   if (!allowed) return turn_away(std::move(socket), peer, allowed.error());

@@ -122,6 +122,8 @@ class Sessions final : public Replies {
   // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
   // their way to disk. user: theirs alone.
   [[nodiscard]] uint64_t leaving_bytes(std::optional<uid_t> user = {}) const;
+  // That the user's sessions have added for models that they are to open next.
+  [[nodiscard]] size_t files_added(uid_t user) const;
   // Those that may run something and have not left, of all users or of that one, who has a quota.
   [[nodiscard]] uint32_t count(std::optional<uid_t> user = {}) const;
 
