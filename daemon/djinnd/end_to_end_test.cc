@@ -1054,5 +1054,31 @@ TEST(Djinnd, ci_a_service_shares_what_both_users_open_and_nothing_else) {
   EXPECT_EQ(status_of(daemon).workers_total, 2u) << "one worker a user";
 }
 
+TEST(Djinnd, who_opened_a_model_first_cannot_force_it_from_under_another_user) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TestDaemon daemon({}, {"--socket-group", "root"});
+  std::filesystem::permissions(daemon.directory(), std::filesystem::perms::all);
+  const Fd file = model_file(daemon.directory(), 1000, 'a');
+  ASSERT_EQ(as_nobody([&] {
+              TestClient nobody(daemon);
+              nobody.greet(true);
+              return open_model(nobody, file, true).model.valid() ? 0 : 1;
+            }),
+            0);
+  TestClient root(daemon);
+  root.greet(true);
+  const ModelId model = open_model(root, file).model;
+  EXPECT_EQ(as_nobody([&] {
+              TestClient nobody(daemon);
+              nobody.greet(true);
+              nobody.send({99, ipc::EvictModel{model, ipc::Tier::kDisk, true}});
+              const auto reply = nobody.receive();
+              const auto* failed = reply ? std::get_if<ipc::Failed>(&reply->body) : nullptr;
+              if (failed == nullptr) return 1;
+              return failed->code == ErrorCode::kPermissionDenied ? 0 : 2;
+            }),
+            0);
+}
+
 }  // namespace
 }  // namespace djinn::daemon

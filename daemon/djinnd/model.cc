@@ -101,6 +101,14 @@ void Model::go(ModelPhase next) {
   phase = next;
 }
 
+bool Model::held_beside(DomainId user) const {
+  return std::ranges::any_of(sources,
+                             [&](const Source& source) {
+                               return source.user() != user && !source.sessions.empty();
+                             }) ||
+         std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain != user; });
+}
+
 std::string Model::path_for(const Caller& caller) const {
   const auto owners = paths.find(owner());
   if (owners != paths.end() && caller.may_steer(owner())) return owners->second;

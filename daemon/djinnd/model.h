@@ -179,6 +179,8 @@ struct Model {
   [[nodiscard]] bool pinned_beside(DomainId user) const {
     return pins.size() > (pins.contains(user) ? 1 : 0);
   }
+  // By a session of another than this user, or by one that is to have it.
+  [[nodiscard]] bool held_beside(DomainId user) const;
   // Of whom the caller may know; or empty.
   [[nodiscard]] std::string path_for(const Caller& caller) const;
   [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }

@@ -23,6 +23,8 @@ namespace {
 
 constexpr const char* kPinOfOthers =
     "Another user has pinned the model. Ask them, or an administrator, to unpin it.";
+constexpr const char* kHeldByOthers =
+    "Sessions of another user hold the model. Only an administrator may force it from under them.";
 
 constexpr uint64_t kLookMs = 1000;
 // A process that was killed is gone by then, or waits for a file.
@@ -311,6 +313,9 @@ void Models::evict(const Asker& asker, const Caller& caller, const ipc::EvictMod
   if (!found) return world_.replies.refuse(asker, found.error());
   if (request.force && !caller.admin && (*found)->pinned_beside(caller.user)) {
     return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+  }
+  if (request.force && !caller.admin && (*found)->held_beside(caller.user)) {
+    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kHeldByOthers});
   }
   tiers_.evict(asker, **found, request);
 }

@@ -239,6 +239,18 @@ TEST_F(Sources, everybody_who_opens_a_model_has_one_while_a_session_holds_it_thr
   EXPECT_EQ(model_.owner(), 1000u);
 }
 
+TEST_F(Sources, a_model_is_held_beside_its_owner_while_another_has_a_session_or_awaits_one) {
+  model_.sources.front().sessions.insert(SessionId{1});
+  EXPECT_FALSE(model_.held_beside(1000));
+  EXPECT_TRUE(model_.held_beside(1001));
+  open(1001, SessionId{2});
+  EXPECT_TRUE(model_.held_beside(1000));
+  model_.forget_sources_of(SessionId{2});
+  EXPECT_FALSE(model_.held_beside(1000));
+  model_.openers.push_back({{SessionId{3}, 1}, 1001});
+  EXPECT_TRUE(model_.held_beside(1000));
+}
+
 TEST_F(Sources, a_model_is_read_from_the_files_of_who_waits_for_it) {
   open(1001, SessionId{1});
   open(1002, SessionId{2});
