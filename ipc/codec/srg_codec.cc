@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -224,8 +225,7 @@ struct Refused {
 // entries.
 constexpr uint64_t kItemsMax = 2 * srg::limits::kItems;
 
-// What has been made from one message so far: a message of a few bytes can name one list many
-// times, so its own size bounds nothing.
+// What has been made from one message so far.
 class Budget {
  public:
   void spend(uint64_t items) {
@@ -439,13 +439,27 @@ class Words {
   kj::ArrayPtr<const capnp::word> words_;
 };
 
+// Every getter is called once, so an honest message is traversed once. KJ counts a word for each
+// element without bytes besides (an expression that is zero is one): a graph has fewer of those
+// than words, or it is small and has a list of zeros. More would let a message name one of its
+// parts again and again, and cost its reader a thousand times its bytes.
+constexpr uint64_t kEmptyItems = srg::limits::kListItems;
+
 capnp::ReaderOptions options_for(size_t bytes) {
   capnp::ReaderOptions options;
-  // Every getter is called once, so an honest message is traversed once. KJ counts a word for each
-  // element without bytes besides (an expression that is zero is one); Budget bounds those.
-  options.traversalLimitInWords = bytes / sizeof(capnp::word) + kItemsMax;
+  options.traversalLimitInWords = 2 * (bytes / sizeof(capnp::word)) + kEmptyItems;
   options.nestingLimit = 16;  // a graph is 6 deep
   return options;
+}
+
+Error refusal_of(const kj::Exception& exception) {
+  const std::string_view what = exception.getDescription().cStr();
+  if (what.find("traversal limit") != what.npos) {
+    return {ErrorCode::kLimitExceeded,
+            "The message is larger when it is read than its bytes are: it names a part of itself "
+            "more than once, or has very many empty items. Encode it in canonical form."};
+  }
+  return {ErrorCode::kMalformed, fmt::format("The message cannot be decoded: {}", what)};
 }
 
 // The boundary of every decoder: neither KJ's exceptions nor ours leave it.
@@ -471,8 +485,7 @@ auto decode_as(std::span<const std::byte> bytes, uint64_t bytes_max)
   } catch (const Refused& refused) {
     return refused.error;
   } catch (const kj::Exception& exception) {
-    return Error{ErrorCode::kMalformed, fmt::format("The message cannot be decoded: {}",
-                                                    exception.getDescription().cStr())};
+    return refusal_of(exception);
   } catch (const std::bad_alloc&) {
     return Error{ErrorCode::kOutOfMemory, "There is no memory left to decode the message."};
   }

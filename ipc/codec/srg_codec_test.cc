@@ -67,7 +67,8 @@ TEST(GraphCodec, the_bytes_are_capnprotos_canonical_form) {
 
 TEST(GraphCodec, lists_whose_items_have_no_bytes_decode_too) {
   srg::GraphBuilder g("zeros");
-  for (int i = 0; i < 100; ++i) g.op_n(0, "aten::f", {srg::ints(srg::Sizes(4096))});
+  g.op_n(0, "aten::f", {srg::ints(srg::Sizes(4096))});
+  for (int i = 0; i < 100; ++i) g.op_n(0, "aten::f", {srg::ints(srg::Sizes(8))});
   const srg::Graph graph = *std::move(g).finish();
   const auto again = decode_graph(encode(graph));
   ASSERT_TRUE(again.ok()) << again.error().message;
@@ -149,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadBytes{"root is a far pointer to another segment", ErrorCode::kMalformed,
                  words({2 | uint64_t{1} << 32})},
         BadBytes{"root is a capability", ErrorCode::kMalformed, words({3})},
-        BadBytes{"list of zero-sized elements, 2^29 of them", ErrorCode::kMalformed,
+        BadBytes{"list of zero-sized elements, 2^29 of them", ErrorCode::kLimitExceeded,
                  words({uint64_t{2} << 48, 0, 1 | uint64_t{0x1fffffff} << 35})},
         BadBytes{"symbol role 200", ErrorCode::kMalformed,
                  message([](auto g) { g.initSymbols(1)[0].setRole(200); })},
@@ -200,24 +201,63 @@ TEST(PlanCodec, damaged_plans_and_manifests_end_in_a_value_or_an_error) {
   }
 }
 
-// Nodes that all point at one list: a small message that would be a large graph.
-TEST(GraphCodec, a_message_cannot_name_one_list_many_times) {
-  constexpr uint64_t kNodes = 20000;
-  constexpr uint64_t kOutputs = 1000;
+// --- a message that is larger when it is read than its bytes are
+
+constexpr uint64_t kNode = 4;  // pointers: op, arguments, outputs, annotation
+
+// A graph of so many nodes without operators; the list's first word is the last.
+std::vector<uint64_t> graph_of_nodes(uint64_t nodes) {
   std::vector<uint64_t> raw = {uint64_t{6} << 48, 0, 0, 0, 0, 0, 0};
-  // Pointer 4 of the graph: a list of nodes, composite, kNodes of four pointers each.
-  raw[5] = 1 | (1 << 2) | uint64_t{7} << 32 | (kNodes * 4) << 35;
-  raw.push_back((kNodes << 2) | uint64_t{4} << 48);
-  const uint64_t first = raw.size();
-  const uint64_t list = first + kNodes * 4;
-  for (uint64_t i = 0; i < kNodes; ++i) {
-    const uint64_t at = first + i * 4 + 2;
-    raw.insert(raw.end(), {0, 0, 1 | (list - at - 1) << 2 | uint64_t{4} << 32 | kOutputs << 35, 0});
+  raw[5] = 1 | (1 << 2) | uint64_t{7} << 32 | (nodes * kNode) << 35;
+  raw.push_back((nodes << 2) | kNode << 48);
+  return raw;
+}
+
+// Nodes that all name one list of outputs, which follows them.
+Bytes nodes_of_one_list(uint64_t nodes, uint64_t outputs) {
+  std::vector<uint64_t> raw = graph_of_nodes(nodes);
+  const uint64_t list = raw.size() + nodes * kNode;
+  for (uint64_t i = 0; i < nodes; ++i) {
+    const uint64_t at = raw.size() + 2;
+    raw.insert(raw.end(), {0, 0, 1 | (list - at - 1) << 2 | uint64_t{4} << 32 | outputs << 35, 0});
   }
-  raw.resize(raw.size() + kOutputs / 2);
-  const auto graph = decode_graph(words(raw));
+  raw.resize(raw.size() + outputs / 2);
+  return words(raw);
+}
+
+TEST(GraphCodec, a_message_cannot_name_one_list_many_times) {
+  for (const uint64_t nodes : {100u, 1000u, 4000u}) {  // the last would have 4 Mi items, the most
+    const Bytes bytes = nodes_of_one_list(nodes, 1000);
+    const auto graph = decode_graph(bytes);
+    ASSERT_FALSE(graph.ok()) << bytes.size();
+    EXPECT_EQ(graph.error().code, ErrorCode::kLimitExceeded) << graph.error().message;
+    EXPECT_NE(graph.error().message.find("more than once"), std::string::npos);
+  }
+}
+
+TEST(GraphCodec, a_message_cannot_have_many_more_empty_items_than_words) {
+  srg::GraphBuilder g("zeros");
+  for (int i = 0; i < 100; ++i) g.op_n(0, "aten::f", {srg::ints(srg::Sizes(4096))});
+  const auto graph = decode_graph(encode(*std::move(g).finish()));
   ASSERT_FALSE(graph.ok());
   EXPECT_EQ(graph.error().code, ErrorCode::kLimitExceeded) << graph.error().message;
+}
+
+TEST(PlanCodec, a_plan_cannot_name_one_list_many_times) {
+  constexpr uint64_t kCount = 4000;
+  // Destinations of one data word and three pointers: name, sizes, pieces.
+  std::vector<uint64_t> raw = {uint64_t{2} << 48, 0, 0};
+  raw[1] = 1 | (1 << 2) | uint64_t{7} << 32 | (kCount * 4) << 35;
+  raw.push_back((kCount << 2) | uint64_t{1} << 32 | uint64_t{3} << 48);
+  const uint64_t name = raw.size() + kCount * 4;
+  for (uint64_t i = 0; i < kCount; ++i) {
+    const uint64_t at = raw.size() + 1;
+    raw.insert(raw.end(), {0, 1 | (name - at - 1) << 2 | uint64_t{2} << 32 | 8192ull << 35, 0, 0});
+  }
+  raw.resize(raw.size() + 1024);  // a text of 8 KiB, which ends with a zero
+  const auto plan = decode_load_plan(words(raw));
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.error().code, ErrorCode::kLimitExceeded) << plan.error().message;
 }
 
 }  // namespace
