@@ -46,13 +46,17 @@ class Meaning {
   }
   [[nodiscard]] bool may_be(const Candidate& candidate) const {
     const bool begins_id = !id_.empty() && id_text(candidate.id).starts_with(id_);
-    const bool is_name = !candidate.name.empty() && candidate.name == name_;
-    const bool is_path =
-        !candidate.path.empty() && (candidate.path == path_ || candidate.path == canonical_);
-    return begins_id || is_name || is_path;
+    return begins_id || is_called({candidate.name, candidate.path}) ||
+           std::ranges::any_of(candidate.by_others,
+                               [this](const Called& c) { return is_called(c); });
   }
 
  private:
+  [[nodiscard]] bool is_called(const Called& called) const {
+    const bool is_name = !called.name.empty() && called.name == name_;
+    return is_name || (!called.path.empty() && (called.path == path_ || called.path == canonical_));
+  }
+
   std::string name_;
   std::string id_;
   std::string path_;
@@ -100,9 +104,28 @@ Result<size_t> find_object(std::string_view typed, std::span<const Candidate> ca
                   text)};
 }
 
+Result<size_t> find_object(client::Client& client, std::string_view text,
+                           std::span<const ipc::ModelReport> models,
+                           std::vector<Candidate> candidates) {
+  auto found = find_object(text, candidates);
+  if (found || found.error().code != ErrorCode::kNotFound) return found;
+  for (size_t i = 0; i < models.size(); ++i) {
+    const auto uses = client.uses(models[i].model);
+    if (!uses) continue;  // it has gone meanwhile
+    for (const ipc::UseReport& use : *uses) {
+      if (use.kind != ipc::UseKind::kName) continue;
+      candidates[i].by_others.push_back({use.label, use.path});
+    }
+  }
+  return find_object(text, candidates);
+}
+
 Result<ipc::ModelReport> find_model(client::Client& client, std::string_view text) {
   DJINN_TRY(const auto models, client.models());
-  return find_among(models, text);
+  std::vector<Candidate> candidates;
+  for (const ipc::ModelReport& model : models) candidates.push_back(candidate_of(model));
+  DJINN_TRY(const size_t index, find_object(client, text, models, std::move(candidates)));
+  return models[index];
 }
 
 Result<ipc::SessionReport> find_session(client::Client& client, std::string_view text) {

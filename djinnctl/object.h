@@ -7,10 +7,17 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "libdjinn-client/client.h"
 
 namespace djinn::ctl {
+
+// What somebody calls a model.
+struct Called {
+  std::string name;
+  std::string path;  // absolute; or empty
+};
 
 // One object that a text may mean.
 struct Candidate {
@@ -18,12 +25,19 @@ struct Candidate {
   std::string what;  // "model bert-base"
   std::string name;  // of a model; or empty
   std::string path;  // likewise, absolute
+  std::vector<Called> by_others{};
 };
 
 // Index of the only candidate whose id (12 hex digits, in either case) begins with text, or whose
 // name or path it is; a whole id finds itself. A path may be relative, and go through symbolic
 // links. Errors: kInvalidArgument for an ambiguous one, listing the candidates; kNotFound.
 Result<size_t> find_object(std::string_view text, std::span<const Candidate> candidates);
+
+// Likewise. What others call the models, which are the first candidates, is asked for where nothing
+// else is found.
+Result<size_t> find_object(client::Client& client, std::string_view text,
+                           std::span<const ipc::ModelReport> models,
+                           std::vector<Candidate> candidates);
 
 Result<ipc::ModelReport> find_model(client::Client& client, std::string_view text);
 // By its id: clients choose their sessions' names.

@@ -32,6 +32,15 @@ TEST(Object, is_the_only_model_of_that_name_or_path) {
   EXPECT_EQ(*find_object("/srv/other", kCandidates), 4u);
 }
 
+TEST(Object, may_be_named_as_another_calls_it) {
+  const std::vector<Candidate> candidates{
+      {1, "model one", "one", "/srv/one"},
+      {2, "model two", "two", "/srv/two", {{"mine", "/srv/mine"}}}};
+  EXPECT_EQ(*find_object("mine", candidates), 1u);
+  EXPECT_EQ(*find_object("/srv/mine/", candidates), 1u);
+  EXPECT_FALSE(find_object("/srv", candidates));
+}
+
 TEST(Object, may_be_named_as_a_terminal_showed_it) {
   const Candidate candidate{1, "model", "\u05d0\u05d1", "/srv/\u05d0\u05d1"};
   const std::span one(&candidate, 1);

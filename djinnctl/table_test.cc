@@ -145,7 +145,7 @@ TEST(Tables, sessions) {
 }
 
 TEST(Tables, holders_of_a_model) {
-  const ipc::UseReport use{{0xdef}, "ann", 42, "demo.py"};
+  const ipc::UseReport use{ipc::UseKind::kHold, "ann", {0xdef}, 42, "demo.py", "", ""};
   EXPECT_EQ(holder_table({&use, 1}).text(),
             "SESSION       USER  PID  APP\n"
             "000000000def  ann    42  demo.py\n");

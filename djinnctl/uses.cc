@@ -14,14 +14,13 @@ Result<std::vector<UsedModel>> with_uses(client::Client& client,
                                          std::span<const ipc::ModelReport> models) {
   std::vector<UsedModel> used;
   for (const ipc::ModelReport& model : models) {
-    used.push_back({model, {}, {}});
-    if (model.leases == 0 && !model.pinned) continue;
+    UsedModel& one = used.emplace_back(UsedModel{model, {}, {}, {}});
     DJINN_TRY(auto uses, client.uses(model.model));
     for (ipc::UseReport& use : uses) {
-      if (use.session.valid()) {
-        used.back().holders.push_back(std::move(use));
+      if (use.kind == ipc::UseKind::kPin) {
+        one.pinned_by.push_back(std::move(use.owner));
       } else {
-        used.back().pinned_by.push_back(std::move(use.owner));
+        (use.kind == ipc::UseKind::kHold ? one.holders : one.names).push_back(std::move(use));
       }
     }
   }
@@ -50,6 +49,13 @@ Json to_json(const UsedModel& model) {
   }
   item["holders"] = std::move(holders);
   item["pinned_by"] = model.pinned_by;
+  Json names = Json::array();
+  for (const ipc::UseReport& use : model.names) {
+    names.push_back({{"owner", use.owner},
+                     {"name", use.label},
+                     {"path", use.path.empty() ? Json() : Json(use.path)}});
+  }
+  item["names"] = std::move(names);
   return item;
 }
 

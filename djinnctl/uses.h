@@ -18,6 +18,7 @@ struct UsedModel {
   ipc::ModelReport report;
   std::vector<ipc::UseReport> holders;  // each with its session
   std::vector<std::string> pinned_by;   // users
+  std::vector<ipc::UseReport> names;    // what users call it
 };
 
 Result<std::vector<UsedModel>> with_uses(client::Client& client,

@@ -22,7 +22,8 @@ struct LoadOptions {
   // A time to stay would mean nothing to a model that is pinned.
   [[nodiscard]] client::Stay stay() const {
     const auto keep_alive_ms = milliseconds_of(keep_alive);
-    return {pin || !(no_pin || keep_alive_ms.has_value()), keep_alive_ms};
+    const bool goes = no_pin || keep_alive_ms.has_value();  // and so ends what an earlier load said
+    return {pin || !goes, keep_alive_ms, goes};
   }
 };
 
@@ -73,11 +74,11 @@ void add_load(CommandLine& line) {
   verb.option("PATH", options->path, "directory of a Hugging Face model").required();
   const Option pin =
       verb.flag("--pin", options->pin, "stay in memory until unloaded [the default]");
-  const Option no_pin =
-      verb.flag("--no-pin", options->no_pin, "stay for the keep-alive time that is configured")
-          .excludes(pin);
+  const Option no_pin = verb.flag("--no-pin", options->no_pin,
+                                  "stay for the keep-alive time that is configured; ends your pin")
+                            .excludes(pin);
   verb.option("--keep-alive", options->keep_alive,
-              "not pinned: stay so long after the last use, like 30s, 10m, 2h, 0, forever")
+              "ends your pin: stay so long after the last use, like 30s, 10m, 2h, 0, forever")
       .called("TIME")
       .checked([](const std::string& text) {
         return milliseconds_of(text) ? std::string() : "no time like 30s, 10m, 2h, 0, forever";

@@ -46,7 +46,7 @@ std::string value_text(const std::string& field, const Json& value) {
 std::string item_table(const Json& item, const Table::Layout& layout) {
   Table table({{"FIELD"}, {"VALUE"}});
   for (const auto& [field, value] : item.items()) {
-    if (field == "holders" || field == "held_models") continue;
+    if (field == "holders" || field == "held_models" || field == "names") continue;
     table.add({field, value_text(field, value)});
   }
   return table.text(layout);
@@ -76,7 +76,7 @@ Result<Shown> find(client::Client& client, const std::string& text) {
   for (const ipc::ModelReport& model : models) candidates.push_back(candidate_of(model));
   for (const ipc::SessionReport& session : sessions) candidates.push_back(candidate_of(session));
   for (const ipc::ProgramReport& program : programs) candidates.push_back(candidate_of(program));
-  DJINN_TRY(size_t index, find_object(text, candidates));
+  DJINN_TRY(size_t index, find_object(client, text, models, std::move(candidates)));
   if (index < models.size()) return shown_model(client, models[index]);
   index -= models.size();
   if (index < sessions.size()) return shown_session(client, sessions[index], models);

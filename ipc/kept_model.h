@@ -21,6 +21,13 @@ struct KeptKeepAlive {
   friend bool operator==(const KeptKeepAlive&, const KeptKeepAlive&) = default;
 };
 
+struct KeptName {
+  uint64_t user = 0;
+  std::string label;
+  std::string path;  // or empty
+  friend bool operator==(const KeptName&, const KeptName&) = default;
+};
+
 struct KeptModel {
   std::string boot;  // the machine's boot id
   ModelId id;
@@ -35,7 +42,8 @@ struct KeptModel {
   uint64_t loaded_wall_ns = 0;
   bool has_plan = false;
   std::vector<KeptKeepAlive> keep_alives;
-  std::string path;  // as its owner gave it, or empty
+  std::string path;             // as its owner gave it, or empty; the label likewise
+  std::vector<KeptName> names;  // what others call it, at most kModelNamesKept
   friend bool operator==(const KeptModel&, const KeptModel&) = default;
 };
 

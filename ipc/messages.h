@@ -67,6 +67,7 @@ struct OpenModel {
   // Where the files are, as whoever asks calls it, or empty; for people, as the label is. Shown to
   // that user and to administrators.
   std::string path{};
+  bool unpin = false;  // ends the user's pin, if there is one; with pin it says nothing
   friend bool operator==(const OpenModel&, const OpenModel&) = default;
 };
 
@@ -300,10 +301,18 @@ struct QuotaReport {
   friend bool operator==(const QuotaReport&, const QuotaReport&) = default;
 };
 
+// A user who has something here.
+struct UserReport {
+  std::string owner;
+  QuotaReport quota;
+  friend bool operator==(const UserReport&, const UserReport&) = default;
+};
+
 // As the configuration or the command line has it.
 struct SettingReport {
   std::string key;
   std::string value;
+  bool reloads = false;  // a reload takes another value up
   friend bool operator==(const SettingReport&, const SettingReport&) = default;
 };
 
@@ -329,6 +338,8 @@ struct StatusReport {
   uint32_t data_sessions = 0;        // of the sessions those that may run something
   QuotaReport quota;                 // the asker's
   std::vector<SettingReport> settings;  // in force, of a service; with the first page of workers
+  uint32_t users_total = 0;
+  std::vector<UserReport> users;  // for administrators; a page, from first_worker, too
   friend bool operator==(const StatusReport&, const StatusReport&) = default;
 };
 
@@ -411,16 +422,21 @@ struct ModelReport {
   std::string device;  // "cpu:0"
   uint64_t keep_alive_ms = 0;
   uint64_t expires_wall_ns = 0;  // 0: it is in use, pinned, or kept for ever
-  std::string path;              // OpenModel's, of whom who asks may see; or empty
+  std::string path;  // OpenModel's, as label is: who asks gave it, or their model's owner
   friend bool operator==(const ModelReport&, const ModelReport&) = default;
 };
 
-// A session that holds a model, or, without a session, a user who has pinned it.
+// kHold: a session holds the model. kPin: a user has pinned it. kName: what a user calls it.
+enum class UseKind : uint8_t { kHold = 0, kPin = 1, kName = 2 };
+
 struct UseReport {
-  SessionId session;  // or invalid
+  UseKind kind = UseKind::kHold;
   std::string owner;
+  SessionId session;  // of a hold; likewise the next two
   uint32_t pid = 0;
   std::string client_name;
+  std::string label;  // of a name, OpenModel's; likewise the next
+  std::string path;
   friend bool operator==(const UseReport&, const UseReport&) = default;
 };
 
@@ -769,7 +785,7 @@ struct WorkerStats {
   uint64_t runs = 0;
   uint64_t planned_runs = 0;
   uint64_t plan_misses = 0;
-  uint64_t runs_repeated = 0;  // computed, thrown away for want of memory, and computed again
+  uint64_t runs_repeated = 0;  // begun, given up until memory came, and begun anew
   uint64_t tokens = 0;
   uint64_t plan_records = 0;  // rehearsals, and runs recorded anew
   uint64_t prompt_tokens = 0;

@@ -131,6 +131,7 @@ Result<ipc::ModelOpened> Client::ask_to_open(const ModelFiles& from, const srg::
   request.has_plan = plan != nullptr;
   request.pin = stay.pinned;
   request.keep_alive_ms = stay.keep_alive_ms;
+  request.unpin = stay.unpins;
   Fd plan_fd;
   if (plan != nullptr) {
     DJINN_TRY(plan_fd, pal::make_sealed_memfd("djinn-plan", ipc::encode(*plan)));
@@ -205,12 +206,13 @@ Status Client::drop_sequence(SequenceHandle sequence) {
 
 Result<ipc::StatusReport> Client::status() {
   DJINN_TRY(auto all, control_.ask<ipc::StatusReport>(ipc::GetStatus{}));
-  while (all.workers.size() < all.workers_total) {
+  while (all.workers.size() < all.workers_total || all.users.size() < all.users_total) {
     ipc::GetStatus next;
-    next.first_worker = static_cast<uint32_t>(all.workers.size());
+    next.first_worker = static_cast<uint32_t>(std::max(all.workers.size(), all.users.size()));
     DJINN_TRY(auto page, control_.ask<ipc::StatusReport>(next));
-    if (page.workers.empty()) break;
+    if (page.workers.empty() && page.users.empty()) break;
     std::ranges::move(page.workers, std::back_inserter(all.workers));
+    std::ranges::move(page.users, std::back_inserter(all.users));
   }
   return all;
 }

@@ -96,6 +96,7 @@ struct ModelFiles {
 struct Stay {
   bool pinned = false;                      // until somebody unpins or unloads it
   std::optional<uint64_t> keep_alive_ms{};  // as ipc::OpenModel says
+  bool unpins = false;                      // ends the user's own pin, from an open before
 };
 
 class Client {

@@ -100,7 +100,7 @@ int append(sd_bus_message* message, const ipc::ModelReport& report) {
 int append(sd_bus_message* message, const ipc::UseReport& report) {
   Dictionary entries(message);
   entries.put("owner", report.owner);
-  if (report.session.valid()) {
+  if (report.kind == ipc::UseKind::kHold) {
     entries.put("session", text_of(report.session));
     entries.put("name", report.client_name);
     entries.put("pid", report.pid);

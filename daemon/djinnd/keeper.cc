@@ -81,7 +81,6 @@ ipc::KeptModel record_of(const Model& model) {
   record.boot = boot_id();
   record.id = model.id;
   record.domain = model.owner();
-  record.label = model.label;
   record.plan_hash = to_wire(model.key().plan_hash);
   for (const load::FileIdentity& file : model.key().files) {
     record.files.push_back(stays_known(file) ? to_wire(file) : ipc::FileIdentity());
@@ -93,7 +92,14 @@ ipc::KeptModel record_of(const Model& model) {
   record.loaded_wall_ns = model.loaded_wall_ns;
   record.has_plan = model.plan != nullptr;
   for (const auto& [user, ms] : model.keep_alives_ms) record.keep_alives.push_back({user, ms});
-  record.path = model.path_for({model.owner()});
+  for (const auto& [user, name] : model.names) {
+    if (user == model.owner()) {
+      record.label = name.label;
+      record.path = name.path;
+    } else if (record.names.size() < limits::kModelNamesKept) {
+      record.names.push_back({user, name.label, name.path});
+    }
+  }
   return record;
 }
 
@@ -113,14 +119,16 @@ class Returned {
     model.key().domain = record.domain;
     model.key().plan_hash = from_wire(record.plan_hash);
     model.key().files = identities_of({record.files, record.read_at_ns});
-    model.label = record.label;
     for (const uint64_t user : record.pinned_by) model.pins.insert(static_cast<DomainId>(user));
     model.sha256 = record.sha256;
     model.loaded_wall_ns = record.loaded_wall_ns;
     for (const ipc::KeptKeepAlive& one : record.keep_alives) {
       model.keep_alives_ms[static_cast<DomainId>(one.user)] = one.ms;
     }
-    if (!record.path.empty()) model.paths[model.owner()] = record.path;
+    model.names[model.owner()] = {record.label, record.path};
+    for (const ipc::KeptName& one : record.names) {
+      model.names[static_cast<DomainId>(one.user)] = {one.label, one.path};
+    }
     DJINN_CHECK(take_memory(record, model));
     if (record.has_plan) {
       DJINN_TRY(model.plan, take_shared(name_of_part(model.id, "plan", 0)));

@@ -127,7 +127,7 @@ TEST_F(KeeperTest, a_record_that_changes_is_given_before_the_old_one_is_taken_ba
   listen();
   keeper_->keep(models_);
   EXPECT_THAT(told(), ElementsAre(given("manifest.0"), given("extent.0"), given("record.1")));
-  models_[kModel].label = "another";
+  models_[kModel].call(0, {"another", ""});
   keeper_->keep(models_);
   keeper_->keep(models_);
   EXPECT_THAT(told(), ElementsAre(given("record.2"), taken_out("record.1")));
@@ -164,7 +164,7 @@ TEST_F(KeeperTest, records_wait_for_a_systemd_that_does_not_read) {
   keeper_->keep(models_);
   EXPECT_THAT(told(), Contains(given("record.1")));
   clog();
-  models_[kModel].label = "another";
+  models_[kModel].call(0, {"another", ""});
   keeper_->keep(models_);
   EXPECT_THAT(told(), IsEmpty());
   keeper_->keep(models_);

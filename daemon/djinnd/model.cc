@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ipc/limits.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
@@ -109,11 +110,17 @@ bool Model::held_beside(DomainId user) const {
          std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain != user; });
 }
 
-std::string Model::path_for(const Caller& caller) const {
-  const auto owners = paths.find(owner());
-  if (owners != paths.end() && caller.may_steer(owner())) return owners->second;
-  const auto own = paths.find(caller.user);
-  return own == paths.end() ? "" : own->second;
+ModelName Model::name_for(const Caller& caller) const {
+  if (const auto own = names.find(caller.user); own != names.end()) return own->second;
+  const auto owners = names.find(owner());
+  return owners != names.end() && caller.may_steer(owner()) ? owners->second : ModelName();
+}
+
+// One without a place says less than one with it.
+void Model::call(DomainId user, ModelName name) {
+  const bool is_new = !names.contains(user);
+  if (is_new && names.size() >= limits::kModelUsers) return;
+  if (is_new || !name.path.empty()) names[user] = std::move(name);
 }
 
 bool Model::is_awaited_by(DomainId user) const {
@@ -122,13 +129,13 @@ bool Model::is_awaited_by(DomainId user) const {
          std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain == user; });
 }
 
-void Model::add_source(ModelKey opened, std::vector<SharedFd> files, std::vector<std::string> names,
-                       SessionId session) {
+void Model::add_source(ModelKey opened, std::vector<SharedFd> files,
+                       std::vector<std::string> called, SessionId session) {
   uint32_t patience = Source::kPatience;
   for (Source& source : sources) {
     if (source.user() != opened.domain) continue;
     if (load::all_unchanged(source.key.files, opened.files)) {
-      source.file_names = std::move(names);
+      source.file_names = std::move(called);
       source.sessions.insert(session);
       return;
     }
@@ -137,7 +144,7 @@ void Model::add_source(ModelKey opened, std::vector<SharedFd> files, std::vector
   Source& added = sources.emplace_back();
   added.key = std::move(opened);
   added.files = std::move(files);
-  added.file_names = std::move(names);
+  added.file_names = std::move(called);
   added.sessions.insert(session);
   added.patience = patience;
 }
@@ -231,7 +238,11 @@ void Model::end_return() {
 }
 
 bool seen_by(const Model& model, const Caller& caller) {
-  return caller.may_steer(model.owner()) || model.mapped.contains(caller.user);
+  const DomainId user = caller.user;
+  return caller.may_steer(model.owner()) || model.mapped.contains(user) ||
+         model.pins.contains(user) || model.keep_alives_ms.contains(user) ||
+         model.names.contains(user) ||
+         std::ranges::any_of(model.sources, [&](const Source& s) { return s.user() == user; });
 }
 
 Model& ModelTable::add(Model model) {

@@ -132,6 +132,12 @@ struct LoadFailure {
   std::string sentence;  // the error, with the file's name in place of its number
 };
 
+// What a user who opened a model calls it, and the place of its files.
+struct ModelName {
+  std::string label;
+  std::string path;  // or empty
+};
+
 struct MappedBy {
   bool added = false;   // the present worker has said so
   bool parked = false;  // it has the place, without the bytes
@@ -142,7 +148,6 @@ struct MappedBy {
 struct Model {
   ModelId id;
   std::vector<Source> sources = std::vector<Source>(1);  // never none; the owner's is the first
-  std::string label;
   ModelPhase phase = ModelPhase::kLoading;
   LoadId load;
   SharedFd plan;            // sealed, or none
@@ -157,8 +162,8 @@ struct Model {
   // How long each user who opened it wants it to stay without a session; nothing: as djinnd is
   // configured. The longest holds.
   std::map<DomainId, std::optional<uint64_t>> keep_alives_ms;
-  // As each user who opened it called the place of the files, the last time.
-  std::map<DomainId, std::string> paths;
+  // As each user who opened it called it, the last time.
+  std::map<DomainId, ModelName> names;
   uint64_t idle_since_ns = 0;  // monotonic; of idle ones
   bool wanted = false;         // somebody wants it back while it is being evicted
   std::optional<Error> lost;   // why it could not be brought back last time
@@ -181,8 +186,9 @@ struct Model {
   }
   // By a session of another than this user, or by one that is to have it.
   [[nodiscard]] bool held_beside(DomainId user) const;
-  // Of whom the caller may know; or empty.
-  [[nodiscard]] std::string path_for(const Caller& caller) const;
+  // The caller's own, or that of an owner whom they may steer; or empty.
+  [[nodiscard]] ModelName name_for(const Caller& caller) const;
+  void call(DomainId user, ModelName name);
   [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
   [[nodiscard]] ModelUse use() const;
   // What openings are told apart by.
@@ -224,7 +230,7 @@ struct Model {
   void forget_unheld();
 };
 
-// Whoever uses a model sees it too.
+// Whoever has opened a model, uses it or keeps it in memory sees it too: they had its bytes.
 [[nodiscard]] bool seen_by(const Model& model, const Caller& caller);
 
 class ModelTable {

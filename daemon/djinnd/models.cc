@@ -62,8 +62,8 @@ LoadFailure failure_of(const OpenRequest& request, const Error& error) {
 
 // One that is not about files.
 LoadFailure failure_of(const Model& model, DomainId user, const Error& error) {
-  const auto path = model.paths.find(user);
-  return {error, user, path == model.paths.end() ? std::string() : path->second,
+  const auto name = model.names.find(user);
+  return {error, user, name == model.names.end() ? std::string() : name->second.path,
           sentence_of(error, {})};
 }
 
@@ -428,7 +428,6 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   Load& load = *loads_.at(id);
   Model fresh;
   fresh.id = world_.ids.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
-  fresh.label = opening.request.label;
   fresh.load = id;
   Source& first = fresh.sources.front();
   first.key = std::move(key);
@@ -448,14 +447,17 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
 void Models::join(Model& model, const OpenRequest& request) {
   const DomainId user = request.opener.domain;
   ++model.leases[request.opener.asker.session];
-  if (request.opener.pins) model.pins.insert(user);
+  if (request.opener.pins) {
+    model.pins.insert(user);
+  } else if (request.unpins) {
+    model.pins.erase(user);
+  }
   if (model.keep_alives_ms.size() < limits::kModelUsers) model.keep_alives_ms.try_emplace(user);
   const auto keep_alive = model.keep_alives_ms.find(user);
   if (request.keep_alive_ms && keep_alive != model.keep_alives_ms.end()) {
     keep_alive->second = request.keep_alive_ms;
   }
-  const bool path_fits = model.paths.size() < limits::kModelUsers || model.paths.contains(user);
-  if (!request.path.empty() && path_fits) model.paths[user] = request.path;
+  model.call(user, {request.label, request.path});
   table_.touch(model);
   model.openers.push_back(request.opener);
   tiers_.want(model);
@@ -515,13 +517,14 @@ std::vector<Models::Opening> Models::take_others(Model& model) {
     opening.file_count = own->files.size();
     opening.key = own->key;
     opening.other = {model.id};
-    opening.request = {opener,
-                       model.label,
-                       model.paths[opener.domain],
-                       {},
-                       own->files,
-                       own->file_names,
-                       {own->key.plan_hash, model.plan_bytes, model.plan}};
+    ModelName name = model.names.contains(opener.domain) ? model.names.at(opener.domain)
+                                                         : ModelName();
+    opening.request = {.opener = opener,
+                       .label = std::move(name.label),
+                       .path = std::move(name.path),
+                       .files = own->files,
+                       .file_names = own->file_names,
+                       .plan = {own->key.plan_hash, model.plan_bytes, model.plan}};
     opening.request.opener.was_resident = false;
     const auto keep_alive = model.keep_alives_ms.find(opener.domain);
     if (keep_alive != model.keep_alives_ms.end()) {
@@ -531,7 +534,7 @@ std::vector<Models::Opening> Models::take_others(Model& model) {
   for (const Opener& opener : openers) {
     model.pins.erase(opener.domain);
     model.keep_alives_ms.erase(opener.domain);
-    model.paths.erase(opener.domain);
+    model.names.erase(opener.domain);
     left(model, opener.asker.session);
   }
   return taken;

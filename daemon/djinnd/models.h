@@ -37,6 +37,7 @@ struct OpenRequest {
   std::string label;
   std::string path;
   std::optional<uint64_t> keep_alive_ms{};
+  bool unpins = false;  // ends the user's own pin
   std::vector<SharedFd> files;
   std::vector<std::string> file_names;  // of each, or empty
   Payload plan;                         // or nothing

@@ -34,6 +34,8 @@ uint32_t count_descriptors() {
 }
 
 constexpr const char* kDevice = "cpu:0";
+// A status has a page of workers and one of users, which fit a message together.
+constexpr size_t kStatusPage = limits::kListPage / 2;
 
 // What the first processor calls itself; empty where the kernel does not say.
 std::string name_of_cpu() {
@@ -98,9 +100,10 @@ ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) 
 
 // The page of a list that begins at item first.
 template <typename Item>
-std::vector<Item> page_of(std::vector<Item> items, uint32_t first) {
+std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
+                          size_t page = limits::kListPage) {
   const size_t begin = std::min<size_t>(first, items.size());
-  const size_t end = std::min<size_t>(begin + limits::kListPage, items.size());
+  const size_t end = std::min<size_t>(begin + page, items.size());
   return {std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(begin)),
           std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(end))};
 }
@@ -135,6 +138,7 @@ void Reports::when_named(std::function<void()> then) {
   for (const auto& [id, model] : world_.models.table().all()) {
     users.insert(model.owner());
     users.insert(model.pins.begin(), model.pins.end());
+    for (const auto& [user, name] : model.names) users.insert(user);
   }
   for (const auto& [id, program] : world_.programs.table().all()) users.insert(program.domain);
   for (const auto& [domain, worker] : world_.domains.all()) users.insert(domain);
@@ -167,12 +171,31 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
     workers.back().owner = names_.of(domain);
   }
   report.workers_total = static_cast<uint32_t>(workers.size());
-  report.workers = page_of(std::move(workers), request.first_worker);
+  report.workers = page_of(std::move(workers), request.first_worker, kStatusPage);
   report.draining = draining_;
   report.data_sessions = world_.sessions.count();
   report.quota = quota_of(caller.user);
   if (request.first_worker == 0) report.settings = settings_;
+  if (!caller.admin) return report;
+  std::vector<ipc::UserReport> users;
+  for (const uid_t user : users_here()) users.push_back({names_.of(user), quota_of(user)});
+  report.users_total = static_cast<uint32_t>(users.size());
+  report.users = page_of(std::move(users), request.first_worker, kStatusPage);
   return report;
+}
+
+// Who hold memory, a session or a model.
+std::set<uid_t> Reports::users_here() const {
+  std::set<uid_t> users;
+  for (const auto& [id, session] : world_.sessions.all()) {
+    if (!session->observer) users.insert(session->domain);
+  }
+  for (const auto& [id, model] : world_.models.table().all()) {
+    users.insert(model.owner());
+    users.insert(model.pins.begin(), model.pins.end());
+  }
+  for (const auto& [domain, worker] : world_.domains.all()) users.insert(domain);
+  return users;
 }
 
 ipc::QuotaReport Reports::quota_of(uid_t user) const {
@@ -306,8 +329,11 @@ std::array<uint64_t, ipc::kModelStates> Reports::model_states() const {
 
 void Reports::uses(const Asker& asker, const Caller& caller, const ipc::ListUses& request) {
   answer_page<ipc::UseList, ipc::UseReport>(
-      asker, &ipc::UseList::uses, request.first,
-      [this, caller, id = request.model] { return uses_seen_by(caller, id); });
+      asker, &ipc::UseList::uses, request.first, [this, caller, id = request.model] {
+        std::vector<ipc::UseReport> reports = uses_seen_by(caller, id);
+        std::ranges::move(names_seen_by(caller, id), std::back_inserter(reports));
+        return reports;
+      });
 }
 
 std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId model) {
@@ -317,11 +343,32 @@ std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId 
   for (const auto& [id, count] : found->second.leases) {
     const Session* const session = world_.sessions.find(id);
     if (session == nullptr || !caller.may_steer(session->domain)) continue;
-    reports.push_back({id, names_.of(session->domain), static_cast<uint32_t>(session->pid),
-                       session->client_name});
+    ipc::UseReport& use = reports.emplace_back();
+    use.session = id;
+    use.owner = names_.of(session->domain);
+    use.pid = static_cast<uint32_t>(session->pid);
+    use.client_name = session->client_name;
   }
   for (const DomainId user : found->second.pins) {
-    if (caller.may_steer(user)) reports.push_back({{}, names_.of(user), 0, ""});
+    if (!caller.may_steer(user)) continue;
+    ipc::UseReport& use = reports.emplace_back();
+    use.kind = ipc::UseKind::kPin;
+    use.owner = names_.of(user);
+  }
+  return reports;
+}
+
+std::vector<ipc::UseReport> Reports::names_seen_by(const Caller& caller, ModelId model) {
+  std::vector<ipc::UseReport> reports;
+  const auto found = world_.models.table().all().find(model);
+  if (found == world_.models.table().all().end()) return reports;
+  for (const auto& [user, name] : found->second.names) {
+    if (!caller.may_steer(user)) continue;
+    ipc::UseReport& use = reports.emplace_back();
+    use.kind = ipc::UseKind::kName;
+    use.owner = names_.of(user);
+    use.label = name.label;
+    use.path = name.path;
   }
   return reports;
 }
@@ -329,7 +376,6 @@ std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId 
 ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   ipc::ModelReport report;
   report.model = model.id;
-  report.label = model.label;
   report.owner = names_.of(model.owner());
   report.device = kDevice;
   report.state = state_of(model);
@@ -343,7 +389,9 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   report.hashed = model.sha256.has_value();
   report.sha256 = model.sha256.value_or(std::array<uint8_t, 32>{});
   report.loaded_wall_ns = model.loaded_wall_ns;
-  report.path = model.path_for(caller);
+  ModelName name = model.name_for(caller);
+  report.label = std::move(name.label);
+  report.path = std::move(name.path);
   return report;
 }
 

@@ -48,6 +48,8 @@ class Reports {
   [[nodiscard]] std::vector<ipc::SessionReport> sessions_seen_by(const Caller& caller);
   [[nodiscard]] std::vector<ipc::ModelReport> models_seen_by(const Caller& caller);
   [[nodiscard]] std::vector<ipc::UseReport> uses_seen_by(const Caller& caller, ModelId model);
+  // What users call it: all of them for administrators, for others themselves.
+  [[nodiscard]] std::vector<ipc::UseReport> names_seen_by(const Caller& caller, ModelId model);
   void programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request);
   // Sums over all users, as in status: nothing of others shows in them but how much is left.
   void devices(const Asker& asker);
@@ -85,6 +87,7 @@ class Reports {
   void answer_followers();
   [[nodiscard]] ipc::StatusReport make_status(const Caller& caller,
                                               const ipc::GetStatus& request) const;
+  [[nodiscard]] std::set<uid_t> users_here() const;
   [[nodiscard]] ipc::QuotaReport quota_of(uid_t user) const;
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);

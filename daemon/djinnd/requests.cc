@@ -40,6 +40,7 @@ OpenRequest open_request(Session& session, const Asker& asker, const ipc::OpenMo
                     false, body.pin,       session.caller.admin};
   request.label = body.label;
   request.path = body.path;
+  request.unpins = body.unpin;
   request.keep_alive_ms = body.keep_alive_ms;
   request.files = std::exchange(session.files, {});
   request.file_names = std::exchange(session.file_names, {});

@@ -29,6 +29,7 @@ void write(wire::ClientRequest::Builder out, const OpenModel& request) {
   open.setHasKeepAlive(request.keep_alive_ms.has_value());
   open.setKeepAliveMs(request.keep_alive_ms.value_or(0));
   open.setPath(text(request.path));
+  open.setUnpin(request.unpin);
 }
 void write(wire::ClientRequest::Builder out, const CloseModel& request) {
   out.setCloseModel(request.model.value);
@@ -119,6 +120,7 @@ OpenModel read_open(wire::OpenModel::Reader in) {
   OpenModel open{read_name(in.getLabel()), in.getHasPlan(), in.getPin()};
   if (in.getHasKeepAlive()) open.keep_alive_ms = in.getKeepAliveMs();
   open.path = read_name(in.getPath());
+  open.unpin = in.getUnpin();
   return open;
 }
 
@@ -351,10 +353,19 @@ void write_use(wire::UseReport::Builder out, const UseReport& report) {
   out.setOwner(text(report.owner));
   out.setPid(report.pid);
   out.setClientName(text(report.client_name));
+  out.setKind(static_cast<uint8_t>(report.kind));
+  out.setLabel(text(report.label));
+  out.setPath(text(report.path));
 }
 
 UseReport read_use(wire::UseReport::Reader in) {
-  return {{in.getSession()}, read_name(in.getOwner()), in.getPid(), read_name(in.getClientName())};
+  return {read_enum(in.getKind(), UseKind::kHold, UseKind::kName),
+          read_name(in.getOwner()),
+          {in.getSession()},
+          in.getPid(),
+          read_name(in.getClientName()),
+          read_name(in.getLabel()),
+          read_name(in.getPath())};
 }
 
 void write_program(wire::ProgramReport::Builder out, const ProgramReport& report) {
@@ -497,6 +508,20 @@ void write(wire::DaemonReply::Builder out, const SequenceMade& reply) {
 void write_setting(wire::SettingReport::Builder out, const SettingReport& setting) {
   out.setKey(text(setting.key));
   out.setValue(text(setting.value));
+  out.setReloads(setting.reloads);
+}
+void write_quota(wire::QuotaReport::Builder out, const QuotaReport& quota) {
+  out.setIsOwn(quota.is_own);
+  out.setMemoryBytes(quota.memory_bytes);
+  out.setMemoryMaxBytes(quota.memory_max_bytes);
+  out.setPinnedBytes(quota.pinned_bytes);
+  out.setPinnedMaxBytes(quota.pinned_max_bytes);
+  out.setSessions(quota.sessions);
+  out.setSessionsMax(quota.sessions_max);
+}
+void write_user(wire::UserReport::Builder out, const UserReport& user) {
+  out.setOwner(text(user.owner));
+  write_quota(out.initQuota(), user.quota);
 }
 void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
   auto status = out.initStatus();
@@ -519,15 +544,10 @@ void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
   status.setDraining(reply.draining);
   status.setDescriptorsClosing(reply.descriptors_closing);
   status.setDataSessions(reply.data_sessions);
-  auto quota = status.initQuota();
-  quota.setIsOwn(reply.quota.is_own);
-  quota.setMemoryBytes(reply.quota.memory_bytes);
-  quota.setMemoryMaxBytes(reply.quota.memory_max_bytes);
-  quota.setPinnedBytes(reply.quota.pinned_bytes);
-  quota.setPinnedMaxBytes(reply.quota.pinned_max_bytes);
-  quota.setSessions(reply.quota.sessions);
-  quota.setSessionsMax(reply.quota.sessions_max);
+  write_quota(status.initQuota(), reply.quota);
   write_list(reply.settings, status.initSettings(count_of(reply.settings)), write_setting);
+  status.setUsersTotal(reply.users_total);
+  write_list(reply.users, status.initUsers(count_of(reply.users)), write_user);
 }
 void write(wire::DaemonReply::Builder out, const SessionList& reply) {
   auto list = out.initSessions();
@@ -600,12 +620,16 @@ ProgramDefined read_defined(wire::ProgramDefined::Reader in) {
 }
 
 SettingReport read_setting(wire::SettingReport::Reader in) {
-  return {read_name(in.getKey()), read_name(in.getValue())};
+  return {read_name(in.getKey()), read_name(in.getValue()), in.getReloads()};
 }
 
 QuotaReport read_quota(wire::QuotaReport::Reader in) {
   return {in.getIsOwn(),          in.getMemoryBytes(), in.getMemoryMaxBytes(), in.getPinnedBytes(),
           in.getPinnedMaxBytes(), in.getSessions(),    in.getSessionsMax()};
+}
+
+UserReport read_user(wire::UserReport::Reader in) {
+  return {read_name(in.getOwner()), read_quota(in.getQuota())};
 }
 
 StatusReport read_status(wire::StatusReport::Reader in) {
@@ -631,6 +655,8 @@ StatusReport read_status(wire::StatusReport::Reader in) {
   status.data_sessions = in.getDataSessions();
   status.quota = read_quota(in.getQuota());
   status.settings = read_list(in.getSettings(), limits::kListPage, read_setting);
+  status.users_total = in.getUsersTotal();
+  status.users = read_list(in.getUsers(), limits::kListPage, read_user);
   return status;
 }
 

@@ -96,7 +96,10 @@ ModelReport model_report(const std::string& name) {
   return report;
 }
 UseReport use_report(const std::string& name) {
-  return {{1}, name, 2, name};
+  return {UseKind::kPin, name, {1}, 2, name, "tiny", "/tiny"};
+}
+UseReport longest_name() {
+  return {UseKind::kName, kLongest, {}, 0, {}, kLongest, kLongest};
 }
 ProgramReport program_report(const std::string& name) {
   return {{1}, {2}, name, "cpu:0", ProgramState::kAdmitted, 3, 4, 5};
@@ -144,6 +147,8 @@ StatusReport status_report(size_t workers, const std::string& name) {
   report.data_sessions = 14;
   report.quota = {true, 15, 16, 17, 18, 19, 20};
   report.settings = {{name, name}, {"memory.limit", "80%"}};
+  report.users_total = 21;
+  report.users = {workers, {name, report.quota}};
   return report;
 }
 
@@ -383,12 +388,13 @@ TEST(ControlCodec, a_full_page_with_the_longest_names_fits_a_message) {
   const DaemonReply full[] = {
       {1, SessionList{0, {limits::kListPage, session_report(kLongest)}}},
       {2, ModelList{0, {limits::kListPage, model_report(kLongest)}}},
-      {3, status_report(limits::kListPage, kLongest)},
+      {3, status_report(limits::kListPage / 2, kLongest)},  // and as many users
       {4, ProgramList{0, {limits::kListPage, program_report(kLongest)}}},
       {5, DeviceList{{limits::kListPage, device_report(kLongest)}}},
       {6, MemoryList{{limits::kListPage, memory_report(kLongest)}}},
       {7, fullest_events()},
       {8, UseList{0, {limits::kListPage, use_report(kLongest)}}},
+      {8, UseList{0, {limits::kListPage, longest_name()}}},
       {8, ModelOpened{{1}, 2, true, 3, Bytes(limits::kManifestPartBytes)}},
       {9, ManifestPart{Bytes(limits::kManifestPartBytes)}},
   };

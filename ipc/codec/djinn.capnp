@@ -105,6 +105,7 @@ struct OpenModel {
   hasKeepAlive @3 :Bool;
   keepAliveMs @4 :UInt64;  # all ones: for ever
   path @5 :Text;
+  unpin @6 :Bool;
 }
 
 struct ListUses {
@@ -235,6 +236,13 @@ struct StatusReport {
   dataSessions @18 :UInt32;
   quota @19 :QuotaReport;
   settings @20 :List(SettingReport);
+  usersTotal @21 :UInt32;
+  users @22 :List(UserReport);
+}
+
+struct UserReport {
+  owner @0 :Text;
+  quota @1 :QuotaReport;
 }
 
 struct QuotaReport {
@@ -250,6 +258,7 @@ struct QuotaReport {
 struct SettingReport {
   key @0 :Text;
   value @1 :Text;
+  reloads @2 :Bool;
 }
 
 struct SessionReport {
@@ -308,10 +317,13 @@ struct ModelList {
 }
 
 struct UseReport {
-  session @0 :UInt64;  # 0: a pin
+  session @0 :UInt64;  # of a hold
   owner @1 :Text;
   pid @2 :UInt32;
   clientName @3 :Text;
+  kind @4 :UInt8;
+  label @5 :Text;  # of a name
+  path @6 :Text;  # likewise
 }
 
 struct UseList {
@@ -634,6 +646,13 @@ struct KeptModel {
   hasPlan @12 :Bool;
   keepAlives @13 :List(KeptKeepAlive);
   path @14 :Text;
+  names @15 :List(KeptName);
+}
+
+struct KeptName {
+  user @0 :UInt64;
+  label @1 :Text;
+  path @2 :Text;
 }
 
 struct KeptKeepAlive {

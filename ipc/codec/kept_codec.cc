@@ -21,6 +21,16 @@ void write_keep_alive(wire::KeptKeepAlive::Builder out, const KeptKeepAlive& one
   out.setMs(one.ms.value_or(0));
 }
 
+KeptName read_kept_name(wire::KeptName::Reader in) {
+  return {in.getUser(), read_name(in.getLabel()), read_name(in.getPath())};
+}
+
+void write_kept_name(wire::KeptName::Builder out, const KeptName& name) {
+  out.setUser(name.user);
+  out.setLabel(text(name.label));
+  out.setPath(text(name.path));
+}
+
 KeptModel read(wire::KeptModel::Reader in) {
   if (in.getFormat() != kFormat) {
     refuse(ErrorCode::kUnsupported, "The record of a model is of another version of djinnd.");
@@ -42,6 +52,7 @@ KeptModel read(wire::KeptModel::Reader in) {
   model.has_plan = in.getHasPlan();
   model.keep_alives = read_list(in.getKeepAlives(), limits::kModelUsers, read_keep_alive);
   model.path = read_name(in.getPath());
+  model.names = read_list(in.getNames(), limits::kModelNamesKept, read_kept_name);
   return model;
 }
 
@@ -63,6 +74,7 @@ void write(wire::KeptModel::Builder out, const KeptModel& model) {
   out.setHasPlan(model.has_plan);
   write_list(model.keep_alives, out.initKeepAlives(count_of(model.keep_alives)), write_keep_alive);
   out.setPath(text(model.path));
+  write_list(model.names, out.initNames(count_of(model.names)), write_kept_name);
 }
 
 }  // namespace

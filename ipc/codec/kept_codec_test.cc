@@ -26,6 +26,7 @@ KeptModel model() {
   model.has_plan = true;
   model.keep_alives = {{1000, 789}, {1001, {}}};
   model.path = "/srv/models/one";
+  model.names = {{1001, "one", "/srv/ann/one"}};
   return model;
 }
 
@@ -45,6 +46,7 @@ TEST(KeptCodec, the_largest_fits_a_message) {
   large.pinned_by.assign(limits::kModelUsers, 1000);
   large.keep_alives.assign(limits::kModelUsers, {1000, 789});
   large.path.assign(limits::kNameBytes, 'p');
+  large.names.assign(limits::kModelNamesKept, {1001, large.label, large.path});
   EXPECT_EQ(decode_kept_model(encode(large)).value(), large);
   EXPECT_LE(encode(large).size(), limits::kControlMessageBytes);
   large.files.push_back(model().files[0]);

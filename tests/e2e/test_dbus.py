@@ -133,7 +133,7 @@ def shown_by_ctl(systemd: Systemd, *words: str) -> list[dict[str, Any]]:
 def comparable(item: dict[str, Any]) -> dict[str, Any]:
     """Times are numbers on D-Bus, and text in JSON; what is null in JSON is left out on D-Bus, and
     ListUses tells who uses what."""
-    other = ("started", "loaded", "expires", "held_models", "holders", "pinned_by")
+    other = ("started", "loaded", "expires", "held_models", "holders", "pinned_by", "names")
     return {key: value for key, value in item.items() if key not in other and value is not None}
 
 

@@ -4,6 +4,7 @@ users share it."""
 
 import os
 import pwd
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -130,6 +131,83 @@ def test_a_user_sees_own_uses_of_a_model_and_administrators_all(
     link.unlink()
     assert served.ctl(FIRST, "show", str(link)).code == 4
     assert served.ctl(SECOND, "show", str(link)).code == 0
+
+
+def model_directory(place: Path, name: str, bytes_: int) -> Path:
+    """One that djinnctl loads; what it computes nobody asks."""
+    directory = place / name
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    shared_file(directory, "model", bytes_)
+    return directory
+
+
+def test_who_pins_what_another_holds_sees_it_and_ends_the_pin(served: Served, place: Path) -> None:
+    model = model_directory(place, "shared", 40 * KIB)
+    one = served.connect(FIRST)
+    load(FIRST, one, model / "model.safetensors")
+    assert served.ctl(SECOND, "ps", "-j").items() == []
+    loaded = served.ctl(SECOND, "load", str(model)).text()
+    # No session of theirs has opened it.
+    (item,) = served.ctl(SECOND, "ps", "-j").items()
+    assert (item["id"], item["pinned_by"]) == (loaded, [SECOND.name])
+    for name in (loaded, "shared", str(model)):
+        assert served.ctl(SECOND, "unpin", name).code == 0, name
+        assert not served.shown()[0]["pinned"]
+        assert served.ctl(SECOND, "pin", name).code == 0, name
+        assert served.shown()[0]["pinned"]
+
+
+@pytest.mark.parametrize("stay", [["--no-pin"], ["--keep-alive", "1h"]])
+def test_a_load_that_says_otherwise_ends_the_pin_of_the_load_before(
+    served: Served, place: Path, stay: list[str]
+) -> None:
+    model = str(model_directory(place, "shared", 40 * KIB))
+    for user in (FIRST, SECOND):
+        assert served.ctl(user, "load", model).code == 0
+    assert served.ctl(SECOND, "load", *stay, model).code == 0
+    (item,) = served.shown()
+    assert item["pinned_by"] == [FIRST.name], "that of another stays"
+    assert served.ctl(FIRST, "load", *stay, model).code == 0
+    assert not served.shown()[0]["pinned"]
+    # A program that opens it and says nothing of a pin ends none.
+    assert served.ctl(FIRST, "load", model).code == 0
+    load(FIRST, served.connect(FIRST), Path(model) / "model.safetensors")
+    assert served.shown()[0]["pinned"]
+
+
+def test_a_user_calls_a_model_as_they_opened_it_and_administrators_as_anybody_did(
+    served: Served, place: Path
+) -> None:
+    first = model_directory(place, "first", 40 * KIB)
+    second = model_directory(place, "second", 40 * KIB)  # the same bytes
+    assert served.ctl(FIRST, "load", str(first)).code == 0
+    assert served.ctl(SECOND, "load", str(second)).code == 0
+
+    def names_of(items: list[dict[str, Any]]) -> list[tuple[str, str]]:
+        return [(item["name"], item["path"]) for item in items]
+
+    def called(items: list[dict[str, Any]]) -> set[tuple[str, str, str]]:
+        return {(one["owner"], one["name"], one["path"]) for item in items for one in item["names"]}
+
+    own = [("first", str(first))], [("second", str(second))]
+    for user, names, others in ((FIRST, *own), (SECOND, *reversed(own))):
+        items = served.ctl(user, "ps", "-j").items()
+        assert names_of(items) == names
+        assert called(items) == {(user.name, *names[0])}
+        assert served.ctl(user, "show", names[0][0]).code == 0
+        assert served.ctl(user, "show", others[0][0]).code == 4
+    everybody = {(FIRST.name, *own[0][0]), (SECOND.name, *own[1][0])}
+    assert called(served.shown()) == everybody
+    # By a path that leads nowhere now, too.
+    shutil.rmtree(second)
+    for name in ("first", "second", str(first), str(second)):
+        assert ctl(served.systemd, "show", name).code == 0, name
+    # And so it stays.
+    served.systemd.stop()
+    served.systemd.start("--root", str(place), "--threads", "1", "--admin-group", "games")
+    served.systemd.stderr_line("is resident again")
+    assert called(served.shown()) == everybody
 
 
 def test_a_user_pins_no_more_than_their_quota(served: Served, place: Path) -> None:

@@ -122,6 +122,7 @@ HOLDER: dict[str, Shape] = {
     "pid": "integer",
     "name": "string",
 }
+NAME: dict[str, Shape] = {"owner": "string", "name": "string", "path": "string or null"}
 MODEL: dict[str, Shape] = {
     "id": "id",
     "name": "string",
@@ -141,6 +142,7 @@ MODEL: dict[str, Shape] = {
     "path": "string or null",
     "holders": [HOLDER],
     "pinned_by": ["string"],
+    "names": [NAME],
 }
 UNUSED_MODEL: dict[str, Shape] = {**MODEL, "holders": "array", "pinned_by": "array"}
 DEVICE: dict[str, Shape] = {
