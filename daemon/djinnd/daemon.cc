@@ -11,6 +11,7 @@
 #include "daemon/djinnd/log.h"
 #include "daemon/djinnd/version.h"
 #include "ipc/codec/control_codec.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
 namespace {
@@ -24,7 +25,11 @@ constexpr uint64_t kExtendMs = 5000;
 constexpr uint64_t kNextWorkerAfterMs = 100;
 // As long as it may take to find that a model is resident: then the loader comes back.
 constexpr uint64_t kNextLoaderAfterMs = 10;
-constexpr double kGiB = 1 << 30;
+// Who may connect; of a socket that was passed, its unit knows.
+std::string whom_it_serves(const Options& options) {
+  if (options.user_mode) return "one user";
+  return options.socket_group.empty() ? "who may use its socket" : "group " + options.socket_group;
+}
 
 Error stopping() {
   return {ErrorCode::kDisconnected, "djinnd is stopping."};
@@ -118,12 +123,16 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
   events_.listen([this](const Event& event) { manager_.hear(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
   turns_.on_owed([this] { next_turn_.start_once(0); });
+  events_.set_names([this](uid_t user) { return reports_.name_now(user); });
   take_settings(options_);
   memory_.set_user_quota([this](uid_t user) { return quotas_.of(user).memory_bytes; });
   memory_.set_leaving([this](uid_t user) { return sessions_.leaving_bytes(user); });
   memory_.on_change([this] { pressure_.note(); });
-  memory_.on_refusal([this](const Error& why) {
-    Event event = device_event(EventKind::kMemoryRefused, "memory is refused: " + why.message);
+  memory_.on_refusal([this](const Error& why, std::optional<uid_t> user) {
+    const std::string whom = user ? " to " + events_.user_text(*user) : "";
+    Event event =
+        device_event(EventKind::kMemoryRefused, "memory is refused" + whom + ": " + why.message);
+    event.owner = user;
     event.error = why.code;
     events_.tell(std::move(event));
   });
@@ -157,9 +166,8 @@ Status Daemon::start(Passed passed) {
   spare_loaders_.start();
   spare_workers_.start();
   tell(EventKind::kDaemonStarted,
-       fmt::format("version {} serves {}: {} threads a lane, {:.1f} GiB", kVersion,
-                   options_.user_mode ? "one user" : "a group", options_.threads,
-                   static_cast<double>(options_.memory_bytes) / kGiB));
+       fmt::format("version {} serves {}: {} a lane, {}", kVersion, whom_it_serves(options_),
+                   count_text(options_.threads, "thread"), size_text(options_.memory_bytes)));
   service_.ready();
   manager_.start();
   const Status told = metrics_.serve(std::move(passed.metrics));
@@ -345,15 +353,16 @@ Service::Line Daemon::describe() const {
     bytes += model.bytes;
     read += model.bytes_loaded;
   }
-  const std::string progress =
-      loading == 0 ? "0 loading"
-                   : fmt::format("{} loading: {} of {} bytes read", loading, read, bytes);
-  const std::string sessions = draining_
-                                   ? fmt::format("Draining, {} sessions left", sessions_.count())
-                                   : fmt::format("{} sessions", sessions_.all().size());
-  return {fmt::format("{}, {} models ({}), {} of {} bytes granted", sessions, models.size(),
-                      progress, memory_.granted_bytes(), memory_.total_bytes()),
-          loading > 0};
+  const std::string progress = loading == 0 ? "0 loading"
+                                            : fmt::format("{} loading: {} of {} read", loading,
+                                                          size_text(read), size_text(bytes));
+  const std::string sessions =
+      draining_ ? fmt::format("Draining, {} left", count_text(sessions_.count(), "session"))
+                : count_text(sessions_.all().size(), "session");
+  return {
+      fmt::format("{}, {} ({}), {} of {} granted", sessions, count_text(models.size(), "model"),
+                  progress, size_text(memory_.granted_bytes()), size_text(memory_.total_bytes())),
+      loading > 0};
 }
 
 // While nothing runs, djinnd sleeps for a whole timeout at a time.

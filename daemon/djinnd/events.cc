@@ -30,6 +30,10 @@ bool seen_by(const Event& event, const Caller& caller) {
   return !event.owner || caller.may_steer(*event.owner);
 }
 
+std::string Events::user_text(uid_t user) const {
+  return "user " + (names_ ? names_(user) : std::to_string(user));
+}
+
 void Events::tell(Event event) {
   event.number = ++last_;
   event.wall_ns = clock_.wall_ns();

@@ -8,9 +8,10 @@
 //   recent     the latest ones, for who asks afterwards (`djinnctl events`)
 //
 // invariant: numbers rise by one with each event; recent events have no gap.
-// Sentences carry ids and numbers, never paths, names that clients chose, prompts or contents. A
-// load that failed has, beside its sentence, the path that its user gave and what they were told:
-// without control characters, for that user and administrators.
+// Sentences carry ids, numbers and, where an event has an owner, their name, but never paths, names
+// that clients chose, prompts or contents. A load has, beside its sentence, the path that its user
+// gave, and what is refused what they were told: without control characters, for that user and
+// administrators.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "daemon/djinnd/authority.h"
@@ -69,6 +71,11 @@ class Events {
 
   explicit Events(const Clock& clock) : clock_(clock) {}
 
+  // What users are called, without waiting: their number, as long as nobody knows.
+  void set_names(std::function<std::string(uid_t)> names) { names_ = std::move(names); }
+  // "user ann", "user 1000".
+  [[nodiscard]] std::string user_text(uid_t user) const;
+
   void tell(Event event);
   // For as long as this lives. A listener must not tell events itself.
   void listen(Listener listener) { listeners_.push_back(std::move(listener)); }
@@ -78,6 +85,7 @@ class Events {
 
  private:
   const Clock& clock_;
+  std::function<std::string(uid_t)> names_;
   std::vector<Listener> listeners_;
   std::deque<Event> recent_;
   uint64_t last_ = 0;

@@ -82,7 +82,7 @@ Error Memory::shortage_of(uint64_t bytes) const {
 Status Memory::refused(const Request& request, Error why) const {
   if (why.code != ErrorCode::kOutOfMemory) return why;
   why = shortage_of(request.bytes);
-  if (refused_) refused_(why);
+  if (refused_) refused_(why, users_.user_of(request.holder));
   if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;
 }

@@ -19,6 +19,7 @@
 #include <functional>
 #include <list>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "daemon/djinnd/user_accounts.h"
@@ -47,8 +48,10 @@ class Memory {
 
   // Called after each grant and each release.
   void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
-  // Called for each request that no memory was found for.
-  void on_refusal(std::function<void(const Error&)> refused) { refused_ = std::move(refused); }
+  // Called for each request that no memory was found for. user: whom it would have been charged to,
+  // if anybody.
+  using Refused = std::function<void(const Error&, std::optional<uid_t> user)>;
+  void on_refusal(Refused refused) { refused_ = std::move(refused); }
   // Bytes that never give way, for who is refused.
   void set_pinned(std::function<uint64_t()> pinned) { pinned_ = std::move(pinned); }
   // What a user may have in all, and what of it comes free by itself.
@@ -124,7 +127,7 @@ class Memory {
   std::function<bool(uint64_t)> evictor_;
   std::function<void()> changed_;
   std::function<uint64_t()> pinned_;
-  std::function<void(const Error&)> refused_;
+  Refused refused_;
   std::list<Request> waiting_;
   std::map<Holder, uint64_t> held_;  // by holder, for sums by kind
 };

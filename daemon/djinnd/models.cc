@@ -16,6 +16,7 @@
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -260,9 +261,11 @@ Status Models::check_pin_quota(const Caller& caller, const Model& model, uint64_
   const uint64_t pinned = pinned_bytes_of(caller.user) - own;
   if (range_fits(pinned, bytes, quota)) return {};
   return Error{ErrorCode::kQuotaExceeded,
-               fmt::format("The model needs {} bytes; of {} that one user may pin you have pinned "
-                           "{}. Unpin another model, or load it without a pin.",
-                           bytes, quota, pinned)};
+               quota == 0 ? "You may pin no models. Load it without a pin (djinnctl load --no-pin)."
+                          : fmt::format("The model needs {}; of {} that one user may pin you have "
+                                        "pinned {}. {}oad it without a pin.",
+                                        size_text(bytes), size_text(quota), size_text(pinned),
+                                        pinned > 0 ? "Unpin another model, or l" : "L")};
 }
 
 uint64_t Models::pinned_bytes_of(uid_t user) const {
@@ -437,9 +440,12 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   fresh.plan = std::move(opening.request.plan.copy);
   fresh.plan_bytes = opening.request.plan.bytes;
   Model& model = table_.add(std::move(fresh));
-  tell(EventKind::kModelLoading, model,
-       fmt::format("model {} is being loaded from {} files", text_of(model.id),
-                   model.sources.front().files.size()));
+  Event event = event_of(EventKind::kModelLoading, model);
+  event.text = fmt::format("model {} of {} is being loaded from {}", text_of(model.id),
+                           world_.events.user_text(model.owner()),
+                           count_text(model.sources.front().files.size(), "file"));
+  event.path = opening.request.path;
+  world_.events.tell(std::move(event));
   join(model, opening.request);
   load.plan(model.plan);
 }
@@ -869,8 +875,9 @@ void Models::tell_failure(Event event, const LoadFailure& failure) {
   ++loads_failed_;
   const std::string what = event.model.valid() ? "model " + text_of(event.model) : "a model";
   const std::string whom = event.session.valid() ? " for session " + text_of(event.session) : "";
-  event.text = fmt::format("{} of user {} could not be loaded{}: {}", what, failure.user, whom,
-                           name_of(failure.error.code));
+  event.text =
+      fmt::format("{} of {} could not be loaded{}: {}", what, world_.events.user_text(failure.user),
+                  whom, name_of(failure.error.code));
   event.owner = failure.user;
   event.path = failure.path;
   event.error = failure.error.code;

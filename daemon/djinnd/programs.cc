@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/djinnd/log.h"
+#include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 
 namespace djinn::daemon {
@@ -105,8 +106,10 @@ void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {
 void Programs::refuse(Program& program, const Error& error) {
   ++counts_.refused;
   Event event{EventKind::kProgramRefused,
-              fmt::format("program {} is refused: {}", text_of(program.id), name_of(error.code)),
+              fmt::format("program {} of {} is refused: {}", text_of(program.id),
+                          world_.events.user_text(program.domain), name_of(error.code)),
               program.domain};
+  event.sentence = ipc::showable_sentence(error.message);
   event.model = program.model;
   event.error = error.code;
   world_.events.tell(std::move(event));

@@ -131,6 +131,11 @@ void Reports::status(const Asker& asker, const Caller& caller, const ipc::GetSta
   world_.stats.ask(seen, [this, answer, user = caller.user] { world_.turns.owe(user, answer); });
 }
 
+std::string Reports::name_now(uid_t user) {
+  names_.want(user);
+  return names_.of(user);
+}
+
 // Of all users, whether the caller sees them or not: there are few, and each is looked up once.
 void Reports::when_named(std::function<void()> then) {
   std::set<uid_t> users;

@@ -42,6 +42,8 @@ class Reports {
   void models(const Asker& asker, const Caller& caller, const ipc::ListModels& request);
   // Of a model that the caller sees, those who are theirs to see.
   void uses(const Asker& asker, const Caller& caller, const ipc::ListUses& request);
+  // What a user is called now; the number of one who is not known yet, and is then looked up.
+  [[nodiscard]] std::string name_now(uid_t user);
   // Calls back when reports can call users by name (user_names.h).
   void when_named(std::function<void()> then);
   // The same lists, whole.

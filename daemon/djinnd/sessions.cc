@@ -12,6 +12,7 @@
 #include "daemon/djinnd/log.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 #include "kernel/gc/sequence_layout.h"
 #include "kernel/pal/memfd.h"
 
@@ -22,6 +23,8 @@ namespace {
 constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
 // How often to look whether a session that was held back may have a worker.
 constexpr uint64_t kAttachLookMs = 25;
+// How often the log hears that a quota refuses memory to the same session.
+constexpr uint64_t kOverQuotaToldNs = 10'000'000'000;
 // A sparse file costs nothing, but addresses end somewhere.
 constexpr uint64_t kSequenceFileBytesMax = uint64_t{1} << 40;
 
@@ -148,8 +151,11 @@ void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
 
 void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error) {
   Event event{EventKind::kSessionRefused,
-              fmt::format("a connection is refused: {}", name_of(error.code)), peer.uid};
+              fmt::format("a connection of {} is refused: {}", world_.events.user_text(peer.uid),
+                          name_of(error.code)),
+              peer.uid};
   event.error = error.code;
+  event.sentence = ipc::showable_sentence(error.message);
   world_.events.tell(std::move(event));
   const std::vector<std::byte> notice =
       ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}});
@@ -205,9 +211,12 @@ void Sessions::disconnected(SessionId id, const Error& error) {
 
 void Sessions::end(Session& session, const Error& error) {
   if (session.phase == SessionPhase::kLeaving) return;
-  tell(EventKind::kSessionEnded, session,
-       fmt::format("session {} is ended: {}", text_of(session.id), name_of(error.code)),
-       error.code);
+  Event event = event_of(EventKind::kSessionEnded, session);
+  event.text = fmt::format("session {} of {} is ended: {}", text_of(session.id),
+                           world_.events.user_text(session.domain), name_of(error.code));
+  event.error = error.code;
+  event.sentence = ipc::showable_sentence(error.message);
+  world_.events.tell(std::move(event));
   session.channel->send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
   leave(session.id);
 }
@@ -263,6 +272,7 @@ void Sessions::leave(SessionId id) {
   session->parted = std::move(session->channel);
   session->files.clear();
   world_.quotas.left(id);
+  over_quota_told_ns_.erase({session->domain, id});
   world_.left(id);
   cancel_requests(*session);
   if (session->has_memory() && world_.domains.ready(session->domain)) {
@@ -358,8 +368,7 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
                           "resumed."});
   }
   if (Status allowed = check_quota(session.domain); !allowed) {
-    tell(EventKind::kSessionRefused, session,
-         "a session is refused: its user has as many as may be", allowed.error().code);
+    tell_refused(session, allowed.error());
     return refuse(asker, allowed.error());
   }
   session.hello = number;
@@ -388,8 +397,18 @@ Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
       session.memory.completion_bell.listener);  // the last one that was made
 }
 
+void Sessions::tell_refused(const Session& session, const Error& error) {
+  Event event = event_of(EventKind::kSessionRefused, session);
+  event.text = fmt::format("a session of {} is refused: {}",
+                           world_.events.user_text(session.domain), name_of(error.code));
+  event.error = error.code;
+  event.sentence = ipc::showable_sentence(error.message);
+  world_.events.tell(std::move(event));
+}
+
 // The session is as it was before its Hello, and may try another.
 void Sessions::withdraw_hello(Session& session, const Error& error) {
+  tell_refused(session, error);
   session.memory = {};
   session.go(SessionPhase::kGreeting);
   world_.memory.release_all(Memory::of_session(session.id));
@@ -446,7 +465,8 @@ void Sessions::welcome(Session& session) {
   const uint32_t number = std::exchange(session.hello, 0);
   session.go(SessionPhase::kLive);
   tell(EventKind::kSessionNew, session,
-       fmt::format("session {} of user {} is welcome", text_of(session.id), session.domain));
+       fmt::format("session {} of {} is welcome", text_of(session.id),
+                   world_.events.user_text(session.domain)));
   const WorkerSupervisor* const worker = world_.domains.find(session.domain);
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
                      session.memory.completion_bell.listener.get()};
@@ -775,6 +795,7 @@ void Sessions::hear(DomainId domain, const ipc::GrantRequest& event) {
     world_.memory.charge(heap_of(domain), domain);
     world_.memory.request(heap_of(domain), event.bytes,
                           [this, domain, event](const Status& status) {
+                            tell_over_quota(domain, {}, status);
                             answer_grant(domain, event.request, status);
                           });
     return;
@@ -799,12 +820,13 @@ void Sessions::grant(DomainId domain, const ipc::GrantRequest& event) {
       event.kind != ipc::GrantKind::kRefs ||
       range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max);
   if (!fits) {
-    return answer_grant(
-        domain, event.request,
-        Error{ErrorCode::kQuotaExceeded,
-              fmt::format("The session's refs would take more than its quota of {} bytes. Release "
-                          "some, then repeat.",
-                          session->memory.ref_bytes_max)});
+    const Status refused = Error{
+        ErrorCode::kQuotaExceeded,
+        fmt::format("The session's refs would take more than its quota of {}. Release some, then "
+                    "repeat.",
+                    size_text(session->memory.ref_bytes_max))};
+    tell_over_quota(domain, session->id, refused);
+    return answer_grant(domain, event.request, refused);
   }
   const Memory::Holder holder = Memory::of_session(session->id);
   const auto answer = [this, domain, event](const Status& status) {
@@ -824,8 +846,28 @@ bool Sessions::returns(Session& session, const ipc::GrantRequest& event) {
   return group != nullptr && event.bytes <= group->aside_bytes();
 }
 
+// Of each session, and of each user's lane, once in a while: who is refused may ask again at once.
+void Sessions::tell_over_quota(DomainId domain, SessionId session, const Status& status) {
+  if (status || status.error().code != ErrorCode::kQuotaExceeded) return;
+  const uint64_t now_ns = world_.clock.monotonic_ns();
+  const auto [told, is_first] = over_quota_told_ns_.try_emplace({domain, session}, now_ns);
+  if (!is_first && now_ns - told->second < kOverQuotaToldNs) return;
+  told->second = now_ns;
+  const std::string user = world_.events.user_text(domain);
+  Event event = device_event(
+      EventKind::kMemoryRefused,
+      session.valid() ? fmt::format("memory is refused to session {} of {}", text_of(session), user)
+                      : fmt::format("memory is refused to the worker of {}", user));
+  event.owner = domain;
+  event.session = session;
+  event.error = status.error().code;
+  event.sentence = ipc::showable_sentence(status.error().message);
+  world_.events.tell(std::move(event));
+}
+
 void Sessions::granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
   Session* const session = find(event.session, domain);
+  if (session != nullptr) tell_over_quota(domain, session->id, status);
   if (session == nullptr || !status) return answer_grant(domain, event.request, status);
   if (event.kind == ipc::GrantKind::kRefs) {
     session->ref_bytes_granted += event.bytes;
@@ -860,6 +902,7 @@ bool Sessions::hear(DomainId domain, const ipc::GrantReturn& event) {
 }
 
 void Sessions::give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
+  tell_over_quota(domain, {}, status);
   if (!status) return answer_grant(domain, event.request, status);
   const auto slab = pal::make_memfd("djinn-slab", event.bytes, pal::Seals::kSize);
   if (!slab.ok()) {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "daemon/djinnd/departed.h"
@@ -149,6 +150,7 @@ class Sessions final : public Replies {
   void give_owed(SessionId id);
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
   Status make_memory(Session& session, uint64_t staging_bytes);
+  void tell_refused(const Session& session, const Error& error);
   void withdraw_hello(Session& session, const Error& error);
   void attach(Session& session);
   // Whether nothing holds it back: deaths of its own, or those of its user's other newcomers.
@@ -173,6 +175,7 @@ class Sessions final : public Replies {
   void note_killer(Session& session);
   void note_group_deaths(Session& session, const WorkerDeath& death);
   void grant(DomainId domain, const ipc::GrantRequest& event);
+  void tell_over_quota(DomainId domain, SessionId session, const Status& status);
   static bool returns(Session& session, const ipc::GrantRequest& event);
   void granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
   void give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status);
@@ -184,6 +187,8 @@ class Sessions final : public Replies {
   std::map<SessionId, std::unique_ptr<Session>> sessions_;
   std::map<DomainId, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
   std::map<SessionId, Released> released_;   // gone, their memory not yet
+  // When the log heard last that a quota refused memory to a session, or to a user's lane.
+  std::map<std::pair<DomainId, SessionId>, uint64_t> over_quota_told_ns_;
   Spill spill_;
   Departed departed_;
   bool draining_ = false;

@@ -9,6 +9,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
 
@@ -45,10 +46,10 @@ Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
   const auto [held, quota] = room_of(holder, found->second);
   if (range_fits(held, bytes, quota)) return {};
   return Error{ErrorCode::kQuotaExceeded,
-               fmt::format("{} bytes are needed, and all sessions of this user together have {} of "
-                           "the {} that djinnd's configuration lets them have. Release something, "
+               fmt::format("{} are needed, and all sessions of this user together have {} of the "
+                           "{} that djinnd's configuration lets them have. Release something, "
                            "close a session, or ask the administrator for more.",
-                           bytes, held, quota)};
+                           size_text(bytes), size_text(held), size_text(quota))};
 }
 
 bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes) const {
@@ -57,6 +58,11 @@ bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes) const {
   const auto [held, quota] = room_of(holder, found->second);
   if (range_fits(held, bytes, quota)) return false;
   return range_fits(held - std::min(held, leaving_(found->second.user)), bytes, quota);
+}
+
+std::optional<uid_t> UserAccounts::user_of(vmu::Holder holder) const {
+  const auto found = accounts_.find(holder);
+  return found == accounts_.end() ? std::nullopt : std::optional(found->second.user);
 }
 
 uint64_t UserAccounts::held_by(uid_t user) const {

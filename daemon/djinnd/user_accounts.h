@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "kernel/base/result.h"
 #include "kernel/vmu/grants.h"
@@ -41,6 +42,8 @@ class UserAccounts {
   [[nodiscard]] bool fits_only_soon(vmu::Holder holder, uint64_t bytes) const;
 
   [[nodiscard]] uint64_t held_by(uid_t user) const;
+  // Whose bytes the holder's are, if anybody's.
+  [[nodiscard]] std::optional<uid_t> user_of(vmu::Holder holder) const;
 
  private:
   struct Account {

@@ -56,6 +56,10 @@ void UserNames::when_known(const std::set<uid_t>& users, std::function<void()> t
   if (!patience_.active()) patience_.start_once(kPatienceMs);
 }
 
+void UserNames::want(uid_t user) {
+  if (!known_.contains(user)) look_up(user);
+}
+
 std::string UserNames::of(uid_t user) const {
   const auto found = known_.find(user);
   return found == known_.end() ? fmt::format("{}", user) : found->second;

@@ -42,6 +42,8 @@ class UserNames {
 
   // Calls back when all of them are known, at once if they are.
   void when_known(const std::set<uid_t>& users, std::function<void()> then);
+  // Has the name looked up, for whoever wants it later.
+  void want(uid_t user);
   // The number of one that is not known.
   [[nodiscard]] std::string of(uid_t user) const;
 

@@ -159,7 +159,7 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
   process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
   tell(EventKind::kWorkerStarted,
-       fmt::format("worker {} serves user {}", process_->pid(), domain_));
+       fmt::format("worker {} serves {}", process_->pid(), world_.events.user_text(domain_)));
   world_.owner.worker_ready(domain_);
 }
 
@@ -204,8 +204,9 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
 }
 
 void WorkerSupervisor::exited() {
-  tell(EventKind::kWorkerLost, fmt::format("worker {} of user {} has died {}", process_->pid(),
-                                           domain_, process_->how_it_ended()));
+  tell(EventKind::kWorkerLost,
+       fmt::format("worker {} of {} has died {}", process_->pid(), world_.events.user_text(domain_),
+                   process_->how_it_ended()));
   WorkerDeath death;
   death.overran_ms = std::exchange(overran_ms_, std::nullopt);
   std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });

@@ -22,4 +22,8 @@ std::string size_text(uint64_t bytes) {
   return fmt::format("{:.0f} {}", value, kUnits[unit]);
 }
 
+std::string count_text(uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 }  // namespace djinn

@@ -18,5 +18,11 @@ TEST(Size, uses_iec_units_and_never_reads_as_the_next_one) {
   EXPECT_EQ(size_text(UINT64_MAX), "16.0 EiB");
 }
 
+TEST(Count, one_is_no_plural) {
+  EXPECT_EQ(count_text(0, "file"), "0 files");
+  EXPECT_EQ(count_text(1, "file"), "1 file");
+  EXPECT_EQ(count_text(2, "file"), "2 files");
+}
+
 }  // namespace
 }  // namespace djinn

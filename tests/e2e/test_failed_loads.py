@@ -60,7 +60,10 @@ def test_the_log_says_whose_load_failed_of_what_and_why(daemon: Daemon, bad: Pat
     line = f"{event['text']}, from {bad}: {sentence}"
     assert f"djinnd: {line}\n" in daemon.log.read_text()
     assert line in ctl(daemon, "events").text()
-    assert f"of user {os.getuid()} could not be loaded for session {session.id}" in line
+    assert (
+        f"of user {pwd.getpwuid(os.getuid()).pw_name} could not be loaded for session {session.id}"
+        in line
+    )
 
 
 def test_of_several_files_the_bad_one_is_named(daemon: Daemon, bad: Path) -> None:

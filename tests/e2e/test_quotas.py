@@ -14,7 +14,7 @@ from typing import Any
 import djinn
 import numpy as np
 import pytest
-from command_line import ctl
+from command_line import ctl, events_of
 from other_user import User
 from safetensors.numpy import save_file
 from systemd_double import Systemd, write_config
@@ -87,7 +87,7 @@ def test_a_users_sessions_share_one_quota_of_memory_and_nobody_else_has_it(serve
     room = 64 * MIB - held(served, BOUND)
     kept = [one.put(PIECE) for _ in range(room // len(PIECE) // 2)]
     with pytest.raises(
-        djinn.Error, match=r"all sessions of this user together have \d+ of the 67108864"
+        djinn.Error, match=r"all sessions of this user together have \S+ MiB of the 64\.0 MiB"
     ) as full:
         for _ in range(room // len(PIECE) + 1):
             kept.append(two.put(PIECE))
@@ -126,6 +126,27 @@ def test_a_users_sessions_are_counted_and_djinnctls_are_not(served: Served) -> N
     served.connect(BOUND)
 
 
+def test_the_log_says_who_is_refused_what_and_why(served: Served) -> None:
+    served.start(f'[user.{BOUND.name}]\nmemory_quota = "64MiB"\nsessions_max = 1\n')
+    session = served.connect(BOUND)
+    assert served.quota_of(BOUND) is not None  # and now their name is known
+    with pytest.raises(djinn.Error, match="allows 1 at a time"):
+        served.connect(BOUND)
+    (refused,) = events_of(served.systemd, "session-refused")
+    assert refused["text"] == f"a session of user {BOUND.name} is refused: limit_exceeded"
+    assert "has 1 sessions, and djinnd's configuration allows 1" in refused["reason"]
+    assert refused["uid"] == BOUND.uid
+    kept = []
+    with pytest.raises(djinn.Error, match="together have"):
+        while True:
+            kept.append(session.put(PIECE))
+    (refused,) = events_of(served.systemd, "memory-refused")
+    whom = f"memory is refused to session {session.id} of user {BOUND.name}"
+    assert (refused["text"], refused["uid"]) == (whom, BOUND.uid)
+    assert "of the 64.0 MiB that djinnd's configuration" in refused["reason"]
+    assert refused["reason"] in served.systemd.stderr_line(whom)
+
+
 def test_a_group_binds_its_members_and_the_user_goes_before_it(served: Served) -> None:
     group = grp.getgrnam("games").gr_name
     served.start(f"[group.{group}]\nsessions_max = 1\n")
@@ -146,7 +167,7 @@ def test_a_users_quota_of_pins_goes_before_everybodys(served: Served) -> None:
     path.chmod(0o644)
     served.start(f'memory.pin_quota = "1KiB"\n[user.{BOUND.name}]\npin_quota = "1MiB"\n')
     bound, free = served.connect(BOUND), served.connect(FREE)
-    with FREE.acting(), pytest.raises(djinn.Error, match="of 1024 that one user may pin"):
+    with FREE.acting(), pytest.raises(djinn.Error, match=r"of 1\.0 KiB that one user may pin"):
         free.load(path, pin=True)
     with BOUND.acting():
         bound.load(path, pin=True)
@@ -164,7 +185,7 @@ def test_a_reload_takes_quotas_up_and_names_those_whom_nobody_knows(served: Serv
     )
     served.systemd.stderr_line("warning: user.nobody-at-all: there is no user nobody-at-all")
     # Who has more keeps it, and gets no more.
-    with pytest.raises(djinn.Error, match="of the 16777216"):
+    with pytest.raises(djinn.Error, match=r"of the 16\.0 MiB"):
         session.put(PIECE)
     assert kept[0].numpy().nbytes == PIECE.nbytes
     served.reload("")

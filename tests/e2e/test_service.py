@@ -162,7 +162,7 @@ def test_amounts_with_units_are_taken_from_the_command_line(systemd: Systemd) ->
     amounts = ("--memory", "64MiB", "--keep-alive", "2min", "--drain-timeout-ms", "50")
     systemd.start("--user", "--threads", "1", *amounts)
     systemd.hear("READY=1")
-    assert "1 threads a lane, 0.1 GiB" in systemd.stderr_line("serves one user")
+    assert "1 thread a lane, 64.0 MiB" in systemd.stderr_line("serves one user")
     with systemd.connect(observer=True) as session:
         assert session.status()["memory_total_bytes"] == 64 << 20
 
