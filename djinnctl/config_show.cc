@@ -47,9 +47,11 @@ Result<std::vector<ShownSetting>> parse_shown_config(const std::string& text) {
 }
 
 void compare_with(const ipc::StatusReport& report, std::vector<ShownSetting>& settings) {
-  for (ShownSetting& setting : settings) {
-    const auto found = std::ranges::find(report.settings, setting.key, &ipc::SettingReport::key);
-    if (found != report.settings.end()) setting.in_force = found->value;
+  for (const ipc::SettingReport& one : report.settings) {
+    auto found = std::ranges::find(settings, one.key, &ShownSetting::key);
+    if (found == settings.end()) found = settings.insert(found, ShownSetting{one.key, "", ""});
+    found->in_force = one.value;
+    found->reloads = one.reloads;
   }
 }
 

@@ -20,6 +20,21 @@ TEST(ConfigShow, tells_key_value_and_origin) {
   EXPECT_EQ(settings->at(1).origin, "/etc/djinn/a  # b = c.conf:3");
 }
 
+TEST(ConfigShow, what_is_in_force_and_not_written_any_more_is_shown) {
+  ipc::StatusReport report;
+  report.settings = {{"memory.limit", "1GiB", false}, {"user.ann.memory_quota", "8GiB", true}};
+  std::vector<ShownSetting> settings{{"memory.limit", "2GiB", "a:1"}, {"lane.threads", "1", ""}};
+  compare_with(report, settings);
+  ASSERT_EQ(settings.size(), 3u);
+  EXPECT_TRUE(settings[0].is_pending());
+  EXPECT_FALSE(settings[0].reloads);
+  EXPECT_FALSE(settings[1].in_force.has_value());
+  EXPECT_EQ(settings[2].key, "user.ann.memory_quota");
+  EXPECT_EQ(settings[2].value, "");
+  EXPECT_TRUE(settings[2].is_pending());
+  EXPECT_TRUE(settings[2].reloads);
+}
+
 TEST(ConfigShow, refuses_what_it_does_not_know) {
   EXPECT_EQ(parse_shown_config("memory.limit: 3\n").error().code, ErrorCode::kMalformed);
   EXPECT_EQ(parse_shown_config("memory.limit = 3\n").error().code, ErrorCode::kMalformed);

@@ -48,7 +48,18 @@ Json to_json(const ipc::QuotaReport& quota) {
       {"sessions", quota.sessions},         {"sessions_max", quota.sessions_max}};
 }
 
+static Json to_json(const ipc::UserReport& user) {
+  ipc::QuotaReport quota = user.quota;
+  quota.is_own = true;
+  Json item{{"owner", user.owner}};
+  item.update(to_json(quota));
+  return item;
+}
+
 Json to_json(const ipc::StatusReport& report) {
+  Json users = Json::array();
+  for (const ipc::UserReport& user : report.users) users.push_back(to_json(user));
+
   Json workers = Json::array();
   for (const ipc::WorkerReport& worker : report.workers) workers.push_back(to_json(worker));
   return {{"version", report.version},
@@ -69,7 +80,8 @@ Json to_json(const ipc::StatusReport& report) {
           {"draining", report.draining},
           {"descriptors_closing", report.descriptors_closing},
           {"data_sessions", report.data_sessions},
-          {"quota", to_json(report.quota)}};
+          {"quota", to_json(report.quota)},
+          {"users", std::move(users)}};
 }
 
 Json to_json(const ipc::SessionReport& report) {

@@ -44,35 +44,64 @@ Table table_of(const std::vector<ShownSetting>& settings, bool origin, bool in_f
   return table;
 }
 
-// What is not in force yet, in a sentence on stderr.
-void tell_pending(const std::vector<ShownSetting>& settings) {
+// What is not in force before djinnd does that, a line on stderr.
+void tell_pending_until(const char* what, bool reloads, const std::vector<ShownSetting>& settings) {
   std::string keys;
   for (const ShownSetting& setting : settings) {
-    if (setting.is_pending()) keys += (keys.empty() ? "" : ", ") + setting.key;
+    if (!setting.is_pending() || setting.reloads != reloads) continue;
+    keys += (keys.empty() ? "" : ", ") + setting.key;
   }
-  write_error("djinnctl: not in force, but at the next reload or start of djinnd: " + keys +
-              "\nWhat reloads is said in djinnd.conf(5); the command line of djinnd wins.\n");
+  if (!keys.empty())
+    write_error("djinnctl: not in force before " + std::string(what) + keys + '\n');
 }
 
-Status show(const Invocation& invocation, const ConfigOptions& options) {
-  DJINN_TRY(auto settings, read_shown_config(options.root));
-  if (const auto client = running(invocation, options)) {
-    DJINN_TRY(const ipc::StatusReport report, (*client)->status());
-    compare_with(report, settings);
-  }
-  const bool pending = std::ranges::any_of(settings, &ShownSetting::is_pending);
-  if (pending && !invocation.quiet) tell_pending(settings);
+void tell_pending(const std::vector<ShownSetting>& settings) {
+  tell_pending_until("djinnd reloads: ", true, settings);
+  tell_pending_until("djinnd starts anew: ", false, settings);
+  write_error("What stands on djinnd's command line wins.\n");
+}
+
+Status print(const Invocation& invocation, const ConfigOptions& options,
+             const std::vector<ShownSetting>& settings, bool in_force) {
   if (!invocation.wants_json()) {
-    return write_out(table_of(settings, options.origin, pending).text(invocation.layout));
+    return write_out(table_of(settings, options.origin, in_force).text(invocation.layout));
   }
   std::vector<Json> items;
   for (const ShownSetting& setting : settings) {
     items.push_back({{"key", setting.key},
-                     {"value", setting.value},
+                     {"value", setting.value.empty() ? Json() : Json(setting.value)},
                      {"in_force", setting.in_force ? Json(*setting.in_force) : Json()},
                      {"origin", setting.origin.empty() ? Json() : Json(setting.origin)}});
   }
   return print_json(invocation, "config", std::move(items));
+}
+
+Status show(const Invocation& invocation, const ConfigOptions& options) {
+  auto written = read_shown_config(options.root);
+  const bool is_wrong = !written && written.error().code == ErrorCode::kMalformed;
+  if (!written && !is_wrong) return written.error();
+  std::vector<ShownSetting> settings;
+  if (written) settings = *std::move(written);
+  if (const auto client = running(invocation, options)) {
+    DJINN_TRY(const ipc::StatusReport report, (*client)->status());
+    compare_with(report, settings);
+    const bool has_reader = !invocation.quiet && !invocation.wants_json();
+    if (report.settings.empty() && has_reader) {
+      write_error(
+          "djinnctl: the djinnd that answers serves one user and reads no files: none of "
+          "this is in force there.\n");
+    }
+  }
+  if (is_wrong) {
+    if (settings.empty()) return written.error();
+    DJINN_CHECK(print(invocation, options, settings, true));
+    return Error{ErrorCode::kMalformed,
+                 "djinnd does not start with this configuration, and the one that runs has not "
+                 "taken it up. What is wrong stands above, what is in force in the list."};
+  }
+  const bool pending = std::ranges::any_of(settings, &ShownSetting::is_pending);
+  if (pending && !invocation.quiet) tell_pending(settings);
+  return print(invocation, options, settings, pending);
 }
 
 }  // namespace

@@ -57,11 +57,27 @@ std::string confinement_of(const ipc::WorkerReport& worker) {
   return landlock + (worker.seccomp ? ",seccomp" : ",no seccomp");
 }
 
+// What each user has, of what they may have.
+Table user_table(const std::vector<ipc::UserReport>& users) {
+  using enum Table::Align;
+  Table table({{"USER", kLeft, Table::Fit::kShortened},
+               {"MEMORY", kRight},
+               {"PINS", kRight},
+               {"SESSIONS", kRight}});
+  for (const ipc::UserReport& user : users) {
+    const ipc::QuotaReport& quota = user.quota;
+    table.add({user.owner, of_most(quota.memory_bytes, quota.memory_max_bytes),
+               of_most(quota.pinned_bytes, quota.pinned_max_bytes),
+               fmt::format("{} of {}", quota.sessions, quota.sessions_max)});
+  }
+  return table;
+}
+
 Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
   using enum Table::Align;
   using enum Table::Fit;
   Table table({{"DEVICE"},
-               {"OWNER", kLeft, kShortened},
+               {"USER", kLeft, kShortened},
                {"PID", kRight},
                {"STATE"},
                {"THREADS", kRight},
@@ -91,6 +107,10 @@ Status status(const Invocation& invocation) {
   const uint64_t now_ns = SystemClock().wall_ns();
   std::string text = daemon_table(report, now_ns).text(invocation.layout);
   if (!report.workers.empty()) text += '\n' + worker_table(report.workers).text(invocation.layout);
+  const bool is_service = !report.settings.empty();  // else there is one user
+  if (is_service && !report.users.empty()) {
+    text += '\n' + user_table(report.users).text(invocation.layout);
+  }
   return write_out(text);
 }
 

@@ -448,9 +448,10 @@ Status apply_setting(std::string_view key, std::string_view value, Options& opti
   DJINN_ASSERT(is_known_key(key));
   if (const auto section = section_key(key)) {
     const QuotaSetting* const setting = quota_setting_named(section->key);
-    return setting->apply(value, quota_of(*section, options.quotas));
+    DJINN_CHECK(setting->apply(value, quota_of(*section, options.quotas)));
+  } else {
+    DJINN_CHECK(setting_named(key)->apply(value, options));
   }
-  DJINN_CHECK(setting_named(key)->apply(value, options));
   options.written[std::string(key)] = value;
   return {};
 }
@@ -461,7 +462,11 @@ std::vector<ipc::SettingReport> settings_in_force(const Options& options, const 
     const auto& written = (setting.reloads ? options : running).written;
     const auto found = written.find(setting.key);
     const std::string value(found == written.end() ? setting.standard : found->second);
-    all.push_back({std::string(setting.key), value.substr(0, limits::kNameBytes)});
+    all.push_back({std::string(setting.key), value.substr(0, limits::kNameBytes), setting.reloads});
+  }
+  for (const auto& [key, value] : options.written) {
+    if (!section_key(key) || key.size() > limits::kNameBytes) continue;
+    if (all.size() < limits::kListPage) all.push_back({key, value, true});
   }
   return all;
 }

@@ -84,7 +84,8 @@ void look_up_names(Config& config);
 // What a valid config says, onto options.
 void apply_config(const Config& config, Options& options);
 
-// What each setting is with these options, in the order of settings(); of quotas nothing.
+// What each setting is with these options, in the order of settings(), and then what sections say,
+// as far as a list may have it.
 // running: the options of the djinnd that runs, where what does not reload is as at its start.
 [[nodiscard]] std::vector<ipc::SettingReport> settings_in_force(const Options& options,
                                                                 const Options& running);

@@ -98,6 +98,11 @@ ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) 
   return counts;
 }
 
+// Of a user's or a group's section: for administrators.
+bool names_somebody(const ipc::SettingReport& setting) {
+  return setting.key.starts_with("user.") || setting.key.starts_with("group.");
+}
+
 // The page of a list that begins at item first.
 template <typename Item>
 std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
@@ -181,7 +186,10 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   report.data_sessions = world_.sessions.count();
   report.quota = quota_of(caller.user);
   if (request.first_worker == 0) report.settings = settings_;
-  if (!caller.admin) return report;
+  if (!caller.admin) {
+    std::erase_if(report.settings, names_somebody);
+    return report;
+  }
   std::vector<ipc::UserReport> users;
   for (const uid_t user : users_here()) users.push_back({names_.of(user), quota_of(user)});
   report.users_total = static_cast<uint32_t>(users.size());

@@ -92,7 +92,7 @@ def test_status_tells_the_daemon_and_its_workers(daemon: Daemon, session: djinn.
     text = ctl(daemon, "status").text()
     assert text.startswith("FIELD")
     assert re.search(r"^memory +\S+ [KMGT]?i?B of \S+ GiB$", text, re.MULTILINE)
-    assert re.search(r"^DEVICE +OWNER +PID +STATE", text, re.MULTILINE)
+    assert re.search(r"^DEVICE +USER +PID +STATE", text, re.MULTILINE)
     assert re.search(r"^cpu:0 ", text, re.MULTILINE)
 
 

@@ -181,7 +181,8 @@ def test_what_is_written_and_not_in_force_is_marked(systemd: Systemd) -> None:
     write_config(root, 'memory.limit = "1GiB"\nmemory.session_quota = "32MiB"\n')
     assert ["memory.limit", "1GiB", "64MiB"] in shown().table()
     assert ["memory.session_quota", "32MiB", "4GiB"] in shown().table()
-    assert "memory.limit, memory.session_quota" in shown().err
+    assert "not in force before djinnd reloads: memory.session_quota\n" in shown().err
+    assert "not in force before djinnd starts anew: memory.limit\n" in shown().err
     reload(systemd, 'memory.limit = "1GiB"\nmemory.session_quota = "32MiB"\n')
     systemd.stderr_line("memory.limit takes effect at the next start")
     assert ["memory.limit", "1GiB", "64MiB"] in shown().table()
@@ -191,6 +192,41 @@ def test_what_is_written_and_not_in_force_is_marked(systemd: Systemd) -> None:
         for one in ctl(systemd, "config", "show", "--root", str(root), "-j").items()
     }
     assert (items["memory.limit"], items["memory.session_quota"]) == ("64MiB", "32MiB")
+
+
+def test_what_users_may_have_is_shown_as_it_is_in_force(systemd: Systemd) -> None:
+    root = systemd.directory
+    write_config(root, '[user.root]\nmemory_quota = "64MiB"\nsessions_max = 2\n')
+    systemd.start("--root", str(root), "--threads", "1")
+    systemd.hear("READY=1")
+    write_config(root, '[user.root]\nmemory_quota = "32MiB"\n')
+    shown = ctl(systemd, "config", "show", "--root", str(root))
+    assert ["user.root.memory_quota", "32MiB", "64MiB"] in shown.table()
+    assert ["user.root.sessions_max", "-", "2"] in shown.table()
+
+
+def test_what_is_in_force_is_shown_while_the_files_are_wrong(systemd: Systemd) -> None:
+    root = systemd.directory
+    write_config(root, 'memory.limit = "64MiB"\n')
+    systemd.start("--root", str(root), "--threads", "1")
+    systemd.hear("READY=1")
+    write_config(root, 'memory.limit = "much"\n')
+    ended = ctl(systemd, "config", "show", "--root", str(root))
+    assert ended.code == 1
+    assert ["memory.limit", "-", "64MiB"] in [
+        line.split() for line in ended.out.decode().splitlines()
+    ]
+    assert "error: memory.limit" in ended.err
+    assert "the one that runs has not taken it up" in ended.err
+
+
+def test_a_djinnd_of_one_user_is_not_shown_as_configured(systemd: Systemd) -> None:
+    root = systemd.directory
+    write_config(root, 'memory.limit = "64MiB"\n')
+    systemd.start("--user", "--threads", "1")
+    systemd.hear("READY=1")
+    ended = ctl(systemd, "config", "show", "--root", str(root))
+    assert "serves one user and reads no files" in ended.err
 
 
 # --- peers that do not read
