@@ -26,11 +26,14 @@ size_t line_width(const std::vector<Shown>& shown) {
                          [](size_t sum, const Shown& one) { return sum + one.width; });
 }
 
-void leave_out_last_optional(std::vector<Shown>& shown, const std::vector<Table::Column>& columns) {
-  const auto last = std::find_if(shown.rbegin(), shown.rend(), [&](const Shown& one) {
-    return columns[one.index].fit == Table::Fit::kOptional;
-  });
-  if (last != shown.rend()) shown.erase(std::next(last).base());
+// The last of that fit. False: there is none.
+bool leave_out_last(std::vector<Shown>& shown, const std::vector<Table::Column>& columns,
+                    Table::Fit fit) {
+  const auto last = std::find_if(shown.rbegin(), shown.rend(),
+                                 [&](const Shown& one) { return columns[one.index].fit == fit; });
+  if (last == shown.rend()) return false;
+  shown.erase(std::next(last).base());
+  return true;
 }
 
 // False: none can be made narrower.
@@ -45,11 +48,17 @@ bool narrow_widest(std::vector<Shown>& shown, const std::vector<Table::Column>& 
 }
 
 void make_fit(std::vector<Shown>& shown, const std::vector<Table::Column>& columns, size_t max) {
-  const auto optional = std::ranges::count(columns, Table::Fit::kOptional, &Table::Column::fit);
-  for (auto left = optional; left > 0 && line_width(shown) > max; --left) {
-    leave_out_last_optional(shown, columns);
+  while (line_width(shown) > max && leave_out_last(shown, columns, Table::Fit::kOptional)) {
   }
-  while (line_width(shown) > max && narrow_widest(shown, columns)) {
+  for (;;) {
+    std::vector<Shown> narrowed = shown;
+    while (line_width(narrowed) > max && narrow_widest(narrowed, columns)) {
+    }
+    const bool fits = line_width(narrowed) <= max;
+    if (fits || !leave_out_last(shown, columns, Table::Fit::kLeftOutLast)) {
+      shown = std::move(narrowed);
+      return;
+    }
   }
 }
 

@@ -16,8 +16,8 @@ class Table {
   enum class Align { kLeft, kRight };
   enum class Legend { kShown, kHidden };
   // kOptional columns are left out first, from the right; then kShortened ones lose their ends, the
-  // widest first.
-  enum class Fit { kWhole, kShortened, kOptional };
+  // widest first; where that is not enough, kLeftOutLast ones are left out, too, from the right.
+  enum class Fit { kWhole, kShortened, kOptional, kLeftOutLast };
   struct Column {
     std::string header;
     Align align = Align::kLeft;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "djinnctl/tables.h"
+#include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
@@ -85,6 +86,19 @@ TEST(Table, a_narrow_terminal_leaves_out_optional_columns_from_the_right) {
   EXPECT_EQ(table.text({.columns_max = 11}), "ID  N\na   1\n");
 }
 
+TEST(Table, where_shortening_is_not_enough_more_columns_are_left_out_from_the_right) {
+  constexpr auto kLeft = Table::Align::kLeft;
+  Table table({{"NAME", kLeft, Table::Fit::kShortened},
+               {"REFS", kLeft, Table::Fit::kLeftOutLast},
+               {"STATE", kLeft, Table::Fit::kLeftOutLast},
+               {"N", kLeft, Table::Fit::kOptional}});
+  table.add({"a-model", "1", "resident", "2"});
+  EXPECT_EQ(table.text({.columns_max = 23}), "NAME     REFS  STATE\na-model  1     resident\n");
+  EXPECT_EQ(table.text({.columns_max = 20}), "NAME  REFS  STATE\na-m…  1     resident\n");
+  EXPECT_EQ(table.text({.columns_max = 19}), "NAME     REFS\na-model  1\n");
+  EXPECT_EQ(table.text({.columns_max = 7}), "NAME\na-model\n");
+}
+
 TEST(Table, what_cannot_be_narrower_is_shown_all_the_same) {
   Table table({{"ID"}, {"NAME", Table::Align::kLeft, Table::Fit::kShortened}});
   table.add({"0123456789ab", "a-name"});
@@ -106,9 +120,9 @@ TEST(Tables, models) {
   models[0].owner = "ann";
   models[1] = models[0];
   models[1].state = ipc::ModelState::kResident;
-  models[1].leases = 0;
-  models[1].pinned = true;
+  models[1].pinned = true;  // which keeps it when the last session has closed it
   models[2] = models[1];
+  models[2].leases = 0;
   models[2].pinned = false;
   models[2].state = ipc::ModelState::kEvicting;
   models[3] = models[2];
@@ -117,9 +131,41 @@ TEST(Tables, models) {
   EXPECT_EQ(model_table(models, kSecond).text(),
             "NAME  ID            DEVICE            SIZE  REFS  STATE     PIN  UNTIL     USER\n"
             "bert  000000000abc  cpu:0   50% of 2.0 KiB     1  loading   no   close     ann\n"
-            "bert  000000000abc  cpu:0          2.0 KiB     0  resident  yes  unload    ann\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     1  resident  yes  unload    ann\n"
             "bert  000000000abc  cpu:0          2.0 KiB     0  evicting  no   pressure  ann\n"
             "bert  000000000abc  cpu:0          2.0 KiB     0  disk      no   3m        ann\n");
+}
+
+TEST(Tables, fit_40_columns) {
+  ipc::ModelReport model;
+  model.model = ModelId{0xabc};
+  model.label = "a-model-with-a-long-name";
+  model.device = "cpu:0";
+  model.bytes = uint64_t{1001} << 20;
+  model.state = ipc::ModelState::kResident;
+  ipc::SessionReport session;
+  session.session = SessionId{0xdef};
+  session.client_name = "a-program-with-a-long-name";
+  session.owner = "a-user-with-a-long-name";
+  session.granted_bytes = session.shared_bytes = uint64_t{1001} << 20;
+  for (const std::string& text :
+       {model_table({&model, 1}, kSecond).text({.columns_max = 40}),
+        session_table({&session, 1}, kSecond).text({.columns_max = 40})}) {
+    std::string_view left = text;
+    while (!left.empty()) {
+      EXPECT_LE(width_of(left.substr(0, left.find('\n'))), 40u) << text;
+      left.remove_prefix(left.find('\n') + 1);
+    }
+  }
+  EXPECT_EQ(model_table({&model, 1}, kSecond).text({.columns_max = 60}),
+            "NAME        ID                SIZE  REFS  STATE     UNTIL\n"
+            "a-model-w…  000000000abc  1001 MiB     0  resident  pressure\n");
+}
+
+TEST(Tables, a_program_that_calls_itself_at_length_is_shortened_everywhere) {
+  const std::string name(255, 'n');
+  EXPECT_EQ(app_text(name), std::string(63, 'n') + "…");
+  EXPECT_EQ(app_text("demo.py"), "demo.py");
 }
 
 TEST(Tables, sessions) {

@@ -21,14 +21,19 @@ std::string model_size(const ipc::ModelReport& model) {
 
 }  // namespace
 
+std::string app_text(const std::string& client_name) {
+  constexpr size_t kColumnsMax = 64;
+  return shortened(client_name, kColumnsMax);
+}
+
 Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
   Table table({{"NAME", kLeft, kShortened},
                {"ID"},
-               {"DEVICE"},
+               {"DEVICE", kLeft, kOptional},
                {"SIZE", kRight},
-               {"REFS", kRight},
-               {"STATE"},
-               {"PIN"},
+               {"REFS", kRight, kLeftOutLast},
+               {"STATE", kLeft, kLeftOutLast},
+               {"PIN", kLeft, kOptional},
                {"UNTIL"},
                {"USER", kLeft, kOptional}});
   for (const ipc::ModelReport& model : models) {
@@ -42,19 +47,19 @@ Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
 Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_ns) {
   Table table({{"SESSION"},
                {"USER", kLeft, kShortened},
-               {"PID", kRight},
+               {"PID", kRight, kLeftOutLast},
                {"APP", kLeft, kShortened},
-               {"STATE"},
-               {"SINCE", kRight},
-               {"WAIT"},
+               {"STATE", kLeft, kLeftOutLast},
+               {"SINCE", kRight, kLeftOutLast},
+               {"WAIT", kLeft, kLeftOutLast},
                {"MEMORY", kRight},
-               {"SHARED", kRight},
+               {"SHARED", kRight, kLeftOutLast},
                {"TIER", kRight, kOptional},
                {"CROSSED", kRight, kOptional},
                {"LOCAL", kRight, kOptional}});
   for (const ipc::SessionReport& session : sessions) {
     table.add({id_text(session.session), session.owner, std::to_string(session.pid),
-               session.client_name, std::string(state_text(session.state)),
+               app_text(session.client_name), std::string(state_text(session.state)),
                age_text(session.started_wall_ns, now_ns), std::string(wait_text(session.wait)),
                size_text(session.granted_bytes), size_text(session.shared_bytes),
                std::string(tier_text(session.counts.tier)),
@@ -65,22 +70,32 @@ Table session_table(std::span<const ipc::SessionReport> sessions, uint64_t now_n
 }
 
 Table holder_table(std::span<const ipc::UseReport> holders) {
-  Table table(
-      {{"SESSION"}, {"USER", kLeft, kShortened}, {"PID", kRight}, {"APP", kLeft, kShortened}});
+  Table table({{"SESSION"},
+               {"USER", kLeft, kShortened},
+               {"PID", kRight, kLeftOutLast},
+               {"APP", kLeft, kShortened}});
   for (const ipc::UseReport& use : holders) {
-    table.add({id_text(use.session), use.owner, std::to_string(use.pid), use.client_name});
+    table.add(
+        {id_text(use.session), use.owner, std::to_string(use.pid), app_text(use.client_name)});
   }
+  return table;
+}
+
+Table name_table(std::span<const ipc::UseReport> names) {
+  Table table(
+      {{"USER", kLeft, kShortened}, {"NAME", kLeft, kShortened}, {"PATH", kLeft, kShortened}});
+  for (const ipc::UseReport& use : names) table.add({use.owner, use.label, use.path});
   return table;
 }
 
 Table program_table(std::span<const ipc::ProgramReport> programs) {
   Table table({{"PROGRAM"},
-               {"MODEL"},
-               {"DEVICE"},
+               {"MODEL", kLeft, kLeftOutLast},
+               {"DEVICE", kLeft, kOptional},
                {"SIZE", kRight},
-               {"OUTPUTS", kRight},
-               {"REFS", kRight},
-               {"STATE"},
+               {"OUTPUTS", kRight, kLeftOutLast},
+               {"REFS", kRight, kLeftOutLast},
+               {"STATE", kLeft, kLeftOutLast},
                {"USER", kLeft, kShortened}});
   for (const ipc::ProgramReport& program : programs) {
     table.add({id_text(program.program), program.model.valid() ? id_text(program.model) : "",
@@ -96,9 +111,9 @@ Table device_table(std::span<const ipc::DeviceReport> devices) {
                {"NAME", kLeft, kShortened},
                {"USED", kRight},
                {"TOTAL", kRight},
-               {"PLANNED", kRight},
-               {"LANES", kRight},
-               {"STATE"}});
+               {"PLANNED", kRight, kLeftOutLast},
+               {"LANES", kRight, kLeftOutLast},
+               {"STATE", kLeft, kLeftOutLast}});
   for (const ipc::DeviceReport& device : devices) {
     table.add({device.device, device.name, size_text(device.used_bytes),
                size_text(device.total_bytes), size_text(device.planned_bytes),
@@ -108,13 +123,13 @@ Table device_table(std::span<const ipc::DeviceReport> devices) {
 }
 
 Table memory_table(std::span<const ipc::MemoryReport> pools) {
-  Table table({{"DEVICE"},
+  Table table({{"DEVICE", kLeft, kOptional},
                {"POOL"},
                {"RESERVED", kRight},
-               {"MAPPED", kRight},
-               {"CACHED", kRight},
+               {"MAPPED", kRight, kLeftOutLast},
+               {"CACHED", kRight, kLeftOutLast},
                {"EVICTABLE", kRight},
-               {"PINNED", kRight}});
+               {"PINNED", kRight, kLeftOutLast}});
   for (const ipc::MemoryReport& pool : pools) {
     table.add({pool.device, std::string(pool_text(pool.pool)), size_text(pool.reserved_bytes),
                size_text(pool.mapped_bytes), size_text(pool.cached_bytes),

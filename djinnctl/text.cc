@@ -103,6 +103,10 @@ std::string time_text(uint64_t wall_ns) {
   return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:09}Z", fmt::gmtime(seconds), wall_ns % kSecond);
 }
 
+std::string second_text(uint64_t wall_ns) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}Z", fmt::gmtime(static_cast<time_t>(wall_ns / kSecond)));
+}
+
 std::string span_text(uint64_t span_ns) {
   if (span_ns < kMinute) return fmt::format("{}s", span_ns / kSecond);
   if (span_ns < kHour) return fmt::format("{}m", span_ns / kMinute);

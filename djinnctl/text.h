@@ -19,6 +19,8 @@ namespace djinn::ctl {
 
 // "2026-03-01T12:00:00.123456789Z", in UTC; of nanoseconds since the epoch.
 [[nodiscard]] std::string time_text(uint64_t wall_ns);
+// "2026-03-01T12:00:00Z".
+[[nodiscard]] std::string second_text(uint64_t wall_ns);
 
 // A span of time in its largest unit, rounded down: "59s", "3m", "5h", "12d".
 [[nodiscard]] std::string span_text(uint64_t span_ns);

@@ -10,6 +10,7 @@ namespace {
 TEST(Time, is_rfc_3339_in_utc_with_nanoseconds) {
   EXPECT_EQ(time_text(0), "1970-01-01T00:00:00.000000000Z");
   EXPECT_EQ(time_text(1'772'366'400'123'456'789), "2026-03-01T12:00:00.123456789Z");
+  EXPECT_EQ(second_text(1'772'366'400'123'456'789), "2026-03-01T12:00:00Z");
 }
 
 TEST(Age, is_told_in_its_largest_unit) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 
+#include "djinnctl/tables.h"
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
@@ -19,7 +20,7 @@ constexpr double kNsPerSecond = 1e9;
 
 struct Row {
   const ipc::SessionReport* session = nullptr;
-  double steps_per_second = 0;
+  std::optional<double> steps_per_second;  // nothing: it was not in the view before
 };
 
 uint64_t tokens_of(const TopSample& sample) {
@@ -32,6 +33,10 @@ uint64_t tokens_of(const TopSample& sample) {
 double rate(uint64_t now, uint64_t before, double seconds) {
   const uint64_t more = now >= before ? now - before : now;
   return seconds > 0 ? static_cast<double>(more) / seconds : 0;
+}
+
+std::string rate_text(std::optional<double> per_second) {
+  return per_second ? fmt::format("{:.1f}", *per_second) : "-";
 }
 
 double seconds_between(const TopSample& now, const TopSample* before) {
@@ -50,9 +55,8 @@ std::vector<Row> rows_of(const TopSample& now, const TopSample* before) {
   std::vector<Row> rows;
   for (const ipc::SessionReport& session : now.sessions) {
     const auto known = steps.find(session.session);
-    const double per_second =
-        known == steps.end() ? 0 : rate(session.steps, known->second, seconds);
-    rows.push_back({&session, per_second});
+    Row& row = rows.emplace_back(Row{&session, {}});
+    if (known != steps.end()) row.steps_per_second = rate(session.steps, known->second, seconds);
   }
   return rows;
 }
@@ -91,7 +95,8 @@ std::string summary(const TopSample& now, const TopSample* before) {
   const uint64_t resident = static_cast<uint64_t>(
       std::ranges::count(now.models, ipc::ModelState::kResident, &ipc::ModelReport::state));
   const double seconds = seconds_between(now, before);
-  const double tokens = before == nullptr ? 0 : rate(tokens_of(now), tokens_of(*before), seconds);
+  std::optional<double> tokens;
+  if (before != nullptr) tokens = rate(tokens_of(now), tokens_of(*before), seconds);
   std::string text =
       fmt::format("djinnd {}, up {}{}: {} sessions, {} of {} models resident, {} workers\n",
                   s.version, age_text(s.started_wall_ns, now.wall_ns),
@@ -100,7 +105,8 @@ std::string summary(const TopSample& now, const TopSample* before) {
                       size_text(s.memory_granted_bytes), size_text(s.memory_total_bytes));
   text += fmt::format("       models {}, sessions {}, lanes {}\n", size_text(s.memory_models_bytes),
                       size_text(s.memory_sessions_bytes), size_text(s.memory_lanes_bytes));
-  text += fmt::format("work   {:.1f} tokens/s, {} runs, {} programs\n", tokens, runs, s.programs);
+  text += fmt::format("work   {} tokens/s, {} runs, {} programs\n", rate_text(tokens), runs,
+                      s.programs);
   return text;
 }
 
@@ -111,18 +117,18 @@ std::string session_rows(const std::vector<Row>& rows, uint64_t now_ns,
   Table table({{"SESSION"},
                {"USER", kLeft, Table::Fit::kShortened},
                {"APP", kLeft, Table::Fit::kShortened},
-               {"STATE"},
-               {"WAIT"},
-               {"SINCE", kRight},
+               {"STATE", kLeft, Table::Fit::kLeftOutLast},
+               {"WAIT", kLeft, Table::Fit::kLeftOutLast},
+               {"SINCE", kRight, Table::Fit::kLeftOutLast},
                {"STEPS/S", kRight},
                {"MEMORY", kRight},
-               {"SHARED", kRight}});
+               {"SHARED", kRight, Table::Fit::kLeftOutLast}});
   for (const Row& row : rows) {
     const ipc::SessionReport& s = *row.session;
-    table.add({id_text(s.session), s.owner, s.client_name, std::string(state_text(s.state)),
-               std::string(wait_text(s.wait)), age_text(s.started_wall_ns, now_ns),
-               fmt::format("{:.1f}", row.steps_per_second), size_text(s.granted_bytes),
-               size_text(s.shared_bytes)});
+    table.add({id_text(s.session), s.owner, app_text(s.client_name),
+               std::string(state_text(s.state)), std::string(wait_text(s.wait)),
+               age_text(s.started_wall_ns, now_ns), rate_text(row.steps_per_second),
+               size_text(s.granted_bytes), size_text(s.shared_bytes)});
   }
   return table.text({.isolates = layout.isolates, .columns_max = layout.columns_max});
 }
@@ -158,8 +164,8 @@ std::string top_frame(const TopSample& now, const TopSample* before, TopSort sor
                       const Table::Layout& layout) {
   std::vector<Row> rows = rows_of(now, before);
   std::ranges::stable_sort(rows, [&](const Row& a, const Row& b) { return before_in(sort, a, b); });
-  return cut_lines(summary(now, before) + '\n' + session_rows(rows, now.wall_ns, layout),
-                   layout.columns_max);
+  std::string text = summary(now, before) + '\n' + session_rows(rows, now.wall_ns, layout);
+  return layout.columns_max == 0 ? text : cut_lines(text, layout.columns_max);
 }
 
 }  // namespace djinn::ctl

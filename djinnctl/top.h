@@ -30,8 +30,8 @@ struct TopSample {
   std::vector<ipc::ModelReport> models;
 };
 
-// before: or null at first. layout: no line is wider than its columns; its legend is shown and no
-// header is bold. Lines end with '\n'.
+// before: or null at first, when rates are not known. layout: no line is wider than its columns;
+// its legend is shown and no header is bold. Lines end with '\n'.
 [[nodiscard]] std::string top_frame(const TopSample& now, const TopSample* before, TopSort sort,
                                     const Table::Layout& layout);
 

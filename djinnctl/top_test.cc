@@ -47,6 +47,13 @@ TEST(Top, rates_are_those_since_the_view_before) {
   EXPECT_NE(text.find("[#####               ]"), std::string::npos) << text;
 }
 
+TEST(Top, the_first_view_knows_no_rates) {
+  const std::string text = top_frame(sample(10 * kSecond, 5, 100), nullptr, TopSort::kRate, {});
+  EXPECT_NE(text.find("work   - tokens/s"), std::string::npos) << text;
+  EXPECT_EQ(text.find("0.0"), std::string::npos) << text;
+  EXPECT_NE(text.find("a-program-with-a-long-name"), std::string::npos) << text;
+}
+
 TEST(Top, sessions_come_in_the_order_that_was_asked_for) {
   const TopSample before = sample(10 * kSecond, 5, 0);
   const TopSample now = sample(12 * kSecond, 9, 0);

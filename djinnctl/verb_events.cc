@@ -24,9 +24,12 @@ std::string whole_text(const ipc::EventReport& event) {
   return text;
 }
 
+// On a terminal there is no room for nanoseconds.
 std::string line_of(const ipc::EventReport& event) {
-  return fmt::format("{}  {:<17}  {}\n", time_text(event.wall_ns), name_of(event.kind),
-                     sentence_for(terminal_of(STDOUT_FILENO), whole_text(event)));
+  const Terminal out = terminal_of(STDOUT_FILENO);
+  const std::string time = out.is_terminal ? second_text(event.wall_ns) : time_text(event.wall_ns);
+  return fmt::format("{}  {:<17}  {}\n", time, name_of(event.kind),
+                     sentence_for(out, whole_text(event)));
 }
 
 // RFC 7464: each text begins with a record separator and ends with a newline.

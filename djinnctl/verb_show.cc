@@ -2,6 +2,10 @@
 
 // djinnctl show OBJECT: one model with who uses it, one session with its models, or one program;
 // every field.
+#include <algorithm>
+#include <array>
+#include <vector>
+
 #include "djinnctl/command_line.h"
 #include "djinnctl/json.h"
 #include "djinnctl/object.h"
@@ -14,10 +18,10 @@
 namespace djinn::ctl {
 namespace {
 
-// What is shown of an object: its JSON item, and a table of what belongs to it, if anything does.
+// What is shown of an object: its JSON item, and tables of what belongs to it, if anything does.
 struct Shown {
   Json item;
-  std::optional<Table> beside;
+  std::vector<Table> beside;
 };
 
 // The JSON item, with its kind first.
@@ -42,12 +46,51 @@ std::string value_text(const std::string& field, const Json& value) {
   return is_size ? size_text(value.get<uint64_t>()) : value.dump();
 }
 
+struct Word {
+  const char* kind;
+  const char* field;
+  const char* header;
+};
+// Where the tables of ps, sessions and programs have a word of their own for a field of JSON.
+constexpr std::array<Word, 19> kWords{{{"model", "bytes", "SIZE"},
+                                       {"model", "leases", "REFS"},
+                                       {"model", "pinned", "PIN"},
+                                       {"session", "name", "APP"},
+                                       {"session", "granted_bytes", "MEMORY"},
+                                       {"session", "shared_bytes", "SHARED"},
+                                       {"session", "stated_local_models", "LOCAL"},
+                                       {"session", "wait", "WAIT"},
+                                       {"session", "tier", "TIER"},
+                                       {"session", "pid", "PID"},
+                                       {"program", "model", "MODEL"},
+                                       {"program", "graph_bytes", "SIZE"},
+                                       {"program", "outputs", "OUTPUTS"},
+                                       {"program", "sessions", "REFS"},
+                                       {"", "id", "ID"},
+                                       {"", "owner", "USER"},
+                                       {"", "state", "STATE"},
+                                       {"", "device", "DEVICE"},
+                                       {"model", "until", "UNTIL"}}};
+
+// The word of the tables, else that of JSON.
+std::string word_for(const std::string& kind, const std::string& field) {
+  for (const Word& word : kWords) {
+    const bool is_of_kind = *word.kind == '\0' || word.kind == kind;
+    if (is_of_kind && word.field == field) return word.header;
+  }
+  if (kind == "model" && field == "name") return "NAME";
+  std::string words = field;
+  std::ranges::replace(words, '_', ' ');
+  return words;
+}
+
 // Without lists of objects, which have a table of their own.
 std::string item_table(const Json& item, const Table::Layout& layout) {
   Table table({{"FIELD"}, {"VALUE"}});
+  const std::string kind = item["kind"];
   for (const auto& [field, value] : item.items()) {
-    if (field == "holders" || field == "held_models" || field == "names") continue;
-    table.add({field, value_text(field, value)});
+    if (value.is_array() && !value.empty() && value.front().is_object()) continue;
+    table.add({word_for(kind, field), value_text(field, value)});
   }
   return table.text(layout);
 }
@@ -55,7 +98,8 @@ std::string item_table(const Json& item, const Table::Layout& layout) {
 Result<Shown> shown_model(client::Client& client, const ipc::ModelReport& model) {
   DJINN_TRY(const auto used, with_uses(client, std::span(&model, 1)));
   Shown shown{item_of("model", to_json(used.front())), {}};
-  if (!used.front().holders.empty()) shown.beside = holder_table(used.front().holders);
+  if (!used.front().holders.empty()) shown.beside.push_back(holder_table(used.front().holders));
+  if (!used.front().names.empty()) shown.beside.push_back(name_table(used.front().names));
   return shown;
 }
 
@@ -64,7 +108,7 @@ Result<Shown> shown_session(client::Client& client, const ipc::SessionReport& se
   DJINN_TRY(const auto used, with_uses(client, models));
   Shown shown{item_of("session", to_json(session, used)), {}};
   const auto held = held_by(session.session, used);
-  if (!held.empty()) shown.beside = model_table(held, now_ns());
+  if (!held.empty()) shown.beside.push_back(model_table(held, now_ns()));
   return shown;
 }
 
@@ -88,7 +132,7 @@ Status show(const Invocation& invocation, const std::string& text) {
   DJINN_TRY(Shown shown, find(*client, text));
   if (invocation.wants_json()) return print_json(invocation, "show", {std::move(shown.item)});
   std::string out = item_table(shown.item, invocation.layout);
-  if (shown.beside) out += '\n' + shown.beside->text(invocation.layout);
+  for (const Table& table : shown.beside) out += '\n' + table.text(invocation.layout);
   return write_out(out);
 }
 

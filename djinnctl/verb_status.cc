@@ -62,8 +62,8 @@ Table user_table(const std::vector<ipc::UserReport>& users) {
   using enum Table::Align;
   Table table({{"USER", kLeft, Table::Fit::kShortened},
                {"MEMORY", kRight},
-               {"PINS", kRight},
-               {"SESSIONS", kRight}});
+               {"PINS", kRight, Table::Fit::kLeftOutLast},
+               {"SESSIONS", kRight, Table::Fit::kLeftOutLast}});
   for (const ipc::UserReport& user : users) {
     const ipc::QuotaReport& quota = user.quota;
     table.add({user.owner, of_most(quota.memory_bytes, quota.memory_max_bytes),
@@ -76,18 +76,18 @@ Table user_table(const std::vector<ipc::UserReport>& users) {
 Table worker_table(const std::vector<ipc::WorkerReport>& workers) {
   using enum Table::Align;
   using enum Table::Fit;
-  Table table({{"DEVICE"},
+  Table table({{"DEVICE", kLeft, kOptional},
                {"USER", kLeft, kShortened},
-               {"PID", kRight},
+               {"PID", kRight, kLeftOutLast},
                {"STATE"},
-               {"THREADS", kRight},
-               {"RESTARTS", kRight},
+               {"THREADS", kRight, kLeftOutLast},
+               {"RESTARTS", kRight, kLeftOutLast},
                {"SLAB", kRight, kOptional},
                {"RUNS", kRight},
                {"PLANNED", kRight, kOptional},
                {"MISSES", kRight, kOptional},
                {"REPEATED", kRight, kOptional},
-               {"TOKENS", kRight},
+               {"TOKENS", kRight, kLeftOutLast},
                {"CONFINED", kLeft, kOptional}});
   for (const ipc::WorkerReport& worker : workers) {
     table.add({worker.device, worker.owner, std::to_string(worker.pid),

@@ -17,8 +17,6 @@
 namespace djinn::ctl {
 namespace {
 
-constexpr size_t kBatchColumns = 80;
-
 struct TopOptions {
   bool batch = false;
   double delay_s = 2;
@@ -39,7 +37,7 @@ Status print_view(const Invocation& invocation, client::Client& client, const To
                   const TopSample* before, TopSort sort) {
   if (!invocation.wants_json()) {
     const Table::Layout layout{.isolates = invocation.layout.isolates,
-                               .columns_max = kBatchColumns};
+                               .columns_max = invocation.layout.columns_max};
     return write_out((before != nullptr ? "\n" : "") + top_frame(now, before, sort, layout));
   }
   Json item = to_json(now.status);

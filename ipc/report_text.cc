@@ -115,8 +115,8 @@ std::string_view pool_text(MemoryPool pool) {
 }
 
 std::string_view until_text(const ModelReport& model) {
-  if (model.leases > 0) return "close";
   if (model.pinned) return "unload";
+  if (model.leases > 0) return "close";
   return model.expires_wall_ns > 0 ? "expiry" : "pressure";
 }
 

@@ -284,8 +284,8 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
   page.counter("djinn_plan_misses_total", "Of these, runs that did not fit their plan.",
                counts.plan_misses);
   page.counter("djinn_runs_repeated_total",
-               "Runs that were computed, thrown away because memory for them was on its way, and "
-               "computed again.",
+               "Runs that were begun, given up because memory for them was on its way, and begun "
+               "anew; a worker's first is one.",
                counts.runs_repeated);
   page.counter("djinn_plan_records_total", "Plans that were recorded, or recorded anew.",
                counts.plan_records);

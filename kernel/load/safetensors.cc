@@ -414,8 +414,12 @@ Result<uint64_t> safetensors_header_bytes(std::span<const std::byte> first_bytes
   for (size_t i = kHeaderLengthBytes; i-- > 0;) {
     json_bytes = json_bytes << 8 | static_cast<uint8_t>(first_bytes[i]);
   }
-  if (json_bytes > kHeaderBytesMax) return too_many("a header of more bytes", kHeaderBytesMax);
-  if (json_bytes > file_bytes - kHeaderLengthBytes) {
+  const bool fits = json_bytes <= file_bytes - kHeaderLengthBytes;
+  if (json_bytes > kHeaderBytesMax) {
+    if (fits) return too_many("a header of more bytes", kHeaderBytesMax);
+    return malformed("it does not begin as one. Perhaps it is a file of another format");
+  }
+  if (!fits) {
     return cut_short(file_bytes, kHeaderLengthBytes + json_bytes);
   }
   return kHeaderLengthBytes + json_bytes;

@@ -148,8 +148,13 @@ def test_a_model_shows_who_holds_and_who_pinned_it(
         assert {one["id"]: one["path"] for one in session.models()} == {loaded: str(byte_model)}
         (shown,) = ctl(daemon, "show", loaded, "-j").items()
         assert shown == {"kind": "model", **item}
-    fields, _, holders = ctl(daemon, "show", loaded).text().partition("\n\n")
-    assert ["pinned_by", getpass.getuser()] in [line.split() for line in fields.splitlines()]
+    fields, holders, names = ctl(daemon, "show", loaded).text().split("\n\n")
+    # The words of ps, not those of JSON.
+    rows = [line.split() for line in fields.splitlines()]
+    for shown_row in (["REFS", "1"], ["USER", getpass.getuser()], ["PIN", "yes"]):
+        assert shown_row in rows
+    assert ["pinned", "by", getpass.getuser()] in rows
+    assert names.splitlines()[1].split() == [getpass.getuser(), "bytes", str(byte_model)]
     header, row = [line.split() for line in holders.splitlines()]
     assert header == ["SESSION", "USER", "PID", "APP"]
     assert row == [session.id, getpass.getuser(), str(os.getpid()), holder["name"]]

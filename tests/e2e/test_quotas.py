@@ -126,6 +126,24 @@ def test_a_users_sessions_are_counted_and_djinnctls_are_not(served: Served) -> N
     served.connect(BOUND)
 
 
+def test_administrators_see_what_each_user_has_and_may_have(served: Served) -> None:
+    served.start(f'[user.{BOUND.name}]\nmemory_quota = "64MiB"\nsessions_max = 2\n')
+    served.connect(BOUND)
+    served.connect(FREE)
+    users = {one["owner"]: one for one in ctl(served.systemd, "status", "-j").items()[0]["users"]}
+    assert {BOUND.name, FREE.name} <= users.keys()
+    bound = users[BOUND.name]
+    assert (bound["memory_bytes"], bound["memory_max_bytes"]) == (held(served, BOUND), 64 * MIB)
+    assert (bound["sessions"], bound["sessions_max"]) == (1, 2)
+    assert users[FREE.name]["memory_max_bytes"] is None
+    assert [BOUND.name, "1", "of", "2"] in [
+        row[:1] + row[-3:] for row in ctl(served.systemd, "status").table()
+    ]
+    # For others there is no such list.
+    with FREE.acting():
+        assert ctl(served.systemd, "status", "-j").items()[0]["users"] == []
+
+
 def test_the_log_says_who_is_refused_what_and_why(served: Served) -> None:
     served.start(f'[user.{BOUND.name}]\nmemory_quota = "64MiB"\nsessions_max = 1\n')
     session = served.connect(BOUND)
