@@ -721,6 +721,23 @@ def a_shard_that_is_no_file_is_refused_and_nobody_waits(scratch: Path) -> None:
 
 
 @case
+def a_file_that_is_no_safetensors_is_named_with_its_size(scratch: Path) -> None:
+    header = b'{"x": '
+    for content, *words in (
+        (b"", "no safetensors file (0 B)"),
+        (b"\0\0\0\0", "no safetensors file (4 B)"),
+        (bytes(range(200, 256)), "no safetensors file (56 B)"),
+        (len(header).to_bytes(8, "little") + header, "no safetensors file (14 B)"),
+        ((2).to_bytes(8, "little") + b"[]", "no safetensors file (10 B)"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+    ):
+        directory = indexed(scratch, {"more": "more.safetensors"})
+        (directory / "more.safetensors").write_bytes(content)
+        with refusal("more.safetensors", *words, kind=djinn.RequestError):
+            ghost("llama", directory)
+
+
+@case
 def an_index_without_files_gives_no_model_drawn_anew(scratch: Path) -> None:
     with refusal("without files", "weight_map"):
         ghost("llama", indexed(scratch, {}))

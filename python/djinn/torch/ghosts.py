@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -30,9 +30,11 @@ from djinn.session import milliseconds
 
 from . import _device, gradients, interlock, plans
 from .config import config
+from .sizes import size_text
 from .state import DEVICE
 
 HEADER_BYTES_MAX = 100 << 20  # as djinnd's own parser has it
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # How many parameters transformers may build for the tensors of a checkpoint: it takes joined
 # weights apart, and no file has tied ones and new heads. For one tensor it builds at most 3.7, in
 # any model of the matrix; 5,000 take it less than a second.
@@ -105,23 +107,28 @@ def read_header(path: str) -> dict[str, Any]:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise RequestError(101, "malformed", f"{printable(path)} is not a regular file.")
         held = os.fstat(file.fileno()).st_size
-        size = int.from_bytes(file.read(8), "little")
-        if size > HEADER_BYTES_MAX:
-            raise _no_safetensors(path)
-        text = file.read(size)
-    _expect_whole(path, held, 8 + size)
-    try:
-        header = json.loads(text)
-        header.pop("__metadata__", None)
-        data_bytes = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-        _expect_whole(path, held, 8 + size + data_bytes)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise _no_safetensors(path) from error
+        begin = file.read(8)
+        size = int.from_bytes(begin, "little")
+        if len(begin) < 8 or size > HEADER_BYTES_MAX:
+            raise _no_safetensors(path, file)
+        try:
+            header = json.loads(file.read(size))
+            header.pop("__metadata__", None)
+            data_bytes = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            _expect_whole(path, held, 8 + size)
+            raise _no_safetensors(path, file) from error
+    _expect_whole(path, held, 8 + size + data_bytes)
     return header
 
 
-def _no_safetensors(path: str) -> RequestError:
-    return RequestError(101, "malformed", f"{printable(path)} is no safetensors file.")
+def _no_safetensors(path: str, file: BinaryIO) -> RequestError:
+    sentence = f"{printable(path)} is no safetensors file ({size_text(file.seek(0, os.SEEK_END))})"
+    file.seek(0)
+    next_step = ". Fetch or copy it anew."
+    if file.read(len(LFS_POINTER)) == LFS_POINTER:
+        next_step = ": it is git-lfs' pointer to one. Run git lfs pull in its directory."
+    return RequestError(101, "malformed", sentence + next_step)
 
 
 def _expect_whole(path: str, held: int, needed: int) -> None:
