@@ -856,9 +856,16 @@ def a_daemon_that_refuses_is_no_reason_for_surprises(scratch: Path) -> None:
     directory = checkpoint("llama", scratch)
     with (
         instead(_device, "open_model", full),
-        refusal("Memory is short", "own session has", "GiB", kind=djinn.Error),
+        refusal("Memory is short", "djinnctl unload", "GiB", kind=djinn.Error),
     ):
         ghost("llama", directory)
+    with (
+        instead(_device, "open_model", full),
+        instead(_device, "memory", lambda: {"total": KIB}),
+        refusal("cannot fit in 1.0 KiB", "--memory, memory.limit", kind=djinn.Error) as said,
+    ):
+        ghost("llama", directory)
+    assert "unload" not in said[0], said
     assert on_device(ghost("llama", directory))
 
 

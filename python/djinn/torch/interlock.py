@@ -36,20 +36,25 @@ class LocalLoadRefused(ResourceError):
 
 
 def refusal(cause: Exception, needed: int, available: int) -> str:
-    said = f"djinnd does not take this model: {cause}"
+    spare = f"this machine has {size_text(available)} to spare"
     local = 'set djinn.config.fallback = "local", or pass djinn=False.'
-    if isinstance(cause, ABSENT):  # what to start, the cause says
-        way_out = ""
-    elif getattr(cause, "code", None) in FULL:
-        own = _device.memory()["granted"]
-        said += f" This process's own session has {size_text(own)}."
-        way_out = "Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload'). "
-    else:
+    is_full = getattr(cause, "code", None) in FULL
+    total = _device.memory()["total"] if is_full else 0
+    if 0 < total < needed:
+        return (
+            f"djinnd does not take this model: its weights need {size_text(needed)}, which cannot "
+            f"fit in {size_text(total)}, all that djinnd may grant. Start djinnd with more memory "
+            f"(--memory, memory.limit). To load the model into this process instead ({spare}),"
+            f" {local}"
+        )
+    said = f"djinnd does not take this model: {cause}"
+    if not is_full and not isinstance(cause, ABSENT):
         return f"{said} To load it into this process instead, {local}"
+    # What to start where nobody answers, the cause says.
+    way_out = "Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload'). " if is_full else ""
     return (
-        f"{said} Its weights need {size_text(needed)}, and this machine has "
-        f"{size_text(available)} to spare. {way_out}To load the model into this process instead, "
-        f"{local}"
+        f"{said} Its weights need {size_text(needed)}, and {spare}. {way_out}To load the model "
+        f"into this process instead, {local}"
     )
 
 
