@@ -7,8 +7,18 @@ With transformers, whose models become ghosts (docs/GHOSTS.md):
 >>> djinn.enable()
 >>> from transformers import AutoModelForCausalLM
 >>> model = AutoModelForCausalLM.from_pretrained(path)
->>> djinn.explain(model)  # how its last call went
->>> djinn.config  # what can be chosen
+
+enable()           from here on from_pretrained gives ghosts
+disable()          transformers is as it was; ghosts stay what they are
+explain(model)     how its last call went, and why not faster
+config             what can be chosen: fallback, keep_alive and others
+device()           djinnd as a torch.device
+get_profiler()     what the device has counted: operators, runs, bytes, times
+set_debug_level()  lines about each operator or run, on stderr
+capture()          a block whose new tensors are djinnd's, where they name no device
+
+help(djinn.enable), and so on, says more. These import PyTorch when they are used, and so are not in
+the list of functions below.
 
 On numpy arrays, without PyTorch:
 
@@ -31,6 +41,7 @@ from .errors import (
     PerformanceWarning,
     RequestError,
     ResourceError,
+    unknown,
 )
 from .models import Encoder, Generated, Generator, Token
 from .plan import Alias, Destination, LoadPlan, Piece, Slice
@@ -62,7 +73,7 @@ _OF_TORCH = {
 
 def __getattr__(name: str) -> Any:
     if name not in _OF_TORCH:
-        raise AttributeError(f"module 'djinn' has no attribute {name!r}")
+        raise AttributeError(unknown(f"module 'djinn' has no attribute {name!r}", name, __dir__()))
     return getattr(importlib.import_module(f"djinn.torch.{_OF_TORCH[name]}"), name)
 
 

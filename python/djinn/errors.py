@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors: what djinnd or the client library answered, by group and with their stable code."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class Error(Exception):
     """Something that djinnd or the client library refused or could not do.
@@ -48,6 +51,12 @@ class InternalError(Error):
 
 class PerformanceWarning(UserWarning):
     """Something goes the slow way, and why: once of each kind in a process."""
+
+
+def unknown(sentence: str, name: str, known: Iterable[str]) -> str:
+    """The sentence, and the name that may have been meant."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"{sentence}. Did you mean {near[0]!r}?" if near else f"{sentence}."
 
 
 _GROUPS: dict[int, type[Error]] = {

@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ def milliseconds(seconds: float | None, what: str) -> int | None:
     """As djinnd counts it. None stays None."""
     if seconds is None:
         return None
+    if not isinstance(seconds, Real):
+        raise TypeError(f"{what} is a number of seconds, math.inf or None, not {seconds!r}.")
     if not seconds >= 0:
         raise ValueError(f"{what} must be 0 seconds or more, or math.inf, not {seconds!r}.")
     return _FOREVER if seconds == math.inf else min(round(seconds * 1000), _FOREVER)

@@ -2,6 +2,8 @@
 """The published interface of Djinn, as it stands in its paper's examples."""
 
 import copy
+import pydoc
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,26 @@ def local() -> Any:
     )
     torch.manual_seed(3)
     return transformers.BertModel(config).eval().requires_grad_(False)
+
+
+def test_help_begins_with_what_a_program_calls() -> None:
+    shown = pydoc.plain(pydoc.render_doc(djinn))
+    for name in ("enable", "disable", "explain", "config", "device", "capture", "get_profiler"):
+        assert re.search(rf"^ +{name}\b", shown[: shown.index("PACKAGE CONTENTS")], re.M), name
+
+
+def test_a_misspelt_name_is_an_error_that_names_the_nearest() -> None:
+    with pytest.raises(AttributeError, match=r"'keepalive'. Did you mean 'keep_alive'\?"):
+        djinn.config.keepalive = 3
+    with pytest.raises(AttributeError, match=r"'fallbak'. Did you mean 'fallback'\?"):
+        _ = djinn.config.fallbak
+    with pytest.raises(AttributeError, match=r"'enabel'. Did you mean 'enable'\?"):
+        djinn.enabel()
+
+
+def test_a_time_that_is_no_number_is_an_error_that_says_what_it_is() -> None:
+    with pytest.raises(TypeError, match="keep_alive is a number of seconds"):
+        djinn.config.keep_alive = "x"
 
 
 class Mlp(torch.nn.Module):

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a program may choose about ghosts: `djinn.config`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from djinn.errors import unknown
 from djinn.session import milliseconds
 
 Fallback = Literal["error", "local"]
@@ -13,7 +14,8 @@ FIELDS = ("intercept_huggingface", "fallback", "keep_alive", "allow_untested_tra
 
 
 class Config:
-    """The settings of this process. A misspelt name is an error."""
+    """The settings of this process: `intercept_huggingface`, `fallback`, `keep_alive`,
+    `allow_untested_transformers`. A misspelt name is an error."""
 
     __slots__ = ("_fallback", "_keep_alive", "allow_untested_transformers")
 
@@ -22,6 +24,14 @@ class Config:
         self._keep_alive: float | None = None
         # Patch a transformers that nobody tried this with.
         self.allow_untested_transformers = False
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in FIELDS and name not in self.__slots__:
+            raise AttributeError(unknown(f"djinn.config has no setting {name!r}", name, FIELDS))
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(unknown(f"djinn.config has no setting {name!r}", name, FIELDS))
 
     def __repr__(self) -> str:
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in FIELDS)})"
