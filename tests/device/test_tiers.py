@@ -555,6 +555,14 @@ def test_logits_that_are_not_numbers_give_the_first_of_their_tokens(
     assert all(torch.equal(one, said[0]) for one in said)
 
 
+def test_why_a_call_is_slow_is_said_in_a_users_words(ghost: Any) -> None:
+    ghost.generate(**on_device(prompt(33, 3)), **dict(GREEDY, max_new_tokens=2, min_new_tokens=2))
+    assert "33 sequences at once" in djinn.explain(ghost)["why"]
+    ghost.train()
+    ghost(**on_device(prompt(1, 6)))
+    assert "model.eval()" in djinn.explain(ghost)["why"]
+
+
 def test_what_is_explained_is_so_before_a_call_and_while_djinn_is_disabled(
     local: Any, ghost: Any
 ) -> None:

@@ -417,7 +417,7 @@ def _check_arguments(model: Any, ids: torch.Tensor, config: Any, kwargs: dict[st
     if model.config.is_encoder_decoder:
         raise NotInDaemon("it is an encoder-decoder")
     if model.training:
-        raise NotInDaemon("it is in training mode")
+        raise NotInDaemon("it is in training mode: call model.eval() first")
     _check_own_ways(model)
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name, False):
@@ -485,14 +485,20 @@ def job_of(call: Call, banks: int = 1) -> Job:
     _check_arguments(model, ids, config, kwargs)
     rows, prompt = ids.shape
     if rows > ROWS_MAX:
-        raise NotInDaemon(f"it has {rows} rows; a sequence group holds {ROWS_MAX}")
+        raise NotInDaemon(
+            f"it is to go on with {rows} sequences at once, counting beams, and djinnd's loop "
+            f"takes at most {ROWS_MAX}: give it fewer at once"
+        )
     cache, mask = kwargs["past_key_values"], kwargs.get("attention_mask")
     past = _past(cache, model, rows)
     tokens = _tokens(mask, prompt, past)
     total = past + tokens + _most(call.criteria, prompt) - prompt
     most = _positions(model)
     if total > most:
-        raise NotInDaemon(f"{total} tokens are more than the {most} that one attention covers")
+        raise NotInDaemon(
+            f"its prompt and new tokens may be {total}, and the model has positions, or a sliding "
+            f"window, for {most}: lower max_new_tokens, or give it a shorter prompt"
+        )
     padding = _padding(mask, rows, past + tokens)
     if any(one >= past + tokens for one in padding):
         raise NotInDaemon("a row is all padding")

@@ -103,6 +103,12 @@ def call(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
         _inside.call = False
 
 
+TRAINS = (
+    "it is in training mode: a training step is recorded, forward and backward, and djinnd runs it "
+    "whole, which is the fastest way there is; for inference call model.eval()"
+)
+
+
 def _outermost(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
     known = state.known_of(model)
     try:
@@ -116,7 +122,7 @@ def _outermost(original: Any, model: Any, args: Any, kwargs: Any) -> Any:
 
 def _find(original: Any, model: Any, known: Any, args: Any, kwargs: Any) -> Any:
     if model.training:
-        raise NotInDaemon("it is in training mode")
+        raise NotInDaemon(TRAINS)
     one = _take_apart(args, kwargs)
     watch = state.refresh(model, known)
     if torch.is_grad_enabled() and watch.wants_gradient():
