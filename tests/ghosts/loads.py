@@ -521,6 +521,16 @@ def attributes() -> list[Any]:
 
 
 @case
+def djinn_false_is_taken_while_djinn_is_disabled(scratch: Path) -> None:
+    directory = checkpoint("llama", scratch)
+    djinn.disable()
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, djinn=False)
+    assert str(model.device) == "cpu"
+    with refusal("djinn.enable()", kind=ValueError):
+        transformers.AutoModelForCausalLM.from_pretrained(directory, djinn=True)
+
+
+@case
 def disable_restores_every_original(scratch: Path) -> None:
     djinn.disable()
     before = attributes()

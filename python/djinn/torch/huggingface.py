@@ -151,6 +151,7 @@ def enable() -> None:
         mixin = importlib.import_module("transformers.generation.utils").GenerationMixin
         dynamic_cache = importlib.import_module("transformers.cache_utils").DynamicCache
         attention = importlib.import_module("transformers.integrations.sdpa_attention")
+        _take_argument(model)
         made = []
         for owner, name, wrap in (
             (model, "from_pretrained", _wrap_from_pretrained),
@@ -204,7 +205,8 @@ def _apply(patch: Patch) -> None:
 
 
 def disable() -> None:
-    """Puts transformers back as it was. Ghosts that exist stay what they are."""
+    """Puts transformers back as it was, but that `from_pretrained` takes djinn=False. Ghosts that
+    exist stay what they are."""
     with _turn:
         for patch in reversed(_patches):
             patch.restore()
@@ -230,6 +232,24 @@ def check_version(version: str) -> None:
 
 
 # --- from_pretrained ------------------------------------------------------------------------------
+
+
+def _take_argument(model: Any) -> None:
+    """From the first enable() on, for good: who wrote djinn=False means it whether djinn is enabled
+    or not."""
+    original = model.__dict__["from_pretrained"]
+    call = original.__func__
+    if hasattr(call, "takes_djinn"):
+        return
+
+    @functools.wraps(call)
+    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.pop("djinn", False):
+            raise ValueError("djinn=True asks for a ghost: call djinn.enable() first.")
+        return call(cls, *args, **kwargs)
+
+    from_pretrained.takes_djinn = True  # type: ignore[attr-defined]
+    model.from_pretrained = classmethod(from_pretrained)
 
 
 def _wrap_from_pretrained(original: Any) -> Any:
