@@ -65,26 +65,34 @@ void Memory::change() {
   if (changed_) changed_();
 }
 
-// In terms of what the reader can do something about.
-Error Memory::shortage_of(uint64_t bytes) const {
-  using enum vmu::HolderKind;
-  return {ErrorCode::kOutOfMemory,
-          fmt::format("{} are needed, and {} of {} are free: models have {} ({} of it pinned), "
-                      "sessions {}, workers {}. What is pinned, in use or not hashed yet cannot "
-                      "give way. Unpin or close a model, or end a session, then repeat.",
-                      size_text(bytes), size_text(ledger_.free_bytes()),
-                      size_text(ledger_.total_bytes()), size_text(held_by(kModel) + held_by(kLoad)),
-                      size_text(pinned_ ? pinned_() : 0), size_text(held_by(kSession)),
-                      size_text(held_by(kLane) + held_by(kHeap)))};
-}
-
 // The log hears of a shortage, the session that is refused also how much of it is its own.
 Status Memory::refused(const Request& request, Error why) const {
   if (why.code != ErrorCode::kOutOfMemory) return why;
-  why = shortage_of(request.bytes);
+  why.message = request.bytes > ledger_.total_bytes() ? too_large(request.bytes)
+                                                      : shortage(request.bytes);
   if (refused_) refused_(why, users_.user_of(request.holder));
   if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;
+}
+
+// Whoever gave way, there would not be enough.
+std::string Memory::too_large(uint64_t bytes) const {
+  return fmt::format(
+      "{} are needed, which cannot fit in {}, all that djinnd may grant. Start djinnd with more "
+      "memory (--memory, memory.limit).",
+      size_text(bytes), size_text(ledger_.total_bytes()));
+}
+
+// With a session's own part no longer than what a step's record holds.
+std::string Memory::shortage(uint64_t bytes) const {
+  using enum vmu::HolderKind;
+  const uint64_t models = held_by(kModel) + held_by(kLoad);
+  return fmt::format(
+      "{} are needed, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
+      "workers {}. Unpin or close a model, or end a session.",
+      size_text(bytes), size_text(ledger_.free_bytes()), size_text(ledger_.total_bytes()),
+      size_text(models), size_text(pinned_ ? pinned_() : 0), size_text(held_by(kSession)),
+      size_text(held_by(kLane) + held_by(kHeap)));
 }
 
 std::string Memory::own_part_of(Holder session) const {

@@ -116,7 +116,8 @@ class Memory {
   void cancel_those(const std::function<bool(const Request&)>& wanted);
   Status grant(const Request& request);
   [[nodiscard]] Status refused(const Request& request, Error why) const;
-  [[nodiscard]] Error shortage_of(uint64_t bytes) const;
+  [[nodiscard]] std::string too_large(uint64_t bytes) const;
+  [[nodiscard]] std::string shortage(uint64_t bytes) const;
   // Of the holder: it has another number of bytes now.
   void note(Holder holder);
   void change();

@@ -9,6 +9,7 @@
 #include "daemon/djinnd/requests.h"
 #include "daemon/djinnd/sealed.h"
 #include "daemon/djinnd/session.h"
+#include "kernel/gc/session_state.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -564,6 +565,27 @@ TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
   EXPECT_EQ(told.find("itself"), std::string::npos) << told;
   EXPECT_EQ(memory.own_part_of(kSession), " This session itself holds 350 B.");
   EXPECT_EQ(memory.own_part_of(kOther), "");
+}
+
+TEST(Memory, why_there_is_none_fits_the_record_of_a_step) {
+  constexpr uint64_t kMiB = 1 << 20;
+  Memory memory(1023 * kMiB, 9000 * kMiB);
+  Asked asked;
+  memory.request(kSession, 1022 * kMiB + 7, asked.note());
+  std::string told;
+  const auto note = [&](const Status& status) { told = status ? "" : status.error().message; };
+  memory.request(kSession, 1023 * kMiB, note);
+  EXPECT_TRUE(told.ends_with(" This session itself holds 1022 MiB.")) << told;
+  EXPECT_LT(told.size() + 3 * std::string_view("1023 MiB").size(), gc::kErrorTextBytes) << told;
+}
+
+TEST(Memory, what_never_fits_is_told_so) {
+  Memory memory(1000, 9000);
+  std::string told;
+  const auto note = [&](const Status& status) { told = status ? "" : status.error().message; };
+  memory.request(kModel, 1001, note);
+  EXPECT_TRUE(told.starts_with("1001 B are needed, which cannot fit in 1000 B")) << told;
+  EXPECT_NE(told.find("--memory"), std::string::npos) << told;
 }
 
 TEST(Memory, a_request_waits_for_what_is_being_evicted) {

@@ -533,8 +533,9 @@ void Device::finish(Turn& turn, std::string_view what) {
   const uint64_t before = link_stats().failures;
   complete(turn);
   if (link_stats().failures == before) return;
-  raise({ErrorCode::kPoisoned,
-         fmt::format("{} failed in djinnd: {}", what, link_stats().last_failure)});
+  const LinkStats& stats = link_stats();
+  raise({lacked_memory(stats.last_code) ? stats.last_code : ErrorCode::kPoisoned,
+         fmt::format("{} failed in djinnd: {}", what, stats.last_failure)});
 }
 
 void Device::hold() {

@@ -53,10 +53,6 @@ uint64_t bytes_of(const Operand& view) {
   return dense_bytes(view.sizes, view.type);
 }
 
-bool lacked_memory(ErrorCode code) {
-  return code == ErrorCode::kOutOfMemory || code == ErrorCode::kQuotaExceeded;
-}
-
 // Of results whose sizes are known.
 uint64_t bytes_of(const srg::Value& value) {
   uint64_t bytes = value.claims_sizes ? size_of(value.dtype) : 0;
@@ -94,6 +90,10 @@ std::string text_of(const Largest& largest) {
 
 }  // namespace
 
+bool lacked_memory(ErrorCode code) {
+  return code == ErrorCode::kOutOfMemory || code == ErrorCode::kQuotaExceeded;
+}
+
 client::ConnectOptions Link::connect_options() {
   client::ConnectOptions options;
   options.name = own_name();
@@ -112,7 +112,10 @@ void Link::take_oldest() {
   const auto outcome = client_->wait(unwaited_.front().run);
   if (outcome && outcome->error != ErrorCode::kOk) {
     ++stats_.failures;
-    if (outcome->error != ErrorCode::kPoisoned) stats_.last_failure = outcome->message;
+    if (outcome->error != ErrorCode::kPoisoned) {
+      stats_.last_failure = outcome->message;
+      stats_.last_code = outcome->error;
+    }
     if (lacked_memory(outcome->error)) stats_.last_failure += largest_of(unwaited_.front());
   }
   unwaited_.pop_front();
@@ -140,10 +143,10 @@ Status Link::wait(client::Run run) {
 
 Error Link::explained(Error error) {
   reap();
-  if (error.code == ErrorCode::kPoisoned && !stats_.last_failure.empty()) {
-    error.message = "This value was not computed, because an earlier operator failed in djinnd: " +
-                    stats_.last_failure;
-  }
+  if (error.code != ErrorCode::kPoisoned || stats_.last_failure.empty()) return error;
+  if (lacked_memory(stats_.last_code)) return {stats_.last_code, stats_.last_failure};
+  error.message = "This value was not computed, because an earlier operator failed in djinnd: " +
+                  stats_.last_failure;
   return error;
 }
 

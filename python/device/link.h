@@ -29,6 +29,7 @@ struct LinkStats {
   uint64_t bytes_down = 0;  // tensors
   uint64_t failures = 0;    // runs that failed; who reads what they made gets the error
   std::string last_failure;
+  ErrorCode last_code = ErrorCode::kOk;  // of that failure
   uint64_t wait_ns = 0;
   uint64_t schedule_ns = 0;
 };
@@ -47,6 +48,9 @@ struct Largest {
   uint64_t bytes = 0;
   size_t operators = 0;
 };
+
+// Whether the session, its user or djinnd had too little.
+[[nodiscard]] bool lacked_memory(ErrorCode code);
 
 // What a program is for; one sort leaves room for the next.
 enum class ProgramUse : uint8_t {

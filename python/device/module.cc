@@ -276,6 +276,9 @@ void translate(std::exception_ptr thrown) {
     PyErr_SetString(PyExc_TypeError, error.what_without_backtrace());
   } catch (const c10::IndexError& error) {
     PyErr_SetString(PyExc_IndexError, error.what_without_backtrace());
+  } catch (const c10::OutOfMemoryError& error) {
+    PyErr_SetString(py::module_::import("torch").attr("OutOfMemoryError").ptr(),
+                    error.what_without_backtrace());
   } catch (const c10::Error& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
   }
@@ -283,7 +286,13 @@ void translate(std::exception_ptr thrown) {
 
 }  // namespace
 
+// Of memory: first what the program itself can do.
 void raise(Error error) {
+  TORCH_CHECK_WITH(OutOfMemoryError, !lacked_memory(error.code),
+                   "djinnd is out of memory for this. A smaller batch or shorter sequences take "
+                   "less; tensors that are needed no more are freed by del, behind it by "
+                   "torch.remote_accelerator.empty_cache(). ",
+                   error.message);
   TORCH_CHECK_NOT_IMPLEMENTED(error.code != ErrorCode::kUnsupported, error.message);
   TORCH_CHECK(false, error.message);
 }

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::device {
 namespace {
@@ -87,7 +88,10 @@ Lease::~Lease() {
 uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
   const uint64_t room = std::max<uint64_t>((nbytes + kAlignment - 1) / kAlignment, 1) * kAlignment;
   const uintptr_t start = reservation();
-  TORCH_CHECK(room <= kAddressBytes / 4, "A tensor of ", nbytes, " bytes is beyond the device.");
+  TORCH_CHECK_WITH(OutOfMemoryError, room <= kAddressBytes / 4,
+                   "The device is out of memory: a tensor of ", size_text(nbytes),
+                   " was asked for, and none of more than ", size_text(kAddressBytes / 4),
+                   " has addresses.");
   if (next_ < start || next_ + room > start + kAddressBytes) next_ = start;
   // Only after a turn around the reservation is anything in the way.
   for (auto taken = by_address_.lower_bound(next_);
@@ -96,7 +100,10 @@ uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
     met.push_back(taken->second.lock());
     next_ = taken->first + std::max<uint64_t>(met.back() ? met.back()->bytes : 0, 1);
     next_ = (next_ + kAlignment - 1) / kAlignment * kAlignment;
-    TORCH_CHECK(next_ + room <= start + kAddressBytes, "The device's addresses are spent.");
+    TORCH_CHECK_WITH(OutOfMemoryError, next_ + room <= start + kAddressBytes,
+                     "The device is out of memory: this process's other tensors leave no "
+                     "addresses for one of ",
+                     size_text(nbytes), ".");
   }
   return std::exchange(next_, next_ + room);
 }

@@ -69,6 +69,11 @@ def test_keys_and_values_in_djinnd_are_counted() -> None:
     assert module().memory_allocated() < with_cache
 
 
+def test_who_asks_for_too_many_addresses_hears_for_how_many_bytes() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match=r"out of memory.* 8\.0 TiB"):
+        torch.empty(1 << 41, device=DEVICE)
+
+
 def test_the_accelerators_functions_and_the_devices_are_the_same() -> None:
     value = (torch.ones(MIB, device=DEVICE) + 1).requires_grad_()
     for kind in KINDS:
@@ -142,7 +147,7 @@ try:
     total = big.sum()
     print("summed", flush=True)
     total.item()
-except RuntimeError as error:
+except torch.OutOfMemoryError as error:
     print(error)
 print("lives", (small + 1).sum().item())
 """
@@ -164,5 +169,7 @@ def test_an_operator_that_finds_no_memory_is_named_with_its_shape(
     assert done.returncode == 0, done.stderr
     assert ("recorded" in done.stdout) == (blocking != "1"), done.stdout
     assert "aten::mul" in done.stdout and "40000" in done.stdout, done.stdout
+    assert "out of memory" in done.stdout and "smaller batch" in done.stdout, done.stdout
+    assert "or end a session." in done.stdout, "the daemon's sentence is whole"
     assert "lives 2000.0" in done.stdout
     assert ("MiB" in done.stdout) or blocking == "1", done.stdout
