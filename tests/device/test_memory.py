@@ -74,6 +74,15 @@ def test_who_asks_for_too_many_addresses_hears_for_how_many_bytes() -> None:
         torch.empty(1 << 41, device=DEVICE)
 
 
+def test_the_device_has_a_name_and_properties() -> None:
+    (torch.ones(1, device=DEVICE) + 1).cpu()
+    found = module().get_device_properties(0)
+    assert found.name == module().get_device_name(DEVICE) == "djinnd"
+    assert found.total_memory == module().mem_get_info()[1]
+    with pytest.raises(ValueError, match="no number 1"):
+        module().get_device_name(1)
+
+
 def test_the_accelerators_functions_and_the_devices_are_the_same() -> None:
     value = (torch.ones(MIB, device=DEVICE) + 1).requires_grad_()
     for kind in KINDS:

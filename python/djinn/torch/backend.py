@@ -72,6 +72,19 @@ def _memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     return "\n".join(f"{name:<18}{size_text(size):>10}  {what}" for name, size, what in lines)
 
 
+def _device_name(device: Any = None) -> str:
+    _check_index(0 if device is None else device)
+    return "djinnd"
+
+
+def _device_properties(device: Any = None) -> types.SimpleNamespace:
+    """As torch.cuda's, of what there is: `name`, and `total_memory`, what djinnd may grant (0
+    where there is no session)."""
+    return types.SimpleNamespace(
+        name=_device_name(device), total_memory=int(_device.memory()["total"])
+    )
+
+
 def _module() -> types.ModuleType:
     """`torch.remote_accelerator`: one device, without streams."""
     module = types.ModuleType(f"torch.{NAME}")
@@ -95,6 +108,8 @@ def _module() -> types.ModuleType:
         "is_initialized": lambda: True,
         "is_bf16_supported": lambda: True,
         "device_count": lambda: 1,
+        "get_device_name": _device_name,
+        "get_device_properties": _device_properties,
         "current_device": lambda: 0,
         "set_device": _check_index,
         "_is_in_bad_fork": lambda: False,
