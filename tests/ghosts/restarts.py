@@ -7,6 +7,7 @@ restarts.py SCRATCH    fails where what it finds is not what docs/GHOSTS.md says
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,9 @@ def main(scratch: Path) -> None:
     daemon.process.kill()
     daemon.process.wait()
     daemon = Daemon(scratch, ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", djinn.PerformanceWarning)
+        expect_gone(lambda: new.generate(ids, **GREEDY))
     expect_gone(use, new)
     last = auto.from_pretrained(scratch / "llama").eval()
     assert all(map(torch.equal, expected, use(last)))

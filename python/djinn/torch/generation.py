@@ -600,7 +600,8 @@ def lower(call: Call, run: Callable[[Call], tuple[Any, int, str]], why_not: str 
         result, tier, why = run(call)
     except NotInDaemon as reason:
         tier, why = 0, f"{why_not}{reason}"
-        say_slow(why)
+        if not _is_gone(call.model):
+            say_slow(why)
         result = call.in_python()
     state.took(state.known_of(call.model), tier, why)  # not what its last forward took
     return result
@@ -616,6 +617,12 @@ def _sample(call: Call) -> tuple[Any, int, str]:
         return call.over_steps(job), 1, why
     except NotInDaemon as reason:
         raise NotInDaemon(f"{why}; nor a step at a time, because {reason}") from reason
+
+
+def _is_gone(model: Any) -> bool:
+    """With the session that held its weights: no way is slow, each ends in an error."""
+    first = next(iter(model.parameters()), None)
+    return first is not None and first.device == DEVICE and _device.is_lost(first.detach())
 
 
 def say_slow(why: str) -> None:
