@@ -43,11 +43,14 @@ std::string_view file_name_of(std::string_view path) {
 Result<std::string> resolve_host(const std::string& host) {
   const char* const from_environment = ::getenv("DJINN_HOST");
   const std::string given = !host.empty() ? host : from_environment ? from_environment : "";
-  if (given.starts_with(kScheme)) return given.substr(kScheme.size());
+  const bool has_scheme = given.starts_with(kScheme);
+  if (has_scheme && given.size() > kScheme.size()) return given.substr(kScheme.size());
   if (given.starts_with('/')) return given;
   if (!given.empty()) {
     return Error{ErrorCode::kInvalidArgument,
-                 "The host '" + given + "' is neither of the form unix:PATH nor a path from /."};
+                 (host.empty() ? "DJINN_HOST, '" : "The host '") + given +
+                     (host.empty() ? "'," : "'") +
+                     " is neither of the form unix:PATH nor a path from /."};
   }
   const char* const runtime = ::getenv("XDG_RUNTIME_DIR");
   const std::string of_user = runtime ? std::string(runtime) + "/djinn/djinnd.sock" : "";

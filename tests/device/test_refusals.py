@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import djinn
 import pytest
 import torch
 import torch.nn.functional as F
@@ -169,3 +170,11 @@ except Exception as error:
     done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
     assert done.returncode == 0, (done.returncode, done.stderr)
     assert "divided by -1" in done.stdout
+
+
+def test_a_host_that_is_no_address_is_told_with_where_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DJINN_HOST", "unix:")
+    with pytest.raises(djinn.RequestError, match=r"DJINN_HOST, 'unix:', is neither of the form"):
+        djinn.connect()
