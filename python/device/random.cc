@@ -6,6 +6,7 @@
 #include "kernel/srg/random.h"
 
 #include <ATen/Context.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 
@@ -59,6 +60,36 @@ at::Tensor& normal(at::Tensor& self, double mean, double deviation, OptionalGene
   TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
   const at::Tensor drawn = draw_like("djinn::randn", self, floating(self), generator);
   return self.copy_(drawn.mul(deviation).add(mean));
+}
+
+at::Tensor normal_like(const at::Tensor& like, at::IntArrayRef sizes,
+                       const OptionalGenerator& generator) {
+  return draw("djinn::randn", {sizes.vec(), static_cast<int64_t>(floating(like))},
+              c10::multiply_integers(sizes), generator);
+}
+
+void check_deviations(const at::Tensor& deviation) {
+  TORCH_CHECK(deviation.numel() == 0 || deviation.min().ge(0).item<bool>(),
+              "normal expects all elements of std >= 0.0");
+}
+
+at::Tensor normal_by_both(const at::Tensor& mean, const at::Tensor& deviation,
+                          OptionalGenerator generator) {
+  check_deviations(deviation);
+  const std::vector<int64_t> sizes = at::infer_size(mean.sizes(), deviation.sizes());
+  const at::Tensor drawn = normal_like(mean, sizes, generator);
+  return drawn.mul(deviation).add(mean).to(mean.scalar_type());
+}
+
+at::Tensor normal_by_mean(const at::Tensor& mean, double deviation, OptionalGenerator generator) {
+  TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
+  return normal_like(mean, mean.sizes(), generator).mul(deviation).add(mean);
+}
+
+at::Tensor normal_by_deviation(double mean, const at::Tensor& deviation,
+                               OptionalGenerator generator) {
+  check_deviations(deviation);
+  return normal_like(deviation, deviation.sizes(), generator).mul(deviation).add(mean);
 }
 
 at::Tensor& uniform(at::Tensor& self, double from, double to, OptionalGenerator generator) {
@@ -174,6 +205,9 @@ std::tuple<at::Tensor, at::Tensor> dropout(const at::Tensor& input, double p,
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("normal_", &normal);
+  library.impl("normal.Tensor_Tensor", &normal_by_both);
+  library.impl("normal.Tensor_float", &normal_by_mean);
+  library.impl("normal.float_Tensor", &normal_by_deviation);
   library.impl("uniform_", &uniform);
   library.impl("exponential_", &exponential);
   library.impl("random_", &random);

@@ -390,6 +390,28 @@ def test_generators_of_the_device_have_seeds_and_states() -> None:
     expect_equal(drawn[0].cpu(), drawn[1].cpu())
 
 
+def test_normal_numbers_are_drawn_about_tensors_of_means_and_deviations() -> None:
+    means, deviations = torch.tensor([[-5.0], [5.0]]), torch.tensor([2.0, 0.0, 0.5])
+
+    def draw(seed: int) -> torch.Tensor:
+        generator = torch.Generator(DEVICE).manual_seed(seed)
+        wide = means.to(DEVICE)[:, :, None].expand(2, 3, 4000)
+        return torch.normal(wide, deviations.to(DEVICE)[:, None], generator=generator).cpu()
+
+    drawn = draw(1)
+    expect_equal(drawn, draw(1))
+    assert not torch.equal(drawn, draw(2))
+    assert (drawn.mean(2) - means).abs().max() < 0.2
+    assert (drawn.std(2) - deviations).abs().max() < 0.2
+    mean, deviation = means.to(DEVICE), deviations.to(DEVICE)
+    assert (torch.normal(mean, 0.0).cpu() == means).all()
+    assert torch.normal(3.0, deviation)[1].item() == 3.0
+    with pytest.raises(RuntimeError, match="std >= 0"):
+        torch.normal(mean, mean)
+    one = torch.distributions.Normal(mean[0], deviation[0])
+    assert one.sample().device == torch.device(DEVICE)
+
+
 @pytest.mark.parametrize("where", [[1, 3], [-2, 9], [], 4])
 @pytest.mark.parametrize("dim", [0, 1])
 def test_a_split_is_told_by_a_tensor_here_or_there(where: list[int] | int, dim: int) -> None:
