@@ -289,8 +289,8 @@ void translate(std::exception_ptr thrown) {
 // Of memory: first what the program itself can do.
 void raise(Error error) {
   TORCH_CHECK_WITH(OutOfMemoryError, !lacked_memory(error.code),
-                   "djinnd is out of memory for this. A smaller batch or shorter sequences take "
-                   "less; tensors that are needed no more are freed by del, behind it by "
+                   "djinnd is out of memory. Take a smaller batch or shorter sequences; or del "
+                   "tensors that are no longer needed, and call "
                    "torch.remote_accelerator.empty_cache(). ",
                    error.message);
   TORCH_CHECK_NOT_IMPLEMENTED(error.code != ErrorCode::kUnsupported, error.message);
