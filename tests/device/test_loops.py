@@ -343,7 +343,7 @@ def test_what_goes_operator_by_operator_is_told_by_its_reason(
         ghost.generate(**on_device(inputs), **EVERY, use_cache=False)
         ghost.generate(**on_device(prompt(20, 7)), **EVERY, num_beams=2)
         ghost.generate(**on_device(inputs), **EVERY, prompt_lookup_num_tokens=2)
-    reasons = ("without a cache", "40 rows", "assisted decoding")
+    reasons = ("without a cache", "40 sequences at once", "assisted decoding")
     assert len(sentences) == len(reasons), sentences
     for sentence, reason in zip(sentences, reasons, strict=True):
         assert reason in sentence and "docs/GHOSTS.md" in sentence
