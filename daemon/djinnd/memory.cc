@@ -68,8 +68,8 @@ void Memory::change() {
 // The log hears of a shortage, the session that is refused also how much of it is its own.
 Status Memory::refused(const Request& request, Error why) const {
   if (why.code != ErrorCode::kOutOfMemory) return why;
-  why.message = request.bytes > ledger_.total_bytes() ? too_large(request.bytes)
-                                                      : shortage(request.bytes);
+  why.message =
+      request.bytes > ledger_.total_bytes() ? too_large(request.bytes) : shortage(request.bytes);
   if (refused_) refused_(why, users_.user_of(request.holder));
   if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;

@@ -523,8 +523,8 @@ std::vector<Models::Opening> Models::take_others(Model& model) {
     opening.file_count = own->files.size();
     opening.key = own->key;
     opening.other = {model.id};
-    ModelName name = model.names.contains(opener.domain) ? model.names.at(opener.domain)
-                                                         : ModelName();
+    ModelName name =
+        model.names.contains(opener.domain) ? model.names.at(opener.domain) : ModelName();
     opening.request = {.opener = opener,
                        .label = std::move(name.label),
                        .path = std::move(name.path),
