@@ -81,6 +81,7 @@ void Programs::hear(DomainId domain, const ipc::ProgramAdded& event) {
   if (program->phase == ProgramPhase::kAdmitting) ++counts_.admitted;
   program->phase = ProgramPhase::kAdmitted;
   program->outputs = event.outputs;
+  const bool is_awaited = !program->askers.empty();
   for (const Asker& asker : std::exchange(program->askers, {})) {
     world_.replies.owe(
         asker, [this, id = program->id, number = asker.number]() -> ipc::DaemonReply {
@@ -93,7 +94,7 @@ void Programs::hear(DomainId domain, const ipc::ProgramAdded& event) {
           return {number, ipc::ProgramDefined{id, false, defined->outputs}};
         });
   }
-  forget_left_over(domain);  // who asked for it may have left
+  if (!is_awaited) forget_left_over(domain);  // who asked for it has left
 }
 
 void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {
