@@ -49,8 +49,9 @@ struct FileIdentity {
 
 // Whether the proof of FileIdentity::unwritten can be had: see lease.h. Blocks nobody. Not for what
 // overlay and FUSE show, whose writers the kernel does not count here, nor for tmpfs, where writes
-// through a mapping move no time. One way around it is known, and is the file's owner's alone: a
-// device that still writes to pages which were mapped.
+// through a mapping move no time. Two ways around it are known, both of them only for who may write
+// the file: a device that still writes to pages which were mapped, and ext4's EXT4_IOC_MOVE_EXT,
+// which exchanges the blocks of two files and moves no time.
 [[nodiscard]] bool is_unwritten(const Fd& fd, const FileIdentity& file);
 
 // Judges a descriptor from outside (DESIGN rule 3) and looks the file up, without asking a server
