@@ -145,19 +145,12 @@ void set_timeout(const Invocation& invocation) {
   ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// The word in the place of a verb that must follow; empty if there is none.
-std::string unknown_verb(const CLI::App& app, const CLI::App& last) {
-  if (last.get_require_subcommand_min() == 0) return {};
-  for (std::string& word : app.remaining(true)) {
-    if (!word.starts_with('-')) return std::move(word);
-  }
-  return {};
-}
-
-// "--no" of "--no=such"; empty if all are known.
-std::string unknown_option(const CLI::App& app) {
+// Of what the parser did not know: the first word that stands in the place of a verb that must
+// follow, or is an option, "--no" of "--no=such"; empty if there is none.
+std::string unknown_word(const CLI::App& app, const CLI::App& last) {
   for (const std::string& word : app.remaining(true)) {
     if (word.size() > 1 && word.starts_with('-')) return word.substr(0, word.find('='));
+    if (last.get_require_subcommand_min() > 0) return word;
   }
   return {};
 }
@@ -199,11 +192,9 @@ Error mistake(const CLI::App& app, const CLI::ParseError& stop) {
     last = last->get_subcommands().front();
     words += last->get_name() + ' ';
   }
-  if (const std::string word = unknown_option(app); !word.empty()) {
-    return no_such_option(word, words, options_of(app, *last));
-  }
-  if (const std::string word = unknown_verb(app, *last); !word.empty()) {
-    return no_such_verb(word, words, verbs_of(*last));
+  if (const std::string word = unknown_word(app, *last); !word.empty()) {
+    return word.starts_with('-') ? no_such_option(word, words, options_of(app, *last))
+                                 : no_such_verb(word, words, verbs_of(*last));
   }
   if (last->get_require_subcommand_min() > 0 && stop.get_name() == "RequiredError") {
     return {ErrorCode::kInvalidArgument,

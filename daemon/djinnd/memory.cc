@@ -70,6 +70,9 @@ Status Memory::refused(const Request& request, Error why) const {
   if (why.code != ErrorCode::kOutOfMemory) return why;
   why.message =
       request.bytes > ledger_.total_bytes() ? too_large(request.bytes) : shortage(request.bytes);
+  if (request.holder.kind == vmu::HolderKind::kLoad) {
+    why.message += " Models that are in use, or not hashed yet, cannot give way.";
+  }
   if (refused_) refused_(why, users_.user_of(request.holder));
   if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;

@@ -53,6 +53,7 @@ Status find_program(std::string& path, const std::string& name, const char* opti
 // An option as the manual writes it, with one word for its value.
 class HelpFormatter : public CLI::Formatter {
  public:
+  HelpFormatter() { column_width(32); }  // the longest that has no line of its own, and a gap
   std::string make_option_opts(const CLI::Option* option) const override {
     const std::string type = option->get_type_name();
     return option->get_type_size() == 0 ? "" : " " + type.substr(0, type.find(':'));

@@ -21,7 +21,7 @@
 namespace djinn::device {
 
 // What a run may write in place: all of it is saved first.
-inline constexpr uint64_t kWrittenBytesMax = uint64_t{8} << 20;
+inline constexpr uint64_t kWrittenBytesMax = uint64_t{32} << 20;
 
 // Bytes from the first to the last element of a view.
 [[nodiscard]] uint64_t hull_bytes(const Operand& view);

@@ -95,7 +95,7 @@ def test_systemd_is_told_how_many_sessions_a_drain_has_left(systemd: Systemd) ->
     systemd.hear("READY=1")
     with systemd.connect():
         ctl(systemd, "drain")
-        systemd.hear("STATUS=Draining, 1 sessions left")
+        systemd.hear("STATUS=Draining, 1 session left")
     systemd.hear("STATUS=Draining, 0 sessions left")
     ctl(systemd, "resume")
     systemd.hear("STATUS=0 sessions")

@@ -43,7 +43,7 @@ def test_an_activated_socket_is_served_and_outlives_the_daemon(systemd: Systemd)
     assert "STATUS=0 sessions, 0 models" in systemd.hear("READY=1")
     with systemd.connect(observer=True) as session:
         assert session.status()["sessions"] == 1
-        systemd.hear("STATUS=1 sessions")
+        systemd.hear("STATUS=1 session,")
     assert systemd.stop() == 0
     assert any(said.startswith("STOPPING=1") for said in systemd.last_words)
     assert (systemd.directory / "djinnd.sock").exists()  # systemd's, for the next start

@@ -66,11 +66,13 @@ def test_b18_each_word_of_status_is_explained(desk: Desk) -> None:
     desk.daemon.process.send_signal(signal.SIGHUP)
     wait_until(lambda: "your pins" in ctl(desk.daemon, "status").text(), "the quota is in force")
     ctl(desk.daemon, "generate", str(ROOT / "models/bytes"), "--prompt", "x").text()
-    fields, workers = ctl(desk.daemon, "status").text().split("\n\n")
+    fields, workers, users = ctl(desk.daemon, "status").text().split("\n\n")
     shown = {re.split(r"  +", line.strip())[0] for line in fields.splitlines()[1:]}
     # What ps, sessions or any program would call so.
     plain = {"version", "up", "DEVICE", "OWNER", "PID", "STATE"}
-    assert (shown | set(workers.splitlines()[0].split())) - plain <= explained
+    for table in (workers, users):
+        shown |= set(table.splitlines()[0].split())
+    assert shown - plain <= explained
 
 
 def test_b15_the_rules_say_what_prometheus_is_told() -> None:

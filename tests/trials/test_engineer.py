@@ -182,7 +182,7 @@ def test_a11_a_model_that_is_too_large_is_refused_with_a_way_out(
         error = nursery.run("embeddings.py", minilm, host=small.host, djinn=True).error()
     last = error.splitlines()[-1]
     assert "djinnctl ps" in last and "fallback" in last
-    assert "own session has" in last
+    assert "session itself holds" in last
     assert not re.search(r"\d bytes", last), last
 
 

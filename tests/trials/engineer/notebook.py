@@ -19,7 +19,7 @@ print(djinn.config)
 def refs() -> str:
     command = ["djinnctl", "show", sys.argv[1]]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return next(line.split()[1] for line in shown.splitlines() if line.startswith("leases"))
+    return next(line.split()[1] for line in shown.splitlines() if line.startswith("REFS"))
 
 
 model = AutoModel.from_pretrained(sys.argv[1])
