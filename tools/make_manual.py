@@ -3,12 +3,11 @@
 """Writes the manual's pages, man/*.scd, as troff: make_manual.py DIRECTORY.
 
 scdoc writes paragraph macros that troff skips, beside headings and indents; they are left out, so
-that `mandoc -Tlint` has nothing to say. @OPERATORS@, @DTYPES@ and @METRICS@ stand for what
-the code has (kernel/srg/allowed.cc, kernel/base/dtype.cc, daemon/djinnd/metrics_text.cc). In a
-literal block, too, it takes a backslash for the begin
-of an escape: there it is doubled, so an example stands in the source as people read it. A page that
-documents several functions gets a page beside it for each of them, which is one line that points to
-it: `man djinn_close` works.
+that `mandoc -Tlint` has nothing to say. @OPERATORS@, @DTYPES@ and @METRICS@ stand for what the code
+has (kernel/srg/allowed.cc, kernel/base/dtype.cc, daemon/djinnd/metrics/metrics_text.cc). In a
+literal block, too, it takes a backslash for the begin of an escape: there it is doubled, so an
+example stands in the source as people read it. A page that documents several functions gets a page
+beside it for each of them, which is one line that points to it: `man djinn_close` works.
 """
 
 import re
@@ -38,7 +37,7 @@ def dtypes() -> str:
 
 
 def metrics() -> str:
-    code = (ROOT / "daemon/djinnd/metrics_text.cc").read_text()
+    code = (ROOT / "daemon/djinnd/metrics/metrics_text.cc").read_text()
     entries = []
     for name, parts in re.findall(r'"(djinn_\w+)",\s*((?:"[^"]*"\s*)+)', code):
         text = textwrap.fill("".join(re.findall(r'"([^"]*)"', parts)), 68).replace("\n", "\n\t")

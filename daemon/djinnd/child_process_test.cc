@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "daemon/djinnd/child_process.h"
+#include "daemon/djinnd/workers/child_process.h"
 
 #include <errno.h>
 #include <gtest/gtest.h>

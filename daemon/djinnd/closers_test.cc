@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Descriptors whose close waits: alone, and sent to a djinnd that runs as a process.
-#include "daemon/djinnd/closers.h"
+#include "daemon/djinnd/loop/closers.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/djinnd/descriptors.h"
-#include "daemon/djinnd/log.h"
-#include "daemon/djinnd/version.h"
+#include "daemon/djinnd/host/version.h"
+#include "daemon/djinnd/loop/descriptors.h"
+#include "daemon/djinnd/loop/log.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/size_text.h"
 

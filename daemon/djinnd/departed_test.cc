@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "daemon/djinnd/departed.h"
+#include "daemon/djinnd/memory/departed.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -12,7 +12,7 @@
 #include <deque>
 #include <set>
 
-#include "daemon/djinnd/models.h"
+#include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/testing/inode_holder.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 #include "ipc/codec/srg_codec.h"

@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/djinnd/config.h"
 #include "daemon/djinnd/daemon.h"
-#include "daemon/djinnd/log.h"
-#include "daemon/djinnd/service.h"
+#include "daemon/djinnd/host/config.h"
+#include "daemon/djinnd/host/service.h"
+#include "daemon/djinnd/loop/log.h"
 
 namespace djinn::daemon {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Children that are started for nobody, from scripts that the test exchanges.
-#include "daemon/djinnd/spare_pool.h"
+#include "daemon/djinnd/workers/spare_pool.h"
 
 #include <fmt/os.h>
 #include <gtest/gtest.h>

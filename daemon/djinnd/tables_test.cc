@@ -3,12 +3,12 @@
 // The parts of djinnd that decide without doing: tables, limits, identity, turns.
 #include <gtest/gtest.h>
 
-#include "daemon/djinnd/memory.h"
-#include "daemon/djinnd/model.h"
-#include "daemon/djinnd/program_table.h"
-#include "daemon/djinnd/requests.h"
-#include "daemon/djinnd/sealed.h"
-#include "daemon/djinnd/session.h"
+#include "daemon/djinnd/front/requests.h"
+#include "daemon/djinnd/loop/sealed.h"
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/programs/program_table.h"
+#include "daemon/djinnd/sessions/session.h"
 #include "kernel/gc/session_state.h"
 #include "kernel/pal/memfd.h"
 

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "daemon/djinnd/pressure.h"
-#include "daemon/djinnd/program_table.h"
+#include "daemon/djinnd/programs/program_table.h"
+#include "daemon/djinnd/reclaim/pressure.h"
 #include "daemon/djinnd/testing/test_daemon.h"
 
 namespace djinn::daemon {

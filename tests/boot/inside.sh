@@ -129,7 +129,7 @@ HEAR=(env "PYTHONPATH=$PLACE/python" python3 "$PLACE/source/tests/boot/hear.py")
 heard() { eventually grep "^$1" "$2"; }  # BEGINNING FILE
 bus_as() { su "$1" -c "busctl call org.djinn.Manager1 /org/djinn/Manager1 org.djinn.Manager1 $2"; }
 
-# --- the journal: entries of one kind (daemon/djinnd/journal.cc) with all fields of theirs
+# --- the journal: entries of one kind (daemon/djinnd/events/journal.cc) with all fields of theirs
 MODEL_LOADED=de1b1471320a48eab7a788d106762832
 SESSION_NEW=68b4aef73eaa4e179d8a4eace693ae2d
 journal_of() {  # KIND FIELD=VALUE...

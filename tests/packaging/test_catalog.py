@@ -13,7 +13,8 @@ CATALOG = ROOT / "packaging" / "journal" / "djinnd.catalog"
 
 
 def ids_in_the_code() -> list[str]:
-    return re.findall(r'\{"([0-9a-f]{32})", LOG_', (ROOT / "daemon/djinnd/journal.cc").read_text())
+    code = (ROOT / "daemon/djinnd/events/journal.cc").read_text()
+    return re.findall(r'\{"([0-9a-f]{32})", LOG_', code)
 
 
 def test_each_kind_of_event_is_explained_and_no_other() -> None:

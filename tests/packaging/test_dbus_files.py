@@ -18,7 +18,7 @@ def members(tag: str) -> set[str]:
 
 
 def test_polkits_actions_are_those_of_the_code() -> None:
-    code = (ROOT / "daemon/djinnd/manager.cc").read_text()
+    code = (ROOT / "daemon/djinnd/dbus/manager.cc").read_text()
     actions = ElementTree.parse(PLACE / "org.djinn.policy").getroot().findall("action")
     assert {one.get("id") for one in actions} == set(re.findall(r'"(org\.djinn\.[a-z]+)"', code))
     for action in actions:
@@ -52,6 +52,6 @@ def test_the_manual_has_each_member() -> None:
     for heading, tag in (("METHODS", "method"), ("PROPERTIES", "property"), ("SIGNALS", "signal")):
         terms = "\n".join(re.findall(r"^(\*.*)\n\t", sections[heading], re.MULTILINE))
         assert set(re.findall(r"\*(\w+)\*", terms)) == members(tag), heading
-    code = (ROOT / "daemon/djinnd/manager.cc").read_text()
+    code = (ROOT / "daemon/djinnd/dbus/manager.cc").read_text()
     actions = set(re.findall(r"^\*(org\.djinn\.[a-z]+)\*$", page, re.MULTILINE))
     assert actions == set(re.findall(r'"(org\.djinn\.[a-z]+)"', code))

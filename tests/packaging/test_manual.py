@@ -44,7 +44,7 @@ def test_the_configurations_manual_has_each_key_and_what_reloads(tmp_path: Path)
         assert re.search(f'Default: "?{re.escape(keys[key])}', words), key
         reloads = re.search(
             rf'Setting{{"{re.escape(key)}".*?(true|false),\s*set_',
-            (ROOT / "daemon/djinnd/config.cc").read_text(),
+            (ROOT / "daemon/djinnd/host/config.cc").read_text(),
             re.DOTALL,
         )
         assert reloads is not None, key
@@ -52,7 +52,7 @@ def test_the_configurations_manual_has_each_key_and_what_reloads(tmp_path: Path)
 
 
 def test_the_configurations_manual_has_each_key_of_a_section() -> None:
-    code = (ROOT / "daemon/djinnd/config.cc").read_text()
+    code = (ROOT / "daemon/djinnd/host/config.cc").read_text()
     keys = re.findall(r'QuotaSetting{"(\w+)"', code)
     assert keys and terms("djinnd.conf.5", "USERS AND GROUPS") == [f"*{key}*" for key in keys]
 
@@ -192,7 +192,8 @@ needs_scdoc = pytest.mark.skipif(
 def test_the_page_about_graphs_lists_what_may_run(tmp_path: Path) -> None:
     said(sys.executable, str(ROOT / "tools/make_manual.py"), str(tmp_path))
     page = (tmp_path / "djinn-srg.7").read_text().split(".SH ALLOWED OPERATORS", 1)[1]
-    listed = re.findall(r"\w+::[\w.]+", page.replace(r"\&", ""))  # which some scdocs put before dots
+    page = page.replace(r"\&", "")  # which some scdocs put before dots
+    listed = re.findall(r"\w+::[\w.]+", page)
     table = re.findall(
         r'^    "([^"]+)",$', (ROOT / "kernel/srg/allowed.cc").read_text(), re.MULTILINE
     )
@@ -213,7 +214,7 @@ def test_djinnds_manual_lists_its_metrics(tmp_path: Path) -> None:
     said(sys.executable, str(ROOT / "tools/make_manual.py"), str(tmp_path))
     page = (tmp_path / "djinnd.8").read_text().split(".SH LIST OF METRICS", 1)[1]
     listed = set(re.findall(r"^\\fB(djinn_\w+)", page.split(".SH ", 1)[0], re.MULTILINE))
-    code = (ROOT / "daemon/djinnd/metrics_text.cc").read_text()
+    code = (ROOT / "daemon/djinnd/metrics/metrics_text.cc").read_text()
     assert listed == set(re.findall(r'"(djinn_\w+)"', code)) and len(listed) > 50
 
 

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/djinnd/loop.h"
+#include "daemon/djinnd/loop/loop.h"
 #include "kernel/base/fd.h"
 
 namespace djinn::daemon::testing {

@@ -7,7 +7,7 @@
 
 #include <functional>
 
-#include "daemon/djinnd/loop.h"
+#include "daemon/djinnd/loop/loop.h"
 
 namespace djinn::daemon::testing {
 

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/access/authority.h"
+
+#include <errno.h>
+#include <grp.h>
+#include <pwd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "daemon/djinnd/loop/proc_files.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr size_t kEntryBytes = 4096;
+// A group of a hundred thousand members and more.
+constexpr size_t kEntryBytesMax = size_t{64} << 20;
+
+constexpr uid_t kOverflowUid = 65534;  // unless somebody has set another
+
+}  // namespace
+
+Caller Authority::judge(uid_t user, std::span<const gid_t> groups) const {
+  const bool member = admins_ && std::find(groups.begin(), groups.end(), *admins_) != groups.end();
+  return {user, user == 0 || member || owner_ == user};
+}
+
+std::optional<uid_t> number_of_unmapped(std::string_view uid_map, std::string_view overflow_uid) {
+  const std::vector<uint64_t> lines = numbers_in(uid_map);  // of three each: inside, outside, count
+  uint64_t mapped = 0;
+  for (size_t i = 2; i < lines.size(); i += 3) mapped += lines[i];
+  // The last number is no user; a kernel without user namespaces has no map.
+  if (mapped == 0 || mapped >= std::numeric_limits<uid_t>::max()) return std::nullopt;
+  const std::vector<uint64_t> told = numbers_in(overflow_uid);
+  return told.empty() ? kOverflowUid : static_cast<uid_t>(told.front());
+}
+
+std::optional<uid_t> number_of_unmapped() {
+  return number_of_unmapped(read_proc_file("/proc/self/uid_map"),
+                            read_proc_file("/proc/sys/kernel/overflowuid"));
+}
+
+// The entry of that name; ask: getgrnam_r or getpwnam_r. One with many members needs more room.
+template <typename Entry, typename Ask>
+static std::optional<Entry> entry_named(const std::string& name, std::vector<char>& buffer,
+                                        Ask* ask) {
+  Entry entry{};
+  Entry* found = nullptr;
+  while (ask(name.c_str(), &entry, buffer.data(), buffer.size(), &found) == ERANGE &&
+         buffer.size() < kEntryBytesMax) {
+    buffer.resize(2 * buffer.size());
+  }
+  return found == nullptr ? std::nullopt : std::optional(entry);
+}
+
+Error only_administrators_may() {
+  return {ErrorCode::kPermissionDenied,
+          "Only administrators may do this: root, and members of the group djinn-admin, or of the "
+          "one that djinnd's --admin-group names. Who has just become one logs in again."};
+}
+
+std::optional<gid_t> group_named(const std::string& name) {
+  std::vector<char> buffer(kEntryBytes);
+  const auto entry = entry_named<group>(name, buffer, &::getgrnam_r);
+  return entry ? std::optional(entry->gr_gid) : std::nullopt;
+}
+
+std::optional<uid_t> user_named(const std::string& name) {
+  std::vector<char> buffer(kEntryBytes);
+  const auto entry = entry_named<passwd>(name, buffer, &::getpwnam_r);
+  return entry ? std::optional(entry->pw_uid) : std::nullopt;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/access/authority.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace djinn::daemon {
+namespace {
+
+constexpr gid_t kAdmins = 77;
+
+TEST(AuthorityTest, root_and_any_member_of_the_group_are_admins) {
+  const Authority authority(kAdmins);
+  const std::vector<gid_t> among_others{5, kAdmins, 9};
+  EXPECT_TRUE(authority.judge(0, {}).admin);
+  EXPECT_TRUE(authority.judge(1000, among_others).admin);
+  EXPECT_TRUE(authority.judge(1000, among_others).may_steer(1001));
+}
+
+TEST(AuthorityTest, others_steer_what_is_theirs) {
+  const std::vector<gid_t> groups{5, 9};
+  const Caller caller = Authority(kAdmins).judge(1000, groups);
+  EXPECT_FALSE(caller.admin);
+  EXPECT_TRUE(caller.may_steer(1000));
+  EXPECT_FALSE(caller.may_steer(0));
+  EXPECT_FALSE(caller.may_steer(1001));
+}
+
+TEST(AuthorityTest, whose_own_djinnd_it_is_is_its_admin) {
+  EXPECT_TRUE(Authority({}, 1000).judge(1000, {}).admin);
+  EXPECT_FALSE(Authority({}, 1000).judge(1001, {}).admin);
+}
+
+TEST(AuthorityTest, a_refusal_names_the_group_that_may) {
+  EXPECT_NE(only_administrators_may().message.find("the group djinn-admin"), std::string::npos);
+}
+
+TEST(AuthorityTest, where_users_have_no_number_theirs_is_known) {
+  EXPECT_EQ(number_of_unmapped("         0          0 4294967295\n", "65534\n"), std::nullopt);
+  EXPECT_EQ(number_of_unmapped("0 0 1\n", "65534\n"), 65534u);
+  EXPECT_EQ(number_of_unmapped("0 100000 65536\n65536 1000 1\n", "99\n"), 99u);
+  EXPECT_EQ(number_of_unmapped("0 0 1000\n1000 1001 4294966295\n", "65534\n"), std::nullopt);
+  EXPECT_EQ(number_of_unmapped("0 0 1\n", ""), 65534u);
+  EXPECT_EQ(number_of_unmapped("", "65534\n"), std::nullopt) << "there are no user namespaces";
+}
+
+TEST(AuthorityTest, without_the_group_root_alone_is_admin) {
+  const std::vector<gid_t> groups{0, kAdmins};
+  EXPECT_FALSE(Authority().judge(1000, groups).admin);
+  EXPECT_FALSE(Authority(group_named("no-such-group")).judge(1000, groups).admin);
+  EXPECT_TRUE(Authority().judge(0, {}).admin);
+}
+
+TEST(AuthorityTest, the_group_of_root_is_found_by_name) {
+  EXPECT_EQ(group_named("root"), gid_t{0});
+}
+
+}  // namespace
+}  // namespace djinn::daemon

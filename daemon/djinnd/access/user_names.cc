@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/access/user_names.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <pwd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kNsPerMs = 1'000'000;
+constexpr size_t kEntryBytes = 1024;
+// An entry that is larger is none.
+constexpr size_t kEntryBytesMax = size_t{1} << 20;
+
+}  // namespace
+
+std::optional<std::string> UserNames::look_up_user(uid_t user) {
+  for (size_t bytes = kEntryBytes; bytes <= kEntryBytesMax; bytes *= 2) {
+    std::vector<char> buffer(bytes);
+    passwd entry{};
+    passwd* found = nullptr;
+    const int failed = ::getpwuid_r(user, &entry, buffer.data(), buffer.size(), &found);
+    if (found != nullptr) return std::string(found->pw_name);
+    if (failed == ERANGE) continue;
+    // The manual names many numbers for "no such user"; these are others.
+    const bool no_answer = failed == EIO || failed == EMFILE || failed == ENFILE ||
+                           failed == ENOMEM || failed == EINTR || failed == EAGAIN;
+    if (no_answer) return std::nullopt;
+    break;
+  }
+  return fmt::format("{}", user);
+}
+
+UserNames::UserNames(Loop& loop, const Clock& clock, Lookup lookup)
+    : clock_(clock),
+      lookup_(std::move(lookup)),
+      patience_(loop, [this] { serve(); }),
+      answers_(loop),
+      thread_("user names", kBacklogMax) {}
+
+void UserNames::when_known(const std::set<uid_t>& users, std::function<void()> then) {
+  std::set<uid_t> missing;
+  std::ranges::copy_if(users, std::inserter(missing, missing.end()),
+                       [this](uid_t user) { return !known_.contains(user); });
+  if (missing.empty()) return then();
+  for (const uid_t user : missing) look_up(user);
+  const uint64_t until_ns = clock_.monotonic_ns() + kPatienceMs * kNsPerMs;
+  waiting_.push_back({std::move(missing), until_ns, std::move(then)});
+  if (!patience_.active()) patience_.start_once(kPatienceMs);
+}
+
+void UserNames::want(uid_t user) {
+  if (!known_.contains(user)) look_up(user);
+}
+
+std::string UserNames::of(uid_t user) const {
+  const auto found = known_.find(user);
+  return found == known_.end() ? fmt::format("{}", user) : found->second;
+}
+
+void UserNames::look_up(uid_t user) {
+  if (asked_.contains(user)) return;
+  const bool asked = thread_.post([this, user, lookup = lookup_, to = answers_.sender()] {
+    to.send([this, user, name = lookup(user)] { found(user, name); });
+  });
+  if (asked) asked_.insert(user);
+}
+
+void UserNames::found(uid_t user, const std::optional<std::string>& name) {
+  asked_.erase(user);
+  for (Waiting& one : waiting_) one.users.erase(user);
+  if (name) {  // else it is asked again when somebody wants it
+    if (known_.size() >= kKnownMax) known_.clear();
+    known_[user] = *name;
+  }
+  serve();
+}
+
+// Those whose names are there, or who have waited enough.
+void UserNames::serve() {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  std::list<Waiting> due;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    const auto one = next++;
+    if (one->users.empty() || one->until_ns <= now_ns) due.splice(due.end(), waiting_, one);
+  }
+  for (const Waiting& one : due) one.then();
+  if (waiting_.empty()) return;
+  const uint64_t until_ns = waiting_.front().until_ns;  // the first to lose patience
+  patience_.start_once((until_ns - std::min(until_ns, now_ns)) / kNsPerMs + 1);
+}
+
+}  // namespace djinn::daemon

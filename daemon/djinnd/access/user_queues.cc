@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/access/user_queues.h"
+
+namespace djinn::daemon {
+
+void UserQueues::add(uid_t user, Piece piece) {
+  if (!queues_.contains(user)) forget_idle();
+  Queue& queue = queues_[user];
+  queue.waiting.push_back(std::move(piece));
+  if (!queue.busy) begin_next(user);
+}
+
+// Who is refused may ask for more, which waits: the queue is busy until nobody waits any more.
+void UserQueues::begin_next(uid_t user) {
+  Queue& queue = queues_.at(user);
+  queue.busy = true;
+  while (!queue.waiting.empty()) {
+    const Piece next = std::move(queue.waiting.front());
+    queue.waiting.pop_front();
+    if (!next.is_wanted()) continue;
+    const Status begun = queue.thread->post([this, user, work = next.work, to = done_.sender()] {
+      to.send([this, user, then = work()] {
+        then();
+        begin_next(user);
+      });
+    });
+    if (begun) return;
+    next.refuse(begun.error());
+  }
+  queue.busy = false;
+}
+
+// A queue is kept for as long as its thread, which more work would find running.
+void UserQueues::forget_idle() {
+  std::erase_if(queues_, [](const auto& entry) {
+    return !entry.second.busy && !entry.second.thread->lives();
+  });
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Manager: org.djinn.Manager1, djinnd as D-Bus sees it: another way to what djinnctl does on the
+// socket, done by those who do it there.
+//
+//   call      a method call, from its message to its answer
+//   action    what polkit is asked for where the caller's own rights do not suffice
+//
+// A call is made with the caller's own rights first. Where these refuse it, or show a part only,
+// polkit is asked whether it may be made as an administrator. So nobody learns more of what is
+// others' than on the socket.
+//
+// Signals are for subscribers (bus_subscribers.h), of what they may see; changes of properties,
+// which are sums over all users, for everybody whom the bus's policy lets listen.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "daemon/djinnd/access/inquiries.h"
+#include "daemon/djinnd/dbus/bus.h"
+#include "daemon/djinnd/dbus/bus_callers.h"
+#include "daemon/djinnd/dbus/bus_subscribers.h"
+#include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/front/reports.h"
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/models/models.h"
+#include "daemon/djinnd/programs/programs.h"
+#include "daemon/djinnd/sessions/sessions.h"
+
+namespace djinn::daemon {
+
+class Manager {
+ public:
+  // Calls of one user that wait, for polkit or for what they ask.
+  static constexpr uint32_t kCallsPerUser = 32;
+
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    const Authority& authority;
+    Inquiries& inquiries;
+    Memory& memory;
+    Sessions& sessions;
+    Models& models;
+    Programs& programs;
+    Reports& reports;
+    // Reads the configuration again. Errors: that of a configuration that stays as it was.
+    std::function<Status()> reload;
+    std::function<void(bool)> drain;
+    std::function<bool()> draining;
+  };
+  // only_user: all others are refused, and their polkit is not asked.
+  Manager(World world, BusKind kind, std::optional<uid_t> only_user);
+
+  void start() { bus_.start(); }
+  void stop();
+  // Tells those who listen on the bus.
+  void hear(const Event& event);
+
+ private:
+  struct Call;
+  using Perform = std::function<void(const Asker&, const Caller&)>;
+  struct Counts {
+    uint32_t sessions = 0;
+    uint32_t models = 0;
+    uint32_t programs = 0;
+    friend bool operator==(const Counts&, const Counts&) = default;
+  };
+
+  static constexpr const char* kInterface = "org.djinn.Manager1";  // and the name on the bus
+
+  static const sd_bus_vtable* vtable();
+  template <void (Manager::*method)(sd_bus_message*)>
+  static int handle(sd_bus_message* message, void* self, sd_bus_error* error);
+  template <auto value>
+  static int property(sd_bus* bus, const char* path, const char* interface, const char* name,
+                      sd_bus_message* reply, void* self, sd_bus_error* error);
+
+  [[nodiscard]] const char* version() const;
+  [[nodiscard]] bool draining() const;
+  [[nodiscard]] uint64_t total_bytes() const;
+  [[nodiscard]] uint64_t granted_bytes() const;
+  [[nodiscard]] uint32_t session_count() const;
+  [[nodiscard]] uint32_t model_count() const;
+  [[nodiscard]] uint32_t program_count() const;
+
+  void list_sessions(sd_bus_message* message);
+  void list_models(sd_bus_message* message);
+  void list_uses(sd_bus_message* message);
+  void subscribe(sd_bus_message* message);
+  void unsubscribe(sd_bus_message* message);
+  void cancel(sd_bus_message* message);
+  void terminate(sd_bus_message* message);
+  void pin(sd_bus_message* message);
+  void unpin(sd_bus_message* message);
+  void evict(sd_bus_message* message);
+  void reload(sd_bus_message* message);
+  void drain(sd_bus_message* message);
+  void resume(sd_bus_message* message);
+  void set_pinned(sd_bus_message* message, bool pinned);
+  void set_draining(sd_bus_message* message, bool draining);
+  // The message's next argument; one that is no id is refused.
+  template <typename Tag>
+  std::optional<Id<Tag>> read_id(sd_bus_message* message);
+
+  void begin(sd_bus_message* message, const char* action, Perform perform);
+  // One that is for administrators only.
+  void begin_managing(sd_bus_message* message, std::function<Status()> perform);
+  void admit(const std::shared_ptr<Call>& call, const Caller& caller);
+  void attempt(const std::shared_ptr<Call>& call, const Caller& caller);
+  void attempted(const std::shared_ptr<Call>& call, const Caller& caller,
+                 const ipc::DaemonReply& reply);
+  void answer(sd_bus_message* message, const ipc::DaemonReply& reply);
+  void refuse(sd_bus_message* message, const Error& error);
+
+  void tell_counts();
+  // names: of properties, ended by a null.
+  void tell_changed(const char* const* names);
+
+  World world_;
+  std::optional<uid_t> only_user_;
+  bool has_polkit_;
+  Bus bus_;
+  BusCallers callers_;
+  BusSubscribers subscribers_;
+  std::shared_ptr<std::map<uid_t, uint32_t>> in_progress_;
+  Counts told_;
+  Timer counts_timer_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/events/events.h"
+
+#include <array>
+#include <utility>
+
+namespace djinn::daemon {
+
+std::string_view name_of(EvictReason reason) {
+  constexpr std::array<std::string_view, kEvictReasons> kNames = {"requested", "expired",
+                                                                  "pressure", "table-full"};
+  return kNames[static_cast<size_t>(reason)];
+}
+
+Event device_event(EventKind kind, std::string text) {
+  Event event{kind, std::move(text)};
+  event.of_device = true;
+  return event;
+}
+
+std::string text_of(const Event& event) {
+  std::string text = event.text;
+  if (!event.path.empty()) text += ", from " + event.path;
+  if (!event.sentence.empty()) text += ": " + event.sentence;
+  return text;
+}
+
+bool seen_by(const Event& event, const Caller& caller) {
+  return !event.owner || caller.may_steer(*event.owner);
+}
+
+std::string Events::user_text(uid_t user) const {
+  return "user " + (names_ ? names_(user) : std::to_string(user));
+}
+
+void Events::tell(Event event) {
+  event.number = ++last_;
+  event.wall_ns = clock_.wall_ns();
+  recent_.push_back(std::move(event));
+  if (recent_.size() > kRecent) recent_.pop_front();
+  for (const Listener& listener : listeners_) listener(recent_.back());
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Events: what happens in djinnd, told once to all who want to know.
+//
+//   event      one thing that happened, with the ids, bytes and error that belong to it, and a
+//              sentence for people
+//   listener   the journal, D-Bus, metrics; called at once, in the order of its coming
+//   recent     the latest ones, for who asks afterwards (`djinnctl events`)
+//
+// invariant: numbers rise by one with each event; recent events have no gap.
+// Sentences carry ids, numbers and, where an event has an owner, their name, but never paths, names
+// that clients chose, prompts or contents. A load has, beside its sentence, the path that its user
+// gave, and what is refused what they were told: without control characters, for that user and
+// administrators.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "daemon/djinnd/access/authority.h"
+#include "ipc/event_kind.h"
+#include "kernel/base/clock.h"
+#include "kernel/base/error.h"
+#include "kernel/base/ids.h"
+
+namespace djinn::daemon {
+
+using ipc::EventKind;
+
+// Why a model's bytes go; metrics count by it.
+enum class EvictReason : uint8_t { kRequested, kExpired, kPressure, kTableFull };
+inline constexpr uint8_t kEvictReasons = 4;
+[[nodiscard]] std::string_view name_of(EvictReason reason);
+
+struct Event {
+  EventKind kind = EventKind::kDaemonStarted;
+  std::string text;
+  // Whose it is: they and administrators hear of it. Nobody's: everybody does.
+  std::optional<uid_t> owner{};
+  SessionId session{};
+  ModelId model{};
+  bool of_device = false;
+  std::optional<uint64_t> bytes{};
+  std::optional<ErrorCode> error{};
+  std::string path{};                   // or empty; likewise the next
+  std::string sentence{};               // what its client was told
+  uint64_t number = 0;                  // given by tell()
+  uint64_t wall_ns = 0;                 // likewise
+  std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded
+};
+
+// Of the device's own; for everybody, unless it gets an owner.
+[[nodiscard]] Event device_event(EventKind kind, std::string text);
+
+// All that it says, for a log.
+[[nodiscard]] std::string text_of(const Event& event);
+
+[[nodiscard]] bool seen_by(const Event& event, const Caller& caller);
+
+class Events {
+ public:
+  // What `djinnctl events` can look back on: some minutes of a busy machine.
+  static constexpr size_t kRecent = 512;
+  using Listener = std::function<void(const Event&)>;
+
+  explicit Events(const Clock& clock) : clock_(clock) {}
+
+  // What users are called, without waiting: their number, as long as nobody knows.
+  void set_names(std::function<std::string(uid_t)> names) { names_ = std::move(names); }
+  // "user ann", "user 1000".
+  [[nodiscard]] std::string user_text(uid_t user) const;
+
+  void tell(Event event);
+  // For as long as this lives. A listener must not tell events itself.
+  void listen(Listener listener) { listeners_.push_back(std::move(listener)); }
+  [[nodiscard]] const std::deque<Event>& recent() const { return recent_; }
+  // Of the latest event; 0 before the first.
+  [[nodiscard]] uint64_t last() const { return last_; }
+
+ private:
+  const Clock& clock_;
+  std::function<std::string(uid_t)> names_;
+  std::vector<Listener> listeners_;
+  std::deque<Event> recent_;
+  uint64_t last_ = 0;
+};
+
+}  // namespace djinn::daemon

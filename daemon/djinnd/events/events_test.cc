@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/events/events.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "daemon/djinnd/events/journal.h"
+
+namespace djinn::daemon {
+namespace {
+
+Event event_of(uid_t owner) {
+  Event event{EventKind::kModelLoaded, "model 00000000002a is resident: 7 bytes", owner};
+  event.model = ModelId{42};
+  event.bytes = 7;
+  return event;
+}
+
+TEST(EventsTest, numbers_rise_by_one_and_listeners_hear_in_order) {
+  const SystemClock clock;
+  Events events(clock);
+  std::vector<uint64_t> heard;
+  events.listen([&](const Event& event) { heard.push_back(event.number); });
+  for (size_t i = 0; i < Events::kRecent + 3; ++i) events.tell(event_of(1000));
+  EXPECT_EQ(events.last(), Events::kRecent + 3);
+  EXPECT_EQ(heard.size(), Events::kRecent + 3);
+  EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
+  EXPECT_EQ(events.recent().size(), Events::kRecent);
+  EXPECT_EQ(events.recent().front().number, 4u);
+  EXPECT_GT(events.recent().front().wall_ns, 0u);
+}
+
+TEST(EventsTest, a_users_events_are_seen_by_them_and_administrators) {
+  EXPECT_TRUE(seen_by(event_of(1000), {1000, false}));
+  EXPECT_FALSE(seen_by(event_of(1000), {1001, false}));
+  EXPECT_TRUE(seen_by(event_of(1000), {1001, true}));
+  EXPECT_TRUE(seen_by({EventKind::kDaemonStarted, "", {}}, {1001, false}));
+}
+
+TEST(EventsTest, each_kind_has_a_name_and_a_message_id_of_its_own) {
+  std::set<std::string_view> names;
+  std::set<std::string_view> ids;
+  for (uint8_t kind = 0; kind < ipc::kEventKinds; ++kind) {
+    names.insert(name_of(static_cast<EventKind>(kind)));
+    ids.insert(message_id_of(static_cast<EventKind>(kind)));
+    EXPECT_EQ(message_id_of(static_cast<EventKind>(kind)).size(), 32u);
+  }
+  EXPECT_EQ(names.size(), ipc::kEventKinds);
+  EXPECT_EQ(ids.size(), ipc::kEventKinds);
+  EXPECT_FALSE(names.contains(""));
+}
+
+TEST(JournalTest, an_event_has_the_fields_that_apply_to_it) {
+  const std::vector<std::string> fields = journal_fields(event_of(1000));
+  const auto has = [&](const char* field) {
+    return std::find(fields.begin(), fields.end(), field) != fields.end();
+  };
+  EXPECT_TRUE(has("DJINN_MODEL=00000000002a"));
+  EXPECT_TRUE(has("DJINN_BYTES=7"));
+  EXPECT_TRUE(has("MESSAGE=model 00000000002a is resident: 7 bytes"));
+  EXPECT_TRUE(has("DJINN_USER=1000"));
+  EXPECT_EQ(fields.size(), 6u);  // with MESSAGE_ID and PRIORITY, and no other
+}
+
+TEST(JournalTest, a_load_that_failed_is_told_with_its_path_and_reason) {
+  Event event = event_of(1000);
+  event.text = "a model could not be loaded: malformed";
+  event.path = "/srv/bad";
+  event.sentence = "It is cut short.";
+  const std::vector<std::string> fields = journal_fields(event);
+  const auto has = [&](const char* field) {
+    return std::find(fields.begin(), fields.end(), field) != fields.end();
+  };
+  EXPECT_TRUE(has("DJINN_PATH=/srv/bad"));
+  EXPECT_TRUE(has("DJINN_REASON=It is cut short."));
+  EXPECT_TRUE(
+      has("MESSAGE=a model could not be loaded: malformed, from /srv/bad: It is cut short."));
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,607 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/front/reports.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "daemon/djinnd/host/version.h"
+#include "ipc/limits.h"
+#include "kernel/base/checked.h"
+
+namespace djinn::daemon {
+namespace {
+
+// Since Linux 6.2 the directory's size says how many there are. Else they are counted: entries of
+// /proc/self/fd, without ".", ".." and the descriptor that reads it.
+uint32_t count_descriptors() {
+  struct stat info {};
+  if (::stat("/proc/self/fd", &info) == 0 && info.st_size > 0) {
+    return static_cast<uint32_t>(info.st_size);
+  }
+  const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir("/proc/self/fd"), &::closedir);
+  uint32_t count = 0;
+  while (list && ::readdir(list.get()) != nullptr) ++count;
+  return count > 3 ? count - 3 : 0;
+}
+
+constexpr const char* kDevice = "cpu:0";
+// A status has a page of workers and one of users, which fit a message together.
+constexpr size_t kStatusPage = limits::kListPage / 2;
+
+// What the first processor calls itself; empty where the kernel does not say.
+std::string name_of_cpu() {
+  const Fd info(::open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> buffer{};
+  const ssize_t length = info.valid() ? ::read(info.get(), buffer.data(), buffer.size()) : 0;
+  const std::string_view text(buffer.data(), length > 0 ? static_cast<size_t>(length) : 0);
+  constexpr std::string_view kKey = "model name\t: ";
+  const size_t key = text.find(kKey);
+  if (key == std::string_view::npos) return "";
+  const size_t begin = key + kKey.size();
+  return std::string(text.substr(begin, text.find('\n', begin) - begin));
+}
+
+ipc::SessionState state_of(const Session& session, bool running, ipc::SessionWait wait) {
+  if (session.phase == SessionPhase::kLeaving) return ipc::SessionState::kDraining;
+  if (session.phase == SessionPhase::kLive && session.has_memory() && !session.attached) {
+    return ipc::SessionState::kLost;
+  }
+  if (wait != ipc::SessionWait::kNone) return ipc::SessionState::kWaiting;
+  return running ? ipc::SessionState::kActive : ipc::SessionState::kIdle;
+}
+
+ipc::ModelState state_of(const Model& model) {
+  switch (model.phase) {
+    case ModelPhase::kLoading:
+      return ipc::ModelState::kLoading;
+    case ModelPhase::kResident:
+      return ipc::ModelState::kResident;
+    case ModelPhase::kEvicting:
+    case ModelPhase::kUnloading:
+      return ipc::ModelState::kEvicting;
+    case ModelPhase::kOnDisk:
+      return model.lost ? ipc::ModelState::kFailed : ipc::ModelState::kDisk;
+  }
+  return ipc::ModelState::kFailed;
+}
+
+// Nothing where there is none, or where it cannot be read.
+gc::Progress progress_of(const Session& session) {
+  if (!session.has_memory()) return {};
+  auto progress = session.memory.progress();
+  if (!progress.ok()) return {};
+  return *std::move(progress);
+}
+
+// A worker that lies here does so about its own user's sessions alone.
+ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) {
+  ipc::SessionCounts counts;
+  counts.tier = static_cast<ipc::RunTier>(std::min<uint64_t>(runs.last_tier, ipc::kRunTiers));
+  counts.graphs = runs.graphs;
+  counts.programs = runs.programs;
+  counts.generations = runs.generations;
+  counts.failed = runs.failed;
+  counts.tokens = runs.tokens;
+  counts.plan_misses = runs.plan_misses;
+  const Traffic control = session.channel ? session.channel->traffic() : Traffic{};
+  counts.bytes_in = runs.bytes_in + control.received_bytes + session.payload_bytes_in;
+  counts.bytes_out = runs.bytes_out + control.sent_bytes;
+  return counts;
+}
+
+// Of a user's or a group's section: for administrators.
+bool names_somebody(const ipc::SettingReport& setting) {
+  return setting.key.starts_with("user.") || setting.key.starts_with("group.");
+}
+
+// The page of a list that begins at item first.
+template <typename Item>
+std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
+                          size_t page = limits::kListPage) {
+  const size_t begin = std::min<size_t>(first, items.size());
+  const size_t end = std::min<size_t>(begin + page, items.size());
+  return {std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(begin)),
+          std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(end))};
+}
+
+}  // namespace
+
+Reports::Reports(World world)
+    : world_(world),
+      started_wall_ns_(world.clock.wall_ns()),
+      cpu_name_(name_of_cpu().substr(0, limits::kNameBytes)),
+      names_(world.loop, world.clock),
+      follow_(world.loop, [this] { answer_followers(); }) {}
+
+// --- status
+
+void Reports::status(const Asker& asker, const Caller& caller, const ipc::GetStatus& request) {
+  const auto seen = [caller](DomainId domain) { return caller.may_steer(domain); };
+  const auto answer = [this, asker, caller, request] {
+    when_named([this, asker, caller, request] {
+      world_.sessions.owe(asker, [this, asker, caller, request]() -> ipc::DaemonReply {
+        return {asker.number, make_status(caller, request)};
+      });
+    });
+  };
+  world_.stats.ask(seen, [this, answer, user = caller.user] { world_.turns.owe(user, answer); });
+}
+
+std::string Reports::name_now(uid_t user) {
+  names_.want(user);
+  return names_.of(user);
+}
+
+// Of all users, whether the caller sees them or not: there are few, and each is looked up once.
+void Reports::when_named(std::function<void()> then) {
+  std::set<uid_t> users;
+  for (const auto& [id, session] : world_.sessions.all()) users.insert(session->domain);
+  for (const auto& [id, model] : world_.models.table().all()) {
+    users.insert(model.owner());
+    users.insert(model.pins.begin(), model.pins.end());
+    for (const auto& [user, name] : model.names) users.insert(user);
+  }
+  for (const auto& [id, program] : world_.programs.table().all()) users.insert(program.domain);
+  for (const auto& [domain, worker] : world_.domains.all()) users.insert(domain);
+  names_.when_known(users, std::move(then));
+}
+
+ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatus& request) const {
+  ipc::StatusReport report;
+  report.version = kVersion;
+  report.started_wall_ns = started_wall_ns_;
+  report.memory_total_bytes = world_.memory.total_bytes();
+  report.memory_granted_bytes = world_.memory.granted_bytes();
+  report.memory_models_bytes = world_.memory.held_by(vmu::HolderKind::kModel) +
+                               world_.memory.held_by(vmu::HolderKind::kLoad);
+  report.memory_sessions_bytes = world_.memory.held_by(vmu::HolderKind::kSession);
+  report.memory_lanes_bytes =
+      world_.memory.held_by(vmu::HolderKind::kLane) + world_.memory.held_by(vmu::HolderKind::kHeap);
+  report.sessions = static_cast<uint32_t>(world_.sessions.all().size());
+  report.models = static_cast<uint32_t>(world_.models.table().size());
+  report.programs = static_cast<uint32_t>(world_.programs.table().size());
+  report.descriptors = count_descriptors();
+  report.descriptors_closing = static_cast<uint32_t>(world_.closers.waiting());
+  report.bytes_read = world_.models.bytes_read();
+  report.buffered_reads = world_.models.buffered_reads();
+  report.compared_opens = world_.models.compared_opens();
+  std::vector<ipc::WorkerReport> workers;
+  for (const auto& [domain, worker] : world_.domains.all()) {
+    if (!caller.may_steer(domain)) continue;
+    workers.push_back(worker->report());
+    workers.back().owner = names_.of(domain);
+  }
+  report.workers_total = static_cast<uint32_t>(workers.size());
+  report.workers = page_of(std::move(workers), request.first_worker, kStatusPage);
+  report.draining = draining_;
+  report.data_sessions = world_.sessions.count();
+  report.quota = quota_of(caller.user);
+  if (request.first_worker == 0) report.settings = settings_;
+  if (!caller.admin) {
+    std::erase_if(report.settings, names_somebody);
+    return report;
+  }
+  std::vector<ipc::UserReport> users;
+  for (const uid_t user : users_here()) users.push_back({names_.of(user), quota_of(user)});
+  report.users_total = static_cast<uint32_t>(users.size());
+  report.users = page_of(std::move(users), request.first_worker, kStatusPage);
+  return report;
+}
+
+// Who hold memory, a session or a model.
+std::set<uid_t> Reports::users_here() const {
+  std::set<uid_t> users;
+  for (const auto& [id, session] : world_.sessions.all()) {
+    if (!session->observer) users.insert(session->domain);
+  }
+  for (const auto& [id, model] : world_.models.table().all()) {
+    users.insert(model.owner());
+    users.insert(model.pins.begin(), model.pins.end());
+  }
+  for (const auto& [domain, worker] : world_.domains.all()) users.insert(domain);
+  return users;
+}
+
+ipc::QuotaReport Reports::quota_of(uid_t user) const {
+  const QuotaInForce quota = world_.quotas.of(user);
+  ipc::QuotaReport report;
+  report.is_own = quota.is_own;
+  report.memory_bytes = world_.memory.held_by_user(user);
+  report.memory_max_bytes = quota.memory_bytes;
+  report.pinned_bytes = world_.models.pinned_bytes_of(user);
+  report.pinned_max_bytes = quota.pin_bytes;
+  report.sessions = world_.sessions.count(user);
+  report.sessions_max = quota.sessions;
+  return report;
+}
+
+// --- lists
+
+template <typename List, typename Item>
+void Reports::answer_page(const Asker& asker, std::vector<Item> List::*items, uint32_t first,
+                          std::function<std::vector<Item>()> make) {
+  when_named([this, asker, items, first, make = std::move(make)] {
+    world_.sessions.owe(asker, [number = asker.number, items, first, make]() -> ipc::DaemonReply {
+      std::vector<Item> reports = make();
+      List list;
+      list.total = static_cast<uint32_t>(reports.size());
+      list.*items = page_of(std::move(reports), first);
+      return {number, std::move(list)};
+    });
+  });
+}
+
+void Reports::sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request) {
+  answer_page<ipc::SessionList, ipc::SessionReport>(
+      asker, &ipc::SessionList::sessions, request.first,
+      [this, caller] { return sessions_seen_by(caller); });
+}
+
+std::vector<ipc::SessionReport> Reports::sessions_seen_by(const Caller& caller) {
+  std::vector<ipc::SessionReport> reports;
+  for (const auto& [id, session] : world_.sessions.all()) {
+    const bool seen = caller.may_steer(session->domain);
+    if (seen && session->phase != SessionPhase::kGreeting) reports.push_back(report_of(*session));
+  }
+  return reports;
+}
+
+ipc::SessionReport Reports::report_of(const Session& session) {
+  ipc::SessionReport report;
+  report.session = session.id;
+  report.client_name = session.client_name;
+  report.owner = names_.of(session.domain);
+  report.pid = static_cast<uint32_t>(session.pid);
+  report.started_wall_ns = session.started_wall_ns;
+  report.granted_bytes = world_.memory.held_by(Memory::of_session(session.id));
+  report.models = world_.models.leases_of(session.id);
+  report.sequences = static_cast<uint32_t>(session.sequences.size());
+  report.shared_bytes = world_.models.bytes_shared_by(session.id);
+  const gc::Progress progress = progress_of(session);
+  report.steps = progress.commit;
+  report.counts = counts_of(session, progress.counts);
+  if (session.has_memory()) report.stated = session.memory.statement();
+  report.running = progress.running_step != 0;
+  report.wait = wait_of(session, report.running);
+  report.state = state_of(session, report.running, report.wait);
+  return report;
+}
+
+std::array<uint64_t, ipc::kSessionStates> Reports::session_states() const {
+  std::array<uint64_t, ipc::kSessionStates> counts{};
+  for (const auto& [id, session] : world_.sessions.all()) {
+    if (session->phase == SessionPhase::kGreeting) continue;
+    const bool running = progress_of(*session).running_step != 0;
+    ++counts[static_cast<size_t>(state_of(*session, running, wait_of(*session, running)))];
+  }
+  return counts;
+}
+
+uint64_t Reports::stated_local_models() const {
+  uint64_t sum = 0;
+  for (const auto& [id, session] : world_.sessions.all()) {
+    if (!session->has_memory()) continue;
+    sum = checked_add(sum, session->memory.statement().local_models).value_or(UINT64_MAX);
+  }
+  return sum;
+}
+
+std::array<uint64_t, kGroupPlaces> Reports::group_places() const {
+  std::array<uint64_t, kGroupPlaces> counts{};
+  for (const auto& [id, session] : world_.sessions.all()) {
+    for (const auto& [index, group] : session->sequences.all()) {
+      ++counts[static_cast<size_t>(group.place)];
+    }
+  }
+  return counts;
+}
+
+// The first of these that holds; a session may wait for one thing while it waits for another.
+ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
+  const bool lacks = world_.memory.waits(Memory::of_session(session.id)) ||
+                     world_.models.lacks_memory_for(session.id);
+  if (lacks) return ipc::SessionWait::kMemory;
+  const bool reads = world_.models.loads_for(session.id) || world_.models.awaited_by(session.id) ||
+                     (session.moves_groups() && session.runs());
+  if (reads) return ipc::SessionWait::kDisk;
+  if (!session.has_memory()) return ipc::SessionWait::kNone;
+  if (session.memory.client_is_awaited()) return ipc::SessionWait::kClient;
+  const bool asks = session.phase == SessionPhase::kAttaching || session.memory.is_asked();
+  return asks && !running ? ipc::SessionWait::kDevice : ipc::SessionWait::kNone;
+}
+
+void Reports::models(const Asker& asker, const Caller& caller, const ipc::ListModels& request) {
+  answer_page<ipc::ModelList, ipc::ModelReport>(asker, &ipc::ModelList::models, request.first,
+                                                [this, caller] { return models_seen_by(caller); });
+}
+
+std::vector<ipc::ModelReport> Reports::models_seen_by(const Caller& caller) {
+  std::vector<ipc::ModelReport> reports;
+  for (const auto& [id, model] : world_.models.table().all()) {
+    if (seen_by(model, caller)) reports.push_back(report_of(model, caller));
+  }
+  return reports;
+}
+
+std::array<uint64_t, ipc::kModelStates> Reports::model_states() const {
+  std::array<uint64_t, ipc::kModelStates> counts{};
+  for (const auto& [id, model] : world_.models.table().all()) {
+    ++counts[static_cast<size_t>(state_of(model))];
+  }
+  return counts;
+}
+
+void Reports::uses(const Asker& asker, const Caller& caller, const ipc::ListUses& request) {
+  answer_page<ipc::UseList, ipc::UseReport>(
+      asker, &ipc::UseList::uses, request.first, [this, caller, id = request.model] {
+        std::vector<ipc::UseReport> reports = uses_seen_by(caller, id);
+        std::ranges::move(names_seen_by(caller, id), std::back_inserter(reports));
+        return reports;
+      });
+}
+
+std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId model) {
+  std::vector<ipc::UseReport> reports;
+  const auto found = world_.models.table().all().find(model);
+  if (found == world_.models.table().all().end() || !seen_by(found->second, caller)) return reports;
+  for (const auto& [id, count] : found->second.leases) {
+    const Session* const session = world_.sessions.find(id);
+    if (session == nullptr || !caller.may_steer(session->domain)) continue;
+    ipc::UseReport& use = reports.emplace_back();
+    use.session = id;
+    use.owner = names_.of(session->domain);
+    use.pid = static_cast<uint32_t>(session->pid);
+    use.client_name = session->client_name;
+  }
+  for (const DomainId user : found->second.pins) {
+    if (!caller.may_steer(user)) continue;
+    ipc::UseReport& use = reports.emplace_back();
+    use.kind = ipc::UseKind::kPin;
+    use.owner = names_.of(user);
+  }
+  return reports;
+}
+
+std::vector<ipc::UseReport> Reports::names_seen_by(const Caller& caller, ModelId model) {
+  std::vector<ipc::UseReport> reports;
+  const auto found = world_.models.table().all().find(model);
+  if (found == world_.models.table().all().end()) return reports;
+  for (const auto& [user, name] : found->second.names) {
+    if (!caller.may_steer(user)) continue;
+    ipc::UseReport& use = reports.emplace_back();
+    use.kind = ipc::UseKind::kName;
+    use.owner = names_.of(user);
+    use.label = name.label;
+    use.path = name.path;
+  }
+  return reports;
+}
+
+ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
+  ipc::ModelReport report;
+  report.model = model.id;
+  report.owner = names_.of(model.owner());
+  report.device = kDevice;
+  report.state = state_of(model);
+  report.keep_alive_ms = world_.models.tiers().keep_alive_of(model);
+  report.expires_wall_ns = world_.models.tiers().expires_at(model);
+  report.bytes = model.bytes;
+  report.bytes_loaded = model.bytes_loaded;
+  report.files = static_cast<uint32_t>(model.sources.front().files.size());
+  report.leases = static_cast<uint32_t>(model.leases.size());
+  report.pinned = model.pinned();
+  report.hashed = model.sha256.has_value();
+  report.sha256 = model.sha256.value_or(std::array<uint8_t, 32>{});
+  report.loaded_wall_ns = model.loaded_wall_ns;
+  ModelName name = model.name_for(caller);
+  report.label = std::move(name.label);
+  report.path = std::move(name.path);
+  return report;
+}
+
+void Reports::programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request) {
+  answer_page<ipc::ProgramList, ipc::ProgramReport>(
+      asker, &ipc::ProgramList::programs, request.first,
+      [this, caller] { return programs_seen_by(caller); });
+}
+
+std::vector<ipc::ProgramReport> Reports::programs_seen_by(const Caller& caller) {
+  std::vector<ipc::ProgramReport> reports;
+  for (const auto& [id, program] : world_.programs.table().all()) {
+    if (caller.may_steer(program.domain)) reports.push_back(report_of(program));
+  }
+  return reports;
+}
+
+ipc::ProgramReport Reports::report_of(const Program& program) {
+  ipc::ProgramReport report;
+  report.program = program.id;
+  report.model = program.model;
+  report.owner = names_.of(program.domain);
+  report.device = kDevice;
+  report.state = program.phase == ProgramPhase::kAdmitted ? ipc::ProgramState::kAdmitted
+                                                          : ipc::ProgramState::kAdmitting;
+  report.graph_bytes = program.graph_bytes;
+  report.outputs = static_cast<uint32_t>(program.outputs.size());
+  report.sessions = static_cast<uint32_t>(program.users.size());
+  return report;
+}
+
+// --- events
+
+namespace {
+
+ipc::EventReport event_report_of(const Event& event) {
+  ipc::EventReport report;
+  report.number = event.number;
+  report.wall_ns = event.wall_ns;
+  report.kind = event.kind;
+  report.text = event.text.substr(0, limits::kNameBytes);
+  report.session = event.session;
+  report.model = event.model;
+  if (event.of_device) report.device = kDevice;
+  report.bytes = event.bytes;
+  report.error = event.error.value_or(ErrorCode::kOk);
+  if (event.owner) report.user = *event.owner;
+  report.path = event.path;
+  report.reason = event.sentence;
+  return report;
+}
+
+size_t text_bytes_of(const ipc::EventReport& event) {
+  return event.text.size() + event.path.size() + event.reason.size();
+}
+
+}  // namespace
+
+ipc::EventList Reports::events_for(const Follower& follower) const {
+  ipc::EventList list;
+  list.last = world_.events.last();
+  const auto& recent = world_.events.recent();
+  const uint64_t oldest = recent.empty() ? 1 : recent.front().number;
+  const uint64_t next = std::max(follower.request.after, follower.request.after + 1);
+  list.missed = oldest > next ? oldest - next : 0;
+  const uint64_t known = next > oldest ? next - oldest : 0;
+  size_t text_bytes = 0;
+  for (uint64_t i = known; i < recent.size(); ++i) {
+    if (!seen_by(recent[i], follower.caller)) continue;
+    ipc::EventReport event = event_report_of(recent[i]);
+    text_bytes += text_bytes_of(event);
+    if (list.events.size() == limits::kListPage || text_bytes > limits::kEventTextBytes) {
+      list.last = list.events.back().number;
+      break;
+    }
+    list.events.push_back(std::move(event));
+  }
+  return list;
+}
+
+void Reports::events(const Asker& asker, const Caller& caller, const ipc::FollowEvents& request) {
+  const Follower follower{asker, caller, request};
+  ipc::EventList list = events_for(follower);
+  if (!list.events.empty() || !request.wait) {
+    return world_.sessions.reply(asker, {asker.number, std::move(list)});
+  }
+  // Each event has all who wait looked at.
+  const auto of_session = [&](const Follower& one) { return one.asker.session == asker.session; };
+  if (std::ranges::any_of(followers_, of_session)) {
+    return world_.sessions.refuse(asker, {ErrorCode::kLimitExceeded,
+                                          "The session waits for events already. Read the answer "
+                                          "to that request first."});
+  }
+  followers_.push_back(follower);
+}
+
+// Later, because an event is told in the middle of what it tells of.
+void Reports::event_told() {
+  if (!followers_.empty() && !follow_.active()) follow_.start_once(0);
+}
+
+void Reports::answer_followers() {
+  followers_.remove_if([this](Follower& follower) {
+    ipc::EventList list = events_for(follower);
+    if (list.events.empty()) {
+      // Those are others', whom it does not miss.
+      if (list.missed == 0) follower.request.after = list.last;
+      return false;
+    }
+    world_.sessions.owe(follower.asker, [this, follower]() -> ipc::DaemonReply {
+      return {follower.asker.number, events_for(follower)};
+    });
+    return true;
+  });
+}
+
+void Reports::session_left(SessionId session) {
+  followers_.remove_if([&](const Follower& one) { return one.asker.session == session; });
+}
+
+// --- the device and its memory
+
+void Reports::devices(const Asker& asker) {
+  ipc::DeviceReport report;
+  report.device = kDevice;
+  report.name = cpu_name_;
+  report.used_bytes = world_.memory.granted_bytes();
+  report.total_bytes = world_.memory.total_bytes();
+  report.planned_bytes = world_.memory.held_by(vmu::HolderKind::kLane);
+  report.state =
+      world_.domains.spares_fail() ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
+  for (const auto& [domain, worker] : world_.domains.all()) report.lanes += worker->ready() ? 1 : 0;
+  world_.sessions.reply(asker, {asker.number, ipc::DeviceList{{std::move(report)}}});
+}
+
+void Reports::memory(const Asker& asker) {
+  const auto all = pools();
+  world_.sessions.reply(asker, {asker.number, ipc::MemoryList{{all.begin(), all.end()}}});
+}
+
+void Reports::own_memory(const Asker& asker, const Session& session) {
+  const Memory& memory = world_.memory;
+  ipc::OwnMemory own;
+  own.granted_bytes = memory.held_by(Memory::of_session(session.id));
+  for (const auto& [index, group] : session.sequences.all()) {
+    own.sequence_bytes += group.granted_bytes;
+  }
+  own.shared_bytes = world_.models.bytes_shared_by(session.id);
+  const uint64_t quota = memory.session_quota();
+  own.total_bytes = memory.total_bytes();
+  own.free_bytes = std::min(own.total_bytes - memory.granted_bytes(),
+                            quota - std::min(quota, own.granted_bytes));
+  world_.sessions.reply(asker, {asker.number, own});
+}
+
+std::array<ipc::MemoryReport, 3> Reports::pools() const {
+  return {weights_report(), sessions_report(), lanes_report()};
+}
+
+ipc::MemoryReport Reports::weights_report() const {
+  ipc::MemoryReport report;
+  report.device = kDevice;
+  report.pool = ipc::MemoryPool::kWeights;
+  report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kModel) +
+                          world_.memory.held_by(vmu::HolderKind::kLoad);
+  for (const auto& [id, model] : world_.models.table().all()) {
+    if (model.extents.empty()) continue;
+    if (!model.mapped.empty()) report.mapped_bytes += model.bytes;
+    if (model.pinned()) report.pinned_bytes += model.bytes;
+    if (model.phase != ModelPhase::kResident || model.in_use()) continue;
+    report.cached_bytes += model.bytes;
+  }
+  report.evictable_bytes = world_.models.tiers().evictable_bytes();
+  return report;
+}
+
+ipc::MemoryReport Reports::sessions_report() const {
+  ipc::MemoryReport report;
+  report.device = kDevice;
+  report.pool = ipc::MemoryPool::kSessions;
+  report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kSession);
+  report.evictable_bytes = world_.sessions.spill().evictable_bytes();
+  for (const auto& [id, session] : world_.sessions.all()) {
+    if (session->attached) report.mapped_bytes += world_.memory.held_by(Memory::of_session(id));
+  }
+  return report;
+}
+
+// Slabs and heaps are their workers' as long as these live.
+ipc::MemoryReport Reports::lanes_report() const {
+  ipc::MemoryReport report;
+  report.device = kDevice;
+  report.pool = ipc::MemoryPool::kLanes;
+  report.reserved_bytes =
+      world_.memory.held_by(vmu::HolderKind::kLane) + world_.memory.held_by(vmu::HolderKind::kHeap);
+  report.mapped_bytes = report.reserved_bytes;
+  return report;
+}
+
+}  // namespace djinn::daemon

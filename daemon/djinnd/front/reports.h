@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Reports: what djinnctl shows. A user sees what is theirs, administrators all.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <list>
+
+#include "daemon/djinnd/access/user_names.h"
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/models/models.h"
+#include "daemon/djinnd/programs/programs.h"
+#include "daemon/djinnd/sessions/sessions.h"
+#include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/stats_rounds.h"
+
+namespace djinn::daemon {
+
+class Reports {
+ public:
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    Memory& memory;
+    const Quotas& quotas;
+    Domains& domains;
+    Models& models;
+    Programs& programs;
+    Sessions& sessions;
+    Events& events;
+    StatsRounds& stats;
+    const Closers& closers;
+    Turns& turns;
+  };
+  explicit Reports(World world);
+
+  // Asks the workers for their counts first.
+  void status(const Asker& asker, const Caller& caller, const ipc::GetStatus& request);
+  void sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request);
+  void models(const Asker& asker, const Caller& caller, const ipc::ListModels& request);
+  // Of a model that the caller sees, those who are theirs to see.
+  void uses(const Asker& asker, const Caller& caller, const ipc::ListUses& request);
+  // What a user is called now; the number of one who is not known yet, and is then looked up.
+  [[nodiscard]] std::string name_now(uid_t user);
+  // Calls back when reports can call users by name (user_names.h).
+  void when_named(std::function<void()> then);
+  // The same lists, whole.
+  [[nodiscard]] std::vector<ipc::SessionReport> sessions_seen_by(const Caller& caller);
+  [[nodiscard]] std::vector<ipc::ModelReport> models_seen_by(const Caller& caller);
+  [[nodiscard]] std::vector<ipc::UseReport> uses_seen_by(const Caller& caller, ModelId model);
+  // What users call it: all of them for administrators, for others themselves.
+  [[nodiscard]] std::vector<ipc::UseReport> names_seen_by(const Caller& caller, ModelId model);
+  void programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request);
+  // Sums over all users, as in status: nothing of others shows in them but how much is left.
+  void devices(const Asker& asker);
+  void memory(const Asker& asker);
+  void own_memory(const Asker& asker, const Session& session);
+
+  void events(const Asker& asker, const Caller& caller, const ipc::FollowEvents& request);
+  // An event was told; who follows hears of it soon.
+  void event_told();
+  void session_left(SessionId session);
+  void set_draining(bool draining) { draining_ = draining; }
+  // What is in force of the settings; none where nobody could have written any.
+  void set_settings(std::vector<ipc::SettingReport> settings) { settings_ = std::move(settings); }
+
+  // --- for metrics: the same numbers, of all users
+  [[nodiscard]] std::array<ipc::MemoryReport, 3> pools() const;
+  // By ipc::SessionState. Connections that have not said hello count as none.
+  [[nodiscard]] std::array<uint64_t, ipc::kSessionStates> session_states() const;
+  // Models that clients loaded into themselves, as they say: of all sessions, and no more than
+  // fits.
+  [[nodiscard]] uint64_t stated_local_models() const;
+  // Sequence groups, by GroupPlace.
+  [[nodiscard]] std::array<uint64_t, kGroupPlaces> group_places() const;
+  // By ipc::ModelState.
+  [[nodiscard]] std::array<uint64_t, ipc::kModelStates> model_states() const;
+  [[nodiscard]] bool draining() const { return draining_; }
+
+ private:
+  struct Follower {
+    Asker asker;
+    Caller caller;
+    ipc::FollowEvents request;
+  };
+  [[nodiscard]] ipc::EventList events_for(const Follower& follower) const;
+  void answer_followers();
+  [[nodiscard]] ipc::StatusReport make_status(const Caller& caller,
+                                              const ipc::GetStatus& request) const;
+  [[nodiscard]] std::set<uid_t> users_here() const;
+  [[nodiscard]] ipc::QuotaReport quota_of(uid_t user) const;
+  [[nodiscard]] ipc::SessionReport report_of(const Session& session);
+  [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);
+  // Of all reports, those from the first asked for on that fit a message.
+  template <typename List, typename Item>
+  void answer_page(const Asker& asker, std::vector<Item> List::*items, uint32_t first,
+                   std::function<std::vector<Item>()> make);
+  [[nodiscard]] std::vector<ipc::ProgramReport> programs_seen_by(const Caller& caller);
+  [[nodiscard]] ipc::ProgramReport report_of(const Program& program);
+  [[nodiscard]] ipc::SessionWait wait_of(const Session& session, bool running) const;
+  [[nodiscard]] ipc::MemoryReport weights_report() const;
+  [[nodiscard]] ipc::MemoryReport sessions_report() const;
+  [[nodiscard]] ipc::MemoryReport lanes_report() const;
+
+  World world_;
+  uint64_t started_wall_ns_;
+  std::string cpu_name_;
+  UserNames names_;
+  std::list<Follower> followers_;
+  Timer follow_;
+  bool draining_ = false;
+  std::vector<ipc::SettingReport> settings_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Requests: a client's messages, decoded, checked for their turn and handed to whoever fulfils
+// them. A breach of the protocol ends that session and nothing else (DESIGN rule 5).
+//
+// A payload, which came as a memfd, is read off the loop, in its user's turn. Nothing more is heard
+// of its session meanwhile: so requests are fulfilled in the order of their coming, and of each
+// session one payload is read at a time.
+#pragma once
+
+#include <vector>
+
+#include "daemon/djinnd/access/user_queues.h"
+#include "daemon/djinnd/front/reports.h"
+#include "daemon/djinnd/loop/sealed.h"
+#include "daemon/djinnd/models/models.h"
+#include "daemon/djinnd/programs/programs.h"
+#include "daemon/djinnd/sessions/sessions.h"
+#include "ipc/messages.h"
+
+namespace djinn::daemon {
+
+// How many descriptors come with a request. Pure.
+[[nodiscard]] size_t descriptors_of(const ipc::ClientRequest& request);
+// Whether the request is in its turn: Hello first and once, numbers fresh, no more pending than
+// allowed, as many descriptors as the message says. Pure. Errors: kProtocolViolation.
+Status check_turn(const Session& session, const ipc::ClientRequest& request, size_t descriptors);
+
+class Requests {
+ public:
+  struct World {
+    Sessions& sessions;
+    Models& models;
+    Programs& programs;
+    Reports& reports;
+    UserQueues& payloads;
+    Turns& turns;
+    std::function<void(bool draining)> drain;
+    std::function<ipc::Collected()> collect;
+  };
+  explicit Requests(World world) : world_(std::move(world)) {}
+
+  void handle(Session& session, ClientMessage message);
+
+ private:
+  struct Call {
+    Session& session;
+    Asker asker;
+    std::vector<SharedFd> fds;
+    Payload payload;
+  };
+  void read_payload(const Session& session, ipc::ClientRequest request, const SharedFd& payload);
+  Session* asks(SessionId id);  // unless it has ended
+  void fulfil_with(SessionId id, const ipc::ClientRequest& request, Result<Payload> payload);
+  void fulfil_any(Call& call, const ipc::ClientRequest& request);
+  void fulfil(Call& call, const ipc::Hello& body);
+  void fulfil(Call& call, const ipc::AddFiles& body);
+  void fulfil(Call& call, const ipc::OpenModel& body);
+  void fulfil(Call& call, const ipc::CloseModel& body);
+  void fulfil(Call& call, const ipc::ReadManifest& body);
+  void fulfil(Call& call, const ipc::UnloadModel& body);
+  void fulfil(Call& call, const ipc::DefineProgram& body);
+  void fulfil(Call& call, const ipc::MakeSequence& body);
+  void fulfil(Call& call, const ipc::DropSequence& body);
+  void fulfil(Call& call, const ipc::GetStatus& body);
+  void fulfil(Call& call, const ipc::ListSessions& body);
+  void fulfil(Call& call, const ipc::ListModels& body);
+  void fulfil(Call& call, const ipc::ListUses& body);
+  void fulfil(Call& call, const ipc::ListPrograms& body);
+  void fulfil(Call& call, const ipc::ListDevices& body);
+  void fulfil(Call& call, const ipc::ListMemory& body);
+  void fulfil(Call& call, const ipc::GetOwnMemory& body);
+  void fulfil(Call& call, const ipc::PinModel& body);
+  void fulfil(Call& call, const ipc::CancelRun& body);
+  void fulfil(Call& call, const ipc::TerminateSession& body);
+  void fulfil(Call& call, const ipc::EvictModel& body);
+  void fulfil(Call& call, const ipc::SetDraining& body);
+  void fulfil(Call& call, const ipc::CollectGarbage& body);
+  void fulfil(Call& call, const ipc::FollowEvents& body);
+  // Refuses others.
+  bool is_admin(const Call& call);
+  bool has_data_path(const Call& call);
+
+  World world_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/host/config.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "daemon/djinnd/access/authority.h"
+#include "daemon/djinnd/memory/quantity.h"
+#include "ipc/limits.h"
+#include "ipc/messages.h"
+#include "kernel/base/fd.h"
+
+namespace djinn::daemon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMain = "/etc/djinn/djinnd.conf";
+// The later directory's files stand for those of the same name of the one before.
+constexpr std::array<std::string_view, 2> kDropIns{"/usr/lib/djinn/djinnd.conf.d",
+                                                   "/etc/djinn/djinnd.conf.d"};
+constexpr size_t kConfigBytesMax = 64 * 1024;
+// A key so far from a known one is not taken for a slip of the pen.
+constexpr size_t kSlipsMax = 4;
+
+// --- values
+
+// Words for what depends on other things.
+constexpr std::string_view kAllCores = "all cores";
+constexpr std::string_view kAsLimit = "as memory.limit";
+
+Error expected(std::string_view what) {
+  return Error{ErrorCode::kInvalidArgument, fmt::format("write {}", what)};
+}
+
+Status set_limit(std::string_view text, Options& options) {
+  const auto amount = amount_of(text);
+  if (!amount || amount->number == 0) {
+    return expected("bytes like \"12GiB\", or a share like \"80%\"");
+  }
+  options.memory_bytes = amount->of(physical_bytes());
+  return {};
+}
+
+Status set_session_quota(std::string_view text, Options& options) {
+  const auto bytes = bytes_of(text);
+  if (!bytes || *bytes == 0) return expected("bytes like \"4GiB\"");
+  options.session_quota_bytes = *bytes;
+  return {};
+}
+
+Status set_percent(std::string_view text, uint32_t& percent) {
+  const auto number = percent_of(text);
+  if (!number) return expected("a share like \"80%\"");
+  percent = *number;
+  return {};
+}
+
+Status set_pin_quota(std::string_view text, Options& options) {
+  const auto amount = amount_of(text);
+  if (!amount) return expected("bytes like \"8GiB\", or a share of the limit like \"50%\"");
+  options.pin_quota = *amount;
+  return {};
+}
+
+Status set_threads(std::string_view text, Options& options) {
+  options.threads = 0;
+  if (text == kAllCores) return {};
+  const auto threads = number_of(text);
+  if (!threads || *threads < 1 || *threads > 1024)
+    return expected("a number from 1 to 1024, or \"all cores\"");
+  options.threads = static_cast<uint32_t>(*threads);
+  return {};
+}
+
+Status set_hang_timeout(std::string_view text, Options& options) {
+  const auto time = milliseconds_of(text);
+  if (!time || *time < 100 || *time > 3'600'000) {
+    return expected("a time from \"100ms\" to \"60min\"");
+  }
+  options.hang_timeout_ms = *time;
+  return {};
+}
+
+Status set_keep_alive(std::string_view text, Options& options) {
+  const auto time = milliseconds_of(text);
+  const bool none = text == "0";
+  if (!time && !none && text != "forever") {
+    return expected("a time like \"5min\", \"0\", or \"forever\"");
+  }
+  options.keep_alive_ms = none ? 0 : time.value_or(ipc::kKeepForever);
+  return {};
+}
+
+Status set_drain_timeout(std::string_view text, Options& options) {
+  const auto time = text == "0" ? std::optional<uint64_t>(0) : milliseconds_of(text);
+  if (!time || *time > 3'600'000) return expected("a time from \"0\" to \"60min\"");
+  options.drain_timeout_ms = *time;
+  return {};
+}
+
+Status set_evict_idle(std::string_view text, Options& options) {
+  return set_percent(text, options.thresholds.idle_percent);
+}
+
+Status set_evict_all(std::string_view text, Options& options) {
+  return set_percent(text, options.thresholds.all_percent);
+}
+
+Status set_spill_after(std::string_view text, Options& options) {
+  const auto time = milliseconds_of(text);
+  if (!time) return expected("a time like \"1min\"");
+  options.spill_idle_ms = *time;
+  return {};
+}
+
+Status set_spill_directory(std::string_view text, Options& options) {
+  if (!text.empty() && !text.starts_with('/')) {
+    return expected("a path like \"/var/cache/djinn\", or \"\" for none");
+  }
+  options.spill_directory = text;
+  return {};
+}
+
+Status set_spill_limit(std::string_view text, Options& options) {
+  const auto bytes = bytes_of(text);
+  if (!bytes && text != kAsLimit) return expected("bytes like \"16GiB\", or \"as memory.limit\"");
+  options.spill_limit_bytes = bytes;
+  return {};
+}
+
+constexpr std::string_view kEvictAll = "memory.evict_all_above";
+constexpr std::string_view kEvictIdle = "memory.evict_idle_above";
+
+constexpr std::array kSettings{
+    Setting{"lane.threads", kAllCores, false, set_threads},
+    Setting{"memory.evict_all_above", "95%", true, set_evict_all},
+    Setting{"memory.evict_idle_above", "80%", true, set_evict_idle},
+    Setting{"memory.limit", "80%", false, set_limit},
+    Setting{"memory.pin_quota", "50%", true, set_pin_quota},
+    Setting{"memory.session_quota", "4GiB", true, set_session_quota},
+    Setting{"memory.spill_after", "1min", true, set_spill_after},
+    Setting{"memory.spill_directory", "the cache directory", false, set_spill_directory},
+    Setting{"memory.spill_limit", kAsLimit, true, set_spill_limit},
+    Setting{"model.keep_alive", "5min", true, set_keep_alive},
+    Setting{"service.drain_timeout", "10s", true, set_drain_timeout},
+    Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
+};
+static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));
+
+const Setting* setting_named(std::string_view key) {
+  const auto found = std::ranges::find(kSettings, key, &Setting::key);
+  return found == kSettings.end() ? nullptr : &*found;
+}
+
+// --- quotas of users and groups
+
+Status set_amount(std::string_view text, std::optional<Amount>& amount) {
+  amount = amount_of(text);
+  if (amount) return {};
+  return expected("bytes like \"4GiB\", or a share of the limit like \"25%\"");
+}
+
+Status set_user_memory(std::string_view text, Quota& quota) {
+  return set_amount(text, quota.memory);
+}
+
+Status set_user_pins(std::string_view text, Quota& quota) {
+  return set_amount(text, quota.pins);
+}
+
+Status set_user_sessions(std::string_view text, Quota& quota) {
+  const auto sessions = number_of(text);
+  if (!sessions || *sessions < 1 || *sessions > limits::kSessionsPerUser) {
+    return expected(fmt::format("a number from 1 to {}", limits::kSessionsPerUser));
+  }
+  quota.sessions = static_cast<uint32_t>(*sessions);
+  return {};
+}
+
+struct QuotaSetting {
+  std::string_view key;
+  Status (*apply)(std::string_view value, Quota& quota);
+};
+constexpr std::array kQuotaSettings{
+    QuotaSetting{"memory_quota", set_user_memory},
+    QuotaSetting{"pin_quota", set_user_pins},
+    QuotaSetting{"sessions_max", set_user_sessions},
+};
+
+// "user.NAME.KEY" in parts. No key has a point in it, but a name may.
+struct SectionKey {
+  bool is_group;
+  std::string_view name;
+  std::string_view key;
+};
+std::optional<SectionKey> section_key(std::string_view key) {
+  const size_t first = key.find('.'), last = key.rfind('.');
+  if (first == key.npos || last == first) return std::nullopt;
+  const std::string_view kind = key.substr(0, first);
+  if (kind != "user" && kind != "group") return std::nullopt;
+  return SectionKey{kind == "group", key.substr(first + 1, last - first - 1), key.substr(last + 1)};
+}
+
+const QuotaSetting* quota_setting_named(std::string_view key) {
+  const auto found = std::ranges::find(kQuotaSettings, key, &QuotaSetting::key);
+  return found == kQuotaSettings.end() ? nullptr : &*found;
+}
+
+Quota& quota_of(const SectionKey& section, std::vector<NamedQuota>& quotas) {
+  const auto found = std::ranges::find_if(quotas, [&](const NamedQuota& one) {
+    return one.is_group == section.is_group && one.name == section.name;
+  });
+  if (found != quotas.end()) return found->quota;
+  return quotas.emplace_back(NamedQuota{section.is_group, std::string(section.name), {}, {}}).quota;
+}
+
+// --- unknown keys
+
+// Levenshtein's distance: insertions, deletions and substitutions.
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// How far a setting is from what was written. Whoever forgot the section has written the rest.
+size_t slips(const Setting& setting, std::string_view key) {
+  const size_t whole = distance(setting.key, key);
+  if (key.find('.') != key.npos) return whole;
+  const size_t rest = distance(setting.key.substr(setting.key.find('.') + 1), key);
+  return rest <= 1 ? 1 + rest : whole;
+}
+
+std::string advice_for(const SectionKey& section) {
+  const auto nearest = std::ranges::min(
+      kQuotaSettings, {}, [&](const QuotaSetting& s) { return distance(s.key, section.key); });
+  if (distance(nearest.key, section.key) <= kSlipsMax) {
+    return fmt::format("it is ignored; did you mean {}?", nearest.key);
+  }
+  return "it is ignored; there are memory_quota, pin_quota and sessions_max";
+}
+
+std::string advice_for(std::string_view key) {
+  const bool of_somebody = key.find("user") != key.npos || key.find("group") != key.npos;
+  if (of_somebody) {
+    return "it is ignored; what one user may have is written as memory_quota, pin_quota and "
+           "sessions_max in a section [user.NAME], or [group.NAME]";
+  }
+  const auto nearest =
+      std::ranges::min(kSettings, {}, [&](const Setting& s) { return slips(s, key); });
+  if (slips(nearest, key) > kSlipsMax) return "it is ignored";
+  return fmt::format("it is ignored; did you mean {}?", nearest.key);
+}
+
+bool is_known_key(std::string_view key) {
+  const auto section = section_key(key);
+  return section ? quota_setting_named(section->key) != nullptr : setting_named(key) != nullptr;
+}
+
+// --- files
+
+// Files in the order in which they are read.
+std::vector<std::string> files_under(const std::string& root, Config& config) {
+  std::map<std::string, std::string> drop_ins;
+  for (const std::string_view directory : kDropIns) {
+    std::error_code error;
+    const std::string there = root + std::string(directory);
+    for (const auto& entry : fs::directory_iterator(there, error)) {
+      const fs::path& path = entry.path();
+      if (path.extension() == ".conf") drop_ins[path.filename()] = path;
+    }
+    if (error && error != std::errc::no_such_file_or_directory) {
+      config.problems.push_back({true, there + ": error: " + error.message()});
+    }
+  }
+  std::vector<std::string> files{root + std::string(kMain)};
+  for (const auto& [name, path] : drop_ins) files.push_back(path);
+  return files;
+}
+
+// Nothing: there is no such file, or it is masked, or it cannot be, which is told.
+std::optional<std::string> contents(const std::string& path, Config& config) {
+  std::error_code error;
+  std::error_code is_no_link;
+  const bool is_there = fs::exists(path, error);
+  if (error) {
+    config.problems.push_back({true, path + ": error: " + error.message()});
+    return std::nullopt;
+  }
+  if (!is_there || fs::read_symlink(path, is_no_link) == "/dev/null") return std::nullopt;
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(kConfigBytesMax + 1, '\0');
+  const ssize_t length = file.valid() ? ::read(file.get(), text.data(), text.size()) : -1;
+  if (length < 0 || static_cast<size_t>(length) > kConfigBytesMax) {
+    config.problems.push_back({true, path + ": error: it is no file of at most 64 KiB that djinnd "
+                                            "may read"});
+    return std::nullopt;
+  }
+  text.resize(static_cast<size_t>(length));
+  return text;
+}
+
+// What a setting's value may be; nothing for other kinds of TOML.
+std::optional<std::string> text_of(const toml::node& node) {
+  if (const auto* string = node.as_string()) return string->get();
+  if (const auto* number = node.as_integer()) return std::to_string(number->get());
+  return std::nullopt;
+}
+
+class Reader {
+ public:
+  explicit Reader(Config& config) : config_(config) {}
+
+  void read(const std::string& path) {
+    file_ = path;
+    ++files_;
+    const auto text = contents(path, config_);
+    if (!text) return;
+    const toml::parse_result parsed = toml::parse(*text);
+    if (!parsed) {
+      return say(true, parsed.error().source().begin.line,
+                 fmt::format("this is not TOML: {}", parsed.error().description()));
+    }
+    walk("", parsed.table());
+  }
+
+  void finish() {
+    if (config_.is_valid()) compare_thresholds();
+    for (auto& [key, value] : found_) {
+      note_section(value.as_written);
+      config_.values.push_back(std::move(value.as_written));
+    }
+  }
+
+ private:
+  void walk(const std::string& prefix, const toml::table& table) {
+    for (const auto& [name, node] : table) {
+      const std::string key = prefix + std::string(name.str());
+      if (const toml::table* inner = node.as_table()) {
+        walk(key + ".", *inner);
+      } else {
+        take(key, node);
+      }
+    }
+  }
+
+  void note_section(const ConfigValue& value) {
+    const auto key = section_key(value.key);
+    if (!key) return;
+    const bool is_known = std::ranges::any_of(config_.sections, [&](const ConfigSection& one) {
+      return one.is_group == key->is_group && one.name == key->name;
+    });
+    if (is_known) return;
+    config_.sections.push_back({key->is_group, std::string(key->name), value.file, value.line, {}});
+  }
+
+  static std::string advice_of(const std::string& key) {
+    const auto section = section_key(key);
+    return section ? advice_for(*section) : advice_for(key);
+  }
+
+  void take(const std::string& key, const toml::node& node) {
+    const uint32_t line = node.source().begin.line;
+    if (!is_known_key(key)) {
+      return say(false, line, fmt::format("{} is no key; {}", key, advice_of(key)));
+    }
+    const auto text = text_of(node);
+    if (!text) {
+      return say(true, line, fmt::format("{}: write a string or a whole number", key));
+    }
+    Options nowhere;
+    const Status applied = apply_setting(key, *text, nowhere);
+    if (!applied) return say(true, line, fmt::format("{}: {}", key, applied.error().message));
+    found_[key] = {{key, *text, file_, line}, files_};
+  }
+
+  // Each is a legal value by itself. The mistake is where the later of the two was written.
+  void compare_thresholds() {
+    const auto idle = found_.find(kEvictIdle);
+    const auto all = found_.find(kEvictAll);
+    Options options;
+    for (const auto& written : {idle, all}) {
+      if (written == found_.end()) continue;
+      const Status applied =
+          apply_setting(written->first, written->second.as_written.text, options);
+      DJINN_ASSERT(applied.ok());
+    }
+    const auto [idle_percent, all_percent] = options.thresholds;
+    if (idle_percent <= all_percent) return;
+    const bool idle_is_later =
+        all == found_.end() || (idle != found_.end() && idle->second.place() > all->second.place());
+    const ConfigValue& later = (idle_is_later ? idle : all)->second.as_written;
+    file_ = later.file;
+    say(true, later.line,
+        idle_is_later
+            ? fmt::format("{}: write at most {}%, which {} is", kEvictIdle, all_percent, kEvictAll)
+            : fmt::format("{}: write at least {}%, which {} is", kEvictAll, idle_percent,
+                          kEvictIdle));
+  }
+
+  void say(bool is_error, uint32_t line, const std::string& what) {
+    const char* const kind = is_error ? "error" : "warning";
+    config_.problems.push_back({is_error, fmt::format("{}:{}: {}: {}", file_, line, kind, what)});
+  }
+
+  struct Found {
+    ConfigValue as_written;
+    uint32_t file_number = 0;  // files are read in their order
+    [[nodiscard]] std::pair<uint32_t, uint32_t> place() const {
+      return std::pair(file_number, as_written.line);
+    }
+  };
+
+  Config& config_;
+  std::string file_;
+  uint32_t files_ = 0;
+  std::map<std::string, Found, std::less<>> found_;
+};
+
+}  // namespace
+
+std::span<const Setting> settings() {
+  return kSettings;
+}
+
+Status apply_setting(std::string_view key, std::string_view value, Options& options) {
+  DJINN_ASSERT(is_known_key(key));
+  if (const auto section = section_key(key)) {
+    const QuotaSetting* const setting = quota_setting_named(section->key);
+    DJINN_CHECK(setting->apply(value, quota_of(*section, options.quotas)));
+  } else {
+    DJINN_CHECK(setting_named(key)->apply(value, options));
+  }
+  options.written[std::string(key)] = value;
+  return {};
+}
+
+std::vector<ipc::SettingReport> settings_in_force(const Options& options, const Options& running) {
+  std::vector<ipc::SettingReport> all;
+  for (const Setting& setting : kSettings) {
+    const auto& written = (setting.reloads ? options : running).written;
+    const auto found = written.find(setting.key);
+    const std::string value(found == written.end() ? setting.standard : found->second);
+    all.push_back({std::string(setting.key), value.substr(0, limits::kNameBytes), setting.reloads});
+  }
+  for (const auto& [key, value] : options.written) {
+    if (!section_key(key) || key.size() > limits::kNameBytes) continue;
+    if (all.size() < limits::kListPage) all.push_back({key, value, true});
+  }
+  return all;
+}
+
+bool reloads(std::string_view key) {
+  if (section_key(key)) return true;
+  const Setting* setting = setting_named(key);
+  return setting != nullptr && setting->reloads;
+}
+
+// A number that is nobody's name stands for itself.
+void look_up_names(Config& config) {
+  for (ConfigSection& section : config.sections) {
+    section.number = section.is_group ? group_named(section.name) : user_named(section.name);
+    if (section.number) continue;
+    const auto number = number_of(section.name);
+    if (number && *number < std::numeric_limits<uint32_t>::max()) {
+      section.number = static_cast<uint32_t>(*number);
+      continue;
+    }
+    const char* const kind = section.is_group ? "group" : "user";
+    config.problems.push_back(
+        {false, fmt::format("{0}:{1}: warning: {2}.{3}: there is no {2} {3}, or the system does "
+                            "not know it now; the section binds nobody until the configuration is "
+                            "read again",
+                            section.file, section.line, kind, section.name)});
+  }
+}
+
+bool Config::is_valid() const {
+  return std::ranges::none_of(problems, &ConfigProblem::is_error);
+}
+
+Config read_config(const std::string& root) {
+  Config config;
+  Reader reader(config);
+  for (const std::string& file : files_under(root, config)) reader.read(file);
+  reader.finish();
+  return config;
+}
+
+void apply_config(const Config& config, Options& options) {
+  DJINN_ASSERT(config.is_valid());
+  for (const ConfigValue& value : config.values) {
+    const Status applied = apply_setting(value.key, value.text, options);
+    DJINN_ASSERT(applied.ok());
+  }
+  for (const ConfigSection& section : config.sections) {
+    const auto found = std::ranges::find_if(options.quotas, [&](const NamedQuota& one) {
+      return one.is_group == section.is_group && one.name == section.name;
+    });
+    DJINN_ASSERT(found != options.quotas.end());
+    found->number = section.number;
+  }
+}
+
+static std::string line_of(const ConfigValue& value) {
+  return fmt::format("{} = {}  # {}:{}\n", value.key, value.text, value.file, value.line);
+}
+
+std::string show_config(const Config& config) {
+  std::string text;
+  for (const Setting& setting : kSettings) {
+    const auto found = std::ranges::find(config.values, setting.key, &ConfigValue::key);
+    text += found == config.values.end()
+                ? fmt::format("{} = {}  # standard\n", setting.key, setting.standard)
+                : line_of(*found);
+  }
+  for (const ConfigValue& value : config.values) {
+    if (section_key(value.key)) text += line_of(value);
+  }
+  return text;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Config: what the administrator wrote, in TOML, read from files in systemd's order:
+//
+//   /etc/djinn/djinnd.conf           first
+//   *.conf of djinnd.conf.d          then, by name, from /usr/lib/djinn and /etc/djinn; one of /etc
+//                                    stands for that of /usr/lib with its name, and hides it where
+//                                    it is empty or a link to /dev/null
+//
+// A later file wins, key by key; the command line wins over all.
+//
+//   setting   a key that is known, its unit, and whether a reload takes it up
+//   section   [user.NAME] or [group.NAME]: what that user, or each member, may have; its settings
+//             have keys of their own (quotas.h), and all of them reload
+//   value     a setting as written, with its origin
+//   problem   an unknown key (a warning), or a value or file that cannot be (an error)
+//
+// invariant: a config with an error is never applied, not in part either.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/djinnd/host/options.h"
+#include "ipc/messages.h"
+
+namespace djinn::daemon {
+
+struct Setting {
+  std::string_view key;  // "memory.limit"
+  std::string_view standard;
+  bool reloads;
+  // Error: kInvalidArgument, what the value should be.
+  Status (*apply)(std::string_view value, Options& options);
+};
+// Sorted by key.
+[[nodiscard]] std::span<const Setting> settings();
+// Of that key. Errors: kInvalidArgument, what the value should be.
+Status apply_setting(std::string_view key, std::string_view value, Options& options);
+
+struct ConfigValue {
+  std::string key;
+  std::string text;
+  std::string file;
+  uint32_t line = 0;
+};
+
+struct ConfigProblem {
+  bool is_error = false;
+  std::string text;  // "FILE:LINE: error: what, and what next"
+};
+
+// A section with a name, where it begins.
+struct ConfigSection {
+  bool is_group = false;
+  std::string name;
+  std::string file;
+  uint32_t line = 0;
+  std::optional<uint32_t> number;  // of the user or group, once look_up_names() has found it
+};
+
+struct Config {
+  std::vector<ConfigValue> values;  // the winners, sorted by key
+  std::vector<ConfigSection> sections;
+  std::vector<ConfigProblem> problems;
+
+  [[nodiscard]] bool is_valid() const;
+};
+
+// Reads the files under root ("" for the machine's own). Missing files are none.
+[[nodiscard]] Config read_config(const std::string& root);
+
+// Finds the users and groups that have sections; one that is not there is a warning. Asks the
+// system's databases, which may block.
+void look_up_names(Config& config);
+
+// Whether a reload takes the setting up.
+[[nodiscard]] bool reloads(std::string_view key);
+
+// What a valid config says, onto options.
+void apply_config(const Config& config, Options& options);
+
+// What each setting is with these options, in the order of settings(), and then what sections say,
+// as far as a list may have it.
+// running: the options of the djinnd that runs, where what does not reload is as at its start.
+[[nodiscard]] std::vector<ipc::SettingReport> settings_in_force(const Options& options,
+                                                                const Options& running);
+
+// "KEY = VALUE  # FILE:LINE", a line for each setting, those left out with their standard.
+[[nodiscard]] std::string show_config(const Config& config);
+
+}  // namespace djinn::daemon

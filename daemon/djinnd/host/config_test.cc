@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/host/config.h"
+
+#include <fmt/os.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "ipc/messages.h"
+
+namespace djinn::daemon {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  ConfigTest() {
+    std::string pattern = fs::temp_directory_path() / "djinn-config.XXXXXX";
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+  }
+  ~ConfigTest() override { fs::remove_all(root_); }
+
+  void write(const std::string& path, const std::string& text) {
+    fs::create_directories(fs::path(root_ + path).parent_path());
+    fmt::output_file(root_ + path).print("{}", text);
+  }
+  Options options() {
+    const Config config = read_config(root_);
+    EXPECT_TRUE(config.is_valid()) << config.problems.front().text;
+    Options options;
+    apply_config(config, options);
+    return options;
+  }
+  // The only problem.
+  ConfigProblem problem() {
+    const Config config = read_config(root_);
+    EXPECT_EQ(config.problems.size(), 1u);
+    return config.problems.empty() ? ConfigProblem() : config.problems.front();
+  }
+
+  std::string root_;
+};
+
+constexpr const char* kMain = "/etc/djinn/djinnd.conf";
+constexpr const char* kVendor = "/usr/lib/djinn/djinnd.conf.d/";
+constexpr const char* kLocal = "/etc/djinn/djinnd.conf.d/";
+
+TEST_F(ConfigTest, nothing_written_changes_nothing) {
+  EXPECT_EQ(options().threads, Options().threads);
+  EXPECT_THAT(show_config(read_config(root_)), HasSubstr("memory.limit = 80%  # standard\n"));
+}
+
+TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
+  write(kMain,
+        "[memory]\nlimit = \"12GiB\"\nsession_quota = \"512 MiB\"\nevict_idle_above = 70\n"
+        "evict_all_above = \"90%\"\nspill_after = \"3s\"\nspill_directory = \"/spill\"\n"
+        "spill_limit = \"1GiB\"\npin_quota = \"3GiB\"\n[lane]\nthreads = 3\n[model]\nkeep_alive = "
+        "\"forever\"\n"
+        "[service]\ndrain_timeout = \"0\"\n[worker]\nhang_timeout = \"2min\"\n");
+  const Options found = options();
+  EXPECT_EQ(found.memory_bytes, uint64_t{12} << 30);
+  EXPECT_EQ(found.session_quota_bytes, uint64_t{512} << 20);
+  EXPECT_EQ(found.threads, 3u);
+  EXPECT_EQ(found.hang_timeout_ms, 120'000u);
+  EXPECT_EQ(found.thresholds, (Thresholds{70, 90}));
+  EXPECT_EQ(found.spill_idle_ms, 3000u);
+  EXPECT_EQ(found.spill_directory, "/spill");
+  EXPECT_EQ(found.spill_limit_bytes, uint64_t{1} << 30);
+  EXPECT_EQ(found.pin_quota, (Amount{uint64_t{3} << 30, false}));
+  EXPECT_EQ(found.keep_alive_ms, ipc::kKeepForever);
+  EXPECT_EQ(found.drain_timeout_ms, 0u);
+  EXPECT_EQ(read_config(root_).values.size(), settings().size());
+}
+
+TEST_F(ConfigTest, the_quota_of_pins_is_a_share_of_the_limit_or_bytes) {
+  write(kMain, "[memory]\npin_quota = \"20%\"\n");
+  EXPECT_EQ(options().pin_quota.of(1000), 200u);
+  write(kMain, "[memory]\npin_quota = 7\nlimit = 3000\n");
+  EXPECT_EQ(options().pin_quota.of(1000), 7u);
+  write(kMain, "");
+  EXPECT_EQ(options().pin_quota.of(1000), 500u);
+  EXPECT_EQ(with_shares(options(), 1000).spill_limit_bytes, 1000u);
+  write(kMain, "memory.pin_quota = \"120%\"\n");
+  EXPECT_THAT(problem().text, HasSubstr("memory.pin_quota: write bytes like"));
+}
+
+TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
+  write(kMain,
+        "[user.root]\nmemory_quota = \"4GiB\"\nsessions_max = 2\n"
+        "[user.\"a.b\"]\npin_quota = \"10%\"\n[group.root]\nmemory_quota = \"25%\"\n");
+  write(std::string(kLocal) + "10-a.conf", "user.root.sessions_max = 3\n");
+  Config config = read_config(root_);
+  ASSERT_TRUE(config.is_valid());
+  look_up_names(config);
+  Options found;
+  apply_config(config, found);
+  const Quota of_root{Amount{uint64_t{4} << 30, false}, {}, 3};
+  EXPECT_THAT(found.quotas, ::testing::UnorderedElementsAre(
+                                NamedQuota{false, "root", 0, of_root},
+                                NamedQuota{false, "a.b", {}, Quota{{}, Amount{10, true}, {}}},
+                                NamedQuota{true, "root", 0, Quota{Amount{25, true}, {}, {}}}));
+  EXPECT_THAT(show_config(config),
+              HasSubstr("\nuser.root.sessions_max = 3  # " + root_ + kLocal + "10-a.conf:1\n"));
+}
+
+TEST_F(ConfigTest, a_section_of_nobody_is_a_warning_and_a_number_stands_for_itself) {
+  write(kMain, "[user.nobody-of-that-name]\nsessions_max = 1\n[group.4242]\nsessions_max = 1\n");
+  Config config = read_config(root_);
+  EXPECT_THAT(config.problems, ::testing::IsEmpty());
+  look_up_names(config);
+  ASSERT_EQ(config.problems.size(), 1u);
+  EXPECT_FALSE(config.problems[0].is_error);
+  EXPECT_THAT(config.problems[0].text,
+              HasSubstr("djinnd.conf:2: warning: user.nobody-of-that-name: there is no user "
+                        "nobody-of-that-name, or the system does not know it now"));
+  Options found;
+  apply_config(config, found);
+  EXPECT_THAT(found.quotas, ::testing::Contains(NamedQuota{true, "4242", 4242, {{}, {}, 1}}));
+}
+
+TEST_F(ConfigTest, what_is_no_key_of_a_section_is_told_with_the_nearest) {
+  write(kMain, "[user.root]\nmemory_qouta = 1\n");
+  EXPECT_THAT(problem().text, EndsWith("user.root.memory_qouta is no key; it is ignored; did you "
+                                       "mean memory_quota?"));
+  write(kMain, "[group.root]\ncolour = 1\n");
+  EXPECT_THAT(problem().text, EndsWith("there are memory_quota, pin_quota and sessions_max"));
+  for (const char* const elsewhere :
+       {"memory.user_quota = 1", "[users.root]\nmemory_quota = 1", "user.root = 1"}) {
+    write(kMain, elsewhere);
+    EXPECT_THAT(problem().text, HasSubstr("in a section [user.NAME]")) << elsewhere;
+    EXPECT_FALSE(problem().is_error);
+  }
+  for (const char* const wrong :
+       {"memory_quota = \"much\"", "sessions_max = 0", "sessions_max = 129", "pin_quota = true"}) {
+    write(kMain, fmt::format("[user.root]\n{}\n", wrong));
+    EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:2: error: user.root.")) << wrong;
+    EXPECT_TRUE(problem().is_error) << wrong;
+  }
+}
+
+TEST_F(ConfigTest, drop_ins_come_after_the_main_file_by_name_and_win_key_by_key) {
+  write(kMain, "lane.threads = 1\nmemory.limit = \"1GiB\"\n");
+  write(std::string(kLocal) + "10-a.conf", "lane.threads = 2\n");
+  write(std::string(kVendor) + "20-b.conf", "lane.threads = 4\n");
+  write(std::string(kLocal) + "30-c.txt", "lane.threads = 8\n");
+  EXPECT_EQ(options().threads, 4u);
+  EXPECT_EQ(options().memory_bytes, uint64_t{1} << 30);
+  EXPECT_THAT(show_config(read_config(root_)), HasSubstr("20-b.conf:1\n"));
+}
+
+TEST_F(ConfigTest, a_local_drop_in_stands_for_the_vendors_of_its_name) {
+  write(std::string(kVendor) + "10-a.conf", "lane.threads = 4\n");
+  EXPECT_EQ(options().threads, 4u);
+  write(std::string(kLocal) + "10-a.conf", "memory.limit = \"50%\"\n");
+  EXPECT_EQ(options().threads, 0u);
+  EXPECT_GT(options().memory_bytes, 0u);
+  write(std::string(kLocal) + "10-a.conf", "");
+  EXPECT_EQ(options().memory_bytes, 0u);
+  fs::remove(root_ + kLocal + "10-a.conf");
+  fs::create_symlink("/dev/null", root_ + kLocal + "10-a.conf");
+  EXPECT_EQ(options().threads, 0u);
+}
+
+TEST_F(ConfigTest, an_unknown_key_is_a_warning_that_names_file_line_and_the_nearest_key) {
+  write(kMain, "[lane]\n\ntreads = 3\n");
+  const ConfigProblem found = problem();
+  EXPECT_FALSE(found.is_error);
+  EXPECT_THAT(found.text, EndsWith("djinnd.conf:3: warning: lane.treads is no key; it is ignored; "
+                                   "did you mean lane.threads?"));
+  write(kMain, "keep_alive = 3\n");
+  EXPECT_THAT(problem().text, EndsWith("did you mean model.keep_alive?"));
+  write(kMain, "colour = \"blue\"\n");
+  EXPECT_THAT(problem().text, EndsWith("colour is no key; it is ignored"));
+}
+
+TEST_F(ConfigTest, what_cannot_be_looked_at_is_not_taken_for_absent) {
+  const auto lead_in_a_circle = [&](const char* path) {
+    const fs::path link = root_ + path;
+    fs::create_directories(link.parent_path());
+    fs::create_symlink(link.filename(), link);
+    EXPECT_THAT(problem().text, HasSubstr(root_ + path + ": error: "));
+    EXPECT_TRUE(problem().is_error);
+    fs::remove(link);
+  };
+  lead_in_a_circle(kMain);
+  lead_in_a_circle("/etc/djinn/djinnd.conf.d");
+}
+
+TEST_F(ConfigTest, a_wrong_value_is_an_error_that_says_what_to_write) {
+  for (const char* const text :
+       {"memory.limit = \"12 parsecs\"", "memory.limit = 0", "memory.limit = \"101%\"",
+        "memory.limit = \"99999999999TiB\"", "memory.session_quota = true", "lane.threads = -1",
+        "lane.threads = 1025", "worker.hang_timeout = 5", "worker.hang_timeout = \"1d\"",
+        "model.keep_alive = \"never\"", "service.drain_timeout = \"2h\"",
+        "memory.evict_idle_above = 0", "memory.evict_all_above = \"101%\"",
+        "memory = 3.5\nmemory = 4"}) {
+    write(kMain, text);
+    EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:")) << text;
+    EXPECT_TRUE(problem().is_error) << text;
+  }
+  write(kMain, "worker.hang_timeout = \"1d\"");
+  EXPECT_THAT(problem().text,
+              EndsWith("djinnd.conf:1: error: worker.hang_timeout: write a time from \"100ms\" to "
+                       "\"60min\""));
+}
+
+TEST_F(ConfigTest, a_value_is_a_string_or_a_whole_number) {
+  for (const char* const value : {"true", "false", "1.5", "2026-01-01", "[]", "[\"/spill\"]"}) {
+    for (const Setting& setting : settings()) {
+      write(kMain, fmt::format("\n{} = {}\n", setting.key, value));
+      const ConfigProblem found = problem();
+      EXPECT_TRUE(found.is_error) << found.text;
+      EXPECT_THAT(found.text, EndsWith(fmt::format("djinnd.conf:2: error: {}: write a string or a "
+                                                   "whole number",
+                                                   setting.key)));
+    }
+  }
+}
+
+TEST_F(ConfigTest, the_threshold_for_idle_models_is_not_above_that_for_all) {
+  const std::string drop_in = std::string(kLocal) + "10-a.conf";
+  write(kMain, "memory.evict_idle_above = 70\nmemory.evict_all_above = 60\n");
+  EXPECT_TRUE(problem().is_error);
+  EXPECT_THAT(problem().text, EndsWith("djinnd.conf:2: error: memory.evict_all_above: write at "
+                                       "least 70%, which memory.evict_idle_above is"));
+  write(kMain, "memory.evict_all_above = 60\nmemory.evict_idle_above = 60\n");
+  EXPECT_TRUE(read_config(root_).is_valid());
+  write(drop_in, "\n\nmemory.evict_idle_above = 61\n");
+  EXPECT_THAT(problem().text, EndsWith("10-a.conf:3: error: memory.evict_idle_above: write at most "
+                                       "60%, which memory.evict_all_above is"));
+  fs::remove(root_ + drop_in);
+  // The other one may be standard.
+  write(kMain, "memory.evict_all_above = 79\n");
+  EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:1: error: memory.evict_all_above"));
+  write(kMain, "memory.evict_idle_above = 96\n");
+  EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:1: error: memory.evict_idle_above"));
+}
+
+TEST_F(ConfigTest, a_directory_in_place_of_a_file_is_an_error) {
+  fs::create_directories(root_ + kMain);
+  EXPECT_TRUE(problem().is_error);
+}
+
+TEST_F(ConfigTest, standards_are_legal_values_or_words) {
+  for (const Setting& setting : settings()) {
+    Options nowhere;
+    const bool is_a_word = setting.key == "memory.spill_directory";
+    EXPECT_EQ(setting.apply(setting.standard, nowhere).ok(), !is_a_word) << setting.key;
+  }
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/host/keeper.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "daemon/djinnd/loop/log.h"
+#include "daemon/djinnd/loop/sealed.h"
+#include "ipc/codec/kept_codec.h"
+#include "ipc/limits.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+// Names: "model.ID.record.7", "model.ID.manifest", "model.ID.extent.0", "model.ID.file.3",
+// "model.ID.plan.0".
+constexpr std::string_view kPrefix = "model.";
+
+// A record's successor is given before the record is taken back: two messages.
+constexpr size_t kSpare = 1;
+constexpr size_t kMessagesOfUpdate = 2;
+
+std::string beginning_of(ModelId id) {
+  return fmt::format("{}{}.", kPrefix, text_of(id));
+}
+
+std::string name_of_part(ModelId id, std::string_view part, uint64_t number) {
+  return fmt::format("{}{}.{}", beginning_of(id), part, number);
+}
+
+const std::string& boot_id() {
+  static const std::string id = [] {
+    const Fd file(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+    char text[36];
+    const ssize_t length = file.valid() ? ::read(file.get(), text, sizeof text) : 0;
+    return std::string(text, length > 0 ? static_cast<size_t>(length) : 0);
+  }();
+  return id;
+}
+
+std::array<uint8_t, 32> to_wire(const load::Digest& digest) {
+  std::array<uint8_t, 32> bytes{};
+  std::ranges::transform(digest, bytes.begin(),
+                         [](std::byte b) { return static_cast<uint8_t>(b); });
+  return bytes;
+}
+
+load::Digest from_wire(const std::array<uint8_t, 32>& bytes) {
+  load::Digest digest{};
+  std::ranges::transform(bytes, digest.begin(), [](uint8_t b) { return std::byte{b}; });
+  return digest;
+}
+
+ipc::FileIdentity to_wire(const load::FileIdentity& file) {
+  ipc::FileIdentity out{file.device_major, file.device_minor, file.inode,           file.bytes,
+                        file.mtime_ns,     file.ctime_ns,     file.on_block_device, {}};
+  if (file.content) out.content = to_wire(*file.content);
+  out.unwritten = file.unwritten;
+  return out;
+}
+
+// Nobody keeps the inode of a file that systemd may not hold from being reused: such a file is told
+// again by its content, or not at all.
+bool stays_known(const load::FileIdentity& file) {
+  return file.on_block_device || file.content.has_value();
+}
+
+ipc::KeptModel record_of(const Model& model) {
+  ipc::KeptModel record;
+  record.boot = boot_id();
+  record.id = model.id;
+  record.domain = model.owner();
+  record.plan_hash = to_wire(model.key().plan_hash);
+  for (const load::FileIdentity& file : model.key().files) {
+    record.files.push_back(stays_known(file) ? to_wire(file) : ipc::FileIdentity());
+    record.read_at_ns = static_cast<int64_t>(file.read_at_ns);
+  }
+  record.extent_bytes = model.extent_bytes;
+  record.pinned_by.assign(model.pins.begin(), model.pins.end());
+  record.sha256 = model.sha256;
+  record.loaded_wall_ns = model.loaded_wall_ns;
+  record.has_plan = model.plan != nullptr;
+  for (const auto& [user, ms] : model.keep_alives_ms) record.keep_alives.push_back({user, ms});
+  for (const auto& [user, name] : model.names) {
+    if (user == model.owner()) {
+      record.label = name.label;
+      record.path = name.path;
+    } else if (record.names.size() < limits::kModelNamesKept) {
+      record.names.push_back({user, name.label, name.path});
+    }
+  }
+  return record;
+}
+
+// --- taking back
+
+class Returned {
+ public:
+  explicit Returned(std::map<std::string, Fd>& kept) : kept_(kept) {}
+
+  // Errors: kNotFound for a part that is missing, and what is wrong with one.
+  Result<Model> model(const ipc::KeptModel& record) {
+    if (record.boot != boot_id()) {
+      return Error{ErrorCode::kUnsupported, "The record is of another boot of the machine."};
+    }
+    Model model;
+    model.id = record.id;
+    model.key().domain = record.domain;
+    model.key().plan_hash = from_wire(record.plan_hash);
+    model.key().files = identities_of({record.files, record.read_at_ns});
+    for (const uint64_t user : record.pinned_by) model.pins.insert(static_cast<DomainId>(user));
+    model.sha256 = record.sha256;
+    model.loaded_wall_ns = record.loaded_wall_ns;
+    for (const ipc::KeptKeepAlive& one : record.keep_alives) {
+      model.keep_alives_ms[static_cast<DomainId>(one.user)] = one.ms;
+    }
+    model.names[model.owner()] = {record.label, record.path};
+    for (const ipc::KeptName& one : record.names) {
+      model.names[static_cast<DomainId>(one.user)] = {one.label, one.path};
+    }
+    DJINN_CHECK(take_memory(record, model));
+    if (record.has_plan) {
+      DJINN_TRY(model.plan, take_shared(name_of_part(model.id, "plan", 0)));
+    }
+    std::vector<SharedFd>& files = model.sources.front().files;
+    for (size_t i = 0; i < record.files.size(); ++i) {
+      files.emplace_back();
+      if (!record.files[i].on_block_device) continue;
+      DJINN_TRY(files.back(), take_shared(name_of_part(model.id, "file", i)));
+    }
+    model.bytes_loaded = model.bytes;
+    model.go(ModelPhase::kResident);
+    return model;
+  }
+
+ private:
+  Status take_memory(const ipc::KeptModel& record, Model& model) {
+    for (size_t i = 0; i < record.extent_bytes.size(); ++i) {
+      DJINN_TRY(Fd extent, take(name_of_part(model.id, "extent", i)));
+      DJINN_CHECK(pal::verify_memfd(extent, record.extent_bytes[i], pal::Seals::kWrite));
+      model.extents.push_back(std::move(extent));
+      model.extent_bytes.push_back(record.extent_bytes[i]);
+      model.bytes += record.extent_bytes[i];
+    }
+    DJINN_TRY(model.manifest, take(name_of_part(model.id, "manifest", 0)));
+    DJINN_TRY(model.manifest_bytes,
+              size_of_sealed(model.manifest, limits::kManifestBytes, "manifest of a model"));
+    if (model.manifest_bytes > 0 && !model.extents.empty()) return {};
+    return Error{ErrorCode::kMalformed, "The model has no extents, or an empty manifest."};
+  }
+
+  Result<Fd> take(const std::string& name) {
+    auto found = kept_.extract(name);
+    if (found.empty()) return Error{ErrorCode::kNotFound, "A part of the model is missing."};
+    return std::move(found.mapped());
+  }
+
+  // Of what systemd may hold: its close waits for nobody.
+  Result<SharedFd> take_shared(const std::string& name) {
+    DJINN_TRY(Fd fd, take(name));
+    return std::make_shared<const Fd>(std::move(fd));
+  }
+
+  std::map<std::string, Fd>& kept_;
+};
+
+Result<ipc::KeptModel> read_record(const Fd& fd) {
+  DJINN_TRY(const auto bytes, read_sealed(fd, limits::kControlMessageBytes, "record of a model"));
+  return ipc::decode_kept_model(bytes);
+}
+
+struct RecordName {
+  std::string model;  // "model.ID."
+  uint64_t number = 0;
+};
+std::optional<RecordName> parse_record(const std::string& name) {
+  constexpr std::string_view kPart = "record.";
+  const size_t at = name.rfind(kPart);
+  if (!is_kept(name) || at == std::string::npos) return std::nullopt;
+  RecordName parsed{name.substr(0, at)};
+  const char* const end = name.data() + name.size();
+  const auto read = std::from_chars(name.data() + at + kPart.size(), end, parsed.number);
+  if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+  return parsed;
+}
+
+}  // namespace
+
+bool is_kept(std::string_view name) {
+  return name.starts_with(kPrefix);
+}
+
+size_t store_size() {
+  if (::getenv("NOTIFY_SOCKET") == nullptr) return 0;
+  const char* const told = ::getenv("FDSTORE");
+  if (told == nullptr) return limits::kKeptDescriptors;
+  size_t size = 0;
+  std::from_chars(told, told + ::strlen(told), size);
+  return size;
+}
+
+std::vector<Model> Keeper::take_back(std::map<std::string, Fd> kept) {
+  std::set<std::string> surplus;
+  std::map<std::string, uint64_t> newest;  // record, by the beginning of its model's names
+  for (const auto& [name, fd] : kept) {
+    surplus.insert(name);
+    const auto record = parse_record(name);
+    if (record) newest[record->model] = std::max(newest[record->model], record->number);
+  }
+  std::vector<Model> models;
+  Returned returned(kept);
+  for (const auto& [beginning, number] : newest) {
+    const std::string name = fmt::format("{}record.{}", beginning, number);
+    const auto record = read_record(kept.at(name));
+    auto model = record.ok() ? returned.model(record.value()) : Result<Model>(record.error());
+    if (!model.ok()) {
+      log("a kept model is not taken back: {}", model.error().message);
+      continue;
+    }
+    Record& known = records_[model.value().id];
+    known.number = number;
+    known.bytes = ipc::encode(record.value());
+    for (const Part& part : parts_of(model.value())) known.names.push_back(part.name);
+    surplus.erase(name);
+    for (const std::string& part : known.names) surplus.erase(part);
+    held_ += known.names.size() + 1;
+    models.push_back(*std::move(model));
+  }
+  for (const std::string& name : surplus) notifier_.take_out(name);
+  // The store may have become smaller.
+  while (held_ + kSpare > descriptors_max_ && !records_.empty()) {
+    forget(std::prev(records_.end()));
+  }
+  return models;
+}
+
+void Keeper::keep(const std::map<ModelId, Model>& models, const std::set<ModelId>& returning) {
+  if (descriptors_max_ == 0) return;
+  forget_unsent();
+  const auto is_resident = [&](ModelId id) {
+    const auto model = models.find(id);
+    return model != models.end() && model->second.phase == ModelPhase::kResident;
+  };
+  std::erase_if(not_kept_, [&](ModelId id) { return !is_resident(id); });
+  for (auto next = records_.begin(); next != records_.end();) {
+    const auto kept = next++;
+    if (!is_resident(kept->first) && !returning.contains(kept->first)) forget(kept);
+  }
+  for (const auto& [id, model] : models) {
+    if (model.phase == ModelPhase::kResident) keep_one(model);
+  }
+}
+
+// The record goes first: without one a model is incomplete.
+void Keeper::forget(std::map<ModelId, Record>::iterator kept) {
+  const auto& [id, record] = *kept;
+  notifier_.take_out(name_of_part(id, "record", record.number));
+  for (const std::string& name : record.names) notifier_.take_out(name);
+  held_ -= record.names.size() + 1;
+  records_.erase(kept);
+}
+
+std::vector<Keeper::Part> Keeper::parts_of(const Model& model) {
+  std::vector<Part> parts{{name_of_part(model.id, "manifest", 0), &model.manifest}};
+  for (size_t i = 0; i < model.extents.size(); ++i) {
+    parts.push_back({name_of_part(model.id, "extent", i), &model.extents[i]});
+  }
+  if (model.plan) parts.push_back({name_of_part(model.id, "plan", 0), model.plan.get()});
+  const Source& first = model.sources.front();
+  for (size_t i = 0; i < first.files.size() && i < first.key.files.size(); ++i) {
+    if (!first.key.files[i].on_block_device || !first.files[i]) continue;
+    parts.push_back({name_of_part(model.id, "file", i), first.files[i].get()});
+  }
+  return parts;
+}
+
+void Keeper::keep_one(const Model& model) {
+  std::vector<std::byte> bytes = ipc::encode(record_of(model));
+  const auto known = records_.find(model.id);
+  if (known != records_.end()) return keep_record(model.id, known->second, std::move(bytes));
+  const std::vector<Part> parts = parts_of(model);
+  const size_t needed = parts.size() + 1;
+  if (held_ + needed + kSpare > descriptors_max_) {
+    return leave_out(model, fmt::format("it needs {} descriptors, and {} of the {} that systemd "
+                                        "keeps are taken",
+                                        needed, held_, descriptors_max_));
+  }
+  if (!notifier_.has_room(needed)) {
+    return leave_out(model, "systemd has not read yet what it was told before");
+  }
+  const Status given = give_all(model, parts, std::move(bytes));
+  if (!given) return leave_out(model, given.error().message);
+  not_kept_.erase(model.id);
+}
+
+// Until there is room the record stays as it was, and so differs from the model again next time.
+void Keeper::keep_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
+  if (bytes == record.bytes || !notifier_.has_room(kMessagesOfUpdate)) return;
+  const Status given = give_record(id, record, std::move(bytes));
+  if (!given) log("what is kept of a model is out of date: {}", given.error().message);
+}
+
+// All or nothing.
+Status Keeper::give_all(const Model& model, const std::vector<Part>& parts,
+                        std::vector<std::byte> bytes) {
+  const auto at = records_.emplace(model.id, Record()).first;
+  ++held_;
+  Status given;
+  for (const Part& part : parts) {
+    given = notifier_.give(part.name, *part.fd);
+    if (!given) break;
+    at->second.names.push_back(part.name);
+    ++held_;
+  }
+  if (given) given = give_record(model.id, at->second, std::move(bytes));
+  if (!given) forget(at);
+  return given;
+}
+
+// Of a model that systemd was not given whole.
+void Keeper::forget_unsent() {
+  for (const std::string& name : notifier_.take_unsent()) {
+    const auto model = std::ranges::find_if(
+        records_, [&](const auto& record) { return name.starts_with(beginning_of(record.first)); });
+    if (model != records_.end()) forget(model);
+  }
+}
+
+void Keeper::leave_out(const Model& model, const std::string& why) {
+  if (not_kept_.insert(model.id).second) tell_not_kept_(model, why);
+}
+
+Status Keeper::give_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
+  DJINN_TRY(const Fd memfd, pal::make_sealed_memfd("djinn-record", bytes));
+  DJINN_CHECK(notifier_.give(name_of_part(id, "record", record.number + 1), memfd));
+  if (record.number > 0) notifier_.take_out(name_of_part(id, "record", record.number));
+  ++record.number;
+  record.bytes = std::move(bytes);
+  return {};
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Keeper: has systemd keep the descriptors of resident models, so that the next djinnd has them
+// without reading a byte (DESIGN section 8). Each model has
+//
+//   record     a sealed memfd that says what it is; newer ones have larger numbers
+//   the rest   its extents and manifest, and its files as far as they lie on block devices: systemd
+//              must never hold a descriptor of a file system that can hang
+//
+// invariant: a record is given after everything that it names and taken back before, so whatever
+// moment djinnd dies at, a model with a record is complete.
+// invariant: systemd never refuses one of these: they are counted, and a model for which there is
+// no room, or whose descriptors cannot be given, is not kept at all. It is tried again with the
+// next change of any model; so is a record that is out of date.
+//
+// Where systemd does not listen nothing is kept, and nothing is lost but time.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/host/notifier.h"
+#include "daemon/djinnd/models/model.h"
+
+namespace djinn::daemon {
+
+class Keeper {
+ public:
+  // Of a resident model that is not kept; told once, until it is kept or gone.
+  using NotKept = std::function<void(const Model&, const std::string& why)>;
+
+  // descriptors_max: that systemd holds for us.
+  Keeper(Notifier& notifier, size_t descriptors_max, NotKept not_kept)
+      : notifier_(notifier),
+        descriptors_max_(descriptors_max),
+        tell_not_kept_(std::move(not_kept)) {}
+
+  // What the predecessor left, by name: complete models, resident. The rest is taken out of the
+  // store, with a line in the log.
+  std::vector<Model> take_back(std::map<std::string, Fd> kept);
+
+  // Sees that systemd holds the resident ones of these as they are now, and no other but those that
+  // are returning: taken back, and not in the table yet.
+  void keep(const std::map<ModelId, Model>& models, const std::set<ModelId>& returning = {});
+
+  // That systemd was given and not asked back.
+  [[nodiscard]] size_t descriptors() const { return held_; }
+  [[nodiscard]] size_t descriptors_max() const { return descriptors_max_; }
+  // Resident ones that would not outlive a restart.
+  [[nodiscard]] size_t models_not_kept() const { return not_kept_.size(); }
+
+ private:
+  struct Record {
+    uint64_t number = 0;
+    std::vector<std::byte> bytes;
+    std::vector<std::string> names;  // of the rest
+  };
+  struct Part {
+    std::string name;
+    const Fd* fd;
+  };
+  static std::vector<Part> parts_of(const Model& model);
+
+  void keep_one(const Model& model);
+  void keep_record(ModelId id, Record& record, std::vector<std::byte> bytes);
+  Status give_all(const Model& model, const std::vector<Part>& parts, std::vector<std::byte> bytes);
+  void forget_unsent();
+  void leave_out(const Model& model, const std::string& why);
+  Status give_record(ModelId id, Record& record, std::vector<std::byte> bytes);
+  void forget(std::map<ModelId, Record>::iterator kept);
+
+  Notifier& notifier_;
+  size_t descriptors_max_;
+  NotKept tell_not_kept_;
+  std::map<ModelId, Record> records_;
+  size_t held_ = 0;
+  std::set<ModelId> not_kept_;
+};
+
+// Of the descriptors that systemd passes, those with such a name are the keeper's.
+[[nodiscard]] bool is_kept(std::string_view name);
+
+// How many descriptors systemd holds for us: $FDSTORE, which it says from version 254 on; before,
+// what the installed unit has. 0 where it does not listen.
+[[nodiscard]] size_t store_size();
+
+}  // namespace djinn::daemon

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Against a socket that stands for systemd's.
+#include "daemon/djinnd/host/keeper.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+
+#include "daemon/djinnd/loop/log.h"
+#include "ipc/codec/kept_codec.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+constexpr ModelId kModel{7};
+constexpr size_t kStoreMax = 100;
+constexpr size_t kDescriptors = 3;  // of the model: manifest, extent, record
+
+class KeeperTest : public ::testing::Test {
+ protected:
+  KeeperTest() {
+    std::string pattern = fs::temp_directory_path() / "djinn-keeper.XXXXXX";
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    const std::string path = directory_ + "/notify";
+    address_.sun_family = AF_UNIX;
+    path.copy(address_.sun_path, sizeof address_.sun_path - 1);
+    ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+    notifier_.emplace();
+    keeper_.emplace(*notifier_, kStoreMax,
+                    [this](const Model&, const std::string& why) { not_kept_.push_back(why); });
+    Model& model = models_[kModel];
+    model.id = kModel;
+    model.manifest = *pal::make_sealed_memfd("manifest", std::as_bytes(std::span("manifest")));
+    model.extents.push_back(*pal::make_sealed_memfd("extent", std::as_bytes(std::span("extent"))));
+    model.extent_bytes.push_back(4096);
+    model.go(ModelPhase::kResident);
+  }
+  ~KeeperTest() override {
+    systemd_.reset();  // whoever waits for it gets an error
+    ::unsetenv("NOTIFY_SOCKET");
+    fs::remove_all(directory_);
+  }
+
+  void listen() {
+    systemd_ = Fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(::bind(systemd_.get(), address(), sizeof address_), 0);
+    const timeval deadline{20, 0};
+    ::setsockopt(systemd_.get(), SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
+  }
+
+  // What systemd was told of the store, in order, up to now.
+  std::vector<std::string> told() {
+    notifier_->say("END=1");
+    std::vector<std::string> messages;
+    while (true) {
+      std::array<char, 256> text{};
+      alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+      iovec piece{text.data(), text.size()};
+      msghdr message{};
+      message.msg_iov = &piece;
+      message.msg_iovlen = 1;
+      message.msg_control = control.data();
+      message.msg_controllen = control.size();
+      const ssize_t length = ::recvmsg(systemd_.get(), &message, MSG_CMSG_CLOEXEC);
+      EXPECT_GT(length, 0) << "nothing came in time";
+      if (length <= 0) return messages;
+      const cmsghdr* const part = CMSG_FIRSTHDR(&message);
+      if (part != nullptr && part->cmsg_type == SCM_RIGHTS) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
+        const Fd given(fd);
+      }
+      const std::string said(text.data(), static_cast<size_t>(length));
+      if (said == "END=1") return messages;
+      if (said.starts_with("FDSTORE")) messages.push_back(said);
+    }
+  }
+
+  // From now on the notifier's messages wait until somebody reads.
+  void clog() {
+    while (true) {
+      const Fd sender(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      if (::sendto(sender.get(), "X=1", 3, 0, address(), sizeof address_) < 0) break;
+    }
+    while (notifier_->has_room(1)) notifier_->say("X=1");
+  }
+
+  // As systemd is told.
+  static std::string given(const std::string& part) {
+    return "FDSTORE=1\nFDNAME=model." + text_of(kModel) + "." + part;
+  }
+  static std::string taken_out(const std::string& part) {
+    return "FDSTOREREMOVE=1\nFDNAME=model." + text_of(kModel) + "." + part;
+  }
+  const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&address_); }
+
+  std::string directory_;
+  sockaddr_un address_{};
+  Fd systemd_;
+  std::vector<std::string> not_kept_;
+  std::optional<Notifier> notifier_;
+  std::optional<Keeper> keeper_;
+  std::map<ModelId, Model> models_;
+};
+
+TEST_F(KeeperTest, a_record_that_changes_is_given_before_the_old_one_is_taken_back) {
+  listen();
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), ElementsAre(given("manifest.0"), given("extent.0"), given("record.1")));
+  models_[kModel].call(0, {"another", ""});
+  keeper_->keep(models_);
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), ElementsAre(given("record.2"), taken_out("record.1")));
+  EXPECT_EQ(keeper_->descriptors(), kDescriptors);
+}
+
+TEST_F(KeeperTest, what_was_taken_back_stays_in_the_store_until_it_is_resident_or_given_up) {
+  listen();
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), Contains(given("record.1")));
+  keeper_->keep({}, {kModel});
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), IsEmpty());
+  keeper_->keep({});
+  EXPECT_THAT(told(), Contains(taken_out("record.1")));
+}
+
+TEST_F(KeeperTest, a_record_of_another_boot_is_refused_and_taken_out_with_all_its_parts) {
+  listen();
+  ipc::KeptModel record;
+  record.boot = "another boot";
+  record.id = kModel;
+  std::map<std::string, Fd> kept;
+  const std::string name = "model." + text_of(kModel) + ".";
+  kept[name + "record.4"] = *pal::make_sealed_memfd("record", ipc::encode(record));
+  kept[name + "manifest.0"] = std::move(models_[kModel].manifest);
+  EXPECT_TRUE(keeper_->take_back(std::move(kept)).empty());
+  EXPECT_THAT(told(), UnorderedElementsAre(taken_out("record.4"), taken_out("manifest.0")));
+  EXPECT_EQ(keeper_->descriptors(), 0u);
+}
+
+TEST_F(KeeperTest, records_wait_for_a_systemd_that_does_not_read) {
+  listen();
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), Contains(given("record.1")));
+  clog();
+  models_[kModel].call(0, {"another", ""});
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), IsEmpty());
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), ElementsAre(given("record.2"), taken_out("record.1")));
+}
+
+TEST_F(KeeperTest, a_model_whose_descriptors_cannot_be_given_is_not_kept_and_tried_again) {
+  listen();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int lowest_free = Fd(::dup(systemd_.get())).get();
+  const rlimit none{static_cast<rlim_t>(lowest_free), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  keeper_->keep(models_);
+  keeper_->keep(models_);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(keeper_->descriptors(), 0u);
+  EXPECT_EQ(keeper_->models_not_kept(), 1u);
+  EXPECT_THAT(not_kept_, ElementsAre(HasSubstr("duplicate a descriptor")));
+  EXPECT_THAT(told(), Not(Contains(HasSubstr("FDSTORE=1"))));
+  keeper_->keep(models_);
+  EXPECT_THAT(told(), Contains(given("record.1")));
+  EXPECT_EQ(keeper_->descriptors(), kDescriptors);
+  EXPECT_EQ(keeper_->models_not_kept(), 0u);
+}
+
+TEST_F(KeeperTest, what_could_not_be_sent_is_given_again) {
+  keeper_->keep(models_);  // nobody listens yet
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::vector<std::string> sent;
+  while (sent.empty() && std::chrono::steady_clock::now() < until) {
+    ::poll(nullptr, 0, 2);
+    if (!systemd_.valid() && notifier_->has_room(Notifier::kBacklogMax)) listen();
+    if (!systemd_.valid()) continue;
+    keeper_->keep(models_);
+    sent = told();
+  }
+  EXPECT_THAT(sent, Contains(given("manifest.0")));
+  EXPECT_THAT(sent, Contains(given("extent.0")));
+  EXPECT_THAT(sent, Contains(given("record.1")));
+  EXPECT_EQ(keeper_->descriptors(), kDescriptors);
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/host/options.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+
+#include "daemon/djinnd/host/config.h"
+#include "daemon/djinnd/host/version.h"
+#include "daemon/djinnd/memory/quantity.h"
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+
+namespace djinn::daemon {
+namespace {
+
+// Cores that this process may run on.
+uint32_t usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0) return 1;
+  return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cores)));
+}
+
+// Where this program lies, with a slash behind it.
+std::string own_directory() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string self(path.data(), length > 0 ? static_cast<size_t>(length) : 0);
+  return self.substr(0, self.rfind('/') + 1);
+}
+
+// A program that djinnd starts: given, or else beside djinnd, as it is built, or where packages put
+// it. Error: kNotFound when it cannot be executed.
+Status find_program(std::string& path, const std::string& name, const char* option) {
+  const std::string beside = own_directory() + name;
+  const std::string installed = own_directory() + "../libexec/djinn/" + name;
+  if (path.empty()) path = ::access(installed.c_str(), X_OK) == 0 ? installed : beside;
+  if (::access(path.c_str(), X_OK) == 0) return {};
+  return Error{ErrorCode::kNotFound, "djinnd starts " + path + ", which is no program (" +
+                                         std::strerror(errno) + "). Say where it is with " +
+                                         option + ", or install djinnd anew."};
+}
+
+// An option as the manual writes it, with one word for its value.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(32); }  // the longest that has no line of its own, and a gap
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string type = option->get_type_name();
+    return option->get_type_size() == 0 ? "" : " " + type.substr(0, type.find(':'));
+  }
+};
+
+using Written = std::function<std::string(const std::string& text)>;
+
+// An option that takes what the setting of that key takes. as_setting: what is written on the
+// command line, as the file has it. word: what help calls the value.
+void add_setting(CLI::App& app, Options& options, const std::string& name, std::string_view key,
+                 const char* word, const char* what, const Written& as_setting = {}) {
+  const auto apply = [key, as_setting](const std::string& text, Options& to) {
+    return apply_setting(key, as_setting ? as_setting(text) : text, to);
+  };
+  app.add_option_function<std::string>(
+         name,
+         [apply, &options](const std::string& text) {
+           const Status applied = apply(text, options);
+           DJINN_ASSERT(applied.ok());
+         },
+         what)
+      ->check([apply](const std::string& text) {
+        Options nowhere;
+        const Status applied = apply(text, nowhere);
+        return applied ? std::string() : applied.error().message;
+      })
+      ->type_name(word);
+}
+
+// A time, with a unit or in milliseconds; the option has two names, NAME and NAME-ms.
+void add_time(CLI::App& app, Options& options, const std::string& name, std::string_view key,
+              const char* what) {
+  add_setting(app, options, name + "," + name + "-ms", key, "TIME", what,
+              [](const std::string& text) { return number_of(text) ? text + "ms" : text; });
+}
+
+void add_options(CLI::App& app, Options& options) {
+  auto* user = app.add_flag("--user", options.user_mode, "serve this user only");
+  app.add_option("--runtime-dir", options.runtime_dir,
+                 "directory of the socket [--user: $XDG_RUNTIME_DIR/djinn]")
+      ->type_name("DIRECTORY");
+  app.add_option("--socket-group", options.socket_group, "service mode: group that may connect")
+      ->type_name("GROUP")
+      ->excludes(user);
+  app.add_option("--admin-group", options.admin_group,
+                 "service mode: group that sees and steers what is others' [djinn-admin]")
+      ->type_name("GROUP")
+      ->excludes(user);
+  add_setting(app, options, "--threads", "lane.threads", "NUMBER", "threads of a lane [all cores]");
+  add_setting(app, options, "--memory", "memory.limit", "AMOUNT",
+              "what to grant, like 12GiB or 80% [80% of the machine's]");
+  add_setting(app, options, "--session-quota", "memory.session_quota", "BYTES",
+              "what one session may hold, like 4GiB [4GiB]");
+  add_setting(app, options, "--spill-directory", "memory.spill_directory", "DIRECTORY",
+              "idle sequence groups go there when memory is short; \"\": nowhere "
+              "[$CACHE_DIRECTORY; --user: $XDG_CACHE_HOME/djinn]");
+  add_time(app, options, "--spill-after", "memory.spill_after",
+           "who runs nothing for so long is idle then [1min]");
+  add_setting(app, options, "--spill-limit", "memory.spill_limit", "BYTES",
+              "what may lie there in all, like 16GiB [as --memory]");
+  app.add_option("--worker", options.worker, "worker program [beside djinnd, or ../libexec/djinn]")
+      ->type_name("PROGRAM");
+  app.add_option("--loader", options.loader, "loader program [beside djinnd, or ../libexec/djinn]")
+      ->type_name("PROGRAM");
+  add_time(app, options, "--hang-timeout", "worker.hang_timeout",
+           "a worker with work that does nothing for so long is replaced [10s]");
+  add_time(app, options, "--keep-alive", "model.keep_alive", "idle models stay for so long [5min]");
+  add_time(app, options, "--drain-timeout", "service.drain_timeout",
+           "runs may go on for so long at the end [10s; --user: 0]");
+  app.add_flag("--check-config", options.check_config,
+               "say what is wrong with the configuration files, and exit")
+      ->excludes(user);
+  app.add_flag("--show-config", options.show_config,
+               "print each setting with the file and line that it comes from, and exit")
+      ->excludes(user);
+  app.add_option("--root", options.root, "directory before the paths of the configuration files")
+      ->type_name("DIRECTORY")
+      ->excludes(user);
+  app.add_option("--test-fault-at", options.test_fault_at)->group("");
+  app.add_option("--test-pal-fault-at", options.test_pal_fault_at)->group("");
+  app.add_flag("--test-fault-every", options.test_fault_every)->group("");
+  app.set_version_flag("--version", std::string("djinnd ") + kVersion);
+}
+
+// What systemd made for the service, or the user's; empty where there is none.
+std::string cache_directory(bool user_mode) {
+  const auto value = [](const char* name) {
+    const char* const text = ::getenv(name);
+    return std::string(text != nullptr && text[0] == '/' ? text : "");
+  };
+  if (!user_mode) return value("CACHE_DIRECTORY");
+  if (const std::string cache = value("XDG_CACHE_HOME"); !cache.empty()) return cache + "/djinn";
+  const std::string home = value("HOME");
+  return home.empty() ? "" : home + "/.cache/djinn";
+}
+
+}  // namespace
+
+uint64_t physical_bytes() {
+  struct sysinfo info {};
+  if (::sysinfo(&info) != 0) return uint64_t{1} << 30;
+  return uint64_t{info.totalram} * info.mem_unit;
+}
+
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Options options) {
+  CLI::App app("djinnd owns the models and tensor memory of this machine");
+  app.formatter(std::make_shared<HelpFormatter>());
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& stop) {
+    exit_code = app.exit(stop) == 0 ? 0 : 2;
+    return std::nullopt;
+  }
+  return options;
+}
+
+Status fill_in(Options& options) {
+  if (options.runtime_dir.empty()) {
+    // A bus has room for one djinnd: not for those that somebody keeps in a place of their own.
+    options.bus = options.user_mode ? BusKind::kUser : BusKind::kSystem;
+    const char* const base = ::getenv("XDG_RUNTIME_DIR");
+    if (!options.user_mode) {
+      options.runtime_dir = "/run/djinn";
+    } else if (base != nullptr && base[0] == '/') {
+      options.runtime_dir = std::string(base) + "/djinn";
+    } else {
+      return Error{ErrorCode::kInvalidArgument,
+                   "XDG_RUNTIME_DIR is not set. Give --runtime-dir a directory of this user."};
+    }
+  }
+  if (!options.user_mode && options.admin_group.empty()) options.admin_group = "djinn-admin";
+  if (!options.drain_timeout_ms) options.drain_timeout_ms = options.user_mode ? 0 : 10'000;
+  if (!options.spill_directory) options.spill_directory = cache_directory(options.user_mode);
+  if (options.threads == 0) options.threads = usable_cores();
+  if (options.memory_bytes == 0) options.memory_bytes = physical_bytes() / 10 * 8;
+  if (options.session_quota_bytes == 0) {
+    options.session_quota_bytes = limits::kSessionBytesDefault;
+  }
+  DJINN_CHECK(find_program(options.worker, "djinn-worker", "--worker"));
+  return find_program(options.loader, "djinn-loader", "--loader");
+}
+
+Options with_shares(Options options, uint64_t memory_bytes) {
+  if (!options.spill_limit_bytes) options.spill_limit_bytes = memory_bytes;
+  return options;
+}
+
+}  // namespace djinn::daemon

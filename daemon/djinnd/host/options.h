@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Options: the command line of djinnd, with everything that was left out filled in.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/host/bus_kind.h"
+#include "daemon/djinnd/memory/quantity.h"
+#include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/memory/thresholds.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+struct Options {
+  bool check_config = false;  // says what is wrong with the files, and ends
+  bool show_config = false;   // says what they amount to, and ends
+  std::string root;           // of the configuration's paths
+  bool user_mode = false;     // serves its own user only, without configuration
+  std::string runtime_dir;    // holds the socket
+  std::string socket_group;   // service mode: who may connect
+  BusKind bus = BusKind::kNone;
+  std::string admin_group;    // service mode: who sees and steers what is others'
+  uint32_t threads = 0;       // of a lane
+  uint64_t memory_bytes = 0;  // of the device, to grant
+  uint64_t session_quota_bytes = 0;
+  Amount pin_quota{50, true};
+  std::vector<NamedQuota> quotas;  // of users and groups
+  // Settings that were written, by their keys, and what was written last: on the command line, too.
+  std::map<std::string, std::string, std::less<>> written;
+  std::string worker;  // paths of the programs
+  std::string loader;
+  uint64_t hang_timeout_ms = 10'000;
+  uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say
+  Thresholds thresholds;             // of memory pressure
+  // Where idle sequence groups go; empty: nowhere. Nothing: the cache directory.
+  std::optional<std::string> spill_directory;
+  uint64_t spill_idle_ms = 60'000;
+  std::optional<uint64_t> spill_limit_bytes;  // nothing: as much as may be granted
+  // How long runs in flight may go on when djinnd is told to stop; nothing: none as --user.
+  std::optional<uint64_t> drain_timeout_ms;
+  uint64_t test_fault_at = 0;      // the first worker dies there
+  bool test_fault_every = false;   // every worker does
+  uint64_t test_pal_fault_at = 0;  // of the first worker's pal, this call fails
+};
+
+// Nothing: the process is to exit with exit_code (after --help, --version or a mistake, which was
+// told).
+// What the command line leaves out stays as it is in options.
+std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Options options = {});
+
+// Bytes of memory that the machine has.
+[[nodiscard]] uint64_t physical_bytes();
+
+// What is left out: runtime directory, threads, memory and programs from the machine. Errors:
+// kInvalidArgument when there is no runtime directory to guess.
+Status fill_in(Options& options);
+
+// With what is a share of the memory that may be granted, where no bytes were given. memory_bytes:
+// what is in effect, which need not be what is written.
+[[nodiscard]] Options with_shares(Options options, uint64_t memory_bytes);
+
+}  // namespace djinn::daemon

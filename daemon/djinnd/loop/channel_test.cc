@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/loop/channel.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <optional>
+#include <utility>
+
+#include "ipc/limits.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kPatienceMs = 20;
+constexpr uint64_t kDeadlineMs = 60'000;
+constexpr size_t kAnswers = 64;  // more than a socket holds
+constexpr std::array<std::byte, limits::kControlMessageBytes> kAnswer{};
+
+// A channel to a client that reads nothing, until it ends.
+class ChannelTest : public ::testing::Test {
+ protected:
+  ChannelTest() {
+    channel_.take_turns(turns_, ::geteuid(), kPatienceMs);
+    for (size_t i = 0; i < kAnswers; ++i) channel_.send(kAnswer);
+  }
+  void send(std::span<const int> fds = {}) {
+    EXPECT_TRUE(ipc::send_datagram(client_.get(), std::as_bytes(std::span("more")), fds).ok());
+  }
+  void run() {
+    deadline_.start_once(kDeadlineMs);
+    loop_.run();
+  }
+
+  SystemClock clock_;
+  Loop loop_;
+  Turns turns_{clock_};
+  Check turn_{loop_, [this] { turns_.take(); }};
+  Timer deadline_{loop_, [this] { loop_.stop(); }};
+  Traffic traffic_;
+  ipc::SocketPair ends_ = *ipc::make_socket_pair();
+  Fd client_ = std::move(ends_.left);
+  std::optional<ErrorCode> ended_;
+  Channel channel_{loop_, std::move(ends_.right), kAnswers, traffic_,
+                   Channel::Events{[](const ipc::Datagram&) {},
+                                   [this](const Error& error) {
+                                     ended_ = error.code;
+                                     loop_.stop();
+                                   }}};
+};
+
+TEST_F(ChannelTest, a_client_that_reads_nothing_and_sends_its_own_end_is_not_there_for_ever) {
+  send({{client_.get()}});
+  client_.reset();
+  run();
+  EXPECT_EQ(ended_, ErrorCode::kQueueFull);
+}
+
+TEST_F(ChannelTest, a_client_that_reads_nothing_may_stand_still) {
+  Timer patience_is_over(loop_, [this] { loop_.stop(); });
+  patience_is_over.start_once(5 * kPatienceMs);
+  run();
+  EXPECT_FALSE(ended_.has_value());
+}
+
+}  // namespace
+}  // namespace djinn::daemon

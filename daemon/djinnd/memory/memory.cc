@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/memory/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
+
+namespace djinn::daemon {
+namespace {
+
+// Who pays for what no session holds; no session has this id.
+constexpr vmu::PrincipalId kShared{UINT64_MAX};
+
+// A session pays for itself: its quota is that of its own principal.
+vmu::PrincipalId principal_of(vmu::Holder holder) {
+  return holder.kind == vmu::HolderKind::kSession ? vmu::PrincipalId{holder.id} : kShared;
+}
+
+}  // namespace
+
+Memory::Memory(uint64_t device_bytes, uint64_t session_quota_bytes)
+    : ledger_({device_bytes, device_bytes}, {session_quota_bytes, session_quota_bytes}),
+      session_quota_(session_quota_bytes) {
+  ledger_.set_quota(kShared, {});
+}
+
+void Memory::set_session_quota(uint64_t bytes) {
+  session_quota_ = bytes;
+  ledger_.set_default_quota({bytes, bytes});
+}
+
+void Memory::set_aside(Holder session, uint64_t bytes) {
+  DJINN_ASSERT(session.kind == vmu::HolderKind::kSession);
+  ledger_.set_aside(principal_of(session), bytes);
+  note(session);
+}
+
+void Memory::note(Holder holder) {
+  const bool has_aside = holder.kind == vmu::HolderKind::kSession;
+  users_.note(holder,
+              ledger_.held_by(holder) + (has_aside ? ledger_.aside_of(principal_of(holder)) : 0));
+}
+
+// What returns counts for its user already, as what lies aside.
+Status Memory::grant(const Request& request) {
+  if (!request.returns) DJINN_CHECK(users_.check(request.holder, request.bytes));
+  const vmu::PrincipalId principal = principal_of(request.holder);
+  const auto granted = request.returns
+                           ? ledger_.grant_return(principal, request.holder, request.bytes)
+                           : ledger_.grant(principal, request.holder, request.bytes);
+  if (!granted) return granted.error();
+  held_[request.holder] += request.bytes;
+  note(request.holder);
+  change();
+  return {};
+}
+
+void Memory::change() {
+  if (changed_) changed_();
+}
+
+// The log hears of a shortage, the session that is refused also how much of it is its own.
+Status Memory::refused(const Request& request, Error why) const {
+  if (why.code != ErrorCode::kOutOfMemory) return why;
+  why.message =
+      request.bytes > ledger_.total_bytes() ? too_large(request.bytes) : shortage(request.bytes);
+  if (request.holder.kind == vmu::HolderKind::kLoad) {
+    why.message += " Models that are in use, or not hashed yet, cannot give way.";
+  }
+  if (refused_) refused_(why, users_.user_of(request.holder));
+  if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
+  return why;
+}
+
+// Whoever gave way, there would not be enough.
+std::string Memory::too_large(uint64_t bytes) const {
+  return fmt::format(
+      "{} are needed, which cannot fit in {}, all that djinnd may grant. Start djinnd with more "
+      "memory (--memory, memory.limit).",
+      size_text(bytes), size_text(ledger_.total_bytes()));
+}
+
+// With a session's own part no longer than what a step's record holds.
+std::string Memory::shortage(uint64_t bytes) const {
+  using enum vmu::HolderKind;
+  const uint64_t models = held_by(kModel) + held_by(kLoad);
+  return fmt::format(
+      "{} are needed, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
+      "workers {}. Unpin or close a model, or end a session.",
+      size_text(bytes), size_text(ledger_.free_bytes()), size_text(ledger_.total_bytes()),
+      size_text(models), size_text(pinned_ ? pinned_() : 0), size_text(held_by(kSession)),
+      size_text(held_by(kLane) + held_by(kHeap)));
+}
+
+std::string Memory::own_part_of(Holder session) const {
+  const uint64_t bytes = held_by(session);
+  return bytes == 0 ? "" : fmt::format(" This session itself holds {}.", size_text(bytes));
+}
+
+uint64_t Memory::held_by(vmu::HolderKind kind) const {
+  uint64_t bytes = 0;
+  for (const auto& [holder, held] : held_) bytes += holder.kind == kind ? held : 0;
+  return bytes;
+}
+
+bool Memory::waits(Holder holder) const {
+  return std::ranges::any_of(waiting_,
+                             [&](const Request& waiting) { return waiting.holder == holder; });
+}
+
+void Memory::request(Request request) {
+  if (request.bytes == 0) return request.granted({});
+  waiting_.push_back(std::move(request));
+  freed();  // there may be room, or what is to be evicted is free already
+}
+
+// First come, first served: nobody starves a large request.
+void Memory::freed() {
+  std::vector<std::pair<Granted, Status>> answers;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    if (!next->returns && users_.fits_only_soon(next->holder, next->bytes)) {
+      ++next;
+      continue;
+    }
+    Status status = grant(*next);
+    const bool full = !status && status.error().code == ErrorCode::kOutOfMemory;
+    const uint64_t missing = next->bytes - std::min(next->bytes, ledger_.free_bytes());
+    if (full && evictor_ && evictor_(missing)) break;
+    if (!status) status = refused(*next, status.error());
+    answers.emplace_back(std::move(next->granted), std::move(status));
+    next = waiting_.erase(next);
+  }
+  for (auto& [granted, status] : answers) granted(std::move(status));
+}
+
+void Memory::release(Holder holder, uint64_t bytes) {
+  if (bytes == 0) return;
+  const Status released = ledger_.acknowledge(holder, bytes);
+  DJINN_ASSERT(released.ok());
+  if ((held_.at(holder) -= bytes) == 0) held_.erase(holder);
+  note(holder);
+  freed();
+  change();
+}
+
+void Memory::cancel(Holder holder) {
+  cancel_those([&](const Request& waiting) { return waiting.holder == holder; });
+}
+
+void Memory::cancel(Holder holder, uint64_t part) {
+  cancel_those(
+      [&](const Request& waiting) { return waiting.holder == holder && waiting.part == part; });
+}
+
+void Memory::cancel_those(const std::function<bool(const Request&)>& wanted) {
+  std::vector<Granted> cancelled;
+  waiting_.remove_if([&](Request& waiting) {
+    if (!wanted(waiting)) return false;
+    cancelled.push_back(std::move(waiting.granted));
+    return true;
+  });
+  for (Granted& granted : cancelled) {
+    granted(Error{ErrorCode::kCancelled, "What the memory was for is given up."});
+  }
+  if (!cancelled.empty()) freed();  // they stood before others
+}
+
+uint64_t Memory::release_all(Holder holder) {
+  cancel(holder);
+  if (holder.kind == vmu::HolderKind::kSession) set_aside(holder, 0);
+  const uint64_t bytes = ledger_.holder_died(holder);
+  held_.erase(holder);
+  users_.close(holder);
+  if (bytes > 0) {
+    freed();
+    change();
+  }
+  return bytes;
+}
+
+void Memory::hand_over(Holder from, Holder to) {
+  if (ledger_.held_by(from) == 0) return;
+  const Status handed = ledger_.hand_over(from, to);
+  DJINN_ASSERT(handed.ok());
+  auto held = held_.extract(from);
+  held.key() = to;
+  held_.insert(std::move(held));
+}
+
+Status Memory::check() const {
+  uint64_t held = 0;
+  for (const auto& [holder, bytes] : held_) held += bytes;
+  if (held == ledger_.granted_bytes() && held <= ledger_.total_bytes()) return {};
+  return Error{ErrorCode::kInternal, fmt::format("{} bytes are held and {} of {} granted", held,
+                                                 ledger_.granted_bytes(), ledger_.total_bytes())};
+}
+
+}  // namespace djinn::daemon

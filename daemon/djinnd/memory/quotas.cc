@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/memory/quotas.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace djinn::daemon {
+
+void Quotas::set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t pin_bytes) {
+  named_ = std::move(named);
+  total_bytes_ = total_bytes;
+  pin_bytes_ = pin_bytes;
+}
+
+void Quotas::joined(SessionId session, uid_t user, std::vector<gid_t> groups) {
+  std::ranges::sort(groups);
+  connected_[session] = {user, std::move(groups)};
+}
+
+void Quotas::left(SessionId session) {
+  connected_.erase(session);
+}
+
+const Quota* Quotas::section_of(bool is_group, uint32_t number) const {
+  const auto found = std::ranges::find_if(named_, [&](const NamedQuota& section) {
+    return section.is_group == is_group && section.number == number;
+  });
+  return found == named_.end() ? nullptr : &found->quota;
+}
+
+// Of each key the largest.
+Quota Quotas::of_groups(uid_t user) const {
+  Quota all;
+  const auto more = [this](std::optional<Amount>& most, const std::optional<Amount>& other) {
+    if (other && (!most || other->of(total_bytes_) > most->of(total_bytes_))) most = other;
+  };
+  for (const NamedQuota& section : named_) {
+    if (!section.is_group || !section.number) continue;
+    const bool is_member = std::ranges::any_of(connected_, [&](const auto& entry) {
+      return entry.second.user == user &&
+             std::ranges::binary_search(entry.second.groups, *section.number);
+    });
+    if (!is_member) continue;
+    more(all.memory, section.quota.memory);
+    more(all.pins, section.quota.pins);
+    all.sessions = std::max(all.sessions, section.quota.sessions);
+  }
+  return all;
+}
+
+QuotaInForce Quotas::of(uid_t user) const {
+  QuotaInForce all;
+  all.pin_bytes = pin_bytes_;
+  if (named_.empty()) return all;
+  Quota quota = of_groups(user);
+  if (const Quota* const own = section_of(false, user)) {
+    if (own->memory) quota.memory = own->memory;
+    if (own->pins) quota.pins = own->pins;
+    if (own->sessions) quota.sessions = own->sessions;
+  }
+  all.is_own = quota != Quota();
+  if (quota.memory) all.memory_bytes = quota.memory->of(total_bytes_);
+  if (quota.pins) all.pin_bytes = quota.pins->of(total_bytes_);
+  all.sessions = quota.sessions.value_or(all.sessions);
+  return all;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Quotas: how much one user may have, in all sessions together, as the configuration says of users
+// and groups.
+//
+//   quota      what a section of the configuration says, key by key; a key left out says nothing
+//   in force   what binds a user: their own section's keys, then the groups', then what holds for
+//              everybody
+//   groups     those of a user's connections that are open, as they were when these were made
+//
+// invariant: of several groups the largest value binds, so another group never takes anything away.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/memory/quantity.h"
+#include "ipc/limits.h"
+#include "kernel/base/ids.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+struct Quota {
+  std::optional<Amount> memory;      // beside models
+  std::optional<Amount> pins;        // of models
+  std::optional<uint32_t> sessions;  // at a time
+  friend bool operator==(const Quota&, const Quota&) = default;
+};
+
+// A section: [user.NAME], or [group.NAME].
+struct NamedQuota {
+  bool is_group = false;
+  std::string name;
+  std::optional<uint32_t> number;  // of the user or group; nothing: there is none
+  Quota quota;
+  friend bool operator==(const NamedQuota&, const NamedQuota&) = default;
+};
+
+struct QuotaInForce {
+  uint64_t memory_bytes = std::numeric_limits<uint64_t>::max();
+  uint64_t pin_bytes = std::numeric_limits<uint64_t>::max();
+  uint32_t sessions = limits::kSessionsPerUser;
+  bool is_own = false;  // a section binds the user
+  friend bool operator==(const QuotaInForce&, const QuotaInForce&) = default;
+};
+
+class Quotas {
+ public:
+  // total_bytes: what shares are of. pin_bytes: of whom no section says another number.
+  void set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t pin_bytes);
+  // A connection of the user is made, and has ended.
+  void joined(SessionId session, uid_t user, std::vector<gid_t> groups);
+  void left(SessionId session);
+
+  [[nodiscard]] QuotaInForce of(uid_t user) const;
+
+ private:
+  struct Connected {
+    uid_t user;
+    std::vector<gid_t> groups;
+  };
+  [[nodiscard]] const Quota* section_of(bool is_group, uint32_t number) const;
+  [[nodiscard]] Quota of_groups(uid_t user) const;
+
+  std::vector<NamedQuota> named_;
+  uint64_t total_bytes_ = 0;
+  uint64_t pin_bytes_ = std::numeric_limits<uint64_t>::max();
+  std::map<SessionId, Connected> connected_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/memory/quotas.h"
+
+#include <gtest/gtest.h>
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uid_t kAlice = 1000;
+constexpr uid_t kBob = 1001;
+constexpr gid_t kSmall = 50;
+constexpr gid_t kLarge = 51;
+constexpr uint64_t kTotal = 1000;
+constexpr uint64_t kPins = 500;
+constexpr SessionId kFirst{1};
+constexpr SessionId kSecond{2};
+
+Amount bytes(uint64_t number) {
+  return {number, false};
+}
+
+TEST(Quotas, nobody_has_one_where_nothing_is_written) {
+  Quotas quotas;
+  quotas.set({}, kTotal, kPins);
+  quotas.joined(kFirst, kAlice, {kSmall});
+  QuotaInForce standard;
+  standard.pin_bytes = kPins;
+  EXPECT_EQ(quotas.of(kAlice), standard);
+}
+
+TEST(Quotas, a_users_own_key_goes_before_their_groups_and_the_largest_of_these_binds) {
+  Quotas quotas;
+  quotas.set({{false, "alice", kAlice, {{}, {}, 2}},
+              {true, "small", kSmall, {bytes(100), bytes(10), 4}},
+              {true, "large", kLarge, {Amount{20, true}, {}, 1}}},
+             kTotal, kPins);
+  quotas.joined(kFirst, kAlice, {7, kLarge, kSmall});
+  EXPECT_EQ(quotas.of(kAlice), (QuotaInForce{200, 10, 2, true}));
+  quotas.joined(kSecond, kBob, {kSmall});
+  EXPECT_EQ(quotas.of(kBob), (QuotaInForce{100, 10, 4, true}));
+}
+
+TEST(Quotas, groups_are_those_of_all_connections_that_are_open) {
+  Quotas quotas;
+  quotas.set({{true, "small", kSmall, {bytes(100), {}, {}}},
+              {true, "large", kLarge, {bytes(200), {}, {}}}},
+             kTotal, kPins);
+  quotas.joined(kFirst, kAlice, {kSmall});
+  EXPECT_EQ(quotas.of(kAlice).memory_bytes, 100u);
+  quotas.joined(kSecond, kAlice, {kLarge});
+  EXPECT_EQ(quotas.of(kAlice).memory_bytes, 200u);
+  quotas.left(kSecond);
+  EXPECT_EQ(quotas.of(kAlice).memory_bytes, 100u);
+}
+
+TEST(Quotas, a_section_of_nobody_binds_nobody) {
+  Quotas quotas;
+  quotas.set({{false, "gone", {}, {bytes(1), {}, {}}}}, kTotal, kPins);
+  quotas.joined(kFirst, 0, {0});
+  EXPECT_FALSE(quotas.of(0).is_own);
+}
+
+TEST(Quotas, another_configuration_binds_those_that_are_there) {
+  Quotas quotas;
+  quotas.joined(kFirst, kAlice, {kSmall});
+  quotas.set({{true, "small", kSmall, {bytes(100), {}, {}}}}, kTotal, kPins);
+  EXPECT_EQ(quotas.of(kAlice).memory_bytes, 100u);
+  quotas.set({}, kTotal, kPins);
+  EXPECT_FALSE(quotas.of(kAlice).is_own);
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/memory/user_accounts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
+
+namespace djinn::daemon {
+
+void UserAccounts::open(vmu::Holder holder, uid_t user) {
+  const auto [account, is_new] = accounts_.try_emplace(holder, Account{user});
+  DJINN_ASSERT(is_new || account->second.user == user);
+}
+
+void UserAccounts::close(vmu::Holder holder) {
+  note(holder, 0);
+  accounts_.erase(holder);
+}
+
+void UserAccounts::note(vmu::Holder holder, uint64_t held_bytes) {
+  const auto found = accounts_.find(holder);
+  if (found == accounts_.end()) return;
+  Account& account = found->second;
+  uint64_t& all = held_by_user_[account.user];
+  DJINN_ASSERT(all >= account.bytes);
+  all = all - account.bytes + held_bytes;
+  account.bytes = held_bytes;
+  if (all == 0) held_by_user_.erase(account.user);
+}
+
+UserAccounts::Room UserAccounts::room_of(vmu::Holder holder, const Account& account) const {
+  const uint64_t replaced = holder.kind == vmu::HolderKind::kLane ? account.bytes : 0;
+  return {held_by(account.user) - replaced,
+          quota_ ? quota_(account.user) : std::numeric_limits<uint64_t>::max()};
+}
+
+Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
+  const auto found = accounts_.find(holder);
+  if (found == accounts_.end()) return {};
+  const auto [held, quota] = room_of(holder, found->second);
+  if (range_fits(held, bytes, quota)) return {};
+  return Error{ErrorCode::kQuotaExceeded,
+               fmt::format("{} are needed, and all sessions of this user together have {} of the "
+                           "{} that djinnd's configuration lets them have. Release something, "
+                           "close a session, or ask the administrator for more.",
+                           size_text(bytes), size_text(held), size_text(quota))};
+}
+
+bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes) const {
+  const auto found = accounts_.find(holder);
+  if (found == accounts_.end() || !leaving_) return false;
+  const auto [held, quota] = room_of(holder, found->second);
+  if (range_fits(held, bytes, quota)) return false;
+  return range_fits(held - std::min(held, leaving_(found->second.user)), bytes, quota);
+}
+
+std::optional<uid_t> UserAccounts::user_of(vmu::Holder holder) const {
+  const auto found = accounts_.find(holder);
+  return found == accounts_.end() ? std::nullopt : std::optional(found->second.user);
+}
+
+uint64_t UserAccounts::held_by(uid_t user) const {
+  const auto found = held_by_user_.find(user);
+  return found == held_by_user_.end() ? 0 : found->second;
+}
+
+}  // namespace djinn::daemon

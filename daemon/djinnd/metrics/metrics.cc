@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/metrics/metrics.h"
+
+#include <utility>
+
+#include "daemon/djinnd/loop/log.h"
+
+namespace djinn::daemon {
+
+Metrics::Metrics(World world)
+    : world_(world),
+      started_wall_ns_(world.clock.wall_ns()),
+      wake_(world.loop, [this] { asked(); }) {
+  world_.events.listen([this](const Event& event) { hear(event); });
+}
+
+Status Metrics::serve(std::vector<Fd> sockets) {
+  if (sockets.empty()) return {};
+  DJINN_TRY(server_, MetricsServer::start(std::move(sockets), world_.clock, [this] {
+              asked_ns_.store(world_.clock.monotonic_ns(), std::memory_order_relaxed);
+              wake_.call();
+            }));
+  server_->publish(std::make_unique<const MetricsSnapshot>(take()));
+  return {};
+}
+
+void Metrics::asked() {
+  loop_delay_ns_ = world_.clock.monotonic_ns() - asked_ns_.load(std::memory_order_relaxed);
+  world_.stats.ask([](DomainId) { return true; },
+                   [this] {
+                     if (server_) server_->publish(std::make_unique<const MetricsSnapshot>(take()));
+                   });
+}
+
+void Metrics::hear(const Event& event) {
+  ++events_[static_cast<size_t>(event.kind)];
+  switch (event.kind) {
+    case EventKind::kModelLoading:
+      loading_[event.model] = world_.clock.monotonic_ns();
+      return;
+    case EventKind::kModelLoaded:
+      on_disk_.erase(event.model);
+      if (const auto load = loading_.extract(event.model)) {
+        load_time_.note(world_.clock.monotonic_ns() - load.mapped());
+      }
+      return;
+    case EventKind::kModelEvicted:
+      count_eviction(event);
+      on_disk_.insert(event.model);
+      return;
+    case EventKind::kModelUnloaded:
+      if (on_disk_.erase(event.model) == 0) count_eviction(event);
+      loading_.erase(event.model);
+      return;
+    case EventKind::kModelFailed:
+      loading_.erase(event.model);
+      return;
+    case EventKind::kSequenceSpilled:
+      spilled_bytes_ += event.bytes.value_or(0);
+      return;
+    case EventKind::kSequenceRestored:
+      restored_bytes_ += event.bytes.value_or(0);
+      return;
+    default:
+      return;
+  }
+}
+
+void Metrics::count_eviction(const Event& event) {
+  if (event.reason) ++evictions_[static_cast<size_t>(*event.reason)];
+  evicted_bytes_ += event.bytes.value_or(0);
+}
+
+MetricsSnapshot Metrics::take() const {
+  MetricsSnapshot shot;
+  shot.taken_ns = world_.clock.monotonic_ns();
+  shot.loop_delay_ns = loop_delay_ns_;
+  shot.started_wall_ns = started_wall_ns_;
+  shot.sessions = world_.reports.session_states();
+  shot.stated_local_models = world_.reports.stated_local_models();
+  add_memory(shot);
+  add_models(shot);
+  add_groups(shot);
+  add_programs(shot);
+  add_workers(shot);
+  shot.clients = world_.traffics.clients;
+  shot.worker_traffic = world_.traffics.workers;
+  shot.loader_traffic = world_.traffics.loaders;
+  shot.kept_descriptors = world_.keeper.descriptors();
+  shot.kept_descriptors_max = world_.keeper.descriptors_max();
+  shot.models_not_kept = world_.keeper.models_not_kept();
+  shot.closing_descriptors = world_.closers.waiting();
+  shot.log_lost = log_lines_lost() + world_.journal.lost();
+  shot.notify_lost = world_.notifier.words_lost();
+  shot.watchdog = world_.service.watchdog();
+  shot.events = events_;
+  judge(shot);
+  return shot;
+}
+
+void Metrics::add_memory(MetricsSnapshot& shot) const {
+  const Memory& memory = world_.memory;
+  shot.session_quota_bytes = memory.session_quota();
+  shot.memory_limit_bytes = memory.total_bytes();
+  shot.memory_model_bytes = memory.held_by(vmu::HolderKind::kModel);
+  shot.memory_load_bytes = memory.held_by(vmu::HolderKind::kLoad);
+  shot.memory_session_bytes = memory.held_by(vmu::HolderKind::kSession);
+  shot.memory_slab_bytes = memory.held_by(vmu::HolderKind::kLane);
+  shot.memory_heap_bytes = memory.held_by(vmu::HolderKind::kHeap);
+  shot.memory_waiting = memory.waiting();
+  shot.pools = world_.reports.pools();
+}
+
+void Metrics::add_models(MetricsSnapshot& shot) const {
+  shot.models = world_.reports.model_states();
+  for (const auto& [id, model] : world_.models.table().all()) {
+    shot.models_pinned += model.pinned() ? 1 : 0;
+    shot.model_leases += model.leases.size();
+  }
+  shot.loads = events_[static_cast<size_t>(EventKind::kModelLoaded)];
+  shot.loads_failed = world_.models.loads_failed();
+  shot.load_bytes = world_.models.bytes_read();
+  shot.buffered_reads = world_.models.buffered_reads();
+  shot.compared_opens = world_.models.compared_opens();
+  shot.load_time = load_time_;
+  shot.evictions = evictions_;
+  shot.evicted_bytes = evicted_bytes_;
+}
+
+void Metrics::add_groups(MetricsSnapshot& shot) const {
+  shot.groups = world_.reports.group_places();
+  shot.groups_on_disk_bytes = world_.spill.spilled_bytes();
+  shot.spilled_bytes = spilled_bytes_;
+  shot.restored_bytes = restored_bytes_;
+}
+
+void Metrics::add_programs(MetricsSnapshot& shot) const {
+  for (const auto& [id, program] : world_.programs.table().all()) {
+    ++shot.programs[static_cast<size_t>(program.phase)];
+    shot.program_graph_bytes += program.graph_bytes;
+  }
+  shot.definitions = world_.programs.counts();
+}
+
+void Metrics::add_workers(MetricsSnapshot& shot) const {
+  shot.device_ready = !world_.domains.spares_fail();
+  for (const auto& [domain, worker] : world_.domains.all()) {
+    add_counts(shot.counts, worker->counts());
+    shot.worker_restarts += worker->restarts();
+    if (!worker->absent()) ++shot.workers[static_cast<size_t>(worker->report().state)];
+  }
+}
+
+void Metrics::judge(MetricsSnapshot& shot) const {
+  const Status books = world_.memory.check();
+  shot.healthy = books.ok();
+  if (!books) shot.unhealthy_why = "The books of memory do not balance: " + books.error().message;
+  shot.draining = world_.reports.draining();
+  const bool can_serve = shot.device_ready && world_.domains.spares_have_worked();
+  shot.ready = shot.healthy && can_serve && !shot.draining;
+  if (!shot.healthy) {
+    shot.unready_why = shot.unhealthy_why;
+  } else if (!shot.device_ready) {
+    shot.unready_why = "No worker can be started; the log says why.";
+  } else if (!can_serve) {
+    shot.unready_why = "The first worker is being started.";
+  } else if (shot.draining) {
+    shot.unready_why = "djinnd is draining; djinnctl resume ends it.";
+  }
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Metrics: what djinnd counts for Prometheus, and how it is told: a listener of the events, and the
+// maker of snapshots for the server's thread (metrics_server.h).
+//
+// A snapshot is made when somebody asks for one: the workers are asked for their counts, and it is
+// taken when they have answered. While nobody asks, nothing is done but to count.
+// Loop's thread, but where it says otherwise.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/events/journal.h"
+#include "daemon/djinnd/front/reports.h"
+#include "daemon/djinnd/host/keeper.h"
+#include "daemon/djinnd/host/notifier.h"
+#include "daemon/djinnd/host/service.h"
+#include "daemon/djinnd/loop/traffic.h"
+#include "daemon/djinnd/metrics/metrics_server.h"
+#include "daemon/djinnd/metrics/metrics_snapshot.h"
+#include "daemon/djinnd/sessions/spill.h"
+#include "daemon/djinnd/workers/stats_rounds.h"
+
+namespace djinn::daemon {
+
+// Of all peers of a kind, by which it goes.
+struct Traffics {
+  Traffic clients;
+  Traffic workers;
+  Traffic loaders;
+};
+
+class Metrics {
+ public:
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    Events& events;
+    const Traffics& traffics;
+    Memory& memory;
+    Domains& domains;
+    Models& models;
+    Programs& programs;
+    const Spill& spill;
+    StatsRounds& stats;
+    const Reports& reports;
+    const Service& service;
+    const Keeper& keeper;
+    const Journal& journal;
+    const Notifier& notifier;
+    const Closers& closers;
+  };
+  explicit Metrics(World world);
+
+  // Answers on these sockets from now on. Errors: those of MetricsServer::start.
+  Status serve(std::vector<Fd> sockets);
+  // Ends the server's thread.
+  void stop() { server_.reset(); }
+
+  // What a snapshot taken now says.
+  [[nodiscard]] MetricsSnapshot take() const;
+
+ private:
+  void hear(const Event& event);
+  void count_eviction(const Event& event);
+  void asked();
+  void add_memory(MetricsSnapshot& shot) const;
+  void add_models(MetricsSnapshot& shot) const;
+  void add_groups(MetricsSnapshot& shot) const;
+  void add_programs(MetricsSnapshot& shot) const;
+  void add_workers(MetricsSnapshot& shot) const;
+  void judge(MetricsSnapshot& shot) const;
+
+  World world_;
+  uint64_t started_wall_ns_;
+  std::array<uint64_t, ipc::kEventKinds> events_{};
+  std::array<uint64_t, kEvictReasons> evictions_{};
+  uint64_t evicted_bytes_ = 0;
+  uint64_t spilled_bytes_ = 0;
+  uint64_t restored_bytes_ = 0;
+  std::map<ModelId, uint64_t> loading_;  // since when, monotonic
+  std::set<ModelId> on_disk_;            // evicted, and neither back nor gone
+  ipc::TimeHistogram load_time_;
+  uint64_t loop_delay_ns_ = 0;
+  std::atomic<uint64_t> asked_ns_{0};  // by the server's thread
+  Wake wake_;
+  std::unique_ptr<MetricsServer> server_;  // before the wake goes, its thread does
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Load: one loader process at work on one open request, from its files to its hash.
+//
+//   waiting -> identifying    a loader was taken; it has the files
+//   identifying -> deciding   it told what they are; the owner decides whether to read
+//   deciding -> planning      it has the plan
+//   deciding -> ended         the model is resident; the loader is a spare again
+//   planning -> granting      it told how large the extents will be; the owner finds the memory
+//   granting -> reading       it has the extents
+//   granting -> comparing     it has those of a resident model; it may have seen another user's
+//                             bytes then, and does nothing else after that
+//   reading -> hashing        the bytes are there; it reads them once more, when nobody needs cores
+//   any -> ended              failed, aborted, or done: the process is gone
+//
+// A loader is not trusted: an event out of its turn is a failure.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "daemon/djinnd/workers/child_process.h"
+#include "daemon/djinnd/workers/spare_pool.h"
+#include "ipc/messages.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/ids.h"
+
+namespace djinn::daemon {
+
+enum class LoadPhase : uint8_t {
+  kWaiting,
+  kIdentifying,
+  kDeciding,
+  kPlanning,
+  kGranting,
+  kReading,
+  kHashing,
+  kComparing,
+  kEnded
+};
+[[nodiscard]] bool may_follow(LoadPhase from, LoadPhase to);
+
+class Load {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void load_identified(LoadId id, const ipc::Identified& files) = 0;
+    virtual void load_planned(LoadId id, const ipc::Planned& plan) = 0;
+    virtual void load_progressed(LoadId id, uint64_t bytes_read) = 0;
+    virtual void load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) = 0;
+    // Whether the files are those of the model that it was given.
+    virtual void load_compared(LoadId id, bool same) = 0;
+    virtual void load_hashed(LoadId id, const ipc::Hashed& hashed) = 0;
+    // Before the extents were finished. load_ended() follows.
+    virtual void load_failed(LoadId id, const Error& error) = 0;
+    // The loader is gone, and with it all its mappings, or it never had one. The owner may destroy
+    // the load.
+    virtual void load_ended(LoadId id) = 0;
+  };
+
+  Load(Loop& loop, SparePool& loaders, Owner& owner, LoadId id, std::vector<SharedFd> files);
+
+  // Takes a loader as soon as there is one.
+  void start();
+  // plan: sealed, or none.
+  void plan(const SharedFd& plan_memfd);
+  // hash_at_once: somebody waits for the hash.
+  void read_into(const std::vector<Fd>& extents, bool hash_at_once);
+  // The sealed manifest and extents of a resident model.
+  void compare_with(const Fd& manifest, const std::vector<Fd>& extents);
+  // Gives a loader that has told what the files are, and has read nothing, back to the pool; one
+  // that might hang in closing them (closers.h) is killed.
+  // load_ended() follows, and no other event.
+  void release();
+  // Kills the loader. load_ended() follows, and no other event.
+  void abort();
+  // Has a loader go on that was stopped: for a moment, a client of whose file it takes a lease may
+  // have the kernel signal it. Does nothing else.
+  void go_on();
+
+  // The files of the open request, which outlive the load if it becomes a model.
+  std::vector<SharedFd> take_files() { return std::move(files_); }
+  [[nodiscard]] LoadPhase phase() const { return phase_; }
+
+ private:
+  void go(LoadPhase next);
+  void adopt(ReadyChild child);
+  void send(const ipc::LoaderCommand& command, std::vector<SharedFd> fds);
+  void send_files();
+  void heard(ipc::Datagram message);
+  void hear(const ipc::LoaderEvent& event, std::vector<Fd> fds);
+  void fail(const Error& error);
+  void exited();
+
+  Loop& loop_;
+  SparePool& loaders_;
+  Owner& owner_;
+  LoadId id_;
+  LoadPhase phase_ = LoadPhase::kWaiting;
+  std::vector<SharedFd> files_;
+  // A loader that is killed ends soon: it has no file, or it is known that their systems answer.
+  bool ends_surely_ = false;
+  std::unique_ptr<ChildProcess> process_;
+  std::shared_ptr<bool> wanted_ = std::make_shared<bool>(true);  // for the pool's answer
+};
+
+}  // namespace djinn::daemon

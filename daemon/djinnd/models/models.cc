@@ -1,0 +1,1131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/models/models.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/djinnd/loop/log.h"
+#include "daemon/djinnd/loop/sealed.h"
+#include "ipc/codec/control_codec.h"
+#include "ipc/file_number.h"
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr const char* kPinOfOthers =
+    "Another user has pinned the model. Ask them, or an administrator, to unpin it.";
+constexpr const char* kHeldByOthers =
+    "Sessions of another user hold the model. Only an administrator may force it from under them.";
+
+constexpr uint64_t kLookMs = 1000;
+// A process that was killed is gone by then, or waits for a file.
+constexpr uint32_t kLooksToEnd = 2;
+
+// The sum of what a loader asked for, if it is within the limits.
+std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
+  if (sizes.empty() || sizes.size() > limits::kModelExtents) return std::nullopt;
+  uint64_t total = 0;
+  for (const uint64_t size : sizes) {
+    const auto sum = checked_add(total, size);
+    if (size == 0 || !sum) return std::nullopt;
+    total = *sum;
+  }
+  return total;
+}
+
+Result<std::vector<std::byte>> part_of_manifest(const Model& model, uint64_t offset) {
+  const uint64_t left = model.manifest_bytes - std::min(model.manifest_bytes, offset);
+  return pal::read_memfd(model.manifest, std::min<uint64_t>(left, limits::kManifestPartBytes),
+                         offset);
+}
+
+// As its client will read it.
+std::string sentence_of(const Error& error, std::span<const std::string> file_names) {
+  const auto about = ipc::file_message(error.message, file_names.size());
+  const bool is_named = about && !file_names[about->index].empty();
+  return ipc::showable_sentence(
+      is_named ? fmt::format("{}: {}", file_names[about->index], about->message) : error.message);
+}
+
+LoadFailure failure_of(const OpenRequest& request, const Error& error) {
+  return {error, request.opener.domain, request.path, sentence_of(error, request.file_names)};
+}
+
+// One that is not about files.
+LoadFailure failure_of(const Model& model, DomainId user, const Error& error) {
+  const auto name = model.names.find(user);
+  return {error, user, name == model.names.end() ? std::string() : name->second.path,
+          sentence_of(error, {})};
+}
+
+LoadFailure failure_of(const Model& model, const Source& source, const Error& error) {
+  LoadFailure failure = failure_of(model, source.user(), error);
+  failure.sentence = sentence_of(error, source.file_names);
+  return failure;
+}
+
+// Whose request that user's failure is of; none where the model comes back for a run.
+SessionId session_of(const Model& model, DomainId user) {
+  const auto found = std::ranges::find(model.openers, user, &Opener::domain);
+  return found == model.openers.end() ? SessionId{} : found->asker.session;
+}
+
+// Whether the session waits for it to be there.
+bool is_opened_by(const Model& model, SessionId session) {
+  return std::ranges::any_of(model.openers,
+                             [&](const Opener& opener) { return opener.asker.session == session; });
+}
+
+}  // namespace
+
+Models::Models(World world, uint64_t keep_alive_ms)
+    : world_(std::move(world)),
+      tiers_({world_.loop, world_.clock, world_.memory, world_.domains, world_.replies,
+              world_.events, table_, world_.spill, world_.memory_work, world_.model_gone,
+              world_.changed, world_.reviewed, [this](Model& model) { read_again(model); },
+              world_.runs, [this] { return world_.sessions_leave() + loads_leave(); },
+              [this](LoadId load) { loads_.at(load)->abort(); },
+              [this](Model& model) { end_comparisons(model); },
+              [this](Model& model) { leave_to_loaders(model); }},
+             keep_alive_ms),
+      looks_(world_.loop, [this] { look(); }) {}
+
+void Models::tell(EventKind kind, const Model& model, std::string text,
+                  std::optional<ErrorCode> error) {
+  Event event = event_of(kind, model);
+  event.text = std::move(text);
+  event.error = error;
+  world_.events.tell(std::move(event));
+}
+
+void Models::take_back(std::vector<Model> models) {
+  for (const Model& one : models) returning_.insert(one.id);
+  for (Model& one : models) {
+    // Where not all fit, the answer comes when others have given way.
+    const auto kept = std::make_shared<Model>(std::move(one));
+    world_.memory.request(
+        Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
+          Model& model = *kept;
+          returning_.erase(model.id);
+          if (granted) {
+            tell(EventKind::kModelKept, model,
+                 fmt::format("model {} is resident again: {} bytes", text_of(model.id),
+                             model.bytes));
+            table_.add(std::move(model)).idle_since_ns = world_.clock.monotonic_ns();
+          } else {
+            tell(EventKind::kModelFailed, model,
+                 fmt::format("model {} is given up: {}", text_of(model.id),
+                             name_of(granted.error().code)),
+                 granted.error().code);
+          }
+          world_.changed();
+        });
+  }
+  world_.changed();
+  tiers_.review();
+}
+
+// --- requests
+
+void Models::open(OpenRequest request) {
+  if (request.files.empty()) {
+    return refuse(request, {ErrorCode::kInvalidArgument,
+                            "A model needs at least one file. Add files first."});
+  }
+  if (world_.loaders.fails()) return refuse(request, world_.loaders.failure());
+  const Status room = check_plans(request.opener.domain, request.plan.bytes);
+  if (!room) return refuse(request, room.error());
+  const size_t file_count = request.files.size();
+  const Status kept = check_files(request.opener.domain, 0, file_count);
+  if (!kept) return refuse(request, kept.error());
+  std::vector<SharedFd> files = std::exchange(request.files, {});
+  begin({std::move(request), file_count}, std::move(files));
+}
+
+void Models::begin(Opening opening, std::vector<SharedFd> files) {
+  const LoadId id = next_load();
+  loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id, std::move(files));
+  queued_.push_back({id, {.user = opening.request.opener.domain}});
+  openings_.emplace(id, std::move(opening));
+  start_loads();
+}
+
+Status Models::check_plans(DomainId domain, uint64_t bytes) const {
+  if (bytes == 0) return {};
+  uint64_t held = 0;
+  for (const auto& [id, opening] : openings_) {
+    if (opening.request.opener.domain == domain) held += opening.request.plan.bytes;
+  }
+  for (const auto& [id, model] : table_.all()) {
+    if (model.owner() == domain) held += model.plan_bytes;
+  }
+  if (range_fits(held, bytes, kPlanBytesPerUser)) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("The load plans of this user's models and openings have {} bytes; with "
+                           "this one they would have more than {}. Wait for the openings, or "
+                           "unload a model.",
+                           held, kPlanBytesPerUser)};
+}
+
+Status Models::check_files(DomainId domain, size_t added, size_t count) const {
+  size_t held = added;
+  for (const auto& [id, opening] : openings_) {
+    if (opening.request.opener.domain == domain) held += opening.file_count;
+  }
+  for (const auto& [id, model] : table_.all()) {
+    for (const Source& source : model.sources) {
+      if (source.user() == domain) held += source.files.size();
+    }
+  }
+  if (range_fits(held, count, limits::kModelFilesPerUser)) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("This user's models, and sessions that open some, keep {} files open; "
+                           "with these they would keep more than {}. Close or unload a model.",
+                           held, limits::kModelFilesPerUser)};
+}
+
+// One that nothing is held for.
+LoadId Models::next_load() {
+  return world_.ids.next<LoadId>(
+      [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
+}
+
+void Models::start_loads() {
+  for (auto next = queued_.begin(); next != queued_.end();) {
+    const auto [id, turn] = *next;
+    const auto busy = std::count_if(running_.begin(), running_.end(),
+                                    [&](const auto& load) { return load.second == turn; });
+    if (static_cast<size_t>(busy) >= kLoadsPerUser) {
+      ++next;
+      continue;
+    }
+    running_[id] = turn;
+    loads_.at(id)->start();
+    next = queued_.erase(next);
+    look_again_soon();
+  }
+}
+
+void Models::close(const Asker& asker, ModelId id) {
+  Model* const model = table_.find(id);
+  if (model == nullptr || !model->leases.contains(asker.session)) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kNotFound, "The session has not opened such a model."});
+  }
+  if (is_opened_by(*model, asker.session)) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kBusy, "The session is still opening the model. Close it after that."});
+  }
+  left(*model, asker.session);
+  table_.touch(*model);
+  world_.replies.done(asker);
+}
+
+// One hold less.
+void Models::left(Model& model, SessionId session) {
+  const auto lease = model.leases.find(session);
+  if (lease == model.leases.end()) return;  // the session itself is gone
+  if (--lease->second == 0) {
+    model.leases.erase(lease);
+    model.forget_sources_of(session);
+  }
+  model.idle_since_ns = world_.clock.monotonic_ns();
+  tiers_.review();
+}
+
+Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
+  Model* const model = table_.find(id);
+  const bool sees = model != nullptr && seen_by(*model, caller);
+  if (!sees) return Error{ErrorCode::kNotFound, "There is no such model."};
+  if (!caller.may_steer(model->owner())) {
+    return Error{ErrorCode::kPermissionDenied,
+                 "The model is another user's. Ask them, or an administrator, to do it."};
+  }
+  return model;
+}
+
+Status Models::check_pin_quota(const Caller& caller, const Model& model, uint64_t bytes) const {
+  if (caller.admin) return {};
+  const uint64_t quota = world_.quotas.of(caller.user).pin_bytes;
+  const uint64_t own = model.pins.contains(caller.user) ? model.bytes : 0;
+  const uint64_t pinned = pinned_bytes_of(caller.user) - own;
+  if (range_fits(pinned, bytes, quota)) return {};
+  return Error{ErrorCode::kQuotaExceeded,
+               quota == 0 ? "You may pin no models. Load it without a pin (djinnctl load --no-pin)."
+                          : fmt::format("The model needs {}; of {} that one user may pin you have "
+                                        "pinned {}. {}oad it without a pin.",
+                                        size_text(bytes), size_text(quota), size_text(pinned),
+                                        pinned > 0 ? "Unpin another model, or l" : "L")};
+}
+
+uint64_t Models::pinned_bytes_of(uid_t user) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : table_.all()) bytes += model.pins.contains(user) ? model.bytes : 0;
+  return bytes;
+}
+
+Status Models::may_pin(const Caller& caller, const Model& model) const {
+  if (model.pins.contains(caller.user)) return {};
+  if (model.pins.size() >= limits::kModelUsers) {
+    return Error{ErrorCode::kLimitExceeded, "Enough users have pinned the model: it stays."};
+  }
+  return check_pin_quota(caller, model, model.bytes);
+}
+
+void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request) {
+  const auto refuse = [&](const Error& error) { world_.replies.refuse(asker, error); };
+  Model* const model = table_.find(request.model);
+  if (model == nullptr || !seen_by(*model, caller)) {
+    return refuse({ErrorCode::kNotFound, "There is no such model."});
+  }
+  if (model->phase == ModelPhase::kUnloading) {
+    return refuse({ErrorCode::kBusy, "The model is being unloaded. Load it again, pinned."});
+  }
+  if (request.pinned) {
+    const bool size_is_known = model->phase != ModelPhase::kLoading || model->returns();
+    if (!size_is_known && !caller.admin) {
+      return refuse({ErrorCode::kBusy, "The model is being loaded. Pin it then."});
+    }
+    const Status allowed = may_pin(caller, *model);
+    if (!allowed) return refuse(allowed.error());
+    model->pins.insert(caller.user);
+  } else if (caller.admin) {
+    model->pins.clear();
+  } else if (model->pins.erase(caller.user) == 0 && model->pinned()) {
+    return refuse({ErrorCode::kPermissionDenied, kPinOfOthers});
+  }
+  model->idle_since_ns = world_.clock.monotonic_ns();
+  if (model->pinned()) tiers_.want(*model);
+  tiers_.review();
+  world_.changed();
+  world_.replies.done(asker);
+}
+
+void Models::evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request) {
+  const auto found = find_owned(caller, request.model);
+  if (!found) return world_.replies.refuse(asker, found.error());
+  if (request.force && !caller.admin && (*found)->pinned_beside(caller.user)) {
+    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+  }
+  if (request.force && !caller.admin && (*found)->held_beside(caller.user)) {
+    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kHeldByOthers});
+  }
+  tiers_.evict(asker, **found, request);
+}
+
+void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
+  const auto found = find_owned(caller, id);
+  if (!found) return world_.replies.refuse(asker, found.error());
+  Model* const model = *found;
+  if (!caller.admin && model->pinned_beside(caller.user)) {
+    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+  }
+  const ModelUse use = model->use();
+  const bool leaves = model->phase == ModelPhase::kUnloading;  // who asks waits for it as well
+  if (use != ModelUse::kNone && !leaves) {
+    return world_.replies.refuse(asker, refusal_of(use));
+  }
+  tiers_.unload(asker, *model);
+}
+
+// --- from files to a model
+
+void Models::load_identified(LoadId id, const ipc::Identified& files) {
+  if (Model* const back = table_.find_by_load(id)) return identified_again(id, *back, files);
+  const auto found = openings_.find(id);
+  if (found == openings_.end()) return loads_.at(id)->abort();
+  const OpenRequest& request = found->second.request;
+  found->second.key = {request.opener.domain, request.plan.hash, identities_of(files)};
+  decide(id);
+}
+
+void Models::decide(LoadId id) {
+  Opening& waiting = openings_.at(id);
+  if (Model* const shared = table_.find_shared(waiting.key, waiting.other)) {
+    loads_.at(id)->release();
+    return join_opening(id, *shared);
+  }
+  Model* const alike = waiting.other.size() < limits::kModelsCompared
+                           ? table_.find_alike(waiting.key, waiting.other)
+                           : nullptr;
+  if (alike != nullptr) {
+    waiting.alike = alike->id;
+    // While it is being loaded the opening waits: decide_waiting().
+    if (alike->phase == ModelPhase::kResident) loads_.at(id)->plan(waiting.request.plan.copy);
+    return;
+  }
+  Opening opening = std::move(openings_.extract(id).mapped());
+  if (const Status has_place = make_place(); !has_place) {
+    loads_.at(id)->abort();
+    return refuse(opening.request, has_place.error());
+  }
+  ModelKey key = std::move(opening.key);
+  become_model(id, std::move(opening), std::move(key));
+}
+
+Status Models::make_place() {
+  if (draining_) {
+    return Error{ErrorCode::kBusy,
+                 "djinnd is draining and loads no model. Try again when it is resumed."};
+  }
+  if (table_.size() < limits::kModels || tiers_.make_place()) return {};
+  return Error{ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."};
+}
+
+void Models::join_opening(LoadId id, Model& model) {
+  Opening opening = std::move(openings_.extract(id).mapped());
+  OpenRequest& request = opening.request;
+  Opener& opener = request.opener;
+  opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
+  const Status allowed = opener.pins ? may_pin({opener.domain, opener.is_admin}, model) : Status();
+  if (!allowed) return refuse(request, allowed.error());
+  model.add_source(std::move(opening.key), loads_.at(id)->take_files(),
+                   std::move(request.file_names), opener.asker.session);
+  join(model, request);
+}
+
+void Models::decide_waiting(ModelId id) {
+  std::vector<LoadId> waiting;
+  for (const auto& [load, opening] : openings_) {
+    if (opening.alike == id) waiting.push_back(load);
+  }
+  for (const LoadId load : waiting) {
+    // Later, for the model is about to change.
+    world_.loop.defer([this, load] {
+      const auto found = loads_.find(load);
+      if (found == loads_.end() || !openings_.contains(load)) return;
+      if (found->second->phase() == LoadPhase::kDeciding) decide(load);
+    });
+  }
+}
+
+void Models::try_another(LoadId id) {
+  Opening opening = std::move(openings_.extract(id).mapped());
+  opening.other.insert(std::exchange(opening.alike, {}));
+  begin(std::move(opening), loads_.at(id)->take_files());
+  abort_load(id);
+}
+
+void Models::load_compared(LoadId id, bool same) {
+  const auto found = openings_.find(id);
+  if (found == openings_.end()) return loads_.at(id)->abort();
+  Model* const alike = table_.find(found->second.alike);
+  const bool there = alike != nullptr && alike->phase == ModelPhase::kResident;
+  if (!same || !there) return try_another(id);
+  look_again(alike->key(), found->second.key.files);
+  loads_.at(id)->abort();
+  join_opening(id, *alike);
+}
+
+void Models::become_model(LoadId id, Opening opening, ModelKey key) {
+  Load& load = *loads_.at(id);
+  Model fresh;
+  fresh.id = world_.ids.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
+  fresh.load = id;
+  Source& first = fresh.sources.front();
+  first.key = std::move(key);
+  first.files = load.take_files();
+  first.file_names = std::move(opening.request.file_names);
+  first.load = id;
+  fresh.plan = std::move(opening.request.plan.copy);
+  fresh.plan_bytes = opening.request.plan.bytes;
+  Model& model = table_.add(std::move(fresh));
+  Event event = event_of(EventKind::kModelLoading, model);
+  event.text = fmt::format("model {} of {} is being loaded from {}", text_of(model.id),
+                           world_.events.user_text(model.owner()),
+                           count_text(model.sources.front().files.size(), "file"));
+  event.path = opening.request.path;
+  world_.events.tell(std::move(event));
+  join(model, opening.request);
+  load.plan(model.plan);
+}
+
+void Models::join(Model& model, const OpenRequest& request) {
+  const DomainId user = request.opener.domain;
+  ++model.leases[request.opener.asker.session];
+  if (request.opener.pins) {
+    model.pins.insert(user);
+  } else if (request.unpins) {
+    model.pins.erase(user);
+  }
+  if (model.keep_alives_ms.size() < limits::kModelUsers) model.keep_alives_ms.try_emplace(user);
+  const auto keep_alive = model.keep_alives_ms.find(user);
+  if (request.keep_alive_ms && keep_alive != model.keep_alives_ms.end()) {
+    keep_alive->second = request.keep_alive_ms;
+  }
+  model.call(user, {request.label, request.path});
+  table_.touch(model);
+  model.openers.push_back(request.opener);
+  tiers_.want(model);
+  world_.changed();
+  settle(model);
+}
+
+// --- from the disk, again
+
+void Models::read_again(Model& model) {
+  Source* const source = model.next_source();
+  DJINN_ASSERT(source != nullptr);
+  const LoadId id = next_load();
+  model.load = source->load = id;
+  source->silent = source->in_the_way = 0;
+  loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id, source->files);
+  tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
+  queued_.push_back({id, {.user = source->user(), .returns = true}});
+  start_loads();
+  look_again_soon();
+  if (world_.loaders.fails()) world_.loop.defer([this] { refuse_waiting(); });
+}
+
+void Models::source_failed(LoadId id, const Error& error) {
+  Model* const model = table_.find_by_load(id);
+  Source* const source = model != nullptr ? model->source_of(id) : nullptr;
+  if (source == nullptr) return fail(id, error);
+  if (!model->returns()) return first_load_failed(id, *model, error);
+  const LoadFailure failure = failure_of(*model, *source, error);
+  model->put_aside(*source, error);
+  const bool goes_on = model->next_source() != nullptr && !world_.loaders.fails();
+  if (!goes_on) return fail_model(id, *model, failure);
+  tell_failed(*model, failure);
+  abandon(id, *model);
+  model->go(ModelPhase::kOnDisk);
+  tiers_.want(*model);
+  abort_load(id);
+}
+
+void Models::first_load_failed(LoadId id, Model& model, const Error& error) {
+  std::vector<Opening> others = take_others(model);
+  fail(id, error);
+  begin_again(std::move(others));
+}
+
+std::vector<Models::Opening> Models::take_others(Model& model) {
+  std::vector<Opening> taken;
+  const DomainId owner = model.owner();
+  std::vector<Opener> openers;
+  std::ranges::copy_if(model.openers, std::back_inserter(openers),
+                       [&](const Opener& opener) { return opener.domain != owner; });
+  std::erase_if(model.openers, [&](const Opener& opener) { return opener.domain != owner; });
+  for (const Opener& opener : openers) {
+    const Source* const own = model.source_for(opener.asker.session);
+    DJINN_ASSERT(own != nullptr && own->user() == opener.domain);
+    Opening& opening = taken.emplace_back();
+    opening.file_count = own->files.size();
+    opening.key = own->key;
+    opening.other = {model.id};
+    ModelName name =
+        model.names.contains(opener.domain) ? model.names.at(opener.domain) : ModelName();
+    opening.request = {.opener = opener,
+                       .label = std::move(name.label),
+                       .path = std::move(name.path),
+                       .files = own->files,
+                       .file_names = own->file_names,
+                       .plan = {own->key.plan_hash, model.plan_bytes, model.plan}};
+    opening.request.opener.was_resident = false;
+    const auto keep_alive = model.keep_alives_ms.find(opener.domain);
+    if (keep_alive != model.keep_alives_ms.end()) {
+      opening.request.keep_alive_ms = keep_alive->second;
+    }
+  }
+  for (const Opener& opener : openers) {
+    model.pins.erase(opener.domain);
+    model.keep_alives_ms.erase(opener.domain);
+    model.names.erase(opener.domain);
+    left(model, opener.asker.session);
+  }
+  return taken;
+}
+
+void Models::begin_again(std::vector<Opening> openings) {
+  for (Opening& opening : openings) {
+    std::vector<SharedFd> files = std::exchange(opening.request.files, {});
+    begin(std::move(opening), std::move(files));
+  }
+}
+
+// Its turn may not come for other files of the same user's that say nothing.
+bool Models::is_on_files(const Load& load, LoadId id) const {
+  switch (load.phase()) {
+    case LoadPhase::kWaiting:
+      return !running_.contains(id);
+    case LoadPhase::kIdentifying:
+    case LoadPhase::kPlanning:
+    case LoadPhase::kReading:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Sooner looks of others do not put it off.
+void Models::look_again_soon() {
+  if (!looks_.active()) looks_.start_once(kLookMs);
+}
+
+void Models::look() {
+  std::vector<LoadId> waited_for;
+  std::vector<ModelId> left_alone;
+  for (auto& [id, model] : table_.all()) {
+    Source* const source = model.source_of(model.load);
+    if (source == nullptr) continue;
+    look_again_soon();
+    model.look_at(*source, is_on_files(*loads_.at(model.load), model.load));
+    if (!model.returns()) {
+      if (model.keeps_others_waiting(*source)) left_alone.push_back(id);
+    } else if (model.has_waited_enough_for(*source)) {
+      waited_for.push_back(model.load);
+    }
+  }
+  for (const auto& [id, turn] : running_) {
+    look_again_soon();
+    loads_.at(id)->go_on();
+  }
+  for (auto& [id, abandoned] : abandoned_) {
+    if (abandoned.extents.empty()) continue;
+    look_again_soon();
+    if (++abandoned.looks >= kLooksToEnd) take_memory_back(id, abandoned);
+  }
+  for (const LoadId id : waited_for) {
+    source_failed(
+        id, {ErrorCode::kTimeout,
+             "The file system of the model's files does not answer, or not soon. Try again."});
+  }
+  for (const ModelId id : left_alone) leave_alone(*table_.find(id));
+}
+
+void Models::leave_alone(Model& model) {
+  std::vector<Opening> others = take_others(model);
+  const bool is_wanted = !model.openers.empty();
+  if (!is_wanted) fail(model.load, {ErrorCode::kCancelled, "Nobody waits any more."});
+  begin_again(std::move(others));
+}
+
+void Models::refuse_waiting() {
+  if (!world_.loaders.fails()) return;
+  std::vector<LoadId> waiting;
+  for (const auto& [id, load] : loads_) {
+    if (load->phase() == LoadPhase::kWaiting) waiting.push_back(id);
+  }
+  for (const LoadId id : waiting) fail(id, world_.loaders.failure());
+}
+
+void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
+  // Where they only look the same the hash tells.
+  const std::vector<load::FileIdentity> now = identities_of(files);
+  Source& source = *model.source_of(id);
+  if (!load::all_unchanged(source.key.files, now)) {
+    return source_failed(id,
+                         {ErrorCode::kFileChanged,
+                          "The model's files have changed since it was read first. Close it, and "
+                          "open it anew."});
+  }
+  source.silent = 0;
+  look_again(source.key, now);
+  loads_.at(id)->plan(model.plan);
+}
+
+void Models::load_planned(LoadId id, const ipc::Planned& plan) {
+  if (const auto opening = openings_.find(id); opening != openings_.end()) {
+    Model* const alike = table_.find(opening->second.alike);
+    const bool fits = alike != nullptr && alike->phase == ModelPhase::kResident &&
+                      alike->extent_bytes == plan.extent_bytes;
+    if (!fits) return try_another(id);
+    if (!std::exchange(opening->second.compared, true)) ++compared_opens_;
+    alike->compared_by.insert(id);
+    return loads_.at(id)->compare_with(alike->manifest, alike->extents);
+  }
+  const auto total = total_of(plan.extent_bytes);
+  if (!total) {
+    return source_failed(
+        id, {ErrorCode::kLimitExceeded, "The model needs more extents than there may be."});
+  }
+  if (Model* const model = table_.find_by_load(id); model != nullptr && !model->returns()) {
+    refuse_pins(*model, *total);
+    model->bytes = *total;  // counts from now on
+    if (model->openers.empty()) {
+      return fail(id, {ErrorCode::kCancelled, "Whoever wanted it may not pin so much."});
+    }
+  }
+  world_.memory.request(Memory::of_load(id), *total,
+                        [this, id, sizes = plan.extent_bytes](const Status& granted) {
+                          extents_granted(id, sizes, granted);
+                        });
+}
+
+void Models::refuse_pins(Model& model, uint64_t bytes) {
+  std::vector<std::pair<Opener, Error>> refused;
+  std::erase_if(model.openers, [&](const Opener& opener) {
+    if (!opener.pins) return false;
+    const Status allowed = check_pin_quota({opener.domain, opener.is_admin}, model, bytes);
+    if (allowed) return false;
+    model.pins.erase(opener.domain);
+    refused.emplace_back(opener, allowed.error());
+    return true;
+  });
+  for (const auto& [opener, error] : refused) {
+    tell_failure(opener, failure_of(model, opener.domain, error));  // others may still get it
+    left(model, opener.asker.session);
+    world_.replies.refuse(opener.asker, error);
+  }
+}
+
+void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted) {
+  Model* const model = table_.find_by_load(id);
+  const auto load = loads_.find(id);
+  // Given up; load_ended() releases.
+  if (model == nullptr || load == loads_.end()) return;
+  if (load->second->phase() != LoadPhase::kGranting) return;
+  if (!granted) return fail(id, with_own_part(granted.error(), *model));
+  if (model->returns() && sizes != model->extent_bytes) {
+    return source_failed(
+        id, {ErrorCode::kLoaderLost, "The loader planned the model otherwise than before."});
+  }
+  const Status made = make_extents(*model, sizes);
+  if (!made) return fail(id, made.error());
+  if (Source* const source = model->source_of(id)) source->silent = 0;
+  load->second->read_into(model->extents, model->returns());
+}
+
+// Where all who wait are one session: what it holds itself may be what is missing.
+Error Models::with_own_part(Error error, const Model& model) const {
+  if (error.code != ErrorCode::kOutOfMemory || model.openers.empty()) return error;
+  const SessionId session = model.openers.front().asker.session;
+  const bool is_alone = std::ranges::all_of(
+      model.openers, [&](const Opener& opener) { return opener.asker.session == session; });
+  if (is_alone) error.message += world_.memory.own_part_of(Memory::of_session(session));
+  return error;
+}
+
+Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
+  DJINN_ASSERT(model.extents.empty());
+  model.extent_bytes.clear();
+  model.bytes = 0;
+  for (const uint64_t size : sizes) {
+    DJINN_TRY(Fd extent, pal::make_memfd("djinn-weights", size, pal::Seals::kSize));
+    model.extents.push_back(std::move(extent));
+    model.extent_bytes.push_back(size);
+    model.bytes += size;
+  }
+  return {};
+}
+
+void Models::load_progressed(LoadId id, uint64_t bytes_read) {
+  Model* const model = table_.find_by_load(id);
+  if (model == nullptr) return;
+  model->bytes_loaded = std::min(bytes_read, model->bytes);
+  if (Source* const source = model->source_of(id)) source->silent = 0;
+}
+
+void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
+  Model* const model = table_.find_by_load(id);
+  if (model == nullptr) return loads_.at(id)->abort();
+  bytes_read_ += loaded.bytes_read;
+  buffered_reads_ += loaded.buffered_reads;
+  const bool returns = model->returns();
+  const Status sealed = seal(*model, std::move(manifest));
+  if (!sealed) return source_failed(id, sealed.error());
+  world_.memory.hand_over(Memory::of_load(id), Memory::of_model(model->id));
+  if (!returns) become_resident(*model);
+}
+
+void Models::become_resident(Model& model) {
+  model.go(ModelPhase::kResident);
+  model.end_return();
+  Source& first = model.sources.front();
+  for (size_t i = 0; i < first.files.size(); ++i) {
+    if (first.key.files[i].content) first.files[i].reset();
+  }
+  model.bytes_loaded = model.bytes;
+  model.loaded_wall_ns = world_.clock.wall_ns();
+  tell(EventKind::kModelLoaded, model,
+       fmt::format("model {} is resident: {} bytes", text_of(model.id), model.bytes));
+  tiers_.came_back(model);
+  world_.changed();
+  settle(model);
+  decide_waiting(model.id);
+}
+
+Status Models::seal(Model& model, Fd manifest) {
+  DJINN_TRY(const uint64_t bytes,
+            size_of_sealed(manifest, limits::kManifestBytes, "manifest of a model"));
+  if (bytes == 0) return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
+  if (!model.returns()) DJINN_CHECK(check_manifests(model, bytes));
+  for (const Fd& extent : model.extents) {
+    DJINN_CHECK(pal::seal_content(extent));
+    if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
+  }
+  if (model.returns()) return {};  // that of the first is known to be right
+  model.manifest = std::move(manifest);
+  model.manifest_bytes = bytes;
+  return {};
+}
+
+Status Models::check_manifests(const Model& model, uint64_t bytes) const {
+  uint64_t held = 0;
+  for (const auto& [id, other] : table_.all()) {
+    if (id != model.id && other.owner() == model.owner()) held += other.manifest_bytes;
+  }
+  if (range_fits(held, bytes, kManifestBytesPerUser)) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("The manifests of this user's models have {} bytes; with this one they "
+                           "would have more than {}. Unload a model.",
+                           held, kManifestBytesPerUser)};
+}
+
+void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
+  Model* const model = table_.find_by_load(id);
+  if (model == nullptr) return;
+  if (model->returns()) {
+    if (hashed.sha256 == model->sha256) return become_resident(*model);
+    return source_failed(
+        id, {ErrorCode::kHashMismatch,
+             "The model's files hold other bytes than when it was read first. Check the disk, then "
+             "close the model and open it anew."});
+  }
+  model->sha256 = hashed.sha256;
+  world_.changed();
+}
+
+void Models::load_failed(LoadId id, const Error& error) {
+  source_failed(id, error);
+}
+
+void Models::tell_failed(const Model& model, const LoadFailure& failure) {
+  const ErrorCode code = failure.error.code;
+  if (code == ErrorCode::kCancelled) {
+    return tell(EventKind::kModelUnloaded, model,
+                fmt::format("model {} is wanted no more", text_of(model.id)), code);
+  }
+  tell_failure(model, failure);
+}
+
+void Models::abandon(LoadId id, Model& model) {
+  abandoned_[id] = {std::exchange(model.extents, {})};
+  if (model.returns()) world_.memory.hand_over(Memory::of_model(model.id), Memory::of_load(id));
+  look_again_soon();
+}
+
+void Models::fail(LoadId id, const Error& error) {
+  if (const auto opening = openings_.extract(id)) {
+    abort_load(id);
+    return fail_opening(opening.mapped().request, error);
+  }
+  Model* const model = table_.find_by_load(id);
+  if (model == nullptr) return abort_load(id);
+  const Source* const source = model->source_of(id);
+  fail_model(id, *model,
+             failure_of(*model, source != nullptr ? *source : model->sources.front(), error));
+}
+
+void Models::fail_opening(const OpenRequest& request, const Error& error) {
+  if (error.code != ErrorCode::kCancelled) tell_failure(request.opener, failure_of(request, error));
+  world_.replies.refuse_each({request.opener.asker}, error);
+}
+
+void Models::fail_model(LoadId id, Model& model, const LoadFailure& failure) {
+  tell_failed(model, failure);
+  abandon(id, model);
+  decide_waiting(model.id);
+  std::vector<Asker> askers;
+  for (const Opener& opener : model.openers) askers.push_back(opener.asker);
+  if (model.returns()) {
+    model.openers.clear();
+    for (const Asker& asker : askers) left(model, asker.session);
+    model.end_return();
+    tiers_.stays_away(model, failure);
+  } else {
+    table_.erase(model.id);
+  }
+  abort_load(id);
+  world_.replies.refuse_each(askers, failure.error);
+}
+
+void Models::abort_load(LoadId id) {
+  if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
+}
+
+void Models::refuse(const OpenRequest& request, const Error& error) {
+  tell_failure(request.opener, failure_of(request, error));
+  world_.replies.refuse(request.opener.asker, error);
+}
+
+void Models::tell_failure(const Opener& opener, const LoadFailure& failure) {
+  Event event = device_event(EventKind::kModelFailed, {});
+  event.session = opener.asker.session;
+  tell_failure(std::move(event), failure);
+}
+
+void Models::tell_failure(const Model& model, const LoadFailure& failure) {
+  Event event = event_of(EventKind::kModelFailed, model);
+  event.session = session_of(model, failure.user);
+  tell_failure(std::move(event), failure);
+}
+
+void Models::tell_failure(Event event, const LoadFailure& failure) {
+  ++loads_failed_;
+  const std::string what = event.model.valid() ? "model " + text_of(event.model) : "a model";
+  const std::string whom = event.session.valid() ? " for session " + text_of(event.session) : "";
+  event.text =
+      fmt::format("{} of {} could not be loaded{}: {}", what, world_.events.user_text(failure.user),
+                  whom, name_of(failure.error.code));
+  event.owner = failure.user;
+  event.path = failure.path;
+  event.error = failure.error.code;
+  event.sentence = failure.sentence;
+  world_.events.tell(std::move(event));
+}
+
+void Models::end_comparisons(Model& model) {
+  for (const LoadId id : model.compared_by) {
+    if (openings_.contains(id)) try_another(id);  // else nobody waits for it any more
+  }
+}
+
+void Models::leave_to_loaders(Model& model) {
+  std::set<LoadId> loads = std::exchange(model.compared_by, {});
+  const LoadId first = *loads.begin();
+  loads.erase(first);
+  world_.memory.hand_over(Memory::of_model(model.id), Memory::of_load(first));
+  left_to_.emplace(first, std::move(loads));
+}
+
+// It is gone; of what it held others may be left.
+void Models::pass_on(LoadId id) {
+  for (auto& [holder, others] : left_to_) others.erase(id);
+  auto left = left_to_.extract(id);
+  if (left.empty() || left.mapped().empty()) return;
+  const LoadId next = *left.mapped().begin();
+  left.mapped().erase(next);
+  world_.memory.hand_over(Memory::of_load(id), Memory::of_load(next));
+  left.key() = next;
+  left_to_.insert(std::move(left));
+}
+
+void Models::load_ended(LoadId id) {
+  if (Model* const model = table_.find_by_load(id)) {
+    if (model->returns()) {
+      source_failed(id,
+                    {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
+    }
+    if (model->load == id) model->load = {};  // else the next source is read
+    tiers_.load_ended(*model);
+  }
+  for (auto& [other, model] : table_.all()) {
+    if (model.compared_by.erase(id) > 0) tiers_.load_ended(model);
+  }
+  pass_on(id);
+  if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
+  running_.erase(id);
+  std::erase_if(queued_, [&](const auto& queued) { return queued.first == id; });
+  free_abandoned(id);
+  start_loads();
+}
+
+// Its loader has them no more.
+void Models::free_abandoned(LoadId id) {
+  Abandoned& abandoned = abandoned_[id];
+  if (abandoned.freeing) return;
+  if (abandoned.extents.empty()) return release_abandoned(id);
+  abandoned.freeing = true;
+  world_.memory_work.close(std::exchange(abandoned.extents, {}),
+                           [this, id] { release_abandoned(id); });
+}
+
+void Models::release_abandoned(LoadId id) {
+  abandoned_.erase(id);
+  world_.memory.release_all(Memory::of_load(id));
+}
+
+void Models::take_memory_back(LoadId id, Abandoned& abandoned) {
+  abandoned.freeing = true;
+  world_.memory_work.run(
+      [extents = std::exchange(abandoned.extents, {})] {
+        return std::ranges::all_of(extents, [](const Fd& extent) {
+          struct stat info {};
+          return ::fstat(extent.get(), &info) == 0 &&
+                 pal::decommit(extent, 0, static_cast<uint64_t>(info.st_size)).ok();
+        });
+      },
+      [this, id](bool freed) {
+        if (freed || !loads_.contains(id)) return release_abandoned(id);
+        abandoned_.at(id).freeing = false;  // sealed: it has closed its files, and ends
+      });
+}
+
+uint64_t Models::loads_leave() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, abandoned] : abandoned_) {
+    bytes += world_.memory.held_by(Memory::of_load(id));
+  }
+  return bytes;
+}
+
+// --- from a model to its openers
+
+void Models::settle(Model& model) {
+  if (model.phase != ModelPhase::kResident) return;
+  std::vector<Opener> served;
+  std::erase_if(model.openers, [&](const Opener& opener) {
+    if (opener.needs_worker) map_into(model, opener.domain);
+    const bool is_served = !opener.needs_worker || model.mapped.at(opener.domain).added;
+    if (is_served) served.push_back(opener);
+    return is_served;
+  });
+  for (const Opener& opener : served) {
+    world_.replies.owe(opener.asker,
+                       [this, id = model.id, number = opener.asker.number,
+                        was_resident = opener.was_resident]() -> ipc::DaemonReply {
+                         return {number, opened(id, was_resident)};
+                       });
+  }
+}
+
+// Since it was there an administrator may have unloaded it.
+decltype(ipc::DaemonReply::body) Models::opened(ModelId id, bool was_resident) {
+  const Model* const model = table_.find(id);
+  if (model == nullptr) {
+    return ipc::Failed{ErrorCode::kNotFound, "There is no such model any more."};
+  }
+  auto first = part_of_manifest(*model, 0);
+  if (!first) return ipc::Failed{first.error().code, first.error().message};
+  return ipc::ModelOpened{model->id, model->bytes, was_resident, model->manifest_bytes,
+                          *std::move(first)};
+}
+
+void Models::read_manifest(const Asker& asker, const ipc::ReadManifest& request) {
+  if (!leased_by(request.model, asker.session)) {
+    return world_.replies.refuse(
+        asker, {ErrorCode::kNotFound, "The session has no such model open. Open it first."});
+  }
+  auto part = part_of_manifest(*table_.find(request.model), request.offset);
+  if (!part) return world_.replies.refuse(asker, part.error());
+  world_.replies.reply(asker, {asker.number, ipc::ManifestPart{*std::move(part)}});
+}
+
+void Models::map_into(Model& model, DomainId domain) {
+  const bool fresh = model.mapped.try_emplace(domain).second;
+  if (fresh) tiers_.send_add(model, domain);
+}
+
+void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
+  tell_failure(model, failure_of(model, domain, error));
+  std::vector<Asker> refused;
+  std::erase_if(model.openers, [&](const Opener& opener) {
+    if (!opener.needs_worker || opener.domain != domain) return false;
+    refused.push_back(opener.asker);
+    return true;
+  });
+  model.mapped.erase(domain);
+  for (const Asker& asker : refused) left(model, asker.session);
+  world_.replies.refuse_each(refused, error);
+}
+
+void Models::hear(DomainId domain, const ipc::ModelAdded& event) {
+  Model* const model = table_.find(event.model);
+  if (model == nullptr || !model->mapped.contains(domain)) return;
+  if (event.code != ErrorCode::kOk) {
+    world_.domains.send(domain, {ipc::ModelLost{event.model, event.code, event.message}});
+    return refuse_openers(*model, domain, {event.code, event.message});
+  }
+  MappedBy& mapped = model->mapped.at(domain);
+  mapped.added = true;
+  mapped.deaths = 0;
+  settle(*model);
+}
+
+void Models::worker_ready(DomainId domain) {
+  for (auto& [id, model] : table_.all()) {
+    const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
+    if (known && model.mapped.contains(domain)) tiers_.send_add(model, domain);
+  }
+}
+
+void Models::worker_died(DomainId domain, const WorkerDeath& death) {
+  for (auto& [id, model] : table_.all()) {
+    tiers_.worker_died(model, domain);
+    const auto mapped = model.mapped.find(domain);
+    if (mapped == model.mapped.end()) continue;
+    const OwedAnswer adding{OwedAnswer::Kind::kAddModel, id.value, {}};
+    if (death.suspect == adding && ++mapped->second.deaths >= limits::kDeathsWithoutProgress) {
+      refuse_openers(model, domain,
+                     {ErrorCode::kWorkerLost, "The worker died whenever it took in the model."});
+    }
+  }
+}
+
+// --- out again
+
+void Models::session_left(SessionId session) {
+  std::vector<LoadId> unwanted;
+  for (const auto& [id, opening] : openings_) {
+    if (opening.request.opener.asker.session == session) unwanted.push_back(id);
+  }
+  for (auto& [id, model] : table_.all()) {
+    std::erase_if(model.openers,
+                  [&](const Opener& opener) { return opener.asker.session == session; });
+    model.forget_sources_of(session);
+    if (model.leases.erase(session) > 0) {
+      table_.touch(model);
+      model.idle_since_ns = world_.clock.monotonic_ns();
+    }
+    if (model.phase == ModelPhase::kLoading && model.openers.empty() && !model.returns()) {
+      unwanted.push_back(model.load);
+    }
+  }
+  for (const LoadId id : unwanted) fail(id, {ErrorCode::kCancelled, "Nobody waits any more."});
+  tiers_.review();
+}
+
+bool Models::leased_by(ModelId id, SessionId session) {
+  const Model* const model = table_.find(id);
+  return model != nullptr && model->manifest.valid() && model->leases.contains(session);
+}
+
+uint32_t Models::leases_of(SessionId session) const {
+  return static_cast<uint32_t>(
+      std::count_if(table_.all().begin(), table_.all().end(),
+                    [&](const auto& entry) { return entry.second.leases.contains(session); }));
+}
+
+uint64_t Models::bytes_shared_by(SessionId session) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : table_.all()) {
+    if (model.leases.contains(session)) bytes += model.bytes;
+  }
+  return bytes;
+}
+
+bool Models::lacks_memory_for(SessionId session) const {
+  return std::ranges::any_of(table_.all(), [&](const auto& entry) {
+    const Model& model = entry.second;
+    return is_opened_by(model, session) && world_.memory.waits(Memory::of_load(model.load));
+  });
+}
+
+bool Models::loads_for(SessionId session) const {
+  const auto identifies = [&](const auto& opening) {
+    return opening.second.request.opener.asker.session == session;
+  };
+  const auto reads = [&](const auto& entry) { return is_opened_by(entry.second, session); };
+  return std::ranges::any_of(openings_, identifies) || std::ranges::any_of(table_.all(), reads);
+}
+
+bool Models::awaited_by(SessionId session) const {
+  return std::ranges::any_of(table_.all(), [&](const auto& entry) {
+    const Model& model = entry.second;
+    return model.leases.contains(session) && model.phase != ModelPhase::kResident &&
+           std::ranges::any_of(model.mapped, [](const auto& m) { return m.second.wanted; });
+  });
+}
+
+}  // namespace djinn::daemon

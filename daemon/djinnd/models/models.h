@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Models: opens and shares models, and has the loads done. How they leave again: tiers.h.
+//
+// An open request becomes a load at once, which tells what the files are; only then is it known
+// whether the model is there already. So an opening is a request whose files are not yet known, or
+// are being compared with a model that may be theirs.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/access/authority.h"
+#include "daemon/djinnd/access/replies.h"
+#include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/loop/id_source.h"
+#include "daemon/djinnd/loop/sealed.h"
+#include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/models/load.h"
+#include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/models/tiers.h"
+#include "daemon/djinnd/workers/domains.h"
+#include "ipc/limits.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+
+struct OpenRequest {
+  Opener opener;
+  std::string label;
+  std::string path;
+  std::optional<uint64_t> keep_alive_ms{};
+  bool unpins = false;  // ends the user's own pin
+  std::vector<SharedFd> files;
+  std::vector<std::string> file_names;  // of each, or empty
+  Payload plan;                         // or nothing
+};
+
+class Models final : public Load::Owner {
+ public:
+  // Loads of one user's files at a time, and as many returns, so that files that never answer cost
+  // others no process.
+  static constexpr size_t kLoadsPerUser = 4;
+  // Of one user's openings and models together: memory that nobody grants.
+  static constexpr uint64_t kPlanBytesPerUser = kLoadsPerUser * limits::kLoadPlanBytes;
+  static constexpr uint64_t kManifestBytesPerUser = 2 * limits::kManifestBytes;
+
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    IdSource& ids;
+    SparePool& loaders;
+    Memory& memory;
+    const Quotas& quotas;
+    Domains& domains;
+    Replies& replies;
+    Events& events;
+    Spill& spill;
+    WorkQueue& memory_work;
+    std::function<void(ModelId)> model_gone;   // programs that name it must go first
+    std::function<void()> changed;             // which models there are, or what is known of one
+    std::function<void()> reviewed;            // it was looked what is idle
+    std::function<bool(SessionId)> runs;       // whether the session has a run in flight
+    std::function<uint64_t()> sessions_leave;  // bytes of theirs that come free by themselves
+  };
+  Models(World world, uint64_t keep_alive_ms);
+
+  // At the start: resident models of a predecessor. One that finds no memory is given up.
+  void take_back(std::vector<Model> models);
+
+  // --- requests
+  void open(OpenRequest request);
+  // Tells who wanted it, and the log.
+  void refuse(const OpenRequest& request, const Error& error);
+  void close(const Asker& asker, ModelId id);
+  // Only the owner and administrators may; not what another user has pinned, but for
+  // administrators.
+  // Whether the user's models, openings, and files that are added to be opened may keep so many
+  // more open. Errors: kLimitExceeded.
+  [[nodiscard]] Status check_files(DomainId domain, size_t added, size_t count) const;
+  void unload(const Asker& asker, const Caller& caller, ModelId id);
+  // Whoever sees the model pins it for themselves, within their quota, and unpins it so;
+  // administrators end all pins.
+  void pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request);
+  void evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request);
+  // While draining, only models that are there already are opened.
+  void set_draining(bool draining) { draining_ = draining; }
+
+  // What the models that the user has pinned come to. Their quota of pins does not bind
+  // administrators; who has pinned more when it sinks keeps it.
+  [[nodiscard]] uint64_t pinned_bytes_of(uid_t user) const;
+
+  // For who has it open.
+  void read_manifest(const Asker& asker, const ipc::ReadManifest& request);
+
+  // --- sessions
+  void session_left(SessionId session);
+  [[nodiscard]] bool leased_by(ModelId id, SessionId session);
+  [[nodiscard]] uint32_t leases_of(SessionId session) const;
+  // Of the models that it holds; those that are being loaded count what is there.
+  [[nodiscard]] uint64_t bytes_shared_by(SessionId session) const;
+  // Whether a model that it opens has no memory yet.
+  [[nodiscard]] bool lacks_memory_for(SessionId session) const;
+  // Whether it waits for a model to be read.
+  [[nodiscard]] bool loads_for(SessionId session) const;
+
+  // --- workers
+  void worker_ready(DomainId domain);
+  void worker_died(DomainId domain, const WorkerDeath& death);
+  void hear(DomainId domain, const ipc::ModelAdded& event);
+
+  // --- loads
+  void load_identified(LoadId id, const ipc::Identified& files) override;
+  void load_planned(LoadId id, const ipc::Planned& plan) override;
+  void load_progressed(LoadId id, uint64_t bytes_read) override;
+  void load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) override;
+  void load_compared(LoadId id, bool same) override;
+  void load_hashed(LoadId id, const ipc::Hashed& hashed) override;
+  void load_failed(LoadId id, const Error& error) override;
+  void load_ended(LoadId id) override;
+  // No loader can be started: nobody is kept waiting for one.
+  void refuse_waiting();
+
+  [[nodiscard]] Tiers& tiers() { return tiers_; }
+  // Whether a run of the session waits for a model to come back.
+  [[nodiscard]] bool awaited_by(SessionId session) const;
+  [[nodiscard]] const ModelTable& table() const { return table_; }
+  // Of those that were taken back: they wait for others to give way.
+  [[nodiscard]] const std::set<ModelId>& returning() const { return returning_; }
+  [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
+  // Whose files were compared with a resident model, since nothing else proved them to be the same.
+  [[nodiscard]] uint64_t compared_opens() const { return compared_opens_; }
+  [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
+  // That ended with an error, for those who asked for them or for the next source of the model.
+  [[nodiscard]] uint64_t loads_failed() const { return loads_failed_; }
+
+ private:
+  // Whose files a load reads, and for what: loads with the same turn wait for one another.
+  struct Turn {
+    DomainId user = 0;
+    bool returns = false;
+    friend bool operator==(const Turn&, const Turn&) = default;
+  };
+  // Extents of a load that failed, until its loader has them no more.
+  struct Abandoned {
+    std::vector<Fd> extents;
+    uint32_t looks = 0;
+    bool freeing = false;
+  };
+  struct Opening {
+    OpenRequest request;  // its files are with the load
+    size_t file_count = 0;
+    ModelKey key{};             // once they are identified
+    ModelId alike{};            // what they are compared with, or will be when it is resident
+    std::set<ModelId> other{};  // what they were compared with, and are not
+    bool compared = false;      // with any
+  };
+
+  // Whether the user may have a plan of so many bytes more. Errors: kLimitExceeded.
+  [[nodiscard]] Status check_plans(DomainId domain, uint64_t bytes) const;
+  // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
+  Result<Model*> find_owned(const Caller& caller, ModelId id);
+  // Whether the user may pin so many bytes more. Errors: kQuotaExceeded.
+  [[nodiscard]] Status check_pin_quota(const Caller& caller, const Model& model,
+                                       uint64_t bytes) const;
+  // Errors: those of check_pin_quota, and kLimitExceeded.
+  [[nodiscard]] Status may_pin(const Caller& caller, const Model& model) const;
+  // Refuses openers whose pins are too much for their quota.
+  void refuse_pins(Model& model, uint64_t bytes);
+  // Has its files looked at.
+  void begin(Opening opening, std::vector<SharedFd> files);
+  void begin_again(std::vector<Opening> openings);
+  LoadId next_load();
+  void start_loads();
+  void join(Model& model, const OpenRequest& request);
+  // Of an opening whose files are known: which model it is of.
+  void decide(LoadId id);
+  // For one model more. Errors: kBusy while draining, kLimitExceeded.
+  Status make_place();
+  void join_opening(LoadId id, Model& model);
+  // The model is resident, or will not be: for whoever waits to compare their files with it.
+  void decide_waiting(ModelId id);
+  // The opening's files are not those of the model: it begins anew.
+  void try_another(LoadId id);
+  // The model leaves: whoever compares files with it goes on without it.
+  void end_comparisons(Model& model);
+  // Loaders that were killed and are not gone keep what the model held: the first, then the next.
+  void leave_to_loaders(Model& model);
+  void pass_on(LoadId id);
+  void become_model(LoadId id, Opening opening, ModelKey key);
+  void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
+  [[nodiscard]] Error with_own_part(Error error, const Model& model) const;
+  Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
+  Status seal(Model& model, Fd manifest);
+  [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;
+  [[nodiscard]] decltype(ipc::DaemonReply::body) opened(ModelId id, bool was_resident);
+  // Ends a load that did not become a model, whatever it had become already.
+  void fail(LoadId id, const Error& error);
+  void fail_opening(const OpenRequest& request, const Error& error);
+  void fail_model(LoadId id, Model& model, const LoadFailure& failure);
+  void abort_load(LoadId id);
+  // Because of the files, or of what serves them: a model that returns has others.
+  void source_failed(LoadId id, const Error& error);
+  // Likewise, of a model that was never there: who joined the load has files of their own.
+  void first_load_failed(LoadId id, Model& model, const Error& error);
+  // Its owner's files take too long: the others begin with their own, and the load goes on.
+  void leave_alone(Model& model);
+  // Openers that are not its owner's, with all that they brought, as openings that do not join it.
+  std::vector<Opening> take_others(Model& model);
+  // To the log: of one who does not get a model, and of a model.
+  void tell_failure(const Opener& opener, const LoadFailure& failure);
+  void tell_failure(const Model& model, const LoadFailure& failure);
+  void tell_failure(Event event, const LoadFailure& failure);
+  // Likewise, or that nobody wants it any more.
+  void tell_failed(const Model& model, const LoadFailure& failure);
+  // The loader may still map the model's extents: they count as the load's until it does not.
+  void abandon(LoadId id, Model& model);
+  void free_abandoned(LoadId id);
+  void release_abandoned(LoadId id);
+  // From a loader that was killed and does not end, since its files say nothing: the kernel lets
+  // it run no more, so nobody misses the pages.
+  void take_memory_back(LoadId id, Abandoned& abandoned);
+  // Bytes of loads that come free by themselves.
+  [[nodiscard]] uint64_t loads_leave() const;
+  void settle(Model& model);
+  void map_into(Model& model, DomainId domain);
+  void refuse_openers(Model& model, DomainId domain, const Error& error);
+  void become_resident(Model& model);
+  // Of a load that is to bring a model back.
+  void identified_again(LoadId id, Model& model, const ipc::Identified& files);
+  void read_again(Model& model);
+  // At what waits for files: sources that are read, and loaders that were killed.
+  void look();
+  void look_again_soon();
+  [[nodiscard]] bool is_on_files(const Load& load, LoadId id) const;
+  void left(Model& model, SessionId session);
+  // An event of the model: about its bytes, seen by its owner.
+  void tell(EventKind kind, const Model& model, std::string text,
+            std::optional<ErrorCode> error = {});
+
+  World world_;
+  ModelTable table_;
+  Tiers tiers_;
+  Timer looks_;
+  std::set<ModelId> returning_;
+  bool draining_ = false;
+  std::map<LoadId, Opening> openings_;
+  std::map<LoadId, std::unique_ptr<Load>> loads_;
+  std::vector<std::pair<LoadId, Turn>> queued_;  // loads that wait for their turn
+  std::map<LoadId, Turn> running_;               // loads that were started
+  std::map<LoadId, Abandoned> abandoned_;
+  // Loaders that hold memory of a model that left, and the others that map it.
+  std::map<LoadId, std::set<LoadId>> left_to_;
+  uint64_t bytes_read_ = 0;
+  uint64_t buffered_reads_ = 0;
+  uint64_t compared_opens_ = 0;
+  uint64_t loads_failed_ = 0;
+};
+
+}  // namespace djinn::daemon

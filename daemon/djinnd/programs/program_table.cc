@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/programs/program_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
+
+namespace djinn::daemon {
+
+Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model, const load::Digest& graph) {
+  const uint64_t head[] = {domain, model.value};
+  DJINN_TRY(load::Sha256 hash, load::Sha256::make());
+  DJINN_CHECK(hash.update(std::as_bytes(std::span(head))));
+  DJINN_CHECK(hash.update(graph));
+  return hash.finish();
+}
+
+Program& ProgramTable::add(Program program) {
+  const ProgramId id = program.id;
+  by_fingerprint_[program.fingerprint] = id;
+  const auto [at, fresh] = programs_.emplace(id, std::move(program));
+  DJINN_ASSERT(fresh);
+  touch(at->second);
+  return at->second;
+}
+
+Program* ProgramTable::find(ProgramId id) {
+  const auto found = programs_.find(id);
+  return found == programs_.end() ? nullptr : &found->second;
+}
+
+Program* ProgramTable::find(const Fingerprint& fingerprint) {
+  const auto found = by_fingerprint_.find(fingerprint);
+  return found == by_fingerprint_.end() ? nullptr : find(found->second);
+}
+
+void ProgramTable::erase(ProgramId id) {
+  const auto found = programs_.find(id);
+  if (found == programs_.end()) return;
+  by_fingerprint_.erase(found->second.fingerprint);
+  programs_.erase(found);
+}
+
+bool ProgramTable::has_room(DomainId domain, uint64_t bytes) const {
+  uint32_t count = 0;
+  uint64_t kept = 0;
+  for (const auto& [id, program] : programs_) {
+    if (program.domain != domain) continue;
+    ++count;
+    kept += program.graph_bytes;
+  }
+  return count < limits::kProgramsPerUser && kept <= kBytesPerDomain &&
+         bytes <= kBytesPerDomain - kept;
+}
+
+Program* ProgramTable::oldest_unused(DomainId domain) {
+  Program* oldest = nullptr;
+  for (auto& [id, program] : programs_) {
+    const bool unused = program.domain == domain && program.users.empty() &&
+                        program.phase == ProgramPhase::kAdmitted;
+    if (unused && (oldest == nullptr || program.last_used < oldest->last_used)) oldest = &program;
+  }
+  return oldest;
+}
+
+std::vector<ProgramId> ProgramTable::left_over(DomainId domain) const {
+  std::vector<const Program*> unused;
+  for (const auto& [id, program] : programs_) {
+    if (program.domain != domain) continue;
+    if (!program.users.empty() || !program.askers.empty()) return {};
+    if (program.phase == ProgramPhase::kAdmitted) unused.push_back(&program);
+  }
+  std::ranges::sort(unused, std::greater(), &Program::last_used);
+  std::vector<ProgramId> beyond;
+  uint64_t kept = 0;
+  for (const Program* program : unused) {
+    const bool fits = range_fits(kept, program->graph_bytes, kBytesUnused);
+    if (fits) kept += program->graph_bytes;
+    if (!fits) beyond.push_back(program->id);
+  }
+  return beyond;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// ProgramTable: graphs that a worker has admitted, or is about to, by their fingerprint.
+//
+//   fingerprint   SHA-256 of domain, model and the hash of the graph: equal ones are one program
+//   user          a session that defined the program; a program without users may be forgotten
+//
+//   admitting -> admitted    a worker said what its outputs are
+//   admitting, admitted -> gone
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "daemon/djinnd/access/replies.h"
+#include "daemon/djinnd/workers/worker_supervisor.h"
+#include "ipc/messages.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/ids.h"
+#include "kernel/load/hash.h"
+
+namespace djinn::daemon {
+
+enum class ProgramPhase : uint8_t { kAdmitting, kAdmitted };
+
+using Fingerprint = load::Digest;
+// Pure. Errors: kInternal if the hash cannot be computed.
+Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model, const load::Digest& graph);
+
+struct Program {
+  ProgramId id;
+  DomainId domain = 0;
+  ModelId model;  // invalid: it names no weights
+  Fingerprint fingerprint{};
+  ProgramPhase phase = ProgramPhase::kAdmitting;
+  SharedFd graph;  // djinnd's own sealed copy
+  uint64_t graph_bytes = 0;
+  std::vector<ipc::OutputShape> outputs;
+  std::set<SessionId> users;
+  std::vector<Asker> askers;
+  uint32_t deaths = 0;  // of workers that were about to admit it
+  uint64_t last_used = 0;
+};
+
+class ProgramTable {
+ public:
+  // Graphs that one domain may have djinnd keep: a thousand of usual size, or four of the largest.
+  // Its worker keeps each as well, decoded: five times the bytes of those that clients of ours
+  // send, ten times at most (srg_codec.h). The kernel refuses it more than 512 MiB of such.
+  static constexpr uint64_t kBytesPerDomain = uint64_t{64} << 20;
+  // Of a domain that uses none of its programs: those that a script finds when it starts again.
+  static constexpr uint64_t kBytesUnused = uint64_t{8} << 20;
+
+  Program& add(Program program);
+  Program* find(ProgramId id);
+  Program* find(const Fingerprint& fingerprint);
+  void erase(ProgramId id);
+  void touch(Program& program) { program.last_used = ++uses_; }
+
+  // Of the domain, whether there is room for one more graph of so many bytes.
+  [[nodiscard]] bool has_room(DomainId domain, uint64_t bytes) const;
+  // Of the domain, the admitted program without users that was used longest ago; or null.
+  Program* oldest_unused(DomainId domain);
+  // Of the domain, what it has no right to any more: nothing while a session uses one of its
+  // programs, or waits for one; else the programs beyond kBytesUnused, of which those that were
+  // used last stay.
+  [[nodiscard]] std::vector<ProgramId> left_over(DomainId domain) const;
+
+  [[nodiscard]] std::map<ProgramId, Program>& all() { return programs_; }
+  [[nodiscard]] const std::map<ProgramId, Program>& all() const { return programs_; }
+  [[nodiscard]] size_t size() const { return programs_.size(); }
+
+ private:
+  std::map<ProgramId, Program> programs_;
+  std::map<Fingerprint, ProgramId> by_fingerprint_;
+  uint64_t uses_ = 0;
+};
+
+}  // namespace djinn::daemon

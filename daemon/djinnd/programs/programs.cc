@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/programs/programs.h"
+
+#include <utility>
+
+#include "daemon/djinnd/loop/log.h"
+#include "ipc/codec/control_codec.h"
+#include "ipc/limits.h"
+
+namespace djinn::daemon {
+
+void Programs::define(const Asker& asker, DomainId domain, ModelId model, Payload graph) {
+  const Status begun = admit(asker, domain, model, std::move(graph));
+  if (begun) return;
+  ++counts_.refused;
+  world_.replies.refuse(asker, begun.error());
+}
+
+Status Programs::admit(const Asker& asker, DomainId domain, ModelId model, Payload graph) {
+  if (model.valid() && !world_.models.leased_by(model, asker.session)) {
+    return Error{ErrorCode::kNotFound, "The session has not opened such a model."};
+  }
+  DJINN_TRY(const Fingerprint fingerprint, fingerprint_of(domain, model, graph.hash));
+  if (Program* const known = table_.find(fingerprint)) {
+    ++counts_.cached;
+    known->users.insert(asker.session);
+    table_.touch(*known);
+    if (known->phase == ProgramPhase::kAdmitted) {
+      answer(*known, asker, true);
+    } else {
+      known->askers.push_back(asker);
+    }
+    return {};
+  }
+  DJINN_CHECK(make_room(domain, graph.bytes));
+  Program fresh;
+  fresh.id = world_.ids.next<ProgramId>([this](ProgramId t) { return table_.find(t) != nullptr; });
+  fresh.domain = domain;
+  fresh.model = model;
+  fresh.fingerprint = fingerprint;
+  fresh.graph = std::move(graph.copy);
+  fresh.graph_bytes = graph.bytes;
+  fresh.users.insert(asker.session);
+  fresh.askers.push_back(asker);
+  send_add(table_.add(std::move(fresh)));
+  return {};
+}
+
+Status Programs::make_room(DomainId domain, uint64_t bytes) {
+  while (!table_.has_room(domain, bytes)) {
+    const Program* const oldest = table_.oldest_unused(domain);
+    if (oldest == nullptr) {
+      return Error{ErrorCode::kLimitExceeded,
+                   "All programs that may be kept are in use. Close a session that defined some."};
+    }
+    forget(*oldest);
+  }
+  return {};
+}
+
+void Programs::forget(const Program& program) {
+  world_.domains.send(program.domain, {ipc::DropProgram{program.id}});
+  table_.erase(program.id);
+}
+
+void Programs::send_add(const Program& program) {
+  const int fds[] = {program.graph->get()};
+  world_.domains.send(program.domain, {ipc::AddProgram{program.id, program.model}}, fds);
+}
+
+void Programs::answer(const Program& program, const Asker& asker, bool was_cached) {
+  world_.replies.reply(
+      asker, {asker.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
+}
+
+void Programs::hear(DomainId domain, const ipc::ProgramAdded& event) {
+  Program* const program = table_.find(event.program);
+  if (program == nullptr || program->domain != domain) return;
+  program->deaths = 0;
+  if (program->phase == ProgramPhase::kAdmitting) ++counts_.admitted;
+  program->phase = ProgramPhase::kAdmitted;
+  program->outputs = event.outputs;
+  const bool is_awaited = !program->askers.empty();
+  for (const Asker& asker : std::exchange(program->askers, {})) {
+    world_.replies.owe(
+        asker, [this, id = program->id, number = asker.number]() -> ipc::DaemonReply {
+          const Program* const defined = table_.find(id);
+          if (defined == nullptr) {
+            return {number, ipc::Failed{ErrorCode::kNotFound,
+                                        "The program's model was closed. Open it, and define the "
+                                        "program again."}};
+          }
+          return {number, ipc::ProgramDefined{id, false, defined->outputs}};
+        });
+  }
+  if (!is_awaited) forget_left_over(domain);  // who asked for it has left
+}
+
+void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {
+  Program* const program = table_.find(event.program);
+  if (program == nullptr || program->domain != domain) return;
+  const bool typed = event.code != ErrorCode::kOk;
+  refuse(*program, {typed ? event.code : ErrorCode::kInternal, event.message});
+}
+
+void Programs::refuse(Program& program, const Error& error) {
+  ++counts_.refused;
+  Event event{EventKind::kProgramRefused,
+              fmt::format("program {} of {} is refused: {}", text_of(program.id),
+                          world_.events.user_text(program.domain), name_of(error.code)),
+              program.domain};
+  event.sentence = ipc::showable_sentence(error.message);
+  event.model = program.model;
+  event.error = error.code;
+  world_.events.tell(std::move(event));
+  const std::vector<Asker> askers = std::move(program.askers);
+  table_.erase(program.id);
+  world_.replies.refuse_each(askers, error);
+}
+
+void Programs::session_left(SessionId session, DomainId domain) {
+  for (auto& [id, program] : table_.all()) {
+    program.users.erase(session);
+    std::erase_if(program.askers, [&](const Asker& asker) { return asker.session == session; });
+  }
+  forget_left_over(domain);
+}
+
+void Programs::forget_left_over(DomainId domain) {
+  for (const ProgramId id : table_.left_over(domain)) forget(*table_.find(id));
+}
+
+void Programs::model_closed(SessionId session, ModelId model) {
+  for (auto& [id, program] : table_.all()) {
+    if (program.model == model) program.users.erase(session);
+  }
+}
+
+void Programs::model_gone(ModelId model) {
+  std::vector<ProgramId> gone;
+  for (const auto& [id, program] : table_.all()) {
+    if (program.model == model) gone.push_back(id);
+  }
+  for (const ProgramId id : gone) {
+    Program& program = *table_.find(id);
+    const std::vector<Asker> askers = std::move(program.askers);
+    forget(program);
+    world_.replies.refuse_each(askers,
+                               {ErrorCode::kCancelled, "The model was unloaded meanwhile."});
+  }
+}
+
+uint32_t Programs::collect() {
+  std::vector<ProgramId> unused;
+  for (const auto& [id, program] : table_.all()) {
+    const bool used = !program.users.empty() || !program.askers.empty();
+    if (!used && program.phase == ProgramPhase::kAdmitted) unused.push_back(id);
+  }
+  for (const ProgramId id : unused) forget(*table_.find(id));
+  return static_cast<uint32_t>(unused.size());
+}
+
+void Programs::worker_ready(DomainId domain) {
+  for (const auto& [id, program] : table_.all()) {
+    if (program.domain == domain) send_add(program);
+  }
+}
+
+void Programs::worker_died(DomainId domain, const WorkerDeath& death) {
+  if (!death.suspect || death.suspect->kind != OwedAnswer::Kind::kAddProgram) return;
+  Program* const suspect = table_.find(ProgramId{death.suspect->id});
+  if (suspect == nullptr || suspect->domain != domain) return;
+  if (++suspect->deaths < limits::kDeathsWithoutProgress) return;
+  refuse(*suspect, {ErrorCode::kWorkerLost,
+                    "The worker died each time it looked at the graph. It is refused."});
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Programs: defines programs and has them admitted by the domain's worker, once each and again by
+// each new worker. Start with program_table.h.
+#pragma once
+
+#include "daemon/djinnd/access/replies.h"
+#include "daemon/djinnd/loop/id_source.h"
+#include "daemon/djinnd/loop/sealed.h"
+#include "daemon/djinnd/models/models.h"
+#include "daemon/djinnd/programs/program_table.h"
+#include "daemon/djinnd/workers/domains.h"
+
+namespace djinn::daemon {
+
+class Programs {
+ public:
+  struct World {
+    IdSource& ids;
+    Domains& domains;
+    Models& models;
+    Replies& replies;
+    Events& events;
+  };
+  explicit Programs(World world) : world_(world) {}
+
+  // graph: what the client sent.
+  void define(const Asker& asker, DomainId domain, ModelId model, Payload graph);
+  void session_left(SessionId session, DomainId domain);
+  // The session leases the model no more: it uses none of its programs.
+  void model_closed(SessionId session, ModelId model);
+  void model_gone(ModelId model);
+  // Gives up what no session uses; how many those were.
+  uint32_t collect();
+
+  void worker_ready(DomainId domain);
+  void worker_died(DomainId domain, const WorkerDeath& death);
+  void hear(DomainId domain, const ipc::ProgramAdded& event);
+  void hear(DomainId domain, const ipc::ProgramRefused& event);
+
+  [[nodiscard]] const ProgramTable& table() const { return table_; }
+
+  struct Counts {
+    uint64_t admitted = 0;  // definitions that a worker looked at, and took
+    uint64_t cached = 0;    // that were known already
+    uint64_t refused = 0;
+  };
+  [[nodiscard]] const Counts& counts() const { return counts_; }
+
+ private:
+  Status admit(const Asker& asker, DomainId domain, ModelId model, Payload graph);
+  Status make_room(DomainId domain, uint64_t bytes);
+  void send_add(const Program& program);
+  void answer(const Program& program, const Asker& asker, bool was_cached);
+  void refuse(Program& program, const Error& error);
+  void forget(const Program& program);
+  // Of a user who has nobody left that uses them, all programs but a small rest.
+  void forget_left_over(DomainId domain);
+
+  World world_;
+  ProgramTable table_;
+  Counts counts_;
+};
+
+}  // namespace djinn::daemon

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Sessions: the clients' connections, their memory and sequence groups, from connect to release.
+//
+// A release goes: connection closed -> the worker is told -> it lets go, or dies -> descriptors are
+// closed and grants end. Start with session.h.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "daemon/djinnd/access/inquiries.h"
+#include "daemon/djinnd/access/replies.h"
+#include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/loop/id_source.h"
+#include "daemon/djinnd/loop/turns.h"
+#include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/departed.h"
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/sessions/session.h"
+#include "daemon/djinnd/sessions/spill.h"
+#include "daemon/djinnd/workers/domains.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+
+class Sessions final : public Replies {
+ public:
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    IdSource& ids;
+    Memory& memory;
+    Quotas& quotas;
+    Domains& domains;
+    const Authority& authority;
+    Events& events;
+    WorkQueue& memory_work;  // frees
+    WorkQueue& file_work;    // makes and closes files
+    Inquiries& inquiries;
+    Traffic& traffic;
+    Closers& closers;
+    Turns& turns;
+    UserQueues& user_work;
+    std::function<void(Session&, ClientMessage)> request;  // a message of a client came
+    std::function<void(SessionId)> left;                   // models and programs let go of it
+  };
+  Sessions(World world, SpillRules spill)
+      : world_(std::move(world)),
+        spill_({world_.clock, world_.memory, world_.domains, world_.events, world_.memory_work,
+                world_.file_work, sessions_,
+                [this](DomainId domain, const ipc::GrantRequest& event) { grant(domain, event); }},
+               std::move(spill)),
+        departed_(world_.loop, world_.user_work, [this] { memory_stays(); }),
+        attach_timer_(world_.loop, [this] {
+          attach_those_that_may([](const Session& session) { return !session.attached; });
+        }) {}
+
+  // While draining, nobody new gets a session; observers do.
+  void set_draining(bool draining) { draining_ = draining; }
+
+  // --- connections
+  // Takes in a new client, or refuses it with a notice.
+  void connected(Fd socket, const ipc::PeerCredentials& peer);
+  // Refuses a client before it has a session.
+  void turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error);
+  // A notice, and the end of the session.
+  void end(Session& session, const Error& error);
+  void end_all(const Error& error);
+  // fds stay the caller's. A reply that is too large becomes a refusal. An asker without a session
+  // is an inquiry's.
+  void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {}) override;
+  void owe(const Asker& asker, std::function<ipc::DaemonReply()> make) override;
+
+  // --- requests
+  void hello(Session& session, uint32_t number, const ipc::Hello& hello);
+  void make_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
+  void drop_sequence(Session& session, uint32_t number, SequenceHandle sequence);
+
+  // Of another session. A user steers their own, administrators all.
+  void cancel_run(const Asker& asker, const Caller& caller, SessionId target);
+  void terminate(const Asker& asker, const Caller& caller, SessionId target);
+
+  // --- workers
+  void worker_ready(DomainId domain);
+  // Gives whether the next worker may come at once: the death is a session's own, which waits for
+  // it, or something was committed since the death before, or the worker had nothing to do.
+  bool worker_died(DomainId domain, const WorkerDeath& death);
+  void hear(DomainId domain, const ipc::Attached& event);
+  void hear(DomainId domain, const ipc::Detached& event);
+  void hear(DomainId domain, const ipc::SequenceAdded& event);
+  void hear(DomainId domain, const ipc::SequenceDropped& event);
+  // False when the worker says what cannot be.
+  bool hear(DomainId domain, const ipc::SequenceSpilled& event);
+  void hear(DomainId domain, const ipc::SequenceRestored& event);
+  void hear(DomainId domain, const ipc::GrantRequest& event);
+  // False when the worker gives back more than it was given, which it must not live to repeat.
+  bool hear(DomainId domain, const ipc::GrantReturn& event);
+  void hear(DomainId domain, const ipc::SessionBroken& event);
+  // No worker can be started: nobody is kept waiting.
+  void refuse_waiting(const Error& error);
+  // None will come as long as this djinnd runs: nor are the sessions kept that had one.
+  void end_waiting(const Error& error);
+
+  [[nodiscard]] LaneActivity activity_of(DomainId domain);
+  [[nodiscard]] bool in_use(DomainId domain) const;
+  // Whether the session has a run in flight, or asks for one.
+  [[nodiscard]] bool runs(SessionId id) const;
+  // Whether any session does.
+  [[nodiscard]] bool any_runs() const;
+
+  [[nodiscard]] const std::map<SessionId, std::unique_ptr<Session>>& all() const {
+    return sessions_;
+  }
+  // Null when there is none any more.
+  [[nodiscard]] Session* find(SessionId id) const;
+  [[nodiscard]] Spill& spill() { return spill_; }
+  // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
+  // their way to disk. user: theirs alone.
+  [[nodiscard]] uint64_t leaving_bytes(std::optional<uid_t> user = {}) const;
+  // That the user's sessions have added for models that they are to open next.
+  [[nodiscard]] size_t files_added(uid_t user) const;
+  // Those that may run something and have not left, of all users or of that one, who has a quota.
+  [[nodiscard]] uint32_t count(std::optional<uid_t> user = {}) const;
+
+ private:
+  struct Released {
+    uid_t user;
+    std::optional<Event> event;  // until it is told
+    uint64_t shared_bytes;       // with its client
+    uint64_t freed_bytes = 0;
+  };
+  SequenceGroup* find_group(SessionId id, DomainId domain, SequenceHandle handle) const;
+  // Of that domain, or null.
+  Session* find(SessionId id, DomainId domain) const;
+  // If the user may steer it. Errors: kNotFound.
+  Result<Session*> find_steered(const Caller& caller, SessionId id) const;
+  [[nodiscard]] Status check_limits(uid_t uid);
+  [[nodiscard]] Status check_quota(uid_t user) const;
+  void add_connection(Fd socket, const ipc::PeerCredentials& peer);
+  void heard(SessionId id, ipc::Datagram datagram);
+  void disconnected(SessionId id, const Error& error);
+  // What the session is owed: one answer, and the next.
+  void give_owed_in_turn(SessionId id);
+  void give_owed(SessionId id);
+  void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
+  Status make_memory(Session& session, uint64_t staging_bytes);
+  void tell_refused(const Session& session, const Error& error);
+  void withdraw_hello(Session& session, const Error& error);
+  void attach(Session& session);
+  // Whether nothing holds it back: deaths of its own, or those of its user's other newcomers.
+  [[nodiscard]] bool may_have_worker(const Session& session) const;
+  void attach_or_wait(Session& session);
+  // Of those that have no worker yet; others are looked at again soon.
+  void attach_those_that_may(const std::function<bool(const Session&)>& in_question);
+  void welcome(Session& session);
+  void leave(SessionId id);
+  void release(Session& session);
+  void freed(SessionId id, uint64_t bytes);
+  void tell_freed(Released& session);
+  void memory_stays();
+  Status add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
+  void send_sequence(const Session& session, const SequenceGroup& group);
+  void erase_sequence(const Session& session, SequenceGroup& group);
+  void sequence_freed(SessionId id, SequenceHandle handle);
+  void cancel_requests(Session& session);
+  void refuse_asks(const Session& session, SequenceGroup& group);
+  bool note_death(Session& session, const WorkerDeath& death);
+  bool note_last_death(Session& session);
+  void note_killer(Session& session);
+  void note_group_deaths(Session& session, const WorkerDeath& death);
+  void grant(DomainId domain, const ipc::GrantRequest& event);
+  void tell_over_quota(DomainId domain, SessionId session, const Status& status);
+  static bool returns(Session& session, const ipc::GrantRequest& event);
+  void granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
+  void give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status);
+  void tell(EventKind kind, const Session& session, std::string text,
+            std::optional<ErrorCode> error = {});
+  void answer_grant(DomainId domain, uint64_t request, const Status& status);
+
+  World world_;
+  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  std::map<DomainId, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
+  std::map<SessionId, Released> released_;   // gone, their memory not yet
+  // When the log heard last that a quota refused memory to a session, or to a user's lane.
+  std::map<std::pair<DomainId, SessionId>, uint64_t> over_quota_told_ns_;
+  Spill spill_;
+  Departed departed_;
+  bool draining_ = false;
+  Timer attach_timer_;
+};
+
+}  // namespace djinn::daemon

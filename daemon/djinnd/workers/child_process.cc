@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/workers/child_process.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "ipc/build_identity.h"
+#include "kernel/pal/memfd.h"
+
+extern char** environ;
+
+namespace djinn::daemon {
+namespace {
+
+// A child that is stopped lets its messages wait; it is killed as hung long before this fills.
+constexpr size_t kBacklogMax = 1 << 16;
+
+bool is_memory(const Fd& fd) {
+  return pal::has_seals(fd, pal::Seals::kNone).ok();
+}
+
+std::vector<std::string> arguments_of(const ChildProgram& program) {
+  std::vector<std::string> arguments{program.path, ipc::kBuildOption,
+                                     std::string(ipc::build_identity()), "--channel-fd",
+                                     std::to_string(Spawner::kChannelNumber)};
+  arguments.insert(arguments.end(), program.arguments.begin(), program.arguments.end());
+  return arguments;
+}
+
+// Each name once: of two some libraries take the first, others the last.
+std::vector<std::string> environment_of(const ChildProgram& program) {
+  std::vector<std::string> environment = program.environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view inherited(*entry);
+    const std::string_view name = inherited.substr(0, inherited.find('='));
+    const bool is_said = std::ranges::any_of(program.environment, [&](std::string_view said) {
+      return said.substr(0, said.find('=')) == name;
+    });
+    if (!is_said) environment.emplace_back(inherited);
+  }
+  return environment;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const ChildHost& host,
+                                                          const ChildProgram& program,
+                                                          Traffic& traffic) {
+  DJINN_TRY(ipc::SocketPair pair, ipc::make_socket_pair());
+  DJINN_TRY(const pid_t pid, host.spawner.start({program.path, arguments_of(program),
+                                                 environment_of(program), program.takes_leases},
+                                                pair.right));
+  Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd.valid()) {
+    const int why = errno;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    return system_error("watch a child process", why);
+  }
+  return std::unique_ptr<ChildProcess>(
+      new ChildProcess(host, pid, std::move(pidfd), std::move(pair.left), traffic));
+}
+
+ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic)
+    : pid_(pid),
+      pidfd_(std::move(pidfd)),
+      stragglers_(host.stragglers),
+      closer_(host.closers.of(::geteuid())) {
+  channel_.emplace(host.loop, std::move(socket), kBacklogMax, traffic,
+                   Channel::Events{[this](ipc::Datagram message) { heard(std::move(message)); },
+                                   // A child without channel is of no use; its exit tells the rest.
+                                   [this](const Error&) { kill(); }},
+                   closer_->closing());
+  exit_.emplace(host.loop, pidfd_.get(), [this] { on_exit(); });
+  exit_->watch_readable();
+}
+
+ChildProcess::~ChildProcess() {
+  silence();
+  if (reaped_) return;
+  kill();
+  exit_.reset();
+  stragglers_.take(pid_, std::move(pidfd_));
+}
+
+void ChildProcess::end() {
+  silence();
+  if (reaped_) return;
+  kill();
+  reap();
+}
+
+void ChildProcess::silence() {
+  ended_ = true;
+  exit_->pause();
+  channel_->mute();
+}
+
+void ChildProcess::heard(ipc::Datagram message) {
+  if (!std::ranges::all_of(message.fds, is_memory)) {
+    for (Fd& fd : message.fds) closer_->close(std::move(fd));  // a client's perhaps
+    return kill();
+  }
+  if (events_.message && !ended_) events_.message(std::move(message));
+}
+
+void ChildProcess::send(std::span<const std::byte> bytes, std::span<const int> fds) {
+  channel_->send(bytes, fds);
+}
+
+void ChildProcess::send_shared(std::span<const std::byte> bytes, std::vector<SharedFd> fds) {
+  channel_->send_shared(bytes, std::move(fds));
+}
+
+void ChildProcess::kill() {
+  if (!reaped_) ::kill(pid_, SIGKILL);
+}
+
+void ChildProcess::go_on() {
+  if (!reaped_) ::kill(pid_, SIGCONT);
+}
+
+void ChildProcess::reap() {
+  while (::waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
+  }
+  reaped_ = true;
+}
+
+bool ChildProcess::refused_our_build() const {
+  return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kOtherBuildStatus;
+}
+
+std::string ChildProcess::how_it_ended() const {
+  if (!WIFSIGNALED(wait_status_)) return fmt::format("with status {}", WEXITSTATUS(wait_status_));
+  const char* const name = ::sigabbrev_np(WTERMSIG(wait_status_));
+  return name != nullptr ? fmt::format("of SIG{}", name)
+                         : fmt::format("of signal {}", WTERMSIG(wait_status_));
+}
+
+uint64_t ChildProcess::cpu_ns() const {
+  clockid_t clock{};
+  timespec used{};
+  const bool known = ::clock_getcpuclockid(pid_, &clock) == 0 && ::clock_gettime(clock, &used) == 0;
+  return known ? static_cast<uint64_t>(used.tv_sec) * 1'000'000'000 +
+                     static_cast<uint64_t>(used.tv_nsec)
+               : 0;
+}
+
+void ChildProcess::on_exit() {
+  exit_->pause();
+  reap();
+  channel_->drain();
+  channel_->mute();
+  if (events_.exited && !ended_) events_.exited();
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/workers/domains.h"
+
+#include <fmt/format.h>
+
+namespace djinn::daemon {
+
+Result<WorkerSupervisor*> Domains::need(DomainId domain,
+                                        const std::function<bool(DomainId)>& in_use) {
+  auto& worker = workers_[domain];
+  if (!worker) {
+    worker = std::make_unique<WorkerSupervisor>(world_, domain, hang_timeout_ms_);
+  }
+  size_t alive = 0;
+  WorkerSupervisor* idle = nullptr;
+  for (const auto& [other, supervisor] : workers_) {
+    if (other == domain || supervisor->absent()) continue;
+    ++alive;
+    if (!in_use(other)) idle = supervisor.get();
+  }
+  if (worker->absent() && alive >= kDomainsMax) {
+    if (idle == nullptr) {
+      return Error{ErrorCode::kLimitExceeded,
+                   fmt::format("{} users have a worker, which is the limit. Try again when one of "
+                               "them has left.",
+                               kDomainsMax)};
+    }
+    idle->retire();
+  }
+  worker->need();
+  return worker.get();
+}
+
+WorkerSupervisor* Domains::find(DomainId domain) const {
+  const auto found = workers_.find(domain);
+  return found == workers_.end() ? nullptr : found->second.get();
+}
+
+void Domains::send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds) {
+  if (WorkerSupervisor* const worker = find(domain)) worker->send(command, fds);
+}
+
+void Domains::wake_lane(DomainId domain) {
+  if (WorkerSupervisor* const worker = find(domain)) worker->wake_lane();
+}
+
+bool Domains::ready(DomainId domain) const {
+  const WorkerSupervisor* const worker = find(domain);
+  return worker != nullptr && worker->ready();
+}
+
+std::vector<std::pair<DomainId, WorkerSupervisor*>> Domains::all() const {
+  std::vector<std::pair<DomainId, WorkerSupervisor*>> list;
+  for (const auto& [domain, worker] : workers_) list.emplace_back(domain, worker.get());
+  return list;
+}
+
+void Domains::retire_all() {
+  for (const auto& [domain, worker] : workers_) worker->retire();
+}
+
+uint32_t Domains::retire_idle(const std::function<bool(DomainId)>& in_use) {
+  uint32_t retired = 0;
+  for (const auto& [domain, worker] : workers_) {
+    if (worker->absent() || in_use(domain)) continue;
+    worker->retire();
+    ++retired;
+  }
+  return retired;
+}
+
+}  // namespace djinn::daemon

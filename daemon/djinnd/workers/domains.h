@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Domains: the trust domains that have been seen, and the worker of each.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "daemon/djinnd/workers/worker_supervisor.h"
+
+namespace djinn::daemon {
+
+class Domains {
+ public:
+  // Domains with a worker at the same time: each worker costs about 100 MiB of its own.
+  static constexpr size_t kDomainsMax = 64;
+
+  Domains(WorkerSupervisor::World world, uint64_t hang_timeout_ms)
+      : world_(world), hang_timeout_ms_(hang_timeout_ms) {}
+
+  // Sees that the domain has a worker. in_use says of another domain whether it may not lose its
+  // own. Errors: kLimitExceeded when all domains are in use.
+  Result<WorkerSupervisor*> need(DomainId domain, const std::function<bool(DomainId)>& in_use);
+  // Null if the domain never needed one.
+  [[nodiscard]] WorkerSupervisor* find(DomainId domain) const;
+  // Sends to the domain's worker, if it is ready.
+  void send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
+  // As WorkerSupervisor's.
+  void wake_lane(DomainId domain);
+  [[nodiscard]] bool ready(DomainId domain) const;
+  // Another worker is warm, or none can be had.
+  [[nodiscard]] bool has_spare() const { return world_.spares.has_spare() || spares_fail(); }
+  // Workers do not start any more.
+  [[nodiscard]] bool spares_fail() const { return world_.spares.fails(); }
+  // Why, for clients.
+  [[nodiscard]] Error spares_failure() const { return world_.spares.failure(); }
+  // At least one has started.
+  [[nodiscard]] bool spares_have_worked() const { return world_.spares.has_worked(); }
+
+  [[nodiscard]] std::vector<std::pair<DomainId, WorkerSupervisor*>> all() const;
+  void retire_all();
+  // Ends the workers of those that are not in use; how many those were.
+  uint32_t retire_idle(const std::function<bool(DomainId)>& in_use);
+
+ private:
+  WorkerSupervisor::World world_;
+  uint64_t hang_timeout_ms_;
+  std::map<DomainId, std::unique_ptr<WorkerSupervisor>> workers_;
+};
+
+}  // namespace djinn::daemon

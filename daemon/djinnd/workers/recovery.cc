@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/workers/recovery.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/limits.h"
+
+namespace djinn::daemon {
+
+void DeathCount::note(const gc::Progress& progress) {
+  if (progress.commit != commit_) deaths_ = 0;
+  commit_ = progress.commit;
+  // Between two tries of a step nothing runs: a death there neither counts nor forgives.
+  if (progress.running_step != 0) ++deaths_;
+}
+
+bool DeathCount::exhausted() const {
+  return deaths_ >= limits::kDeathsWithoutProgress;
+}
+
+bool DeathCount::hopeless() const {
+  return deaths_ >= 2 * limits::kDeathsWithoutProgress;
+}
+
+uint64_t BackOff::after_death(bool progressed) {
+  fruitless_ = progressed ? 0 : std::min(fruitless_ + 1, 16u);
+  if (fruitless_ <= 1) return 0;
+  return std::min(kMaxMs, kFirstMs << (fruitless_ - 2));
+}
+
+void Quarantine::note_death(bool went_on, uint64_t now_ns) {
+  const uint64_t wait_ms = back_off_.after_death(went_on);
+  until_ns_ = now_ns + wait_ms * 1'000'000;
+  needs_spare_ = wait_ms > 0;
+}
+
+bool Quarantine::is_over(uint64_t now_ns, bool has_spare) const {
+  return now_ns >= until_ns_ && (has_spare || !needs_spare_);
+}
+
+void Newcomers::note_death(uint64_t now_ns) {
+  if (now_ns - std::exchange(last_ns_, now_ns) >= kForgottenAfterMs * 1'000'000) quarantine_ = {};
+  quarantine_.note_death(false, now_ns);
+}
+
+bool Newcomers::is_over(uint64_t now_ns, bool has_spare) const {
+  return quarantine_.is_over(now_ns, has_spare);
+}
+
+bool HangWatch::look(uint64_t now_ns, const Sample& sample) {
+  if (!sample.has_work || sample.activity != activity_ || !since_) {
+    activity_ = sample.activity;
+    since_ = now_ns;
+    return false;
+  }
+  return now_ns - *since_ >= timeout_ns_ * (sample.patient ? kPatience : 1);
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/workers/spare_pool.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "daemon/djinnd/loop/log.h"
+
+namespace djinn::daemon {
+
+SparePool::SparePool(const ChildHost& host, Kind kind)
+    : host_(host),
+      loop_(host.loop),
+      kind_(std::move(kind)),
+      start_timer_(loop_, [this] { start_child(); }),
+      ready_timer_(loop_, [this] { child_->kill(); }) {}
+
+void SparePool::start() {
+  start_child();
+}
+
+void SparePool::take(Taker taker) {
+  takers_.push_back(std::move(taker));
+  loop_.defer([this] { serve(); });
+  // Somebody waits now, so nothing is gained by waiting longer.
+  if (child_ == nullptr && failures_ == 0) start_timer_.start_once(0);
+}
+
+void SparePool::start_child() {
+  if (child_ != nullptr) return;
+  ready_.reset();
+  auto started = ChildProcess::start(host_, kind_.program(), kind_.traffic);
+  if (!started) {
+    log("{}: {}", kind_.name, started.error().message);
+    return child_failed();
+  }
+  adopt(*std::move(started));
+}
+
+void SparePool::adopt(std::unique_ptr<ChildProcess> child) {
+  child_ = std::move(child);
+  child_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { child_failed(); }});
+  ready_timer_.start_once(kReadyTimeoutMs);
+}
+
+void SparePool::give_back(std::unique_ptr<ChildProcess> child) {
+  if (child_ != nullptr || child->dead()) return loop_.dispose(std::move(child));  // one is enough
+  start_timer_.stop();
+  adopt(std::move(child));
+}
+
+void SparePool::heard(const ipc::Datagram& message) {
+  ready_ = kind_.read_ready(message);
+  if (!ready_) return child_->kill();
+  ready_timer_.stop();
+  has_worked_ = true;
+  count(0, false);
+  back_off_.after_death(true);
+  loop_.defer([this] { serve(); });
+}
+
+void SparePool::child_failed() {
+  ready_timer_.stop();
+  const bool refused = child_ != nullptr && child_->refused_our_build();
+  const uint32_t failures = failures_ + 1;
+  if (!refused) log("a {} ended before it was needed ({} in a row)", kind_.name, failures);
+  loop_.dispose(std::move(child_));
+  ready_.reset();
+  start_timer_.start_once(back_off_.after_death(false));
+  count(failures, other_build_ || refused);
+}
+
+void SparePool::count(uint32_t failures, bool other_build) {
+  const auto state = [this] { return std::pair(fails(), other_build_); };
+  const auto before = state();
+  failures_ = failures;
+  other_build_ = other_build;
+  if (state() != before && changed_) changed_();
+}
+
+Error SparePool::failure() const {
+  if (other_build_) {
+    return {kind_.lost,
+            fmt::format("djinnd was upgraded and has not been restarted, so it has no {}. Restart "
+                        "djinnd, then repeat.",
+                        kind_.name)};
+  }
+  return {kind_.lost,
+          fmt::format("No {} could be started. djinnd's log says more; it tries on.", kind_.name)};
+}
+
+void SparePool::serve() {
+  if (takers_.empty() || !ready_) return;
+  Taker taker = std::move(takers_.front());
+  takers_.pop_front();
+  child_->listen({});
+  ReadyChild given{std::move(child_), *std::exchange(ready_, std::nullopt)};
+  start_timer_.start_once(takers_.empty() ? kind_.next_after_ms : 0);
+  taker(std::move(given));
+}
+
+}  // namespace djinn::daemon

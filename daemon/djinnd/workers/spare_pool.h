@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// SparePool: keeps one process of a kind started in advance, because a start takes longer than
+// anybody should wait: LibTorch's half a second for a worker, a few milliseconds for a loader.
+//
+//   spare    started, confined, warm, and nobody's
+//   taker    who needs one; gets the spare, or the next one as soon as it is ready
+//
+// A spare that dies before it was ready is started again, later each time. So is one of another
+// build, which an upgrade has put in place of ours, but nobody waits for that: it takes a restart
+// of djinnd.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "daemon/djinnd/loop/loop.h"
+#include "daemon/djinnd/workers/child_process.h"
+#include "daemon/djinnd/workers/recovery.h"
+
+namespace djinn::daemon {
+
+// What a child said when it was ready.
+struct ChildReady {
+  uint32_t threads = 0;  // workers only
+  uint32_t landlock_abi = 0;
+  bool seccomp = false;
+};
+
+struct ReadyChild {
+  std::unique_ptr<ChildProcess> process;
+  ChildReady ready;
+};
+
+class SparePool {
+ public:
+  using Taker = std::function<void(ReadyChild)>;
+  struct Kind {
+    const char* name;
+    ErrorCode lost;  // what who needs one is told while none can be started
+    // From the time when a spare was taken to the start of the next: it would compete for cores
+    // with whoever needed the spare in a hurry.
+    uint64_t next_after_ms = 0;
+    std::function<ChildProgram()> program;  // of the next child
+    // The first message of a child, read; nothing if it is not the ready message.
+    std::function<std::optional<ChildReady>(const ipc::Datagram&)> read_ready;
+    Traffic& traffic;  // with all of the kind
+  };
+  SparePool(const ChildHost& host, Kind kind);
+
+  // Starts the first spare.
+  void start();
+  // taker is called once, never from within.
+  void take(Taker taker);
+  // A child that is about to say again that it is ready, and is nobody's from then on.
+  void give_back(std::unique_ptr<ChildProcess> child);
+
+  // Whether one is warm, and nobody waits for it.
+  [[nodiscard]] bool has_spare() const { return ready_.has_value() && takers_.empty(); }
+  // Whether so many children in a row died before they were ready that those who wait should know.
+  [[nodiscard]] bool fails() const { return failures_ >= kFailuresMax || other_build_; }
+  // Whether what is installed is of another build than this djinnd, as far as is known: until a
+  // child is ready. In the middle of an upgrade there may be no program for a moment.
+  [[nodiscard]] bool has_other_build() const { return other_build_; }
+  // Says to a client why none can be started. Only while it fails.
+  [[nodiscard]] Error failure() const;
+  // Whether one was ever ready.
+  [[nodiscard]] bool has_worked() const { return has_worked_; }
+  // Called when it begins to fail, when it does no more, and when another build is why.
+  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
+
+ private:
+  static constexpr uint64_t kReadyTimeoutMs = 60'000;
+  static constexpr uint32_t kFailuresMax = 3;
+
+  void count(uint32_t failures, bool other_build);
+  void start_child();
+  void adopt(std::unique_ptr<ChildProcess> child);
+  void heard(const ipc::Datagram& message);
+  void child_failed();
+  void serve();
+
+  ChildHost host_;
+  Loop& loop_;
+  Kind kind_;
+  std::unique_ptr<ChildProcess> child_;  // starting or spare
+  std::optional<ChildReady> ready_;      // of child_
+  std::deque<Taker> takers_;
+  BackOff back_off_;
+  uint32_t failures_ = 0;
+  bool other_build_ = false;
+  bool has_worked_ = false;
+  std::function<void()> changed_;
+  Timer start_timer_;
+  Timer ready_timer_;
+};
+
+}  // namespace djinn::daemon

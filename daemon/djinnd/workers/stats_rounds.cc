@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/workers/stats_rounds.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace djinn::daemon {
+
+StatsRounds::StatsRounds(Loop& loop, Domains& domains)
+    : domains_(domains), timeout_(loop, [this] { end_all(); }) {}
+
+void StatsRounds::ask(const std::function<bool(DomainId)>& whose, std::function<void()> over) {
+  Round round{std::move(over), {}};
+  for (const auto& [domain, worker] : domains_.all()) {
+    if (!worker->ready() || !whose(domain)) continue;
+    if (!owes(domain)) worker->send({ipc::GetWorkerStats{}});
+    round.owing.push_back(domain);
+  }
+  rounds_.push_back(std::move(round));
+  if (!timeout_.active()) timeout_.start_once(kTimeoutMs);
+  end_complete();
+}
+
+bool StatsRounds::owes(DomainId domain) const {
+  return std::ranges::any_of(rounds_, [&](const Round& round) {
+    return std::ranges::find(round.owing, domain) != round.owing.end();
+  });
+}
+
+void StatsRounds::hear(DomainId domain, const ipc::WorkerStats& stats) {
+  if (WorkerSupervisor* const worker = domains_.find(domain)) worker->note_stats(stats);
+  answered(domain);
+}
+
+void StatsRounds::worker_died(DomainId domain) {
+  answered(domain);
+}
+
+void StatsRounds::answered(DomainId domain) {
+  for (Round& round : rounds_) std::erase(round.owing, domain);
+  end_complete();
+}
+
+void StatsRounds::end_complete() {
+  std::list<Round> complete;
+  for (auto next = rounds_.begin(); next != rounds_.end();) {
+    const auto round = next++;
+    if (round->owing.empty()) complete.splice(complete.end(), rounds_, round);
+  }
+  if (rounds_.empty()) timeout_.stop();
+  for (const Round& round : complete) round.over();
+}
+
+void StatsRounds::end_all() {
+  for (Round& round : rounds_) round.owing.clear();
+  end_complete();
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// StatsRounds: asks workers for their counts, and tells whoever wanted them when they are there.
+//
+//   round    one asking of workers that are ready; over when each has answered or died, or after a
+//            moment: who has not told by then is known by its last counts
+//
+// An answer counts for all rounds that are open when it comes.
+// invariant: a worker owes one answer at most, however many ask.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <vector>
+
+#include "daemon/djinnd/loop/loop.h"
+#include "daemon/djinnd/workers/domains.h"
+
+namespace djinn::daemon {
+
+class StatsRounds {
+ public:
+  StatsRounds(Loop& loop, Domains& domains);
+
+  // whose: of the workers to ask, those of these users; nobody then waits for another user's. over:
+  // called once, at once where there is no worker to ask.
+  void ask(const std::function<bool(DomainId)>& whose, std::function<void()> over);
+
+  void hear(DomainId domain, const ipc::WorkerStats& stats);
+  void worker_died(DomainId domain);
+
+ private:
+  static constexpr uint64_t kTimeoutMs = 250;
+
+  struct Round {
+    std::function<void()> over;
+    std::vector<DomainId> owing;
+  };
+  [[nodiscard]] bool owes(DomainId domain) const;
+  void answered(DomainId domain);
+  void end_complete();
+  void end_all();
+
+  Domains& domains_;
+  std::list<Round> rounds_;
+  Timer timeout_;
+};
+
+}  // namespace djinn::daemon

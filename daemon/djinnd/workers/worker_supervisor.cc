@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/workers/worker_supervisor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ipc/codec/control_codec.h"
+#include "kernel/base/assert.h"
+
+namespace djinn::daemon {
+namespace {
+
+template <typename... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+
+using Kind = OwedAnswer::Kind;
+
+constexpr uint64_t kComputesOneIn = 20;
+
+}  // namespace
+
+bool may_follow(WorkerPhase from, WorkerPhase to) {
+  switch (to) {
+    case WorkerPhase::kAbsent:
+      return true;
+    case WorkerPhase::kWaiting:
+      return from == WorkerPhase::kAbsent || from == WorkerPhase::kBackingOff;
+    case WorkerPhase::kReady:
+      return from == WorkerPhase::kWaiting;
+    case WorkerPhase::kBackingOff:
+      return from == WorkerPhase::kReady;
+  }
+  return false;
+}
+
+std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
+  using Owed = std::optional<OwedAnswer>;
+  return std::visit(
+      Overloaded{[](const ipc::AttachSession& c) -> Owed {
+                   return OwedAnswer{Kind::kAttachSession, c.session.value, {}};
+                 },
+                 [](const ipc::DetachSession& c) -> Owed {
+                   return OwedAnswer{Kind::kDetachSession, c.session.value, {}};
+                 },
+                 [](const ipc::AddModel& c) -> Owed {
+                   return OwedAnswer{Kind::kAddModel, c.model.value, {}};
+                 },
+                 [](const ipc::DropModel& c) -> Owed {
+                   return OwedAnswer{Kind::kDropModel, c.model.value, {}};
+                 },
+                 [](const ipc::ParkModel& c) -> Owed {
+                   return OwedAnswer{Kind::kParkModel, c.model.value, {}};
+                 },
+                 [](const ipc::AddProgram& c) -> Owed {
+                   return OwedAnswer{Kind::kAddProgram, c.program.value, {}};
+                 },
+                 [](const ipc::AddSequence& c) -> Owed {
+                   return OwedAnswer{Kind::kAddSequence, c.session.value, c.sequence};
+                 },
+                 [](const ipc::ReleaseSequence& c) -> Owed {
+                   return OwedAnswer{Kind::kReleaseSequence, c.session.value, c.sequence};
+                 },
+                 [](const ipc::GetWorkerStats&) -> Owed {
+                   return OwedAnswer{Kind::kStats, 0, {}};
+                 },
+                 [](const ipc::WakeLane&) -> Owed {
+                   return OwedAnswer{Kind::kWakeLane, 0, {}};
+                 },
+                 [](const auto&) -> Owed { return std::nullopt; }},
+      command.body);
+}
+
+std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
+  using Owed = std::optional<OwedAnswer>;
+  return std::visit(
+      Overloaded{[](const ipc::Attached& e) -> Owed {
+                   return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
+                 },
+                 // Answers the attach of a session that the worker could not take in.
+                 [](const ipc::SessionBroken& e) -> Owed {
+                   return OwedAnswer{Kind::kAttachSession, e.session.value, {}};
+                 },
+                 [](const ipc::Detached& e) -> Owed {
+                   return OwedAnswer{Kind::kDetachSession, e.session.value, {}};
+                 },
+                 [](const ipc::ModelAdded& e) -> Owed {
+                   return OwedAnswer{Kind::kAddModel, e.model.value, {}};
+                 },
+                 [](const ipc::ModelDropped& e) -> Owed {
+                   return OwedAnswer{Kind::kDropModel, e.model.value, {}};
+                 },
+                 [](const ipc::ModelParked& e) -> Owed {
+                   return OwedAnswer{Kind::kParkModel, e.model.value, {}};
+                 },
+                 [](const ipc::ProgramAdded& e) -> Owed {
+                   return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
+                 },
+                 [](const ipc::ProgramRefused& e) -> Owed {
+                   return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
+                 },
+                 [](const ipc::SequenceAdded& e) -> Owed {
+                   return OwedAnswer{Kind::kAddSequence, e.session.value, e.sequence};
+                 },
+                 [](const ipc::SequenceDropped& e) -> Owed {
+                   return OwedAnswer{Kind::kReleaseSequence, e.session.value, e.sequence};
+                 },
+                 [](const ipc::WorkerStats&) -> Owed {
+                   return OwedAnswer{Kind::kStats, 0, {}};
+                 },
+                 [](const ipc::LaneAwake&) -> Owed {
+                   return OwedAnswer{Kind::kWakeLane, 0, {}};
+                 },
+                 [](const auto&) -> Owed { return std::nullopt; }},
+      event.body);
+}
+
+WorkerSupervisor::WorkerSupervisor(World world, DomainId domain, uint64_t hang_timeout_ms)
+    : world_(world),
+      domain_(domain),
+      hang_timeout_ms_(hang_timeout_ms),
+      step_watch_(hang_timeout_ms * 1'000'000),
+      lane_watch_(hang_timeout_ms * 1'000'000),
+      command_watch_(hang_timeout_ms * 1'000'000),
+      back_off_timer_(world.loop, [this] { ask_for_worker(); }) {}
+
+void WorkerSupervisor::go(WorkerPhase next) {
+  DJINN_ASSERT(may_follow(phase_, next));
+  phase_ = next;
+}
+
+void WorkerSupervisor::tell(EventKind kind, std::string text) {
+  Event event = device_event(kind, std::move(text));
+  event.owner = domain_;
+  world_.events.tell(std::move(event));
+}
+
+void WorkerSupervisor::need() {
+  if (phase_ == WorkerPhase::kAbsent) ask_for_worker();
+}
+
+void WorkerSupervisor::ask_for_worker() {
+  go(WorkerPhase::kWaiting);
+  world_.spares.take([this, alive = std::weak_ptr<bool>(alive_)](ReadyChild child) {
+    if (alive.expired() || phase_ != WorkerPhase::kWaiting) return;  // the child dies with this
+    adopt(std::move(child));
+  });
+}
+
+void WorkerSupervisor::adopt(ReadyChild child) {
+  process_ = std::move(child.process);
+  ready_ = child.ready;
+  go(WorkerPhase::kReady);
+  ever_ready_ = true;
+  for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
+  process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
+  tell(EventKind::kWorkerStarted,
+       fmt::format("worker {} serves {}", process_->pid(), world_.events.user_text(domain_)));
+  world_.owner.worker_ready(domain_);
+}
+
+void WorkerSupervisor::retire() {
+  const bool had_worker = ready();
+  alive_ = std::make_shared<bool>(true);
+  back_off_timer_.stop();
+  owed_.clear();
+  if (process_) process_->end();  // dead before its memory counts as free
+  world_.loop.dispose(std::move(process_));
+  counts_.worker_gone();
+  go(WorkerPhase::kAbsent);
+  if (had_worker) world_.owner.worker_died(domain_, {});
+}
+
+void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {
+  if (!ready()) return;
+  if (const auto owed = owed_for(command)) owed_.push_back(*owed);
+  process_->send(ipc::encode(command), fds);
+}
+
+void WorkerSupervisor::kill(const char* why) {
+  if (!ready()) return;
+  tell(EventKind::kWorkerKilled, fmt::format("worker {} {}; killing it", process_->pid(), why));
+  process_->kill();
+}
+
+void WorkerSupervisor::heard(const ipc::Datagram& message) {
+  const auto event = ipc::decode_worker_event(message.bytes);
+  if (!event.ok()) return kill("sent a message that nobody can read");
+  const auto& body = event.value().body;
+  if (std::holds_alternative<ipc::LaneAwake>(body)) {
+    ++wakes_;
+  } else if (!std::holds_alternative<ipc::WorkerStats>(body)) {
+    ++answers_;
+  }
+  if (const auto answered = answered_by(event.value())) {
+    const auto owed = std::find(owed_.begin(), owed_.end(), *answered);
+    if (owed != owed_.end()) owed_.erase(owed);
+  }
+  world_.owner.worker_said(domain_, event.value());
+}
+
+void WorkerSupervisor::exited() {
+  tell(EventKind::kWorkerLost,
+       fmt::format("worker {} of {} has died {}", process_->pid(), world_.events.user_text(domain_),
+                   process_->how_it_ended()));
+  WorkerDeath death;
+  death.overran_ms = std::exchange(overran_ms_, std::nullopt);
+  std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });
+  if (!owed_.empty()) death.suspect = owed_.front();
+  owed_.clear();
+  world_.loop.dispose(std::move(process_));
+  ++restarts_;
+  counts_.worker_gone();
+  go(WorkerPhase::kBackingOff);
+  const bool progressed = world_.owner.worker_died(domain_, death);
+  if (phase_ != WorkerPhase::kBackingOff) return;  // meanwhile retired, or needed again
+  const uint64_t wait_ms = back_off_.after_death(progressed);
+  if (wait_ms > 0) return back_off_timer_.start_once(wait_ms);
+  ask_for_worker();
+}
+
+void WorkerSupervisor::wake_lane() {
+  const bool asked = std::ranges::find(owed_, Kind::kWakeLane, &OwedAnswer::kind) != owed_.end();
+  if (!asked) send({ipc::WakeLane{}});
+}
+
+// A stopped process and one that waits for something do not compute; one that others leave little
+// of the cores does some.
+bool WorkerSupervisor::computes() const {
+  return process_->cpu_ns() - cpu_seen_ns_ >= hang_timeout_ms_ * 1'000'000 / kComputesOneIn;
+}
+
+// Each kind of work has signs of life of its own: while one stands still another may go on, and a
+// client could make it go on for ever.
+bool WorkerSupervisor::look(const LaneActivity& lane) {
+  if (!ready()) return false;
+  const uint64_t now_ns = world_.clock.monotonic_ns();
+  // Behind an older command it waits for that.
+  const bool asked = !owed_.empty() && owed_.front().kind == Kind::kWakeLane;
+  const bool stuck_in_step = step_watch_.look(now_ns, {lane.in_step, lane.count});
+  const bool stuck_lane = lane_watch_.look(now_ns, {asked && !lane.in_step, wakes_});
+  // Most commands are the lane's to answer, between two steps.
+  const bool stuck = command_watch_.look(now_ns, {!owed_.empty() && !lane.in_step, answers_, true});
+  if (step_watch_.is_fresh(now_ns)) cpu_seen_ns_ = process_->cpu_ns();
+  const bool has_work = lane.in_step || !owed_.empty();
+  if (stuck_in_step && computes()) {
+    overran_ms_ = hang_timeout_ms_;
+    kill("is in one operator for longer than it may");
+  } else if (stuck_in_step || stuck_lane || stuck) {
+    kill("does nothing although it has work");
+  } else if (!lane.in_step && std::exchange(count_seen_, lane.count) == lane.count) {
+    wake_lane();
+  }
+  return has_work;
+}
+
+ipc::WorkerReport WorkerSupervisor::report() const {
+  ipc::WorkerReport report;
+  report.device = "cpu:0";
+  report.pid = process_ ? static_cast<uint32_t>(process_->pid()) : 0;
+  report.state = ready()       ? ipc::WorkerState::kReady
+                 : ever_ready_ ? ipc::WorkerState::kRecovering
+                               : ipc::WorkerState::kStarting;
+  if (!ready() && world_.spares.fails()) report.state = ipc::WorkerState::kFailed;
+  report.threads = ready_.threads;
+  report.restarts = restarts_;
+  report.landlock_abi = ready_.landlock_abi;
+  report.seccomp = ready_.seccomp;
+  const ipc::WorkerStats counts = counts_.total();
+  report.slab_bytes = counts.slab_bytes;
+  report.runs = counts.runs;
+  report.planned_runs = counts.planned_runs;
+  report.plan_misses = counts.plan_misses;
+  report.runs_repeated = counts.runs_repeated;
+  report.tokens = counts.tokens;
+  return report;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// WorkerSupervisor: sees to it that one trust domain has a worker, and tells what it does.
+//
+//   absent -> waiting        somebody needs a worker; one is asked of the pool
+//   waiting -> ready         a warm one came; the owner attaches everything to it
+//   ready -> backing_off     it died
+//   backing_off -> waiting   after no time at first, longer when nothing gets done in between
+//   any -> absent            retired
+//
+// Commands are sent to a ready worker only: whoever sends keeps what it wants in a table of its
+// own, and sends it again when worker_ready() is called.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/workers/child_process.h"
+#include "daemon/djinnd/workers/recovery.h"
+#include "daemon/djinnd/workers/spare_pool.h"
+#include "daemon/djinnd/workers/worker_counts.h"
+#include "ipc/messages.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+
+// Whose graphs share a worker: a user id.
+using DomainId = uid_t;
+
+enum class WorkerPhase : uint8_t { kAbsent, kWaiting, kReady, kBackingOff };
+[[nodiscard]] bool may_follow(WorkerPhase from, WorkerPhase to);
+
+// A command that the worker owes an answer to.
+struct OwedAnswer {
+  enum class Kind : uint8_t {
+    kAttachSession,
+    kDetachSession,
+    kAddModel,
+    kDropModel,
+    kParkModel,
+    kAddProgram,
+    kAddSequence,
+    kReleaseSequence,
+    kStats,
+    kWakeLane
+  };
+  Kind kind = Kind::kStats;
+  uint64_t id = 0;
+  SequenceHandle sequence;
+  friend bool operator==(const OwedAnswer&, const OwedAnswer&) = default;
+};
+// Nothing for commands that are not answered, and events that answer none.
+[[nodiscard]] std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command);
+[[nodiscard]] std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event);
+
+// What djinnd reads of a lane in memory that it shares with the worker alone: a client's lies kill
+// nobody's worker.
+struct LaneActivity {
+  bool in_step = false;
+  uint64_t count = 0;  // changes with each operator and step
+};
+
+struct WorkerDeath {
+  std::optional<OwedAnswer> suspect;  // the oldest command that it left unanswered
+  // It was killed because one operator of its step went on computing for so long.
+  std::optional<uint64_t> overran_ms;
+};
+
+class WorkerSupervisor {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void worker_ready(DomainId domain) = 0;
+    virtual void worker_said(DomainId domain, const ipc::WorkerEvent& event) = 0;
+    // Gives whether anything was committed in the domain since the death before.
+    virtual bool worker_died(DomainId domain, const WorkerDeath& death) = 0;
+  };
+  struct World {
+    Loop& loop;
+    const Clock& clock;
+    SparePool& spares;
+    Owner& owner;
+    Events& events;
+  };
+  WorkerSupervisor(World world, DomainId domain, uint64_t hang_timeout_ms);
+
+  // Sees that there is, or will be, a worker.
+  void need();
+  // Kills the worker, if any; none follows until need().
+  void retire();
+
+  [[nodiscard]] bool ready() const { return phase_ == WorkerPhase::kReady; }
+  [[nodiscard]] bool absent() const { return phase_ == WorkerPhase::kAbsent; }
+  // Does nothing while there is no ready worker.
+  void send(const ipc::WorkerCommand& command, std::span<const int> fds = {});
+  void kill(const char* why);
+
+  // Sees that the lane, which may sleep, looks at all sessions again.
+  void wake_lane();
+  // Looks for a hang, and asks the lane for a sign of life where it has shown none since the last
+  // look. Gives whether there is work, so that the next look is due soon.
+  bool look(const LaneActivity& lane);
+
+  [[nodiscard]] ipc::WorkerReport report() const;
+  void note_stats(const ipc::WorkerStats& stats) { counts_.hear(stats); }
+  // Of all its workers so far.
+  [[nodiscard]] ipc::WorkerStats counts() const { return counts_.total(); }
+  [[nodiscard]] uint32_t restarts() const { return restarts_; }
+  [[nodiscard]] uint32_t threads() const { return ready_.threads; }
+
+ private:
+  void go(WorkerPhase next);
+  void ask_for_worker();
+  void adopt(ReadyChild child);
+  void heard(const ipc::Datagram& message);
+  void exited();
+  [[nodiscard]] bool computes() const;
+  void tell(EventKind kind, std::string text);
+
+  World world_;
+  DomainId domain_;
+  uint64_t hang_timeout_ms_;
+  WorkerPhase phase_ = WorkerPhase::kAbsent;
+  std::unique_ptr<ChildProcess> process_;
+  ChildReady ready_;
+  std::deque<OwedAnswer> owed_;
+  uint64_t wakes_ = 0;    // heard of the lane's own thread
+  uint64_t answers_ = 0;  // other events heard that show work, which counts do not
+  uint32_t restarts_ = 0;
+  bool ever_ready_ = false;
+  WorkerCounts counts_;
+  BackOff back_off_;
+  uint64_t count_seen_ = 0;
+  uint64_t cpu_seen_ns_ = 0;  // when the step in flight last showed life
+  std::optional<uint64_t> overran_ms_;
+  HangWatch step_watch_;
+  HangWatch lane_watch_;
+  HangWatch command_watch_;
+  Timer back_off_timer_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // for the pool's answer
+};
+
+}  // namespace djinn::daemon
