@@ -172,7 +172,7 @@ def test_a_put_that_fails_leaves_nothing() -> None:
     with running("--session-quota", str(64 << 20)) as daemon, daemon.connect("small") as session:
         before = daemon.status()["memory_sessions_bytes"]
         for _ in range(3):
-            with pytest.raises(djinn.LimitError, match="memory.session_quota"):
+            with pytest.raises(djinn.LimitError, match=r"memory\.session_quota"):
                 session.put(np.zeros(100 << 20, np.uint8))
         assert daemon.status()["memory_sessions_bytes"] == before
         assert session.put(np.ones(3, np.float32)).numpy().tolist() == [1, 1, 1]
