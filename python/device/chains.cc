@@ -19,10 +19,14 @@ class Chains {
     for (size_t i = 0; i < stretch.size(); ++i) note(i);
   }
 
-  std::vector<size_t> take_order() && {
+  // Where chains begin in the order is told by `begin`.
+  template <typename Begin>
+  std::vector<size_t> take_order(Begin&& begin) && {
     is_placed_.resize(stretch_.size());
     for (size_t i = 0; i < stretch_.size(); ++i) {
-      if (!is_needed_[i]) place(i);
+      if (is_needed_[i]) continue;
+      begin(order_.size());
+      place(i);
     }
     return std::move(order_);
   }
@@ -124,21 +128,18 @@ uint64_t hull_bytes(const Operand& view) {
   return static_cast<uint64_t>(last + 1) * c10::elementSize(view.type);
 }
 
-std::vector<size_t> in_chains(const Log& log, std::vector<size_t> needed) {
-  for (size_t at = 0; at < needed.size();) {
-    const std::span<const size_t> stretch = stretch_at(log, needed, at);
+std::vector<bool> order_in_chains(const Log& log, std::vector<size_t>& numbers) {
+  std::vector<bool> begins(numbers.size());
+  for (size_t at = 0; at < numbers.size();) {
+    const std::span<const size_t> stretch = stretch_at(log, numbers, at);
     if (writes_much(log, stretch)) {
-      const std::vector<size_t> order = Chains(log, stretch).take_order();
-      std::ranges::copy(order, needed.begin() + static_cast<ptrdiff_t>(at));
+      const std::vector<size_t> order =
+          Chains(log, stretch).take_order([&](size_t begin) { begins[at + begin] = true; });
+      std::ranges::copy(order, numbers.begin() + static_cast<ptrdiff_t>(at));
     }
     at += std::max<size_t>(stretch.size(), 1);
   }
-  return needed;
-}
-
-bool begins_chains(const Log& log, std::span<const size_t> numbers, size_t at) {
-  return at > 0 && is_training(log, numbers[at - 1]) && !is_training(log, numbers[at]) &&
-         writes_much(log, stretch_at(log, numbers, at));
+  return begins;
 }
 
 }  // namespace djinn::device

@@ -13,7 +13,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "python/device/log.h"
@@ -22,17 +21,16 @@ namespace djinn::device {
 
 // What a run may write in place: all of it is saved first.
 inline constexpr uint64_t kWrittenBytesMax = uint64_t{32} << 20;
+// Behind so much no other chain begins in a run: what is saved should still lie in the caches when
+// the run is done.
+inline constexpr uint64_t kWrittenBytesEnough = uint64_t{8} << 20;
 
 // Bytes from the first to the last element of a view.
 [[nodiscard]] uint64_t hull_bytes(const Operand& view);
 
-// Numbers of entries of the log, in another order where entries that are no part of a gradient's
-// computation write more than a run may, of what tensors hold. Chains come in the order of their
-// last entries.
-[[nodiscard]] std::vector<size_t> in_chains(const Log& log, std::vector<size_t> needed);
-
-// Of numbers in that order: whether chains begin there, behind a gradient's computation. That has
-// a run of its own: it comes back with the next step as it is, and chains do not.
-[[nodiscard]] bool begins_chains(const Log& log, std::span<const size_t> numbers, size_t at);
+// Puts numbers of entries of the log into another order where entries that are no part of a
+// gradient's computation write more than a run may, of what tensors hold. Chains come in the order
+// of their last entries. Gives where chains begin, as many as there are numbers.
+[[nodiscard]] std::vector<bool> order_in_chains(const Log& log, std::vector<size_t>& numbers);
 
 }  // namespace djinn::device

@@ -662,6 +662,7 @@ void Device::hand_over_log() {
   ++stats_.flushes;
   std::vector<size_t> needed = log_.needed();
   put_uploads(log_, needed);
+  if (!needed.empty()) link().begin_log();
   Segmenter segmenter(log_, std::move(needed));
   size_t segments = 0;
   try {

@@ -162,6 +162,11 @@ Group::~Group() {
   Device::get().drop_sequence(session_, handle_);
 }
 
+// Sessions are numbered as they come, so where the two differ the earlier one has ended.
+uint64_t Group::session_with(const Template& program) const {
+  return std::min(session_, program.session);
+}
+
 at::Tensor Group::step(const Template& program, const at::Tensor& ids,
                        const std::vector<uint32_t>& padding) {
   TORCH_CHECK_NOT_IMPLEMENTED(program.views.size() == 1 && program.token_ids,
@@ -172,7 +177,7 @@ at::Tensor Group::step(const Template& program, const at::Tensor& ids,
                                : ids.clone(at::MemoryFormat::Contiguous);
   StoragePtr logits = storages().make(view.bytes, view.type);
   ProgramRun run{program.id, program.inputs, {{*program.token_ids, storage_of(ready)}}, {logits}};
-  run.session = session_;
+  run.session = session_with(program);
   run.sequence = handle_;
   run.padding = padding;
   run.symbols = {ids.size(1), 0, 0};  // tokens; past and capacity are djinnd's
@@ -220,8 +225,9 @@ GenerationResult Group::generate(const GenerationRequest& request, const OnStep&
   ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
   Steps steps(geometry_.rows, on_step);
   const uint64_t bytes = request.prompt.size() * sizeof(int32_t);
+  const uint64_t session = std::min(session_with(request.prefill), session_with(request.decode));
   const Followed followed = Device::get().follow(
-      session_, bytes, [&](Link& link) { return start(link, block, request.prompt); },
+      session, bytes, [&](Link& link) { return start(link, block, request.prompt); },
       [&](const std::vector<client::TokenEvent>& events) { return steps.take(events); });
   const client::Outcome& outcome = followed.outcome;
   // djinnd was ahead of on_step when that ended it: cancelled, or done by then.

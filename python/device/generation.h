@@ -54,6 +54,9 @@ class Group {
   GenerationResult generate(const GenerationRequest& request, const OnStep& on_step);
 
  private:
+  // The session that both the group and the program need to be there.
+  [[nodiscard]] uint64_t session_with(const Template& program) const;
+
   const ipc::SequenceGeometry geometry_;
   uint64_t session_ = 0;
   SequenceHandle handle_;

@@ -21,8 +21,11 @@ namespace {
 constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 // Larger weights are read in such parts, by a run each.
 constexpr uint64_t kPartBytes = kStagingBytes / 4;
-// A graph that comes this often is defined, and runs by its id from then on.
+// A graph that comes in so many logs is defined, and runs by its id from then on. One that comes
+// often in a single log may never come again: an optimizer's step has its number in it.
 constexpr uint32_t kSightsToDefine = 3;
+// Of graphs that are not defined. Those that change with each step would pile up.
+constexpr size_t kKnownMax = 4096;
 // Half of what one user may define, because other processes of the user want some, too; by
 // ProgramUse.
 constexpr size_t kProgramsMax[] = {limits::kProgramsPerUser / 4, limits::kProgramsPerUser * 3 / 8,
@@ -193,14 +196,26 @@ Result<ProgramId> Link::define(const srg::Graph& graph, ModelId model, ProgramUs
   return made->program;
 }
 
+Link::Known& Link::look_at(uint64_t hash, uint64_t model) {
+  if (programs_.size() >= kKnownMax + defined_.size()) {
+    std::erase_if(programs_, [&](const auto& one) {
+      return !one.second.program.valid() && one.second.log != log_;
+    });
+  }
+  Known& known = programs_[hash];
+  known.model = model;
+  if (std::exchange(known.log, log_) != log_) ++known.sights;
+  return known;
+}
+
 Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
                                                   std::vector<ipc::StagingRange>& lease) {
   const std::vector<std::byte> graph = ipc::encode(segment.graph);
   const ModelId model{segment.model};
-  Known& known = programs_[XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model)];
-  known.model = segment.model;
+  Known& known =
+      look_at(XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model), segment.model);
   client::SubmissionTarget target;
-  if (++known.sights >= kSightsToDefine && !known.program.valid() && !full_) {
+  if (known.sights >= kSightsToDefine && !known.program.valid() && !full_) {
     auto defined = define(segment.graph, model, ProgramUse::kOften);
     if (!defined && defined.error().code != ErrorCode::kLimitExceeded) {
       return std::move(defined).error();
@@ -259,6 +274,7 @@ Status Link::run_program(ProgramId program, ipc::RunBlock block,
 Result<std::vector<Described>> Link::run_open(const Segment& segment) {
   ++stats_.runs;
   stats_.operators += segment.operators;
+  begin_log();
   std::vector<ipc::StagingRange> lease;
   DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
   DJINN_TRY(ipc::RunBlock block, bind(segment));
@@ -375,6 +391,7 @@ Status Link::read_weight(const Operand& view, std::span<std::byte> out) {
 
 Status Link::read_to_staging(const Operand& view, const ipc::StagingRange& range) {
   Segment segment = copy_segment(view);
+  begin_log();
   std::vector<ipc::StagingRange> lease;
   DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
   ipc::RunBlock block;

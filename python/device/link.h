@@ -72,6 +72,8 @@ class Link {
 
   // A copy of bytes as a ref.
   Result<RefHandle> put(std::span<const std::byte> bytes);
+  // The segments from here on are of another log.
+  void begin_log() { ++log_; }
   // Runs a segment; its outputs go to kRef.
   Status run(const Segment& segment);
   // Runs a program; these go to kRef. lease: staging that comes back with its completion.
@@ -106,7 +108,8 @@ class Link {
     Largest largest;
   };
   struct Known {
-    uint32_t sights = 0;
+    uint32_t sights = 0;  // logs that it was in
+    uint64_t log = 0;     // the last of them
     ProgramId program;
     uint64_t model = 0;
   };
@@ -117,6 +120,7 @@ class Link {
                     std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease,
                     Largest largest);
   Result<ipc::StagingRange> copy_to_staging(std::span<const std::byte> bytes);
+  Known& look_at(uint64_t hash, uint64_t model);
   Result<client::SubmissionTarget> target_for(const Segment& segment,
                                               std::vector<ipc::StagingRange>& lease);
   Status read_ref(const Operand& view, std::span<std::byte> out);
@@ -136,6 +140,7 @@ class Link {
   std::unordered_map<uint64_t, Known> programs_;   // by hash of the encoded graph and model
   std::unordered_map<uint64_t, Defined> defined_;  // all programs
   bool full_ = false;                              // djinnd took no more
+  uint64_t log_ = 0;                               // how many there were
 };
 
 }  // namespace djinn::device

@@ -69,6 +69,7 @@ class Saves {
     if (ranges == ranges_ || ranges_ == 0) return true;
     return ranges <= kWritesMax && bytes <= kWrittenBytesMax;
   }
+  [[nodiscard]] bool are_enough() const { return bytes_ >= kWrittenBytesEnough; }
 
  private:
   StorageSet whole_;
@@ -101,6 +102,8 @@ class GraphWriter {
     return segment_.inputs.size() + next.operands.size() > kBindingsMax ||
            order_.size() + next.products.size() > kBindingsMax || !saves_.has_room_for(next);
   }
+
+  [[nodiscard]] bool has_written_enough() const { return saves_.are_enough(); }
 
   // keep: the storages that outlive the graph.
   template <typename Keep>
@@ -497,7 +500,12 @@ std::vector<StoragePtr> uploads_of(const Log& log, std::span<const size_t> neede
 }
 
 Segmenter::Segmenter(const Log& log, std::vector<size_t> needed)
-    : log_(log), needed_(in_chains(log, std::move(needed))) {}
+    : log_(log), needed_(std::move(needed)), begins_chain_(order_in_chains(log_, needed_)) {}
+
+bool Segmenter::is_cut(bool has_written_enough) const {
+  if (!begins_chain_[at_] || at_ == first_) return false;
+  return has_written_enough || entry(at_ - 1).phase == srg::Phase::kTraining;
+}
 
 std::optional<Segment> Segmenter::next() {
   if (at_ == needed_.size()) return std::nullopt;
@@ -507,8 +515,8 @@ std::optional<Segment> Segmenter::next() {
   for (; at_ < needed_.size() && at_ - first_ < kEntriesMax; ++at_) {
     const uint64_t other = model_of(entry(at_));
     const bool foreign = model != 0 && other != 0 && other != model;
-    const bool is_cut = begins_chains(log_, needed_, at_);
-    if (at_ > first_ && (foreign || is_cut || writer.is_full(entry(at_)))) break;
+    const bool is_full = at_ > first_ && writer.is_full(entry(at_));
+    if (foreign || is_full || is_cut(writer.has_written_enough())) break;
     if (other != 0) model = other;
     writer.write(entry(at_));
   }

@@ -95,8 +95,14 @@ class Segmenter {
 
  private:
   [[nodiscard]] const Entry& entry(size_t i) const { return log_.entries()[needed_[i]]; }
+  // Whether the next entry begins a chain and a run of its own: behind a gradient's computation,
+  // which comes back with the next step as it is, and chains do not; and behind much that is
+  // written.
+  [[nodiscard]] bool is_cut(bool has_written_enough) const;
+
   const Log& log_;
   std::vector<size_t> needed_;
+  std::vector<bool> begins_chain_;  // of each of these, in chains.h's order
   size_t first_ = 0;
   size_t at_ = 0;
 };
