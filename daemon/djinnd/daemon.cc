@@ -116,7 +116,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_,
                 sessions_.spill(), stats_, reports_, service_, keeper_, journal_, notifier_,
                 closers_}),
-      pressure_(loop, memory_, models_.tiers(), sessions_.spill(), events_, options.thresholds),
+      pressure_(loop, memory_, models_.residency(), sessions_.spill(), events_, options.thresholds),
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
   events_.listen([this](const Event& event) { journal_.write(event); });
@@ -136,8 +136,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
     event.error = why.code;
     events_.tell(std::move(event));
   });
-  memory_.set_pinned([this] { return models_.tiers().pinned_bytes(); });
-  memory_.set_evictor([this](uint64_t bytes) { return models_.tiers().make_room(bytes); });
+  memory_.set_pinned([this] { return models_.residency().pinned_bytes(); });
+  memory_.set_evictor([this](uint64_t bytes) { return models_.residency().make_room(bytes); });
   spare_workers_.on_change([this] {
     note_upgrade(spare_workers_);
     device_changed();
@@ -186,7 +186,7 @@ void Daemon::take_up(const Config& config, Options written) {
   // Another limit is written perhaps, but not in effect before a restart.
   written = with_shares(std::move(written), memory_.total_bytes());
   memory_.set_session_quota(written.session_quota_bytes);
-  models_.tiers().set_keep_alive(written.keep_alive_ms);
+  models_.residency().set_keep_alive(written.keep_alive_ms);
   pressure_.set(written.thresholds);
   sessions_.spill().set_idle_ms(written.spill_idle_ms);
   sessions_.spill().set_limit(written.spill_limit_bytes.value_or(0));
@@ -435,9 +435,9 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     void operator()(const ipc::Attached& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::Detached& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::ModelAdded& e) const { to.models_.hear(domain, e); }
-    void operator()(const ipc::ModelDropped& e) const { to.models_.tiers().hear(domain, e); }
-    void operator()(const ipc::ModelParked& e) const { to.models_.tiers().hear(domain, e); }
-    void operator()(const ipc::ModelWanted& e) const { to.models_.tiers().hear(domain, e); }
+    void operator()(const ipc::ModelDropped& e) const { to.models_.residency().hear(domain, e); }
+    void operator()(const ipc::ModelParked& e) const { to.models_.residency().hear(domain, e); }
+    void operator()(const ipc::ModelWanted& e) const { to.models_.residency().hear(domain, e); }
     void operator()(const ipc::ProgramAdded& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::ProgramRefused& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::SequenceAdded& e) const { to.sessions_.hear(domain, e); }

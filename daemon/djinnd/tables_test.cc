@@ -9,6 +9,7 @@
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/programs/program_table.h"
 #include "daemon/djinnd/sessions/session.h"
+#include "kernel/base/owned_state_for_tests.h"
 #include "kernel/gc/session_state.h"
 #include "kernel/pal/memfd.h"
 
@@ -92,11 +93,11 @@ TEST(ModelTable, young_files_share_what_comes_back_from_them_and_not_what_was_re
   for (const bool held : {false, true}) {
     if (held) model.leases[SessionId{9}] = 1;
     for (const ModelPhase read : {ModelPhase::kLoading, ModelPhase::kResident}) {
-      model.phase = read;
+      StateForTests::set(model.phase, read);
       EXPECT_EQ(table.find_shared(opened), nullptr) << held;
     }
     for (const ModelPhase comes_back : {ModelPhase::kEvicting, ModelPhase::kOnDisk}) {
-      model.phase = comes_back;
+      StateForTests::set(model.phase, comes_back);
       EXPECT_EQ(table.find_shared(opened), &model) << held;
     }
   }
@@ -135,7 +136,7 @@ TEST(ModelTable, files_are_compared_first_with_what_was_read_from_them) {
   for (uint64_t id = 1; id <= 20; ++id) {
     Model model;
     model.id = {id};
-    model.phase = id == 20 ? ModelPhase::kLoading : ModelPhase::kResident;
+    StateForTests::set(model.phase, id == 20 ? ModelPhase::kLoading : ModelPhase::kResident);
     copy.inode = settled_file().inode + id;
     model.key() = key_of(1000, copy);
     table.add(std::move(model));
@@ -152,7 +153,7 @@ TEST(ModelTable, files_that_are_compared_with_a_model_keep_it_from_nothing) {
   ModelTable table;
   Model model;
   model.id = {1};
-  model.phase = ModelPhase::kResident;
+  StateForTests::set(model.phase, ModelPhase::kResident);
   Model& added = table.add(std::move(model));
   added.compared_by.insert(LoadId{7});
   EXPECT_FALSE(added.in_use());
@@ -172,7 +173,7 @@ TEST(ModelTable, young_files_do_not_share_what_may_come_back_from_others) {
   ModelTable table;
   Model one;
   one.id = {1};
-  one.phase = ModelPhase::kOnDisk;
+  StateForTests::set(one.phase, ModelPhase::kOnDisk);
   one.key() = key_of(1000, young_file());
   Model& model = table.add(std::move(one));
   const ModelKey opened = key_of(1000, settled_file());
@@ -188,10 +189,7 @@ class Sources : public ::testing::Test {
  protected:
   static Error silent() { return {ErrorCode::kTimeout, {}}; }
 
-  Sources() {
-    model_.key() = key_of(1000, settled_file());
-    model_.phase = ModelPhase::kLoading;
-  }
+  Sources() { model_.key() = key_of(1000, settled_file()); }
   void open(DomainId user, SessionId session, uint64_t inode = 0) {
     load::FileIdentity file = settled_file();
     file.inode += inode != 0 ? inode : user;
@@ -348,7 +346,7 @@ TEST_F(Sources, what_is_being_read_is_forgotten_when_that_is_over) {
 TEST(Model, says_why_it_stays_where_it_is) {
   Model model;
   EXPECT_EQ(model.use(), ModelUse::kMoving) << "it is being loaded";
-  model.phase = ModelPhase::kResident;
+  StateForTests::set(model.phase, ModelPhase::kResident);
   EXPECT_EQ(model.use(), ModelUse::kNone);
   model.leases[SessionId{1}] = 1;
   EXPECT_EQ(model.use(), ModelUse::kHeld);
@@ -361,7 +359,7 @@ TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
   for (uint64_t id = 1; id <= 3; ++id) {
     Model model;
     model.id = {id};
-    model.phase = ModelPhase::kResident;
+    StateForTests::set(model.phase, ModelPhase::kResident);
     table.add(std::move(model));
   }
   table.touch(*table.find(ModelId{1}));

@@ -392,8 +392,8 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   report.owner = names_.of(model.owner());
   report.device = kDevice;
   report.state = state_of(model);
-  report.keep_alive_ms = world_.models.tiers().keep_alive_of(model);
-  report.expires_wall_ns = world_.models.tiers().expires_at(model);
+  report.keep_alive_ms = world_.models.residency().keep_alive_of(model);
+  report.expires_wall_ns = world_.models.residency().expires_at(model);
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
   report.files = static_cast<uint32_t>(model.sources.front().files.size());
@@ -577,7 +577,7 @@ ipc::MemoryReport Reports::weights_report() const {
     if (model.phase != ModelPhase::kResident || model.in_use()) continue;
     report.cached_bytes += model.bytes;
   }
-  report.evictable_bytes = world_.models.tiers().evictable_bytes();
+  report.evictable_bytes = world_.models.residency().evictable_bytes();
   return report;
 }
 

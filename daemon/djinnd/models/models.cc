@@ -90,14 +90,14 @@ bool is_opened_by(const Model& model, SessionId session) {
 
 Models::Models(World world, uint64_t keep_alive_ms)
     : world_(std::move(world)),
-      tiers_({world_.loop, world_.clock, world_.memory, world_.domains, world_.replies,
-              world_.events, table_, world_.spill, world_.memory_work, world_.model_gone,
-              world_.changed, world_.reviewed, [this](Model& model) { read_again(model); },
-              world_.runs, [this] { return world_.sessions_leave() + loads_leave(); },
-              [this](LoadId load) { loads_.at(load)->abort(); },
-              [this](Model& model) { end_comparisons(model); },
-              [this](Model& model) { leave_to_loaders(model); }},
-             keep_alive_ms),
+      residency_({world_.loop, world_.clock, world_.memory, world_.domains, world_.replies,
+                  world_.events, table_, world_.spill, world_.memory_work, world_.model_gone,
+                  world_.changed, world_.reviewed, [this](Model& model) { read_again(model); },
+                  world_.runs, [this] { return world_.sessions_leave() + loads_leave(); },
+                  [this](LoadId load) { loads_.at(load)->abort(); },
+                  [this](Model& model) { end_comparisons(model); },
+                  [this](Model& model) { leave_to_loaders(model); }},
+                 keep_alive_ms),
       looks_(world_.loop, [this] { look(); }) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
@@ -121,6 +121,7 @@ void Models::take_back(std::vector<Model> models) {
             tell(EventKind::kModelKept, model,
                  fmt::format("model {} is resident again: {} bytes", text_of(model.id),
                              model.bytes));
+            Residency::arrived(model);
             table_.add(std::move(model)).idle_since_ns = world_.clock.monotonic_ns();
           } else {
             tell(EventKind::kModelFailed, model,
@@ -132,7 +133,7 @@ void Models::take_back(std::vector<Model> models) {
         });
   }
   world_.changed();
-  tiers_.review();
+  residency_.review();
 }
 
 // --- requests
@@ -240,7 +241,7 @@ void Models::left(Model& model, SessionId session) {
     model.forget_sources_of(session);
   }
   model.idle_since_ns = world_.clock.monotonic_ns();
-  tiers_.review();
+  residency_.review();
 }
 
 Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
@@ -305,8 +306,8 @@ void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& 
     return refuse({ErrorCode::kPermissionDenied, kPinOfOthers});
   }
   model->idle_since_ns = world_.clock.monotonic_ns();
-  if (model->pinned()) tiers_.want(*model);
-  tiers_.review();
+  if (model->pinned()) residency_.want(*model);
+  residency_.review();
   world_.changed();
   world_.replies.done(asker);
 }
@@ -320,7 +321,7 @@ void Models::evict(const Asker& asker, const Caller& caller, const ipc::EvictMod
   if (request.force && !caller.admin && (*found)->held_beside(caller.user)) {
     return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kHeldByOthers});
   }
-  tiers_.evict(asker, **found, request);
+  residency_.evict(asker, **found, request);
 }
 
 void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
@@ -335,7 +336,7 @@ void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
   if (use != ModelUse::kNone && !leaves) {
     return world_.replies.refuse(asker, refusal_of(use));
   }
-  tiers_.unload(asker, *model);
+  residency_.unload(asker, *model);
 }
 
 // --- from files to a model
@@ -378,7 +379,7 @@ Status Models::make_place() {
     return Error{ErrorCode::kBusy,
                  "djinnd is draining and loads no model. Try again when it is resumed."};
   }
-  if (table_.size() < limits::kModels || tiers_.make_place()) return {};
+  if (table_.size() < limits::kModels || residency_.make_place()) return {};
   return Error{ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."};
 }
 
@@ -466,7 +467,7 @@ void Models::join(Model& model, const OpenRequest& request) {
   model.call(user, {request.label, request.path});
   table_.touch(model);
   model.openers.push_back(request.opener);
-  tiers_.want(model);
+  residency_.want(model);
   world_.changed();
   settle(model);
 }
@@ -498,8 +499,7 @@ void Models::source_failed(LoadId id, const Error& error) {
   if (!goes_on) return fail_model(id, *model, failure);
   tell_failed(*model, failure);
   abandon(id, *model);
-  model->go(ModelPhase::kOnDisk);
-  tiers_.want(*model);
+  residency_.try_next_source(*model);
   abort_load(id);
 }
 
@@ -739,7 +739,7 @@ void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
 }
 
 void Models::become_resident(Model& model) {
-  model.go(ModelPhase::kResident);
+  Residency::arrived(model);
   model.end_return();
   Source& first = model.sources.front();
   for (size_t i = 0; i < first.files.size(); ++i) {
@@ -749,7 +749,7 @@ void Models::become_resident(Model& model) {
   model.loaded_wall_ns = world_.clock.wall_ns();
   tell(EventKind::kModelLoaded, model,
        fmt::format("model {} is resident: {} bytes", text_of(model.id), model.bytes));
-  tiers_.came_back(model);
+  residency_.came_back(model);
   world_.changed();
   settle(model);
   decide_waiting(model.id);
@@ -842,7 +842,7 @@ void Models::fail_model(LoadId id, Model& model, const LoadFailure& failure) {
     model.openers.clear();
     for (const Asker& asker : askers) left(model, asker.session);
     model.end_return();
-    tiers_.stays_away(model, failure);
+    residency_.stays_away(model, failure);
   } else {
     table_.erase(model.id);
   }
@@ -918,10 +918,10 @@ void Models::load_ended(LoadId id) {
                     {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
     }
     if (model->load == id) model->load = {};  // else the next source is read
-    tiers_.load_ended(*model);
+    residency_.load_ended(*model);
   }
   for (auto& [other, model] : table_.all()) {
-    if (model.compared_by.erase(id) > 0) tiers_.load_ended(model);
+    if (model.compared_by.erase(id) > 0) residency_.load_ended(model);
   }
   pass_on(id);
   if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
@@ -1014,7 +1014,7 @@ void Models::read_manifest(const Asker& asker, const ipc::ReadManifest& request)
 
 void Models::map_into(Model& model, DomainId domain) {
   const bool fresh = model.mapped.try_emplace(domain).second;
-  if (fresh) tiers_.send_add(model, domain);
+  if (fresh) residency_.send_add(model, domain);
 }
 
 void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
@@ -1046,13 +1046,13 @@ void Models::hear(DomainId domain, const ipc::ModelAdded& event) {
 void Models::worker_ready(DomainId domain) {
   for (auto& [id, model] : table_.all()) {
     const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
-    if (known && model.mapped.contains(domain)) tiers_.send_add(model, domain);
+    if (known && model.mapped.contains(domain)) residency_.send_add(model, domain);
   }
 }
 
 void Models::worker_died(DomainId domain, const WorkerDeath& death) {
   for (auto& [id, model] : table_.all()) {
-    tiers_.worker_died(model, domain);
+    residency_.worker_died(model, domain);
     const auto mapped = model.mapped.find(domain);
     if (mapped == model.mapped.end()) continue;
     const OwedAnswer adding{OwedAnswer::Kind::kAddModel, id.value, {}};
@@ -1083,7 +1083,7 @@ void Models::session_left(SessionId session) {
     }
   }
   for (const LoadId id : unwanted) fail(id, {ErrorCode::kCancelled, "Nobody waits any more."});
-  tiers_.review();
+  residency_.review();
 }
 
 bool Models::leased_by(ModelId id, SessionId session) {

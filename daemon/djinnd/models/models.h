@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Models: opens and shares models, and has the loads done. How they leave again: tiers.h.
+// Models: opens and shares models, and has the loads done. How they leave again: residency.h.
 //
 // An open request becomes a load at once, which tells what the files are; only then is it known
 // whether the model is there already. So an opening is a request whose files are not yet known, or
@@ -25,7 +25,7 @@
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/load.h"
 #include "daemon/djinnd/models/model.h"
-#include "daemon/djinnd/models/tiers.h"
+#include "daemon/djinnd/models/residency.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "ipc/limits.h"
 #include "kernel/base/clock.h"
@@ -128,7 +128,7 @@ class Models final : public Load::Owner {
   // No loader can be started: nobody is kept waiting for one.
   void refuse_waiting();
 
-  [[nodiscard]] Tiers& tiers() { return tiers_; }
+  [[nodiscard]] Residency& residency() { return residency_; }
   // Whether a run of the session waits for a model to come back.
   [[nodiscard]] bool awaited_by(SessionId session) const;
   [[nodiscard]] const ModelTable& table() const { return table_; }
@@ -247,7 +247,7 @@ class Models final : public Load::Owner {
 
   World world_;
   ModelTable table_;
-  Tiers tiers_;
+  Residency residency_;
   Timer looks_;
   std::set<ModelId> returning_;
   bool draining_ = false;

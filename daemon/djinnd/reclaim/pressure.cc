@@ -27,10 +27,10 @@ PressureLevel level_of(uint64_t granted, uint64_t total, const Thresholds& at) {
                                                     : PressureLevel::kNone;
 }
 
-Pressure::Pressure(Loop& loop, const Memory& memory, Tiers& tiers, const Spill& spill,
+Pressure::Pressure(Loop& loop, const Memory& memory, Residency& residency, const Spill& spill,
                    Events& events, Thresholds thresholds)
     : memory_(memory),
-      tiers_(tiers),
+      residency_(residency),
       spill_(spill),
       events_(events),
       thresholds_(thresholds),
@@ -67,9 +67,9 @@ void Pressure::look() {
     events_.tell(std::move(event));
   }
   if (level_ != PressureLevel::kNone)
-    tiers_.shrink_to(share_of(total, thresholds_.idle_percent), false);
+    residency_.shrink_to(share_of(total, thresholds_.idle_percent), false);
   const bool runs_hold = level_ == PressureLevel::kAllGoes &&
-                         tiers_.shrink_to(share_of(total, thresholds_.all_percent), true);
+                         residency_.shrink_to(share_of(total, thresholds_.all_percent), true);
   if (level_ == PressureLevel::kNone) return;
   std::optional<uint64_t> again_ms = spill_.ms_to_next_idle();
   if (runs_hold) again_ms = std::min(again_ms.value_or(kRunsLookMs), kRunsLookMs);

@@ -15,7 +15,7 @@
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/thresholds.h"
-#include "daemon/djinnd/models/tiers.h"
+#include "daemon/djinnd/models/residency.h"
 
 namespace djinn::daemon {
 
@@ -26,8 +26,8 @@ enum class PressureLevel : uint8_t { kNone, kIdleGoes, kAllGoes };
 
 class Pressure {
  public:
-  Pressure(Loop& loop, const Memory& memory, Tiers& tiers, const Spill& spill, Events& events,
-           Thresholds thresholds);
+  Pressure(Loop& loop, const Memory& memory, Residency& residency, const Spill& spill,
+           Events& events, Thresholds thresholds);
 
   void set(Thresholds thresholds);
   // Something changed; looks soon.
@@ -38,7 +38,7 @@ class Pressure {
   void look();
 
   const Memory& memory_;
-  Tiers& tiers_;
+  Residency& residency_;
   const Spill& spill_;
   Events& events_;
   Thresholds thresholds_;

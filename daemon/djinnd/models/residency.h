@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tiers: where the bytes of models are, and when they move (DESIGN section 4). On cpu:0 a model is
-// resident, or on disk; its next use brings it back.
+// Residency: where the bytes of models are, and when they move (ARCHITECTURE section 4). On cpu:0 a
+// model is resident, or on disk; its next use brings it back. It alone changes a model's phase.
 //
 //   evict    the bytes go, the model stays: its leases, its place in workers, its programs
 //   unload   the model goes; only one that nobody leases
@@ -32,7 +32,7 @@
 
 namespace djinn::daemon {
 
-class Tiers {
+class Residency {
  public:
   // A process that is killed is gone long before that, unless it waits for a file.
   static constexpr uint64_t kLoaderEndsMs = 1000;
@@ -60,7 +60,7 @@ class Tiers {
     // Gives what the model holds to the loaders that still have it.
     std::function<void(Model&)> leave_to_loaders;
   };
-  Tiers(World world, uint64_t keep_alive_ms);
+  Residency(World world, uint64_t keep_alive_ms);
 
   // What models stay for that no request said otherwise of.
   void set_keep_alive(uint64_t ms);
@@ -88,8 +88,12 @@ class Tiers {
 
   // It is used, or somebody will.
   void want(Model& model);
+  // Its bytes are granted, there and sealed: they were read, or a predecessor left them.
+  static void arrived(Model& model);
   // It is resident again: workers that have its place get its bytes.
   void came_back(Model& model);
+  // The source that was read has not given it; the next one is read.
+  void try_next_source(Model& model);
   // It could not be brought back.
   void stays_away(Model& model, const LoadFailure& failure);
   // Leases, pins or keep-alive times have changed.
@@ -113,6 +117,8 @@ class Tiers {
     bool freeing = false;  // nobody is waited for any more
   };
 
+  // Changes the model's phase, as nobody else does. Asserts that it may follow.
+  static void enter(Model& model, ModelPhase next) { model.phase.enter(next); }
   void look();
   [[nodiscard]] bool runs(const Model& model) const;
   // Models that may go, and those of sessions that run nothing; in the order in which they do.
@@ -126,7 +132,7 @@ class Tiers {
   void finish_evict(ModelId id);
   void finish_unload(ModelId id);
   void finish_if_free(Model& model);
-  void free_then(Model& model, void (Tiers::*finish)(ModelId));
+  void free_then(Model& model, void (Residency::*finish)(ModelId));
   void release(Model& model);
   void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
 

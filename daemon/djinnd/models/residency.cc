@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "daemon/djinnd/models/tiers.h"
+#include "daemon/djinnd/models/residency.h"
 
 #include <fmt/format.h>
 
@@ -22,12 +22,12 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-Tiers::Tiers(World world, uint64_t keep_alive_ms)
+Residency::Residency(World world, uint64_t keep_alive_ms)
     : world_(std::move(world)),
       keep_alive_ms_(keep_alive_ms),
       expiry_(world_.loop, [this] { look(); }) {}
 
-void Tiers::tell(EventKind kind, const Model& model, EvictReason reason, const char* what) {
+void Residency::tell(EventKind kind, const Model& model, EvictReason reason, const char* what) {
   Event event = event_of(kind, model);
   event.text = fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what, model.bytes,
                            name_of(reason));
@@ -37,12 +37,12 @@ void Tiers::tell(EventKind kind, const Model& model, EvictReason reason, const c
 
 // --- keep-alive
 
-void Tiers::set_keep_alive(uint64_t ms) {
+void Residency::set_keep_alive(uint64_t ms) {
   keep_alive_ms_ = ms;
   review();
 }
 
-uint64_t Tiers::keep_alive_of(const Model& model) const {
+uint64_t Residency::keep_alive_of(const Model& model) const {
   if (model.keep_alives_ms.empty()) return keep_alive_ms_;
   uint64_t longest_ms = 0;
   for (const auto& [user, ms] : model.keep_alives_ms) {
@@ -60,20 +60,20 @@ static uint64_t deadline_of(const Model& model, uint64_t keep_alive_ms) {
   return saturating_add(model.idle_since_ns, keep_alive_ms * kNsPerMs);
 }
 
-uint64_t Tiers::expires_at(const Model& model) const {
+uint64_t Residency::expires_at(const Model& model) const {
   const uint64_t deadline = deadline_of(model, keep_alive_of(model));
   if (deadline == kNever) return 0;
   const uint64_t now = world_.clock.monotonic_ns();
   return world_.clock.wall_ns() + (deadline > now ? deadline - now : 0);
 }
 
-void Tiers::review() {
+void Residency::review() {
   expiry_.start_once(0);
 }
 
 // Unloads what has expired, waits no longer for loaders that do not end, and comes again when the
 // next one is due. What is idle may have to give way.
-void Tiers::look() {
+void Residency::look() {
   const uint64_t now = world_.clock.monotonic_ns();
   uint64_t next = kNever;
   std::vector<Model*> expired;
@@ -95,12 +95,12 @@ void Tiers::look() {
 
 // --- down
 
-bool Tiers::runs(const Model& model) const {
+bool Residency::runs(const Model& model) const {
   return std::ranges::any_of(model.leases,
                              [&](const auto& lease) { return world_.runs(lease.first); });
 }
 
-void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& request) {
+void Residency::evict(const Asker& asker, Model& model, const ipc::EvictModel& request) {
   const auto refuse = [&](ErrorCode code, const char* why) {
     world_.replies.refuse(asker, {code, why});
   };
@@ -134,12 +134,12 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
   begin_evict(model, EvictReason::kRequested);
 }
 
-void Tiers::unload(const Asker& asker, Model& model) {
+void Residency::unload(const Asker& asker, Model& model) {
   model.movers.push_back(asker);
   if (model.phase != ModelPhase::kUnloading) begin_unload(model, EvictReason::kRequested);
 }
 
-std::vector<Model*> Tiers::candidates() const {
+std::vector<Model*> Residency::candidates() const {
   std::vector<Model*> found = world_.table.evictable(false);
   for (Model* model : world_.table.evictable(true)) {
     if (!runs(*model)) found.push_back(model);
@@ -147,13 +147,13 @@ std::vector<Model*> Tiers::candidates() const {
   return found;
 }
 
-uint64_t Tiers::evictable_bytes() const {
+uint64_t Residency::evictable_bytes() const {
   uint64_t bytes = 0;
   for (const Model* model : candidates()) bytes += model->bytes;
   return bytes;
 }
 
-bool Tiers::make_room(uint64_t bytes) {
+bool Residency::make_room(uint64_t bytes) {
   const std::vector<Model*> candidates = this->candidates();
   uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
   uint64_t possible = coming + world_.spill.evictable_bytes();
@@ -167,7 +167,7 @@ bool Tiers::make_room(uint64_t bytes) {
   return coming >= bytes || coming + world_.spill.begin(bytes - coming, false) >= bytes;
 }
 
-bool Tiers::shrink_to(uint64_t bytes, bool of_sessions) {
+bool Residency::shrink_to(uint64_t bytes, bool of_sessions) {
   const uint64_t granted = world_.memory.granted_bytes();
   const uint64_t over = granted - std::min(granted, bytes);
   uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
@@ -188,7 +188,7 @@ bool Tiers::shrink_to(uint64_t bytes, bool of_sessions) {
   return passed_over;
 }
 
-bool Tiers::make_place() {
+bool Residency::make_place() {
   Model* oldest = nullptr;
   for (auto& [id, model] : world_.table.all()) {
     const bool idle =
@@ -201,7 +201,7 @@ bool Tiers::make_place() {
   return true;
 }
 
-uint64_t Tiers::pinned_bytes() const {
+uint64_t Residency::pinned_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : world_.table.all()) {
     if (model.pinned() && !model.extents.empty()) bytes += model.bytes;
@@ -210,13 +210,13 @@ uint64_t Tiers::pinned_bytes() const {
 }
 
 // One that cannot come back loses nobody anything if nobody leases it.
-void Tiers::move_down(Model& model, EvictReason reason) {
+void Residency::move_down(Model& model, EvictReason reason) {
   if (model.can_come_back()) return begin_evict(model, reason);
   begin_unload(model, reason);
 }
 
-void Tiers::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {
-  model.go(next);
+void Residency::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {
+  enter(model, next);
   leaving_.insert_or_assign(model.id, Leaving{reason, world_.clock.monotonic_ns()});
   world_.changed();
   if (model.compared_by.empty()) return;
@@ -224,7 +224,7 @@ void Tiers::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {
   review();
 }
 
-void Tiers::begin_evict(Model& model, EvictReason reason) {
+void Residency::begin_evict(Model& model, EvictReason reason) {
   begin_leaving(model, ModelPhase::kEvicting, reason);
   for (auto& [domain, mapped] : model.mapped) {
     mapped.parked = !world_.domains.ready(domain);
@@ -234,7 +234,7 @@ void Tiers::begin_evict(Model& model, EvictReason reason) {
   finish_if_free(model);
 }
 
-void Tiers::begin_unload(Model& model, EvictReason reason) {
+void Residency::begin_unload(Model& model, EvictReason reason) {
   begin_leaving(model, ModelPhase::kUnloading, reason);
   world_.model_gone(model.id);
   std::erase_if(model.mapped,
@@ -247,7 +247,7 @@ void Tiers::begin_unload(Model& model, EvictReason reason) {
 }
 
 // Its extents are there, and count, until they are closed.
-void Tiers::free_then(Model& model, void (Tiers::*finish)(ModelId)) {
+void Residency::free_then(Model& model, void (Residency::*finish)(ModelId)) {
   leaving_.at(model.id).freeing = true;
   std::vector<Fd> memory;
   for (Fd& extent : model.extents) memory.push_back(std::move(extent));
@@ -255,28 +255,28 @@ void Tiers::free_then(Model& model, void (Tiers::*finish)(ModelId)) {
                            [this, id = model.id, finish] { (this->*finish)(id); });
 }
 
-uint64_t Tiers::waits_until(const Model& model) const {
+uint64_t Residency::waits_until(const Model& model) const {
   const auto leaving = leaving_.find(model.id);
   const bool waits = leaving != leaving_.end() && !leaving->second.freeing;
   if (!waits || model.compared_by.empty()) return kNever;
   return leaving->second.since_ns + kLoaderEndsMs * kNsPerMs;
 }
 
-void Tiers::finish_if_free(Model& model) {
+void Residency::finish_if_free(Model& model) {
   const auto leaving = leaving_.find(model.id);
   if (leaving == leaving_.end() || leaving->second.freeing || model.load.valid()) return;
   if (!model.compared_by.empty() && waits_until(model) > world_.clock.monotonic_ns()) return;
   if (model.phase == ModelPhase::kUnloading && model.mapped.empty()) {
-    return free_then(model, &Tiers::finish_unload);
+    return free_then(model, &Residency::finish_unload);
   }
   const bool parked =
       std::ranges::all_of(model.mapped, [](const auto& mapped) { return mapped.second.parked; });
   if (model.phase == ModelPhase::kEvicting && parked) {
-    free_then(model, &Tiers::finish_evict);
+    free_then(model, &Residency::finish_evict);
   }
 }
 
-void Tiers::release(Model& model) {
+void Residency::release(Model& model) {
   if (model.compared_by.empty()) {
     world_.memory.release_all(Memory::of_model(model.id));
   } else {
@@ -285,10 +285,10 @@ void Tiers::release(Model& model) {
   }
 }
 
-void Tiers::finish_evict(ModelId id) {
+void Residency::finish_evict(ModelId id) {
   Model* const model = world_.table.find(id);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
-  model->go(ModelPhase::kOnDisk);
+  enter(*model, ModelPhase::kOnDisk);
   model->bytes_loaded = 0;
   model->extents.clear();
   const EvictReason reason = leaving_.extract(id).mapped().reason;
@@ -300,7 +300,7 @@ void Tiers::finish_evict(ModelId id) {
   review();
 }
 
-void Tiers::finish_unload(ModelId id) {
+void Residency::finish_unload(ModelId id) {
   Model* const model = world_.table.find(id);
   if (model == nullptr) return;
   const EvictReason reason = leaving_.extract(id).mapped().reason;
@@ -313,16 +313,25 @@ void Tiers::finish_unload(ModelId id) {
 
 // --- up
 
-void Tiers::want(Model& model) {
+void Residency::want(Model& model) {
   if (model.phase == ModelPhase::kEvicting) model.wanted = true;
   if (model.phase != ModelPhase::kOnDisk) return;
   world_.table.touch(model);
-  model.go(ModelPhase::kLoading);
+  enter(model, ModelPhase::kLoading);
   world_.changed();
   world_.read_again(model);
 }
 
-void Tiers::came_back(Model& model) {
+void Residency::arrived(Model& model) {
+  enter(model, ModelPhase::kResident);
+}
+
+void Residency::try_next_source(Model& model) {
+  enter(model, ModelPhase::kOnDisk);
+  want(model);
+}
+
+void Residency::came_back(Model& model) {
   model.lost.reset();
   for (auto& [domain, mapped] : model.mapped) {
     mapped = {false, false, false, mapped.deaths};
@@ -331,8 +340,8 @@ void Tiers::came_back(Model& model) {
   review();
 }
 
-void Tiers::stays_away(Model& model, const LoadFailure& failure) {
-  model.go(ModelPhase::kOnDisk);
+void Residency::stays_away(Model& model, const LoadFailure& failure) {
+  enter(model, ModelPhase::kOnDisk);
   model.lost = failure.error;
   for (auto& [domain, mapped] : model.mapped) {
     if (!std::exchange(mapped.wanted, false)) continue;
@@ -345,13 +354,13 @@ void Tiers::stays_away(Model& model, const LoadFailure& failure) {
   review();
 }
 
-void Tiers::load_ended(Model& model) {
+void Residency::load_ended(Model& model) {
   finish_if_free(model);
 }
 
 // --- workers
 
-void Tiers::send_add(Model& model, DomainId domain) {
+void Residency::send_add(Model& model, DomainId domain) {
   const bool parked = model.phase != ModelPhase::kResident;
   std::vector<int> fds{model.manifest.get()};
   if (!parked) {
@@ -360,7 +369,7 @@ void Tiers::send_add(Model& model, DomainId domain) {
   world_.domains.send(domain, {ipc::AddModel{model.id, parked}}, fds);
 }
 
-void Tiers::hear(DomainId domain, const ipc::ModelParked& event) {
+void Residency::hear(DomainId domain, const ipc::ModelParked& event) {
   Model* const model = world_.table.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
   const auto mapped = model->mapped.find(domain);
@@ -370,7 +379,7 @@ void Tiers::hear(DomainId domain, const ipc::ModelParked& event) {
 }
 
 // While it is resident or on its way, its bytes are on their way to the worker, too.
-void Tiers::hear(DomainId domain, const ipc::ModelWanted& event) {
+void Residency::hear(DomainId domain, const ipc::ModelWanted& event) {
   Model* const model = world_.table.find(event.model);
   const auto mapped =
       model != nullptr ? model->mapped.find(domain) : decltype(model->mapped.end()){};
@@ -382,14 +391,14 @@ void Tiers::hear(DomainId domain, const ipc::ModelWanted& event) {
   want(*model);
 }
 
-void Tiers::hear(DomainId domain, const ipc::ModelDropped& event) {
+void Residency::hear(DomainId domain, const ipc::ModelDropped& event) {
   Model* const model = world_.table.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kUnloading) return;
   model->mapped.erase(domain);
   finish_if_free(*model);
 }
 
-void Tiers::worker_died(Model& model, DomainId domain) {
+void Residency::worker_died(Model& model, DomainId domain) {
   const auto mapped = model.mapped.find(domain);
   if (mapped == model.mapped.end()) return;
   mapped->second.added = false;
