@@ -82,22 +82,25 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
                      {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
                       [this] { return loader_program(); }, &read_loader_ready, traffics_.loaders}),
       memory_(options.memory_bytes, options.session_quota_bytes),
+      refusals_(clock, events_),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
-      sessions_({loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, memory_work_,
-                 file_work_, inquiries_, traffics_.clients, closers_, turns_, user_work_,
-                 [this](Session& session, ClientMessage message) {
-                   requests_.handle(session, std::move(message));
-                 },
-                 [this](SessionId session) { session_left(session); }},
-                {options.spill_directory.value_or(""), options.spill_idle_ms,
-                 options_.spill_limit_bytes.value_or(0)}),
-      models_(
-          {loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, events_,
-           sessions_.spill(), memory_work_, [this](ModelId model) { programs_.model_gone(model); },
-           [this] { models_changed(); }, [this] { pressure_.note(); },
-           [this](SessionId session) { return sessions_.runs(session); },
-           [this] { return sessions_.leaving_bytes(); }},
-          options.keep_alive_ms),
+      lanes_(memory_, domains_, refusals_),
+      sessions_(
+          {loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, refusals_,
+           memory_work_, file_work_, inquiries_, traffics_.clients, closers_, turns_, user_work_,
+           [this](Session& session, ClientMessage message) {
+             requests_.handle(session, std::move(message));
+           },
+           [this](SessionId session) { session_left(session); }},
+          {options.spill_directory.value_or(""), options.spill_idle_ms,
+           options_.spill_limit_bytes.value_or(0)}),
+      models_({loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, events_,
+               sessions_.sequences(), memory_work_,
+               [this](ModelId model) { programs_.model_gone(model); }, [this] { models_changed(); },
+               [this] { pressure_.note(); },
+               [this](SessionId session) { return sessions_.runs(session); },
+               [this] { return sessions_.leaving_bytes(); }},
+              options.keep_alive_ms),
       programs_({ids_, domains_, models_, sessions_, events_}),
       stats_(loop, domains_),
       reports_({loop, clock, memory_, quotas_, domains_, models_, programs_, sessions_, events_,
@@ -114,9 +117,10 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       keeper_(notifier_, store_size(),
               [this](const Model& model, const std::string& why) { not_kept(model, why); }),
       metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_,
-                sessions_.spill(), stats_, reports_, service_, keeper_, journal_, notifier_,
-                closers_}),
-      pressure_(loop, memory_, models_.residency(), sessions_.spill(), events_, options.thresholds),
+                sessions_.sequences().spill(), stats_, reports_, service_, keeper_, journal_,
+                notifier_, closers_}),
+      pressure_(loop, memory_, models_.residency(), sessions_.sequences().spill(), events_,
+                options.thresholds),
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
   events_.listen([this](const Event& event) { journal_.write(event); });
@@ -188,8 +192,8 @@ void Daemon::take_up(const Config& config, Options written) {
   memory_.set_session_quota(written.session_quota_bytes);
   models_.residency().set_keep_alive(written.keep_alive_ms);
   pressure_.set(written.thresholds);
-  sessions_.spill().set_idle_ms(written.spill_idle_ms);
-  sessions_.spill().set_limit(written.spill_limit_bytes.value_or(0));
+  sessions_.sequences().spill().set_idle_ms(written.spill_idle_ms);
+  sessions_.sequences().spill().set_limit(written.spill_limit_bytes.value_or(0));
   options_.drain_timeout_ms = written.drain_timeout_ms;
   take_settings(std::move(written));
   for (const ConfigValue& value : config.values) {
@@ -419,6 +423,7 @@ void Daemon::worker_ready(DomainId domain) {
 }
 
 bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
+  lanes_.worker_died(domain);
   const bool progressed = sessions_.worker_died(domain, death);
   models_.worker_died(domain, death);
   programs_.worker_died(domain, death);
@@ -441,15 +446,20 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     void operator()(const ipc::ProgramAdded& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::ProgramRefused& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::SequenceAdded& e) const { to.sessions_.hear(domain, e); }
-    void operator()(const ipc::SequenceDropped& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::SequenceDropped& e) const {
+      to.sessions_.sequences().hear(domain, e);
+    }
     void operator()(const ipc::SequenceSpilled& e) const {
-      const bool honest = to.sessions_.hear(domain, e);
+      const bool honest = to.sessions_.sequences().hear(domain, e);
       if (!honest) to.domains_.find(domain)->kill("spills what it was not asked to");
     }
-    void operator()(const ipc::SequenceRestored& e) const { to.sessions_.hear(domain, e); }
-    void operator()(const ipc::GrantRequest& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::SequenceRestored& e) const {
+      to.sessions_.sequences().hear(domain, e);
+    }
+    void operator()(const ipc::GrantRequest& e) const { to.asked_for_memory(domain, e); }
     void operator()(const ipc::GrantReturn& e) const {
-      const bool honest = to.sessions_.hear(domain, e);
+      const bool honest =
+          LaneMemory::is_of_lane(e.kind) ? to.lanes_.hear(domain, e) : to.sessions_.hear(domain, e);
       if (!honest) to.domains_.find(domain)->kill("gives back what it was not given");
     }
     void operator()(const ipc::SessionBroken& e) const { to.sessions_.hear(domain, e); }
@@ -458,6 +468,15 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
   };
   const Turns::Bill bill(turns_, domain);
   std::visit(Route{*this, domain}, event.body);
+}
+
+void Daemon::asked_for_memory(DomainId domain, const ipc::GrantRequest& event) {
+  if (event.bytes == 0) {
+    return domains_.answer_grant(
+        domain, event.request,
+        Error{ErrorCode::kInvalidArgument, "A grant needs at least one byte."});
+  }
+  LaneMemory::is_of_lane(event.kind) ? lanes_.hear(domain, event) : sessions_.hear(domain, event);
 }
 
 // Threads that spin for long take the cores from everybody else (libgomp reads this when it is

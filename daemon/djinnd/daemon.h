@@ -25,6 +25,7 @@
 #include "daemon/djinnd/loop/turns.h"
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/metrics/metrics.h"
 #include "daemon/djinnd/models/models.h"
@@ -32,6 +33,7 @@
 #include "daemon/djinnd/reclaim/pressure.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/lane_memory.h"
 #include "daemon/djinnd/workers/spare_pool.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
 
@@ -74,6 +76,7 @@ class Daemon final : public WorkerSupervisor::Owner {
   void models_changed();
   void look_for_hangs();
   void device_changed();
+  void asked_for_memory(DomainId domain, const ipc::GrantRequest& event);
   void not_kept(const Model& model, const std::string& why);
   void set_draining(bool draining);
   ipc::Collected collect_garbage();
@@ -112,7 +115,9 @@ class Daemon final : public WorkerSupervisor::Owner {
   SparePool spare_loaders_;
   Memory memory_;
   Quotas quotas_;
+  QuotaRefusals refusals_;
   Domains domains_;
+  LaneMemory lanes_;
   Sessions sessions_;
   Models models_;
   Programs programs_;

@@ -62,7 +62,7 @@ class Models final : public Load::Owner {
     Domains& domains;
     Replies& replies;
     Events& events;
-    Spill& spill;
+    Sequences& sequences;
     WorkQueue& memory_work;
     std::function<void(ModelId)> model_gone;   // programs that name it must go first
     std::function<void()> changed;             // which models there are, or what is known of one

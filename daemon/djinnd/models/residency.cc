@@ -156,7 +156,7 @@ uint64_t Residency::evictable_bytes() const {
 bool Residency::make_room(uint64_t bytes) {
   const std::vector<Model*> candidates = this->candidates();
   uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
-  uint64_t possible = coming + world_.spill.evictable_bytes();
+  uint64_t possible = coming + world_.sequences.spill().evictable_bytes();
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;
   for (Model* model : candidates) {
@@ -164,7 +164,7 @@ bool Residency::make_room(uint64_t bytes) {
     coming += model->bytes;
     move_down(*model, EvictReason::kPressure);
   }
-  return coming >= bytes || coming + world_.spill.begin(bytes - coming, false) >= bytes;
+  return coming >= bytes || coming + world_.sequences.begin_spill(bytes - coming, false) >= bytes;
 }
 
 bool Residency::shrink_to(uint64_t bytes, bool of_sessions) {
@@ -184,7 +184,7 @@ bool Residency::shrink_to(uint64_t bytes, bool of_sessions) {
       move_down(*model, EvictReason::kPressure);
     }
   }
-  if (coming < over) world_.spill.begin(over - coming, !of_sessions);
+  if (coming < over) world_.sequences.begin_spill(over - coming, !of_sessions);
   return passed_over;
 }
 

@@ -26,7 +26,7 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/model.h"
-#include "daemon/djinnd/sessions/spill.h"
+#include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
 
@@ -45,7 +45,7 @@ class Residency {
     Replies& replies;
     Events& events;
     ModelTable& table;
-    Spill& spill;  // what gives way after models
+    Sequences& sequences;  // what gives way after models
     WorkQueue& memory_work;
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
     std::function<void()> changed;
