@@ -81,7 +81,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       spare_loaders_({loop, spawner_, closers_, stragglers_},
                      {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
                       [this] { return loader_program(); }, &read_loader_ready, traffics_.loaders}),
-      memory_(options.memory_bytes, options.session_quota_bytes),
+      memory_(options.memory_bytes, options.session_quota_bytes, quotas_),
       refusals_(clock, events_),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
       lanes_(memory_, domains_, refusals_),
@@ -95,12 +95,11 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
           {options.spill_directory.value_or(""), options.spill_idle_ms,
            options_.spill_limit_bytes.value_or(0)}),
       models_({loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, events_,
-               sessions_.sequences(), memory_work_,
-               [this](ModelId model) { programs_.model_gone(model); }, [this] { models_changed(); },
-               [this] { pressure_.note(); },
-               [this](SessionId session) { return sessions_.runs(session); },
-               [this] { return sessions_.leaving_bytes(); }},
+               memory_work_, [this](ModelId model) { programs_.model_gone(model); },
+               [this] { models_changed(); },
+               [this](SessionId session) { return sessions_.runs(session); }},
               options.keep_alive_ms),
+      reclaimer_(loop, memory_, models_, sessions_, events_, options.thresholds),
       programs_({ids_, domains_, models_, sessions_, events_}),
       stats_(loop, domains_),
       reports_({loop, clock, memory_, quotas_, domains_, models_, programs_, sessions_, events_,
@@ -119,8 +118,6 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_,
                 sessions_.sequences().spill(), stats_, reports_, service_, keeper_, journal_,
                 notifier_, closers_}),
-      pressure_(loop, memory_, models_.residency(), sessions_.sequences().spill(), events_,
-                options.thresholds),
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
   events_.listen([this](const Event& event) { journal_.write(event); });
@@ -129,19 +126,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
   turns_.on_owed([this] { next_turn_.start_once(0); });
   events_.set_names([this](uid_t user) { return reports_.name_now(user); });
   take_settings(options_);
-  memory_.set_user_quota([this](uid_t user) { return quotas_.of(user).memory_bytes; });
-  memory_.set_leaving([this](uid_t user) { return sessions_.leaving_bytes(user); });
-  memory_.on_change([this] { pressure_.note(); });
-  memory_.on_refusal([this](const Error& why, std::optional<uid_t> user) {
-    const std::string whom = user ? " to " + events_.user_text(*user) : "";
-    Event event =
-        device_event(EventKind::kMemoryRefused, "memory is refused" + whom + ": " + why.message);
-    event.owner = user;
-    event.error = why.code;
-    events_.tell(std::move(event));
-  });
-  memory_.set_pinned([this] { return models_.residency().pinned_bytes(); });
-  memory_.set_evictor([this](uint64_t bytes) { return models_.residency().make_room(bytes); });
+  memory_.set_reclaim(reclaimer_);
   spare_workers_.on_change([this] {
     note_upgrade(spare_workers_);
     device_changed();
@@ -191,7 +176,7 @@ void Daemon::take_up(const Config& config, Options written) {
   written = with_shares(std::move(written), memory_.total_bytes());
   memory_.set_session_quota(written.session_quota_bytes);
   models_.residency().set_keep_alive(written.keep_alive_ms);
-  pressure_.set(written.thresholds);
+  reclaimer_.set(written.thresholds);
   sessions_.sequences().spill().set_idle_ms(written.spill_idle_ms);
   sessions_.sequences().spill().set_limit(written.spill_limit_bytes.value_or(0));
   options_.drain_timeout_ms = written.drain_timeout_ms;
@@ -334,7 +319,7 @@ void Daemon::session_left(SessionId session) {
 }
 
 void Daemon::models_changed() {
-  pressure_.note();
+  reclaimer_.changed();
   keeper_.keep(models_.table().all(), models_.returning());
   service_.changed();
 }

@@ -30,7 +30,7 @@
 #include "daemon/djinnd/metrics/metrics.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
-#include "daemon/djinnd/reclaim/pressure.h"
+#include "daemon/djinnd/reclaim/reclaimer.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/lane_memory.h"
@@ -113,13 +113,14 @@ class Daemon final : public WorkerSupervisor::Owner {
   Traffics traffics_;
   SparePool spare_workers_;
   SparePool spare_loaders_;
-  Memory memory_;
   Quotas quotas_;
+  Memory memory_;
   QuotaRefusals refusals_;
   Domains domains_;
   LaneMemory lanes_;
   Sessions sessions_;
   Models models_;
+  Reclaimer reclaimer_;
   Programs programs_;
   StatsRounds stats_;
   Reports reports_;
@@ -128,7 +129,6 @@ class Daemon final : public WorkerSupervisor::Owner {
   Service service_;
   Keeper keeper_;
   Metrics metrics_;
-  Pressure pressure_;
   Timer hang_timer_;
   Timer wind_up_timer_;
   std::optional<uint64_t> wind_up_until_ns_;

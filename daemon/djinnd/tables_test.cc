@@ -9,6 +9,7 @@
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/programs/program_table.h"
 #include "daemon/djinnd/sessions/session.h"
+#include "daemon/djinnd/testing/fake_reclaim.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/gc/session_state.h"
 #include "kernel/pal/memfd.h"
@@ -537,7 +538,8 @@ constexpr Memory::Holder kOther{vmu::HolderKind::kSession, 2};
 constexpr Memory::Holder kModel{vmu::HolderKind::kModel, 3};
 
 TEST(Memory, a_session_meets_its_quota_and_all_meet_the_device) {
-  Memory memory(1000, 400);
+  const Quotas quotas;
+  Memory memory(1000, 400, quotas);
   Asked asked;
   memory.request(kSession, 400, asked.note());
   memory.request(kSession, 1, asked.note());
@@ -552,7 +554,8 @@ TEST(Memory, a_session_meets_its_quota_and_all_meet_the_device) {
 }
 
 TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
-  Memory memory(1000, 2000);
+  const Quotas quotas;
+  Memory memory(1000, 2000, quotas);
   Asked asked;
   memory.request(kSession, 350, asked.note());
   std::string told;
@@ -567,7 +570,8 @@ TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
 
 TEST(Memory, why_there_is_none_fits_the_record_of_a_step) {
   constexpr uint64_t kMiB = 1 << 20;
-  Memory memory(1023 * kMiB, 9000 * kMiB);
+  const Quotas quotas;
+  Memory memory(1023 * kMiB, 9000 * kMiB, quotas);
   Asked asked;
   memory.request(kSession, 1022 * kMiB + 7, asked.note());
   std::string told;
@@ -578,7 +582,8 @@ TEST(Memory, why_there_is_none_fits_the_record_of_a_step) {
 }
 
 TEST(Memory, what_never_fits_is_told_so) {
-  Memory memory(1000, 9000);
+  const Quotas quotas;
+  Memory memory(1000, 9000, quotas);
   std::string told;
   const auto note = [&](const Status& status) { told = status ? "" : status.error().message; };
   memory.request(kModel, 1001, note);
@@ -587,14 +592,17 @@ TEST(Memory, what_never_fits_is_told_so) {
 }
 
 TEST(Memory, a_request_waits_for_what_is_being_evicted) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked asked;
   memory.request(kModel, 900, asked.note());
   uint64_t evicting = 0;
-  memory.set_evictor([&](uint64_t bytes) {
+  testing::FakeReclaim reclaim;
+  reclaim.has_room = [&](uint64_t bytes) {
     evicting = bytes;
     return true;
-  });
+  };
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, asked.note());
   EXPECT_EQ(asked.answers.size(), 1u);
   EXPECT_EQ(evicting, 200u);
@@ -604,11 +612,13 @@ TEST(Memory, a_request_waits_for_what_is_being_evicted) {
 }
 
 TEST(Memory, who_waits_is_not_overtaken) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked asked;
   Asked small;
   memory.request(kModel, 900, asked.note());
-  memory.set_evictor([](uint64_t) { return true; });
+  testing::FakeReclaim reclaim;
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, asked.note());
   memory.request(kOther, 50, small.note());
   EXPECT_TRUE(small.answers.empty()) << "there is room for it, but somebody waits";
@@ -618,11 +628,13 @@ TEST(Memory, who_waits_is_not_overtaken) {
 }
 
 TEST(Memory, who_leaves_makes_way_for_those_behind) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked asked;
   Asked small;
   memory.request(kModel, 900, asked.note());
-  memory.set_evictor([](uint64_t) { return true; });
+  testing::FakeReclaim reclaim;
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, asked.note());
   memory.request(kOther, 50, small.note());
   memory.cancel(kSession);
@@ -631,11 +643,13 @@ TEST(Memory, who_leaves_makes_way_for_those_behind) {
 }
 
 TEST(Memory, what_one_part_waits_for_is_cancelled_alone) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked group;
   Asked refs;
   memory.request(kModel, 900, group.note());
-  memory.set_evictor([](uint64_t) { return true; });
+  testing::FakeReclaim reclaim;
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, group.note(), 7);
   memory.request(kSession, 200, refs.note());
   memory.cancel(kSession, 7);
@@ -646,7 +660,8 @@ TEST(Memory, what_one_part_waits_for_is_cancelled_alone) {
 }
 
 TEST(Memory, another_quota_holds_for_sessions_that_are_there) {
-  Memory memory(1000, 400);
+  const Quotas quotas;
+  Memory memory(1000, 400, quotas);
   Asked asked;
   memory.request(kSession, 300, asked.note());
   memory.set_session_quota(200);
@@ -661,9 +676,19 @@ constexpr uid_t kAlice = 1000;
 constexpr uid_t kBob = 1001;
 constexpr Memory::Holder kLane{vmu::HolderKind::kLane, 4};
 
+Quotas alice_may_have(uint64_t bytes) {
+  NamedQuota named;
+  named.name = "alice";
+  named.number = kAlice;
+  named.quota.memory = Amount{bytes};
+  Quotas quotas;
+  quotas.set({named}, 0, 0);
+  return quotas;
+}
+
 TEST(Memory, a_users_quota_is_for_all_their_sessions_and_their_lane_together) {
-  Memory memory(1000, 400);
-  memory.set_user_quota([](uid_t user) { return user == kAlice ? 500 : 1000; });
+  const Quotas quotas = alice_may_have(500);
+  Memory memory(1000, 400, quotas);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);
   memory.charge(kLane, kAlice);
@@ -688,8 +713,8 @@ TEST(Memory, a_users_quota_is_for_all_their_sessions_and_their_lane_together) {
 }
 
 TEST(Memory, what_lies_aside_counts_for_its_user_and_returns_all_the_same) {
-  Memory memory(1000, 1000);
-  memory.set_user_quota([](uid_t) { return 500; });
+  const Quotas quotas = alice_may_have(500);
+  Memory memory(1000, 1000, quotas);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);
   Asked asked;
@@ -707,10 +732,13 @@ TEST(Memory, what_lies_aside_counts_for_its_user_and_returns_all_the_same) {
 }
 
 TEST(Memory, who_waits_for_their_own_to_leave_is_refused_nothing_and_holds_nobody_up) {
-  Memory memory(1000, 1000);
-  memory.set_user_quota([](uid_t) { return 500; });
+  const Quotas quotas = alice_may_have(500);
+  Memory memory(1000, 1000, quotas);
   uint64_t leaving = 400;
-  memory.set_leaving([&](uid_t user) { return user == kAlice ? leaving : 0; });
+  testing::FakeReclaim reclaim;
+  reclaim.has_room = [](uint64_t) { return false; };
+  reclaim.leaving_of = [&](uid_t user) { return user == kAlice ? leaving : 0; };
+  memory.set_reclaim(reclaim);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);
   Asked gone;
@@ -732,10 +760,12 @@ TEST(Memory, who_waits_for_their_own_to_leave_is_refused_nothing_and_holds_nobod
 }
 
 TEST(Memory, who_leaves_while_waiting_gets_nothing) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked asked;
   memory.request(kModel, 900, asked.note());
-  memory.set_evictor([](uint64_t) { return true; });
+  testing::FakeReclaim reclaim;
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, asked.note());
   memory.release_all(kSession);
   memory.release_all(kModel);

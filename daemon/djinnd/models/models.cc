@@ -91,9 +91,8 @@ bool is_opened_by(const Model& model, SessionId session) {
 Models::Models(World world, uint64_t keep_alive_ms)
     : world_(std::move(world)),
       residency_({world_.loop, world_.clock, world_.memory, world_.domains, world_.replies,
-                  world_.events, table_, world_.sequences, world_.memory_work, world_.model_gone,
-                  world_.changed, world_.reviewed, [this](Model& model) { read_again(model); },
-                  world_.runs, [this] { return world_.sessions_leave() + loads_leave(); },
+                  world_.events, table_, world_.memory_work, world_.model_gone, world_.changed,
+                  [this](Model& model) { read_again(model); }, world_.runs,
                   [this](LoadId load) { loads_.at(load)->abort(); },
                   [this](Model& model) { end_comparisons(model); },
                   [this](Model& model) { leave_to_loaders(model); }},

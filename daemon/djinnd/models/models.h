@@ -62,13 +62,10 @@ class Models final : public Load::Owner {
     Domains& domains;
     Replies& replies;
     Events& events;
-    Sequences& sequences;
     WorkQueue& memory_work;
-    std::function<void(ModelId)> model_gone;   // programs that name it must go first
-    std::function<void()> changed;             // which models there are, or what is known of one
-    std::function<void()> reviewed;            // it was looked what is idle
-    std::function<bool(SessionId)> runs;       // whether the session has a run in flight
-    std::function<uint64_t()> sessions_leave;  // bytes of theirs that come free by themselves
+    std::function<void(ModelId)> model_gone;  // programs that name it must go first
+    std::function<void()> changed;            // which models there are, or what is known of one
+    std::function<bool(SessionId)> runs;      // whether the session has a run in flight
   };
   Models(World world, uint64_t keep_alive_ms);
 
@@ -128,6 +125,8 @@ class Models final : public Load::Owner {
   // No loader can be started: nobody is kept waiting for one.
   void refuse_waiting();
 
+  // Bytes of models and loads that come free by themselves.
+  [[nodiscard]] uint64_t leaving_bytes() const { return table_.leaving_bytes() + loads_leave(); }
   [[nodiscard]] Residency& residency() { return residency_; }
   // Whether a run of the session waits for a model to come back.
   [[nodiscard]] bool awaited_by(SessionId session) const;

@@ -89,7 +89,7 @@ void Residency::look() {
     }
   }
   for (Model* model : expired) begin_unload(*model, EvictReason::kExpired);
-  world_.reviewed();
+  world_.memory.reconsider();
   if (next != kNever) expiry_.start_once((next - now) / kNsPerMs + 1);
 }
 
@@ -139,9 +139,13 @@ void Residency::unload(const Asker& asker, Model& model) {
   if (model.phase != ModelPhase::kUnloading) begin_unload(model, EvictReason::kRequested);
 }
 
+std::vector<Model*> Residency::evictable(bool in_use) const {
+  return world_.table.evictable(in_use);
+}
+
 std::vector<Model*> Residency::candidates() const {
-  std::vector<Model*> found = world_.table.evictable(false);
-  for (Model* model : world_.table.evictable(true)) {
+  std::vector<Model*> found = evictable(false);
+  for (Model* model : evictable(true)) {
     if (!runs(*model)) found.push_back(model);
   }
   return found;
@@ -151,41 +155,6 @@ uint64_t Residency::evictable_bytes() const {
   uint64_t bytes = 0;
   for (const Model* model : candidates()) bytes += model->bytes;
   return bytes;
-}
-
-bool Residency::make_room(uint64_t bytes) {
-  const std::vector<Model*> candidates = this->candidates();
-  uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
-  uint64_t possible = coming + world_.sequences.spill().evictable_bytes();
-  for (const Model* model : candidates) possible += model->bytes;
-  if (possible < bytes) return false;
-  for (Model* model : candidates) {
-    if (coming >= bytes) break;
-    coming += model->bytes;
-    move_down(*model, EvictReason::kPressure);
-  }
-  return coming >= bytes || coming + world_.sequences.begin_spill(bytes - coming, false) >= bytes;
-}
-
-bool Residency::shrink_to(uint64_t bytes, bool of_sessions) {
-  const uint64_t granted = world_.memory.granted_bytes();
-  const uint64_t over = granted - std::min(granted, bytes);
-  uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
-  bool passed_over = false;
-  for (const bool in_use : {false, true}) {
-    if (in_use && !of_sessions) break;
-    for (Model* model : world_.table.evictable(in_use)) {
-      if (coming >= over) return false;
-      if (in_use && runs(*model)) {
-        passed_over = true;
-        continue;
-      }
-      coming += model->bytes;
-      move_down(*model, EvictReason::kPressure);
-    }
-  }
-  if (coming < over) world_.sequences.begin_spill(over - coming, !of_sessions);
-  return passed_over;
 }
 
 bool Residency::make_place() {
@@ -210,9 +179,9 @@ uint64_t Residency::pinned_bytes() const {
 }
 
 // One that cannot come back loses nobody anything if nobody leases it.
-void Residency::move_down(Model& model, EvictReason reason) {
-  if (model.can_come_back()) return begin_evict(model, reason);
-  begin_unload(model, reason);
+void Residency::give_way(Model& model) {
+  if (model.can_come_back()) return begin_evict(model, EvictReason::kPressure);
+  begin_unload(model, EvictReason::kPressure);
 }
 
 void Residency::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {

@@ -26,7 +26,6 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/model.h"
-#include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
 
@@ -45,15 +44,11 @@ class Residency {
     Replies& replies;
     Events& events;
     ModelTable& table;
-    Sequences& sequences;  // what gives way after models
     WorkQueue& memory_work;
     std::function<void(ModelId)> model_gone;  // programs that name it must go first
     std::function<void()> changed;
-    std::function<void()> reviewed;  // it was looked what is idle
     std::function<void(Model&)> read_again;
     std::function<bool(SessionId)> runs;  // whether the session has a run in flight
-    // Bytes that come free by themselves, of sessions and loads.
-    std::function<uint64_t()> others_leave;
     std::function<void(LoadId)> abort_load;
     // Kills the loaders that compare files with the model; who opened those goes on without it.
     std::function<void(Model&)> end_comparisons;
@@ -72,14 +67,15 @@ class Residency {
   void evict(const Asker& asker, Model& model, const ipc::EvictModel& request);
   void unload(const Asker& asker, Model& model);
 
-  // Begins to free so many bytes, less what comes free by itself: idle models first, then those
-  // whose sessions run nothing, then sequence groups of such sessions. False if all of them are not
-  // enough; nothing begins then.
-  bool make_room(uint64_t bytes);
-  // Moves down as long as more than so many bytes are granted: idle models and sequence groups.
-  // of_sessions: whatever belongs to sessions that run nothing, too. Whether a model was passed
-  // over because its sessions run.
-  bool shrink_to(uint64_t bytes, bool of_sessions);
+  // --- memory is short: what could go, and what is to
+  // Models that could go, least recently used first: idle ones, or those in use.
+  [[nodiscard]] std::vector<Model*> evictable(bool in_use) const;
+  // Whether a session that holds the model has a run in flight, or asks for one.
+  [[nodiscard]] bool runs(const Model& model) const;
+  // Idle models, then those whose sessions run nothing; each least recently used first.
+  [[nodiscard]] std::vector<Model*> candidates() const;
+  // Begins to free what one of these has: it goes to disk, or is unloaded.
+  void give_way(Model& model);
   // Unloads the least recently used idle model. False if there is none.
   bool make_place();
   // Of models that never give way, and of those that would now.
@@ -120,10 +116,6 @@ class Residency {
   // Changes the model's phase, as nobody else does. Asserts that it may follow.
   static void enter(Model& model, ModelPhase next) { model.phase.enter(next); }
   void look();
-  [[nodiscard]] bool runs(const Model& model) const;
-  // Models that may go, and those of sessions that run nothing; in the order in which they do.
-  [[nodiscard]] std::vector<Model*> candidates() const;
-  void move_down(Model& model, EvictReason reason);
   void begin_evict(Model& model, EvictReason reason);
   void begin_unload(Model& model, EvictReason reason);
   void begin_leaving(Model& model, ModelPhase next, EvictReason reason);

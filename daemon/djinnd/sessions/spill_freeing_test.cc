@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/djinnd/sessions/sequences.h"
+#include "daemon/djinnd/testing/fake_reclaim.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
@@ -83,7 +84,8 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   SequenceHandle handle_;
   Loop loop_;
   const SystemClock clock_;
-  Memory memory_{kDevice, kDevice};
+  const Quotas quotas_;
+  Memory memory_{kDevice, kDevice, quotas_};
   SessionTable sessions_;
 
  private:
@@ -155,7 +157,9 @@ TEST_F(SpillFreeingTest, a_group_without_tokens_may_be_back_before_its_memory_is
 TEST_F(SpillFreeingTest, memory_that_cannot_be_freed_counts_and_who_waits_for_it_is_told) {
   Status told;
   bool answered = false;
-  memory_.set_evictor([&](uint64_t) { return group().leaving_bytes() > 0; });
+  testing::FakeReclaim reclaim;
+  reclaim.has_room = [&](uint64_t) { return group().leaving_bytes() > 0; };
+  memory_.set_reclaim(reclaim);
   group().memfd = *pal::make_memfd("sealed", kBytes, pal::Seals::kWrite);
   ASSERT_TRUE(spill());
   memory_.request(Memory::of_session(SessionId{6}), kDevice, [&](const Status& status) {
