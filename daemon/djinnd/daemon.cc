@@ -85,20 +85,13 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       refusals_(clock, events_),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
       lanes_(memory_, domains_, refusals_),
-      sessions_(
-          {loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, refusals_,
-           memory_work_, file_work_, inquiries_, traffics_.clients, closers_, turns_, user_work_,
-           [this](Session& session, ClientMessage message) {
-             requests_.handle(session, std::move(message));
-           },
-           [this](SessionId session) { session_left(session); }},
-          {options.spill_directory.value_or(""), options.spill_idle_ms,
-           options_.spill_limit_bytes.value_or(0)}),
-      models_({loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, events_,
-               memory_work_, [this](ModelId model) { programs_.model_gone(model); },
-               [this] { models_changed(); },
-               [this](SessionId session) { return sessions_.runs(session); }},
-              options.keep_alive_ms),
+      sessions_(loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, refusals_,
+                memory_work_, file_work_, inquiries_, traffics_.clients, closers_, turns_,
+                user_work_, *this,
+                {options.spill_directory.value_or(""), options.spill_idle_ms,
+                 options_.spill_limit_bytes.value_or(0)}),
+      models_(loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, sessions_,
+              events_, memory_work_, *this, options.keep_alive_ms),
       reclaimer_(loop, memory_, models_, sessions_, events_, options.thresholds),
       programs_({ids_, domains_, models_, sessions_, events_}),
       stats_(loop, domains_),
@@ -127,10 +120,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
   events_.set_names([this](uid_t user) { return reports_.name_now(user); });
   take_settings(options_);
   memory_.set_reclaim(reclaimer_);
-  spare_workers_.on_change([this] {
-    note_upgrade(spare_workers_);
-    device_changed();
-  });
+  spare_workers_.on_change([this] { device_changed(); });
   spare_loaders_.on_change([this] {
     note_upgrade(spare_loaders_);
     models_.refuse_waiting();
@@ -310,12 +300,20 @@ void Daemon::take_turn() {
   if (next_ns) next_turn_.start_once(*next_ns / 1'000'000 + 1);
 }
 
+void Daemon::client_said(Session& session, ClientMessage message) {
+  requests_.handle(session, std::move(message));
+}
+
 void Daemon::session_left(SessionId session) {
   const Session* const left = sessions_.find(session);
   if (left != nullptr) programs_.session_left(session, left->domain);
   models_.session_left(session);
   reports_.session_left(session);
   service_.changed();
+}
+
+void Daemon::model_gone(ModelId id) {
+  programs_.model_gone(id);
 }
 
 void Daemon::models_changed() {
@@ -389,6 +387,7 @@ void Daemon::note_upgrade(const SparePool& pool) {
 
 // A device whose workers do not start is lost for as long.
 void Daemon::device_changed() {
+  note_upgrade(spare_workers_);
   const bool lost = spare_workers_.fails();
   if (std::exchange(device_lost_, lost) != lost) {
     events_.tell(device_event(

@@ -42,7 +42,9 @@ namespace djinn::daemon {
 // The options that a configuration amounts to, with the command line over it.
 using Reread = std::function<Result<Options>(const Config&)>;
 
-class Daemon final : public WorkerSupervisor::Owner {
+class Daemon final : public WorkerSupervisor::Owner,
+                     private SessionListener,
+                     private ModelListener {
  public:
   Daemon(Loop& loop, const Clock& clock, const Options& options, Reread reread, uint64_t seed);
   ~Daemon() override;
@@ -72,8 +74,10 @@ class Daemon final : public WorkerSupervisor::Owner {
   [[nodiscard]] Status check_serves(uid_t user) const;
   [[nodiscard]] Status check_may_wait(const Fd& socket, uid_t user) const;
   void take_turn();
-  void session_left(SessionId session);
-  void models_changed();
+  void client_said(Session& session, ClientMessage message) override;
+  void session_left(SessionId session) override;
+  void model_gone(ModelId id) override;
+  void models_changed() override;
   void look_for_hangs();
   void device_changed();
   void asked_for_memory(DomainId domain, const ipc::GrantRequest& event);

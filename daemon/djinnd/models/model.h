@@ -236,6 +236,16 @@ struct Model {
   void forget_unheld();
 };
 
+// Who stands above models and hears of them.
+class ModelListener {
+ public:
+  virtual ~ModelListener() = default;
+  // The model goes; what names it must go first.
+  virtual void model_gone(ModelId id) = 0;
+  // Which models there are, or what is known of one.
+  virtual void models_changed() = 0;
+};
+
 // Whoever has opened a model, uses it or keeps it in memory sees it too: they had its bytes.
 [[nodiscard]] bool seen_by(const Model& model, const Caller& caller);
 

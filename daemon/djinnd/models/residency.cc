@@ -22,17 +22,29 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-Residency::Residency(World world, uint64_t keep_alive_ms)
-    : world_(std::move(world)),
+Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Domains& domains,
+                     Replies& replies, Events& events, const Sessions& sessions,
+                     WorkQueue& memory_work, ModelTable& table, Loads& loads,
+                     ModelListener& listener, uint64_t keep_alive_ms)
+    : clock_(clock),
+      memory_(memory),
+      domains_(domains),
+      replies_(replies),
+      events_(events),
+      sessions_(sessions),
+      memory_work_(memory_work),
+      table_(table),
+      loads_(loads),
+      listener_(listener),
       keep_alive_ms_(keep_alive_ms),
-      expiry_(world_.loop, [this] { look(); }) {}
+      expiry_(loop, [this] { look(); }) {}
 
 void Residency::tell(EventKind kind, const Model& model, EvictReason reason, const char* what) {
   Event event = event_of(kind, model);
   event.text = fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what, model.bytes,
                            name_of(reason));
   event.reason = reason;
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 // --- keep-alive
@@ -63,8 +75,8 @@ static uint64_t deadline_of(const Model& model, uint64_t keep_alive_ms) {
 uint64_t Residency::expires_at(const Model& model) const {
   const uint64_t deadline = deadline_of(model, keep_alive_of(model));
   if (deadline == kNever) return 0;
-  const uint64_t now = world_.clock.monotonic_ns();
-  return world_.clock.wall_ns() + (deadline > now ? deadline - now : 0);
+  const uint64_t now = clock_.monotonic_ns();
+  return clock_.wall_ns() + (deadline > now ? deadline - now : 0);
 }
 
 void Residency::review() {
@@ -74,10 +86,10 @@ void Residency::review() {
 // Unloads what has expired, waits no longer for loaders that do not end, and comes again when the
 // next one is due. What is idle may have to give way.
 void Residency::look() {
-  const uint64_t now = world_.clock.monotonic_ns();
+  const uint64_t now = clock_.monotonic_ns();
   uint64_t next = kNever;
   std::vector<Model*> expired;
-  for (auto& [id, model] : world_.table.all()) {
+  for (auto& [id, model] : table_.all()) {
     const uint64_t deadline = deadline_of(model, keep_alive_of(model));
     const uint64_t patience = waits_until(model);
     if (deadline <= now) {
@@ -89,7 +101,7 @@ void Residency::look() {
     }
   }
   for (Model* model : expired) begin_unload(*model, EvictReason::kExpired);
-  world_.memory.reconsider();
+  memory_.reconsider();
   if (next != kNever) expiry_.start_once((next - now) / kNsPerMs + 1);
 }
 
@@ -97,23 +109,21 @@ void Residency::look() {
 
 bool Residency::runs(const Model& model) const {
   return std::ranges::any_of(model.leases,
-                             [&](const auto& lease) { return world_.runs(lease.first); });
+                             [&](const auto& lease) { return sessions_.runs(lease.first); });
 }
 
 void Residency::evict(const Asker& asker, Model& model, const ipc::EvictModel& request) {
-  const auto refuse = [&](ErrorCode code, const char* why) {
-    world_.replies.refuse(asker, {code, why});
-  };
+  const auto refuse = [&](ErrorCode code, const char* why) { replies_.refuse(asker, {code, why}); };
   if (request.to == ipc::Tier::kHost) {
     return refuse(ErrorCode::kUnsupported,
                   "Device cpu:0 has no host tier: its memory is the host's. Evict to disk.");
   }
-  if (model.phase == ModelPhase::kOnDisk) return world_.replies.done(asker);
+  if (model.phase == ModelPhase::kOnDisk) return replies_.done(asker);
   if (model.phase == ModelPhase::kEvicting) {
-    return request.dry_run ? world_.replies.done(asker) : model.movers.push_back(asker);
+    return request.dry_run ? replies_.done(asker) : model.movers.push_back(asker);
   }
   const ModelUse use = model.use();
-  if (use == ModelUse::kMoving) return world_.replies.refuse(asker, refusal_of(use));
+  if (use == ModelUse::kMoving) return replies_.refuse(asker, refusal_of(use));
   if (model.pinned() && !request.force) {
     return refuse(ErrorCode::kBusy, "The model is pinned. Unpin it first, or force it.");
   }
@@ -128,7 +138,7 @@ void Residency::evict(const Asker& asker, Model& model, const ipc::EvictModel& r
                   "The model's files are not open here, or not hashed yet, so it could not come "
                   "back. Unload it instead.");
   }
-  if (request.dry_run) return world_.replies.done(asker);
+  if (request.dry_run) return replies_.done(asker);
   model.pins.clear();
   model.movers.push_back(asker);
   begin_evict(model, EvictReason::kRequested);
@@ -140,7 +150,7 @@ void Residency::unload(const Asker& asker, Model& model) {
 }
 
 std::vector<Model*> Residency::evictable(bool in_use) const {
-  return world_.table.evictable(in_use);
+  return table_.evictable(in_use);
 }
 
 std::vector<Model*> Residency::candidates() const {
@@ -159,7 +169,7 @@ uint64_t Residency::evictable_bytes() const {
 
 bool Residency::make_place() {
   Model* oldest = nullptr;
-  for (auto& [id, model] : world_.table.all()) {
+  for (auto& [id, model] : table_.all()) {
     const bool idle =
         (model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk) &&
         !model.in_use() && !model.pinned();
@@ -172,7 +182,7 @@ bool Residency::make_place() {
 
 uint64_t Residency::pinned_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& [id, model] : world_.table.all()) {
+  for (const auto& [id, model] : table_.all()) {
     if (model.pinned() && !model.extents.empty()) bytes += model.bytes;
   }
   return bytes;
@@ -186,32 +196,31 @@ void Residency::give_way(Model& model) {
 
 void Residency::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {
   enter(model, next);
-  leaving_.insert_or_assign(model.id, Leaving{reason, world_.clock.monotonic_ns()});
-  world_.changed();
+  leaving_.insert_or_assign(model.id, Leaving{reason, clock_.monotonic_ns()});
+  listener_.models_changed();
   if (model.compared_by.empty()) return;
-  world_.end_comparisons(model);
+  loads_.end_comparisons(model);
   review();
 }
 
 void Residency::begin_evict(Model& model, EvictReason reason) {
   begin_leaving(model, ModelPhase::kEvicting, reason);
   for (auto& [domain, mapped] : model.mapped) {
-    mapped.parked = !world_.domains.ready(domain);
-    if (!mapped.parked) world_.domains.send(domain, {ipc::ParkModel{model.id}});
+    mapped.parked = !domains_.ready(domain);
+    if (!mapped.parked) domains_.send(domain, {ipc::ParkModel{model.id}});
   }
-  if (model.load.valid()) world_.abort_load(model.load);
+  if (model.load.valid()) loads_.abort_load(model.load);
   finish_if_free(model);
 }
 
 void Residency::begin_unload(Model& model, EvictReason reason) {
   begin_leaving(model, ModelPhase::kUnloading, reason);
-  world_.model_gone(model.id);
-  std::erase_if(model.mapped,
-                [&](const auto& entry) { return !world_.domains.ready(entry.first); });
+  listener_.model_gone(model.id);
+  std::erase_if(model.mapped, [&](const auto& entry) { return !domains_.ready(entry.first); });
   for (const auto& [domain, mapped] : model.mapped) {
-    world_.domains.send(domain, {ipc::DropModel{model.id}});
+    domains_.send(domain, {ipc::DropModel{model.id}});
   }
-  if (model.load.valid()) world_.abort_load(model.load);
+  if (model.load.valid()) loads_.abort_load(model.load);
   finish_if_free(model);
 }
 
@@ -220,8 +229,7 @@ void Residency::free_then(Model& model, void (Residency::*finish)(ModelId)) {
   leaving_.at(model.id).freeing = true;
   std::vector<Fd> memory;
   for (Fd& extent : model.extents) memory.push_back(std::move(extent));
-  world_.memory_work.close(std::move(memory),
-                           [this, id = model.id, finish] { (this->*finish)(id); });
+  memory_work_.close(std::move(memory), [this, id = model.id, finish] { (this->*finish)(id); });
 }
 
 uint64_t Residency::waits_until(const Model& model) const {
@@ -234,7 +242,7 @@ uint64_t Residency::waits_until(const Model& model) const {
 void Residency::finish_if_free(Model& model) {
   const auto leaving = leaving_.find(model.id);
   if (leaving == leaving_.end() || leaving->second.freeing || model.load.valid()) return;
-  if (!model.compared_by.empty() && waits_until(model) > world_.clock.monotonic_ns()) return;
+  if (!model.compared_by.empty() && waits_until(model) > clock_.monotonic_ns()) return;
   if (model.phase == ModelPhase::kUnloading && model.mapped.empty()) {
     return free_then(model, &Residency::finish_unload);
   }
@@ -247,15 +255,15 @@ void Residency::finish_if_free(Model& model) {
 
 void Residency::release(Model& model) {
   if (model.compared_by.empty()) {
-    world_.memory.release_all(Memory::of_model(model.id));
+    memory_.release_all(Memory::of_model(model.id));
   } else {
-    world_.leave_to_loaders(model);
-    world_.memory.freed();  // who waits for these bytes waits in vain
+    loads_.leave_to_loaders(model);
+    memory_.freed();  // who waits for these bytes waits in vain
   }
 }
 
 void Residency::finish_evict(ModelId id) {
-  Model* const model = world_.table.find(id);
+  Model* const model = table_.find(id);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
   enter(*model, ModelPhase::kOnDisk);
   model->bytes_loaded = 0;
@@ -263,21 +271,21 @@ void Residency::finish_evict(ModelId id) {
   const EvictReason reason = leaving_.extract(id).mapped().reason;
   tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
   release(*model);
-  world_.replies.owe_each(std::exchange(model->movers, {}), ipc::Done{});
-  world_.changed();
+  replies_.owe_each(std::exchange(model->movers, {}), ipc::Done{});
+  listener_.models_changed();
   if (std::exchange(model->wanted, false)) return want(*model);
   review();
 }
 
 void Residency::finish_unload(ModelId id) {
-  Model* const model = world_.table.find(id);
+  Model* const model = table_.find(id);
   if (model == nullptr) return;
   const EvictReason reason = leaving_.extract(id).mapped().reason;
   tell(EventKind::kModelUnloaded, *model, reason, "unloaded");
   Model gone = std::move(*model);
-  world_.table.erase(id);
+  table_.erase(id);
   release(gone);
-  world_.replies.owe_each(gone.movers, ipc::Done{});
+  replies_.owe_each(gone.movers, ipc::Done{});
 }
 
 // --- up
@@ -285,10 +293,10 @@ void Residency::finish_unload(ModelId id) {
 void Residency::want(Model& model) {
   if (model.phase == ModelPhase::kEvicting) model.wanted = true;
   if (model.phase != ModelPhase::kOnDisk) return;
-  world_.table.touch(model);
+  table_.touch(model);
   enter(model, ModelPhase::kLoading);
-  world_.changed();
-  world_.read_again(model);
+  listener_.models_changed();
+  loads_.read_again(model);
 }
 
 void Residency::arrived(Model& model) {
@@ -315,11 +323,10 @@ void Residency::stays_away(Model& model, const LoadFailure& failure) {
   for (auto& [domain, mapped] : model.mapped) {
     if (!std::exchange(mapped.wanted, false)) continue;
     const bool is_own = domain == failure.user;
-    world_.domains.send(domain,
-                        {ipc::ModelLost{model.id, failure.error.code,
-                                        is_own ? failure.sentence : failure.error.message}});
+    domains_.send(domain, {ipc::ModelLost{model.id, failure.error.code,
+                                          is_own ? failure.sentence : failure.error.message}});
   }
-  world_.changed();
+  listener_.models_changed();
   review();
 }
 
@@ -335,11 +342,11 @@ void Residency::send_add(Model& model, DomainId domain) {
   if (!parked) {
     for (const Fd& extent : model.extents) fds.push_back(extent.get());
   }
-  world_.domains.send(domain, {ipc::AddModel{model.id, parked}}, fds);
+  domains_.send(domain, {ipc::AddModel{model.id, parked}}, fds);
 }
 
 void Residency::hear(DomainId domain, const ipc::ModelParked& event) {
-  Model* const model = world_.table.find(event.model);
+  Model* const model = table_.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
   const auto mapped = model->mapped.find(domain);
   if (mapped == model->mapped.end()) return;
@@ -349,19 +356,19 @@ void Residency::hear(DomainId domain, const ipc::ModelParked& event) {
 
 // While it is resident or on its way, its bytes are on their way to the worker, too.
 void Residency::hear(DomainId domain, const ipc::ModelWanted& event) {
-  Model* const model = world_.table.find(event.model);
+  Model* const model = table_.find(event.model);
   const auto mapped =
       model != nullptr ? model->mapped.find(domain) : decltype(model->mapped.end()){};
   if (model == nullptr || mapped == model->mapped.end()) {
     const Error gone{ErrorCode::kNotFound, "There is no such model any more. Open it again."};
-    return world_.domains.send(domain, {ipc::ModelLost{event.model, gone.code, gone.message}});
+    return domains_.send(domain, {ipc::ModelLost{event.model, gone.code, gone.message}});
   }
   mapped->second.wanted = true;
   want(*model);
 }
 
 void Residency::hear(DomainId domain, const ipc::ModelDropped& event) {
-  Model* const model = world_.table.find(event.model);
+  Model* const model = table_.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kUnloading) return;
   model->mapped.erase(domain);
   finish_if_free(*model);

@@ -16,7 +16,6 @@
 // or is dead, and each loader is dead, or was killed and has had their pages taken back.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -26,6 +25,7 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
 
@@ -36,26 +36,22 @@ class Residency {
   // A process that is killed is gone long before that, unless it waits for a file.
   static constexpr uint64_t kLoaderEndsMs = 1000;
 
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    Memory& memory;
-    Domains& domains;
-    Replies& replies;
-    Events& events;
-    ModelTable& table;
-    WorkQueue& memory_work;
-    std::function<void(ModelId)> model_gone;  // programs that name it must go first
-    std::function<void()> changed;
-    std::function<void(Model&)> read_again;
-    std::function<bool(SessionId)> runs;  // whether the session has a run in flight
-    std::function<void(LoadId)> abort_load;
+  // What is done with loads, by Models.
+  class Loads {
+   public:
+    virtual ~Loads() = default;
+    virtual void read_again(Model& model) = 0;
+    virtual void abort_load(LoadId id) = 0;
     // Kills the loaders that compare files with the model; who opened those goes on without it.
-    std::function<void(Model&)> end_comparisons;
+    virtual void end_comparisons(Model& model) = 0;
     // Gives what the model holds to the loaders that still have it.
-    std::function<void(Model&)> leave_to_loaders;
+    virtual void leave_to_loaders(Model& model) = 0;
   };
-  Residency(World world, uint64_t keep_alive_ms);
+
+  // memory_work frees memory.
+  Residency(Loop& loop, const Clock& clock, Memory& memory, Domains& domains, Replies& replies,
+            Events& events, const Sessions& sessions, WorkQueue& memory_work, ModelTable& table,
+            Loads& loads, ModelListener& listener, uint64_t keep_alive_ms);
 
   // What models stay for that no request said otherwise of.
   void set_keep_alive(uint64_t ms);
@@ -128,7 +124,16 @@ class Residency {
   void release(Model& model);
   void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
 
-  World world_;
+  const Clock& clock_;
+  Memory& memory_;
+  Domains& domains_;
+  Replies& replies_;
+  Events& events_;
+  const Sessions& sessions_;
+  WorkQueue& memory_work_;
+  ModelTable& table_;
+  Loads& loads_;
+  ModelListener& listener_;
   uint64_t keep_alive_ms_;
   std::map<ModelId, Leaving> leaving_;
   Timer expiry_;

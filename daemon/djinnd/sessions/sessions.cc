@@ -55,12 +55,39 @@ Status check_closing(const Closer& closer) {
 
 }  // namespace
 
+Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
+                   Domains& domains, const Authority& authority, Events& events,
+                   QuotaRefusals& refusals, WorkQueue& memory_work, WorkQueue& file_work,
+                   Inquiries& inquiries, Traffic& traffic, Closers& closers, Turns& turns,
+                   UserQueues& user_work, SessionListener& listener, SpillRules spill)
+    : loop_(loop),
+      clock_(clock),
+      ids_(ids),
+      memory_(memory),
+      quotas_(quotas),
+      domains_(domains),
+      authority_(authority),
+      events_(events),
+      refusals_(refusals),
+      memory_work_(memory_work),
+      inquiries_(inquiries),
+      traffic_(traffic),
+      closers_(closers),
+      turns_(turns),
+      listener_(listener),
+      sequences_(clock, memory, domains, events, refusals, *this, memory_work, file_work, sessions_,
+                 std::move(spill)),
+      departed_(loop, user_work, [this] { memory_stays(); }),
+      attach_timer_(loop, [this] {
+        attach_those_that_may([](const Session& session) { return !session.attached; });
+      }) {}
+
 void Sessions::tell(EventKind kind, const Session& session, std::string text,
                     std::optional<ErrorCode> error) {
   Event event = event_of(kind, session);
   event.text = std::move(text);
   event.error = error;
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 // --- connections
@@ -79,12 +106,12 @@ Status Sessions::check_limits(uid_t uid) {
                     "it, too.",
                     limits::kSessionsPerUser, limits::kSessions)};
   }
-  const auto closer = world_.closers.of(uid);
+  const auto closer = closers_.of(uid);
   return check_closing(*closer);
 }
 
 Status Sessions::check_quota(uid_t user) const {
-  const uint32_t most = world_.quotas.of(user).sessions;
+  const uint32_t most = quotas_.of(user).sessions;
   if (const uint32_t now = count(user); now >= most) {
     return Error{ErrorCode::kLimitExceeded,
                  fmt::format("This user has {} sessions, and djinnd's configuration allows {} at a "
@@ -118,41 +145,41 @@ void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
 
 void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error) {
   Event event{EventKind::kSessionRefused,
-              fmt::format("a connection of {} is refused: {}", world_.events.user_text(peer.uid),
+              fmt::format("a connection of {} is refused: {}", events_.user_text(peer.uid),
                           name_of(error.code)),
               peer.uid};
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
   const std::vector<std::byte> notice =
       ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}});
-  const auto closer = world_.closers.of(peer.uid);
+  const auto closer = closers_.of(peer.uid);
   if (!check_closing(*closer)) {  // what it has sent is not received, for it would wait as well
     [[maybe_unused]] const Status told = ipc::send_datagram(socket.get(), notice);
     ::shutdown(socket.get(), SHUT_RDWR);
     return closer->close(std::move(socket));
   }
-  Channel channel(world_.loop, std::move(socket), 1, world_.traffic, {}, closer->closing());
+  Channel channel(loop_, std::move(socket), 1, traffic_, {}, closer->closing());
   channel.send(notice);
 }
 
 void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   auto fresh = std::make_unique<Session>();
-  const auto id = world_.ids.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
+  const auto id = ids_.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
   fresh->id = id;
   fresh->domain = peer.uid;
-  fresh->caller = world_.authority.judge(peer.uid, peer.groups);
+  fresh->caller = authority_.judge(peer.uid, peer.groups);
   fresh->pid = peer.pid;
-  world_.quotas.joined(id, peer.uid, peer.groups);
-  fresh->started_wall_ns = world_.clock.wall_ns();
-  fresh->closer = world_.closers.of(peer.uid);
+  quotas_.joined(id, peer.uid, peer.groups);
+  fresh->started_wall_ns = clock_.wall_ns();
+  fresh->closer = closers_.of(peer.uid);
   fresh->channel = std::make_unique<Channel>(
-      world_.loop, std::move(socket), kBacklogMax, world_.traffic,
+      loop_, std::move(socket), kBacklogMax, traffic_,
       Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
                       [this, id](const Error& error) { disconnected(id, error); },
                       [this, id] { give_owed_in_turn(id); }},
       fresh->closer->closing());
-  fresh->channel->take_turns(world_.turns, peer.uid);
+  fresh->channel->take_turns(turns_, peer.uid);
   sessions_.add(std::move(fresh));
 }
 
@@ -165,13 +192,13 @@ void Sessions::heard(SessionId id, ipc::Datagram datagram) {
     if (may_stay) may_stay = check_descriptors_left(*message.fds.back());
     if (!may_stay) return end(session, may_stay.error());
   }
-  world_.request(session, std::move(message));
+  listener_.client_said(session, std::move(message));
 }
 
 void Sessions::disconnected(SessionId id, const Error& error) {
   Session* const session = find(id);
   if (session == nullptr || !session->channel) return;
-  const Turns::Bill bill(world_.turns, session->domain);
+  const Turns::Bill bill(turns_, session->domain);
   if (error.code == ErrorCode::kDisconnected) return leave(id);
   end(*session, error);
 }
@@ -180,10 +207,10 @@ void Sessions::end(Session& session, const Error& error) {
   if (session.phase == SessionPhase::kLeaving) return;
   Event event = event_of(EventKind::kSessionEnded, session);
   event.text = fmt::format("session {} of {} is ended: {}", text_of(session.id),
-                           world_.events.user_text(session.domain), name_of(error.code));
+                           events_.user_text(session.domain), name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
   session.channel->send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
   leave(session.id);
 }
@@ -197,7 +224,7 @@ void Sessions::end_all(const Error& error) {
 }
 
 void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) {
-  if (!asker.session.valid()) return world_.inquiries.answer(asker.number, reply);
+  if (!asker.session.valid()) return inquiries_.answer(asker.number, reply);
   Session* const session = find(asker.session);
   if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
   const std::vector<std::byte> bytes = ipc::encode(reply);
@@ -207,7 +234,7 @@ void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const
 }
 
 void Sessions::owe(const Asker& asker, std::function<ipc::DaemonReply()> make) {
-  if (!asker.session.valid()) return world_.inquiries.answer(asker.number, make());
+  if (!asker.session.valid()) return inquiries_.answer(asker.number, make());
   Session* const session = find(asker.session);
   if (session == nullptr || !session->channel) return;
   session->owed.push_back(std::move(make));
@@ -217,7 +244,7 @@ void Sessions::owe(const Asker& asker, std::function<ipc::DaemonReply()> make) {
 void Sessions::give_owed_in_turn(SessionId id) {
   const Session* const session = find(id);
   if (session == nullptr || session->owed.empty()) return;
-  world_.turns.owe(session->domain, [this, id] { give_owed(id); });
+  turns_.owe(session->domain, [this, id] { give_owed(id); });
 }
 
 void Sessions::give_owed(SessionId id) {
@@ -238,19 +265,19 @@ void Sessions::leave(SessionId id) {
   session->channel->dismiss();
   session->parted = std::move(session->channel);
   session->files.clear();
-  world_.quotas.left(id);
-  world_.refusals.forget(session->domain, id);
-  world_.left(id);
+  quotas_.left(id);
+  refusals_.forget(session->domain, id);
+  listener_.session_left(id);
   cancel_requests(*session);
-  if (session->has_memory() && world_.domains.ready(session->domain)) {
-    return world_.domains.send(session->domain, {ipc::DetachSession{id}});
+  if (session->has_memory() && domains_.ready(session->domain)) {
+    return domains_.send(session->domain, {ipc::DetachSession{id}});
   }
   release(*session);
 }
 
 // What it asks memory for is given up; who asked is told.
 void Sessions::cancel_requests(Session& session) {
-  world_.memory.cancel(Memory::of_session(session.id));
+  memory_.cancel(Memory::of_session(session.id));
   sequences_.refuse_asks(session);
 }
 
@@ -259,32 +286,32 @@ void Sessions::release(Session& session) {
   const SessionId id = session.id;
   const Memory::Holder holder = Memory::of_session(id);
   if (!session.has_memory()) {
-    world_.loop.dispose(std::move(session.parted));
+    loop_.dispose(std::move(session.parted));
     sessions_.erase(id);
-    return static_cast<void>(world_.memory.release_all(holder));
+    return static_cast<void>(memory_.release_all(holder));
   }
   const uint64_t shared = session.memory.shared_bytes();
-  const uint64_t own = world_.memory.held_by(holder) - shared;
+  const uint64_t own = memory_.held_by(holder) - shared;
   released_[id] = {session.domain, event_of(EventKind::kSessionRemoved, session), shared};
   departed_.keep(id, session.domain, std::move(session.parted),
                  session.closer->own(std::move(session.memory.memory)), shared,
                  [this, id, shared] { freed(id, shared); });
   sequences_.let_go_of_files(session);
   session.close_bells();
-  world_.memory_work.close(session.take_memory(), [this, id, own] { freed(id, own); });
+  memory_work_.close(session.take_memory(), [this, id, own] { freed(id, own); });
   sessions_.erase(id);
 }
 
 void Sessions::freed(SessionId id, uint64_t bytes) {
   Released& session = released_.at(id);
-  const Turns::Bill bill(world_.turns, session.user);
+  const Turns::Bill bill(turns_, session.user);
   const Memory::Holder holder = Memory::of_session(id);
-  world_.memory.release(holder, bytes);
+  memory_.release(holder, bytes);
   session.freed_bytes += bytes;
-  const uint64_t left = world_.memory.held_by(holder);
+  const uint64_t left = memory_.held_by(holder);
   if (left == 0 || (left == session.shared_bytes && !departed_.is_leaving(id))) tell_freed(session);
   if (left > 0) return;
-  world_.memory.release_all(holder);
+  memory_.release_all(holder);
   released_.erase(id);
 }
 
@@ -295,14 +322,14 @@ void Sessions::tell_freed(Released& session) {
   event.bytes = session.freed_bytes;
   event.text =
       fmt::format("session {} is released: {} bytes", text_of(event.session), *event.bytes);
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 void Sessions::memory_stays() {
   for (auto& [id, session] : released_) {
     if (!departed_.is_leaving(id) && session.freed_bytes > 0) tell_freed(session);
   }
-  world_.memory.freed();
+  memory_.freed();
 }
 
 // --- requests
@@ -320,7 +347,7 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   session.observer = hello.observer;
   if (hello.observer) {
     session.go(SessionPhase::kLive);
-    return reply(asker, {number, ipc::Welcome{session.id, 0, 0, world_.memory.session_quota()}});
+    return reply(asker, {number, ipc::Welcome{session.id, 0, 0, memory_.session_quota()}});
   }
   if (draining_) {
     return refuse(asker, {ErrorCode::kBusy,
@@ -333,11 +360,11 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   }
   session.hello = number;
   session.go(SessionPhase::kAttaching);
-  world_.memory.charge(Memory::of_session(session.id), session.domain);
-  world_.memory.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
-                        [this, id = session.id, bytes = staging.value()](const Status& granted) {
-                          memory_granted(id, bytes, granted);
-                        });
+  memory_.charge(Memory::of_session(session.id), session.domain);
+  memory_.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
+                  [this, id = session.id, bytes = staging.value()](const Status& granted) {
+                    memory_granted(id, bytes, granted);
+                  });
 }
 
 void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted) {
@@ -346,24 +373,24 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   if (!granted) return withdraw_hello(*session, granted.error());
   const Status made = make_memory(*session, staging_bytes);
   if (!made) return withdraw_hello(*session, made.error());
-  if (world_.domains.ready(session->domain)) return attach_or_wait(*session);
-  if (world_.domains.spares_fail()) withdraw_hello(*session, world_.domains.spares_failure());
+  if (domains_.ready(session->domain)) return attach_or_wait(*session);
+  if (domains_.spares_fail()) withdraw_hello(*session, domains_.spares_failure());
 }
 
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
-  DJINN_CHECK(world_.domains.need(session.domain, [this](DomainId d) { return in_use(d); }));
-  DJINN_TRY(session.memory, SessionMemory::make(staging_bytes, world_.memory.session_quota()));
+  DJINN_CHECK(domains_.need(session.domain, [this](DomainId d) { return in_use(d); }));
+  DJINN_TRY(session.memory, SessionMemory::make(staging_bytes, memory_.session_quota()));
   return check_descriptors_left(
       session.memory.completion_bell.listener);  // the last one that was made
 }
 
 void Sessions::tell_refused(const Session& session, const Error& error) {
   Event event = event_of(EventKind::kSessionRefused, session);
-  event.text = fmt::format("a session of {} is refused: {}",
-                           world_.events.user_text(session.domain), name_of(error.code));
+  event.text = fmt::format("a session of {} is refused: {}", events_.user_text(session.domain),
+                           name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 // The session is as it was before its Hello, and may try another.
@@ -371,7 +398,7 @@ void Sessions::withdraw_hello(Session& session, const Error& error) {
   tell_refused(session, error);
   session.memory = {};
   session.go(SessionPhase::kGreeting);
-  world_.memory.release_all(Memory::of_session(session.id));
+  memory_.release_all(Memory::of_session(session.id));
   refuse({session.id, std::exchange(session.hello, 0)}, error);
 }
 
@@ -387,7 +414,7 @@ void Sessions::end_waiting(const Error& error) {
   std::vector<SessionId> waiting;
   for (const auto& [id, session] : sessions_.all()) {
     const bool waits = session->phase == SessionPhase::kLive && session->has_memory() &&
-                       !world_.domains.ready(session->domain);
+                       !domains_.ready(session->domain);
     if (waits) waiting.push_back(id);
   }
   for (const SessionId id : waiting) {
@@ -408,7 +435,7 @@ void Sessions::attach(Session& session) {
   }
   const auto groups = static_cast<uint32_t>(std::ranges::count_if(
       session.sequences.all(), [](const auto& entry) { return entry.second.memfd.valid(); }));
-  world_.domains.send(
+  domains_.send(
       session.domain,
       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
                           session.ref_bytes_granted, groups, refusal.code, refusal.message}},
@@ -424,13 +451,13 @@ void Sessions::welcome(Session& session) {
   session.go(SessionPhase::kLive);
   tell(EventKind::kSessionNew, session,
        fmt::format("session {} of {} is welcome", text_of(session.id),
-                   world_.events.user_text(session.domain)));
-  const WorkerSupervisor* const worker = world_.domains.find(session.domain);
+                   events_.user_text(session.domain)));
+  const WorkerSupervisor* const worker = domains_.find(session.domain);
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
                      session.memory.completion_bell.listener.get()};
   reply({session.id, number},
         {number, ipc::Welcome{session.id, session.memory.staging_bytes, worker->threads(),
-                              world_.memory.session_quota()}},
+                              memory_.session_quota()}},
         fds);
 }
 
@@ -454,7 +481,7 @@ void Sessions::cancel_run(const Asker& asker, const Caller& caller, SessionId ta
   }
   const Status asked = (*session)->memory.cancel_in_flight();
   if (!asked) return refuse(asker, asked.error());
-  world_.domains.wake_lane((*session)->domain);
+  domains_.wake_lane((*session)->domain);
   cancel_requests(**session);  // nobody else is kept waiting for it
   done(asker);
 }
@@ -468,7 +495,7 @@ void Sessions::terminate(const Asker& asker, const Caller& caller, SessionId tar
 
 uint64_t Sessions::leaving_bytes(std::optional<uid_t> user) const {
   const auto of_session = [this](SessionId id, uint64_t stays) {
-    return world_.memory.held_by(Memory::of_session(id)) - stays;
+    return memory_.held_by(Memory::of_session(id)) - stays;
   };
   uint64_t bytes = 0;
   for (const auto& [id, session] : released_) {
@@ -500,7 +527,7 @@ void Sessions::worker_ready(DomainId domain) {
 void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
   for (const auto& [id, session] : sessions_.all()) {
     const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
-                       world_.domains.ready(session->domain) && in_question(*session);
+                       domains_.ready(session->domain) && in_question(*session);
     if (waits) attach_or_wait(*session);
   }
 }
@@ -511,8 +538,8 @@ void Sessions::attach_or_wait(Session& session) {
 }
 
 bool Sessions::may_have_worker(const Session& session) const {
-  const uint64_t now_ns = world_.clock.monotonic_ns();
-  const bool has_spare = world_.domains.has_spare();
+  const uint64_t now_ns = clock_.monotonic_ns();
+  const bool has_spare = domains_.has_spare();
   if (!session.quarantine.is_over(now_ns, has_spare)) return false;
   const auto others = newcomers_.find(session.domain);
   if (others == newcomers_.end() || others->second.is_over(now_ns, has_spare)) return true;
@@ -554,14 +581,14 @@ bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
       progressed |= note_death(session, death);
     }
   }
-  world_.memory.freed();  // what waited for a group that was being spilled
+  memory_.freed();  // what waited for a group that was being spilled
   return progressed;
 }
 
 // Gives whether the next worker may come at once, as far as this session tells.
 bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   const bool was_served = std::exchange(session.attached, false);
-  world_.memory.cancel(Memory::of_session(session.id));
+  memory_.cancel(Memory::of_session(session.id));
   sequences_.worker_died(session, death);
   if (!was_served) return false;  // held back: what its state says is of a death before
   const auto progress = session.memory.progress();
@@ -576,7 +603,7 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   if (steps > 0) session.refusal.reset();
   const bool in_step = progress->running_step != 0;
   if (in_step) {
-    session.quarantine.note_death(went_on, world_.clock.monotonic_ns());
+    session.quarantine.note_death(went_on, clock_.monotonic_ns());
     note_killer(session);
     // Or the next death would be in this step, too, before a worker has taken the session in.
     const Status left = session.memory.leave_step();
@@ -604,7 +631,7 @@ bool Sessions::note_last_death(Session& session) {
 
 void Sessions::note_killer(Session& session) {
   if (std::exchange(session.has_killed, true)) return;  // its own quarantine holds it back
-  newcomers_[session.domain].note_death(world_.clock.monotonic_ns());
+  newcomers_[session.domain].note_death(clock_.monotonic_ns());
 }
 
 // --- grants
@@ -613,26 +640,26 @@ void Sessions::hear(DomainId domain, const ipc::GrantRequest& event) {
   if (event.kind == ipc::GrantKind::kSequence) return sequences_.hear(domain, event);
   const Session* const session = sessions_.find(event.session, domain);
   const bool known = session != nullptr && session->may_be_granted();
-  if (!known) return world_.domains.answer_grant(domain, event.request, session_has_ended());
+  if (!known) return domains_.answer_grant(domain, event.request, session_has_ended());
   if (!range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max)) {
     const Status refused = Error{
         ErrorCode::kQuotaExceeded,
         fmt::format("The session's refs would take more than its quota of {}. Release some, then "
                     "repeat.",
                     size_text(session->memory.ref_bytes_max))};
-    world_.refusals.note(domain, session->id, refused);
-    return world_.domains.answer_grant(domain, event.request, refused);
+    refusals_.note(domain, session->id, refused);
+    return domains_.answer_grant(domain, event.request, refused);
   }
-  world_.memory.request(
+  memory_.request(
       Memory::of_session(session->id), event.bytes,
       [this, domain, event](const Status& status) { refs_granted(domain, event, status); });
 }
 
 void Sessions::refs_granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
   Session* const session = sessions_.find(event.session, domain);
-  if (session != nullptr) world_.refusals.note(domain, session->id, status);
+  if (session != nullptr) refusals_.note(domain, session->id, status);
   if (session != nullptr && status) session->ref_bytes_granted += event.bytes;
-  world_.domains.answer_grant(domain, event.request, status);
+  domains_.answer_grant(domain, event.request, status);
 }
 
 bool Sessions::hear(DomainId domain, const ipc::GrantReturn& event) {
@@ -641,7 +668,7 @@ bool Sessions::hear(DomainId domain, const ipc::GrantReturn& event) {
   if (session == nullptr) return true;  // all of it was given back with the session
   if (event.bytes > session->ref_bytes_granted) return false;
   session->ref_bytes_granted -= event.bytes;
-  world_.memory.release(Memory::of_session(session->id), event.bytes);
+  memory_.release(Memory::of_session(session->id), event.bytes);
   return true;
 }
 

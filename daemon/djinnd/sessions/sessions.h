@@ -30,36 +30,25 @@
 
 namespace djinn::daemon {
 
+// Who stands above sessions and hears of them.
+class SessionListener {
+ public:
+  virtual ~SessionListener() = default;
+  // A message of a client came.
+  virtual void client_said(Session& session, ClientMessage message) = 0;
+  // Models and programs are to let go of it.
+  virtual void session_left(SessionId id) = 0;
+};
+
 class Sessions final : public Replies {
  public:
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    IdSource& ids;
-    Memory& memory;
-    Quotas& quotas;
-    Domains& domains;
-    const Authority& authority;
-    Events& events;
-    QuotaRefusals& refusals;
-    WorkQueue& memory_work;  // frees
-    WorkQueue& file_work;    // makes and closes files
-    Inquiries& inquiries;
-    Traffic& traffic;
-    Closers& closers;
-    Turns& turns;
-    UserQueues& user_work;
-    std::function<void(Session&, ClientMessage)> request;  // a message of a client came
-    std::function<void(SessionId)> left;                   // models and programs let go of it
-  };
-  Sessions(World world, SpillRules spill)
-      : world_(std::move(world)),
-        sequences_(world_.clock, world_.memory, world_.domains, world_.events, world_.refusals,
-                   *this, world_.memory_work, world_.file_work, sessions_, std::move(spill)),
-        departed_(world_.loop, world_.user_work, [this] { memory_stays(); }),
-        attach_timer_(world_.loop, [this] {
-          attach_those_that_may([](const Session& session) { return !session.attached; });
-        }) {}
+  // memory_work frees memory, file_work makes and closes files, traffic counts what goes to and
+  // from clients.
+  Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
+           Domains& domains, const Authority& authority, Events& events, QuotaRefusals& refusals,
+           WorkQueue& memory_work, WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
+           Closers& closers, Turns& turns, UserQueues& user_work, SessionListener& listener,
+           SpillRules spill);
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
@@ -92,7 +81,7 @@ class Sessions final : public Replies {
   void hear(DomainId domain, const ipc::Detached& event);
   // Ends the session that had the group before and cannot go on without it.
   void hear(DomainId domain, const ipc::SequenceAdded& event);
-  // Of what sessions have.
+  // A request for a session's memory.
   void hear(DomainId domain, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
   bool hear(DomainId domain, const ipc::GrantReturn& event);
@@ -162,7 +151,21 @@ class Sessions final : public Replies {
   void tell(EventKind kind, const Session& session, std::string text,
             std::optional<ErrorCode> error = {});
 
-  World world_;
+  Loop& loop_;
+  const Clock& clock_;
+  IdSource& ids_;
+  Memory& memory_;
+  Quotas& quotas_;
+  Domains& domains_;
+  const Authority& authority_;
+  Events& events_;
+  QuotaRefusals& refusals_;
+  WorkQueue& memory_work_;
+  Inquiries& inquiries_;
+  Traffic& traffic_;
+  Closers& closers_;
+  Turns& turns_;
+  SessionListener& listener_;
   SessionTable sessions_;
   std::map<DomainId, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
   std::map<SessionId, Released> released_;   // gone, their memory not yet
