@@ -81,23 +81,18 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       spare_loaders_({loop, spawner_, closers_, stragglers_},
                      {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
                       [this] { return loader_program(); }, &read_loader_ready, traffics_.loaders}),
-      memory_(options.memory_bytes, options.session_quota_bytes),
+      memory_(options.memory_bytes, options.session_quota_bytes, quotas_),
+      refusals_(clock, events_),
       domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
-      sessions_({loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, memory_work_,
-                 file_work_, inquiries_, traffics_.clients, closers_, turns_, user_work_,
-                 [this](Session& session, ClientMessage message) {
-                   requests_.handle(session, std::move(message));
-                 },
-                 [this](SessionId session) { session_left(session); }},
+      lanes_(memory_, domains_, refusals_),
+      sessions_(loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, refusals_,
+                memory_work_, file_work_, inquiries_, traffics_.clients, closers_, turns_,
+                user_work_, *this,
                 {options.spill_directory.value_or(""), options.spill_idle_ms,
                  options_.spill_limit_bytes.value_or(0)}),
-      models_(
-          {loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, events_,
-           sessions_.spill(), memory_work_, [this](ModelId model) { programs_.model_gone(model); },
-           [this] { models_changed(); }, [this] { pressure_.note(); },
-           [this](SessionId session) { return sessions_.runs(session); },
-           [this] { return sessions_.leaving_bytes(); }},
-          options.keep_alive_ms),
+      models_(loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, sessions_,
+              events_, memory_work_, *this, options.keep_alive_ms),
+      reclaimer_(loop, memory_, models_, sessions_, events_, options.thresholds),
       programs_({ids_, domains_, models_, sessions_, events_}),
       stats_(loop, domains_),
       reports_({loop, clock, memory_, quotas_, domains_, models_, programs_, sessions_, events_,
@@ -114,9 +109,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
       keeper_(notifier_, store_size(),
               [this](const Model& model, const std::string& why) { not_kept(model, why); }),
       metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_,
-                sessions_.spill(), stats_, reports_, service_, keeper_, journal_, notifier_,
-                closers_}),
-      pressure_(loop, memory_, models_.tiers(), sessions_.spill(), events_, options.thresholds),
+                sessions_.sequences().spill(), stats_, reports_, service_, keeper_, journal_,
+                notifier_, closers_}),
       hang_timer_(loop, [this] { look_for_hangs(); }),
       wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
   events_.listen([this](const Event& event) { journal_.write(event); });
@@ -125,23 +119,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
   turns_.on_owed([this] { next_turn_.start_once(0); });
   events_.set_names([this](uid_t user) { return reports_.name_now(user); });
   take_settings(options_);
-  memory_.set_user_quota([this](uid_t user) { return quotas_.of(user).memory_bytes; });
-  memory_.set_leaving([this](uid_t user) { return sessions_.leaving_bytes(user); });
-  memory_.on_change([this] { pressure_.note(); });
-  memory_.on_refusal([this](const Error& why, std::optional<uid_t> user) {
-    const std::string whom = user ? " to " + events_.user_text(*user) : "";
-    Event event =
-        device_event(EventKind::kMemoryRefused, "memory is refused" + whom + ": " + why.message);
-    event.owner = user;
-    event.error = why.code;
-    events_.tell(std::move(event));
-  });
-  memory_.set_pinned([this] { return models_.tiers().pinned_bytes(); });
-  memory_.set_evictor([this](uint64_t bytes) { return models_.tiers().make_room(bytes); });
-  spare_workers_.on_change([this] {
-    note_upgrade(spare_workers_);
-    device_changed();
-  });
+  memory_.set_reclaim(reclaimer_);
+  spare_workers_.on_change([this] { device_changed(); });
   spare_loaders_.on_change([this] {
     note_upgrade(spare_loaders_);
     models_.refuse_waiting();
@@ -186,10 +165,10 @@ void Daemon::take_up(const Config& config, Options written) {
   // Another limit is written perhaps, but not in effect before a restart.
   written = with_shares(std::move(written), memory_.total_bytes());
   memory_.set_session_quota(written.session_quota_bytes);
-  models_.tiers().set_keep_alive(written.keep_alive_ms);
-  pressure_.set(written.thresholds);
-  sessions_.spill().set_idle_ms(written.spill_idle_ms);
-  sessions_.spill().set_limit(written.spill_limit_bytes.value_or(0));
+  models_.residency().set_keep_alive(written.keep_alive_ms);
+  reclaimer_.set(written.thresholds);
+  sessions_.sequences().spill().set_idle_ms(written.spill_idle_ms);
+  sessions_.sequences().spill().set_limit(written.spill_limit_bytes.value_or(0));
   options_.drain_timeout_ms = written.drain_timeout_ms;
   take_settings(std::move(written));
   for (const ConfigValue& value : config.values) {
@@ -321,6 +300,10 @@ void Daemon::take_turn() {
   if (next_ns) next_turn_.start_once(*next_ns / 1'000'000 + 1);
 }
 
+void Daemon::client_said(Session& session, ClientMessage message) {
+  requests_.handle(session, std::move(message));
+}
+
 void Daemon::session_left(SessionId session) {
   const Session* const left = sessions_.find(session);
   if (left != nullptr) programs_.session_left(session, left->domain);
@@ -329,8 +312,12 @@ void Daemon::session_left(SessionId session) {
   service_.changed();
 }
 
+void Daemon::model_gone(ModelId id) {
+  programs_.model_gone(id);
+}
+
 void Daemon::models_changed() {
-  pressure_.note();
+  reclaimer_.changed();
   keeper_.keep(models_.table().all(), models_.returning());
   service_.changed();
 }
@@ -400,6 +387,7 @@ void Daemon::note_upgrade(const SparePool& pool) {
 
 // A device whose workers do not start is lost for as long.
 void Daemon::device_changed() {
+  note_upgrade(spare_workers_);
   const bool lost = spare_workers_.fails();
   if (std::exchange(device_lost_, lost) != lost) {
     events_.tell(device_event(
@@ -419,6 +407,7 @@ void Daemon::worker_ready(DomainId domain) {
 }
 
 bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
+  lanes_.worker_died(domain);
   const bool progressed = sessions_.worker_died(domain, death);
   models_.worker_died(domain, death);
   programs_.worker_died(domain, death);
@@ -435,21 +424,26 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     void operator()(const ipc::Attached& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::Detached& e) const { to.sessions_.hear(domain, e); }
     void operator()(const ipc::ModelAdded& e) const { to.models_.hear(domain, e); }
-    void operator()(const ipc::ModelDropped& e) const { to.models_.tiers().hear(domain, e); }
-    void operator()(const ipc::ModelParked& e) const { to.models_.tiers().hear(domain, e); }
-    void operator()(const ipc::ModelWanted& e) const { to.models_.tiers().hear(domain, e); }
+    void operator()(const ipc::ModelDropped& e) const { to.models_.residency().hear(domain, e); }
+    void operator()(const ipc::ModelParked& e) const { to.models_.residency().hear(domain, e); }
+    void operator()(const ipc::ModelWanted& e) const { to.models_.residency().hear(domain, e); }
     void operator()(const ipc::ProgramAdded& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::ProgramRefused& e) const { to.programs_.hear(domain, e); }
     void operator()(const ipc::SequenceAdded& e) const { to.sessions_.hear(domain, e); }
-    void operator()(const ipc::SequenceDropped& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::SequenceDropped& e) const {
+      to.sessions_.sequences().hear(domain, e);
+    }
     void operator()(const ipc::SequenceSpilled& e) const {
-      const bool honest = to.sessions_.hear(domain, e);
+      const bool honest = to.sessions_.sequences().hear(domain, e);
       if (!honest) to.domains_.find(domain)->kill("spills what it was not asked to");
     }
-    void operator()(const ipc::SequenceRestored& e) const { to.sessions_.hear(domain, e); }
-    void operator()(const ipc::GrantRequest& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::SequenceRestored& e) const {
+      to.sessions_.sequences().hear(domain, e);
+    }
+    void operator()(const ipc::GrantRequest& e) const { to.asked_for_memory(domain, e); }
     void operator()(const ipc::GrantReturn& e) const {
-      const bool honest = to.sessions_.hear(domain, e);
+      const bool honest =
+          LaneMemory::is_of_lane(e.kind) ? to.lanes_.hear(domain, e) : to.sessions_.hear(domain, e);
       if (!honest) to.domains_.find(domain)->kill("gives back what it was not given");
     }
     void operator()(const ipc::SessionBroken& e) const { to.sessions_.hear(domain, e); }
@@ -458,6 +452,15 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
   };
   const Turns::Bill bill(turns_, domain);
   std::visit(Route{*this, domain}, event.body);
+}
+
+void Daemon::asked_for_memory(DomainId domain, const ipc::GrantRequest& event) {
+  if (event.bytes == 0) {
+    return domains_.answer_grant(
+        domain, event.request,
+        Error{ErrorCode::kInvalidArgument, "A grant needs at least one byte."});
+  }
+  LaneMemory::is_of_lane(event.kind) ? lanes_.hear(domain, event) : sessions_.hear(domain, event);
 }
 
 // Threads that spin for long take the cores from everybody else (libgomp reads this when it is

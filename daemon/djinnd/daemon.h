@@ -25,13 +25,15 @@
 #include "daemon/djinnd/loop/turns.h"
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/metrics/metrics.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
-#include "daemon/djinnd/reclaim/pressure.h"
+#include "daemon/djinnd/reclaim/reclaimer.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/lane_memory.h"
 #include "daemon/djinnd/workers/spare_pool.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
 
@@ -40,7 +42,9 @@ namespace djinn::daemon {
 // The options that a configuration amounts to, with the command line over it.
 using Reread = std::function<Result<Options>(const Config&)>;
 
-class Daemon final : public WorkerSupervisor::Owner {
+class Daemon final : public WorkerSupervisor::Owner,
+                     private SessionListener,
+                     private ModelListener {
  public:
   Daemon(Loop& loop, const Clock& clock, const Options& options, Reread reread, uint64_t seed);
   ~Daemon() override;
@@ -70,10 +74,13 @@ class Daemon final : public WorkerSupervisor::Owner {
   [[nodiscard]] Status check_serves(uid_t user) const;
   [[nodiscard]] Status check_may_wait(const Fd& socket, uid_t user) const;
   void take_turn();
-  void session_left(SessionId session);
-  void models_changed();
+  void client_said(Session& session, ClientMessage message) override;
+  void session_left(SessionId session) override;
+  void model_gone(ModelId id) override;
+  void models_changed() override;
   void look_for_hangs();
   void device_changed();
+  void asked_for_memory(DomainId domain, const ipc::GrantRequest& event);
   void not_kept(const Model& model, const std::string& why);
   void set_draining(bool draining);
   ipc::Collected collect_garbage();
@@ -110,11 +117,14 @@ class Daemon final : public WorkerSupervisor::Owner {
   Traffics traffics_;
   SparePool spare_workers_;
   SparePool spare_loaders_;
-  Memory memory_;
   Quotas quotas_;
+  Memory memory_;
+  QuotaRefusals refusals_;
   Domains domains_;
+  LaneMemory lanes_;
   Sessions sessions_;
   Models models_;
+  Reclaimer reclaimer_;
   Programs programs_;
   StatsRounds stats_;
   Reports reports_;
@@ -123,7 +133,6 @@ class Daemon final : public WorkerSupervisor::Owner {
   Service service_;
   Keeper keeper_;
   Metrics metrics_;
-  Pressure pressure_;
   Timer hang_timer_;
   Timer wind_up_timer_;
   std::optional<uint64_t> wind_up_until_ns_;

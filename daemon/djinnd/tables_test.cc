@@ -9,6 +9,8 @@
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/programs/program_table.h"
 #include "daemon/djinnd/sessions/session.h"
+#include "daemon/djinnd/testing/fake_reclaim.h"
+#include "kernel/base/owned_state_for_tests.h"
 #include "kernel/gc/session_state.h"
 #include "kernel/pal/memfd.h"
 
@@ -92,11 +94,11 @@ TEST(ModelTable, young_files_share_what_comes_back_from_them_and_not_what_was_re
   for (const bool held : {false, true}) {
     if (held) model.leases[SessionId{9}] = 1;
     for (const ModelPhase read : {ModelPhase::kLoading, ModelPhase::kResident}) {
-      model.phase = read;
+      StateForTests::set(model.phase, read);
       EXPECT_EQ(table.find_shared(opened), nullptr) << held;
     }
     for (const ModelPhase comes_back : {ModelPhase::kEvicting, ModelPhase::kOnDisk}) {
-      model.phase = comes_back;
+      StateForTests::set(model.phase, comes_back);
       EXPECT_EQ(table.find_shared(opened), &model) << held;
     }
   }
@@ -135,7 +137,7 @@ TEST(ModelTable, files_are_compared_first_with_what_was_read_from_them) {
   for (uint64_t id = 1; id <= 20; ++id) {
     Model model;
     model.id = {id};
-    model.phase = id == 20 ? ModelPhase::kLoading : ModelPhase::kResident;
+    StateForTests::set(model.phase, id == 20 ? ModelPhase::kLoading : ModelPhase::kResident);
     copy.inode = settled_file().inode + id;
     model.key() = key_of(1000, copy);
     table.add(std::move(model));
@@ -152,7 +154,7 @@ TEST(ModelTable, files_that_are_compared_with_a_model_keep_it_from_nothing) {
   ModelTable table;
   Model model;
   model.id = {1};
-  model.phase = ModelPhase::kResident;
+  StateForTests::set(model.phase, ModelPhase::kResident);
   Model& added = table.add(std::move(model));
   added.compared_by.insert(LoadId{7});
   EXPECT_FALSE(added.in_use());
@@ -172,7 +174,7 @@ TEST(ModelTable, young_files_do_not_share_what_may_come_back_from_others) {
   ModelTable table;
   Model one;
   one.id = {1};
-  one.phase = ModelPhase::kOnDisk;
+  StateForTests::set(one.phase, ModelPhase::kOnDisk);
   one.key() = key_of(1000, young_file());
   Model& model = table.add(std::move(one));
   const ModelKey opened = key_of(1000, settled_file());
@@ -188,10 +190,7 @@ class Sources : public ::testing::Test {
  protected:
   static Error silent() { return {ErrorCode::kTimeout, {}}; }
 
-  Sources() {
-    model_.key() = key_of(1000, settled_file());
-    model_.phase = ModelPhase::kLoading;
-  }
+  Sources() { model_.key() = key_of(1000, settled_file()); }
   void open(DomainId user, SessionId session, uint64_t inode = 0) {
     load::FileIdentity file = settled_file();
     file.inode += inode != 0 ? inode : user;
@@ -348,7 +347,7 @@ TEST_F(Sources, what_is_being_read_is_forgotten_when_that_is_over) {
 TEST(Model, says_why_it_stays_where_it_is) {
   Model model;
   EXPECT_EQ(model.use(), ModelUse::kMoving) << "it is being loaded";
-  model.phase = ModelPhase::kResident;
+  StateForTests::set(model.phase, ModelPhase::kResident);
   EXPECT_EQ(model.use(), ModelUse::kNone);
   model.leases[SessionId{1}] = 1;
   EXPECT_EQ(model.use(), ModelUse::kHeld);
@@ -361,7 +360,7 @@ TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
   for (uint64_t id = 1; id <= 3; ++id) {
     Model model;
     model.id = {id};
-    model.phase = ModelPhase::kResident;
+    StateForTests::set(model.phase, ModelPhase::kResident);
     table.add(std::move(model));
   }
   table.touch(*table.find(ModelId{1}));
@@ -539,7 +538,8 @@ constexpr Memory::Holder kOther{vmu::HolderKind::kSession, 2};
 constexpr Memory::Holder kModel{vmu::HolderKind::kModel, 3};
 
 TEST(Memory, a_session_meets_its_quota_and_all_meet_the_device) {
-  Memory memory(1000, 400);
+  const Quotas quotas;
+  Memory memory(1000, 400, quotas);
   Asked asked;
   memory.request(kSession, 400, asked.note());
   memory.request(kSession, 1, asked.note());
@@ -554,7 +554,8 @@ TEST(Memory, a_session_meets_its_quota_and_all_meet_the_device) {
 }
 
 TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
-  Memory memory(1000, 2000);
+  const Quotas quotas;
+  Memory memory(1000, 2000, quotas);
   Asked asked;
   memory.request(kSession, 350, asked.note());
   std::string told;
@@ -569,7 +570,8 @@ TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
 
 TEST(Memory, why_there_is_none_fits_the_record_of_a_step) {
   constexpr uint64_t kMiB = 1 << 20;
-  Memory memory(1023 * kMiB, 9000 * kMiB);
+  const Quotas quotas;
+  Memory memory(1023 * kMiB, 9000 * kMiB, quotas);
   Asked asked;
   memory.request(kSession, 1022 * kMiB + 7, asked.note());
   std::string told;
@@ -580,7 +582,8 @@ TEST(Memory, why_there_is_none_fits_the_record_of_a_step) {
 }
 
 TEST(Memory, what_never_fits_is_told_so) {
-  Memory memory(1000, 9000);
+  const Quotas quotas;
+  Memory memory(1000, 9000, quotas);
   std::string told;
   const auto note = [&](const Status& status) { told = status ? "" : status.error().message; };
   memory.request(kModel, 1001, note);
@@ -589,14 +592,17 @@ TEST(Memory, what_never_fits_is_told_so) {
 }
 
 TEST(Memory, a_request_waits_for_what_is_being_evicted) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked asked;
   memory.request(kModel, 900, asked.note());
   uint64_t evicting = 0;
-  memory.set_evictor([&](uint64_t bytes) {
+  testing::FakeReclaim reclaim;
+  reclaim.has_room = [&](uint64_t bytes) {
     evicting = bytes;
     return true;
-  });
+  };
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, asked.note());
   EXPECT_EQ(asked.answers.size(), 1u);
   EXPECT_EQ(evicting, 200u);
@@ -606,11 +612,13 @@ TEST(Memory, a_request_waits_for_what_is_being_evicted) {
 }
 
 TEST(Memory, who_waits_is_not_overtaken) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked asked;
   Asked small;
   memory.request(kModel, 900, asked.note());
-  memory.set_evictor([](uint64_t) { return true; });
+  testing::FakeReclaim reclaim;
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, asked.note());
   memory.request(kOther, 50, small.note());
   EXPECT_TRUE(small.answers.empty()) << "there is room for it, but somebody waits";
@@ -620,11 +628,13 @@ TEST(Memory, who_waits_is_not_overtaken) {
 }
 
 TEST(Memory, who_leaves_makes_way_for_those_behind) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked asked;
   Asked small;
   memory.request(kModel, 900, asked.note());
-  memory.set_evictor([](uint64_t) { return true; });
+  testing::FakeReclaim reclaim;
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, asked.note());
   memory.request(kOther, 50, small.note());
   memory.cancel(kSession);
@@ -633,11 +643,13 @@ TEST(Memory, who_leaves_makes_way_for_those_behind) {
 }
 
 TEST(Memory, what_one_part_waits_for_is_cancelled_alone) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked group;
   Asked refs;
   memory.request(kModel, 900, group.note());
-  memory.set_evictor([](uint64_t) { return true; });
+  testing::FakeReclaim reclaim;
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, group.note(), 7);
   memory.request(kSession, 200, refs.note());
   memory.cancel(kSession, 7);
@@ -648,7 +660,8 @@ TEST(Memory, what_one_part_waits_for_is_cancelled_alone) {
 }
 
 TEST(Memory, another_quota_holds_for_sessions_that_are_there) {
-  Memory memory(1000, 400);
+  const Quotas quotas;
+  Memory memory(1000, 400, quotas);
   Asked asked;
   memory.request(kSession, 300, asked.note());
   memory.set_session_quota(200);
@@ -663,9 +676,19 @@ constexpr uid_t kAlice = 1000;
 constexpr uid_t kBob = 1001;
 constexpr Memory::Holder kLane{vmu::HolderKind::kLane, 4};
 
+Quotas alice_may_have(uint64_t bytes) {
+  NamedQuota named;
+  named.name = "alice";
+  named.number = kAlice;
+  named.quota.memory = Amount{bytes};
+  Quotas quotas;
+  quotas.set({named}, 0, 0);
+  return quotas;
+}
+
 TEST(Memory, a_users_quota_is_for_all_their_sessions_and_their_lane_together) {
-  Memory memory(1000, 400);
-  memory.set_user_quota([](uid_t user) { return user == kAlice ? 500 : 1000; });
+  const Quotas quotas = alice_may_have(500);
+  Memory memory(1000, 400, quotas);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);
   memory.charge(kLane, kAlice);
@@ -690,8 +713,8 @@ TEST(Memory, a_users_quota_is_for_all_their_sessions_and_their_lane_together) {
 }
 
 TEST(Memory, what_lies_aside_counts_for_its_user_and_returns_all_the_same) {
-  Memory memory(1000, 1000);
-  memory.set_user_quota([](uid_t) { return 500; });
+  const Quotas quotas = alice_may_have(500);
+  Memory memory(1000, 1000, quotas);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);
   Asked asked;
@@ -709,10 +732,13 @@ TEST(Memory, what_lies_aside_counts_for_its_user_and_returns_all_the_same) {
 }
 
 TEST(Memory, who_waits_for_their_own_to_leave_is_refused_nothing_and_holds_nobody_up) {
-  Memory memory(1000, 1000);
-  memory.set_user_quota([](uid_t) { return 500; });
+  const Quotas quotas = alice_may_have(500);
+  Memory memory(1000, 1000, quotas);
   uint64_t leaving = 400;
-  memory.set_leaving([&](uid_t user) { return user == kAlice ? leaving : 0; });
+  testing::FakeReclaim reclaim;
+  reclaim.has_room = [](uint64_t) { return false; };
+  reclaim.leaving_of = [&](uid_t user) { return user == kAlice ? leaving : 0; };
+  memory.set_reclaim(reclaim);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);
   Asked gone;
@@ -734,10 +760,12 @@ TEST(Memory, who_waits_for_their_own_to_leave_is_refused_nothing_and_holds_nobod
 }
 
 TEST(Memory, who_leaves_while_waiting_gets_nothing) {
-  Memory memory(1000, 1000);
+  const Quotas quotas;
+  Memory memory(1000, 1000, quotas);
   Asked asked;
   memory.request(kModel, 900, asked.note());
-  memory.set_evictor([](uint64_t) { return true; });
+  testing::FakeReclaim reclaim;
+  memory.set_reclaim(reclaim);
   memory.request(kSession, 300, asked.note());
   memory.release_all(kSession);
   memory.release_all(kModel);

@@ -299,7 +299,7 @@ std::array<uint64_t, kGroupPlaces> Reports::group_places() const {
   std::array<uint64_t, kGroupPlaces> counts{};
   for (const auto& [id, session] : world_.sessions.all()) {
     for (const auto& [index, group] : session->sequences.all()) {
-      ++counts[static_cast<size_t>(group.place)];
+      ++counts[static_cast<size_t>(GroupPlace{group.place})];
     }
   }
   return counts;
@@ -392,8 +392,8 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   report.owner = names_.of(model.owner());
   report.device = kDevice;
   report.state = state_of(model);
-  report.keep_alive_ms = world_.models.tiers().keep_alive_of(model);
-  report.expires_wall_ns = world_.models.tiers().expires_at(model);
+  report.keep_alive_ms = world_.models.residency().keep_alive_of(model);
+  report.expires_wall_ns = world_.models.residency().expires_at(model);
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
   report.files = static_cast<uint32_t>(model.sources.front().files.size());
@@ -550,7 +550,7 @@ void Reports::own_memory(const Asker& asker, const Session& session) {
   ipc::OwnMemory own;
   own.granted_bytes = memory.held_by(Memory::of_session(session.id));
   for (const auto& [index, group] : session.sequences.all()) {
-    own.sequence_bytes += group.granted_bytes;
+    own.sequence_bytes += group.granted_bytes();
   }
   own.shared_bytes = world_.models.bytes_shared_by(session.id);
   const uint64_t quota = memory.session_quota();
@@ -577,7 +577,7 @@ ipc::MemoryReport Reports::weights_report() const {
     if (model.phase != ModelPhase::kResident || model.in_use()) continue;
     report.cached_bytes += model.bytes;
   }
-  report.evictable_bytes = world_.models.tiers().evictable_bytes();
+  report.evictable_bytes = world_.models.residency().evictable_bytes();
   return report;
 }
 
@@ -586,7 +586,7 @@ ipc::MemoryReport Reports::sessions_report() const {
   report.device = kDevice;
   report.pool = ipc::MemoryPool::kSessions;
   report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kSession);
-  report.evictable_bytes = world_.sessions.spill().evictable_bytes();
+  report.evictable_bytes = world_.sessions.sequences().spill().evictable_bytes();
   for (const auto& [id, session] : world_.sessions.all()) {
     if (session->attached) report.mapped_bytes += world_.memory.held_by(Memory::of_session(id));
   }

@@ -208,12 +208,12 @@ void Requests::fulfil(Call& call, const ipc::DefineProgram& body) {
 
 void Requests::fulfil(Call& call, const ipc::MakeSequence& body) {
   if (!has_data_path(call)) return;
-  world_.sessions.make_sequence(call.session, call.asker.number, body.geometry);
+  world_.sessions.sequences().make(call.session, call.asker.number, body.geometry);
 }
 
 void Requests::fulfil(Call& call, const ipc::DropSequence& body) {
   if (!has_data_path(call)) return;
-  world_.sessions.drop_sequence(call.session, call.asker.number, body.sequence);
+  world_.sessions.sequences().drop(call.session, call.asker.number, body.sequence);
 }
 
 void Requests::fulfil(Call& call, const ipc::GetStatus& body) {

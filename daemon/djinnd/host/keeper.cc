@@ -140,7 +140,6 @@ class Returned {
       DJINN_TRY(files.back(), take_shared(name_of_part(model.id, "file", i)));
     }
     model.bytes_loaded = model.bytes;
-    model.go(ModelPhase::kResident);
     return model;
   }
 

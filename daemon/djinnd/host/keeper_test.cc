@@ -18,6 +18,7 @@
 
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/codec/kept_codec.h"
+#include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -53,7 +54,7 @@ class KeeperTest : public ::testing::Test {
     model.manifest = *pal::make_sealed_memfd("manifest", std::as_bytes(std::span("manifest")));
     model.extents.push_back(*pal::make_sealed_memfd("extent", std::as_bytes(std::span("extent"))));
     model.extent_bytes.push_back(4096);
-    model.go(ModelPhase::kResident);
+    StateForTests::set(model.phase, ModelPhase::kResident);
   }
   ~KeeperTest() override {
     systemd_.reset();  // whoever waits for it gets an error

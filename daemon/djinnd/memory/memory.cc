@@ -24,8 +24,9 @@ vmu::PrincipalId principal_of(vmu::Holder holder) {
 
 }  // namespace
 
-Memory::Memory(uint64_t device_bytes, uint64_t session_quota_bytes)
+Memory::Memory(uint64_t device_bytes, uint64_t session_quota_bytes, const Quotas& quotas)
     : ledger_({device_bytes, device_bytes}, {session_quota_bytes, session_quota_bytes}),
+      users_(quotas),
       session_quota_(session_quota_bytes) {
   ledger_.set_quota(kShared, {});
 }
@@ -62,7 +63,7 @@ Status Memory::grant(const Request& request) {
 }
 
 void Memory::change() {
-  if (changed_) changed_();
+  if (reclaim_ != nullptr) reclaim_->changed();
 }
 
 // The log hears of a shortage, the session that is refused also how much of it is its own.
@@ -73,7 +74,7 @@ Status Memory::refused(const Request& request, Error why) const {
   if (request.holder.kind == vmu::HolderKind::kLoad) {
     why.message += " Models that are in use, or not hashed yet, cannot give way.";
   }
-  if (refused_) refused_(why, users_.user_of(request.holder));
+  if (reclaim_ != nullptr) reclaim_->refused(why, users_.user_of(request.holder));
   if (request.holder.kind == vmu::HolderKind::kSession) why.message += own_part_of(request.holder);
   return why;
 }
@@ -94,8 +95,8 @@ std::string Memory::shortage(uint64_t bytes) const {
       "{} are needed, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
       "workers {}. Unpin or close a model, or end a session.",
       size_text(bytes), size_text(ledger_.free_bytes()), size_text(ledger_.total_bytes()),
-      size_text(models), size_text(pinned_ ? pinned_() : 0), size_text(held_by(kSession)),
-      size_text(held_by(kLane) + held_by(kHeap)));
+      size_text(models), size_text(reclaim_ != nullptr ? reclaim_->pinned_bytes() : 0),
+      size_text(held_by(kSession)), size_text(held_by(kLane) + held_by(kHeap)));
 }
 
 std::string Memory::own_part_of(Holder session) const {
@@ -120,18 +121,22 @@ void Memory::request(Request request) {
   freed();  // there may be room, or what is to be evicted is free already
 }
 
+bool Memory::fits_only_soon(const Request& request) const {
+  return reclaim_ != nullptr && users_.fits_only_soon(request.holder, request.bytes, *reclaim_);
+}
+
 // First come, first served: nobody starves a large request.
 void Memory::freed() {
   std::vector<std::pair<Granted, Status>> answers;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
-    if (!next->returns && users_.fits_only_soon(next->holder, next->bytes)) {
+    if (!next->returns && fits_only_soon(*next)) {
       ++next;
       continue;
     }
     Status status = grant(*next);
     const bool full = !status && status.error().code == ErrorCode::kOutOfMemory;
     const uint64_t missing = next->bytes - std::min(next->bytes, ledger_.free_bytes());
-    if (full && evictor_ && evictor_(missing)) break;
+    if (full && reclaim_ != nullptr && reclaim_->make_room(missing)) break;
     if (!status) status = refused(*next, status.error());
     answers.emplace_back(std::move(next->granted), std::move(status));
     next = waiting_.erase(next);

@@ -19,9 +19,10 @@
 #include <functional>
 #include <list>
 #include <map>
-#include <optional>
 #include <utility>
 
+#include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/memory/reclaim.h"
 #include "daemon/djinnd/memory/user_accounts.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/result.h"
@@ -34,7 +35,8 @@ class Memory {
   using Holder = vmu::Holder;
   using Granted = std::function<void(Status)>;
 
-  Memory(uint64_t device_bytes, uint64_t session_quota_bytes);
+  // quotas: what users may have.
+  Memory(uint64_t device_bytes, uint64_t session_quota_bytes, const Quotas& quotas);
 
   static Holder of_session(SessionId id) { return {vmu::HolderKind::kSession, id.value}; }
   static Holder of_model(ModelId id) { return {vmu::HolderKind::kModel, id.value}; }
@@ -42,21 +44,10 @@ class Memory {
   static Holder of_lane(WorkerId id) { return {vmu::HolderKind::kLane, id.value}; }
   static Holder of_heap(WorkerId id) { return {vmu::HolderKind::kHeap, id.value}; }
 
-  // Frees idle memory: begins to, for so many bytes, and says whether that much will come free.
-  // It calls freed() as it does.
-  void set_evictor(std::function<bool(uint64_t bytes)> evictor) { evictor_ = std::move(evictor); }
-
-  // Called after each grant and each release.
-  void on_change(std::function<void()> changed) { changed_ = std::move(changed); }
-  // Called for each request that no memory was found for. user: whom it would have been charged to,
-  // if anybody.
-  using Refused = std::function<void(const Error&, std::optional<uid_t> user)>;
-  void on_refusal(Refused refused) { refused_ = std::move(refused); }
-  // Bytes that never give way, for who is refused.
-  void set_pinned(std::function<uint64_t()> pinned) { pinned_ = std::move(pinned); }
-  // What a user may have in all, and what of it comes free by itself.
-  void set_user_quota(UserAccounts::BytesOf quota) { users_.set_quota(std::move(quota)); }
-  void set_leaving(UserAccounts::BytesOf leaving) { users_.set_leaving(std::move(leaving)); }
+  // Whom to ask for memory when there is none; without, nothing gives way.
+  void set_reclaim(Reclaim& reclaim) { reclaim_ = &reclaim; }
+  // Something may have fallen idle, and so may have to give way.
+  void reconsider() { change(); }
   // The holder's memory counts against the quota of that user, until all of it is released.
   void charge(Holder holder, uid_t user) { users_.open(holder, user); }
   // Of all holders that are charged to the user, what lies aside included.
@@ -115,6 +106,8 @@ class Memory {
   void request(Request request);
   void cancel_those(const std::function<bool(const Request&)>& wanted);
   Status grant(const Request& request);
+  // Whether the request fits once what comes free by itself is free, and not before.
+  [[nodiscard]] bool fits_only_soon(const Request& request) const;
   [[nodiscard]] Status refused(const Request& request, Error why) const;
   [[nodiscard]] std::string too_large(uint64_t bytes) const;
   [[nodiscard]] std::string shortage(uint64_t bytes) const;
@@ -125,10 +118,7 @@ class Memory {
   vmu::GrantLedger ledger_;
   UserAccounts users_;
   uint64_t session_quota_;
-  std::function<bool(uint64_t)> evictor_;
-  std::function<void()> changed_;
-  std::function<uint64_t()> pinned_;
-  Refused refused_;
+  Reclaim* reclaim_ = nullptr;
   std::list<Request> waiting_;
   std::map<Holder, uint64_t> held_;  // by holder, for sums by kind
 };

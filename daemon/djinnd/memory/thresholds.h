@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Thresholds: how much of the memory may be granted before something gives way; pressure.h acts.
+// Thresholds: how much of the memory may be granted before something gives way; reclaimer.h acts.
 #pragma once
 
 #include <cstdint>

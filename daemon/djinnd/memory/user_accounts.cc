@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
@@ -36,8 +35,7 @@ void UserAccounts::note(vmu::Holder holder, uint64_t held_bytes) {
 
 UserAccounts::Room UserAccounts::room_of(vmu::Holder holder, const Account& account) const {
   const uint64_t replaced = holder.kind == vmu::HolderKind::kLane ? account.bytes : 0;
-  return {held_by(account.user) - replaced,
-          quota_ ? quota_(account.user) : std::numeric_limits<uint64_t>::max()};
+  return {held_by(account.user) - replaced, quotas_.of(account.user).memory_bytes};
 }
 
 Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
@@ -52,12 +50,14 @@ Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
                            size_text(bytes), size_text(held), size_text(quota))};
 }
 
-bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes) const {
+bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes,
+                                  const Reclaim& reclaim) const {
   const auto found = accounts_.find(holder);
-  if (found == accounts_.end() || !leaving_) return false;
+  if (found == accounts_.end()) return false;
   const auto [held, quota] = room_of(holder, found->second);
   if (range_fits(held, bytes, quota)) return false;
-  return range_fits(held - std::min(held, leaving_(found->second.user)), bytes, quota);
+  const uint64_t leaving = std::min(held, reclaim.leaving_bytes(found->second.user));
+  return range_fits(held - leaving, bytes, quota);
 }
 
 std::optional<uid_t> UserAccounts::user_of(vmu::Holder holder) const {

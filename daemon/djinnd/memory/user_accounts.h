@@ -12,10 +12,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 
+#include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/memory/reclaim.h"
 #include "kernel/base/result.h"
 #include "kernel/vmu/grants.h"
 
@@ -23,11 +24,7 @@ namespace djinn::daemon {
 
 class UserAccounts {
  public:
-  // What the user may have in all; how much of what they have comes free by itself.
-  using BytesOf = std::function<uint64_t(uid_t)>;
-
-  void set_quota(BytesOf quota) { quota_ = std::move(quota); }
-  void set_leaving(BytesOf leaving) { leaving_ = std::move(leaving); }
+  explicit UserAccounts(const Quotas& quotas) : quotas_(quotas) {}
 
   // The holder's bytes are the user's from now on, until it is closed.
   void open(vmu::Holder holder, uid_t user);
@@ -38,8 +35,9 @@ class UserAccounts {
   // Whether its user may have so much more. A lane's slab takes the place of the one before.
   // Errors: kQuotaExceeded.
   [[nodiscard]] Status check(vmu::Holder holder, uint64_t bytes) const;
-  // Whether not now, but once what comes free by itself is free.
-  [[nodiscard]] bool fits_only_soon(vmu::Holder holder, uint64_t bytes) const;
+  // Whether it may have so much more once what comes free by itself is free, and not before.
+  [[nodiscard]] bool fits_only_soon(vmu::Holder holder, uint64_t bytes,
+                                    const Reclaim& reclaim) const;
 
   [[nodiscard]] uint64_t held_by(uid_t user) const;
   // Whose bytes the holder's are, if anybody's.
@@ -56,8 +54,7 @@ class UserAccounts {
   };
   [[nodiscard]] Room room_of(vmu::Holder holder, const Account& account) const;
 
-  BytesOf quota_;
-  BytesOf leaving_;
+  const Quotas& quotas_;
   std::map<vmu::Holder, Account> accounts_;
   std::map<uid_t, uint64_t> held_by_user_;  // without zeros
 };

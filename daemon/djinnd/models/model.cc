@@ -11,6 +11,17 @@
 namespace djinn::daemon {
 namespace {
 
+using enum ModelPhase;
+constexpr std::array<Transition<ModelPhase>, 7> kTransitions{{
+    {kLoading, kResident},
+    {kLoading, kOnDisk},
+    {kResident, kEvicting},
+    {kResident, kUnloading},
+    {kEvicting, kOnDisk},
+    {kOnDisk, kLoading},
+    {kOnDisk, kUnloading},
+}};
+
 bool is_same_file(const load::FileIdentity& a, const load::FileIdentity& b) {
   return a.device_major == b.device_major && a.device_minor == b.device_minor && a.inode == b.inode;
 }
@@ -35,19 +46,7 @@ Event event_of(EventKind kind, const Model& model) {
 }
 
 bool may_follow(ModelPhase from, ModelPhase to) {
-  switch (to) {
-    case ModelPhase::kLoading:
-      return from == ModelPhase::kOnDisk;
-    case ModelPhase::kResident:
-      return from == ModelPhase::kLoading;
-    case ModelPhase::kEvicting:
-      return from == ModelPhase::kResident;
-    case ModelPhase::kOnDisk:
-      return from == ModelPhase::kEvicting || from == ModelPhase::kLoading;
-    case ModelPhase::kUnloading:
-      return from == ModelPhase::kResident || from == ModelPhase::kOnDisk;
-  }
-  return false;
+  return is_listed(kTransitions, from, to);
 }
 
 Error refusal_of(ModelUse use) {
@@ -95,11 +94,6 @@ std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified)
                            [](uint8_t byte) { return std::byte{byte}; });
   }
   return files;
-}
-
-void Model::go(ModelPhase next) {
-  DJINN_ASSERT(may_follow(phase, next));
-  phase = next;
 }
 
 bool Model::held_beside(DomainId user) const {

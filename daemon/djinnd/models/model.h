@@ -3,11 +3,14 @@
 // Model: weights in sealed extents, or on their way there or away; and the table of all.
 //
 //   loading -> resident               the bytes are there and sealed
+//   loading -> on disk                it could not come back, or another source is to be tried
 //   resident -> evicting -> on disk   memory is wanted or somebody said so; its place in workers
 //                                     stays, and so do its programs
 //   on disk -> loading                it is used again; its hash is compared before it is resident
 //   resident, on disk -> unloading    nobody leases it, and it is wanted no more
 //   loading, unloading -> gone
+//
+// Residency alone changes the phase.
 //
 //   lease    a session's hold on a model; the model stays while there is one, resident or not
 //   opener   a request that waits for the model to be there and in its worker
@@ -49,13 +52,17 @@
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owned_state.h"
 #include "kernel/load/hash.h"
 #include "kernel/load/identity.h"
 
 namespace djinn::daemon {
 
 enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnloading };
+// Pure: the drawing above as a table.
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
+
+class Residency;  // residency.h
 
 // Why a model stays where it is: the first of these.
 enum class ModelUse : uint8_t { kNone, kMoving, kHeld };
@@ -148,7 +155,7 @@ struct MappedBy {
 struct Model {
   ModelId id;
   std::vector<Source> sources = std::vector<Source>(1);  // never none; the owner's is the first
-  ModelPhase phase = ModelPhase::kLoading;
+  OwnedState<ModelPhase, Residency> phase;
   LoadId load;
   SharedFd plan;            // sealed, or none
   uint64_t plan_bytes = 0;  // 0 of one that systemd kept, too
@@ -178,7 +185,6 @@ struct Model {
   std::set<LoadId> compared_by;
   std::vector<Asker> movers;  // who wait for it to be evicted or gone
 
-  void go(ModelPhase next);
   [[nodiscard]] bool pinned() const { return !pins.empty(); }
   // By another than this user.
   [[nodiscard]] bool pinned_beside(DomainId user) const {
@@ -228,6 +234,16 @@ struct Model {
 
  private:
   void forget_unheld();
+};
+
+// Who stands above models and hears of them.
+class ModelListener {
+ public:
+  virtual ~ModelListener() = default;
+  // The model goes; what names it must go first.
+  virtual void model_gone(ModelId id) = 0;
+  // Which models there are, or what is known of one.
+  virtual void models_changed() = 0;
 };
 
 // Whoever has opened a model, uses it or keeps it in memory sees it too: they had its bytes.

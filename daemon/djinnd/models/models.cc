@@ -88,24 +88,31 @@ bool is_opened_by(const Model& model, SessionId session) {
 
 }  // namespace
 
-Models::Models(World world, uint64_t keep_alive_ms)
-    : world_(std::move(world)),
-      tiers_({world_.loop, world_.clock, world_.memory, world_.domains, world_.replies,
-              world_.events, table_, world_.spill, world_.memory_work, world_.model_gone,
-              world_.changed, world_.reviewed, [this](Model& model) { read_again(model); },
-              world_.runs, [this] { return world_.sessions_leave() + loads_leave(); },
-              [this](LoadId load) { loads_.at(load)->abort(); },
-              [this](Model& model) { end_comparisons(model); },
-              [this](Model& model) { leave_to_loaders(model); }},
-             keep_alive_ms),
-      looks_(world_.loop, [this] { look(); }) {}
+Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, Memory& memory,
+               const Quotas& quotas, Domains& domains, Replies& replies, const Sessions& sessions,
+               Events& events, WorkQueue& memory_work, ModelListener& listener,
+               uint64_t keep_alive_ms)
+    : loop_(loop),
+      clock_(clock),
+      ids_(ids),
+      loaders_(loaders),
+      memory_(memory),
+      quotas_(quotas),
+      domains_(domains),
+      replies_(replies),
+      events_(events),
+      memory_work_(memory_work),
+      listener_(listener),
+      residency_(loop, clock, memory, domains, replies, events, sessions, memory_work, table_,
+                 *this, listener, keep_alive_ms),
+      looks_(loop, [this] { look(); }) {}
 
 void Models::tell(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {
   Event event = event_of(kind, model);
   event.text = std::move(text);
   event.error = error;
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 void Models::take_back(std::vector<Model> models) {
@@ -113,26 +120,25 @@ void Models::take_back(std::vector<Model> models) {
   for (Model& one : models) {
     // Where not all fit, the answer comes when others have given way.
     const auto kept = std::make_shared<Model>(std::move(one));
-    world_.memory.request(
-        Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
-          Model& model = *kept;
-          returning_.erase(model.id);
-          if (granted) {
-            tell(EventKind::kModelKept, model,
-                 fmt::format("model {} is resident again: {} bytes", text_of(model.id),
-                             model.bytes));
-            table_.add(std::move(model)).idle_since_ns = world_.clock.monotonic_ns();
-          } else {
-            tell(EventKind::kModelFailed, model,
-                 fmt::format("model {} is given up: {}", text_of(model.id),
-                             name_of(granted.error().code)),
-                 granted.error().code);
-          }
-          world_.changed();
-        });
+    memory_.request(Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
+      Model& model = *kept;
+      returning_.erase(model.id);
+      if (granted) {
+        tell(EventKind::kModelKept, model,
+             fmt::format("model {} is resident again: {} bytes", text_of(model.id), model.bytes));
+        Residency::arrived(model);
+        table_.add(std::move(model)).idle_since_ns = clock_.monotonic_ns();
+      } else {
+        tell(EventKind::kModelFailed, model,
+             fmt::format("model {} is given up: {}", text_of(model.id),
+                         name_of(granted.error().code)),
+             granted.error().code);
+      }
+      listener_.models_changed();
+    });
   }
-  world_.changed();
-  tiers_.review();
+  listener_.models_changed();
+  residency_.review();
 }
 
 // --- requests
@@ -142,7 +148,7 @@ void Models::open(OpenRequest request) {
     return refuse(request, {ErrorCode::kInvalidArgument,
                             "A model needs at least one file. Add files first."});
   }
-  if (world_.loaders.fails()) return refuse(request, world_.loaders.failure());
+  if (loaders_.fails()) return refuse(request, loaders_.failure());
   const Status room = check_plans(request.opener.domain, request.plan.bytes);
   if (!room) return refuse(request, room.error());
   const size_t file_count = request.files.size();
@@ -154,7 +160,7 @@ void Models::open(OpenRequest request) {
 
 void Models::begin(Opening opening, std::vector<SharedFd> files) {
   const LoadId id = next_load();
-  loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id, std::move(files));
+  loads_[id] = std::make_unique<Load>(loop_, loaders_, *this, id, std::move(files));
   queued_.push_back({id, {.user = opening.request.opener.domain}});
   openings_.emplace(id, std::move(opening));
   start_loads();
@@ -196,7 +202,7 @@ Status Models::check_files(DomainId domain, size_t added, size_t count) const {
 
 // One that nothing is held for.
 LoadId Models::next_load() {
-  return world_.ids.next<LoadId>(
+  return ids_.next<LoadId>(
       [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
 }
 
@@ -219,16 +225,16 @@ void Models::start_loads() {
 void Models::close(const Asker& asker, ModelId id) {
   Model* const model = table_.find(id);
   if (model == nullptr || !model->leases.contains(asker.session)) {
-    return world_.replies.refuse(
-        asker, {ErrorCode::kNotFound, "The session has not opened such a model."});
+    return replies_.refuse(asker,
+                           {ErrorCode::kNotFound, "The session has not opened such a model."});
   }
   if (is_opened_by(*model, asker.session)) {
-    return world_.replies.refuse(
+    return replies_.refuse(
         asker, {ErrorCode::kBusy, "The session is still opening the model. Close it after that."});
   }
   left(*model, asker.session);
   table_.touch(*model);
-  world_.replies.done(asker);
+  replies_.done(asker);
 }
 
 // One hold less.
@@ -239,8 +245,8 @@ void Models::left(Model& model, SessionId session) {
     model.leases.erase(lease);
     model.forget_sources_of(session);
   }
-  model.idle_since_ns = world_.clock.monotonic_ns();
-  tiers_.review();
+  model.idle_since_ns = clock_.monotonic_ns();
+  residency_.review();
 }
 
 Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
@@ -256,7 +262,7 @@ Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
 
 Status Models::check_pin_quota(const Caller& caller, const Model& model, uint64_t bytes) const {
   if (caller.admin) return {};
-  const uint64_t quota = world_.quotas.of(caller.user).pin_bytes;
+  const uint64_t quota = quotas_.of(caller.user).pin_bytes;
   const uint64_t own = model.pins.contains(caller.user) ? model.bytes : 0;
   const uint64_t pinned = pinned_bytes_of(caller.user) - own;
   if (range_fits(pinned, bytes, quota)) return {};
@@ -283,7 +289,7 @@ Status Models::may_pin(const Caller& caller, const Model& model) const {
 }
 
 void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request) {
-  const auto refuse = [&](const Error& error) { world_.replies.refuse(asker, error); };
+  const auto refuse = [&](const Error& error) { replies_.refuse(asker, error); };
   Model* const model = table_.find(request.model);
   if (model == nullptr || !seen_by(*model, caller)) {
     return refuse({ErrorCode::kNotFound, "There is no such model."});
@@ -304,38 +310,38 @@ void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& 
   } else if (model->pins.erase(caller.user) == 0 && model->pinned()) {
     return refuse({ErrorCode::kPermissionDenied, kPinOfOthers});
   }
-  model->idle_since_ns = world_.clock.monotonic_ns();
-  if (model->pinned()) tiers_.want(*model);
-  tiers_.review();
-  world_.changed();
-  world_.replies.done(asker);
+  model->idle_since_ns = clock_.monotonic_ns();
+  if (model->pinned()) residency_.want(*model);
+  residency_.review();
+  listener_.models_changed();
+  replies_.done(asker);
 }
 
 void Models::evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request) {
   const auto found = find_owned(caller, request.model);
-  if (!found) return world_.replies.refuse(asker, found.error());
+  if (!found) return replies_.refuse(asker, found.error());
   if (request.force && !caller.admin && (*found)->pinned_beside(caller.user)) {
-    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+    return replies_.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
   }
   if (request.force && !caller.admin && (*found)->held_beside(caller.user)) {
-    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kHeldByOthers});
+    return replies_.refuse(asker, {ErrorCode::kPermissionDenied, kHeldByOthers});
   }
-  tiers_.evict(asker, **found, request);
+  residency_.evict(asker, **found, request);
 }
 
 void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
   const auto found = find_owned(caller, id);
-  if (!found) return world_.replies.refuse(asker, found.error());
+  if (!found) return replies_.refuse(asker, found.error());
   Model* const model = *found;
   if (!caller.admin && model->pinned_beside(caller.user)) {
-    return world_.replies.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+    return replies_.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
   }
   const ModelUse use = model->use();
   const bool leaves = model->phase == ModelPhase::kUnloading;  // who asks waits for it as well
   if (use != ModelUse::kNone && !leaves) {
-    return world_.replies.refuse(asker, refusal_of(use));
+    return replies_.refuse(asker, refusal_of(use));
   }
-  tiers_.unload(asker, *model);
+  residency_.unload(asker, *model);
 }
 
 // --- from files to a model
@@ -378,7 +384,7 @@ Status Models::make_place() {
     return Error{ErrorCode::kBusy,
                  "djinnd is draining and loads no model. Try again when it is resumed."};
   }
-  if (table_.size() < limits::kModels || tiers_.make_place()) return {};
+  if (table_.size() < limits::kModels || residency_.make_place()) return {};
   return Error{ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."};
 }
 
@@ -401,7 +407,7 @@ void Models::decide_waiting(ModelId id) {
   }
   for (const LoadId load : waiting) {
     // Later, for the model is about to change.
-    world_.loop.defer([this, load] {
+    loop_.defer([this, load] {
       const auto found = loads_.find(load);
       if (found == loads_.end() || !openings_.contains(load)) return;
       if (found->second->phase() == LoadPhase::kDeciding) decide(load);
@@ -430,7 +436,7 @@ void Models::load_compared(LoadId id, bool same) {
 void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   Load& load = *loads_.at(id);
   Model fresh;
-  fresh.id = world_.ids.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
+  fresh.id = ids_.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
   fresh.load = id;
   Source& first = fresh.sources.front();
   first.key = std::move(key);
@@ -442,10 +448,10 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
   Model& model = table_.add(std::move(fresh));
   Event event = event_of(EventKind::kModelLoading, model);
   event.text = fmt::format("model {} of {} is being loaded from {}", text_of(model.id),
-                           world_.events.user_text(model.owner()),
+                           events_.user_text(model.owner()),
                            count_text(model.sources.front().files.size(), "file"));
   event.path = opening.request.path;
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
   join(model, opening.request);
   load.plan(model.plan);
 }
@@ -466,8 +472,8 @@ void Models::join(Model& model, const OpenRequest& request) {
   model.call(user, {request.label, request.path});
   table_.touch(model);
   model.openers.push_back(request.opener);
-  tiers_.want(model);
-  world_.changed();
+  residency_.want(model);
+  listener_.models_changed();
   settle(model);
 }
 
@@ -479,12 +485,12 @@ void Models::read_again(Model& model) {
   const LoadId id = next_load();
   model.load = source->load = id;
   source->silent = source->in_the_way = 0;
-  loads_[id] = std::make_unique<Load>(world_.loop, world_.loaders, *this, id, source->files);
+  loads_[id] = std::make_unique<Load>(loop_, loaders_, *this, id, source->files);
   tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
   queued_.push_back({id, {.user = source->user(), .returns = true}});
   start_loads();
   look_again_soon();
-  if (world_.loaders.fails()) world_.loop.defer([this] { refuse_waiting(); });
+  if (loaders_.fails()) loop_.defer([this] { refuse_waiting(); });
 }
 
 void Models::source_failed(LoadId id, const Error& error) {
@@ -494,12 +500,11 @@ void Models::source_failed(LoadId id, const Error& error) {
   if (!model->returns()) return first_load_failed(id, *model, error);
   const LoadFailure failure = failure_of(*model, *source, error);
   model->put_aside(*source, error);
-  const bool goes_on = model->next_source() != nullptr && !world_.loaders.fails();
+  const bool goes_on = model->next_source() != nullptr && !loaders_.fails();
   if (!goes_on) return fail_model(id, *model, failure);
   tell_failed(*model, failure);
   abandon(id, *model);
-  model->go(ModelPhase::kOnDisk);
-  tiers_.want(*model);
+  residency_.try_next_source(*model);
   abort_load(id);
 }
 
@@ -611,12 +616,12 @@ void Models::leave_alone(Model& model) {
 }
 
 void Models::refuse_waiting() {
-  if (!world_.loaders.fails()) return;
+  if (!loaders_.fails()) return;
   std::vector<LoadId> waiting;
   for (const auto& [id, load] : loads_) {
     if (load->phase() == LoadPhase::kWaiting) waiting.push_back(id);
   }
-  for (const LoadId id : waiting) fail(id, world_.loaders.failure());
+  for (const LoadId id : waiting) fail(id, loaders_.failure());
 }
 
 void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
@@ -656,10 +661,10 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
       return fail(id, {ErrorCode::kCancelled, "Whoever wanted it may not pin so much."});
     }
   }
-  world_.memory.request(Memory::of_load(id), *total,
-                        [this, id, sizes = plan.extent_bytes](const Status& granted) {
-                          extents_granted(id, sizes, granted);
-                        });
+  memory_.request(Memory::of_load(id), *total,
+                  [this, id, sizes = plan.extent_bytes](const Status& granted) {
+                    extents_granted(id, sizes, granted);
+                  });
 }
 
 void Models::refuse_pins(Model& model, uint64_t bytes) {
@@ -675,7 +680,7 @@ void Models::refuse_pins(Model& model, uint64_t bytes) {
   for (const auto& [opener, error] : refused) {
     tell_failure(opener, failure_of(model, opener.domain, error));  // others may still get it
     left(model, opener.asker.session);
-    world_.replies.refuse(opener.asker, error);
+    replies_.refuse(opener.asker, error);
   }
 }
 
@@ -702,7 +707,7 @@ Error Models::with_own_part(Error error, const Model& model) const {
   const SessionId session = model.openers.front().asker.session;
   const bool is_alone = std::ranges::all_of(
       model.openers, [&](const Opener& opener) { return opener.asker.session == session; });
-  if (is_alone) error.message += world_.memory.own_part_of(Memory::of_session(session));
+  if (is_alone) error.message += memory_.own_part_of(Memory::of_session(session));
   return error;
 }
 
@@ -734,23 +739,23 @@ void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
   const bool returns = model->returns();
   const Status sealed = seal(*model, std::move(manifest));
   if (!sealed) return source_failed(id, sealed.error());
-  world_.memory.hand_over(Memory::of_load(id), Memory::of_model(model->id));
+  memory_.hand_over(Memory::of_load(id), Memory::of_model(model->id));
   if (!returns) become_resident(*model);
 }
 
 void Models::become_resident(Model& model) {
-  model.go(ModelPhase::kResident);
+  Residency::arrived(model);
   model.end_return();
   Source& first = model.sources.front();
   for (size_t i = 0; i < first.files.size(); ++i) {
     if (first.key.files[i].content) first.files[i].reset();
   }
   model.bytes_loaded = model.bytes;
-  model.loaded_wall_ns = world_.clock.wall_ns();
+  model.loaded_wall_ns = clock_.wall_ns();
   tell(EventKind::kModelLoaded, model,
        fmt::format("model {} is resident: {} bytes", text_of(model.id), model.bytes));
-  tiers_.came_back(model);
-  world_.changed();
+  residency_.came_back(model);
+  listener_.models_changed();
   settle(model);
   decide_waiting(model.id);
 }
@@ -793,7 +798,7 @@ void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
              "close the model and open it anew."});
   }
   model->sha256 = hashed.sha256;
-  world_.changed();
+  listener_.models_changed();
 }
 
 void Models::load_failed(LoadId id, const Error& error) {
@@ -811,7 +816,7 @@ void Models::tell_failed(const Model& model, const LoadFailure& failure) {
 
 void Models::abandon(LoadId id, Model& model) {
   abandoned_[id] = {std::exchange(model.extents, {})};
-  if (model.returns()) world_.memory.hand_over(Memory::of_model(model.id), Memory::of_load(id));
+  if (model.returns()) memory_.hand_over(Memory::of_model(model.id), Memory::of_load(id));
   look_again_soon();
 }
 
@@ -829,7 +834,7 @@ void Models::fail(LoadId id, const Error& error) {
 
 void Models::fail_opening(const OpenRequest& request, const Error& error) {
   if (error.code != ErrorCode::kCancelled) tell_failure(request.opener, failure_of(request, error));
-  world_.replies.refuse_each({request.opener.asker}, error);
+  replies_.refuse_each({request.opener.asker}, error);
 }
 
 void Models::fail_model(LoadId id, Model& model, const LoadFailure& failure) {
@@ -842,12 +847,12 @@ void Models::fail_model(LoadId id, Model& model, const LoadFailure& failure) {
     model.openers.clear();
     for (const Asker& asker : askers) left(model, asker.session);
     model.end_return();
-    tiers_.stays_away(model, failure);
+    residency_.stays_away(model, failure);
   } else {
     table_.erase(model.id);
   }
   abort_load(id);
-  world_.replies.refuse_each(askers, failure.error);
+  replies_.refuse_each(askers, failure.error);
 }
 
 void Models::abort_load(LoadId id) {
@@ -856,7 +861,7 @@ void Models::abort_load(LoadId id) {
 
 void Models::refuse(const OpenRequest& request, const Error& error) {
   tell_failure(request.opener, failure_of(request, error));
-  world_.replies.refuse(request.opener.asker, error);
+  replies_.refuse(request.opener.asker, error);
 }
 
 void Models::tell_failure(const Opener& opener, const LoadFailure& failure) {
@@ -875,14 +880,13 @@ void Models::tell_failure(Event event, const LoadFailure& failure) {
   ++loads_failed_;
   const std::string what = event.model.valid() ? "model " + text_of(event.model) : "a model";
   const std::string whom = event.session.valid() ? " for session " + text_of(event.session) : "";
-  event.text =
-      fmt::format("{} of {} could not be loaded{}: {}", what, world_.events.user_text(failure.user),
-                  whom, name_of(failure.error.code));
+  event.text = fmt::format("{} of {} could not be loaded{}: {}", what,
+                           events_.user_text(failure.user), whom, name_of(failure.error.code));
   event.owner = failure.user;
   event.path = failure.path;
   event.error = failure.error.code;
   event.sentence = failure.sentence;
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 void Models::end_comparisons(Model& model) {
@@ -895,7 +899,7 @@ void Models::leave_to_loaders(Model& model) {
   std::set<LoadId> loads = std::exchange(model.compared_by, {});
   const LoadId first = *loads.begin();
   loads.erase(first);
-  world_.memory.hand_over(Memory::of_model(model.id), Memory::of_load(first));
+  memory_.hand_over(Memory::of_model(model.id), Memory::of_load(first));
   left_to_.emplace(first, std::move(loads));
 }
 
@@ -906,7 +910,7 @@ void Models::pass_on(LoadId id) {
   if (left.empty() || left.mapped().empty()) return;
   const LoadId next = *left.mapped().begin();
   left.mapped().erase(next);
-  world_.memory.hand_over(Memory::of_load(id), Memory::of_load(next));
+  memory_.hand_over(Memory::of_load(id), Memory::of_load(next));
   left.key() = next;
   left_to_.insert(std::move(left));
 }
@@ -918,13 +922,13 @@ void Models::load_ended(LoadId id) {
                     {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
     }
     if (model->load == id) model->load = {};  // else the next source is read
-    tiers_.load_ended(*model);
+    residency_.load_ended(*model);
   }
   for (auto& [other, model] : table_.all()) {
-    if (model.compared_by.erase(id) > 0) tiers_.load_ended(model);
+    if (model.compared_by.erase(id) > 0) residency_.load_ended(model);
   }
   pass_on(id);
-  if (auto load = loads_.extract(id)) world_.loop.dispose(std::move(load.mapped()));
+  if (auto load = loads_.extract(id)) loop_.dispose(std::move(load.mapped()));
   running_.erase(id);
   std::erase_if(queued_, [&](const auto& queued) { return queued.first == id; });
   free_abandoned(id);
@@ -937,18 +941,17 @@ void Models::free_abandoned(LoadId id) {
   if (abandoned.freeing) return;
   if (abandoned.extents.empty()) return release_abandoned(id);
   abandoned.freeing = true;
-  world_.memory_work.close(std::exchange(abandoned.extents, {}),
-                           [this, id] { release_abandoned(id); });
+  memory_work_.close(std::exchange(abandoned.extents, {}), [this, id] { release_abandoned(id); });
 }
 
 void Models::release_abandoned(LoadId id) {
   abandoned_.erase(id);
-  world_.memory.release_all(Memory::of_load(id));
+  memory_.release_all(Memory::of_load(id));
 }
 
 void Models::take_memory_back(LoadId id, Abandoned& abandoned) {
   abandoned.freeing = true;
-  world_.memory_work.run(
+  memory_work_.run(
       [extents = std::exchange(abandoned.extents, {})] {
         return std::ranges::all_of(extents, [](const Fd& extent) {
           struct stat info {};
@@ -965,7 +968,7 @@ void Models::take_memory_back(LoadId id, Abandoned& abandoned) {
 uint64_t Models::loads_leave() const {
   uint64_t bytes = 0;
   for (const auto& [id, abandoned] : abandoned_) {
-    bytes += world_.memory.held_by(Memory::of_load(id));
+    bytes += memory_.held_by(Memory::of_load(id));
   }
   return bytes;
 }
@@ -982,11 +985,11 @@ void Models::settle(Model& model) {
     return is_served;
   });
   for (const Opener& opener : served) {
-    world_.replies.owe(opener.asker,
-                       [this, id = model.id, number = opener.asker.number,
-                        was_resident = opener.was_resident]() -> ipc::DaemonReply {
-                         return {number, opened(id, was_resident)};
-                       });
+    replies_.owe(opener.asker,
+                 [this, id = model.id, number = opener.asker.number,
+                  was_resident = opener.was_resident]() -> ipc::DaemonReply {
+                   return {number, opened(id, was_resident)};
+                 });
   }
 }
 
@@ -1004,17 +1007,17 @@ decltype(ipc::DaemonReply::body) Models::opened(ModelId id, bool was_resident) {
 
 void Models::read_manifest(const Asker& asker, const ipc::ReadManifest& request) {
   if (!leased_by(request.model, asker.session)) {
-    return world_.replies.refuse(
+    return replies_.refuse(
         asker, {ErrorCode::kNotFound, "The session has no such model open. Open it first."});
   }
   auto part = part_of_manifest(*table_.find(request.model), request.offset);
-  if (!part) return world_.replies.refuse(asker, part.error());
-  world_.replies.reply(asker, {asker.number, ipc::ManifestPart{*std::move(part)}});
+  if (!part) return replies_.refuse(asker, part.error());
+  replies_.reply(asker, {asker.number, ipc::ManifestPart{*std::move(part)}});
 }
 
 void Models::map_into(Model& model, DomainId domain) {
   const bool fresh = model.mapped.try_emplace(domain).second;
-  if (fresh) tiers_.send_add(model, domain);
+  if (fresh) residency_.send_add(model, domain);
 }
 
 void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
@@ -1027,14 +1030,14 @@ void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
   });
   model.mapped.erase(domain);
   for (const Asker& asker : refused) left(model, asker.session);
-  world_.replies.refuse_each(refused, error);
+  replies_.refuse_each(refused, error);
 }
 
 void Models::hear(DomainId domain, const ipc::ModelAdded& event) {
   Model* const model = table_.find(event.model);
   if (model == nullptr || !model->mapped.contains(domain)) return;
   if (event.code != ErrorCode::kOk) {
-    world_.domains.send(domain, {ipc::ModelLost{event.model, event.code, event.message}});
+    domains_.send(domain, {ipc::ModelLost{event.model, event.code, event.message}});
     return refuse_openers(*model, domain, {event.code, event.message});
   }
   MappedBy& mapped = model->mapped.at(domain);
@@ -1046,13 +1049,13 @@ void Models::hear(DomainId domain, const ipc::ModelAdded& event) {
 void Models::worker_ready(DomainId domain) {
   for (auto& [id, model] : table_.all()) {
     const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
-    if (known && model.mapped.contains(domain)) tiers_.send_add(model, domain);
+    if (known && model.mapped.contains(domain)) residency_.send_add(model, domain);
   }
 }
 
 void Models::worker_died(DomainId domain, const WorkerDeath& death) {
   for (auto& [id, model] : table_.all()) {
-    tiers_.worker_died(model, domain);
+    residency_.worker_died(model, domain);
     const auto mapped = model.mapped.find(domain);
     if (mapped == model.mapped.end()) continue;
     const OwedAnswer adding{OwedAnswer::Kind::kAddModel, id.value, {}};
@@ -1076,14 +1079,14 @@ void Models::session_left(SessionId session) {
     model.forget_sources_of(session);
     if (model.leases.erase(session) > 0) {
       table_.touch(model);
-      model.idle_since_ns = world_.clock.monotonic_ns();
+      model.idle_since_ns = clock_.monotonic_ns();
     }
     if (model.phase == ModelPhase::kLoading && model.openers.empty() && !model.returns()) {
       unwanted.push_back(model.load);
     }
   }
   for (const LoadId id : unwanted) fail(id, {ErrorCode::kCancelled, "Nobody waits any more."});
-  tiers_.review();
+  residency_.review();
 }
 
 bool Models::leased_by(ModelId id, SessionId session) {
@@ -1108,7 +1111,7 @@ uint64_t Models::bytes_shared_by(SessionId session) const {
 bool Models::lacks_memory_for(SessionId session) const {
   return std::ranges::any_of(table_.all(), [&](const auto& entry) {
     const Model& model = entry.second;
-    return is_opened_by(model, session) && world_.memory.waits(Memory::of_load(model.load));
+    return is_opened_by(model, session) && memory_.waits(Memory::of_load(model.load));
   });
 }
 

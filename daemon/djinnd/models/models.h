@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Models: opens and shares models, and has the loads done. How they leave again: tiers.h.
+// Models: opens and shares models, and has the loads done. How they leave again: residency.h.
 //
 // An open request becomes a load at once, which tells what the files are; only then is it known
 // whether the model is there already. So an opening is a request whose files are not yet known, or
 // are being compared with a model that may be theirs.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -25,7 +24,7 @@
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/load.h"
 #include "daemon/djinnd/models/model.h"
-#include "daemon/djinnd/models/tiers.h"
+#include "daemon/djinnd/models/residency.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "ipc/limits.h"
 #include "kernel/base/clock.h"
@@ -43,7 +42,7 @@ struct OpenRequest {
   Payload plan;                         // or nothing
 };
 
-class Models final : public Load::Owner {
+class Models final : public Load::Owner, private Residency::Loads {
  public:
   // Loads of one user's files at a time, and as many returns, so that files that never answer cost
   // others no process.
@@ -52,25 +51,10 @@ class Models final : public Load::Owner {
   static constexpr uint64_t kPlanBytesPerUser = kLoadsPerUser * limits::kLoadPlanBytes;
   static constexpr uint64_t kManifestBytesPerUser = 2 * limits::kManifestBytes;
 
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    IdSource& ids;
-    SparePool& loaders;
-    Memory& memory;
-    const Quotas& quotas;
-    Domains& domains;
-    Replies& replies;
-    Events& events;
-    Spill& spill;
-    WorkQueue& memory_work;
-    std::function<void(ModelId)> model_gone;   // programs that name it must go first
-    std::function<void()> changed;             // which models there are, or what is known of one
-    std::function<void()> reviewed;            // it was looked what is idle
-    std::function<bool(SessionId)> runs;       // whether the session has a run in flight
-    std::function<uint64_t()> sessions_leave;  // bytes of theirs that come free by themselves
-  };
-  Models(World world, uint64_t keep_alive_ms);
+  // memory_work frees memory.
+  Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, Memory& memory,
+         const Quotas& quotas, Domains& domains, Replies& replies, const Sessions& sessions,
+         Events& events, WorkQueue& memory_work, ModelListener& listener, uint64_t keep_alive_ms);
 
   // At the start: resident models of a predecessor. One that finds no memory is given up.
   void take_back(std::vector<Model> models);
@@ -128,7 +112,9 @@ class Models final : public Load::Owner {
   // No loader can be started: nobody is kept waiting for one.
   void refuse_waiting();
 
-  [[nodiscard]] Tiers& tiers() { return tiers_; }
+  // Bytes of models and loads that come free by themselves.
+  [[nodiscard]] uint64_t leaving_bytes() const { return table_.leaving_bytes() + loads_leave(); }
+  [[nodiscard]] Residency& residency() { return residency_; }
   // Whether a run of the session waits for a model to come back.
   [[nodiscard]] bool awaited_by(SessionId session) const;
   [[nodiscard]] const ModelTable& table() const { return table_; }
@@ -190,9 +176,9 @@ class Models final : public Load::Owner {
   // The opening's files are not those of the model: it begins anew.
   void try_another(LoadId id);
   // The model leaves: whoever compares files with it goes on without it.
-  void end_comparisons(Model& model);
+  void end_comparisons(Model& model) override;
   // Loaders that were killed and are not gone keep what the model held: the first, then the next.
-  void leave_to_loaders(Model& model);
+  void leave_to_loaders(Model& model) override;
   void pass_on(LoadId id);
   void become_model(LoadId id, Opening opening, ModelKey key);
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
@@ -205,7 +191,7 @@ class Models final : public Load::Owner {
   void fail(LoadId id, const Error& error);
   void fail_opening(const OpenRequest& request, const Error& error);
   void fail_model(LoadId id, Model& model, const LoadFailure& failure);
-  void abort_load(LoadId id);
+  void abort_load(LoadId id) override;
   // Because of the files, or of what serves them: a model that returns has others.
   void source_failed(LoadId id, const Error& error);
   // Likewise, of a model that was never there: who joined the load has files of their own.
@@ -235,7 +221,7 @@ class Models final : public Load::Owner {
   void become_resident(Model& model);
   // Of a load that is to bring a model back.
   void identified_again(LoadId id, Model& model, const ipc::Identified& files);
-  void read_again(Model& model);
+  void read_again(Model& model) override;
   // At what waits for files: sources that are read, and loaders that were killed.
   void look();
   void look_again_soon();
@@ -245,9 +231,19 @@ class Models final : public Load::Owner {
   void tell(EventKind kind, const Model& model, std::string text,
             std::optional<ErrorCode> error = {});
 
-  World world_;
+  Loop& loop_;
+  const Clock& clock_;
+  IdSource& ids_;
+  SparePool& loaders_;
+  Memory& memory_;
+  const Quotas& quotas_;
+  Domains& domains_;
+  Replies& replies_;
+  Events& events_;
+  WorkQueue& memory_work_;
+  ModelListener& listener_;
   ModelTable table_;
-  Tiers tiers_;
+  Residency residency_;
   Timer looks_;
   std::set<ModelId> returning_;
   bool draining_ = false;

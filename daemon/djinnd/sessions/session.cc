@@ -21,8 +21,6 @@ namespace {
 
 constexpr gc::StateGeometry kStateGeometry{limits::kRefs, limits::kSequences};
 constexpr uint64_t kPage = 4096;
-constexpr uint32_t kHeadsMax = 4096;  // of a layer, and elements of a head: no model has more
-constexpr uint32_t kHeadElementsMax = 65536;
 
 // The head is written through a mapping that does not outlive this.
 Result<Fd> make_state() {
@@ -86,36 +84,23 @@ bool Session::moves_groups() const {
                              [](const auto& entry) { return entry.second.moves(); });
 }
 
-// --- SequenceSlots
+// --- SessionTable
 
-Result<SequenceGroup*> SequenceSlots::make(const ipc::SequenceGeometry& geometry) {
-  for (uint32_t index = 0; index < limits::kSequences; ++index) {
-    if (groups_.contains(index)) continue;
-    uint32_t& generation = generations_[index];
-    if (++generation == 0) ++generation;  // zero is never valid
-    SequenceGroup& group = groups_[index];
-    group.handle = {index, generation};
-    group.geometry = geometry;
-    return &group;
-  }
-  return Error{
-      ErrorCode::kLimitExceeded,
-      fmt::format("The session has {} sequence groups, which is the limit. Drop one first.",
-                  limits::kSequences)};
+Session& SessionTable::add(std::unique_ptr<Session> session) {
+  const SessionId id = session->id;
+  const auto [at, is_new] = sessions_.emplace(id, std::move(session));
+  DJINN_ASSERT(is_new);
+  return *at->second;
 }
 
-SequenceGroup* SequenceSlots::lookup(SequenceHandle handle) {
-  const auto found = groups_.find(handle.index);
-  return found != groups_.end() && found->second.handle == handle ? &found->second : nullptr;
+Session* SessionTable::find(SessionId id) const {
+  const auto found = sessions_.find(id);
+  return found == sessions_.end() ? nullptr : found->second.get();
 }
 
-Result<SequenceGroup*> SequenceSlots::find(SequenceHandle handle) {
-  SequenceGroup* const group = lookup(handle);
-  if (group != nullptr && group->phase != GroupPhase::kDropping) return group;
-  const bool stale = handle.index < limits::kSequences && handle.valid() &&
-                     handle.generation <= generations_[handle.index];
-  if (stale) return Error{ErrorCode::kStaleHandle, "The sequence group was dropped."};
-  return Error{ErrorCode::kNotFound, "The session has no such sequence group."};
+Session* SessionTable::find(SessionId id, DomainId domain) const {
+  Session* const session = find(id);
+  return session != nullptr && session->domain == domain ? session : nullptr;
 }
 
 // --- SessionMemory
@@ -184,6 +169,10 @@ Status SessionMemory::leave_step() const {
   return {};
 }
 
+Error session_has_ended() {
+  return {ErrorCode::kCancelled, "The session has ended."};
+}
+
 // --- what a client may ask for
 
 Result<uint64_t> check_staging_bytes(uint64_t asked) {
@@ -193,27 +182,6 @@ Result<uint64_t> check_staging_bytes(uint64_t asked) {
                              limits::kStagingBytesMax, asked)};
   }
   return align_up(asked == 0 ? kPage : asked, kPage).value();
-}
-
-Status check_geometry(const ipc::SequenceGeometry& g) {
-  const bool whole = g.rows > 0 && g.layers > 0 && g.kv_heads > 0 && g.head_dim > 0 &&
-                     g.capacity > 0 && size_of(g.dtype) > 0;
-  if (!whole) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "A sequence group needs rows, layers, heads, a head dimension, a capacity and a "
-                 "dtype."};
-  }
-  if (g.banks != 1 && g.banks != 2) {
-    return Error{ErrorCode::kInvalidArgument,
-                 "A sequence group has one bank of rows, or two if they are to be reordered."};
-  }
-  if (g.rows > limits::kRows || g.layers > limits::kLayers || g.kv_heads > kHeadsMax ||
-      g.head_dim > kHeadElementsMax || g.capacity > limits::kSequenceTokens) {
-    return Error{ErrorCode::kLimitExceeded,
-                 fmt::format("A sequence group has at most {} rows, {} layers and {} tokens a row.",
-                             limits::kRows, limits::kLayers, limits::kSequenceTokens)};
-  }
-  return {};
 }
 
 }  // namespace djinn::daemon

@@ -15,8 +15,6 @@
 
 #include <sys/types.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -31,6 +29,7 @@
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/loop/channel.h"
 #include "daemon/djinnd/loop/closers.h"
+#include "daemon/djinnd/sessions/sequence_group.h"
 #include "daemon/djinnd/workers/recovery.h"
 #include "daemon/djinnd/workers/worker_supervisor.h"
 #include "ipc/bell.h"
@@ -43,69 +42,6 @@ namespace djinn::daemon {
 
 enum class SessionPhase : uint8_t { kGreeting, kAttaching, kLive, kLeaving };
 [[nodiscard]] bool may_follow(SessionPhase from, SessionPhase to);
-
-// The memory of one that is dropping is freed last: then it has no memfd.
-enum class GroupPhase : uint8_t { kAdding, kLive, kDropping };
-
-// Where its bytes are; spill.h moves them.
-enum class GroupPlace : uint8_t { kMemory, kSpilling, kSpilled };
-inline constexpr uint8_t kGroupPlaces = 3;
-
-struct SequenceGroup {
-  SequenceHandle handle;
-  ipc::SequenceGeometry geometry;
-  GroupPhase phase = GroupPhase::kAdding;
-  Fd memfd;
-  uint64_t granted_bytes = 0;
-  Asker asker;          // kAdding, kDropping: who waits; no number: nobody
-  uint32_t deaths = 0;  // of workers that were about to add it
-  GroupPlace place = GroupPlace::kMemory;
-  Fd spill_file;                     // kSpilling, kSpilled
-  uint64_t spilled_bytes = 0;        // kSpilled: what was granted
-  uint64_t spill_not_before_ns = 0;  // after a failure
-  uint32_t spill_deaths = 0;         // of workers that were about to spill it
-  uint64_t spill_attempt = 0;        // kSpilling: for which its file is made
-  // Memory of it that is being freed, which spill.h does; who asks for some waits until then.
-  uint32_t frees = 0;
-  uint64_t freeing_bytes = 0;
-  std::vector<ipc::GrantRequest> asks;
-
-  // What was granted for it and stays so.
-  [[nodiscard]] uint64_t held_bytes() const { return granted_bytes - freeing_bytes; }
-  // What of it comes free by itself: all of one that is dropped or on its way to disk.
-  [[nodiscard]] uint64_t leaving_bytes() const {
-    const bool all = phase == GroupPhase::kDropping || place == GroupPlace::kSpilling;
-    return all ? granted_bytes : freeing_bytes;
-  }
-  // What of it is on disk and in no memory that is granted.
-  [[nodiscard]] uint64_t aside_bytes() const {
-    return place == GroupPlace::kSpilled ? spilled_bytes - std::min(spilled_bytes, granted_bytes)
-                                         : 0;
-  }
-  // Its worker writes or reads it, or its memory is being freed.
-  [[nodiscard]] bool moves() const {
-    return place == GroupPlace::kSpilling || (place == GroupPlace::kSpilled && granted_bytes > 0);
-  }
-};
-
-// The slots of a session's sequence groups: handles are chosen here.
-class SequenceSlots {
- public:
-  // Errors: kLimitExceeded when all slots are taken.
-  Result<SequenceGroup*> make(const ipc::SequenceGeometry& geometry);
-  // Errors: kNotFound, kStaleHandle. A group that is being dropped is not found.
-  Result<SequenceGroup*> find(SequenceHandle handle);
-  // Whatever its phase; null if there is none.
-  SequenceGroup* lookup(SequenceHandle handle);
-  void erase(SequenceHandle handle) { groups_.erase(handle.index); }
-  [[nodiscard]] std::map<uint32_t, SequenceGroup>& all() { return groups_; }
-  [[nodiscard]] const std::map<uint32_t, SequenceGroup>& all() const { return groups_; }
-  [[nodiscard]] size_t size() const { return groups_.size(); }
-
- private:
-  std::map<uint32_t, SequenceGroup> groups_;  // by index
-  std::array<uint32_t, limits::kSequences> generations_{};
-};
 
 // What a session with a data path shares with its worker. Made whole or not at all.
 struct SessionMemory {
@@ -182,6 +118,10 @@ struct Session {
 
   void go(SessionPhase next);
   [[nodiscard]] bool has_memory() const { return memory.state.valid(); }
+  // Whether memory may be granted for what it has.
+  [[nodiscard]] bool may_be_granted() const {
+    return phase != SessionPhase::kLeaving && has_memory();
+  }
   // Whether it has a run in flight, or asks for one.
   [[nodiscard]] bool runs() const;
   // All memory that no client has; it must not be used after this.
@@ -194,8 +134,28 @@ struct Session {
   [[nodiscard]] bool moves_groups() const;
 };
 
-// Checks what a client asked for against limits.h. Errors: kInvalidArgument, kLimitExceeded.
+// For a worker that asks memory for what is no more.
+[[nodiscard]] Error session_has_ended();
+
+// Checks what a client asked for against limits.h. Errors: kLimitExceeded.
 Result<uint64_t> check_staging_bytes(uint64_t asked);
-Status check_geometry(const ipc::SequenceGeometry& geometry);
+
+// The sessions that there are.
+class SessionTable {
+ public:
+  using Map = std::map<SessionId, std::unique_ptr<Session>>;
+
+  Session& add(std::unique_ptr<Session> session);
+  void erase(SessionId id) { sessions_.erase(id); }
+  // Null when there is none any more.
+  [[nodiscard]] Session* find(SessionId id) const;
+  // Of that domain, or null.
+  [[nodiscard]] Session* find(SessionId id, DomainId domain) const;
+  [[nodiscard]] const Map& all() const { return sessions_; }
+  [[nodiscard]] size_t size() const { return sessions_.size(); }
+
+ private:
+  Map sessions_;
+};
 
 }  // namespace djinn::daemon

@@ -13,8 +13,6 @@
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/size_text.h"
-#include "kernel/gc/sequence_layout.h"
-#include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
 namespace {
@@ -23,22 +21,6 @@ namespace {
 constexpr size_t kBacklogMax = 2 * limits::kRequestsPending;
 // How often to look whether a session that was held back may have a worker.
 constexpr uint64_t kAttachLookMs = 25;
-// How often the log hears that a quota refuses memory to the same session.
-constexpr uint64_t kOverQuotaToldNs = 10'000'000'000;
-// A sparse file costs nothing, but addresses end somewhere.
-constexpr uint64_t kSequenceFileBytesMax = uint64_t{1} << 40;
-
-Memory::Holder lane_of(DomainId domain) {
-  return Memory::of_lane(WorkerId{uint64_t{domain} + 1});
-}
-Memory::Holder heap_of(DomainId domain) {
-  return Memory::of_heap(WorkerId{uint64_t{domain} + 1});
-}
-
-// Of a session's memory; 0 for refs.
-uint64_t part_of(SequenceHandle sequence) {
-  return uint64_t{sequence.generation} << 32 | sequence.index;
-}
 
 Event event_of(EventKind kind, const Session& session) {
   Event event{kind, {}, session.domain};
@@ -73,34 +55,46 @@ Status check_closing(const Closer& closer) {
 
 }  // namespace
 
+Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
+                   Domains& domains, const Authority& authority, Events& events,
+                   QuotaRefusals& refusals, WorkQueue& memory_work, WorkQueue& file_work,
+                   Inquiries& inquiries, Traffic& traffic, Closers& closers, Turns& turns,
+                   UserQueues& user_work, SessionListener& listener, SpillRules spill)
+    : loop_(loop),
+      clock_(clock),
+      ids_(ids),
+      memory_(memory),
+      quotas_(quotas),
+      domains_(domains),
+      authority_(authority),
+      events_(events),
+      refusals_(refusals),
+      memory_work_(memory_work),
+      inquiries_(inquiries),
+      traffic_(traffic),
+      closers_(closers),
+      turns_(turns),
+      listener_(listener),
+      sequences_(clock, memory, domains, events, refusals, *this, memory_work, file_work, sessions_,
+                 std::move(spill)),
+      departed_(loop, user_work, [this] { memory_stays(); }),
+      attach_timer_(loop, [this] {
+        attach_those_that_may([](const Session& session) { return !session.attached; });
+      }) {}
+
 void Sessions::tell(EventKind kind, const Session& session, std::string text,
                     std::optional<ErrorCode> error) {
   Event event = event_of(kind, session);
   event.text = std::move(text);
   event.error = error;
-  world_.events.tell(std::move(event));
-}
-
-Session* Sessions::find(SessionId id) const {
-  const auto found = sessions_.find(id);
-  return found == sessions_.end() ? nullptr : found->second.get();
-}
-
-Session* Sessions::find(SessionId id, DomainId domain) const {
-  Session* const session = find(id);
-  return session != nullptr && session->domain == domain ? session : nullptr;
-}
-
-SequenceGroup* Sessions::find_group(SessionId id, DomainId domain, SequenceHandle handle) const {
-  Session* const session = find(id, domain);
-  return session != nullptr ? session->sequences.lookup(handle) : nullptr;
+  events_.tell(std::move(event));
 }
 
 // --- connections
 
 Status Sessions::check_limits(uid_t uid) {
   const auto of_user = std::ranges::count_if(
-      sessions_, [&](const auto& entry) { return entry.second->domain == uid; });
+      sessions_.all(), [&](const auto& entry) { return entry.second->domain == uid; });
   const auto gone =
       std::ranges::count_if(released_, [&](const auto& entry) { return entry.second.user == uid; });
   if (sessions_.size() + released_.size() >= limits::kSessions ||
@@ -112,12 +106,12 @@ Status Sessions::check_limits(uid_t uid) {
                     "it, too.",
                     limits::kSessionsPerUser, limits::kSessions)};
   }
-  const auto closer = world_.closers.of(uid);
+  const auto closer = closers_.of(uid);
   return check_closing(*closer);
 }
 
 Status Sessions::check_quota(uid_t user) const {
-  const uint32_t most = world_.quotas.of(user).sessions;
+  const uint32_t most = quotas_.of(user).sessions;
   if (const uint32_t now = count(user); now >= most) {
     return Error{ErrorCode::kLimitExceeded,
                  fmt::format("This user has {} sessions, and djinnd's configuration allows {} at a "
@@ -128,7 +122,7 @@ Status Sessions::check_quota(uid_t user) const {
 }
 
 uint32_t Sessions::count(std::optional<uid_t> user) const {
-  return static_cast<uint32_t>(std::ranges::count_if(sessions_, [user](const auto& entry) {
+  return static_cast<uint32_t>(std::ranges::count_if(sessions_.all(), [user](const auto& entry) {
     const Session& session = *entry.second;
     return (!user || session.domain == *user) && !session.observer &&
            (session.phase == SessionPhase::kAttaching || session.phase == SessionPhase::kLive);
@@ -137,7 +131,7 @@ uint32_t Sessions::count(std::optional<uid_t> user) const {
 
 size_t Sessions::files_added(uid_t user) const {
   size_t count = 0;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     if (session->domain == user) count += session->files.size();
   }
   return count;
@@ -151,42 +145,42 @@ void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
 
 void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error) {
   Event event{EventKind::kSessionRefused,
-              fmt::format("a connection of {} is refused: {}", world_.events.user_text(peer.uid),
+              fmt::format("a connection of {} is refused: {}", events_.user_text(peer.uid),
                           name_of(error.code)),
               peer.uid};
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
   const std::vector<std::byte> notice =
       ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}});
-  const auto closer = world_.closers.of(peer.uid);
+  const auto closer = closers_.of(peer.uid);
   if (!check_closing(*closer)) {  // what it has sent is not received, for it would wait as well
     [[maybe_unused]] const Status told = ipc::send_datagram(socket.get(), notice);
     ::shutdown(socket.get(), SHUT_RDWR);
     return closer->close(std::move(socket));
   }
-  Channel channel(world_.loop, std::move(socket), 1, world_.traffic, {}, closer->closing());
+  Channel channel(loop_, std::move(socket), 1, traffic_, {}, closer->closing());
   channel.send(notice);
 }
 
 void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   auto fresh = std::make_unique<Session>();
-  const auto id = world_.ids.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
+  const auto id = ids_.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
   fresh->id = id;
   fresh->domain = peer.uid;
-  fresh->caller = world_.authority.judge(peer.uid, peer.groups);
+  fresh->caller = authority_.judge(peer.uid, peer.groups);
   fresh->pid = peer.pid;
-  world_.quotas.joined(id, peer.uid, peer.groups);
-  fresh->started_wall_ns = world_.clock.wall_ns();
-  fresh->closer = world_.closers.of(peer.uid);
+  quotas_.joined(id, peer.uid, peer.groups);
+  fresh->started_wall_ns = clock_.wall_ns();
+  fresh->closer = closers_.of(peer.uid);
   fresh->channel = std::make_unique<Channel>(
-      world_.loop, std::move(socket), kBacklogMax, world_.traffic,
+      loop_, std::move(socket), kBacklogMax, traffic_,
       Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
                       [this, id](const Error& error) { disconnected(id, error); },
                       [this, id] { give_owed_in_turn(id); }},
       fresh->closer->closing());
-  fresh->channel->take_turns(world_.turns, peer.uid);
-  sessions_[id] = std::move(fresh);
+  fresh->channel->take_turns(turns_, peer.uid);
+  sessions_.add(std::move(fresh));
 }
 
 void Sessions::heard(SessionId id, ipc::Datagram datagram) {
@@ -198,13 +192,13 @@ void Sessions::heard(SessionId id, ipc::Datagram datagram) {
     if (may_stay) may_stay = check_descriptors_left(*message.fds.back());
     if (!may_stay) return end(session, may_stay.error());
   }
-  world_.request(session, std::move(message));
+  listener_.client_said(session, std::move(message));
 }
 
 void Sessions::disconnected(SessionId id, const Error& error) {
   Session* const session = find(id);
   if (session == nullptr || !session->channel) return;
-  const Turns::Bill bill(world_.turns, session->domain);
+  const Turns::Bill bill(turns_, session->domain);
   if (error.code == ErrorCode::kDisconnected) return leave(id);
   end(*session, error);
 }
@@ -213,24 +207,24 @@ void Sessions::end(Session& session, const Error& error) {
   if (session.phase == SessionPhase::kLeaving) return;
   Event event = event_of(EventKind::kSessionEnded, session);
   event.text = fmt::format("session {} of {} is ended: {}", text_of(session.id),
-                           world_.events.user_text(session.domain), name_of(error.code));
+                           events_.user_text(session.domain), name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
   session.channel->send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
   leave(session.id);
 }
 
 void Sessions::end_all(const Error& error) {
   std::vector<SessionId> ids;
-  for (const auto& [id, session] : sessions_) ids.push_back(id);
+  for (const auto& [id, session] : sessions_.all()) ids.push_back(id);
   for (const SessionId id : ids) {
     if (Session* const session = find(id)) end(*session, error);
   }
 }
 
 void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) {
-  if (!asker.session.valid()) return world_.inquiries.answer(asker.number, reply);
+  if (!asker.session.valid()) return inquiries_.answer(asker.number, reply);
   Session* const session = find(asker.session);
   if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
   const std::vector<std::byte> bytes = ipc::encode(reply);
@@ -240,7 +234,7 @@ void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const
 }
 
 void Sessions::owe(const Asker& asker, std::function<ipc::DaemonReply()> make) {
-  if (!asker.session.valid()) return world_.inquiries.answer(asker.number, make());
+  if (!asker.session.valid()) return inquiries_.answer(asker.number, make());
   Session* const session = find(asker.session);
   if (session == nullptr || !session->channel) return;
   session->owed.push_back(std::move(make));
@@ -250,7 +244,7 @@ void Sessions::owe(const Asker& asker, std::function<ipc::DaemonReply()> make) {
 void Sessions::give_owed_in_turn(SessionId id) {
   const Session* const session = find(id);
   if (session == nullptr || session->owed.empty()) return;
-  world_.turns.owe(session->domain, [this, id] { give_owed(id); });
+  turns_.owe(session->domain, [this, id] { give_owed(id); });
 }
 
 void Sessions::give_owed(SessionId id) {
@@ -271,27 +265,20 @@ void Sessions::leave(SessionId id) {
   session->channel->dismiss();
   session->parted = std::move(session->channel);
   session->files.clear();
-  world_.quotas.left(id);
-  over_quota_told_ns_.erase({session->domain, id});
-  world_.left(id);
+  quotas_.left(id);
+  refusals_.forget(session->domain, id);
+  listener_.session_left(id);
   cancel_requests(*session);
-  if (session->has_memory() && world_.domains.ready(session->domain)) {
-    return world_.domains.send(session->domain, {ipc::DetachSession{id}});
+  if (session->has_memory() && domains_.ready(session->domain)) {
+    return domains_.send(session->domain, {ipc::DetachSession{id}});
   }
   release(*session);
 }
 
 // What it asks memory for is given up; who asked is told.
 void Sessions::cancel_requests(Session& session) {
-  world_.memory.cancel(Memory::of_session(session.id));
-  for (auto& [index, group] : session.sequences.all()) refuse_asks(session, group);
-}
-
-void Sessions::refuse_asks(const Session& session, SequenceGroup& group) {
-  for (const ipc::GrantRequest& request : std::exchange(group.asks, {})) {
-    answer_grant(session.domain, request.request,
-                 Error{ErrorCode::kCancelled, "What the memory was for is given up."});
-  }
+  memory_.cancel(Memory::of_session(session.id));
+  sequences_.refuse_asks(session);
 }
 
 // Nobody but djinnd has the session's memory any more, and its client what it shares with it.
@@ -299,32 +286,32 @@ void Sessions::release(Session& session) {
   const SessionId id = session.id;
   const Memory::Holder holder = Memory::of_session(id);
   if (!session.has_memory()) {
-    world_.loop.dispose(std::move(session.parted));
+    loop_.dispose(std::move(session.parted));
     sessions_.erase(id);
-    return static_cast<void>(world_.memory.release_all(holder));
+    return static_cast<void>(memory_.release_all(holder));
   }
   const uint64_t shared = session.memory.shared_bytes();
-  const uint64_t own = world_.memory.held_by(holder) - shared;
+  const uint64_t own = memory_.held_by(holder) - shared;
   released_[id] = {session.domain, event_of(EventKind::kSessionRemoved, session), shared};
   departed_.keep(id, session.domain, std::move(session.parted),
                  session.closer->own(std::move(session.memory.memory)), shared,
                  [this, id, shared] { freed(id, shared); });
-  spill_.let_go_of_files(session);
+  sequences_.let_go_of_files(session);
   session.close_bells();
-  world_.memory_work.close(session.take_memory(), [this, id, own] { freed(id, own); });
+  memory_work_.close(session.take_memory(), [this, id, own] { freed(id, own); });
   sessions_.erase(id);
 }
 
 void Sessions::freed(SessionId id, uint64_t bytes) {
   Released& session = released_.at(id);
-  const Turns::Bill bill(world_.turns, session.user);
+  const Turns::Bill bill(turns_, session.user);
   const Memory::Holder holder = Memory::of_session(id);
-  world_.memory.release(holder, bytes);
+  memory_.release(holder, bytes);
   session.freed_bytes += bytes;
-  const uint64_t left = world_.memory.held_by(holder);
+  const uint64_t left = memory_.held_by(holder);
   if (left == 0 || (left == session.shared_bytes && !departed_.is_leaving(id))) tell_freed(session);
   if (left > 0) return;
-  world_.memory.release_all(holder);
+  memory_.release_all(holder);
   released_.erase(id);
 }
 
@@ -335,14 +322,14 @@ void Sessions::tell_freed(Released& session) {
   event.bytes = session.freed_bytes;
   event.text =
       fmt::format("session {} is released: {} bytes", text_of(event.session), *event.bytes);
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 void Sessions::memory_stays() {
   for (auto& [id, session] : released_) {
     if (!departed_.is_leaving(id) && session.freed_bytes > 0) tell_freed(session);
   }
-  world_.memory.freed();
+  memory_.freed();
 }
 
 // --- requests
@@ -360,7 +347,7 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   session.observer = hello.observer;
   if (hello.observer) {
     session.go(SessionPhase::kLive);
-    return reply(asker, {number, ipc::Welcome{session.id, 0, 0, world_.memory.session_quota()}});
+    return reply(asker, {number, ipc::Welcome{session.id, 0, 0, memory_.session_quota()}});
   }
   if (draining_) {
     return refuse(asker, {ErrorCode::kBusy,
@@ -373,11 +360,11 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   }
   session.hello = number;
   session.go(SessionPhase::kAttaching);
-  world_.memory.charge(Memory::of_session(session.id), session.domain);
-  world_.memory.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
-                        [this, id = session.id, bytes = staging.value()](const Status& granted) {
-                          memory_granted(id, bytes, granted);
-                        });
+  memory_.charge(Memory::of_session(session.id), session.domain);
+  memory_.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
+                  [this, id = session.id, bytes = staging.value()](const Status& granted) {
+                    memory_granted(id, bytes, granted);
+                  });
 }
 
 void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted) {
@@ -386,24 +373,24 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   if (!granted) return withdraw_hello(*session, granted.error());
   const Status made = make_memory(*session, staging_bytes);
   if (!made) return withdraw_hello(*session, made.error());
-  if (world_.domains.ready(session->domain)) return attach_or_wait(*session);
-  if (world_.domains.spares_fail()) withdraw_hello(*session, world_.domains.spares_failure());
+  if (domains_.ready(session->domain)) return attach_or_wait(*session);
+  if (domains_.spares_fail()) withdraw_hello(*session, domains_.spares_failure());
 }
 
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
-  DJINN_CHECK(world_.domains.need(session.domain, [this](DomainId d) { return in_use(d); }));
-  DJINN_TRY(session.memory, SessionMemory::make(staging_bytes, world_.memory.session_quota()));
+  DJINN_CHECK(domains_.need(session.domain, [this](DomainId d) { return in_use(d); }));
+  DJINN_TRY(session.memory, SessionMemory::make(staging_bytes, memory_.session_quota()));
   return check_descriptors_left(
       session.memory.completion_bell.listener);  // the last one that was made
 }
 
 void Sessions::tell_refused(const Session& session, const Error& error) {
   Event event = event_of(EventKind::kSessionRefused, session);
-  event.text = fmt::format("a session of {} is refused: {}",
-                           world_.events.user_text(session.domain), name_of(error.code));
+  event.text = fmt::format("a session of {} is refused: {}", events_.user_text(session.domain),
+                           name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 // The session is as it was before its Hello, and may try another.
@@ -411,12 +398,12 @@ void Sessions::withdraw_hello(Session& session, const Error& error) {
   tell_refused(session, error);
   session.memory = {};
   session.go(SessionPhase::kGreeting);
-  world_.memory.release_all(Memory::of_session(session.id));
+  memory_.release_all(Memory::of_session(session.id));
   refuse({session.id, std::exchange(session.hello, 0)}, error);
 }
 
 void Sessions::refuse_waiting(const Error& error) {
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     if (session->phase == SessionPhase::kAttaching && session->has_memory()) {
       withdraw_hello(*session, error);
     }
@@ -425,9 +412,9 @@ void Sessions::refuse_waiting(const Error& error) {
 
 void Sessions::end_waiting(const Error& error) {
   std::vector<SessionId> waiting;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     const bool waits = session->phase == SessionPhase::kLive && session->has_memory() &&
-                       !world_.domains.ready(session->domain);
+                       !domains_.ready(session->domain);
     if (waits) waiting.push_back(id);
   }
   for (const SessionId id : waiting) {
@@ -448,16 +435,14 @@ void Sessions::attach(Session& session) {
   }
   const auto groups = static_cast<uint32_t>(std::ranges::count_if(
       session.sequences.all(), [](const auto& entry) { return entry.second.memfd.valid(); }));
-  world_.domains.send(
+  domains_.send(
       session.domain,
       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
                           session.ref_bytes_granted, groups, refusal.code, refusal.message}},
       fds);
   // From here on the worker gets what is new behind these, before it has answered too.
   session.attached = true;
-  for (const auto& [index, group] : session.sequences.all()) {
-    if (group.memfd.valid()) send_sequence(session, group);
-  }
+  sequences_.send_all(session);
   if (session.phase == SessionPhase::kAttaching) welcome(session);
 }
 
@@ -466,13 +451,13 @@ void Sessions::welcome(Session& session) {
   session.go(SessionPhase::kLive);
   tell(EventKind::kSessionNew, session,
        fmt::format("session {} of {} is welcome", text_of(session.id),
-                   world_.events.user_text(session.domain)));
-  const WorkerSupervisor* const worker = world_.domains.find(session.domain);
+                   events_.user_text(session.domain)));
+  const WorkerSupervisor* const worker = domains_.find(session.domain);
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
                      session.memory.completion_bell.listener.get()};
   reply({session.id, number},
         {number, ipc::Welcome{session.id, session.memory.staging_bytes, worker->threads(),
-                              world_.memory.session_quota()}},
+                              memory_.session_quota()}},
         fds);
 }
 
@@ -496,7 +481,7 @@ void Sessions::cancel_run(const Asker& asker, const Caller& caller, SessionId ta
   }
   const Status asked = (*session)->memory.cancel_in_flight();
   if (!asked) return refuse(asker, asked.error());
-  world_.domains.wake_lane((*session)->domain);
+  domains_.wake_lane((*session)->domain);
   cancel_requests(**session);  // nobody else is kept waiting for it
   done(asker);
 }
@@ -508,93 +493,16 @@ void Sessions::terminate(const Asker& asker, const Caller& caller, SessionId tar
   end(**session, {ErrorCode::kCancelled, "An administrator ended the session. Connect again."});
 }
 
-// --- sequence groups
-
-void Sessions::make_sequence(Session& session, uint32_t number,
-                             const ipc::SequenceGeometry& geometry) {
-  const Status begun = add_sequence(session, number, geometry);
-  if (!begun) refuse({session.id, number}, begun.error());
-}
-
-Status Sessions::add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& g) {
-  DJINN_CHECK(check_geometry(g));
-  DJINN_TRY(const gc::SequenceLayout layout,
-            gc::SequenceLayout::make(g.banks * g.rows, g.layers, g.kv_heads, g.head_dim,
-                                     size_of(g.dtype), g.capacity));
-  if (layout.file_bytes() > kSequenceFileBytesMax) {
-    return Error{ErrorCode::kLimitExceeded,
-                 "The sequence group is too large. Lower its capacity or its rows."};
-  }
-  DJINN_TRY(Fd memfd, pal::make_memfd("djinn-sequence", layout.file_bytes(), pal::Seals::kShared));
-  DJINN_CHECK(check_descriptors_left(memfd));
-  DJINN_TRY(SequenceGroup* const group, session.sequences.make(g));
-  group->memfd = std::move(memfd);
-  group->asker = {session.id, number};
-  if (session.attached) send_sequence(session, *group);
-  return {};
-}
-
-void Sessions::send_sequence(const Session& session, const SequenceGroup& group) {
-  const bool spilled = group.place == GroupPlace::kSpilled;
-  std::vector<int> fds{group.memfd.get()};
-  if (spilled) fds.push_back(group.spill_file.get());
-  world_.domains.send(
-      session.domain,
-      {ipc::AddSequence{session.id, group.handle, group.geometry,
-                        spilled ? group.spilled_bytes : group.held_bytes(), spilled}},
-      fds);
-}
-
-void Sessions::drop_sequence(Session& session, uint32_t number, SequenceHandle handle) {
-  const Asker asker{session.id, number};
-  auto found = session.sequences.find(handle);
-  if (!found) return refuse(asker, found.error());
-  SequenceGroup& group = **found;
-  if (group.phase == GroupPhase::kAdding) {
-    return refuse(asker, {ErrorCode::kBusy, "The sequence group is still being made."});
-  }
-  group.phase = GroupPhase::kDropping;
-  group.asker = asker;
-  world_.memory.cancel(Memory::of_session(session.id), part_of(handle));
-  refuse_asks(session, group);
-  if (!session.attached) return erase_sequence(session, group);  // no worker has it
-  world_.domains.send(session.domain, {ipc::ReleaseSequence{session.id, handle}});
-}
-
-// Its memory is there, and counts, until it is free.
-void Sessions::erase_sequence(const Session& session, SequenceGroup& group) {
-  if (!group.memfd.valid()) return;
-  group.phase = GroupPhase::kDropping;
-  spill_.let_go_of_file(group);
-  std::vector<Fd> memory;
-  memory.push_back(std::move(group.memfd));
-  world_.memory_work.close(std::move(memory), [this, id = session.id, handle = group.handle] {
-    sequence_freed(id, handle);
-  });
-}
-
-void Sessions::sequence_freed(SessionId id, SequenceHandle handle) {
-  Session* const session = find(id);
-  SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
-  if (group == nullptr) return;
-  const Asker asker = group->asker;
-  const uint64_t bytes = group->granted_bytes;
-  session->sequences.erase(handle);
-  spill_.note_aside(*session);
-  world_.memory.release(Memory::of_session(id), bytes);
-  if (asker.number != 0) done(asker);
-}
-
 uint64_t Sessions::leaving_bytes(std::optional<uid_t> user) const {
   const auto of_session = [this](SessionId id, uint64_t stays) {
-    return world_.memory.held_by(Memory::of_session(id)) - stays;
+    return memory_.held_by(Memory::of_session(id)) - stays;
   };
   uint64_t bytes = 0;
   for (const auto& [id, session] : released_) {
     if (user && session.user != *user) continue;
     bytes += of_session(id, departed_.is_leaving(id) ? 0 : session.shared_bytes);
   }
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     if (user && session->domain != *user) continue;
     if (session->phase == SessionPhase::kLeaving) {
       bytes += of_session(id, session->parted->has_hung_up() ? 0 : session->memory.shared_bytes());
@@ -606,36 +514,8 @@ uint64_t Sessions::leaving_bytes(std::optional<uid_t> user) const {
 }
 
 void Sessions::hear(DomainId domain, const ipc::SequenceAdded& event) {
-  Session* const session = find(event.session, domain);
-  SequenceGroup* const group = session ? session->sequences.lookup(event.sequence) : nullptr;
-  if (group == nullptr || group->phase == GroupPhase::kDropping) return;
-  const Asker asker = std::exchange(group->asker, {});
-  if (event.code == ErrorCode::kOk) {
-    group->deaths = 0;
-    group->phase = GroupPhase::kLive;
-    return reply(asker, {asker.number, ipc::SequenceMade{event.sequence}});
-  }
-  const Error error{event.code, event.message};
-  if (asker.number == 0) return end(*session, error);  // it was there before the worker died
-  erase_sequence(*session, *group);
-  refuse(asker, error);
-}
-
-void Sessions::hear(DomainId domain, const ipc::SequenceDropped& event) {
-  SequenceGroup* const group = find_group(event.session, domain, event.sequence);
-  if (group == nullptr || group->phase != GroupPhase::kDropping) return;
-  erase_sequence(*find(event.session), *group);
-}
-
-// What is gone meanwhile is nothing to answer for.
-bool Sessions::hear(DomainId domain, const ipc::SequenceSpilled& event) {
-  SequenceGroup* const group = find_group(event.session, domain, event.sequence);
-  return group == nullptr || spill_.hear(*find(event.session), *group, event);
-}
-
-void Sessions::hear(DomainId domain, const ipc::SequenceRestored& event) {
-  SequenceGroup* const group = find_group(event.session, domain, event.sequence);
-  if (group != nullptr) spill_.restored(*find(event.session), *group);
+  const Status added = sequences_.hear(domain, event);
+  if (!added) end(*find(event.session), added.error());
 }
 
 // --- workers
@@ -645,9 +525,9 @@ void Sessions::worker_ready(DomainId domain) {
 }
 
 void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
-                       world_.domains.ready(session->domain) && in_question(*session);
+                       domains_.ready(session->domain) && in_question(*session);
     if (waits) attach_or_wait(*session);
   }
 }
@@ -658,8 +538,8 @@ void Sessions::attach_or_wait(Session& session) {
 }
 
 bool Sessions::may_have_worker(const Session& session) const {
-  const uint64_t now_ns = world_.clock.monotonic_ns();
-  const bool has_spare = world_.domains.has_spare();
+  const uint64_t now_ns = clock_.monotonic_ns();
+  const bool has_spare = domains_.has_spare();
   if (!session.quarantine.is_over(now_ns, has_spare)) return false;
   const auto others = newcomers_.find(session.domain);
   if (others == newcomers_.end() || others->second.is_over(now_ns, has_spare)) return true;
@@ -668,18 +548,18 @@ bool Sessions::may_have_worker(const Session& session) const {
 }
 
 void Sessions::hear(DomainId domain, const ipc::Attached& event) {
-  Session* const session = find(event.session, domain);
+  Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   session->attach_deaths = 0;
 }
 
 void Sessions::hear(DomainId domain, const ipc::Detached& event) {
-  Session* const session = find(event.session, domain);
+  Session* const session = sessions_.find(event.session, domain);
   if (session != nullptr && session->phase == SessionPhase::kLeaving) release(*session);
 }
 
 void Sessions::hear(DomainId domain, const ipc::SessionBroken& event) {
-  Session* const session = find(event.session, domain);
+  Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   const bool typed = event.code != ErrorCode::kOk;
   const Error error{typed ? event.code : ErrorCode::kProtocolViolation, event.message};
@@ -687,10 +567,8 @@ void Sessions::hear(DomainId domain, const ipc::SessionBroken& event) {
 }
 
 bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
-  world_.memory.release_all(lane_of(domain));
-  world_.memory.release_all(heap_of(domain));
   std::vector<SessionId> ids;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     if (session->domain == domain && session->has_memory()) ids.push_back(id);
   }
   bool progressed = !death.suspect.has_value() && !activity_of(domain).in_step;
@@ -703,15 +581,15 @@ bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
       progressed |= note_death(session, death);
     }
   }
-  world_.memory.freed();  // what waited for a group that was being spilled
+  memory_.freed();  // what waited for a group that was being spilled
   return progressed;
 }
 
 // Gives whether the next worker may come at once, as far as this session tells.
 bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   const bool was_served = std::exchange(session.attached, false);
-  world_.memory.cancel(Memory::of_session(session.id));
-  note_group_deaths(session, death);
+  memory_.cancel(Memory::of_session(session.id));
+  sequences_.worker_died(session, death);
   if (!was_served) return false;  // held back: what its state says is of a death before
   const auto progress = session.memory.progress();
   if (!progress.ok()) {
@@ -725,7 +603,7 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   if (steps > 0) session.refusal.reset();
   const bool in_step = progress->running_step != 0;
   if (in_step) {
-    session.quarantine.note_death(went_on, world_.clock.monotonic_ns());
+    session.quarantine.note_death(went_on, clock_.monotonic_ns());
     note_killer(session);
     // Or the next death would be in this step, too, before a worker has taken the session in.
     const Status left = session.memory.leave_step();
@@ -753,190 +631,58 @@ bool Sessions::note_last_death(Session& session) {
 
 void Sessions::note_killer(Session& session) {
   if (std::exchange(session.has_killed, true)) return;  // its own quarantine holds it back
-  newcomers_[session.domain].note_death(world_.clock.monotonic_ns());
-}
-
-// Groups that were being dropped are dropped now; one that kills the worker is refused.
-void Sessions::note_group_deaths(Session& session, const WorkerDeath& death) {
-  std::vector<SequenceHandle> gone;
-  for (auto& [index, group] : session.sequences.all()) {
-    spill_.worker_died(session, group);
-    const OwedAnswer adding{OwedAnswer::Kind::kAddSequence, session.id.value, group.handle};
-    const bool kills = death.suspect == adding && ++group.deaths >= limits::kDeathsWithoutProgress;
-    if (group.phase == GroupPhase::kDropping || kills) gone.push_back(group.handle);
-  }
-  for (const SequenceHandle handle : gone) {
-    SequenceGroup& group = *session.sequences.lookup(handle);
-    const Asker asker = group.asker;
-    const bool refused = group.phase != GroupPhase::kDropping && asker.number != 0;
-    if (refused) group.asker = {};
-    erase_sequence(session, group);
-    if (refused) {
-      refuse(asker, {ErrorCode::kWorkerLost, "The worker died whenever it took in the group."});
-    }
-  }
+  newcomers_[session.domain].note_death(clock_.monotonic_ns());
 }
 
 // --- grants
 
 void Sessions::hear(DomainId domain, const ipc::GrantRequest& event) {
-  if (event.bytes == 0) {
-    return answer_grant(domain, event.request,
-                        Error{ErrorCode::kInvalidArgument, "A grant needs at least one byte."});
-  }
-  if (event.kind == ipc::GrantKind::kSlab) {
-    world_.memory.charge(lane_of(domain), domain);
-    world_.memory.request(
-        lane_of(domain), event.bytes,
-        [this, domain, event](const Status& status) { give_slab(domain, event, status); });
-    return;
-  }
-  if (event.kind == ipc::GrantKind::kHeap) {
-    world_.memory.charge(heap_of(domain), domain);
-    world_.memory.request(heap_of(domain), event.bytes,
-                          [this, domain, event](const Status& status) {
-                            tell_over_quota(domain, {}, status);
-                            answer_grant(domain, event.request, status);
-                          });
-    return;
-  }
-  grant(domain, event);
-}
-
-void Sessions::grant(DomainId domain, const ipc::GrantRequest& event) {
-  Session* const session = find(event.session, domain);
-  const bool known =
-      session != nullptr && session->phase != SessionPhase::kLeaving && session->has_memory() &&
-      (event.kind == ipc::GrantKind::kRefs || session->sequences.lookup(event.sequence) != nullptr);
-  if (!known) {
-    return answer_grant(domain, event.request,
-                        Error{ErrorCode::kCancelled, "The session has ended."});
-  }
-  if (event.kind == ipc::GrantKind::kSequence &&
-      Spill::put_off(*session->sequences.lookup(event.sequence), event)) {
-    return;
-  }
-  const bool fits =
-      event.kind != ipc::GrantKind::kRefs ||
-      range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max);
-  if (!fits) {
+  if (event.kind == ipc::GrantKind::kSequence) return sequences_.hear(domain, event);
+  const Session* const session = sessions_.find(event.session, domain);
+  const bool known = session != nullptr && session->may_be_granted();
+  if (!known) return domains_.answer_grant(domain, event.request, session_has_ended());
+  if (!range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max)) {
     const Status refused = Error{
         ErrorCode::kQuotaExceeded,
         fmt::format("The session's refs would take more than its quota of {}. Release some, then "
                     "repeat.",
                     size_text(session->memory.ref_bytes_max))};
-    tell_over_quota(domain, session->id, refused);
-    return answer_grant(domain, event.request, refused);
+    refusals_.note(domain, session->id, refused);
+    return domains_.answer_grant(domain, event.request, refused);
   }
-  const Memory::Holder holder = Memory::of_session(session->id);
-  const auto answer = [this, domain, event](const Status& status) {
-    granted(domain, event, status);
-  };
-  const uint64_t part = part_of(event.sequence);
-  if (returns(*session, event)) {
-    return world_.memory.request_return(holder, event.bytes, answer, part);
-  }
-  world_.memory.request(holder, event.bytes, answer, part);
+  memory_.request(
+      Memory::of_session(session->id), event.bytes,
+      [this, domain, event](const Status& status) { refs_granted(domain, event, status); });
 }
 
-// Whether it is for the return of a group from disk.
-bool Sessions::returns(Session& session, const ipc::GrantRequest& event) {
-  if (event.kind != ipc::GrantKind::kSequence) return false;
-  const SequenceGroup* const group = session.sequences.lookup(event.sequence);
-  return group != nullptr && event.bytes <= group->aside_bytes();
-}
-
-// Of each session, and of each user's lane, once in a while: who is refused may ask again at once.
-void Sessions::tell_over_quota(DomainId domain, SessionId session, const Status& status) {
-  if (status || status.error().code != ErrorCode::kQuotaExceeded) return;
-  const uint64_t now_ns = world_.clock.monotonic_ns();
-  const auto [told, is_first] = over_quota_told_ns_.try_emplace({domain, session}, now_ns);
-  if (!is_first && now_ns - told->second < kOverQuotaToldNs) return;
-  told->second = now_ns;
-  const std::string user = world_.events.user_text(domain);
-  Event event = device_event(
-      EventKind::kMemoryRefused,
-      session.valid() ? fmt::format("memory is refused to session {} of {}", text_of(session), user)
-                      : fmt::format("memory is refused to the worker of {}", user));
-  event.owner = domain;
-  event.session = session;
-  event.error = status.error().code;
-  event.sentence = ipc::showable_sentence(status.error().message);
-  world_.events.tell(std::move(event));
-}
-
-void Sessions::granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
-  Session* const session = find(event.session, domain);
-  if (session != nullptr) tell_over_quota(domain, session->id, status);
-  if (session == nullptr || !status) return answer_grant(domain, event.request, status);
-  if (event.kind == ipc::GrantKind::kRefs) {
-    session->ref_bytes_granted += event.bytes;
-  } else if (SequenceGroup* const group = session->sequences.lookup(event.sequence)) {
-    group->granted_bytes += event.bytes;
-    spill_.note_aside(*session);
-  } else {
-    world_.memory.release(Memory::of_session(session->id), event.bytes);
-  }
-  answer_grant(domain, event.request, status);
+void Sessions::refs_granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
+  Session* const session = sessions_.find(event.session, domain);
+  if (session != nullptr) refusals_.note(domain, session->id, status);
+  if (session != nullptr && status) session->ref_bytes_granted += event.bytes;
+  domains_.answer_grant(domain, event.request, status);
 }
 
 bool Sessions::hear(DomainId domain, const ipc::GrantReturn& event) {
-  if (event.kind == ipc::GrantKind::kSlab || event.kind == ipc::GrantKind::kHeap) {
-    const bool slab = event.kind == ipc::GrantKind::kSlab;
-    const Memory::Holder holder = slab ? lane_of(domain) : heap_of(domain);
-    if (event.bytes > world_.memory.held_by(holder)) return false;
-    world_.memory.release(holder, event.bytes);
-    return true;
-  }
-  Session* const session = find(event.session, domain);
+  if (event.kind == ipc::GrantKind::kSequence) return sequences_.hear(domain, event);
+  Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr) return true;  // all of it was given back with the session
-  SequenceGroup* const group = session->sequences.lookup(event.sequence);
-  const bool of_group = event.kind == ipc::GrantKind::kSequence;
-  if (of_group && group == nullptr) return true;
-  uint64_t& granted = of_group ? group->granted_bytes : session->ref_bytes_granted;
-  if (event.bytes > (of_group ? group->held_bytes() : granted)) return false;
-  granted -= event.bytes;
-  spill_.note_aside(*session);
-  world_.memory.release(Memory::of_session(session->id), event.bytes);
+  if (event.bytes > session->ref_bytes_granted) return false;
+  session->ref_bytes_granted -= event.bytes;
+  memory_.release(Memory::of_session(session->id), event.bytes);
   return true;
-}
-
-void Sessions::give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
-  tell_over_quota(domain, {}, status);
-  if (!status) return answer_grant(domain, event.request, status);
-  const auto slab = pal::make_memfd("djinn-slab", event.bytes, pal::Seals::kSize);
-  if (!slab.ok()) {
-    world_.memory.release(lane_of(domain), event.bytes);
-    return answer_grant(domain, event.request, slab.error());
-  }
-  if (world_.memory.held_by(lane_of(domain)) < event.bytes) return;  // it died meanwhile
-  // The new one replaces the former, which nothing runs on while the lane asks.
-  world_.memory.release(lane_of(domain), world_.memory.held_by(lane_of(domain)) - event.bytes);
-  const int fds[] = {slab.value().get()};
-  world_.domains.send(domain, {ipc::GiveSlab{event.request, event.bytes}}, fds);
-}
-
-void Sessions::answer_grant(DomainId domain, uint64_t request, const Status& status) {
-  ipc::GrantAnswer answer;
-  answer.request = request;
-  if (!status) {
-    answer.code = status.error().code;
-    answer.message = status.error().message;
-  }
-  world_.domains.send(domain, {answer});
 }
 
 // --- what others want to know
 
 LaneActivity Sessions::activity_of(DomainId domain) {
   LaneActivity activity;
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : sessions_.all()) {
     if (session->domain != domain || !session->attached) continue;
     const auto progress = session->memory.progress();
     if (!progress.ok()) continue;
     activity.in_step |= progress.value().running_step != 0;
     activity.count += progress.value().commit + progress.value().heartbeat;
-    spill_.note_use(*session, progress.value());
+    sequences_.spill().note_use(*session, progress.value());
   }
   return activity;
 }
@@ -947,11 +693,12 @@ bool Sessions::runs(SessionId id) const {
 }
 
 bool Sessions::any_runs() const {
-  return std::ranges::any_of(sessions_, [this](const auto& entry) { return runs(entry.first); });
+  return std::ranges::any_of(sessions_.all(),
+                             [this](const auto& entry) { return runs(entry.first); });
 }
 
 bool Sessions::in_use(DomainId domain) const {
-  return std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& entry) {
+  return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
     return entry.second->domain == domain && entry.second->has_memory();
   });
 }

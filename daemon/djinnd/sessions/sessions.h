@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sessions: the clients' connections, their memory and sequence groups, from connect to release.
+// Sessions: the clients' connections and their memory, from connect to release. Their sequence
+// groups: sequences.h.
 //
 // A release goes: connection closed -> the worker is told -> it lets go, or dies -> descriptors are
 // closed and grants end. Start with session.h.
@@ -8,7 +9,6 @@
 
 #include <functional>
 #include <map>
-#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -21,45 +21,34 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/departed.h"
 #include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/sessions/session.h"
-#include "daemon/djinnd/sessions/spill.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 
+// Who stands above sessions and hears of them.
+class SessionListener {
+ public:
+  virtual ~SessionListener() = default;
+  // A message of a client came.
+  virtual void client_said(Session& session, ClientMessage message) = 0;
+  // Models and programs are to let go of it.
+  virtual void session_left(SessionId id) = 0;
+};
+
 class Sessions final : public Replies {
  public:
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    IdSource& ids;
-    Memory& memory;
-    Quotas& quotas;
-    Domains& domains;
-    const Authority& authority;
-    Events& events;
-    WorkQueue& memory_work;  // frees
-    WorkQueue& file_work;    // makes and closes files
-    Inquiries& inquiries;
-    Traffic& traffic;
-    Closers& closers;
-    Turns& turns;
-    UserQueues& user_work;
-    std::function<void(Session&, ClientMessage)> request;  // a message of a client came
-    std::function<void(SessionId)> left;                   // models and programs let go of it
-  };
-  Sessions(World world, SpillRules spill)
-      : world_(std::move(world)),
-        spill_({world_.clock, world_.memory, world_.domains, world_.events, world_.memory_work,
-                world_.file_work, sessions_,
-                [this](DomainId domain, const ipc::GrantRequest& event) { grant(domain, event); }},
-               std::move(spill)),
-        departed_(world_.loop, world_.user_work, [this] { memory_stays(); }),
-        attach_timer_(world_.loop, [this] {
-          attach_those_that_may([](const Session& session) { return !session.attached; });
-        }) {}
+  // memory_work frees memory, file_work makes and closes files, traffic counts what goes to and
+  // from clients.
+  Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
+           Domains& domains, const Authority& authority, Events& events, QuotaRefusals& refusals,
+           WorkQueue& memory_work, WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
+           Closers& closers, Turns& turns, UserQueues& user_work, SessionListener& listener,
+           SpillRules spill);
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
@@ -79,9 +68,6 @@ class Sessions final : public Replies {
 
   // --- requests
   void hello(Session& session, uint32_t number, const ipc::Hello& hello);
-  void make_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
-  void drop_sequence(Session& session, uint32_t number, SequenceHandle sequence);
-
   // Of another session. A user steers their own, administrators all.
   void cancel_run(const Asker& asker, const Caller& caller, SessionId target);
   void terminate(const Asker& asker, const Caller& caller, SessionId target);
@@ -93,11 +79,9 @@ class Sessions final : public Replies {
   bool worker_died(DomainId domain, const WorkerDeath& death);
   void hear(DomainId domain, const ipc::Attached& event);
   void hear(DomainId domain, const ipc::Detached& event);
+  // Ends the session that had the group before and cannot go on without it.
   void hear(DomainId domain, const ipc::SequenceAdded& event);
-  void hear(DomainId domain, const ipc::SequenceDropped& event);
-  // False when the worker says what cannot be.
-  bool hear(DomainId domain, const ipc::SequenceSpilled& event);
-  void hear(DomainId domain, const ipc::SequenceRestored& event);
+  // A request for a session's memory.
   void hear(DomainId domain, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
   bool hear(DomainId domain, const ipc::GrantReturn& event);
@@ -114,12 +98,10 @@ class Sessions final : public Replies {
   // Whether any session does.
   [[nodiscard]] bool any_runs() const;
 
-  [[nodiscard]] const std::map<SessionId, std::unique_ptr<Session>>& all() const {
-    return sessions_;
-  }
+  [[nodiscard]] const SessionTable::Map& all() const { return sessions_.all(); }
   // Null when there is none any more.
-  [[nodiscard]] Session* find(SessionId id) const;
-  [[nodiscard]] Spill& spill() { return spill_; }
+  [[nodiscard]] Session* find(SessionId id) const { return sessions_.find(id); }
+  [[nodiscard]] Sequences& sequences() { return sequences_; }
   // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
   // their way to disk. user: theirs alone.
   [[nodiscard]] uint64_t leaving_bytes(std::optional<uid_t> user = {}) const;
@@ -135,9 +117,6 @@ class Sessions final : public Replies {
     uint64_t shared_bytes;       // with its client
     uint64_t freed_bytes = 0;
   };
-  SequenceGroup* find_group(SessionId id, DomainId domain, SequenceHandle handle) const;
-  // Of that domain, or null.
-  Session* find(SessionId id, DomainId domain) const;
   // If the user may steer it. Errors: kNotFound.
   Result<Session*> find_steered(const Caller& caller, SessionId id) const;
   [[nodiscard]] Status check_limits(uid_t uid);
@@ -164,32 +143,33 @@ class Sessions final : public Replies {
   void freed(SessionId id, uint64_t bytes);
   void tell_freed(Released& session);
   void memory_stays();
-  Status add_sequence(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
-  void send_sequence(const Session& session, const SequenceGroup& group);
-  void erase_sequence(const Session& session, SequenceGroup& group);
-  void sequence_freed(SessionId id, SequenceHandle handle);
   void cancel_requests(Session& session);
-  void refuse_asks(const Session& session, SequenceGroup& group);
   bool note_death(Session& session, const WorkerDeath& death);
   bool note_last_death(Session& session);
   void note_killer(Session& session);
-  void note_group_deaths(Session& session, const WorkerDeath& death);
-  void grant(DomainId domain, const ipc::GrantRequest& event);
-  void tell_over_quota(DomainId domain, SessionId session, const Status& status);
-  static bool returns(Session& session, const ipc::GrantRequest& event);
-  void granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
-  void give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& status);
+  void refs_granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
   void tell(EventKind kind, const Session& session, std::string text,
             std::optional<ErrorCode> error = {});
-  void answer_grant(DomainId domain, uint64_t request, const Status& status);
 
-  World world_;
-  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  Loop& loop_;
+  const Clock& clock_;
+  IdSource& ids_;
+  Memory& memory_;
+  Quotas& quotas_;
+  Domains& domains_;
+  const Authority& authority_;
+  Events& events_;
+  QuotaRefusals& refusals_;
+  WorkQueue& memory_work_;
+  Inquiries& inquiries_;
+  Traffic& traffic_;
+  Closers& closers_;
+  Turns& turns_;
+  SessionListener& listener_;
+  SessionTable sessions_;
   std::map<DomainId, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
   std::map<SessionId, Released> released_;   // gone, their memory not yet
-  // When the log heard last that a quota refused memory to a session, or to a user's lane.
-  std::map<std::pair<DomainId, SessionId>, uint64_t> over_quota_told_ns_;
-  Spill spill_;
+  Sequences sequences_;
   Departed departed_;
   bool draining_ = false;
   Timer attach_timer_;

@@ -1,34 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Spill: moves sequence groups of idle sessions to disk, and hears of their coming back (DESIGN
-// section 4, Tiers). The worker copies, djinnd decides:
+// Spill: which sequence groups go to disk (ARCHITECTURE section 4, Tiers): those of sessions that
+// run nothing, least recently used first. Sequences moves them.
 //
-//   memory -> spilling     a file without a name is made, and the worker fills it
-//   spilling -> spilled    the worker said that all is written: the memory is freed
-//   spilling -> memory     it could not be written, or the worker died: nothing has changed
-//   spilled -> memory      the group's next use: the worker asked for a grant, read the file, and
-//                          said so; the file goes
-//
-// invariant: a group that is spilled has no memory but what was granted for its way back, once
-// what it had is freed; until then nothing that is asked for it is granted.
-// invariant: what a session has on disk counts against its quota as if it were in memory, so that
-// no quota refuses its return; all that is on disk is at most the limit.
-// invariant: a worker that dies changes nothing: what is spilled then is in its file, the rest is
-// in memory. What is spilled holds what users wrote; the file goes with the group, whatever ends
-// that.
-// invariant: the loop waits for no disk and for no freeing of memory: queues do what takes time.
+// invariant: all that is on disk or on its way there is at most the limit.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "daemon/djinnd/events/events.h"
-#include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/workers/domains.h"
@@ -44,26 +27,29 @@ struct SpillRules {
 
 class Spill {
  public:
-  struct World {
-    const Clock& clock;
-    Memory& memory;
-    Domains& domains;
-    Events& events;
-    WorkQueue& memory_work;
-    WorkQueue& file_work;
-    const std::map<SessionId, std::unique_ptr<Session>>& sessions;
-    // A group's memory is free: who asks for it anew may have it.
-    std::function<void(DomainId, const ipc::GrantRequest&)> grant;
+  struct Candidate {
+    Session* session;
+    SequenceGroup* group;
   };
-  Spill(const World& world, SpillRules rules) : world_(world), rules_(std::move(rules)) {}
+
+  Spill(const Clock& clock, const Memory& memory, const Domains& domains,
+        const SessionTable& sessions, SpillRules rules)
+      : clock_(clock),
+        memory_(memory),
+        domains_(domains),
+        sessions_(sessions),
+        rules_(std::move(rules)) {}
 
   void set_idle_ms(uint64_t ms) { rules_.idle_ms = ms; }
   // What is there already may stay.
   void set_limit(uint64_t bytes) { rules_.limit_bytes = bytes; }
+  [[nodiscard]] const std::string& directory() const { return rules_.directory; }
 
-  // Begins with groups of sessions that run nothing, least recently used first, until so many bytes
-  // are on their way; gives how many are. idle_only: those that have run nothing for a while.
-  uint64_t begin(uint64_t bytes, bool idle_only);
+  // Least recently used first, as many as the limit has room for. idle_only: those of sessions that
+  // have run nothing for a while.
+  [[nodiscard]] std::vector<Candidate> candidates(bool idle_only) const;
+  // Whether the session's groups may go now.
+  [[nodiscard]] bool may_spill(const Session& session) const;
   // Of groups that could go at once.
   [[nodiscard]] uint64_t evictable_bytes() const;
   // Of groups that are on disk.
@@ -73,45 +59,22 @@ class Spill {
 
   // Looks whether the session has done something since the last look.
   void note_use(Session& session, const gc::Progress& progress) const;
-
-  // --- workers
-  // False when the worker says what cannot be.
-  bool hear(const Session& session, SequenceGroup& group, const ipc::SequenceSpilled& event);
-  void restored(const Session& session, SequenceGroup& group);
-  void worker_died(const Session& session, SequenceGroup& group);
-  // A grant for a group whose memory is being freed waits until it is; false: this one need not.
-  static bool put_off(SequenceGroup& group, const ipc::GrantRequest& request);
-
-  // The session, or the group, is nobody's any more.
-  void let_go_of_files(Session& session) const;
-  void let_go_of_file(SequenceGroup& group) const;
-  // What of a session's is on disk, or what was granted for its return, has changed.
-  void note_aside(const Session& session) const;
+  // No file could be made: no group is a candidate for a while.
+  void note_failure() { not_before_ns_ = retry_ns(); }
+  // When a group that could not be spilled may be tried again, by the monotonic clock.
+  [[nodiscard]] uint64_t retry_ns() const;
 
  private:
-  struct Candidate {
-    Session* session;
-    SequenceGroup* group;
-  };
-  // Least recently used first, as many as the limit has room for.
-  [[nodiscard]] std::vector<Candidate> candidates(bool idle_only) const;
-  [[nodiscard]] bool may_spill(const Session& session) const;
   [[nodiscard]] bool is_idle(const Session& session) const;
-  void begin(const Candidate& candidate);
-  void has_file(SessionId session, SequenceHandle handle, uint64_t attempt, Result<Fd> file);
-  void stays(SequenceGroup& group);
-  // So many bytes of what was granted for it are not any more, then.
-  void free_memory(const Session& session, SequenceGroup& group, uint64_t bytes);
-  void freed(SessionId session, SequenceHandle handle, uint64_t bytes, bool done);
-  [[nodiscard]] Session* find(SessionId session) const;
   // Of groups that are on their way to disk.
   [[nodiscard]] uint64_t spilling_bytes() const;
-  void tell(EventKind kind, const Session& session, uint64_t bytes, const char* what);
 
-  World world_;
+  const Clock& clock_;
+  const Memory& memory_;
+  const Domains& domains_;
+  const SessionTable& sessions_;
   SpillRules rules_;
-  uint64_t not_before_ns_ = 0;  // no file could be made
-  uint64_t attempts_ = 0;
+  uint64_t not_before_ns_ = 0;
 };
 
 }  // namespace djinn::daemon

@@ -8,8 +8,10 @@
 #include <future>
 #include <vector>
 
-#include "daemon/djinnd/sessions/spill.h"
+#include "daemon/djinnd/sessions/sequences.h"
+#include "daemon/djinnd/testing/fake_reclaim.h"
 #include "daemon/djinnd/testing/run_until.h"
+#include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -18,18 +20,20 @@ namespace {
 constexpr uint64_t kBytes = 1 << 20;
 constexpr uint64_t kDevice = 16 * kBytes;
 
-class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner {
+class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner, private Replies {
  protected:
   SpillFreeingTest() {
-    sessions_[kSession] = std::make_unique<Session>();
-    session().id = kSession;
+    auto fresh = std::make_unique<Session>();
+    fresh->id = kSession;
+    fresh->memory.state = *pal::make_memfd("state", kBytes, pal::Seals::kShared);
+    sessions_.add(std::move(fresh));
     SequenceGroup& made = **session().sequences.make({});
     handle_ = made.handle;
-    made.phase = GroupPhase::kLive;
+    StateForTests::enter(made.phase, GroupPhase::kLive);
     made.memfd = *pal::make_memfd("group", kBytes, pal::Seals::kShared);
     EXPECT_TRUE(pal::commit_ahead(made.memfd, 0, kBytes));
-    memory_.request(holder(), kBytes, [&](const Status& granted) { EXPECT_TRUE(granted.ok()); });
-    made.granted_bytes = kBytes;
+    sequences_.hear(kDomain, request(1));
+    EXPECT_EQ(made.granted_bytes(), kBytes);
     memory_work_.run(
         [free = held_up_.get_future().share()] {
           free.wait();
@@ -41,9 +45,10 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
 
   // The worker has written the group.
   bool spill() {
-    group().place = GroupPlace::kSpilling;
+    StateForTests::enter(group().place, GroupPlace::kSpilling);
     group().spill_file = *pal::make_memfd("file", kBytes, pal::Seals::kShared);
-    return spill_.hear(session(), group(), {kSession, handle_, kBytes, ErrorCode::kOk, {}});
+    const ipc::SequenceSpilled said{kSession, handle_, kBytes, ErrorCode::kOk, {}};
+    return sequences_.hear(kDomain, said);
   }
   // Frees what waits for it, and runs the loop until that is done.
   void free_all() {
@@ -65,7 +70,7 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
     asked.bytes = kBytes;
     return asked;
   }
-  Session& session() { return *sessions_.at(kSession); }
+  Session& session() { return *sessions_.find(kSession); }
   SequenceGroup& group() { return *session().sequences.lookup(handle_); }
   uint64_t committed_bytes() {
     struct stat info {};
@@ -75,21 +80,25 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   static Memory::Holder holder() { return Memory::of_session(kSession); }
 
   static constexpr SessionId kSession{5};
+  static constexpr DomainId kDomain = 0;
   SequenceHandle handle_;
-  std::vector<uint64_t> granted_;  // numbers of requests that came again
   Loop loop_;
   const SystemClock clock_;
-  Memory memory_{kDevice, kDevice};
-  std::map<SessionId, std::unique_ptr<Session>> sessions_;
+  const Quotas quotas_;
+  Memory memory_{kDevice, kDevice, quotas_};
+  SessionTable sessions_;
 
  private:
   void worker_ready(DomainId) override {}
   void worker_said(DomainId, const ipc::WorkerEvent&) override {}
   bool worker_died(DomainId, const WorkerDeath&) override { return false; }
+  void reply(const Asker&, ipc::DaemonReply, std::span<const int>) override {}
+  void owe(const Asker&, std::function<ipc::DaemonReply()>) override {}
 
   std::promise<void> held_up_;
   bool let_go_ = false;
   Events events_{clock_};
+  QuotaRefusals refusals_{clock_, events_};
   Traffic traffic_;
   Spawner spawner_;
   Stragglers stragglers_{loop_};
@@ -101,18 +110,16 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   WorkQueue file_work_{loop_, "files"};
 
  protected:
-  Spill spill_{
-      {clock_, memory_, domains_, events_, memory_work_, file_work_, sessions_,
-       [this](DomainId, const ipc::GrantRequest& asked) { granted_.push_back(asked.request); }},
-      {"/nowhere", 0, kDevice}};
+  Sequences sequences_{clock_, memory_,      domains_,   events_,   refusals_,
+                       *this,  memory_work_, file_work_, sessions_, {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_coming) {
   ASSERT_TRUE(spill());
   EXPECT_EQ(memory_.granted_bytes(), kBytes);
   EXPECT_EQ(group().leaving_bytes(), kBytes);
-  EXPECT_EQ(spill_.spilled_bytes(), kBytes);
-  group().phase = GroupPhase::kDropping;
+  EXPECT_EQ(sequences_.spill().spilled_bytes(), kBytes);
+  StateForTests::enter(group().phase, GroupPhase::kDropping);
   EXPECT_EQ(group().leaving_bytes(), kBytes) << "once, and not twice";
   free_all();
   EXPECT_EQ(memory_.granted_bytes(), 0u);
@@ -121,33 +128,38 @@ TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_comin
 }
 
 TEST_F(SpillFreeingTest, who_wants_the_group_back_waits_until_its_memory_is_free) {
-  EXPECT_FALSE(Spill::put_off(group(), request(7))) << "nothing is being freed";
   ASSERT_TRUE(spill());
-  EXPECT_TRUE(Spill::put_off(group(), request(7)));
-  EXPECT_TRUE(Spill::put_off(group(), request(8)));
-  EXPECT_TRUE(granted_.empty());
+  sequences_.hear(kDomain, request(7));
+  sequences_.hear(kDomain, request(8));
+  EXPECT_EQ(group().asks.size(), 2u);
+  EXPECT_EQ(memory_.granted_bytes(), kBytes) << "what is being freed";
   free_all();
-  EXPECT_EQ(granted_, (std::vector<uint64_t>{7, 8}));
-  EXPECT_FALSE(Spill::put_off(group(), request(9)));
+  EXPECT_TRUE(group().asks.empty());
+  EXPECT_EQ(group().granted_bytes(), 2 * kBytes);
+  sequences_.hear(kDomain, request(9));
+  EXPECT_EQ(group().granted_bytes(), 3 * kBytes) << "nothing is being freed";
 }
 
 // It needs no memory to be back, and holds none of what is still being freed.
 TEST_F(SpillFreeingTest, a_group_without_tokens_may_be_back_before_its_memory_is_free) {
   ASSERT_TRUE(spill());
-  spill_.restored(session(), group());
-  EXPECT_EQ(group().place, GroupPlace::kMemory);
+  sequences_.hear(kDomain, ipc::SequenceRestored{kSession, handle_});
+  EXPECT_TRUE(group().place == GroupPlace::kMemory);
   EXPECT_EQ(group().held_bytes(), 0u);
-  EXPECT_TRUE(Spill::put_off(group(), request(7)));
-  spill_.worker_died(session(), group());
+  sequences_.hear(kDomain, request(7));
+  EXPECT_EQ(group().asks.size(), 1u);
+  sequences_.worker_died(session(), {});
   free_all();
   EXPECT_EQ(memory_.granted_bytes(), 0u);
-  EXPECT_TRUE(granted_.empty());
+  EXPECT_TRUE(group().asks.empty());
 }
 
 TEST_F(SpillFreeingTest, memory_that_cannot_be_freed_counts_and_who_waits_for_it_is_told) {
   Status told;
   bool answered = false;
-  memory_.set_evictor([&](uint64_t) { return group().leaving_bytes() > 0; });
+  testing::FakeReclaim reclaim;
+  reclaim.has_room = [&](uint64_t) { return group().leaving_bytes() > 0; };
+  memory_.set_reclaim(reclaim);
   group().memfd = *pal::make_memfd("sealed", kBytes, pal::Seals::kWrite);
   ASSERT_TRUE(spill());
   memory_.request(Memory::of_session(SessionId{6}), kDevice, [&](const Status& status) {
@@ -164,10 +176,11 @@ TEST_F(SpillFreeingTest, memory_that_cannot_be_freed_counts_and_who_waits_for_it
 
 TEST_F(SpillFreeingTest, what_a_dead_worker_asked_for_is_forgotten_and_nothing_is_freed_twice) {
   ASSERT_TRUE(spill());
-  EXPECT_TRUE(Spill::put_off(group(), request(7)));
-  spill_.worker_died(session(), group());
+  sequences_.hear(kDomain, request(7));
+  EXPECT_EQ(group().asks.size(), 1u);
+  sequences_.worker_died(session(), {});
   free_all();
-  EXPECT_TRUE(granted_.empty());
+  EXPECT_TRUE(group().asks.empty());
   EXPECT_EQ(memory_.granted_bytes(), 0u);
   EXPECT_TRUE(memory_.check().ok());
 }
@@ -175,10 +188,10 @@ TEST_F(SpillFreeingTest, what_a_dead_worker_asked_for_is_forgotten_and_nothing_i
 TEST_F(SpillFreeingTest, what_was_granted_for_the_return_is_freed_when_the_worker_dies) {
   ASSERT_TRUE(spill());
   free_all();
-  memory_.request(holder(), kBytes, [](const Status& granted) { EXPECT_TRUE(granted.ok()); });
-  group().granted_bytes = kBytes;
+  sequences_.hear(kDomain, request(7));
+  EXPECT_EQ(group().granted_bytes(), kBytes);
   ASSERT_TRUE(pal::commit_ahead(group().memfd, 0, kBytes));
-  spill_.worker_died(session(), group());
+  sequences_.worker_died(session(), {});
   EXPECT_EQ(group().leaving_bytes(), kBytes);
   free_all();
   EXPECT_EQ(memory_.granted_bytes(), 0u);
@@ -187,7 +200,7 @@ TEST_F(SpillFreeingTest, what_was_granted_for_the_return_is_freed_when_the_worke
 
 TEST_F(SpillFreeingTest, a_session_that_ends_meanwhile_keeps_its_books) {
   ASSERT_TRUE(spill());
-  sessions_.clear();
+  sessions_.erase(kSession);
   memory_.release_all(holder());
   free_all();
   EXPECT_EQ(memory_.granted_bytes(), 0u);

@@ -41,6 +41,16 @@ void Domains::send(DomainId domain, const ipc::WorkerCommand& command, std::span
   if (WorkerSupervisor* const worker = find(domain)) worker->send(command, fds);
 }
 
+void Domains::answer_grant(DomainId domain, uint64_t request, const Status& granted) {
+  ipc::GrantAnswer answer;
+  answer.request = request;
+  if (!granted) {
+    answer.code = granted.error().code;
+    answer.message = granted.error().message;
+  }
+  send(domain, {answer});
+}
+
 void Domains::wake_lane(DomainId domain) {
   if (WorkerSupervisor* const worker = find(domain)) worker->wake_lane();
 }

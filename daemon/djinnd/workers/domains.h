@@ -27,6 +27,8 @@ class Domains {
   [[nodiscard]] WorkerSupervisor* find(DomainId domain) const;
   // Sends to the domain's worker, if it is ready.
   void send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
+  // Answers what the worker asked memory for.
+  void answer_grant(DomainId domain, uint64_t request, const Status& granted);
   // As WorkerSupervisor's.
   void wake_lane(DomainId domain);
   [[nodiscard]] bool ready(DomainId domain) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "daemon/djinnd/models/tiers.h"
+#include "daemon/djinnd/models/residency.h"
 
 #include <fmt/format.h>
 
@@ -22,27 +22,39 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-Tiers::Tiers(World world, uint64_t keep_alive_ms)
-    : world_(std::move(world)),
+Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Domains& domains,
+                     Replies& replies, Events& events, const Sessions& sessions,
+                     WorkQueue& memory_work, ModelTable& table, Loads& loads,
+                     ModelListener& listener, uint64_t keep_alive_ms)
+    : clock_(clock),
+      memory_(memory),
+      domains_(domains),
+      replies_(replies),
+      events_(events),
+      sessions_(sessions),
+      memory_work_(memory_work),
+      table_(table),
+      loads_(loads),
+      listener_(listener),
       keep_alive_ms_(keep_alive_ms),
-      expiry_(world_.loop, [this] { look(); }) {}
+      expiry_(loop, [this] { look(); }) {}
 
-void Tiers::tell(EventKind kind, const Model& model, EvictReason reason, const char* what) {
+void Residency::tell(EventKind kind, const Model& model, EvictReason reason, const char* what) {
   Event event = event_of(kind, model);
   event.text = fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what, model.bytes,
                            name_of(reason));
   event.reason = reason;
-  world_.events.tell(std::move(event));
+  events_.tell(std::move(event));
 }
 
 // --- keep-alive
 
-void Tiers::set_keep_alive(uint64_t ms) {
+void Residency::set_keep_alive(uint64_t ms) {
   keep_alive_ms_ = ms;
   review();
 }
 
-uint64_t Tiers::keep_alive_of(const Model& model) const {
+uint64_t Residency::keep_alive_of(const Model& model) const {
   if (model.keep_alives_ms.empty()) return keep_alive_ms_;
   uint64_t longest_ms = 0;
   for (const auto& [user, ms] : model.keep_alives_ms) {
@@ -60,24 +72,24 @@ static uint64_t deadline_of(const Model& model, uint64_t keep_alive_ms) {
   return saturating_add(model.idle_since_ns, keep_alive_ms * kNsPerMs);
 }
 
-uint64_t Tiers::expires_at(const Model& model) const {
+uint64_t Residency::expires_at(const Model& model) const {
   const uint64_t deadline = deadline_of(model, keep_alive_of(model));
   if (deadline == kNever) return 0;
-  const uint64_t now = world_.clock.monotonic_ns();
-  return world_.clock.wall_ns() + (deadline > now ? deadline - now : 0);
+  const uint64_t now = clock_.monotonic_ns();
+  return clock_.wall_ns() + (deadline > now ? deadline - now : 0);
 }
 
-void Tiers::review() {
+void Residency::review() {
   expiry_.start_once(0);
 }
 
 // Unloads what has expired, waits no longer for loaders that do not end, and comes again when the
 // next one is due. What is idle may have to give way.
-void Tiers::look() {
-  const uint64_t now = world_.clock.monotonic_ns();
+void Residency::look() {
+  const uint64_t now = clock_.monotonic_ns();
   uint64_t next = kNever;
   std::vector<Model*> expired;
-  for (auto& [id, model] : world_.table.all()) {
+  for (auto& [id, model] : table_.all()) {
     const uint64_t deadline = deadline_of(model, keep_alive_of(model));
     const uint64_t patience = waits_until(model);
     if (deadline <= now) {
@@ -89,31 +101,29 @@ void Tiers::look() {
     }
   }
   for (Model* model : expired) begin_unload(*model, EvictReason::kExpired);
-  world_.reviewed();
+  memory_.reconsider();
   if (next != kNever) expiry_.start_once((next - now) / kNsPerMs + 1);
 }
 
 // --- down
 
-bool Tiers::runs(const Model& model) const {
+bool Residency::runs(const Model& model) const {
   return std::ranges::any_of(model.leases,
-                             [&](const auto& lease) { return world_.runs(lease.first); });
+                             [&](const auto& lease) { return sessions_.runs(lease.first); });
 }
 
-void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& request) {
-  const auto refuse = [&](ErrorCode code, const char* why) {
-    world_.replies.refuse(asker, {code, why});
-  };
+void Residency::evict(const Asker& asker, Model& model, const ipc::EvictModel& request) {
+  const auto refuse = [&](ErrorCode code, const char* why) { replies_.refuse(asker, {code, why}); };
   if (request.to == ipc::Tier::kHost) {
     return refuse(ErrorCode::kUnsupported,
                   "Device cpu:0 has no host tier: its memory is the host's. Evict to disk.");
   }
-  if (model.phase == ModelPhase::kOnDisk) return world_.replies.done(asker);
+  if (model.phase == ModelPhase::kOnDisk) return replies_.done(asker);
   if (model.phase == ModelPhase::kEvicting) {
-    return request.dry_run ? world_.replies.done(asker) : model.movers.push_back(asker);
+    return request.dry_run ? replies_.done(asker) : model.movers.push_back(asker);
   }
   const ModelUse use = model.use();
-  if (use == ModelUse::kMoving) return world_.replies.refuse(asker, refusal_of(use));
+  if (use == ModelUse::kMoving) return replies_.refuse(asker, refusal_of(use));
   if (model.pinned() && !request.force) {
     return refuse(ErrorCode::kBusy, "The model is pinned. Unpin it first, or force it.");
   }
@@ -128,69 +138,38 @@ void Tiers::evict(const Asker& asker, Model& model, const ipc::EvictModel& reque
                   "The model's files are not open here, or not hashed yet, so it could not come "
                   "back. Unload it instead.");
   }
-  if (request.dry_run) return world_.replies.done(asker);
+  if (request.dry_run) return replies_.done(asker);
   model.pins.clear();
   model.movers.push_back(asker);
   begin_evict(model, EvictReason::kRequested);
 }
 
-void Tiers::unload(const Asker& asker, Model& model) {
+void Residency::unload(const Asker& asker, Model& model) {
   model.movers.push_back(asker);
   if (model.phase != ModelPhase::kUnloading) begin_unload(model, EvictReason::kRequested);
 }
 
-std::vector<Model*> Tiers::candidates() const {
-  std::vector<Model*> found = world_.table.evictable(false);
-  for (Model* model : world_.table.evictable(true)) {
+std::vector<Model*> Residency::evictable(bool in_use) const {
+  return table_.evictable(in_use);
+}
+
+std::vector<Model*> Residency::candidates() const {
+  std::vector<Model*> found = evictable(false);
+  for (Model* model : evictable(true)) {
     if (!runs(*model)) found.push_back(model);
   }
   return found;
 }
 
-uint64_t Tiers::evictable_bytes() const {
+uint64_t Residency::evictable_bytes() const {
   uint64_t bytes = 0;
   for (const Model* model : candidates()) bytes += model->bytes;
   return bytes;
 }
 
-bool Tiers::make_room(uint64_t bytes) {
-  const std::vector<Model*> candidates = this->candidates();
-  uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
-  uint64_t possible = coming + world_.spill.evictable_bytes();
-  for (const Model* model : candidates) possible += model->bytes;
-  if (possible < bytes) return false;
-  for (Model* model : candidates) {
-    if (coming >= bytes) break;
-    coming += model->bytes;
-    move_down(*model, EvictReason::kPressure);
-  }
-  return coming >= bytes || coming + world_.spill.begin(bytes - coming, false) >= bytes;
-}
-
-bool Tiers::shrink_to(uint64_t bytes, bool of_sessions) {
-  const uint64_t granted = world_.memory.granted_bytes();
-  const uint64_t over = granted - std::min(granted, bytes);
-  uint64_t coming = world_.table.leaving_bytes() + world_.others_leave();
-  bool passed_over = false;
-  for (const bool in_use : {false, true}) {
-    if (in_use && !of_sessions) break;
-    for (Model* model : world_.table.evictable(in_use)) {
-      if (coming >= over) return false;
-      if (in_use && runs(*model)) {
-        passed_over = true;
-        continue;
-      }
-      coming += model->bytes;
-      move_down(*model, EvictReason::kPressure);
-    }
-  }
-  if (coming < over) world_.spill.begin(over - coming, !of_sessions);
-  return passed_over;
-}
-
-bool Tiers::make_place() {
+bool Residency::make_place() {
   Model* oldest = nullptr;
-  for (auto& [id, model] : world_.table.all()) {
+  for (auto& [id, model] : table_.all()) {
     const bool idle =
         (model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk) &&
         !model.in_use() && !model.pinned();
@@ -201,128 +180,135 @@ bool Tiers::make_place() {
   return true;
 }
 
-uint64_t Tiers::pinned_bytes() const {
+uint64_t Residency::pinned_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& [id, model] : world_.table.all()) {
+  for (const auto& [id, model] : table_.all()) {
     if (model.pinned() && !model.extents.empty()) bytes += model.bytes;
   }
   return bytes;
 }
 
 // One that cannot come back loses nobody anything if nobody leases it.
-void Tiers::move_down(Model& model, EvictReason reason) {
-  if (model.can_come_back()) return begin_evict(model, reason);
-  begin_unload(model, reason);
+void Residency::give_way(Model& model) {
+  if (model.can_come_back()) return begin_evict(model, EvictReason::kPressure);
+  begin_unload(model, EvictReason::kPressure);
 }
 
-void Tiers::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {
-  model.go(next);
-  leaving_.insert_or_assign(model.id, Leaving{reason, world_.clock.monotonic_ns()});
-  world_.changed();
+void Residency::begin_leaving(Model& model, ModelPhase next, EvictReason reason) {
+  enter(model, next);
+  leaving_.insert_or_assign(model.id, Leaving{reason, clock_.monotonic_ns()});
+  listener_.models_changed();
   if (model.compared_by.empty()) return;
-  world_.end_comparisons(model);
+  loads_.end_comparisons(model);
   review();
 }
 
-void Tiers::begin_evict(Model& model, EvictReason reason) {
+void Residency::begin_evict(Model& model, EvictReason reason) {
   begin_leaving(model, ModelPhase::kEvicting, reason);
   for (auto& [domain, mapped] : model.mapped) {
-    mapped.parked = !world_.domains.ready(domain);
-    if (!mapped.parked) world_.domains.send(domain, {ipc::ParkModel{model.id}});
+    mapped.parked = !domains_.ready(domain);
+    if (!mapped.parked) domains_.send(domain, {ipc::ParkModel{model.id}});
   }
-  if (model.load.valid()) world_.abort_load(model.load);
+  if (model.load.valid()) loads_.abort_load(model.load);
   finish_if_free(model);
 }
 
-void Tiers::begin_unload(Model& model, EvictReason reason) {
+void Residency::begin_unload(Model& model, EvictReason reason) {
   begin_leaving(model, ModelPhase::kUnloading, reason);
-  world_.model_gone(model.id);
-  std::erase_if(model.mapped,
-                [&](const auto& entry) { return !world_.domains.ready(entry.first); });
+  listener_.model_gone(model.id);
+  std::erase_if(model.mapped, [&](const auto& entry) { return !domains_.ready(entry.first); });
   for (const auto& [domain, mapped] : model.mapped) {
-    world_.domains.send(domain, {ipc::DropModel{model.id}});
+    domains_.send(domain, {ipc::DropModel{model.id}});
   }
-  if (model.load.valid()) world_.abort_load(model.load);
+  if (model.load.valid()) loads_.abort_load(model.load);
   finish_if_free(model);
 }
 
 // Its extents are there, and count, until they are closed.
-void Tiers::free_then(Model& model, void (Tiers::*finish)(ModelId)) {
+void Residency::free_then(Model& model, void (Residency::*finish)(ModelId)) {
   leaving_.at(model.id).freeing = true;
   std::vector<Fd> memory;
   for (Fd& extent : model.extents) memory.push_back(std::move(extent));
-  world_.memory_work.close(std::move(memory),
-                           [this, id = model.id, finish] { (this->*finish)(id); });
+  memory_work_.close(std::move(memory), [this, id = model.id, finish] { (this->*finish)(id); });
 }
 
-uint64_t Tiers::waits_until(const Model& model) const {
+uint64_t Residency::waits_until(const Model& model) const {
   const auto leaving = leaving_.find(model.id);
   const bool waits = leaving != leaving_.end() && !leaving->second.freeing;
   if (!waits || model.compared_by.empty()) return kNever;
   return leaving->second.since_ns + kLoaderEndsMs * kNsPerMs;
 }
 
-void Tiers::finish_if_free(Model& model) {
+void Residency::finish_if_free(Model& model) {
   const auto leaving = leaving_.find(model.id);
   if (leaving == leaving_.end() || leaving->second.freeing || model.load.valid()) return;
-  if (!model.compared_by.empty() && waits_until(model) > world_.clock.monotonic_ns()) return;
+  if (!model.compared_by.empty() && waits_until(model) > clock_.monotonic_ns()) return;
   if (model.phase == ModelPhase::kUnloading && model.mapped.empty()) {
-    return free_then(model, &Tiers::finish_unload);
+    return free_then(model, &Residency::finish_unload);
   }
   const bool parked =
       std::ranges::all_of(model.mapped, [](const auto& mapped) { return mapped.second.parked; });
   if (model.phase == ModelPhase::kEvicting && parked) {
-    free_then(model, &Tiers::finish_evict);
+    free_then(model, &Residency::finish_evict);
   }
 }
 
-void Tiers::release(Model& model) {
+void Residency::release(Model& model) {
   if (model.compared_by.empty()) {
-    world_.memory.release_all(Memory::of_model(model.id));
+    memory_.release_all(Memory::of_model(model.id));
   } else {
-    world_.leave_to_loaders(model);
-    world_.memory.freed();  // who waits for these bytes waits in vain
+    loads_.leave_to_loaders(model);
+    memory_.freed();  // who waits for these bytes waits in vain
   }
 }
 
-void Tiers::finish_evict(ModelId id) {
-  Model* const model = world_.table.find(id);
+void Residency::finish_evict(ModelId id) {
+  Model* const model = table_.find(id);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
-  model->go(ModelPhase::kOnDisk);
+  enter(*model, ModelPhase::kOnDisk);
   model->bytes_loaded = 0;
   model->extents.clear();
   const EvictReason reason = leaving_.extract(id).mapped().reason;
   tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
   release(*model);
-  world_.replies.owe_each(std::exchange(model->movers, {}), ipc::Done{});
-  world_.changed();
+  replies_.owe_each(std::exchange(model->movers, {}), ipc::Done{});
+  listener_.models_changed();
   if (std::exchange(model->wanted, false)) return want(*model);
   review();
 }
 
-void Tiers::finish_unload(ModelId id) {
-  Model* const model = world_.table.find(id);
+void Residency::finish_unload(ModelId id) {
+  Model* const model = table_.find(id);
   if (model == nullptr) return;
   const EvictReason reason = leaving_.extract(id).mapped().reason;
   tell(EventKind::kModelUnloaded, *model, reason, "unloaded");
   Model gone = std::move(*model);
-  world_.table.erase(id);
+  table_.erase(id);
   release(gone);
-  world_.replies.owe_each(gone.movers, ipc::Done{});
+  replies_.owe_each(gone.movers, ipc::Done{});
 }
 
 // --- up
 
-void Tiers::want(Model& model) {
+void Residency::want(Model& model) {
   if (model.phase == ModelPhase::kEvicting) model.wanted = true;
   if (model.phase != ModelPhase::kOnDisk) return;
-  world_.table.touch(model);
-  model.go(ModelPhase::kLoading);
-  world_.changed();
-  world_.read_again(model);
+  table_.touch(model);
+  enter(model, ModelPhase::kLoading);
+  listener_.models_changed();
+  loads_.read_again(model);
 }
 
-void Tiers::came_back(Model& model) {
+void Residency::arrived(Model& model) {
+  enter(model, ModelPhase::kResident);
+}
+
+void Residency::try_next_source(Model& model) {
+  enter(model, ModelPhase::kOnDisk);
+  want(model);
+}
+
+void Residency::came_back(Model& model) {
   model.lost.reset();
   for (auto& [domain, mapped] : model.mapped) {
     mapped = {false, false, false, mapped.deaths};
@@ -331,37 +317,36 @@ void Tiers::came_back(Model& model) {
   review();
 }
 
-void Tiers::stays_away(Model& model, const LoadFailure& failure) {
-  model.go(ModelPhase::kOnDisk);
+void Residency::stays_away(Model& model, const LoadFailure& failure) {
+  enter(model, ModelPhase::kOnDisk);
   model.lost = failure.error;
   for (auto& [domain, mapped] : model.mapped) {
     if (!std::exchange(mapped.wanted, false)) continue;
     const bool is_own = domain == failure.user;
-    world_.domains.send(domain,
-                        {ipc::ModelLost{model.id, failure.error.code,
-                                        is_own ? failure.sentence : failure.error.message}});
+    domains_.send(domain, {ipc::ModelLost{model.id, failure.error.code,
+                                          is_own ? failure.sentence : failure.error.message}});
   }
-  world_.changed();
+  listener_.models_changed();
   review();
 }
 
-void Tiers::load_ended(Model& model) {
+void Residency::load_ended(Model& model) {
   finish_if_free(model);
 }
 
 // --- workers
 
-void Tiers::send_add(Model& model, DomainId domain) {
+void Residency::send_add(Model& model, DomainId domain) {
   const bool parked = model.phase != ModelPhase::kResident;
   std::vector<int> fds{model.manifest.get()};
   if (!parked) {
     for (const Fd& extent : model.extents) fds.push_back(extent.get());
   }
-  world_.domains.send(domain, {ipc::AddModel{model.id, parked}}, fds);
+  domains_.send(domain, {ipc::AddModel{model.id, parked}}, fds);
 }
 
-void Tiers::hear(DomainId domain, const ipc::ModelParked& event) {
-  Model* const model = world_.table.find(event.model);
+void Residency::hear(DomainId domain, const ipc::ModelParked& event) {
+  Model* const model = table_.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
   const auto mapped = model->mapped.find(domain);
   if (mapped == model->mapped.end()) return;
@@ -370,26 +355,26 @@ void Tiers::hear(DomainId domain, const ipc::ModelParked& event) {
 }
 
 // While it is resident or on its way, its bytes are on their way to the worker, too.
-void Tiers::hear(DomainId domain, const ipc::ModelWanted& event) {
-  Model* const model = world_.table.find(event.model);
+void Residency::hear(DomainId domain, const ipc::ModelWanted& event) {
+  Model* const model = table_.find(event.model);
   const auto mapped =
       model != nullptr ? model->mapped.find(domain) : decltype(model->mapped.end()){};
   if (model == nullptr || mapped == model->mapped.end()) {
     const Error gone{ErrorCode::kNotFound, "There is no such model any more. Open it again."};
-    return world_.domains.send(domain, {ipc::ModelLost{event.model, gone.code, gone.message}});
+    return domains_.send(domain, {ipc::ModelLost{event.model, gone.code, gone.message}});
   }
   mapped->second.wanted = true;
   want(*model);
 }
 
-void Tiers::hear(DomainId domain, const ipc::ModelDropped& event) {
-  Model* const model = world_.table.find(event.model);
+void Residency::hear(DomainId domain, const ipc::ModelDropped& event) {
+  Model* const model = table_.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kUnloading) return;
   model->mapped.erase(domain);
   finish_if_free(*model);
 }
 
-void Tiers::worker_died(Model& model, DomainId domain) {
+void Residency::worker_died(Model& model, DomainId domain) {
   const auto mapped = model.mapped.find(domain);
   if (mapped == model.mapped.end()) return;
   mapped->second.added = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tiers: where the bytes of models are, and when they move (DESIGN section 4). On cpu:0 a model is
-// resident, or on disk; its next use brings it back.
+// Residency: where the bytes of models are, and when they move (ARCHITECTURE section 4). On cpu:0 a
+// model is resident, or on disk; its next use brings it back. It alone changes a model's phase.
 //
 //   evict    the bytes go, the model stays: its leases, its place in workers, its programs
 //   unload   the model goes; only one that nobody leases
@@ -16,7 +16,6 @@
 // or is dead, and each loader is dead, or was killed and has had their pages taken back.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -26,41 +25,33 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/model.h"
-#include "daemon/djinnd/sessions/spill.h"
+#include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
 
-class Tiers {
+class Residency {
  public:
   // A process that is killed is gone long before that, unless it waits for a file.
   static constexpr uint64_t kLoaderEndsMs = 1000;
 
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    Memory& memory;
-    Domains& domains;
-    Replies& replies;
-    Events& events;
-    ModelTable& table;
-    Spill& spill;  // what gives way after models
-    WorkQueue& memory_work;
-    std::function<void(ModelId)> model_gone;  // programs that name it must go first
-    std::function<void()> changed;
-    std::function<void()> reviewed;  // it was looked what is idle
-    std::function<void(Model&)> read_again;
-    std::function<bool(SessionId)> runs;  // whether the session has a run in flight
-    // Bytes that come free by themselves, of sessions and loads.
-    std::function<uint64_t()> others_leave;
-    std::function<void(LoadId)> abort_load;
+  // What is done with loads, by Models.
+  class Loads {
+   public:
+    virtual ~Loads() = default;
+    virtual void read_again(Model& model) = 0;
+    virtual void abort_load(LoadId id) = 0;
     // Kills the loaders that compare files with the model; who opened those goes on without it.
-    std::function<void(Model&)> end_comparisons;
+    virtual void end_comparisons(Model& model) = 0;
     // Gives what the model holds to the loaders that still have it.
-    std::function<void(Model&)> leave_to_loaders;
+    virtual void leave_to_loaders(Model& model) = 0;
   };
-  Tiers(World world, uint64_t keep_alive_ms);
+
+  // memory_work frees memory.
+  Residency(Loop& loop, const Clock& clock, Memory& memory, Domains& domains, Replies& replies,
+            Events& events, const Sessions& sessions, WorkQueue& memory_work, ModelTable& table,
+            Loads& loads, ModelListener& listener, uint64_t keep_alive_ms);
 
   // What models stay for that no request said otherwise of.
   void set_keep_alive(uint64_t ms);
@@ -72,14 +63,15 @@ class Tiers {
   void evict(const Asker& asker, Model& model, const ipc::EvictModel& request);
   void unload(const Asker& asker, Model& model);
 
-  // Begins to free so many bytes, less what comes free by itself: idle models first, then those
-  // whose sessions run nothing, then sequence groups of such sessions. False if all of them are not
-  // enough; nothing begins then.
-  bool make_room(uint64_t bytes);
-  // Moves down as long as more than so many bytes are granted: idle models and sequence groups.
-  // of_sessions: whatever belongs to sessions that run nothing, too. Whether a model was passed
-  // over because its sessions run.
-  bool shrink_to(uint64_t bytes, bool of_sessions);
+  // --- memory is short: what could go, and what is to
+  // Models that could go, least recently used first: idle ones, or those in use.
+  [[nodiscard]] std::vector<Model*> evictable(bool in_use) const;
+  // Whether a session that holds the model has a run in flight, or asks for one.
+  [[nodiscard]] bool runs(const Model& model) const;
+  // Idle models, then those whose sessions run nothing; each least recently used first.
+  [[nodiscard]] std::vector<Model*> candidates() const;
+  // Begins to free what one of these has: it goes to disk, or is unloaded.
+  void give_way(Model& model);
   // Unloads the least recently used idle model. False if there is none.
   bool make_place();
   // Of models that never give way, and of those that would now.
@@ -88,8 +80,12 @@ class Tiers {
 
   // It is used, or somebody will.
   void want(Model& model);
+  // Its bytes are granted, there and sealed: they were read, or a predecessor left them.
+  static void arrived(Model& model);
   // It is resident again: workers that have its place get its bytes.
   void came_back(Model& model);
+  // The source that was read has not given it; the next one is read.
+  void try_next_source(Model& model);
   // It could not be brought back.
   void stays_away(Model& model, const LoadFailure& failure);
   // Leases, pins or keep-alive times have changed.
@@ -113,11 +109,9 @@ class Tiers {
     bool freeing = false;  // nobody is waited for any more
   };
 
+  // Changes the model's phase, as nobody else does. Asserts that it may follow.
+  static void enter(Model& model, ModelPhase next) { model.phase.enter(next); }
   void look();
-  [[nodiscard]] bool runs(const Model& model) const;
-  // Models that may go, and those of sessions that run nothing; in the order in which they do.
-  [[nodiscard]] std::vector<Model*> candidates() const;
-  void move_down(Model& model, EvictReason reason);
   void begin_evict(Model& model, EvictReason reason);
   void begin_unload(Model& model, EvictReason reason);
   void begin_leaving(Model& model, ModelPhase next, EvictReason reason);
@@ -126,11 +120,20 @@ class Tiers {
   void finish_evict(ModelId id);
   void finish_unload(ModelId id);
   void finish_if_free(Model& model);
-  void free_then(Model& model, void (Tiers::*finish)(ModelId));
+  void free_then(Model& model, void (Residency::*finish)(ModelId));
   void release(Model& model);
   void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
 
-  World world_;
+  const Clock& clock_;
+  Memory& memory_;
+  Domains& domains_;
+  Replies& replies_;
+  Events& events_;
+  const Sessions& sessions_;
+  WorkQueue& memory_work_;
+  ModelTable& table_;
+  Loads& loads_;
+  ModelListener& listener_;
   uint64_t keep_alive_ms_;
   std::map<ModelId, Leaving> leaving_;
   Timer expiry_;

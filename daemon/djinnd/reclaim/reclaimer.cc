@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/reclaim/reclaimer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace djinn::daemon {
+namespace {
+
+// djinnd is not told when a run ends. Often enough to notice, seldom enough that a model that is
+// used again and again is not read as often.
+constexpr uint64_t kRunsLookMs = 2000;
+
+}  // namespace
+
+Reclaimer::Reclaimer(Loop& loop, const Memory& memory, Models& models, Sessions& sessions,
+                     Events& events, Thresholds thresholds)
+    : memory_(memory),
+      models_(models),
+      sessions_(sessions),
+      events_(events),
+      thresholds_(thresholds),
+      soon_(loop, [this] { look(); }),
+      later_(loop, [this] { look(); }) {}
+
+void Reclaimer::set(Thresholds thresholds) {
+  thresholds_ = thresholds;
+  changed();
+}
+
+uint64_t Reclaimer::coming_bytes() const {
+  return models_.leaving_bytes() + sessions_.leaving_bytes();
+}
+
+// --- when somebody asks
+
+bool Reclaimer::make_room(uint64_t bytes) {
+  const std::vector<Model*> candidates = models_.residency().candidates();
+  uint64_t coming = coming_bytes();
+  uint64_t possible = coming + sessions_.sequences().spill().evictable_bytes();
+  for (const Model* model : candidates) possible += model->bytes;
+  if (possible < bytes) return false;
+  for (Model* model : candidates) {
+    if (coming >= bytes) break;
+    coming += model->bytes;
+    models_.residency().give_way(*model);
+  }
+  return coming >= bytes ||
+         coming + sessions_.sequences().begin_spill(bytes - coming, false) >= bytes;
+}
+
+uint64_t Reclaimer::pinned_bytes() const {
+  return models_.residency().pinned_bytes();
+}
+
+uint64_t Reclaimer::leaving_bytes(uid_t user) const {
+  return sessions_.leaving_bytes(user);
+}
+
+void Reclaimer::refused(const Error& why, std::optional<uid_t> user) {
+  const std::string whom = user ? " to " + events_.user_text(*user) : "";
+  Event event =
+      device_event(EventKind::kMemoryRefused, "memory is refused" + whom + ": " + why.message);
+  event.owner = user;
+  event.error = why.code;
+  events_.tell(std::move(event));
+}
+
+// --- before somebody asks
+
+void Reclaimer::changed() {
+  const PressureLevel now = level_of(memory_.granted_bytes(), memory_.total_bytes(), thresholds_);
+  if (now == PressureLevel::kNone) {
+    level_ = now;
+  } else if (!soon_.active()) {
+    soon_.start_once(0);
+  }
+}
+
+void Reclaimer::look() {
+  const uint64_t total = memory_.total_bytes();
+  const PressureLevel before =
+      std::exchange(level_, level_of(memory_.granted_bytes(), total, thresholds_));
+  if (level_ > before) tell_pressure();
+  if (level_ != PressureLevel::kNone) shrink_to(share_of(total, thresholds_.idle_percent), false);
+  const bool runs_hold = level_ == PressureLevel::kAllGoes &&
+                         shrink_to(share_of(total, thresholds_.all_percent), true);
+  if (level_ == PressureLevel::kNone) return;
+  std::optional<uint64_t> again_ms = sessions_.sequences().spill().ms_to_next_idle();
+  if (runs_hold) again_ms = std::min(again_ms.value_or(kRunsLookMs), kRunsLookMs);
+  if (again_ms) later_.start_once(*again_ms + 1);
+}
+
+void Reclaimer::tell_pressure() {
+  const bool all = level_ == PressureLevel::kAllGoes;
+  Event event = device_event(
+      EventKind::kMemoryPressure,
+      fmt::format("more than {} % of the memory is granted: {} of {} bytes; {} models "
+                  "move down",
+                  all ? thresholds_.all_percent : thresholds_.idle_percent, memory_.granted_bytes(),
+                  memory_.total_bytes(), all ? "all but running" : "idle"));
+  event.bytes = memory_.granted_bytes();
+  events_.tell(std::move(event));
+}
+
+bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {
+  const uint64_t granted = memory_.granted_bytes();
+  const uint64_t over = granted - std::min(granted, bytes);
+  uint64_t coming = coming_bytes();
+  bool passed_over = false;
+  for (const bool in_use : {false, true}) {
+    if (in_use && !of_sessions) break;
+    for (Model* model : models_.residency().evictable(in_use)) {
+      if (coming >= over) return false;
+      if (in_use && models_.residency().runs(*model)) {
+        passed_over = true;
+        continue;
+      }
+      coming += model->bytes;
+      models_.residency().give_way(*model);
+    }
+  }
+  if (coming < over) sessions_.sequences().begin_spill(over - coming, !of_sessions);
+  return passed_over;
+}
+
+}  // namespace djinn::daemon

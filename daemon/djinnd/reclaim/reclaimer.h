@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Reclaimer: what gives way as memory gets short, and in which order (ARCHITECTURE section 4,
+// Tiers). It asks Residency and Sequences what could go, and says go; they do it.
+//
+// When somebody asks for memory and there is none:
+//
+//   models that no session holds, least recently used first; then models whose sessions run
+//   nothing; then sequence groups of such sessions. All that is needed, or nothing.
+//
+// After each grant, and when a model falls idle:
+//
+//   above idle_percent   models that no session holds; then sequence groups of sessions that have
+//                        run nothing for a while
+//   above all_percent    those of all sessions that run nothing, too
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/reclaim.h"
+#include "daemon/djinnd/models/models.h"
+#include "daemon/djinnd/reclaim/pressure.h"
+#include "daemon/djinnd/sessions/sessions.h"
+
+namespace djinn::daemon {
+
+class Reclaimer final : public Reclaim {
+ public:
+  Reclaimer(Loop& loop, const Memory& memory, Models& models, Sessions& sessions, Events& events,
+            Thresholds thresholds);
+
+  void set(Thresholds thresholds);
+
+  bool make_room(uint64_t bytes) override;
+  [[nodiscard]] uint64_t pinned_bytes() const override;
+  [[nodiscard]] uint64_t leaving_bytes(uid_t user) const override;
+  // Looks soon whether something is to give way.
+  void changed() override;
+  void refused(const Error& why, std::optional<uid_t> user) override;
+
+ private:
+  void look();
+  void tell_pressure();
+  // Begins as long as more than so many bytes are granted. of_sessions: with what belongs to
+  // sessions that run nothing. Whether a model was passed over because its sessions run.
+  bool shrink_to(uint64_t bytes, bool of_sessions);
+  // Bytes of all that comes free by itself.
+  [[nodiscard]] uint64_t coming_bytes() const;
+
+  const Memory& memory_;
+  Models& models_;
+  Sessions& sessions_;
+  Events& events_;
+  Thresholds thresholds_;
+  PressureLevel level_ = PressureLevel::kNone;
+  Timer soon_;
+  Timer later_;  // when another session may have become idle
+};
+
+}  // namespace djinn::daemon

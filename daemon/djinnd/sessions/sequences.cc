@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/sessions/sequences.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/djinnd/loop/descriptors.h"
+#include "daemon/djinnd/loop/log.h"
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+#include "kernel/gc/sequence_layout.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+// A sparse file costs nothing, but addresses end somewhere.
+constexpr uint64_t kSequenceFileBytesMax = uint64_t{1} << 40;
+
+// Of a session's memory; 0 for refs.
+uint64_t part_of(SequenceHandle sequence) {
+  return uint64_t{sequence.generation} << 32 | sequence.index;
+}
+
+Status make_directory(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return {};
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  std::filesystem::create_directories(parent, error);
+  if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return {};
+  return system_error("make the directory for spilled sequence groups", errno);
+}
+
+// Not every file system knows files that never had a name.
+Result<Fd> make_named_file(const std::string& directory) {
+  std::string path = directory + "/sequence-XXXXXX";
+  Fd file(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file.valid()) return system_error("make a file for a sequence group", errno);
+  ::unlink(path.c_str());
+  return file;
+}
+
+// Its permissions are those that mkostemp gives, too.
+Result<Fd> make_file(const std::string& directory) {
+  DJINN_CHECK(make_directory(directory));
+  Fd file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file.valid()) return file;
+  return make_named_file(directory);
+}
+
+bool decommit_all(const Fd& memfd) {
+  struct stat info {};
+  return ::fstat(memfd.get(), &info) == 0 &&
+         pal::decommit(memfd, 0, static_cast<uint64_t>(info.st_size)).ok();
+}
+
+}  // namespace
+
+Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Events& events,
+                     QuotaRefusals& refusals, Replies& replies, WorkQueue& memory_work,
+                     WorkQueue& file_work, const SessionTable& sessions, SpillRules rules)
+    : clock_(clock),
+      memory_(memory),
+      domains_(domains),
+      events_(events),
+      refusals_(refusals),
+      replies_(replies),
+      memory_work_(memory_work),
+      file_work_(file_work),
+      sessions_(sessions),
+      spill_(clock, memory, domains, sessions, std::move(rules)) {}
+
+SequenceGroup* Sequences::find(SessionId id, DomainId domain, SequenceHandle handle) const {
+  Session* const session = sessions_.find(id, domain);
+  return session != nullptr ? session->sequences.lookup(handle) : nullptr;
+}
+
+void Sequences::set_granted(const Session& session, SequenceGroup& group, uint64_t bytes) const {
+  DJINN_ASSERT(bytes >= group.freeing_bytes);
+  group.granted_bytes_ = bytes;
+  note_aside(session);
+}
+
+void Sequences::note_aside(const Session& session) const {
+  memory_.set_aside(Memory::of_session(session.id), session.aside_bytes());
+}
+
+// --- made and dropped
+
+void Sequences::make(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry) {
+  const Status begun = add(session, number, geometry);
+  if (!begun) replies_.refuse({session.id, number}, begun.error());
+}
+
+Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeometry& g) {
+  DJINN_CHECK(check_geometry(g));
+  DJINN_TRY(const gc::SequenceLayout layout,
+            gc::SequenceLayout::make(g.banks * g.rows, g.layers, g.kv_heads, g.head_dim,
+                                     size_of(g.dtype), g.capacity));
+  if (layout.file_bytes() > kSequenceFileBytesMax) {
+    return Error{ErrorCode::kLimitExceeded,
+                 "The sequence group is too large. Lower its capacity or its rows."};
+  }
+  DJINN_TRY(Fd memfd, pal::make_memfd("djinn-sequence", layout.file_bytes(), pal::Seals::kShared));
+  DJINN_CHECK(check_descriptors_left(memfd));
+  DJINN_TRY(SequenceGroup* const group, session.sequences.make(g));
+  group->memfd = std::move(memfd);
+  group->asker = {session.id, number};
+  if (session.attached) send(session, *group);
+  return {};
+}
+
+void Sequences::send_all(const Session& session) const {
+  for (const auto& [index, group] : session.sequences.all()) {
+    if (group.memfd.valid()) send(session, group);
+  }
+}
+
+void Sequences::send(const Session& session, const SequenceGroup& group) const {
+  const bool spilled = group.place == GroupPlace::kSpilled;
+  std::vector<int> fds{group.memfd.get()};
+  if (spilled) fds.push_back(group.spill_file.get());
+  domains_.send(session.domain,
+                {ipc::AddSequence{session.id, group.handle, group.geometry,
+                                  spilled ? group.spilled_bytes : group.held_bytes(), spilled}},
+                fds);
+}
+
+void Sequences::drop(Session& session, uint32_t number, SequenceHandle handle) {
+  const Asker asker{session.id, number};
+  auto found = session.sequences.find(handle);
+  if (!found) return replies_.refuse(asker, found.error());
+  SequenceGroup& group = **found;
+  if (group.phase == GroupPhase::kAdding) {
+    return replies_.refuse(asker, {ErrorCode::kBusy, "The sequence group is still being made."});
+  }
+  enter(group, GroupPhase::kDropping);
+  group.asker = asker;
+  memory_.cancel(Memory::of_session(session.id), part_of(handle));
+  refuse_asks(session, group);
+  if (!session.attached) return erase(session, group);  // no worker has it
+  domains_.send(session.domain, {ipc::ReleaseSequence{session.id, handle}});
+}
+
+// Its memory is there, and counts, until it is free.
+void Sequences::erase(const Session& session, SequenceGroup& group) {
+  if (!group.memfd.valid()) return;
+  if (group.phase != GroupPhase::kDropping) enter(group, GroupPhase::kDropping);
+  let_go_of_file(group);
+  std::vector<Fd> memory;
+  memory.push_back(std::move(group.memfd));
+  memory_work_.close(std::move(memory),
+                     [this, id = session.id, handle = group.handle] { erased(id, handle); });
+}
+
+void Sequences::erased(SessionId id, SequenceHandle handle) {
+  Session* const session = sessions_.find(id);
+  SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
+  if (group == nullptr) return;
+  const Asker asker = group->asker;
+  const uint64_t bytes = group->granted_bytes();
+  session->sequences.erase(handle);
+  note_aside(*session);
+  memory_.release(Memory::of_session(id), bytes);
+  if (asker.number != 0) replies_.done(asker);
+}
+
+void Sequences::refuse_asks(Session& session) const {
+  for (auto& [index, group] : session.sequences.all()) refuse_asks(session, group);
+}
+
+void Sequences::refuse_asks(const Session& session, SequenceGroup& group) const {
+  for (const ipc::GrantRequest& request : std::exchange(group.asks, {})) {
+    domains_.answer_grant(session.domain, request.request,
+                          Error{ErrorCode::kCancelled, "What the memory was for is given up."});
+  }
+}
+
+Status Sequences::hear(DomainId domain, const ipc::SequenceAdded& event) {
+  SequenceGroup* const group = find(event.session, domain, event.sequence);
+  if (group == nullptr || group->phase == GroupPhase::kDropping) return {};
+  const Asker asker = std::exchange(group->asker, {});
+  if (event.code == ErrorCode::kOk) {
+    group->deaths = 0;
+    if (group->phase == GroupPhase::kAdding) enter(*group, GroupPhase::kLive);
+    replies_.reply(asker, {asker.number, ipc::SequenceMade{event.sequence}});
+    return {};
+  }
+  Error error{event.code, event.message};
+  if (asker.number == 0) return error;  // it was there before the worker died
+  erase(*sessions_.find(event.session), *group);
+  replies_.refuse(asker, error);
+  return {};
+}
+
+void Sequences::hear(DomainId domain, const ipc::SequenceDropped& event) {
+  SequenceGroup* const group = find(event.session, domain, event.sequence);
+  if (group == nullptr || group->phase != GroupPhase::kDropping) return;
+  erase(*sessions_.find(event.session), *group);
+}
+
+void Sequences::worker_died(Session& session, const WorkerDeath& death) {
+  std::vector<SequenceHandle> gone;
+  for (auto& [index, group] : session.sequences.all()) {
+    left_by_worker(session, group);
+    const OwedAnswer adding{OwedAnswer::Kind::kAddSequence, session.id.value, group.handle};
+    const bool kills = death.suspect == adding && ++group.deaths >= limits::kDeathsWithoutProgress;
+    if (group.phase == GroupPhase::kDropping || kills) gone.push_back(group.handle);
+  }
+  for (const SequenceHandle handle : gone) {
+    SequenceGroup& group = *session.sequences.lookup(handle);
+    const Asker asker = group.asker;
+    const bool refused = group.phase != GroupPhase::kDropping && asker.number != 0;
+    if (refused) group.asker = {};
+    erase(session, group);
+    if (!refused) continue;
+    replies_.refuse(asker,
+                    {ErrorCode::kWorkerLost, "The worker died whenever it took in the group."});
+  }
+}
+
+// --- memory
+
+void Sequences::hear(DomainId domain, const ipc::GrantRequest& event) {
+  const Session* const session = sessions_.find(event.session, domain);
+  SequenceGroup* const group = find(event.session, domain, event.sequence);
+  const bool known = group != nullptr && session->may_be_granted();
+  if (!known) return domains_.answer_grant(domain, event.request, session_has_ended());
+  if (group->frees > 0) return group->asks.push_back(event);  // until its memory is free
+  const Memory::Holder holder = Memory::of_session(session->id);
+  const auto answer = [this, domain, event](const Status& status) {
+    granted(domain, event, status);
+  };
+  const bool returns = event.bytes <= group->aside_bytes();
+  if (returns) {
+    return memory_.request_return(holder, event.bytes, answer, part_of(event.sequence));
+  }
+  memory_.request(holder, event.bytes, answer, part_of(event.sequence));
+}
+
+void Sequences::granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
+  Session* const session = sessions_.find(event.session, domain);
+  if (session != nullptr) refusals_.note(domain, session->id, status);
+  if (session != nullptr && status) {
+    if (SequenceGroup* const group = session->sequences.lookup(event.sequence)) {
+      set_granted(*session, *group, group->granted_bytes() + event.bytes);
+    } else {
+      memory_.release(Memory::of_session(session->id), event.bytes);
+    }
+  }
+  domains_.answer_grant(domain, event.request, status);
+}
+
+bool Sequences::hear(DomainId domain, const ipc::GrantReturn& event) {
+  SequenceGroup* const group = find(event.session, domain, event.sequence);
+  if (group == nullptr) return true;  // all of it was given back with the session, or the group
+  if (event.bytes > group->held_bytes()) return false;
+  set_granted(*sessions_.find(event.session), *group, group->granted_bytes() - event.bytes);
+  memory_.release(Memory::of_session(event.session), event.bytes);
+  return true;
+}
+
+// --- to disk
+
+uint64_t Sequences::begin_spill(uint64_t bytes, bool idle_only) {
+  uint64_t coming = 0;
+  for (const Spill::Candidate& candidate : spill_.candidates(idle_only)) {
+    if (coming >= bytes) break;
+    begin_spill(candidate);
+    coming += candidate.group->held_bytes();
+  }
+  return coming;
+}
+
+void Sequences::begin_spill(const Spill::Candidate& candidate) {
+  SequenceGroup& group = *candidate.group;
+  enter(group, GroupPlace::kSpilling);
+  group.spill_attempt = ++attempts_;
+  file_work_.run(
+      [directory = spill_.directory()] { return make_file(directory); },
+      [this, id = candidate.session->id, handle = group.handle, attempt = group.spill_attempt](
+          Result<Fd> file) { has_file(id, handle, attempt, std::move(file)); });
+}
+
+void Sequences::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, Result<Fd> file) {
+  Session* const session = sessions_.find(id);
+  SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
+  const bool wanted = group != nullptr && group->place == GroupPlace::kSpilling &&
+                      group->phase == GroupPhase::kLive && group->spill_attempt == attempt;
+  if (!wanted) {
+    if (file.ok()) file_work_.close(*std::move(file));
+    return;
+  }
+  if (file.ok() && !spill_.may_spill(*session)) {  // it has begun to run meanwhile
+    file_work_.close(*std::move(file));
+    enter(*group, GroupPlace::kMemory);
+    return memory_.freed();
+  }
+  if (!file.ok()) {
+    log("no sequence group is spilled: {}", file.error().message);
+    spill_.note_failure();
+    return stays(*group);
+  }
+  group->spill_file = *std::move(file);
+  const int fds[] = {group->spill_file.get()};
+  domains_.send(session->domain, {ipc::SpillSequence{id, handle}}, fds);
+}
+
+// Who waits for its memory waits for something else, or is refused.
+void Sequences::stays(SequenceGroup& group) {
+  enter(group, GroupPlace::kMemory);
+  let_go_of_file(group);
+  group.spill_not_before_ns = spill_.retry_ns();
+  memory_.freed();
+}
+
+bool Sequences::hear(DomainId domain, const ipc::SequenceSpilled& event) {
+  SequenceGroup* const found = find(event.session, domain, event.sequence);
+  if (found == nullptr) return true;  // one that was dropped in the meantime breaks no protocol
+  SequenceGroup& group = *found;
+  const Session& session = *sessions_.find(event.session);
+  if (group.place != GroupPlace::kSpilling || !group.spill_file.valid()) return false;
+  if (event.code != ErrorCode::kOk) {
+    log("a sequence group stays in memory: {}", event.message);
+    stays(group);
+    return true;
+  }
+  if (event.bytes > group.held_bytes()) return false;
+  enter(group, GroupPlace::kSpilled);
+  group.spilled_bytes = event.bytes;
+  group.spill_deaths = 0;
+  tell(EventKind::kSequenceSpilled, session, event.bytes, "spilled to disk");
+  free_memory(session, group, event.bytes);
+  return true;
+}
+
+void Sequences::free_memory(const Session& session, SequenceGroup& group, uint64_t bytes) {
+  ++group.frees;
+  group.freeing_bytes += bytes;
+  const auto then = [this, id = session.id, handle = group.handle, bytes](bool done) {
+    freed(id, handle, bytes, done);
+  };
+  Result<Fd> memfd = group.memfd.duplicate();
+  if (!memfd.ok()) return then(decommit_all(group.memfd));  // no descriptor is left
+  memory_work_.run([memfd = *std::move(memfd)] { return decommit_all(memfd); }, then);
+}
+
+void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool done) {
+  Session* const session = sessions_.find(id);
+  SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
+  if (group == nullptr) return;
+  --group->frees;
+  group->freeing_bytes -= bytes;
+  std::vector<ipc::GrantRequest> asks;
+  if (group->frees == 0) asks = std::exchange(group->asks, {});
+  const DomainId domain = session->domain;
+  if (done) {
+    set_granted(*session, *group, group->granted_bytes() - bytes);
+    memory_.release(Memory::of_session(id), bytes);
+  } else {
+    log("spilled memory could not be freed: {} bytes", bytes);  // it is there, and so it counts
+    memory_.freed();  // who waits for it waits for something else, or is refused
+  }
+  for (const ipc::GrantRequest& request : asks) hear(domain, request);
+}
+
+void Sequences::let_go_of_file(SequenceGroup& group) const {
+  file_work_.close(std::move(group.spill_file));
+}
+
+void Sequences::let_go_of_files(Session& session) const {
+  for (auto& [index, group] : session.sequences.all()) let_go_of_file(group);
+}
+
+// --- back
+
+void Sequences::hear(DomainId domain, const ipc::SequenceRestored& event) {
+  SequenceGroup* const group = find(event.session, domain, event.sequence);
+  if (group == nullptr || group->place != GroupPlace::kSpilled) return;
+  const Session& session = *sessions_.find(event.session);
+  enter(*group, GroupPlace::kMemory);
+  let_go_of_file(*group);
+  tell(EventKind::kSequenceRestored, session, std::exchange(group->spilled_bytes, 0),
+       "back from disk");
+  note_aside(session);
+}
+
+void Sequences::left_by_worker(const Session& session, SequenceGroup& group) {
+  group.asks.clear();
+  if (group.place == GroupPlace::kSpilling) {
+    const bool had_begun = group.spill_file.valid();
+    enter(group, GroupPlace::kMemory);
+    let_go_of_file(group);
+    if (had_begun && ++group.spill_deaths >= limits::kDeathsWithoutProgress) {
+      group.spill_not_before_ns = spill_.retry_ns();
+    }
+  }
+  if (group.place != GroupPlace::kSpilled || !group.memfd.valid()) return;
+  const uint64_t bytes = group.held_bytes();  // for its return
+  if (bytes > 0) free_memory(session, group, bytes);
+}
+
+void Sequences::tell(EventKind kind, const Session& session, uint64_t bytes, const char* what) {
+  Event event{kind,
+              fmt::format("a sequence group of session {} is {}: {} bytes", text_of(session.id),
+                          what, bytes),
+              session.domain};
+  event.session = session.id;
+  event.of_device = true;
+  event.bytes = bytes;
+  events_.tell(std::move(event));
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Sequences: the sequence groups of all sessions: made, granted memory, moved to disk and back,
+// dropped. The worker writes and reads a group, djinnd decides; spill.h says which group goes.
+//
+// It alone changes a group's phase, its place and what is granted for it (sequence_group.h).
+//
+// invariant: a group that is spilled has no memory but what was granted for its way back, once
+// what it had is freed; until then nothing that is asked for it is granted.
+// invariant: what a session has on disk counts against its quota as if it were in memory, so that
+// no quota refuses its return.
+// invariant: a worker that dies changes nothing: what is spilled then is in its file, the rest is
+// in memory. What is spilled holds what users wrote; the file goes with the group, whatever ends
+// that.
+// invariant: the loop waits for no disk and for no freeing of memory: queues do what takes time.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/djinnd/access/replies.h"
+#include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/quota_refusals.h"
+#include "daemon/djinnd/sessions/session.h"
+#include "daemon/djinnd/sessions/spill.h"
+#include "daemon/djinnd/workers/domains.h"
+#include "kernel/base/clock.h"
+
+namespace djinn::daemon {
+
+class Sequences {
+ public:
+  // memory_work frees, file_work makes and closes files.
+  Sequences(const Clock& clock, Memory& memory, Domains& domains, Events& events,
+            QuotaRefusals& refusals, Replies& replies, WorkQueue& memory_work, WorkQueue& file_work,
+            const SessionTable& sessions, SpillRules rules);
+
+  // --- requests; they answer the client
+  void make(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
+  void drop(Session& session, uint32_t number, SequenceHandle handle);
+
+  // --- to disk
+  [[nodiscard]] Spill& spill() { return spill_; }
+  [[nodiscard]] const Spill& spill() const { return spill_; }
+  // Begins to move groups, until so many bytes are on their way; gives how many are. idle_only:
+  // those of sessions that have run nothing for a while.
+  uint64_t begin_spill(uint64_t bytes, bool idle_only);
+
+  // --- sessions
+  // The session's worker has just taken it in: it is told of the groups.
+  void send_all(const Session& session) const;
+  // What was asked for the session's groups and waits is given up; who asked is told.
+  void refuse_asks(Session& session) const;
+  // The session's memory is let go of.
+  void let_go_of_files(Session& session) const;
+
+  // --- workers
+  // Groups that were being dropped are dropped now; one that kills the worker is refused.
+  void worker_died(Session& session, const WorkerDeath& death);
+  // Error: the session had the group before, and cannot go on without it.
+  [[nodiscard]] Status hear(DomainId domain, const ipc::SequenceAdded& event);
+  void hear(DomainId domain, const ipc::SequenceDropped& event);
+  // False when the worker says what cannot be.
+  bool hear(DomainId domain, const ipc::SequenceSpilled& event);
+  void hear(DomainId domain, const ipc::SequenceRestored& event);
+  // A request of kind kSequence.
+  void hear(DomainId domain, const ipc::GrantRequest& event);
+  // A return of kind kSequence. False when the worker gives back more than it was given.
+  bool hear(DomainId domain, const ipc::GrantReturn& event);
+
+ private:
+  // The transition functions: each asserts that the next state may follow.
+  static void enter(SequenceGroup& group, GroupPhase next) { group.phase.enter(next); }
+  static void enter(SequenceGroup& group, GroupPlace next) { group.place.enter(next); }
+  // Changes what is granted for the group.
+  void set_granted(const Session& session, SequenceGroup& group, uint64_t bytes) const;
+  // Tells Memory how much of the session is on disk, whenever that or what was granted for its
+  // return has changed.
+  void note_aside(const Session& session) const;
+
+  [[nodiscard]] SequenceGroup* find(SessionId id, DomainId domain, SequenceHandle handle) const;
+  Status add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
+  void send(const Session& session, const SequenceGroup& group) const;
+  void erase(const Session& session, SequenceGroup& group);
+  void erased(SessionId id, SequenceHandle handle);
+  void refuse_asks(const Session& session, SequenceGroup& group) const;
+  void granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
+
+  void begin_spill(const Spill::Candidate& candidate);
+  void has_file(SessionId id, SequenceHandle handle, uint64_t attempt, Result<Fd> file);
+  void stays(SequenceGroup& group);
+  // Frees the group's memory, and takes so many bytes from what is granted for it when that is
+  // done.
+  void free_memory(const Session& session, SequenceGroup& group, uint64_t bytes);
+  void freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool done);
+  void let_go_of_file(SequenceGroup& group) const;
+  // Its worker is dead, so the group is in memory or in its file, and on no way between them.
+  void left_by_worker(const Session& session, SequenceGroup& group);
+  void tell(EventKind kind, const Session& session, uint64_t bytes, const char* what);
+
+  const Clock& clock_;
+  Memory& memory_;
+  Domains& domains_;
+  Events& events_;
+  QuotaRefusals& refusals_;
+  Replies& replies_;
+  WorkQueue& memory_work_;
+  WorkQueue& file_work_;
+  const SessionTable& sessions_;
+  Spill spill_;
+  uint64_t attempts_ = 0;
+};
+
+}  // namespace djinn::daemon
