@@ -59,7 +59,7 @@ struct OutputInfo {
 };
 
 // A storage that this run writes although it existed before: the caller saves what it must before
-// run() (DESIGN section 6.4). Byte ranges are exact hulls of the written views, joined where those
+// run() (ARCHITECTURE section 6). Byte ranges are exact hulls of the written views, joined where those
 // of one storage overlap or touch, so no byte is in two of them.
 struct WrittenRange {
   srg::StorageIndex storage = 0;

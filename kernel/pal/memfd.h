@@ -97,7 +97,7 @@ Status decommit(const Fd& memfd, uint64_t offset, uint64_t bytes);
 // Takes the first-touch faults of a writable mapped range now. Page-aligned. Errors: kOutOfMemory.
 Status populate_write(std::span<std::byte> range);
 
-// Judges a descriptor that came from outside (DESIGN rule 3): open for reading, a memfd and nothing
+// Judges a descriptor that came from outside (ARCHITECTURE rule 3): open for reading, a memfd and nothing
 // that only resembles one, of exactly so many bytes, with at least these seals. Never blocks: a
 // descriptor of a foreign file system is told apart before any call reaches that file system.
 // Errors: kInvalidArgument (kind, access, seals), kOutOfRange (size).

@@ -66,7 +66,7 @@ struct Model;
 // Without a text.
 [[nodiscard]] Event event_of(EventKind kind, const Model& model);
 
-// What an open request is compared by (DESIGN section 4, Identity).
+// What an open request is compared by (ARCHITECTURE section 4, Identity).
 struct ModelKey {
   DomainId domain = 0;
   load::Digest plan_hash{};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Spill: moves sequence groups of idle sessions to disk, and hears of their coming back (DESIGN
-// section 4, Tiers). The worker copies, djinnd decides:
+// Spill: moves sequence groups of idle sessions to disk, and hears of their coming back
+// (ARCHITECTURE section 4, Tiers). The worker copies, djinnd decides:
 //
 //   memory -> spilling     a file without a name is made, and the worker fills it
 //   spilling -> spilled    the worker said that all is written: the memory is freed
