@@ -130,11 +130,12 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
   memory_.on_change([this] { pressure_.note(); });
   memory_.on_refusal([this](const Error& why, std::optional<uid_t> user) {
     const std::string whom = user ? " to " + events_.user_text(*user) : "";
-    Event event =
-        device_event(EventKind::kMemoryRefused, "memory is refused" + whom + ": " + why.message);
+    Event event = device_event(EventKind::kMemoryRefused, "memory is refused" + whom);
     event.owner = user;
     event.error = why.code;
-    events_.tell(std::move(event));
+    event.sentence = ipc::showable_sentence(why.message);
+    if (!user) return events_.tell(std::move(event));
+    events_.tell_refusal(std::move(event));
   });
   memory_.set_pinned([this] { return models_.tiers().pinned_bytes(); });
   memory_.set_evictor([this](uint64_t bytes) { return models_.tiers().make_room(bytes); });

@@ -158,6 +158,7 @@ void Models::begin(Opening opening, std::vector<SharedFd> files) {
   queued_.push_back({id, {.user = opening.request.opener.domain}});
   openings_.emplace(id, std::move(opening));
   start_loads();
+  if (world_.loaders.fails()) world_.loop.defer([this] { refuse_waiting(); });
 }
 
 Status Models::check_plans(DomainId domain, uint64_t bytes) const {
@@ -231,11 +232,11 @@ void Models::close(const Asker& asker, ModelId id) {
   world_.replies.done(asker);
 }
 
-// One hold less.
+// Ends one of the session's opens.
 void Models::left(Model& model, SessionId session) {
   const auto lease = model.leases.find(session);
   if (lease == model.leases.end()) return;  // the session itself is gone
-  if (--lease->second == 0) {
+  if (--lease->second.count == 0) {
     model.leases.erase(lease);
     model.forget_sources_of(session);
   }
@@ -351,7 +352,7 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
 
 void Models::decide(LoadId id) {
   Opening& waiting = openings_.at(id);
-  if (Model* const shared = table_.find_shared(waiting.key, waiting.other)) {
+  if (Model* const shared = table_.find_shared(waiting.key, waiting.other, waiting.joins_loads)) {
     loads_.at(id)->release();
     return join_opening(id, *shared);
   }
@@ -452,7 +453,9 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
 
 void Models::join(Model& model, const OpenRequest& request) {
   const DomainId user = request.opener.domain;
-  ++model.leases[request.opener.asker.session];
+  ModelLease& lease = model.leases[request.opener.asker.session];
+  lease.domain = user;
+  ++lease.count;
   if (request.opener.pins) {
     model.pins.insert(user);
   } else if (request.unpins) {
@@ -523,6 +526,7 @@ std::vector<Models::Opening> Models::take_others(Model& model) {
     opening.file_count = own->files.size();
     opening.key = own->key;
     opening.other = {model.id};
+    opening.joins_loads = false;
     ModelName name =
         model.names.contains(opener.domain) ? model.names.at(opener.domain) : ModelName();
     opening.request = {.opener = opener,
@@ -882,7 +886,7 @@ void Models::tell_failure(Event event, const LoadFailure& failure) {
   event.path = failure.path;
   event.error = failure.error.code;
   event.sentence = failure.sentence;
-  world_.events.tell(std::move(event));
+  world_.events.tell_refusal(std::move(event));
 }
 
 void Models::end_comparisons(Model& model) {
