@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Everything that a client can make grow has a limit, most of them here, with its reason (ARCHITECTURE rule 4).
+// Everything that a client can make grow has a limit, most of them here, with its reason
+// (ARCHITECTURE rule 4).
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ inline constexpr uint32_t kSubmissionSlots =
 inline constexpr uint32_t kCompletionSlots =
     1024;  // a generation's tokens while the client is away
 inline constexpr uint64_t kStagingBytesDefault = 8u << 20;  // a batch of inputs; filled as used
-inline constexpr uint64_t kStagingBytesMax = 1u << 30;   // larger tensors cross in slices
-inline constexpr uint32_t kErrorTextBytes = 256;         // three short sentences
+inline constexpr uint64_t kStagingBytesMax = 1u << 30;      // larger tensors cross in slices
+inline constexpr uint32_t kErrorTextBytes = 256;            // three short sentences
 
 // --- data path
 inline constexpr uint32_t kBindingTableBytes = 64 * 1024;  // large runs; about 2700 storages

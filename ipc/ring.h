@@ -101,7 +101,7 @@ class WorkerRing {
   uint64_t completed_;
   uint64_t pushed_;
   uint64_t consumed_ = 0;  // at least so many were, when last looked at
-  bool blocked_ = false;  // worker_blocked was raised since the last publish()
+  bool blocked_ = false;   // worker_blocked was raised since the last publish()
 };
 
 }  // namespace djinn::ipc

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tiers: where the bytes of models are, and when they move (ARCHITECTURE section 4). On cpu:0 a model is
-// resident, or on disk; its next use brings it back.
+// Tiers: where the bytes of models are, and when they move (ARCHITECTURE section 4). On cpu:0 a
+// model is resident, or on disk; its next use brings it back.
 //
 //   evict    the bytes go, the model stays: its leases, its place in workers, its programs
 //   unload   the model goes; only one that nobody leases

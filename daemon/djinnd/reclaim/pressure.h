@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Pressure: what gives way as memory gets short (ARCHITECTURE section 4, Tiers). Looked at after each
-// grant, and when a model falls idle:
+// Pressure: what gives way as memory gets short (ARCHITECTURE section 4, Tiers). Looked at after
+// each grant, and when a model falls idle:
 //
 //   above idle_percent   models that no session holds move down, least recently used first; then
 //                        sequence groups of sessions that have run nothing for a while
