@@ -261,7 +261,7 @@ Status tell(const Invocation& invocation, const Bundle& bundle, const std::strin
     missing.push_back({{"what", one.what}, {"why", one.why}});
   }
   return print_json(invocation, "diag",
-                    {{{"path", bundle.path()},
+                    {{{"path", archive.empty() ? Json(bundle.path()) : Json()},
                       {"files", bundle.files()},
                       {"missing", std::move(missing)},
                       {"bytes", bundle.bytes()},

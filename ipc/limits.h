@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Everything that a client can make grow has a limit, here, with its reason (DESIGN rule 4).
+// Everything that a client can make grow has a limit, most of them here, with its reason
+// (ARCHITECTURE rule 4).
 #pragma once
 
 #include <cstdint>
@@ -27,19 +28,17 @@ inline constexpr uint32_t kSubmissionSlots =
     256;  // 16 KiB of descriptors; deeper queues hide nothing
 inline constexpr uint32_t kCompletionSlots =
     1024;  // a generation's tokens while the client is away
-inline constexpr uint64_t kStagingBytesDefault = 8u
-                                                 << 20;  // a batch of inputs; populated at attach
-inline constexpr uint64_t kStagingBytesMax = 1u << 30;   // larger tensors cross in slices
-inline constexpr uint32_t kErrorTextBytes = 256;         // three short sentences
+inline constexpr uint64_t kStagingBytesDefault = 8u << 20;  // a batch of inputs; filled as used
+inline constexpr uint64_t kStagingBytesMax = 1u << 30;      // larger tensors cross in slices
+inline constexpr uint32_t kErrorTextBytes = 256;            // three short sentences
 
 // --- data path
-inline constexpr uint32_t kBindingBlockBytes = 1024;       // copied at every pick-up
 inline constexpr uint32_t kBindingTableBytes = 64 * 1024;  // large runs; about 2700 storages
 inline constexpr uint32_t kSymbols = 64;                   // a run binds each by value
 inline constexpr uint32_t kRefs = 16 * 1024;  // ref table: 1.5 MiB of state, touched as used
 inline constexpr uint32_t kSequences = 64;    // a descriptor, a mapping and an entry of state each
 inline constexpr uint32_t kRows = 32;         // rows of a group: one bit each in a mask
-inline constexpr uint32_t kStopTokens = 16;   // with every row's padding in one binding block
+inline constexpr uint32_t kStopTokens = 16;   // with every row's padding in a small binding block
 inline constexpr uint32_t kRank = 8;  // models use up to 6; sizes and strides are arrays of it
 inline constexpr uint64_t kSequenceTokens = 1u << 20;  // 4 MiB of token slots a row
 inline constexpr uint32_t kLayers = 512;               // deeper than any published model

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::ipc {
 namespace {
 
@@ -133,7 +135,10 @@ void ClientRing::state(const ClientStatement& statement) {
 // --- WorkerRing
 
 WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completions_published)
-    : view_(view), completed_(completed), pushed_(completions_published) {
+    : view_(view),
+      completed_(completed),
+      pushed_(completions_published),
+      consumed_(pushed_ - std::min<uint64_t>(pushed_, limits::kCompletionSlots)) {
   // A former worker may have died between the state extent and these words.
   write_word(view_.control().submissions_completed, completed_);
   write_word(view_.control().completions_published, pushed_);
@@ -160,11 +165,12 @@ void WorkerRing::complete_one() {
   write_word(view_.control().submissions_completed, ++completed_);
 }
 
-Result<uint32_t> WorkerRing::free_completions() const {
+Result<uint32_t> WorkerRing::free_completions() {
   const uint64_t consumed = read_word(view_.control().completions_consumed);
   if (consumed > pushed_ || pushed_ - consumed > limits::kCompletionSlots) {
     return breach("The completion index is out of range.");
   }
+  consumed_ = consumed;
   return static_cast<uint32_t>(limits::kCompletionSlots - (pushed_ - consumed));
 }
 
@@ -186,6 +192,7 @@ void WorkerRing::unblock() {
 }
 
 void WorkerRing::push(const Completion& completion) {
+  DJINN_ASSERT(pushed_ - consumed_ < limits::kCompletionSlots);
   view_.completion(pushed_++) = completion;
 }
 

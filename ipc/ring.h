@@ -78,10 +78,11 @@ class WorkerRing {
   [[nodiscard]] uint64_t completed() const { return completed_; }
 
   // Slots that push() can still take. Errors: kProtocolViolation.
-  Result<uint32_t> free_completions() const;
+  Result<uint32_t> free_completions();
   // True when there is no room for `count` completions, and the client will ring when it made some.
   Result<bool> block_until_free(uint32_t count);
-  // Writes a completion into the next slot; not yet visible.
+  // Writes a completion into the next slot; not yet visible. Precondition: the slot was free when
+  // last looked at.
   void push(const Completion& completion);
   [[nodiscard]] uint64_t pushed() const { return pushed_; }
   // Makes all that was pushed visible; true if the client sleeps and must be woken.
@@ -99,7 +100,8 @@ class WorkerRing {
   SessionView view_;
   uint64_t completed_;
   uint64_t pushed_;
-  bool blocked_ = false;  // worker_blocked was raised since the last publish()
+  uint64_t consumed_ = 0;  // at least so many were, when last looked at
+  bool blocked_ = false;   // worker_blocked was raised since the last publish()
 };
 
 }  // namespace djinn::ipc

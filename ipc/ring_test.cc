@@ -202,6 +202,7 @@ TEST(Ring, a_consumed_index_out_of_range_is_a_protocol_violation) {
   for (uint32_t i = 0; i < limits::kCompletionSlots; ++i) session.worker.push(done(numbered(i)));
   (void)session.worker.publish();
   ASSERT_TRUE(session.client.take().value());
+  ASSERT_EQ(session.worker.free_completions().value(), 1u);
   session.worker.push(done(numbered(0)));
   uint64_t& consumed = session.view.control().completions_consumed.word;
   for (const uint64_t hostile : {uint64_t{0}, uint64_t{limits::kCompletionSlots} + 2, UINT64_MAX}) {
@@ -211,6 +212,14 @@ TEST(Ring, a_consumed_index_out_of_range_is_a_protocol_violation) {
   }
   consumed = 1;
   EXPECT_EQ(session.worker.free_completions().value(), 0u);
+}
+
+TEST(RingDeathTest, a_completion_has_no_place_but_in_a_slot_that_was_seen_free) {
+  Session session;
+  for (uint32_t i = 0; i < limits::kCompletionSlots; ++i) session.worker.push(done(numbered(i)));
+  (void)session.worker.publish();
+  ASSERT_TRUE(session.client.take().value());
+  EXPECT_DEATH(session.worker.push(done(numbered(0))), "kCompletionSlots");
 }
 
 TEST(Ring, a_worker_that_lost_its_mind_ends_the_session_too) {
@@ -239,8 +248,8 @@ TEST(Ring, random_words_never_lead_outside_the_memory) {
     (void)session.client.publish(numbered(1));
     (void)session.client.take();
     if (session.worker.has_submission()) (void)session.worker.copy_submission();
-    (void)session.worker.free_completions();
-    session.worker.push(done(numbered(1)));
+    const auto free = session.worker.free_completions();
+    if (free && *free > 0) session.worker.push(done(numbered(1)));
     session.worker.set_error_text(random.next(), "x");
   }
 }

@@ -11,7 +11,7 @@
 //
 // Indices count from 0 and never wrap; slot = index & (capacity - 1), with the capacity from this
 // header and never from memory. Everything here is hostile to the worker: it keeps private copies
-// of its own indices and believes the client's only after a range check (DESIGN rule 2).
+// of its own indices and believes the client's only after a range check (ARCHITECTURE rule 2).
 //
 // A submission slot is free again when its submission is complete, not when it was picked up, so a
 // worker that dies finds all open work in the ring.

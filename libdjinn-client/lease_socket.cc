@@ -15,7 +15,8 @@
 namespace djinn::client {
 namespace {
 
-constexpr uint32_t kSliceMs = 50;     // between two looks at who waits
+// Between two looks at who waits. Each one puts them at the end of the kernel's line again.
+constexpr uint32_t kSliceMs = 250;
 constexpr uint32_t kWaitMs = 10'000;  // for room in the queue of a djinnd that many connect to
 
 // The numbers of the sockets that are open. Its lock is held while a process forks, so no thread is

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Confinement: what a child of djinnd gives up once it has warmed up, so that hostile input that
-// takes it over finds nothing to take (DESIGN section 1).
+// takes it over finds nothing to take (ARCHITECTURE section 1).
 //
 //   Landlock   no path of the file system can be opened, made or removed; no TCP; no signals or
 //              abstract sockets out of this process

@@ -83,8 +83,9 @@ int run(int argc, char** argv) {
   const auto reread = [argc, argv](const Config& changed) {
     return complete_options(changed, argc, argv);
   };
-  const Result<Options> options = reread(*config);
-  const Status ended = options ? serve(*options, reread) : options.error();
+  Result<Options> options = reread(*config);
+  const Status found = options ? find_programs(*options) : options.error();
+  const Status ended = found ? serve(*options, reread) : found;
   if (ended) return 0;
   log_line(ended.error().message);
   return 1;

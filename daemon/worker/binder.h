@@ -3,8 +3,8 @@
 // Binder: turns what a submission names into bytes and numbers that one run of a program uses.
 //
 // Inputs from staging are copied into private memory here, once, before anything looks at them: no
-// kernel reads memory that a client can write (DESIGN rule 2). The copies lie on the lane's heap
-// and are kept between runs, so a warm run allocates nothing.
+// kernel reads memory that a client can write (ARCHITECTURE rule 2). The copies lie on the lane's
+// heap and are kept between runs, so a warm run allocates nothing.
 #pragma once
 
 #include <memory>

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernel/base/checked.h"
+#include "kernel/exec/executor.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::worker {
@@ -150,8 +151,8 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
     ++next;
   }
   for (size_t i = 0; i < written.size(); ++i) {
-    DJINN_CHECK(
-        state.save_for_undo(extent(), {written[i].offset, saved[i].offset, written[i].bytes}));
+    DJINN_CHECK(state.save_for_undo(
+        extent(), {written[i].offset, saved[i].offset, written[i].bytes}, exec::copy_in_parallel));
   }
   return {};
 }

@@ -18,12 +18,19 @@
 #include "daemon/worker/sequence.h"
 #include "ipc/bell.h"
 #include "ipc/binding.h"
+#include "ipc/limits.h"
 #include "ipc/messages.h"
 #include "ipc/ring.h"
 #include "kernel/gc/session_state.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::worker {
+
+// What a client may send fits what the surviving state keeps of it.
+static_assert(limits::kRows <= gc::kRowsMax);
+static_assert(limits::kBindingTableBytes <= gc::kInFlightBytesMax);
+// And what that keeps of an error fits the client's ring.
+static_assert(gc::kErrorTextBytes <= limits::kErrorTextBytes);
 
 class Session {
  public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Step: one step of a session while it is being executed: what was submitted, what it dooms if it
-// fails, and how it ends. The unit that is committed or repeated (DESIGN rule 10).
+// fails, and how it ends. The unit that is committed or repeated (ARCHITECTURE rule 10).
 #pragma once
 
 #include <cstring>

@@ -21,6 +21,15 @@
 namespace djinn::ipc {
 namespace {
 
+// What the local path and a graph have in common.
+static_assert(srg::limits::kSymbols == limits::kSymbols);
+static_assert(srg::limits::kRank == limits::kRank);
+static_assert(srg::limits::kLayers == limits::kLayers);
+static_assert(srg::limits::kNameBytes == limits::kNameBytes);
+static_assert(srg::limits::kOutputs == limits::kProgramOutputs);
+static_assert(srg::limits::kNamesBytes == limits::kGraphBytes / 2);
+static_assert(srg::limits::kSourceBytes == limits::kGraphBytes * 2);
+
 // --- encoding. A list, text or struct that is empty stays a null pointer: one form for one value.
 
 template <typename T>

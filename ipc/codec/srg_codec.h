@@ -7,7 +7,7 @@
 //
 // Decoding is for bytes from outside, in private memory: any span, aligned or not. It accepts every
 // valid message, canonical or not, that is no larger than its bytes: what names a part of itself
-// more than once is refused, so what is decoded has at most some ten times the bytes. It says
+// more than once is refused, so what is decoded has at most some twenty times the bytes. It says
 // nothing about meaning: verify a decoded graph (kernel/srg/verify.h), check a decoded plan against
 // its files (kernel/load). Errors: kLimitExceeded for more bytes or items than ipc/limits.h and
 // kernel/srg/limits.h allow, and for more than the bytes can hold; kMalformed for all else.

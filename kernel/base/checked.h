@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Arithmetic on numbers from outside: each function says whether the true result fits.
-// Range checks are written offset <= size && length <= size - offset (DESIGN rule 2).
+// Range checks are written offset <= size && length <= size - offset (ARCHITECTURE rule 2).
 #pragma once
 
 #include <concepts>

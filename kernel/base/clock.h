@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Clock: the only source of time, so that a simulator can own it (DESIGN section 9).
+// Clock: the only source of time, so that a simulator can own it (ARCHITECTURE section 9).
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 //
 // A message says what, why and what next, in one to three short sentences. An Error that crosses to
 // a client holds no addresses, no names of others, no paths and no internal ids: who builds one for
-// a client keeps to that (DESIGN rule 5).
+// a client keeps to that (ARCHITECTURE rule 5).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Typed ids and handles. An id of one kind does not compare with, convert to or hash like another.
-// invariant: zero is never a valid id (DESIGN rule 1).
+// invariant: zero is never a valid id (ARCHITECTURE rule 1).
 #pragma once
 
 #include <compare>

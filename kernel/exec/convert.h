@@ -22,7 +22,7 @@ namespace djinn::exec {
 [[nodiscard]] DType from_torch(at::ScalarType type) noexcept;
 
 // One line of an exception's text that may cross to a client: no backtrace, no source path, no
-// address (DESIGN rule 5). At most 400 bytes.
+// address (ARCHITECTURE rule 5). At most 400 bytes.
 [[nodiscard]] std::string presentable(std::string_view what);
 
 // The Error for the exception being handled; call inside a catch block only.

@@ -59,8 +59,8 @@ struct OutputInfo {
 };
 
 // A storage that this run writes although it existed before: the caller saves what it must before
-// run() (DESIGN section 6.4). Byte ranges are exact hulls of the written views, joined where those
-// of one storage overlap or touch, so no byte is in two of them.
+// run() (ARCHITECTURE section 6). Byte ranges are exact hulls of the written views, joined where
+// those of one storage overlap or touch, so no byte is in two of them.
 struct WrittenRange {
   srg::StorageIndex storage = 0;
   uint64_t offset = 0;
@@ -233,6 +233,10 @@ class Lane {
 // Copies the elements of a view, contiguous and in order, to out, whose size must be exactly
 // element count * element size. Never reads the gaps between elements.
 Status copy_elements(const OutputView& view, std::span<std::byte> out);
+
+// Copies from to the beginning of to, with the threads of the lane whose thread this is called on.
+// They do not overlap; from.size() <= to.size().
+void copy_in_parallel(std::span<const std::byte> from, std::span<std::byte> to);
 
 // Sets the allocator hook and the thread count. First thing in main, once, before any other call.
 // More than one thread starts LibTorch's pool at once, and threads that run before a process is

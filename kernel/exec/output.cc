@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
 
+#include "kernel/base/assert.h"
+#include "kernel/base/bytes.h"
 #include "kernel/base/checked.h"
 #include "kernel/exec/executor.h"
 
@@ -86,6 +90,15 @@ Status copy_elements(const OutputView& view, std::span<std::byte> out) {
   }
   if (extents->elements > 0) Copier(view, out).copy();
   return {};
+}
+
+void copy_in_parallel(std::span<const std::byte> from, std::span<std::byte> to) {
+  constexpr int64_t kGrain = 256 << 10;  // a second thread is asleep for as long as that takes
+  DJINN_ASSERT(from.size() <= to.size());
+  at::parallel_for(0, static_cast<int64_t>(from.size()), kGrain, [&](int64_t begin, int64_t end) {
+    copy_bytes(from.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+               to.subspan(static_cast<size_t>(begin)));
+  });
 }
 
 }  // namespace djinn::exec

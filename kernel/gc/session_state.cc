@@ -289,7 +289,8 @@ void SessionState::pause() {
   store(head().running_step, 0);
 }
 
-Status SessionState::save_for_undo(std::span<std::byte> extent, const UndoEntry& range) {
+Status SessionState::save_for_undo(std::span<std::byte> extent, const UndoEntry& range,
+                                   CopyBytes copy) {
   Head& h = head();
   DJINN_ASSERT(range_fits(range.target, range.bytes, extent.size()));
   DJINN_ASSERT(range_fits(range.saved, range.bytes, extent.size()));
@@ -297,7 +298,7 @@ Status SessionState::save_for_undo(std::span<std::byte> extent, const UndoEntry&
     return Error{ErrorCode::kLimitExceeded,
                  "The run writes more than 256 ranges in place. Split it into several runs."};
   }
-  memcpy(extent.data() + range.saved, extent.data() + range.target, range.bytes);
+  copy(extent.subspan(range.target, range.bytes), extent.subspan(range.saved, range.bytes));
   faults_->hit();
   undo_entry(memory_, h.undo_count) = range;
   faults_->hit();

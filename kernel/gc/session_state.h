@@ -37,11 +37,14 @@
 #include <string>
 #include <string_view>
 
+#include "kernel/base/bytes.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/result.h"
 #include "kernel/gc/fault_points.h"
 
 namespace djinn::gc {
+
+using CopyBytes = void (*)(std::span<const std::byte> from, std::span<std::byte> to);
 
 inline constexpr uint32_t kRowsMax = 32;  // rows of a sequence group; one bit each in a mask
 inline constexpr uint32_t kUndoEntriesMax = 256;          // in-place ranges of one step
@@ -172,8 +175,10 @@ class SessionState {
   // Leaves the step for now: nothing was staged or saved yet, and begin() will be called again.
   void pause();
   // Saves extent[target, target + bytes) at extent[saved, ...) and records it. Call before the
-  // first write to the range. Errors: kLimitExceeded after kUndoEntriesMax ranges.
-  Status save_for_undo(std::span<std::byte> extent, const UndoEntry& range);
+  // first write to the range. copy: for who has more than one thread. Errors: kLimitExceeded after
+  // kUndoEntriesMax ranges.
+  Status save_for_undo(std::span<std::byte> extent, const UndoEntry& range,
+                       CopyBytes copy = copy_bytes);
   void stage_ref(uint32_t index, const RefEntry& entry);
   void stage_sequence(uint32_t index, const SequenceEntry& entry);
   void stage_record(const StepRecord& record);

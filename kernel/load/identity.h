@@ -4,7 +4,7 @@
 //
 //   FileIdentity    what a file was when a load looked at it
 //   content         the SHA-256 of a file that nobody can change: a memfd with all seals
-//   trust domain    see DESIGN section 4
+//   trust domain    see ARCHITECTURE section 4
 //   unwritten       nobody has the file open for writing: without that, its times prove nothing
 //
 // The comparisons are pure, so that djinnd, which makes no file-system call on a client's
@@ -54,8 +54,8 @@ struct FileIdentity {
 // which exchanges the blocks of two files and moves no time.
 [[nodiscard]] bool is_unwritten(const Fd& fd, const FileIdentity& file);
 
-// Judges a descriptor from outside (DESIGN rule 3) and looks the file up, without asking a server
-// to refresh what it knows. Makes system calls that a dead file system can hold up. Errors:
+// Judges a descriptor from outside (ARCHITECTURE rule 3) and looks the file up, without asking a
+// server to refresh what it knows. Makes system calls that a dead file system can hold up. Errors:
 // kInvalidArgument (not a regular file, or opened with O_PATH), kPermissionDenied (not open for
 // reading), kSystem.
 Result<FileIdentity> identify(const Fd& fd, const Clock& clock);

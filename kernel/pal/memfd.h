@@ -97,10 +97,10 @@ Status decommit(const Fd& memfd, uint64_t offset, uint64_t bytes);
 // Takes the first-touch faults of a writable mapped range now. Page-aligned. Errors: kOutOfMemory.
 Status populate_write(std::span<std::byte> range);
 
-// Judges a descriptor that came from outside (DESIGN rule 3): open for reading, a memfd and nothing
-// that only resembles one, of exactly so many bytes, with at least these seals. Never blocks: a
-// descriptor of a foreign file system is told apart before any call reaches that file system.
-// Errors: kInvalidArgument (kind, access, seals), kOutOfRange (size).
+// Judges a descriptor that came from outside (ARCHITECTURE rule 3): open for reading, a memfd and
+// nothing that only resembles one, of exactly so many bytes, with at least these seals. Never
+// blocks: a descriptor of a foreign file system is told apart before any call reaches that file
+// system. Errors: kInvalidArgument (kind, access, seals), kOutOfRange (size).
 Status verify_memfd(const Fd& fd, uint64_t bytes, Seals required);
 
 // So many bytes of a verified memfd from offset on, copied; reads holes without allocating them.

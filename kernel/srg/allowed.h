@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The operators that a graph may call, by qualified name: "namespace::name" or
-// "namespace::name.overload". What is not here is refused (DESIGN rule 8). Client and daemon have
-// this one table.
+// "namespace::name.overload". What is not here is refused (ARCHITECTURE rule 8). Client and daemon
+// have this one table.
 //
 // An operator belongs here if its CPU kernel checks every index that it reads from a tensor and
 // every shape that it relies on (or kernel/exec/guards.cc does it before the call), returns no

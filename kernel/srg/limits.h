@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a graph may be at most, each with its reason (DESIGN rule 4). verify.h enforces all of them,
-// text.h those that bound its own work. Where ipc/limits.h has the same quantity the numbers agree.
+// What a graph may be at most, each with its reason (ARCHITECTURE rule 4). verify.h enforces all of
+// them, text.h those that bound its own work. Where ipc/limits.h has the same quantity the numbers
+// agree.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,8 @@
 //   Alias        a second name of a destination (tied weights)
 //
 // A plan without destinations means: every tensor of the files, under its own name, as it is.
-// Two plans whose bytes differ make two models of the same files (DESIGN section 4, Identity).
+// Two plans whose bytes differ make two models of the same files (ARCHITECTURE section 4,
+// Identity).
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 //              quota alone, so that no quota refuses their return
 //
 // A grant ends only when its holder acknowledges that it no longer touches the bytes, or is dead:
-// bytes that are merely asked back are not free (DESIGN section 4).
+// bytes that are merely asked back are not free (ARCHITECTURE section 4).
 //
 // invariant: granted_bytes() + free_bytes() == total_bytes()
 // invariant: granted_bytes() is the sum over the holders, and over the principals

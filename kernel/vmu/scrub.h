@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Scrub: nobody reads what another left (DESIGN rule 6). It knows up to where a window of memory
-// has ever been used, and zeroes that part of a range before the range is handed out again.
+// Scrub: nobody reads what another left (ARCHITECTURE rule 6). It knows up to where a window of
+// memory has ever been used, and zeroes that part of a range before the range is handed out again.
 //
 // invariant: every byte at and behind used_bytes() is zero, as the device gave it.
 #pragma once

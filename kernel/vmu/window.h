@@ -11,7 +11,7 @@
 // a failed commit fails too, the grant stays, because the memory may be there.
 //
 // One thread at a time. Destroying a window neither ends its grants nor gives memory back: the
-// extent outlives the process that maps it, and djinnd decides (DESIGN section 4).
+// extent outlives the process that maps it, and djinnd decides (ARCHITECTURE section 4).
 #pragma once
 
 #include <cstddef>

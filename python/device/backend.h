@@ -11,7 +11,7 @@ namespace djinn::device {
 // Registers them and all operators (operators.h); once, when the module is imported.
 void register_backend();
 
-// The default generator's state: every draw is a function of both (DESIGN section 5).
+// The default generator's state: every draw is a function of both (ARCHITECTURE section 5).
 struct RandomState {
   uint64_t seed = 0;
   uint64_t offset = 0;

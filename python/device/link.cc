@@ -147,9 +147,14 @@ Status Link::wait(client::Run run) {
 Error Link::explained(Error error) {
   reap();
   if (error.code != ErrorCode::kPoisoned || stats_.last_failure.empty()) return error;
-  if (lacked_memory(stats_.last_code)) return {stats_.last_code, stats_.last_failure};
+  // The ref says of which kind its failure was; one behind another's only that there was one.
+  const auto names = [&](ErrorCode code) {
+    return error.message.find("(" + std::string(name_of(code)) + ")") != std::string::npos;
+  };
+  const bool is_last = names(stats_.last_code) || names(ErrorCode::kPoisoned);
+  if (is_last && lacked_memory(stats_.last_code)) return {stats_.last_code, stats_.last_failure};
   error.message = "This value was not computed, because an earlier operator failed in djinnd: " +
-                  stats_.last_failure;
+                  (is_last ? stats_.last_failure : error.message);
   return error;
 }
 

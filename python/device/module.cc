@@ -288,8 +288,11 @@ void translate(std::exception_ptr thrown) {
 
 // Of memory: first what the program itself can do.
 void raise(Error error) {
-  TORCH_CHECK_WITH(OutOfMemoryError, !lacked_memory(error.code),
-                   "djinnd is out of memory. Take a smaller batch or shorter sequences; or del "
+  const char* const what = error.code == ErrorCode::kQuotaExceeded
+                               ? "A quota of djinnd's is used up. "
+                               : "djinnd is out of memory. ";
+  TORCH_CHECK_WITH(OutOfMemoryError, !lacked_memory(error.code), what,
+                   "Take a smaller batch or shorter sequences; or del "
                    "tensors that are no longer needed, and call "
                    "torch.remote_accelerator.empty_cache(). ",
                    error.message);

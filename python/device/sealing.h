@@ -2,7 +2,7 @@
 
 // Sealing: parameters that were moved to the device become weights of one model, which every
 // process of the trust domain shares that moves the same: djinnd knows a sealed file by its bytes.
-// Writing one forks it, as a ghost's (DESIGN section 4).
+// Writing one forks it, as a ghost's (ARCHITECTURE section 4).
 #pragma once
 
 #include <map>

@@ -126,6 +126,15 @@ def reading(daemon: Daemon, file: Path) -> Iterator[Reading]:
             loader.let_go()
 
 
+def test_a_loader_that_somebody_stopped_is_told_to_go_on(daemon: Daemon, file: Path) -> None:
+    (spare,) = children_named(daemon.process.pid, "djinn-loader")
+    with FIRST.acting():
+        first = daemon.connect("first")
+    with first, ThreadPoolExecutor(1) as pool:
+        os.kill(spare, signal.SIGSTOP)
+        assert not pool.submit(first.load, file).result(DEADLINE_S).was_resident
+
+
 def test_who_joined_a_load_whose_loader_dies_gets_the_model_by_their_own_file(
     reading: Reading,
 ) -> None:

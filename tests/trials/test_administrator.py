@@ -69,7 +69,7 @@ def test_b18_each_word_of_status_is_explained(desk: Desk) -> None:
     fields, workers, users = ctl(desk.daemon, "status").text().split("\n\n")
     shown = {re.split(r"  +", line.strip())[0] for line in fields.splitlines()[1:]}
     # What ps, sessions or any program would call so.
-    plain = {"version", "up", "DEVICE", "OWNER", "PID", "STATE"}
+    plain = {"version", "up", "DEVICE", "PID", "STATE"}
     for table in (workers, users):
         shown |= set(table.splitlines()[0].split())
     assert shown - plain <= explained

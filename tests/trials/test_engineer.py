@@ -17,8 +17,6 @@ pytestmark = pytest.mark.ci
 # What a loss may differ by: a local load maps weights where the file has them, and PyTorch's fused
 # optimizers round otherwise (docs/EXACT.md).
 NEAR = {"rel": 1e-4, "abs": 1e-5}
-SLOWER_MAX = 5.0
-SLACK_S = 3.0
 
 
 @pytest.fixture(params=["minilm", "writer"])
@@ -82,11 +80,6 @@ def numbers(told: Told) -> list[float]:
     return [float(line) for line in told.lines() if re.fullmatch(r"[\d.e-]+", line)]
 
 
-def seconds(told: Told) -> float:
-    """Of the steps, where a script tells them."""
-    return sum(float(step) for step in re.findall(r"^step: (\S+) s$", told.err, re.MULTILINE))
-
-
 def words(told: Told) -> list[str]:
     """All else, but for how long it took."""
     other = [line for line in told.lines() if not re.fullmatch(r"[\d.e-]+", line)]
@@ -110,8 +103,6 @@ def test_a_script_trains_to_the_same_losses(
     assert len(numbers(ghost)) == losses
     assert numbers(ghost) == pytest.approx(numbers(plain), **NEAR)
     assert words(ghost) == words(plain)
-    # It was once thirtyfold; `./dev bench training` has the figures.
-    assert seconds(ghost) <= SLOWER_MAX * seconds(plain) + SLACK_S
     assert ghost.report["device"] == "remote_accelerator"
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Authority: who may see and steer what (DESIGN section 10). The socket and D-Bus ask the same.
+// Authority: who may see and steer what (ARCHITECTURE section 10). The socket and D-Bus ask the
+// same.
 //
 //   caller   a user who asks for something
 //   admin    root, members of the administrators' group, by whichever of their groups, and whose

@@ -2,8 +2,13 @@
 
 #include "daemon/djinnd/events/events.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <array>
 #include <utility>
+
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 
@@ -40,6 +45,26 @@ void Events::tell(Event event) {
   recent_.push_back(std::move(event));
   if (recent_.size() > kRecent) recent_.pop_front();
   for (const Listener& listener : listeners_) listener(recent_.back());
+}
+
+void Events::tell_refusal(Event event) {
+  constexpr uint64_t kEachNs = 1'000'000'000;
+  DJINN_ASSERT(event.owner.has_value());
+  const uint64_t now_ns = clock_.monotonic_ns();
+  std::erase_if(refusals_, [&](const auto& entry) {
+    return entry.second.even_ns <= now_ns && entry.second.left_out == 0;
+  });
+  Refusals& refusals = refusals_[*event.owner];
+  const uint64_t even_ns = std::max(refusals.even_ns, now_ns) + kEachNs;
+  if (even_ns > now_ns + kRefusalsAtOnce * kEachNs) {
+    ++refusals.left_out;
+    return;
+  }
+  refusals.even_ns = even_ns;
+  if (const uint64_t left_out = std::exchange(refusals.left_out, 0); left_out > 0) {
+    event.text += fmt::format(" (and {} more of this user's refusals were not logged)", left_out);
+  }
+  tell(std::move(event));
 }
 
 }  // namespace djinn::daemon

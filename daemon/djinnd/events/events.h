@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,6 +68,7 @@ class Events {
  public:
   // What `djinnctl events` can look back on: some minutes of a busy machine.
   static constexpr size_t kRecent = 512;
+  static constexpr uint64_t kRefusalsAtOnce = 32;  // sixteen users fill what is kept
   using Listener = std::function<void(const Event&)>;
 
   explicit Events(const Clock& clock) : clock_(clock) {}
@@ -77,6 +79,9 @@ class Events {
   [[nodiscard]] std::string user_text(uid_t user) const;
 
   void tell(Event event);
+  // Of what its owner may bring about as often as they like: kRefusalsAtOnce of a user, then one a
+  // second. The next says how many were left out.
+  void tell_refusal(Event event);
   // For as long as this lives. A listener must not tell events itself.
   void listen(Listener listener) { listeners_.push_back(std::move(listener)); }
   [[nodiscard]] const std::deque<Event>& recent() const { return recent_; }
@@ -89,6 +94,12 @@ class Events {
   std::vector<Listener> listeners_;
   std::deque<Event> recent_;
   uint64_t last_ = 0;
+
+  struct Refusals {
+    uint64_t even_ns = 0;  // when time will have made up for those that were told
+    uint64_t left_out = 0;
+  };
+  std::map<uid_t, Refusals> refusals_;
 };
 
 }  // namespace djinn::daemon

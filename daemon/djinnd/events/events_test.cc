@@ -40,6 +40,29 @@ TEST(EventsTest, a_users_events_are_seen_by_them_and_administrators) {
   EXPECT_TRUE(seen_by({EventKind::kDaemonStarted, "", {}}, {1001, false}));
 }
 
+class ClockByHand final : public Clock {
+ public:
+  [[nodiscard]] uint64_t monotonic_ns() const override { return now_ns; }
+  [[nodiscard]] uint64_t wall_ns() const override { return now_ns; }
+  [[nodiscard]] uint64_t thread_cpu_ns() const override { return now_ns; }
+  uint64_t now_ns = 1;
+};
+
+TEST(EventsTest, a_users_refusals_are_told_until_they_are_too_many_and_nobody_elses_are_kept_back) {
+  ClockByHand clock;
+  Events events(clock);
+  for (uint64_t i = 0; i < Events::kRefusalsAtOnce + 7; ++i) events.tell_refusal(event_of(1000));
+  EXPECT_EQ(events.last(), Events::kRefusalsAtOnce);
+  events.tell_refusal(event_of(1001));
+  EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 1);
+  clock.now_ns += 1'000'000'000;
+  events.tell_refusal(event_of(1000));
+  EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 2);
+  EXPECT_NE(events.recent().back().text.find("and 7 more"), std::string::npos);
+  events.tell_refusal(event_of(1000));
+  EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 2) << "one a second";
+}
+
 TEST(EventsTest, each_kind_has_a_name_and_a_message_id_of_its_own) {
   std::set<std::string_view> names;
   std::set<std::string_view> ids;

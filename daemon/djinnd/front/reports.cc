@@ -353,7 +353,7 @@ std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId 
   std::vector<ipc::UseReport> reports;
   const auto found = world_.models.table().all().find(model);
   if (found == world_.models.table().all().end() || !seen_by(found->second, caller)) return reports;
-  for (const auto& [id, count] : found->second.leases) {
+  for (const auto& [id, lease] : found->second.leases) {
     const Session* const session = world_.sessions.find(id);
     if (session == nullptr || !caller.may_steer(session->domain)) continue;
     ipc::UseReport& use = reports.emplace_back();

@@ -182,7 +182,7 @@ void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
 void Requests::fulfil(Call& call, const ipc::CloseModel& body) {
   world_.models.close(call.asker, body.model);
   if (body.model.valid() && !world_.models.leased_by(body.model, call.asker.session)) {
-    world_.programs.model_closed(call.asker.session, body.model);
+    world_.programs.model_closed(call.asker.session, call.session.domain, body.model);
   }
 }
 

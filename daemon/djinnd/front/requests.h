@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Requests: a client's messages, decoded, checked for their turn and handed to whoever fulfils
-// them. A breach of the protocol ends that session and nothing else (DESIGN rule 5).
+// them. A breach of the protocol ends that session and nothing else (ARCHITECTURE rule 5).
 //
 // A payload, which came as a memfd, is read off the loop, in its user's turn. Nothing more is heard
 // of its session meanwhile: so requests are fulfilled in the order of their coming, and of each

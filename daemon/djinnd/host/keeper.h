@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Keeper: has systemd keep the descriptors of resident models, so that the next djinnd has them
-// without reading a byte (DESIGN section 8). Each model has
+// without reading a byte (ARCHITECTURE section 8). Each model has
 //
 //   record     a sealed memfd that says what it is; newer ones have larger numbers
 //   the rest   its extents and manifest, and its files as far as they lie on block devices: systemd

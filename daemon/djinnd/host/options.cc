@@ -194,6 +194,10 @@ Status fill_in(Options& options) {
   if (options.session_quota_bytes == 0) {
     options.session_quota_bytes = limits::kSessionBytesDefault;
   }
+  return {};
+}
+
+Status find_programs(Options& options) {
   DJINN_CHECK(find_program(options.worker, "djinn-worker", "--worker"));
   return find_program(options.loader, "djinn-loader", "--loader");
 }

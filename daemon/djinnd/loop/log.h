@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One line of text on stderr for each event. DESIGN section 10 says what may stand there.
+// One line of text on stderr for each event. ARCHITECTURE section 10 says what may stand there.
 #pragma once
 
 #include <fmt/format.h>

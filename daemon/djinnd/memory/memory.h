@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Memory: the device's bytes as djinnd grants them, and what happens when they run out: idle
-// models give way, and the request is tried once more (DESIGN section 4, Tiers).
+// models give way, and the request is tried once more (ARCHITECTURE section 4, Tiers).
 //
 //   session holder   refs, sequence groups, state and staging of a session; under its quota
 //   user             whose sessions, lane and heap have a quota together (user_accounts.h)

@@ -97,10 +97,8 @@ std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified)
 }
 
 bool Model::held_beside(DomainId user) const {
-  return std::ranges::any_of(sources,
-                             [&](const Source& source) {
-                               return source.user() != user && !source.sessions.empty();
-                             }) ||
+  const auto is_others = [&](const auto& lease) { return lease.second.domain != user; };
+  return std::ranges::any_of(leases, is_others) ||
          std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain != user; });
 }
 
@@ -259,9 +257,12 @@ Model* ModelTable::find_by_load(LoadId load) {
   return nullptr;
 }
 
-Model* ModelTable::find_shared(const ModelKey& opened, const std::set<ModelId>& other) {
+Model* ModelTable::find_shared(const ModelKey& opened, const std::set<ModelId>& other,
+                               bool joins_loads) {
   for (auto& [id, model] : models_) {
-    if (other.contains(id)) continue;
+    const bool is_first_load = model.phase == ModelPhase::kLoading && !model.returns();
+    const bool is_others_load = is_first_load && model.owner() != opened.domain;
+    if (other.contains(id) || (is_others_load && !joins_loads)) continue;
     // Files that look the same and are not what they were would be so again.
     const bool spoilt = model.lost && model.lost->code == ErrorCode::kHashMismatch;
     const bool stays = model.phase != ModelPhase::kUnloading && !spoilt;

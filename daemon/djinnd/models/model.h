@@ -27,7 +27,7 @@
 //   the next is the owner's, if it was. Whatever else went wrong, it is tried again next time.
 // invariant: nobody waits without end for another user's files, but only for their own, and alone.
 //   A first load has one source. Who joined it begins anew with their own files when it fails, or
-//   when it keeps them too long.
+//   when it keeps them too long, and joins no other user's first load then.
 //   One user's sources may be silent for kPatience looks, twice as many after each time they were,
 //   and come after others' then; whoever waits and was not tried yet is kept from it by another's
 //   for kInTheWay looks, silent or not.
@@ -73,7 +73,7 @@ struct Model;
 // Without a text.
 [[nodiscard]] Event event_of(EventKind kind, const Model& model);
 
-// What an open request is compared by (DESIGN section 4, Identity).
+// What an open request is compared by (ARCHITECTURE section 4, Identity).
 struct ModelKey {
   DomainId domain = 0;
   load::Digest plan_hash{};
@@ -145,6 +145,12 @@ struct ModelName {
   std::string path;  // or empty
 };
 
+// A session's.
+struct ModelLease {
+  uint32_t count = 0;  // of its opens that it has not closed
+  DomainId domain = 0;
+};
+
 struct MappedBy {
   bool added = false;   // the present worker has said so
   bool parked = false;  // it has the place, without the bytes
@@ -177,7 +183,7 @@ struct Model {
   std::optional<std::array<uint8_t, 32>> sha256;
   uint64_t loaded_wall_ns = 0;
   uint64_t last_used = 0;  // a counter, for what to evict first
-  std::map<SessionId, uint32_t> leases;
+  std::map<SessionId, ModelLease> leases;
   std::vector<Opener> openers;
   std::map<DomainId, MappedBy> mapped;
   // Loaders that have its extents, to compare files with them, until they are dead. They keep it
@@ -254,8 +260,10 @@ class ModelTable {
   Model& add(Model model);
   Model* find(ModelId id);
   Model* find_by_load(LoadId load);
-  // A model that the opener may share, loading or resident; none of `other`.
-  Model* find_shared(const ModelKey& opened, const std::set<ModelId>& other = {});
+  // A model that the opener may share, loading or resident; none of `other`, and, unless it
+  // joins_loads, none that another user is the first to load.
+  Model* find_shared(const ModelKey& opened, const std::set<ModelId>& other = {},
+                     bool joins_loads = true);
   // A model that is resident, or that the same user loads, whose bytes may be the same; none of
   // `other`. One that was read from the very files comes first.
   Model* find_alike(const ModelKey& opened, const std::set<ModelId>& other);

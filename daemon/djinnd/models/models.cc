@@ -164,6 +164,7 @@ void Models::begin(Opening opening, std::vector<SharedFd> files) {
   queued_.push_back({id, {.user = opening.request.opener.domain}});
   openings_.emplace(id, std::move(opening));
   start_loads();
+  if (loaders_.fails()) loop_.defer([this] { refuse_waiting(); });
 }
 
 Status Models::check_plans(DomainId domain, uint64_t bytes) const {
@@ -237,11 +238,11 @@ void Models::close(const Asker& asker, ModelId id) {
   replies_.done(asker);
 }
 
-// One hold less.
+// Ends one of the session's opens.
 void Models::left(Model& model, SessionId session) {
   const auto lease = model.leases.find(session);
   if (lease == model.leases.end()) return;  // the session itself is gone
-  if (--lease->second == 0) {
+  if (--lease->second.count == 0) {
     model.leases.erase(lease);
     model.forget_sources_of(session);
   }
@@ -357,7 +358,7 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
 
 void Models::decide(LoadId id) {
   Opening& waiting = openings_.at(id);
-  if (Model* const shared = table_.find_shared(waiting.key, waiting.other)) {
+  if (Model* const shared = table_.find_shared(waiting.key, waiting.other, waiting.joins_loads)) {
     loads_.at(id)->release();
     return join_opening(id, *shared);
   }
@@ -458,7 +459,9 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
 
 void Models::join(Model& model, const OpenRequest& request) {
   const DomainId user = request.opener.domain;
-  ++model.leases[request.opener.asker.session];
+  ModelLease& lease = model.leases[request.opener.asker.session];
+  lease.domain = user;
+  ++lease.count;
   if (request.opener.pins) {
     model.pins.insert(user);
   } else if (request.unpins) {
@@ -528,6 +531,7 @@ std::vector<Models::Opening> Models::take_others(Model& model) {
     opening.file_count = own->files.size();
     opening.key = own->key;
     opening.other = {model.id};
+    opening.joins_loads = false;
     ModelName name =
         model.names.contains(opener.domain) ? model.names.at(opener.domain) : ModelName();
     opening.request = {.opener = opener,
@@ -886,7 +890,7 @@ void Models::tell_failure(Event event, const LoadFailure& failure) {
   event.path = failure.path;
   event.error = failure.error.code;
   event.sentence = failure.sentence;
-  events_.tell(std::move(event));
+  events_.tell_refusal(std::move(event));
 }
 
 void Models::end_comparisons(Model& model) {

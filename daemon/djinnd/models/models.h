@@ -64,11 +64,11 @@ class Models final : public Load::Owner, private Residency::Loads {
   // Tells who wanted it, and the log.
   void refuse(const OpenRequest& request, const Error& error);
   void close(const Asker& asker, ModelId id);
-  // Only the owner and administrators may; not what another user has pinned, but for
-  // administrators.
   // Whether the user's models, openings, and files that are added to be opened may keep so many
   // more open. Errors: kLimitExceeded.
   [[nodiscard]] Status check_files(DomainId domain, size_t added, size_t count) const;
+  // Only the owner and administrators may; not what another user has pinned, but for
+  // administrators.
   void unload(const Asker& asker, const Caller& caller, ModelId id);
   // Whoever sees the model pins it for themselves, within their quota, and unpins it so;
   // administrators end all pins.
@@ -147,6 +147,7 @@ class Models final : public Load::Owner, private Residency::Loads {
     ModelId alike{};            // what they are compared with, or will be when it is resident
     std::set<ModelId> other{};  // what they were compared with, and are not
     bool compared = false;      // with any
+    bool joins_loads = true;    // other users' first ones; not again, where one has failed it
   };
 
   // Whether the user may have a plan of so many bytes more. Errors: kLimitExceeded.

@@ -49,7 +49,8 @@ class ProgramTable {
  public:
   // Graphs that one domain may have djinnd keep: a thousand of usual size, or four of the largest.
   // Its worker keeps each as well, decoded: five times the bytes of those that clients of ours
-  // send, ten times at most (srg_codec.h). The kernel refuses it more than 512 MiB of such.
+  // send, twenty times at most (srg_codec.h). The kernel refuses it private memory beyond what all
+  // models and sessions may have, and some 512 MiB.
   static constexpr uint64_t kBytesPerDomain = uint64_t{64} << 20;
   // Of a domain that uses none of its programs: those that a script finds when it starts again.
   static constexpr uint64_t kBytesUnused = uint64_t{8} << 20;

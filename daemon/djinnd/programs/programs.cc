@@ -113,10 +113,12 @@ void Programs::refuse(Program& program, const Error& error) {
   event.sentence = ipc::showable_sentence(error.message);
   event.model = program.model;
   event.error = error.code;
-  world_.events.tell(std::move(event));
+  world_.events.tell_refusal(std::move(event));
+  const DomainId domain = program.domain;
   const std::vector<Asker> askers = std::move(program.askers);
   table_.erase(program.id);
   world_.replies.refuse_each(askers, error);
+  forget_left_over(domain);
 }
 
 void Programs::session_left(SessionId session, DomainId domain) {
@@ -131,10 +133,11 @@ void Programs::forget_left_over(DomainId domain) {
   for (const ProgramId id : table_.left_over(domain)) forget(*table_.find(id));
 }
 
-void Programs::model_closed(SessionId session, ModelId model) {
+void Programs::model_closed(SessionId session, DomainId domain, ModelId model) {
   for (auto& [id, program] : table_.all()) {
     if (program.model == model) program.users.erase(session);
   }
+  forget_left_over(domain);
 }
 
 void Programs::model_gone(ModelId model) {

@@ -28,7 +28,7 @@ class Programs {
   void define(const Asker& asker, DomainId domain, ModelId model, Payload graph);
   void session_left(SessionId session, DomainId domain);
   // The session leases the model no more: it uses none of its programs.
-  void model_closed(SessionId session, ModelId model);
+  void model_closed(SessionId session, DomainId domain, ModelId model);
   void model_gone(ModelId model);
   // Gives up what no session uses; how many those were.
   uint32_t collect();

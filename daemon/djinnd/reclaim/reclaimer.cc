@@ -63,11 +63,12 @@ uint64_t Reclaimer::leaving_bytes(uid_t user) const {
 
 void Reclaimer::refused(const Error& why, std::optional<uid_t> user) {
   const std::string whom = user ? " to " + events_.user_text(*user) : "";
-  Event event =
-      device_event(EventKind::kMemoryRefused, "memory is refused" + whom + ": " + why.message);
+  Event event = device_event(EventKind::kMemoryRefused, "memory is refused" + whom);
   event.owner = user;
   event.error = why.code;
-  events_.tell(std::move(event));
+  event.sentence = why.message;
+  if (!user) return events_.tell(std::move(event));
+  events_.tell_refusal(std::move(event));
 }
 
 // --- before somebody asks

@@ -150,7 +150,7 @@ void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Erro
               peer.uid};
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  events_.tell(std::move(event));
+  events_.tell_refusal(std::move(event));
   const std::vector<std::byte> notice =
       ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}});
   const auto closer = closers_.of(peer.uid);
@@ -390,7 +390,7 @@ void Sessions::tell_refused(const Session& session, const Error& error) {
                            name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  events_.tell(std::move(event));
+  events_.tell_refusal(std::move(event));
 }
 
 // The session is as it was before its Hello, and may try another.
@@ -428,10 +428,11 @@ void Sessions::attach(Session& session) {
                      memory.submission_bell.get(), memory.completion_bell.bell.get()};
   const Error refusal = session.refusal.value_or(Error{ErrorCode::kOk, {}});
   if (session.refusal) {
-    tell(EventKind::kRunRefused, session,
-         fmt::format("session {}: the run in flight is refused: {}", text_of(session.id),
-                     refusal.message),
-         refusal.code);
+    Event event = event_of(EventKind::kRunRefused, session);
+    event.text = fmt::format("session {}: the run in flight is refused", text_of(session.id));
+    event.error = refusal.code;
+    event.sentence = ipc::showable_sentence(refusal.message);
+    events_.tell_refusal(std::move(event));
   }
   const auto groups = static_cast<uint32_t>(std::ranges::count_if(
       session.sequences.all(), [](const auto& entry) { return entry.second.memfd.valid(); }));

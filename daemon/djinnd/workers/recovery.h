@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What djinnd concludes from the deaths and the silence of workers (DESIGN section 6.5). Pure.
+// What djinnd concludes from the deaths and the silence of workers (ARCHITECTURE section 8). Pure.
 //
 //   DeathCount   of one session: deaths of workers in its step, with nothing committed between them
 //   BackOff      how long to wait before the next worker

@@ -14,6 +14,7 @@ are a model of their own that is closed again.
 import itertools
 import json
 import math
+import operator
 import os
 import stat
 import weakref
@@ -114,7 +115,8 @@ def read_header(path: str) -> dict[str, Any]:
         try:
             header = json.loads(file.read(size))
             header.pop("__metadata__", None)
-            data_bytes = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            ends = [operator.index(entry["data_offsets"][1]) for entry in header.values()]
+            data_bytes = max(ends, default=0)
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             _expect_whole(path, held, 8 + size)
             raise _no_safetensors(path, file) from error
