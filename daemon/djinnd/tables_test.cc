@@ -95,7 +95,7 @@ TEST(ModelTable, who_was_failed_by_anothers_first_load_joins_no_other_one) {
   EXPECT_EQ(table.find_shared(opened), &model);
   EXPECT_EQ(table.find_shared(opened, {}, false), nullptr);
   EXPECT_EQ(table.find_shared(own, {}, false), &model) << "it is the opener's own";
-  model.phase = ModelPhase::kResident;
+  StateForTests::set(model.phase, ModelPhase::kResident);
   EXPECT_EQ(table.find_shared(opened, {}, false), &model) << "it is there";
 }
 
