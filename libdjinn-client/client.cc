@@ -353,6 +353,22 @@ std::span<std::byte> Client::staging(const ipc::StagingRange& range) const {
 
 Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::byte> block,
                            std::vector<ipc::StagingRange> lease) {
+  const auto index = publish(target, block, lease);
+  if (!index) {
+    for (const ipc::StagingRange& range : lease) staging_->free(range);
+    return index.error();
+  }
+  pending_[++last_run_] = {*index, std::move(lease), 0};
+  if (ring_->worker_must_be_woken()) {
+    ipc::ring_submission_bell(submission_bell_);
+    rang_ = true;
+  }
+  return last_run_;
+}
+
+// The range of the block joins the lease. Gives the submission's index.
+Result<uint64_t> Client::publish(const SubmissionTarget& target, std::span<const std::byte> block,
+                                 std::vector<ipc::StagingRange>& lease) {
   if (block.size() > limits::kBindingTableBytes) {
     return Error{ErrorCode::kLimitExceeded,
                  "The run binds too much: its block is over 64 KiB. Split the run."};
@@ -370,18 +386,12 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
   submission.graph_bytes = target.graph.bytes;
   if (!block.empty()) {
     DJINN_TRY(const auto range, allocate_staging(block.size()));
+    lease.push_back(range);
     copy_bytes(block, staging(range));
     submission.binding_offset = range.offset;
     submission.binding_bytes = static_cast<uint32_t>(block.size());
-    lease.push_back(range);
   }
-  DJINN_TRY(const uint64_t index, ring_->publish(submission));
-  pending_[++last_run_] = {index, std::move(lease), 0};
-  if (ring_->worker_must_be_woken()) {
-    ipc::ring_submission_bell(submission_bell_);
-    rang_ = true;
-  }
-  return last_run_;
+  return ring_->publish(submission);
 }
 
 bool Client::has_room(uint64_t bytes, size_t runs) const {

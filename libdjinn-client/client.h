@@ -150,8 +150,9 @@ class Client {
   void free_staging(const ipc::StagingRange& range);
   [[nodiscard]] std::span<std::byte> staging(const ipc::StagingRange& range) const;
 
-  // Publishes a submission; lease: ranges that come back with its completion. Waits while the ring
-  // is full. Errors: kLimitExceeded for a block over its limit, kDisconnected.
+  // Publishes a submission; lease: ranges that come back with its completion, or at once where it
+  // is refused. Waits while the ring is full. Errors: kLimitExceeded for a block over its limit,
+  // kDisconnected, those of allocate_staging() for the block.
   Result<Run> submit(const SubmissionTarget& target, std::span<const std::byte> block,
                      std::vector<ipc::StagingRange> lease = {});
   // Whether so many submissions, with so many bytes of staging beside their ordinary blocks, are
@@ -219,6 +220,8 @@ class Client {
   Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);
   Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
   void forget_programs(ModelId model);
+  Result<uint64_t> publish(const SubmissionTarget& target, std::span<const std::byte> block,
+                           std::vector<ipc::StagingRange>& lease);
   Status take_completion(const ipc::Completion& completion);
   Status tell_tokens(Run run, const std::function<void(const TokenEvent&)>& on_token);
   void finish(const ipc::Completion& completion);

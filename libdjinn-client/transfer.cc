@@ -47,12 +47,8 @@ Status submit_part(Client& client, const ipc::WriteBlock& whole, std::span<const
   block.staging = {range.offset, part.size()};
   SubmissionTarget target;
   target.operation = ipc::Operation::kWriteRef;
-  auto run = client.submit(target, ipc::encode(block), {range});
-  if (!run) {
-    client.free_staging(range);
-    return std::move(run).error();
-  }
-  return submitted(*run);
+  DJINN_TRY(const Run run, client.submit(target, ipc::encode(block), {range}));
+  return submitted(run);
 }
 
 // --- down
