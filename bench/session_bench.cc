@@ -23,7 +23,7 @@
 #include "kernel/exec/executor.h"
 #include "kernel/load/identity.h"
 #include "kernel/srg/builder.h"
-#include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/run_builder.h"
 #include "libdjinn-client/transfer.h"
 
 namespace djinn::bench {
@@ -216,7 +216,7 @@ class ForwardInDaemon {
 
   Status run() {
     client::RunBuilder run(*client_, graph_);
-    DJINN_CHECK(run.input_ref("w", w_));
+    DJINN_CHECK(run.input_ref("w", w_.ref()));
     DJINN_CHECK(run.input("x", std::as_bytes(std::span(x_))));
     DJINN_CHECK(run.output(0, x_.size() * sizeof(float)));
     return run.run(program_);
@@ -226,7 +226,7 @@ class ForwardInDaemon {
   std::unique_ptr<client::Client> client_;
   srg::Graph graph_ = forward_graph();
   ProgramId program_;
-  RefHandle w_;
+  client::RefLease w_;
   std::vector<float> x_ = ramp(kRows * kWidth);
 };
 

@@ -79,6 +79,10 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   return client;
 }
 
+Client::~Client() {
+  lender_->end();
+}
+
 Status Client::attach(std::vector<Fd> fds) {
   if (fds.size() != 3) {
     return Error{ErrorCode::kProtocolViolation, "The session came without its descriptors."};
@@ -91,12 +95,12 @@ Status Client::attach(std::vector<Fd> fds) {
   completions_ = std::move(fds[2]);
   DJINN_TRY(view_, ipc::SessionView::over(memory_.bytes()));
   ring_.emplace(*view_);
-  staging_.emplace(view_->staging());
+  lender_ = std::make_shared<Lender>(mark_, view_->staging());
   return {};
 }
 
 Status Client::check() {
-  if (mark_.is_in_child()) return forked();
+  if (mark_->is_in_child()) return forked();
   return control_.check_notices();
 }
 
@@ -316,19 +320,24 @@ Status Client::terminate_session(SessionId session) {
 
 // --- data path
 
-Result<ipc::StagingRange> Client::allocate_staging(uint64_t bytes) {
+Result<StagingLease> Client::allocate_staging(uint64_t bytes) {
   for (;;) {
-    auto range = staging_->allocate(bytes);
+    const auto range = lender_->allocate(bytes);
     if (range) {
-      const Status committed = commit_staging(*range);
-      if (committed) return range;
-      staging_->free(*range);
-      return committed.error();
+      StagingLease lease(lender_, *range);
+      DJINN_CHECK(commit_staging(*range));
+      return lease;
     }
-    if (range.error().code != ErrorCode::kQueueFull || pending_.empty()) return range;
+    if (range.error().code != ErrorCode::kQueueFull || pending_.empty()) return range.error();
     DJINN_CHECK(sleep());
     DJINN_CHECK(poll());
   }
+}
+
+Result<StagingLease> Client::stage(std::span<const std::byte> bytes) {
+  DJINN_TRY(StagingLease lease, allocate_staging(bytes.size()));
+  copy_bytes(bytes, lease.bytes());
+  return lease;
 }
 
 // The slab is sparse at first: most sessions use little of it. It grows by doubling, so a session
@@ -344,19 +353,31 @@ Status Client::commit_staging(const ipc::StagingRange& range) {
   return {};
 }
 
-void Client::free_staging(const ipc::StagingRange& range) {
-  staging_->free(range);
-}
-std::span<std::byte> Client::staging(const ipc::StagingRange& range) const {
-  return staging_->bytes(range);
-}
-
 Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::byte> block,
-                           std::vector<ipc::StagingRange> lease) {
+                           StagingLeases leases) {
+  if (mark_->is_in_child()) return forked();
   if (block.size() > limits::kBindingTableBytes) {
     return Error{ErrorCode::kLimitExceeded,
                  "The run binds too much: its block is over 64 KiB. Split the run."};
   }
+  release_dropped_refs();
+  return publish(target, block, {0, std::move(leases)});
+}
+
+// A release fails as a whole where one of its refs was never made, as those of a run that was
+// cancelled are not: so each goes alone.
+void Client::release_dropped_refs() {
+  SubmissionTarget target;
+  target.operation = ipc::Operation::kReleaseRefs;
+  while (const auto ref = lender_->take_dropped()) {
+    const auto block = ipc::encode(ipc::ReleaseBlock{{*ref}});
+    if (!publish(target, block, {0, {}, false})) return lender_->drop(*ref);
+    lender_->free(*ref);
+  }
+}
+
+Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std::byte> block,
+                            Pending pending) {
   while (pending_.size() >= limits::kSubmissionSlots) {
     DJINN_CHECK(sleep());
     DJINN_CHECK(poll());
@@ -369,14 +390,14 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
   submission.graph_offset = target.graph.offset;
   submission.graph_bytes = target.graph.bytes;
   if (!block.empty()) {
-    DJINN_TRY(const auto range, allocate_staging(block.size()));
-    copy_bytes(block, staging(range));
-    submission.binding_offset = range.offset;
+    DJINN_TRY(StagingLease staged, stage(block));
+    submission.binding_offset = staged.range().offset;
     submission.binding_bytes = static_cast<uint32_t>(block.size());
-    lease.push_back(range);
+    pending.leases.read.push_back(std::move(staged));
   }
-  DJINN_TRY(const uint64_t index, ring_->publish(submission));
-  pending_[++last_run_] = {index, std::move(lease), 0};
+  if (target.operation != ipc::Operation::kReleaseRefs) lender_->note_submission();
+  DJINN_TRY(pending.submission_index, ring_->publish(submission));
+  pending_[++last_run_] = std::move(pending);
   if (ring_->worker_must_be_woken()) {
     ipc::ring_submission_bell(submission_bell_);
     rang_ = true;
@@ -384,9 +405,13 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
   return last_run_;
 }
 
+// Refs that were dropped are released with the next submission, and take room of their own. In the
+// child of a fork nothing waits.
 bool Client::has_room(uint64_t bytes, size_t runs) const {
-  return pending_.size() + runs <= limits::kSubmissionSlots &&
-         bytes + runs * kBlockBytes <= staging_->free_bytes() / 2;
+  if (mark_->is_in_child()) return true;
+  const size_t all_runs = runs + lender_->dropped();
+  return pending_.size() + all_runs <= limits::kSubmissionSlots &&
+         bytes + all_runs * kBlockBytes <= lender_->free_bytes() / 2;
 }
 
 Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&)>& on_token) {
@@ -469,25 +494,26 @@ std::vector<TokenEvent> Client::take_tokens(Run run) {
 Status Client::tell_tokens(Run run, const std::function<void(const TokenEvent&)>& on_token) {
   for (const TokenEvent& event : take_tokens(run)) {
     if (on_token) on_token(event);
-    if (mark_.is_in_child()) return forked();
+    if (mark_->is_in_child()) return forked();
   }
   return {};
 }
 
 void Client::finish(const ipc::Completion& completion) {
   const auto found = pending_.find(completion.run);
+  Pending& pending = found->second;
   Outcome outcome;
   outcome.error = static_cast<ErrorCode>(completion.error);
   outcome.tokens = completion.index;
   outcome.random_offset = completion.random_offset;
   if (outcome.error != ErrorCode::kOk) {
-    const auto text = view_->error_text(found->second.submission_index);
+    const auto text = view_->error_text(pending.submission_index);
     outcome.message.assign(text.begin(), std::ranges::find(text, '\0'));
     if (outcome.error == ErrorCode::kNotFound) defined_.clear();  // it may be the program
   }
-  for (const ipc::StagingRange& range : found->second.lease) staging_->free(range);
+  outcome.written = std::move(pending.leases.written);
+  if (pending.is_waited_for) outcomes_[completion.run] = std::move(outcome);
   pending_.erase(found);
-  outcomes_[completion.run] = std::move(outcome);
 }
 
 Status Client::sleep() {
@@ -519,43 +545,20 @@ Status Client::end_sleep(const Bells& bells) {
 }
 
 void Client::cancel_through(Run run) {
-  if (mark_.is_in_child()) return;  // a token callback has forked: the run is the parent's
+  if (mark_->is_in_child()) return;  // a token callback has forked: the run is the parent's
   ring_->cancel_through(run);
   ipc::ring_submission_bell(submission_bell_);  // a run that waits for memory is looked at again
 }
 
 void Client::state(const ipc::ClientStatement& statement) {
-  if (ring_ && !mark_.is_in_child()) ring_->state(statement);
+  if (ring_ && !mark_->is_in_child()) ring_->state(statement);
 }
 
 // --- refs
 
-Result<RefHandle> Client::new_ref() {
-  if (free_refs_.empty()) {
-    if (ref_generations_.size() == limits::kRefs) {
-      return Error{ErrorCode::kLimitExceeded,
-                   "The session holds as many refs as it can. Release some first."};
-    }
-    free_refs_.push_back(static_cast<uint32_t>(ref_generations_.size()));
-    ref_generations_.push_back(first_generation_);
-    ref_used_.push_back(false);
-  }
-  const uint32_t slot = free_refs_.back();
-  free_refs_.pop_back();
-  ref_used_[slot] = true;
-  return RefHandle{slot, ++ref_generations_[slot]};
-}
-
-void Client::forget_ref(RefHandle ref) {
-  const bool lives = ref.index < ref_used_.size() && ref_used_[ref.index] &&
-                     ref_generations_[ref.index] == ref.generation;
-  if (!lives) return;
-  ref_used_[ref.index] = false;
-  free_refs_.push_back(ref.index);
-}
-
-uint32_t Client::last_generation() const {
-  return ref_generations_.empty() ? first_generation_ : std::ranges::max(ref_generations_);
+Result<RefLease> Client::new_ref() {
+  DJINN_TRY(const RefHandle ref, lender_->allocate_ref());
+  return RefLease(lender_, ref);
 }
 
 }  // namespace djinn::client

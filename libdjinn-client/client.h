@@ -6,11 +6,11 @@
 //
 //   Run        the number of a submission; completions carry it
 //   Outcome    how a run ended
-//   Lease      staging ranges that a run uses; they come back with its completion
+//   leases     what a submission needs of the session's staging and refs (lease.h)
 //
 // invariant: runs complete in the order of their submission.
 // invariant: at most limits::kSubmissionSlots runs are without a processed completion, so an error
-// text is read before its slot has a new tenant. One thread at a time.
+// text is read before its slot has a new tenant. One thread at a time; leases may die on others.
 #pragma once
 
 #include <poll.h>
@@ -35,7 +35,7 @@
 #include "libdjinn-client/control.h"
 #include "libdjinn-client/fork_mark.h"
 #include "libdjinn-client/interrupt.h"
-#include "libdjinn-client/staging.h"
+#include "libdjinn-client/lease.h"
 
 namespace djinn::client {
 
@@ -65,8 +65,9 @@ using Run = uint64_t;
 struct Outcome {
   ErrorCode error = ErrorCode::kOk;
   std::string message;
-  uint32_t tokens = 0;         // of a generation
-  uint64_t random_offset = 0;  // of a generation: the next unused one
+  uint32_t tokens = 0;                  // of a generation
+  uint64_t random_offset = 0;           // of a generation: the next unused one
+  std::vector<StagingLease> written{};  // what the submission leased for the run to write
 };
 
 // One token of one row of a generation.
@@ -105,12 +106,16 @@ class Client {
   // Control::connect() and what djinnd answers (kBusy while it is drained), and the patience's.
   static Result<std::unique_ptr<Client>> connect(const ConnectOptions& options,
                                                  const Patience* patience = nullptr);
+  // Its leases may live on.
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
 
   [[nodiscard]] const ipc::Welcome& welcome() const { return welcome_; }
   // Whether the session lives; a system call that doesn't wait. Errors: why it has ended.
   Status check();
   // Whether an earlier call met the session's end, or this process was forked from the session's.
-  [[nodiscard]] bool has_ended() const { return control_.has_ended() || mark_.is_in_child(); }
+  [[nodiscard]] bool has_ended() const { return control_.has_ended() || mark_->is_in_child(); }
 
   // --- control
   Result<OpenedModel> open_model(const ModelFiles& from, const srg::LoadPlan* plan = nullptr,
@@ -144,16 +149,18 @@ class Client {
   Status terminate_session(SessionId session);
 
   // --- data path
-  // A staging range; waits for completions while the slab is full. Its pages are there, so writing
-  // them cannot fail. Errors: kLimitExceeded, kOutOfMemory.
-  Result<ipc::StagingRange> allocate_staging(uint64_t bytes);
-  void free_staging(const ipc::StagingRange& range);
-  [[nodiscard]] std::span<std::byte> staging(const ipc::StagingRange& range) const;
+  // A range of staging; waits for completions while the slab is full. Its pages are there, so
+  // writing them cannot fail. Errors: kLimitExceeded, kQueueFull when the slab is full and nothing
+  // is under way, kOutOfMemory, kDisconnected.
+  Result<StagingLease> allocate_staging(uint64_t bytes);
+  // One with a copy of these bytes. Errors: those of allocate_staging().
+  Result<StagingLease> stage(std::span<const std::byte> bytes);
 
-  // Publishes a submission; lease: ranges that come back with its completion. Waits while the ring
-  // is full. Errors: kLimitExceeded for a block over its limit, kDisconnected.
+  // Publishes a submission, and takes its leases; where it is refused they are given back at once.
+  // Waits while the ring is full. Errors: kLimitExceeded for a block over its limit, kDisconnected,
+  // those of allocate_staging() for the block.
   Result<Run> submit(const SubmissionTarget& target, std::span<const std::byte> block,
-                     std::vector<ipc::StagingRange> lease = {});
+                     StagingLeases leases = {});
   // Whether so many submissions, with so many bytes of staging beside their ordinary blocks, are
   // taken without a wait for the end of a run; an estimate with room to spare.
   [[nodiscard]] bool has_room(uint64_t bytes, size_t runs) const;
@@ -188,27 +195,31 @@ class Client {
   // What this process says of its own calls; djinnd's reports show it as that. No system call.
   void state(const ipc::ClientStatement& statement);
 
-  // --- refs: slots and generations are the client's to choose
-  Result<RefHandle> new_ref();
-  // The slot may be used again; submit the release, too. Nothing happens for one that was
-  // forgotten.
-  void forget_ref(RefHandle ref);
+  // --- refs
+  Result<RefLease> new_ref();
+  // One that was detached: its slot may be used again; submit the release, too. Nothing happens
+  // for one that was forgotten.
+  void forget_ref(RefHandle ref) { lender_->free(ref); }
   // The largest generation that a ref has had.
-  [[nodiscard]] uint32_t last_generation() const;
+  [[nodiscard]] uint32_t last_generation() const { return lender_->last_generation(); }
   // Refs have larger generations from now on; before the first one.
-  void begin_generations_after(uint32_t generation) { first_generation_ = generation; }
+  void begin_generations_after(uint32_t generation) {
+    lender_->begin_generations_after(generation);
+  }
 
  private:
   Client(Control control, ipc::Welcome welcome, ForkMark mark, Interrupt* interrupt)
       : control_(std::move(control)),
         welcome_(welcome),
-        mark_(std::move(mark)),
-        interrupt_(interrupt) {}
+        mark_(std::make_shared<const ForkMark>(std::move(mark))),
+        interrupt_(interrupt),
+        lender_(std::make_shared<Lender>(mark_, std::span<std::byte>())) {}
 
   struct Pending {
     uint64_t submission_index = 0;
-    std::vector<ipc::StagingRange> lease;
-    uint64_t tokens_seen = 0;  // token events delivered, times rows: drops duplicates
+    StagingLeases leases;
+    bool is_waited_for = true;  // its outcome is kept for wait()
+    uint64_t tokens_seen = 0;   // token events delivered, times rows: drops duplicates
   };
 
   Status attach(std::vector<Fd> fds);
@@ -219,6 +230,9 @@ class Client {
   Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);
   Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
   void forget_programs(ModelId model);
+  Result<Run> publish(const SubmissionTarget& target, std::span<const std::byte> block,
+                      Pending pending);
+  void release_dropped_refs();
   Status take_completion(const ipc::Completion& completion);
   Status tell_tokens(Run run, const std::function<void(const TokenEvent&)>& on_token);
   void finish(const ipc::Completion& completion);
@@ -226,7 +240,7 @@ class Client {
 
   Control control_;
   ipc::Welcome welcome_;
-  ForkMark mark_;  // of the process that has the session
+  std::shared_ptr<const ForkMark> mark_;  // of the process that has the session
   Interrupt* interrupt_;
   SystemClock clock_;
   Fd submission_bell_;
@@ -235,7 +249,7 @@ class Client {
   pal::Mapping memory_;
   std::optional<ipc::SessionView> view_;
   std::optional<ipc::ClientRing> ring_;
-  std::optional<Staging> staging_;
+  std::shared_ptr<Lender> lender_;  // an observer's slab is empty
   uint64_t staging_committed_ = 0;  // bytes of the slab, from its beginning, that have pages
   Run last_run_ = 0;
   bool last_wait_was_short_ = true;  // the next one likely is, too
@@ -244,10 +258,6 @@ class Client {
   std::map<Run, Outcome> outcomes_;
   std::map<Run, std::vector<TokenEvent>> tokens_;  // that nobody has taken
   std::map<std::pair<ModelId, srg::Fingerprint>, ipc::ProgramDefined> defined_;
-  uint32_t first_generation_ = 0;          // less one
-  std::vector<uint32_t> ref_generations_;  // of the slots ever used: the last one
-  std::vector<bool> ref_used_;             // of the same slots: whether that lives
-  std::vector<uint32_t> free_refs_;        // of those
 };
 
 }  // namespace djinn::client

@@ -244,7 +244,7 @@ TEST(Connection, a_ref_is_never_taken_for_one_of_another_session) {
       EXPECT_EQ(code_of(connection.of(ref)), ErrorCode::kDisconnected);
     }
     for (int i = 0; i < 3; ++i) {
-      refs.push_back(*client->new_ref());
+      refs.push_back((*client->new_ref()).detach());
       EXPECT_EQ(*connection.of(refs.back()), client);
       if (i == 1) client->forget_ref(refs.back());  // the slot's next ref is of a later generation
     }
@@ -257,12 +257,12 @@ TEST(Client, a_ref_that_is_forgotten_twice_frees_its_slot_once) {
   FakeDaemon daemon;
   Connection connection(options_for(daemon));
   Client* const client = *connection.open();
-  const RefHandle first = *client->new_ref();
+  const RefHandle first = (*client->new_ref()).detach();
   for (int i = 0; i < 3; ++i) client->forget_ref(first);
   client->forget_ref({UINT32_MAX, 1});
-  const RefHandle second = *client->new_ref();
+  const RefHandle second = (*client->new_ref()).detach();
   client->forget_ref(first);  // its slot has another tenant by now
-  const RefHandle third = *client->new_ref();
+  const RefHandle third = (*client->new_ref()).detach();
   EXPECT_EQ(second.index, first.index);
   EXPECT_NE(third.index, second.index);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Staging: hands out ranges of the session's staging slab. A range that a submission names belongs
-// to the daemon until its completion; who submitted it gives it back then.
+// to the daemon until its completion; lease.h gives it back then.
 //
 // invariant: free ranges do not touch or overlap; free + handed out == slab.
 #pragma once

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernel/base/bytes.h"
+#include "libdjinn-client/operations.h"
 
 namespace djinn::client {
 namespace {
@@ -20,12 +21,6 @@ constexpr uint64_t kPartBytesMax = 2u << 20;
 
 uint64_t part_bytes(const Client& client) {
   return std::clamp<uint64_t>(client.welcome().staging_bytes / kPartsInSlab, 1, kPartBytesMax);
-}
-
-Status done(Client& client, Run run) {
-  DJINN_TRY(Outcome outcome, client.wait(run));
-  if (outcome.error == ErrorCode::kOk) return {};
-  return Error{outcome.error, std::move(outcome.message)};
 }
 
 // More than a session may hold when it begins it never may: refused here, no byte of it is read.
@@ -41,18 +36,23 @@ Status check_fits(const Client& client, uint64_t bytes) {
 
 Status submit_part(Client& client, const ipc::WriteBlock& whole, std::span<const std::byte> part,
                    const Submitted& submitted) {
-  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(part.size()));
-  copy_bytes(part, client.staging(range));
+  DJINN_TRY(StagingLease staged, client.stage(part));
   ipc::WriteBlock block = whole;
-  block.staging = {range.offset, part.size()};
+  block.staging = staged.range();
   SubmissionTarget target;
   target.operation = ipc::Operation::kWriteRef;
-  auto run = client.submit(target, ipc::encode(block), {range});
-  if (!run) {
-    client.free_staging(range);
-    return std::move(run).error();
-  }
-  return submitted(*run);
+  DJINN_TRY(const Run run,
+            client.submit(target, ipc::encode(block), {.read = list_of(std::move(staged))}));
+  return submitted(run);
+}
+
+// djinnd has let go of the ref when this returns, or will with the client's next submission.
+void give_back(Client& client, RefLease ref) {
+  const RefHandle handle = ref.ref();
+  const auto run = submit_release(client, std::span(&handle, 1));
+  if (!run) return;
+  std::move(ref).detach();
+  [[maybe_unused]] const auto released = finish(client, *run);
 }
 
 // --- down
@@ -115,31 +115,29 @@ class Reading {
  private:
   struct Flight {
     Run run;
-    ipc::StagingRange range;
     std::span<std::byte> out;
   };
 
   Status try_to_begin(Part& part) {
-    DJINN_TRY(const ipc::StagingRange range, client_.allocate_staging(part.out.size()));
-    part.view.staging = {range.offset, part.out.size()};
+    DJINN_TRY(StagingLease staged, client_.allocate_staging(part.out.size()));
+    part.view.staging = staged.range();
     SubmissionTarget target;
     target.operation = ipc::Operation::kReadRef;
-    auto run = client_.submit(target, ipc::encode(part.view));
-    if (!run) {
-      client_.free_staging(range);
-      return std::move(run).error();
-    }
-    flights_.push_back({*run, range, part.out});
+    DJINN_TRY(const Run run, client_.submit(target, ipc::encode(part.view),
+                                            {.written = list_of(std::move(staged))}));
+    flights_.push_back({run, part.out});
     return {};
   }
 
   void finish_oldest() {
     const Flight flight = flights_.front();
     flights_.pop_front();
-    Status ended = done(client_, flight.run);
-    if (ended) copy_bytes(client_.staging(flight.range).first(flight.out.size()), flight.out);
-    client_.free_staging(flight.range);
-    if (first_ && !ended) first_ = std::move(ended);
+    const auto ended = client::finish(client_, flight.run);
+    if (ended) {
+      copy_bytes(ended->written.front().bytes(), flight.out);
+    } else if (first_) {
+      first_ = ended.error();
+    }
   }
 
   Client& client_;
@@ -162,31 +160,25 @@ Status submit_write(Client& client, RefHandle ref, std::span<const std::byte> by
   return {};
 }
 
-Result<RefHandle> put(Client& client, std::span<const std::byte> bytes) {
-  DJINN_TRY(const RefHandle ref, client.new_ref());
+Result<RefLease> put(Client& client, std::span<const std::byte> bytes) {
+  DJINN_TRY(RefLease ref, client.new_ref());
   std::vector<Run> runs;
   bool is_begun = false;
   // The first part makes room for all: where there is none the others are not read.
-  Status first = submit_write(client, ref, bytes, [&](Run run) -> Status {
+  Status first = submit_write(client, ref.ref(), bytes, [&](Run run) -> Status {
     if (std::exchange(is_begun, true)) {
       runs.push_back(run);
       return {};
     }
-    return done(client, run);
+    DJINN_CHECK(finish(client, run));
+    return {};
   });
   for (const Run run : runs) {
-    Status ended = done(client, run);
-    if (first && !ended) first = std::move(ended);
+    const auto ended = finish(client, run);
+    if (first && !ended) first = ended.error();
   }
   if (first) return ref;
-  if (is_begun) {
-    SubmissionTarget target;
-    target.operation = ipc::Operation::kReleaseRefs;
-    const auto released = client.submit(target, ipc::encode(ipc::ReleaseBlock{{ref}}));
-    if (released) [[maybe_unused]]
-      const Status ended = done(client, *released);
-  }
-  client.forget_ref(ref);
+  if (is_begun) give_back(client, std::move(ref));
   return std::move(first).error();
 }
 

@@ -25,7 +25,7 @@ Status submit_write(Client& client, RefHandle ref, std::span<const std::byte> by
                     const Submitted& submitted);
 
 // The bytes as a new ref, when djinnd has them. Errors: the run's, too; nothing is left then.
-Result<RefHandle> put(Client& client, std::span<const std::byte> bytes);
+Result<RefLease> put(Client& client, std::span<const std::byte> bytes);
 
 // The elements of view, contiguous and in order, whose bytes out has exactly; view.staging is not
 // looked at. Errors: those of a read; out may be half written then.

@@ -80,7 +80,6 @@ TEST_F(Transfer, a_read_makes_do_with_what_others_leave_of_the_slab) {
   const Status got = read(*client_, view, bytes_);
   EXPECT_TRUE(got) << got.error().message;
   EXPECT_TRUE(put(*client_, bytes_));
-  client_->free_staging(*others);
 }
 
 TEST_F(Transfer, a_view_without_elements_needs_no_run) {

@@ -18,7 +18,8 @@
 #include "libdjinn-client/models/directory.h"
 #include "libdjinn-client/models/encoder.h"
 #include "libdjinn-client/models/generator.h"
-#include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/operations.h"
+#include "libdjinn-client/run_builder.h"
 #include "libdjinn-client/transfer.h"
 
 // What is opened on a client remembers its session: the client may have another by now.
@@ -259,25 +260,6 @@ Result<std::vector<std::vector<int32_t>>> rows_of(std::span<const djinn_prompt> 
   return rows;
 }
 
-// --- refs
-
-Status submit_and_wait(client::Client& client, ipc::Operation operation,
-                       std::span<const std::byte> block) {
-  client::SubmissionTarget target;
-  target.operation = operation;
-  DJINN_TRY(const client::Run run, client.submit(target, block));
-  DJINN_TRY(client::Outcome outcome, client.wait(run));
-  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
-  return {};
-}
-
-Status release_ref(client::Client& client, RefHandle ref) {
-  const ipc::ReleaseBlock block{{ref}};
-  DJINN_CHECK(submit_and_wait(client, ipc::Operation::kReleaseRefs, ipc::encode(block)));
-  client.forget_ref(ref);
-  return {};
-}
-
 // --- programs
 
 Status bind_symbols(client::RunBuilder& run, const srg::Graph& graph,
@@ -318,17 +300,11 @@ Result<size_t> output_index(const srg::Graph& graph, const char* name) {
   return Error{ErrorCode::kNotFound, "The program has no output '" + std::string(name) + "'."};
 }
 
-// The outputs of one run: where they go, and what became of them. New refs are given up unless
-// the run succeeds.
+// The outputs of one run: where they go, and what became of them.
 class Outputs {
  public:
   Outputs(client::Client& client, const srg::Graph& graph, std::span<djinn_output> outputs)
       : client_(client), graph_(graph), outputs_(outputs) {}
-  ~Outputs() {
-    for (const RefHandle ref : new_refs_) client_.forget_ref(ref);
-  }
-  Outputs(const Outputs&) = delete;
-  Outputs& operator=(const Outputs&) = delete;
 
   Status bind(client::RunBuilder& run) {
     for (djinn_output& output : outputs_) {
@@ -338,14 +314,13 @@ class Outputs {
                      "The output '" + std::string(output.name) + "' is named twice."};
       }
       indices_.push_back(index);
-      refs_.push_back({});
+      refs_.emplace_back();
       if (output.data != nullptr) {
         DJINN_CHECK(run.output(index, output.data_bytes));
         continue;
       }
       DJINN_TRY(refs_.back(), client_.new_ref());
-      new_refs_.push_back(refs_.back());
-      run.output_ref(index, refs_.back());
+      run.output_ref(index, refs_.back().ref());
     }
     return {};
   }
@@ -354,11 +329,11 @@ class Outputs {
     for (size_t i = 0; i < outputs_.size(); ++i) {
       djinn_output& output = outputs_[i];
       describe(run.description(indices_[i]), output);
-      output.ref = {refs_[i].index, refs_[i].generation};
+      const RefHandle ref = std::move(refs_[i]).detach();
+      output.ref = {ref.index, ref.generation};
       const std::vector<std::byte> bytes = run.take_output(indices_[i]);
       if (!bytes.empty()) std::memcpy(output.data, bytes.data(), bytes.size());
     }
-    new_refs_.clear();
   }
 
  private:
@@ -374,8 +349,7 @@ class Outputs {
   const srg::Graph& graph_;
   std::span<djinn_output> outputs_;
   std::vector<size_t> indices_;
-  std::vector<RefHandle> refs_;      // of each output; not valid for one that goes to data
-  std::vector<RefHandle> new_refs_;  // that no run has filled yet
+  std::vector<client::RefLease> refs_;  // of each output; of none for one that goes to data
 };
 
 }  // namespace
@@ -592,7 +566,8 @@ djinn_code djinn_ref_put(djinn_client* client, const void* data, size_t data_byt
     DJINN_CHECK(require(data != nullptr || data_bytes == 0, kNullArgument));
     const auto* const bytes = static_cast<const std::byte*>(data);
     DJINN_TRY(djinn::client::Client* const session, client->connection.open(client->given_up));
-    DJINN_TRY(const djinn::RefHandle ref, djinn::client::put(*session, {bytes, data_bytes}));
+    DJINN_TRY(auto lease, djinn::client::put(*session, {bytes, data_bytes}));
+    const djinn::RefHandle ref = std::move(lease).detach();
     *out = {ref.index, ref.generation};
     return {};
   });
@@ -616,7 +591,7 @@ djinn_code djinn_ref_release(djinn_client* client, djinn_ref ref, djinn_error* e
     DJINN_CHECK(require(client != nullptr, kNullArgument));
     const djinn::RefHandle handle{ref.index, ref.generation};
     DJINN_TRY(djinn::client::Client* const session, client->connection.of(handle));
-    return djinn::release_ref(*session, handle);
+    return djinn::client::release(*session, std::span(&handle, 1));
   });
 }
 

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "libdjinn-client/models/run_builder.h"
 #include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
+#include "libdjinn-client/run_builder.h"
 
 namespace djinn::client {
 namespace {

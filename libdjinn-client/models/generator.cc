@@ -3,11 +3,11 @@
 #include "libdjinn-client/models/generator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
+#include "libdjinn-client/operations.h"
 
 namespace djinn::client {
 namespace {
@@ -36,15 +36,16 @@ size_t longest(const std::vector<std::vector<int32_t>>& prompts) {
   return std::ranges::max(prompts, {}, &std::vector<int32_t>::size).size();
 }
 
-// int32 [rows, tokens], rows padded on the left.
-void write_prompts(const std::vector<std::vector<int32_t>>& prompts,
-                   const ipc::GenerateBlock& block, std::span<std::byte> out) {
+// [rows, tokens].
+std::vector<int32_t> left_padded(const std::vector<std::vector<int32_t>>& prompts,
+                                 const ipc::GenerateBlock& block) {
+  std::vector<int32_t> out;
+  out.reserve(size_t{block.rows} * block.prompt_tokens);
   for (size_t row = 0; row < prompts.size(); ++row) {
-    std::vector<int32_t> line(block.padding[row], block.pad_token);
-    line.insert(line.end(), prompts[row].begin(), prompts[row].end());
-    std::memcpy(out.data() + row * line.size() * sizeof(int32_t), line.data(),
-                line.size() * sizeof(int32_t));
+    out.insert(out.end(), block.padding[row], block.pad_token);
+    out.insert(out.end(), prompts[row].begin(), prompts[row].end());
   }
+  return out;
 }
 
 }  // namespace
@@ -128,14 +129,7 @@ Result<Generated> Generator::generate(const std::vector<std::vector<int32_t>>& p
   DJINN_TRY(ipc::GenerateBlock block, make_block(prompts, options));
   const uint64_t capacity = uint64_t{block.prompt_tokens} + block.max_new_tokens;
   DJINN_TRY(block.sequence, client_.make_sequence(config_.geometry(block.rows, capacity)));
-  const auto prompt = client_.allocate_staging(uint64_t{block.rows} * block.prompt_tokens * 4);
-  if (!prompt) {
-    DJINN_CHECK(client_.drop_sequence(block.sequence));
-    return prompt.error();
-  }
-  block.prompt = *prompt;
-  write_prompts(prompts, block, client_.staging(*prompt));
-  Result<Generated> generated = stream(block, on_token);
+  Result<Generated> generated = stream(block, left_padded(prompts, block), on_token);
   if (client_.has_ended()) return generated;  // and the sequence with it
   Status dropped = client_.drop_sequence(block.sequence);
   if (generated && !dropped && !client_.has_ended()) return std::move(dropped).error();
@@ -143,14 +137,13 @@ Result<Generated> Generator::generate(const std::vector<std::vector<int32_t>>& p
 }
 
 Result<Generated> Generator::stream(const ipc::GenerateBlock& block,
+                                    const std::vector<int32_t>& prompt,
                                     const std::function<bool(const TokenEvent&)>& on_token) {
   Generated out;
   out.tokens.resize(block.rows);
   std::vector<bool> finished(block.rows);
   bool given_up = false;
-  SubmissionTarget target;
-  target.operation = ipc::Operation::kGenerate;
-  DJINN_TRY(const Run run, client_.submit(target, ipc::encode(block), {block.prompt}));
+  DJINN_TRY(const Run run, submit_generate(client_, block, prompt));
   const auto take = [&](const TokenEvent& event) {
     if (event.row >= block.rows || finished[event.row] || given_up) return;
     out.tokens[event.row].push_back(event.token);

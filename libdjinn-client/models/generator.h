@@ -61,7 +61,7 @@ class Generator {
       : client_(client), model_(std::move(model)), config_(std::move(config)) {}
   Result<ipc::GenerateBlock> make_block(const std::vector<std::vector<int32_t>>& prompts,
                                         const GenerateOptions& options);
-  Result<Generated> stream(const ipc::GenerateBlock& block,
+  Result<Generated> stream(const ipc::GenerateBlock& block, const std::vector<int32_t>& prompt,
                            const std::function<bool(const TokenEvent&)>& on_token);
 
   Client& client_;

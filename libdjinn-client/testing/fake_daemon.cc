@@ -100,6 +100,7 @@ class FakeDaemon::Server {
   // What tell() and look() are for:
   bool silent_ = false;
   std::atomic<bool> stuck_ = false;
+  std::optional<uint16_t> failure_;
   bool holds_opens_ = false;
   size_t opens_held_ = 0;
   std::optional<Error> refusal_;
@@ -195,6 +196,7 @@ class FakeDaemon::Server {
       const ipc::Submission submission = session.ring->copy_submission();
       const bool given_up = session.ring->cancelled_through() >= submission.run;
       if (stuck_ && !given_up) break;
+      completion.error = failure_.value_or(0);
       if (given_up) completion.error = static_cast<uint16_t>(ErrorCode::kCancelled);
       describe_outputs(session, submission);
       completion.run = submission.run;
@@ -328,6 +330,9 @@ void FakeDaemon::set_silent(bool silent) {
 }
 void FakeDaemon::set_stuck(bool stuck) {
   server_->tell([&] { server_->stuck_ = stuck; });
+}
+void FakeDaemon::fail_runs(std::optional<uint16_t> code) {
+  server_->tell([&] { server_->failure_ = code; });
 }
 void FakeDaemon::hold_opens(bool hold) {
   server_->tell([&] { server_->holds_opens_ = hold; });

@@ -49,6 +49,8 @@ class FakeDaemon {
   void set_silent(bool silent);
   // Leaves runs as they are, but those that are given up.
   void set_stuck(bool stuck);
+  // Runs end with that code (kernel/base/error.h); nothing: they succeed.
+  void fail_runs(std::optional<uint16_t> code);
   // Answers nobody who opens a model, as long as it is set.
   void hold_opens(bool hold);
   // Refuses the next sessions with that code (kernel/base/error.h); nothing: they are welcome.

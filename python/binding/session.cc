@@ -2,35 +2,17 @@
 
 #include "python/binding/session.h"
 
-#include <algorithm>
 #include <set>
 
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/directory.h"
-#include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/operations.h"
 #include "libdjinn-client/regular_file.h"
+#include "libdjinn-client/run_builder.h"
 #include "libdjinn-client/transfer.h"
 
 namespace djinn::python {
 namespace {
-
-template <typename Block>
-Status submit_and_wait(client::Client& client, ipc::Operation operation, const Block& block) {
-  client::SubmissionTarget target;
-  target.operation = operation;
-  DJINN_TRY(const client::Run run, client.submit(target, ipc::encode(block)));
-  DJINN_TRY(client::Outcome outcome, client.wait(run));
-  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
-  return {};
-}
-
-Status release_refs(client::Client& client, const std::vector<RefHandle>& refs) {
-  ipc::ReleaseBlock block;
-  block.refs = refs;
-  Status released = submit_and_wait(client, ipc::Operation::kReleaseRefs, block);
-  for (const RefHandle ref : refs) client.forget_ref(ref);
-  return released;
-}
 
 Result<std::vector<Fd>> open_all(const std::vector<std::string>& paths) {
   std::vector<Fd> out;
@@ -71,20 +53,14 @@ class Call {
     return program_.id.valid() ? builder_.run(program_.id) : builder_.run_once(program_.model);
   }
 
-  [[nodiscard]] std::vector<RunOutput> take(uint64_t session) const {
+  [[nodiscard]] std::vector<RunOutput> take(uint64_t session) {
     std::vector<RunOutput> out;
     for (size_t i = 0; i < refs_.size(); ++i) {
-      out.push_back({builder_.description(i), builder_.take_output(i), {refs_[i], session}});
+      out.push_back({builder_.description(i),
+                     builder_.take_output(i),
+                     {std::move(refs_[i]).detach(), session}});
     }
     return out;
-  }
-
-  // After a failure: the refs that the run would have made are poisoned, or were never made.
-  void drop_refs() {
-    for (const RefHandle ref : refs_) {
-      if (ref.valid()) [[maybe_unused]]
-        const Status dropped = release_refs(client_, {ref});
-    }
   }
 
  private:
@@ -99,24 +75,22 @@ class Call {
     if (output.kind == Output::Kind::kStaging) return builder_.output(index, output.bytes);
     if (output.kind == Output::Kind::kNone) return {};
     DJINN_TRY(refs_[index], client_.new_ref());
-    builder_.output_ref(index, refs_[index]);
+    builder_.output_ref(index, refs_[index].ref());
     return {};
   }
 
   client::Client& client_;
   const Program& program_;
   client::RunBuilder builder_;
-  std::vector<RefHandle> refs_;
+  std::vector<client::RefLease> refs_;
 };
 
 Result<std::vector<RunOutput>> run_call(client::Client& client, uint64_t session,
                                         const Program& program, const RunArguments& arguments) {
   Call call(client, program);
-  Status done = call.bind(arguments);
-  if (done) done = call.run();
-  if (done) return call.take(session);
-  call.drop_refs();
-  return std::move(done).error();
+  DJINN_CHECK(call.bind(arguments));
+  DJINN_CHECK(call.run());
+  return call.take(session);
 }
 
 // The sessions that a run names something of.
@@ -250,8 +224,8 @@ std::vector<RunOutput> Session::run(const Program& program, const RunArguments& 
 Held<RefHandle> Session::put(std::span<const std::byte> bytes) {
   return python::take(turn([&](client::Client& client) -> Result<Held<RefHandle>> {
     DJINN_CHECK(release_garbage(client));
-    DJINN_TRY(const RefHandle ref, client::put(client, bytes));
-    return Held<RefHandle>{ref, number()};
+    DJINN_TRY(auto ref, client::put(client, bytes));
+    return Held<RefHandle>{std::move(ref).detach(), number()};
   }));
 }
 
@@ -261,20 +235,19 @@ void Session::read(uint64_t session, const ipc::ReadBlock& view, std::span<std::
 }
 
 void Session::release(const Held<RefHandle>& ref) {
-  give_back(ref.session,
-            [&](client::Client& client) { return release_refs(client, {ref.handle}); });
+  give_back(ref.session, [&](client::Client& client) {
+    return client::release(client, std::span(&ref.handle, 1));
+  });
 }
 
 void Session::crop(uint64_t session, const ipc::CropBlock& block) {
-  python::take(turn_of(session, [&](client::Client& client) {
-    return submit_and_wait(client, ipc::Operation::kCropSequence, block);
-  }));
+  python::take(
+      turn_of(session, [&](client::Client& client) { return client::crop(client, block); }));
 }
 
 void Session::reorder(uint64_t session, const ipc::ReorderBlock& block) {
-  python::take(turn_of(session, [&](client::Client& client) {
-    return submit_and_wait(client, ipc::Operation::kReorderSequence, block);
-  }));
+  python::take(
+      turn_of(session, [&](client::Client& client) { return client::reorder(client, block); }));
 }
 
 void Session::release_later(const Held<RefHandle>& ref) {
@@ -291,13 +264,7 @@ Status Session::release_garbage(client::Client& client) {
     }
     garbage_.clear();
   }
-  constexpr size_t kBatch = 512;  // a binding block of this many handles is small
-  for (size_t i = 0; i < garbage.size(); i += kBatch) {
-    const auto end = std::min(garbage.size(), i + kBatch);
-    DJINN_CHECK(release_refs(client, {garbage.begin() + static_cast<ptrdiff_t>(i),
-                                      garbage.begin() + static_cast<ptrdiff_t>(end)}));
-  }
-  return {};
+  return client::release(client, garbage);
 }
 
 std::shared_ptr<const srg::Graph> parse_graph(const std::string& text) {

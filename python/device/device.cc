@@ -117,7 +117,7 @@ void refuse_captured(const Storage& storage) {
       "The model's code looks at a value that depends on its inputs.");
 }
 
-at::Tensor adopt(const Described& described) {
+at::Tensor adopt(Described described) {
   StoragePtr storage = storages().make(0);
   Product product;
   const auto type = exec::to_torch(static_cast<DType>(described.shape.dtype));
@@ -132,7 +132,7 @@ at::Tensor adopt(const Described& described) {
   storage->type = product.type;
   storage->bytes =
       static_cast<uint64_t>(std::max<int64_t>(last, 0)) * c10::elementSize(product.type);
-  become_ref(*storage, described.ref);
+  become_ref(*storage, std::move(described.ref).detach());
   return make_tensor(storage, product);
 }
 
@@ -470,8 +470,8 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
     }
     hand_over(turn);
     refuse_lost(entry);
-    for (const Described& described : take(link().run_open(open_segment(entry, results)))) {
-      made.push_back(adopt(described));
+    for (Described& described : take(link().run_open(open_segment(entry, results)))) {
+      made.push_back(adopt(std::move(described)));
     }
     ++stats_.recorded;
   }
@@ -759,15 +759,15 @@ Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool cl
 
 // Small uploads cross with the run that needs them, and stay here.
 ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
-                                     std::vector<ipc::StagingRange>& lease) {
+                                     std::vector<client::StagingLease>& staged) {
   refuse_lost(*storage);
   if (storage->home == Home::kRef) return {number, ipc::InputKind::kRef, {}, storage->ref};
   std::vector<std::byte> zeros;
   if (storage->home != Home::kHost) zeros.resize(storage->bytes);
   const std::vector<std::byte>& bytes = storage->home == Home::kHost ? *storage->host : zeros;
   if (bytes.size() <= kStagedBytesMax) {
-    lease.push_back(take(link().stage(bytes)));
-    return {number, ipc::InputKind::kStaging, {lease.back().offset, bytes.size()}, {}};
+    staged.push_back(take(link().stage(bytes)));
+    return {number, ipc::InputKind::kStaging, staged.back().range(), {}};
   }
   put(*storage, bytes);
   return {number, ipc::InputKind::kRef, {}, storage->ref};
@@ -785,11 +785,11 @@ void Device::run_program(ProgramRun run) {
   block.symbols = std::move(run.symbols);
   block.padding = std::move(run.padding);
   block.inputs = std::move(run.bound);
-  std::vector<ipc::StagingRange> lease;
+  std::vector<client::StagingLease> staged;
   for (const auto& [number, storage] : run.inputs) {
-    block.inputs.push_back(bind_input(number, storage, lease));
+    block.inputs.push_back(bind_input(number, storage, staged));
   }
-  take(link().run_program(run.program, std::move(block), run.outputs, std::move(lease)));
+  take(link().run_program(run.program, std::move(block), run.outputs, std::move(staged)));
   finish(turn, "The model's program");
 }
 

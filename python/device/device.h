@@ -259,7 +259,7 @@ class Device {
   size_t open_sealed(const std::vector<StoragePtr>& parameters);
   void run_segment(const Segment& segment);
   ipc::InputBinding bind_input(uint32_t number, const StoragePtr& storage,
-                               std::vector<ipc::StagingRange>& lease);
+                               std::vector<client::StagingLease>& staged);
   void put(Storage& storage, std::span<const std::byte> bytes);
   void put_uploads(const Log& log, std::span<const size_t> needed);
   Entry make_entry(std::shared_ptr<const Recipe> recipe, const std::vector<at::Tensor>& tensors);

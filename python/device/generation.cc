@@ -4,9 +4,7 @@
 
 #include <algorithm>
 
-#include "ipc/codec/srg_codec.h"
-#include "ipc/session_memory.h"
-#include "kernel/base/bytes.h"
+#include "ipc/binding.h"
 #include "kernel/exec/convert.h"
 
 namespace djinn::device {
@@ -61,17 +59,10 @@ class Steps {
   const OnStep& on_step_;
 };
 
-Result<client::Run> start(Link& link, ipc::GenerateBlock& block,
+Result<client::Run> start(Link& link, const ipc::GenerateBlock& block,
                           const std::vector<int32_t>& prompt) {
-  client::Client& client = link.client();
-  const auto bytes = std::as_bytes(std::span(prompt));
-  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
-  copy_bytes(bytes, client.staging(range));
-  block.prompt = {range.offset, bytes.size()};
-  link.stats().bytes_up += bytes.size();
-  client::SubmissionTarget target;
-  target.operation = ipc::Operation::kGenerate;
-  return client.submit(target, ipc::encode(block), {range});
+  link.stats().bytes_up += prompt.size() * sizeof(int32_t);
+  return client::submit_generate(link.client(), block, prompt);
 }
 
 // --- what a group holds
@@ -121,32 +112,21 @@ srg::Graph copies_of(const ipc::SequenceGeometry& group, int64_t tokens) {
   return graph;
 }
 
-Status finish(client::Client& client, client::Run run) {
-  DJINN_TRY(client::Outcome outcome, client.wait(run));
-  if (outcome.error == ErrorCode::kOk) return {};
-  return Error{outcome.error, std::move(outcome.message)};
-}
-
 // Runs a graph that appends nothing; its outputs, all of them as refs.
-Result<std::vector<RefHandle>> run_once(client::Client& client, const srg::Graph& graph,
-                                        SequenceHandle sequence) {
-  const std::vector<std::byte> bytes = ipc::encode(graph);
-  DJINN_TRY(const ipc::StagingRange range, client.allocate_staging(bytes.size()));
-  copy_bytes(bytes, client.staging(range));
-  client::SubmissionTarget target;
-  target.operation = ipc::Operation::kRunOnce;
-  target.graph = {range.offset, bytes.size()};
+Result<std::vector<client::RefLease>> run_once(client::Client& client, const srg::Graph& graph,
+                                               SequenceHandle sequence) {
+  DJINN_TRY(client::Runnable runnable, client::stage_graph(client, graph));
   ipc::RunBlock block;
   block.sequence = sequence;
   block.symbols = {0};
-  std::vector<RefHandle> refs;
+  std::vector<client::RefLease> refs;
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
-    DJINN_TRY(const RefHandle ref, client.new_ref());
-    block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
-    refs.push_back(ref);
+    DJINN_TRY(client::RefLease ref, client.new_ref());
+    block.outputs.push_back({ipc::OutputKind::kRef, {}, ref.ref()});
+    refs.push_back(std::move(ref));
   }
-  DJINN_TRY(const client::Run run, client.submit(target, ipc::encode(block), {range}));
-  DJINN_CHECK(finish(client, run));
+  DJINN_TRY(const client::Run run, client::submit_run(client, std::move(runnable), block));
+  DJINN_CHECK(client::finish(client, run));
   return refs;
 }
 
@@ -188,41 +168,33 @@ at::Tensor Group::step(const Template& program, const at::Tensor& ids,
 
 std::vector<at::Tensor> Group::contents(int64_t tokens) {
   const srg::Graph graph = copies_of(geometry_, tokens);
-  const auto refs = take(Device::get().with_settled_link_of(
+  auto refs = take(Device::get().with_settled_link_of(
       session_, [&](Link& link) { return run_once(link.client(), graph, handle_); }));
   const auto type = exec::to_torch(geometry_.dtype).value();
   const std::vector<int64_t> sizes{geometry_.rows, geometry_.kv_heads, tokens, geometry_.head_dim};
   std::vector<at::Tensor> copies;
-  for (const RefHandle ref : refs) {
+  for (client::RefLease& ref : refs) {
     StoragePtr storage = storages().make(dense_bytes(sizes, type), type);
-    become_ref(*storage, ref);
+    become_ref(*storage, std::move(ref).detach());
     copies.push_back(dense_tensor(storage, type, sizes));
   }
   return copies;
 }
 
 void Group::crop(uint64_t tokens) {
-  take(Device::get().with_settled_link_of(session_, [&](Link& link) -> Status {
-    client::SubmissionTarget target;
-    target.operation = ipc::Operation::kCropSequence;
-    DJINN_TRY(const client::Run run,
-              link.client().submit(target, ipc::encode(ipc::CropBlock{handle_, tokens})));
-    return finish(link.client(), run);
+  take(Device::get().with_settled_link_of(session_, [&](Link& link) {
+    return client::crop(link.client(), {handle_, tokens});
   }));
 }
 
 void Group::reorder(const std::vector<uint32_t>& rows) {
-  take(Device::get().with_settled_link_of(session_, [&](Link& link) -> Status {
-    client::SubmissionTarget target;
-    target.operation = ipc::Operation::kReorderSequence;
-    DJINN_TRY(const client::Run run,
-              link.client().submit(target, ipc::encode(ipc::ReorderBlock{handle_, rows})));
-    return finish(link.client(), run);
+  take(Device::get().with_settled_link_of(session_, [&](Link& link) {
+    return client::reorder(link.client(), {handle_, rows});
   }));
 }
 
 GenerationResult Group::generate(const GenerationRequest& request, const OnStep& on_step) {
-  ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
+  const ipc::GenerateBlock block = block_for(request, handle_, geometry_.rows);
   Steps steps(geometry_.rows, on_step);
   const uint64_t bytes = request.prompt.size() * sizeof(int32_t);
   const uint64_t session = std::min(session_with(request.prefill), session_with(request.decode));

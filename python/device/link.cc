@@ -9,6 +9,7 @@
 
 #include <chrono>
 
+#include "ipc/binding.h"
 #include "ipc/codec/srg_codec.h"
 #include "kernel/base/bytes.h"
 #include "kernel/base/size_text.h"
@@ -30,7 +31,6 @@ constexpr size_t kKnownMax = 4096;
 // ProgramUse.
 constexpr size_t kProgramsMax[] = {limits::kProgramsPerUser / 4, limits::kProgramsPerUser * 3 / 8,
                                    limits::kProgramsPerUser / 2};
-constexpr size_t kReleaseBatch = 512;
 
 // The name of the program that this process runs, for djinnctl sessions.
 std::string own_name() {
@@ -129,19 +129,16 @@ std::string Link::largest_of(const Unwaited& one) const {
   return text_of(defined == defined_.end() ? one.largest : defined->second.largest);
 }
 
-Status Link::submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
-                    std::vector<ipc::StagingRange> lease, Largest largest) {
-  DJINN_TRY(const client::Run run, client_->submit(target, block, std::move(lease)));
-  unwaited_.push_back({run, target.program, std::move(largest)});
+void Link::note(Unwaited run) {
+  unwaited_.push_back(std::move(run));
   if (unwaited_.size() >= 16) reap();
-  return {};
 }
 
-Status Link::wait(client::Run run) {
+Result<client::Outcome> Link::wait(client::Run run) {
   const Stopwatch watch(stats_.wait_ns);
-  DJINN_TRY(client::Outcome outcome, client_->wait(run));
-  if (outcome.error == ErrorCode::kOk) return {};
-  return explained({outcome.error, std::move(outcome.message)});
+  auto finished = client::finish(*client_, run);
+  if (!finished) return explained(std::move(finished).error());
+  return finished;
 }
 
 Error Link::explained(Error error) {
@@ -158,32 +155,35 @@ Error Link::explained(Error error) {
   return error;
 }
 
-Result<ipc::RunBlock> Link::bind(const Segment& segment) {
-  ipc::RunBlock block;
+Result<std::vector<client::RefLease>> Link::bind(const Segment& segment, ipc::RunBlock& block) {
   for (uint32_t i = 0; i < segment.inputs.size(); ++i) {
     if (segment.inputs[i] == nullptr) continue;
     block.inputs.push_back({i, ipc::InputKind::kRef, {}, segment.inputs[i]->ref});
   }
-  DJINN_CHECK(bind_outputs(segment.outputs.size(), block));
-  return block;
+  return bind_outputs(segment.outputs.size(), block);
 }
 
-Status Link::bind_outputs(size_t count, ipc::RunBlock& block) {
+Result<std::vector<client::RefLease>> Link::bind_outputs(size_t count, ipc::RunBlock& block) {
+  std::vector<client::RefLease> refs;
   for (size_t i = 0; i < count; ++i) {
-    DJINN_TRY(const RefHandle ref, client_->new_ref());
-    block.outputs.push_back({ipc::OutputKind::kRef, {}, ref});
+    DJINN_TRY(client::RefLease ref, client_->new_ref());
+    block.outputs.push_back({ipc::OutputKind::kRef, {}, ref.ref()});
+    refs.push_back(std::move(ref));
   }
-  return {};
+  return refs;
 }
 
 // The outputs' refs exist from now on: later submissions may name them.
-Status Link::submit_run(const client::SubmissionTarget& target, const ipc::RunBlock& block,
-                        std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease,
-                        Largest largest) {
-  DJINN_CHECK(submit(target, ipc::encode(block), std::move(lease), std::move(largest)));
+Status Link::submit_run(client::Runnable runnable, const ipc::RunBlock& block,
+                        std::span<const StoragePtr> outputs, std::vector<client::RefLease> refs,
+                        std::vector<client::StagingLease> staged, Largest largest) {
+  const ProgramId program = runnable.program;
+  DJINN_TRY(const client::Run run,
+            client::submit_run(*client_, std::move(runnable), block, {.read = std::move(staged)}));
   for (size_t i = 0; i < outputs.size(); ++i) {
-    become_ref(*outputs[i], block.outputs[i].ref);
+    become_ref(*outputs[i], std::move(refs[i]).detach());
   }
+  note({run, program, std::move(largest)});
   return {};
 }
 
@@ -213,13 +213,11 @@ Link::Known& Link::look_at(uint64_t hash, uint64_t model) {
   return known;
 }
 
-Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
-                                                  std::vector<ipc::StagingRange>& lease) {
+Result<client::Runnable> Link::runnable_for(const Segment& segment) {
   const std::vector<std::byte> graph = ipc::encode(segment.graph);
   const ModelId model{segment.model};
   Known& known =
       look_at(XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model), segment.model);
-  client::SubmissionTarget target;
   if (known.sights >= kSightsToDefine && !known.program.valid() && !full_) {
     auto defined = define(segment.graph, model, ProgramUse::kOften);
     if (!defined && defined.error().code != ErrorCode::kLimitExceeded) {
@@ -229,87 +227,67 @@ Result<client::SubmissionTarget> Link::target_for(const Segment& segment,
   }
   if (known.program.valid()) {
     ++stats_.program_runs;
-    target.operation = ipc::Operation::kRun;
-    target.program = known.program;
-    return target;
+    return client::Runnable{known.program, {}, {}};
   }
-  target.operation = ipc::Operation::kRunOnce;
-  target.model = model;
-  DJINN_TRY(const ipc::StagingRange range, copy_to_staging(graph));
-  target.graph = {range.offset, graph.size()};
-  lease.push_back(range);
-  return target;
+  DJINN_TRY(client::StagingLease staged, client_->stage(graph));
+  return client::Runnable{{}, model, std::move(staged)};
 }
 
 Status Link::run(const Segment& segment) {
   const Stopwatch watch(stats_.schedule_ns);
   ++stats_.runs;
   stats_.operators += segment.operators;
-  std::vector<ipc::StagingRange> lease;
-  DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
-  DJINN_TRY(const ipc::RunBlock block, bind(segment));
-  Largest largest = target.program.valid() ? Largest() : largest_in(segment.graph);
-  return submit_run(target, block, segment.outputs, std::move(lease), std::move(largest));
+  DJINN_TRY(client::Runnable runnable, runnable_for(segment));
+  ipc::RunBlock block;
+  DJINN_TRY(auto refs, bind(segment, block));
+  Largest largest = runnable.program.valid() ? Largest() : largest_in(segment.graph);
+  return submit_run(std::move(runnable), block, segment.outputs, std::move(refs), {},
+                    std::move(largest));
 }
 
-Result<ipc::StagingRange> Link::stage(std::span<const std::byte> bytes) {
+Result<client::StagingLease> Link::stage(std::span<const std::byte> bytes) {
   stats_.bytes_up += bytes.size();
-  return copy_to_staging(bytes);
-}
-
-Result<ipc::StagingRange> Link::copy_to_staging(std::span<const std::byte> bytes) {
-  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(bytes.size()));
-  copy_bytes(bytes, client_->staging(range));
-  return range;
+  return client_->stage(bytes);
 }
 
 Status Link::run_program(ProgramId program, ipc::RunBlock block,
                          std::span<const StoragePtr> outputs,
-                         std::vector<ipc::StagingRange> lease) {
+                         std::vector<client::StagingLease> staged) {
   const Stopwatch watch(stats_.schedule_ns);
   ++stats_.runs;
   ++stats_.program_runs;
-  DJINN_CHECK(bind_outputs(outputs.size(), block));
-  client::SubmissionTarget target;
-  target.operation = ipc::Operation::kRun;
-  target.program = program;
-  return submit_run(target, block, outputs, std::move(lease), {});
+  DJINN_TRY(auto refs, bind_outputs(outputs.size(), block));
+  return submit_run({program, {}, {}}, block, outputs, std::move(refs), std::move(staged), {});
 }
 
 Result<std::vector<Described>> Link::run_open(const Segment& segment) {
   ++stats_.runs;
   stats_.operators += segment.operators;
   begin_log();
-  std::vector<ipc::StagingRange> lease;
-  DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
-  DJINN_TRY(ipc::RunBlock block, bind(segment));
+  DJINN_TRY(client::Runnable runnable, runnable_for(segment));
+  ipc::RunBlock block;
+  DJINN_TRY(auto refs, bind(segment, block));
   const uint64_t bytes = segment.outputs.size() * sizeof(ipc::OutputDescription);
-  DJINN_TRY(const ipc::StagingRange result, client_->allocate_staging(bytes));
-  block.result = {result.offset, bytes};
-  auto run = client_->submit(target, ipc::encode(block), std::move(lease));
-  Status done = run ? wait(*run) : Status(std::move(run).error());
-  std::vector<Described> described(segment.outputs.size());
-  for (size_t i = 0; i < described.size(); ++i) {
-    described[i].ref = block.outputs[i].ref;
-    auto shape = done ? ipc::decode_description(client_->staging(result), i) : done.error();
-    if (shape) described[i].shape = *shape;
-    if (!shape) done = std::move(shape).error();
+  DJINN_TRY(client::StagingLease result, client_->allocate_staging(bytes));
+  block.result = result.range();
+  DJINN_TRY(const client::Run run,
+            client::submit_run(*client_, std::move(runnable), block,
+                               {.written = client::list_of(std::move(result))}));
+  DJINN_TRY(const client::Outcome outcome, wait(run));
+  std::vector<Described> described;
+  for (size_t i = 0; i < refs.size(); ++i) {
+    DJINN_TRY(const ipc::OutputDescription shape,
+              ipc::decode_description(outcome.written.front().bytes(), i));
+    described.push_back({std::move(refs[i]), shape});
   }
-  client_->free_staging(result);
-  if (done) return described;
-  for (const Described& one : described) {
-    [[maybe_unused]] const Status released = release(std::span(&one.ref, 1));
-  }
-  return std::move(done).error();
+  return described;
 }
 
 Status Link::release(std::span<const RefHandle> refs) {
   while (!refs.empty()) {
-    const auto batch = refs.first(std::min(refs.size(), kReleaseBatch));
-    client::SubmissionTarget target;
-    target.operation = ipc::Operation::kReleaseRefs;
-    DJINN_CHECK(submit(target, ipc::encode(ipc::ReleaseBlock{{batch.begin(), batch.end()}}), {}));
-    for (const RefHandle ref : batch) client_->forget_ref(ref);
+    const auto batch = refs.first(std::min(refs.size(), client::kReleaseBatch));
+    DJINN_TRY(const client::Run run, client::submit_release(*client_, batch));
+    note({run});
     refs = refs.subspan(batch.size());
   }
   return {};
@@ -334,21 +312,13 @@ Status Link::close_model(ModelId model) {
 
 Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
   stats_.bytes_up += bytes.size();
-  DJINN_TRY(const RefHandle ref, client_->new_ref());
-  bool is_begun = false;
-  Status done = client::submit_write(*client_, ref, bytes, [&](client::Run run) -> Status {
+  DJINN_TRY(client::RefLease ref, client_->new_ref());
+  DJINN_CHECK(client::submit_write(*client_, ref.ref(), bytes, [&](client::Run run) -> Status {
     unwaited_.push_back({run});
-    is_begun = true;
     return {};
-  });
-  if (!done) {
-    if (is_begun) [[maybe_unused]]
-      const Status released = release(std::span(&ref, 1));
-    if (!is_begun) client_->forget_ref(ref);
-    return std::move(done).error();
-  }
+  }));
   if (unwaited_.size() >= 16) reap();
-  return ref;
+  return std::move(ref).detach();
 }
 
 // --- down
@@ -387,22 +357,22 @@ Status Link::read_weight(const Operand& view, std::span<std::byte> out) {
     DJINN_CHECK(read_weight(low, out.first(bytes_of(low))));
     return read_weight(high, out.subspan(bytes_of(low)));
   }
-  DJINN_TRY(const ipc::StagingRange range, client_->allocate_staging(out.size()));
-  Status done = read_to_staging(view, {range.offset, out.size()});
-  if (done) copy_bytes(client_->staging(range).first(out.size()), out);
-  client_->free_staging(range);
-  return done;
+  DJINN_TRY(const client::StagingLease staged, read_to_staging(view, out.size()));
+  copy_bytes(staged.bytes(), out);
+  return {};
 }
 
-Status Link::read_to_staging(const Operand& view, const ipc::StagingRange& range) {
-  Segment segment = copy_segment(view);
+Result<client::StagingLease> Link::read_to_staging(const Operand& view, uint64_t bytes) {
+  DJINN_TRY(client::StagingLease staged, client_->allocate_staging(bytes));
   begin_log();
-  std::vector<ipc::StagingRange> lease;
-  DJINN_TRY(const client::SubmissionTarget target, target_for(segment, lease));
+  DJINN_TRY(client::Runnable runnable, runnable_for(copy_segment(view)));
   ipc::RunBlock block;
-  block.outputs.push_back({ipc::OutputKind::kStaging, range, {}});
-  DJINN_TRY(const client::Run run, client_->submit(target, ipc::encode(block), std::move(lease)));
-  return wait(run);
+  block.outputs.push_back({ipc::OutputKind::kStaging, staged.range(), {}});
+  DJINN_TRY(const client::Run run,
+            client::submit_run(*client_, std::move(runnable), block,
+                               {.written = client::list_of(std::move(staged))}));
+  DJINN_TRY(client::Outcome outcome, wait(run));
+  return std::move(outcome.written.front());
 }
 
 }  // namespace djinn::device

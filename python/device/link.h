@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "libdjinn-client/connection.h"
+#include "libdjinn-client/operations.h"
 #include "python/device/log.h"
 
 namespace djinn::device {
@@ -36,7 +37,7 @@ struct LinkStats {
 
 // One result of an open run.
 struct Described {
-  RefHandle ref;
+  client::RefLease ref;
   ipc::OutputDescription shape;
 };
 
@@ -76,11 +77,11 @@ class Link {
   void begin_log() { ++log_; }
   // Runs a segment; its outputs go to kRef.
   Status run(const Segment& segment);
-  // Runs a program; these go to kRef. lease: staging that comes back with its completion.
+  // Runs a program; these go to kRef. staged: what of staging it reads.
   Status run_program(ProgramId program, ipc::RunBlock block, std::span<const StoragePtr> outputs,
-                     std::vector<ipc::StagingRange> lease);
+                     std::vector<client::StagingLease> staged);
   // A copy of bytes in staging, to be bound.
-  Result<ipc::StagingRange> stage(std::span<const std::byte> bytes);
+  Result<client::StagingLease> stage(std::span<const std::byte> bytes);
   // Runs one, waits, and tells what it made.
   Result<std::vector<Described>> run_open(const Segment& segment);
   // Elements of a view of a ref or weight, contiguous and in order.
@@ -114,22 +115,19 @@ class Link {
     uint64_t model = 0;
   };
 
-  Result<ipc::RunBlock> bind(const Segment& segment);
-  Status bind_outputs(size_t count, ipc::RunBlock& block);
-  Status submit_run(const client::SubmissionTarget& target, const ipc::RunBlock& block,
-                    std::span<const StoragePtr> outputs, std::vector<ipc::StagingRange> lease,
-                    Largest largest);
-  Result<ipc::StagingRange> copy_to_staging(std::span<const std::byte> bytes);
+  Result<std::vector<client::RefLease>> bind(const Segment& segment, ipc::RunBlock& block);
+  Result<std::vector<client::RefLease>> bind_outputs(size_t count, ipc::RunBlock& block);
+  Status submit_run(client::Runnable runnable, const ipc::RunBlock& block,
+                    std::span<const StoragePtr> outputs, std::vector<client::RefLease> refs,
+                    std::vector<client::StagingLease> staged, Largest largest);
   Known& look_at(uint64_t hash, uint64_t model);
-  Result<client::SubmissionTarget> target_for(const Segment& segment,
-                                              std::vector<ipc::StagingRange>& lease);
+  Result<client::Runnable> runnable_for(const Segment& segment);
   Status read_ref(const Operand& view, std::span<std::byte> out);
   Status read_weight(const Operand& view, std::span<std::byte> out);
-  Status read_to_staging(const Operand& weight, const ipc::StagingRange& range);
-  Status wait(client::Run run);
+  Result<client::StagingLease> read_to_staging(const Operand& weight, uint64_t bytes);
+  Result<client::Outcome> wait(client::Run run);
   Error explained(Error error);
-  Status submit(const client::SubmissionTarget& target, std::span<const std::byte> block,
-                std::vector<ipc::StagingRange> lease, Largest largest = {});
+  void note(Unwaited run);
   void reap();
   void take_oldest();
   [[nodiscard]] std::string largest_of(const Unwaited& one) const;

@@ -146,6 +146,38 @@ torch.nn.functional.embedding((rows * 9).long(), torch.ones(4, 2, device=d) * 2)
     assert (after["pid"], after["restarts"]) == (before["pid"], before["restarts"])
 
 
+def test_ten_thousand_refused_runs_leave_staging_and_refs_free() -> None:
+    """They have no slots for their refs. The graph of each, of 24 operators, was in staging by
+    then: all of these graphs together are more than the slab."""
+    child = """
+import torch, djinn.torch
+few = torch.ones(4).to(djinn.torch.device)
+
+def hold_as_many_as_can_be():
+    held = []
+    try:
+        while True:
+            held += [few.add(i) for i in range(24)]
+            torch.remote_accelerator.synchronize()
+    except RuntimeError as error:
+        assert "as many refs as it can" in str(error), error
+    return held
+
+held = hold_as_many_as_can_be()
+for i in range(10_000):
+    try:
+        few.mul(i).cpu()
+        raise SystemExit("it was not refused")
+    except RuntimeError as error:
+        assert "as many refs as it can" in str(error), (i, error)
+many = len(held)
+held.clear()
+assert len(hold_as_many_as_can_be()) == many
+"""
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_a_daemon_the_first_value_says_so() -> None:
     child = "import torch, djinn.torch; x = torch.ones(3, device=djinn.torch.device) * 2; print(x)"
     done = subprocess.run(

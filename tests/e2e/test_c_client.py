@@ -324,6 +324,26 @@ def test_a_program_runs_on_buffers_and_on_refs(library: Library, client: ctypes.
     library.functions.djinn_program_close(program)
 
 
+def test_a_run_that_fails_leaves_the_slots_of_its_refs_free(
+    library: Library, client: ctypes.c_void_p
+) -> None:
+    program = ctypes.c_void_p()
+    library("djinn_program_define", client, DOUBLE.encode(), c_uint64(0), byref(program))
+    x = np.arange(5, dtype=np.float32)
+    inputs = (Input * 1)(Input(b"x", x.ctypes.data, x.nbytes))
+    kept = (Output * 1)(Output(b"y", None, 0))
+    one = c_size_t(1)
+    for _ in range(3):
+        with pytest.raises(Failure) as failed:
+            more = (Symbol * 1)(Symbol(b"n", 6))
+            library("djinn_program_run", program, more, one, inputs, one, kept, one)
+        assert "slot" not in str(failed.value)
+    symbols = (Symbol * 1)(Symbol(b"n", 5))
+    library("djinn_program_run", program, symbols, one, inputs, one, kept, one)
+    library("djinn_ref_release", client, kept[0].ref)
+    library.functions.djinn_program_close(program)
+
+
 def test_names_that_a_program_does_not_have_are_not_found(
     library: Library, client: ctypes.c_void_p
 ) -> None:

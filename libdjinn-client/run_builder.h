@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // RunBuilder: one synchronous run of a program with inputs and outputs in staging: what the model
-// classes and the bindings share. Its staging comes back when it is destroyed.
+// classes and the bindings share. What it runs on is given back when that is done, its outputs when
+// it is destroyed.
 #pragma once
 
 #include <string_view>
 #include <vector>
 
-#include "libdjinn-client/client.h"
+#include "libdjinn-client/operations.h"
 
 namespace djinn::client {
 
@@ -15,9 +16,6 @@ class RunBuilder {
  public:
   // graph: of the program that will run; both outlive this.
   RunBuilder(Client& client, const srg::Graph& graph);
-  ~RunBuilder();
-  RunBuilder(const RunBuilder&) = delete;
-  RunBuilder& operator=(const RunBuilder&) = delete;
 
   void symbol(std::string_view name, int64_t value);
   void sequence(SequenceHandle sequence) { block_.sequence = sequence; }
@@ -28,7 +26,7 @@ class RunBuilder {
   Status output(size_t index, uint64_t bytes);
   void output_ref(size_t index, RefHandle ref);
 
-  // Runs and waits. The error of a failed run comes back as Error.
+  // Runs and waits, once. The error of a failed run comes back as Error.
   Status run(ProgramId program);
   // As run(), for a graph that is used once.
   Status run_once(ModelId model);
@@ -39,15 +37,15 @@ class RunBuilder {
   [[nodiscard]] const ipc::OutputDescription& description(size_t index) const;
 
  private:
-  Result<ipc::StagingRange> allocate(uint64_t bytes);
   Result<uint32_t> input_storage(std::string_view name) const;
-  Status submit_and_wait(const SubmissionTarget& target);
+  Status run(Runnable runnable);
 
   Client& client_;
   const srg::Graph& graph_;
   ipc::RunBlock block_;
+  std::vector<StagingLease> inputs_;
+  std::vector<StagingLease> outputs_;  // of the same index, or of nothing; and the descriptions
   std::vector<ipc::OutputDescription> described_;
-  std::vector<ipc::StagingRange> held_;
 };
 
 }  // namespace djinn::client

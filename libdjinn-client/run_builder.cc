@@ -1,23 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "libdjinn-client/models/run_builder.h"
+#include "libdjinn-client/run_builder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
-
-#include "ipc/codec/srg_codec.h"
-#include "kernel/base/bytes.h"
 
 namespace djinn::client {
 
 RunBuilder::RunBuilder(Client& client, const srg::Graph& graph) : client_(client), graph_(graph) {
   block_.symbols.resize(graph.symbols.size());
   block_.outputs.resize(graph.outputs.size());
-}
-
-RunBuilder::~RunBuilder() {
-  for (const ipc::StagingRange& range : held_) client_.free_staging(range);
+  outputs_.resize(graph.outputs.size() + 1);
 }
 
 void RunBuilder::symbol(std::string_view name, int64_t value) {
@@ -34,17 +27,11 @@ Result<uint32_t> RunBuilder::input_storage(std::string_view name) const {
   return Error{ErrorCode::kNotFound, "The program has no input '" + std::string(name) + "'."};
 }
 
-Result<ipc::StagingRange> RunBuilder::allocate(uint64_t bytes) {
-  DJINN_TRY(const ipc::StagingRange range, client_.allocate_staging(bytes));
-  held_.push_back(range);
-  return range;
-}
-
 Status RunBuilder::input(std::string_view name, std::span<const std::byte> bytes) {
   DJINN_TRY(const uint32_t storage, input_storage(name));
-  DJINN_TRY(const ipc::StagingRange range, allocate(bytes.size()));
-  copy_bytes(bytes, client_.staging(range));
-  block_.inputs.push_back({storage, ipc::InputKind::kStaging, range, {}});
+  DJINN_TRY(StagingLease staged, client_.stage(bytes));
+  block_.inputs.push_back({storage, ipc::InputKind::kStaging, staged.range(), {}});
+  inputs_.push_back(std::move(staged));
   return {};
 }
 
@@ -58,8 +45,9 @@ Status RunBuilder::output(size_t index, uint64_t bytes) {
   if (index >= block_.outputs.size()) {
     return Error{ErrorCode::kOutOfRange, "The program has no such output."};
   }
-  DJINN_TRY(block_.outputs[index].staging, allocate(bytes));
+  DJINN_TRY(outputs_[index], client_.allocate_staging(bytes));
   block_.outputs[index].kind = ipc::OutputKind::kStaging;
+  block_.outputs[index].staging = outputs_[index].range();
   return {};
 }
 
@@ -69,31 +57,24 @@ void RunBuilder::output_ref(size_t index, RefHandle ref) {
 }
 
 Status RunBuilder::run(ProgramId program) {
-  SubmissionTarget target;
-  target.operation = ipc::Operation::kRun;
-  target.program = program;
-  return submit_and_wait(target);
+  return run(Runnable{program, {}, {}});
 }
 
 Status RunBuilder::run_once(ModelId model) {
-  const std::vector<std::byte> graph = ipc::encode(graph_);
-  SubmissionTarget target;
-  target.operation = ipc::Operation::kRunOnce;
-  target.model = model;
-  DJINN_TRY(target.graph, allocate(graph.size()));
-  copy_bytes(graph, client_.staging(target.graph));
-  return submit_and_wait(target);
+  DJINN_TRY(Runnable runnable, stage_graph(client_, graph_, model));
+  return run(std::move(runnable));
 }
 
-Status RunBuilder::submit_and_wait(const SubmissionTarget& target) {
-  DJINN_TRY(block_.result, allocate(block_.outputs.size() * sizeof(ipc::OutputDescription)));
-  DJINN_TRY(const Run run, client_.submit(target, ipc::encode(block_)));
-  DJINN_TRY(Outcome outcome, client_.wait(run));
-  if (outcome.error != ErrorCode::kOk) return Error{outcome.error, std::move(outcome.message)};
-  const auto result = client_.staging(block_.result);
-  described_.clear();
+Status RunBuilder::run(Runnable runnable) {
+  const uint64_t described_bytes = block_.outputs.size() * sizeof(ipc::OutputDescription);
+  DJINN_TRY(outputs_.back(), client_.allocate_staging(described_bytes));
+  block_.result = outputs_.back().range();
+  DJINN_TRY(const Run run, submit_run(client_, std::move(runnable), block_,
+                                      {std::move(inputs_), std::move(outputs_)}));
+  DJINN_TRY(Outcome outcome, finish(client_, run));
+  outputs_ = std::move(outcome.written);
   for (size_t i = 0; i < block_.outputs.size(); ++i) {
-    DJINN_TRY(described_.emplace_back(), ipc::decode_description(result, i));
+    DJINN_TRY(described_.emplace_back(), ipc::decode_description(outputs_.back().bytes(), i));
   }
   return {};
 }
@@ -109,7 +90,7 @@ std::vector<std::byte> RunBuilder::take_output(size_t index) const {
   const ipc::OutputDescription& shape = description(index);
   uint64_t bytes = size_of(static_cast<DType>(shape.dtype));
   for (uint32_t d = 0; d < shape.rank; ++d) bytes *= static_cast<uint64_t>(shape.sizes[d]);
-  const auto area = client_.staging(output.staging);
+  const auto area = outputs_[index].bytes();
   const auto used = area.first(std::min<uint64_t>(bytes, area.size()));
   return {used.begin(), used.end()};
 }
