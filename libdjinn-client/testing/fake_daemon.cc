@@ -173,6 +173,21 @@ class FakeDaemon::Server {
     run_waits_ = run_waits_ || (waits && *waits);
   }
 
+  // As soon as the client has made room for it.
+  static void push(Session& session, const ipc::Completion& completion) {
+    ASSERT_TRUE(eventually([&] {
+      const auto free = session.ring->free_completions();
+      if (free && *free > 0) return true;
+      publish(session);
+      return false;
+    }));
+    session.ring->push(completion);
+  }
+
+  static void publish(Session& session) {
+    if (session.ring->publish()) ipc::ring_completion_bell(session.completion_bell.bell);
+  }
+
   // Until the client sleeps.
   void say_tokens(Session& session) {
     ipc::Completion token;
@@ -182,7 +197,7 @@ class FakeDaemon::Server {
     EXPECT_TRUE(eventually([&] {
       token.index = tokens_said_;
       token.tokens[0] = static_cast<int32_t>(tokens_said_++);
-      session.ring->push(token);
+      push(session, token);
       return session.ring->publish();
     }));
   }
@@ -200,11 +215,11 @@ class FakeDaemon::Server {
       if (given_up) completion.error = static_cast<uint16_t>(ErrorCode::kCancelled);
       describe_outputs(session, submission);
       completion.run = submission.run;
-      session.ring->push(completion);
+      push(session, completion);
       session.ring->complete_one();
       ++runs_;
     }
-    if (session.ring->publish()) ipc::ring_completion_bell(session.completion_bell.bell);
+    publish(session);
   }
 
   static void describe_outputs(Session& session, const ipc::Submission& submission) {
