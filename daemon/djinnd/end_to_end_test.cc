@@ -117,12 +117,13 @@ void expect_to_leave_nothing(const TestDaemon& daemon, const std::function<void(
   ADD_FAILURE() << after.descriptors << " descriptors instead of " << before.descriptors;
 }
 
+// With what was told to whom it befell.
 std::vector<std::string> texts_of(const TestDaemon& daemon, ipc::EventKind kind) {
   TestClient observer(daemon);
   observer.greet(true);
   std::vector<std::string> texts;
   for (const auto& event : observer.ask<ipc::EventList>(ipc::FollowEvents{}).events) {
-    if (event.kind == kind) texts.push_back(event.text);
+    if (event.kind == kind) texts.push_back(event.text + ": " + event.reason);
   }
   return texts;
 }
