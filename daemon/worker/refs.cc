@@ -152,7 +152,7 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
   }
   for (size_t i = 0; i < written.size(); ++i) {
     DJINN_CHECK(state.save_for_undo(
-        extent(), {written[i].offset, saved[i].offset, written[i].bytes}, exec::copy_in_parallel));
+        extent(), {written[i].offset, saved[i].offset, written[i].bytes}, exec::copy_past_caches));
   }
   return {};
 }

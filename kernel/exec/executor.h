@@ -234,9 +234,9 @@ class Lane {
 // element count * element size. Never reads the gaps between elements.
 Status copy_elements(const OutputView& view, std::span<std::byte> out);
 
-// Copies from to the beginning of to, with the threads of the lane whose thread this is called on.
-// They do not overlap; from.size() <= to.size().
-void copy_in_parallel(std::span<const std::byte> from, std::span<std::byte> to);
+// Copies from to the beginning of to, with the threads of the lane whose thread this is called on,
+// and leaves the caches to what is computed next. They do not overlap; from.size() <= to.size().
+void copy_past_caches(std::span<const std::byte> from, std::span<std::byte> to);
 
 // Sets the allocator hook and the thread count. First thing in main, once, before any other call.
 // More than one thread starts LibTorch's pool at once, and threads that run before a process is

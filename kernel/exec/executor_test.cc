@@ -481,5 +481,17 @@ TEST(Executor, complex_numbers_are_computed_with) {
   EXPECT_TRUE(same_bytes(world.output(2), at::view_as_real(input)));
 }
 
+TEST(CopyPastCaches, gives_every_byte_wherever_it_begins_and_ends) {
+  std::vector<std::byte> from((3 << 20) + 7);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 7 + i / 251);
+  for (const size_t at : {size_t{0}, size_t{1}, size_t{16}, from.size() - 3}) {
+    const auto part = std::span(from).subspan(at);
+    std::vector<std::byte> to(part.size() + 1, std::byte{9});
+    copy_past_caches(part, to);
+    EXPECT_TRUE(std::ranges::equal(part, std::span(to).first(part.size()))) << at;
+    EXPECT_EQ(to.back(), std::byte{9});
+  }
+}
+
 }  // namespace
 }  // namespace djinn::exec

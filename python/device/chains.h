@@ -21,9 +21,8 @@ namespace djinn::device {
 
 // What a run may write in place: all of it is saved first.
 inline constexpr uint64_t kWrittenBytesMax = uint64_t{32} << 20;
-// Behind so much no other chain begins in a run: what is saved should still lie in the caches when
-// the run is done.
-inline constexpr uint64_t kWrittenBytesEnough = uint64_t{8} << 20;
+// Behind so much no other chain begins in a run: what one computes should stay in the caches.
+inline constexpr uint64_t kWrittenBytesEnough = uint64_t{4} << 20;
 
 // Bytes from the first to the last element of a view.
 [[nodiscard]] uint64_t hull_bytes(const Operand& view);
