@@ -6,27 +6,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <memory>
 #include <thread>
 
 #include "libdjinn-client/client.h"
-#include "libdjinn-client/testing/fake_daemon.h"
+#include "libdjinn-client/testing/connected.h"
 
 namespace djinn::client {
 namespace {
 
 constexpr uint64_t kStagingBytes = 1 << 16;
 
-class Lease : public ::testing::Test {
+class Lease : public testing::Connected<kStagingBytes> {
  protected:
-  void SetUp() override {
-    ConnectOptions options;
-    options.host = daemon_.host();
-    options.staging_bytes = kStagingBytes;
-    auto connected = Client::connect(options);
-    ASSERT_TRUE(connected) << connected.error().message;
-    client_ = *std::move(connected);
-  }
   [[nodiscard]] bool slab_is_free() { return client_->allocate_staging(kStagingBytes).ok(); }
   // A run that may have made any ref that there is.
   void run_one() {
@@ -34,9 +25,6 @@ class Lease : public ::testing::Test {
     ASSERT_TRUE(run);
     EXPECT_TRUE(client_->wait(*run));
   }
-
-  testing::FakeDaemon daemon_;
-  std::unique_ptr<Client> client_;
 };
 
 TEST_F(Lease, of_staging_is_given_back_once_however_often_it_moves) {

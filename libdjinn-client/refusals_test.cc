@@ -4,19 +4,16 @@
 // runs that failed.
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <vector>
 
 #include "kernel/srg/builder.h"
 #include "libdjinn-client/operations.h"
 #include "libdjinn-client/run_builder.h"
-#include "libdjinn-client/testing/fake_daemon.h"
+#include "libdjinn-client/testing/connected.h"
 #include "libdjinn-client/transfer.h"
 
 namespace djinn::client {
 namespace {
-
-using testing::FakeDaemon;
 
 constexpr uint64_t kStagingBytes = 1 << 18;
 constexpr int kRefusals = 10'000;
@@ -29,16 +26,8 @@ srg::Graph small_graph() {
   return *std::move(g).finish();
 }
 
-class AllIsFreeAgain : public ::testing::Test {
+class AllIsFreeAgain : public testing::Connected<kStagingBytes> {
  protected:
-  void SetUp() override {
-    ConnectOptions options;
-    options.host = daemon_.host();
-    options.staging_bytes = kStagingBytes;
-    auto connected = Client::connect(options);
-    ASSERT_TRUE(connected) << connected.error().message;
-    client_ = *std::move(connected);
-  }
   // The release of a ref that was dropped goes with the next submission.
   void TearDown() override {
     EXPECT_TRUE(client_->submit({}, {}));
@@ -62,8 +51,6 @@ class AllIsFreeAgain : public ::testing::Test {
   }
   void fail_runs() { daemon_.fail_runs(static_cast<uint16_t>(ErrorCode::kShapeMismatch)); }
 
-  FakeDaemon daemon_;
-  std::unique_ptr<Client> client_;
   const srg::Graph graph_ = small_graph();
   const std::vector<std::byte> bytes_ = std::vector<std::byte>(1000);
 };

@@ -4,10 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <vector>
 
-#include "libdjinn-client/testing/fake_daemon.h"
+#include "libdjinn-client/testing/connected.h"
 
 namespace djinn::client {
 namespace {
@@ -17,22 +16,11 @@ using testing::FakeDaemon;
 constexpr uint64_t kStagingBytes = 1 << 16;
 constexpr uint64_t kParts = 37;
 
-// A session with a daemon that completes every run without looking at it.
-class Transfer : public ::testing::Test {
+class Transfer : public testing::Connected<kStagingBytes> {
  protected:
-  void SetUp() override {
-    ConnectOptions options;
-    options.host = daemon_.host();
-    options.staging_bytes = kStagingBytes;
-    auto connected = Client::connect(options);
-    ASSERT_TRUE(connected) << connected.error().message;
-    client_ = *std::move(connected);
-  }
   // Whatever was in use is free again.
   void TearDown() override { EXPECT_TRUE(client_->allocate_staging(kStagingBytes)); }
 
-  FakeDaemon daemon_;
-  std::unique_ptr<Client> client_;
   std::vector<std::byte> bytes_ = std::vector<std::byte>(kParts * kStagingBytes / 4 - 1);
 };
 

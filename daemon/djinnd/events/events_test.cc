@@ -8,6 +8,7 @@
 #include <set>
 
 #include "daemon/djinnd/events/journal.h"
+#include "kernel/base/clock_for_tests.h"
 
 namespace djinn::daemon {
 namespace {
@@ -39,14 +40,6 @@ TEST(EventsTest, a_users_events_are_seen_by_them_and_administrators) {
   EXPECT_TRUE(seen_by(event_of(1000), {1001, true}));
   EXPECT_TRUE(seen_by({EventKind::kDaemonStarted, "", {}}, {1001, false}));
 }
-
-class ClockByHand final : public Clock {
- public:
-  [[nodiscard]] uint64_t monotonic_ns() const override { return now_ns; }
-  [[nodiscard]] uint64_t wall_ns() const override { return now_ns; }
-  [[nodiscard]] uint64_t thread_cpu_ns() const override { return now_ns; }
-  uint64_t now_ns = 1;
-};
 
 TEST(EventsTest, a_users_refusals_are_told_until_they_are_too_many_and_nobody_elses_are_kept_back) {
   ClockByHand clock;

@@ -10,24 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/base/clock_for_tests.h"
+
 namespace djinn::daemon {
 namespace {
 
 constexpr uid_t kFlooder = 1;
 constexpr uid_t kNeighbour = 2;
-
-class ClockByHand final : public Clock {
- public:
-  [[nodiscard]] uint64_t monotonic_ns() const override { return now_ns; }
-  [[nodiscard]] uint64_t wall_ns() const override { return now_ns; }
-  [[nodiscard]] uint64_t thread_cpu_ns() const override { return now_ns - still_ns; }
-  void stand_still(uint64_t ns) {
-    now_ns += ns;
-    still_ns += ns;
-  }
-  uint64_t now_ns = 0;
-  uint64_t still_ns = 0;  // in which others had the processors
-};
 
 constexpr int kForEver = 1 << 20;  // messages
 

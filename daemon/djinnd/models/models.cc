@@ -160,9 +160,14 @@ void Models::open(OpenRequest request) {
 
 void Models::begin(Opening opening, std::vector<SharedFd> files) {
   const LoadId id = next_load();
-  loads_[id] = std::make_unique<Load>(loop_, loaders_, *this, id, std::move(files));
-  queued_.push_back({id, {.user = opening.request.opener.domain}});
+  const Turn turn{.user = opening.request.opener.domain};
   openings_.emplace(id, std::move(opening));
+  queue_load(id, std::move(files), turn);
+}
+
+void Models::queue_load(LoadId id, std::vector<SharedFd> files, Turn turn) {
+  loads_[id] = std::make_unique<Load>(loop_, loaders_, *this, id, std::move(files));
+  queued_.push_back({id, turn});
   start_loads();
   if (loaders_.fails()) loop_.defer([this] { refuse_waiting(); });
 }
@@ -488,12 +493,9 @@ void Models::read_again(Model& model) {
   const LoadId id = next_load();
   model.load = source->load = id;
   source->silent = source->in_the_way = 0;
-  loads_[id] = std::make_unique<Load>(loop_, loaders_, *this, id, source->files);
   tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
-  queued_.push_back({id, {.user = source->user(), .returns = true}});
-  start_loads();
+  queue_load(id, source->files, {.user = source->user(), .returns = true});
   look_again_soon();
-  if (loaders_.fails()) loop_.defer([this] { refuse_waiting(); });
 }
 
 void Models::source_failed(LoadId id, const Error& error) {

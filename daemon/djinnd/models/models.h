@@ -165,6 +165,8 @@ class Models final : public Load::Owner, private Residency::Loads {
   void begin(Opening opening, std::vector<SharedFd> files);
   void begin_again(std::vector<Opening> openings);
   LoadId next_load();
+  // It begins at its turn; where loaders fail already it is refused, since nobody says so again.
+  void queue_load(LoadId id, std::vector<SharedFd> files, Turn turn);
   void start_loads();
   void join(Model& model, const OpenRequest& request);
   // Of an opening whose files are known: which model it is of.
