@@ -27,6 +27,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "ghosts"))
 
 import compare
+import documents
 import zoo
 from compare import EQUAL, REFUSED, Result
 from private_daemon import ROOT, running
@@ -213,7 +214,7 @@ def table(rows: Record) -> str:
         *reasons("What is refused, and why", refused),
         *reasons("What fails, and why", failed),
     ]
-    return "\n".join(lines) + "\n"
+    return documents.wrapped(lines)
 
 
 def run_operators(side: str) -> int:

@@ -32,6 +32,7 @@ from unittest import mock
 sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
 
 import children
+import documents
 import torch
 from compare import Side, distance, import_torch_device, same_bits
 from private_daemon import ROOT, THREADS, Daemon, running
@@ -486,7 +487,7 @@ def table(reports: list[Report]) -> str:
         lists[kind_of(report)].append(report)
     samples = sum(sum(report.outcomes.values()) for report in reports)
     counts = {name: len(found) for name, found in lists.items()}
-    return "\n".join(
+    return documents.wrapped(
         [
             "# Operators",
             "",
@@ -546,7 +547,7 @@ def kind_of(report: Report) -> str:
 
 
 def named(reports: list[Report]) -> str:
-    return ", ".join(f"`{report.name}`" for report in reports) + "\n"
+    return ", ".join(f"`{report.name}`" for report in reports)
 
 
 def counted(report: Report) -> str:

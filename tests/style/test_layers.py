@@ -19,13 +19,13 @@ from repo import (
 
 BELOW = [folder.path for folder in folders().values() if folder.uses is not None]
 TEST_FILE = re.compile(r"_(test|bench|fuzz)\.cc$|_for_tests\.|/testing/")
-README_LINES_MAX = 60
+README_LINES_MAX = 75
 
 
 def uses_in_readme(folder: str) -> frozenset[str] | None:
-    found = re.search(r"^Uses: (.*)$", text_of(f"{folder}/README.md"), re.MULTILINE)
+    found = re.search(r"^Uses: (.*?)\n\n", text_of(f"{folder}/README.md"), re.MULTILINE | re.DOTALL)
     assert found, f"{folder}/README.md has no line 'Uses: ...'"
-    return parse_uses(found[1].rstrip("."), short_names(list(folders())))
+    return parse_uses(" ".join(found[1].split()).rstrip("."), short_names(list(folders())))
 
 
 def cmake_calls(path: str) -> list[list[str]]:

@@ -27,7 +27,11 @@ TODO = r"\b(TODO|FIXME|XXX)\b(?!\([a-z-]+\): \S)"
 def without_comments_and_strings(text: str) -> str:
     """The same number of lines, with comments and literals blanked out."""
     pattern = r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"'
-    return re.sub(pattern, lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
+    return re.sub(pattern, blank, text, flags=re.DOTALL)
+
+
+def blank(found: re.Match[str]) -> str:
+    return "\n" * found[0].count("\n")
 
 
 def places(path: str, pattern: str, text: str | None = None) -> list[str]:
@@ -87,6 +91,15 @@ def test_a_todo_has_a_type_and_a_reason() -> None:
 def test_lines_have_at_most_100_columns() -> None:
     code = files_with(*CODE, "CMakeLists.txt", "dev")
     expect_none([place for path in code for place in places(path, rf"^.{{{COLUMNS_MAX + 1}}}")])
+
+
+def test_documents_have_at_most_120_columns() -> None:
+    """But for rows of tables, and what stands for the eye: a longer line makes a wall of a diff."""
+    found = []
+    for path in files_with(".md"):
+        lines = re.sub(r"^```.*?^```", blank, text_of(path), flags=re.DOTALL | re.MULTILINE)
+        found += places(path, r"^(?!\|).{121}", lines)
+    expect_none(found)
 
 
 def test_no_file_names_a_path_of_one_machine() -> None:
