@@ -20,7 +20,7 @@ struct LoadOptions {
   std::string keep_alive;
 
   // A time to stay would mean nothing to a model that is pinned.
-  [[nodiscard]] client::Stay stay() const {
+  [[nodiscard]] client::Retention retention() const {
     const auto keep_alive_ms = milliseconds_of(keep_alive);
     const bool goes = no_pin || keep_alive_ms.has_value();  // and so ends what an earlier load said
     return {pin || !goes, keep_alive_ms, goes};
@@ -42,19 +42,19 @@ std::optional<ProgressLook> look_at(client::Client& client, const std::string& l
 
 Result<client::OpenedModel> open(const Invocation& invocation, client::Client& client,
                                  const client::ModelDirectory& directory,
-                                 const client::Stay& stay) {
+                                 const client::Retention& retention) {
   std::vector<int> files;
   for (const Fd& file : directory.files) files.push_back(file.get());
   const ProgressWatch watch(invocation, directory.label, [&](client::Client& watcher) {
     return look_at(watcher, directory.label);
   });
-  return client.open_model({directory.label, files, directory.paths}, nullptr, stay);
+  return client.open_model({directory.label, files, directory.paths}, nullptr, retention);
 }
 
 Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const auto directory, client::open_model_directory(options.path));
   DJINN_TRY(const auto client, observe(invocation));
-  DJINN_TRY(const auto opened, open(invocation, *client, directory, options.stay()));
+  DJINN_TRY(const auto opened, open(invocation, *client, directory, options.retention()));
   // Whoever calls djinnctl next finds it as free as it will be.
   DJINN_CHECK(client->close_model(opened.id));
   if (!invocation.wants_json()) return write_out(id_text(opened.id) + '\n');
@@ -62,7 +62,7 @@ Status load(const Invocation& invocation, const LoadOptions& options) {
                   {"name", directory.label},
                   {"bytes", opened.bytes},
                   {"was_resident", opened.was_resident},
-                  {"pinned", options.stay().pinned}};
+                  {"pinned", options.retention().pinned}};
   return print_json(invocation, "load", {item});
 }
 

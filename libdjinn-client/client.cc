@@ -61,16 +61,16 @@ Result<std::string> resolve_host(const std::string& host) {
 }
 
 Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
-                                                const Patience* patience) {
+                                                const Deadline* deadline) {
   DJINN_TRY(const std::string path, resolve_host(options.host));
   if (options.interrupt != nullptr) DJINN_CHECK(options.interrupt->open());
-  DJINN_TRY(Control control, Control::connect(path, patience));
+  DJINN_TRY(Control control, Control::connect(path, deadline));
   ipc::Hello hello;
   hello.client_name = ipc::showable_name(options.name);
   hello.staging_bytes = options.staging_bytes;
   hello.observer = options.observer;
   std::vector<Fd> fds;
-  DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, patience));
+  DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, deadline));
   DJINN_TRY(ForkMark mark, ForkMark::make());
   control.set_interrupt(options.interrupt);
   std::unique_ptr<Client> client(
@@ -122,23 +122,23 @@ Status Client::send_files(const ModelFiles& from) {
 }
 
 Result<OpenedModel> Client::open_model(const ModelFiles& from, const srg::LoadPlan* plan,
-                                       const Stay& stay) {
-  DJINN_TRY(ipc::ModelOpened opened, naming_file(ask_to_open(from, plan, stay), from.paths));
+                                       const Retention& retention) {
+  DJINN_TRY(ipc::ModelOpened opened, naming_file(ask_to_open(from, plan, retention), from.paths));
   DJINN_TRY(srg::ModelManifest manifest, manifest_of(opened));
   return OpenedModel{opened.model, opened.bytes, opened.was_resident, std::move(manifest)};
 }
 
 Result<ipc::ModelOpened> Client::ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
-                                             const Stay& stay) {
+                                             const Retention& retention) {
   DJINN_CHECK(send_files(from));
   const std::string place = place_of(from.paths);
   ipc::OpenModel request;
   request.label = ipc::showable_name(from.label.empty() ? label_of(place) : from.label);
   request.path = showable_place(place);
   request.has_plan = plan != nullptr;
-  request.pin = stay.pinned;
-  request.keep_alive_ms = stay.keep_alive_ms;
-  request.unpin = stay.unpins;
+  request.pin = retention.pinned;
+  request.keep_alive_ms = retention.keep_alive_ms;
+  request.unpin = retention.unpins;
   Fd plan_fd;
   if (plan != nullptr) {
     DJINN_TRY(plan_fd, pal::make_sealed_memfd("djinn-plan", ipc::encode(*plan)));

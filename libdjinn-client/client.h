@@ -94,7 +94,7 @@ struct ModelFiles {
 };
 
 // How long an opened model stays when nobody uses it.
-struct Stay {
+struct Retention {
   bool pinned = false;                      // until somebody unpins or unloads it
   std::optional<uint64_t> keep_alive_ms{};  // as ipc::OpenModel says
   bool unpins = false;                      // ends the user's own pin, from an open before
@@ -102,10 +102,10 @@ struct Stay {
 
 class Client {
  public:
-  // patience: how long djinnd may take to answer; nullptr: as long as it takes. Errors: those of
-  // Control::connect() and what djinnd answers (kBusy while it is drained), and the patience's.
+  // deadline: how long djinnd may take to answer; nullptr: as long as it takes. Errors: those of
+  // Control::connect() and what djinnd answers (kBusy while it is drained), and the deadline's.
   static Result<std::unique_ptr<Client>> connect(const ConnectOptions& options,
-                                                 const Patience* patience = nullptr);
+                                                 const Deadline* deadline = nullptr);
   // Its leases may live on.
   ~Client();
   Client(const Client&) = delete;
@@ -119,7 +119,7 @@ class Client {
 
   // --- control
   Result<OpenedModel> open_model(const ModelFiles& from, const srg::LoadPlan* plan = nullptr,
-                                 const Stay& stay = {});
+                                 const Retention& stay = {});
   Status close_model(ModelId model);
   Status unload_model(ModelId model);
   // One that this session has defined is known here: djinnd is not asked again.
@@ -226,7 +226,7 @@ class Client {
   Status commit_staging(const ipc::StagingRange& range);
   Status send_files(const ModelFiles& from);
   Result<ipc::ModelOpened> ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
-                                       const Stay& stay);
+                                       const Retention& retention);
   Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);
   Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
   void forget_programs(ModelId model);

@@ -47,7 +47,7 @@ Status Connection::check() {
   return why_ended_;
 }
 
-Result<Client*> Connection::open(const GivenUp& given_up) {
+Result<Client*> Connection::open(const CancelPredicate& given_up) {
   DJINN_CHECK(refuse_held());
   if (session_ == 0) {
     DJINN_CHECK(try_once(UINT64_MAX, given_up));
@@ -82,41 +82,41 @@ Result<Client*> Connection::of(RefHandle ref) {
   return of(ref.generation > refs_gone_ ? session_ : 0);
 }
 
-Status Connection::reconnect(uint64_t wait_ms, const GivenUp& given_up) {
+Status Connection::reconnect(uint64_t wait_ms, const CancelPredicate& given_up) {
   DJINN_CHECK(refuse_held());
   if (session_ != 0 && check()) return {};
   return try_again(wait_ms, given_up);
 }
 
-Status Connection::try_again(uint64_t wait_ms, const GivenUp& given_up) {
-  const Patience patience(clock_, wait_ms, given_up);
+Status Connection::try_again(uint64_t wait_ms, const CancelPredicate& given_up) {
+  const Deadline deadline(clock_, wait_ms, given_up);
   Backoff backoff(clock_.monotonic_ns() ^ static_cast<uint64_t>(::getpid()));
   for (;;) {
-    const uint64_t left_ms = patience.left_ms();
+    const uint64_t left_ms = deadline.left_ms();
     Status made = try_once(left_ms, given_up);
     if (made || !may_pass(made.error().code) || left_ms == 0) return made;
-    const Patience pause(clock_, std::min(backoff.next_ms(), left_ms), given_up);
+    const Deadline pause(clock_, std::min(backoff.next_ms(), left_ms), given_up);
     Status slept = pause.check();
     for (; slept; slept = pause.check()) ::poll(nullptr, 0, pause.slice_ms());
     if (slept.error().code == ErrorCode::kCancelled) return slept;
   }
 }
 
-Status Connection::try_once(uint64_t answer_ms, const GivenUp& given_up) {
-  DJINN_TRY(auto made, attempt(Patience(clock_, std::max(answer_ms, kAnswerLeastMs), given_up)));
+Status Connection::try_once(uint64_t answer_ms, const CancelPredicate& given_up) {
+  DJINN_TRY(auto made, attempt(Deadline(clock_, std::max(answer_ms, kAnswerLeastMs), given_up)));
   adopt(std::move(made));
   return {};
 }
 
 // The user's djinnd may be away while the system's runs: that is not where the program was. So a
 // later session is with the djinnd of the first, unless somebody names another one.
-Result<std::unique_ptr<Client>> Connection::attempt(const Patience& patience) {
+Result<std::unique_ptr<Client>> Connection::attempt(const Deadline& deadline) {
   ConnectOptions options = options_;
   const bool named = !options.host.empty() || ::getenv("DJINN_HOST") != nullptr;
   if (!named) options.host = usual_host_;
   DJINN_TRY(const std::string path, resolve_host(options.host));
   options.host = "unix:" + path;
-  DJINN_TRY(auto client, Client::connect(options, &patience));
+  DJINN_TRY(auto client, Client::connect(options, &deadline));
   if (!named) usual_host_ = options.host;
   return client;
 }

@@ -21,7 +21,7 @@
 #include "kernel/base/clock.h"
 #include "kernel/base/random.h"
 #include "libdjinn-client/client.h"
-#include "libdjinn-client/patience.h"
+#include "libdjinn-client/deadline.h"
 
 namespace djinn::client {
 
@@ -59,7 +59,7 @@ class Connection {
   // and one that takes the connection has reconnect_wait_ms to answer. If djinnd said why the
   // session ended and no call met that yet, this one fails with it, once. Errors: those of
   // Client::connect() for the first session; kDisconnected after one that ended; kCancelled.
-  Result<Client*> open(const GivenUp& given_up = {});
+  Result<Client*> open(const CancelPredicate& given_up = {});
 
   // The client of a handle's session. Errors: kDisconnected when that is gone. No system call.
   Result<Client*> of(uint64_t session);
@@ -69,7 +69,7 @@ class Connection {
   // Makes a new session, unless the last one lives. Attempts go on for so long; there is at least
   // one, and it has at least a second to be answered. Errors: those of Client::connect(), of the
   // last attempt; kTimeout when djinnd takes the connection and does not answer; kCancelled.
-  Status reconnect(uint64_t wait_ms, const GivenUp& given_up = {});
+  Status reconnect(uint64_t wait_ms, const CancelPredicate& given_up = {});
 
   // While one lives, the connection has no client for anybody, but kBusy: the code that a client
   // calls back must not use it. They don't nest.
@@ -90,10 +90,10 @@ class Connection {
 
  private:
   // reconnect() without a session that lives.
-  Status try_again(uint64_t wait_ms, const GivenUp& given_up);
+  Status try_again(uint64_t wait_ms, const CancelPredicate& given_up);
   // A djinnd that takes the connection has answer_ms to answer, or a second if that is longer.
-  Status try_once(uint64_t answer_ms, const GivenUp& given_up);
-  Result<std::unique_ptr<Client>> attempt(const Patience& patience);
+  Status try_once(uint64_t answer_ms, const CancelPredicate& given_up);
+  Result<std::unique_ptr<Client>> attempt(const Deadline& deadline);
   void adopt(std::unique_ptr<Client> client);
   void let_go(Error why);
   [[nodiscard]] Error gone() const;

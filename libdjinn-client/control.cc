@@ -31,8 +31,8 @@ constexpr const char* kLost =
 
 }  // namespace
 
-Result<Control> Control::connect(const std::string& path, const Patience* patience) {
-  auto socket = LeaseSocket::connect(path, patience);
+Result<Control> Control::connect(const std::string& path, const Deadline* deadline) {
+  auto socket = LeaseSocket::connect(path, deadline);
   if (!socket && socket.error().code == ErrorCode::kNotFound) {
     return nobody_answers(path, path == kServiceSocket && service_is_installed());
   }
@@ -50,21 +50,21 @@ Error Control::end(Error why) {
   return why;
 }
 
-Status Control::wait(short events, const Patience* patience) {
+Status Control::wait(short events, const Deadline* deadline) {
   pollfd entries[] = {{socket_.get(), events, 0},
                       {interrupt_ != nullptr ? interrupt_->fd() : -1, POLLIN, 0}};
   for (;;) {
     const int ready =
-        ::poll(entries, std::size(entries), patience == nullptr ? -1 : patience->slice_ms());
+        ::poll(entries, std::size(entries), deadline == nullptr ? -1 : deadline->slice_ms());
     if (ready > 0 && entries[1].revents != 0) interrupt_->take();
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return system_error("wait for djinnd", errno);
-    if (patience != nullptr) DJINN_CHECK(patience->check());
+    if (deadline != nullptr) DJINN_CHECK(deadline->check());
   }
 }
 
 Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds,
-                     const Patience* patience) {
+                     const Deadline* deadline) {
   for (;;) {
     if (ended_) return *ended_;
     Status sent = ipc::send_datagram(socket_.get(), bytes, fds);
@@ -73,7 +73,7 @@ Status Control::send(std::span<const std::byte> bytes, std::span<const int> fds,
       return last_words ? end(sent.error()) : last_words.error();
     }
     if (sent || sent.error().code != ErrorCode::kBusy) return sent;
-    DJINN_CHECK(wait(POLLOUT, patience));
+    DJINN_CHECK(wait(POLLOUT, deadline));
   }
 }
 
@@ -117,7 +117,7 @@ Status Control::check_notices() {
 }
 
 Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds,
-                                const Patience* patience) {
+                                const Deadline* deadline) {
   if (!unwanted_.empty()) DJINN_CHECK(check_notices());  // some may have come
   if (unwanted_.size() >= kUnwantedMax) {
     return Error{ErrorCode::kBusy,
@@ -125,7 +125,7 @@ Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::sp
   }
   const uint32_t number = ++last_number_;
   const bool may_give_up = may_be_given_up(body);
-  DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds, patience));
+  DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), fds, deadline));
   for (;;) {
     DJINN_TRY(std::optional<Answer> answer, receive());
     if (!answer && may_give_up && is_interrupted()) {
@@ -133,7 +133,7 @@ Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::sp
       return Error{ErrorCode::kCancelled, "The call was cancelled before djinnd had answered."};
     }
     if (!answer) {
-      DJINN_CHECK(wait(POLLIN, patience));
+      DJINN_CHECK(wait(POLLIN, deadline));
       continue;
     }
     if (answer->reply.number != number) {

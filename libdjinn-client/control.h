@@ -11,9 +11,9 @@
 #include "ipc/messages.h"
 #include "ipc/socket.h"
 #include "kernel/base/result.h"
+#include "libdjinn-client/deadline.h"
 #include "libdjinn-client/interrupt.h"
 #include "libdjinn-client/lease_socket.h"
-#include "libdjinn-client/patience.h"
 
 namespace djinn::client {
 
@@ -25,7 +25,7 @@ struct Answer {
 class Control {
  public:
   // path: of djinnd's socket. Errors: kNotFound when no daemon listens there, kPermissionDenied.
-  static Result<Control> connect(const std::string& path, const Patience* patience = nullptr);
+  static Result<Control> connect(const std::string& path, const Deadline* deadline = nullptr);
 
   // Ends waits for answers that may be long in coming, with kCancelled: to opening a model and to
   // defining a program. The answer is dropped when it comes, and what it gave is given back.
@@ -33,14 +33,14 @@ class Control {
   void set_interrupt(Interrupt* interrupt) { interrupt_ = interrupt; }
 
   // Sends body with fds and waits for its answer; a Failed answer comes back as its Error.
-  // patience: nullptr waits as long as it takes; when it ends, so does the use of this connection,
+  // deadline: nullptr waits as long as it takes; when it ends, so does the use of this connection,
   // for the answer may still come.
   Result<Answer> request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds = {},
-                         const Patience* patience = nullptr);
+                         const Deadline* deadline = nullptr);
   // As request(), for answers of one kind. Errors: kProtocolViolation for another kind.
   template <typename Body>
   Result<Body> ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out = nullptr,
-                   std::span<const int> fds = {}, const Patience* patience = nullptr);
+                   std::span<const int> fds = {}, const Deadline* deadline = nullptr);
 
   // Reads what djinnd said unasked, without waiting. Errors: why the session ended, kDisconnected
   // when djinnd is gone; the same one from then on.
@@ -59,8 +59,8 @@ class Control {
     return interrupt_ != nullptr && interrupt_->is_raised();
   }
   Error end(Error why);
-  Status wait(short events, const Patience* patience);
-  Status send(std::span<const std::byte> bytes, std::span<const int> fds, const Patience* patience);
+  Status wait(short events, const Deadline* deadline);
+  Status send(std::span<const std::byte> bytes, std::span<const int> fds, const Deadline* deadline);
 
   LeaseSocket socket_;
   uint32_t last_number_ = 0;
@@ -71,8 +71,8 @@ class Control {
 
 template <typename Body>
 Result<Body> Control::ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out,
-                          std::span<const int> fds, const Patience* patience) {
-  DJINN_TRY(Answer answer, request(std::move(body), fds, patience));
+                          std::span<const int> fds, const Deadline* deadline) {
+  DJINN_TRY(Answer answer, request(std::move(body), fds, deadline));
   Body* const wanted = std::get_if<Body>(&answer.reply.body);
   if (wanted == nullptr) {
     return Error{ErrorCode::kProtocolViolation,

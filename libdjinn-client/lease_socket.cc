@@ -65,13 +65,13 @@ class Sockets {
 
 }  // namespace
 
-Result<LeaseSocket> LeaseSocket::connect(std::string_view path, const Patience* patience) {
+Result<LeaseSocket> LeaseSocket::connect(std::string_view path, const Deadline* deadline) {
   DJINN_TRY(Fd fd, Sockets::get().make());
   LeaseSocket made(std::move(fd));
   for (uint32_t waited_ms = 0;; waited_ms += kSliceMs) {
     const Status connected = ipc::connect_unix(made.fd_, path, kSliceMs);
     if (connected) return made;
-    const Status goes_on = patience != nullptr ? patience->check() : Status();
+    const Status goes_on = deadline != nullptr ? deadline->check() : Status();
     if (!goes_on && goes_on.error().code == ErrorCode::kCancelled) return goes_on.error();
     const bool may_pass = connected.error().code == ErrorCode::kBusy;
     if (!may_pass || !goes_on || waited_ms >= kWaitMs) return connected.error();

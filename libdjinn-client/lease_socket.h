@@ -13,15 +13,15 @@
 
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
-#include "libdjinn-client/patience.h"
+#include "libdjinn-client/deadline.h"
 
 namespace djinn::client {
 
 class LeaseSocket {
  public:
-  // Waits for seconds where many connect at once. patience may be null. Errors: those of
+  // Waits for seconds where many connect at once. deadline may be null. Errors: those of
   // ipc::connect_unix(), kCancelled.
-  static Result<LeaseSocket> connect(std::string_view path, const Patience* patience = nullptr);
+  static Result<LeaseSocket> connect(std::string_view path, const Deadline* deadline = nullptr);
   ~LeaseSocket() { close(); }
   LeaseSocket(LeaseSocket&&) noexcept = default;
   LeaseSocket& operator=(LeaseSocket&& other) noexcept {

@@ -13,9 +13,9 @@ TEST(ChildProcess, may_be_ended_in_the_middle_of_its_own_words) {
   Loop loop;
   Traffic traffic;
   Spawner spawner;
-  Closers closers;
+  DeferredClose deferred_close;
   Stragglers stragglers(loop);
-  auto started = ChildProcess::start({loop, spawner, closers, stragglers},
+  auto started = ChildProcess::start({loop, spawner, deferred_close, stragglers},
                                      {FAKE_WORKER_PROGRAM, {"--threads", "1"}, {}}, traffic);
   ASSERT_TRUE(started) << started.error().message;
   std::unique_ptr<ChildProcess> child = *std::move(started);

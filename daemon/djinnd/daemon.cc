@@ -16,10 +16,6 @@
 namespace djinn::daemon {
 namespace {
 
-// How often djinnd looks whether runs in flight have ended before it stops, and what it asks of
-// systemd each time: enough for a look that comes late.
-constexpr uint64_t kWindUpLookMs = 100;
-constexpr uint64_t kExtendMs = 5000;
 // The pause after which the next spare worker starts: a domain that just lost its worker needs the
 // cores more.
 constexpr uint64_t kNextWorkerAfterMs = 100;
@@ -33,11 +29,6 @@ std::string whom_it_serves(const Options& options) {
 
 Error stopping() {
   return {ErrorCode::kDisconnected, "djinnd is stopping."};
-}
-
-Error refused_config() {
-  return {ErrorCode::kInvalidArgument,
-          "The configuration has errors, and stays as it was. djinnd's log has file and line."};
 }
 
 std::optional<ChildReady> read_worker_ready(const ipc::Datagram& message) {
@@ -58,9 +49,9 @@ std::optional<ChildReady> read_loader_ready(const ipc::Datagram& message) {
 
 }  // namespace
 
-Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread reread, uint64_t seed)
+Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOptions reload_options,
+               uint64_t seed)
     : options_(with_shares(options, options.memory_bytes)),
-      reread_(std::move(reread)),
       loop_(loop),
       clock_(clock),
       ids_(seed),
@@ -68,69 +59,64 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, Reread re
                                    : Authority(group_named(options.admin_group))),
       memory_work_(loop, "memory"),
       file_work_(loop, "files"),
-      name_work_(loop, "names"),
       user_work_(loop),
       stragglers_(loop),
       turns_(clock),
       turn_(loop, [this] { take_turn(); }),
       next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
-      spare_workers_({loop, spawner_, closers_, stragglers_},
+      spare_workers_({loop, spawner_, deferred_close_, stragglers_},
                      {"worker", ErrorCode::kWorkerLost, kNextWorkerAfterMs,
-                      [this] { return worker_program(); }, &read_worker_ready, traffics_.workers}),
-      spare_loaders_({loop, spawner_, closers_, stragglers_},
+                      [this] { return worker_program(); }, &read_worker_ready, traffic_.workers}),
+      spare_loaders_({loop, spawner_, deferred_close_, stragglers_},
                      {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
-                      [this] { return loader_program(); }, &read_loader_ready, traffics_.loaders}),
+                      [this] { return loader_program(); }, &read_loader_ready, traffic_.loaders}),
       memory_(options.memory_bytes, options.session_quota_bytes, quotas_),
       refusals_(clock, events_),
-      domains_({loop, clock, spare_workers_, *this, events_}, options.hang_timeout_ms),
+      domains_(loop, clock, spare_workers_, *this, events_, options.hang_timeout_ms),
       lanes_(memory_, domains_, refusals_),
       sessions_(loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, refusals_,
-                memory_work_, file_work_, inquiries_, traffics_.clients, closers_, turns_,
+                memory_work_, file_work_, inquiries_, traffic_.clients, deferred_close_, turns_,
                 user_work_, *this,
                 {options.spill_directory.value_or(""), options.spill_idle_ms,
                  options_.spill_limit_bytes.value_or(0)}),
       models_(loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, sessions_,
               events_, memory_work_, *this, options.keep_alive_ms),
       reclaimer_(loop, memory_, models_, sessions_, events_, options.thresholds),
-      programs_({ids_, domains_, models_, sessions_, events_}),
+      programs_(ids_, domains_, models_, sessions_, events_),
       stats_(loop, domains_),
-      reports_({loop, clock, memory_, quotas_, domains_, models_, programs_, sessions_, events_,
-                stats_, closers_, turns_}),
-      manager_({loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
-                reports_, [this] { return reload(); },
-                [this](bool draining) { set_draining(draining); }, [this] { return draining_; }},
-               options.bus, options.user_mode ? std::optional(::geteuid()) : std::nullopt),
-      requests_({sessions_, models_, programs_, reports_, user_work_, turns_,
-                 [this](bool draining) { set_draining(draining); },
-                 [this] { return collect_garbage(); }}),
+      reports_(loop, clock, memory_, quotas_, domains_, models_, programs_, sessions_, events_,
+               stats_, deferred_close_, turns_),
       service_(
           loop, clock, notifier_, [this] { return is_healthy(); }, [this] { return describe(); }),
-      keeper_(notifier_, store_size(),
-              [this](const Model& model, const std::string& why) { not_kept(model, why); }),
-      metrics_({loop, clock, events_, traffics_, memory_, domains_, models_, programs_,
-                sessions_.sequences().spill(), stats_, reports_, service_, keeper_, journal_,
-                notifier_, closers_}),
-      hang_timer_(loop, [this] { look_for_hangs(); }),
-      wind_up_timer_(loop, [this] { see_if_wound_up(); }) {
+      drain_(loop, clock, sessions_, models_, events_, service_,
+             options.drain_timeout_ms.value_or(0)),
+      reload_(loop, options_, std::move(reload_options), memory_, quotas_, sessions_, models_,
+              reclaimer_, reports_, drain_, events_, service_),
+      device_health_(spare_workers_, spare_loaders_, sessions_, models_, events_),
+      hang_watchdog_(loop, domains_, sessions_, options.hang_timeout_ms),
+      manager_(loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
+               reports_, reload_, drain_, options.bus,
+               options.user_mode ? std::optional(::geteuid()) : std::nullopt),
+      requests_(memory_, domains_, sessions_, models_, programs_, reports_, user_work_, turns_,
+                drain_),
+      fd_store_(notifier_, store_size(),
+                [this](const Model& model, const std::string& why) { not_kept(model, why); }),
+      metrics_(loop, clock, events_, traffic_, memory_, domains_, models_, programs_,
+               sessions_.sequences().spill(), stats_, reports_, drain_, service_, fd_store_,
+               journal_, notifier_, deferred_close_) {
   events_.listen([this](const Event& event) { journal_.write(event); });
-  events_.listen([this](const Event& event) { manager_.hear(event); });
+  events_.listen([this](const Event& event) { manager_.on_event(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
   turns_.on_owed([this] { next_turn_.start_once(0); });
   events_.set_names([this](uid_t user) { return reports_.name_now(user); });
-  take_settings(options_);
   memory_.set_reclaim(reclaimer_);
-  spare_workers_.on_change([this] { device_changed(); });
-  spare_loaders_.on_change([this] {
-    note_upgrade(spare_loaders_);
-    models_.refuse_waiting();
-  });
 }
 
 Daemon::~Daemon() = default;
 
-Status Daemon::start(Passed passed) {
-  models_.take_back(keeper_.take_back(std::move(passed.kept)));
+Status Daemon::start(ActivationFds passed) {
+  models_.take_back(fd_store_.take_back(std::move(passed.kept)));
   const Listener::Events take{
       [this](Fd socket, const ipc::PeerCredentials& peer) { connected(std::move(socket), peer); },
       [this](Fd socket, const ipc::PeerCredentials& peer) {
@@ -144,7 +130,7 @@ Status Daemon::start(Passed passed) {
   }
   spare_loaders_.start();
   spare_workers_.start();
-  tell(EventKind::kDaemonStarted,
+  emit(EventKind::kDaemonStarted,
        fmt::format("version {} serves {}: {} a lane, {}", kVersion, whom_it_serves(options_),
                    count_text(options_.threads, "thread"), size_text(options_.memory_bytes)));
   service_.ready();
@@ -154,101 +140,14 @@ Status Daemon::start(Passed passed) {
   return {};
 }
 
-void Daemon::take_settings(Options written) {
-  if (!written.user_mode) reports_.set_settings(settings_in_force(written, options_));
-  const uint64_t total = memory_.total_bytes();
-  quotas_.set(std::move(written.quotas), total, written.pin_quota.of(total));
-}
-
-// Of the configuration, what may change while djinnd runs.
-void Daemon::take_up(const Config& config, Options written) {
-  // Another limit is written perhaps, but not in effect before a restart.
-  written = with_shares(std::move(written), memory_.total_bytes());
-  memory_.set_session_quota(written.session_quota_bytes);
-  models_.residency().set_keep_alive(written.keep_alive_ms);
-  reclaimer_.set(written.thresholds);
-  sessions_.sequences().spill().set_idle_ms(written.spill_idle_ms);
-  sessions_.sequences().spill().set_limit(written.spill_limit_bytes.value_or(0));
-  options_.drain_timeout_ms = written.drain_timeout_ms;
-  take_settings(std::move(written));
-  for (const ConfigValue& value : config.values) {
-    const auto now = options_.written.find(value.key);
-    const bool is_same = now != options_.written.end() && now->second == value.text;
-    if (!reloads(value.key) && !is_same) log("{} takes effect at the next start", value.key);
-  }
-  tell(EventKind::kConfigReloaded, "the configuration is reloaded");
-  service_.ready();
-}
-
-Status Daemon::reload() {
-  if (options_.user_mode) {
-    return Error{ErrorCode::kUnsupported, "A djinnd of one user has no configuration."};
-  }
-  Config config = read_config(options_.root);
-  service_.reloading();
-  const auto written = config.is_valid() ? reread_(config) : Result<Options>(refused_config());
-  if (!written) {
-    for (const ConfigProblem& problem : config.problems) log_line(problem.text);
-    tell(EventKind::kConfigRefused, "the configuration is as it was: the new one has errors");
-    service_.ready();
-    return written.error();
-  }
-  name_work_.run(
-      [config = std::move(config)]() mutable {
-        look_up_names(config);
-        return std::move(config);
-      },
-      [this](const Config& named) {
-        for (const ConfigProblem& problem : named.problems) log_line(problem.text);
-        auto complete = reread_(named);
-        DJINN_ASSERT(complete.ok());  // as it was without the names
-        take_up(named, *std::move(complete));
-      });
-  return {};
-}
-
-void Daemon::set_draining(bool draining) {
-  if (std::exchange(draining_, draining) == draining) return;
-  sessions_.set_draining(draining);
-  models_.set_draining(draining);
-  reports_.set_draining(draining);
-  tell(draining ? EventKind::kDraining : EventKind::kResumed,
-       draining ? "draining: no new session, no new model" : "resumed");
-  service_.changed();
-}
-
-ipc::Collected Daemon::collect_garbage() {
-  const uint64_t before = memory_.granted_bytes();
-  ipc::Collected collected;
-  collected.programs = programs_.collect();
-  collected.workers =
-      domains_.retire_idle([this](DomainId domain) { return sessions_.in_use(domain); });
-  collected.bytes = before - std::min(before, memory_.granted_bytes());
-  return collected;
-}
-
-void Daemon::wind_up() {
-  const uint64_t drain_ms = options_.drain_timeout_ms.value_or(0);
-  if (wind_up_until_ns_ || drain_ms == 0 || !sessions_.any_runs()) return loop_.stop();
-  wind_up_until_ns_ = clock_.monotonic_ns() + drain_ms * 1'000'000;
-  set_draining(true);
-  see_if_wound_up();
-}
-
-void Daemon::see_if_wound_up() {
-  if (!sessions_.any_runs() || clock_.monotonic_ns() >= *wind_up_until_ns_) return loop_.stop();
-  service_.extend_timeout(kExtendMs);
-  wind_up_timer_.start_once(kWindUpLookMs);
-}
-
 void Daemon::stop() {
-  tell(EventKind::kDaemonStopping, "stopping");
+  emit(EventKind::kDaemonStopping, "stopping");
   service_.stopping();
   metrics_.stop();
   listener_.reset();
   next_turn_.stop();
-  hang_timer_.stop();
-  wind_up_timer_.stop();
+  hang_watchdog_.stop();
+  drain_.stop();
   sessions_.end_all(stopping());
   manager_.stop();
 }
@@ -266,7 +165,7 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
     const Status served = check_serves(peer.uid);
     if (!served) return sessions_.turn_away(std::move(*shared), peer, served.error());
     sessions_.connected(std::move(*shared), peer);
-    if (!hang_timer_.active()) hang_timer_.start_once(options_.hang_timeout_ms);
+    hang_watchdog_.watch();
     service_.changed();
   });
 }
@@ -318,7 +217,7 @@ void Daemon::model_gone(ModelId id) {
 
 void Daemon::models_changed() {
   reclaimer_.changed();
-  keeper_.keep(models_.table().all(), models_.returning());
+  fd_store_.keep(models_.table().all(), models_.returning());
   service_.changed();
 }
 
@@ -328,10 +227,10 @@ void Daemon::not_kept(const Model& model, const std::string& why) {
               model.owner()};
   event.model = model.id;
   event.bytes = model.bytes;
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
 }
 
-Service::Line Daemon::describe() const {
+Service::StatusLine Daemon::describe() const {
   const auto& models = models_.table().all();
   uint64_t loading = 0, bytes = 0, read = 0;
   for (const auto& [id, model] : models) {
@@ -344,59 +243,24 @@ Service::Line Daemon::describe() const {
                                             : fmt::format("{} loading: {} of {} read", loading,
                                                           size_text(read), size_text(bytes));
   const std::string sessions =
-      draining_ ? fmt::format("Draining, {} left", count_text(sessions_.count(), "session"))
-                : count_text(sessions_.all().size(), "session");
+      drain_.draining() ? fmt::format("Draining, {} left", count_text(sessions_.count(), "session"))
+                        : count_text(sessions_.all().size(), "session");
   return {
       fmt::format("{}, {} ({}), {} of {} granted", sessions, count_text(models.size(), "model"),
                   progress, size_text(memory_.granted_bytes()), size_text(memory_.total_bytes())),
       loading > 0};
 }
 
-// While nothing runs, djinnd sleeps for a whole timeout at a time.
-void Daemon::look_for_hangs() {
-  bool busy = false;
-  for (const auto& [domain, worker] : domains_.all()) {
-    const LaneActivity lane = sessions_.activity_of(domain);
-    busy |= worker->look(lane);
-  }
-  if (sessions_.all().empty()) return;
-  const uint64_t often_ms = std::max<uint64_t>(20, options_.hang_timeout_ms / 8);
-  hang_timer_.start_once(busy ? often_ms : options_.hang_timeout_ms);
-}
-
 bool Daemon::is_healthy() {
   const Status books = memory_.check();
   if (!books) {
-    tell(EventKind::kWatchdogWithheld, "the watchdog is not answered: " + books.error().message);
+    emit(EventKind::kWatchdogWithheld, "the watchdog is not answered: " + books.error().message);
   }
   return books.ok();
 }
 
-void Daemon::tell(EventKind kind, std::string text) {
-  events_.tell({kind, std::move(text), {}});
-}
-
-// Said once: it takes a restart, and then another djinnd is there.
-void Daemon::note_upgrade(const SparePool& pool) {
-  if (!pool.has_other_build() || std::exchange(upgrade_told_, true)) return;
-  tell(EventKind::kUpgradePending,
-       fmt::format("djinnd was upgraded while version {} of it ran, which cannot use what is "
-                   "installed now: restart it",
-                   kVersion));
-}
-
-// A device whose workers do not start is lost for as long.
-void Daemon::device_changed() {
-  note_upgrade(spare_workers_);
-  const bool lost = spare_workers_.fails();
-  if (std::exchange(device_lost_, lost) != lost) {
-    events_.tell(device_event(
-        lost ? EventKind::kDeviceLost : EventKind::kDeviceBack,
-        lost ? "device cpu:0 is lost: its workers do not start" : "device cpu:0 is back"));
-  }
-  if (!lost) return;
-  sessions_.refuse_waiting(spare_workers_.failure());
-  if (spare_workers_.has_other_build()) sessions_.end_waiting(spare_workers_.failure());
+void Daemon::emit(EventKind kind, std::string text) {
+  events_.emit({kind, std::move(text), {}});
 }
 
 // Order: a program finds its model, and a session the programs that its open runs name.
@@ -412,7 +276,7 @@ bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
   models_.worker_died(domain, death);
   programs_.worker_died(domain, death);
   stats_.worker_died(domain);
-  if (spare_workers_.has_other_build()) sessions_.end_waiting(spare_workers_.failure());
+  device_health_.worker_died();
   return progressed;
 }
 
@@ -421,33 +285,45 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     Daemon& to;
     DomainId domain;
     void operator()(const ipc::WorkerReady&) const {}
-    void operator()(const ipc::Attached& e) const { to.sessions_.hear(domain, e); }
-    void operator()(const ipc::Detached& e) const { to.sessions_.hear(domain, e); }
-    void operator()(const ipc::ModelAdded& e) const { to.models_.hear(domain, e); }
-    void operator()(const ipc::ModelDropped& e) const { to.models_.residency().hear(domain, e); }
-    void operator()(const ipc::ModelParked& e) const { to.models_.residency().hear(domain, e); }
-    void operator()(const ipc::ModelWanted& e) const { to.models_.residency().hear(domain, e); }
-    void operator()(const ipc::ProgramAdded& e) const { to.programs_.hear(domain, e); }
-    void operator()(const ipc::ProgramRefused& e) const { to.programs_.hear(domain, e); }
-    void operator()(const ipc::SequenceAdded& e) const { to.sessions_.hear(domain, e); }
+    void operator()(const ipc::Attached& e) const { to.sessions_.on_attached(domain, e); }
+    void operator()(const ipc::Detached& e) const { to.sessions_.on_detached(domain, e); }
+    void operator()(const ipc::ModelAdded& e) const { to.models_.on_model_added(domain, e); }
+    void operator()(const ipc::ModelDropped& e) const {
+      to.models_.residency().on_model_dropped(domain, e);
+    }
+    void operator()(const ipc::ModelParked& e) const {
+      to.models_.residency().on_model_parked(domain, e);
+    }
+    void operator()(const ipc::ModelWanted& e) const {
+      to.models_.residency().on_model_wanted(domain, e);
+    }
+    void operator()(const ipc::ProgramAdded& e) const { to.programs_.on_program_added(domain, e); }
+    void operator()(const ipc::ProgramRefused& e) const {
+      to.programs_.on_program_refused(domain, e);
+    }
+    void operator()(const ipc::SequenceAdded& e) const {
+      to.sessions_.on_sequence_added(domain, e);
+    }
     void operator()(const ipc::SequenceDropped& e) const {
-      to.sessions_.sequences().hear(domain, e);
+      to.sessions_.sequences().on_sequence_dropped(domain, e);
     }
     void operator()(const ipc::SequenceSpilled& e) const {
-      const bool honest = to.sessions_.sequences().hear(domain, e);
+      const bool honest = to.sessions_.sequences().on_sequence_spilled(domain, e);
       if (!honest) to.domains_.find(domain)->kill("spills what it was not asked to");
     }
     void operator()(const ipc::SequenceRestored& e) const {
-      to.sessions_.sequences().hear(domain, e);
+      to.sessions_.sequences().on_sequence_restored(domain, e);
     }
     void operator()(const ipc::GrantRequest& e) const { to.asked_for_memory(domain, e); }
     void operator()(const ipc::GrantReturn& e) const {
-      const bool honest =
-          LaneMemory::is_of_lane(e.kind) ? to.lanes_.hear(domain, e) : to.sessions_.hear(domain, e);
+      const bool honest = LaneMemory::is_of_lane(e.kind) ? to.lanes_.on_grant_return(domain, e)
+                                                         : to.sessions_.on_grant_return(domain, e);
       if (!honest) to.domains_.find(domain)->kill("gives back what it was not given");
     }
-    void operator()(const ipc::SessionBroken& e) const { to.sessions_.hear(domain, e); }
-    void operator()(const ipc::WorkerStats& e) const { to.stats_.hear(domain, e); }
+    void operator()(const ipc::SessionBroken& e) const {
+      to.sessions_.on_session_broken(domain, e);
+    }
+    void operator()(const ipc::WorkerStats& e) const { to.stats_.on_worker_stats(domain, e); }
     void operator()(const ipc::LaneAwake&) const {}
   };
   const Turns::Bill bill(turns_, domain);
@@ -460,7 +336,8 @@ void Daemon::asked_for_memory(DomainId domain, const ipc::GrantRequest& event) {
         domain, event.request,
         Error{ErrorCode::kInvalidArgument, "A grant needs at least one byte."});
   }
-  LaneMemory::is_of_lane(event.kind) ? lanes_.hear(domain, event) : sessions_.hear(domain, event);
+  LaneMemory::is_of_lane(event.kind) ? lanes_.on_grant_request(domain, event)
+                                     : sessions_.on_grant_request(domain, event);
 }
 
 // Threads that spin for long take the cores from everybody else (libgomp reads this when it is

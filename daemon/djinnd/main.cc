@@ -44,13 +44,13 @@ Result<Options> complete_options(const Config& config, int argc, char** argv) {
   return *std::move(parsed);
 }
 
-Status serve(const Options& options, Reread reread) {
-  DJINN_TRY(Passed passed, take_passed());
+Status serve(const Options& options, ReloadOptions reload_options) {
+  DJINN_TRY(ActivationFds passed, take_activation_fds());
   ::signal(SIGPIPE, SIG_IGN);
   raise_descriptor_limit();
   Loop loop;
   const SystemClock clock;
-  Daemon daemon(loop, clock, options, std::move(reread), random_seed());
+  Daemon daemon(loop, clock, options, std::move(reload_options), random_seed());
   const Signal terminate(loop, SIGTERM, [&] { daemon.wind_up(); });
   const Signal interrupt(loop, SIGINT, [&] { daemon.wind_up(); });
   const Signal hang_up(loop, SIGHUP, [&] {
@@ -80,12 +80,12 @@ int run(int argc, char** argv) {
   const auto given = parse_options(argc, argv, exit_code);
   const auto config = given ? configured(*given, exit_code) : std::nullopt;
   if (!config) return exit_code;
-  const auto reread = [argc, argv](const Config& changed) {
+  const auto reload_options = [argc, argv](const Config& changed) {
     return complete_options(changed, argc, argv);
   };
-  Result<Options> options = reread(*config);
+  Result<Options> options = reload_options(*config);
   const Status found = options ? find_programs(*options) : options.error();
-  const Status ended = found ? serve(*options, reread) : found;
+  const Status ended = found ? serve(*options, reload_options) : found;
   if (ended) return 0;
   log_line(ended.error().message);
   return 1;

@@ -78,8 +78,8 @@ class SparePoolTest : public ::testing::Test {
  protected:
   Spawner spawner_;
   Stragglers stragglers_{loop_};
-  Closers closers_;
-  SparePool pool_{{loop_, spawner_, closers_, stragglers_},
+  DeferredClose deferred_close_;
+  SparePool pool_{{loop_, spawner_, deferred_close_, stragglers_},
                   {"child", ErrorCode::kWorkerLost, 0, [this] { return next(); },
                    [](const ipc::Datagram&) { return ChildReady(); }, traffic_}};
   std::vector<State> told_;

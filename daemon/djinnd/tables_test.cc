@@ -404,7 +404,7 @@ TEST(ProgramTable, only_programs_that_nobody_uses_are_forgotten) {
   Program program;
   program.id = {1};
   program.domain = 1000;
-  program.phase = ProgramPhase::kAdmitted;
+  StateForTests::set(program.phase, ProgramPhase::kAdmitted);
   program.graph_bytes = ProgramTable::kBytesPerDomain;
   program.users.insert(SessionId{5});
   Program& kept = table.add(std::move(program));
@@ -425,7 +425,7 @@ class LeftOver : public ::testing::Test {
     program.id = {id};
     program.domain = domain;
     program.fingerprint[0] = static_cast<std::byte>(id);
-    program.phase = ProgramPhase::kAdmitted;
+    StateForTests::set(program.phase, ProgramPhase::kAdmitted);
     program.graph_bytes = bytes;
     return table_.add(std::move(program));
   }
@@ -456,7 +456,7 @@ TEST_F(LeftOver, all_stay_while_somebody_uses_or_awaits_one) {
   used.users.insert(SessionId{5});
   EXPECT_TRUE(table_.left_over(1000).empty());
   used.users.clear();
-  used.askers.push_back({SessionId{5}, 1});
+  used.waiters.push_back({SessionId{5}, 1});
   EXPECT_TRUE(table_.left_over(1000).empty());
 }
 
@@ -509,7 +509,7 @@ TEST(CheckTurn, breaches_are_told_from_requests) {
   const ipc::ClientRequest status{2, ipc::GetStatus{}};
   EXPECT_TRUE(check_turn(session, hello, 0).ok());
   EXPECT_FALSE(check_turn(session, status, 0).ok());
-  session.phase = SessionPhase::kLive;
+  StateForTests::set(session.phase, SessionPhase::kLive);
   EXPECT_FALSE(check_turn(session, hello, 0).ok());
   EXPECT_TRUE(check_turn(session, status, 0).ok());
   EXPECT_FALSE(check_turn(session, status, 1).ok()) << "a descriptor that nobody announced";

@@ -70,7 +70,7 @@ void ControlLoop::let_run_if_complete(SessionId id) {
 
 void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
   parts_.lane.remove_session(command.session, [this, id = command.session] {
-    parts_.grower.after_moves([this, id] { parts_.outbox.send({ipc::Detached{id}}); });
+    parts_.pager.after_moves([this, id] { parts_.outbox.send({ipc::Detached{id}}); });
   });
 }
 
@@ -93,31 +93,31 @@ void ControlLoop::obey(const ipc::AddModel& command, std::vector<Fd> fds) {
   }
   models_[command.model] = *model;
   // Told when the lane has it, so that no run can come before it.
-  parts_.lane.post([this, model = *model, parked = command.parked](LaneLoop::World& world) {
+  parts_.lane.post([this, model = *model, parked = command.parked](LaneLoop::State& state) {
     if (!parked) model->unpark();
-    world.programs.add_model(model);
+    state.programs.add_model(model);
     parts_.outbox.send({ipc::ModelAdded{model->id(), ErrorCode::kOk, {}}});
   });
 }
 
 void ControlLoop::obey(const ipc::DropModel& command, std::vector<Fd>) {
   models_.erase(command.model);
-  parts_.lane.post([this, id = command.model](LaneLoop::World& world) {
-    world.programs.drop_model(id, world.lane);
+  parts_.lane.post([this, id = command.model](LaneLoop::State& state) {
+    state.programs.drop_model(id, state.lane);
     parts_.outbox.send({ipc::ModelDropped{id}});
   });
 }
 
 void ControlLoop::obey(const ipc::ParkModel& command, std::vector<Fd>) {
-  parts_.lane.post([this, id = command.model](LaneLoop::World& world) {
-    world.programs.park_model(id, parts_.pal);
+  parts_.lane.post([this, id = command.model](LaneLoop::State& state) {
+    state.programs.park_model(id, parts_.pal);
     parts_.outbox.send({ipc::ModelParked{id}});
   });
 }
 
 void ControlLoop::obey(const ipc::ModelLost& command, std::vector<Fd>) {
-  parts_.lane.post([command](LaneLoop::World& world) {
-    world.programs.lose_model(command.model, {command.code, command.message});
+  parts_.lane.post([command](LaneLoop::State& state) {
+    state.programs.lose_model(command.model, {command.code, command.message});
   });
 }
 
@@ -143,15 +143,15 @@ void ControlLoop::obey(const ipc::AddProgram& command, std::vector<Fd> fds) {
   const ipc::ProgramAdded added{command.program, shapes_of(*admitted->program),
                                 admitted->program->activation_bytes_estimate()};
   auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
-  parts_.lane.post([this, shared, added](LaneLoop::World& world) {
-    world.programs.add_program(added.program, std::move(*shared));
+  parts_.lane.post([this, shared, added](LaneLoop::State& state) {
+    state.programs.add_program(added.program, std::move(*shared));
     parts_.outbox.send({added});
   });
 }
 
 void ControlLoop::obey(const ipc::DropProgram& command, std::vector<Fd>) {
-  parts_.lane.post([id = command.program](LaneLoop::World& world) {
-    world.programs.drop_program(id, world.lane);
+  parts_.lane.post([id = command.program](LaneLoop::State& state) {
+    state.programs.drop_program(id, state.lane);
   });
 }
 
@@ -179,18 +179,18 @@ void ControlLoop::obey(const ipc::AddSequence& command, std::vector<Fd> fds) {
 }
 
 void ControlLoop::hand_over(std::shared_ptr<Sequence> sequence, const ipc::SequenceAdded& added) {
-  parts_.lane.post([this, added, sequence = std::move(sequence)](LaneLoop::World& world) {
-    const auto session = world.sessions.find(sequence->session());
-    if (session != world.sessions.end()) session->second->add_sequence(sequence);
+  parts_.lane.post([this, added, sequence = std::move(sequence)](LaneLoop::State& state) {
+    const auto session = state.sessions.find(sequence->session());
+    if (session != state.sessions.end()) session->second->add_sequence(sequence);
     parts_.outbox.send({added});
   });
 }
 
 void ControlLoop::obey(const ipc::ReleaseSequence& command, std::vector<Fd>) {
-  parts_.lane.post([this, command](LaneLoop::World& world) {
-    const auto session = world.sessions.find(command.session);
-    if (session != world.sessions.end()) session->second->drop_sequence(command.sequence);
-    parts_.grower.after_moves([this, command] {
+  parts_.lane.post([this, command](LaneLoop::State& state) {
+    const auto session = state.sessions.find(command.session);
+    if (session != state.sessions.end()) session->second->drop_sequence(command.sequence);
+    parts_.pager.after_moves([this, command] {
       parts_.outbox.send({ipc::SequenceDropped{command.session, command.sequence}});
     });
   });
@@ -198,13 +198,13 @@ void ControlLoop::obey(const ipc::ReleaseSequence& command, std::vector<Fd>) {
 
 void ControlLoop::obey(const ipc::SpillSequence& command, std::vector<Fd> fds) {
   auto file = std::make_shared<Fd>(fds.empty() ? Fd() : std::move(fds[0]));
-  parts_.lane.post([this, command, file](LaneLoop::World& world) {
-    const auto session = world.sessions.find(command.session);
-    const auto sequence = session != world.sessions.end()
+  parts_.lane.post([this, command, file](LaneLoop::State& state) {
+    const auto session = state.sessions.find(command.session);
+    const auto sequence = session != state.sessions.end()
                               ? session->second->find_sequence(command.sequence)
                               : Error{ErrorCode::kNotFound, "There is no such session."};
     if (sequence && (*sequence)->place() == Sequence::Place::kPresent) {
-      return parts_.grower.spill(*sequence, std::move(*file));
+      return parts_.pager.spill(*sequence, std::move(*file));
     }
     ipc::SequenceSpilled told{command.session, command.sequence, 0, {}, {}};
     const Error moves{ErrorCode::kBusy, "The sequence group is on its way back."};
@@ -226,7 +226,7 @@ void ControlLoop::obey(const ipc::GetWorkerStats&, std::vector<Fd>) {
 }
 
 void ControlLoop::obey(const ipc::WakeLane&, std::vector<Fd>) {
-  parts_.lane.post([this](LaneLoop::World&) { parts_.outbox.send({ipc::LaneAwake{}}); });
+  parts_.lane.post([this](LaneLoop::State&) { parts_.outbox.send({ipc::LaneAwake{}}); });
 }
 
 }  // namespace djinn::worker

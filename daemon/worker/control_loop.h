@@ -25,7 +25,7 @@ class ControlLoop {
     LaneLoop& lane;
     gc::FaultPoints& faults;
     pal::DevicePal& pal;
-    Grower& grower;
+    SequencePager& pager;
   };
   explicit ControlLoop(const Parts& parts) : parts_(parts) {}
 

@@ -6,7 +6,7 @@
 //   take       the lane's way: it never waits. While an answer is on its way it says so, and the
 //              lane gives its step up, does other things, and repeats the step when the answer is
 //              there. So djinnd may first have the lane drop a model to find the memory.
-//   ask        the grower's way: the answer calls it back.
+//   ask        the pager's way: the answer calls it back.
 //
 // invariant: at most one question of take() is open for each kind and session, so that no answer
 // is without somebody who waits for it; who takes it credits what it brought, however much that is.

@@ -37,7 +37,7 @@ Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
 LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, const LaneMemory& memory, Fd epoll,
                    Fd bell, std::function<void(SessionId, const Error&)> broken)
     : clock_(clock),
-      world_{lane, {}, {}},
+      state_{lane, {}, {}},
       binder_(lane),
       memory_(memory),
       epoll_(std::move(epoll)),
@@ -48,8 +48,8 @@ LaneLoop::~LaneLoop() {
   stop();
 }
 
-void LaneLoop::start(Grower& grower) {
-  runner_ = std::make_unique<Runner>(LaneTools{world_.lane, world_.programs, grower, binder_},
+void LaneLoop::start(SequencePager& pager) {
+  runner_ = std::make_unique<Runner>(LaneTools{state_.lane, state_.programs, pager, binder_},
                                      clock_, counts_);
   thread_ = std::thread([this] { work(); });
 }
@@ -60,7 +60,7 @@ void LaneLoop::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void LaneLoop::post(std::function<void(World&)> job) {
+void LaneLoop::post(std::function<void(State&)> job) {
   {
     const std::lock_guard lock(mutex_);
     mailbox_.push_back(std::move(job));
@@ -76,7 +76,7 @@ void LaneLoop::wake() {
 
 void LaneLoop::add_session(std::unique_ptr<Session> session) {
   auto shared = std::make_shared<std::unique_ptr<Session>>(std::move(session));
-  post([this, shared](World& world) {
+  post([this, shared](State& state) {
     Session& added = **shared;
     added.progression.could_not_begin_before(clock_.monotonic_ns());
     const SessionId id = added.id();
@@ -84,13 +84,13 @@ void LaneLoop::add_session(std::unique_ptr<Session> session) {
         ipc::watch_submission_bell(epoll_, added.submission_bell(), added.id().value);
     // A client that waits since before a former worker's death: tell it to look again.
     added.ring_completion_bell();
-    world.sessions[id] = std::move(*shared);
+    state.sessions[id] = std::move(*shared);
     if (!watched) set_aside(id, watched.error());
   });
 }
 
 void LaneLoop::remove_session(SessionId id, std::function<void()> done) {
-  post([this, id, done = std::move(done)](World&) {
+  post([this, id, done = std::move(done)](State&) {
     erase_session(id);
     done();
   });
@@ -116,13 +116,13 @@ void LaneLoop::work() {
 
 bool LaneLoop::run_mailbox() {
   if (!has_mail_.load(std::memory_order_acquire)) return false;
-  std::vector<std::function<void(World&)>> jobs;
+  std::vector<std::function<void(State&)>> jobs;
   {
     const std::lock_guard lock(mutex_);
     jobs.swap(mailbox_);
     has_mail_.store(false, std::memory_order_relaxed);
   }
-  for (const auto& job : jobs) job(world_);
+  for (const auto& job : jobs) job(state_);
   return true;
 }
 
@@ -131,7 +131,7 @@ void LaneLoop::stop_waiting(SessionId id) {
   waiting_.erase(id);
   memory_.grants.forget(ipc::GrantKind::kRefs, id);
   const bool others_wait =
-      std::ranges::any_of(world_.sessions, [](const auto& entry) { return entry.second->waits; });
+      std::ranges::any_of(state_.sessions, [](const auto& entry) { return entry.second->waits; });
   if (others_wait) return;
   memory_.slab.forget();
   memory_.heap.forget();
@@ -151,7 +151,7 @@ bool LaneLoop::run_round() {
   bool worked = false;
   const uint64_t now_ns = clock_.monotonic_ns();
   if (memory_came_.exchange(false, std::memory_order_acquire)) waiting_.clear();
-  for (auto it = world_.sessions.begin(); it != world_.sessions.end();) {
+  for (auto it = state_.sessions.begin(); it != state_.sessions.end();) {
     const SessionId id = it->first;
     Session& session = *it->second;
     ++it;
@@ -175,10 +175,10 @@ bool LaneLoop::run_round() {
 // What its runs took of the lane's memory is given back.
 void LaneLoop::erase_session(SessionId id) {
   binder_.clear();
-  world_.lane.trim();  // outputs may lie in the session's memory
-  if (const auto found = world_.sessions.find(id); found != world_.sessions.end()) {
+  state_.lane.trim();  // outputs may lie in the session's memory
+  if (const auto found = state_.sessions.find(id); found != state_.sessions.end()) {
     ipc::unwatch_submission_bell(epoll_, found->second->submission_bell());
-    world_.sessions.erase(found);
+    state_.sessions.erase(found);
   }
   blocked_.erase(id);
   stop_waiting(id);
@@ -191,7 +191,7 @@ void LaneLoop::set_aside(SessionId id, const Error& error) {
 
 bool LaneLoop::prepare_to_sleep() {
   bool quiet = true;
-  for (const auto& [id, session] : world_.sessions) {
+  for (const auto& [id, session] : state_.sessions) {
     if (can_go_on(id)) quiet &= session->ring().prepare_to_sleep();
   }
   return quiet && !has_mail_.load(std::memory_order_acquire) &&
@@ -204,7 +204,7 @@ void LaneLoop::sleep() {
     ::epoll_wait(epoll_.get(), events.data(), events.size(), -1);
   }
   const uint64_t now_ns = clock_.monotonic_ns();
-  for (const auto& [id, session] : world_.sessions) {
+  for (const auto& [id, session] : state_.sessions) {
     session->ring().finish_sleep();
     // What waits for memory has waited while the lane slept.
     if (!waiting_.contains(id)) session->progression.could_not_begin_before(now_ns);

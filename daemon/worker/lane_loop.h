@@ -3,7 +3,7 @@
 // LaneLoop: the lane's thread. It owns sessions, programs and the executor's lane; others post to
 // it.
 //
-//   mailbox   closures from the control thread and wake-ups from the grower, run between steps
+//   mailbox   closures from the control thread and wake-ups from the pager, run between steps
 //   round     one step of each session that has work: nobody waits for another's whole generation
 //   sleep     after a short spin without work: on all submission bells and the mailbox's, at once;
 //             none of them is read, since clients have theirs, too (ipc/bell.h)
@@ -47,13 +47,13 @@ class LaneLoop {
   ~LaneLoop();
 
   // The state that posted closures work on.
-  struct World {
+  struct State {
     exec::Lane& lane;
     ProgramTable programs;
     std::map<SessionId, std::unique_ptr<Session>> sessions;
   };
   // Runs job on the lane's thread, between two steps. Any thread.
-  void post(std::function<void(World&)> job);
+  void post(std::function<void(State&)> job);
   // Ends a sleep of the lane: something that a session waits for has happened. Any thread.
   void wake();
 
@@ -62,11 +62,11 @@ class LaneLoop {
 
   // Before start(): called on the lane's thread when a run needs a model that is parked.
   void on_model_wanted(std::function<void(ModelId)> wanted) {
-    world_.programs.on_want(std::move(wanted));
+    state_.programs.on_want(std::move(wanted));
   }
 
-  // Starts the thread. grower outlives this.
-  void start(Grower& grower);
+  // Starts the thread. pager outlives this.
+  void start(SequencePager& pager);
   void stop();
 
   [[nodiscard]] const LaneCounts& counts() const { return counts_; }
@@ -88,7 +88,7 @@ class LaneLoop {
 
   const Clock& clock_;
   LaneCounts counts_;
-  World world_;
+  State state_;
   Binder binder_;
   LaneMemory memory_;
   // Sessions that have work and cannot go on now are no reason to stay awake. Whose client does not
@@ -101,7 +101,7 @@ class LaneLoop {
   Fd bell_;
   std::function<void(SessionId, const Error&)> broken_;
   std::mutex mutex_;
-  std::vector<std::function<void(World&)>> mailbox_;
+  std::vector<std::function<void(State&)>> mailbox_;
   std::atomic<bool> has_mail_{false};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

@@ -78,11 +78,11 @@ Status serve(const Options& options) {
                                  [&](SessionId id, const Error& error) {
                                    outbox.send({ipc::SessionBroken{id, error.code, error.message}});
                                  }));
-  Grower grower(grants, outbox, [&loop] { loop->wake(); });
+  SequencePager pager(grants, outbox, [&loop] { loop->wake(); });
   loop->on_model_wanted([&](ModelId model) { outbox.send({ipc::ModelWanted{model}}); });
-  loop->start(grower);
+  loop->start(pager);
   std::promise<void> warm;
-  loop->post([&](LaneLoop::World&) {
+  loop->post([&](LaneLoop::State&) {
     exec::warm_up(options.threads);
     warm.set_value();
   });
@@ -90,7 +90,7 @@ Status serve(const Options& options) {
 
   outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
                                 confinement.seccomp}});
-  ControlLoop control({channel, outbox, grants, *loop, faults, pal, grower});
+  ControlLoop control({channel, outbox, grants, *loop, faults, pal, pager});
   Status ended = control.run();
   grants.close();
   loop->stop();

@@ -230,8 +230,8 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   DJINN_TRY(const std::optional<SequenceUse> sequence, use_sequence(step, graph, block));
   if (sequence) {
     DJINN_TRY(const auto readiness,
-              tools.grower.ensure(sequence->group, sequence->past() + sequence->tokens));
-    if (readiness == Grower::Readiness::kGrowing) return Ending::kGrowing;
+              tools.pager.ensure(sequence->group, sequence->past() + sequence->tokens));
+    if (readiness == SequencePager::Readiness::kGrowing) return Ending::kGrowing;
   }
   Binder& binder = tools.binder;
   DJINN_CHECK(binder.begin(program, block.symbols, sequence ? &*sequence : nullptr));
@@ -413,8 +413,8 @@ Result<Ending> reorder_sequence(Step& step, const LaneTools& tools) {
   for (size_t row = 0; row < block.rows.size(); ++row) {
     after.padding[row] = before.padding[block.rows[row]];
   }
-  DJINN_TRY(const auto readiness, tools.grower.ensure(group, before.length));
-  if (readiness == Grower::Readiness::kGrowing) return Ending::kGrowing;
+  DJINN_TRY(const auto readiness, tools.pager.ensure(group, before.length));
+  if (readiness == SequencePager::Readiness::kGrowing) return Ending::kGrowing;
   group->copy_rows(before.bank, after.bank, block.rows, before.length);
   step.session.state().stage_sequence(block.sequence.index, after);
   return Ending::kDone;

@@ -16,7 +16,7 @@ namespace djinn::worker {
 struct LaneTools {
   exec::Lane& lane;
   ProgramTable& programs;
-  Grower& grower;
+  SequencePager& pager;
   Binder& binder;
 };
 

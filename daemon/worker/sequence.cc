@@ -209,10 +209,10 @@ void Sequence::forget_growth() {
   wanted_.store(committed(), std::memory_order_relaxed);
 }
 
-// --- Grower
+// --- SequencePager
 
-Result<Grower::Readiness> Grower::ensure(const std::shared_ptr<Sequence>& sequence,
-                                         uint64_t tokens) {
+Result<SequencePager::Readiness> SequencePager::ensure(const std::shared_ptr<Sequence>& sequence,
+                                                       uint64_t tokens) {
   const Sequence::Place place = sequence->place();
   if (place != Sequence::Place::kPresent) return bring_back(sequence, place);
   const uint64_t capacity = sequence->layout().capacity();
@@ -231,7 +231,7 @@ Result<Grower::Readiness> Grower::ensure(const std::shared_ptr<Sequence>& sequen
   return ready ? Readiness::kReady : Readiness::kGrowing;
 }
 
-void Grower::ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens, bool in_need) {
+void SequencePager::ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens, bool in_need) {
   // A growth that is under way comes first; ensure() asks again if it was not enough.
   if (sequence->wanted_.load(std::memory_order_relaxed) > sequence->committed()) return;
   sequence->wanted_.store(tokens, std::memory_order_relaxed);
@@ -247,7 +247,8 @@ void Grower::ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens, boo
 }
 
 // What a dropped group was granted ends with it, without a word.
-void Grower::with_grant(const std::shared_ptr<Sequence>& sequence, uint64_t bytes, Granted done) {
+void SequencePager::with_grant(const std::shared_ptr<Sequence>& sequence, uint64_t bytes,
+                               Granted done) {
   if (sequence->dropped()) return;
   const uint64_t more = sequence->missing(bytes);
   if (more == 0) return done(*sequence, more);
@@ -260,7 +261,7 @@ void Grower::with_grant(const std::shared_ptr<Sequence>& sequence, uint64_t byte
               });
 }
 
-void Grower::grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> more) {
+void SequencePager::grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> more) {
   const Status grown = more ? sequence.grow(tokens, *more, grants_) : std::move(more).error();
   if (!grown) {
     // Of a group that has left meanwhile it is nobody's failure: forget_growth() comes after this,
@@ -272,8 +273,8 @@ void Grower::grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> more) {
 }
 
 // While it is being written the lane waits: it is woken when that ends, and asks again.
-Result<Grower::Readiness> Grower::bring_back(const std::shared_ptr<Sequence>& sequence,
-                                             Sequence::Place place) {
+Result<SequencePager::Readiness> SequencePager::bring_back(
+    const std::shared_ptr<Sequence>& sequence, Sequence::Place place) {
   if (place != Sequence::Place::kSpilled) return Readiness::kGrowing;
   auto failure = sequence->take_failure();
   if (failure && !is_of_another_run(*failure)) return *std::move(failure);
@@ -285,7 +286,7 @@ Result<Grower::Readiness> Grower::bring_back(const std::shared_ptr<Sequence>& se
   return Readiness::kGrowing;
 }
 
-void Grower::restore(Sequence& sequence, const Result<uint64_t>& more) {
+void SequencePager::restore(Sequence& sequence, const Result<uint64_t>& more) {
   Status read = more ? sequence.read_back(*more, grants_) : more.error();
   if (read) {
     sequence.forget_growth();
@@ -301,7 +302,7 @@ void Grower::restore(Sequence& sequence, const Result<uint64_t>& more) {
   wake_();
 }
 
-void Grower::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
+void SequencePager::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
   sequence->place_.store(Sequence::Place::kSpilling, std::memory_order_release);
   auto shared = std::make_shared<Fd>(std::move(file));  // closures are copied
   spilling_.post([this, sequence, shared] {
@@ -309,11 +310,11 @@ void Grower::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
   });
 }
 
-void Grower::after_moves(std::function<void()> job) {
+void SequencePager::after_moves(std::function<void()> job) {
   spilling_.post([this, job = std::move(job)] { growing_.post(job); });
 }
 
-void Grower::write_out(Sequence& sequence, Fd file) {
+void SequencePager::write_out(Sequence& sequence, Fd file) {
   ipc::SequenceSpilled told{sequence.session_, sequence.handle_, 0, ErrorCode::kOk, {}};
   const Result<uint64_t> written = sequence.write_out(std::move(file));
   if (written) {

@@ -3,9 +3,9 @@
 // Sequence: one sequence group of a session in this process: its memfd mapped, and how many token
 // slots of it are committed.
 // Bank: one copy of all rows. A group of two banks can be reordered: the rows are copied to the
-// bank that is not in use, and the step that commits says that it is the one in use now. Grower:
-// commits slots ahead of need on a thread of its own, so that a decode step never does, and moves
-// groups to their files and back.
+// bank that is not in use, and the step that commits says that it is the one in use now.
+// SequencePager: commits slots ahead of need on a thread of its own, so that a decode step never
+// does, and moves groups to their files and back.
 //
 //   present -> spilling      djinnd wants its memory; between two steps
 //   spilling -> spilled      all of it is in the file, and djinnd was told
@@ -52,7 +52,7 @@ class Sequence {
   [[nodiscard]] const gc::SequenceLayout& layout() const { return layout_; }
   [[nodiscard]] uint64_t committed() const { return committed_.load(std::memory_order_acquire); }
   [[nodiscard]] Place place() const { return place_.load(std::memory_order_acquire); }
-  // Its session lets go of it: what the grower has not begun is not done any more. Any thread.
+  // Its session lets go of it: what the pager has not begun is not done any more. Any thread.
   void drop() { dropped_.store(true, std::memory_order_release); }
 
   // Token slots of a row; only committed ones may be touched.
@@ -65,7 +65,7 @@ class Sequence {
   void copy_rows(uint32_t from, uint32_t to, std::span<const uint32_t> rows, uint64_t tokens) const;
 
  private:
-  friend class Grower;
+  friend class SequencePager;
   Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
            gc::SequenceLayout layout, pal::DevicePal& pal, pal::Extent extent,
            pal::Reservation memory);
@@ -97,17 +97,17 @@ class Sequence {
   uint64_t granted_bytes_ = 0;          // what djinnd counts, but for grants on their way
   Fd file_;                             // kSpilled, kReturning
   std::atomic<uint64_t> committed_{0};  // token slots
-  std::atomic<uint64_t> wanted_{0};     // what the grower was asked for
+  std::atomic<uint64_t> wanted_{0};     // what the pager was asked for
   std::atomic<bool> dropped_{false};
   bool asked_in_need_ = false;  // for the growth under way; lane's thread
   std::mutex failure_mutex_;
   std::optional<Error> failure_;
 };
 
-class Grower {
+class SequencePager {
  public:
-  // wake: called on the grower's threads after each growth, failure, or move.
-  Grower(Grants& grants, Outbox& outbox, std::function<void()> wake)
+  // wake: called on the pager's threads after each growth, failure, or move.
+  SequencePager(Grants& grants, Outbox& outbox, std::function<void()> wake)
       : grants_(grants), outbox_(outbox), wake_(std::move(wake)) {}
 
   enum class Readiness { kReady, kGrowing };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A grower that answers nobody but this test: its words to djinnd are read here, and what djinnd
+// A pager that answers nobody but this test: its words to djinnd are read here, and what djinnd
 // would say comes from here.
 #include "daemon/worker/sequence.h"
 
@@ -45,7 +45,7 @@ class GrowerTest : public ::testing::Test {
     EXPECT_TRUE(sequence);
     return {*sequence, *std::move(memfd)};
   }
-  // The grower's next words.
+  // The pager's next words.
   template <typename Event>
   Event heard() {
     const auto message = djinnd_.receive();
@@ -69,9 +69,9 @@ class GrowerTest : public ::testing::Test {
   // Until the group is there with so many slots, or for the first error. Grants are given at once.
   Status bring(const Group& group, uint64_t tokens) {
     for (;;) {
-      const auto readiness = grower_->ensure(group.sequence, tokens);
+      const auto readiness = pager_->ensure(group.sequence, tokens);
       if (!readiness) return readiness.error();
-      if (*readiness == Grower::Readiness::kReady) return {};
+      if (*readiness == SequencePager::Readiness::kReady) return {};
       wait_for_moves();
       if (!nothing_is_said()) hear_and_answer();
       wait_for_moves();
@@ -84,7 +84,7 @@ class GrowerTest : public ::testing::Test {
   }
   // Moves the group to disk as djinnd has it done.
   void spill(const Group& group) {
-    grower_->spill(group.sequence, nameless_file());
+    pager_->spill(group.sequence, nameless_file());
     wait_for_moves();
     const auto told = heard<ipc::SequenceSpilled>();
     ASSERT_EQ(told.code, ErrorCode::kOk);
@@ -95,7 +95,7 @@ class GrowerTest : public ::testing::Test {
   // Returns when all that was begun with dropped groups has ended.
   void wait_for_moves() {
     std::promise<void> done;
-    grower_->after_moves([&] { done.set_value(); });
+    pager_->after_moves([&] { done.set_value(); });
     done.get_future().wait();
   }
 
@@ -106,79 +106,80 @@ class GrowerTest : public ::testing::Test {
   pal::FaultyPal pal_{*host_};
   Outbox outbox_{worker_};
   Grants grants_{outbox_, [] {}};
-  std::unique_ptr<Grower> grower_ = std::make_unique<Grower>(grants_, outbox_, [] {});
+  std::unique_ptr<SequencePager> pager_ = std::make_unique<SequencePager>(grants_, outbox_, [] {});
 };
 
 TEST_F(GrowerTest, a_grant_that_is_long_in_coming_keeps_no_other_group_waiting) {
   const Group slow = group(0);
   const Group quick = group(1);
-  EXPECT_EQ(*grower_->ensure(slow.sequence, 10), Grower::Readiness::kGrowing);
+  EXPECT_EQ(*pager_->ensure(slow.sequence, 10), SequencePager::Readiness::kGrowing);
   const auto first = heard<ipc::GrantRequest>();
-  EXPECT_EQ(*grower_->ensure(quick.sequence, 10), Grower::Readiness::kGrowing);
+  EXPECT_EQ(*pager_->ensure(quick.sequence, 10), SequencePager::Readiness::kGrowing);
   const auto second = heard<ipc::GrantRequest>();
   EXPECT_EQ(second.sequence, quick.sequence->handle());
   answer(second);
   wait_for_moves();
-  EXPECT_EQ(*grower_->ensure(quick.sequence, 10), Grower::Readiness::kReady);
-  EXPECT_EQ(*grower_->ensure(slow.sequence, 10), Grower::Readiness::kGrowing);
+  EXPECT_EQ(*pager_->ensure(quick.sequence, 10), SequencePager::Readiness::kReady);
+  EXPECT_EQ(*pager_->ensure(slow.sequence, 10), SequencePager::Readiness::kGrowing);
   answer(first);
   wait_for_moves();
-  EXPECT_EQ(*grower_->ensure(slow.sequence, 10), Grower::Readiness::kReady);
+  EXPECT_EQ(*pager_->ensure(slow.sequence, 10), SequencePager::Readiness::kReady);
 }
 
 TEST_F(GrowerTest, a_refused_growth_is_told_once_and_may_be_tried_again) {
   const Group one = group(0);
-  EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kGrowing);
+  EXPECT_EQ(*pager_->ensure(one.sequence, 10), SequencePager::Readiness::kGrowing);
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
-  const auto refused = grower_->ensure(one.sequence, 10);
+  const auto refused = pager_->ensure(one.sequence, 10);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kGrowing);
+  EXPECT_EQ(*pager_->ensure(one.sequence, 10), SequencePager::Readiness::kGrowing);
   answer(heard<ipc::GrantRequest>());
   wait_for_moves();
-  EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kReady);
+  EXPECT_EQ(*pager_->ensure(one.sequence, 10), SequencePager::Readiness::kReady);
 }
 
 TEST_F(GrowerTest, what_was_cancelled_is_asked_for_again_by_the_run_after_it) {
   const Group present = group(0);
   const Group on_disk = group(1, 64 << 10, nameless_file());
   for (const Group* one : {&present, &on_disk}) {
-    EXPECT_EQ(*grower_->ensure(one->sequence, 10), Grower::Readiness::kGrowing);
+    EXPECT_EQ(*pager_->ensure(one->sequence, 10), SequencePager::Readiness::kGrowing);
     answer(heard<ipc::GrantRequest>(), ErrorCode::kCancelled);
     wait_for_moves();
-    const auto next = grower_->ensure(one->sequence, 10);
+    const auto next = pager_->ensure(one->sequence, 10);
     ASSERT_TRUE(next) << next.error().message;
-    EXPECT_EQ(*next, Grower::Readiness::kGrowing);
+    EXPECT_EQ(*next, SequencePager::Readiness::kGrowing);
     wait_for_moves();
     ASSERT_FALSE(nothing_is_said());
     answer(heard<ipc::GrantRequest>());
     wait_for_moves();
   }
-  EXPECT_EQ(*grower_->ensure(present.sequence, 10), Grower::Readiness::kReady);
+  EXPECT_EQ(*pager_->ensure(present.sequence, 10), SequencePager::Readiness::kReady);
 }
 
 TEST_F(GrowerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in_need) {
   const Group one = group(0);
   ASSERT_TRUE(bring(one, 20));
   const uint64_t there = one.sequence->committed();
-  EXPECT_EQ(*grower_->ensure(one.sequence, there), Grower::Readiness::kReady);
+  EXPECT_EQ(*pager_->ensure(one.sequence, there), SequencePager::Readiness::kReady);
   wait_for_moves();
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
-  const auto needed = grower_->ensure(one.sequence, there + 1);
+  const auto needed = pager_->ensure(one.sequence, there + 1);
   ASSERT_TRUE(needed) << "memory may be free by now";
-  EXPECT_EQ(*needed, Grower::Readiness::kGrowing);
+  EXPECT_EQ(*needed, SequencePager::Readiness::kGrowing);
   wait_for_moves();
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
-  EXPECT_FALSE(grower_->ensure(one.sequence, there + 1)) << "this one was needed";
+  EXPECT_FALSE(pager_->ensure(one.sequence, there + 1)) << "this one was needed";
 }
 
 TEST_F(GrowerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten) {
   const Group one = group(0);
   ASSERT_TRUE(bring(one, 20));
-  EXPECT_EQ(*grower_->ensure(one.sequence, one.sequence->committed()), Grower::Readiness::kReady);
+  EXPECT_EQ(*pager_->ensure(one.sequence, one.sequence->committed()),
+            SequencePager::Readiness::kReady);
   wait_for_moves();
   const auto growth = heard<ipc::GrantRequest>();
   spill(one);
@@ -189,7 +190,7 @@ TEST_F(GrowerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten
 
 TEST_F(GrowerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
   const Group one = group(0);
-  EXPECT_EQ(*grower_->ensure(one.sequence, 10), Grower::Readiness::kGrowing);
+  EXPECT_EQ(*pager_->ensure(one.sequence, 10), SequencePager::Readiness::kGrowing);
   const auto request = heard<ipc::GrantRequest>();
   one.sequence->drop();
   wait_for_moves();  // although nobody has answered
@@ -201,7 +202,7 @@ TEST_F(GrowerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
 
 TEST_F(GrowerTest, a_group_that_is_dropped_on_its_way_back_stays_on_disk) {
   const Group one = group(0, 64 << 10, nameless_file());
-  EXPECT_EQ(*grower_->ensure(one.sequence, 1), Grower::Readiness::kGrowing);
+  EXPECT_EQ(*pager_->ensure(one.sequence, 1), SequencePager::Readiness::kGrowing);
   const auto request = heard<ipc::GrantRequest>();
   one.sequence->drop();
   wait_for_moves();

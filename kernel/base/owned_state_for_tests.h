@@ -3,6 +3,11 @@
 // What tests do in place of the class that owns a state.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <span>
+
 #include "kernel/base/owned_state.h"
 
 namespace djinn {
@@ -16,6 +21,24 @@ struct StateForTests {
   template <typename State, typename Owner>
   static void enter(OwnedState<State, Owner>& state, State next) {
     state.enter(next);
+  }
+  // Enters each of the states from each of them: those listed and no others may follow.
+  template <typename State>
+  static void expect_legal(std::span<const State> states,
+                           std::span<const Transition<State>> legal) {
+    for (const State from : states) {
+      for (const State to : states) {
+        OwnedState<State, StateForTests> state;
+        set(state, from);
+        if (std::ranges::find(legal, Transition<State>{from, to}) != legal.end()) {
+          enter(state, to);
+          EXPECT_TRUE(state == to);
+        } else {
+          EXPECT_DEATH(enter(state, to), "may_follow")
+              << static_cast<int>(from) << " to " << static_cast<int>(to);
+        }
+      }
+    }
   }
 };
 

@@ -28,7 +28,7 @@ struct djinn_client {
       : connection(interruptible(std::move(options)), reconnect_wait_ms) {}
 
   djinn::client::Interrupt interrupt;
-  const djinn::client::GivenUp given_up = [this] { return interrupt.is_raised(); };
+  const djinn::client::CancelPredicate given_up = [this] { return interrupt.is_raised(); };
   djinn::client::Connection connection;
   std::map<uint64_t, uint64_t> models;  // that were loaded, to the session that last did
 
@@ -172,7 +172,7 @@ void fill_in(const ipc::StatusReport& report, djinn_status& out) {
   out.workers = report.workers_total;
 }
 
-Status load_model(djinn_client* client, const char* directory, const client::Stay& stay,
+Status load_model(djinn_client* client, const char* directory, const client::Retention& retention,
                   uint64_t* out) {
   DJINN_CHECK(require(client != nullptr && directory != nullptr && out != nullptr, kNullArgument));
   DJINN_TRY(const auto model, client::open_model_directory(directory));
@@ -180,7 +180,7 @@ Status load_model(djinn_client* client, const char* directory, const client::Sta
   std::vector<int> files;
   for (const Fd& file : model.files) files.push_back(file.get());
   DJINN_TRY(const auto opened,
-            session->open_model({model.label, files, model.paths}, nullptr, stay));
+            session->open_model({model.label, files, model.paths}, nullptr, retention));
   client->models[opened.id.value] = client->connection.session();
   *out = opened.id.value;
   return {};

@@ -151,8 +151,9 @@ void Session::close() {
 }
 
 void Session::reconnect(uint64_t wait_ms) {
-  const auto connect = [wait_ms](client::Connection& connection,
-                                 const client::GivenUp& given_up) -> Result<client::Client*> {
+  const auto connect = [wait_ms](
+                           client::Connection& connection,
+                           const client::CancelPredicate& given_up) -> Result<client::Client*> {
     DJINN_CHECK(connection.reconnect(wait_ms, given_up));
     return connection.of(connection.session());
   };
@@ -177,22 +178,22 @@ void Session::after_fork() {
 }
 
 OpenedModel Session::open_directory(const std::string& path, const srg::LoadPlan* plan,
-                                    const client::Stay& stay) {
+                                    const client::Retention& retention) {
   return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
     DJINN_TRY(const client::ModelDirectory directory, client::open_model_directory(path));
     const std::vector<int> numbers = numbers_of(directory.files);
     DJINN_TRY(auto opened,
-              client.open_model({directory.label, numbers, directory.paths}, plan, stay));
+              client.open_model({directory.label, numbers, directory.paths}, plan, retention));
     return OpenedModel{std::move(opened), number()};
   }));
 }
 
 OpenedModel Session::open_files(const std::string& label, const std::vector<std::string>& paths,
-                                const srg::LoadPlan* plan, const client::Stay& stay) {
+                                const srg::LoadPlan* plan, const client::Retention& retention) {
   return python::take(turn([&](client::Client& client) -> Result<OpenedModel> {
     DJINN_TRY(const std::vector<Fd> files, open_all(paths));
     const std::vector<int> numbers = numbers_of(files);
-    DJINN_TRY(auto opened, client.open_model({label, numbers, paths}, plan, stay));
+    DJINN_TRY(auto opened, client.open_model({label, numbers, paths}, plan, retention));
     return OpenedModel{std::move(opened), number()};
   }));
 }

@@ -102,16 +102,18 @@ class Session {
   // kBusy inside of a token callback, and what a signal's handler raised.
   template <typename F>
   auto turn(const F& f) -> decltype(f(std::declval<client::Client&>())) {
-    return take_turn([](client::Connection& connection,
-                        const client::GivenUp& given_up) { return connection.open(given_up); },
-                     f);
+    return take_turn(
+        [](client::Connection& connection, const client::CancelPredicate& given_up) {
+          return connection.open(given_up);
+        },
+        f);
   }
   // Likewise for what belongs to that session: kDisconnected if it is gone. 0: to none.
   template <typename F>
   auto turn_of(uint64_t session, const F& f) -> decltype(f(std::declval<client::Client&>())) {
     if (session == 0) return turn(f);
     return take_turn([session](client::Connection& connection,
-                               const client::GivenUp&) { return connection.of(session); },
+                               const client::CancelPredicate&) { return connection.of(session); },
                      f);
   }
   // Likewise, to give something back: what went with its session is given back already.
@@ -132,9 +134,9 @@ class Session {
   [[nodiscard]] uint64_t number() const { return connection_->session(); }
 
   OpenedModel open_directory(const std::string& path, const srg::LoadPlan* plan,
-                             const client::Stay& stay);
+                             const client::Retention& retention);
   OpenedModel open_files(const std::string& label, const std::vector<std::string>& paths,
-                         const srg::LoadPlan* plan, const client::Stay& stay);
+                         const srg::LoadPlan* plan, const client::Retention& retention);
   // session: the model's; 0 without a model.
   Program define(const std::string& text, ModelId model, uint64_t session);
   std::vector<RunOutput> run(const Program& program, const RunArguments& arguments);
@@ -157,7 +159,7 @@ class Session {
       const std::lock_guard lock(mutex_);
       if (connection_ == nullptr) return Error{ErrorCode::kDisconnected, "The session is closed."};
       const Owner owner(owner_);
-      const client::GivenUp given_up = std::ref(interruption);
+      const client::CancelPredicate given_up = std::ref(interruption);
       DJINN_TRY(client::Client* const client, choose(*connection_, given_up));
       learn(*client);
       return f(*client);

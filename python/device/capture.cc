@@ -11,10 +11,10 @@ namespace {
 
 thread_local std::unique_ptr<Capture> current;
 
-at::Tensor make_input(Home home, uint64_t owner, std::string name, at::ScalarType type,
+at::Tensor make_input(Location location, uint64_t owner, std::string name, at::ScalarType type,
                       at::IntArrayRef sizes) {
   StoragePtr storage = storages().make(dense_bytes(sizes, type), type);
-  storage->home = home;
+  storage->location = location;
   storage->named =
       std::make_shared<const NamedTensor>(NamedTensor{owner, std::move(name), sizes.vec()});
   return dense_tensor(storage, type, sizes);
@@ -63,7 +63,7 @@ std::vector<Operand> separate(const std::vector<Operand>& outputs,
                               std::vector<std::pair<size_t, Product>>& views) {
   std::vector<Operand> storages;
   for (const Operand& output : outputs) {
-    TORCH_CHECK_NOT_IMPLEMENTED(output.storage->home == Home::kLogged,
+    TORCH_CHECK_NOT_IMPLEMENTED(output.storage->location == Location::kLogged,
                                 "The model returns a tensor that it did not make in this call.");
     size_t number = 0;
     while (number < storages.size() && storages[number].storage != output.storage) ++number;
@@ -101,16 +101,17 @@ void Capture::append(Entry entry) {
   const uint64_t model = model_of(entry);
   for (const Operand& operand : entry.operands) {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        operand.storage->home != Home::kWeight || operand.storage->named->owner == model,
+        operand.storage->location != Location::kWeight || operand.storage->named->owner == model,
         "One operator (", entry.recipe->op, ") reads weights of two models.");
   }
   TORCH_CHECK_NOT_IMPLEMENTED(srg::offsets_used(entry.recipe->op, 1) == 0,
                               "The model draws random numbers (", entry.recipe->op, ").");
   for (const uint32_t w : entry.recipe->written) {
-    const Home home = entry.operands[w].storage->home;
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        home == Home::kLogged || home == Home::kZero || home == Home::kSequence,
-        "The model writes a tensor that it keeps (", entry.recipe->op, ").");
+    const Location location = entry.operands[w].storage->location;
+    TORCH_CHECK_NOT_IMPLEMENTED(location == Location::kLogged || location == Location::kZero ||
+                                    location == Location::kSequence,
+                                "The model writes a tensor that it keeps (", entry.recipe->op,
+                                ").");
   }
   log.append(std::move(entry));
 }
@@ -157,7 +158,7 @@ std::shared_ptr<const Recording> Capture::finish(const std::vector<at::Tensor>& 
 at::Tensor Capture::input(srg::InputRole role, at::ScalarType type, at::IntArrayRef sizes,
                           const at::Tensor& known) {
   at::Tensor input =
-      make_input(Home::kInput, static_cast<uint64_t>(role), name_of_role(role), type, sizes);
+      make_input(Location::kInput, static_cast<uint64_t>(role), name_of_role(role), type, sizes);
   if (known.defined()) {
     TORCH_CHECK(known.scalar_type() == type && known.sizes() == sizes && known.is_contiguous(),
                 "What is known of an input must have its dtype and sizes.");
@@ -170,7 +171,7 @@ at::Tensor Capture::input(srg::InputRole role, at::ScalarType type, at::IntArray
 at::Tensor Capture::given(uint32_t number, const at::Tensor& tensor) {
   TORCH_CHECK(number < 64, "A capture is given at most 64 tensors.");
   const auto type = tensor.scalar_type();
-  at::Tensor input = make_input(Home::kInput, static_cast<uint64_t>(srg::InputRole::kUser),
+  at::Tensor input = make_input(Location::kInput, static_cast<uint64_t>(srg::InputRole::kUser),
                                 "given" + std::to_string(number), type, tensor.sizes());
   Capture* const capture = std::exchange(current, nullptr).release();  // not a look of the model's
   const at::Tensor known = Device::get().known(tensor);
@@ -188,7 +189,7 @@ at::Tensor Capture::given(uint32_t number, const at::Tensor& tensor) {
 at::Tensor Capture::buffer(uint32_t layer, srg::SequencePart part, at::ScalarType type,
                            at::IntArrayRef sizes) {
   const uint64_t owner = uint64_t{layer} << 1 | static_cast<uint64_t>(part);
-  return make_input(Home::kSequence, owner, "", type, sizes);
+  return make_input(Location::kSequence, owner, "", type, sizes);
 }
 
 std::shared_ptr<const Template> make_template(
@@ -230,11 +231,11 @@ namespace {
 
 // As a run binds it: its bytes from the storage's start, in order.
 at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound) {
-  const Home home = storage_of(tensor)->home;
+  const Location location = storage_of(tensor)->location;
   const void* const address = tensor.storage().data();
   const bool once = std::find(bound.begin(), bound.end(), address) == bound.end();
   const bool plain =
-      tensor.is_contiguous() && tensor.storage_offset() == 0 && home != Home::kWeight;
+      tensor.is_contiguous() && tensor.storage_offset() == 0 && location != Location::kWeight;
   const at::Tensor ready = once && plain ? tensor : tensor.clone(at::MemoryFormat::Contiguous);
   bound.push_back(ready.storage().data());
   return ready;

@@ -112,9 +112,9 @@ void put_results(const Recipe& recipe, std::vector<at::Tensor> results, Stack& s
 }
 
 void refuse_captured(const Storage& storage) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      storage.home != Home::kInput && storage.home != Home::kSequence && storage.log_uses == 0,
-      "The model's code looks at a value that depends on its inputs.");
+  TORCH_CHECK_NOT_IMPLEMENTED(storage.location != Location::kInput &&
+                                  storage.location != Location::kSequence && storage.log_uses == 0,
+                              "The model's code looks at a value that depends on its inputs.");
 }
 
 at::Tensor adopt(Described described) {
@@ -310,7 +310,7 @@ void Device::refuse_ended(uint64_t session) const {
 }
 
 void Device::refuse_lost(const Storage& storage) const {
-  if (storage.home != Home::kLost) return;
+  if (storage.location != Location::kLost) return;
   raise({ErrorCode::kDisconnected, "The value of this tensor is gone. " + why_ended_});
 }
 
@@ -331,7 +331,7 @@ Entry Device::make_entry(std::shared_ptr<const Recipe> recipe,
     entry.products.emplace_back();
     if (product.kind != Product::Kind::kFresh) continue;
     entry.products.back() = storages().make(product.bytes, product.type);
-    entry.products.back()->home = Home::kLogged;
+    entry.products.back()->location = Location::kLogged;
   }
   entry.recipe = std::move(recipe);
   return entry;
@@ -353,7 +353,7 @@ StoragePtr Device::append_copy(const Operand& source) {
   entry.recipe = std::move(recipe);
   entry.operands.push_back(source);
   entry.products.push_back(storages().make(bytes, source.type));
-  entry.products[0]->home = Home::kLogged;
+  entry.products[0]->location = Location::kLogged;
   log_.append(entry);
   return entry.products[0];
 }
@@ -363,15 +363,15 @@ StoragePtr Device::append_copy(const Operand& source) {
 void Device::fork_written(Entry& entry) {
   for (const uint32_t i : entry.recipe->written) {
     const StoragePtr storage = entry.operands[i].storage;
-    if (storage->home != Home::kWeight && storage->home != Home::kSource) continue;
+    if (storage->location != Location::kWeight && storage->location != Location::kSource) continue;
     StoragePtr frozen = storages().make(storage->bytes, storage->type);
-    frozen->home = storage->home;
+    frozen->location = storage->location;
     frozen->named = storage->named;
     frozen->held = false;
     log_.rename(storage, frozen);
     append_copy(whole(frozen));
     log_.rename_product(storage);
-    storage->home = Home::kLogged;
+    storage->location = Location::kLogged;
     storage->named = nullptr;
     ++stats_.forks;
     ++moves_;
@@ -382,7 +382,8 @@ void Device::fork_written(Entry& entry) {
 void Device::one_model(Entry& entry) {
   const uint64_t model = model_of(entry);
   for (Operand& operand : entry.operands) {
-    if (operand.storage->home != Home::kWeight || operand.storage->named->owner == model) continue;
+    if (operand.storage->location != Location::kWeight || operand.storage->named->owner == model)
+      continue;
     const StoragePtr copy = append_copy(whole(operand.storage));
     copy->held = false;
     operand.storage = copy;
@@ -466,7 +467,8 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
     Entry entry = make_entry(recipe, tensors);
     one_model(entry);
     for (const Operand& operand : entry.operands) {
-      if (operand.storage->home == Home::kHost) put(*operand.storage, *operand.storage->host);
+      if (operand.storage->location == Location::kHost)
+        put(*operand.storage, *operand.storage->host);
     }
     hand_over(turn);
     refuse_lost(entry);
@@ -705,26 +707,26 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
   if (Capture::active() != nullptr) refuse_captured(*view.storage);
   hand_over(turn);
   wait_for_generations(turn);
-  switch (view.storage->home) {
-    case Home::kZero:
-    case Home::kLogged:  // an empty one
+  switch (view.storage->location) {
+    case Location::kZero:
+    case Location::kLogged:  // an empty one
       std::fill(out.begin(), out.end(), std::byte{0});
       return;
-    case Home::kHost:
+    case Location::kHost:
       put(*view.storage, *view.storage->host);
       break;
-    case Home::kSource:
+    case Location::kSource:
       raise({ErrorCode::kUnsupported,
              "The model is being loaded, and this value of its weights is not in memory yet. Read "
              "it after from_pretrained has returned."});
-    case Home::kInput:
-    case Home::kSequence:
+    case Location::kInput:
+    case Location::kSequence:
       raise({ErrorCode::kUnsupported, "An input of a capture has no value."});
-    case Home::kLost:
+    case Location::kLost:
       refuse_lost(*view.storage);
       break;
-    case Home::kWeight:
-    case Home::kRef:
+    case Location::kWeight:
+    case Location::kRef:
       break;
   }
   take(link().read(view, out));
@@ -761,10 +763,11 @@ Segment Device::settle(const Log& log, std::span<const Operand> outputs, bool cl
 ipc::InputBinding Device::bind_input(uint32_t number, const StoragePtr& storage,
                                      std::vector<client::StagingLease>& staged) {
   refuse_lost(*storage);
-  if (storage->home == Home::kRef) return {number, ipc::InputKind::kRef, {}, storage->ref};
+  if (storage->location == Location::kRef) return {number, ipc::InputKind::kRef, {}, storage->ref};
   std::vector<std::byte> zeros;
-  if (storage->home != Home::kHost) zeros.resize(storage->bytes);
-  const std::vector<std::byte>& bytes = storage->home == Home::kHost ? *storage->host : zeros;
+  if (storage->location != Location::kHost) zeros.resize(storage->bytes);
+  const std::vector<std::byte>& bytes =
+      storage->location == Location::kHost ? *storage->host : zeros;
   if (bytes.size() <= kStagedBytesMax) {
     staged.push_back(take(link().stage(bytes)));
     return {number, ipc::InputKind::kStaging, staged.back().range(), {}};
@@ -939,10 +942,10 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
   Turn turn(*this);
   make_way(turn, 0, 1);
   if (storage->log_uses != 0) return false;
-  if (storage->home == Home::kWeight || storage->is_bound) ++moves_;
+  if (storage->location == Location::kWeight || storage->is_bound) ++moves_;
   storage->is_bound = false;
-  if (storage->home == Home::kRef) take(link().release(std::span(&storage->ref, 1)));
-  storage->home = Home::kHost;
+  if (storage->location == Location::kRef) take(link().release(std::span(&storage->ref, 1)));
+  storage->location = Location::kHost;
   storage->held_bytes.become(0);
   storage->named = nullptr;
   storage->type = destination.scalar_type();
@@ -957,7 +960,7 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
 StoragePtr Device::upload(std::span<const std::byte> bytes, at::ScalarType type) {
   StoragePtr storage = storages().make(bytes.size(), type);
   if (bytes.empty()) return storage;
-  storage->home = Home::kHost;
+  storage->location = Location::kHost;
   storage->host = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
   if (may_have_shadow(type, bytes.size())) storage->shadow = make_shadow(bytes);
   return storage;
@@ -968,10 +971,10 @@ void Device::grow(const StoragePtr& storage, uint64_t bytes) {
   if (bytes <= storage->bytes) return;
   hand_over(turn);
   TORCH_CHECK_NOT_IMPLEMENTED(
-      storage->home == Home::kZero || storage->bytes == 0,
+      storage->location == Location::kZero || storage->bytes == 0,
       "Growing a tensor of the device in place (resize_) would move what it holds. Make a larger "
       "one, and copy into it.");
-  storage->home = Home::kZero;
+  storage->location = Location::kZero;
   storage->bytes = bytes;
   storage->shadow = {};
 }

@@ -209,7 +209,7 @@ Link::Known& Link::look_at(uint64_t hash, uint64_t model) {
   }
   Known& known = programs_[hash];
   known.model = model;
-  if (std::exchange(known.log, log_) != log_) ++known.sights;
+  if (std::exchange(known.log, log_) != log_) ++known.uses;
   return known;
 }
 
@@ -218,7 +218,7 @@ Result<client::Runnable> Link::runnable_for(const Segment& segment) {
   const ModelId model{segment.model};
   Known& known =
       look_at(XXH3_64bits_withSeed(graph.data(), graph.size(), segment.model), segment.model);
-  if (known.sights >= kSightsToDefine && !known.program.valid() && !full_) {
+  if (known.uses >= kSightsToDefine && !known.program.valid() && !full_) {
     auto defined = define(segment.graph, model, ProgramUse::kOften);
     if (!defined && defined.error().code != ErrorCode::kLimitExceeded) {
       return std::move(defined).error();
@@ -329,7 +329,7 @@ Status Link::read(const Operand& view, std::span<std::byte> out) {
   if (bytes == 0) return {};
   ++stats_.reads;
   stats_.bytes_down += bytes;
-  return view.storage->home == Home::kWeight ? read_weight(view, out) : read_ref(view, out);
+  return view.storage->location == Location::kWeight ? read_weight(view, out) : read_ref(view, out);
 }
 
 Status Link::read_ref(const Operand& view, std::span<std::byte> out) {

@@ -109,8 +109,8 @@ class Link {
     Largest largest;
   };
   struct Known {
-    uint32_t sights = 0;  // logs that it was in
-    uint64_t log = 0;     // the last of them
+    uint32_t uses = 0;  // logs that it was in
+    uint64_t log = 0;   // the last of them
     ProgramId program;
     uint64_t model = 0;
   };

@@ -90,24 +90,24 @@ class Tracer {
 
   static void fill(Origin& origin, const Storage& storage) {
     origin.named = storage.named;
-    switch (storage.home) {
-      case Home::kSource:
+    switch (storage.location) {
+      case Location::kSource:
         origin.kind = Origin::Kind::kSource;
         break;
-      case Home::kWeight:
+      case Location::kWeight:
         origin.kind = Origin::Kind::kWeight;
         break;
-      case Home::kHost:
+      case Location::kHost:
         origin.kind = Origin::Kind::kHost;
         break;
-      case Home::kRef:
+      case Location::kRef:
         origin.kind = Origin::Kind::kRef;
         break;
-      case Home::kInput:
-      case Home::kSequence:
-      case Home::kZero:
-      case Home::kLogged:
-      case Home::kLost:
+      case Location::kInput:
+      case Location::kSequence:
+      case Location::kZero:
+      case Location::kLogged:
+      case Location::kLost:
         origin.kind = Origin::Kind::kZero;
         break;
     }
@@ -131,7 +131,7 @@ Result<std::vector<Fd>> open_files(const std::vector<std::string>& paths) {
 at::Tensor make_source(uint64_t file, std::string name, at::ScalarType type,
                        at::IntArrayRef sizes) {
   StoragePtr storage = storages().make(dense_bytes(sizes, type), type);
-  storage->home = Home::kSource;
+  storage->location = Location::kSource;
   storage->named = std::make_shared<const NamedTensor>(NamedTensor{file, std::move(name)});
   return dense_tensor(storage, type, sizes);
 }
@@ -154,7 +154,7 @@ std::vector<NamedTensor> pending_sources() {
     for (const size_t i : log.needed()) {
       for (const Operand& operand : log.entries()[i].operands) {
         const Storage& storage = *operand.storage;
-        if (storage.home == Home::kSource && seen.insert(&storage).second) {
+        if (storage.location == Location::kSource && seen.insert(&storage).second) {
           found.push_back(*storage.named);
         }
       }
@@ -182,7 +182,7 @@ void bind(const at::Tensor& tensor, std::shared_ptr<const Lease> lease, std::str
   const at::ScalarType type = tensor.scalar_type();
   Device::get().with_log([&](Log& log) {
     log.forget_product(storage);
-    storage->home = Home::kWeight;
+    storage->location = Location::kWeight;
     storage->type = type;
     storage->named = std::move(named);
     storage->host = nullptr;
@@ -197,9 +197,9 @@ void bind_source(uint64_t file, std::string_view tensor, std::shared_ptr<const L
     for (const Entry& entry : log.entries()) {
       for (const Operand& operand : entry.operands) {
         Storage& storage = *operand.storage;
-        if (storage.home != Home::kSource) continue;
+        if (storage.location != Location::kSource) continue;
         if (storage.named->owner != file || storage.named->name != tensor) continue;
-        storage.home = Home::kWeight;
+        storage.location = Location::kWeight;
         storage.named = named;
       }
     }

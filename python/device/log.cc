@@ -42,7 +42,7 @@ DType dtype_of(at::ScalarType type) {
 }
 
 bool is_local(const Storage& storage) {
-  return storage.home == Home::kLogged || storage.home == Home::kZero;
+  return storage.location == Location::kLogged || storage.location == Location::kZero;
 }
 
 // Of the storages that a run writes and did not make: what is saved first. A storage that is
@@ -213,7 +213,7 @@ class GraphWriter {
 
   srg::ValueId view_of(const Operand& operand) {
     if (is_local(*operand.storage)) return view_local(operand);
-    if (operand.storage->home == Home::kInput) return view_input(operand);
+    if (operand.storage->location == Location::kInput) return view_input(operand);
     return view_bound(operand);
   }
 
@@ -250,10 +250,10 @@ class GraphWriter {
     const auto known = bound_.find(storage.get());
     if (known != bound_.end()) return known->second;
     srg::Storage out;
-    if (storage->home == Home::kInput || storage->home == Home::kSequence) {
+    if (storage->location == Location::kInput || storage->location == Location::kSequence) {
       return bound_[storage.get()] = bound_by_role(*storage);
     }
-    if (storage->home == Home::kWeight) {
+    if (storage->location == Location::kWeight) {
       out.kind = srg::StorageKind::kWeight;
       out.name = storage->named->name;
       const auto same = weights_.find(out.name);  // tied, or frozen before a write
@@ -272,7 +272,7 @@ class GraphWriter {
 
   srg::StorageIndex bound_by_role(const Storage& storage) {
     srg::Storage out;
-    if (storage.home == Home::kInput) {
+    if (storage.location == Location::kInput) {
       out.kind = srg::StorageKind::kInput;
       out.role = static_cast<srg::InputRole>(storage.named->owner);
       out.name = storage.named->name;
@@ -302,7 +302,7 @@ class GraphWriter {
     const auto known = locals_.find(storage.get());
     if (known != locals_.end()) return known->second;
     // What has no bytes is no output of the run that made it.
-    TORCH_INTERNAL_ASSERT(storage->home == Home::kZero || storage->bytes == 0);
+    TORCH_INTERNAL_ASSERT(storage->location == Location::kZero || storage->bytes == 0);
     const Operand all = whole(storage);
     srg::Node zeros;
     zeros.op = "aten::zeros";
@@ -361,7 +361,7 @@ void note_uses(const Entry& entry, StorageSet& used) {
 
 uint64_t model_of(const Entry& entry) {
   for (const Operand& operand : entry.operands) {
-    if (operand.storage->home == Home::kWeight) return operand.storage->named->owner;
+    if (operand.storage->location == Location::kWeight) return operand.storage->named->owner;
   }
   return 0;
 }
@@ -415,7 +415,7 @@ void Log::count_out(const Entry& entry) {
 
 void Log::drop_lost() {
   const auto is_lost = [](const StoragePtr& storage) {
-    return storage && storage->home == Home::kLost;
+    return storage && storage->location == Location::kLost;
   };
   const auto needs_lost = [&](const Entry& entry) {
     return std::ranges::any_of(entry.operands, is_lost, &Operand::storage) ||
@@ -456,17 +456,18 @@ void Log::rename_product(const StoragePtr& storage) {
 }
 
 void Log::forget_product(const StoragePtr& storage) {
-  const auto forget = [&](StoragePtr& made, Home home) {
+  const auto forget = [&](StoragePtr& made, Location location) {
     if (made != storage) return;
     --storage->log_uses;
     made = storages().make(storage->bytes, storage->type);
-    made->home = home;
+    made->location = location;
     made->held = false;
     ++made->log_uses;
   };
   for (Entry& entry : entries_) {
-    for (StoragePtr& product : entry.products) forget(product, Home::kLogged);
-    for (const uint32_t w : entry.recipe->written) forget(entry.operands[w].storage, Home::kZero);
+    for (StoragePtr& product : entry.products) forget(product, Location::kLogged);
+    for (const uint32_t w : entry.recipe->written)
+      forget(entry.operands[w].storage, Location::kZero);
   }
 }
 
@@ -492,7 +493,7 @@ std::vector<StoragePtr> uploads_of(const Log& log, std::span<const size_t> neede
   StorageSet seen;
   for (const size_t i : needed) {
     for (const Operand& operand : log.entries()[i].operands) {
-      if (operand.storage->home != Home::kHost) continue;
+      if (operand.storage->location != Location::kHost) continue;
       if (seen.insert(operand.storage.get()).second) found.push_back(operand.storage);
     }
   }

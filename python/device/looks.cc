@@ -16,7 +16,8 @@ namespace {
 // "given3".
 std::optional<uint32_t> number_given(const Storage& storage) {
   constexpr std::string_view kName = "given";
-  if (storage.home != Home::kInput || !storage.named->name.starts_with(kName)) return std::nullopt;
+  if (storage.location != Location::kInput || !storage.named->name.starts_with(kName))
+    return std::nullopt;
   return static_cast<uint32_t>(std::stoul(storage.named->name.substr(kName.size())));
 }
 

@@ -338,9 +338,9 @@ PYBIND11_MODULE(_device, module) {
   module.def("session", [] { return device::Device::get().session(); });
   module.def("is_connected", [] { return device::Device::get().is_connected(); });
   module.def("is_lost", [](const py::object& tensor) {
-    return device::storage_of(device::tensor_from(tensor))->home == device::Home::kLost;
+    return device::storage_of(device::tensor_from(tensor))->location == device::Location::kLost;
   });
   module.def("storage_home", [](const py::object& tensor) {
-    return static_cast<int>(device::storage_of(device::tensor_from(tensor))->home);
+    return static_cast<int>(device::storage_of(device::tensor_from(tensor))->location);
   });
 }

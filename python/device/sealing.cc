@@ -64,7 +64,7 @@ void write(std::byte* to, const std::string& header, std::span<const StoragePtr>
 }
 
 void become(Storage& parameter, std::shared_ptr<const NamedTensor> weight) {
-  parameter.home = Home::kWeight;
+  parameter.location = Location::kWeight;
   parameter.host = nullptr;
   parameter.named = std::move(weight);
 }
@@ -95,7 +95,7 @@ std::vector<StoragePtr> sealable(std::span<const std::weak_ptr<Storage>> uploads
   std::vector<StoragePtr> found;
   for (const std::weak_ptr<Storage>& upload : uploads) {
     StoragePtr storage = upload.lock();
-    if (!storage || storage->home != Home::kHost || !storage->is_parameter) continue;
+    if (!storage || storage->location != Location::kHost || !storage->is_parameter) continue;
     if (storage->bytes < kSealedBytesMin || name_in_file(storage->type) == nullptr) continue;
     storage->is_parameter = false;  // once, however often it was moved
     if (!written.contains(storage.get())) found.push_back(std::move(storage));
@@ -126,7 +126,7 @@ std::vector<StoragePtr> SealedContents::match(std::span<const StoragePtr> parame
   std::erase_if(weights_, [](const auto& weight) { return weight.second.expired(); });
   std::vector<StoragePtr> others;
   for (const StoragePtr& one : parameters) {
-    if (one->home != Home::kHost) continue;
+    if (one->location != Location::kHost) continue;
     const auto known = weights_.find(key_of(*one));
     if (known == weights_.end()) {
       others.push_back(one);

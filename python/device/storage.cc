@@ -50,7 +50,7 @@ Storage::~Storage() {
   Storages& all = storages();
   const std::lock_guard lock(all.mutex_);
   all.by_address_.erase(address);
-  if (home == Home::kRef) all.garbage_.push_back(ref);
+  if (location == Location::kRef) all.garbage_.push_back(ref);
 }
 
 void Held::become(uint64_t bytes) {
@@ -154,18 +154,18 @@ void Storages::end_session() {
     }
   }
   for (const StoragePtr& one : alive) {
-    if (one->home == Home::kRef || one->home == Home::kWeight) lose(*one);
+    if (one->location == Location::kRef || one->location == Location::kWeight) lose(*one);
   }
 }
 
 void become_ref(Storage& storage, RefHandle ref) {
-  storage.home = Home::kRef;
+  storage.location = Location::kRef;
   storage.ref = ref;
   storage.held_bytes.become(storage.bytes);
 }
 
 void lose(Storage& storage) {
-  storage.home = Home::kLost;
+  storage.location = Location::kLost;
   storage.held_bytes.become(0);
   storage.host = nullptr;
   storage.named = nullptr;

@@ -4,7 +4,7 @@
 // points to one through its DataPtr, whose address is unique, mapped to nothing, and so faults on
 // any use.
 //
-//   Home      where the bytes are; a flush moves kHost, kZero and kLogged storages to kRef
+//   Location      where the bytes are; a flush moves kHost, kZero and kLogged storages to kRef
 //   Session   with djinnd, numbered from 1 in this process: when it ends, what it held is kLost
 //   Shadow    a copy of the bytes in this process, for small integers whose values are known
 //             without asking the device
@@ -26,7 +26,7 @@
 
 namespace djinn::device {
 
-enum class Home : uint8_t {
+enum class Location : uint8_t {
   kZero,      // nowhere: every byte is zero
   kHost,      // here, on its way: an upload that no run has needed yet
   kWeight,    // a sealed tensor of a model
@@ -83,7 +83,7 @@ struct NamedTensor {
 struct Storage {
   uintptr_t address = 0;  // constant
   uint64_t bytes = 0;
-  Home home = Home::kZero;
+  Location location = Location::kZero;
   at::ScalarType type = at::kByte;  // kZero, kHost, kLogged: of the value that covers all bytes
   std::shared_ptr<const std::vector<std::byte>> host;  // kHost
   bool is_parameter = false;                           // kHost: to be shared (sealing.h)

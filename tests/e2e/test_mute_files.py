@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models on a file system whose server does not answer: only who uses it waits. What djinnd does
-with one descriptor that does not close is in closers_test.cc; here the loader has one, too."""
+with one descriptor that does not close is in deferred_close_test.cc; here a loader has one, too."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -3,7 +3,7 @@
 // Inquiries: requests that come on no session, and the functions that wait for their answers. D-Bus
 // asks so for what a client asks on its socket: who fulfils a request answers both alike.
 //
-// invariant: an inquiry's asker has no session, and a number that no other waiting inquiry has.
+// invariant: an inquiry's waiter has no session, and a number that no other waiting inquiry has.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@ class Inquiries {
   using Answered = std::function<void(const ipc::DaemonReply&)>;
 
   // Whom to answer. `answered` is called once at most, possibly before what is asked returns.
-  [[nodiscard]] Asker ask(Answered answered) {
+  [[nodiscard]] Waiter ask(Answered answered) {
     do {
       ++last_;
     } while (last_ == 0 || waiting_.contains(last_));

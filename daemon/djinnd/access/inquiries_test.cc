@@ -12,8 +12,8 @@ namespace {
 TEST(InquiriesTest, an_answer_comes_once_and_to_whom_it_belongs) {
   Inquiries inquiries;
   std::vector<int> answered;
-  const Asker first = inquiries.ask([&](const ipc::DaemonReply&) { answered.push_back(1); });
-  const Asker second = inquiries.ask([&](const ipc::DaemonReply&) { answered.push_back(2); });
+  const Waiter first = inquiries.ask([&](const ipc::DaemonReply&) { answered.push_back(1); });
+  const Waiter second = inquiries.ask([&](const ipc::DaemonReply&) { answered.push_back(2); });
   EXPECT_FALSE(first.session.valid());
   EXPECT_NE(first.number, second.number);
   inquiries.answer(second.number, {second.number, ipc::Done{}});
@@ -26,8 +26,8 @@ TEST(InquiriesTest, an_answer_comes_once_and_to_whom_it_belongs) {
 TEST(InquiriesTest, an_answer_may_ask_again) {
   Inquiries inquiries;
   int answers = 0;
-  const Asker first = inquiries.ask([&](const ipc::DaemonReply&) {
-    const Asker again = inquiries.ask([&](const ipc::DaemonReply&) { ++answers; });
+  const Waiter first = inquiries.ask([&](const ipc::DaemonReply&) {
+    const Waiter again = inquiries.ask([&](const ipc::DaemonReply&) { ++answers; });
     inquiries.answer(again.number, {again.number, ipc::Done{}});
     ++answers;
   });

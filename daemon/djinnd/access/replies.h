@@ -14,7 +14,7 @@
 namespace djinn::daemon {
 
 // A request that waits for its answer.
-struct Asker {
+struct Waiter {
   SessionId session;
   uint32_t number = 0;
 };
@@ -23,24 +23,25 @@ class Replies {
  public:
   virtual ~Replies() = default;
   // Nothing happens if the session is gone meanwhile. fds stay the caller's.
-  virtual void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {}) = 0;
+  virtual void reply(const Waiter& waiter, ipc::DaemonReply reply,
+                     std::span<const int> fds = {}) = 0;
   // Where many may have waited for one thing: makes the answer and sends it in a turn of the
-  // asker's user, and not before the client has read what it was answered earlier. Until then
+  // waiter's user, and not before the client has read what it was answered earlier. Until then
   // nothing is kept of the answer but how to make it.
-  virtual void owe(const Asker& asker, std::function<ipc::DaemonReply()> make) = 0;
+  virtual void owe(const Waiter& waiter, std::function<ipc::DaemonReply()> make) = 0;
   // The same to all who waited for one thing.
-  void owe_each(const std::vector<Asker>& askers, const decltype(ipc::DaemonReply::body)& body) {
-    for (const Asker& asker : askers) {
-      owe(asker, [number = asker.number, body]() -> ipc::DaemonReply { return {number, body}; });
+  void owe_each(const std::vector<Waiter>& waiters, const decltype(ipc::DaemonReply::body)& body) {
+    for (const Waiter& waiter : waiters) {
+      owe(waiter, [number = waiter.number, body]() -> ipc::DaemonReply { return {number, body}; });
     }
   }
-  void refuse_each(const std::vector<Asker>& askers, const Error& error) {
-    owe_each(askers, ipc::Failed{error.code, error.message});
+  void refuse_each(const std::vector<Waiter>& waiters, const Error& error) {
+    owe_each(waiters, ipc::Failed{error.code, error.message});
   }
-  void refuse(const Asker& asker, const Error& error) {
-    reply(asker, {asker.number, ipc::Failed{error.code, error.message}});
+  void refuse(const Waiter& waiter, const Error& error) {
+    reply(waiter, {waiter.number, ipc::Failed{error.code, error.message}});
   }
-  void done(const Asker& asker) { reply(asker, {asker.number, ipc::Done{}}); }
+  void done(const Waiter& waiter) { reply(waiter, {waiter.number, ipc::Done{}}); }
 };
 
 }  // namespace djinn::daemon

@@ -5,7 +5,7 @@
 //
 //   work        done on the thread
 //   then        called on the loop with what the work gave, or with why it could not be begun
-//   is_wanted   asked on the loop before the work is begun: whose asker has gone is forgotten
+//   is_wanted   asked on the loop before the work is begun: whose waiter has gone is forgotten
 //
 // invariant: of each user, one piece at most is between its beginning and the end of its `then`: so
 // results do not pile up before the loop, and nobody's keep it from another user.

@@ -58,7 +58,7 @@ std::string address_of(BusKind kind) {
 }
 
 // Begins to connect; authentication and greeting go on in sd_bus_process(). No message brings a
-// descriptor: those functions would take them, and the loop must not close them (closers.h).
+// descriptor: those functions would take them, and the loop must not close them (deferred_close.h).
 int open_bus(BusKind kind, OwnedBus& opened) {
   const std::string address = address_of(kind);
   if (address.empty()) return -ENOMEDIUM;

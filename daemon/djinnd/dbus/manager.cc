@@ -91,11 +91,24 @@ struct Manager::Call {
   std::shared_ptr<std::map<uid_t, uint32_t>> counted;
 };
 
-Manager::Manager(World world, BusKind kind, std::optional<uid_t> only_user)
-    : world_(std::move(world)),
+Manager::Manager(Loop& loop, const Clock& clock, const Authority& authority, Inquiries& inquiries,
+                 Memory& memory, Sessions& sessions, Models& models, Programs& programs,
+                 Reports& reports, Reload& reload, Drain& drain, BusKind kind,
+                 std::optional<uid_t> only_user)
+    : loop_(loop),
+      clock_(clock),
+      authority_(authority),
+      inquiries_(inquiries),
+      memory_(memory),
+      sessions_(sessions),
+      models_(models),
+      programs_(programs),
+      reports_(reports),
+      reload_(reload),
+      drain_(drain),
       only_user_(only_user),
       has_polkit_(kind == BusKind::kSystem),
-      bus_(world_.loop, world_.clock, kind, kInterface,
+      bus_(loop_, clock_, kind, kInterface,
            {[this](sd_bus* bus) {
               return ::sd_bus_add_object_vtable(bus, nullptr, kPath, kInterface, vtable(), this);
             },
@@ -103,10 +116,10 @@ Manager::Manager(World world, BusKind kind, std::optional<uid_t> only_user)
               callers_.forget();
               subscribers_.forget();
             }}),
-      callers_(bus_, world_.authority),
+      callers_(bus_, authority_),
       subscribers_(bus_),
       in_progress_(std::make_shared<std::map<uid_t, uint32_t>>()),
-      counts_timer_(world_.loop, [this] { tell_counts(); }) {}
+      counts_timer_(loop_, [this] { tell_counts(); }) {}
 
 void Manager::stop() {
   counts_timer_.stop();
@@ -117,37 +130,37 @@ void Manager::stop() {
 // --- methods
 
 void Manager::list_sessions(sd_bus_message* message) {
-  begin(message, kInspect, [this](const Asker& asker, const Caller& caller) {
-    world_.reports.when_named([this, asker, caller] {
-      ipc::SessionList list{0, world_.reports.sessions_seen_by(caller)};
-      world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+  begin(message, kInspect, [this](const Waiter& waiter, const Caller& caller) {
+    reports_.when_named([this, waiter, caller] {
+      ipc::SessionList list{0, reports_.sessions_seen_by(caller)};
+      inquiries_.answer(waiter.number, {waiter.number, std::move(list)});
     });
   });
 }
 
 void Manager::list_models(sd_bus_message* message) {
-  begin(message, kInspect, [this](const Asker& asker, const Caller& caller) {
-    world_.reports.when_named([this, asker, caller] {
-      ipc::ModelList list{0, world_.reports.models_seen_by(caller)};
-      world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+  begin(message, kInspect, [this](const Waiter& waiter, const Caller& caller) {
+    reports_.when_named([this, waiter, caller] {
+      ipc::ModelList list{0, reports_.models_seen_by(caller)};
+      inquiries_.answer(waiter.number, {waiter.number, std::move(list)});
     });
   });
 }
 
 void Manager::subscribe(sd_bus_message* message) {
   const std::string sender = sender_of(message);
-  begin(message, kInspect, [this, sender](const Asker& asker, const Caller& caller) {
+  begin(message, kInspect, [this, sender](const Waiter& waiter, const Caller& caller) {
     const Status added = subscribers_.add(sender, caller);
-    if (!added) return world_.sessions.refuse(asker, added.error());
-    world_.sessions.done(asker);
+    if (!added) return sessions_.refuse(waiter, added.error());
+    sessions_.done(waiter);
   });
 }
 
 void Manager::unsubscribe(sd_bus_message* message) {
   const std::string sender = sender_of(message);
-  begin(message, kInspect, [this, sender](const Asker& asker, const Caller&) {
+  begin(message, kInspect, [this, sender](const Waiter& waiter, const Caller&) {
     subscribers_.remove(sender);
-    world_.sessions.done(asker);
+    sessions_.done(waiter);
   });
 }
 
@@ -165,15 +178,15 @@ std::optional<Id<Tag>> Manager::read_id(sd_bus_message* message) {
 void Manager::list_uses(sd_bus_message* message) {
   const auto id = read_id<ModelTag>(message);
   if (!id) return;
-  begin(message, kInspect, [this, id = *id](const Asker& asker, const Caller& caller) {
-    world_.reports.when_named([this, asker, caller, id] {
-      const auto& models = world_.models.table().all();
+  begin(message, kInspect, [this, id = *id](const Waiter& waiter, const Caller& caller) {
+    reports_.when_named([this, waiter, caller, id] {
+      const auto& models = models_.table().all();
       const auto model = models.find(id);
       if (model == models.end() || !seen_by(model->second, caller)) {
-        return world_.sessions.refuse(asker, {ErrorCode::kNotFound, "There is no such model."});
+        return sessions_.refuse(waiter, {ErrorCode::kNotFound, "There is no such model."});
       }
-      ipc::UseList list{0, world_.reports.uses_seen_by(caller, id)};
-      world_.inquiries.answer(asker.number, {asker.number, std::move(list)});
+      ipc::UseList list{0, reports_.uses_seen_by(caller, id)};
+      inquiries_.answer(waiter.number, {waiter.number, std::move(list)});
     });
   });
 }
@@ -181,16 +194,16 @@ void Manager::list_uses(sd_bus_message* message) {
 void Manager::cancel(sd_bus_message* message) {
   const auto id = read_id<SessionTag>(message);
   if (!id) return;
-  begin(message, kSteer, [this, id = *id](const Asker& asker, const Caller& caller) {
-    world_.sessions.cancel_run(asker, caller, id);
+  begin(message, kSteer, [this, id = *id](const Waiter& waiter, const Caller& caller) {
+    sessions_.cancel_run(waiter, caller, id);
   });
 }
 
 void Manager::terminate(sd_bus_message* message) {
   const auto id = read_id<SessionTag>(message);
   if (!id) return;
-  begin(message, kSteer, [this, id = *id](const Asker& asker, const Caller& caller) {
-    world_.sessions.terminate(asker, caller, id);
+  begin(message, kSteer, [this, id = *id](const Waiter& waiter, const Caller& caller) {
+    sessions_.terminate(waiter, caller, id);
   });
 }
 
@@ -206,8 +219,8 @@ void Manager::set_pinned(sd_bus_message* message, bool pinned) {
   const auto id = read_id<ModelTag>(message);
   if (!id) return;
   begin(message, kSteer,
-        [this, pin = ipc::PinModel{*id, pinned}](const Asker& asker, const Caller& caller) {
-          world_.models.pin(asker, caller, pin);
+        [this, pin = ipc::PinModel{*id, pinned}](const Waiter& waiter, const Caller& caller) {
+          models_.pin(waiter, caller, pin);
         });
 }
 
@@ -221,14 +234,13 @@ void Manager::evict(sd_bus_message* message) {
   if (!tier) {
     return refuse(message, {ErrorCode::kInvalidArgument, "A model is evicted to disk or host."});
   }
-  begin(
-      message, kSteer,
-      [this, evict = ipc::EvictModel{*id, *tier, force != 0}](
-          const Asker& asker, const Caller& caller) { world_.models.evict(asker, caller, evict); });
+  begin(message, kSteer,
+        [this, evict = ipc::EvictModel{*id, *tier, force != 0}](
+            const Waiter& waiter, const Caller& caller) { models_.evict(waiter, caller, evict); });
 }
 
 void Manager::reload(sd_bus_message* message) {
-  begin_managing(message, world_.reload);
+  begin_managing(message, [this] { return reload_.begin(); });
 }
 
 void Manager::drain(sd_bus_message* message) {
@@ -241,20 +253,20 @@ void Manager::resume(sd_bus_message* message) {
 
 void Manager::set_draining(sd_bus_message* message, bool draining) {
   begin_managing(message, [this, draining]() -> Status {
-    world_.drain(draining);
+    drain_.set(draining);
     return {};
   });
 }
 
 void Manager::begin_managing(sd_bus_message* message, std::function<Status()> perform) {
   begin(message, kManage,
-        [this, perform = std::move(perform)](const Asker& asker, const Caller& caller) {
+        [this, perform = std::move(perform)](const Waiter& waiter, const Caller& caller) {
           if (!caller.admin) {
-            return world_.sessions.refuse(asker, only_administrators_may());
+            return sessions_.refuse(waiter, only_administrators_may());
           }
           const Status performed = perform();
-          if (!performed) return world_.sessions.refuse(asker, performed.error());
-          world_.sessions.done(asker);
+          if (!performed) return sessions_.refuse(waiter, performed.error());
+          sessions_.done(waiter);
         });
 }
 
@@ -284,9 +296,9 @@ void Manager::admit(const std::shared_ptr<Call>& call, const Caller& caller) {
 }
 
 void Manager::attempt(const std::shared_ptr<Call>& call, const Caller& caller) {
-  const Asker asker = world_.inquiries.ask(
+  const Waiter waiter = inquiries_.ask(
       [this, call, caller](const ipc::DaemonReply& reply) { attempted(call, caller, reply); });
-  call->perform(asker, caller);
+  call->perform(waiter, caller);
 }
 
 void Manager::attempted(const std::shared_ptr<Call>& call, const Caller& caller,
@@ -321,7 +333,7 @@ void Manager::refuse(sd_bus_message* message, const Error& error) {
 
 // --- signals
 
-void Manager::hear(const Event& event) {
+void Manager::on_event(const Event& event) {
   if (!bus_.serving()) return;
   if (!counts_timer_.active()) counts_timer_.start_once(kTellAfterMs);
   const auto of = [&](const char* signal, const std::string& id) {

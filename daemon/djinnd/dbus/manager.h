@@ -25,6 +25,8 @@
 #include "daemon/djinnd/dbus/bus_callers.h"
 #include "daemon/djinnd/dbus/bus_subscribers.h"
 #include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/front/drain.h"
+#include "daemon/djinnd/front/reload.h"
 #include "daemon/djinnd/front/reports.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/models.h"
@@ -38,32 +40,19 @@ class Manager {
   // Calls of one user that wait, for polkit or for what they ask.
   static constexpr uint32_t kCallsPerUser = 32;
 
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    const Authority& authority;
-    Inquiries& inquiries;
-    Memory& memory;
-    Sessions& sessions;
-    Models& models;
-    Programs& programs;
-    Reports& reports;
-    // Reads the configuration again. Errors: that of a configuration that stays as it was.
-    std::function<Status()> reload;
-    std::function<void(bool)> drain;
-    std::function<bool()> draining;
-  };
   // only_user: all others are refused, and their polkit is not asked.
-  Manager(World world, BusKind kind, std::optional<uid_t> only_user);
+  Manager(Loop& loop, const Clock& clock, const Authority& authority, Inquiries& inquiries,
+          Memory& memory, Sessions& sessions, Models& models, Programs& programs, Reports& reports,
+          Reload& reload, Drain& drain, BusKind kind, std::optional<uid_t> only_user);
 
   void start() { bus_.start(); }
   void stop();
   // Tells those who listen on the bus.
-  void hear(const Event& event);
+  void on_event(const Event& event);
 
  private:
   struct Call;
-  using Perform = std::function<void(const Asker&, const Caller&)>;
+  using Perform = std::function<void(const Waiter&, const Caller&)>;
   struct Counts {
     uint32_t sessions = 0;
     uint32_t models = 0;
@@ -121,7 +110,17 @@ class Manager {
   // names: of properties, ended by a null.
   void tell_changed(const char* const* names);
 
-  World world_;
+  Loop& loop_;
+  const Clock& clock_;
+  const Authority& authority_;
+  Inquiries& inquiries_;
+  Memory& memory_;
+  Sessions& sessions_;
+  Models& models_;
+  Programs& programs_;
+  Reports& reports_;
+  Reload& reload_;
+  Drain& drain_;
   std::optional<uid_t> only_user_;
   bool has_polkit_;
   Bus bus_;

@@ -43,22 +43,22 @@ const char* Manager::version() const {
   return kVersion;
 }
 bool Manager::draining() const {
-  return world_.draining();
+  return drain_.draining();
 }
 uint64_t Manager::total_bytes() const {
-  return world_.memory.total_bytes();
+  return memory_.total_bytes();
 }
 uint64_t Manager::granted_bytes() const {
-  return world_.memory.granted_bytes();
+  return memory_.granted_bytes();
 }
 uint32_t Manager::session_count() const {
-  return static_cast<uint32_t>(world_.sessions.all().size());
+  return static_cast<uint32_t>(sessions_.all().size());
 }
 uint32_t Manager::model_count() const {
-  return static_cast<uint32_t>(world_.models.table().size());
+  return static_cast<uint32_t>(models_.table().size());
 }
 uint32_t Manager::program_count() const {
-  return static_cast<uint32_t>(world_.programs.table().size());
+  return static_cast<uint32_t>(programs_.table().size());
 }
 
 const sd_bus_vtable* Manager::vtable() {

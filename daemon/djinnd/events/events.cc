@@ -39,7 +39,7 @@ std::string Events::user_text(uid_t user) const {
   return "user " + (names_ ? names_(user) : std::to_string(user));
 }
 
-void Events::tell(Event event) {
+void Events::emit(Event event) {
   event.number = ++last_;
   event.wall_ns = clock_.wall_ns();
   recent_.push_back(std::move(event));
@@ -47,7 +47,7 @@ void Events::tell(Event event) {
   for (const Listener& listener : listeners_) listener(recent_.back());
 }
 
-void Events::tell_refusal(Event event) {
+void Events::emit_refusal(Event event) {
   constexpr uint64_t kEachNs = 1'000'000'000;
   DJINN_ASSERT(event.owner.has_value());
   const uint64_t now_ns = clock_.monotonic_ns();
@@ -64,7 +64,7 @@ void Events::tell_refusal(Event event) {
   if (const uint64_t left_out = std::exchange(refusals.left_out, 0); left_out > 0) {
     event.text += fmt::format(" (and {} more of this user's refusals were not logged)", left_out);
   }
-  tell(std::move(event));
+  emit(std::move(event));
 }
 
 }  // namespace djinn::daemon

@@ -51,7 +51,7 @@ struct Event {
   std::optional<ErrorCode> error{};
   std::string path{};                   // or empty; likewise the next
   std::string sentence{};               // what its client was told
-  uint64_t number = 0;                  // given by tell()
+  uint64_t number = 0;                  // given by emit()
   uint64_t wall_ns = 0;                 // likewise
   std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded
 };
@@ -78,10 +78,10 @@ class Events {
   // "user ann", "user 1000".
   [[nodiscard]] std::string user_text(uid_t user) const;
 
-  void tell(Event event);
+  void emit(Event event);
   // Of what its owner may bring about as often as they like: kRefusalsAtOnce of a user, then one a
   // second. The next says how many were left out.
-  void tell_refusal(Event event);
+  void emit_refusal(Event event);
   // For as long as this lives. A listener must not tell events itself.
   void listen(Listener listener) { listeners_.push_back(std::move(listener)); }
   [[nodiscard]] const std::deque<Event>& recent() const { return recent_; }

@@ -25,7 +25,7 @@ TEST(EventsTest, numbers_rise_by_one_and_listeners_hear_in_order) {
   Events events(clock);
   std::vector<uint64_t> heard;
   events.listen([&](const Event& event) { heard.push_back(event.number); });
-  for (size_t i = 0; i < Events::kRecent + 3; ++i) events.tell(event_of(1000));
+  for (size_t i = 0; i < Events::kRecent + 3; ++i) events.emit(event_of(1000));
   EXPECT_EQ(events.last(), Events::kRecent + 3);
   EXPECT_EQ(heard.size(), Events::kRecent + 3);
   EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
@@ -44,15 +44,15 @@ TEST(EventsTest, a_users_events_are_seen_by_them_and_administrators) {
 TEST(EventsTest, a_users_refusals_are_told_until_they_are_too_many_and_nobody_elses_are_kept_back) {
   ClockByHand clock;
   Events events(clock);
-  for (uint64_t i = 0; i < Events::kRefusalsAtOnce + 7; ++i) events.tell_refusal(event_of(1000));
+  for (uint64_t i = 0; i < Events::kRefusalsAtOnce + 7; ++i) events.emit_refusal(event_of(1000));
   EXPECT_EQ(events.last(), Events::kRefusalsAtOnce);
-  events.tell_refusal(event_of(1001));
+  events.emit_refusal(event_of(1001));
   EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 1);
   clock.now_ns += 1'000'000'000;
-  events.tell_refusal(event_of(1000));
+  events.emit_refusal(event_of(1000));
   EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 2);
   EXPECT_NE(events.recent().back().text.find("and 7 more"), std::string::npos);
-  events.tell_refusal(event_of(1000));
+  events.emit_refusal(event_of(1000));
   EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 2) << "one a second";
 }
 

@@ -115,25 +115,39 @@ std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
 
 }  // namespace
 
-Reports::Reports(World world)
-    : world_(world),
-      started_wall_ns_(world.clock.wall_ns()),
+Reports::Reports(Loop& loop, const Clock& clock, Memory& memory, const Quotas& quotas,
+                 Domains& domains, Models& models, Programs& programs, Sessions& sessions,
+                 Events& events, StatsRounds& stats, const DeferredClose& deferred_close,
+                 Turns& turns)
+    : loop_(loop),
+      clock_(clock),
+      memory_(memory),
+      quotas_(quotas),
+      domains_(domains),
+      models_(models),
+      programs_(programs),
+      sessions_(sessions),
+      events_(events),
+      stats_(stats),
+      deferred_close_(deferred_close),
+      turns_(turns),
+      started_wall_ns_(clock.wall_ns()),
       cpu_name_(name_of_cpu().substr(0, limits::kNameBytes)),
-      names_(world.loop, world.clock),
-      follow_(world.loop, [this] { answer_followers(); }) {}
+      names_(loop, clock),
+      follow_(loop, [this] { answer_followers(); }) {}
 
 // --- status
 
-void Reports::status(const Asker& asker, const Caller& caller, const ipc::GetStatus& request) {
+void Reports::status(const Waiter& waiter, const Caller& caller, const ipc::GetStatus& request) {
   const auto seen = [caller](DomainId domain) { return caller.may_steer(domain); };
-  const auto answer = [this, asker, caller, request] {
-    when_named([this, asker, caller, request] {
-      world_.sessions.owe(asker, [this, asker, caller, request]() -> ipc::DaemonReply {
-        return {asker.number, make_status(caller, request)};
+  const auto answer = [this, waiter, caller, request] {
+    when_named([this, waiter, caller, request] {
+      sessions_.owe(waiter, [this, waiter, caller, request]() -> ipc::DaemonReply {
+        return {waiter.number, make_status(caller, request)};
       });
     });
   };
-  world_.stats.ask(seen, [this, answer, user = caller.user] { world_.turns.owe(user, answer); });
+  stats_.ask(seen, [this, answer, user = caller.user] { turns_.owe(user, answer); });
 }
 
 std::string Reports::name_now(uid_t user) {
@@ -144,14 +158,14 @@ std::string Reports::name_now(uid_t user) {
 // Of all users, whether the caller sees them or not: there are few, and each is looked up once.
 void Reports::when_named(std::function<void()> then) {
   std::set<uid_t> users;
-  for (const auto& [id, session] : world_.sessions.all()) users.insert(session->domain);
-  for (const auto& [id, model] : world_.models.table().all()) {
+  for (const auto& [id, session] : sessions_.all()) users.insert(session->domain);
+  for (const auto& [id, model] : models_.table().all()) {
     users.insert(model.owner());
     users.insert(model.pins.begin(), model.pins.end());
     for (const auto& [user, name] : model.names) users.insert(user);
   }
-  for (const auto& [id, program] : world_.programs.table().all()) users.insert(program.domain);
-  for (const auto& [domain, worker] : world_.domains.all()) users.insert(domain);
+  for (const auto& [id, program] : programs_.table().all()) users.insert(program.domain);
+  for (const auto& [domain, worker] : domains_.all()) users.insert(domain);
   names_.when_known(users, std::move(then));
 }
 
@@ -159,31 +173,31 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   ipc::StatusReport report;
   report.version = kVersion;
   report.started_wall_ns = started_wall_ns_;
-  report.memory_total_bytes = world_.memory.total_bytes();
-  report.memory_granted_bytes = world_.memory.granted_bytes();
-  report.memory_models_bytes = world_.memory.held_by(vmu::HolderKind::kModel) +
-                               world_.memory.held_by(vmu::HolderKind::kLoad);
-  report.memory_sessions_bytes = world_.memory.held_by(vmu::HolderKind::kSession);
+  report.memory_total_bytes = memory_.total_bytes();
+  report.memory_granted_bytes = memory_.granted_bytes();
+  report.memory_models_bytes =
+      memory_.held_by(vmu::HolderKind::kModel) + memory_.held_by(vmu::HolderKind::kLoad);
+  report.memory_sessions_bytes = memory_.held_by(vmu::HolderKind::kSession);
   report.memory_lanes_bytes =
-      world_.memory.held_by(vmu::HolderKind::kLane) + world_.memory.held_by(vmu::HolderKind::kHeap);
-  report.sessions = static_cast<uint32_t>(world_.sessions.all().size());
-  report.models = static_cast<uint32_t>(world_.models.table().size());
-  report.programs = static_cast<uint32_t>(world_.programs.table().size());
+      memory_.held_by(vmu::HolderKind::kLane) + memory_.held_by(vmu::HolderKind::kHeap);
+  report.sessions = static_cast<uint32_t>(sessions_.all().size());
+  report.models = static_cast<uint32_t>(models_.table().size());
+  report.programs = static_cast<uint32_t>(programs_.table().size());
   report.descriptors = count_descriptors();
-  report.descriptors_closing = static_cast<uint32_t>(world_.closers.waiting());
-  report.bytes_read = world_.models.bytes_read();
-  report.buffered_reads = world_.models.buffered_reads();
-  report.compared_opens = world_.models.compared_opens();
+  report.descriptors_closing = static_cast<uint32_t>(deferred_close_.waiting());
+  report.bytes_read = models_.bytes_read();
+  report.buffered_reads = models_.buffered_reads();
+  report.compared_opens = models_.compared_opens();
   std::vector<ipc::WorkerReport> workers;
-  for (const auto& [domain, worker] : world_.domains.all()) {
+  for (const auto& [domain, worker] : domains_.all()) {
     if (!caller.may_steer(domain)) continue;
     workers.push_back(worker->report());
     workers.back().owner = names_.of(domain);
   }
   report.workers_total = static_cast<uint32_t>(workers.size());
   report.workers = page_of(std::move(workers), request.first_worker, kStatusPage);
-  report.draining = draining_;
-  report.data_sessions = world_.sessions.count();
+  report.draining = sessions_.draining();
+  report.data_sessions = sessions_.count();
   report.quota = quota_of(caller.user);
   if (request.first_worker == 0) report.settings = settings_;
   if (!caller.admin) {
@@ -200,26 +214,26 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
 // Who hold memory, a session or a model.
 std::set<uid_t> Reports::users_here() const {
   std::set<uid_t> users;
-  for (const auto& [id, session] : world_.sessions.all()) {
+  for (const auto& [id, session] : sessions_.all()) {
     if (!session->observer) users.insert(session->domain);
   }
-  for (const auto& [id, model] : world_.models.table().all()) {
+  for (const auto& [id, model] : models_.table().all()) {
     users.insert(model.owner());
     users.insert(model.pins.begin(), model.pins.end());
   }
-  for (const auto& [domain, worker] : world_.domains.all()) users.insert(domain);
+  for (const auto& [domain, worker] : domains_.all()) users.insert(domain);
   return users;
 }
 
 ipc::QuotaReport Reports::quota_of(uid_t user) const {
-  const QuotaInForce quota = world_.quotas.of(user);
+  const QuotaInForce quota = quotas_.of(user);
   ipc::QuotaReport report;
   report.is_own = quota.is_own;
-  report.memory_bytes = world_.memory.held_by_user(user);
+  report.memory_bytes = memory_.held_by_user(user);
   report.memory_max_bytes = quota.memory_bytes;
-  report.pinned_bytes = world_.models.pinned_bytes_of(user);
+  report.pinned_bytes = models_.pinned_bytes_of(user);
   report.pinned_max_bytes = quota.pin_bytes;
-  report.sessions = world_.sessions.count(user);
+  report.sessions = sessions_.count(user);
   report.sessions_max = quota.sessions;
   return report;
 }
@@ -227,10 +241,10 @@ ipc::QuotaReport Reports::quota_of(uid_t user) const {
 // --- lists
 
 template <typename List, typename Item>
-void Reports::answer_page(const Asker& asker, std::vector<Item> List::*items, uint32_t first,
+void Reports::answer_page(const Waiter& waiter, std::vector<Item> List::*items, uint32_t first,
                           std::function<std::vector<Item>()> make) {
-  when_named([this, asker, items, first, make = std::move(make)] {
-    world_.sessions.owe(asker, [number = asker.number, items, first, make]() -> ipc::DaemonReply {
+  when_named([this, waiter, items, first, make = std::move(make)] {
+    sessions_.owe(waiter, [number = waiter.number, items, first, make]() -> ipc::DaemonReply {
       std::vector<Item> reports = make();
       List list;
       list.total = static_cast<uint32_t>(reports.size());
@@ -240,15 +254,16 @@ void Reports::answer_page(const Asker& asker, std::vector<Item> List::*items, ui
   });
 }
 
-void Reports::sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request) {
+void Reports::sessions(const Waiter& waiter, const Caller& caller,
+                       const ipc::ListSessions& request) {
   answer_page<ipc::SessionList, ipc::SessionReport>(
-      asker, &ipc::SessionList::sessions, request.first,
+      waiter, &ipc::SessionList::sessions, request.first,
       [this, caller] { return sessions_seen_by(caller); });
 }
 
 std::vector<ipc::SessionReport> Reports::sessions_seen_by(const Caller& caller) {
   std::vector<ipc::SessionReport> reports;
-  for (const auto& [id, session] : world_.sessions.all()) {
+  for (const auto& [id, session] : sessions_.all()) {
     const bool seen = caller.may_steer(session->domain);
     if (seen && session->phase != SessionPhase::kGreeting) reports.push_back(report_of(*session));
   }
@@ -262,10 +277,10 @@ ipc::SessionReport Reports::report_of(const Session& session) {
   report.owner = names_.of(session.domain);
   report.pid = static_cast<uint32_t>(session.pid);
   report.started_wall_ns = session.started_wall_ns;
-  report.granted_bytes = world_.memory.held_by(Memory::of_session(session.id));
-  report.models = world_.models.leases_of(session.id);
+  report.granted_bytes = memory_.held_by(Memory::of_session(session.id));
+  report.models = models_.leases_of(session.id);
   report.sequences = static_cast<uint32_t>(session.sequences.size());
-  report.shared_bytes = world_.models.bytes_shared_by(session.id);
+  report.shared_bytes = models_.bytes_shared_by(session.id);
   const gc::Progress progress = progress_of(session);
   report.steps = progress.commit;
   report.counts = counts_of(session, progress.counts);
@@ -278,7 +293,7 @@ ipc::SessionReport Reports::report_of(const Session& session) {
 
 std::array<uint64_t, ipc::kSessionStates> Reports::session_states() const {
   std::array<uint64_t, ipc::kSessionStates> counts{};
-  for (const auto& [id, session] : world_.sessions.all()) {
+  for (const auto& [id, session] : sessions_.all()) {
     if (session->phase == SessionPhase::kGreeting) continue;
     const bool running = progress_of(*session).running_step != 0;
     ++counts[static_cast<size_t>(state_of(*session, running, wait_of(*session, running)))];
@@ -288,7 +303,7 @@ std::array<uint64_t, ipc::kSessionStates> Reports::session_states() const {
 
 uint64_t Reports::stated_local_models() const {
   uint64_t sum = 0;
-  for (const auto& [id, session] : world_.sessions.all()) {
+  for (const auto& [id, session] : sessions_.all()) {
     if (!session->has_memory()) continue;
     sum = checked_add(sum, session->memory.statement().local_models).value_or(UINT64_MAX);
   }
@@ -297,7 +312,7 @@ uint64_t Reports::stated_local_models() const {
 
 std::array<uint64_t, kGroupPlaces> Reports::group_places() const {
   std::array<uint64_t, kGroupPlaces> counts{};
-  for (const auto& [id, session] : world_.sessions.all()) {
+  for (const auto& [id, session] : sessions_.all()) {
     for (const auto& [index, group] : session->sequences.all()) {
       ++counts[static_cast<size_t>(GroupPlace{group.place})];
     }
@@ -307,10 +322,10 @@ std::array<uint64_t, kGroupPlaces> Reports::group_places() const {
 
 // The first of these that holds; a session may wait for one thing while it waits for another.
 ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
-  const bool lacks = world_.memory.waits(Memory::of_session(session.id)) ||
-                     world_.models.lacks_memory_for(session.id);
+  const bool lacks =
+      memory_.waits(Memory::of_session(session.id)) || models_.lacks_memory_for(session.id);
   if (lacks) return ipc::SessionWait::kMemory;
-  const bool reads = world_.models.loads_for(session.id) || world_.models.awaited_by(session.id) ||
+  const bool reads = models_.loads_for(session.id) || models_.awaited_by(session.id) ||
                      (session.moves_groups() && session.runs());
   if (reads) return ipc::SessionWait::kDisk;
   if (!session.has_memory()) return ipc::SessionWait::kNone;
@@ -319,14 +334,14 @@ ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
   return asks && !running ? ipc::SessionWait::kDevice : ipc::SessionWait::kNone;
 }
 
-void Reports::models(const Asker& asker, const Caller& caller, const ipc::ListModels& request) {
-  answer_page<ipc::ModelList, ipc::ModelReport>(asker, &ipc::ModelList::models, request.first,
+void Reports::models(const Waiter& waiter, const Caller& caller, const ipc::ListModels& request) {
+  answer_page<ipc::ModelList, ipc::ModelReport>(waiter, &ipc::ModelList::models, request.first,
                                                 [this, caller] { return models_seen_by(caller); });
 }
 
 std::vector<ipc::ModelReport> Reports::models_seen_by(const Caller& caller) {
   std::vector<ipc::ModelReport> reports;
-  for (const auto& [id, model] : world_.models.table().all()) {
+  for (const auto& [id, model] : models_.table().all()) {
     if (seen_by(model, caller)) reports.push_back(report_of(model, caller));
   }
   return reports;
@@ -334,15 +349,15 @@ std::vector<ipc::ModelReport> Reports::models_seen_by(const Caller& caller) {
 
 std::array<uint64_t, ipc::kModelStates> Reports::model_states() const {
   std::array<uint64_t, ipc::kModelStates> counts{};
-  for (const auto& [id, model] : world_.models.table().all()) {
+  for (const auto& [id, model] : models_.table().all()) {
     ++counts[static_cast<size_t>(state_of(model))];
   }
   return counts;
 }
 
-void Reports::uses(const Asker& asker, const Caller& caller, const ipc::ListUses& request) {
+void Reports::uses(const Waiter& waiter, const Caller& caller, const ipc::ListUses& request) {
   answer_page<ipc::UseList, ipc::UseReport>(
-      asker, &ipc::UseList::uses, request.first, [this, caller, id = request.model] {
+      waiter, &ipc::UseList::uses, request.first, [this, caller, id = request.model] {
         std::vector<ipc::UseReport> reports = uses_seen_by(caller, id);
         std::ranges::move(names_seen_by(caller, id), std::back_inserter(reports));
         return reports;
@@ -351,10 +366,10 @@ void Reports::uses(const Asker& asker, const Caller& caller, const ipc::ListUses
 
 std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId model) {
   std::vector<ipc::UseReport> reports;
-  const auto found = world_.models.table().all().find(model);
-  if (found == world_.models.table().all().end() || !seen_by(found->second, caller)) return reports;
+  const auto found = models_.table().all().find(model);
+  if (found == models_.table().all().end() || !seen_by(found->second, caller)) return reports;
   for (const auto& [id, lease] : found->second.leases) {
-    const Session* const session = world_.sessions.find(id);
+    const Session* const session = sessions_.find(id);
     if (session == nullptr || !caller.may_steer(session->domain)) continue;
     ipc::UseReport& use = reports.emplace_back();
     use.session = id;
@@ -373,8 +388,8 @@ std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId 
 
 std::vector<ipc::UseReport> Reports::names_seen_by(const Caller& caller, ModelId model) {
   std::vector<ipc::UseReport> reports;
-  const auto found = world_.models.table().all().find(model);
-  if (found == world_.models.table().all().end()) return reports;
+  const auto found = models_.table().all().find(model);
+  if (found == models_.table().all().end()) return reports;
   for (const auto& [user, name] : found->second.names) {
     if (!caller.may_steer(user)) continue;
     ipc::UseReport& use = reports.emplace_back();
@@ -392,8 +407,8 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   report.owner = names_.of(model.owner());
   report.device = kDevice;
   report.state = state_of(model);
-  report.keep_alive_ms = world_.models.residency().keep_alive_of(model);
-  report.expires_wall_ns = world_.models.residency().expires_at(model);
+  report.keep_alive_ms = models_.residency().keep_alive_of(model);
+  report.expires_wall_ns = models_.residency().expires_at(model);
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
   report.files = static_cast<uint32_t>(model.sources.front().files.size());
@@ -408,15 +423,16 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   return report;
 }
 
-void Reports::programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request) {
+void Reports::programs(const Waiter& waiter, const Caller& caller,
+                       const ipc::ListPrograms& request) {
   answer_page<ipc::ProgramList, ipc::ProgramReport>(
-      asker, &ipc::ProgramList::programs, request.first,
+      waiter, &ipc::ProgramList::programs, request.first,
       [this, caller] { return programs_seen_by(caller); });
 }
 
 std::vector<ipc::ProgramReport> Reports::programs_seen_by(const Caller& caller) {
   std::vector<ipc::ProgramReport> reports;
-  for (const auto& [id, program] : world_.programs.table().all()) {
+  for (const auto& [id, program] : programs_.table().all()) {
     if (caller.may_steer(program.domain)) reports.push_back(report_of(program));
   }
   return reports;
@@ -465,8 +481,8 @@ size_t text_bytes_of(const ipc::EventReport& event) {
 
 ipc::EventList Reports::events_for(const Follower& follower) const {
   ipc::EventList list;
-  list.last = world_.events.last();
-  const auto& recent = world_.events.recent();
+  list.last = events_.last();
+  const auto& recent = events_.recent();
   const uint64_t oldest = recent.empty() ? 1 : recent.front().number;
   const uint64_t next = std::max(follower.request.after, follower.request.after + 1);
   list.missed = oldest > next ? oldest - next : 0;
@@ -485,18 +501,18 @@ ipc::EventList Reports::events_for(const Follower& follower) const {
   return list;
 }
 
-void Reports::events(const Asker& asker, const Caller& caller, const ipc::FollowEvents& request) {
-  const Follower follower{asker, caller, request};
+void Reports::events(const Waiter& waiter, const Caller& caller, const ipc::FollowEvents& request) {
+  const Follower follower{waiter, caller, request};
   ipc::EventList list = events_for(follower);
   if (!list.events.empty() || !request.wait) {
-    return world_.sessions.reply(asker, {asker.number, std::move(list)});
+    return sessions_.reply(waiter, {waiter.number, std::move(list)});
   }
   // Each event has all who wait looked at.
-  const auto of_session = [&](const Follower& one) { return one.asker.session == asker.session; };
+  const auto of_session = [&](const Follower& one) { return one.waiter.session == waiter.session; };
   if (std::ranges::any_of(followers_, of_session)) {
-    return world_.sessions.refuse(asker, {ErrorCode::kLimitExceeded,
-                                          "The session waits for events already. Read the answer "
-                                          "to that request first."});
+    return sessions_.refuse(waiter, {ErrorCode::kLimitExceeded,
+                                     "The session waits for events already. Read the answer "
+                                     "to that request first."});
   }
   followers_.push_back(follower);
 }
@@ -514,50 +530,49 @@ void Reports::answer_followers() {
       if (list.missed == 0) follower.request.after = list.last;
       return false;
     }
-    world_.sessions.owe(follower.asker, [this, follower]() -> ipc::DaemonReply {
-      return {follower.asker.number, events_for(follower)};
+    sessions_.owe(follower.waiter, [this, follower]() -> ipc::DaemonReply {
+      return {follower.waiter.number, events_for(follower)};
     });
     return true;
   });
 }
 
 void Reports::session_left(SessionId session) {
-  followers_.remove_if([&](const Follower& one) { return one.asker.session == session; });
+  followers_.remove_if([&](const Follower& one) { return one.waiter.session == session; });
 }
 
 // --- the device and its memory
 
-void Reports::devices(const Asker& asker) {
+void Reports::devices(const Waiter& waiter) {
   ipc::DeviceReport report;
   report.device = kDevice;
   report.name = cpu_name_;
-  report.used_bytes = world_.memory.granted_bytes();
-  report.total_bytes = world_.memory.total_bytes();
-  report.planned_bytes = world_.memory.held_by(vmu::HolderKind::kLane);
-  report.state =
-      world_.domains.spares_fail() ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
-  for (const auto& [domain, worker] : world_.domains.all()) report.lanes += worker->ready() ? 1 : 0;
-  world_.sessions.reply(asker, {asker.number, ipc::DeviceList{{std::move(report)}}});
+  report.used_bytes = memory_.granted_bytes();
+  report.total_bytes = memory_.total_bytes();
+  report.planned_bytes = memory_.held_by(vmu::HolderKind::kLane);
+  report.state = domains_.spares_fail() ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
+  for (const auto& [domain, worker] : domains_.all()) report.lanes += worker->ready() ? 1 : 0;
+  sessions_.reply(waiter, {waiter.number, ipc::DeviceList{{std::move(report)}}});
 }
 
-void Reports::memory(const Asker& asker) {
+void Reports::memory(const Waiter& waiter) {
   const auto all = pools();
-  world_.sessions.reply(asker, {asker.number, ipc::MemoryList{{all.begin(), all.end()}}});
+  sessions_.reply(waiter, {waiter.number, ipc::MemoryList{{all.begin(), all.end()}}});
 }
 
-void Reports::own_memory(const Asker& asker, const Session& session) {
-  const Memory& memory = world_.memory;
+void Reports::own_memory(const Waiter& waiter, const Session& session) {
+  const Memory& memory = memory_;
   ipc::OwnMemory own;
   own.granted_bytes = memory.held_by(Memory::of_session(session.id));
   for (const auto& [index, group] : session.sequences.all()) {
     own.sequence_bytes += group.granted_bytes();
   }
-  own.shared_bytes = world_.models.bytes_shared_by(session.id);
+  own.shared_bytes = models_.bytes_shared_by(session.id);
   const uint64_t quota = memory.session_quota();
   own.total_bytes = memory.total_bytes();
   own.free_bytes = std::min(own.total_bytes - memory.granted_bytes(),
                             quota - std::min(quota, own.granted_bytes));
-  world_.sessions.reply(asker, {asker.number, own});
+  sessions_.reply(waiter, {waiter.number, own});
 }
 
 std::array<ipc::MemoryReport, 3> Reports::pools() const {
@@ -568,16 +583,16 @@ ipc::MemoryReport Reports::weights_report() const {
   ipc::MemoryReport report;
   report.device = kDevice;
   report.pool = ipc::MemoryPool::kWeights;
-  report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kModel) +
-                          world_.memory.held_by(vmu::HolderKind::kLoad);
-  for (const auto& [id, model] : world_.models.table().all()) {
+  report.reserved_bytes =
+      memory_.held_by(vmu::HolderKind::kModel) + memory_.held_by(vmu::HolderKind::kLoad);
+  for (const auto& [id, model] : models_.table().all()) {
     if (model.extents.empty()) continue;
     if (!model.mapped.empty()) report.mapped_bytes += model.bytes;
     if (model.pinned()) report.pinned_bytes += model.bytes;
     if (model.phase != ModelPhase::kResident || model.in_use()) continue;
     report.cached_bytes += model.bytes;
   }
-  report.evictable_bytes = world_.models.residency().evictable_bytes();
+  report.evictable_bytes = models_.residency().evictable_bytes();
   return report;
 }
 
@@ -585,10 +600,10 @@ ipc::MemoryReport Reports::sessions_report() const {
   ipc::MemoryReport report;
   report.device = kDevice;
   report.pool = ipc::MemoryPool::kSessions;
-  report.reserved_bytes = world_.memory.held_by(vmu::HolderKind::kSession);
-  report.evictable_bytes = world_.sessions.sequences().spill().evictable_bytes();
-  for (const auto& [id, session] : world_.sessions.all()) {
-    if (session->attached) report.mapped_bytes += world_.memory.held_by(Memory::of_session(id));
+  report.reserved_bytes = memory_.held_by(vmu::HolderKind::kSession);
+  report.evictable_bytes = sessions_.sequences().spill().evictable_bytes();
+  for (const auto& [id, session] : sessions_.all()) {
+    if (session->attached) report.mapped_bytes += memory_.held_by(Memory::of_session(id));
   }
   return report;
 }
@@ -599,7 +614,7 @@ ipc::MemoryReport Reports::lanes_report() const {
   report.device = kDevice;
   report.pool = ipc::MemoryPool::kLanes;
   report.reserved_bytes =
-      world_.memory.held_by(vmu::HolderKind::kLane) + world_.memory.held_by(vmu::HolderKind::kHeap);
+      memory_.held_by(vmu::HolderKind::kLane) + memory_.held_by(vmu::HolderKind::kHeap);
   report.mapped_bytes = report.reserved_bytes;
   return report;
 }

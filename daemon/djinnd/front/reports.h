@@ -20,28 +20,16 @@ namespace djinn::daemon {
 
 class Reports {
  public:
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    Memory& memory;
-    const Quotas& quotas;
-    Domains& domains;
-    Models& models;
-    Programs& programs;
-    Sessions& sessions;
-    Events& events;
-    StatsRounds& stats;
-    const Closers& closers;
-    Turns& turns;
-  };
-  explicit Reports(World world);
+  Reports(Loop& loop, const Clock& clock, Memory& memory, const Quotas& quotas, Domains& domains,
+          Models& models, Programs& programs, Sessions& sessions, Events& events,
+          StatsRounds& stats, const DeferredClose& deferred_close, Turns& turns);
 
   // Asks the workers for their counts first.
-  void status(const Asker& asker, const Caller& caller, const ipc::GetStatus& request);
-  void sessions(const Asker& asker, const Caller& caller, const ipc::ListSessions& request);
-  void models(const Asker& asker, const Caller& caller, const ipc::ListModels& request);
+  void status(const Waiter& waiter, const Caller& caller, const ipc::GetStatus& request);
+  void sessions(const Waiter& waiter, const Caller& caller, const ipc::ListSessions& request);
+  void models(const Waiter& waiter, const Caller& caller, const ipc::ListModels& request);
   // Of a model that the caller sees, those who are theirs to see.
-  void uses(const Asker& asker, const Caller& caller, const ipc::ListUses& request);
+  void uses(const Waiter& waiter, const Caller& caller, const ipc::ListUses& request);
   // What a user is called now; the number of one who is not known yet, and is then looked up.
   [[nodiscard]] std::string name_now(uid_t user);
   // Calls back when reports can call users by name (user_names.h).
@@ -52,17 +40,16 @@ class Reports {
   [[nodiscard]] std::vector<ipc::UseReport> uses_seen_by(const Caller& caller, ModelId model);
   // What users call it: all of them for administrators, for others themselves.
   [[nodiscard]] std::vector<ipc::UseReport> names_seen_by(const Caller& caller, ModelId model);
-  void programs(const Asker& asker, const Caller& caller, const ipc::ListPrograms& request);
+  void programs(const Waiter& waiter, const Caller& caller, const ipc::ListPrograms& request);
   // Sums over all users, as in status: nothing of others shows in them but how much is left.
-  void devices(const Asker& asker);
-  void memory(const Asker& asker);
-  void own_memory(const Asker& asker, const Session& session);
+  void devices(const Waiter& waiter);
+  void memory(const Waiter& waiter);
+  void own_memory(const Waiter& waiter, const Session& session);
 
-  void events(const Asker& asker, const Caller& caller, const ipc::FollowEvents& request);
+  void events(const Waiter& waiter, const Caller& caller, const ipc::FollowEvents& request);
   // An event was told; who follows hears of it soon.
   void event_told();
   void session_left(SessionId session);
-  void set_draining(bool draining) { draining_ = draining; }
   // What is in force of the settings; none where nobody could have written any.
   void set_settings(std::vector<ipc::SettingReport> settings) { settings_ = std::move(settings); }
 
@@ -77,11 +64,10 @@ class Reports {
   [[nodiscard]] std::array<uint64_t, kGroupPlaces> group_places() const;
   // By ipc::ModelState.
   [[nodiscard]] std::array<uint64_t, ipc::kModelStates> model_states() const;
-  [[nodiscard]] bool draining() const { return draining_; }
 
  private:
   struct Follower {
-    Asker asker;
+    Waiter waiter;
     Caller caller;
     ipc::FollowEvents request;
   };
@@ -95,7 +81,7 @@ class Reports {
   [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);
   // Of all reports, those from the first asked for on that fit a message.
   template <typename List, typename Item>
-  void answer_page(const Asker& asker, std::vector<Item> List::*items, uint32_t first,
+  void answer_page(const Waiter& waiter, std::vector<Item> List::*items, uint32_t first,
                    std::function<std::vector<Item>()> make);
   [[nodiscard]] std::vector<ipc::ProgramReport> programs_seen_by(const Caller& caller);
   [[nodiscard]] ipc::ProgramReport report_of(const Program& program);
@@ -104,13 +90,23 @@ class Reports {
   [[nodiscard]] ipc::MemoryReport sessions_report() const;
   [[nodiscard]] ipc::MemoryReport lanes_report() const;
 
-  World world_;
+  Loop& loop_;
+  const Clock& clock_;
+  Memory& memory_;
+  const Quotas& quotas_;
+  Domains& domains_;
+  Models& models_;
+  Programs& programs_;
+  Sessions& sessions_;
+  Events& events_;
+  StatsRounds& stats_;
+  const DeferredClose& deferred_close_;
+  Turns& turns_;
   uint64_t started_wall_ns_;
   std::string cpu_name_;
   UserNames names_;
   std::list<Follower> followers_;
   Timer follow_;
-  bool draining_ = false;
   std::vector<ipc::SettingReport> settings_;
 };
 

@@ -34,10 +34,10 @@ const PayloadKind* payload_of(const ipc::ClientRequest& request) {
 }
 
 // With the files that the session has added.
-OpenRequest open_request(Session& session, const Asker& asker, const ipc::OpenModel& body) {
+OpenRequest open_request(Session& session, const Waiter& waiter, const ipc::OpenModel& body) {
   OpenRequest request;
-  request.opener = {asker, session.domain, !session.observer,
-                    false, body.pin,       session.caller.admin};
+  request.opener = {waiter, session.domain, !session.observer,
+                    false,  body.pin,       session.caller.admin};
   request.label = body.label;
   request.path = body.path;
   request.unpins = body.unpin;
@@ -83,14 +83,14 @@ void Requests::handle(Session& session, ClientMessage message) {
                           session.pending.size() < limits::kRequestsPending;
   if (!request.ok()) {
     if (!answerable || request.error().code == ErrorCode::kMalformed) {
-      return world_.sessions.end(
-          session, violation("A message could not be read: " + request.error().message));
+      return sessions_.end(session,
+                           violation("A message could not be read: " + request.error().message));
     }
     session.pending.insert(number);
-    return world_.sessions.refuse({session.id, number}, request.error());
+    return sessions_.refuse({session.id, number}, request.error());
   }
   const Status turn = check_turn(session, request.value(), message.fds.size());
-  if (!turn) return world_.sessions.end(session, turn.error());
+  if (!turn) return sessions_.end(session, turn.error());
   session.pending.insert(request.value().number);
   if (payload_of(request.value()) != nullptr) {
     return read_payload(session, *std::move(request), message.fds[0]);
@@ -106,7 +106,7 @@ void Requests::fulfil_any(Call& call, const ipc::ClientRequest& request) {
 void Requests::read_payload(const Session& session, ipc::ClientRequest request,
                             const SharedFd& payload) {
   session.channel->hold(true);
-  world_.payloads.run(
+  payloads_.run(
       session.domain,
       [payload, kind = *payload_of(request), closer = session.closer] {
         return take_payload(*payload, kind.bytes_max, kind.what, *closer);
@@ -118,7 +118,7 @@ void Requests::read_payload(const Session& session, ipc::ClientRequest request,
 }
 
 Session* Requests::asks(SessionId id) {
-  Session* const session = world_.sessions.find(id);
+  Session* const session = sessions_.find(id);
   return session != nullptr && session->channel ? session : nullptr;
 }
 
@@ -126,28 +126,28 @@ void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
                            Result<Payload> payload) {
   Session* const session = asks(id);
   if (session == nullptr) return;
-  const Turns::Bill bill(world_.turns, session->domain);
+  const Turns::Bill bill(turns_, session->domain);
   session->channel->hold(false);
-  const Asker asker{id, request.number};
+  const Waiter waiter{id, request.number};
   if (!payload) {
     const auto* const open = std::get_if<ipc::OpenModel>(&request.body);
-    if (open == nullptr) return world_.sessions.refuse(asker, payload.error());
-    return world_.models.refuse(open_request(*session, asker, *open), payload.error());
+    if (open == nullptr) return sessions_.refuse(waiter, payload.error());
+    return models_.refuse(open_request(*session, waiter, *open), payload.error());
   }
   session->payload_bytes_in += payload->bytes;
-  Call call{*session, asker, {}, *std::move(payload)};
+  Call call{*session, waiter, {}, *std::move(payload)};
   fulfil_any(call, request);
 }
 
 void Requests::fulfil(Call& call, const ipc::Hello& body) {
-  world_.sessions.hello(call.session, call.asker.number, body);
+  sessions_.hello(call.session, call.waiter.number, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
   std::vector<SharedFd>& files = call.session.files;
   // With those that it has added: what is opened next is another model.
   const auto refuse = [&](const Error& error) {
-    world_.models.refuse(open_request(call.session, call.asker, {}), error);
+    models_.refuse(open_request(call.session, call.waiter, {}), error);
   };
   if (files.size() + call.fds.size() > limits::kModelFiles) {
     return refuse({ErrorCode::kLimitExceeded,
@@ -159,130 +159,139 @@ void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
                    "A descriptor of a model's file is none of a file. Open the file."});
   }
   const DomainId user = call.session.domain;
-  const Status kept =
-      world_.models.check_files(user, world_.sessions.files_added(user), call.fds.size());
+  const Status kept = models_.check_files(user, sessions_.files_added(user), call.fds.size());
   if (!kept) return refuse(kept.error());
   for (SharedFd& fd : call.fds) files.push_back(std::move(fd));
   std::ranges::copy(body.names, std::back_inserter(call.session.file_names));
   call.session.file_names.resize(files.size());
-  world_.sessions.done(call.asker);
+  sessions_.done(call.waiter);
 }
 
 void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
-  OpenRequest request = open_request(call.session, call.asker, body);
+  OpenRequest request = open_request(call.session, call.waiter, body);
   if (!body.has_plan) {
     auto none = no_payload();
-    if (!none) return world_.models.refuse(request, none.error());
+    if (!none) return models_.refuse(request, none.error());
     call.payload = *std::move(none);
   }
   request.plan = std::move(call.payload);
-  world_.models.open(std::move(request));
+  models_.open(std::move(request));
 }
 
 void Requests::fulfil(Call& call, const ipc::CloseModel& body) {
-  world_.models.close(call.asker, body.model);
-  if (body.model.valid() && !world_.models.leased_by(body.model, call.asker.session)) {
-    world_.programs.model_closed(call.asker.session, call.session.domain, body.model);
+  models_.close(call.waiter, body.model);
+  if (body.model.valid() && !models_.leased_by(body.model, call.waiter.session)) {
+    programs_.model_closed(call.waiter.session, call.session.domain, body.model);
   }
 }
 
 void Requests::fulfil(Call& call, const ipc::ReadManifest& body) {
-  world_.models.read_manifest(call.asker, body);
+  models_.read_manifest(call.waiter, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::UnloadModel& body) {
-  world_.models.unload(call.asker, call.session.caller, body.model);
+  models_.unload(call.waiter, call.session.caller, body.model);
 }
 
 bool Requests::has_data_path(const Call& call) {
   if (!call.session.observer) return true;
-  world_.sessions.refuse(call.asker, {ErrorCode::kUnsupported,
-                                      "An observer has no data path. Connect without observer."});
+  sessions_.refuse(call.waiter, {ErrorCode::kUnsupported,
+                                 "An observer has no data path. Connect without observer."});
   return false;
 }
 
 void Requests::fulfil(Call& call, const ipc::DefineProgram& body) {
   if (!has_data_path(call)) return;
-  world_.programs.define(call.asker, call.session.domain, body.model, std::move(call.payload));
+  programs_.define(call.waiter, call.session.domain, body.model, std::move(call.payload));
 }
 
 void Requests::fulfil(Call& call, const ipc::MakeSequence& body) {
   if (!has_data_path(call)) return;
-  world_.sessions.sequences().make(call.session, call.asker.number, body.geometry);
+  sessions_.sequences().make(call.session, call.waiter.number, body.geometry);
 }
 
 void Requests::fulfil(Call& call, const ipc::DropSequence& body) {
   if (!has_data_path(call)) return;
-  world_.sessions.sequences().drop(call.session, call.asker.number, body.sequence);
+  sessions_.sequences().drop(call.session, call.waiter.number, body.sequence);
 }
 
 void Requests::fulfil(Call& call, const ipc::GetStatus& body) {
-  world_.reports.status(call.asker, call.session.caller, body);
+  reports_.status(call.waiter, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListSessions& body) {
-  world_.reports.sessions(call.asker, call.session.caller, body);
+  reports_.sessions(call.waiter, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListModels& body) {
-  world_.reports.models(call.asker, call.session.caller, body);
+  reports_.models(call.waiter, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListUses& body) {
-  world_.reports.uses(call.asker, call.session.caller, body);
+  reports_.uses(call.waiter, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListPrograms& body) {
-  world_.reports.programs(call.asker, call.session.caller, body);
+  reports_.programs(call.waiter, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListDevices&) {
-  world_.reports.devices(call.asker);
+  reports_.devices(call.waiter);
 }
 
 void Requests::fulfil(Call& call, const ipc::ListMemory&) {
-  world_.reports.memory(call.asker);
+  reports_.memory(call.waiter);
 }
 
 void Requests::fulfil(Call& call, const ipc::GetOwnMemory&) {
-  world_.reports.own_memory(call.asker, call.session);
+  reports_.own_memory(call.waiter, call.session);
 }
 
 void Requests::fulfil(Call& call, const ipc::PinModel& body) {
-  world_.models.pin(call.asker, call.session.caller, body);
+  models_.pin(call.waiter, call.session.caller, body);
 }
 
 void Requests::fulfil(Call& call, const ipc::CancelRun& body) {
-  world_.sessions.cancel_run(call.asker, call.session.caller, body.session);
+  sessions_.cancel_run(call.waiter, call.session.caller, body.session);
 }
 
 void Requests::fulfil(Call& call, const ipc::TerminateSession& body) {
-  world_.sessions.terminate(call.asker, call.session.caller, body.session);
+  sessions_.terminate(call.waiter, call.session.caller, body.session);
 }
 
 void Requests::fulfil(Call& call, const ipc::EvictModel& body) {
-  world_.models.evict(call.asker, call.session.caller, body);
+  models_.evict(call.waiter, call.session.caller, body);
 }
 
 bool Requests::is_admin(const Call& call) {
   if (call.session.caller.admin) return true;
-  world_.sessions.refuse(call.asker, only_administrators_may());
+  sessions_.refuse(call.waiter, only_administrators_may());
   return false;
 }
 
 void Requests::fulfil(Call& call, const ipc::SetDraining& body) {
   if (!is_admin(call)) return;
-  world_.drain(body.draining);
-  world_.sessions.done(call.asker);
+  drain_.set(body.draining);
+  sessions_.done(call.waiter);
+}
+
+ipc::Collected Requests::collect() {
+  const uint64_t before = memory_.granted_bytes();
+  ipc::Collected collected;
+  collected.programs = programs_.collect();
+  collected.workers =
+      domains_.retire_idle([this](DomainId domain) { return sessions_.in_use(domain); });
+  collected.bytes = before - std::min(before, memory_.granted_bytes());
+  return collected;
 }
 
 void Requests::fulfil(Call& call, const ipc::CollectGarbage&) {
   if (!is_admin(call)) return;
-  world_.sessions.reply(call.asker, {call.asker.number, world_.collect()});
+  sessions_.reply(call.waiter, {call.waiter.number, collect()});
 }
 
 void Requests::fulfil(Call& call, const ipc::FollowEvents& body) {
-  world_.reports.events(call.asker, call.session.caller, body);
+  reports_.events(call.waiter, call.session.caller, body);
 }
 
 }  // namespace djinn::daemon

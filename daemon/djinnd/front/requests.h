@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "daemon/djinnd/access/user_queues.h"
+#include "daemon/djinnd/front/drain.h"
 #include "daemon/djinnd/front/reports.h"
 #include "daemon/djinnd/loop/sealed.h"
 #include "daemon/djinnd/models/models.h"
@@ -28,24 +29,24 @@ Status check_turn(const Session& session, const ipc::ClientRequest& request, siz
 
 class Requests {
  public:
-  struct World {
-    Sessions& sessions;
-    Models& models;
-    Programs& programs;
-    Reports& reports;
-    UserQueues& payloads;
-    Turns& turns;
-    std::function<void(bool draining)> drain;
-    std::function<ipc::Collected()> collect;
-  };
-  explicit Requests(World world) : world_(std::move(world)) {}
+  Requests(Memory& memory, Domains& domains, Sessions& sessions, Models& models, Programs& programs,
+           Reports& reports, UserQueues& payloads, Turns& turns, Drain& drain)
+      : memory_(memory),
+        domains_(domains),
+        sessions_(sessions),
+        models_(models),
+        programs_(programs),
+        reports_(reports),
+        payloads_(payloads),
+        turns_(turns),
+        drain_(drain) {}
 
   void handle(Session& session, ClientMessage message);
 
  private:
   struct Call {
     Session& session;
-    Asker asker;
+    Waiter waiter;
     std::vector<SharedFd> fds;
     Payload payload;
   };
@@ -79,9 +80,18 @@ class Requests {
   void fulfil(Call& call, const ipc::FollowEvents& body);
   // Refuses others.
   bool is_admin(const Call& call);
+  ipc::Collected collect();
   bool has_data_path(const Call& call);
 
-  World world_;
+  Memory& memory_;
+  Domains& domains_;
+  Sessions& sessions_;
+  Models& models_;
+  Programs& programs_;
+  Reports& reports_;
+  UserQueues& payloads_;
+  Turns& turns_;
+  Drain& drain_;
 };
 
 }  // namespace djinn::daemon

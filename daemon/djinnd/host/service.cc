@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/djinnd/host/keeper.h"
+#include "daemon/djinnd/host/fd_store.h"
 
 namespace djinn::daemon {
 namespace {
@@ -46,7 +46,7 @@ bool make_ready(const Fd& socket, int family, int type) {
 }  // namespace
 
 Service::Service(Loop& loop, const Clock& clock, Notifier& notifier, std::function<bool()> check,
-                 std::function<Line()> describe)
+                 std::function<StatusLine()> describe)
     : clock_(clock),
       notifier_(notifier),
       check_(std::move(check)),
@@ -76,7 +76,7 @@ void Service::changed() {
 }
 
 void Service::tell() {
-  const Line line = describe_();
+  const StatusLine line = describe_();
   notifier_.say_word("STATUS=" + line.text);
   if (line.progresses) tell_.start_once(kProgressEveryMs);
 }
@@ -98,10 +98,10 @@ void Service::look() {
   watch_.start_once(look_every_ns_ / kNsPerMs);
 }
 
-Result<Passed> take_passed() {
+Result<ActivationFds> take_activation_fds() {
   char** names = nullptr;
   const int count = ::sd_listen_fds_with_names(1, &names);
-  Passed passed;
+  ActivationFds passed;
   bool serves = true;
   for (int i = 0; i < count; ++i) {
     Fd fd(SD_LISTEN_FDS_START + i);

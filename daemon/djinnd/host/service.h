@@ -25,14 +25,14 @@ namespace djinn::daemon {
 
 class Service {
  public:
-  struct Line {
+  struct StatusLine {
     std::string text;
     bool progresses = false;  // and is to be told again soon
   };
   // check: the process's own opinion of its health, asked on the loop a few times in each watchdog
   // interval. describe: the status line.
   Service(Loop& loop, const Clock& clock, Notifier& notifier, std::function<bool()> check,
-          std::function<Line()> describe);
+          std::function<StatusLine()> describe);
 
   // Clients may connect: what was started for us may go on.
   void ready();
@@ -59,7 +59,7 @@ class Service {
   const Clock& clock_;
   Notifier& notifier_;
   std::function<bool()> check_;
-  std::function<Line()> describe_;
+  std::function<StatusLine()> describe_;
   Watchdog watchdog_;
   uint64_t look_every_ns_ = 0;  // 0: nobody watches
   uint64_t due_ns_ = 0;         // the next look
@@ -67,13 +67,13 @@ class Service {
   Timer tell_;
 };
 
-struct Passed {
+struct ActivationFds {
   std::optional<Fd> socket;        // the listening one for clients
   std::vector<Fd> metrics;         // those for metrics
   std::map<std::string, Fd> kept;  // by name: what a predecessor left with systemd
 };
 // What systemd passed at the start. Errors: kInvalidArgument for sockets that djinnd could not
 // serve.
-Result<Passed> take_passed();
+Result<ActivationFds> take_activation_fds();
 
 }  // namespace djinn::daemon

@@ -60,7 +60,7 @@ class ServiceTest : public ::testing::Test {
         loop_, clock_, *(notifier_ = std::make_unique<Notifier>()),
         [this] { return ++checks_ < 3; },
         [this] {
-          return Service::Line{"state " + std::to_string(++lines_), lines_ < 3};
+          return Service::StatusLine{"state " + std::to_string(++lines_), lines_ < 3};
         });
   }
 
@@ -101,8 +101,8 @@ TEST_F(ServiceTest, answers_the_watchdog_from_the_loop_as_long_as_the_check_pass
   EXPECT_LT(::recv(systemd_.get(), text.data(), text.size(), MSG_DONTWAIT), 0);
 }
 
-TEST(Passed, is_nothing_without_systemd) {
-  const auto passed = take_passed();
+TEST(ActivationFds, is_nothing_without_systemd) {
+  const auto passed = take_activation_fds();
   ASSERT_TRUE(passed.ok());
   EXPECT_FALSE(passed.value().socket.has_value());
   EXPECT_TRUE(passed.value().kept.empty());

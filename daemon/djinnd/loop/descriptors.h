@@ -11,7 +11,7 @@ namespace djinn::daemon {
 
 // Kept from clients, unless djinnd may have so few that an eighth of them is less. A message brings
 // up to 253 before anybody can refuse it (SCM_MAX_FD): those that found no number the kernel would
-// close on the loop's thread, which may take for ever (closers.h).
+// close on the loop's thread, which may take for ever (deferred_close.h).
 inline constexpr int kDescriptorsKept = 64 + 253;
 
 // What a session takes while it does nothing: its socket, its memory, two ends of each bell.

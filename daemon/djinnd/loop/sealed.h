@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "daemon/djinnd/loop/closers.h"
+#include "daemon/djinnd/loop/deferred_close.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
 #include "kernel/load/hash.h"

@@ -8,17 +8,36 @@
 
 namespace djinn::daemon {
 
-Metrics::Metrics(World world)
-    : world_(world),
-      started_wall_ns_(world.clock.wall_ns()),
-      wake_(world.loop, [this] { asked(); }) {
-  world_.events.listen([this](const Event& event) { hear(event); });
+Metrics::Metrics(Loop& loop, const Clock& clock, Events& events, const PeerTraffic& traffic,
+                 Memory& memory, Domains& domains, Models& models, Programs& programs,
+                 const Spill& spill, StatsRounds& stats, const Reports& reports, const Drain& drain,
+                 const Service& service, const FdStore& fd_store, const Journal& journal,
+                 const Notifier& notifier, const DeferredClose& deferred_close)
+    : loop_(loop),
+      clock_(clock),
+      traffic_(traffic),
+      memory_(memory),
+      domains_(domains),
+      models_(models),
+      programs_(programs),
+      spill_(spill),
+      stats_(stats),
+      reports_(reports),
+      drain_(drain),
+      service_(service),
+      fd_store_(fd_store),
+      journal_(journal),
+      notifier_(notifier),
+      deferred_close_(deferred_close),
+      started_wall_ns_(clock.wall_ns()),
+      wake_(loop, [this] { asked(); }) {
+  events.listen([this](const Event& event) { on_event(event); });
 }
 
 Status Metrics::serve(std::vector<Fd> sockets) {
   if (sockets.empty()) return {};
-  DJINN_TRY(server_, MetricsServer::start(std::move(sockets), world_.clock, [this] {
-              asked_ns_.store(world_.clock.monotonic_ns(), std::memory_order_relaxed);
+  DJINN_TRY(server_, MetricsServer::start(std::move(sockets), clock_, [this] {
+              asked_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
               wake_.call();
             }));
   server_->publish(std::make_unique<const MetricsSnapshot>(take()));
@@ -26,23 +45,23 @@ Status Metrics::serve(std::vector<Fd> sockets) {
 }
 
 void Metrics::asked() {
-  loop_delay_ns_ = world_.clock.monotonic_ns() - asked_ns_.load(std::memory_order_relaxed);
-  world_.stats.ask([](DomainId) { return true; },
-                   [this] {
-                     if (server_) server_->publish(std::make_unique<const MetricsSnapshot>(take()));
-                   });
+  loop_delay_ns_ = clock_.monotonic_ns() - asked_ns_.load(std::memory_order_relaxed);
+  stats_.ask([](DomainId) { return true; },
+             [this] {
+               if (server_) server_->publish(std::make_unique<const MetricsSnapshot>(take()));
+             });
 }
 
-void Metrics::hear(const Event& event) {
+void Metrics::on_event(const Event& event) {
   ++events_[static_cast<size_t>(event.kind)];
   switch (event.kind) {
     case EventKind::kModelLoading:
-      loading_[event.model] = world_.clock.monotonic_ns();
+      loading_[event.model] = clock_.monotonic_ns();
       return;
     case EventKind::kModelLoaded:
       on_disk_.erase(event.model);
       if (const auto load = loading_.extract(event.model)) {
-        load_time_.note(world_.clock.monotonic_ns() - load.mapped());
+        load_time_.note(clock_.monotonic_ns() - load.mapped());
       }
       return;
     case EventKind::kModelEvicted:
@@ -74,33 +93,33 @@ void Metrics::count_eviction(const Event& event) {
 
 MetricsSnapshot Metrics::take() const {
   MetricsSnapshot shot;
-  shot.taken_ns = world_.clock.monotonic_ns();
+  shot.taken_ns = clock_.monotonic_ns();
   shot.loop_delay_ns = loop_delay_ns_;
   shot.started_wall_ns = started_wall_ns_;
-  shot.sessions = world_.reports.session_states();
-  shot.stated_local_models = world_.reports.stated_local_models();
+  shot.sessions = reports_.session_states();
+  shot.stated_local_models = reports_.stated_local_models();
   add_memory(shot);
   add_models(shot);
   add_groups(shot);
   add_programs(shot);
   add_workers(shot);
-  shot.clients = world_.traffics.clients;
-  shot.worker_traffic = world_.traffics.workers;
-  shot.loader_traffic = world_.traffics.loaders;
-  shot.kept_descriptors = world_.keeper.descriptors();
-  shot.kept_descriptors_max = world_.keeper.descriptors_max();
-  shot.models_not_kept = world_.keeper.models_not_kept();
-  shot.closing_descriptors = world_.closers.waiting();
-  shot.log_lost = log_lines_lost() + world_.journal.lost();
-  shot.notify_lost = world_.notifier.words_lost();
-  shot.watchdog = world_.service.watchdog();
+  shot.clients = traffic_.clients;
+  shot.worker_traffic = traffic_.workers;
+  shot.loader_traffic = traffic_.loaders;
+  shot.kept_descriptors = fd_store_.descriptors();
+  shot.kept_descriptors_max = fd_store_.descriptors_max();
+  shot.models_not_kept = fd_store_.models_not_kept();
+  shot.closing_descriptors = deferred_close_.waiting();
+  shot.log_lost = log_lines_lost() + journal_.lost();
+  shot.notify_lost = notifier_.words_lost();
+  shot.watchdog = service_.watchdog();
   shot.events = events_;
   judge(shot);
   return shot;
 }
 
 void Metrics::add_memory(MetricsSnapshot& shot) const {
-  const Memory& memory = world_.memory;
+  const Memory& memory = memory_;
   shot.session_quota_bytes = memory.session_quota();
   shot.memory_limit_bytes = memory.total_bytes();
   shot.memory_model_bytes = memory.held_by(vmu::HolderKind::kModel);
@@ -109,43 +128,43 @@ void Metrics::add_memory(MetricsSnapshot& shot) const {
   shot.memory_slab_bytes = memory.held_by(vmu::HolderKind::kLane);
   shot.memory_heap_bytes = memory.held_by(vmu::HolderKind::kHeap);
   shot.memory_waiting = memory.waiting();
-  shot.pools = world_.reports.pools();
+  shot.pools = reports_.pools();
 }
 
 void Metrics::add_models(MetricsSnapshot& shot) const {
-  shot.models = world_.reports.model_states();
-  for (const auto& [id, model] : world_.models.table().all()) {
+  shot.models = reports_.model_states();
+  for (const auto& [id, model] : models_.table().all()) {
     shot.models_pinned += model.pinned() ? 1 : 0;
     shot.model_leases += model.leases.size();
   }
   shot.loads = events_[static_cast<size_t>(EventKind::kModelLoaded)];
-  shot.loads_failed = world_.models.loads_failed();
-  shot.load_bytes = world_.models.bytes_read();
-  shot.buffered_reads = world_.models.buffered_reads();
-  shot.compared_opens = world_.models.compared_opens();
+  shot.loads_failed = models_.loads_failed();
+  shot.load_bytes = models_.bytes_read();
+  shot.buffered_reads = models_.buffered_reads();
+  shot.compared_opens = models_.compared_opens();
   shot.load_time = load_time_;
   shot.evictions = evictions_;
   shot.evicted_bytes = evicted_bytes_;
 }
 
 void Metrics::add_groups(MetricsSnapshot& shot) const {
-  shot.groups = world_.reports.group_places();
-  shot.groups_on_disk_bytes = world_.spill.spilled_bytes();
+  shot.groups = reports_.group_places();
+  shot.groups_on_disk_bytes = spill_.spilled_bytes();
   shot.spilled_bytes = spilled_bytes_;
   shot.restored_bytes = restored_bytes_;
 }
 
 void Metrics::add_programs(MetricsSnapshot& shot) const {
-  for (const auto& [id, program] : world_.programs.table().all()) {
-    ++shot.programs[static_cast<size_t>(program.phase)];
+  for (const auto& [id, program] : programs_.table().all()) {
+    ++shot.programs[static_cast<size_t>(ProgramPhase{program.phase})];
     shot.program_graph_bytes += program.graph_bytes;
   }
-  shot.definitions = world_.programs.counts();
+  shot.definitions = programs_.counts();
 }
 
 void Metrics::add_workers(MetricsSnapshot& shot) const {
-  shot.device_ready = !world_.domains.spares_fail();
-  for (const auto& [domain, worker] : world_.domains.all()) {
+  shot.device_ready = !domains_.spares_fail();
+  for (const auto& [domain, worker] : domains_.all()) {
     add_counts(shot.counts, worker->counts());
     shot.worker_restarts += worker->restarts();
     if (!worker->absent()) ++shot.workers[static_cast<size_t>(worker->report().state)];
@@ -153,11 +172,11 @@ void Metrics::add_workers(MetricsSnapshot& shot) const {
 }
 
 void Metrics::judge(MetricsSnapshot& shot) const {
-  const Status books = world_.memory.check();
+  const Status books = memory_.check();
   shot.healthy = books.ok();
   if (!books) shot.unhealthy_why = "The books of memory do not balance: " + books.error().message;
-  shot.draining = world_.reports.draining();
-  const bool can_serve = shot.device_ready && world_.domains.spares_have_worked();
+  shot.draining = drain_.draining();
+  const bool can_serve = shot.device_ready && domains_.spares_have_worked();
   shot.ready = shot.healthy && can_serve && !shot.draining;
   if (!shot.healthy) {
     shot.unready_why = shot.unhealthy_why;

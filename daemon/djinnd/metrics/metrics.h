@@ -17,8 +17,9 @@
 
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/events/journal.h"
+#include "daemon/djinnd/front/drain.h"
 #include "daemon/djinnd/front/reports.h"
-#include "daemon/djinnd/host/keeper.h"
+#include "daemon/djinnd/host/fd_store.h"
 #include "daemon/djinnd/host/notifier.h"
 #include "daemon/djinnd/host/service.h"
 #include "daemon/djinnd/loop/traffic.h"
@@ -30,7 +31,7 @@
 namespace djinn::daemon {
 
 // Of all peers of a kind, by which it goes.
-struct Traffics {
+struct PeerTraffic {
   Traffic clients;
   Traffic workers;
   Traffic loaders;
@@ -38,25 +39,11 @@ struct Traffics {
 
 class Metrics {
  public:
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    Events& events;
-    const Traffics& traffics;
-    Memory& memory;
-    Domains& domains;
-    Models& models;
-    Programs& programs;
-    const Spill& spill;
-    StatsRounds& stats;
-    const Reports& reports;
-    const Service& service;
-    const Keeper& keeper;
-    const Journal& journal;
-    const Notifier& notifier;
-    const Closers& closers;
-  };
-  explicit Metrics(World world);
+  Metrics(Loop& loop, const Clock& clock, Events& events, const PeerTraffic& traffic,
+          Memory& memory, Domains& domains, Models& models, Programs& programs, const Spill& spill,
+          StatsRounds& stats, const Reports& reports, const Drain& drain, const Service& service,
+          const FdStore& fd_store, const Journal& journal, const Notifier& notifier,
+          const DeferredClose& deferred_close);
 
   // Answers on these sockets from now on. Errors: those of MetricsServer::start.
   Status serve(std::vector<Fd> sockets);
@@ -67,7 +54,7 @@ class Metrics {
   [[nodiscard]] MetricsSnapshot take() const;
 
  private:
-  void hear(const Event& event);
+  void on_event(const Event& event);
   void count_eviction(const Event& event);
   void asked();
   void add_memory(MetricsSnapshot& shot) const;
@@ -77,7 +64,22 @@ class Metrics {
   void add_workers(MetricsSnapshot& shot) const;
   void judge(MetricsSnapshot& shot) const;
 
-  World world_;
+  Loop& loop_;
+  const Clock& clock_;
+  const PeerTraffic& traffic_;
+  Memory& memory_;
+  Domains& domains_;
+  Models& models_;
+  Programs& programs_;
+  const Spill& spill_;
+  StatsRounds& stats_;
+  const Reports& reports_;
+  const Drain& drain_;
+  const Service& service_;
+  const FdStore& fd_store_;
+  const Journal& journal_;
+  const Notifier& notifier_;
+  const DeferredClose& deferred_close_;
   uint64_t started_wall_ns_;
   std::array<uint64_t, ipc::kEventKinds> events_{};
   std::array<uint64_t, kEvictReasons> evictions_{};

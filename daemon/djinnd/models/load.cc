@@ -3,6 +3,7 @@
 #include "daemon/djinnd/models/load.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 
@@ -20,18 +21,21 @@ Error out_of_turn() {
 }  // namespace
 
 bool may_follow(LoadPhase from, LoadPhase to) {
-  if (to == LoadPhase::kEnded) return from != LoadPhase::kEnded;
-  if (to == LoadPhase::kComparing) return from == LoadPhase::kGranting;
-  return static_cast<int>(to) == static_cast<int>(from) + 1;
+  using enum LoadPhase;
+  static constexpr auto kLegal = std::to_array<Transition<LoadPhase>>({
+      {kWaiting, kIdentifying},
+      {kIdentifying, kDeciding},
+      {kDeciding, kPlanning},
+      {kPlanning, kGranting},
+      {kGranting, kReading},
+      {kGranting, kComparing},
+      {kReading, kHashing},
+  });
+  return is_listed(kLegal, from, to) || (to == kEnded && from != kEnded);
 }
 
 Load::Load(Loop& loop, SparePool& loaders, Owner& owner, LoadId id, std::vector<SharedFd> files)
     : loop_(loop), loaders_(loaders), owner_(owner), id_(id), files_(std::move(files)) {}
-
-void Load::go(LoadPhase next) {
-  DJINN_ASSERT(may_follow(phase_, next));
-  phase_ = next;
-}
 
 void Load::start() {
   loaders_.take([this, wanted = std::weak_ptr<bool>(wanted_)](ReadyChild child) {
@@ -43,7 +47,7 @@ void Load::adopt(ReadyChild child) {
   process_ = std::move(child.process);
   process_->listen(
       {[this](ipc::Datagram message) { heard(std::move(message)); }, [this] { exited(); }});
-  go(LoadPhase::kIdentifying);
+  phase_.enter(LoadPhase::kIdentifying);
   send_files();
 }
 
@@ -61,14 +65,14 @@ void Load::send_files() {
 }
 
 void Load::plan(const SharedFd& plan_memfd) {
-  go(LoadPhase::kPlanning);
+  phase_.enter(LoadPhase::kPlanning);
   std::vector<SharedFd> fds;
   if (plan_memfd) fds.push_back(plan_memfd);
   send({ipc::PlanLoad{plan_memfd != nullptr}}, std::move(fds));
 }
 
 void Load::read_into(const std::vector<Fd>& extents, bool hash_at_once) {
-  go(LoadPhase::kReading);
+  phase_.enter(LoadPhase::kReading);
   std::vector<int> fds;
   for (const Fd& extent : extents) fds.push_back(extent.get());
   process_->send(ipc::encode(ipc::LoaderCommand{
@@ -77,7 +81,7 @@ void Load::read_into(const std::vector<Fd>& extents, bool hash_at_once) {
 }
 
 void Load::compare_with(const Fd& manifest, const std::vector<Fd>& extents) {
-  go(LoadPhase::kComparing);
+  phase_.enter(LoadPhase::kComparing);
   std::vector<int> fds{manifest.get()};
   for (const Fd& extent : extents) fds.push_back(extent.get());
   process_->send(ipc::encode(ipc::LoaderCommand{
@@ -89,31 +93,31 @@ void Load::heard(ipc::Datagram message) {
   if (phase_ == LoadPhase::kEnded) return;
   const auto event = ipc::decode_loader_event(message.bytes);
   if (!event.ok()) return fail(out_of_turn());
-  hear(event.value(), std::move(message.fds));
+  on_loader_event(event.value(), std::move(message.fds));
 }
 
-void Load::hear(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
+void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
   const auto in_turn = [&](LoadPhase phase) { return phase_ == phase; };
   if (const auto* failed = std::get_if<ipc::LoadFailed>(&event.body)) {
     const bool typed = failed->code != ErrorCode::kOk;
     fail(typed ? Error{failed->code, failed->message} : out_of_turn());
   } else if (const auto* files = std::get_if<ipc::Identified>(&event.body);
              files && in_turn(LoadPhase::kIdentifying) && files->files.size() == files_.size()) {
-    go(LoadPhase::kDeciding);
+    phase_.enter(LoadPhase::kDeciding);
     ends_surely_ = std::ranges::all_of(files->files, [](const ipc::FileIdentity& file) {
       return file.on_block_device || file.content.has_value();
     });
     owner_.load_identified(id_, *files);
   } else if (const auto* plan = std::get_if<ipc::Planned>(&event.body);
              plan && in_turn(LoadPhase::kPlanning)) {
-    go(LoadPhase::kGranting);
+    phase_.enter(LoadPhase::kGranting);
     owner_.load_planned(id_, *plan);
   } else if (const auto* progress = std::get_if<ipc::Progress>(&event.body);
              progress && in_turn(LoadPhase::kReading)) {
     owner_.load_progressed(id_, progress->bytes_read);
   } else if (const auto* loaded = std::get_if<ipc::Loaded>(&event.body);
              loaded && in_turn(LoadPhase::kReading) && fds.size() == 1) {
-    go(LoadPhase::kHashing);
+    phase_.enter(LoadPhase::kHashing);
     ends_surely_ = true;  // it has closed its files
     owner_.load_finished(id_, *loaded, std::move(fds[0]));
   } else if (const auto* hashed = std::get_if<ipc::Hashed>(&event.body);
@@ -136,7 +140,7 @@ void Load::fail(const Error& error) {
 
 void Load::abort() {
   if (phase_ == LoadPhase::kEnded) return;
-  go(LoadPhase::kEnded);
+  phase_.enter(LoadPhase::kEnded);
   wanted_.reset();
   if (process_) return process_->kill();
   loop_.defer([this] { owner_.load_ended(id_); });
@@ -149,7 +153,7 @@ void Load::go_on() {
 void Load::release() {
   DJINN_ASSERT(phase_ == LoadPhase::kDeciding);
   if (!ends_surely_) return abort();
-  go(LoadPhase::kEnded);
+  phase_.enter(LoadPhase::kEnded);
   // Later, because the child's own event is being handled; and the pool must hear the answer.
   loop_.defer([this] {
     send({ipc::ReleaseFiles{}}, {});
@@ -161,7 +165,7 @@ void Load::release() {
 void Load::exited() {
   if (phase_ != LoadPhase::kEnded) {
     const bool finished = phase_ == LoadPhase::kHashing;
-    go(LoadPhase::kEnded);
+    phase_.enter(LoadPhase::kEnded);
     if (!finished) {
       owner_.load_failed(
           id_, {ErrorCode::kLoaderLost, "The process that read the files died. Try again."});

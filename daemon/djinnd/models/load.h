@@ -25,6 +25,7 @@
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owned_state.h"
 
 namespace djinn::daemon {
 
@@ -71,7 +72,7 @@ class Load {
   // The sealed manifest and extents of a resident model.
   void compare_with(const Fd& manifest, const std::vector<Fd>& extents);
   // Gives a loader that has told what the files are, and has read nothing, back to the pool; one
-  // that might hang in closing them (closers.h) is killed.
+  // that might hang in closing them (deferred_close.h) is killed.
   // load_ended() follows, and no other event.
   void release();
   // Kills the loader. load_ended() follows, and no other event.
@@ -85,12 +86,11 @@ class Load {
   [[nodiscard]] LoadPhase phase() const { return phase_; }
 
  private:
-  void go(LoadPhase next);
   void adopt(ReadyChild child);
   void send(const ipc::LoaderCommand& command, std::vector<SharedFd> fds);
   void send_files();
   void heard(ipc::Datagram message);
-  void hear(const ipc::LoaderEvent& event, std::vector<Fd> fds);
+  void on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds);
   void fail(const Error& error);
   void exited();
 
@@ -98,7 +98,7 @@ class Load {
   SparePool& loaders_;
   Owner& owner_;
   LoadId id_;
-  LoadPhase phase_ = LoadPhase::kWaiting;
+  OwnedState<LoadPhase, Load> phase_;
   std::vector<SharedFd> files_;
   // A loader that is killed ends soon: it has no file, or it is known that their systems answer.
   bool ends_surely_ = false;

@@ -94,7 +94,7 @@ void look_again(ModelKey& key, const std::vector<load::FileIdentity>& now);
 [[nodiscard]] std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified);
 
 struct Opener {
-  Asker asker;
+  Waiter waiter;
   DomainId domain = 0;
   bool needs_worker = true;  // not an observer's
   bool was_resident = false;
@@ -189,7 +189,7 @@ struct Model {
   // Loaders that have its extents, to compare files with them, until they are dead. They keep it
   // from nothing: files that never answer would.
   std::set<LoadId> compared_by;
-  std::vector<Asker> movers;  // who wait for it to be evicted or gone
+  std::vector<Waiter> evict_waiters;  // who wait for it to be evicted or gone
 
   [[nodiscard]] bool pinned() const { return !pins.empty(); }
   // By another than this user.

@@ -77,13 +77,13 @@ LoadFailure failure_of(const Model& model, const Source& source, const Error& er
 // Whose request that user's failure is of; none where the model comes back for a run.
 SessionId session_of(const Model& model, DomainId user) {
   const auto found = std::ranges::find(model.openers, user, &Opener::domain);
-  return found == model.openers.end() ? SessionId{} : found->asker.session;
+  return found == model.openers.end() ? SessionId{} : found->waiter.session;
 }
 
 // Whether the session waits for it to be there.
 bool is_opened_by(const Model& model, SessionId session) {
-  return std::ranges::any_of(model.openers,
-                             [&](const Opener& opener) { return opener.asker.session == session; });
+  return std::ranges::any_of(
+      model.openers, [&](const Opener& opener) { return opener.waiter.session == session; });
 }
 
 }  // namespace
@@ -107,12 +107,12 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
                  *this, listener, keep_alive_ms),
       looks_(loop, [this] { look(); }) {}
 
-void Models::tell(EventKind kind, const Model& model, std::string text,
+void Models::emit(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {
   Event event = event_of(kind, model);
   event.text = std::move(text);
   event.error = error;
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
 }
 
 void Models::take_back(std::vector<Model> models) {
@@ -124,12 +124,12 @@ void Models::take_back(std::vector<Model> models) {
       Model& model = *kept;
       returning_.erase(model.id);
       if (granted) {
-        tell(EventKind::kModelKept, model,
+        emit(EventKind::kModelKept, model,
              fmt::format("model {} is resident again: {} bytes", text_of(model.id), model.bytes));
         Residency::arrived(model);
         table_.add(std::move(model)).idle_since_ns = clock_.monotonic_ns();
       } else {
-        tell(EventKind::kModelFailed, model,
+        emit(EventKind::kModelFailed, model,
              fmt::format("model {} is given up: {}", text_of(model.id),
                          name_of(granted.error().code)),
              granted.error().code);
@@ -228,19 +228,19 @@ void Models::start_loads() {
   }
 }
 
-void Models::close(const Asker& asker, ModelId id) {
+void Models::close(const Waiter& waiter, ModelId id) {
   Model* const model = table_.find(id);
-  if (model == nullptr || !model->leases.contains(asker.session)) {
-    return replies_.refuse(asker,
+  if (model == nullptr || !model->leases.contains(waiter.session)) {
+    return replies_.refuse(waiter,
                            {ErrorCode::kNotFound, "The session has not opened such a model."});
   }
-  if (is_opened_by(*model, asker.session)) {
+  if (is_opened_by(*model, waiter.session)) {
     return replies_.refuse(
-        asker, {ErrorCode::kBusy, "The session is still opening the model. Close it after that."});
+        waiter, {ErrorCode::kBusy, "The session is still opening the model. Close it after that."});
   }
-  left(*model, asker.session);
+  left(*model, waiter.session);
   table_.touch(*model);
-  replies_.done(asker);
+  replies_.done(waiter);
 }
 
 // Ends one of the session's opens.
@@ -294,8 +294,8 @@ Status Models::may_pin(const Caller& caller, const Model& model) const {
   return check_pin_quota(caller, model, model.bytes);
 }
 
-void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request) {
-  const auto refuse = [&](const Error& error) { replies_.refuse(asker, error); };
+void Models::pin(const Waiter& waiter, const Caller& caller, const ipc::PinModel& request) {
+  const auto refuse = [&](const Error& error) { replies_.refuse(waiter, error); };
   Model* const model = table_.find(request.model);
   if (model == nullptr || !seen_by(*model, caller)) {
     return refuse({ErrorCode::kNotFound, "There is no such model."});
@@ -320,34 +320,34 @@ void Models::pin(const Asker& asker, const Caller& caller, const ipc::PinModel& 
   if (model->pinned()) residency_.want(*model);
   residency_.review();
   listener_.models_changed();
-  replies_.done(asker);
+  replies_.done(waiter);
 }
 
-void Models::evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request) {
+void Models::evict(const Waiter& waiter, const Caller& caller, const ipc::EvictModel& request) {
   const auto found = find_owned(caller, request.model);
-  if (!found) return replies_.refuse(asker, found.error());
+  if (!found) return replies_.refuse(waiter, found.error());
   if (request.force && !caller.admin && (*found)->pinned_beside(caller.user)) {
-    return replies_.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+    return replies_.refuse(waiter, {ErrorCode::kPermissionDenied, kPinOfOthers});
   }
   if (request.force && !caller.admin && (*found)->held_beside(caller.user)) {
-    return replies_.refuse(asker, {ErrorCode::kPermissionDenied, kHeldByOthers});
+    return replies_.refuse(waiter, {ErrorCode::kPermissionDenied, kHeldByOthers});
   }
-  residency_.evict(asker, **found, request);
+  residency_.evict(waiter, **found, request);
 }
 
-void Models::unload(const Asker& asker, const Caller& caller, ModelId id) {
+void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {
   const auto found = find_owned(caller, id);
-  if (!found) return replies_.refuse(asker, found.error());
+  if (!found) return replies_.refuse(waiter, found.error());
   Model* const model = *found;
   if (!caller.admin && model->pinned_beside(caller.user)) {
-    return replies_.refuse(asker, {ErrorCode::kPermissionDenied, kPinOfOthers});
+    return replies_.refuse(waiter, {ErrorCode::kPermissionDenied, kPinOfOthers});
   }
   const ModelUse use = model->use();
   const bool leaves = model->phase == ModelPhase::kUnloading;  // who asks waits for it as well
   if (use != ModelUse::kNone && !leaves) {
-    return replies_.refuse(asker, refusal_of(use));
+    return replies_.refuse(waiter, refusal_of(use));
   }
-  residency_.unload(asker, *model);
+  residency_.unload(waiter, *model);
 }
 
 // --- from files to a model
@@ -402,7 +402,7 @@ void Models::join_opening(LoadId id, Model& model) {
   const Status allowed = opener.pins ? may_pin({opener.domain, opener.is_admin}, model) : Status();
   if (!allowed) return refuse(request, allowed.error());
   model.add_source(std::move(opening.key), loads_.at(id)->take_files(),
-                   std::move(request.file_names), opener.asker.session);
+                   std::move(request.file_names), opener.waiter.session);
   join(model, request);
 }
 
@@ -457,14 +457,14 @@ void Models::become_model(LoadId id, Opening opening, ModelKey key) {
                            events_.user_text(model.owner()),
                            count_text(model.sources.front().files.size(), "file"));
   event.path = opening.request.path;
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
   join(model, opening.request);
   load.plan(model.plan);
 }
 
 void Models::join(Model& model, const OpenRequest& request) {
   const DomainId user = request.opener.domain;
-  ModelLease& lease = model.leases[request.opener.asker.session];
+  ModelLease& lease = model.leases[request.opener.waiter.session];
   lease.domain = user;
   ++lease.count;
   if (request.opener.pins) {
@@ -493,7 +493,7 @@ void Models::read_again(Model& model) {
   const LoadId id = next_load();
   model.load = source->load = id;
   source->silent = source->in_the_way = 0;
-  tell(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
+  emit(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
   queue_load(id, source->files, {.user = source->user(), .returns = true});
   look_again_soon();
 }
@@ -507,7 +507,7 @@ void Models::source_failed(LoadId id, const Error& error) {
   model->put_aside(*source, error);
   const bool goes_on = model->next_source() != nullptr && !loaders_.fails();
   if (!goes_on) return fail_model(id, *model, failure);
-  tell_failed(*model, failure);
+  emit_failed(*model, failure);
   abandon(id, *model);
   residency_.try_next_source(*model);
   abort_load(id);
@@ -527,7 +527,7 @@ std::vector<Models::Opening> Models::take_others(Model& model) {
                        [&](const Opener& opener) { return opener.domain != owner; });
   std::erase_if(model.openers, [&](const Opener& opener) { return opener.domain != owner; });
   for (const Opener& opener : openers) {
-    const Source* const own = model.source_for(opener.asker.session);
+    const Source* const own = model.source_for(opener.waiter.session);
     DJINN_ASSERT(own != nullptr && own->user() == opener.domain);
     Opening& opening = taken.emplace_back();
     opening.file_count = own->files.size();
@@ -552,7 +552,7 @@ std::vector<Models::Opening> Models::take_others(Model& model) {
     model.pins.erase(opener.domain);
     model.keep_alives_ms.erase(opener.domain);
     model.names.erase(opener.domain);
-    left(model, opener.asker.session);
+    left(model, opener.waiter.session);
   }
   return taken;
 }
@@ -684,9 +684,9 @@ void Models::refuse_pins(Model& model, uint64_t bytes) {
     return true;
   });
   for (const auto& [opener, error] : refused) {
-    tell_failure(opener, failure_of(model, opener.domain, error));  // others may still get it
-    left(model, opener.asker.session);
-    replies_.refuse(opener.asker, error);
+    emit_failure(opener, failure_of(model, opener.domain, error));  // others may still get it
+    left(model, opener.waiter.session);
+    replies_.refuse(opener.waiter, error);
   }
 }
 
@@ -710,9 +710,9 @@ void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, cons
 // Where all who wait are one session: what it holds itself may be what is missing.
 Error Models::with_own_part(Error error, const Model& model) const {
   if (error.code != ErrorCode::kOutOfMemory || model.openers.empty()) return error;
-  const SessionId session = model.openers.front().asker.session;
+  const SessionId session = model.openers.front().waiter.session;
   const bool is_alone = std::ranges::all_of(
-      model.openers, [&](const Opener& opener) { return opener.asker.session == session; });
+      model.openers, [&](const Opener& opener) { return opener.waiter.session == session; });
   if (is_alone) error.message += memory_.own_part_of(Memory::of_session(session));
   return error;
 }
@@ -758,7 +758,7 @@ void Models::become_resident(Model& model) {
   }
   model.bytes_loaded = model.bytes;
   model.loaded_wall_ns = clock_.wall_ns();
-  tell(EventKind::kModelLoaded, model,
+  emit(EventKind::kModelLoaded, model,
        fmt::format("model {} is resident: {} bytes", text_of(model.id), model.bytes));
   residency_.came_back(model);
   listener_.models_changed();
@@ -811,13 +811,13 @@ void Models::load_failed(LoadId id, const Error& error) {
   source_failed(id, error);
 }
 
-void Models::tell_failed(const Model& model, const LoadFailure& failure) {
+void Models::emit_failed(const Model& model, const LoadFailure& failure) {
   const ErrorCode code = failure.error.code;
   if (code == ErrorCode::kCancelled) {
-    return tell(EventKind::kModelUnloaded, model,
+    return emit(EventKind::kModelUnloaded, model,
                 fmt::format("model {} is wanted no more", text_of(model.id)), code);
   }
-  tell_failure(model, failure);
+  emit_failure(model, failure);
 }
 
 void Models::abandon(LoadId id, Model& model) {
@@ -839,26 +839,26 @@ void Models::fail(LoadId id, const Error& error) {
 }
 
 void Models::fail_opening(const OpenRequest& request, const Error& error) {
-  if (error.code != ErrorCode::kCancelled) tell_failure(request.opener, failure_of(request, error));
-  replies_.refuse_each({request.opener.asker}, error);
+  if (error.code != ErrorCode::kCancelled) emit_failure(request.opener, failure_of(request, error));
+  replies_.refuse_each({request.opener.waiter}, error);
 }
 
 void Models::fail_model(LoadId id, Model& model, const LoadFailure& failure) {
-  tell_failed(model, failure);
+  emit_failed(model, failure);
   abandon(id, model);
   decide_waiting(model.id);
-  std::vector<Asker> askers;
-  for (const Opener& opener : model.openers) askers.push_back(opener.asker);
+  std::vector<Waiter> waiters;
+  for (const Opener& opener : model.openers) waiters.push_back(opener.waiter);
   if (model.returns()) {
     model.openers.clear();
-    for (const Asker& asker : askers) left(model, asker.session);
+    for (const Waiter& waiter : waiters) left(model, waiter.session);
     model.end_return();
     residency_.stays_away(model, failure);
   } else {
     table_.erase(model.id);
   }
   abort_load(id);
-  replies_.refuse_each(askers, failure.error);
+  replies_.refuse_each(waiters, failure.error);
 }
 
 void Models::abort_load(LoadId id) {
@@ -866,23 +866,23 @@ void Models::abort_load(LoadId id) {
 }
 
 void Models::refuse(const OpenRequest& request, const Error& error) {
-  tell_failure(request.opener, failure_of(request, error));
-  replies_.refuse(request.opener.asker, error);
+  emit_failure(request.opener, failure_of(request, error));
+  replies_.refuse(request.opener.waiter, error);
 }
 
-void Models::tell_failure(const Opener& opener, const LoadFailure& failure) {
+void Models::emit_failure(const Opener& opener, const LoadFailure& failure) {
   Event event = device_event(EventKind::kModelFailed, {});
-  event.session = opener.asker.session;
-  tell_failure(std::move(event), failure);
+  event.session = opener.waiter.session;
+  emit_failure(std::move(event), failure);
 }
 
-void Models::tell_failure(const Model& model, const LoadFailure& failure) {
+void Models::emit_failure(const Model& model, const LoadFailure& failure) {
   Event event = event_of(EventKind::kModelFailed, model);
   event.session = session_of(model, failure.user);
-  tell_failure(std::move(event), failure);
+  emit_failure(std::move(event), failure);
 }
 
-void Models::tell_failure(Event event, const LoadFailure& failure) {
+void Models::emit_failure(Event event, const LoadFailure& failure) {
   ++loads_failed_;
   const std::string what = event.model.valid() ? "model " + text_of(event.model) : "a model";
   const std::string whom = event.session.valid() ? " for session " + text_of(event.session) : "";
@@ -892,7 +892,7 @@ void Models::tell_failure(Event event, const LoadFailure& failure) {
   event.path = failure.path;
   event.error = failure.error.code;
   event.sentence = failure.sentence;
-  events_.tell_refusal(std::move(event));
+  events_.emit_refusal(std::move(event));
 }
 
 void Models::end_comparisons(Model& model) {
@@ -991,8 +991,8 @@ void Models::settle(Model& model) {
     return is_served;
   });
   for (const Opener& opener : served) {
-    replies_.owe(opener.asker,
-                 [this, id = model.id, number = opener.asker.number,
+    replies_.owe(opener.waiter,
+                 [this, id = model.id, number = opener.waiter.number,
                   was_resident = opener.was_resident]() -> ipc::DaemonReply {
                    return {number, opened(id, was_resident)};
                  });
@@ -1011,14 +1011,14 @@ decltype(ipc::DaemonReply::body) Models::opened(ModelId id, bool was_resident) {
                           *std::move(first)};
 }
 
-void Models::read_manifest(const Asker& asker, const ipc::ReadManifest& request) {
-  if (!leased_by(request.model, asker.session)) {
+void Models::read_manifest(const Waiter& waiter, const ipc::ReadManifest& request) {
+  if (!leased_by(request.model, waiter.session)) {
     return replies_.refuse(
-        asker, {ErrorCode::kNotFound, "The session has no such model open. Open it first."});
+        waiter, {ErrorCode::kNotFound, "The session has no such model open. Open it first."});
   }
   auto part = part_of_manifest(*table_.find(request.model), request.offset);
-  if (!part) return replies_.refuse(asker, part.error());
-  replies_.reply(asker, {asker.number, ipc::ManifestPart{*std::move(part)}});
+  if (!part) return replies_.refuse(waiter, part.error());
+  replies_.reply(waiter, {waiter.number, ipc::ManifestPart{*std::move(part)}});
 }
 
 void Models::map_into(Model& model, DomainId domain) {
@@ -1027,19 +1027,19 @@ void Models::map_into(Model& model, DomainId domain) {
 }
 
 void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
-  tell_failure(model, failure_of(model, domain, error));
-  std::vector<Asker> refused;
+  emit_failure(model, failure_of(model, domain, error));
+  std::vector<Waiter> refused;
   std::erase_if(model.openers, [&](const Opener& opener) {
     if (!opener.needs_worker || opener.domain != domain) return false;
-    refused.push_back(opener.asker);
+    refused.push_back(opener.waiter);
     return true;
   });
   model.mapped.erase(domain);
-  for (const Asker& asker : refused) left(model, asker.session);
+  for (const Waiter& waiter : refused) left(model, waiter.session);
   replies_.refuse_each(refused, error);
 }
 
-void Models::hear(DomainId domain, const ipc::ModelAdded& event) {
+void Models::on_model_added(DomainId domain, const ipc::ModelAdded& event) {
   Model* const model = table_.find(event.model);
   if (model == nullptr || !model->mapped.contains(domain)) return;
   if (event.code != ErrorCode::kOk) {
@@ -1077,11 +1077,11 @@ void Models::worker_died(DomainId domain, const WorkerDeath& death) {
 void Models::session_left(SessionId session) {
   std::vector<LoadId> unwanted;
   for (const auto& [id, opening] : openings_) {
-    if (opening.request.opener.asker.session == session) unwanted.push_back(id);
+    if (opening.request.opener.waiter.session == session) unwanted.push_back(id);
   }
   for (auto& [id, model] : table_.all()) {
     std::erase_if(model.openers,
-                  [&](const Opener& opener) { return opener.asker.session == session; });
+                  [&](const Opener& opener) { return opener.waiter.session == session; });
     model.forget_sources_of(session);
     if (model.leases.erase(session) > 0) {
       table_.touch(model);
@@ -1123,7 +1123,7 @@ bool Models::lacks_memory_for(SessionId session) const {
 
 bool Models::loads_for(SessionId session) const {
   const auto identifies = [&](const auto& opening) {
-    return opening.second.request.opener.asker.session == session;
+    return opening.second.request.opener.waiter.session == session;
   };
   const auto reads = [&](const auto& entry) { return is_opened_by(entry.second, session); };
   return std::ranges::any_of(openings_, identifies) || std::ranges::any_of(table_.all(), reads);

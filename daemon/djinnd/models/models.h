@@ -63,17 +63,17 @@ class Models final : public Load::Owner, private Residency::Loads {
   void open(OpenRequest request);
   // Tells who wanted it, and the log.
   void refuse(const OpenRequest& request, const Error& error);
-  void close(const Asker& asker, ModelId id);
+  void close(const Waiter& waiter, ModelId id);
   // Whether the user's models, openings, and files that are added to be opened may keep so many
   // more open. Errors: kLimitExceeded.
   [[nodiscard]] Status check_files(DomainId domain, size_t added, size_t count) const;
   // Only the owner and administrators may; not what another user has pinned, but for
   // administrators.
-  void unload(const Asker& asker, const Caller& caller, ModelId id);
+  void unload(const Waiter& waiter, const Caller& caller, ModelId id);
   // Whoever sees the model pins it for themselves, within their quota, and unpins it so;
   // administrators end all pins.
-  void pin(const Asker& asker, const Caller& caller, const ipc::PinModel& request);
-  void evict(const Asker& asker, const Caller& caller, const ipc::EvictModel& request);
+  void pin(const Waiter& waiter, const Caller& caller, const ipc::PinModel& request);
+  void evict(const Waiter& waiter, const Caller& caller, const ipc::EvictModel& request);
   // While draining, only models that are there already are opened.
   void set_draining(bool draining) { draining_ = draining; }
 
@@ -82,7 +82,7 @@ class Models final : public Load::Owner, private Residency::Loads {
   [[nodiscard]] uint64_t pinned_bytes_of(uid_t user) const;
 
   // For who has it open.
-  void read_manifest(const Asker& asker, const ipc::ReadManifest& request);
+  void read_manifest(const Waiter& waiter, const ipc::ReadManifest& request);
 
   // --- sessions
   void session_left(SessionId session);
@@ -98,7 +98,7 @@ class Models final : public Load::Owner, private Residency::Loads {
   // --- workers
   void worker_ready(DomainId domain);
   void worker_died(DomainId domain, const WorkerDeath& death);
-  void hear(DomainId domain, const ipc::ModelAdded& event);
+  void on_model_added(DomainId domain, const ipc::ModelAdded& event);
 
   // --- loads
   void load_identified(LoadId id, const ipc::Identified& files) override;
@@ -204,11 +204,11 @@ class Models final : public Load::Owner, private Residency::Loads {
   // Openers that are not its owner's, with all that they brought, as openings that do not join it.
   std::vector<Opening> take_others(Model& model);
   // To the log: of one who does not get a model, and of a model.
-  void tell_failure(const Opener& opener, const LoadFailure& failure);
-  void tell_failure(const Model& model, const LoadFailure& failure);
-  void tell_failure(Event event, const LoadFailure& failure);
+  void emit_failure(const Opener& opener, const LoadFailure& failure);
+  void emit_failure(const Model& model, const LoadFailure& failure);
+  void emit_failure(Event event, const LoadFailure& failure);
   // Likewise, or that nobody wants it any more.
-  void tell_failed(const Model& model, const LoadFailure& failure);
+  void emit_failed(const Model& model, const LoadFailure& failure);
   // The loader may still map the model's extents: they count as the load's until it does not.
   void abandon(LoadId id, Model& model);
   void free_abandoned(LoadId id);
@@ -231,7 +231,7 @@ class Models final : public Load::Owner, private Residency::Loads {
   [[nodiscard]] bool is_on_files(const Load& load, LoadId id) const;
   void left(Model& model, SessionId session);
   // An event of the model: about its bytes, seen by its owner.
-  void tell(EventKind kind, const Model& model, std::string text,
+  void emit(EventKind kind, const Model& model, std::string text,
             std::optional<ErrorCode> error = {});
 
   Loop& loop_;

@@ -39,12 +39,12 @@ Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Domains& do
       keep_alive_ms_(keep_alive_ms),
       expiry_(loop, [this] { look(); }) {}
 
-void Residency::tell(EventKind kind, const Model& model, EvictReason reason, const char* what) {
+void Residency::emit(EventKind kind, const Model& model, EvictReason reason, const char* what) {
   Event event = event_of(kind, model);
   event.text = fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what, model.bytes,
                            name_of(reason));
   event.reason = reason;
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
 }
 
 // --- keep-alive
@@ -112,18 +112,20 @@ bool Residency::runs(const Model& model) const {
                              [&](const auto& lease) { return sessions_.runs(lease.first); });
 }
 
-void Residency::evict(const Asker& asker, Model& model, const ipc::EvictModel& request) {
-  const auto refuse = [&](ErrorCode code, const char* why) { replies_.refuse(asker, {code, why}); };
+void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request) {
+  const auto refuse = [&](ErrorCode code, const char* why) {
+    replies_.refuse(waiter, {code, why});
+  };
   if (request.to == ipc::Tier::kHost) {
     return refuse(ErrorCode::kUnsupported,
                   "Device cpu:0 has no host tier: its memory is the host's. Evict to disk.");
   }
-  if (model.phase == ModelPhase::kOnDisk) return replies_.done(asker);
+  if (model.phase == ModelPhase::kOnDisk) return replies_.done(waiter);
   if (model.phase == ModelPhase::kEvicting) {
-    return request.dry_run ? replies_.done(asker) : model.movers.push_back(asker);
+    return request.dry_run ? replies_.done(waiter) : model.evict_waiters.push_back(waiter);
   }
   const ModelUse use = model.use();
-  if (use == ModelUse::kMoving) return replies_.refuse(asker, refusal_of(use));
+  if (use == ModelUse::kMoving) return replies_.refuse(waiter, refusal_of(use));
   if (model.pinned() && !request.force) {
     return refuse(ErrorCode::kBusy, "The model is pinned. Unpin it first, or force it.");
   }
@@ -138,14 +140,14 @@ void Residency::evict(const Asker& asker, Model& model, const ipc::EvictModel& r
                   "The model's files are not open here, or not hashed yet, so it could not come "
                   "back. Unload it instead.");
   }
-  if (request.dry_run) return replies_.done(asker);
+  if (request.dry_run) return replies_.done(waiter);
   model.pins.clear();
-  model.movers.push_back(asker);
+  model.evict_waiters.push_back(waiter);
   begin_evict(model, EvictReason::kRequested);
 }
 
-void Residency::unload(const Asker& asker, Model& model) {
-  model.movers.push_back(asker);
+void Residency::unload(const Waiter& waiter, Model& model) {
+  model.evict_waiters.push_back(waiter);
   if (model.phase != ModelPhase::kUnloading) begin_unload(model, EvictReason::kRequested);
 }
 
@@ -269,9 +271,9 @@ void Residency::finish_evict(ModelId id) {
   model->bytes_loaded = 0;
   model->extents.clear();
   const EvictReason reason = leaving_.extract(id).mapped().reason;
-  tell(EventKind::kModelEvicted, *model, reason, "evicted to disk");
+  emit(EventKind::kModelEvicted, *model, reason, "evicted to disk");
   release(*model);
-  replies_.owe_each(std::exchange(model->movers, {}), ipc::Done{});
+  replies_.owe_each(std::exchange(model->evict_waiters, {}), ipc::Done{});
   listener_.models_changed();
   if (std::exchange(model->wanted, false)) return want(*model);
   review();
@@ -281,11 +283,11 @@ void Residency::finish_unload(ModelId id) {
   Model* const model = table_.find(id);
   if (model == nullptr) return;
   const EvictReason reason = leaving_.extract(id).mapped().reason;
-  tell(EventKind::kModelUnloaded, *model, reason, "unloaded");
+  emit(EventKind::kModelUnloaded, *model, reason, "unloaded");
   Model gone = std::move(*model);
   table_.erase(id);
   release(gone);
-  replies_.owe_each(gone.movers, ipc::Done{});
+  replies_.owe_each(gone.evict_waiters, ipc::Done{});
 }
 
 // --- up
@@ -345,7 +347,7 @@ void Residency::send_add(Model& model, DomainId domain) {
   domains_.send(domain, {ipc::AddModel{model.id, parked}}, fds);
 }
 
-void Residency::hear(DomainId domain, const ipc::ModelParked& event) {
+void Residency::on_model_parked(DomainId domain, const ipc::ModelParked& event) {
   Model* const model = table_.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
   const auto mapped = model->mapped.find(domain);
@@ -355,7 +357,7 @@ void Residency::hear(DomainId domain, const ipc::ModelParked& event) {
 }
 
 // While it is resident or on its way, its bytes are on their way to the worker, too.
-void Residency::hear(DomainId domain, const ipc::ModelWanted& event) {
+void Residency::on_model_wanted(DomainId domain, const ipc::ModelWanted& event) {
   Model* const model = table_.find(event.model);
   const auto mapped =
       model != nullptr ? model->mapped.find(domain) : decltype(model->mapped.end()){};
@@ -367,7 +369,7 @@ void Residency::hear(DomainId domain, const ipc::ModelWanted& event) {
   want(*model);
 }
 
-void Residency::hear(DomainId domain, const ipc::ModelDropped& event) {
+void Residency::on_model_dropped(DomainId domain, const ipc::ModelDropped& event) {
   Model* const model = table_.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kUnloading) return;
   model->mapped.erase(domain);

@@ -59,9 +59,9 @@ class Residency {
   // Wall clock; 0 while it does not run out.
   [[nodiscard]] uint64_t expires_at(const Model& model) const;
 
-  // Of a model that the caller may steer; they answer the asker.
-  void evict(const Asker& asker, Model& model, const ipc::EvictModel& request);
-  void unload(const Asker& asker, Model& model);
+  // Of a model that the caller may steer; they answer the waiter.
+  void evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request);
+  void unload(const Waiter& waiter, Model& model);
 
   // --- memory is short: what could go, and what is to
   // Models that could go, least recently used first: idle ones, or those in use.
@@ -94,9 +94,9 @@ class Residency {
   void load_ended(Model& model);
 
   // --- workers
-  void hear(DomainId domain, const ipc::ModelParked& event);
-  void hear(DomainId domain, const ipc::ModelWanted& event);
-  void hear(DomainId domain, const ipc::ModelDropped& event);
+  void on_model_parked(DomainId domain, const ipc::ModelParked& event);
+  void on_model_wanted(DomainId domain, const ipc::ModelWanted& event);
+  void on_model_dropped(DomainId domain, const ipc::ModelDropped& event);
   void worker_died(Model& model, DomainId domain);
   // Sends what the domain's worker is to have: the bytes, or a place for them.
   void send_add(Model& model, DomainId domain);
@@ -122,7 +122,7 @@ class Residency {
   void finish_if_free(Model& model);
   void free_then(Model& model, void (Residency::*finish)(ModelId));
   void release(Model& model);
-  void tell(EventKind kind, const Model& model, EvictReason reason, const char* what);
+  void emit(EventKind kind, const Model& model, EvictReason reason, const char* what);
 
   const Clock& clock_;
   Memory& memory_;

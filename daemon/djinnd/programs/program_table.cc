@@ -21,6 +21,10 @@ Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model, const load::D
   return hash.finish();
 }
 
+bool may_follow(ProgramPhase from, ProgramPhase to) {
+  return from == ProgramPhase::kAdmitting && to == ProgramPhase::kAdmitted;
+}
+
 Program& ProgramTable::add(Program program) {
   const ProgramId id = program.id;
   by_fingerprint_[program.fingerprint] = id;
@@ -73,7 +77,7 @@ std::vector<ProgramId> ProgramTable::left_over(DomainId domain) const {
   std::vector<const Program*> unused;
   for (const auto& [id, program] : programs_) {
     if (program.domain != domain) continue;
-    if (!program.users.empty() || !program.askers.empty()) return {};
+    if (!program.users.empty() || !program.waiters.empty()) return {};
     if (program.phase == ProgramPhase::kAdmitted) unused.push_back(&program);
   }
   std::ranges::sort(unused, std::greater(), &Program::last_used);

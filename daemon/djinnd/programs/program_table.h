@@ -20,11 +20,14 @@
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owned_state.h"
 #include "kernel/load/hash.h"
 
 namespace djinn::daemon {
 
 enum class ProgramPhase : uint8_t { kAdmitting, kAdmitted };
+[[nodiscard]] bool may_follow(ProgramPhase from, ProgramPhase to);
+class Programs;  // programs.h
 
 using Fingerprint = load::Digest;
 // Pure. Errors: kInternal if the hash cannot be computed.
@@ -35,12 +38,12 @@ struct Program {
   DomainId domain = 0;
   ModelId model;  // invalid: it names no weights
   Fingerprint fingerprint{};
-  ProgramPhase phase = ProgramPhase::kAdmitting;
+  OwnedState<ProgramPhase, Programs> phase;
   SharedFd graph;  // djinnd's own sealed copy
   uint64_t graph_bytes = 0;
   std::vector<ipc::OutputShape> outputs;
   std::set<SessionId> users;
-  std::vector<Asker> askers;
+  std::vector<Waiter> waiters;
   uint32_t deaths = 0;  // of workers that were about to admit it
   uint64_t last_used = 0;
 };

@@ -10,39 +10,39 @@
 
 namespace djinn::daemon {
 
-void Programs::define(const Asker& asker, DomainId domain, ModelId model, Payload graph) {
-  const Status begun = admit(asker, domain, model, std::move(graph));
+void Programs::define(const Waiter& waiter, DomainId domain, ModelId model, Payload graph) {
+  const Status begun = admit(waiter, domain, model, std::move(graph));
   if (begun) return;
   ++counts_.refused;
-  world_.replies.refuse(asker, begun.error());
+  replies_.refuse(waiter, begun.error());
 }
 
-Status Programs::admit(const Asker& asker, DomainId domain, ModelId model, Payload graph) {
-  if (model.valid() && !world_.models.leased_by(model, asker.session)) {
+Status Programs::admit(const Waiter& waiter, DomainId domain, ModelId model, Payload graph) {
+  if (model.valid() && !models_.leased_by(model, waiter.session)) {
     return Error{ErrorCode::kNotFound, "The session has not opened such a model."};
   }
   DJINN_TRY(const Fingerprint fingerprint, fingerprint_of(domain, model, graph.hash));
   if (Program* const known = table_.find(fingerprint)) {
     ++counts_.cached;
-    known->users.insert(asker.session);
+    known->users.insert(waiter.session);
     table_.touch(*known);
     if (known->phase == ProgramPhase::kAdmitted) {
-      answer(*known, asker, true);
+      answer(*known, waiter, true);
     } else {
-      known->askers.push_back(asker);
+      known->waiters.push_back(waiter);
     }
     return {};
   }
   DJINN_CHECK(make_room(domain, graph.bytes));
   Program fresh;
-  fresh.id = world_.ids.next<ProgramId>([this](ProgramId t) { return table_.find(t) != nullptr; });
+  fresh.id = ids_.next<ProgramId>([this](ProgramId t) { return table_.find(t) != nullptr; });
   fresh.domain = domain;
   fresh.model = model;
   fresh.fingerprint = fingerprint;
   fresh.graph = std::move(graph.copy);
   fresh.graph_bytes = graph.bytes;
-  fresh.users.insert(asker.session);
-  fresh.askers.push_back(asker);
+  fresh.users.insert(waiter.session);
+  fresh.waiters.push_back(waiter);
   send_add(table_.add(std::move(fresh)));
   return {};
 }
@@ -60,44 +60,45 @@ Status Programs::make_room(DomainId domain, uint64_t bytes) {
 }
 
 void Programs::forget(const Program& program) {
-  world_.domains.send(program.domain, {ipc::DropProgram{program.id}});
+  domains_.send(program.domain, {ipc::DropProgram{program.id}});
   table_.erase(program.id);
 }
 
 void Programs::send_add(const Program& program) {
   const int fds[] = {program.graph->get()};
-  world_.domains.send(program.domain, {ipc::AddProgram{program.id, program.model}}, fds);
+  domains_.send(program.domain, {ipc::AddProgram{program.id, program.model}}, fds);
 }
 
-void Programs::answer(const Program& program, const Asker& asker, bool was_cached) {
-  world_.replies.reply(
-      asker, {asker.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
+void Programs::answer(const Program& program, const Waiter& waiter, bool was_cached) {
+  replies_.reply(waiter,
+                 {waiter.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
 }
 
-void Programs::hear(DomainId domain, const ipc::ProgramAdded& event) {
+void Programs::on_program_added(DomainId domain, const ipc::ProgramAdded& event) {
   Program* const program = table_.find(event.program);
   if (program == nullptr || program->domain != domain) return;
   program->deaths = 0;
-  if (program->phase == ProgramPhase::kAdmitting) ++counts_.admitted;
-  program->phase = ProgramPhase::kAdmitted;
+  if (program->phase == ProgramPhase::kAdmitting) {
+    ++counts_.admitted;
+    program->phase.enter(ProgramPhase::kAdmitted);
+  }
   program->outputs = event.outputs;
-  const bool is_awaited = !program->askers.empty();
-  for (const Asker& asker : std::exchange(program->askers, {})) {
-    world_.replies.owe(
-        asker, [this, id = program->id, number = asker.number]() -> ipc::DaemonReply {
-          const Program* const defined = table_.find(id);
-          if (defined == nullptr) {
-            return {number, ipc::Failed{ErrorCode::kNotFound,
-                                        "The program's model was closed. Open it, and define the "
-                                        "program again."}};
-          }
-          return {number, ipc::ProgramDefined{id, false, defined->outputs}};
-        });
+  const bool is_awaited = !program->waiters.empty();
+  for (const Waiter& waiter : std::exchange(program->waiters, {})) {
+    replies_.owe(waiter, [this, id = program->id, number = waiter.number]() -> ipc::DaemonReply {
+      const Program* const defined = table_.find(id);
+      if (defined == nullptr) {
+        return {number, ipc::Failed{ErrorCode::kNotFound,
+                                    "The program's model was closed. Open it, and define the "
+                                    "program again."}};
+      }
+      return {number, ipc::ProgramDefined{id, false, defined->outputs}};
+    });
   }
   if (!is_awaited) forget_left_over(domain);  // who asked for it has left
 }
 
-void Programs::hear(DomainId domain, const ipc::ProgramRefused& event) {
+void Programs::on_program_refused(DomainId domain, const ipc::ProgramRefused& event) {
   Program* const program = table_.find(event.program);
   if (program == nullptr || program->domain != domain) return;
   const bool typed = event.code != ErrorCode::kOk;
@@ -108,23 +109,23 @@ void Programs::refuse(Program& program, const Error& error) {
   ++counts_.refused;
   Event event{EventKind::kProgramRefused,
               fmt::format("program {} of {} is refused: {}", text_of(program.id),
-                          world_.events.user_text(program.domain), name_of(error.code)),
+                          events_.user_text(program.domain), name_of(error.code)),
               program.domain};
   event.sentence = ipc::showable_sentence(error.message);
   event.model = program.model;
   event.error = error.code;
-  world_.events.tell_refusal(std::move(event));
+  events_.emit_refusal(std::move(event));
   const DomainId domain = program.domain;
-  const std::vector<Asker> askers = std::move(program.askers);
+  const std::vector<Waiter> waiters = std::move(program.waiters);
   table_.erase(program.id);
-  world_.replies.refuse_each(askers, error);
+  replies_.refuse_each(waiters, error);
   forget_left_over(domain);
 }
 
 void Programs::session_left(SessionId session, DomainId domain) {
   for (auto& [id, program] : table_.all()) {
     program.users.erase(session);
-    std::erase_if(program.askers, [&](const Asker& asker) { return asker.session == session; });
+    std::erase_if(program.waiters, [&](const Waiter& waiter) { return waiter.session == session; });
   }
   forget_left_over(domain);
 }
@@ -147,17 +148,16 @@ void Programs::model_gone(ModelId model) {
   }
   for (const ProgramId id : gone) {
     Program& program = *table_.find(id);
-    const std::vector<Asker> askers = std::move(program.askers);
+    const std::vector<Waiter> waiters = std::move(program.waiters);
     forget(program);
-    world_.replies.refuse_each(askers,
-                               {ErrorCode::kCancelled, "The model was unloaded meanwhile."});
+    replies_.refuse_each(waiters, {ErrorCode::kCancelled, "The model was unloaded meanwhile."});
   }
 }
 
 uint32_t Programs::collect() {
   std::vector<ProgramId> unused;
   for (const auto& [id, program] : table_.all()) {
-    const bool used = !program.users.empty() || !program.askers.empty();
+    const bool used = !program.users.empty() || !program.waiters.empty();
     if (!used && program.phase == ProgramPhase::kAdmitted) unused.push_back(id);
   }
   for (const ProgramId id : unused) forget(*table_.find(id));

@@ -15,17 +15,11 @@ namespace djinn::daemon {
 
 class Programs {
  public:
-  struct World {
-    IdSource& ids;
-    Domains& domains;
-    Models& models;
-    Replies& replies;
-    Events& events;
-  };
-  explicit Programs(World world) : world_(world) {}
+  Programs(IdSource& ids, Domains& domains, Models& models, Replies& replies, Events& events)
+      : ids_(ids), domains_(domains), models_(models), replies_(replies), events_(events) {}
 
   // graph: what the client sent.
-  void define(const Asker& asker, DomainId domain, ModelId model, Payload graph);
+  void define(const Waiter& waiter, DomainId domain, ModelId model, Payload graph);
   void session_left(SessionId session, DomainId domain);
   // The session leases the model no more: it uses none of its programs.
   void model_closed(SessionId session, DomainId domain, ModelId model);
@@ -35,8 +29,8 @@ class Programs {
 
   void worker_ready(DomainId domain);
   void worker_died(DomainId domain, const WorkerDeath& death);
-  void hear(DomainId domain, const ipc::ProgramAdded& event);
-  void hear(DomainId domain, const ipc::ProgramRefused& event);
+  void on_program_added(DomainId domain, const ipc::ProgramAdded& event);
+  void on_program_refused(DomainId domain, const ipc::ProgramRefused& event);
 
   [[nodiscard]] const ProgramTable& table() const { return table_; }
 
@@ -48,16 +42,20 @@ class Programs {
   [[nodiscard]] const Counts& counts() const { return counts_; }
 
  private:
-  Status admit(const Asker& asker, DomainId domain, ModelId model, Payload graph);
+  Status admit(const Waiter& waiter, DomainId domain, ModelId model, Payload graph);
   Status make_room(DomainId domain, uint64_t bytes);
   void send_add(const Program& program);
-  void answer(const Program& program, const Asker& asker, bool was_cached);
+  void answer(const Program& program, const Waiter& waiter, bool was_cached);
   void refuse(Program& program, const Error& error);
   void forget(const Program& program);
   // Of a user who has nobody left that uses them, all programs but a small rest.
   void forget_left_over(DomainId domain);
 
-  World world_;
+  IdSource& ids_;
+  Domains& domains_;
+  Models& models_;
+  Replies& replies_;
+  Events& events_;
   ProgramTable table_;
   Counts counts_;
 };

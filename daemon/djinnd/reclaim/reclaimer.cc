@@ -67,8 +67,8 @@ void Reclaimer::refused(const Error& why, std::optional<uid_t> user) {
   event.owner = user;
   event.error = why.code;
   event.sentence = why.message;
-  if (!user) return events_.tell(std::move(event));
-  events_.tell_refusal(std::move(event));
+  if (!user) return events_.emit(std::move(event));
+  events_.emit_refusal(std::move(event));
 }
 
 // --- before somebody asks
@@ -86,7 +86,7 @@ void Reclaimer::look() {
   const uint64_t total = memory_.total_bytes();
   const PressureLevel before =
       std::exchange(level_, level_of(memory_.granted_bytes(), total, thresholds_));
-  if (level_ > before) tell_pressure();
+  if (level_ > before) emit_pressure();
   if (level_ != PressureLevel::kNone) shrink_to(share_of(total, thresholds_.idle_percent), false);
   const bool runs_hold = level_ == PressureLevel::kAllGoes &&
                          shrink_to(share_of(total, thresholds_.all_percent), true);
@@ -96,7 +96,7 @@ void Reclaimer::look() {
   if (again_ms) later_.start_once(*again_ms + 1);
 }
 
-void Reclaimer::tell_pressure() {
+void Reclaimer::emit_pressure() {
   const bool all = level_ == PressureLevel::kAllGoes;
   Event event = device_event(
       EventKind::kMemoryPressure,
@@ -105,7 +105,7 @@ void Reclaimer::tell_pressure() {
                   all ? thresholds_.all_percent : thresholds_.idle_percent, memory_.granted_bytes(),
                   memory_.total_bytes(), all ? "all but running" : "idle"));
   event.bytes = memory_.granted_bytes();
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
 }
 
 bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {

@@ -44,7 +44,7 @@ class Reclaimer final : public Reclaim {
 
  private:
   void look();
-  void tell_pressure();
+  void emit_pressure();
   // Begins as long as more than so many bytes are granted. of_sessions: with what belongs to
   // sessions that run nothing. Whether a model was passed over because its sessions run.
   bool shrink_to(uint64_t bytes, bool of_sessions);

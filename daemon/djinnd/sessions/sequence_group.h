@@ -51,7 +51,7 @@ struct SequenceGroup {
   ipc::SequenceGeometry geometry;
   OwnedState<GroupPhase, Sequences> phase;
   Fd memfd;
-  Asker asker;          // kAdding, kDropping: who waits; no number: nobody
+  Waiter waiter;        // kAdding, kDropping: who waits; no number: nobody
   uint32_t deaths = 0;  // of workers that were about to add it
   OwnedState<GroupPlace, Sequences> place;
   Fd spill_file;                     // kSpilling, kSpilled

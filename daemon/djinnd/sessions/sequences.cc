@@ -115,7 +115,7 @@ Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeom
   DJINN_CHECK(check_descriptors_left(memfd));
   DJINN_TRY(SequenceGroup* const group, session.sequences.make(g));
   group->memfd = std::move(memfd);
-  group->asker = {session.id, number};
+  group->waiter = {session.id, number};
   if (session.attached) send(session, *group);
   return {};
 }
@@ -137,15 +137,15 @@ void Sequences::send(const Session& session, const SequenceGroup& group) const {
 }
 
 void Sequences::drop(Session& session, uint32_t number, SequenceHandle handle) {
-  const Asker asker{session.id, number};
+  const Waiter waiter{session.id, number};
   auto found = session.sequences.find(handle);
-  if (!found) return replies_.refuse(asker, found.error());
+  if (!found) return replies_.refuse(waiter, found.error());
   SequenceGroup& group = **found;
   if (group.phase == GroupPhase::kAdding) {
-    return replies_.refuse(asker, {ErrorCode::kBusy, "The sequence group is still being made."});
+    return replies_.refuse(waiter, {ErrorCode::kBusy, "The sequence group is still being made."});
   }
   enter(group, GroupPhase::kDropping);
-  group.asker = asker;
+  group.waiter = waiter;
   memory_.cancel(Memory::of_session(session.id), part_of(handle));
   refuse_asks(session, group);
   if (!session.attached) return erase(session, group);  // no worker has it
@@ -167,12 +167,12 @@ void Sequences::erased(SessionId id, SequenceHandle handle) {
   Session* const session = sessions_.find(id);
   SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
   if (group == nullptr) return;
-  const Asker asker = group->asker;
+  const Waiter waiter = group->waiter;
   const uint64_t bytes = group->granted_bytes();
   session->sequences.erase(handle);
   note_aside(*session);
   memory_.release(Memory::of_session(id), bytes);
-  if (asker.number != 0) replies_.done(asker);
+  if (waiter.number != 0) replies_.done(waiter);
 }
 
 void Sequences::refuse_asks(Session& session) const {
@@ -186,24 +186,24 @@ void Sequences::refuse_asks(const Session& session, SequenceGroup& group) const 
   }
 }
 
-Status Sequences::hear(DomainId domain, const ipc::SequenceAdded& event) {
+Status Sequences::on_sequence_added(DomainId domain, const ipc::SequenceAdded& event) {
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   if (group == nullptr || group->phase == GroupPhase::kDropping) return {};
-  const Asker asker = std::exchange(group->asker, {});
+  const Waiter waiter = std::exchange(group->waiter, {});
   if (event.code == ErrorCode::kOk) {
     group->deaths = 0;
     if (group->phase == GroupPhase::kAdding) enter(*group, GroupPhase::kLive);
-    replies_.reply(asker, {asker.number, ipc::SequenceMade{event.sequence}});
+    replies_.reply(waiter, {waiter.number, ipc::SequenceMade{event.sequence}});
     return {};
   }
   Error error{event.code, event.message};
-  if (asker.number == 0) return error;  // it was there before the worker died
+  if (waiter.number == 0) return error;  // it was there before the worker died
   erase(*sessions_.find(event.session), *group);
-  replies_.refuse(asker, error);
+  replies_.refuse(waiter, error);
   return {};
 }
 
-void Sequences::hear(DomainId domain, const ipc::SequenceDropped& event) {
+void Sequences::on_sequence_dropped(DomainId domain, const ipc::SequenceDropped& event) {
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   if (group == nullptr || group->phase != GroupPhase::kDropping) return;
   erase(*sessions_.find(event.session), *group);
@@ -219,19 +219,19 @@ void Sequences::worker_died(Session& session, const WorkerDeath& death) {
   }
   for (const SequenceHandle handle : gone) {
     SequenceGroup& group = *session.sequences.lookup(handle);
-    const Asker asker = group.asker;
-    const bool refused = group.phase != GroupPhase::kDropping && asker.number != 0;
-    if (refused) group.asker = {};
+    const Waiter waiter = group.waiter;
+    const bool refused = group.phase != GroupPhase::kDropping && waiter.number != 0;
+    if (refused) group.waiter = {};
     erase(session, group);
     if (!refused) continue;
-    replies_.refuse(asker,
+    replies_.refuse(waiter,
                     {ErrorCode::kWorkerLost, "The worker died whenever it took in the group."});
   }
 }
 
 // --- memory
 
-void Sequences::hear(DomainId domain, const ipc::GrantRequest& event) {
+void Sequences::on_grant_request(DomainId domain, const ipc::GrantRequest& event) {
   const Session* const session = sessions_.find(event.session, domain);
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   const bool known = group != nullptr && session->may_be_granted();
@@ -261,7 +261,7 @@ void Sequences::granted(DomainId domain, const ipc::GrantRequest& event, const S
   domains_.answer_grant(domain, event.request, status);
 }
 
-bool Sequences::hear(DomainId domain, const ipc::GrantReturn& event) {
+bool Sequences::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   if (group == nullptr) return true;  // all of it was given back with the session, or the group
   if (event.bytes > group->held_bytes()) return false;
@@ -324,7 +324,7 @@ void Sequences::stays(SequenceGroup& group) {
   memory_.freed();
 }
 
-bool Sequences::hear(DomainId domain, const ipc::SequenceSpilled& event) {
+bool Sequences::on_sequence_spilled(DomainId domain, const ipc::SequenceSpilled& event) {
   SequenceGroup* const found = find(event.session, domain, event.sequence);
   if (found == nullptr) return true;  // one that was dropped in the meantime breaks no protocol
   SequenceGroup& group = *found;
@@ -339,7 +339,7 @@ bool Sequences::hear(DomainId domain, const ipc::SequenceSpilled& event) {
   enter(group, GroupPlace::kSpilled);
   group.spilled_bytes = event.bytes;
   group.spill_deaths = 0;
-  tell(EventKind::kSequenceSpilled, session, event.bytes, "spilled to disk");
+  emit(EventKind::kSequenceSpilled, session, event.bytes, "spilled to disk");
   free_memory(session, group, event.bytes);
   return true;
 }
@@ -371,7 +371,7 @@ void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool 
     log("spilled memory could not be freed: {} bytes", bytes);  // it is there, and so it counts
     memory_.freed();  // who waits for it waits for something else, or is refused
   }
-  for (const ipc::GrantRequest& request : asks) hear(domain, request);
+  for (const ipc::GrantRequest& request : asks) on_grant_request(domain, request);
 }
 
 void Sequences::let_go_of_file(SequenceGroup& group) const {
@@ -384,13 +384,13 @@ void Sequences::let_go_of_files(Session& session) const {
 
 // --- back
 
-void Sequences::hear(DomainId domain, const ipc::SequenceRestored& event) {
+void Sequences::on_sequence_restored(DomainId domain, const ipc::SequenceRestored& event) {
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   if (group == nullptr || group->place != GroupPlace::kSpilled) return;
   const Session& session = *sessions_.find(event.session);
   enter(*group, GroupPlace::kMemory);
   let_go_of_file(*group);
-  tell(EventKind::kSequenceRestored, session, std::exchange(group->spilled_bytes, 0),
+  emit(EventKind::kSequenceRestored, session, std::exchange(group->spilled_bytes, 0),
        "back from disk");
   note_aside(session);
 }
@@ -410,7 +410,7 @@ void Sequences::left_by_worker(const Session& session, SequenceGroup& group) {
   if (bytes > 0) free_memory(session, group, bytes);
 }
 
-void Sequences::tell(EventKind kind, const Session& session, uint64_t bytes, const char* what) {
+void Sequences::emit(EventKind kind, const Session& session, uint64_t bytes, const char* what) {
   Event event{kind,
               fmt::format("a sequence group of session {} is {}: {} bytes", text_of(session.id),
                           what, bytes),
@@ -418,7 +418,7 @@ void Sequences::tell(EventKind kind, const Session& session, uint64_t bytes, con
   event.session = session.id;
   event.of_device = true;
   event.bytes = bytes;
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
 }
 
 }  // namespace djinn::daemon

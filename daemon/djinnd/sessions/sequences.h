@@ -59,15 +59,15 @@ class Sequences {
   // Groups that were being dropped are dropped now; one that kills the worker is refused.
   void worker_died(Session& session, const WorkerDeath& death);
   // Error: the session had the group before, and cannot go on without it.
-  [[nodiscard]] Status hear(DomainId domain, const ipc::SequenceAdded& event);
-  void hear(DomainId domain, const ipc::SequenceDropped& event);
+  [[nodiscard]] Status on_sequence_added(DomainId domain, const ipc::SequenceAdded& event);
+  void on_sequence_dropped(DomainId domain, const ipc::SequenceDropped& event);
   // False when the worker says what cannot be.
-  bool hear(DomainId domain, const ipc::SequenceSpilled& event);
-  void hear(DomainId domain, const ipc::SequenceRestored& event);
+  bool on_sequence_spilled(DomainId domain, const ipc::SequenceSpilled& event);
+  void on_sequence_restored(DomainId domain, const ipc::SequenceRestored& event);
   // A request of kind kSequence.
-  void hear(DomainId domain, const ipc::GrantRequest& event);
+  void on_grant_request(DomainId domain, const ipc::GrantRequest& event);
   // A return of kind kSequence. False when the worker gives back more than it was given.
-  bool hear(DomainId domain, const ipc::GrantReturn& event);
+  bool on_grant_return(DomainId domain, const ipc::GrantReturn& event);
 
  private:
   // The transition functions: each asserts that the next state may follow.
@@ -97,7 +97,7 @@ class Sequences {
   void let_go_of_file(SequenceGroup& group) const;
   // Its worker is dead, so the group is in memory or in its file, and on no way between them.
   void left_by_worker(const Session& session, SequenceGroup& group);
-  void tell(EventKind kind, const Session& session, uint64_t bytes, const char* what);
+  void emit(EventKind kind, const Session& session, uint64_t bytes, const char* what);
 
   const Clock& clock_;
   Memory& memory_;

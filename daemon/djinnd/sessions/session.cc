@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <utility>
 
@@ -35,22 +36,17 @@ Result<Fd> make_state() {
 }  // namespace
 
 bool may_follow(SessionPhase from, SessionPhase to) {
-  switch (to) {
-    case SessionPhase::kGreeting:
-      return from == SessionPhase::kAttaching;  // its memory could not be had; it may ask again
-    case SessionPhase::kAttaching:
-      return from == SessionPhase::kGreeting;
-    case SessionPhase::kLive:
-      return from == SessionPhase::kGreeting || from == SessionPhase::kAttaching;
-    case SessionPhase::kLeaving:
-      return from != SessionPhase::kLeaving;
-  }
-  return false;
-}
-
-void Session::go(SessionPhase next) {
-  DJINN_ASSERT(may_follow(phase, next));
-  phase = next;
+  using enum SessionPhase;
+  static constexpr auto kLegal = std::to_array<Transition<SessionPhase>>({
+      {kGreeting, kAttaching},
+      {kGreeting, kLive},
+      {kGreeting, kLeaving},
+      {kAttaching, kGreeting},  // its memory could not be had; it may ask again
+      {kAttaching, kLive},
+      {kAttaching, kLeaving},
+      {kLive, kLeaving},
+  });
+  return is_listed(kLegal, from, to);
 }
 
 bool Session::runs() const {

@@ -28,7 +28,7 @@
 #include "daemon/djinnd/access/authority.h"
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/loop/channel.h"
-#include "daemon/djinnd/loop/closers.h"
+#include "daemon/djinnd/loop/deferred_close.h"
 #include "daemon/djinnd/sessions/sequence_group.h"
 #include "daemon/djinnd/workers/recovery.h"
 #include "daemon/djinnd/workers/worker_supervisor.h"
@@ -37,11 +37,13 @@
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owned_state.h"
 
 namespace djinn::daemon {
 
 enum class SessionPhase : uint8_t { kGreeting, kAttaching, kLive, kLeaving };
 [[nodiscard]] bool may_follow(SessionPhase from, SessionPhase to);
+class Sessions;  // sessions.h
 
 // What a session with a data path shares with its worker. Made whole or not at all.
 struct SessionMemory {
@@ -91,7 +93,7 @@ struct Session {
   std::string client_name;
   uint64_t started_wall_ns = 0;
   uint64_t payload_bytes_in = 0;  // memfds that came with its requests
-  SessionPhase phase = SessionPhase::kGreeting;
+  OwnedState<SessionPhase, Sessions> phase;
   bool observer = false;
   std::unique_ptr<Channel> channel;  // null once it leaves
   std::unique_ptr<Channel> parted;   // what the channel was, until the memory is let go of
@@ -116,7 +118,6 @@ struct Session {
   uint64_t commit_seen = 0;    // when it was last looked whether it does something
   uint64_t used_ns = 0;        // when it was last seen to
 
-  void go(SessionPhase next);
   [[nodiscard]] bool has_memory() const { return memory.state.valid(); }
   // Whether memory may be granted for what it has.
   [[nodiscard]] bool may_be_granted() const {

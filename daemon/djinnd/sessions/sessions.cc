@@ -58,8 +58,8 @@ Status check_closing(const Closer& closer) {
 Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
                    Domains& domains, const Authority& authority, Events& events,
                    QuotaRefusals& refusals, WorkQueue& memory_work, WorkQueue& file_work,
-                   Inquiries& inquiries, Traffic& traffic, Closers& closers, Turns& turns,
-                   UserQueues& user_work, SessionListener& listener, SpillRules spill)
+                   Inquiries& inquiries, Traffic& traffic, DeferredClose& deferred_close,
+                   Turns& turns, UserQueues& user_work, SessionListener& listener, SpillRules spill)
     : loop_(loop),
       clock_(clock),
       ids_(ids),
@@ -72,7 +72,7 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory
       memory_work_(memory_work),
       inquiries_(inquiries),
       traffic_(traffic),
-      closers_(closers),
+      deferred_close_(deferred_close),
       turns_(turns),
       listener_(listener),
       sequences_(clock, memory, domains, events, refusals, *this, memory_work, file_work, sessions_,
@@ -82,12 +82,12 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory
         attach_those_that_may([](const Session& session) { return !session.attached; });
       }) {}
 
-void Sessions::tell(EventKind kind, const Session& session, std::string text,
+void Sessions::emit(EventKind kind, const Session& session, std::string text,
                     std::optional<ErrorCode> error) {
   Event event = event_of(kind, session);
   event.text = std::move(text);
   event.error = error;
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
 }
 
 // --- connections
@@ -106,7 +106,7 @@ Status Sessions::check_limits(uid_t uid) {
                     "it, too.",
                     limits::kSessionsPerUser, limits::kSessions)};
   }
-  const auto closer = closers_.of(uid);
+  const auto closer = deferred_close_.of(uid);
   return check_closing(*closer);
 }
 
@@ -150,10 +150,10 @@ void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Erro
               peer.uid};
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  events_.tell_refusal(std::move(event));
+  events_.emit_refusal(std::move(event));
   const std::vector<std::byte> notice =
       ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}});
-  const auto closer = closers_.of(peer.uid);
+  const auto closer = deferred_close_.of(peer.uid);
   if (!check_closing(*closer)) {  // what it has sent is not received, for it would wait as well
     [[maybe_unused]] const Status told = ipc::send_datagram(socket.get(), notice);
     ::shutdown(socket.get(), SHUT_RDWR);
@@ -172,7 +172,7 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   fresh->pid = peer.pid;
   quotas_.joined(id, peer.uid, peer.groups);
   fresh->started_wall_ns = clock_.wall_ns();
-  fresh->closer = closers_.of(peer.uid);
+  fresh->closer = deferred_close_.of(peer.uid);
   fresh->channel = std::make_unique<Channel>(
       loop_, std::move(socket), kBacklogMax, traffic_,
       Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
@@ -210,7 +210,7 @@ void Sessions::end(Session& session, const Error& error) {
                            events_.user_text(session.domain), name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
   session.channel->send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
   leave(session.id);
 }
@@ -223,19 +223,19 @@ void Sessions::end_all(const Error& error) {
   }
 }
 
-void Sessions::reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds) {
-  if (!asker.session.valid()) return inquiries_.answer(asker.number, reply);
-  Session* const session = find(asker.session);
-  if (session == nullptr || !session->channel || session->pending.erase(asker.number) == 0) return;
+void Sessions::reply(const Waiter& waiter, ipc::DaemonReply reply, std::span<const int> fds) {
+  if (!waiter.session.valid()) return inquiries_.answer(waiter.number, reply);
+  Session* const session = find(waiter.session);
+  if (session == nullptr || !session->channel || session->pending.erase(waiter.number) == 0) return;
   const std::vector<std::byte> bytes = ipc::encode(reply);
   if (bytes.size() <= limits::kControlMessageBytes) return session->channel->send(bytes, fds);
   session->channel->send(ipc::encode(ipc::DaemonReply{
-      asker.number, ipc::Failed{ErrorCode::kLimitExceeded, "The answer is too large."}}));
+      waiter.number, ipc::Failed{ErrorCode::kLimitExceeded, "The answer is too large."}}));
 }
 
-void Sessions::owe(const Asker& asker, std::function<ipc::DaemonReply()> make) {
-  if (!asker.session.valid()) return inquiries_.answer(asker.number, make());
-  Session* const session = find(asker.session);
+void Sessions::owe(const Waiter& waiter, std::function<ipc::DaemonReply()> make) {
+  if (!waiter.session.valid()) return inquiries_.answer(waiter.number, make());
+  Session* const session = find(waiter.session);
   if (session == nullptr || !session->channel) return;
   session->owed.push_back(std::move(make));
   if (session->owed.size() == 1) give_owed_in_turn(session->id);
@@ -261,7 +261,7 @@ void Sessions::give_owed(SessionId id) {
 void Sessions::leave(SessionId id) {
   Session* const session = find(id);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
-  session->go(SessionPhase::kLeaving);
+  session->phase.enter(SessionPhase::kLeaving);
   session->channel->dismiss();
   session->parted = std::move(session->channel);
   session->files.clear();
@@ -309,25 +309,25 @@ void Sessions::freed(SessionId id, uint64_t bytes) {
   memory_.release(holder, bytes);
   session.freed_bytes += bytes;
   const uint64_t left = memory_.held_by(holder);
-  if (left == 0 || (left == session.shared_bytes && !departed_.is_leaving(id))) tell_freed(session);
+  if (left == 0 || (left == session.shared_bytes && !departed_.is_leaving(id))) emit_freed(session);
   if (left > 0) return;
   memory_.release_all(holder);
   released_.erase(id);
 }
 
 // Where its client keeps what they share, of the rest: that may be for as long as the client likes.
-void Sessions::tell_freed(Released& session) {
+void Sessions::emit_freed(Released& session) {
   if (!session.event) return;
   Event event = *std::exchange(session.event, std::nullopt);
   event.bytes = session.freed_bytes;
   event.text =
       fmt::format("session {} is released: {} bytes", text_of(event.session), *event.bytes);
-  events_.tell(std::move(event));
+  events_.emit(std::move(event));
 }
 
 void Sessions::memory_stays() {
   for (auto& [id, session] : released_) {
-    if (!departed_.is_leaving(id) && session.freed_bytes > 0) tell_freed(session);
+    if (!departed_.is_leaving(id) && session.freed_bytes > 0) emit_freed(session);
   }
   memory_.freed();
 }
@@ -335,31 +335,31 @@ void Sessions::memory_stays() {
 // --- requests
 
 void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello) {
-  const Asker asker{session.id, number};
+  const Waiter waiter{session.id, number};
   if (hello.version != ipc::kProtocolVersion) {
-    return refuse(asker, {ErrorCode::kUnsupported,
-                          fmt::format("djinnd speaks version {} of the protocol, the client {}.",
-                                      ipc::kProtocolVersion, hello.version)});
+    return refuse(waiter, {ErrorCode::kUnsupported,
+                           fmt::format("djinnd speaks version {} of the protocol, the client {}.",
+                                       ipc::kProtocolVersion, hello.version)});
   }
   const auto staging = check_staging_bytes(hello.staging_bytes);
-  if (!staging.ok()) return refuse(asker, staging.error());
+  if (!staging.ok()) return refuse(waiter, staging.error());
   session.client_name = hello.client_name;
   session.observer = hello.observer;
   if (hello.observer) {
-    session.go(SessionPhase::kLive);
-    return reply(asker, {number, ipc::Welcome{session.id, 0, 0, memory_.session_quota()}});
+    session.phase.enter(SessionPhase::kLive);
+    return reply(waiter, {number, ipc::Welcome{session.id, 0, 0, memory_.session_quota()}});
   }
   if (draining_) {
-    return refuse(asker, {ErrorCode::kBusy,
-                          "djinnd is draining and takes no new session. Try again when it is "
-                          "resumed."});
+    return refuse(waiter, {ErrorCode::kBusy,
+                           "djinnd is draining and takes no new session. Try again when it is "
+                           "resumed."});
   }
   if (Status allowed = check_quota(session.domain); !allowed) {
-    tell_refused(session, allowed.error());
-    return refuse(asker, allowed.error());
+    emit_refused(session, allowed.error());
+    return refuse(waiter, allowed.error());
   }
   session.hello = number;
-  session.go(SessionPhase::kAttaching);
+  session.phase.enter(SessionPhase::kAttaching);
   memory_.charge(Memory::of_session(session.id), session.domain);
   memory_.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
                   [this, id = session.id, bytes = staging.value()](const Status& granted) {
@@ -384,20 +384,20 @@ Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
       session.memory.completion_bell.listener);  // the last one that was made
 }
 
-void Sessions::tell_refused(const Session& session, const Error& error) {
+void Sessions::emit_refused(const Session& session, const Error& error) {
   Event event = event_of(EventKind::kSessionRefused, session);
   event.text = fmt::format("a session of {} is refused: {}", events_.user_text(session.domain),
                            name_of(error.code));
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
-  events_.tell_refusal(std::move(event));
+  events_.emit_refusal(std::move(event));
 }
 
 // The session is as it was before its Hello, and may try another.
 void Sessions::withdraw_hello(Session& session, const Error& error) {
-  tell_refused(session, error);
+  emit_refused(session, error);
   session.memory = {};
-  session.go(SessionPhase::kGreeting);
+  session.phase.enter(SessionPhase::kGreeting);
   memory_.release_all(Memory::of_session(session.id));
   refuse({session.id, std::exchange(session.hello, 0)}, error);
 }
@@ -432,7 +432,7 @@ void Sessions::attach(Session& session) {
     event.text = fmt::format("session {}: the run in flight is refused", text_of(session.id));
     event.error = refusal.code;
     event.sentence = ipc::showable_sentence(refusal.message);
-    events_.tell_refusal(std::move(event));
+    events_.emit_refusal(std::move(event));
   }
   const auto groups = static_cast<uint32_t>(std::ranges::count_if(
       session.sequences.all(), [](const auto& entry) { return entry.second.memfd.valid(); }));
@@ -449,8 +449,8 @@ void Sessions::attach(Session& session) {
 
 void Sessions::welcome(Session& session) {
   const uint32_t number = std::exchange(session.hello, 0);
-  session.go(SessionPhase::kLive);
-  tell(EventKind::kSessionNew, session,
+  session.phase.enter(SessionPhase::kLive);
+  emit(EventKind::kSessionNew, session,
        fmt::format("session {} of {} is welcome", text_of(session.id),
                    events_.user_text(session.domain)));
   const WorkerSupervisor* const worker = domains_.find(session.domain);
@@ -472,25 +472,25 @@ Result<Session*> Sessions::find_steered(const Caller& caller, SessionId id) cons
   return session;
 }
 
-void Sessions::cancel_run(const Asker& asker, const Caller& caller, SessionId target) {
+void Sessions::cancel_run(const Waiter& waiter, const Caller& caller, SessionId target) {
   const auto session = find_steered(caller, target);
-  if (!session) return refuse(asker, session.error());
+  if (!session) return refuse(waiter, session.error());
   const auto progress = (*session)->has_memory() ? (*session)->memory.progress() : gc::Progress{};
   // One that waits for memory is in flight and in no step.
   if (!progress || (progress->running_step == 0 && !progress->in_flight)) {
-    return refuse(asker, {ErrorCode::kNotFound, "The session has no run in flight."});
+    return refuse(waiter, {ErrorCode::kNotFound, "The session has no run in flight."});
   }
   const Status asked = (*session)->memory.cancel_in_flight();
-  if (!asked) return refuse(asker, asked.error());
+  if (!asked) return refuse(waiter, asked.error());
   domains_.wake_lane((*session)->domain);
   cancel_requests(**session);  // nobody else is kept waiting for it
-  done(asker);
+  done(waiter);
 }
 
-void Sessions::terminate(const Asker& asker, const Caller& caller, SessionId target) {
+void Sessions::terminate(const Waiter& waiter, const Caller& caller, SessionId target) {
   const auto session = find_steered(caller, target);
-  if (!session) return refuse(asker, session.error());
-  done(asker);
+  if (!session) return refuse(waiter, session.error());
+  done(waiter);
   end(**session, {ErrorCode::kCancelled, "An administrator ended the session. Connect again."});
 }
 
@@ -514,8 +514,8 @@ uint64_t Sessions::leaving_bytes(std::optional<uid_t> user) const {
   return bytes;
 }
 
-void Sessions::hear(DomainId domain, const ipc::SequenceAdded& event) {
-  const Status added = sequences_.hear(domain, event);
+void Sessions::on_sequence_added(DomainId domain, const ipc::SequenceAdded& event) {
+  const Status added = sequences_.on_sequence_added(domain, event);
   if (!added) end(*find(event.session), added.error());
 }
 
@@ -548,18 +548,18 @@ bool Sessions::may_have_worker(const Session& session) const {
   return progress && progress->commit > 0;
 }
 
-void Sessions::hear(DomainId domain, const ipc::Attached& event) {
+void Sessions::on_attached(DomainId domain, const ipc::Attached& event) {
   Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   session->attach_deaths = 0;
 }
 
-void Sessions::hear(DomainId domain, const ipc::Detached& event) {
+void Sessions::on_detached(DomainId domain, const ipc::Detached& event) {
   Session* const session = sessions_.find(event.session, domain);
   if (session != nullptr && session->phase == SessionPhase::kLeaving) release(*session);
 }
 
-void Sessions::hear(DomainId domain, const ipc::SessionBroken& event) {
+void Sessions::on_session_broken(DomainId domain, const ipc::SessionBroken& event) {
   Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   const bool typed = event.code != ErrorCode::kOk;
@@ -637,8 +637,8 @@ void Sessions::note_killer(Session& session) {
 
 // --- grants
 
-void Sessions::hear(DomainId domain, const ipc::GrantRequest& event) {
-  if (event.kind == ipc::GrantKind::kSequence) return sequences_.hear(domain, event);
+void Sessions::on_grant_request(DomainId domain, const ipc::GrantRequest& event) {
+  if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_request(domain, event);
   const Session* const session = sessions_.find(event.session, domain);
   const bool known = session != nullptr && session->may_be_granted();
   if (!known) return domains_.answer_grant(domain, event.request, session_has_ended());
@@ -663,8 +663,8 @@ void Sessions::refs_granted(DomainId domain, const ipc::GrantRequest& event, con
   domains_.answer_grant(domain, event.request, status);
 }
 
-bool Sessions::hear(DomainId domain, const ipc::GrantReturn& event) {
-  if (event.kind == ipc::GrantKind::kSequence) return sequences_.hear(domain, event);
+bool Sessions::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
+  if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_return(domain, event);
   Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr) return true;  // all of it was given back with the session
   if (event.bytes > session->ref_bytes_granted) return false;

@@ -47,11 +47,12 @@ class Sessions final : public Replies {
   Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
            Domains& domains, const Authority& authority, Events& events, QuotaRefusals& refusals,
            WorkQueue& memory_work, WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
-           Closers& closers, Turns& turns, UserQueues& user_work, SessionListener& listener,
-           SpillRules spill);
+           DeferredClose& deferred_close, Turns& turns, UserQueues& user_work,
+           SessionListener& listener, SpillRules spill);
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
+  [[nodiscard]] bool draining() const { return draining_; }
 
   // --- connections
   // Takes in a new client, or refuses it with a notice.
@@ -61,31 +62,31 @@ class Sessions final : public Replies {
   // A notice, and the end of the session.
   void end(Session& session, const Error& error);
   void end_all(const Error& error);
-  // fds stay the caller's. A reply that is too large becomes a refusal. An asker without a session
+  // fds stay the caller's. A reply that is too large becomes a refusal. An waiter without a session
   // is an inquiry's.
-  void reply(const Asker& asker, ipc::DaemonReply reply, std::span<const int> fds = {}) override;
-  void owe(const Asker& asker, std::function<ipc::DaemonReply()> make) override;
+  void reply(const Waiter& waiter, ipc::DaemonReply reply, std::span<const int> fds = {}) override;
+  void owe(const Waiter& waiter, std::function<ipc::DaemonReply()> make) override;
 
   // --- requests
   void hello(Session& session, uint32_t number, const ipc::Hello& hello);
   // Of another session. A user steers their own, administrators all.
-  void cancel_run(const Asker& asker, const Caller& caller, SessionId target);
-  void terminate(const Asker& asker, const Caller& caller, SessionId target);
+  void cancel_run(const Waiter& waiter, const Caller& caller, SessionId target);
+  void terminate(const Waiter& waiter, const Caller& caller, SessionId target);
 
   // --- workers
   void worker_ready(DomainId domain);
   // Gives whether the next worker may come at once: the death is a session's own, which waits for
   // it, or something was committed since the death before, or the worker had nothing to do.
   bool worker_died(DomainId domain, const WorkerDeath& death);
-  void hear(DomainId domain, const ipc::Attached& event);
-  void hear(DomainId domain, const ipc::Detached& event);
+  void on_attached(DomainId domain, const ipc::Attached& event);
+  void on_detached(DomainId domain, const ipc::Detached& event);
   // Ends the session that had the group before and cannot go on without it.
-  void hear(DomainId domain, const ipc::SequenceAdded& event);
+  void on_sequence_added(DomainId domain, const ipc::SequenceAdded& event);
   // A request for a session's memory.
-  void hear(DomainId domain, const ipc::GrantRequest& event);
+  void on_grant_request(DomainId domain, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
-  bool hear(DomainId domain, const ipc::GrantReturn& event);
-  void hear(DomainId domain, const ipc::SessionBroken& event);
+  bool on_grant_return(DomainId domain, const ipc::GrantReturn& event);
+  void on_session_broken(DomainId domain, const ipc::SessionBroken& event);
   // No worker can be started: nobody is kept waiting.
   void refuse_waiting(const Error& error);
   // None will come as long as this djinnd runs: nor are the sessions kept that had one.
@@ -129,7 +130,7 @@ class Sessions final : public Replies {
   void give_owed(SessionId id);
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
   Status make_memory(Session& session, uint64_t staging_bytes);
-  void tell_refused(const Session& session, const Error& error);
+  void emit_refused(const Session& session, const Error& error);
   void withdraw_hello(Session& session, const Error& error);
   void attach(Session& session);
   // Whether nothing holds it back: deaths of its own, or those of its user's other newcomers.
@@ -141,14 +142,14 @@ class Sessions final : public Replies {
   void leave(SessionId id);
   void release(Session& session);
   void freed(SessionId id, uint64_t bytes);
-  void tell_freed(Released& session);
+  void emit_freed(Released& session);
   void memory_stays();
   void cancel_requests(Session& session);
   bool note_death(Session& session, const WorkerDeath& death);
   bool note_last_death(Session& session);
   void note_killer(Session& session);
   void refs_granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
-  void tell(EventKind kind, const Session& session, std::string text,
+  void emit(EventKind kind, const Session& session, std::string text,
             std::optional<ErrorCode> error = {});
 
   Loop& loop_;
@@ -163,7 +164,7 @@ class Sessions final : public Replies {
   WorkQueue& memory_work_;
   Inquiries& inquiries_;
   Traffic& traffic_;
-  Closers& closers_;
+  DeferredClose& deferred_close_;
   Turns& turns_;
   SessionListener& listener_;
   SessionTable sessions_;

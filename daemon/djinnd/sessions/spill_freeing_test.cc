@@ -32,7 +32,7 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
     StateForTests::enter(made.phase, GroupPhase::kLive);
     made.memfd = *pal::make_memfd("group", kBytes, pal::Seals::kShared);
     EXPECT_TRUE(pal::commit_ahead(made.memfd, 0, kBytes));
-    sequences_.hear(kDomain, request(1));
+    sequences_.on_grant_request(kDomain, request(1));
     EXPECT_EQ(made.granted_bytes(), kBytes);
     memory_work_.run(
         [free = held_up_.get_future().share()] {
@@ -48,7 +48,7 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
     StateForTests::enter(group().place, GroupPlace::kSpilling);
     group().spill_file = *pal::make_memfd("file", kBytes, pal::Seals::kShared);
     const ipc::SequenceSpilled said{kSession, handle_, kBytes, ErrorCode::kOk, {}};
-    return sequences_.hear(kDomain, said);
+    return sequences_.on_sequence_spilled(kDomain, said);
   }
   // Frees what waits for it, and runs the loop until that is done.
   void free_all() {
@@ -92,8 +92,8 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   void worker_ready(DomainId) override {}
   void worker_said(DomainId, const ipc::WorkerEvent&) override {}
   bool worker_died(DomainId, const WorkerDeath&) override { return false; }
-  void reply(const Asker&, ipc::DaemonReply, std::span<const int>) override {}
-  void owe(const Asker&, std::function<ipc::DaemonReply()>) override {}
+  void reply(const Waiter&, ipc::DaemonReply, std::span<const int>) override {}
+  void owe(const Waiter&, std::function<ipc::DaemonReply()>) override {}
 
   std::promise<void> held_up_;
   bool let_go_ = false;
@@ -102,10 +102,10 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   Traffic traffic_;
   Spawner spawner_;
   Stragglers stragglers_{loop_};
-  Closers closers_;
-  SparePool spares_{{loop_, spawner_, closers_, stragglers_},
+  DeferredClose deferred_close_;
+  SparePool spares_{{loop_, spawner_, deferred_close_, stragglers_},
                     {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
-  Domains domains_{{loop_, clock_, spares_, *this, events_}, 0};
+  Domains domains_{loop_, clock_, spares_, *this, events_, 0};
   WorkQueue memory_work_{loop_, "memory"};
   WorkQueue file_work_{loop_, "files"};
 
@@ -129,24 +129,24 @@ TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_comin
 
 TEST_F(SpillFreeingTest, who_wants_the_group_back_waits_until_its_memory_is_free) {
   ASSERT_TRUE(spill());
-  sequences_.hear(kDomain, request(7));
-  sequences_.hear(kDomain, request(8));
+  sequences_.on_grant_request(kDomain, request(7));
+  sequences_.on_grant_request(kDomain, request(8));
   EXPECT_EQ(group().asks.size(), 2u);
   EXPECT_EQ(memory_.granted_bytes(), kBytes) << "what is being freed";
   free_all();
   EXPECT_TRUE(group().asks.empty());
   EXPECT_EQ(group().granted_bytes(), 2 * kBytes);
-  sequences_.hear(kDomain, request(9));
+  sequences_.on_grant_request(kDomain, request(9));
   EXPECT_EQ(group().granted_bytes(), 3 * kBytes) << "nothing is being freed";
 }
 
 // It needs no memory to be back, and holds none of what is still being freed.
 TEST_F(SpillFreeingTest, a_group_without_tokens_may_be_back_before_its_memory_is_free) {
   ASSERT_TRUE(spill());
-  sequences_.hear(kDomain, ipc::SequenceRestored{kSession, handle_});
+  sequences_.on_sequence_restored(kDomain, ipc::SequenceRestored{kSession, handle_});
   EXPECT_TRUE(group().place == GroupPlace::kMemory);
   EXPECT_EQ(group().held_bytes(), 0u);
-  sequences_.hear(kDomain, request(7));
+  sequences_.on_grant_request(kDomain, request(7));
   EXPECT_EQ(group().asks.size(), 1u);
   sequences_.worker_died(session(), {});
   free_all();
@@ -176,7 +176,7 @@ TEST_F(SpillFreeingTest, memory_that_cannot_be_freed_counts_and_who_waits_for_it
 
 TEST_F(SpillFreeingTest, what_a_dead_worker_asked_for_is_forgotten_and_nothing_is_freed_twice) {
   ASSERT_TRUE(spill());
-  sequences_.hear(kDomain, request(7));
+  sequences_.on_grant_request(kDomain, request(7));
   EXPECT_EQ(group().asks.size(), 1u);
   sequences_.worker_died(session(), {});
   free_all();
@@ -188,7 +188,7 @@ TEST_F(SpillFreeingTest, what_a_dead_worker_asked_for_is_forgotten_and_nothing_i
 TEST_F(SpillFreeingTest, what_was_granted_for_the_return_is_freed_when_the_worker_dies) {
   ASSERT_TRUE(spill());
   free_all();
-  sequences_.hear(kDomain, request(7));
+  sequences_.on_grant_request(kDomain, request(7));
   EXPECT_EQ(group().granted_bytes(), kBytes);
   ASSERT_TRUE(pal::commit_ahead(group().memfd, 0, kBytes));
   sequences_.worker_died(session(), {});

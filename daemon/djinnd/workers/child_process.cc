@@ -76,7 +76,7 @@ ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket
     : pid_(pid),
       pidfd_(std::move(pidfd)),
       stragglers_(host.stragglers),
-      closer_(host.closers.of(::geteuid())) {
+      closer_(host.deferred_close.of(::geteuid())) {
   channel_.emplace(host.loop, std::move(socket), kBacklogMax, traffic,
                    Channel::Events{[this](ipc::Datagram message) { heard(std::move(message)); },
                                    // A child without channel is of no use; its exit tells the rest.

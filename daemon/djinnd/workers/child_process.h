@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "daemon/djinnd/loop/channel.h"
-#include "daemon/djinnd/loop/closers.h"
+#include "daemon/djinnd/loop/deferred_close.h"
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/loop/stragglers.h"
 #include "daemon/djinnd/workers/spawner.h"
@@ -39,7 +39,7 @@ struct ChildProgram {
 struct ChildHost {
   Loop& loop;
   Spawner& spawner;
-  Closers& closers;
+  DeferredClose& deferred_close;
   Stragglers& stragglers;
 };
 

@@ -10,7 +10,8 @@ Result<WorkerSupervisor*> Domains::need(DomainId domain,
                                         const std::function<bool(DomainId)>& in_use) {
   auto& worker = workers_[domain];
   if (!worker) {
-    worker = std::make_unique<WorkerSupervisor>(world_, domain, hang_timeout_ms_);
+    worker = std::make_unique<WorkerSupervisor>(loop_, clock_, spares_, owner_, events_, domain,
+                                                hang_timeout_ms_);
   }
   size_t alive = 0;
   WorkerSupervisor* idle = nullptr;

@@ -17,8 +17,14 @@ class Domains {
   // Domains with a worker at the same time: each worker costs about 100 MiB of its own.
   static constexpr size_t kDomainsMax = 64;
 
-  Domains(WorkerSupervisor::World world, uint64_t hang_timeout_ms)
-      : world_(world), hang_timeout_ms_(hang_timeout_ms) {}
+  Domains(Loop& loop, const Clock& clock, SparePool& spares, WorkerSupervisor::Owner& owner,
+          Events& events, uint64_t hang_timeout_ms)
+      : loop_(loop),
+        clock_(clock),
+        spares_(spares),
+        owner_(owner),
+        events_(events),
+        hang_timeout_ms_(hang_timeout_ms) {}
 
   // Sees that the domain has a worker. in_use says of another domain whether it may not lose its
   // own. Errors: kLimitExceeded when all domains are in use.
@@ -33,13 +39,13 @@ class Domains {
   void wake_lane(DomainId domain);
   [[nodiscard]] bool ready(DomainId domain) const;
   // Another worker is warm, or none can be had.
-  [[nodiscard]] bool has_spare() const { return world_.spares.has_spare() || spares_fail(); }
+  [[nodiscard]] bool has_spare() const { return spares_.has_spare() || spares_fail(); }
   // Workers do not start any more.
-  [[nodiscard]] bool spares_fail() const { return world_.spares.fails(); }
+  [[nodiscard]] bool spares_fail() const { return spares_.fails(); }
   // Why, for clients.
-  [[nodiscard]] Error spares_failure() const { return world_.spares.failure(); }
+  [[nodiscard]] Error spares_failure() const { return spares_.failure(); }
   // At least one has started.
-  [[nodiscard]] bool spares_have_worked() const { return world_.spares.has_worked(); }
+  [[nodiscard]] bool spares_have_worked() const { return spares_.has_worked(); }
 
   [[nodiscard]] std::vector<std::pair<DomainId, WorkerSupervisor*>> all() const;
   void retire_all();
@@ -47,7 +53,11 @@ class Domains {
   uint32_t retire_idle(const std::function<bool(DomainId)>& in_use);
 
  private:
-  WorkerSupervisor::World world_;
+  Loop& loop_;
+  const Clock& clock_;
+  SparePool& spares_;
+  WorkerSupervisor::Owner& owner_;
+  Events& events_;
   uint64_t hang_timeout_ms_;
   std::map<DomainId, std::unique_ptr<WorkerSupervisor>> workers_;
 };

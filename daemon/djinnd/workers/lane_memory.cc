@@ -16,7 +16,7 @@ Memory::Holder heap_of(DomainId domain) {
 
 }  // namespace
 
-void LaneMemory::hear(DomainId domain, const ipc::GrantRequest& event) {
+void LaneMemory::on_grant_request(DomainId domain, const ipc::GrantRequest& event) {
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
   memory_.charge(holder, domain);
@@ -45,7 +45,7 @@ void LaneMemory::give_heap(DomainId domain, const ipc::GrantRequest& event, cons
   domains_.answer_grant(domain, event.request, granted);
 }
 
-bool LaneMemory::hear(DomainId domain, const ipc::GrantReturn& event) {
+bool LaneMemory::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
   if (event.bytes > memory_.held_by(holder)) return false;

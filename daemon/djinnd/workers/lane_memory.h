@@ -25,9 +25,9 @@ class LaneMemory {
     return kind == ipc::GrantKind::kSlab || kind == ipc::GrantKind::kHeap;
   }
 
-  void hear(DomainId domain, const ipc::GrantRequest& event);
+  void on_grant_request(DomainId domain, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
-  bool hear(DomainId domain, const ipc::GrantReturn& event);
+  bool on_grant_return(DomainId domain, const ipc::GrantReturn& event);
   void worker_died(DomainId domain);
 
  private:

@@ -2,7 +2,7 @@
 
 // Spawner: starts programs from a thread that has none of djinnd's descriptors. A child begins with
 // a copy of its parent's, and closes them as it begins its own program; one that does not close
-// (closers.h) would keep it there, and no signal ends that.
+// (deferred_close.h) would keep it there, and no signal ends that.
 //
 // invariant: the thread has the standard descriptors and its end of a socket, whatever djinnd
 // opens. Made before there is a client. Its children may ask to die with it (PR_SET_PDEATHSIG): it

@@ -28,7 +28,7 @@ bool StatsRounds::owes(DomainId domain) const {
   });
 }
 
-void StatsRounds::hear(DomainId domain, const ipc::WorkerStats& stats) {
+void StatsRounds::on_worker_stats(DomainId domain, const ipc::WorkerStats& stats) {
   if (WorkerSupervisor* const worker = domains_.find(domain)) worker->note_stats(stats);
   answered(domain);
 }

@@ -26,7 +26,7 @@ class StatsRounds {
   // called once, at once where there is no worker to ask.
   void ask(const std::function<bool(DomainId)>& whose, std::function<void()> over);
 
-  void hear(DomainId domain, const ipc::WorkerStats& stats);
+  void on_worker_stats(DomainId domain, const ipc::WorkerStats& stats);
   void worker_died(DomainId domain);
 
  private:

@@ -47,7 +47,7 @@ void add_counts(ipc::WorkerStats& sum, const ipc::WorkerStats& more) {
   sum.slab_bytes = sum_or_most(sum.slab_bytes, more.slab_bytes);
 }
 
-void WorkerCounts::hear(const ipc::WorkerStats& stats) {
+void WorkerCounts::on_worker_stats(const ipc::WorkerStats& stats) {
   each_count(living_, stats, [](uint64_t& a, uint64_t b) { a = std::max(a, b); });
   living_.slab_bytes = stats.slab_bytes;
 }

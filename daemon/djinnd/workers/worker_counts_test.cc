@@ -22,13 +22,13 @@ ipc::WorkerStats stats_of(uint64_t runs) {
 
 TEST(WorkerCountsTest, what_a_dead_worker_counted_stays_and_its_slab_does_not) {
   WorkerCounts counts;
-  counts.hear(stats_of(3));
+  counts.on_worker_stats(stats_of(3));
   EXPECT_EQ(counts.total(), stats_of(3));
   counts.worker_gone();
   ipc::WorkerStats expected = stats_of(3);
   expected.slab_bytes = 0;
   EXPECT_EQ(counts.total(), expected);
-  counts.hear(stats_of(2));
+  counts.on_worker_stats(stats_of(2));
   EXPECT_EQ(counts.total().runs, 5u);
   EXPECT_EQ(counts.total().submissions[1], 5u);
   EXPECT_EQ(counts.total().queue.sum_ns, (0 + 1 + 2 + 0 + 1) * 1'000'000u);
@@ -61,7 +61,7 @@ TEST(WorkerCountsTest, no_count_goes_down_whatever_a_worker_says_and_whenever_it
       *count = any();
     }
     for (uint64_t& count : said.first_token.counts) count = any();
-    random.below(3) == 0 ? counts.worker_gone() : counts.hear(said);
+    random.below(3) == 0 ? counts.worker_gone() : counts.on_worker_stats(said);
     const std::vector<uint64_t> after = list_of(counts.total());
     for (size_t n = 0; n < after.size(); ++n) ASSERT_GE(after[n], before[n]) << n;
     before = after;

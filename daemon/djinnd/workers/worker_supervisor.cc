@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
@@ -25,17 +26,18 @@ constexpr uint64_t kComputesOneIn = 20;
 }  // namespace
 
 bool may_follow(WorkerPhase from, WorkerPhase to) {
-  switch (to) {
-    case WorkerPhase::kAbsent:
-      return true;
-    case WorkerPhase::kWaiting:
-      return from == WorkerPhase::kAbsent || from == WorkerPhase::kBackingOff;
-    case WorkerPhase::kReady:
-      return from == WorkerPhase::kWaiting;
-    case WorkerPhase::kBackingOff:
-      return from == WorkerPhase::kReady;
-  }
-  return false;
+  using enum WorkerPhase;
+  static constexpr auto kLegal = std::to_array<Transition<WorkerPhase>>({
+      {kAbsent, kAbsent},  // nobody wants what was not there
+      {kAbsent, kWaiting},
+      {kWaiting, kAbsent},
+      {kWaiting, kReady},
+      {kReady, kAbsent},
+      {kReady, kBackingOff},
+      {kBackingOff, kAbsent},
+      {kBackingOff, kWaiting},
+  });
+  return is_listed(kLegal, from, to);
 }
 
 std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
@@ -119,24 +121,24 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
       event.body);
 }
 
-WorkerSupervisor::WorkerSupervisor(World world, DomainId domain, uint64_t hang_timeout_ms)
-    : world_(world),
+WorkerSupervisor::WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares, Owner& owner,
+                                   Events& events, DomainId domain, uint64_t hang_timeout_ms)
+    : loop_(loop),
+      clock_(clock),
+      spares_(spares),
+      owner_(owner),
+      events_(events),
       domain_(domain),
       hang_timeout_ms_(hang_timeout_ms),
       step_watch_(hang_timeout_ms * 1'000'000),
       lane_watch_(hang_timeout_ms * 1'000'000),
       command_watch_(hang_timeout_ms * 1'000'000),
-      back_off_timer_(world.loop, [this] { ask_for_worker(); }) {}
+      back_off_timer_(loop, [this] { ask_for_worker(); }) {}
 
-void WorkerSupervisor::go(WorkerPhase next) {
-  DJINN_ASSERT(may_follow(phase_, next));
-  phase_ = next;
-}
-
-void WorkerSupervisor::tell(EventKind kind, std::string text) {
+void WorkerSupervisor::emit(EventKind kind, std::string text) {
   Event event = device_event(kind, std::move(text));
   event.owner = domain_;
-  world_.events.tell(std::move(event));
+  events_.emit(std::move(event));
 }
 
 void WorkerSupervisor::need() {
@@ -144,8 +146,8 @@ void WorkerSupervisor::need() {
 }
 
 void WorkerSupervisor::ask_for_worker() {
-  go(WorkerPhase::kWaiting);
-  world_.spares.take([this, alive = std::weak_ptr<bool>(alive_)](ReadyChild child) {
+  phase_.enter(WorkerPhase::kWaiting);
+  spares_.take([this, alive = std::weak_ptr<bool>(alive_)](ReadyChild child) {
     if (alive.expired() || phase_ != WorkerPhase::kWaiting) return;  // the child dies with this
     adopt(std::move(child));
   });
@@ -154,13 +156,13 @@ void WorkerSupervisor::ask_for_worker() {
 void WorkerSupervisor::adopt(ReadyChild child) {
   process_ = std::move(child.process);
   ready_ = child.ready;
-  go(WorkerPhase::kReady);
+  phase_.enter(WorkerPhase::kReady);
   ever_ready_ = true;
   for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
   process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
-  tell(EventKind::kWorkerStarted,
-       fmt::format("worker {} serves {}", process_->pid(), world_.events.user_text(domain_)));
-  world_.owner.worker_ready(domain_);
+  emit(EventKind::kWorkerStarted,
+       fmt::format("worker {} serves {}", process_->pid(), events_.user_text(domain_)));
+  owner_.worker_ready(domain_);
 }
 
 void WorkerSupervisor::retire() {
@@ -169,10 +171,10 @@ void WorkerSupervisor::retire() {
   back_off_timer_.stop();
   owed_.clear();
   if (process_) process_->end();  // dead before its memory counts as free
-  world_.loop.dispose(std::move(process_));
+  loop_.dispose(std::move(process_));
   counts_.worker_gone();
-  go(WorkerPhase::kAbsent);
-  if (had_worker) world_.owner.worker_died(domain_, {});
+  phase_.enter(WorkerPhase::kAbsent);
+  if (had_worker) owner_.worker_died(domain_, {});
 }
 
 void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {
@@ -183,7 +185,7 @@ void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const i
 
 void WorkerSupervisor::kill(const char* why) {
   if (!ready()) return;
-  tell(EventKind::kWorkerKilled, fmt::format("worker {} {}; killing it", process_->pid(), why));
+  emit(EventKind::kWorkerKilled, fmt::format("worker {} {}; killing it", process_->pid(), why));
   process_->kill();
 }
 
@@ -200,23 +202,22 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
     const auto owed = std::find(owed_.begin(), owed_.end(), *answered);
     if (owed != owed_.end()) owed_.erase(owed);
   }
-  world_.owner.worker_said(domain_, event.value());
+  owner_.worker_said(domain_, event.value());
 }
 
 void WorkerSupervisor::exited() {
-  tell(EventKind::kWorkerLost,
-       fmt::format("worker {} of {} has died {}", process_->pid(), world_.events.user_text(domain_),
-                   process_->how_it_ended()));
+  emit(EventKind::kWorkerLost, fmt::format("worker {} of {} has died {}", process_->pid(),
+                                           events_.user_text(domain_), process_->how_it_ended()));
   WorkerDeath death;
   death.overran_ms = std::exchange(overran_ms_, std::nullopt);
   std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });
   if (!owed_.empty()) death.suspect = owed_.front();
   owed_.clear();
-  world_.loop.dispose(std::move(process_));
+  loop_.dispose(std::move(process_));
   ++restarts_;
   counts_.worker_gone();
-  go(WorkerPhase::kBackingOff);
-  const bool progressed = world_.owner.worker_died(domain_, death);
+  phase_.enter(WorkerPhase::kBackingOff);
+  const bool progressed = owner_.worker_died(domain_, death);
   if (phase_ != WorkerPhase::kBackingOff) return;  // meanwhile retired, or needed again
   const uint64_t wait_ms = back_off_.after_death(progressed);
   if (wait_ms > 0) return back_off_timer_.start_once(wait_ms);
@@ -238,7 +239,7 @@ bool WorkerSupervisor::computes() const {
 // client could make it go on for ever.
 bool WorkerSupervisor::look(const LaneActivity& lane) {
   if (!ready()) return false;
-  const uint64_t now_ns = world_.clock.monotonic_ns();
+  const uint64_t now_ns = clock_.monotonic_ns();
   // Behind an older command it waits for that.
   const bool asked = !owed_.empty() && owed_.front().kind == Kind::kWakeLane;
   const bool stuck_in_step = step_watch_.look(now_ns, {lane.in_step, lane.count});
@@ -265,7 +266,7 @@ ipc::WorkerReport WorkerSupervisor::report() const {
   report.state = ready()       ? ipc::WorkerState::kReady
                  : ever_ready_ ? ipc::WorkerState::kRecovering
                                : ipc::WorkerState::kStarting;
-  if (!ready() && world_.spares.fails()) report.state = ipc::WorkerState::kFailed;
+  if (!ready() && spares_.fails()) report.state = ipc::WorkerState::kFailed;
   report.threads = ready_.threads;
   report.restarts = restarts_;
   report.landlock_abi = ready_.landlock_abi;

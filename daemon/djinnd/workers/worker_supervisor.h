@@ -28,6 +28,7 @@
 #include "daemon/djinnd/workers/worker_counts.h"
 #include "ipc/messages.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/owned_state.h"
 
 namespace djinn::daemon {
 
@@ -83,14 +84,8 @@ class WorkerSupervisor {
     // Gives whether anything was committed in the domain since the death before.
     virtual bool worker_died(DomainId domain, const WorkerDeath& death) = 0;
   };
-  struct World {
-    Loop& loop;
-    const Clock& clock;
-    SparePool& spares;
-    Owner& owner;
-    Events& events;
-  };
-  WorkerSupervisor(World world, DomainId domain, uint64_t hang_timeout_ms);
+  WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares, Owner& owner, Events& events,
+                   DomainId domain, uint64_t hang_timeout_ms);
 
   // Sees that there is, or will be, a worker.
   void need();
@@ -110,25 +105,28 @@ class WorkerSupervisor {
   bool look(const LaneActivity& lane);
 
   [[nodiscard]] ipc::WorkerReport report() const;
-  void note_stats(const ipc::WorkerStats& stats) { counts_.hear(stats); }
+  void note_stats(const ipc::WorkerStats& stats) { counts_.on_worker_stats(stats); }
   // Of all its workers so far.
   [[nodiscard]] ipc::WorkerStats counts() const { return counts_.total(); }
   [[nodiscard]] uint32_t restarts() const { return restarts_; }
   [[nodiscard]] uint32_t threads() const { return ready_.threads; }
 
  private:
-  void go(WorkerPhase next);
   void ask_for_worker();
   void adopt(ReadyChild child);
   void heard(const ipc::Datagram& message);
   void exited();
   [[nodiscard]] bool computes() const;
-  void tell(EventKind kind, std::string text);
+  void emit(EventKind kind, std::string text);
 
-  World world_;
+  Loop& loop_;
+  const Clock& clock_;
+  SparePool& spares_;
+  Owner& owner_;
+  Events& events_;
   DomainId domain_;
   uint64_t hang_timeout_ms_;
-  WorkerPhase phase_ = WorkerPhase::kAbsent;
+  OwnedState<WorkerPhase, WorkerSupervisor> phase_;
   std::unique_ptr<ChildProcess> process_;
   ChildReady ready_;
   std::deque<OwedAnswer> owed_;

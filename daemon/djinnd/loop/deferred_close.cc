@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "daemon/djinnd/loop/closers.h"
+#include "daemon/djinnd/loop/deferred_close.h"
 
 #include <utility>
 
@@ -56,22 +56,22 @@ void Closer::close_all() {
   }
 }
 
-std::shared_ptr<Closer> Closers::of(uid_t user) {
+std::shared_ptr<Closer> DeferredClose::of(uid_t user) {
   tend();
-  std::shared_ptr<Closer>& closer = closers_[user];
+  std::shared_ptr<Closer>& closer = deferred_close_[user];
   if (!closer) closer = std::make_shared<Closer>(close_);
   return closer;
 }
 
-size_t Closers::waiting() const {
+size_t DeferredClose::waiting() const {
   size_t count = 0;
-  for (const auto& [user, closer] : closers_) count += closer->waiting();
+  for (const auto& [user, closer] : deferred_close_) count += closer->waiting();
   return count;
 }
 
-void Closers::tend() {
-  for (const auto& [user, closer] : closers_) closer->try_again();
-  std::erase_if(closers_, [](const auto& entry) {
+void DeferredClose::tend() {
+  for (const auto& [user, closer] : deferred_close_) closer->try_again();
+  std::erase_if(deferred_close_, [](const auto& entry) {
     return entry.second.use_count() == 1 && entry.second->waiting() == 0;
   });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Patience: how long somebody waits for djinnd: until a moment, or until they give up themselves.
+// Deadline: how long somebody waits for djinnd: until a moment, or until they give up themselves.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 namespace djinn::client {
 
 // Asked several times a second while a call waits, on its thread; true ends the wait. Empty: never.
-using GivenUp = std::function<bool()>;
+using CancelPredicate = std::function<bool()>;
 
-class Patience {
+class Deadline {
  public:
   // clock and given_up outlive this.
-  Patience(const Clock& clock, uint64_t wait_ms, const GivenUp& given_up)
+  Deadline(const Clock& clock, uint64_t wait_ms, const CancelPredicate& given_up)
       : clock_(clock), until_ns_(add(clock.monotonic_ns(), wait_ms)), given_up_(given_up) {}
 
   [[nodiscard]] uint64_t left_ms() const {
@@ -51,7 +51,7 @@ class Patience {
 
   const Clock& clock_;
   uint64_t until_ns_;
-  const GivenUp& given_up_;
+  const CancelPredicate& given_up_;
 };
 
 }  // namespace djinn::client

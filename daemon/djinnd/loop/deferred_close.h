@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Closers: close what clients sent, and their connections. A close may wait for ever, with SIGKILL
-// too: for the client itself where it serves the file (FUSE), for a server that is gone. So the
-// loop closes nothing of theirs; each user has a thread for it, while there is something to close.
+// DeferredClose: close what clients sent, and their connections. A close may wait for ever, with
+// SIGKILL too: for the client itself where it serves the file (FUSE), for a server that is gone. So
+// the loop closes nothing of theirs; each user has a thread for it, while there is something to
+// close.
 //
 //   SharedFd   a descriptor with several holders; the last to let go of it has it closed
 //   waiting    descriptors of one user that are not closed yet
@@ -26,7 +27,7 @@
 
 namespace djinn::daemon {
 
-// Of one user. It outlives its Closers: holders keep it.
+// Of one user. It outlives its DeferredClose: holders keep it.
 class Closer : public std::enable_shared_from_this<Closer> {
  public:
   using Close = std::function<void(Fd)>;
@@ -53,10 +54,11 @@ class Closer : public std::enable_shared_from_this<Closer> {
   size_t waiting_ = 0;  // with the one that the thread has
 };
 
-class Closers {
+class DeferredClose {
  public:
   // close: of one descriptor, on the user's thread.
-  explicit Closers(Closer::Close close = [](Fd fd) { fd.reset(); }) : close_(std::move(close)) {}
+  explicit DeferredClose(Closer::Close close = [](Fd fd) { fd.reset(); })
+      : close_(std::move(close)) {}
 
   // Also has the others begin with what they could not.
   std::shared_ptr<Closer> of(uid_t user);
@@ -67,7 +69,7 @@ class Closers {
   void tend();
 
   Closer::Close close_;
-  std::map<uid_t, std::shared_ptr<Closer>> closers_;
+  std::map<uid_t, std::shared_ptr<Closer>> deferred_close_;
 };
 
 }  // namespace djinn::daemon

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Against a socket that stands for systemd's.
-#include "daemon/djinnd/host/keeper.h"
+#include "daemon/djinnd/host/fd_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,9 +36,9 @@ constexpr ModelId kModel{7};
 constexpr size_t kStoreMax = 100;
 constexpr size_t kDescriptors = 3;  // of the model: manifest, extent, record
 
-class KeeperTest : public ::testing::Test {
+class FdStoreTest : public ::testing::Test {
  protected:
-  KeeperTest() {
+  FdStoreTest() {
     std::string pattern = fs::temp_directory_path() / "djinn-keeper.XXXXXX";
     EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
     directory_ = pattern;
@@ -47,8 +47,8 @@ class KeeperTest : public ::testing::Test {
     path.copy(address_.sun_path, sizeof address_.sun_path - 1);
     ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
     notifier_.emplace();
-    keeper_.emplace(*notifier_, kStoreMax,
-                    [this](const Model&, const std::string& why) { not_kept_.push_back(why); });
+    fd_store_.emplace(*notifier_, kStoreMax,
+                      [this](const Model&, const std::string& why) { not_kept_.push_back(why); });
     Model& model = models_[kModel];
     model.id = kModel;
     model.manifest = *pal::make_sealed_memfd("manifest", std::as_bytes(std::span("manifest")));
@@ -56,7 +56,7 @@ class KeeperTest : public ::testing::Test {
     model.extent_bytes.push_back(4096);
     StateForTests::set(model.phase, ModelPhase::kResident);
   }
-  ~KeeperTest() override {
+  ~FdStoreTest() override {
     systemd_.reset();  // whoever waits for it gets an error
     ::unsetenv("NOTIFY_SOCKET");
     fs::remove_all(directory_);
@@ -120,33 +120,33 @@ class KeeperTest : public ::testing::Test {
   Fd systemd_;
   std::vector<std::string> not_kept_;
   std::optional<Notifier> notifier_;
-  std::optional<Keeper> keeper_;
+  std::optional<FdStore> fd_store_;
   std::map<ModelId, Model> models_;
 };
 
-TEST_F(KeeperTest, a_record_that_changes_is_given_before_the_old_one_is_taken_back) {
+TEST_F(FdStoreTest, a_record_that_changes_is_given_before_the_old_one_is_taken_back) {
   listen();
-  keeper_->keep(models_);
+  fd_store_->keep(models_);
   EXPECT_THAT(told(), ElementsAre(given("manifest.0"), given("extent.0"), given("record.1")));
   models_[kModel].call(0, {"another", ""});
-  keeper_->keep(models_);
-  keeper_->keep(models_);
+  fd_store_->keep(models_);
+  fd_store_->keep(models_);
   EXPECT_THAT(told(), ElementsAre(given("record.2"), taken_out("record.1")));
-  EXPECT_EQ(keeper_->descriptors(), kDescriptors);
+  EXPECT_EQ(fd_store_->descriptors(), kDescriptors);
 }
 
-TEST_F(KeeperTest, what_was_taken_back_stays_in_the_store_until_it_is_resident_or_given_up) {
+TEST_F(FdStoreTest, what_was_taken_back_stays_in_the_store_until_it_is_resident_or_given_up) {
   listen();
-  keeper_->keep(models_);
+  fd_store_->keep(models_);
   EXPECT_THAT(told(), Contains(given("record.1")));
-  keeper_->keep({}, {kModel});
-  keeper_->keep(models_);
+  fd_store_->keep({}, {kModel});
+  fd_store_->keep(models_);
   EXPECT_THAT(told(), IsEmpty());
-  keeper_->keep({});
+  fd_store_->keep({});
   EXPECT_THAT(told(), Contains(taken_out("record.1")));
 }
 
-TEST_F(KeeperTest, a_record_of_another_boot_is_refused_and_taken_out_with_all_its_parts) {
+TEST_F(FdStoreTest, a_record_of_another_boot_is_refused_and_taken_out_with_all_its_parts) {
   listen();
   ipc::KeptModel record;
   record.boot = "another boot";
@@ -155,58 +155,58 @@ TEST_F(KeeperTest, a_record_of_another_boot_is_refused_and_taken_out_with_all_it
   const std::string name = "model." + text_of(kModel) + ".";
   kept[name + "record.4"] = *pal::make_sealed_memfd("record", ipc::encode(record));
   kept[name + "manifest.0"] = std::move(models_[kModel].manifest);
-  EXPECT_TRUE(keeper_->take_back(std::move(kept)).empty());
+  EXPECT_TRUE(fd_store_->take_back(std::move(kept)).empty());
   EXPECT_THAT(told(), UnorderedElementsAre(taken_out("record.4"), taken_out("manifest.0")));
-  EXPECT_EQ(keeper_->descriptors(), 0u);
+  EXPECT_EQ(fd_store_->descriptors(), 0u);
 }
 
-TEST_F(KeeperTest, records_wait_for_a_systemd_that_does_not_read) {
+TEST_F(FdStoreTest, records_wait_for_a_systemd_that_does_not_read) {
   listen();
-  keeper_->keep(models_);
+  fd_store_->keep(models_);
   EXPECT_THAT(told(), Contains(given("record.1")));
   clog();
   models_[kModel].call(0, {"another", ""});
-  keeper_->keep(models_);
+  fd_store_->keep(models_);
   EXPECT_THAT(told(), IsEmpty());
-  keeper_->keep(models_);
+  fd_store_->keep(models_);
   EXPECT_THAT(told(), ElementsAre(given("record.2"), taken_out("record.1")));
 }
 
-TEST_F(KeeperTest, a_model_whose_descriptors_cannot_be_given_is_not_kept_and_tried_again) {
+TEST_F(FdStoreTest, a_model_whose_descriptors_cannot_be_given_is_not_kept_and_tried_again) {
   listen();
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int lowest_free = Fd(::dup(systemd_.get())).get();
   const rlimit none{static_cast<rlim_t>(lowest_free), before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  keeper_->keep(models_);
-  keeper_->keep(models_);
+  fd_store_->keep(models_);
+  fd_store_->keep(models_);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(keeper_->descriptors(), 0u);
-  EXPECT_EQ(keeper_->models_not_kept(), 1u);
+  EXPECT_EQ(fd_store_->descriptors(), 0u);
+  EXPECT_EQ(fd_store_->models_not_kept(), 1u);
   EXPECT_THAT(not_kept_, ElementsAre(HasSubstr("duplicate a descriptor")));
   EXPECT_THAT(told(), Not(Contains(HasSubstr("FDSTORE=1"))));
-  keeper_->keep(models_);
+  fd_store_->keep(models_);
   EXPECT_THAT(told(), Contains(given("record.1")));
-  EXPECT_EQ(keeper_->descriptors(), kDescriptors);
-  EXPECT_EQ(keeper_->models_not_kept(), 0u);
+  EXPECT_EQ(fd_store_->descriptors(), kDescriptors);
+  EXPECT_EQ(fd_store_->models_not_kept(), 0u);
 }
 
-TEST_F(KeeperTest, what_could_not_be_sent_is_given_again) {
-  keeper_->keep(models_);  // nobody listens yet
+TEST_F(FdStoreTest, what_could_not_be_sent_is_given_again) {
+  fd_store_->keep(models_);  // nobody listens yet
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   std::vector<std::string> sent;
   while (sent.empty() && std::chrono::steady_clock::now() < until) {
     ::poll(nullptr, 0, 2);
     if (!systemd_.valid() && notifier_->has_room(Notifier::kBacklogMax)) listen();
     if (!systemd_.valid()) continue;
-    keeper_->keep(models_);
+    fd_store_->keep(models_);
     sent = told();
   }
   EXPECT_THAT(sent, Contains(given("manifest.0")));
   EXPECT_THAT(sent, Contains(given("extent.0")));
   EXPECT_THAT(sent, Contains(given("record.1")));
-  EXPECT_EQ(keeper_->descriptors(), kDescriptors);
+  EXPECT_EQ(fd_store_->descriptors(), kDescriptors);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "daemon/djinnd/host/keeper.h"
+#include "daemon/djinnd/host/fd_store.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -209,7 +209,7 @@ size_t store_size() {
   return size;
 }
 
-std::vector<Model> Keeper::take_back(std::map<std::string, Fd> kept) {
+std::vector<Model> FdStore::take_back(std::map<std::string, Fd> kept) {
   std::set<std::string> surplus;
   std::map<std::string, uint64_t> newest;  // record, by the beginning of its model's names
   for (const auto& [name, fd] : kept) {
@@ -244,7 +244,7 @@ std::vector<Model> Keeper::take_back(std::map<std::string, Fd> kept) {
   return models;
 }
 
-void Keeper::keep(const std::map<ModelId, Model>& models, const std::set<ModelId>& returning) {
+void FdStore::keep(const std::map<ModelId, Model>& models, const std::set<ModelId>& returning) {
   if (descriptors_max_ == 0) return;
   forget_unsent();
   const auto is_resident = [&](ModelId id) {
@@ -262,7 +262,7 @@ void Keeper::keep(const std::map<ModelId, Model>& models, const std::set<ModelId
 }
 
 // The record goes first: without one a model is incomplete.
-void Keeper::forget(std::map<ModelId, Record>::iterator kept) {
+void FdStore::forget(std::map<ModelId, Record>::iterator kept) {
   const auto& [id, record] = *kept;
   notifier_.take_out(name_of_part(id, "record", record.number));
   for (const std::string& name : record.names) notifier_.take_out(name);
@@ -270,7 +270,7 @@ void Keeper::forget(std::map<ModelId, Record>::iterator kept) {
   records_.erase(kept);
 }
 
-std::vector<Keeper::Part> Keeper::parts_of(const Model& model) {
+std::vector<FdStore::Part> FdStore::parts_of(const Model& model) {
   std::vector<Part> parts{{name_of_part(model.id, "manifest", 0), &model.manifest}};
   for (size_t i = 0; i < model.extents.size(); ++i) {
     parts.push_back({name_of_part(model.id, "extent", i), &model.extents[i]});
@@ -284,7 +284,7 @@ std::vector<Keeper::Part> Keeper::parts_of(const Model& model) {
   return parts;
 }
 
-void Keeper::keep_one(const Model& model) {
+void FdStore::keep_one(const Model& model) {
   std::vector<std::byte> bytes = ipc::encode(record_of(model));
   const auto known = records_.find(model.id);
   if (known != records_.end()) return keep_record(model.id, known->second, std::move(bytes));
@@ -304,15 +304,15 @@ void Keeper::keep_one(const Model& model) {
 }
 
 // Until there is room the record stays as it was, and so differs from the model again next time.
-void Keeper::keep_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
+void FdStore::keep_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
   if (bytes == record.bytes || !notifier_.has_room(kMessagesOfUpdate)) return;
   const Status given = give_record(id, record, std::move(bytes));
   if (!given) log("what is kept of a model is out of date: {}", given.error().message);
 }
 
 // All or nothing.
-Status Keeper::give_all(const Model& model, const std::vector<Part>& parts,
-                        std::vector<std::byte> bytes) {
+Status FdStore::give_all(const Model& model, const std::vector<Part>& parts,
+                         std::vector<std::byte> bytes) {
   const auto at = records_.emplace(model.id, Record()).first;
   ++held_;
   Status given;
@@ -328,7 +328,7 @@ Status Keeper::give_all(const Model& model, const std::vector<Part>& parts,
 }
 
 // Of a model that systemd was not given whole.
-void Keeper::forget_unsent() {
+void FdStore::forget_unsent() {
   for (const std::string& name : notifier_.take_unsent()) {
     const auto model = std::ranges::find_if(
         records_, [&](const auto& record) { return name.starts_with(beginning_of(record.first)); });
@@ -336,11 +336,11 @@ void Keeper::forget_unsent() {
   }
 }
 
-void Keeper::leave_out(const Model& model, const std::string& why) {
+void FdStore::leave_out(const Model& model, const std::string& why) {
   if (not_kept_.insert(model.id).second) tell_not_kept_(model, why);
 }
 
-Status Keeper::give_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
+Status FdStore::give_record(ModelId id, Record& record, std::vector<std::byte> bytes) {
   DJINN_TRY(const Fd memfd, pal::make_sealed_memfd("djinn-record", bytes));
   DJINN_CHECK(notifier_.give(name_of_part(id, "record", record.number + 1), memfd));
   if (record.number > 0) notifier_.take_out(name_of_part(id, "record", record.number));

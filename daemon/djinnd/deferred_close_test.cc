@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Descriptors whose close waits: alone, and sent to a djinnd that runs as a process.
-#include "daemon/djinnd/loop/closers.h"
+#include "daemon/djinnd/loop/deferred_close.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -68,81 +68,81 @@ class Gate {
 };
 
 // Gives its number.
-int close_one_that_hangs(Closers& closers, Gate& gate) {
+int close_one_that_hangs(DeferredClose& deferred_close, Gate& gate) {
   Fd hangs = some_file();
   const int number = hangs.get();
   gate.hang(hangs);
-  closers.of(kUser)->close(std::move(hangs));
+  deferred_close.of(kUser)->close(std::move(hangs));
   return number;
 }
 
-TEST(Closers, the_last_holder_has_it_closed) {
-  Closers closers;
-  SharedFd first = closers.of(kUser)->own(some_file());
+TEST(DeferredClose, the_last_holder_has_it_closed) {
+  DeferredClose deferred_close;
+  SharedFd first = deferred_close.of(kUser)->own(some_file());
   SharedFd second = first;
   const int number = first->get();
   first.reset();
-  EXPECT_EQ(closers.waiting(), 0u);
+  EXPECT_EQ(deferred_close.waiting(), 0u);
   EXPECT_TRUE(is_open(number));
   second.reset();
-  EXPECT_TRUE(eventually([&] { return closers.waiting() == 0; }));
+  EXPECT_TRUE(eventually([&] { return deferred_close.waiting() == 0; }));
   EXPECT_FALSE(is_open(number));
 }
 
-TEST(Closers, own_nothing_where_there_is_none) {
-  Closers closers;
-  EXPECT_EQ(closers.of(kUser)->own(Fd()), nullptr);
-  closers.of(kUser)->close(Fd());
-  EXPECT_EQ(closers.waiting(), 0u);
+TEST(DeferredClose, own_nothing_where_there_is_none) {
+  DeferredClose deferred_close;
+  EXPECT_EQ(deferred_close.of(kUser)->own(Fd()), nullptr);
+  deferred_close.of(kUser)->close(Fd());
+  EXPECT_EQ(deferred_close.waiting(), 0u);
 }
 
-TEST(Closers, one_that_hangs_holds_up_its_user_alone) {
+TEST(DeferredClose, one_that_hangs_holds_up_its_user_alone) {
   Gate gate;
-  Closers closers(gate.close());
-  close_one_that_hangs(closers, gate);
+  DeferredClose deferred_close(gate.close());
+  close_one_that_hangs(deferred_close, gate);
   Fd behind = some_file();
   const int number = behind.get();
-  closers.of(kUser)->close(std::move(behind));
+  deferred_close.of(kUser)->close(std::move(behind));
   Fd of_neighbour = some_file();
   const int number_of_neighbour = of_neighbour.get();
-  closers.of(kNeighbour)->close(std::move(of_neighbour));
+  deferred_close.of(kNeighbour)->close(std::move(of_neighbour));
   EXPECT_TRUE(eventually([&] { return !is_open(number_of_neighbour); }));
-  EXPECT_EQ(closers.of(kUser)->waiting(), 2u);
+  EXPECT_EQ(deferred_close.of(kUser)->waiting(), 2u);
   EXPECT_TRUE(is_open(number));
   gate.open();
-  EXPECT_TRUE(eventually([&] { return closers.waiting() == 0; }));
+  EXPECT_TRUE(eventually([&] { return deferred_close.waiting() == 0; }));
   EXPECT_FALSE(is_open(number));
 }
 
-TEST(Closers, who_had_no_thread_gets_one_when_somebody_comes) {
-  Closers closers;
+TEST(DeferredClose, who_had_no_thread_gets_one_when_somebody_comes) {
+  DeferredClose deferred_close;
   Fd left = some_file();
   const int number = left.get();
   {
     const testing::NoThreads none;
-    closers.of(kUser)->close(std::move(left));
-    closers.of(kNeighbour);
+    deferred_close.of(kUser)->close(std::move(left));
+    deferred_close.of(kNeighbour);
   }
   EXPECT_TRUE(is_open(number));
-  closers.of(kNeighbour);
-  EXPECT_TRUE(eventually([&] { return closers.waiting() == 0; }));
+  deferred_close.of(kNeighbour);
+  EXPECT_TRUE(eventually([&] { return deferred_close.waiting() == 0; }));
   EXPECT_FALSE(is_open(number));
 }
 
-TEST(Closers, remember_a_user_whose_descriptor_hangs) {
+TEST(DeferredClose, remember_a_user_whose_descriptor_hangs) {
   Gate gate;
-  Closers closers(gate.close());
-  close_one_that_hangs(closers, gate);
-  EXPECT_EQ(closers.of(kNeighbour)->waiting(), 0u);  // looks for who can be forgotten
-  EXPECT_EQ(closers.of(kUser)->waiting(), 1u);
+  DeferredClose deferred_close(gate.close());
+  close_one_that_hangs(deferred_close, gate);
+  EXPECT_EQ(deferred_close.of(kNeighbour)->waiting(), 0u);  // looks for who can be forgotten
+  EXPECT_EQ(deferred_close.of(kUser)->waiting(), 1u);
 }
 
-TEST(Closers, leave_behind_what_hangs) {
+TEST(DeferredClose, leave_behind_what_hangs) {
   Gate gate;
   int number = -1;
   {
-    Closers closers(gate.close());
-    number = close_one_that_hangs(closers, gate);
+    DeferredClose deferred_close(gate.close());
+    number = close_one_that_hangs(deferred_close, gate);
   }
   EXPECT_TRUE(is_open(number));
   gate.open();
@@ -204,7 +204,7 @@ struct Host {
   TestClient observer;
 };
 
-TEST(Closers, a_client_whose_file_does_not_close_holds_up_nobody) {
+TEST(DeferredClose, a_client_whose_file_does_not_close_holds_up_nobody) {
   Host host;
   LingeringSocket socket;
   host.make_one_hang(socket);
@@ -217,7 +217,7 @@ TEST(Closers, a_client_whose_file_does_not_close_holds_up_nobody) {
   EXPECT_TRUE(eventually([&] { return host.closing() == 0; }));
 }
 
-TEST(Closers, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
+TEST(DeferredClose, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
   Host host;
   const Fd file = some_file();
   for (const std::string_view bytes : {"too many", ""}) {
@@ -247,7 +247,7 @@ TEST(Closers, descriptors_that_a_message_may_not_bring_hold_up_nobody) {
   }
 }
 
-TEST(Closers, a_user_with_too_many_files_that_do_not_close_adds_no_more) {
+TEST(DeferredClose, a_user_with_too_many_files_that_do_not_close_adds_no_more) {
   Host host;
   LingeringSocket socket;
   host.make_one_hang(socket);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Keeper: has systemd keep the descriptors of resident models, so that the next djinnd has them
+// FdStore: has systemd keep the descriptors of resident models, so that the next djinnd has them
 // without reading a byte (ARCHITECTURE section 8). Each model has
 //
 //   record     a sealed memfd that says what it is; newer ones have larger numbers
@@ -27,13 +27,13 @@
 
 namespace djinn::daemon {
 
-class Keeper {
+class FdStore {
  public:
   // Of a resident model that is not kept; told once, until it is kept or gone.
   using NotKept = std::function<void(const Model&, const std::string& why)>;
 
   // descriptors_max: that systemd holds for us.
-  Keeper(Notifier& notifier, size_t descriptors_max, NotKept not_kept)
+  FdStore(Notifier& notifier, size_t descriptors_max, NotKept not_kept)
       : notifier_(notifier),
         descriptors_max_(descriptors_max),
         tell_not_kept_(std::move(not_kept)) {}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// DeviceHealth: what it means for everybody that children cannot be started.
+//
+//   lost       a device whose workers do not start; it is back when one has
+//   upgraded   the programs on disk are another version's: this djinnd cannot use them
+#pragma once
+
+#include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/models/models.h"
+#include "daemon/djinnd/sessions/sessions.h"
+#include "daemon/djinnd/workers/spare_pool.h"
+
+namespace djinn::daemon {
+
+class DeviceHealth {
+ public:
+  // Listens to both pools.
+  DeviceHealth(SparePool& workers, SparePool& loaders, Sessions& sessions, Models& models,
+               Events& events);
+
+  // Whose worker it was may wait for one that cannot come.
+  void worker_died();
+
+ private:
+  void workers_changed();
+  void note_upgrade(const SparePool& pool);
+
+  SparePool& workers_;
+  Sessions& sessions_;
+  Events& events_;
+  bool lost_ = false;
+  bool upgrade_told_ = false;
+};
+
+}  // namespace djinn::daemon

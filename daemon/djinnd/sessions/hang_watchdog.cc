@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/sessions/hang_watchdog.h"
+
+#include <algorithm>
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kLooksATimeout = 8;  // while anything runs
+constexpr uint64_t kLookMsMin = 20;
+
+}  // namespace
+
+HangWatchdog::HangWatchdog(Loop& loop, Domains& domains, Sessions& sessions, uint64_t timeout_ms)
+    : domains_(domains),
+      sessions_(sessions),
+      timeout_ms_(timeout_ms),
+      timer_(loop, [this] { look(); }) {}
+
+void HangWatchdog::watch() {
+  if (!timer_.active()) timer_.start_once(timeout_ms_);
+}
+
+void HangWatchdog::look() {
+  bool busy = false;
+  for (const auto& [domain, worker] : domains_.all()) {
+    busy |= worker->look(sessions_.activity_of(domain));
+  }
+  if (sessions_.all().empty()) return;
+  timer_.start_once(busy ? std::max(kLookMsMin, timeout_ms_ / kLooksATimeout) : timeout_ms_);
+}
+
+}  // namespace djinn::daemon
