@@ -2,12 +2,19 @@
 """What no file may say. `style: REASON` in a comment on the same line is an exception, in sight."""
 
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from repo import CODE, CPP, ROOT, expect_none, files, files_with, text_of
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
+
+import measure
+
 EXCEPTION = re.compile(r"(//|#) style: \S")
 COLUMNS_MAX = 100
+FUNCTION_LINES_MAX = 70
 SPDX = re.compile(r"(?://|#|/\*) SPDX-License-Identifier: Apache-2\.0(?: \*/)?")
 
 FORBIDDEN_IN_CPP = {
@@ -91,6 +98,14 @@ def test_a_todo_has_a_type_and_a_reason() -> None:
 def test_lines_have_at_most_100_columns() -> None:
     code = files_with(*CODE, "CMakeLists.txt", "dev")
     expect_none([place for path in code for place in places(path, rf"^.{{{COLUMNS_MAX + 1}}}")])
+
+
+def test_functions_have_at_most_70_lines() -> None:
+    found = []
+    for path in measure.sources():
+        for head, lines in measure.functions(text_of(path)):
+            found += [f"{path}: {lines} lines: {head}"] if lines > FUNCTION_LINES_MAX else []
+    expect_none(found)
 
 
 def test_documents_have_at_most_120_columns() -> None:
