@@ -132,6 +132,22 @@ at::Tensor fetch(const at::Tensor& self) {
   return out;
 }
 
+// Whether the bytes that are read can lie there as they are.
+bool takes_bytes_of(const at::Tensor& destination, const at::Tensor& self) {
+  return destination.device().is_cpu() && destination.layout() == at::kStrided &&
+         destination.is_contiguous() && !destination.is_conj() && !destination.is_neg() &&
+         destination.scalar_type() == self.scalar_type() && destination.sizes() == self.sizes();
+}
+
+// Without a copy of its own where it can be: that would be in memory twice.
+void fetch_into(const at::Tensor& self, const at::Tensor& destination) {
+  const at::Tensor known = Device::get().known(self);
+  if (!known.defined() && takes_bytes_of(destination, self)) {
+    return Device::get().read(self, bytes_of(destination));
+  }
+  destination.copy_(known.defined() ? known : fetch(self));
+}
+
 void send(const at::Tensor& source, const at::Tensor& destination) {
   const at::Tensor ready =
       source.to(destination.scalar_type()).expand(destination.sizes()).contiguous();
@@ -170,7 +186,7 @@ at::Tensor copy_with_bits(const at::Tensor& self, const at::Tensor& destination)
   const at::Tensor seen =
       is_ours(self) ? through_bits(without_bits(self), self) : self.resolve_conj().resolve_neg();
   if (!is_ours(destination)) {
-    destination.copy_(fetch(seen));
+    fetch_into(seen, destination);
   } else {
     copy_from(through_bits(seen, destination), without_bits(destination), false);
   }
@@ -188,7 +204,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool
   } else if (is_ours(destination)) {
     send(self, destination);
   } else {
-    destination.copy_(fetch(self));
+    fetch_into(self, destination);
   }
   return destination;
 }

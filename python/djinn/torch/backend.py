@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch's Python side asks of a device: its name, its module, methods on tensors."""
 
+import functools
+import mmap
 import types
 from typing import Any
 
@@ -10,6 +12,7 @@ from . import _device
 from .sizes import size_text
 
 NAME = "remote_accelerator"
+PAGES_WORTH = 1 << 20  # bytes; smaller blocks fit the holes that others leave in the heap
 
 
 def register() -> None:
@@ -17,6 +20,7 @@ def register() -> None:
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _module())
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    torch.UntypedStorage.cpu = _cpu(torch.UntypedStorage.cpu)  # type: ignore[method-assign]
     # Before PyTorch's own for such devices (23), whose files would need djinn to be loaded.
     torch.serialization.register_package(15, _tag, lambda *_: None)
 
@@ -24,6 +28,21 @@ def register() -> None:
 def _tag(storage: Any) -> str | None:
     """Where a saved storage goes when it is loaded: a file is as one that the CPU wrote."""
     return "cpu" if storage.device.type == NAME else None
+
+
+def _cpu(original: Any) -> Any:
+    """UntypedStorage.cpu(), which torch.save() calls for each storage in turn. A large one gets
+    pages of its own, which go with it: holes of aligned blocks in glibc's heap are often not used
+    for the next one (before 2.38), and then a save has as much memory as the whole file."""
+
+    @functools.wraps(original)
+    def cpu(storage: Any) -> Any:
+        if storage.device.type != NAME or storage.nbytes() < PAGES_WORTH:
+            return original(storage)
+        pages = mmap.mmap(-1, storage.nbytes())
+        return torch.frombuffer(pages, dtype=torch.uint8).untyped_storage().copy_(storage, False)
+
+    return cpu
 
 
 def _check_index(index: Any) -> None:
