@@ -4,7 +4,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "daemon/djinnd/host/version.h"
@@ -276,7 +275,7 @@ bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
   models_.worker_died(domain, death);
   programs_.worker_died(domain, death);
   stats_.worker_died(domain);
-  device_health_.worker_died();
+  device_health_.end_vain_waits();
   return progressed;
 }
 

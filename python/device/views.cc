@@ -125,11 +125,15 @@ at::Tensor& set_nothing(at::Tensor& self) {
 
 // --- across the border
 
-at::Tensor fetch(const at::Tensor& self) {
-  if (at::Tensor known = Device::get().known(self); known.defined()) return known.contiguous();
+at::Tensor read_here(const at::Tensor& self) {
   at::Tensor out = at::empty(self.sizes(), self.options().device(at::kCPU));
   Device::get().read(self, bytes_of(out));
   return out;
+}
+
+at::Tensor fetch(const at::Tensor& self) {
+  const at::Tensor known = Device::get().known(self);
+  return known.defined() ? known.contiguous() : read_here(self);
 }
 
 // Whether the bytes that are read can lie there as they are.
@@ -145,7 +149,7 @@ void fetch_into(const at::Tensor& self, const at::Tensor& destination) {
   if (!known.defined() && takes_bytes_of(destination, self)) {
     return Device::get().read(self, bytes_of(destination));
   }
-  destination.copy_(known.defined() ? known : fetch(self));
+  destination.copy_(known.defined() ? known : read_here(self));
 }
 
 void send(const at::Tensor& source, const at::Tensor& destination) {

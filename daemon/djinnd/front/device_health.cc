@@ -30,10 +30,10 @@ void DeviceHealth::workers_changed() {
   }
   if (!lost) return;
   sessions_.refuse_waiting(workers_.failure());
-  if (workers_.has_other_build()) sessions_.end_waiting(workers_.failure());
+  end_vain_waits();
 }
 
-void DeviceHealth::worker_died() {
+void DeviceHealth::end_vain_waits() {
   if (workers_.has_other_build()) sessions_.end_waiting(workers_.failure());
 }
 

@@ -19,8 +19,8 @@ class DeviceHealth {
   DeviceHealth(SparePool& workers, SparePool& loaders, Sessions& sessions, Models& models,
                Events& events);
 
-  // Whose worker it was may wait for one that cannot come.
-  void worker_died();
+  // Where no worker of this build can come, whoever waits for one does so in vain.
+  void end_vain_waits();
 
  private:
   void workers_changed();

@@ -2,8 +2,6 @@
 
 #include "daemon/djinnd/front/drain.h"
 
-#include <utility>
-
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
@@ -29,7 +27,7 @@ Drain::Drain(Loop& loop, const Clock& clock, Sessions& sessions, Models& models,
       timer_(loop, [this] { look(); }) {}
 
 void Drain::set(bool draining) {
-  if (std::exchange(draining_, draining) == draining) return;
+  if (this->draining() == draining) return;
   sessions_.set_draining(draining);
   models_.set_draining(draining);
   events_.emit({draining ? EventKind::kDraining : EventKind::kResumed,

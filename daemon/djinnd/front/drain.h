@@ -27,7 +27,7 @@ class Drain {
 
   void set_timeout(uint64_t timeout_ms) { timeout_ms_ = timeout_ms; }
   void set(bool draining);
-  [[nodiscard]] bool draining() const { return draining_; }
+  [[nodiscard]] bool draining() const { return sessions_.draining(); }
   // Stops the loop when no run is in flight or their time is over; asked again, at once.
   void wind_up();
   // The loop is about to end.
@@ -43,7 +43,6 @@ class Drain {
   Events& events_;
   Service& service_;
   uint64_t timeout_ms_;
-  bool draining_ = false;
   std::optional<uint64_t> wind_up_until_ns_;
   Timer timer_;
 };

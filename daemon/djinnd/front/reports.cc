@@ -561,16 +561,15 @@ void Reports::memory(const Waiter& waiter) {
 }
 
 void Reports::own_memory(const Waiter& waiter, const Session& session) {
-  const Memory& memory = memory_;
   ipc::OwnMemory own;
-  own.granted_bytes = memory.held_by(Memory::of_session(session.id));
+  own.granted_bytes = memory_.held_by(Memory::of_session(session.id));
   for (const auto& [index, group] : session.sequences.all()) {
     own.sequence_bytes += group.granted_bytes();
   }
   own.shared_bytes = models_.bytes_shared_by(session.id);
-  const uint64_t quota = memory.session_quota();
-  own.total_bytes = memory.total_bytes();
-  own.free_bytes = std::min(own.total_bytes - memory.granted_bytes(),
+  const uint64_t quota = memory_.session_quota();
+  own.total_bytes = memory_.total_bytes();
+  own.free_bytes = std::min(own.total_bytes - memory_.granted_bytes(),
                             quota - std::min(quota, own.granted_bytes));
   sessions_.reply(waiter, {waiter.number, own});
 }

@@ -39,7 +39,7 @@ constexpr size_t kDescriptors = 3;  // of the model: manifest, extent, record
 class FdStoreTest : public ::testing::Test {
  protected:
   FdStoreTest() {
-    std::string pattern = fs::temp_directory_path() / "djinn-keeper.XXXXXX";
+    std::string pattern = fs::temp_directory_path() / "djinn-fd-store.XXXXXX";
     EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
     directory_ = pattern;
     const std::string path = directory_ + "/notify";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// DeferredClose: close what clients sent, and their connections. A close may wait for ever, with
+// DeferredClose: closes what clients sent, and their connections. A close may wait for ever, with
 // SIGKILL too: for the client itself where it serves the file (FUSE), for a server that is gone. So
 // the loop closes nothing of theirs; each user has a thread for it, while there is something to
 // close.

@@ -119,15 +119,14 @@ MetricsSnapshot Metrics::take() const {
 }
 
 void Metrics::add_memory(MetricsSnapshot& shot) const {
-  const Memory& memory = memory_;
-  shot.session_quota_bytes = memory.session_quota();
-  shot.memory_limit_bytes = memory.total_bytes();
-  shot.memory_model_bytes = memory.held_by(vmu::HolderKind::kModel);
-  shot.memory_load_bytes = memory.held_by(vmu::HolderKind::kLoad);
-  shot.memory_session_bytes = memory.held_by(vmu::HolderKind::kSession);
-  shot.memory_slab_bytes = memory.held_by(vmu::HolderKind::kLane);
-  shot.memory_heap_bytes = memory.held_by(vmu::HolderKind::kHeap);
-  shot.memory_waiting = memory.waiting();
+  shot.session_quota_bytes = memory_.session_quota();
+  shot.memory_limit_bytes = memory_.total_bytes();
+  shot.memory_model_bytes = memory_.held_by(vmu::HolderKind::kModel);
+  shot.memory_load_bytes = memory_.held_by(vmu::HolderKind::kLoad);
+  shot.memory_session_bytes = memory_.held_by(vmu::HolderKind::kSession);
+  shot.memory_slab_bytes = memory_.held_by(vmu::HolderKind::kLane);
+  shot.memory_heap_bytes = memory_.held_by(vmu::HolderKind::kHeap);
+  shot.memory_waiting = memory_.waiting();
   shot.pools = reports_.pools();
 }
 
