@@ -38,7 +38,7 @@ struct Share {
   uint64_t ns = 1'000'000;
   // Over many turns: one part in so many of the time, after what is saved up while silent. Taken is
   // processor time: where others keep the processors busy, it is not the user's doing.
-  uint32_t one_in = 2;
+  uint32_t one_in = 4;
   uint64_t saved_ns = 10'000'000;
   uint64_t rest_ns = 1'000'000'000;  // the longest: some hypervisors count what they took as ours
 };
