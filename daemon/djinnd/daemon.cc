@@ -88,8 +88,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
                stats_, deferred_close_, turns_),
       service_(
           loop, clock, notifier_, [this] { return is_healthy(); }, [this] { return describe(); }),
-      drain_(loop, clock, sessions_, models_, events_, service_,
-             options.drain_timeout_ms.value_or(0)),
+      drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
       reload_(loop, options_, std::move(reload_options), memory_, quotas_, sessions_, models_,
               reclaimer_, reports_, drain_, events_, service_),
       device_health_(spare_workers_, spare_loaders_, sessions_, models_, events_),

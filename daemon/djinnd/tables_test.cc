@@ -382,7 +382,7 @@ TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
   table.find(ModelId{2})->leases[SessionId{9}] = {1, 1000};
   ASSERT_EQ(table.evictable(false).size(), 2u);
   EXPECT_EQ(table.evictable(false)[0]->id.value, 3u);
-  table.find(ModelId{3})->pins.insert(1000);
+  StateForTests::value_of(table.find(ModelId{3})->pins).insert(1000);
   EXPECT_EQ(table.evictable(false)[0]->id.value, 1u);
   EXPECT_TRUE(table.evictable(true).empty()) << "it could not come back";
 }

@@ -7,12 +7,15 @@
 //           bool may_follow(State from, State to), which looks the table up with is_listed()
 //   Owner   the class that changes it
 //
-// invariant: each change was from a state to one that may follow it.
+// Owned: likewise, for what is no enum: a set, a list. It has no table.
+//
+// invariant: each change of a state was to one that may follow it.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <utility>
 
 #include "kernel/base/assert.h"
 
@@ -48,6 +51,23 @@ class OwnedState {
   }
 
   State state_{};
+};
+
+template <typename T, typename Owner>
+class Owned {
+ public:
+  Owned() = default;
+  // What it begins with.
+  explicit Owned(T value) : value_(std::move(value)) {}
+
+  const T& operator*() const { return value_; }
+  const T* operator->() const { return &value_; }
+
+ private:
+  friend Owner;
+  friend struct StateForTests;
+
+  T value_{};
 };
 
 }  // namespace djinn

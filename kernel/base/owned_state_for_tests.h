@@ -22,6 +22,10 @@ struct StateForTests {
   static void enter(OwnedState<State, Owner>& state, State next) {
     state.enter(next);
   }
+  template <typename T, typename Owner>
+  static T& value_of(Owned<T, Owner>& owned) {
+    return owned.value_;
+  }
   // Enters each of the states from each of them: those listed and no others may follow.
   template <typename State>
   static void expect_legal(std::span<const State> states,

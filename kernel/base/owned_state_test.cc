@@ -27,6 +27,18 @@ class Switch {
 
 static_assert(!std::is_constructible_v<OwnedState<Lamp, Switch>, Lamp>);
 
+class Shelf {
+ public:
+  static void write(Owned<int, Shelf>& held) { ++held.value_; }
+};
+
+TEST(Owned, is_read_by_everybody_and_written_by_its_owner) {
+  Owned<int, Shelf> held(3);
+  EXPECT_EQ(*held, 3);
+  Shelf::write(held);
+  EXPECT_EQ(*held, 4);
+}
+
 TEST(OwnedState, begins_with_the_first_value_and_follows_the_table) {
   Switch one;
   EXPECT_TRUE(one.lamp == Lamp::kOff);

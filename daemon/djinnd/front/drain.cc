@@ -15,12 +15,11 @@ static_assert(kExtendMs > kLookMs);
 
 }  // namespace
 
-Drain::Drain(Loop& loop, const Clock& clock, Sessions& sessions, Models& models, Events& events,
-             Service& service, uint64_t timeout_ms)
+Drain::Drain(Loop& loop, const Clock& clock, Sessions& sessions, Events& events, Service& service,
+             uint64_t timeout_ms)
     : loop_(loop),
       clock_(clock),
       sessions_(sessions),
-      models_(models),
       events_(events),
       service_(service),
       timeout_ms_(timeout_ms),
@@ -29,7 +28,6 @@ Drain::Drain(Loop& loop, const Clock& clock, Sessions& sessions, Models& models,
 void Drain::set(bool draining) {
   if (this->draining() == draining) return;
   sessions_.set_draining(draining);
-  models_.set_draining(draining);
   events_.emit({draining ? EventKind::kDraining : EventKind::kResumed,
                 draining ? "draining: no new session, no new model" : "resumed",
                 {}});

@@ -13,7 +13,6 @@
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/host/service.h"
 #include "daemon/djinnd/loop/loop.h"
-#include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "kernel/base/clock.h"
 
@@ -22,8 +21,8 @@ namespace djinn::daemon {
 class Drain {
  public:
   // timeout_ms: for runs in flight at the end.
-  Drain(Loop& loop, const Clock& clock, Sessions& sessions, Models& models, Events& events,
-        Service& service, uint64_t timeout_ms);
+  Drain(Loop& loop, const Clock& clock, Sessions& sessions, Events& events, Service& service,
+        uint64_t timeout_ms);
 
   void set_timeout(uint64_t timeout_ms) { timeout_ms_ = timeout_ms; }
   void set(bool draining);
@@ -39,7 +38,6 @@ class Drain {
   Loop& loop_;
   const Clock& clock_;
   Sessions& sessions_;
-  Models& models_;
   Events& events_;
   Service& service_;
   uint64_t timeout_ms_;

@@ -161,7 +161,7 @@ void Reports::when_named(std::function<void()> then) {
   for (const auto& [id, session] : sessions_.all()) users.insert(session->domain);
   for (const auto& [id, model] : models_.table().all()) {
     users.insert(model.owner());
-    users.insert(model.pins.begin(), model.pins.end());
+    users.insert(model.pins->begin(), model.pins->end());
     for (const auto& [user, name] : model.names) users.insert(user);
   }
   for (const auto& [id, program] : programs_.table().all()) users.insert(program.domain);
@@ -219,7 +219,7 @@ std::set<uid_t> Reports::users_here() const {
   }
   for (const auto& [id, model] : models_.table().all()) {
     users.insert(model.owner());
-    users.insert(model.pins.begin(), model.pins.end());
+    users.insert(model.pins->begin(), model.pins->end());
   }
   for (const auto& [domain, worker] : domains_.all()) users.insert(domain);
   return users;
@@ -231,7 +231,7 @@ ipc::QuotaReport Reports::quota_of(uid_t user) const {
   report.is_own = quota.is_own;
   report.memory_bytes = memory_.held_by_user(user);
   report.memory_max_bytes = quota.memory_bytes;
-  report.pinned_bytes = models_.pinned_bytes_of(user);
+  report.pinned_bytes = models_.pins().bytes_of(user);
   report.pinned_max_bytes = quota.pin_bytes;
   report.sessions = sessions_.count(user);
   report.sessions_max = quota.sessions;
@@ -377,7 +377,7 @@ std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId 
     use.pid = static_cast<uint32_t>(session->pid);
     use.client_name = session->client_name;
   }
-  for (const DomainId user : found->second.pins) {
+  for (const DomainId user : *found->second.pins) {
     if (!caller.may_steer(user)) continue;
     ipc::UseReport& use = reports.emplace_back();
     use.kind = ipc::UseKind::kPin;

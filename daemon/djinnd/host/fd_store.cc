@@ -87,7 +87,7 @@ ipc::KeptModel record_of(const Model& model) {
     record.read_at_ns = static_cast<int64_t>(file.read_at_ns);
   }
   record.extent_bytes = model.extent_bytes;
-  record.pinned_by.assign(model.pins.begin(), model.pins.end());
+  record.pinned_by.assign(model.pins->begin(), model.pins->end());
   record.sha256 = model.sha256;
   record.loaded_wall_ns = model.loaded_wall_ns;
   record.has_plan = model.plan != nullptr;
@@ -119,7 +119,9 @@ class Returned {
     model.key().domain = record.domain;
     model.key().plan_hash = from_wire(record.plan_hash);
     model.key().files = identities_of({record.files, record.read_at_ns});
-    for (const uint64_t user : record.pinned_by) model.pins.insert(static_cast<DomainId>(user));
+    std::set<DomainId> pins;
+    for (const uint64_t user : record.pinned_by) pins.insert(static_cast<DomainId>(user));
+    model.pins = PinnedBy(std::move(pins));
     model.sha256 = record.sha256;
     model.loaded_wall_ns = record.loaded_wall_ns;
     for (const ipc::KeptKeepAlive& one : record.keep_alives) {

@@ -232,7 +232,7 @@ void Model::end_return() {
 bool seen_by(const Model& model, const Caller& caller) {
   const DomainId user = caller.user;
   return caller.may_steer(model.owner()) || model.mapped.contains(user) ||
-         model.pins.contains(user) || model.keep_alives_ms.contains(user) ||
+         model.pins->contains(user) || model.keep_alives_ms.contains(user) ||
          model.names.contains(user) ||
          std::ranges::any_of(model.sources, [&](const Source& s) { return s.user() == user; });
 }

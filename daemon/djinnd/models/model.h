@@ -63,6 +63,9 @@ enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnlo
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
 
 class Residency;  // residency.h
+class Pins;       // pins.h
+// Users who want a model to stay.
+using PinnedBy = Owned<std::set<DomainId>, Pins>;
 
 // Why a model stays where it is: the first of these.
 enum class ModelUse : uint8_t { kNone, kMoving, kHeld };
@@ -171,7 +174,7 @@ struct Model {
   uint64_t manifest_bytes = 0;
   uint64_t bytes = 0;
   uint64_t bytes_loaded = 0;
-  std::set<DomainId> pins;  // users who want it to stay
+  PinnedBy pins;
   // How long each user who opened it wants it to stay without a session; nothing: as djinnd is
   // configured. The longest holds.
   std::map<DomainId, std::optional<uint64_t>> keep_alives_ms;
@@ -191,10 +194,10 @@ struct Model {
   std::set<LoadId> compared_by;
   std::vector<Waiter> evict_waiters;  // who wait for it to be evicted or gone
 
-  [[nodiscard]] bool pinned() const { return !pins.empty(); }
+  [[nodiscard]] bool pinned() const { return !pins->empty(); }
   // By another than this user.
   [[nodiscard]] bool pinned_beside(DomainId user) const {
-    return pins.size() > (pins.contains(user) ? 1 : 0);
+    return pins->size() > (pins->contains(user) ? 1 : 0);
   }
   // By a session of another than this user, or by one that is to have it.
   [[nodiscard]] bool held_beside(DomainId user) const;

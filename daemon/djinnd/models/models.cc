@@ -22,8 +22,6 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr const char* kPinOfOthers =
-    "Another user has pinned the model. Ask them, or an administrator, to unpin it.";
 constexpr const char* kHeldByOthers =
     "Sessions of another user hold the model. Only an administrator may force it from under them.";
 
@@ -97,12 +95,13 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
       ids_(ids),
       loaders_(loaders),
       memory_(memory),
-      quotas_(quotas),
       domains_(domains),
       replies_(replies),
+      sessions_(sessions),
       events_(events),
       memory_work_(memory_work),
       listener_(listener),
+      pins_(table_, quotas),
       residency_(loop, clock, memory, domains, replies, events, sessions, memory_work, table_,
                  *this, listener, keep_alive_ms),
       looks_(loop, [this] { look(); }) {}
@@ -266,56 +265,13 @@ Result<Model*> Models::find_owned(const Caller& caller, ModelId id) {
   return model;
 }
 
-Status Models::check_pin_quota(const Caller& caller, const Model& model, uint64_t bytes) const {
-  if (caller.admin) return {};
-  const uint64_t quota = quotas_.of(caller.user).pin_bytes;
-  const uint64_t own = model.pins.contains(caller.user) ? model.bytes : 0;
-  const uint64_t pinned = pinned_bytes_of(caller.user) - own;
-  if (range_fits(pinned, bytes, quota)) return {};
-  return Error{ErrorCode::kQuotaExceeded,
-               quota == 0 ? "You may pin no models. Load it without a pin (djinnctl load --no-pin)."
-                          : fmt::format("The model needs {}; of {} that one user may pin you have "
-                                        "pinned {}. {}oad it without a pin.",
-                                        size_text(bytes), size_text(quota), size_text(pinned),
-                                        pinned > 0 ? "Unpin another model, or l" : "L")};
-}
-
-uint64_t Models::pinned_bytes_of(uid_t user) const {
-  uint64_t bytes = 0;
-  for (const auto& [id, model] : table_.all()) bytes += model.pins.contains(user) ? model.bytes : 0;
-  return bytes;
-}
-
-Status Models::may_pin(const Caller& caller, const Model& model) const {
-  if (model.pins.contains(caller.user)) return {};
-  if (model.pins.size() >= limits::kModelUsers) {
-    return Error{ErrorCode::kLimitExceeded, "Enough users have pinned the model: it stays."};
-  }
-  return check_pin_quota(caller, model, model.bytes);
-}
-
 void Models::pin(const Waiter& waiter, const Caller& caller, const ipc::PinModel& request) {
-  const auto refuse = [&](const Error& error) { replies_.refuse(waiter, error); };
   Model* const model = table_.find(request.model);
   if (model == nullptr || !seen_by(*model, caller)) {
-    return refuse({ErrorCode::kNotFound, "There is no such model."});
+    return replies_.refuse(waiter, {ErrorCode::kNotFound, "There is no such model."});
   }
-  if (model->phase == ModelPhase::kUnloading) {
-    return refuse({ErrorCode::kBusy, "The model is being unloaded. Load it again, pinned."});
-  }
-  if (request.pinned) {
-    const bool size_is_known = model->phase != ModelPhase::kLoading || model->returns();
-    if (!size_is_known && !caller.admin) {
-      return refuse({ErrorCode::kBusy, "The model is being loaded. Pin it then."});
-    }
-    const Status allowed = may_pin(caller, *model);
-    if (!allowed) return refuse(allowed.error());
-    model->pins.insert(caller.user);
-  } else if (caller.admin) {
-    model->pins.clear();
-  } else if (model->pins.erase(caller.user) == 0 && model->pinned()) {
-    return refuse({ErrorCode::kPermissionDenied, kPinOfOthers});
-  }
+  const Status done = request.pinned ? pins_.pin(caller, *model) : Pins::unpin(caller, *model);
+  if (!done) return replies_.refuse(waiter, done.error());
   model->idle_since_ns = clock_.monotonic_ns();
   if (model->pinned()) residency_.want(*model);
   residency_.review();
@@ -327,7 +283,7 @@ void Models::evict(const Waiter& waiter, const Caller& caller, const ipc::EvictM
   const auto found = find_owned(caller, request.model);
   if (!found) return replies_.refuse(waiter, found.error());
   if (request.force && !caller.admin && (*found)->pinned_beside(caller.user)) {
-    return replies_.refuse(waiter, {ErrorCode::kPermissionDenied, kPinOfOthers});
+    return replies_.refuse(waiter, pinned_by_others());
   }
   if (request.force && !caller.admin && (*found)->held_beside(caller.user)) {
     return replies_.refuse(waiter, {ErrorCode::kPermissionDenied, kHeldByOthers});
@@ -340,7 +296,7 @@ void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {
   if (!found) return replies_.refuse(waiter, found.error());
   Model* const model = *found;
   if (!caller.admin && model->pinned_beside(caller.user)) {
-    return replies_.refuse(waiter, {ErrorCode::kPermissionDenied, kPinOfOthers});
+    return replies_.refuse(waiter, pinned_by_others());
   }
   const ModelUse use = model->use();
   const bool leaves = model->phase == ModelPhase::kUnloading;  // who asks waits for it as well
@@ -386,7 +342,7 @@ void Models::decide(LoadId id) {
 }
 
 Status Models::make_place() {
-  if (draining_) {
+  if (sessions_.draining()) {
     return Error{ErrorCode::kBusy,
                  "djinnd is draining and loads no model. Try again when it is resumed."};
   }
@@ -399,7 +355,8 @@ void Models::join_opening(LoadId id, Model& model) {
   OpenRequest& request = opening.request;
   Opener& opener = request.opener;
   opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
-  const Status allowed = opener.pins ? may_pin({opener.domain, opener.is_admin}, model) : Status();
+  const Status allowed =
+      opener.pins ? pins_.check({opener.domain, opener.is_admin}, model) : Status();
   if (!allowed) return refuse(request, allowed.error());
   model.add_source(std::move(opening.key), loads_.at(id)->take_files(),
                    std::move(request.file_names), opener.waiter.session);
@@ -468,9 +425,9 @@ void Models::join(Model& model, const OpenRequest& request) {
   lease.domain = user;
   ++lease.count;
   if (request.opener.pins) {
-    model.pins.insert(user);
+    Pins::add(model, user);
   } else if (request.unpins) {
-    model.pins.erase(user);
+    Pins::remove(model, user);
   }
   if (model.keep_alives_ms.size() < limits::kModelUsers) model.keep_alives_ms.try_emplace(user);
   const auto keep_alive = model.keep_alives_ms.find(user);
@@ -549,7 +506,7 @@ std::vector<Models::Opening> Models::take_others(Model& model) {
     }
   }
   for (const Opener& opener : openers) {
-    model.pins.erase(opener.domain);
+    Pins::remove(model, opener.domain);
     model.keep_alives_ms.erase(opener.domain);
     model.names.erase(opener.domain);
     left(model, opener.waiter.session);
@@ -677,9 +634,9 @@ void Models::refuse_pins(Model& model, uint64_t bytes) {
   std::vector<std::pair<Opener, Error>> refused;
   std::erase_if(model.openers, [&](const Opener& opener) {
     if (!opener.pins) return false;
-    const Status allowed = check_pin_quota({opener.domain, opener.is_admin}, model, bytes);
+    const Status allowed = pins_.check_quota({opener.domain, opener.is_admin}, model, bytes);
     if (allowed) return false;
-    model.pins.erase(opener.domain);
+    Pins::remove(model, opener.domain);
     refused.emplace_back(opener, allowed.error());
     return true;
   });

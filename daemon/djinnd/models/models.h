@@ -24,6 +24,7 @@
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/load.h"
 #include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/models/pins.h"
 #include "daemon/djinnd/models/residency.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "ipc/limits.h"
@@ -70,16 +71,9 @@ class Models final : public Load::Owner, private Residency::Loads {
   // Only the owner and administrators may; not what another user has pinned, but for
   // administrators.
   void unload(const Waiter& waiter, const Caller& caller, ModelId id);
-  // Whoever sees the model pins it for themselves, within their quota, and unpins it so;
-  // administrators end all pins.
+  // Of a model that the caller sees; pins.h says what they may.
   void pin(const Waiter& waiter, const Caller& caller, const ipc::PinModel& request);
   void evict(const Waiter& waiter, const Caller& caller, const ipc::EvictModel& request);
-  // While draining, only models that are there already are opened.
-  void set_draining(bool draining) { draining_ = draining; }
-
-  // What the models that the user has pinned come to. Their quota of pins does not bind
-  // administrators; who has pinned more when it sinks keeps it.
-  [[nodiscard]] uint64_t pinned_bytes_of(uid_t user) const;
 
   // For who has it open.
   void read_manifest(const Waiter& waiter, const ipc::ReadManifest& request);
@@ -115,6 +109,7 @@ class Models final : public Load::Owner, private Residency::Loads {
   // Bytes of models and loads that come free by themselves.
   [[nodiscard]] uint64_t leaving_bytes() const { return table_.leaving_bytes() + loads_leave(); }
   [[nodiscard]] Residency& residency() { return residency_; }
+  [[nodiscard]] const Pins& pins() const { return pins_; }
   // Whether a run of the session waits for a model to come back.
   [[nodiscard]] bool awaited_by(SessionId session) const;
   [[nodiscard]] const ModelTable& table() const { return table_; }
@@ -154,11 +149,6 @@ class Models final : public Load::Owner, private Residency::Loads {
   [[nodiscard]] Status check_plans(DomainId domain, uint64_t bytes) const;
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.
   Result<Model*> find_owned(const Caller& caller, ModelId id);
-  // Whether the user may pin so many bytes more. Errors: kQuotaExceeded.
-  [[nodiscard]] Status check_pin_quota(const Caller& caller, const Model& model,
-                                       uint64_t bytes) const;
-  // Errors: those of check_pin_quota, and kLimitExceeded.
-  [[nodiscard]] Status may_pin(const Caller& caller, const Model& model) const;
   // Refuses openers whose pins are too much for their quota.
   void refuse_pins(Model& model, uint64_t bytes);
   // Has its files looked at.
@@ -171,7 +161,8 @@ class Models final : public Load::Owner, private Residency::Loads {
   void join(Model& model, const OpenRequest& request);
   // Of an opening whose files are known: which model it is of.
   void decide(LoadId id);
-  // For one model more. Errors: kBusy while draining, kLimitExceeded.
+  // For one model more: while djinnd drains only models that are there already are opened. Errors:
+  // kBusy, kLimitExceeded.
   Status make_place();
   void join_opening(LoadId id, Model& model);
   // The model is resident, or will not be: for whoever waits to compare their files with it.
@@ -239,17 +230,17 @@ class Models final : public Load::Owner, private Residency::Loads {
   IdSource& ids_;
   SparePool& loaders_;
   Memory& memory_;
-  const Quotas& quotas_;
   Domains& domains_;
   Replies& replies_;
+  const Sessions& sessions_;
   Events& events_;
   WorkQueue& memory_work_;
   ModelListener& listener_;
   ModelTable table_;
+  Pins pins_;
   Residency residency_;
   Timer looks_;
   std::set<ModelId> returning_;
-  bool draining_ = false;
   std::map<LoadId, Opening> openings_;
   std::map<LoadId, std::unique_ptr<Load>> loads_;
   std::vector<std::pair<LoadId, Turn>> queued_;  // loads that wait for their turn

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "daemon/djinnd/models/pins.h"
 
 namespace djinn::daemon {
 namespace {
@@ -141,7 +142,7 @@ void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel&
                   "back. Unload it instead.");
   }
   if (request.dry_run) return replies_.done(waiter);
-  model.pins.clear();
+  Pins::remove_all(model);
   model.evict_waiters.push_back(waiter);
   begin_evict(model, EvictReason::kRequested);
 }

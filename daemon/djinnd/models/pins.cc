@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/models/pins.h"
+
+#include <fmt/format.h>
+
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
+
+namespace djinn::daemon {
+namespace {
+
+Status check_stays(const Model& model) {
+  if (model.phase != ModelPhase::kUnloading) return {};
+  return Error{ErrorCode::kBusy, "The model is being unloaded. Load it again, pinned."};
+}
+
+}  // namespace
+
+Error pinned_by_others() {
+  return {ErrorCode::kPermissionDenied,
+          "Another user has pinned the model. Ask them, or an administrator, to unpin it."};
+}
+
+Status Pins::pin(const Caller& caller, Model& model) const {
+  DJINN_CHECK(check_stays(model));
+  const bool size_is_known = model.phase != ModelPhase::kLoading || model.returns();
+  if (!size_is_known && !caller.admin) {
+    return Error{ErrorCode::kBusy, "The model is being loaded. Pin it then."};
+  }
+  DJINN_CHECK(check(caller, model));
+  add(model, caller.user);
+  return {};
+}
+
+Status Pins::unpin(const Caller& caller, Model& model) {
+  DJINN_CHECK(check_stays(model));
+  if (caller.admin) {
+    remove_all(model);
+  } else if (model.pins.value_.erase(caller.user) == 0 && model.pinned()) {
+    return pinned_by_others();
+  }
+  return {};
+}
+
+Status Pins::check(const Caller& caller, const Model& model) const {
+  if (model.pins->contains(caller.user)) return {};
+  if (model.pins->size() >= limits::kModelUsers) {
+    return Error{ErrorCode::kLimitExceeded, "Enough users have pinned the model: it stays."};
+  }
+  return check_quota(caller, model, model.bytes);
+}
+
+Status Pins::check_quota(const Caller& caller, const Model& model, uint64_t bytes) const {
+  if (caller.admin) return {};
+  const uint64_t quota = quotas_.of(caller.user).pin_bytes;
+  const uint64_t own = model.pins->contains(caller.user) ? model.bytes : 0;
+  const uint64_t all = bytes_of(caller.user);
+  DJINN_ASSERT(all >= own);
+  const uint64_t pinned = all - own;
+  if (range_fits(pinned, bytes, quota)) return {};
+  return Error{ErrorCode::kQuotaExceeded,
+               quota == 0 ? "You may pin no models. Load it without a pin (djinnctl load --no-pin)."
+                          : fmt::format("The model needs {}; of {} that one user may pin you have "
+                                        "pinned {}. {}oad it without a pin.",
+                                        size_text(bytes), size_text(quota), size_text(pinned),
+                                        pinned > 0 ? "Unpin another model, or l" : "L")};
+}
+
+void Pins::add(Model& model, DomainId user) {
+  model.pins.value_.insert(user);
+  DJINN_ASSERT(model.pins->size() <= limits::kModelUsers);
+}
+
+uint64_t Pins::bytes_of(DomainId user) const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : table_.all()) {
+    if (model.pins->contains(user)) bytes += model.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Pins: which users want which models to stay, and how much each may want. It alone changes
+// Model::pins.
+//
+//   pin     a user's, of one model: the model stays resident, whoever holds it, until no pin is
+//   left quota   the bytes of the models that one user has pinned; who has pinned more when it
+//   sinks
+//           keeps it, and it does not bind administrators (quotas.h)
+//
+// invariant: a model has at most limits::kModelUsers pins, one of each user.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/djinnd/access/authority.h"
+#include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/models/model.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+class Pins {
+ public:
+  Pins(const ModelTable& table, const Quotas& quotas) : table_(table), quotas_(quotas) {}
+
+  // The caller, who sees the model, pins it for themselves. Errors: kBusy while it leaves or its
+  // size is not known, and those of check().
+  Status pin(const Caller& caller, Model& model) const;
+  // The caller ends their own pin, an administrator all. Errors: kBusy, likewise;
+  // kPermissionDenied if the pins are others'.
+  static Status unpin(const Caller& caller, Model& model);
+
+  // Whether the caller may have a pin of the model. Errors: kLimitExceeded; kQuotaExceeded.
+  [[nodiscard]] Status check(const Caller& caller, const Model& model) const;
+  // Whether the quota has room for it, if it has so many bytes. Errors: kQuotaExceeded.
+  [[nodiscard]] Status check_quota(const Caller& caller, const Model& model, uint64_t bytes) const;
+  // Of who may: check() said so.
+  static void add(Model& model, DomainId user);
+  // Does nothing where the user has none.
+  static void remove(Model& model, DomainId user) { model.pins.value_.erase(user); }
+  static void remove_all(Model& model) { model.pins.value_.clear(); }
+
+  // What the models that the user has pinned come to.
+  [[nodiscard]] uint64_t bytes_of(DomainId user) const;
+
+ private:
+  const ModelTable& table_;
+  const Quotas& quotas_;
+};
+
+// For who wants to do what a pin of somebody else forbids. Error: kPermissionDenied.
+[[nodiscard]] Error pinned_by_others();
+
+}  // namespace djinn::daemon

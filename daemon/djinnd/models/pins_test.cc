@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/models/pins.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "ipc/limits.h"
+#include "kernel/base/owned_state_for_tests.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kQuota = 1000;
+constexpr Caller kAnn{1000};
+constexpr Caller kBob{1001};
+constexpr Caller kRoot{0, true};
+
+class PinsTest : public ::testing::Test {
+ protected:
+  PinsTest() { quotas_.set({}, 1 << 20, kQuota); }
+
+  Model& add(uint64_t id, uint64_t bytes, ModelPhase phase = ModelPhase::kResident) {
+    Model fresh;
+    fresh.id = {id};
+    fresh.bytes = bytes;
+    StateForTests::set(fresh.phase, phase);
+    return table_.add(std::move(fresh));
+  }
+  static ErrorCode code_of(const Status& status) {
+    return status.ok() ? ErrorCode::kOk : status.error().code;
+  }
+
+  ModelTable table_;
+  Quotas quotas_;
+  Pins pins_{table_, quotas_};
+};
+
+TEST_F(PinsTest, a_user_pins_as_much_as_their_quota_and_no_byte_more) {
+  Model& first = add(1, kQuota - 1);
+  Model& second = add(2, 1);
+  Model& third = add(3, 1);
+  EXPECT_EQ(code_of(pins_.pin(kAnn, first)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kAnn, second)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kAnn, third)), ErrorCode::kQuotaExceeded);
+  EXPECT_FALSE(third.pinned());
+  EXPECT_EQ(pins_.bytes_of(kAnn.user), kQuota);
+  EXPECT_EQ(code_of(pins_.pin(kBob, third)), ErrorCode::kOk) << "whose quota is another";
+  EXPECT_EQ(code_of(Pins::unpin(kAnn, second)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kAnn, third)), ErrorCode::kOk);
+}
+
+TEST_F(PinsTest, a_model_counts_once_for_each_user) {
+  Model& model = add(1, kQuota);
+  EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kOk) << "again";
+  EXPECT_EQ(code_of(pins_.pin(kBob, model)), ErrorCode::kOk);
+  EXPECT_EQ(pins_.bytes_of(kAnn.user), kQuota);
+  EXPECT_EQ(code_of(pins_.check_quota(kAnn, model, kQuota)), ErrorCode::kOk) << "their own";
+}
+
+TEST_F(PinsTest, of_a_first_load_only_administrators_may_pin_what_it_will_come_to) {
+  Model& model = add(1, 0, ModelPhase::kLoading);
+  EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kBusy);
+  EXPECT_EQ(code_of(pins_.pin(kRoot, model)), ErrorCode::kOk);
+}
+
+TEST_F(PinsTest, what_leaves_is_neither_pinned_nor_unpinned) {
+  Model& model = add(1, 1, ModelPhase::kUnloading);
+  EXPECT_EQ(code_of(pins_.pin(kRoot, model)), ErrorCode::kBusy);
+  EXPECT_EQ(code_of(Pins::unpin(kRoot, model)), ErrorCode::kBusy);
+}
+
+TEST_F(PinsTest, only_an_administrator_ends_the_pins_of_others) {
+  Model& model = add(1, 1);
+  EXPECT_EQ(code_of(Pins::unpin(kBob, model)), ErrorCode::kOk) << "there is none";
+  EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(Pins::unpin(kBob, model)), ErrorCode::kPermissionDenied);
+  EXPECT_TRUE(model.pinned());
+  EXPECT_EQ(code_of(Pins::unpin(kRoot, model)), ErrorCode::kOk);
+  EXPECT_FALSE(model.pinned());
+}
+
+TEST_F(PinsTest, a_model_has_no_more_pins_than_users) {
+  Model& model = add(1, 1);
+  for (DomainId user = 1; user <= limits::kModelUsers; ++user) {
+    ASSERT_EQ(code_of(pins_.pin({user}, model)), ErrorCode::kOk);
+  }
+  EXPECT_EQ(code_of(pins_.pin({limits::kModelUsers + 1}, model)), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(code_of(pins_.pin({1}, model)), ErrorCode::kOk) << "who has one";
+}
+
+}  // namespace
+}  // namespace djinn::daemon
