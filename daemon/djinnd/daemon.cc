@@ -286,15 +286,9 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     void operator()(const ipc::Attached& e) const { to.sessions_.on_attached(domain, e); }
     void operator()(const ipc::Detached& e) const { to.sessions_.on_detached(domain, e); }
     void operator()(const ipc::ModelAdded& e) const { to.models_.on_model_added(domain, e); }
-    void operator()(const ipc::ModelDropped& e) const {
-      to.models_.residency().on_model_dropped(domain, e);
-    }
-    void operator()(const ipc::ModelParked& e) const {
-      to.models_.residency().on_model_parked(domain, e);
-    }
-    void operator()(const ipc::ModelWanted& e) const {
-      to.models_.residency().on_model_wanted(domain, e);
-    }
+    void operator()(const ipc::ModelDropped& e) const { to.models_.on_model_dropped(domain, e); }
+    void operator()(const ipc::ModelParked& e) const { to.models_.on_model_parked(domain, e); }
+    void operator()(const ipc::ModelWanted& e) const { to.models_.on_model_wanted(domain, e); }
     void operator()(const ipc::ProgramAdded& e) const { to.programs_.on_program_added(domain, e); }
     void operator()(const ipc::ProgramRefused& e) const {
       to.programs_.on_program_refused(domain, e);

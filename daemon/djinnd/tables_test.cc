@@ -211,7 +211,7 @@ class Sources : public ::testing::Test {
     file.inode += inode != 0 ? inode : user;
     model_.add_source(key_of(user, file), {}, {}, session);
   }
-  void wants(DomainId user) { model_.mapped[user].wanted = true; }
+  void wants(DomainId user) { StateForTests::value_of(model_.mapped)[user].wanted = true; }
   // Who is read from now.
   Source& begin() {
     Source* const next = model_.next_source();

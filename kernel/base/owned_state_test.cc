@@ -32,6 +32,10 @@ class Shelf {
   static void write(Owned<int, Shelf>& held) { ++held.value_; }
 };
 
+template <typename T>
+concept Writable = requires(T& held) { *held = 4; };
+static_assert(!Writable<Owned<int, Shelf>>);
+
 TEST(Owned, is_read_by_everybody_and_written_by_its_owner) {
   Owned<int, Shelf> held(3);
   EXPECT_EQ(*held, 3);

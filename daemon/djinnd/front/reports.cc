@@ -586,7 +586,7 @@ ipc::MemoryReport Reports::weights_report() const {
       memory_.held_by(vmu::HolderKind::kModel) + memory_.held_by(vmu::HolderKind::kLoad);
   for (const auto& [id, model] : models_.table().all()) {
     if (model.extents.empty()) continue;
-    if (!model.mapped.empty()) report.mapped_bytes += model.bytes;
+    if (!model.mapped->empty()) report.mapped_bytes += model.bytes;
     if (model.pinned()) report.pinned_bytes += model.bytes;
     if (model.phase != ModelPhase::kResident || model.in_use()) continue;
     report.cached_bytes += model.bytes;

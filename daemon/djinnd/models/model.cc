@@ -116,8 +116,8 @@ void Model::call(DomainId user, ModelName name) {
 }
 
 bool Model::is_awaited_by(DomainId user) const {
-  const auto place = mapped.find(user);
-  return (place != mapped.end() && place->second.wanted) ||
+  const auto place = mapped->find(user);
+  return (place != mapped->end() && place->second.wanted) ||
          std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain == user; });
 }
 
@@ -195,7 +195,7 @@ bool Model::has_waited_enough_for(const Source& source) const {
   return std::ranges::any_of(sources,
                              [&](const Source& s) { return is_others(s.user()) && !s.tried; }) ||
          std::ranges::any_of(
-             mapped, [&](const auto& m) { return is_others(m.first) && m.second.wanted; }) ||
+             *mapped, [&](const auto& m) { return is_others(m.first) && m.second.wanted; }) ||
          std::ranges::any_of(openers, [&](const Opener& o) { return is_others(o.domain); });
 }
 
@@ -231,7 +231,7 @@ void Model::end_return() {
 
 bool seen_by(const Model& model, const Caller& caller) {
   const DomainId user = caller.user;
-  return caller.may_steer(model.owner()) || model.mapped.contains(user) ||
+  return caller.may_steer(model.owner()) || model.mapped->contains(user) ||
          model.pins->contains(user) || model.keep_alives_ms.contains(user) ||
          model.names.contains(user) ||
          std::ranges::any_of(model.sources, [&](const Source& s) { return s.user() == user; });

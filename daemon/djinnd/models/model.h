@@ -63,6 +63,7 @@ enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnlo
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
 
 class Residency;  // residency.h
+class Mappings;   // mappings.h
 class Pins;       // pins.h
 // Users who want a model to stay.
 using PinnedBy = Owned<std::set<DomainId>, Pins>;
@@ -188,7 +189,7 @@ struct Model {
   uint64_t last_used = 0;  // a counter, for what to evict first
   std::map<SessionId, ModelLease> leases;
   std::vector<Opener> openers;
-  std::map<DomainId, MappedBy> mapped;
+  Owned<std::map<DomainId, MappedBy>, Mappings> mapped;
   // Loaders that have its extents, to compare files with them, until they are dead. They keep it
   // from nothing: files that never answer would.
   std::set<LoadId> compared_by;

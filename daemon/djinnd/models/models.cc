@@ -95,14 +95,14 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
       ids_(ids),
       loaders_(loaders),
       memory_(memory),
-      domains_(domains),
       replies_(replies),
       sessions_(sessions),
       events_(events),
       memory_work_(memory_work),
       listener_(listener),
       pins_(table_, quotas),
-      residency_(loop, clock, memory, domains, replies, events, sessions, memory_work, table_,
+      mappings_(table_, domains),
+      residency_(loop, clock, memory, mappings_, replies, events, sessions, memory_work, table_,
                  *this, listener, keep_alive_ms),
       looks_(loop, [this] { look(); }) {}
 
@@ -885,10 +885,10 @@ void Models::load_ended(LoadId id) {
                     {ErrorCode::kLoaderLost, "The loader died before it had compared the hash."});
     }
     if (model->load == id) model->load = {};  // else the next source is read
-    residency_.load_ended(*model);
+    residency_.let_go(*model);
   }
   for (auto& [other, model] : table_.all()) {
-    if (model.compared_by.erase(id) > 0) residency_.load_ended(model);
+    if (model.compared_by.erase(id) > 0) residency_.let_go(model);
   }
   pass_on(id);
   if (auto load = loads_.extract(id)) loop_.dispose(std::move(load.mapped()));
@@ -942,8 +942,8 @@ void Models::settle(Model& model) {
   if (model.phase != ModelPhase::kResident) return;
   std::vector<Opener> served;
   std::erase_if(model.openers, [&](const Opener& opener) {
-    if (opener.needs_worker) map_into(model, opener.domain);
-    const bool is_served = !opener.needs_worker || model.mapped.at(opener.domain).added;
+    if (opener.needs_worker) mappings_.add(model, opener.domain);
+    const bool is_served = !opener.needs_worker || Mappings::is_added(model, opener.domain);
     if (is_served) served.push_back(opener);
     return is_served;
   });
@@ -978,11 +978,6 @@ void Models::read_manifest(const Waiter& waiter, const ipc::ReadManifest& reques
   replies_.reply(waiter, {waiter.number, ipc::ManifestPart{*std::move(part)}});
 }
 
-void Models::map_into(Model& model, DomainId domain) {
-  const bool fresh = model.mapped.try_emplace(domain).second;
-  if (fresh) residency_.send_add(model, domain);
-}
-
 void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
   emit_failure(model, failure_of(model, domain, error));
   std::vector<Waiter> refused;
@@ -991,41 +986,40 @@ void Models::refuse_openers(Model& model, DomainId domain, const Error& error) {
     refused.push_back(opener.waiter);
     return true;
   });
-  model.mapped.erase(domain);
   for (const Waiter& waiter : refused) left(model, waiter.session);
   replies_.refuse_each(refused, error);
 }
 
+// --- workers
+
 void Models::on_model_added(DomainId domain, const ipc::ModelAdded& event) {
-  Model* const model = table_.find(event.model);
-  if (model == nullptr || !model->mapped.contains(domain)) return;
-  if (event.code != ErrorCode::kOk) {
-    domains_.send(domain, {ipc::ModelLost{event.model, event.code, event.message}});
-    return refuse_openers(*model, domain, {event.code, event.message});
-  }
-  MappedBy& mapped = model->mapped.at(domain);
-  mapped.added = true;
-  mapped.deaths = 0;
-  settle(*model);
+  Model* const model = mappings_.on_model_added(domain, event);
+  if (model == nullptr) return;
+  if (event.code == ErrorCode::kOk) return settle(*model);
+  refuse_openers(*model, domain, {event.code, event.message});
+  residency_.let_go(*model);
 }
 
-void Models::worker_ready(DomainId domain) {
-  for (auto& [id, model] : table_.all()) {
-    const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
-    if (known && model.mapped.contains(domain)) residency_.send_add(model, domain);
-  }
+void Models::on_model_parked(DomainId domain, const ipc::ModelParked& event) {
+  if (Model* const model = mappings_.on_model_parked(domain, event)) residency_.let_go(*model);
+}
+
+// While it is resident or on its way, its bytes are on their way to the worker, too.
+void Models::on_model_wanted(DomainId domain, const ipc::ModelWanted& event) {
+  if (Model* const model = mappings_.on_model_wanted(domain, event)) residency_.want(*model);
+}
+
+void Models::on_model_dropped(DomainId domain, const ipc::ModelDropped& event) {
+  if (Model* const model = mappings_.on_model_dropped(domain, event)) residency_.let_go(*model);
 }
 
 void Models::worker_died(DomainId domain, const WorkerDeath& death) {
   for (auto& [id, model] : table_.all()) {
-    residency_.worker_died(model, domain);
-    const auto mapped = model.mapped.find(domain);
-    if (mapped == model.mapped.end()) continue;
-    const OwedAnswer adding{OwedAnswer::Kind::kAddModel, id.value, {}};
-    if (death.suspect == adding && ++mapped->second.deaths >= limits::kDeathsWithoutProgress) {
+    if (mappings_.worker_died(model, domain, death)) {
       refuse_openers(model, domain,
                      {ErrorCode::kWorkerLost, "The worker died whenever it took in the model."});
     }
+    residency_.let_go(model);
   }
 }
 
@@ -1090,7 +1084,7 @@ bool Models::awaited_by(SessionId session) const {
   return std::ranges::any_of(table_.all(), [&](const auto& entry) {
     const Model& model = entry.second;
     return model.leases.contains(session) && model.phase != ModelPhase::kResident &&
-           std::ranges::any_of(model.mapped, [](const auto& m) { return m.second.wanted; });
+           Mappings::is_wanted(model);
   });
 }
 

@@ -23,6 +23,7 @@
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/load.h"
+#include "daemon/djinnd/models/mappings.h"
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/models/pins.h"
 #include "daemon/djinnd/models/residency.h"
@@ -90,9 +91,12 @@ class Models final : public Load::Owner, private Residency::Loads {
   [[nodiscard]] bool loads_for(SessionId session) const;
 
   // --- workers
-  void worker_ready(DomainId domain);
+  void worker_ready(DomainId domain) { mappings_.worker_ready(domain); }
   void worker_died(DomainId domain, const WorkerDeath& death);
   void on_model_added(DomainId domain, const ipc::ModelAdded& event);
+  void on_model_parked(DomainId domain, const ipc::ModelParked& event);
+  void on_model_wanted(DomainId domain, const ipc::ModelWanted& event);
+  void on_model_dropped(DomainId domain, const ipc::ModelDropped& event);
 
   // --- loads
   void load_identified(LoadId id, const ipc::Identified& files) override;
@@ -210,7 +214,7 @@ class Models final : public Load::Owner, private Residency::Loads {
   // Bytes of loads that come free by themselves.
   [[nodiscard]] uint64_t loads_leave() const;
   void settle(Model& model);
-  void map_into(Model& model, DomainId domain);
+  // Those of the domain, whose worker cannot have the model.
   void refuse_openers(Model& model, DomainId domain, const Error& error);
   void become_resident(Model& model);
   // Of a load that is to bring a model back.
@@ -230,7 +234,6 @@ class Models final : public Load::Owner, private Residency::Loads {
   IdSource& ids_;
   SparePool& loaders_;
   Memory& memory_;
-  Domains& domains_;
   Replies& replies_;
   const Sessions& sessions_;
   Events& events_;
@@ -238,6 +241,7 @@ class Models final : public Load::Owner, private Residency::Loads {
   ModelListener& listener_;
   ModelTable table_;
   Pins pins_;
+  Mappings mappings_;
   Residency residency_;
   Timer looks_;
   std::set<ModelId> returning_;

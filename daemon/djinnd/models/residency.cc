@@ -10,6 +10,7 @@
 
 #include "daemon/djinnd/loop/log.h"
 #include "daemon/djinnd/models/pins.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -23,13 +24,13 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Domains& domains,
+Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& mappings,
                      Replies& replies, Events& events, const Sessions& sessions,
                      WorkQueue& memory_work, ModelTable& table, Loads& loads,
                      ModelListener& listener, uint64_t keep_alive_ms)
     : clock_(clock),
       memory_(memory),
-      domains_(domains),
+      mappings_(mappings),
       replies_(replies),
       events_(events),
       sessions_(sessions),
@@ -208,10 +209,7 @@ void Residency::begin_leaving(Model& model, ModelPhase next, EvictReason reason)
 
 void Residency::begin_evict(Model& model, EvictReason reason) {
   begin_leaving(model, ModelPhase::kEvicting, reason);
-  for (auto& [domain, mapped] : model.mapped) {
-    mapped.parked = !domains_.ready(domain);
-    if (!mapped.parked) domains_.send(domain, {ipc::ParkModel{model.id}});
-  }
+  mappings_.park(model);
   if (model.load.valid()) loads_.abort_load(model.load);
   finish_if_free(model);
 }
@@ -219,16 +217,14 @@ void Residency::begin_evict(Model& model, EvictReason reason) {
 void Residency::begin_unload(Model& model, EvictReason reason) {
   begin_leaving(model, ModelPhase::kUnloading, reason);
   listener_.model_gone(model.id);
-  std::erase_if(model.mapped, [&](const auto& entry) { return !domains_.ready(entry.first); });
-  for (const auto& [domain, mapped] : model.mapped) {
-    domains_.send(domain, {ipc::DropModel{model.id}});
-  }
+  mappings_.drop(model);
   if (model.load.valid()) loads_.abort_load(model.load);
   finish_if_free(model);
 }
 
 // Its extents are there, and count, until they are closed.
 void Residency::free_then(Model& model, void (Residency::*finish)(ModelId)) {
+  DJINN_ASSERT(!model.load.valid());
   leaving_.at(model.id).freeing = true;
   std::vector<Fd> memory;
   for (Fd& extent : model.extents) memory.push_back(std::move(extent));
@@ -246,12 +242,10 @@ void Residency::finish_if_free(Model& model) {
   const auto leaving = leaving_.find(model.id);
   if (leaving == leaving_.end() || leaving->second.freeing || model.load.valid()) return;
   if (!model.compared_by.empty() && waits_until(model) > clock_.monotonic_ns()) return;
-  if (model.phase == ModelPhase::kUnloading && model.mapped.empty()) {
+  if (model.phase == ModelPhase::kUnloading && model.mapped->empty()) {
     return free_then(model, &Residency::finish_unload);
   }
-  const bool parked =
-      std::ranges::all_of(model.mapped, [](const auto& mapped) { return mapped.second.parked; });
-  if (model.phase == ModelPhase::kEvicting && parked) {
+  if (model.phase == ModelPhase::kEvicting && Mappings::is_parked(model)) {
     free_then(model, &Residency::finish_evict);
   }
 }
@@ -313,78 +307,16 @@ void Residency::try_next_source(Model& model) {
 
 void Residency::came_back(Model& model) {
   model.lost.reset();
-  for (auto& [domain, mapped] : model.mapped) {
-    mapped = {false, false, false, mapped.deaths};
-    send_add(model, domain);
-  }
+  mappings_.restore(model);
   review();
 }
 
 void Residency::stays_away(Model& model, const LoadFailure& failure) {
   enter(model, ModelPhase::kOnDisk);
   model.lost = failure.error;
-  for (auto& [domain, mapped] : model.mapped) {
-    if (!std::exchange(mapped.wanted, false)) continue;
-    const bool is_own = domain == failure.user;
-    domains_.send(domain, {ipc::ModelLost{model.id, failure.error.code,
-                                          is_own ? failure.sentence : failure.error.message}});
-  }
+  mappings_.refuse_runs(model, failure);
   listener_.models_changed();
   review();
-}
-
-void Residency::load_ended(Model& model) {
-  finish_if_free(model);
-}
-
-// --- workers
-
-void Residency::send_add(Model& model, DomainId domain) {
-  const bool parked = model.phase != ModelPhase::kResident;
-  std::vector<int> fds{model.manifest.get()};
-  if (!parked) {
-    for (const Fd& extent : model.extents) fds.push_back(extent.get());
-  }
-  domains_.send(domain, {ipc::AddModel{model.id, parked}}, fds);
-}
-
-void Residency::on_model_parked(DomainId domain, const ipc::ModelParked& event) {
-  Model* const model = table_.find(event.model);
-  if (model == nullptr || model->phase != ModelPhase::kEvicting) return;
-  const auto mapped = model->mapped.find(domain);
-  if (mapped == model->mapped.end()) return;
-  mapped->second.parked = true;
-  finish_if_free(*model);
-}
-
-// While it is resident or on its way, its bytes are on their way to the worker, too.
-void Residency::on_model_wanted(DomainId domain, const ipc::ModelWanted& event) {
-  Model* const model = table_.find(event.model);
-  const auto mapped =
-      model != nullptr ? model->mapped.find(domain) : decltype(model->mapped.end()){};
-  if (model == nullptr || mapped == model->mapped.end()) {
-    const Error gone{ErrorCode::kNotFound, "There is no such model any more. Open it again."};
-    return domains_.send(domain, {ipc::ModelLost{event.model, gone.code, gone.message}});
-  }
-  mapped->second.wanted = true;
-  want(*model);
-}
-
-void Residency::on_model_dropped(DomainId domain, const ipc::ModelDropped& event) {
-  Model* const model = table_.find(event.model);
-  if (model == nullptr || model->phase != ModelPhase::kUnloading) return;
-  model->mapped.erase(domain);
-  finish_if_free(*model);
-}
-
-void Residency::worker_died(Model& model, DomainId domain) {
-  const auto mapped = model.mapped.find(domain);
-  if (mapped == model.mapped.end()) return;
-  mapped->second.added = false;
-  mapped->second.wanted = false;
-  mapped->second.parked = true;
-  if (model.phase == ModelPhase::kUnloading) model.mapped.erase(mapped);
-  finish_if_free(model);
 }
 
 }  // namespace djinn::daemon

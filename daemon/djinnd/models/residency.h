@@ -24,9 +24,9 @@
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/models/mappings.h"
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/sessions/sessions.h"
-#include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -49,7 +49,7 @@ class Residency {
   };
 
   // memory_work frees memory.
-  Residency(Loop& loop, const Clock& clock, Memory& memory, Domains& domains, Replies& replies,
+  Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& mappings, Replies& replies,
             Events& events, const Sessions& sessions, WorkQueue& memory_work, ModelTable& table,
             Loads& loads, ModelListener& listener, uint64_t keep_alive_ms);
 
@@ -90,16 +90,8 @@ class Residency {
   void stays_away(Model& model, const LoadFailure& failure);
   // Leases, pins or keep-alive times have changed.
   void review();
-  // The model's loader is gone, or one that compared files with it has let go of it.
-  void load_ended(Model& model);
-
-  // --- workers
-  void on_model_parked(DomainId domain, const ipc::ModelParked& event);
-  void on_model_wanted(DomainId domain, const ipc::ModelWanted& event);
-  void on_model_dropped(DomainId domain, const ipc::ModelDropped& event);
-  void worker_died(Model& model, DomainId domain);
-  // Sends what the domain's worker is to have: the bytes, or a place for them.
-  void send_add(Model& model, DomainId domain);
+  // A worker, the model's loader, or one that compared files with it, has let go of it.
+  void let_go(Model& model) { finish_if_free(model); }
 
  private:
   // A model on its way out.
@@ -126,7 +118,7 @@ class Residency {
 
   const Clock& clock_;
   Memory& memory_;
-  Domains& domains_;
+  Mappings& mappings_;
   Replies& replies_;
   Events& events_;
   const Sessions& sessions_;

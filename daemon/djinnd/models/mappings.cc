@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/models/mappings.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+
+namespace djinn::daemon {
+
+void Mappings::add(Model& model, DomainId domain) {
+  DJINN_ASSERT(model.phase == ModelPhase::kResident);
+  const bool fresh = model.mapped.value_.try_emplace(domain).second;
+  if (fresh) send(model, domain);
+}
+
+void Mappings::send(const Model& model, DomainId domain) {
+  DJINN_ASSERT(model.manifest.valid() && model.phase != ModelPhase::kUnloading);
+  const bool parked = model.phase != ModelPhase::kResident;
+  std::vector<int> fds{model.manifest.get()};
+  if (!parked) {
+    for (const Fd& extent : model.extents) fds.push_back(extent.get());
+  }
+  domains_.send(domain, {ipc::AddModel{model.id, parked}}, fds);
+}
+
+// --- what becomes of a model
+
+void Mappings::park(Model& model) {
+  DJINN_ASSERT(model.phase == ModelPhase::kEvicting);
+  for (auto& [domain, mapped] : model.mapped.value_) {
+    mapped.parked = !domains_.ready(domain);
+    if (!mapped.parked) domains_.send(domain, {ipc::ParkModel{model.id}});
+  }
+}
+
+void Mappings::drop(Model& model) {
+  DJINN_ASSERT(model.phase == ModelPhase::kUnloading);
+  std::erase_if(model.mapped.value_,
+                [&](const auto& entry) { return !domains_.ready(entry.first); });
+  for (const auto& [domain, mapped] : *model.mapped) {
+    domains_.send(domain, {ipc::DropModel{model.id}});
+  }
+}
+
+void Mappings::restore(Model& model) {
+  DJINN_ASSERT(model.phase == ModelPhase::kResident);
+  for (auto& [domain, mapped] : model.mapped.value_) {
+    mapped = {.deaths = mapped.deaths};
+    send(model, domain);
+  }
+}
+
+void Mappings::refuse_runs(Model& model, const LoadFailure& failure) {
+  DJINN_ASSERT(model.phase == ModelPhase::kOnDisk);
+  for (auto& [domain, mapped] : model.mapped.value_) {
+    if (!std::exchange(mapped.wanted, false)) continue;
+    const bool is_own = domain == failure.user;
+    domains_.send(domain, {ipc::ModelLost{model.id, failure.error.code,
+                                          is_own ? failure.sentence : failure.error.message}});
+  }
+}
+
+bool Mappings::is_parked(const Model& model) {
+  return std::ranges::all_of(*model.mapped, [](const auto& entry) { return entry.second.parked; });
+}
+
+bool Mappings::is_added(const Model& model, DomainId domain) {
+  const auto mapped = model.mapped->find(domain);
+  return mapped != model.mapped->end() && mapped->second.added;
+}
+
+bool Mappings::is_wanted(const Model& model) {
+  return std::ranges::any_of(*model.mapped, [](const auto& entry) { return entry.second.wanted; });
+}
+
+// --- workers
+
+Model* Mappings::find(DomainId domain, ModelId id) {
+  Model* const model = table_.find(id);
+  return model != nullptr && model->mapped->contains(domain) ? model : nullptr;
+}
+
+void Mappings::worker_ready(DomainId domain) {
+  for (const auto& [id, model] : table_.all()) {
+    const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
+    if (known && model.mapped->contains(domain)) send(model, domain);
+  }
+}
+
+bool Mappings::worker_died(Model& model, DomainId domain, const WorkerDeath& death) {
+  const auto found = model.mapped.value_.find(domain);
+  if (found == model.mapped->end()) return false;
+  MappedBy& mapped = found->second;
+  mapped = {.parked = true, .deaths = mapped.deaths};
+  if (model.phase == ModelPhase::kUnloading) {
+    model.mapped.value_.erase(found);
+    return false;
+  }
+  const OwedAnswer adding{OwedAnswer::Kind::kAddModel, model.id.value, {}};
+  const bool kills = death.suspect == adding && ++mapped.deaths >= limits::kDeathsWithoutProgress;
+  if (kills) model.mapped.value_.erase(found);
+  return kills;
+}
+
+Model* Mappings::on_model_added(DomainId domain, const ipc::ModelAdded& event) {
+  Model* const model = find(domain, event.model);
+  if (model == nullptr) return nullptr;
+  if (event.code != ErrorCode::kOk) {
+    domains_.send(domain, {ipc::ModelLost{event.model, event.code, event.message}});
+    model->mapped.value_.erase(domain);
+    return model;
+  }
+  MappedBy& mapped = model->mapped.value_.at(domain);
+  mapped.added = true;
+  mapped.deaths = 0;
+  return model;
+}
+
+Model* Mappings::on_model_parked(DomainId domain, const ipc::ModelParked& event) {
+  Model* const model = find(domain, event.model);
+  if (model == nullptr || model->phase != ModelPhase::kEvicting) return nullptr;
+  model->mapped.value_.at(domain).parked = true;
+  return model;
+}
+
+Model* Mappings::on_model_wanted(DomainId domain, const ipc::ModelWanted& event) {
+  Model* const model = find(domain, event.model);
+  if (model == nullptr) {
+    const Error gone{ErrorCode::kNotFound, "There is no such model any more. Open it again."};
+    domains_.send(domain, {ipc::ModelLost{event.model, gone.code, gone.message}});
+    return nullptr;
+  }
+  model->mapped.value_.at(domain).wanted = true;
+  return model;
+}
+
+Model* Mappings::on_model_dropped(DomainId domain, const ipc::ModelDropped& event) {
+  Model* const model = table_.find(event.model);
+  if (model == nullptr || model->phase != ModelPhase::kUnloading) return nullptr;
+  model->mapped.value_.erase(domain);
+  return model;
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Mappings: which workers have which models, and what they are told of them. It alone changes
+// Model::mapped.
+//
+//   mapping   a domain's worker has the model, or is to have it; it stays when the worker dies, and
+//             the next worker gets it again
+//   added     the present worker has said that it maps the model
+//   parked    it has let go of the bytes, and kept the place with its programs; who is dead has let
+//             go as well
+//   wanted    a run there waits for the bytes
+//
+// What a worker says is no order: each function gives the model that something has become of, for
+// its caller to decide. A model that the worker does not have is none.
+//
+// invariant: what is told to a worker that is not ready is told again by worker_ready().
+#pragma once
+
+#include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/workers/domains.h"
+
+namespace djinn::daemon {
+
+class Mappings {
+ public:
+  Mappings(ModelTable& table, Domains& domains) : table_(table), domains_(domains) {}
+
+  // The domain's worker is to have the model, from now on. Nothing new where it is to already.
+  void add(Model& model, DomainId domain);
+
+  // --- what becomes of a model
+  // Its workers are to let go of the bytes; who has none counts as parked.
+  void park(Model& model);
+  // They are to forget it.
+  void drop(Model& model);
+  // It is resident again: they get the bytes.
+  void restore(Model& model);
+  // It could not be brought back: runs that wait for it are told.
+  void refuse_runs(Model& model, const LoadFailure& failure);
+
+  // Whether nobody maps its bytes any more.
+  [[nodiscard]] static bool is_parked(const Model& model);
+  [[nodiscard]] static bool is_added(const Model& model, DomainId domain);
+  // Whether a run of some domain waits for its bytes.
+  [[nodiscard]] static bool is_wanted(const Model& model);
+
+  // --- workers
+  // It is sent what it is to have.
+  void worker_ready(DomainId domain);
+  // Gives whether the mapping is given up: workers died whenever they took in the model.
+  [[nodiscard]] bool worker_died(Model& model, DomainId domain, const WorkerDeath& death);
+  // Null, as in all of these: nothing has become of a model. A worker that could not add one loses
+  // its mapping.
+  Model* on_model_added(DomainId domain, const ipc::ModelAdded& event);
+  Model* on_model_parked(DomainId domain, const ipc::ModelParked& event);
+  // Tells a worker that has none that there is none.
+  Model* on_model_wanted(DomainId domain, const ipc::ModelWanted& event);
+  Model* on_model_dropped(DomainId domain, const ipc::ModelDropped& event);
+
+ private:
+  // Null if the domain does not have the model, or is not to have it.
+  Model* find(DomainId domain, ModelId id);
+  // Sends what the domain's worker is to have: the bytes, or a place for them.
+  void send(const Model& model, DomainId domain);
+
+  ModelTable& table_;
+  Domains& domains_;
+};
+
+}  // namespace djinn::daemon

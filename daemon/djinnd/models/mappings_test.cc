@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Which workers have a model, in a host whose domains have no worker: what they would be told is
+// told to nobody.
+#include "daemon/djinnd/models/mappings.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "ipc/limits.h"
+#include "kernel/base/clock.h"
+#include "kernel/base/owned_state_for_tests.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr DomainId kAnn = 1000;
+constexpr DomainId kBob = 1001;
+
+class MappingsTest : public ::testing::Test, private WorkerSupervisor::Owner {
+ protected:
+  MappingsTest() {
+    Model fresh;
+    fresh.id = {1};
+    fresh.manifest = *pal::make_memfd("manifest", 1, pal::Seals::kSize);
+    model_ = &table_.add(std::move(fresh));
+    become(ModelPhase::kResident);
+    mappings_.add(model(), kAnn);
+  }
+
+  Model& model() { return *model_; }
+  void become(ModelPhase phase) { StateForTests::set(model().phase, phase); }
+  Model* says_added(DomainId domain, ModelId id) {
+    return mappings_.on_model_added(domain, {id, ErrorCode::kOk, {}});
+  }
+  // Ann's worker has the model.
+  Model* added() { return says_added(kAnn, model().id); }
+  // Ann's worker dies while it takes the model in.
+  bool dies() {
+    const OwedAnswer adding{OwedAnswer::Kind::kAddModel, model().id.value, {}};
+    return mappings_.worker_died(model(), kAnn, {.suspect = adding, .overran_ms = {}});
+  }
+
+ private:
+  void worker_ready(DomainId) override {}
+  void worker_said(DomainId, const ipc::WorkerEvent&) override {}
+  bool worker_died(DomainId, const WorkerDeath&) override { return false; }
+
+  Loop loop_;
+  const SystemClock clock_;
+  Events events_{clock_};
+  Traffic traffic_;
+  Spawner spawner_;
+  Stragglers stragglers_{loop_};
+  DeferredClose deferred_close_;
+  SparePool spares_{{loop_, spawner_, deferred_close_, stragglers_},
+                    {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
+  Domains domains_{loop_, clock_, spares_, *this, events_, 0};
+  ModelTable table_;
+  Model* model_ = nullptr;
+
+ protected:
+  Mappings mappings_{table_, domains_};
+};
+
+TEST_F(MappingsTest, a_model_is_there_when_its_worker_has_said_so) {
+  EXPECT_FALSE(Mappings::is_added(model(), kAnn));
+  EXPECT_EQ(added(), &model());
+  EXPECT_TRUE(Mappings::is_added(model(), kAnn));
+  EXPECT_FALSE(Mappings::is_added(model(), kBob));
+}
+
+TEST_F(MappingsTest, what_a_worker_says_of_models_that_it_does_not_have_is_nothing) {
+  EXPECT_EQ(says_added(kBob, model().id), nullptr);
+  EXPECT_EQ(says_added(kAnn, ModelId{2}), nullptr);
+  EXPECT_EQ(mappings_.on_model_wanted(kBob, {model().id}), nullptr);
+  EXPECT_EQ(mappings_.on_model_parked(kAnn, {model().id}), nullptr) << "nobody evicts it";
+  EXPECT_EQ(mappings_.on_model_dropped(kAnn, {model().id}), nullptr) << "nobody unloads it";
+  EXPECT_FALSE(Mappings::is_wanted(model()));
+}
+
+TEST_F(MappingsTest, a_worker_that_cannot_add_a_model_loses_it) {
+  EXPECT_EQ(mappings_.on_model_added(kAnn, {model().id, ErrorCode::kOutOfMemory, "none"}),
+            &model());
+  EXPECT_TRUE(model().mapped->empty());
+}
+
+TEST_F(MappingsTest, who_has_no_worker_has_let_go_of_the_bytes) {
+  EXPECT_FALSE(Mappings::is_parked(model()));
+  become(ModelPhase::kEvicting);
+  mappings_.park(model());
+  EXPECT_TRUE(Mappings::is_parked(model()));
+  become(ModelPhase::kResident);
+  mappings_.restore(model());
+  EXPECT_FALSE(Mappings::is_parked(model())) << "the next worker has them again";
+  become(ModelPhase::kUnloading);
+  mappings_.drop(model());
+  EXPECT_TRUE(model().mapped->empty());
+}
+
+TEST_F(MappingsTest, a_dead_worker_wants_and_maps_nothing_but_keeps_its_place) {
+  added();
+  mappings_.on_model_wanted(kAnn, {model().id});
+  EXPECT_TRUE(Mappings::is_wanted(model()));
+  EXPECT_FALSE(mappings_.worker_died(model(), kAnn, {}));
+  EXPECT_FALSE(Mappings::is_wanted(model()));
+  EXPECT_FALSE(Mappings::is_added(model(), kAnn));
+  EXPECT_TRUE(Mappings::is_parked(model()));
+  EXPECT_TRUE(model().mapped->contains(kAnn));
+}
+
+TEST_F(MappingsTest, a_model_that_kills_each_worker_that_takes_it_in_is_given_up) {
+  for (uint32_t death = 1; death < limits::kDeathsWithoutProgress; ++death) {
+    EXPECT_FALSE(dies()) << death;
+  }
+  added();
+  EXPECT_FALSE(dies()) << "one has had it since";
+  for (uint32_t death = 2; death < limits::kDeathsWithoutProgress; ++death) dies();
+  EXPECT_TRUE(dies());
+  EXPECT_FALSE(model().mapped->contains(kAnn));
+}
+
+TEST_F(MappingsTest, runs_that_were_told_that_a_model_stays_away_wait_no_longer) {
+  mappings_.on_model_wanted(kAnn, {model().id});
+  become(ModelPhase::kOnDisk);
+  mappings_.refuse_runs(model(), {{ErrorCode::kIo, "no"}, kAnn, {}, {}});
+  EXPECT_FALSE(Mappings::is_wanted(model()));
+}
+
+}  // namespace
+}  // namespace djinn::daemon
