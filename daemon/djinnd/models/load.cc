@@ -34,10 +34,17 @@ bool may_follow(LoadPhase from, LoadPhase to) {
   return is_listed(kLegal, from, to) || (to == kEnded && from != kEnded);
 }
 
-Load::Load(Loop& loop, SparePool& loaders, Owner& owner, LoadId id, std::vector<SharedFd> files)
-    : loop_(loop), loaders_(loaders), owner_(owner), id_(id), files_(std::move(files)) {}
+Load::Load(Loop& loop, SparePool& loaders, Owner& owner, LoadListener& listener, LoadId id,
+           std::vector<SharedFd> files)
+    : loop_(loop),
+      loaders_(loaders),
+      owner_(owner),
+      listener_(listener),
+      id_(id),
+      files_(std::move(files)) {}
 
 void Load::start() {
+  DJINN_ASSERT(phase_ == LoadPhase::kWaiting);
   loaders_.take([this, wanted = std::weak_ptr<bool>(wanted_)](ReadyChild child) {
     if (!wanted.expired()) adopt(std::move(child));
   });
@@ -107,25 +114,25 @@ void Load::on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds) {
     ends_surely_ = std::ranges::all_of(files->files, [](const ipc::FileIdentity& file) {
       return file.on_block_device || file.content.has_value();
     });
-    owner_.load_identified(id_, *files);
+    listener_.load_identified(*this, *files);
   } else if (const auto* plan = std::get_if<ipc::Planned>(&event.body);
              plan && in_turn(LoadPhase::kPlanning)) {
     phase_.enter(LoadPhase::kGranting);
-    owner_.load_planned(id_, *plan);
+    listener_.load_planned(*this, *plan);
   } else if (const auto* progress = std::get_if<ipc::Progress>(&event.body);
              progress && in_turn(LoadPhase::kReading)) {
-    owner_.load_progressed(id_, progress->bytes_read);
+    listener_.load_progressed(*this, progress->bytes_read);
   } else if (const auto* loaded = std::get_if<ipc::Loaded>(&event.body);
              loaded && in_turn(LoadPhase::kReading) && fds.size() == 1) {
     phase_.enter(LoadPhase::kHashing);
     ends_surely_ = true;  // it has closed its files
-    owner_.load_finished(id_, *loaded, std::move(fds[0]));
+    listener_.load_finished(*this, *loaded, std::move(fds[0]));
   } else if (const auto* hashed = std::get_if<ipc::Hashed>(&event.body);
              hashed && in_turn(LoadPhase::kHashing)) {
-    owner_.load_hashed(id_, *hashed);
+    listener_.load_hashed(*this, *hashed);
   } else if (const auto* compared = std::get_if<ipc::Compared>(&event.body);
              compared && in_turn(LoadPhase::kComparing)) {
-    owner_.load_compared(id_, compared->same);
+    listener_.load_compared(*this, compared->same);
   } else {
     fail(out_of_turn());
   }
@@ -135,7 +142,7 @@ void Load::fail(const Error& error) {
   if (phase_ == LoadPhase::kEnded) return;
   const bool finished = phase_ == LoadPhase::kHashing;
   abort();
-  if (!finished) owner_.load_failed(id_, error);
+  if (!finished) listener_.load_failed(*this, error);
 }
 
 void Load::abort() {
@@ -167,8 +174,8 @@ void Load::exited() {
     const bool finished = phase_ == LoadPhase::kHashing;
     phase_.enter(LoadPhase::kEnded);
     if (!finished) {
-      owner_.load_failed(
-          id_, {ErrorCode::kLoaderLost, "The process that read the files died. Try again."});
+      listener_.load_failed(
+          *this, {ErrorCode::kLoaderLost, "The process that read the files died. Try again."});
     }
   }
   owner_.load_ended(id_);

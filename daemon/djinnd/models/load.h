@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Load: one loader process at work on one open request, from its files to its hash.
+// Load: one loader process at work on the files of one model, from what they are to their hash.
 //
 //   waiting -> identifying    a loader was taken; it has the files
-//   identifying -> deciding   it told what they are; the owner decides whether to read
+//   identifying -> deciding   it told what they are; the listener decides whether to read
 //   deciding -> planning      it has the plan
 //   deciding -> ended         the model is resident; the loader is a spare again
-//   planning -> granting      it told how large the extents will be; the owner finds the memory
+//   planning -> granting      it told how large the extents will be; the listener finds the memory
 //   granting -> reading       it has the extents
 //   granting -> comparing     it has those of a resident model; it may have seen another user's
 //                             bytes then, and does nothing else after that
@@ -42,26 +42,38 @@ enum class LoadPhase : uint8_t {
 };
 [[nodiscard]] bool may_follow(LoadPhase from, LoadPhase to);
 
+class Load;
+
+// Whoever asked for a load: what becomes of it, in the order above.
+class LoadListener {
+ public:
+  virtual ~LoadListener() = default;
+  virtual void load_identified(Load& load, const ipc::Identified& files) = 0;
+  virtual void load_planned(Load& load, const ipc::Planned& plan) = 0;
+  virtual void load_progressed(Load& load, uint64_t bytes_read) = 0;
+  virtual void load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) = 0;
+  // Whether the files are those of the model that it was given.
+  virtual void load_compared(Load& load, bool same) = 0;
+  virtual void load_hashed(Load& load, const ipc::Hashed& hashed) = 0;
+  // Before the extents were finished. load_ended() follows.
+  virtual void load_failed(Load& load, const Error& error) = 0;
+  // A look at it (load_queue.h), before it has ended. on_files: it is for its files to go on.
+  virtual void load_looked_at(Load& load, bool on_files) = 0;
+  // The loader is gone, and with it all its mappings, or it never had one.
+  virtual void load_ended(LoadId id) = 0;
+};
+
 class Load {
  public:
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void load_identified(LoadId id, const ipc::Identified& files) = 0;
-    virtual void load_planned(LoadId id, const ipc::Planned& plan) = 0;
-    virtual void load_progressed(LoadId id, uint64_t bytes_read) = 0;
-    virtual void load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) = 0;
-    // Whether the files are those of the model that it was given.
-    virtual void load_compared(LoadId id, bool same) = 0;
-    virtual void load_hashed(LoadId id, const ipc::Hashed& hashed) = 0;
-    // Before the extents were finished. load_ended() follows.
-    virtual void load_failed(LoadId id, const Error& error) = 0;
-    // The loader is gone, and with it all its mappings, or it never had one. The owner may destroy
-    // the load.
+    // Who tells the listener, and may destroy the load.
     virtual void load_ended(LoadId id) = 0;
   };
 
-  Load(Loop& loop, SparePool& loaders, Owner& owner, LoadId id, std::vector<SharedFd> files);
+  Load(Loop& loop, SparePool& loaders, Owner& owner, LoadListener& listener, LoadId id,
+       std::vector<SharedFd> files);
 
   // Takes a loader as soon as there is one.
   void start();
@@ -77,13 +89,17 @@ class Load {
   void release();
   // Kills the loader. load_ended() follows, and no other event.
   void abort();
+  // Kills it, and says why. load_failed() and load_ended() follow.
+  void fail(const Error& error);
   // Has a loader go on that was stopped: for a moment, a client of whose file it takes a lease may
   // have the kernel signal it. Does nothing else.
   void go_on();
 
   // The files of the open request, which outlive the load if it becomes a model.
   std::vector<SharedFd> take_files() { return std::move(files_); }
+  [[nodiscard]] LoadId id() const { return id_; }
   [[nodiscard]] LoadPhase phase() const { return phase_; }
+  [[nodiscard]] LoadListener& listener() const { return listener_; }
 
  private:
   void adopt(ReadyChild child);
@@ -91,12 +107,12 @@ class Load {
   void send_files();
   void heard(ipc::Datagram message);
   void on_loader_event(const ipc::LoaderEvent& event, std::vector<Fd> fds);
-  void fail(const Error& error);
   void exited();
 
   Loop& loop_;
   SparePool& loaders_;
   Owner& owner_;
+  LoadListener& listener_;
   LoadId id_;
   OwnedState<LoadPhase, Load> phase_;
   std::vector<SharedFd> files_;

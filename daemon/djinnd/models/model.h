@@ -32,8 +32,8 @@
 //   and come after others' then; whoever waits and was not tried yet is kept from it by another's
 //   for kInTheWay looks, silent or not.
 // The rest is bounded elsewhere: the descriptors of a user's sources (limits::kModelFilesPerUser),
-// the loaders that read them at a time (Models::kLoadsPerUser), and the memory of loaders that were
-// killed and do not end (Models::take_memory_back).
+// the loaders that read them at a time (LoadQueue::kLoadsPerUser), and the memory of loaders that
+// were killed and do not end (LoadQueue::take_memory_back).
 #pragma once
 
 #include <algorithm>

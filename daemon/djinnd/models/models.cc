@@ -25,10 +25,6 @@ namespace {
 constexpr const char* kHeldByOthers =
     "Sessions of another user hold the model. Only an administrator may force it from under them.";
 
-constexpr uint64_t kLookMs = 1000;
-// A process that was killed is gone by then, or waits for a file.
-constexpr uint32_t kLooksToEnd = 2;
-
 // The sum of what a loader asked for, if it is within the limits.
 std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
   if (sizes.empty() || sizes.size() > limits::kModelExtents) return std::nullopt;
@@ -93,18 +89,16 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
     : loop_(loop),
       clock_(clock),
       ids_(ids),
-      loaders_(loaders),
       memory_(memory),
       replies_(replies),
       sessions_(sessions),
       events_(events),
-      memory_work_(memory_work),
       listener_(listener),
       pins_(table_, quotas),
       mappings_(table_, domains),
+      queue_(loop, ids, loaders, memory, memory_work),
       residency_(loop, clock, memory, mappings_, replies, events, sessions, memory_work, table_,
-                 *this, listener, keep_alive_ms),
-      looks_(loop, [this] { look(); }) {}
+                 *this, listener, keep_alive_ms) {}
 
 void Models::emit(EventKind kind, const Model& model, std::string text,
                   std::optional<ErrorCode> error) {
@@ -147,7 +141,8 @@ void Models::open(OpenRequest request) {
     return refuse(request, {ErrorCode::kInvalidArgument,
                             "A model needs at least one file. Add files first."});
   }
-  if (loaders_.fails()) return refuse(request, loaders_.failure());
+  const Status starts = queue_.check_loaders();
+  if (!starts) return refuse(request, starts.error());
   const Status room = check_plans(request.opener.domain, request.plan.bytes);
   if (!room) return refuse(request, room.error());
   const size_t file_count = request.files.size();
@@ -158,17 +153,8 @@ void Models::open(OpenRequest request) {
 }
 
 void Models::begin(Opening opening, std::vector<SharedFd> files) {
-  const LoadId id = next_load();
-  const Turn turn{.user = opening.request.opener.domain};
-  openings_.emplace(id, std::move(opening));
-  queue_load(id, std::move(files), turn);
-}
-
-void Models::queue_load(LoadId id, std::vector<SharedFd> files, Turn turn) {
-  loads_[id] = std::make_unique<Load>(loop_, loaders_, *this, id, std::move(files));
-  queued_.push_back({id, turn});
-  start_loads();
-  if (loaders_.fails()) loop_.defer([this] { refuse_waiting(); });
+  const DomainId user = opening.request.opener.domain;
+  openings_.emplace(queue_.add(std::move(files), {.user = user}, *this), std::move(opening));
 }
 
 Status Models::check_plans(DomainId domain, uint64_t bytes) const {
@@ -203,28 +189,6 @@ Status Models::check_files(DomainId domain, size_t added, size_t count) const {
                fmt::format("This user's models, and sessions that open some, keep {} files open; "
                            "with these they would keep more than {}. Close or unload a model.",
                            held, limits::kModelFilesPerUser)};
-}
-
-// One that nothing is held for.
-LoadId Models::next_load() {
-  return ids_.next<LoadId>(
-      [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
-}
-
-void Models::start_loads() {
-  for (auto next = queued_.begin(); next != queued_.end();) {
-    const auto [id, turn] = *next;
-    const auto busy = std::count_if(running_.begin(), running_.end(),
-                                    [&](const auto& load) { return load.second == turn; });
-    if (static_cast<size_t>(busy) >= kLoadsPerUser) {
-      ++next;
-      continue;
-    }
-    running_[id] = turn;
-    loads_.at(id)->start();
-    next = queued_.erase(next);
-    look_again_soon();
-  }
 }
 
 void Models::close(const Waiter& waiter, ModelId id) {
@@ -308,10 +272,11 @@ void Models::unload(const Waiter& waiter, const Caller& caller, ModelId id) {
 
 // --- from files to a model
 
-void Models::load_identified(LoadId id, const ipc::Identified& files) {
+void Models::load_identified(Load& load, const ipc::Identified& files) {
+  const LoadId id = load.id();
   if (Model* const back = table_.find_by_load(id)) return identified_again(id, *back, files);
   const auto found = openings_.find(id);
-  if (found == openings_.end()) return loads_.at(id)->abort();
+  DJINN_ASSERT(found != openings_.end());
   const OpenRequest& request = found->second.request;
   found->second.key = {request.opener.domain, request.plan.hash, identities_of(files)};
   decide(id);
@@ -320,7 +285,7 @@ void Models::load_identified(LoadId id, const ipc::Identified& files) {
 void Models::decide(LoadId id) {
   Opening& waiting = openings_.at(id);
   if (Model* const shared = table_.find_shared(waiting.key, waiting.other, waiting.joins_loads)) {
-    loads_.at(id)->release();
+    queue_.find(id)->release();
     return join_opening(id, *shared);
   }
   Model* const alike = waiting.other.size() < limits::kModelsCompared
@@ -329,12 +294,12 @@ void Models::decide(LoadId id) {
   if (alike != nullptr) {
     waiting.alike = alike->id;
     // While it is being loaded the opening waits: decide_waiting().
-    if (alike->phase == ModelPhase::kResident) loads_.at(id)->plan(waiting.request.plan.copy);
+    if (alike->phase == ModelPhase::kResident) queue_.find(id)->plan(waiting.request.plan.copy);
     return;
   }
   Opening opening = std::move(openings_.extract(id).mapped());
   if (const Status has_place = make_place(); !has_place) {
-    loads_.at(id)->abort();
+    queue_.abort(id);
     return refuse(opening.request, has_place.error());
   }
   ModelKey key = std::move(opening.key);
@@ -358,7 +323,7 @@ void Models::join_opening(LoadId id, Model& model) {
   const Status allowed =
       opener.pins ? pins_.check({opener.domain, opener.is_admin}, model) : Status();
   if (!allowed) return refuse(request, allowed.error());
-  model.add_source(std::move(opening.key), loads_.at(id)->take_files(),
+  model.add_source(std::move(opening.key), queue_.find(id)->take_files(),
                    std::move(request.file_names), opener.waiter.session);
   join(model, request);
 }
@@ -371,9 +336,9 @@ void Models::decide_waiting(ModelId id) {
   for (const LoadId load : waiting) {
     // Later, for the model is about to change.
     loop_.defer([this, load] {
-      const auto found = loads_.find(load);
-      if (found == loads_.end() || !openings_.contains(load)) return;
-      if (found->second->phase() == LoadPhase::kDeciding) decide(load);
+      const Load* const waits = queue_.find(load);
+      if (waits == nullptr || !openings_.contains(load)) return;
+      if (waits->phase() == LoadPhase::kDeciding) decide(load);
     });
   }
 }
@@ -381,23 +346,24 @@ void Models::decide_waiting(ModelId id) {
 void Models::try_another(LoadId id) {
   Opening opening = std::move(openings_.extract(id).mapped());
   opening.other.insert(std::exchange(opening.alike, {}));
-  begin(std::move(opening), loads_.at(id)->take_files());
+  begin(std::move(opening), queue_.find(id)->take_files());
   abort_load(id);
 }
 
-void Models::load_compared(LoadId id, bool same) {
+void Models::load_compared(Load& load, bool same) {
+  const LoadId id = load.id();
   const auto found = openings_.find(id);
-  if (found == openings_.end()) return loads_.at(id)->abort();
+  DJINN_ASSERT(found != openings_.end());
   Model* const alike = table_.find(found->second.alike);
   const bool there = alike != nullptr && alike->phase == ModelPhase::kResident;
   if (!same || !there) return try_another(id);
   look_again(alike->key(), found->second.key.files);
-  loads_.at(id)->abort();
+  load.abort();
   join_opening(id, *alike);
 }
 
 void Models::become_model(LoadId id, Opening opening, ModelKey key) {
-  Load& load = *loads_.at(id);
+  Load& load = *queue_.find(id);
   Model fresh;
   fresh.id = ids_.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
   fresh.load = id;
@@ -447,12 +413,10 @@ void Models::join(Model& model, const OpenRequest& request) {
 void Models::read_again(Model& model) {
   Source* const source = model.next_source();
   DJINN_ASSERT(source != nullptr);
-  const LoadId id = next_load();
-  model.load = source->load = id;
+  const LoadQueue::Turn turn{.user = source->user(), .returns = true};
+  model.load = source->load = queue_.add(source->files, turn, *this);
   source->silent = source->in_the_way = 0;
   emit(EventKind::kModelLoading, model, fmt::format("model {} is read again", text_of(model.id)));
-  queue_load(id, source->files, {.user = source->user(), .returns = true});
-  look_again_soon();
 }
 
 void Models::source_failed(LoadId id, const Error& error) {
@@ -462,10 +426,10 @@ void Models::source_failed(LoadId id, const Error& error) {
   if (!model->returns()) return first_load_failed(id, *model, error);
   const LoadFailure failure = failure_of(*model, *source, error);
   model->put_aside(*source, error);
-  const bool goes_on = model->next_source() != nullptr && !loaders_.fails();
+  const bool goes_on = model->next_source() != nullptr && queue_.check_loaders().ok();
   if (!goes_on) return fail_model(id, *model, failure);
   emit_failed(*model, failure);
-  abandon(id, *model);
+  queue_.abandon(*model);
   residency_.try_next_source(*model);
   abort_load(id);
 }
@@ -521,54 +485,18 @@ void Models::begin_again(std::vector<Opening> openings) {
   }
 }
 
-// Its turn may not come for other files of the same user's that say nothing.
-bool Models::is_on_files(const Load& load, LoadId id) const {
-  switch (load.phase()) {
-    case LoadPhase::kWaiting:
-      return !running_.contains(id);
-    case LoadPhase::kIdentifying:
-    case LoadPhase::kPlanning:
-    case LoadPhase::kReading:
-      return true;
-    default:
-      return false;
+void Models::load_looked_at(Load& load, bool on_files) {
+  Model* const model = table_.find_by_load(load.id());
+  Source* const source = model != nullptr ? model->source_of(load.id()) : nullptr;
+  if (source == nullptr) return;
+  model->look_at(*source, on_files);
+  if (!model->returns()) {
+    if (model->keeps_others_waiting(*source)) leave_alone(*model);
+  } else if (model->has_waited_enough_for(*source)) {
+    source_failed(load.id(), {ErrorCode::kTimeout,
+                              "The file system of the model's files does not answer, or not soon. "
+                              "Try again."});
   }
-}
-
-// Sooner looks of others do not put it off.
-void Models::look_again_soon() {
-  if (!looks_.active()) looks_.start_once(kLookMs);
-}
-
-void Models::look() {
-  std::vector<LoadId> waited_for;
-  std::vector<ModelId> left_alone;
-  for (auto& [id, model] : table_.all()) {
-    Source* const source = model.source_of(model.load);
-    if (source == nullptr) continue;
-    look_again_soon();
-    model.look_at(*source, is_on_files(*loads_.at(model.load), model.load));
-    if (!model.returns()) {
-      if (model.keeps_others_waiting(*source)) left_alone.push_back(id);
-    } else if (model.has_waited_enough_for(*source)) {
-      waited_for.push_back(model.load);
-    }
-  }
-  for (const auto& [id, turn] : running_) {
-    look_again_soon();
-    loads_.at(id)->go_on();
-  }
-  for (auto& [id, abandoned] : abandoned_) {
-    if (abandoned.extents.empty()) continue;
-    look_again_soon();
-    if (++abandoned.looks >= kLooksToEnd) take_memory_back(id, abandoned);
-  }
-  for (const LoadId id : waited_for) {
-    source_failed(
-        id, {ErrorCode::kTimeout,
-             "The file system of the model's files does not answer, or not soon. Try again."});
-  }
-  for (const ModelId id : left_alone) leave_alone(*table_.find(id));
 }
 
 void Models::leave_alone(Model& model) {
@@ -576,15 +504,6 @@ void Models::leave_alone(Model& model) {
   const bool is_wanted = !model.openers.empty();
   if (!is_wanted) fail(model.load, {ErrorCode::kCancelled, "Nobody waits any more."});
   begin_again(std::move(others));
-}
-
-void Models::refuse_waiting() {
-  if (!loaders_.fails()) return;
-  std::vector<LoadId> waiting;
-  for (const auto& [id, load] : loads_) {
-    if (load->phase() == LoadPhase::kWaiting) waiting.push_back(id);
-  }
-  for (const LoadId id : waiting) fail(id, loaders_.failure());
 }
 
 void Models::identified_again(LoadId id, Model& model, const ipc::Identified& files) {
@@ -599,10 +518,11 @@ void Models::identified_again(LoadId id, Model& model, const ipc::Identified& fi
   }
   source.silent = 0;
   look_again(source.key, now);
-  loads_.at(id)->plan(model.plan);
+  queue_.find(id)->plan(model.plan);
 }
 
-void Models::load_planned(LoadId id, const ipc::Planned& plan) {
+void Models::load_planned(Load& load, const ipc::Planned& plan) {
+  const LoadId id = load.id();
   if (const auto opening = openings_.find(id); opening != openings_.end()) {
     Model* const alike = table_.find(opening->second.alike);
     const bool fits = alike != nullptr && alike->phase == ModelPhase::kResident &&
@@ -610,7 +530,7 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
     if (!fits) return try_another(id);
     if (!std::exchange(opening->second.compared, true)) ++compared_opens_;
     alike->compared_by.insert(id);
-    return loads_.at(id)->compare_with(alike->manifest, alike->extents);
+    return load.compare_with(alike->manifest, alike->extents);
   }
   const auto total = total_of(plan.extent_bytes);
   if (!total) {
@@ -624,10 +544,9 @@ void Models::load_planned(LoadId id, const ipc::Planned& plan) {
       return fail(id, {ErrorCode::kCancelled, "Whoever wanted it may not pin so much."});
     }
   }
-  memory_.request(Memory::of_load(id), *total,
-                  [this, id, sizes = plan.extent_bytes](const Status& granted) {
-                    extents_granted(id, sizes, granted);
-                  });
+  queue_.request_memory(load, *total, [this, id, sizes = plan.extent_bytes](const Status& granted) {
+    extents_granted(id, sizes, granted);
+  });
 }
 
 void Models::refuse_pins(Model& model, uint64_t bytes) {
@@ -649,10 +568,7 @@ void Models::refuse_pins(Model& model, uint64_t bytes) {
 
 void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted) {
   Model* const model = table_.find_by_load(id);
-  const auto load = loads_.find(id);
-  // Given up; load_ended() releases.
-  if (model == nullptr || load == loads_.end()) return;
-  if (load->second->phase() != LoadPhase::kGranting) return;
+  DJINN_ASSERT(model != nullptr);
   if (!granted) return fail(id, with_own_part(granted.error(), *model));
   if (model->returns() && sizes != model->extent_bytes) {
     return source_failed(
@@ -661,7 +577,7 @@ void Models::extents_granted(LoadId id, const std::vector<uint64_t>& sizes, cons
   const Status made = make_extents(*model, sizes);
   if (!made) return fail(id, made.error());
   if (Source* const source = model->source_of(id)) source->silent = 0;
-  load->second->read_into(model->extents, model->returns());
+  queue_.find(id)->read_into(model->extents, model->returns());
 }
 
 // Where all who wait are one session: what it holds itself may be what is missing.
@@ -687,22 +603,24 @@ Status Models::make_extents(Model& model, const std::vector<uint64_t>& sizes) {
   return {};
 }
 
-void Models::load_progressed(LoadId id, uint64_t bytes_read) {
+void Models::load_progressed(Load& load, uint64_t bytes_read) {
+  const LoadId id = load.id();
   Model* const model = table_.find_by_load(id);
-  if (model == nullptr) return;
+  DJINN_ASSERT(model != nullptr);
   model->bytes_loaded = std::min(bytes_read, model->bytes);
   if (Source* const source = model->source_of(id)) source->silent = 0;
 }
 
-void Models::load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) {
+void Models::load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) {
+  const LoadId id = load.id();
   Model* const model = table_.find_by_load(id);
-  if (model == nullptr) return loads_.at(id)->abort();
+  DJINN_ASSERT(model != nullptr);
   bytes_read_ += loaded.bytes_read;
   buffered_reads_ += loaded.buffered_reads;
   const bool returns = model->returns();
   const Status sealed = seal(*model, std::move(manifest));
   if (!sealed) return source_failed(id, sealed.error());
-  memory_.hand_over(Memory::of_load(id), Memory::of_model(model->id));
+  queue_.hand_over(load, model->id);
   if (!returns) become_resident(*model);
 }
 
@@ -750,9 +668,10 @@ Status Models::check_manifests(const Model& model, uint64_t bytes) const {
                            held, kManifestBytesPerUser)};
 }
 
-void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
+void Models::load_hashed(Load& load, const ipc::Hashed& hashed) {
+  const LoadId id = load.id();
   Model* const model = table_.find_by_load(id);
-  if (model == nullptr) return;
+  DJINN_ASSERT(model != nullptr);
   if (model->returns()) {
     if (hashed.sha256 == model->sha256) return become_resident(*model);
     return source_failed(
@@ -764,8 +683,8 @@ void Models::load_hashed(LoadId id, const ipc::Hashed& hashed) {
   listener_.models_changed();
 }
 
-void Models::load_failed(LoadId id, const Error& error) {
-  source_failed(id, error);
+void Models::load_failed(Load& load, const Error& error) {
+  source_failed(load.id(), error);
 }
 
 void Models::emit_failed(const Model& model, const LoadFailure& failure) {
@@ -775,12 +694,6 @@ void Models::emit_failed(const Model& model, const LoadFailure& failure) {
                 fmt::format("model {} is wanted no more", text_of(model.id)), code);
   }
   emit_failure(model, failure);
-}
-
-void Models::abandon(LoadId id, Model& model) {
-  abandoned_[id] = {std::exchange(model.extents, {})};
-  if (model.returns()) memory_.hand_over(Memory::of_model(model.id), Memory::of_load(id));
-  look_again_soon();
 }
 
 void Models::fail(LoadId id, const Error& error) {
@@ -802,7 +715,7 @@ void Models::fail_opening(const OpenRequest& request, const Error& error) {
 
 void Models::fail_model(LoadId id, Model& model, const LoadFailure& failure) {
   emit_failed(model, failure);
-  abandon(id, model);
+  queue_.abandon(model);
   decide_waiting(model.id);
   std::vector<Waiter> waiters;
   for (const Opener& opener : model.openers) waiters.push_back(opener.waiter);
@@ -816,10 +729,6 @@ void Models::fail_model(LoadId id, Model& model, const LoadFailure& failure) {
   }
   abort_load(id);
   replies_.refuse_each(waiters, failure.error);
-}
-
-void Models::abort_load(LoadId id) {
-  if (const auto load = loads_.find(id); load != loads_.end()) load->second->abort();
 }
 
 void Models::refuse(const OpenRequest& request, const Error& error) {
@@ -859,23 +768,7 @@ void Models::end_comparisons(Model& model) {
 }
 
 void Models::leave_to_loaders(Model& model) {
-  std::set<LoadId> loads = std::exchange(model.compared_by, {});
-  const LoadId first = *loads.begin();
-  loads.erase(first);
-  memory_.hand_over(Memory::of_model(model.id), Memory::of_load(first));
-  left_to_.emplace(first, std::move(loads));
-}
-
-// It is gone; of what it held others may be left.
-void Models::pass_on(LoadId id) {
-  for (auto& [holder, others] : left_to_) others.erase(id);
-  auto left = left_to_.extract(id);
-  if (left.empty() || left.mapped().empty()) return;
-  const LoadId next = *left.mapped().begin();
-  left.mapped().erase(next);
-  memory_.hand_over(Memory::of_load(id), Memory::of_load(next));
-  left.key() = next;
-  left_to_.insert(std::move(left));
+  queue_.leave_to(std::exchange(model.compared_by, {}), model.id);
 }
 
 void Models::load_ended(LoadId id) {
@@ -890,50 +783,6 @@ void Models::load_ended(LoadId id) {
   for (auto& [other, model] : table_.all()) {
     if (model.compared_by.erase(id) > 0) residency_.let_go(model);
   }
-  pass_on(id);
-  if (auto load = loads_.extract(id)) loop_.dispose(std::move(load.mapped()));
-  running_.erase(id);
-  std::erase_if(queued_, [&](const auto& queued) { return queued.first == id; });
-  free_abandoned(id);
-  start_loads();
-}
-
-// Its loader has them no more.
-void Models::free_abandoned(LoadId id) {
-  Abandoned& abandoned = abandoned_[id];
-  if (abandoned.freeing) return;
-  if (abandoned.extents.empty()) return release_abandoned(id);
-  abandoned.freeing = true;
-  memory_work_.close(std::exchange(abandoned.extents, {}), [this, id] { release_abandoned(id); });
-}
-
-void Models::release_abandoned(LoadId id) {
-  abandoned_.erase(id);
-  memory_.release_all(Memory::of_load(id));
-}
-
-void Models::take_memory_back(LoadId id, Abandoned& abandoned) {
-  abandoned.freeing = true;
-  memory_work_.run(
-      [extents = std::exchange(abandoned.extents, {})] {
-        return std::ranges::all_of(extents, [](const Fd& extent) {
-          struct stat info {};
-          return ::fstat(extent.get(), &info) == 0 &&
-                 pal::decommit(extent, 0, static_cast<uint64_t>(info.st_size)).ok();
-        });
-      },
-      [this, id](bool freed) {
-        if (freed || !loads_.contains(id)) return release_abandoned(id);
-        abandoned_.at(id).freeing = false;  // sealed: it has closed its files, and ends
-      });
-}
-
-uint64_t Models::loads_leave() const {
-  uint64_t bytes = 0;
-  for (const auto& [id, abandoned] : abandoned_) {
-    bytes += memory_.held_by(Memory::of_load(id));
-  }
-  return bytes;
 }
 
 // --- from a model to its openers
@@ -1068,7 +917,7 @@ uint64_t Models::bytes_shared_by(SessionId session) const {
 bool Models::lacks_memory_for(SessionId session) const {
   return std::ranges::any_of(table_.all(), [&](const auto& entry) {
     const Model& model = entry.second;
-    return is_opened_by(model, session) && memory_.waits(Memory::of_load(model.load));
+    return is_opened_by(model, session) && queue_.waits_for_memory(model.load);
   });
 }
 

@@ -22,7 +22,7 @@
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quotas.h"
-#include "daemon/djinnd/models/load.h"
+#include "daemon/djinnd/models/load_queue.h"
 #include "daemon/djinnd/models/mappings.h"
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/models/pins.h"
@@ -44,13 +44,10 @@ struct OpenRequest {
   Payload plan;                         // or nothing
 };
 
-class Models final : public Load::Owner, private Residency::Loads {
+class Models final : private LoadListener, private Residency::Loads {
  public:
-  // Loads of one user's files at a time, and as many returns, so that files that never answer cost
-  // others no process.
-  static constexpr size_t kLoadsPerUser = 4;
   // Of one user's openings and models together: memory that nobody grants.
-  static constexpr uint64_t kPlanBytesPerUser = kLoadsPerUser * limits::kLoadPlanBytes;
+  static constexpr uint64_t kPlanBytesPerUser = LoadQueue::kLoadsPerUser * limits::kLoadPlanBytes;
   static constexpr uint64_t kManifestBytesPerUser = 2 * limits::kManifestBytes;
 
   // memory_work frees memory.
@@ -98,20 +95,13 @@ class Models final : public Load::Owner, private Residency::Loads {
   void on_model_wanted(DomainId domain, const ipc::ModelWanted& event);
   void on_model_dropped(DomainId domain, const ipc::ModelDropped& event);
 
-  // --- loads
-  void load_identified(LoadId id, const ipc::Identified& files) override;
-  void load_planned(LoadId id, const ipc::Planned& plan) override;
-  void load_progressed(LoadId id, uint64_t bytes_read) override;
-  void load_finished(LoadId id, const ipc::Loaded& loaded, Fd manifest) override;
-  void load_compared(LoadId id, bool same) override;
-  void load_hashed(LoadId id, const ipc::Hashed& hashed) override;
-  void load_failed(LoadId id, const Error& error) override;
-  void load_ended(LoadId id) override;
   // No loader can be started: nobody is kept waiting for one.
-  void refuse_waiting();
+  void refuse_waiting() { queue_.refuse_waiting(); }
 
   // Bytes of models and loads that come free by themselves.
-  [[nodiscard]] uint64_t leaving_bytes() const { return table_.leaving_bytes() + loads_leave(); }
+  [[nodiscard]] uint64_t leaving_bytes() const {
+    return table_.leaving_bytes() + queue_.leaving_bytes();
+  }
   [[nodiscard]] Residency& residency() { return residency_; }
   [[nodiscard]] const Pins& pins() const { return pins_; }
   // Whether a run of the session waits for a model to come back.
@@ -127,18 +117,6 @@ class Models final : public Load::Owner, private Residency::Loads {
   [[nodiscard]] uint64_t loads_failed() const { return loads_failed_; }
 
  private:
-  // Whose files a load reads, and for what: loads with the same turn wait for one another.
-  struct Turn {
-    DomainId user = 0;
-    bool returns = false;
-    friend bool operator==(const Turn&, const Turn&) = default;
-  };
-  // Extents of a load that failed, until its loader has them no more.
-  struct Abandoned {
-    std::vector<Fd> extents;
-    uint32_t looks = 0;
-    bool freeing = false;
-  };
   struct Opening {
     OpenRequest request;  // its files are with the load
     size_t file_count = 0;
@@ -155,13 +133,18 @@ class Models final : public Load::Owner, private Residency::Loads {
   Result<Model*> find_owned(const Caller& caller, ModelId id);
   // Refuses openers whose pins are too much for their quota.
   void refuse_pins(Model& model, uint64_t bytes);
+  void load_identified(Load& load, const ipc::Identified& files) override;
+  void load_planned(Load& load, const ipc::Planned& plan) override;
+  void load_progressed(Load& load, uint64_t bytes_read) override;
+  void load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) override;
+  void load_compared(Load& load, bool same) override;
+  void load_hashed(Load& load, const ipc::Hashed& hashed) override;
+  void load_failed(Load& load, const Error& error) override;
+  void load_looked_at(Load& load, bool on_files) override;
+  void load_ended(LoadId id) override;
   // Has its files looked at.
   void begin(Opening opening, std::vector<SharedFd> files);
   void begin_again(std::vector<Opening> openings);
-  LoadId next_load();
-  // It begins at its turn; where loaders fail already it is refused, since nobody says so again.
-  void queue_load(LoadId id, std::vector<SharedFd> files, Turn turn);
-  void start_loads();
   void join(Model& model, const OpenRequest& request);
   // Of an opening whose files are known: which model it is of.
   void decide(LoadId id);
@@ -175,9 +158,7 @@ class Models final : public Load::Owner, private Residency::Loads {
   void try_another(LoadId id);
   // The model leaves: whoever compares files with it goes on without it.
   void end_comparisons(Model& model) override;
-  // Loaders that were killed and are not gone keep what the model held: the first, then the next.
   void leave_to_loaders(Model& model) override;
-  void pass_on(LoadId id);
   void become_model(LoadId id, Opening opening, ModelKey key);
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
   [[nodiscard]] Error with_own_part(Error error, const Model& model) const;
@@ -189,7 +170,7 @@ class Models final : public Load::Owner, private Residency::Loads {
   void fail(LoadId id, const Error& error);
   void fail_opening(const OpenRequest& request, const Error& error);
   void fail_model(LoadId id, Model& model, const LoadFailure& failure);
-  void abort_load(LoadId id) override;
+  void abort_load(LoadId id) override { queue_.abort(id); }
   // Because of the files, or of what serves them: a model that returns has others.
   void source_failed(LoadId id, const Error& error);
   // Likewise, of a model that was never there: who joined the load has files of their own.
@@ -204,15 +185,6 @@ class Models final : public Load::Owner, private Residency::Loads {
   void emit_failure(Event event, const LoadFailure& failure);
   // Likewise, or that nobody wants it any more.
   void emit_failed(const Model& model, const LoadFailure& failure);
-  // The loader may still map the model's extents: they count as the load's until it does not.
-  void abandon(LoadId id, Model& model);
-  void free_abandoned(LoadId id);
-  void release_abandoned(LoadId id);
-  // From a loader that was killed and does not end, since its files say nothing: the kernel lets
-  // it run no more, so nobody misses the pages.
-  void take_memory_back(LoadId id, Abandoned& abandoned);
-  // Bytes of loads that come free by themselves.
-  [[nodiscard]] uint64_t loads_leave() const;
   void settle(Model& model);
   // Those of the domain, whose worker cannot have the model.
   void refuse_openers(Model& model, DomainId domain, const Error& error);
@@ -220,10 +192,6 @@ class Models final : public Load::Owner, private Residency::Loads {
   // Of a load that is to bring a model back.
   void identified_again(LoadId id, Model& model, const ipc::Identified& files);
   void read_again(Model& model) override;
-  // At what waits for files: sources that are read, and loaders that were killed.
-  void look();
-  void look_again_soon();
-  [[nodiscard]] bool is_on_files(const Load& load, LoadId id) const;
   void left(Model& model, SessionId session);
   // An event of the model: about its bytes, seen by its owner.
   void emit(EventKind kind, const Model& model, std::string text,
@@ -232,26 +200,18 @@ class Models final : public Load::Owner, private Residency::Loads {
   Loop& loop_;
   const Clock& clock_;
   IdSource& ids_;
-  SparePool& loaders_;
   Memory& memory_;
   Replies& replies_;
   const Sessions& sessions_;
   Events& events_;
-  WorkQueue& memory_work_;
   ModelListener& listener_;
   ModelTable table_;
   Pins pins_;
   Mappings mappings_;
+  LoadQueue queue_;
   Residency residency_;
-  Timer looks_;
   std::set<ModelId> returning_;
   std::map<LoadId, Opening> openings_;
-  std::map<LoadId, std::unique_ptr<Load>> loads_;
-  std::vector<std::pair<LoadId, Turn>> queued_;  // loads that wait for their turn
-  std::map<LoadId, Turn> running_;               // loads that were started
-  std::map<LoadId, Abandoned> abandoned_;
-  // Loaders that hold memory of a model that left, and the others that map it.
-  std::map<LoadId, std::set<LoadId>> left_to_;
   uint64_t bytes_read_ = 0;
   uint64_t buffered_reads_ = 0;
   uint64_t compared_opens_ = 0;

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/models/load_queue.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "kernel/base/assert.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kLookMs = 1000;
+// A process that was killed is gone by then, or waits for a file.
+constexpr uint32_t kLooksToEnd = 2;
+
+}  // namespace
+
+LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, Memory& memory,
+                     WorkQueue& memory_work)
+    : loop_(loop),
+      ids_(ids),
+      loaders_(loaders),
+      memory_(memory),
+      memory_work_(memory_work),
+      looks_(loop, [this] { look(); }) {}
+
+LoadId LoadQueue::add(std::vector<SharedFd> files, Turn turn, LoadListener& listener) {
+  // One that nothing is held for.
+  const auto id = ids_.next<LoadId>(
+      [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
+  Load::Owner& owner = *this;
+  auto load = std::make_unique<Load>(loop_, loaders_, owner, listener, id, std::move(files));
+  loads_.emplace(id, Entry{std::move(load), turn});
+  queued_.push_back(id);
+  start_loads();
+  look_again_soon();
+  if (loaders_.fails()) loop_.defer([this] { refuse_waiting(); });
+  return id;
+}
+
+Load* LoadQueue::find(LoadId id) {
+  const auto found = loads_.find(id);
+  return found == loads_.end() ? nullptr : found->second.load.get();
+}
+
+void LoadQueue::abort(LoadId id) {
+  if (Load* const load = find(id)) load->abort();
+}
+
+Status LoadQueue::check_loaders() const {
+  if (loaders_.fails()) return loaders_.failure();
+  return {};
+}
+
+void LoadQueue::refuse_waiting() {
+  if (!loaders_.fails()) return;
+  std::vector<LoadId> waiting;
+  for (const auto& [id, entry] : loads_) {
+    if (entry.load->phase() == LoadPhase::kWaiting) waiting.push_back(id);
+  }
+  for (const LoadId id : waiting) {
+    if (Load* const load = find(id)) load->fail(loaders_.failure());
+  }
+}
+
+size_t LoadQueue::running_of(const Turn& turn) const {
+  const auto runs = [&](const auto& load) {
+    return load.second.running && load.second.turn == turn;
+  };
+  return static_cast<size_t>(std::ranges::count_if(loads_, runs));
+}
+
+void LoadQueue::start_loads() {
+  for (auto next = queued_.begin(); next != queued_.end();) {
+    Entry& entry = loads_.at(*next);
+    DJINN_ASSERT(!entry.running);
+    if (entry.load->phase() == LoadPhase::kEnded) {
+      next = queued_.erase(next);
+      continue;
+    }
+    if (running_of(entry.turn) >= kLoadsPerUser) {
+      ++next;
+      continue;
+    }
+    entry.running = true;
+    next = queued_.erase(next);
+    entry.load->start();
+  }
+}
+
+void LoadQueue::load_ended(LoadId id) {
+  const auto found = loads_.find(id);
+  if (found == loads_.end()) return;  // its loader died while it was being given back
+  DJINN_ASSERT(found->second.load->phase() == LoadPhase::kEnded);
+  found->second.load->listener().load_ended(id);
+  pass_on(id);
+  std::erase(queued_, id);
+  loop_.dispose(std::move(loads_.extract(id).mapped().load));
+  free_abandoned(id);
+  start_loads();
+}
+
+// --- looks
+
+// Sooner looks of others do not put it off.
+void LoadQueue::look_again_soon() {
+  if (!looks_.active()) looks_.start_once(kLookMs);
+}
+
+// Its turn may not come for other files of the same user's that say nothing.
+bool LoadQueue::is_on_files(const Entry& entry) {
+  switch (entry.load->phase()) {
+    case LoadPhase::kWaiting:
+      return !entry.running;
+    case LoadPhase::kIdentifying:
+    case LoadPhase::kPlanning:
+    case LoadPhase::kReading:
+      return true;
+    default:
+      return false;
+  }
+}
+
+void LoadQueue::look() {
+  std::vector<LoadId> looked_at;
+  for (auto& [id, entry] : loads_) {
+    if (entry.running) entry.load->go_on();
+    looked_at.push_back(id);
+  }
+  if (!looked_at.empty()) look_again_soon();
+  for (auto& [id, abandoned] : abandoned_) {
+    if (abandoned.extents.empty()) continue;
+    look_again_soon();
+    if (++abandoned.looks >= kLooksToEnd) take_memory_back(id, abandoned);
+  }
+  for (const LoadId id : looked_at) {
+    const auto found = loads_.find(id);
+    if (found == loads_.end() || found->second.load->phase() == LoadPhase::kEnded) continue;
+    Load& load = *found->second.load;
+    load.listener().load_looked_at(load, is_on_files(found->second));
+  }
+}
+
+// --- memory
+
+void LoadQueue::request_memory(const Load& load, uint64_t bytes, Memory::Granted granted) {
+  DJINN_ASSERT(load.phase() == LoadPhase::kGranting);
+  const auto answer = [this, id = load.id(), granted = std::move(granted)](const Status& status) {
+    const Load* const asked = find(id);
+    const bool waits = asked != nullptr && asked->phase() == LoadPhase::kGranting;
+    if (waits) granted(status);  // else it was given up, and load_ended() releases
+  };
+  memory_.request(Memory::of_load(load.id()), bytes, answer);
+}
+
+bool LoadQueue::waits_for_memory(LoadId id) const {
+  return memory_.waits(Memory::of_load(id));
+}
+
+void LoadQueue::hand_over(const Load& load, ModelId model) {
+  memory_.hand_over(Memory::of_load(load.id()), Memory::of_model(model));
+}
+
+void LoadQueue::abandon(Model& model) {
+  DJINN_ASSERT(model.phase == ModelPhase::kLoading && loads_.contains(model.load));
+  DJINN_ASSERT(!abandoned_.contains(model.load));
+  // A return's that was sealed already.
+  memory_.hand_over(Memory::of_model(model.id), Memory::of_load(model.load));
+  abandoned_[model.load].extents = std::exchange(model.extents, {});
+  look_again_soon();
+}
+
+// Its loader has them no more.
+void LoadQueue::free_abandoned(LoadId id) {
+  const auto found = abandoned_.find(id);
+  if (found == abandoned_.end()) return release(id);
+  Abandoned& abandoned = found->second;
+  if (abandoned.freeing) return;
+  if (abandoned.extents.empty()) return release(id);
+  abandoned.freeing = true;
+  memory_work_.close(std::exchange(abandoned.extents, {}), [this, id] { release(id); });
+}
+
+void LoadQueue::release(LoadId id) {
+  abandoned_.erase(id);
+  memory_.release_all(Memory::of_load(id));
+}
+
+void LoadQueue::take_memory_back(LoadId id, Abandoned& abandoned) {
+  DJINN_ASSERT(!abandoned.freeing);
+  abandoned.freeing = true;
+  memory_work_.run(
+      [extents = std::exchange(abandoned.extents, {})] {
+        return std::ranges::all_of(extents, [](const Fd& extent) {
+          struct stat info {};
+          return ::fstat(extent.get(), &info) == 0 &&
+                 pal::decommit(extent, 0, static_cast<uint64_t>(info.st_size)).ok();
+        });
+      },
+      [this, id](bool freed) {
+        if (freed || !loads_.contains(id)) return release(id);
+        abandoned_.at(id).freeing = false;  // sealed: it has closed its files, and ends
+      });
+}
+
+void LoadQueue::leave_to(std::set<LoadId> loads, ModelId model) {
+  DJINN_ASSERT(!loads.empty());
+  const LoadId first = *loads.begin();
+  loads.erase(first);
+  DJINN_ASSERT(!left_to_.contains(first));
+  memory_.hand_over(Memory::of_model(model), Memory::of_load(first));
+  left_to_.emplace(first, std::move(loads));
+}
+
+void LoadQueue::pass_on(LoadId id) {
+  for (auto& [holder, others] : left_to_) others.erase(id);
+  auto left = left_to_.extract(id);
+  if (left.empty() || left.mapped().empty()) return;
+  const LoadId next = *left.mapped().begin();
+  left.mapped().erase(next);
+  memory_.hand_over(Memory::of_load(id), Memory::of_load(next));
+  left.key() = next;
+  left_to_.insert(std::move(left));
+}
+
+uint64_t LoadQueue::leaving_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, abandoned] : abandoned_) bytes += memory_.held_by(Memory::of_load(id));
+  return bytes;
+}
+
+}  // namespace djinn::daemon

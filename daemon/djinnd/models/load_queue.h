@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// LoadQueue: all loads, from the turn of their user to the last byte that they hold.
+//
+//   turn       whose files a load reads, and for what: loads with the same turn wait for one
+//   another queued     not begun, since enough of its turn run running    begun, and its loader is
+//   not gone look       one a second, at each load: what djinnd itself sleeps through counts as one
+//   abandoned  what a load that failed was to fill, until its loader has it no more
+//   left       what a model held that is gone, for killed loaders that still map it
+//
+// invariant: of each turn at most kLoadsPerUser run.
+// invariant: a queued load is begun when one of its turn is gone.
+// invariant: what a load holds counts as its own until its loader is gone, or was killed and has
+// had the pages taken back.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "daemon/djinnd/loop/id_source.h"
+#include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/models/load.h"
+#include "daemon/djinnd/models/model.h"
+
+namespace djinn::daemon {
+
+class LoadQueue final : private Load::Owner {
+ public:
+  // Loads of one user's files at a time, and as many returns, so that files that never answer cost
+  // others no process.
+  static constexpr size_t kLoadsPerUser = 4;
+
+  struct Turn {
+    DomainId user = 0;
+    bool returns = false;
+    friend bool operator==(const Turn&, const Turn&) = default;
+  };
+
+  // memory_work frees memory.
+  LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, Memory& memory, WorkQueue& memory_work);
+
+  // A load of these files, which begins at its turn; where loaders fail already it fails soon. The
+  // listener is not called from within.
+  LoadId add(std::vector<SharedFd> files, Turn turn, LoadListener& listener);
+  // Null once its loader is gone.
+  [[nodiscard]] Load* find(LoadId id);
+  // Nothing where it is gone.
+  void abort(LoadId id);
+  // Whether loaders start. Errors: why not.
+  [[nodiscard]] Status check_loaders() const;
+  // None can be started: nobody is kept waiting for one.
+  void refuse_waiting();
+
+  // --- memory
+  // For what the load has planned. Calls back at once or later, and not if the load has ended
+  // meanwhile. Errors: those of Memory::request.
+  void request_memory(const Load& load, uint64_t bytes, Memory::Granted granted);
+  [[nodiscard]] bool waits_for_memory(LoadId id) const;
+  // What the load was granted is the model's from now on.
+  void hand_over(const Load& load, ModelId model);
+  // The model's load has failed: the loader may still map the extents.
+  void abandon(Model& model);
+  // Killed loaders that are not gone keep what the model held: the first, then the next. Not none.
+  void leave_to(std::set<LoadId> loads, ModelId model);
+  // That comes free by itself.
+  [[nodiscard]] uint64_t leaving_bytes() const;
+
+ private:
+  struct Entry {
+    std::unique_ptr<Load> load;
+    Turn turn;
+    bool running = false;
+  };
+  struct Abandoned {
+    std::vector<Fd> extents;
+    uint32_t looks = 0;
+    bool freeing = false;
+  };
+
+  void load_ended(LoadId id) override;
+  void start_loads();
+  [[nodiscard]] size_t running_of(const Turn& turn) const;
+  void look();
+  void look_again_soon();
+  // Whether it is for its files to go on.
+  [[nodiscard]] static bool is_on_files(const Entry& entry);
+  // The load is gone; of what it held others may be left.
+  void pass_on(LoadId id);
+  // Likewise; nobody maps what it abandoned.
+  void free_abandoned(LoadId id);
+  void release(LoadId id);
+  // From a loader that was killed and does not end, since its files say nothing: the kernel lets
+  // it run no more, so nobody misses the pages.
+  void take_memory_back(LoadId id, Abandoned& abandoned);
+
+  Loop& loop_;
+  IdSource& ids_;
+  SparePool& loaders_;
+  Memory& memory_;
+  WorkQueue& memory_work_;
+  std::map<LoadId, Entry> loads_;
+  std::vector<LoadId> queued_;  // in the order in which they came
+  std::map<LoadId, Abandoned> abandoned_;
+  // Loaders that hold memory of a model that left, and the others that map it.
+  std::map<LoadId, std::set<LoadId>> left_to_;
+  Timer looks_;
+};
+
+}  // namespace djinn::daemon
