@@ -107,7 +107,7 @@ TEST(ModelTable, young_files_share_what_comes_back_from_them_and_not_what_was_re
   Model& model = table.add(std::move(one));
   const ModelKey opened = key_of(1000, settled_file());
   for (const bool held : {false, true}) {
-    if (held) model.leases[SessionId{9}] = {1, 1000};
+    if (held) StateForTests::value_of(model.leases)[SessionId{9}] = {1, 1000};
     for (const ModelPhase read : {ModelPhase::kLoading, ModelPhase::kResident}) {
       StateForTests::set(model.phase, read);
       EXPECT_EQ(table.find_shared(opened), nullptr) << held;
@@ -255,14 +255,14 @@ TEST_F(Sources, everybody_who_opens_a_model_has_one_while_a_session_holds_it_thr
 }
 
 TEST_F(Sources, a_model_is_held_beside_its_owner_while_another_has_a_session_or_awaits_one) {
-  model_.leases[SessionId{1}] = {1, 1000};
+  StateForTests::value_of(model_.leases)[SessionId{1}] = {1, 1000};
   EXPECT_FALSE(model_.held_beside(1000));
   EXPECT_TRUE(model_.held_beside(1001));
-  model_.leases[SessionId{2}] = {1, 1001};
+  StateForTests::value_of(model_.leases)[SessionId{2}] = {1, 1001};
   EXPECT_TRUE(model_.held_beside(1000)) << "although their files are forgotten";
-  model_.leases.erase(SessionId{2});
+  StateForTests::value_of(model_.leases).erase(SessionId{2});
   EXPECT_FALSE(model_.held_beside(1000));
-  model_.openers.push_back({{SessionId{3}, 1}, 1001});
+  StateForTests::value_of(model_.openers).push_back({{SessionId{3}, 1}, 1001});
   EXPECT_TRUE(model_.held_beside(1000));
 }
 
@@ -364,9 +364,9 @@ TEST(Model, says_why_it_stays_where_it_is) {
   EXPECT_EQ(model.use(), ModelUse::kMoving) << "it is being loaded";
   StateForTests::set(model.phase, ModelPhase::kResident);
   EXPECT_EQ(model.use(), ModelUse::kNone);
-  model.leases[SessionId{1}] = {1, 1000};
+  StateForTests::value_of(model.leases)[SessionId{1}] = {1, 1000};
   EXPECT_EQ(model.use(), ModelUse::kHeld);
-  model.openers.emplace_back();
+  StateForTests::value_of(model.openers).emplace_back();
   EXPECT_EQ(model.use(), ModelUse::kMoving) << "somebody opens it";
 }
 
@@ -379,7 +379,7 @@ TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
     table.add(std::move(model));
   }
   table.touch(*table.find(ModelId{1}));
-  table.find(ModelId{2})->leases[SessionId{9}] = {1, 1000};
+  StateForTests::value_of(table.find(ModelId{2})->leases)[SessionId{9}] = {1, 1000};
   ASSERT_EQ(table.evictable(false).size(), 2u);
   EXPECT_EQ(table.evictable(false)[0]->id.value, 3u);
   StateForTests::value_of(table.find(ModelId{3})->pins).insert(1000);

@@ -33,7 +33,9 @@ class Shelf {
 };
 
 template <typename T>
-concept Writable = requires(T& held) { *held = 4; };
+concept Writable = requires(T& held) {
+  *held = 4;
+};
 static_assert(!Writable<Owned<int, Shelf>>);
 
 TEST(Owned, is_read_by_everybody_and_written_by_its_owner) {

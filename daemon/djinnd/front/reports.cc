@@ -368,7 +368,7 @@ std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId 
   std::vector<ipc::UseReport> reports;
   const auto found = models_.table().all().find(model);
   if (found == models_.table().all().end() || !seen_by(found->second, caller)) return reports;
-  for (const auto& [id, lease] : found->second.leases) {
+  for (const auto& [id, lease] : *found->second.leases) {
     const Session* const session = sessions_.find(id);
     if (session == nullptr || !caller.may_steer(session->domain)) continue;
     ipc::UseReport& use = reports.emplace_back();
@@ -412,7 +412,7 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   report.bytes = model.bytes;
   report.bytes_loaded = model.bytes_loaded;
   report.files = static_cast<uint32_t>(model.sources.front().files.size());
-  report.leases = static_cast<uint32_t>(model.leases.size());
+  report.leases = static_cast<uint32_t>(model.leases->size());
   report.pinned = model.pinned();
   report.hashed = model.sha256.has_value();
   report.sha256 = model.sha256.value_or(std::array<uint8_t, 32>{});

@@ -134,7 +134,7 @@ void Metrics::add_models(MetricsSnapshot& shot) const {
   shot.models = reports_.model_states();
   for (const auto& [id, model] : models_.table().all()) {
     shot.models_pinned += model.pinned() ? 1 : 0;
-    shot.model_leases += model.leases.size();
+    shot.model_leases += model.leases->size();
   }
   shot.loads = events_[static_cast<size_t>(EventKind::kModelLoaded)];
   shot.loads_failed = models_.loads_failed();

@@ -52,8 +52,8 @@ class LoadListener {
   virtual void load_planned(Load& load, const ipc::Planned& plan) = 0;
   virtual void load_progressed(Load& load, uint64_t bytes_read) = 0;
   virtual void load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) = 0;
-  // Whether the files are those of the model that it was given.
-  virtual void load_compared(Load& load, bool same) = 0;
+  // Whether the files are those of the model that it was given, if it was given one.
+  virtual void load_compared(Load&, bool /*same*/) {}
   virtual void load_hashed(Load& load, const ipc::Hashed& hashed) = 0;
   // Before the extents were finished. load_ended() follows.
   virtual void load_failed(Load& load, const Error& error) = 0;

@@ -233,4 +233,9 @@ uint64_t LoadQueue::leaving_bytes() const {
   return bytes;
 }
 
+void LoadQueue::count(const ipc::Loaded& loaded) {
+  bytes_read_ += loaded.bytes_read;
+  buffered_reads_ += loaded.buffered_reads;
+}
+
 }  // namespace djinn::daemon

@@ -69,6 +69,11 @@ class LoadQueue final : private Load::Owner {
   // That comes free by itself.
   [[nodiscard]] uint64_t leaving_bytes() const;
 
+  // --- what loaders have read, in all
+  void count(const ipc::Loaded& loaded);
+  [[nodiscard]] uint64_t bytes_read() const { return bytes_read_; }
+  [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
+
  private:
   struct Entry {
     std::unique_ptr<Load> load;
@@ -108,6 +113,8 @@ class LoadQueue final : private Load::Owner {
   // Loaders that hold memory of a model that left, and the others that map it.
   std::map<LoadId, std::set<LoadId>> left_to_;
   Timer looks_;
+  uint64_t bytes_read_ = 0;
+  uint64_t buffered_reads_ = 0;
 };
 
 }  // namespace djinn::daemon

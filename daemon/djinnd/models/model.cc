@@ -37,11 +37,13 @@ bool are_others(const Error& error) {
 
 }  // namespace
 
-Event event_of(EventKind kind, const Model& model) {
-  Event event = device_event(kind, {});
+Event event_of(EventKind kind, const Model& model, std::string text,
+               std::optional<ErrorCode> error) {
+  Event event = device_event(kind, std::move(text));
   event.owner = model.owner();
   event.model = model.id;
   event.bytes = model.bytes;
+  event.error = error;
   return event;
 }
 
@@ -59,8 +61,8 @@ Error refusal_of(ModelUse use) {
 
 ModelUse Model::use() const {
   const bool still = phase == ModelPhase::kResident || phase == ModelPhase::kOnDisk;
-  if (!still || !openers.empty()) return ModelUse::kMoving;
-  return leases.empty() ? ModelUse::kNone : ModelUse::kHeld;
+  if (!still || !openers->empty()) return ModelUse::kMoving;
+  return leases->empty() ? ModelUse::kNone : ModelUse::kHeld;
 }
 
 bool may_compare(const ModelKey& resident, const ModelKey& opened) {
@@ -98,8 +100,8 @@ std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified)
 
 bool Model::held_beside(DomainId user) const {
   const auto is_others = [&](const auto& lease) { return lease.second.domain != user; };
-  return std::ranges::any_of(leases, is_others) ||
-         std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain != user; });
+  return std::ranges::any_of(*leases, is_others) ||
+         std::ranges::any_of(*openers, [&](const Opener& opener) { return opener.domain != user; });
 }
 
 ModelName Model::name_for(const Caller& caller) const {
@@ -118,7 +120,7 @@ void Model::call(DomainId user, ModelName name) {
 bool Model::is_awaited_by(DomainId user) const {
   const auto place = mapped->find(user);
   return (place != mapped->end() && place->second.wanted) ||
-         std::ranges::any_of(openers, [&](const Opener& opener) { return opener.domain == user; });
+         std::ranges::any_of(*openers, [&](const Opener& opener) { return opener.domain == user; });
 }
 
 void Model::add_source(ModelKey opened, std::vector<SharedFd> files,
@@ -196,12 +198,12 @@ bool Model::has_waited_enough_for(const Source& source) const {
                              [&](const Source& s) { return is_others(s.user()) && !s.tried; }) ||
          std::ranges::any_of(
              *mapped, [&](const auto& m) { return is_others(m.first) && m.second.wanted; }) ||
-         std::ranges::any_of(openers, [&](const Opener& o) { return is_others(o.domain); });
+         std::ranges::any_of(*openers, [&](const Opener& o) { return is_others(o.domain); });
 }
 
 bool Model::keeps_others_waiting(const Source& source) const {
   const bool is_joined = std::ranges::any_of(
-      openers, [&](const Opener& opener) { return opener.domain != source.user(); });
+      *openers, [&](const Opener& opener) { return opener.domain != source.user(); });
   const bool dawdles = source.in_the_way >= Source::kInTheWay &&
                        bytes_loaded < source.in_the_way * Source::kPaceBytes;
   return is_joined && (source.silent >= source.patience || dawdles);
@@ -227,6 +229,14 @@ void Model::end_return() {
     source.tried = false;
   }
   forget_unheld();
+}
+
+void Model::close_contents() {
+  Source& first = sources.front();
+  DJINN_ASSERT(first.files.size() <= first.key.files.size());
+  for (size_t i = 0; i < first.files.size(); ++i) {
+    if (first.key.files[i].content) first.files[i].reset();
+  }
 }
 
 bool seen_by(const Model& model, const Caller& caller) {

@@ -63,6 +63,7 @@ enum class ModelPhase : uint8_t { kLoading, kResident, kEvicting, kOnDisk, kUnlo
 [[nodiscard]] bool may_follow(ModelPhase from, ModelPhase to);
 
 class Residency;  // residency.h
+class Leases;     // leases.h
 class Mappings;   // mappings.h
 class Pins;       // pins.h
 // Users who want a model to stay.
@@ -74,8 +75,9 @@ enum class ModelUse : uint8_t { kNone, kMoving, kHeld };
 [[nodiscard]] Error refusal_of(ModelUse use);
 
 struct Model;
-// Without a text.
-[[nodiscard]] Event event_of(EventKind kind, const Model& model);
+// About its bytes, seen by its owner.
+[[nodiscard]] Event event_of(EventKind kind, const Model& model, std::string text,
+                             std::optional<ErrorCode> error = {});
 
 // What an open request is compared by (ARCHITECTURE section 4, Identity).
 struct ModelKey {
@@ -187,8 +189,8 @@ struct Model {
   std::optional<std::array<uint8_t, 32>> sha256;
   uint64_t loaded_wall_ns = 0;
   uint64_t last_used = 0;  // a counter, for what to evict first
-  std::map<SessionId, ModelLease> leases;
-  std::vector<Opener> openers;
+  Owned<std::map<SessionId, ModelLease>, Leases> leases;
+  Owned<std::vector<Opener>, Leases> openers;
   Owned<std::map<DomainId, MappedBy>, Mappings> mapped;
   // Loaders that have its extents, to compare files with them, until they are dead. They keep it
   // from nothing: files that never answer would.
@@ -205,7 +207,7 @@ struct Model {
   // The caller's own, or that of an owner whom they may steer; or empty.
   [[nodiscard]] ModelName name_for(const Caller& caller) const;
   void call(DomainId user, ModelName name);
-  [[nodiscard]] bool in_use() const { return !(leases.empty() && openers.empty()); }
+  [[nodiscard]] bool in_use() const { return !(leases->empty() && openers->empty()); }
   [[nodiscard]] ModelUse use() const;
   // What openings are told apart by.
   [[nodiscard]] const ModelKey& key() const { return sources.front().key; }
@@ -232,6 +234,8 @@ struct Model {
   // The source has not given the model, because of the files or of what serves them.
   void put_aside(Source& source, const Error& error);
   void end_return();
+  // It was read: the owner's files that are told by their content are closed.
+  void close_contents();
   // Whether somebody of the user waits for its bytes.
   [[nodiscard]] bool is_awaited_by(DomainId user) const;
   // It was resident before, and what is being loaded is what it was.

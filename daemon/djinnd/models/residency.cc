@@ -10,6 +10,7 @@
 
 #include "daemon/djinnd/loop/log.h"
 #include "daemon/djinnd/models/pins.h"
+#include "ipc/limits.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
@@ -42,9 +43,9 @@ Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& m
       expiry_(loop, [this] { look(); }) {}
 
 void Residency::emit(EventKind kind, const Model& model, EvictReason reason, const char* what) {
-  Event event = event_of(kind, model);
-  event.text = fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what, model.bytes,
-                           name_of(reason));
+  Event event = event_of(kind, model,
+                         fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what,
+                                     model.bytes, name_of(reason)));
   event.reason = reason;
   events_.emit(std::move(event));
 }
@@ -110,7 +111,7 @@ void Residency::look() {
 // --- down
 
 bool Residency::runs(const Model& model) const {
-  return std::ranges::any_of(model.leases,
+  return std::ranges::any_of(*model.leases,
                              [&](const auto& lease) { return sessions_.runs(lease.first); });
 }
 
@@ -171,7 +172,16 @@ uint64_t Residency::evictable_bytes() const {
   return bytes;
 }
 
-bool Residency::make_place() {
+Status Residency::make_place() {
+  if (sessions_.draining()) {
+    return Error{ErrorCode::kBusy,
+                 "djinnd is draining and loads no model. Try again when it is resumed."};
+  }
+  if (table_.size() < limits::kModels || unload_oldest()) return {};
+  return Error{ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."};
+}
+
+bool Residency::unload_oldest() {
   Model* oldest = nullptr;
   for (auto& [id, model] : table_.all()) {
     const bool idle =
@@ -296,19 +306,35 @@ void Residency::want(Model& model) {
   loads_.read_again(model);
 }
 
-void Residency::arrived(Model& model) {
+void Residency::taken_back(Model& model) {
   enter(model, ModelPhase::kResident);
+}
+
+void Residency::arrived(Model& model) {
+  DJINN_ASSERT(model.manifest.valid() && !model.extents.empty());
+  DJINN_ASSERT(memory_.held_by(Memory::of_model(model.id)) >= model.bytes);
+  enter(model, ModelPhase::kResident);
+  model.close_contents();
+  model.bytes_loaded = model.bytes;
+  model.loaded_wall_ns = clock_.wall_ns();
+  model.lost.reset();
+  events_.emit(
+      event_of(EventKind::kModelLoaded, model,
+               fmt::format("model {} is resident: {} bytes", text_of(model.id), model.bytes)));
+  mappings_.restore(model);
+  review();
+  listener_.models_changed();
+}
+
+void Residency::hashed(Model& model, const std::array<uint8_t, 32>& sha256) {
+  DJINN_ASSERT(model.phase == ModelPhase::kResident && !model.sha256);
+  model.sha256 = sha256;
+  listener_.models_changed();
 }
 
 void Residency::try_next_source(Model& model) {
   enter(model, ModelPhase::kOnDisk);
   want(model);
-}
-
-void Residency::came_back(Model& model) {
-  model.lost.reset();
-  mappings_.restore(model);
-  review();
 }
 
 void Residency::stays_away(Model& model, const LoadFailure& failure) {

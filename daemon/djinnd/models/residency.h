@@ -16,9 +16,9 @@
 // or is dead, and each loader is dead, or was killed and has had their pages taken back.
 #pragma once
 
+#include <array>
 #include <map>
-#include <span>
-#include <string>
+#include <vector>
 
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
@@ -36,7 +36,7 @@ class Residency {
   // A process that is killed is gone long before that, unless it waits for a file.
   static constexpr uint64_t kLoaderEndsMs = 1000;
 
-  // What is done with loads, by Models.
+  // What is done with loads, above.
   class Loads {
    public:
     virtual ~Loads() = default;
@@ -72,18 +72,22 @@ class Residency {
   [[nodiscard]] std::vector<Model*> candidates() const;
   // Begins to free what one of these has: it goes to disk, or is unloaded.
   void give_way(Model& model);
-  // Unloads the least recently used idle model. False if there is none.
-  bool make_place();
+  // For one model more: while djinnd drains only models that are there already are opened, and the
+  // least recently used idle one is unloaded where there are too many. Errors: kBusy,
+  // kLimitExceeded.
+  Status make_place();
   // Of models that never give way, and of those that would now.
   [[nodiscard]] uint64_t pinned_bytes() const;
   [[nodiscard]] uint64_t evictable_bytes() const;
 
   // It is used, or somebody will.
   void want(Model& model);
-  // Its bytes are granted, there and sealed: they were read, or a predecessor left them.
-  static void arrived(Model& model);
-  // It is resident again: workers that have its place get its bytes.
-  void came_back(Model& model);
+  // A predecessor left its bytes, and they are granted.
+  static void taken_back(Model& model);
+  // Its bytes were read, and are granted and sealed. Workers that have its place get them.
+  void arrived(Model& model);
+  // From now on it can come back, if its files stay open.
+  void hashed(Model& model, const std::array<uint8_t, 32>& sha256);
   // The source that was read has not given it; the next one is read.
   void try_next_source(Model& model);
   // It could not be brought back.
@@ -104,6 +108,8 @@ class Residency {
   // Changes the model's phase, as nobody else does. Asserts that it may follow.
   static void enter(Model& model, ModelPhase next) { model.phase.enter(next); }
   void look();
+  // Unloads the least recently used idle model. False if there is none.
+  bool unload_oldest();
   void begin_evict(Model& model, EvictReason reason);
   void begin_unload(Model& model, EvictReason reason);
   void begin_leaving(Model& model, ModelPhase next, EvictReason reason);

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/models/extents.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/djinnd/loop/sealed.h"
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+
+std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
+  if (sizes.empty() || sizes.size() > limits::kModelExtents) return std::nullopt;
+  uint64_t total = 0;
+  for (const uint64_t size : sizes) {
+    const auto sum = checked_add(total, size);
+    if (size == 0 || !sum) return std::nullopt;
+    total = *sum;
+  }
+  return total;
+}
+
+Status make_extents(Model& model, const std::vector<uint64_t>& sizes) {
+  DJINN_ASSERT(model.phase == ModelPhase::kLoading && model.extents.empty());
+  std::vector<Fd> extents;
+  uint64_t bytes = 0;
+  for (const uint64_t size : sizes) {
+    DJINN_TRY(Fd extent, pal::make_memfd("djinn-weights", size, pal::Seals::kSize));
+    extents.push_back(std::move(extent));
+    bytes += size;
+  }
+  model.extents = std::move(extents);
+  model.extent_bytes = sizes;
+  model.bytes = bytes;
+  return {};
+}
+
+Status seal_extents(const Model& model) {
+  DJINN_ASSERT(model.phase == ModelPhase::kLoading && !model.extents.empty());
+  for (const Fd& extent : model.extents) {
+    DJINN_CHECK(pal::seal_content(extent));
+    if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
+  }
+  return {};
+}
+
+Result<uint64_t> size_of_manifest(const Fd& manifest) {
+  DJINN_TRY(const uint64_t bytes,
+            size_of_sealed(manifest, limits::kManifestBytes, "manifest of a model"));
+  if (bytes == 0) return Error{ErrorCode::kLoaderLost, "The loader gave no manifest."};
+  return bytes;
+}
+
+Result<std::vector<std::byte>> part_of_manifest(const Model& model, uint64_t offset) {
+  const uint64_t left = model.manifest_bytes - std::min(model.manifest_bytes, offset);
+  return pal::read_memfd(model.manifest, std::min<uint64_t>(left, limits::kManifestPartBytes),
+                         offset);
+}
+
+}  // namespace djinn::daemon
