@@ -27,6 +27,8 @@
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/loop/turns.h"
 #include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/faulty_extents.h"
+#include "daemon/djinnd/memory/host_extents.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
@@ -91,6 +93,8 @@ class Daemon final : public WorkerSupervisor::Owner,
   Journal journal_;
   Notifier notifier_;
   WorkQueue memory_work_;
+  HostExtents host_extents_;
+  FaultyExtents extents_;
   WorkQueue file_work_;
   UserQueues user_work_;
   DeferredClose deferred_close_;

@@ -107,7 +107,8 @@ ipc::KeptModel record_of(const Model& model) {
 
 class Returned {
  public:
-  explicit Returned(std::map<std::string, Fd>& kept) : kept_(kept) {}
+  Returned(const ExtentSource& extents, std::map<std::string, Fd>& kept)
+      : extents_(extents), kept_(kept) {}
 
   // Errors: kNotFound for a part that is missing, and what is wrong with one.
   Result<Model> model(const ipc::KeptModel& record) {
@@ -149,7 +150,7 @@ class Returned {
   Status take_memory(const ipc::KeptModel& record, Model& model) {
     for (size_t i = 0; i < record.extent_bytes.size(); ++i) {
       DJINN_TRY(Fd extent, take(name_of_part(model.id, "extent", i)));
-      DJINN_CHECK(pal::verify_memfd(extent, record.extent_bytes[i], pal::Seals::kWrite));
+      DJINN_CHECK(extents_.check_sealed(extent, record.extent_bytes[i]));
       model.extents.push_back(std::move(extent));
       model.extent_bytes.push_back(record.extent_bytes[i]);
       model.bytes += record.extent_bytes[i];
@@ -173,6 +174,7 @@ class Returned {
     return std::make_shared<const Fd>(std::move(fd));
   }
 
+  const ExtentSource& extents_;
   std::map<std::string, Fd>& kept_;
 };
 
@@ -220,7 +222,7 @@ std::vector<Model> FdStore::take_back(std::map<std::string, Fd> kept) {
     if (record) newest[record->model] = std::max(newest[record->model], record->number);
   }
   std::vector<Model> models;
-  Returned returned(kept);
+  Returned returned(extents_, kept);
   for (const auto& [beginning, number] : newest) {
     const std::string name = fmt::format("{}record.{}", beginning, number);
     const auto record = read_record(kept.at(name));

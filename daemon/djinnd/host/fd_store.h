@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "daemon/djinnd/host/notifier.h"
+#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/models/model.h"
 
 namespace djinn::daemon {
@@ -32,9 +33,10 @@ class FdStore {
   // Of a resident model that is not kept; told once, until it is kept or gone.
   using NotKept = std::function<void(const Model&, const std::string& why)>;
 
-  // descriptors_max: that systemd holds for us.
-  FdStore(Notifier& notifier, size_t descriptors_max, NotKept not_kept)
+  // extents: of the device that the models are on. descriptors_max: that systemd holds for us.
+  FdStore(Notifier& notifier, const ExtentSource& extents, size_t descriptors_max, NotKept not_kept)
       : notifier_(notifier),
+        extents_(extents),
         descriptors_max_(descriptors_max),
         tell_not_kept_(std::move(not_kept)) {}
 
@@ -73,6 +75,7 @@ class FdStore {
   void forget(std::map<ModelId, Record>::iterator kept);
 
   Notifier& notifier_;
+  const ExtentSource& extents_;
   size_t descriptors_max_;
   NotKept tell_not_kept_;
   std::map<ModelId, Record> records_;

@@ -17,6 +17,7 @@
 #include <filesystem>
 
 #include "daemon/djinnd/loop/log.h"
+#include "daemon/djinnd/memory/host_extents.h"
 #include "ipc/codec/kept_codec.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
@@ -47,7 +48,7 @@ class FdStoreTest : public ::testing::Test {
     path.copy(address_.sun_path, sizeof address_.sun_path - 1);
     ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
     notifier_.emplace();
-    fd_store_.emplace(*notifier_, kStoreMax,
+    fd_store_.emplace(*notifier_, extents_, kStoreMax,
                       [this](const Model&, const std::string& why) { not_kept_.push_back(why); });
     Model& model = models_[kModel];
     model.id = kModel;
@@ -119,6 +120,9 @@ class FdStoreTest : public ::testing::Test {
   sockaddr_un address_{};
   Fd systemd_;
   std::vector<std::string> not_kept_;
+  Loop loop_;
+  WorkQueue work_{loop_, "memory"};
+  HostExtents extents_{work_};
   std::optional<Notifier> notifier_;
   std::optional<FdStore> fd_store_;
   std::map<ModelId, Model> models_;

@@ -135,6 +135,7 @@ void add_options(CLI::App& app, Options& options) {
       ->excludes(user);
   app.add_option("--test-fault-at", options.test_fault_at)->group("");
   app.add_option("--test-pal-fault-at", options.test_pal_fault_at)->group("");
+  app.add_option("--test-extent-fault-at", options.test_extent_fault_at)->group("");
   app.add_flag("--test-fault-every", options.test_fault_every)->group("");
   app.set_version_flag("--version", std::string("djinnd ") + kVersion);
 }

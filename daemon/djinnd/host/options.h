@@ -45,9 +45,10 @@ struct Options {
   std::optional<uint64_t> spill_limit_bytes;  // nothing: as much as may be granted
   // How long runs in flight may go on when djinnd is told to stop; nothing: none as --user.
   std::optional<uint64_t> drain_timeout_ms;
-  uint64_t test_fault_at = 0;      // the first worker dies there
-  bool test_fault_every = false;   // every worker does
-  uint64_t test_pal_fault_at = 0;  // of the first worker's pal, this call fails
+  uint64_t test_fault_at = 0;         // the first worker dies there
+  bool test_fault_every = false;      // every worker does
+  uint64_t test_pal_fault_at = 0;     // of the first worker's pal, this call fails
+  uint64_t test_extent_fault_at = 0;  // of the extents that djinnd makes, this one fails
 };
 
 // Nothing: the process is to exit with exit_code (after --help, --version or a mistake, which was

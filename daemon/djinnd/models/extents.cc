@@ -2,9 +2,6 @@
 
 #include "daemon/djinnd/models/extents.h"
 
-#include <errno.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -27,28 +24,12 @@ std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes) {
   return total;
 }
 
-Status make_extents(Model& model, const std::vector<uint64_t>& sizes) {
+void give_extents(Model& model, std::vector<Fd> extents, const std::vector<uint64_t>& sizes) {
   DJINN_ASSERT(model.phase == ModelPhase::kLoading && model.extents.empty());
-  std::vector<Fd> extents;
-  uint64_t bytes = 0;
-  for (const uint64_t size : sizes) {
-    DJINN_TRY(Fd extent, pal::make_memfd("djinn-weights", size, pal::Seals::kSize));
-    extents.push_back(std::move(extent));
-    bytes += size;
-  }
+  DJINN_ASSERT(extents.size() == sizes.size());
   model.extents = std::move(extents);
   model.extent_bytes = sizes;
-  model.bytes = bytes;
-  return {};
-}
-
-Status seal_extents(const Model& model) {
-  DJINN_ASSERT(model.phase == ModelPhase::kLoading && !model.extents.empty());
-  for (const Fd& extent : model.extents) {
-    DJINN_CHECK(pal::seal_content(extent));
-    if (::fchmod(extent.get(), 0400) != 0) return system_error("seal a model", errno);
-  }
-  return {};
+  model.bytes = total_of(sizes).value();
 }
 
 Result<uint64_t> size_of_manifest(const Fd& manifest) {

@@ -2,7 +2,7 @@
 
 // The memory of models: djinnd makes the extents, a loader fills them, djinnd seals them.
 //
-//   extent     a memfd of a fixed size that a loader fills; once sealed nobody may write it
+//   extent     memory of a fixed size that a loader fills; once sealed nobody may write it
 //   manifest   which tensor lies where, as its loader wrote it into sealed memory of its own
 //
 // invariant: a model is visible only when its extents are sealed.
@@ -21,11 +21,8 @@ namespace djinn::daemon {
 
 // The sum of what a loader asked for; nothing if that is not within the limits.
 [[nodiscard]] std::optional<uint64_t> total_of(const std::vector<uint64_t>& sizes);
-// For a model that has none, of sizes that have a total. Where it fails the model is as it was.
-// Errors: those of pal::make_memfd.
-Status make_extents(Model& model, const std::vector<uint64_t>& sizes);
-// For good. Errors: those of pal::seal_content, kSystem.
-Status seal_extents(const Model& model);
+// The model has none yet. sizes: of these extents, with a total.
+void give_extents(Model& model, std::vector<Fd> extents, const std::vector<uint64_t>& sizes);
 
 // What a loader gave as manifest has so many bytes. Errors: those of size_of_sealed; kLoaderLost.
 [[nodiscard]] Result<uint64_t> size_of_manifest(const Fd& manifest);

@@ -2,13 +2,10 @@
 
 #include "daemon/djinnd/models/load_queue.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "kernel/base/assert.h"
-#include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
 namespace {
@@ -20,12 +17,12 @@ constexpr uint32_t kLooksToEnd = 2;
 }  // namespace
 
 LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, Memory& memory,
-                     WorkQueue& memory_work)
+                     ExtentSource& extents)
     : loop_(loop),
       ids_(ids),
       loaders_(loaders),
       memory_(memory),
-      memory_work_(memory_work),
+      extents_(extents),
       looks_(loop, [this] { look(); }) {}
 
 LoadId LoadQueue::add(std::vector<SharedFd> files, Turn turn, LoadListener& listener) {
@@ -165,6 +162,24 @@ void LoadQueue::hand_over(const Load& load, ModelId model) {
   memory_.hand_over(Memory::of_load(load.id()), Memory::of_model(model));
 }
 
+void LoadQueue::make_extents(const Load& load, const std::vector<uint64_t>& sizes, Made made) {
+  DJINN_ASSERT(load.phase() == LoadPhase::kGranting);
+  create_all(extents_, ExtentUse::kWeights, sizes,
+             [this, id = load.id(), made = std::move(made)](Result<std::vector<Fd>> extents) {
+               const Load* const granted = find(id);
+               const bool is_wanted =
+                   granted != nullptr && granted->phase() == LoadPhase::kGranting;
+               if (is_wanted) return made(std::move(extents));
+               if (extents) extents_.free(*std::move(extents), [] {});
+             });
+}
+
+Status LoadQueue::seal(const Model& model) {
+  DJINN_ASSERT(model.phase == ModelPhase::kLoading && !model.extents.empty());
+  for (const Fd& extent : model.extents) DJINN_CHECK(extents_.seal(extent));
+  return {};
+}
+
 void LoadQueue::abandon(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kLoading && loads_.contains(model.load));
   DJINN_ASSERT(!abandoned_.contains(model.load));
@@ -182,7 +197,7 @@ void LoadQueue::free_abandoned(LoadId id) {
   if (abandoned.freeing) return;
   if (abandoned.extents.empty()) return release(id);
   abandoned.freeing = true;
-  memory_work_.close(std::exchange(abandoned.extents, {}), [this, id] { release(id); });
+  extents_.free(std::exchange(abandoned.extents, {}), [this, id] { release(id); });
 }
 
 void LoadQueue::release(LoadId id) {
@@ -193,18 +208,11 @@ void LoadQueue::release(LoadId id) {
 void LoadQueue::take_memory_back(LoadId id, Abandoned& abandoned) {
   DJINN_ASSERT(!abandoned.freeing);
   abandoned.freeing = true;
-  memory_work_.run(
-      [extents = std::exchange(abandoned.extents, {})] {
-        return std::ranges::all_of(extents, [](const Fd& extent) {
-          struct stat info {};
-          return ::fstat(extent.get(), &info) == 0 &&
-                 pal::decommit(extent, 0, static_cast<uint64_t>(info.st_size)).ok();
-        });
-      },
-      [this, id](bool freed) {
-        if (freed || !loads_.contains(id)) return release(id);
-        abandoned_.at(id).freeing = false;  // sealed: it has closed its files, and ends
-      });
+  const std::vector<Fd> extents = std::exchange(abandoned.extents, {});
+  extents_.decommit(extents, [this, id](bool freed) {
+    if (freed || !loads_.contains(id)) return release(id);
+    abandoned_.at(id).freeing = false;  // sealed: it has closed its files, and ends
+  });
 }
 
 void LoadQueue::leave_to(std::set<LoadId> loads, ModelId model) {

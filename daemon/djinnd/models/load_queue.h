@@ -2,9 +2,10 @@
 
 // LoadQueue: all loads, from the turn of their user to the last byte that they hold.
 //
-//   turn       whose files a load reads, and for what: loads with the same turn wait for one
-//   another queued     not begun, since enough of its turn run running    begun, and its loader is
-//   not gone look       one a second, at each load: what djinnd itself sleeps through counts as one
+//   turn       whose files a load reads, and for what; loads of one turn wait for one another
+//   queued     not begun, since enough of its turn run
+//   running    begun, and its loader is not gone
+//   look       one a second, at each load: what djinnd itself sleeps through counts as one
 //   abandoned  what a load that failed was to fill, until its loader has it no more
 //   left       what a model held that is gone, for killed loaders that still map it
 //
@@ -21,7 +22,7 @@
 #include <vector>
 
 #include "daemon/djinnd/loop/id_source.h"
-#include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/load.h"
 #include "daemon/djinnd/models/model.h"
@@ -40,8 +41,7 @@ class LoadQueue final : private Load::Owner {
     friend bool operator==(const Turn&, const Turn&) = default;
   };
 
-  // memory_work frees memory.
-  LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, Memory& memory, WorkQueue& memory_work);
+  LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, Memory& memory, ExtentSource& extents);
 
   // A load of these files, which begins at its turn; where loaders fail already it fails soon. The
   // listener is not called from within.
@@ -62,6 +62,12 @@ class LoadQueue final : private Load::Owner {
   [[nodiscard]] bool waits_for_memory(LoadId id) const;
   // What the load was granted is the model's from now on.
   void hand_over(const Load& load, ModelId model);
+  // For what the load was granted. made: called at once or later, and not if the load has ended
+  // meanwhile. Errors: those of ExtentSource::create.
+  using Made = std::function<void(Result<std::vector<Fd>>)>;
+  void make_extents(const Load& load, const std::vector<uint64_t>& sizes, Made made);
+  // Nobody writes the model's extents from now on. Errors: those of ExtentSource::seal.
+  Status seal(const Model& model);
   // The model's load has failed: the loader may still map the extents.
   void abandon(Model& model);
   // Killed loaders that are not gone keep what the model held: the first, then the next. Not none.
@@ -106,7 +112,7 @@ class LoadQueue final : private Load::Owner {
   IdSource& ids_;
   SparePool& loaders_;
   Memory& memory_;
-  WorkQueue& memory_work_;
+  ExtentSource& extents_;
   std::map<LoadId, Entry> loads_;
   std::vector<LoadId> queued_;  // in the order in which they came
   std::map<LoadId, Abandoned> abandoned_;

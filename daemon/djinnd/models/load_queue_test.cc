@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/djinnd/memory/host_extents.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
@@ -85,9 +86,10 @@ class LoadQueueTest : public ::testing::Test {
       {loop_, spawner_, deferred_close_, stragglers_},
       {"loader", ErrorCode::kLoaderLost, 1'000'000, [] { return ChildProgram(); }, {}, traffic_}};
   WorkQueue memory_work_{loop_, "memory"};
+  HostExtents extents_{memory_work_};
 
  protected:
-  LoadQueue queue_{loop_, ids_, loaders_, memory_, memory_work_};
+  LoadQueue queue_{loop_, ids_, loaders_, memory_, extents_};
 };
 
 TEST_F(LoadQueueTest, of_each_turn_so_many_run_and_the_next_when_one_is_gone) {

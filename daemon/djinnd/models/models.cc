@@ -28,7 +28,7 @@ bool is_opened_by(const Model& model, SessionId session) {
 
 Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, Memory& memory,
                const Quotas& quotas, Domains& domains, Sessions& sessions, Events& events,
-               WorkQueue& memory_work, ModelListener& listener, uint64_t keep_alive_ms)
+               ExtentSource& extents, ModelListener& listener, uint64_t keep_alive_ms)
     : clock_(clock),
       memory_(memory),
       replies_(sessions),
@@ -36,9 +36,9 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
       listener_(listener),
       pins_(table_, quotas),
       mappings_(table_, domains),
-      queue_(loop, ids, loaders, memory, memory_work),
-      residency_(loop, clock, memory, mappings_, replies_, events, sessions, memory_work, table_,
-                 *this, listener, keep_alive_ms),
+      queue_(loop, ids, loaders, memory, extents),
+      residency_(loop, clock, memory, mappings_, replies_, events, sessions, extents, table_, *this,
+                 listener, keep_alive_ms),
       failures_(events, replies_),
       leases_(clock, table_, memory, mappings_, residency_, replies_, failures_, listener),
       openings_(loop, ids, table_, queue_, pins_, residency_, leases_, failures_, events),

@@ -18,7 +18,6 @@
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/loop/id_source.h"
-#include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/leases.h"
@@ -42,10 +41,10 @@ class Models final : private Residency::Loads {
   // Of one user's openings and models together: memory that nobody grants.
   static constexpr uint64_t kPlanBytesPerUser = LoadQueue::kLoadsPerUser * limits::kLoadPlanBytes;
 
-  // sessions: who answers clients, too. memory_work frees memory.
+  // sessions: who answers clients, too.
   Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, Memory& memory,
          const Quotas& quotas, Domains& domains, Sessions& sessions, Events& events,
-         WorkQueue& memory_work, ModelListener& listener, uint64_t keep_alive_ms);
+         ExtentSource& extents, ModelListener& listener, uint64_t keep_alive_ms);
 
   // At the start: resident models of a predecessor. One that finds no memory is given up.
   void take_back(std::vector<Model> models);

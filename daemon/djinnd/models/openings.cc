@@ -207,8 +207,16 @@ void Openings::extents_granted(LoadId id, const std::vector<uint64_t>& sizes,
                                const Status& granted) {
   Model& model = model_of(id);
   if (!granted) return fail(model, leases_.with_own_part(granted.error(), model));
-  const Status made = make_extents(model, sizes);
+  queue_.make_extents(*queue_.find(id), sizes, [this, id, sizes](Result<std::vector<Fd>> made) {
+    has_extents(id, sizes, std::move(made));
+  });
+}
+
+void Openings::has_extents(LoadId id, const std::vector<uint64_t>& sizes,
+                           Result<std::vector<Fd>> made) {
+  Model& model = model_of(id);
   if (!made) return fail(model, made.error());
+  give_extents(model, *std::move(made), sizes);
   if (Source* const source = model.source_of(id)) source->silent = 0;
   queue_.find(id)->read_into(model.extents, false);
 }
@@ -231,10 +239,10 @@ void Openings::load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest)
   decide_waiting(model.id);
 }
 
-Status Openings::seal(Model& model, Fd manifest) const {
+Status Openings::seal(Model& model, Fd manifest) {
   DJINN_TRY(const uint64_t bytes, size_of_manifest(manifest));
   DJINN_CHECK(check_manifests(model, bytes));
-  DJINN_CHECK(seal_extents(model));
+  DJINN_CHECK(queue_.seal(model));
   model.manifest = std::move(manifest);
   model.manifest_bytes = bytes;
   return {};

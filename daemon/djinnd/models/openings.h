@@ -94,9 +94,10 @@ class Openings final : private LoadListener {
   // Refuses openers whose pins are too much for their quota.
   void refuse_pins(Model& model, uint64_t bytes);
   void extents_granted(LoadId id, const std::vector<uint64_t>& sizes, const Status& granted);
+  void has_extents(LoadId id, const std::vector<uint64_t>& sizes, Result<std::vector<Fd>> made);
   void load_progressed(Load& load, uint64_t bytes_read) override;
   void load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) override;
-  Status seal(Model& model, Fd manifest) const;
+  Status seal(Model& model, Fd manifest);
   [[nodiscard]] Status check_manifests(const Model& model, uint64_t bytes) const;
   void load_hashed(Load& load, const ipc::Hashed& hashed) override;
 

@@ -27,7 +27,7 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
 
 Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& mappings,
                      Replies& replies, Events& events, const Sessions& sessions,
-                     WorkQueue& memory_work, ModelTable& table, Loads& loads,
+                     ExtentSource& extents, ModelTable& table, Loads& loads,
                      ModelListener& listener, uint64_t keep_alive_ms)
     : clock_(clock),
       memory_(memory),
@@ -35,7 +35,7 @@ Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& m
       replies_(replies),
       events_(events),
       sessions_(sessions),
-      memory_work_(memory_work),
+      extents_(extents),
       table_(table),
       loads_(loads),
       listener_(listener),
@@ -236,9 +236,9 @@ void Residency::begin_unload(Model& model, EvictReason reason) {
 void Residency::free_then(Model& model, void (Residency::*finish)(ModelId)) {
   DJINN_ASSERT(!model.load.valid());
   leaving_.at(model.id).freeing = true;
-  std::vector<Fd> memory;
-  for (Fd& extent : model.extents) memory.push_back(std::move(extent));
-  memory_work_.close(std::move(memory), [this, id = model.id, finish] { (this->*finish)(id); });
+  std::vector<Fd> extents;
+  for (Fd& extent : model.extents) extents.push_back(std::move(extent));
+  extents_.free(std::move(extents), [this, id = model.id, finish] { (this->*finish)(id); });
 }
 
 uint64_t Residency::waits_until(const Model& model) const {

@@ -22,7 +22,7 @@
 
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
-#include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/mappings.h"
 #include "daemon/djinnd/models/model.h"
@@ -48,9 +48,8 @@ class Residency {
     virtual void leave_to_loaders(Model& model) = 0;
   };
 
-  // memory_work frees memory.
   Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& mappings, Replies& replies,
-            Events& events, const Sessions& sessions, WorkQueue& memory_work, ModelTable& table,
+            Events& events, const Sessions& sessions, ExtentSource& extents, ModelTable& table,
             Loads& loads, ModelListener& listener, uint64_t keep_alive_ms);
 
   // What models stay for that no request said otherwise of.
@@ -128,7 +127,7 @@ class Residency {
   Replies& replies_;
   Events& events_;
   const Sessions& sessions_;
-  WorkQueue& memory_work_;
+  ExtentSource& extents_;
   ModelTable& table_;
   Loads& loads_;
   ModelListener& listener_;

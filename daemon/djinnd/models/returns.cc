@@ -63,8 +63,16 @@ void Returns::load_planned(Load& load, const ipc::Planned& plan) {
 void Returns::extents_granted(LoadId id, const Status& granted) {
   Model& model = model_of(id);
   if (!granted) return fail(model, leases_.with_own_part(granted.error(), model));
-  const Status made = make_extents(model, model.extent_bytes);
+  queue_.make_extents(
+      *queue_.find(id), model.extent_bytes,
+      [this, id](Result<std::vector<Fd>> made) { has_extents(id, std::move(made)); });
+}
+
+void Returns::has_extents(LoadId id, Result<std::vector<Fd>> made) {
+  Model& model = model_of(id);
   if (!made) return fail(model, made.error());
+  const std::vector<uint64_t> sizes = model.extent_bytes;
+  give_extents(model, *std::move(made), sizes);
   source_of(model).silent = 0;
   queue_.find(id)->read_into(model.extents, true);
 }
@@ -86,7 +94,7 @@ void Returns::load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) 
 // The manifest of the first load is known to be right, and stays.
 Status Returns::seal(const Model& model, const Fd& manifest) {
   const auto bytes = size_of_manifest(manifest);
-  return bytes ? seal_extents(model) : Status(bytes.error());
+  return bytes ? queue_.seal(model) : Status(bytes.error());
 }
 
 void Returns::load_hashed(Load& load, const ipc::Hashed& hashed) {

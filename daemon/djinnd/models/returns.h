@@ -37,9 +37,10 @@ class Returns final : private LoadListener {
   void load_identified(Load& load, const ipc::Identified& files) override;
   void load_planned(Load& load, const ipc::Planned& plan) override;
   void extents_granted(LoadId id, const Status& granted);
+  void has_extents(LoadId id, Result<std::vector<Fd>> made);
   void load_progressed(Load& load, uint64_t bytes_read) override;
   void load_finished(Load& load, const ipc::Loaded& loaded, Fd manifest) override;
-  static Status seal(const Model& model, const Fd& manifest);
+  Status seal(const Model& model, const Fd& manifest);
   void load_hashed(Load& load, const ipc::Hashed& hashed) override;
 
   // --- it fails

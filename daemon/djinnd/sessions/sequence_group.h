@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// SequenceGroup: the growing state of the rows of one call, in a memfd of its own or on disk.
+// SequenceGroup: the growing state of the rows of one call, in an extent of its own or on disk.
 //
 //   adding -> live       its worker has taken it in
 //   adding -> dropping   the worker could not, or died each time that it tried
@@ -33,7 +33,7 @@
 
 namespace djinn::daemon {
 
-// The memory of one that is dropping is freed last: then it has no memfd.
+// The memory of one that is dropping is freed last: then it has no extent.
 enum class GroupPhase : uint8_t { kAdding, kLive, kDropping };
 // Pure: the first drawing above as a table.
 [[nodiscard]] bool may_follow(GroupPhase from, GroupPhase to);
@@ -50,7 +50,7 @@ struct SequenceGroup {
   SequenceHandle handle;
   ipc::SequenceGeometry geometry;
   OwnedState<GroupPhase, Sequences> phase;
-  Fd memfd;
+  Fd extent;
   Waiter waiter;        // kAdding, kDropping: who waits; no number: nobody
   uint32_t deaths = 0;  // of workers that were about to add it
   OwnedState<GroupPlace, Sequences> place;

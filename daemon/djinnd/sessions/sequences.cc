@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,6 @@
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/gc/sequence_layout.h"
-#include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
 namespace {
@@ -58,16 +58,21 @@ Result<Fd> make_file(const std::string& directory) {
   return make_named_file(directory);
 }
 
-bool decommit_all(const Fd& memfd) {
-  struct stat info {};
-  return ::fstat(memfd.get(), &info) == 0 &&
-         pal::decommit(memfd, 0, static_cast<uint64_t>(info.st_size)).ok();
+// Of the extent of such a group. Errors: kInvalidArgument, kLimitExceeded.
+Result<uint64_t> extent_bytes_of(const ipc::SequenceGeometry& g) {
+  DJINN_CHECK(check_geometry(g));
+  DJINN_TRY(const gc::SequenceLayout layout,
+            gc::SequenceLayout::make(g.banks * g.rows, g.layers, g.kv_heads, g.head_dim,
+                                     size_of(g.dtype), g.capacity));
+  if (layout.file_bytes() <= kSequenceFileBytesMax) return layout.file_bytes();
+  return Error{ErrorCode::kLimitExceeded,
+               "The sequence group is too large. Lower its capacity or its rows."};
 }
 
 }  // namespace
 
 Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Events& events,
-                     QuotaRefusals& refusals, Replies& replies, WorkQueue& memory_work,
+                     QuotaRefusals& refusals, Replies& replies, ExtentSource& extents,
                      WorkQueue& file_work, const SessionTable& sessions, SpillRules rules)
     : clock_(clock),
       memory_(memory),
@@ -75,7 +80,7 @@ Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Event
       events_(events),
       refusals_(refusals),
       replies_(replies),
-      memory_work_(memory_work),
+      extents_(extents),
       file_work_(file_work),
       sessions_(sessions),
       spill_(clock, memory, domains, sessions, std::move(rules)) {}
@@ -98,23 +103,35 @@ void Sequences::note_aside(const Session& session) const {
 // --- made and dropped
 
 void Sequences::make(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry) {
-  const Status begun = add(session, number, geometry);
-  if (!begun) replies_.refuse({session.id, number}, begun.error());
+  const Waiter waiter{session.id, number};
+  const auto bytes = extent_bytes_of(geometry);
+  if (!bytes) return replies_.refuse(waiter, bytes.error());
+  extents_.create(ExtentUse::kSequence, *bytes, [this, waiter, geometry](Result<Fd> made) {
+    has_extent(waiter, geometry, std::move(made));
+  });
 }
 
-Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeometry& g) {
-  DJINN_CHECK(check_geometry(g));
-  DJINN_TRY(const gc::SequenceLayout layout,
-            gc::SequenceLayout::make(g.banks * g.rows, g.layers, g.kv_heads, g.head_dim,
-                                     size_of(g.dtype), g.capacity));
-  if (layout.file_bytes() > kSequenceFileBytesMax) {
-    return Error{ErrorCode::kLimitExceeded,
-                 "The sequence group is too large. Lower its capacity or its rows."};
+void Sequences::has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry,
+                           Result<Fd> made) {
+  Fd extent;
+  Status added;
+  if (made.ok()) {
+    extent = *std::move(made);
+  } else {
+    added = made.error();
   }
-  DJINN_TRY(Fd memfd, pal::make_memfd("djinn-sequence", layout.file_bytes(), pal::Seals::kShared));
-  DJINN_CHECK(check_descriptors_left(memfd));
-  DJINN_TRY(SequenceGroup* const group, session.sequences.make(g));
-  group->memfd = std::move(memfd);
+  Session* const session = sessions_.find(waiter.session);
+  const bool wanted = session != nullptr && session->phase != SessionPhase::kLeaving;
+  if (wanted && added) added = add(*session, waiter.number, geometry, extent);
+  extents_.free(std::move(extent));  // unless a group has it
+  if (wanted && !added) replies_.refuse(waiter, added.error());
+}
+
+Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry,
+                      Fd& extent) {
+  DJINN_CHECK(check_descriptors_left(extent));
+  DJINN_TRY(SequenceGroup* const group, session.sequences.make(geometry));
+  group->extent = std::move(extent);
   group->waiter = {session.id, number};
   if (session.attached) send(session, *group);
   return {};
@@ -122,13 +139,13 @@ Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeom
 
 void Sequences::send_all(const Session& session) const {
   for (const auto& [index, group] : session.sequences.all()) {
-    if (group.memfd.valid()) send(session, group);
+    if (group.extent.valid()) send(session, group);
   }
 }
 
 void Sequences::send(const Session& session, const SequenceGroup& group) const {
   const bool spilled = group.place == GroupPlace::kSpilled;
-  std::vector<int> fds{group.memfd.get()};
+  std::vector<int> fds{group.extent.get()};
   if (spilled) fds.push_back(group.spill_file.get());
   domains_.send(session.domain,
                 {ipc::AddSequence{session.id, group.handle, group.geometry,
@@ -154,13 +171,13 @@ void Sequences::drop(Session& session, uint32_t number, SequenceHandle handle) {
 
 // Its memory is there, and counts, until it is free.
 void Sequences::erase(const Session& session, SequenceGroup& group) {
-  if (!group.memfd.valid()) return;
+  if (!group.extent.valid()) return;
   if (group.phase != GroupPhase::kDropping) enter(group, GroupPhase::kDropping);
   let_go_of_file(group);
-  std::vector<Fd> memory;
-  memory.push_back(std::move(group.memfd));
-  memory_work_.close(std::move(memory),
-                     [this, id = session.id, handle = group.handle] { erased(id, handle); });
+  std::vector<Fd> extents;
+  extents.push_back(std::move(group.extent));
+  extents_.free(std::move(extents),
+                [this, id = session.id, handle = group.handle] { erased(id, handle); });
 }
 
 void Sequences::erased(SessionId id, SequenceHandle handle) {
@@ -347,12 +364,10 @@ bool Sequences::on_sequence_spilled(DomainId domain, const ipc::SequenceSpilled&
 void Sequences::free_memory(const Session& session, SequenceGroup& group, uint64_t bytes) {
   ++group.frees;
   group.freeing_bytes += bytes;
-  const auto then = [this, id = session.id, handle = group.handle, bytes](bool done) {
-    freed(id, handle, bytes, done);
-  };
-  Result<Fd> memfd = group.memfd.duplicate();
-  if (!memfd.ok()) return then(decommit_all(group.memfd));  // no descriptor is left
-  memory_work_.run([memfd = *std::move(memfd)] { return decommit_all(memfd); }, then);
+  extents_.decommit(std::span(&group.extent, 1),
+                    [this, id = session.id, handle = group.handle, bytes](bool done) {
+                      freed(id, handle, bytes, done);
+                    });
 }
 
 void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool done) {
@@ -405,7 +420,7 @@ void Sequences::left_by_worker(const Session& session, SequenceGroup& group) {
       group.spill_not_before_ns = spill_.retry_ns();
     }
   }
-  if (group.place != GroupPlace::kSpilled || !group.memfd.valid()) return;
+  if (group.place != GroupPlace::kSpilled || !group.extent.valid()) return;
   const uint64_t bytes = group.held_bytes();  // for its return
   if (bytes > 0) free_memory(session, group, bytes);
 }

@@ -20,6 +20,7 @@
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/sessions/session.h"
@@ -31,9 +32,9 @@ namespace djinn::daemon {
 
 class Sequences {
  public:
-  // memory_work frees, file_work makes and closes files.
+  // file_work makes and closes files.
   Sequences(const Clock& clock, Memory& memory, Domains& domains, Events& events,
-            QuotaRefusals& refusals, Replies& replies, WorkQueue& memory_work, WorkQueue& file_work,
+            QuotaRefusals& refusals, Replies& replies, ExtentSource& extents, WorkQueue& file_work,
             const SessionTable& sessions, SpillRules rules);
 
   // --- requests; they answer the client
@@ -80,7 +81,10 @@ class Sequences {
   void note_aside(const Session& session) const;
 
   [[nodiscard]] SequenceGroup* find(SessionId id, DomainId domain, SequenceHandle handle) const;
-  Status add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
+  // Its extent was made, or could not be.
+  void has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry, Result<Fd> made);
+  // Takes the extent over, if there is room for the group.
+  Status add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry, Fd& extent);
   void send(const Session& session, const SequenceGroup& group) const;
   void erase(const Session& session, SequenceGroup& group);
   void erased(SessionId id, SequenceHandle handle);
@@ -105,7 +109,7 @@ class Sequences {
   Events& events_;
   QuotaRefusals& refusals_;
   Replies& replies_;
-  WorkQueue& memory_work_;
+  ExtentSource& extents_;
   WorkQueue& file_work_;
   const SessionTable& sessions_;
   Spill spill_;

@@ -55,10 +55,10 @@ bool Session::runs() const {
   return memory.is_asked() || (now.ok() && (now->running_step != 0 || now->in_flight));
 }
 
-std::vector<Fd> Session::take_memory() {
+std::vector<Fd> Session::take_extents() {
   std::vector<Fd> taken;
-  for (Fd* fd : {&memory.state, &memory.refs}) taken.push_back(std::move(*fd));
-  for (auto& [index, group] : sequences.all()) taken.push_back(std::move(group.memfd));
+  taken.push_back(std::move(memory.refs));
+  for (auto& [index, group] : sequences.all()) taken.push_back(std::move(group.extent));
   return taken;
 }
 
@@ -102,18 +102,20 @@ Session* SessionTable::find(SessionId id, DomainId domain) const {
 // --- SessionMemory
 
 uint64_t SessionMemory::bytes(uint64_t staging_bytes) {
-  return ipc::SessionLayout::bytes(staging_bytes) + gc::state_bytes(kStateGeometry);
+  return ipc::SessionLayout::bytes(staging_bytes) + state_bytes();
 }
 
-Result<SessionMemory> SessionMemory::make(uint64_t staging_bytes, uint64_t ref_bytes_max) {
+uint64_t SessionMemory::state_bytes() {
+  return gc::state_bytes(kStateGeometry);
+}
+
+Result<SessionMemory> SessionMemory::make(uint64_t staging_bytes) {
   SessionMemory made;
   made.staging_bytes = staging_bytes;
-  made.ref_bytes_max = ref_bytes_max;
   const uint64_t bytes = ipc::SessionLayout::bytes(staging_bytes);
   DJINN_TRY(made.memory, pal::make_memfd("djinn-session", bytes, pal::Seals::kShared));
   DJINN_CHECK(pal::commit_ahead(made.memory, 0, ipc::SessionLayout::kStagingOffset));
   DJINN_TRY(made.state, make_state());
-  DJINN_TRY(made.refs, pal::make_memfd("djinn-refs", ref_bytes_max, pal::Seals::kShared));
   DJINN_TRY(made.submission_bell, ipc::make_submission_bell());
   DJINN_TRY(made.completion_bell, ipc::make_completion_bell());
   return made;

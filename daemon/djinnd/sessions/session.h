@@ -45,7 +45,7 @@ enum class SessionPhase : uint8_t { kGreeting, kAttaching, kLive, kLeaving };
 [[nodiscard]] bool may_follow(SessionPhase from, SessionPhase to);
 class Sessions;  // sessions.h
 
-// What a session with a data path shares with its worker. Made whole or not at all.
+// What a session with a data path shares with its worker. It has all of it or none.
 struct SessionMemory {
   uint64_t staging_bytes = 0;
   uint64_t ref_bytes_max = 0;
@@ -55,11 +55,14 @@ struct SessionMemory {
   Fd submission_bell;
   ipc::CompletionBell completion_bell;
 
-  // staging_bytes: a multiple of 4096. The rings have their pages then; those of the staging slab
-  // come as the client uses it. Errors: kOutOfMemory, kLimitExceeded (descriptors).
-  static Result<SessionMemory> make(uint64_t staging_bytes, uint64_t ref_bytes_max);
+  // All but the refs, which are of a device (extent_source.h). staging_bytes: a multiple of 4096.
+  // The rings have their pages then; those of the staging slab come as the client uses it. Errors:
+  // kOutOfMemory, kLimitExceeded (descriptors).
+  static Result<SessionMemory> make(uint64_t staging_bytes);
   // What is granted for it: all that it may come to.
   static uint64_t bytes(uint64_t staging_bytes);
+  // Of these the state's.
+  static uint64_t state_bytes();
   // What of it the client has, too.
   [[nodiscard]] uint64_t shared_bytes() const { return ipc::SessionLayout::bytes(staging_bytes); }
   // Of the state head. Errors: kMalformed, kSystem.
@@ -125,8 +128,8 @@ struct Session {
   }
   // Whether it has a run in flight, or asks for one.
   [[nodiscard]] bool runs() const;
-  // All memory that no client has; it must not be used after this.
-  std::vector<Fd> take_memory();
+  // Its extents: of refs and groups. They must not be used after this.
+  std::vector<Fd> take_extents();
   // Leaves the bells to its closer. No worker has them any more.
   void close_bells();
   // Of its sequence groups.

@@ -11,6 +11,7 @@
 #include "daemon/djinnd/loop/descriptors.h"
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/codec/control_codec.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/size_text.h"
 
@@ -57,9 +58,10 @@ Status check_closing(const Closer& closer) {
 
 Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
                    Domains& domains, const Authority& authority, Events& events,
-                   QuotaRefusals& refusals, WorkQueue& memory_work, WorkQueue& file_work,
-                   Inquiries& inquiries, Traffic& traffic, DeferredClose& deferred_close,
-                   Turns& turns, UserQueues& user_work, SessionListener& listener, SpillRules spill)
+                   QuotaRefusals& refusals, ExtentSource& extents, WorkQueue& memory_work,
+                   WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
+                   DeferredClose& deferred_close, Turns& turns, UserQueues& user_work,
+                   SessionListener& listener, SpillRules spill)
     : loop_(loop),
       clock_(clock),
       ids_(ids),
@@ -69,13 +71,14 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory
       authority_(authority),
       events_(events),
       refusals_(refusals),
+      extents_(extents),
       memory_work_(memory_work),
       inquiries_(inquiries),
       traffic_(traffic),
       deferred_close_(deferred_close),
       turns_(turns),
       listener_(listener),
-      sequences_(clock, memory, domains, events, refusals, *this, memory_work, file_work, sessions_,
+      sequences_(clock, memory, domains, events, refusals, *this, extents, file_work, sessions_,
                  std::move(spill)),
       departed_(loop, user_work, [this] { memory_stays(); }),
       attach_timer_(loop, [this] {
@@ -291,14 +294,19 @@ void Sessions::release(Session& session) {
     return static_cast<void>(memory_.release_all(holder));
   }
   const uint64_t shared = session.memory.shared_bytes();
-  const uint64_t own = memory_.held_by(holder) - shared;
+  const uint64_t state = SessionMemory::state_bytes();
+  DJINN_ASSERT(memory_.held_by(holder) >= shared + state);
+  const uint64_t extents = memory_.held_by(holder) - shared - state;
   released_[id] = {session.domain, event_of(EventKind::kSessionRemoved, session), shared};
   departed_.keep(id, session.domain, std::move(session.parted),
                  session.closer->own(std::move(session.memory.memory)), shared,
                  [this, id, shared] { freed(id, shared); });
   sequences_.let_go_of_files(session);
   session.close_bells();
-  memory_work_.close(session.take_memory(), [this, id, own] { freed(id, own); });
+  std::vector<Fd> own;
+  own.push_back(std::move(session.memory.state));
+  memory_work_.close(std::move(own), [this, id, state] { freed(id, state); });
+  extents_.free(session.take_extents(), [this, id, extents] { freed(id, extents); });
   sessions_.erase(id);
 }
 
@@ -306,11 +314,14 @@ void Sessions::freed(SessionId id, uint64_t bytes) {
   Released& session = released_.at(id);
   const Turns::Bill bill(turns_, session.user);
   const Memory::Holder holder = Memory::of_session(id);
+  DJINN_ASSERT(session.parts > 0 && bytes <= memory_.held_by(holder));
+  --session.parts;
   memory_.release(holder, bytes);
   session.freed_bytes += bytes;
   const uint64_t left = memory_.held_by(holder);
   if (left == 0 || (left == session.shared_bytes && !departed_.is_leaving(id))) emit_freed(session);
-  if (left > 0) return;
+  if (session.parts > 0) return;
+  DJINN_ASSERT(left == 0);
   memory_.release_all(holder);
   released_.erase(id);
 }
@@ -327,7 +338,8 @@ void Sessions::emit_freed(Released& session) {
 
 void Sessions::memory_stays() {
   for (auto& [id, session] : released_) {
-    if (!departed_.is_leaving(id) && session.freed_bytes > 0) emit_freed(session);
+    const bool stays = memory_.held_by(Memory::of_session(id)) == session.shared_bytes;
+    if (stays && !departed_.is_leaving(id)) emit_freed(session);
   }
   memory_.freed();
 }
@@ -371,15 +383,36 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   Session* const session = find(id);
   if (session == nullptr || session->phase != SessionPhase::kAttaching) return;
   if (!granted) return withdraw_hello(*session, granted.error());
-  const Status made = make_memory(*session, staging_bytes);
-  if (!made) return withdraw_hello(*session, made.error());
+  const uint64_t ref_bytes_max = memory_.session_quota();
+  extents_.create(ExtentUse::kRefs, ref_bytes_max,
+                  [this, id, staging_bytes, ref_bytes_max](Result<Fd> made) {
+                    has_refs(id, staging_bytes, ref_bytes_max, std::move(made));
+                  });
+}
+
+void Sessions::has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes_max,
+                        Result<Fd> made) {
+  Session* const session = find(id);
+  if (session == nullptr || session->phase != SessionPhase::kAttaching) {
+    if (made.ok()) extents_.free(*std::move(made));
+    return;
+  }
+  if (!made.ok()) return withdraw_hello(*session, made.error());
+  session->memory.refs = *std::move(made);
+  session->memory.ref_bytes_max = ref_bytes_max;
+  const Status whole = make_memory(*session, staging_bytes);
+  if (!whole) return withdraw_hello(*session, whole.error());
   if (domains_.ready(session->domain)) return attach_or_wait(*session);
   if (domains_.spares_fail()) withdraw_hello(*session, domains_.spares_failure());
 }
 
+// Beside its refs, which are there.
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
   DJINN_CHECK(domains_.need(session.domain, [this](DomainId d) { return in_use(d); }));
-  DJINN_TRY(session.memory, SessionMemory::make(staging_bytes, memory_.session_quota()));
+  DJINN_TRY(SessionMemory made, SessionMemory::make(staging_bytes));
+  made.refs = std::move(session.memory.refs);
+  made.ref_bytes_max = session.memory.ref_bytes_max;
+  session.memory = std::move(made);
   return check_descriptors_left(
       session.memory.completion_bell.listener);  // the last one that was made
 }
@@ -396,6 +429,7 @@ void Sessions::emit_refused(const Session& session, const Error& error) {
 // The session is as it was before its Hello, and may try another.
 void Sessions::withdraw_hello(Session& session, const Error& error) {
   emit_refused(session, error);
+  extents_.free(std::move(session.memory.refs));
   session.memory = {};
   session.phase.enter(SessionPhase::kGreeting);
   memory_.release_all(Memory::of_session(session.id));
@@ -435,7 +469,7 @@ void Sessions::attach(Session& session) {
     events_.emit_refusal(std::move(event));
   }
   const auto groups = static_cast<uint32_t>(std::ranges::count_if(
-      session.sequences.all(), [](const auto& entry) { return entry.second.memfd.valid(); }));
+      session.sequences.all(), [](const auto& entry) { return entry.second.extent.valid(); }));
   domains_.send(
       session.domain,
       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,

@@ -20,6 +20,7 @@
 #include "daemon/djinnd/loop/turns.h"
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/departed.h"
+#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
@@ -42,13 +43,13 @@ class SessionListener {
 
 class Sessions final : public Replies {
  public:
-  // memory_work frees memory, file_work makes and closes files, traffic counts what goes to and
-  // from clients.
+  // extents: of the device; memory_work frees host memory, file_work makes and closes files,
+  // traffic counts what goes to and from clients.
   Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
            Domains& domains, const Authority& authority, Events& events, QuotaRefusals& refusals,
-           WorkQueue& memory_work, WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
-           DeferredClose& deferred_close, Turns& turns, UserQueues& user_work,
-           SessionListener& listener, SpillRules spill);
+           ExtentSource& extents, WorkQueue& memory_work, WorkQueue& file_work,
+           Inquiries& inquiries, Traffic& traffic, DeferredClose& deferred_close, Turns& turns,
+           UserQueues& user_work, SessionListener& listener, SpillRules spill);
 
   // While draining, nobody new gets a session; observers do.
   void set_draining(bool draining) { draining_ = draining; }
@@ -117,6 +118,7 @@ class Sessions final : public Replies {
     std::optional<Event> event;  // until it is told
     uint64_t shared_bytes;       // with its client
     uint64_t freed_bytes = 0;
+    uint32_t parts = 3;  // not free yet: what it shares, its state, its extents
   };
   // If the user may steer it. Errors: kNotFound.
   Result<Session*> find_steered(const Caller& caller, SessionId id) const;
@@ -129,6 +131,8 @@ class Sessions final : public Replies {
   void give_owed_in_turn(SessionId id);
   void give_owed(SessionId id);
   void memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted);
+  // Its refs were made, or could not be.
+  void has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes_max, Result<Fd> made);
   Status make_memory(Session& session, uint64_t staging_bytes);
   void emit_refused(const Session& session, const Error& error);
   void withdraw_hello(Session& session, const Error& error);
@@ -161,6 +165,7 @@ class Sessions final : public Replies {
   const Authority& authority_;
   Events& events_;
   QuotaRefusals& refusals_;
+  ExtentSource& extents_;
   WorkQueue& memory_work_;
   Inquiries& inquiries_;
   Traffic& traffic_;

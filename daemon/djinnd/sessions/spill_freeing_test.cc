@@ -8,6 +8,7 @@
 #include <future>
 #include <vector>
 
+#include "daemon/djinnd/memory/host_extents.h"
 #include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/testing/fake_reclaim.h"
 #include "daemon/djinnd/testing/run_until.h"
@@ -30,8 +31,8 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
     SequenceGroup& made = **session().sequences.make({});
     handle_ = made.handle;
     StateForTests::enter(made.phase, GroupPhase::kLive);
-    made.memfd = *pal::make_memfd("group", kBytes, pal::Seals::kShared);
-    EXPECT_TRUE(pal::commit_ahead(made.memfd, 0, kBytes));
+    made.extent = *pal::make_memfd("group", kBytes, pal::Seals::kShared);
+    EXPECT_TRUE(pal::commit_ahead(made.extent, 0, kBytes));
     sequences_.on_grant_request(kDomain, request(1));
     EXPECT_EQ(made.granted_bytes(), kBytes);
     memory_work_.run(
@@ -74,7 +75,7 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   SequenceGroup& group() { return *session().sequences.lookup(handle_); }
   uint64_t committed_bytes() {
     struct stat info {};
-    EXPECT_EQ(::fstat(group().memfd.get(), &info), 0);
+    EXPECT_EQ(::fstat(group().extent.get(), &info), 0);
     return static_cast<uint64_t>(info.st_blocks) * 512;
   }
   static Memory::Holder holder() { return Memory::of_session(kSession); }
@@ -107,11 +108,12 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
                     {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
   Domains domains_{loop_, clock_, spares_, *this, events_, 0};
   WorkQueue memory_work_{loop_, "memory"};
+  HostExtents extents_{memory_work_};
   WorkQueue file_work_{loop_, "files"};
 
  protected:
-  Sequences sequences_{clock_, memory_,      domains_,   events_,   refusals_,
-                       *this,  memory_work_, file_work_, sessions_, {"/nowhere", 0, kDevice}};
+  Sequences sequences_{clock_, memory_,  domains_,   events_,   refusals_,
+                       *this,  extents_, file_work_, sessions_, {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_coming) {
@@ -160,7 +162,7 @@ TEST_F(SpillFreeingTest, memory_that_cannot_be_freed_counts_and_who_waits_for_it
   testing::FakeReclaim reclaim;
   reclaim.has_room = [&](uint64_t) { return group().leaving_bytes() > 0; };
   memory_.set_reclaim(reclaim);
-  group().memfd = *pal::make_memfd("sealed", kBytes, pal::Seals::kWrite);
+  group().extent = *pal::make_memfd("sealed", kBytes, pal::Seals::kWrite);
   ASSERT_TRUE(spill());
   memory_.request(Memory::of_session(SessionId{6}), kDevice, [&](const Status& status) {
     answered = true;
@@ -190,7 +192,7 @@ TEST_F(SpillFreeingTest, what_was_granted_for_the_return_is_freed_when_the_worke
   free_all();
   sequences_.on_grant_request(kDomain, request(7));
   EXPECT_EQ(group().granted_bytes(), kBytes);
-  ASSERT_TRUE(pal::commit_ahead(group().memfd, 0, kBytes));
+  ASSERT_TRUE(pal::commit_ahead(group().extent, 0, kBytes));
   sequences_.worker_died(session(), {});
   EXPECT_EQ(group().leaving_bytes(), kBytes);
   free_all();

@@ -11,6 +11,7 @@
 //   submission run 17    is done, and from then on the lane does not answer djinnd
 //   submission run 18    kills the worker in mid-step, and the next two before they have taken the
 //                        session in; then it is done
+//   submission run 19    asks for a slab of graph_bytes and completes with the answer's code
 //   model filled with "r"  is refused, one with "d" kills the worker
 //   kWriteRef            asks for graph_bytes more bytes of refs and completes with the answer's
 //   code any other            one step, committed
@@ -49,6 +50,7 @@ constexpr uint64_t kHang = 14;
 constexpr uint64_t kCompute = 16;
 constexpr uint64_t kGoDeaf = 17;
 constexpr uint64_t kDieThrice = 18;
+constexpr uint64_t kAskForSlab = 19;
 constexpr uint32_t kGrowingHeads = 7;
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kSpillDies = 13;
@@ -200,7 +202,9 @@ class FakeWorker {
     grown->second.waits = false;
     finish(grown->second, c.code);
   }
-  void obey(const ipc::GiveSlab&, std::vector<Fd>) {}
+  void obey(const ipc::GiveSlab& c, std::vector<Fd>) {
+    obey(ipc::GrantAnswer{c.request, ErrorCode::kOk, {}}, {});
+  }
   void obey(const ipc::GetWorkerStats&, std::vector<Fd>) { send({ipc::WorkerStats{}}); }
   void obey(const ipc::WakeLane&, std::vector<Fd>) {
     if (!deaf_) send({ipc::LaneAwake{}});
@@ -225,9 +229,12 @@ class FakeWorker {
       if (submission.run == kHang) ::raise(SIGSTOP);
       while (submission.run == kCompute) ::getppid();
       deaf_ |= submission.run == kGoDeaf;
-      if (submission.operation == static_cast<uint16_t>(ipc::Operation::kWriteRef)) {
+      const bool asks_for_slab = submission.run == kAskForSlab;
+      const bool writes = submission.operation == static_cast<uint16_t>(ipc::Operation::kWriteRef);
+      if (asks_for_slab || writes) {
         // The request's number is the session's, so that the answer finds it.
-        send({ipc::GrantRequest{id.value, ipc::GrantKind::kRefs, id, {}, submission.graph_bytes}});
+        const auto kind = asks_for_slab ? ipc::GrantKind::kSlab : ipc::GrantKind::kRefs;
+        send({ipc::GrantRequest{id.value, kind, id, {}, submission.graph_bytes}});
         session.waits = true;
         return;  // the answer finishes it
       }

@@ -2,7 +2,7 @@
 
 #include "daemon/djinnd/workers/lane_memory.h"
 
-#include "kernel/pal/memfd.h"
+#include <utility>
 
 namespace djinn::daemon {
 namespace {
@@ -20,24 +20,37 @@ void LaneMemory::on_grant_request(DomainId domain, const ipc::GrantRequest& even
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
   memory_.charge(holder, domain);
-  memory_.request(holder, event.bytes, [this, slab, domain, event](const Status& granted) {
-    slab ? give_slab(domain, event, granted) : give_heap(domain, event, granted);
+  const Lane lane{domain, deaths_[domain]};
+  memory_.request(holder, event.bytes, [this, slab, lane, event](const Status& granted) {
+    slab ? slab_granted(lane, event, granted) : give_heap(lane.domain, event, granted);
   });
 }
 
-void LaneMemory::give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& granted) {
-  refusals_.note(domain, {}, granted);
-  if (!granted) return domains_.answer_grant(domain, event.request, granted);
-  const auto slab = pal::make_memfd("djinn-slab", event.bytes, pal::Seals::kSize);
-  if (!slab.ok()) {
-    memory_.release(slab_of(domain), event.bytes);
-    return domains_.answer_grant(domain, event.request, slab.error());
+void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
+  refusals_.note(lane.domain, {}, granted);
+  if (!granted) return domains_.answer_grant(lane.domain, event.request, granted);
+  extents_.create(ExtentUse::kSlab, event.bytes, [this, lane, event](Result<Fd> made) {
+    give_slab(lane, event, std::move(made));
+  });
+}
+
+void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made) {
+  const Memory::Holder holder = slab_of(lane.domain);
+  const uint64_t held = memory_.held_by(holder);
+  // Its worker died meanwhile, and the grant ended, or gave back what it had not got yet.
+  const bool wanted = deaths_.at(lane.domain) == lane.deaths && held >= event.bytes;
+  if (!wanted) {
+    if (made.ok()) extents_.free(*std::move(made));
+    return;
   }
-  if (memory_.held_by(slab_of(domain)) < event.bytes) return;  // the worker died meanwhile
+  if (!made.ok()) {
+    memory_.release(holder, event.bytes);
+    return domains_.answer_grant(lane.domain, event.request, made.error());
+  }
   // The new one replaces the former, which nothing runs on while the lane asks.
-  memory_.release(slab_of(domain), memory_.held_by(slab_of(domain)) - event.bytes);
-  const int fds[] = {slab.value().get()};
-  domains_.send(domain, {ipc::GiveSlab{event.request, event.bytes}}, fds);
+  memory_.release(holder, held - event.bytes);
+  const int fds[] = {made.value().get()};
+  domains_.send(lane.domain, {ipc::GiveSlab{event.request, event.bytes}}, fds);
 }
 
 void LaneMemory::give_heap(DomainId domain, const ipc::GrantRequest& event, const Status& granted) {
@@ -54,6 +67,7 @@ bool LaneMemory::on_grant_return(DomainId domain, const ipc::GrantReturn& event)
 }
 
 void LaneMemory::worker_died(DomainId domain) {
+  ++deaths_[domain];
   memory_.release_all(slab_of(domain));
   memory_.release_all(heap_of(domain));
 }

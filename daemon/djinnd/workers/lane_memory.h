@@ -2,12 +2,15 @@
 
 // LaneMemory: what is granted to the lanes of workers, and to no session.
 //
-//   slab   a memfd that djinnd makes; a new one replaces the former
+//   slab   an extent that djinnd has made; a new one replaces the former
 //   heap   what the lane takes beside its slab, for recordings and copies of inputs
 //
 // invariant: a lane has what was granted to it until it gives it back or its worker is dead.
 #pragma once
 
+#include <map>
+
+#include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/workers/domains.h"
@@ -17,8 +20,8 @@ namespace djinn::daemon {
 
 class LaneMemory {
  public:
-  LaneMemory(Memory& memory, Domains& domains, QuotaRefusals& refusals)
-      : memory_(memory), domains_(domains), refusals_(refusals) {}
+  LaneMemory(Memory& memory, ExtentSource& extents, Domains& domains, QuotaRefusals& refusals)
+      : memory_(memory), extents_(extents), domains_(domains), refusals_(refusals) {}
 
   // Whether memory of that kind is a lane's.
   [[nodiscard]] static bool is_of_lane(ipc::GrantKind kind) {
@@ -31,12 +34,20 @@ class LaneMemory {
   void worker_died(DomainId domain);
 
  private:
-  void give_slab(DomainId domain, const ipc::GrantRequest& event, const Status& granted);
+  // Who asked: the domain's worker, as long as so many have died.
+  struct Lane {
+    DomainId domain;
+    uint64_t deaths;
+  };
+  void slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted);
+  void give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made);
   void give_heap(DomainId domain, const ipc::GrantRequest& event, const Status& granted);
 
   Memory& memory_;
+  ExtentSource& extents_;
   Domains& domains_;
   QuotaRefusals& refusals_;
+  std::map<DomainId, uint64_t> deaths_;  // of each domain's workers
 };
 
 }  // namespace djinn::daemon

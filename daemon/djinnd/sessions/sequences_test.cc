@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Groups whose extents cannot be made, or are made late. No worker is told: there is none.
+#include "daemon/djinnd/sessions/sequences.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "daemon/djinnd/memory/faulty_extents.h"
+#include "daemon/djinnd/memory/host_extents.h"
+#include "daemon/djinnd/testing/late_extents.h"
+#include "daemon/djinnd/testing/run_until.h"
+#include "kernel/base/owned_state_for_tests.h"
+#include "kernel/pal/process_state.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kDevice = 1 << 20;
+constexpr SessionId kSession{5};
+constexpr ipc::SequenceGeometry kGeometry{1, 1, 1, 64, DType::kFloat32, 16};
+
+class SequencesTest : public ::testing::Test, private WorkerSupervisor::Owner, private Replies {
+ protected:
+  SequencesTest() {
+    auto fresh = std::make_unique<Session>();
+    fresh->id = kSession;
+    StateForTests::set(fresh->phase, SessionPhase::kLive);
+    sessions_.add(std::move(fresh));
+    free_all();  // the queues have their threads
+  }
+
+  Session& session() { return *sessions_.find(kSession); }
+  void make_group(uint32_t number) { sequences_.make(session(), number, kGeometry); }
+  void free_all() {
+    int done = 0;
+    memory_work_.close({}, [&] { ++done; });
+    file_work_.close({}, [&] { ++done; });
+    testing::run_until(loop_, "all is freed", [&] { return done == 2; });
+  }
+  void expect_refused(uint32_t number, ErrorCode code) {
+    ASSERT_EQ(replies_.size(), 1u);
+    EXPECT_EQ(replies_[0].number, number);
+    const auto* const failed = std::get_if<ipc::Failed>(&replies_[0].body);
+    ASSERT_NE(failed, nullptr);
+    EXPECT_EQ(failed->code, code);
+    replies_.clear();
+  }
+
+  Loop loop_;
+  const SystemClock clock_;
+  const Quotas quotas_;
+  Memory memory_{kDevice, kDevice, quotas_};
+  SessionTable sessions_;
+  WorkQueue memory_work_{loop_, "memory"};
+  WorkQueue file_work_{loop_, "files"};
+  HostExtents host_{memory_work_};
+  FaultyExtents faulty_{host_, 0};
+  testing::LateExtents extents_{faulty_};
+  std::vector<ipc::DaemonReply> replies_;
+
+ private:
+  void worker_ready(DomainId) override {}
+  void worker_said(DomainId, const ipc::WorkerEvent&) override {}
+  bool worker_died(DomainId, const WorkerDeath&) override { return false; }
+  void reply(const Waiter&, ipc::DaemonReply reply, std::span<const int>) override {
+    replies_.push_back(std::move(reply));
+  }
+  void owe(const Waiter&, std::function<ipc::DaemonReply()>) override {}
+
+  Events events_{clock_};
+  QuotaRefusals refusals_{clock_, events_};
+  Traffic traffic_;
+  Spawner spawner_;
+  Stragglers stragglers_{loop_};
+  DeferredClose deferred_close_;
+  SparePool spares_{{loop_, spawner_, deferred_close_, stragglers_},
+                    {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
+  Domains domains_{loop_, clock_, spares_, *this, events_, 0};
+
+ protected:
+  Sequences sequences_{clock_, memory_,  domains_,   events_,   refusals_,
+                       *this,  extents_, file_work_, sessions_, {"/nowhere", 0, kDevice}};
+};
+
+TEST_F(SequencesTest, a_group_whose_extent_cannot_be_made_is_refused_and_takes_no_slot) {
+  const pal::ProcessState before = pal::read_process_state();
+  faulty_.fail_at(1);
+  make_group(7);
+  expect_refused(7, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(session().sequences.size(), 0u);
+  EXPECT_EQ(memory_.granted_bytes(), 0u);
+  EXPECT_EQ(pal::read_process_state(), before);
+  make_group(8);
+  EXPECT_EQ(session().sequences.size(), 1u);
+  EXPECT_TRUE(replies_.empty()) << "the worker has not taken it in";
+}
+
+TEST_F(SequencesTest, extents_that_come_late_are_groups_in_the_order_of_the_requests) {
+  extents_.hold();
+  make_group(7);
+  make_group(8);
+  EXPECT_EQ(session().sequences.size(), 0u);
+  extents_.tell_all();
+  ASSERT_EQ(session().sequences.size(), 2u);
+  EXPECT_EQ(session().sequences.all().at(0).waiter.number, 7u);
+  EXPECT_EQ(session().sequences.all().at(1).waiter.number, 8u);
+}
+
+TEST_F(SequencesTest, an_extent_of_a_session_that_has_left_is_freed) {
+  const pal::ProcessState before = pal::read_process_state();
+  for (const bool is_gone : {false, true}) {
+    extents_.hold();
+    make_group(7);
+    if (is_gone) {
+      sessions_.erase(kSession);
+    } else {
+      StateForTests::set(session().phase, SessionPhase::kLeaving);
+    }
+    extents_.tell_all();
+    free_all();
+    EXPECT_EQ(pal::read_process_state(), before);
+    EXPECT_TRUE(replies_.empty()) << "nobody is there to be told";
+    EXPECT_EQ(memory_.granted_bytes(), 0u);
+  }
+}
+
+TEST_F(SequencesTest, an_extent_for_which_there_is_no_slot_is_freed) {
+  for (uint32_t i = 0; i < limits::kSequences; ++i) make_group(i + 1);
+  free_all();
+  const pal::ProcessState before = pal::read_process_state();
+  make_group(100);
+  expect_refused(100, ErrorCode::kLimitExceeded);
+  free_all();
+  EXPECT_EQ(pal::read_process_state(), before);
+}
+
+}  // namespace
+}  // namespace djinn::daemon

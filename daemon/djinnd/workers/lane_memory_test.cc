@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The books of a lane's memory, with a source that makes no slab, or makes it late. No worker is
+// told: there is none.
+#include "daemon/djinnd/workers/lane_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "daemon/djinnd/memory/faulty_extents.h"
+#include "daemon/djinnd/memory/host_extents.h"
+#include "daemon/djinnd/testing/late_extents.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kBytes = 1 << 20;
+constexpr uint64_t kDevice = 16 * kBytes;
+constexpr DomainId kDomain = 1000;
+
+class LaneMemoryTest : public ::testing::Test, private WorkerSupervisor::Owner {
+ protected:
+  static ipc::GrantRequest request(ipc::GrantKind kind, uint64_t bytes) {
+    ipc::GrantRequest asked;
+    asked.request = 7;
+    asked.kind = kind;
+    asked.bytes = bytes;
+    return asked;
+  }
+  void ask_for_slab(uint64_t bytes) {
+    lanes_.on_grant_request(kDomain, request(ipc::GrantKind::kSlab, bytes));
+  }
+  bool give_back_slab(uint64_t bytes) {
+    return lanes_.on_grant_return(kDomain, {ipc::GrantKind::kSlab, {}, {}, bytes});
+  }
+  void expect_held(uint64_t bytes) {
+    EXPECT_EQ(memory_.granted_bytes(), bytes);
+    EXPECT_EQ(memory_.held_by_user(kDomain), bytes);
+    EXPECT_TRUE(memory_.check().ok());
+  }
+
+  Loop loop_;
+  const SystemClock clock_;
+  const Quotas quotas_;
+  Memory memory_{kDevice, kDevice, quotas_};
+  WorkQueue work_{loop_, "memory"};
+  HostExtents host_{work_};
+  FaultyExtents faulty_{host_, 0};
+  testing::LateExtents extents_{faulty_};
+
+ private:
+  void worker_ready(DomainId) override {}
+  void worker_said(DomainId, const ipc::WorkerEvent&) override {}
+  bool worker_died(DomainId, const WorkerDeath&) override { return false; }
+
+  Events events_{clock_};
+  QuotaRefusals refusals_{clock_, events_};
+  Traffic traffic_;
+  Spawner spawner_;
+  Stragglers stragglers_{loop_};
+  DeferredClose deferred_close_;
+  SparePool spares_{{loop_, spawner_, deferred_close_, stragglers_},
+                    {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
+  Domains domains_{loop_, clock_, spares_, *this, events_, 0};
+
+ protected:
+  LaneMemory lanes_{memory_, extents_, domains_, refusals_};
+};
+
+TEST_F(LaneMemoryTest, a_slab_takes_the_place_of_the_one_before) {
+  ask_for_slab(kBytes);
+  expect_held(kBytes);
+  ask_for_slab(3 * kBytes);
+  expect_held(3 * kBytes);
+}
+
+TEST_F(LaneMemoryTest, a_slab_that_cannot_be_made_costs_nothing_and_the_former_one_stays) {
+  ask_for_slab(kBytes);
+  faulty_.fail_at(1);
+  ask_for_slab(3 * kBytes);
+  expect_held(kBytes);
+  ask_for_slab(3 * kBytes);
+  expect_held(3 * kBytes);
+}
+
+TEST_F(LaneMemoryTest, a_slab_of_a_dead_worker_is_no_later_workers) {
+  for (const uint64_t fault : {0, 1}) {
+    faulty_.fail_at(fault);
+    extents_.hold();
+    ask_for_slab(kBytes);
+    expect_held(kBytes);
+    lanes_.worker_died(kDomain);
+    expect_held(0);
+    ask_for_slab(2 * kBytes);
+    ASSERT_EQ(extents_.untold(), 2u);
+    extents_.tell_all();
+    expect_held(2 * kBytes);
+    lanes_.worker_died(kDomain);
+    expect_held(0);
+  }
+}
+
+TEST_F(LaneMemoryTest, a_worker_that_gives_back_what_it_has_not_got_yet_gets_no_slab) {
+  for (const uint64_t fault : {0, 1}) {
+    faulty_.fail_at(fault);
+    extents_.hold();
+    ask_for_slab(kBytes);
+    EXPECT_TRUE(give_back_slab(kBytes));
+    extents_.tell_all();
+    expect_held(0);
+    EXPECT_FALSE(give_back_slab(1));
+  }
+}
+
+TEST_F(LaneMemoryTest, slab_and_heap_are_two_accounts) {
+  ask_for_slab(kBytes);
+  lanes_.on_grant_request(kDomain, request(ipc::GrantKind::kHeap, 2 * kBytes));
+  expect_held(3 * kBytes);
+  EXPECT_FALSE(give_back_slab(2 * kBytes));
+  EXPECT_TRUE(give_back_slab(kBytes));
+  expect_held(2 * kBytes);
+  lanes_.worker_died(kDomain);
+  expect_held(0);
+}
+
+}  // namespace
+}  // namespace djinn::daemon
