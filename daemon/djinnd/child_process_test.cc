@@ -6,19 +6,66 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "daemon/djinnd/testing/run_until.h"
+
 namespace djinn::daemon {
 namespace {
 
-TEST(ChildProcess, may_be_ended_in_the_middle_of_its_own_words) {
-  Loop loop;
-  Traffic traffic;
-  Spawner spawner;
-  DeferredClose deferred_close;
-  Stragglers stragglers(loop);
-  auto started = ChildProcess::start({loop, spawner, deferred_close, stragglers},
-                                     {FAKE_WORKER_PROGRAM, {"--threads", "1"}, {}}, traffic);
-  ASSERT_TRUE(started) << started.error().message;
-  std::unique_ptr<ChildProcess> child = *std::move(started);
+class ChildProcessTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<ChildProcess> start(const std::string& sends) {
+    auto started = ChildProcess::start({loop_, spawner_, deferred_close_, stragglers_},
+                                       {FAKE_WORKER_PROGRAM, {"--sends", sends}, {}}, traffic_);
+    EXPECT_TRUE(started) << started.error().message;
+    return *std::move(started);
+  }
+
+  // What the first word of a child that sends such a descriptor brings; nothing: it is killed.
+  std::optional<size_t> descriptors_heard(const std::string& sends, SentFds expected) {
+    std::unique_ptr<ChildProcess> child = start(sends);
+    std::optional<size_t> heard;
+    bool over = false;
+    child->listen({[&](const ipc::Datagram& message) {
+                     heard = message.fds.size();
+                     over = true;
+                   },
+                   [&] { over = true; }, expected});
+    testing::run_until(loop_, "the child is heard or killed", [&] { return over; });
+    EXPECT_TRUE(heard || child->how_it_ended() == "of SIGKILL");
+    child->end();
+    return heard;
+  }
+
+  Loop loop_;
+
+ private:
+  Traffic traffic_;
+  Spawner spawner_;
+  DeferredClose deferred_close_;
+  Stragglers stragglers_{loop_};
+};
+
+TEST_F(ChildProcessTest, is_heard_without_descriptors_whatever_is_expected) {
+  EXPECT_EQ(descriptors_heard("nothing", SentFds::kNone), 0u);
+  EXPECT_EQ(descriptors_heard("nothing", SentFds::kMemory), 0u);
+}
+
+TEST_F(ChildProcessTest, is_heard_with_descriptors_of_the_kind_that_is_expected) {
+  EXPECT_EQ(descriptors_heard("memory", SentFds::kMemory), 1u);
+}
+
+TEST_F(ChildProcessTest, is_killed_for_descriptors_of_another_kind) {
+  EXPECT_EQ(descriptors_heard("memory", SentFds::kNone), std::nullopt);
+  EXPECT_EQ(descriptors_heard("file", SentFds::kMemory), std::nullopt);
+  EXPECT_EQ(descriptors_heard("file", SentFds::kNone), std::nullopt);
+}
+
+TEST_F(ChildProcessTest, may_be_ended_in_the_middle_of_its_own_words) {
+  std::unique_ptr<ChildProcess> child = start("nothing");
   const pid_t pid = child->pid();
   int heard = 0;
   int exits = 0;
@@ -27,11 +74,11 @@ TEST(ChildProcess, may_be_ended_in_the_middle_of_its_own_words) {
     child->end();
     EXPECT_EQ(::kill(pid, 0), -1) << "it is dead, and waited for";
     EXPECT_EQ(errno, ESRCH);
-    loop.dispose(std::move(child));
-    loop.defer([&] { loop.stop(); });
+    loop_.dispose(std::move(child));
+    loop_.defer([&] { loop_.stop(); });
   };
   child->listen({end, [&] { ++exits; }});
-  loop.run();
+  loop_.run();
   EXPECT_EQ(heard, 1);
   EXPECT_EQ(exits, 0);
 }

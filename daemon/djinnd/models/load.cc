@@ -52,8 +52,9 @@ void Load::start() {
 
 void Load::adopt(ReadyChild child) {
   process_ = std::move(child.process);
-  process_->listen(
-      {[this](ipc::Datagram message) { heard(std::move(message)); }, [this] { exited(); }});
+  // Its manifest comes as memory.
+  process_->listen({[this](ipc::Datagram message) { heard(std::move(message)); },
+                    [this] { exited(); }, SentFds::kMemory});
   phase_.enter(LoadPhase::kIdentifying);
   send_files();
 }

@@ -19,7 +19,10 @@
 //                        worker, one of 14 is never answered, one of 15 fails
 //   kReorderSequence     brings the session's spilled group back and completes with the grant's
 //   code
+//
+// --sends memory, file   a descriptor of such a kind comes with its first word
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -28,6 +31,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -76,10 +80,16 @@ struct FakeSession {
 
 class FakeWorker {
  public:
-  explicit FakeWorker(Fd channel) : channel_(std::move(channel)) {}
+  // sends: "memory" or "file": a descriptor that comes with its first word.
+  FakeWorker(Fd channel, std::string_view sends) : channel_(std::move(channel)) {
+    if (sends == "memory") sent_ = *pal::make_memfd("sent", 1);
+    if (sends == "file") sent_ = Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  }
 
   int run() {
-    send({ipc::WorkerReady{2, child::landlock_abi(), false}});
+    const int fds[] = {sent_.get()};
+    const std::span<const int> sent(fds, sent_.valid() ? 1 : 0);
+    ended_ = !channel_.send(ipc::encode(ready()), sent);
     for (;;) {
       wait();
       while (obey_one()) {
@@ -90,6 +100,7 @@ class FakeWorker {
   }
 
  private:
+  static ipc::WorkerEvent ready() { return {ipc::WorkerReady{2, child::landlock_abi(), false}}; }
   void send(const ipc::WorkerEvent& event) {
     if (!channel_.send(ipc::encode(event))) ended_ = true;
   }
@@ -264,6 +275,7 @@ class FakeWorker {
   }
 
   child::Channel channel_;
+  Fd sent_;
   Fd bells_{::epoll_create1(EPOLL_CLOEXEC)};
   gc::FaultPoints faults_;
   std::map<SessionId, FakeSession> sessions_;
@@ -277,9 +289,11 @@ class FakeWorker {
 int main(int argc, char** argv) {
   if (djinn::ipc::started_by_other_build(argc, argv)) return djinn::ipc::kOtherBuildStatus;
   int channel = -1;
+  std::string_view sends;
   for (int i = 1; i + 1 < argc; ++i) {
     if (std::string_view(argv[i]) == "--channel-fd") channel = argv[i + 1][0] - '0';
+    if (std::string_view(argv[i]) == "--sends") sends = argv[i + 1];
   }
   if (!djinn::child::become_child()) return 1;
-  return djinn::daemon::FakeWorker(djinn::Fd(channel)).run();
+  return djinn::daemon::FakeWorker(djinn::Fd(channel), sends).run();
 }

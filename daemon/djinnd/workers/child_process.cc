@@ -26,8 +26,8 @@ namespace {
 // A child that is stopped lets its messages wait; it is killed as hung long before this fills.
 constexpr size_t kBacklogMax = 1 << 16;
 
-bool is_memory(const Fd& fd) {
-  return pal::has_seals(fd, pal::Seals::kNone).ok();
+bool is_of_kind(const Fd& fd, SentFds kind) {
+  return kind == SentFds::kMemory && pal::has_seals(fd, pal::Seals::kNone).ok();
 }
 
 std::vector<std::string> arguments_of(const ChildProgram& program) {
@@ -108,7 +108,9 @@ void ChildProcess::silence() {
 }
 
 void ChildProcess::heard(ipc::Datagram message) {
-  if (!std::ranges::all_of(message.fds, is_memory)) {
+  const bool expected = std::ranges::all_of(
+      message.fds, [this](const Fd& fd) { return is_of_kind(fd, events_.expected); });
+  if (!expected) {
     for (Fd& fd : message.fds) closer_->close(std::move(fd));  // a client's perhaps
     return kill();
   }

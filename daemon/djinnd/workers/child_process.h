@@ -2,8 +2,8 @@
 
 // ChildProcess: a worker or a loader: a process that djinnd started, and the channel to it.
 //
-// invariant: what is heard of it comes with memory or without descriptors; one that sends others is
-// killed.
+// invariant: what is heard of it comes with the descriptors that whoever listens expects of it, and
+// no others; a child that sends any is killed.
 // invariant: exited() is called once, after the last message of the child; from then on nobody but
 // djinnd has the child's memory and descriptors.
 #pragma once
@@ -43,11 +43,19 @@ struct ChildHost {
   Stragglers& stragglers;
 };
 
+// What kind of descriptors a child may send. One is told by what the kernel says without asking a
+// file system, since it may be a client's.
+enum class SentFds : uint8_t {
+  kNone,
+  kMemory,  // memfds
+};
+
 class ChildProcess {
  public:
   struct Events {
     std::function<void(ipc::Datagram)> message;
     std::function<void()> exited;
+    SentFds expected = SentFds::kNone;  // with any message
   };
 
   // traffic: outlives the child. Errors: kSystem and its kin.
