@@ -10,6 +10,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::ipc {
 namespace {
 
@@ -25,6 +27,11 @@ constexpr size_t kCropHead = 16;
 constexpr size_t kReorderHead = 16;
 // A run of the most inputs that fit must be decodable from one table.
 static_assert(kRunHead + limits::kSymbols * kSymbolBytes < limits::kBindingTableBytes);
+static_assert(kRunHead + limits::kProgramOutputs * kOutputBytes < limits::kBindingTableBytes);
+static_assert(kGenerateHead + (limits::kRows + limits::kStopTokens) * kSmallBytes <
+              limits::kBindingTableBytes);
+static_assert(kReadHead + limits::kRank * kDimensionBytes < limits::kBindingTableBytes);
+static_assert(kReorderHead + limits::kRows * kSmallBytes < limits::kBindingTableBytes);
 
 Error malformed(std::string_view what) {
   return {ErrorCode::kMalformed, std::string(what)};
@@ -43,7 +50,8 @@ Status at_most(uint64_t value, uint64_t limit, std::string_view what) {
 
 class Writer {
  public:
-  explicit Writer(size_t bytes) { out_.reserve(bytes); }
+  // bytes: of the whole block.
+  explicit Writer(size_t bytes) : bytes_(bytes) { out_.reserve(bytes); }
 
   template <typename T>
   void put(T value) {
@@ -69,9 +77,13 @@ class Writer {
     put(range.bytes);
   }
 
-  [[nodiscard]] std::vector<std::byte> finish() && { return std::move(out_); }
+  [[nodiscard]] std::vector<std::byte> finish() && {
+    DJINN_ASSERT(out_.size() == bytes_);
+    return std::move(out_);
+  }
 
  private:
+  size_t bytes_;
   std::vector<std::byte> out_;
 };
 
@@ -105,13 +117,15 @@ class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  Status begin(size_t head_bytes) const {
+  Status begin(size_t head_bytes) {
+    head_bytes_ = head_bytes;
     DJINN_CHECK(at_most(bytes_.size(), limits::kBindingTableBytes, "size in bytes"));
     if (bytes_.size() < head_bytes) return malformed("The binding is shorter than its head.");
     return {};
   }
   // After the head is taken: what is left must be exactly this.
   Status expect_arrays(uint64_t bytes) const {
+    DJINN_ASSERT(at_ == head_bytes_);
     if (bytes_.size() - at_ == bytes) return {};
     return malformed(fmt::format("The binding has {} bytes behind its head; its counts say {}.",
                                  bytes_.size() - at_, bytes));
@@ -139,6 +153,9 @@ class Reader {
     range.bytes = take<uint64_t>();
     return range;
   }
+
+  // After the arrays are taken: they were all that there was.
+  void finish() const { DJINN_ASSERT(at_ == bytes_.size()); }
 
   // What a later version may fill must be zero in this one.
   template <typename T>
@@ -180,6 +197,7 @@ class Reader {
 
  private:
   std::span<const std::byte> bytes_;
+  size_t head_bytes_ = 0;
   size_t at_ = 0;
 };
 
@@ -318,12 +336,14 @@ Result<RunBlock> decode_run(std::span<const std::byte> bytes) {
   for (uint32_t& row : block.padding) {
     DJINN_TRY(row, reader.take_small<uint32_t>());
   }
+  reader.finish();
   return block;
 }
 
 // --- kGenerate
 
 Result<OutputDescription> decode_description(std::span<const std::byte> result, size_t index) {
+  DJINN_ASSERT(index < result.size() / sizeof(OutputDescription));
   OutputDescription out;
   std::memcpy(&out, result.data() + index * sizeof out, sizeof out);
   if (size_of(static_cast<DType>(out.dtype)) > 0 && out.rank <= limits::kRank) return out;
@@ -391,6 +411,7 @@ Result<GenerateBlock> decode_generate(std::span<const std::byte> bytes) {
   }
   DJINN_CHECK(take_refs(reader, prefill_inputs, block.prefill_inputs));
   DJINN_CHECK(take_refs(reader, decode_inputs, block.decode_inputs));
+  reader.finish();
   return block;
 }
 
@@ -428,6 +449,7 @@ Result<ReadBlock> decode_read(std::span<const std::byte> bytes) {
   for (uint64_t& size : block.sizes) size = reader.take<uint64_t>();
   block.strides.resize(rank);
   for (int64_t& stride : block.strides) stride = reader.take<int64_t>();
+  reader.finish();
   return block;
 }
 
@@ -449,6 +471,7 @@ Result<WriteBlock> decode_write(std::span<const std::byte> bytes) {
   block.offset = reader.take<uint64_t>();
   block.bytes = reader.take<uint64_t>();
   DJINN_CHECK(reader.expect_arrays(0));
+  reader.finish();
   return block;
 }
 
@@ -470,6 +493,7 @@ Result<ReleaseBlock> decode_release(std::span<const std::byte> bytes) {
   for (RefHandle& ref : block.refs) {
     DJINN_TRY(ref, reader.take_ref());
   }
+  reader.finish();
   return block;
 }
 
@@ -490,6 +514,7 @@ Result<CropBlock> decode_crop(std::span<const std::byte> bytes) {
   block.length = reader.take<uint64_t>();
   DJINN_CHECK(at_most(block.length, limits::kSequenceTokens, "length in tokens"));
   DJINN_CHECK(reader.expect_arrays(0));
+  reader.finish();
   return block;
 }
 
@@ -515,6 +540,7 @@ Result<ReorderBlock> decode_reorder(std::span<const std::byte> bytes) {
     DJINN_TRY(row, reader.take_small<uint32_t>());
     if (row >= rows) return malformed("A reorder names a row that the group doesn't have.");
   }
+  reader.finish();
   return block;
 }
 

@@ -2,6 +2,7 @@
 
 #include "ipc/event_kind.h"
 
+#include <algorithm>
 #include <array>
 
 namespace djinn::ipc {
@@ -16,6 +17,7 @@ constexpr std::array<std::string_view, kEventKinds> kNames = {
     "worker-lost",     "device-lost",       "device-back",      "memory-pressure",
     "memory-refused",  "watchdog-withheld", "sequence-spilled", "sequence-restored",
     "upgrade-pending", "model-not-kept"};
+static_assert(std::ranges::none_of(kNames, &std::string_view::empty), "Each kind has a name.");
 
 }  // namespace
 

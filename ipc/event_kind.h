@@ -42,6 +42,7 @@ enum class EventKind : uint8_t {
   kModelNotKept = 29,      // would not outlive a restart: systemd's store has no room
 };
 inline constexpr uint8_t kEventKinds = 30;
+static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kModelNotKept) + 1);
 
 // "model-loaded"; empty for a number that is none.
 [[nodiscard]] std::string_view name_of(EventKind kind);

@@ -6,6 +6,8 @@
 
 #include <charconv>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::ipc {
 namespace {
 
@@ -14,6 +16,7 @@ constexpr std::string_view kBegin = "File ";
 }  // namespace
 
 std::string with_file_number(size_t index, size_t count, std::string_view message) {
+  DJINN_ASSERT(index < count);
   return fmt::format("{}{} of {}: {}", kBegin, index + 1, count, message);
 }
 

@@ -67,4 +67,18 @@ inline constexpr uint32_t kProgramsPerUser = 1024;  // memfds; each new worker v
 // --- recovery
 inline constexpr uint32_t kDeathsWithoutProgress = 3;  // then the run in flight is refused
 
+// --- what one limit says of another
+static_assert(kNameBytes * 3 * kListPage <= kControlMessageBytes / 4 * 3);
+static_assert(kEventTextBytes < kControlMessageBytes);
+static_assert(kManifestPartBytes < kControlMessageBytes);
+static_assert(kMessageTextBytes < kControlMessageBytes);
+static_assert(kModelExtents + 1 <= kControlDescriptors);
+static_assert(kSessionsPerUser * 8 <= kSessions);
+static_assert(kStagingBytesDefault <= kStagingBytesMax);
+static_assert(kStagingBytesDefault < kSessionBytesDefault);
+static_assert(kRows <= 32);
+static_assert(kModels * 30 <= kKeptDescriptors);
+static_assert(kModelNamesKept <= kModelUsers);
+static_assert(kModelFiles <= kModelFilesPerUser);
+
 }  // namespace djinn::limits

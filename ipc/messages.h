@@ -353,12 +353,15 @@ enum class SessionState : uint8_t {
   kLost = 4
 };
 inline constexpr size_t kSessionStates = 5;
+static_assert(kSessionStates == static_cast<size_t>(SessionState::kLost) + 1);
 // What keeps it from going on.
 enum class SessionWait : uint8_t { kNone = 0, kMemory = 1, kDevice = 2, kDisk = 3, kClient = 4 };
 
 // What a session's run was that computed last, in the order of the tiers.
 enum class RunTier : uint8_t { kNone = 0, kGraph = 1, kProgram = 2, kGeneration = 3 };
 inline constexpr size_t kRunTiers = 3;  // without kNone
+static_assert(kRunTiers == static_cast<size_t>(RunTier::kGeneration));
+static_assert(kRunTiers == std::tuple_size_v<decltype(ClientStatement::calls)>);
 
 // Since the session began; counted by djinnd and its workers.
 struct SessionCounts {
@@ -405,6 +408,7 @@ enum class ModelState : uint8_t {
   kDisk = 5
 };
 inline constexpr size_t kModelStates = 6;
+static_assert(kModelStates == static_cast<size_t>(ModelState::kDisk) + 1);
 
 struct ModelReport {
   ModelId model;

@@ -41,6 +41,10 @@ Error breach(std::string_view what) {
 
 // --- SessionView
 
+SessionView::SessionView(std::span<std::byte> memory) : memory_(memory) {
+  DJINN_ASSERT(memory_.size() >= SessionLayout::kStagingOffset);
+}
+
 Result<SessionView> SessionView::over(std::span<std::byte> memory) {
   if (memory.size() < SessionLayout::bytes(0)) {
     return Error{ErrorCode::kMalformed, "The session memory is smaller than its layout."};
@@ -85,6 +89,7 @@ Result<uint64_t> ClientRing::publish(const Submission& submission) {
     return Error{ErrorCode::kQueueFull,
                  "The submission ring is full. Wait for a completion and submit again."};
   }
+  DJINN_ASSERT(free <= limits::kSubmissionSlots);  // so the slot is nobody's
   view_.submission(published_) = submission;
   write_word(view_.control().submissions_published, ++published_);
   return published_ - 1;
@@ -102,6 +107,7 @@ Result<std::optional<Completion>> ClientRing::take() {
   if (published == consumed_) return std::optional<Completion>();
   const Completion completion = view_.completion(consumed_);
   write_word(view_.control().completions_consumed, ++consumed_);
+  DJINN_ASSERT(consumed_ <= published);
   return std::optional<Completion>(completion);
 }
 
@@ -137,8 +143,10 @@ void ClientRing::state(const ClientStatement& statement) {
 WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completions_published)
     : view_(view),
       completed_(completed),
+      found_(completed),
       pushed_(completions_published),
       consumed_(pushed_ - std::min<uint64_t>(pushed_, limits::kCompletionSlots)) {
+  DJINN_ASSERT(consumed_ <= pushed_);
   // A former worker may have died between the state extent and these words.
   write_word(view_.control().submissions_completed, completed_);
   write_word(view_.control().completions_published, pushed_);
@@ -146,15 +154,17 @@ WorkerRing::WorkerRing(SessionView view, uint64_t completed, uint64_t completion
   lower(view_.control().worker_blocked);
 }
 
-Result<bool> WorkerRing::has_submission() const {
+Result<bool> WorkerRing::has_submission() {
   const uint64_t published = read_word(view_.control().submissions_published);
   if (published < completed_ || published - completed_ > limits::kSubmissionSlots) {
     return breach("The submission index is out of range.");
   }
+  found_ = published;
   return published != completed_;
 }
 
 Submission WorkerRing::copy_submission() const {
+  DJINN_ASSERT(completed_ < found_);
   Submission copy;
   // Byte copies: the client may write the slot at the same time, and then fools only itself.
   memcpy(&copy, &view_.submission(completed_), sizeof copy);
@@ -175,6 +185,7 @@ Result<uint32_t> WorkerRing::free_completions() {
 }
 
 Result<bool> WorkerRing::block_until_free(uint32_t count) {
+  DJINN_ASSERT(count <= limits::kCompletionSlots);  // or it would be waited for for ever
   DJINN_TRY(uint32_t free, free_completions());
   if (free >= count) return false;
   blocked_ = true;
@@ -197,6 +208,7 @@ void WorkerRing::push(const Completion& completion) {
 }
 
 bool WorkerRing::publish() {
+  DJINN_ASSERT(pushed_ - consumed_ <= limits::kCompletionSlots);
   write_word(view_.control().completions_published, pushed_);
   unblock();
   return is_raised(view_.control().client_waiting);
@@ -204,6 +216,7 @@ bool WorkerRing::publish() {
 
 void WorkerRing::set_error_text(uint64_t submission_index, std::string_view text) {
   const std::span<char> area = view_.error_text(submission_index);
+  DJINN_ASSERT(area.size() == limits::kErrorTextBytes);
   const size_t length = std::min(text.size(), area.size() - 1);
   memcpy(area.data(), text.data(), length);
   area[length] = '\0';

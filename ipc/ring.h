@@ -33,7 +33,7 @@ class SessionView {
   [[nodiscard]] std::span<std::byte> staging() const;
 
  private:
-  explicit SessionView(std::span<std::byte> memory) : memory_(memory) {}
+  explicit SessionView(std::span<std::byte> memory);
   std::span<std::byte> memory_;
 };
 
@@ -71,8 +71,8 @@ class WorkerRing {
   WorkerRing(SessionView view, uint64_t completed, uint64_t completions_published);
 
   // True when submission number completed() is published. Errors: kProtocolViolation.
-  Result<bool> has_submission() const;
-  // A private copy of submission number completed(). Only after has_submission().
+  Result<bool> has_submission();
+  // A private copy of submission number completed(), which has_submission() has found.
   [[nodiscard]] Submission copy_submission() const;
   void complete_one();  // frees the slot
   [[nodiscard]] uint64_t completed() const { return completed_; }
@@ -80,6 +80,7 @@ class WorkerRing {
   // Slots that push() can still take. Errors: kProtocolViolation.
   Result<uint32_t> free_completions();
   // True when there is no room for `count` completions, and the client will ring when it made some.
+  // No more than the ring has slots.
   Result<bool> block_until_free(uint32_t count);
   // Writes a completion into the next slot; not yet visible. Precondition: the slot was free when
   // last looked at.
@@ -99,6 +100,7 @@ class WorkerRing {
 
   SessionView view_;
   uint64_t completed_;
+  uint64_t found_;  // submissions before this were published, when last looked at
   uint64_t pushed_;
   uint64_t consumed_ = 0;  // at least so many were, when last looked at
   bool blocked_ = false;   // worker_blocked was raised since the last publish()

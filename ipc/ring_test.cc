@@ -51,6 +51,7 @@ Completion done(const Submission& submission) {
 }
 
 void work_one(WorkerRing& worker) {
+  ASSERT_TRUE(worker.has_submission().value());
   worker.push(done(worker.copy_submission()));
   worker.complete_one();
   (void)worker.publish();
@@ -84,6 +85,7 @@ TEST(Ring, a_full_submission_ring_takes_one_more_for_each_completed) {
   }
   EXPECT_EQ(session.client.free_slots().value(), 0u);
   EXPECT_EQ(session.client.publish(numbered(0)).error().code, ErrorCode::kQueueFull);
+  ASSERT_TRUE(session.worker.has_submission().value());
   EXPECT_EQ(session.worker.copy_submission().run, 1u);
   // Picked up is not completed: the slot is still taken.
   EXPECT_EQ(session.client.publish(numbered(0)).error().code, ErrorCode::kQueueFull);
@@ -247,7 +249,8 @@ TEST(Ring, random_words_never_lead_outside_the_memory) {
     line->word = random.below(2) == 0 ? random.next() : random.below(3000);
     (void)session.client.publish(numbered(1));
     (void)session.client.take();
-    if (session.worker.has_submission()) (void)session.worker.copy_submission();
+    const auto found = session.worker.has_submission();
+    if (found && *found) (void)session.worker.copy_submission();
     const auto free = session.worker.free_completions();
     if (free && *free > 0) session.worker.push(done(numbered(1)));
     session.worker.set_error_text(random.next(), "x");

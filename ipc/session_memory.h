@@ -24,8 +24,10 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "ipc/limits.h"
 
@@ -43,6 +45,7 @@ enum class Operation : uint16_t {
   kReorderSequence = 8,  // a ReorderBlock
 };
 inline constexpr size_t kOperations = 9;
+static_assert(kOperations == static_cast<size_t>(Operation::kReorderSequence) + 1);
 
 // One submission. Written by the client before it publishes the index.
 struct Submission {
@@ -58,6 +61,7 @@ struct Submission {
   uint64_t reserved2 = 0;  // zero
 };
 static_assert(sizeof(Submission) == 64);
+static_assert(std::is_trivially_copyable_v<Submission>);
 
 enum class CompletionKind : uint16_t {
   kDone = 1,   // the submission is complete; error says how
@@ -77,6 +81,7 @@ struct Completion {
   int32_t tokens[kTokensPerCompletion] = {};
 };
 static_assert(sizeof(Completion) == 64);
+static_assert(std::is_trivially_copyable_v<Completion>);
 
 struct alignas(64) ControlLine {
   uint64_t word = 0;
@@ -116,5 +121,9 @@ struct SessionLayout {
   static constexpr uint64_t bytes(uint64_t staging_bytes) { return kStagingOffset + staging_bytes; }
 };
 static_assert(sizeof(SessionControl) <= SessionLayout::kSubmissionsOffset);
+static_assert(SessionLayout::kStagingOffset % 4096 == 0);
+// A slot is found by masking.
+static_assert(std::has_single_bit(limits::kSubmissionSlots));
+static_assert(std::has_single_bit(limits::kCompletionSlots));
 
 }  // namespace djinn::ipc

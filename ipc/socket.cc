@@ -11,6 +11,8 @@
 
 #include <array>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::ipc {
 namespace {
 
@@ -57,6 +59,7 @@ Status check_sizes(std::span<const std::byte> bytes, std::span<const int> fds) {
 }
 
 void attach(msghdr& message, ControlBuffer& control, std::span<const int> fds) {
+  DJINN_ASSERT(fds.size() <= kDescriptorsMax);
   if (fds.empty()) return;
   control.bytes.fill(0);
   message.msg_control = control.bytes.data();

@@ -23,12 +23,15 @@ inline constexpr std::array<uint64_t, 24> kTimeBoundsNs = {
     1'000'000'000,  2'500'000'000,   5'000'000'000,   10'000'000'000, 25'000'000'000,
     50'000'000'000, 100'000'000'000, 250'000'000'000, 500'000'000'000};
 inline constexpr size_t kTimeBuckets = kTimeBoundsNs.size() + 1;
+static_assert(std::ranges::is_sorted(kTimeBoundsNs));
 
 // Which bucket counts it. Pure; five comparisons.
 [[nodiscard]] constexpr size_t time_bucket(uint64_t ns) {
   const auto bound = std::lower_bound(kTimeBoundsNs.begin(), kTimeBoundsNs.end(), ns);
   return static_cast<size_t>(bound - kTimeBoundsNs.begin());
 }
+
+static_assert(time_bucket(0) == 0 && time_bucket(UINT64_MAX) == kTimeBuckets - 1);
 
 struct TimeHistogram {
   std::array<uint64_t, kTimeBuckets> counts{};

@@ -10,6 +10,7 @@
 #include "daemon/djinnd/loop/descriptors.h"
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/codec/control_codec.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
@@ -116,6 +117,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
 Daemon::~Daemon() = default;
 
 Status Daemon::start(ActivationFds passed) {
+  DJINN_ASSERT(listener_ == nullptr);
   models_.take_back(fd_store_.take_back(std::move(passed.kept)));
   const Listener::Events take{
       [this](Fd socket, const ipc::PeerCredentials& peer) { connected(std::move(socket), peer); },
@@ -161,6 +163,7 @@ void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
   // In their turn: who comes next in the queue of connections may be another user.
   ++connecting_;
   turns_.owe(peer.uid, [this, peer, shared = std::make_shared<Fd>(std::move(socket))] {
+    DJINN_ASSERT(connecting_ > 0);
     --connecting_;
     const Status served = check_serves(peer.uid);
     if (!served) return sessions_.turn_away(std::move(*shared), peer, served.error());
@@ -205,6 +208,7 @@ void Daemon::client_said(Session& session, ClientMessage message) {
 
 void Daemon::session_left(SessionId session) {
   const Session* const left = sessions_.find(session);
+  DJINN_ASSERT(left == nullptr || left->phase == SessionPhase::kLeaving);
   if (left != nullptr) programs_.session_left(session, left->domain);
   models_.session_left(session);
   reports_.session_left(session);
@@ -222,6 +226,7 @@ void Daemon::models_changed() {
 }
 
 void Daemon::not_kept(const Model& model, const std::string& why) {
+  DJINN_ASSERT(model.phase == ModelPhase::kResident);
   Event event{EventKind::kModelNotKept,
               fmt::format("model {} would not outlive a restart: {}", text_of(model.id), why),
               model.owner()};
@@ -265,12 +270,14 @@ void Daemon::emit(EventKind kind, std::string text) {
 
 // Order: a program finds its model, and a session the programs that its open runs name.
 void Daemon::worker_ready(DomainId domain) {
+  DJINN_ASSERT(domains_.ready(domain));
   models_.worker_ready(domain);
   programs_.worker_ready(domain);
   sessions_.worker_ready(domain);
 }
 
 bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
+  DJINN_ASSERT(!domains_.ready(domain));
   lanes_.worker_died(domain);
   const bool progressed = sessions_.worker_died(domain, death);
   models_.worker_died(domain, death);
@@ -320,6 +327,7 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
     void operator()(const ipc::WorkerStats& e) const { to.stats_.on_worker_stats(domain, e); }
     void operator()(const ipc::LaneAwake&) const {}
   };
+  DJINN_ASSERT(domains_.find(domain) != nullptr);
   const Turns::Bill bill(turns_, domain);
   std::visit(Route{*this, domain}, event.body);
 }

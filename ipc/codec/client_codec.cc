@@ -129,6 +129,8 @@ EvictModel read_evict(wire::EvictModel::Reader in, bool dry_run) {
 }
 
 using RequestBody = decltype(ClientRequest::body);
+// Each has its member of the union, and EvictModel two.
+static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::GET_OWN_MEMORY);
 
 RequestBody read_request_body(wire::ClientRequest::Reader in) {
   switch (in.which()) {
@@ -266,6 +268,7 @@ ClientStatement read_statement(wire::SessionReport::Reader in) {
   ClientStatement stated;
   const auto calls = in.getStatedCalls();
   const auto known = std::min<size_t>(calls.size(), stated.calls.size());
+  DJINN_ASSERT(known <= kRunTiers);
   for (unsigned i = 0; i < known; ++i) stated.calls[i] = calls[i];
   stated.local_models = in.getStatedLocalModels();
   return stated;
@@ -686,6 +689,7 @@ OwnMemory read_own_memory(wire::OwnMemory::Reader in) {
 }
 
 using ReplyBody = decltype(DaemonReply::body);
+static_assert(std::variant_size_v<ReplyBody> == wire::DaemonReply::OWN_MEMORY + 1);
 
 ReplyBody read_reply_body(wire::DaemonReply::Reader in) {
   switch (in.which()) {

@@ -9,6 +9,8 @@
 namespace djinn::ipc::control {
 namespace {
 
+static_assert(limits::kControlMessageBytes % sizeof(capnp::word) == 0);
+
 constexpr bool is_continuation(char byte) {
   return (static_cast<uint8_t>(byte) & 0xc0u) == 0x80u;
 }
@@ -25,6 +27,7 @@ bool moves_others(std::string_view text) {
 // Bytes of the character that text begins with; 0 if it is not one, or steers what shows it.
 // The Unicode Standard 15.0, table 3-7: well-formed UTF-8 byte sequences.
 size_t character_bytes(std::string_view text) {
+  DJINN_ASSERT(!text.empty());
   const auto lead = static_cast<uint8_t>(text[0]);
   if (lead < 0x80) return lead >= 0x20 && lead != 0x7f ? 1 : 0;
   const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
@@ -42,6 +45,7 @@ size_t character_bytes(std::string_view text) {
 bool is_showable(std::string_view text) {
   while (!text.empty()) {
     const size_t bytes = character_bytes(text);
+    DJINN_ASSERT(bytes <= text.size());
     if (bytes == 0) return false;
     text.remove_prefix(bytes);
   }
@@ -99,6 +103,7 @@ std::string read_showable(capnp::Text::Reader reader, uint32_t bytes_max) {
   if (!is_showable(text)) {
     refuse(ErrorCode::kMalformed, "A name of a control message is not plain UTF-8.");
   }
+  DJINN_ASSERT(text.size() <= bytes_max);
   return std::string(text);
 }
 
@@ -224,11 +229,13 @@ kj::Array<capnp::word> copy_words(std::span<const std::byte> bytes) {
     refuse(ErrorCode::kMalformed, "A control message is not made of words of 8 bytes.");
   }
   auto words = kj::heapArray<capnp::word>(bytes.size() / sizeof(capnp::word));
+  DJINN_ASSERT(words.size() * sizeof(capnp::word) == bytes.size());
   memcpy(words.begin(), bytes.data(), bytes.size());
   return words;
 }
 
 capnp::ReaderOptions options_for(size_t words) {
+  DJINN_ASSERT(words > 0 && words <= limits::kControlMessageBytes / sizeof(capnp::word));
   capnp::ReaderOptions options;
   // Every getter is called once, so an honest message is traversed once; twice leaves room for the
   // words that KJ counts for empty elements.
@@ -252,6 +259,7 @@ std::string showable(std::string_view name, size_t bytes_max) {
     shown += next;
     name.remove_prefix(std::max<size_t>(bytes, 1));
   }
+  DJINN_ASSERT(shown.size() <= bytes_max);
   return shown;
 }
 

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstring>
+#include <limits>
 #include <new>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@
 
 #include "ipc/codec/djinn.capnp.h"
 #include "ipc/messages.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/result.h"
 
 namespace djinn::ipc::control {
@@ -45,6 +47,7 @@ std::string read_sentence(capnp::Text::Reader reader);
 // --- numbers
 template <typename Tag>
 uint64_t pack(Handle<Tag> handle) {
+  static_assert(sizeof handle == sizeof(uint64_t));
   return uint64_t{handle.generation} << 32 | handle.index;
 }
 template <typename HandleType>
@@ -55,6 +58,7 @@ HandleType unpack(uint64_t word) {
 // Enumerators are numbered first, first + 1, ..., last.
 template <typename Enum>
 Enum read_enum(uint8_t number, Enum first, Enum last) {
+  DJINN_ASSERT(first <= last);
   if (number < static_cast<uint8_t>(first) || number > static_cast<uint8_t>(last)) {
     refuse(ErrorCode::kUnsupported, "A control message has an unknown enumerator.");
   }
@@ -73,14 +77,18 @@ auto read_list(const List& list, uint32_t limit, Read read) {
   std::vector<std::decay_t<decltype(read(list[0]))>> out;
   out.reserve(list.size());
   for (const auto item : list) out.push_back(read(item));
+  DJINN_ASSERT(out.size() <= limit);
   return out;
 }
+// list: made with the count of the items.
 template <typename Items, typename List, typename Write>
 void write_list(const Items& items, List list, Write write) {
+  DJINN_ASSERT(list.size() == items.size());
   for (unsigned i = 0; i < list.size(); ++i) write(list[i], items[i]);
 }
 template <typename Items>
 unsigned count_of(const Items& items) {
+  DJINN_ASSERT(items.size() <= std::numeric_limits<unsigned>::max());
   return static_cast<unsigned>(items.size());
 }
 

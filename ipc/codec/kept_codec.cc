@@ -9,6 +9,9 @@ namespace {
 
 constexpr uint32_t kFormat = 3;
 
+// What others call a model leaves room in its record for what it is.
+static_assert(limits::kModelNamesKept * 2 * limits::kNameBytes <= limits::kControlMessageBytes / 8);
+
 KeptKeepAlive read_keep_alive(wire::KeptKeepAlive::Reader in) {
   KeptKeepAlive one{in.getUser()};
   if (in.getGiven()) one.ms = in.getMs();

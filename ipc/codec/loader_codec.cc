@@ -30,6 +30,9 @@ void write(wire::LoaderCommand::Builder out, const CompareWith& command) {
   compare.setSeed(command.seed);
 }
 
+static_assert(std::variant_size_v<decltype(LoaderCommand::body)> ==
+              wire::LoaderCommand::COMPARE_WITH + 1);
+
 LoaderCommand read_command(wire::LoaderCommand::Reader in) {
   switch (in.which()) {
     case wire::LoaderCommand::TAKE_FILES:
@@ -60,6 +63,7 @@ void write(wire::LoaderEvent::Builder out, const Identified& event) {
 }
 void write(wire::LoaderEvent::Builder out, const Planned& event) {
   auto bytes = out.initPlanned(count_of(event.extent_bytes));
+  DJINN_ASSERT(bytes.size() == event.extent_bytes.size());
   for (unsigned i = 0; i < bytes.size(); ++i) bytes.set(i, event.extent_bytes[i]);
 }
 void write(wire::LoaderEvent::Builder out, const Progress& event) {
@@ -92,6 +96,8 @@ LoadFailed read_failed(wire::Failure::Reader in) {
   Error error = read_failure(in, Success::kRefused);
   return {error.code, std::move(error.message)};
 }
+
+static_assert(std::variant_size_v<decltype(LoaderEvent::body)> == wire::LoaderEvent::COMPARED + 1);
 
 LoaderEvent read_event(wire::LoaderEvent::Reader in) {
   switch (in.which()) {

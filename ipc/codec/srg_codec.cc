@@ -16,6 +16,7 @@
 
 #include "ipc/codec/srg.capnp.h"
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 #include "kernel/srg/limits.h"
 
 namespace djinn::ipc {
@@ -29,6 +30,8 @@ static_assert(srg::limits::kNameBytes == limits::kNameBytes);
 static_assert(srg::limits::kOutputs == limits::kProgramOutputs);
 static_assert(srg::limits::kNamesBytes == limits::kGraphBytes / 2);
 static_assert(srg::limits::kSourceBytes == limits::kGraphBytes * 2);
+static_assert(std::variant_size_v<srg::ArgumentValue> == wire::Argument::DTYPE + 1);
+static_assert(uint32_t{srg::kLocalStorage + 1} == 0);
 
 // --- encoding. A list, text or struct that is empty stays a null pointer: one form for one value.
 
@@ -51,6 +54,7 @@ struct Encoder {
   static void write_structs(const Items& items, Init init) {
     if (items.empty()) return;
     auto list = init(static_cast<unsigned>(items.size()));
+    DJINN_ASSERT(list.size() == items.size());
     for (unsigned i = 0; i < list.size(); ++i) write(list[i], items[i]);
   }
 
@@ -58,6 +62,7 @@ struct Encoder {
   static void write_numbers(const Items& items, Init init) {
     if (items.empty()) return;
     auto list = init(static_cast<unsigned>(items.size()));
+    DJINN_ASSERT(list.size() == items.size());
     for (unsigned i = 0; i < list.size(); ++i) list.set(i, items[i]);
   }
 
@@ -233,11 +238,13 @@ struct Refused {
 // Items made from one message: what verify.h allows in nodes, and as many values, nodes and
 // entries.
 constexpr uint64_t kItemsMax = 2 * srg::limits::kItems;
+static_assert(limits::kModelTensors <= kItemsMax);
 
 // What has been made from one message so far.
 class Budget {
  public:
   void spend(uint64_t items) {
+    DJINN_ASSERT(spent_ <= kItemsMax && items <= kItemsMax);
     spent_ += items;
     if (spent_ > kItemsMax) {
       throw Refused{{ErrorCode::kLimitExceeded,
@@ -279,6 +286,7 @@ struct Decoder {
     std::vector<std::decay_t<decltype(get(list[0]))>> out;
     out.reserve(list.size());
     for (const auto item : list) out.push_back(get(item));
+    DJINN_ASSERT(out.size() <= limit);
     return out;
   }
 
@@ -432,6 +440,7 @@ struct Decoder {
 class Words {
  public:
   explicit Words(std::span<const std::byte> bytes) {
+    DJINN_ASSERT(bytes.size() % sizeof(capnp::word) == 0);
     const size_t count = bytes.size() / sizeof(capnp::word);
     if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(capnp::word) == 0) {
       words_ = {reinterpret_cast<const capnp::word*>(bytes.data()), count};

@@ -128,6 +128,9 @@ ModelLost read_lost(wire::IdOutcome::Reader in) {
   return {{in.getId()}, error.code, std::move(error.message)};
 }
 
+static_assert(std::variant_size_v<decltype(WorkerCommand::body)> ==
+              wire::WorkerCommand::WAKE_LANE + 1);
+
 WorkerCommand read_command(wire::WorkerCommand::Reader in) {
   switch (in.which()) {
     case wire::WorkerCommand::ATTACH_SESSION:
@@ -243,6 +246,7 @@ void write(wire::WorkerEvent::Builder out, const SessionBroken& event) {
 }
 template <typename Counts>
 void write_counts(capnp::List<uint64_t>::Builder out, const Counts& counts) {
+  DJINN_ASSERT(out.size() == counts.size());
   for (unsigned i = 0; i < out.size(); ++i) out.set(i, counts[i]);
 }
 void write_times(wire::TimeHistogram::Builder out, const TimeHistogram& times) {
@@ -363,6 +367,9 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
   stats.bytes_out = in.getBytesOut();
   return stats;
 }
+
+static_assert(std::variant_size_v<decltype(WorkerEvent::body)> ==
+              wire::WorkerEvent::LANE_AWAKE + 1);
 
 WorkerEvent read_event(wire::WorkerEvent::Reader in) {
   switch (in.which()) {

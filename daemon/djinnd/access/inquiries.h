@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "daemon/djinnd/access/replies.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 
@@ -20,6 +21,7 @@ class Inquiries {
 
   // Whom to answer. `answered` is called once at most, possibly before what is asked returns.
   [[nodiscard]] Waiter ask(Answered answered) {
+    DJINN_ASSERT(answered != nullptr);
     do {
       ++last_;
     } while (last_ == 0 || waiting_.contains(last_));

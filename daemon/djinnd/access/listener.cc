@@ -16,6 +16,7 @@
 
 #include "daemon/djinnd/access/authority.h"
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -129,6 +130,7 @@ Listener::Listener(Loop& loop, std::string path, Fd lock, Fd socket, Events even
       events_(std::move(events)),
       poll_(loop, socket_.get(), [this] { accept_some(); }),
       pause_(loop, [this] { poll_.watch_readable(); }) {
+  DJINN_ASSERT(socket_.valid() && events_.connected && events_.too_many);
   struct stat made {};
   if (!path_.empty() && ::lstat(path_.c_str(), &made) == 0) file_ = {made.st_dev, made.st_ino};
   fill_reserve();
@@ -152,6 +154,7 @@ void Listener::fill_reserve() {
     if (!one.valid()) return;
     reserve_.push_back(std::move(one));
   }
+  DJINN_ASSERT(reserve_.size() == kReserve);
 }
 
 void Listener::accept_some() {
@@ -175,6 +178,7 @@ void Listener::accept_some() {
 
 // Looking again at once would only burn the core.
 void Listener::pause() {
+  DJINN_ASSERT(reserve_.empty());
   if (!std::exchange(paused_told_, true)) {
     log("no connection can be taken: {}", system_error("accept", errno).message);
   }

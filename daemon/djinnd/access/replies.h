@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ipc/messages.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/result.h"
 
@@ -36,9 +37,11 @@ class Replies {
     }
   }
   void refuse_each(const std::vector<Waiter>& waiters, const Error& error) {
+    DJINN_ASSERT(error.code != ErrorCode::kOk);
     owe_each(waiters, ipc::Failed{error.code, error.message});
   }
   void refuse(const Waiter& waiter, const Error& error) {
+    DJINN_ASSERT(error.code != ErrorCode::kOk);
     reply(waiter, {waiter.number, ipc::Failed{error.code, error.message}});
   }
   void done(const Waiter& waiter) { reply(waiter, {waiter.number, ipc::Done{}}); }

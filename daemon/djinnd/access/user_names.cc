@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 namespace {
 
@@ -46,6 +48,7 @@ UserNames::UserNames(Loop& loop, const Clock& clock, Lookup lookup)
       thread_("user names", kBacklogMax) {}
 
 void UserNames::when_known(const std::set<uid_t>& users, std::function<void()> then) {
+  DJINN_ASSERT(then != nullptr);
   std::set<uid_t> missing;
   std::ranges::copy_if(users, std::inserter(missing, missing.end()),
                        [this](uid_t user) { return !known_.contains(user); });
@@ -74,12 +77,14 @@ void UserNames::look_up(uid_t user) {
 }
 
 void UserNames::found(uid_t user, const std::optional<std::string>& name) {
+  DJINN_ASSERT(asked_.contains(user));
   asked_.erase(user);
   for (Waiting& one : waiting_) one.users.erase(user);
   if (name) {  // else it is asked again when somebody wants it
     if (known_.size() >= kKnownMax) known_.clear();
     known_[user] = *name;
   }
+  DJINN_ASSERT(known_.size() <= kKnownMax);
   serve();
 }
 

@@ -2,11 +2,14 @@
 
 #include "daemon/djinnd/access/user_queues.h"
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 
 void UserQueues::add(uid_t user, Piece piece) {
   if (!queues_.contains(user)) forget_idle();
   Queue& queue = queues_[user];
+  DJINN_ASSERT(queue.busy || queue.waiting.empty());
   queue.waiting.push_back(std::move(piece));
   if (!queue.busy) begin_next(user);
 }
@@ -34,6 +37,7 @@ void UserQueues::begin_next(uid_t user) {
 // A queue is kept for as long as its thread, which more work would find running.
 void UserQueues::forget_idle() {
   std::erase_if(queues_, [](const auto& entry) {
+    DJINN_ASSERT(entry.second.busy || entry.second.waiting.empty());
     return !entry.second.busy && !entry.second.thread->lives();
   });
 }

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -24,6 +25,7 @@ constexpr int kTurn = 8;
 constexpr uint64_t kUnreadMax = 1024;
 constexpr uint64_t kPauseMsMin = 1000;
 constexpr uint64_t kPauseMsMax = 60'000;
+static_assert(kPauseMsMin <= kPauseMsMax);
 constexpr uint64_t kNameTimeoutMs = 25'000;
 constexpr uint64_t kOwnerTimeoutMs = 25'000;
 // Answers of org.freedesktop.DBus.RequestName.
@@ -103,7 +105,9 @@ Bus::Bus(Loop& loop, const Clock& clock, BusKind kind, std::string name, Hooks h
       name_(std::move(name)),
       hooks_(std::move(hooks)),
       retry_(loop, [this] { open(); }),
-      pause_ms_(kPauseMsMin) {}
+      pause_ms_(kPauseMsMin) {
+  DJINN_ASSERT(!name_.empty() && hooks_.opened != nullptr && hooks_.lost != nullptr);
+}
 
 Bus::~Bus() = default;
 
@@ -121,6 +125,7 @@ void Bus::stop() {
 }
 
 void Bus::open() {
+  DJINN_ASSERT(phase_ == Phase::kAbsent && connection_ == nullptr);
   OwnedBus opened;
   int failed = open_bus(kind_, opened);
   if (failed >= 0) failed = hooks_.opened(opened.get());
@@ -142,6 +147,7 @@ int Bus::ask_for_name(sd_bus* raw) {
 }
 
 void Bus::named(sd_bus_message* answer) {
+  DJINN_ASSERT(phase_ == Phase::kOpening);
   if (::sd_bus_message_is_method_error(answer, nullptr) > 0) {
     return lose(::sd_bus_message_get_error(answer)->name);
   }
@@ -171,6 +177,7 @@ void Bus::process() {
 
 // To be called after all that may have changed what sd-bus waits for.
 void Bus::watch() {
+  DJINN_ASSERT(connection_ != nullptr);
   sd_bus* const raw = connection_->bus.get();
   const int events = ::sd_bus_get_events(raw);
   uint64_t until_us = 0;
@@ -195,6 +202,7 @@ void Bus::lose(const std::string& why) {
   tell(fmt::format("{} is not on D-Bus: {}", name_, why));
   retry_.start_once(pause_ms_);
   pause_ms_ = std::min(2 * pause_ms_, kPauseMsMax);
+  DJINN_ASSERT(pause_ms_ >= kPauseMsMin);
   hooks_.lost();
 }
 
@@ -220,6 +228,7 @@ void Bus::use(const std::function<int(sd_bus*)>& action) {
 
 void Bus::call(const std::function<int(sd_bus*, sd_bus_message**)>& make, uint64_t timeout_ms,
                Answered answered) {
+  DJINN_ASSERT(make != nullptr && answered != nullptr);
   use([&](sd_bus* raw) {
     sd_bus_message* made = nullptr;
     const int failed = make(raw, &made);
@@ -255,6 +264,7 @@ void Bus::ask_whether_gone(const std::string& name, std::function<void()> gone) 
 int Bus::heard(sd_bus_message* answer, void* waiting, sd_bus_error*) {
   Bus& self = *static_cast<Waiting*>(waiting)->bus;
   const auto entry = self.waiting_.extract(static_cast<Waiting*>(waiting)->number);
+  DJINN_ASSERT(!entry.empty());
   entry.mapped()->answered(answer);
   return 1;
 }

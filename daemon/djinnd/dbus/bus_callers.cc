@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 namespace {
 
@@ -97,6 +99,7 @@ BusCallers::BusCallers(Bus& bus, const Authority& authority, Timeouts timeouts)
     : bus_(bus), authority_(authority), timeouts_(timeouts) {}
 
 void BusCallers::identify(const std::string& sender, Known known) {
+  DJINN_ASSERT(known != nullptr);
   const auto found = known_.find(sender);
   if (found != known_.end()) return known(found->second);
   std::vector<Known>& waiting = waiting_[sender];
@@ -104,6 +107,7 @@ void BusCallers::identify(const std::string& sender, Known known) {
     return known(Error{ErrorCode::kQueueFull, "Too many calls wait for an answer. Repeat later."});
   }
   waiting.push_back(std::move(known));
+  DJINN_ASSERT(waiting.size() <= kWaitingMax);
   if (waiting.size() > 1) return;
   bus_.call([&](sd_bus* bus, sd_bus_message** m) { return make_credentials_call(bus, m, sender); },
             kCredentialsTimeoutMs,
@@ -124,12 +128,14 @@ void BusCallers::credentials_came(const std::string& sender, sd_bus_message* ans
   const Caller caller = authority_.judge(*credentials.user, credentials.groups);
   if (known_.size() >= kKnownMax) known_.clear();
   known_[sender] = caller;
+  DJINN_ASSERT(known_.size() <= kKnownMax);
   for (const Known& known : waiting.mapped()) known(caller);
 }
 
 void BusCallers::ask_polkit(const std::string& sender, const std::string& action, Prompt prompt,
                             std::function<void(bool)> allowed) {
   const uint64_t number = ++asked_;
+  DJINN_ASSERT(allowed != nullptr && !questions_.contains(number));
   auto asked = std::make_unique<Question>(Question{this, fmt::format("djinnd-{}", number)});
   Question& question = *asked;
   questions_[number] = std::move(asked);

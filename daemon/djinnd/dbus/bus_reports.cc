@@ -6,6 +6,7 @@
 
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/report_text.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -98,6 +99,7 @@ int append(sd_bus_message* message, const ipc::ModelReport& report) {
 }
 
 int append(sd_bus_message* message, const ipc::UseReport& report) {
+  DJINN_ASSERT(report.kind != ipc::UseKind::kName);
   Dictionary entries(message);
   entries.put("owner", report.owner);
   if (report.kind == ipc::UseKind::kHold) {
@@ -134,6 +136,7 @@ int append_reports(sd_bus_message* message, const std::vector<ipc::UseReport>& r
 }
 
 std::string bus_error_of(ErrorCode code) {
+  DJINN_ASSERT(code != ErrorCode::kOk);
   std::string name = "org.djinn.Error.";
   bool begins = true;
   for (const char letter : name_of(code)) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 
@@ -24,6 +25,8 @@ Status BusSubscribers::add(const std::string& sender, const Caller& caller) {
   auto fresh = std::make_unique<Subscriber>(Subscriber{this, sender, caller});
   Subscriber* const place = fresh.get();
   subscribers_[sender] = std::move(fresh);
+  static_assert(kPerUserMax <= kSubscribersMax);
+  DJINN_ASSERT(subscribers_.size() <= kSubscribersMax);
   bus_.use([place](sd_bus* bus) {
     return ::sd_bus_add_match_async(bus, &place->slot, Bus::rule_for_leaving(place->name).c_str(),
                                     &BusSubscribers::left, &BusSubscribers::installed, place);
@@ -34,6 +37,7 @@ Status BusSubscribers::add(const std::string& sender, const Caller& caller) {
 
 int BusSubscribers::left(sd_bus_message*, void* subscriber, sd_bus_error*) {
   auto* const gone = static_cast<Subscriber*>(subscriber);
+  DJINN_ASSERT(gone->owner->subscribers_.contains(gone->name));
   gone->owner->subscribers_.extract(gone->name);
   return 0;
 }
@@ -44,6 +48,7 @@ int BusSubscribers::installed(sd_bus_message* answer, void* subscriber, sd_bus_e
   auto* const refused = static_cast<Subscriber*>(subscriber);
   log("{} hears no signals: the bus takes no rule for it: {}", refused->name,
       ::sd_bus_message_get_error(answer)->name);
+  DJINN_ASSERT(refused->owner->subscribers_.contains(refused->name));
   refused->owner->subscribers_.extract(refused->name);
   return 1;
 }

@@ -9,6 +9,7 @@
 
 #include "daemon/djinnd/dbus/bus_reports.h"
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -79,7 +80,9 @@ struct Manager::Call {
   Call(sd_bus_message* raw, const char* asked, Perform what)
       : message(::sd_bus_message_ref(raw)), action(asked), perform(std::move(what)) {}
   ~Call() {
-    if (counted && --(*counted)[user] == 0) counted->erase(user);
+    if (!counted) return;
+    DJINN_ASSERT((*counted)[user] > 0);
+    if (--(*counted)[user] == 0) counted->erase(user);
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -273,6 +276,7 @@ void Manager::begin_managing(sd_bus_message* message, std::function<Status()> pe
 // --- calls
 
 void Manager::begin(sd_bus_message* message, const char* action, Perform perform) {
+  DJINN_ASSERT(perform != nullptr);
   const auto call = std::make_shared<Call>(message, action, std::move(perform));
   callers_.identify(sender_of(message), [this, call](const Result<Caller>& caller) {
     if (!caller) return refuse(call->message.get(), caller.error());
@@ -289,6 +293,7 @@ void Manager::admit(const std::shared_ptr<Call>& call, const Caller& caller) {
     return refuse(call->message.get(),
                   {ErrorCode::kQueueFull, "Too many calls wait for an answer. Repeat later."});
   }
+  DJINN_ASSERT(call->counted == nullptr);
   call->user = caller.user;
   call->counted = in_progress_;
   ++(*in_progress_)[caller.user];
@@ -379,6 +384,7 @@ void Manager::tell_counts() {
   if (now.sessions != told_.sessions) names[next++] = "SessionCount";
   if (now.models != told_.models) names[next++] = "ModelCount";
   if (now.programs != told_.programs) names[next++] = "ProgramCount";
+  DJINN_ASSERT(next > 0 && next < names.size());  // the last is the null that ends them
   told_ = now;
   tell_changed(names.data());
 }

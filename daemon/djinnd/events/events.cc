@@ -40,6 +40,8 @@ std::string Events::user_text(uid_t user) const {
 }
 
 void Events::emit(Event event) {
+  DJINN_ASSERT(event.number == 0);
+  DJINN_ASSERT(recent_.empty() || recent_.back().number == last_);
   event.number = ++last_;
   event.wall_ns = clock_.wall_ns();
   recent_.push_back(std::move(event));
@@ -61,6 +63,7 @@ void Events::emit_refusal(Event event) {
     return;
   }
   refusals.even_ns = even_ns;
+  DJINN_ASSERT(refusals.even_ns - now_ns <= kRefusalsAtOnce * kEachNs);
   if (const uint64_t left_out = std::exchange(refusals.left_out, 0); left_out > 0) {
     event.text += fmt::format(" (and {} more of this user's refusals were not logged)", left_out);
   }

@@ -37,6 +37,7 @@ using ipc::EventKind;
 // Why a model's bytes go; metrics count by it.
 enum class EvictReason : uint8_t { kRequested, kExpired, kPressure, kTableFull };
 inline constexpr uint8_t kEvictReasons = 4;
+static_assert(kEvictReasons == static_cast<uint8_t>(EvictReason::kTableFull) + 1);
 [[nodiscard]] std::string_view name_of(EvictReason reason);
 
 struct Event {
@@ -69,6 +70,7 @@ class Events {
   // What `djinnctl events` can look back on: some minutes of a busy machine.
   static constexpr size_t kRecent = 512;
   static constexpr uint64_t kRefusalsAtOnce = 32;  // sixteen users fill what is kept
+  static_assert(16 * kRefusalsAtOnce == kRecent);
   using Listener = std::function<void(const Event&)>;
 
   explicit Events(const Clock& clock) : clock_(clock) {}

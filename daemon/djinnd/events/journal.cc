@@ -10,9 +10,11 @@
 #include <systemd/sd-journal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -55,6 +57,9 @@ constexpr std::array<Traits, ipc::kEventKinds> kTraits = {{
     {"50359a1ff86541df960cc0e95fca95c8", LOG_ERR},      // upgrade-pending
     {"2f8ca086bde74f4a8ad4f13ee5bd8c3e", LOG_WARNING},  // model-not-kept
 }};
+
+static_assert(std::ranges::all_of(kTraits,
+                                  [](const Traits& t) { return t.message_id.size() == 32; }));
 
 // systemd says in JOURNAL_STREAM which file it made stderr (systemd.exec(5)).
 bool stderr_is_the_journal() {
@@ -100,6 +105,7 @@ void Journal::write(const Event& event) {
       })) {
     return;
   }
+  DJINN_ASSERT(thread_.lost() >= lost_told_);
   const uint64_t missing = thread_.lost() - lost_told_;
   if (missing == 0) return;
   const bool told = thread_.post([missing] {

@@ -32,6 +32,7 @@ void Drain::set(bool draining) {
                 draining ? "draining: no new session, no new model" : "resumed",
                 {}});
   service_.changed();
+  DJINN_ASSERT(this->draining() == draining);
 }
 
 void Drain::wind_up() {

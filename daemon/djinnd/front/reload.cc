@@ -64,6 +64,7 @@ Status Reload::begin() {
 }
 
 void Reload::take_up(const Config& config, Options written) {
+  DJINN_ASSERT(!options_.user_mode && config.is_valid());
   // Another limit is written perhaps, but not in effect before a restart.
   written = with_shares(std::move(written), memory_.total_bytes());
   memory_.set_session_quota(written.session_quota_bytes);

@@ -15,6 +15,7 @@
 
 #include "daemon/djinnd/host/version.h"
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::daemon {
@@ -36,6 +37,7 @@ uint32_t count_descriptors() {
 constexpr const char* kDevice = "cpu:0";
 // A status has a page of workers and one of users, which fit a message together.
 constexpr size_t kStatusPage = limits::kListPage / 2;
+static_assert(2 * kStatusPage <= limits::kListPage);
 
 // What the first processor calls itself; empty where the kernel does not say.
 std::string name_of_cpu() {
@@ -109,6 +111,7 @@ std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
                           size_t page = limits::kListPage) {
   const size_t begin = std::min<size_t>(first, items.size());
   const size_t end = std::min<size_t>(begin + page, items.size());
+  DJINN_ASSERT(begin <= end && end - begin <= page);
   return {std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(begin)),
           std::make_move_iterator(items.begin() + static_cast<ptrdiff_t>(end))};
 }
@@ -473,6 +476,9 @@ ipc::EventReport event_report_of(const Event& event) {
   return report;
 }
 
+// One event fits a page, whatever it says.
+static_assert(2 * limits::kNameBytes + limits::kMessageTextBytes < limits::kEventTextBytes);
+
 size_t text_bytes_of(const ipc::EventReport& event) {
   return event.text.size() + event.path.size() + event.reason.size();
 }
@@ -484,6 +490,7 @@ ipc::EventList Reports::events_for(const Follower& follower) const {
   list.last = events_.last();
   const auto& recent = events_.recent();
   const uint64_t oldest = recent.empty() ? 1 : recent.front().number;
+  DJINN_ASSERT(recent.empty() || recent.back().number - oldest + 1 == recent.size());
   const uint64_t next = std::max(follower.request.after, follower.request.after + 1);
   list.missed = oldest > next ? oldest - next : 0;
   const uint64_t known = next > oldest ? next - oldest : 0;
@@ -493,6 +500,7 @@ ipc::EventList Reports::events_for(const Follower& follower) const {
     ipc::EventReport event = event_report_of(recent[i]);
     text_bytes += text_bytes_of(event);
     if (list.events.size() == limits::kListPage || text_bytes > limits::kEventTextBytes) {
+      DJINN_ASSERT(!list.events.empty());
       list.last = list.events.back().number;
       break;
     }
@@ -569,6 +577,8 @@ void Reports::own_memory(const Waiter& waiter, const Session& session) {
   own.shared_bytes = models_.bytes_shared_by(session.id);
   const uint64_t quota = memory_.session_quota();
   own.total_bytes = memory_.total_bytes();
+  DJINN_ASSERT(own.sequence_bytes <= own.granted_bytes);
+  DJINN_ASSERT(memory_.granted_bytes() <= own.total_bytes);
   own.free_bytes = std::min(own.total_bytes - memory_.granted_bytes(),
                             quota - std::min(quota, own.granted_bytes));
   sessions_.reply(waiter, {waiter.number, own});

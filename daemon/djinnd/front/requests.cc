@@ -10,6 +10,7 @@
 #include "daemon/djinnd/loop/descriptors.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -35,6 +36,7 @@ const PayloadKind* payload_of(const ipc::ClientRequest& request) {
 
 // With the files that the session has added.
 OpenRequest open_request(Session& session, const Waiter& waiter, const ipc::OpenModel& body) {
+  DJINN_ASSERT(session.files.size() == session.file_names.size());
   OpenRequest request;
   request.opener = {waiter, session.domain, !session.observer,
                     false,  body.pin,       session.caller.admin};
@@ -92,7 +94,9 @@ void Requests::handle(Session& session, ClientMessage message) {
   const Status turn = check_turn(session, request.value(), message.fds.size());
   if (!turn) return sessions_.end(session, turn.error());
   session.pending.insert(request.value().number);
+  DJINN_ASSERT(session.pending.size() <= limits::kRequestsPending);
   if (payload_of(request.value()) != nullptr) {
+    DJINN_ASSERT(message.fds.size() == 1);
     return read_payload(session, *std::move(request), message.fds[0]);
   }
   Call call{session, {session.id, request.value().number}, std::move(message.fds), {}};
@@ -105,6 +109,7 @@ void Requests::fulfil_any(Call& call, const ipc::ClientRequest& request) {
 
 void Requests::read_payload(const Session& session, ipc::ClientRequest request,
                             const SharedFd& payload) {
+  DJINN_ASSERT(session.channel != nullptr && payload_of(request) != nullptr);
   session.channel->hold(true);
   payloads_.run(
       session.domain,
@@ -127,6 +132,7 @@ void Requests::fulfil_with(SessionId id, const ipc::ClientRequest& request,
   Session* const session = asks(id);
   if (session == nullptr) return;
   const Turns::Bill bill(turns_, session->domain);
+  DJINN_ASSERT(session->pending.contains(request.number));
   session->channel->hold(false);
   const Waiter waiter{id, request.number};
   if (!payload) {
@@ -202,11 +208,13 @@ bool Requests::has_data_path(const Call& call) {
 
 void Requests::fulfil(Call& call, const ipc::DefineProgram& body) {
   if (!has_data_path(call)) return;
+  DJINN_ASSERT(call.payload.copy != nullptr);
   programs_.define(call.waiter, call.session.domain, body.model, std::move(call.payload));
 }
 
 void Requests::fulfil(Call& call, const ipc::MakeSequence& body) {
   if (!has_data_path(call)) return;
+  DJINN_ASSERT(call.session.phase == SessionPhase::kLive && call.session.has_memory());
   sessions_.sequences().make(call.session, call.waiter.number, body.geometry);
 }
 

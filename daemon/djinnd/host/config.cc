@@ -20,6 +20,7 @@
 #include "daemon/djinnd/memory/quantity.h"
 #include "ipc/limits.h"
 #include "ipc/messages.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/fd.h"
 
 namespace djinn::daemon {
@@ -159,6 +160,8 @@ constexpr std::array kSettings{
     Setting{"worker.hang_timeout", "10s", false, set_hang_timeout},
 };
 static_assert(std::ranges::is_sorted(kSettings, {}, &Setting::key));
+static_assert(std::ranges::find(kSettings, kEvictAll, &Setting::key) != kSettings.end());
+static_assert(std::ranges::find(kSettings, kEvictIdle, &Setting::key) != kSettings.end());
 
 const Setting* setting_named(std::string_view key) {
   const auto found = std::ranges::find(kSettings, key, &Setting::key);
@@ -199,6 +202,10 @@ constexpr std::array kQuotaSettings{
     QuotaSetting{"pin_quota", set_user_pins},
     QuotaSetting{"sessions_max", set_user_sessions},
 };
+
+static_assert(std::ranges::none_of(kQuotaSettings, [](const QuotaSetting& setting) {
+  return setting.key.find('.') != setting.key.npos;
+}));
 
 // "user.NAME.KEY" in parts. No key has a point in it, but a name may.
 struct SectionKey {
@@ -241,6 +248,7 @@ size_t distance(std::string_view a, std::string_view b) {
       row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
     }
   }
+  DJINN_ASSERT(row.back() <= std::max(a.size(), b.size()));
   return row.back();
 }
 

@@ -18,6 +18,7 @@
 #include "daemon/djinnd/loop/sealed.h"
 #include "ipc/codec/kept_codec.h"
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -30,6 +31,7 @@ constexpr std::string_view kPrefix = "model.";
 // A record's successor is given before the record is taken back: two messages.
 constexpr size_t kSpare = 1;
 constexpr size_t kMessagesOfUpdate = 2;
+static_assert(limits::kKeptDescriptors <= Notifier::kBacklogMax);
 
 std::string beginning_of(ModelId id) {
   return fmt::format("{}{}.", kPrefix, text_of(id));
@@ -214,6 +216,7 @@ size_t store_size() {
 }
 
 std::vector<Model> FdStore::take_back(std::map<std::string, Fd> kept) {
+  DJINN_ASSERT(records_.empty() && held_ == 0);
   std::set<std::string> surplus;
   std::map<std::string, uint64_t> newest;  // record, by the beginning of its model's names
   for (const auto& [name, fd] : kept) {
@@ -263,6 +266,7 @@ void FdStore::keep(const std::map<ModelId, Model>& models, const std::set<ModelI
   for (const auto& [id, model] : models) {
     if (model.phase == ModelPhase::kResident) keep_one(model);
   }
+  DJINN_ASSERT(held_ <= descriptors_max_);
 }
 
 // The record goes first: without one a model is incomplete.
@@ -270,11 +274,13 @@ void FdStore::forget(std::map<ModelId, Record>::iterator kept) {
   const auto& [id, record] = *kept;
   notifier_.take_out(name_of_part(id, "record", record.number));
   for (const std::string& name : record.names) notifier_.take_out(name);
+  DJINN_ASSERT(held_ >= record.names.size() + 1);
   held_ -= record.names.size() + 1;
   records_.erase(kept);
 }
 
 std::vector<FdStore::Part> FdStore::parts_of(const Model& model) {
+  DJINN_ASSERT(model.extents.size() == model.extent_bytes.size());
   std::vector<Part> parts{{name_of_part(model.id, "manifest", 0), &model.manifest}};
   for (size_t i = 0; i < model.extents.size(); ++i) {
     parts.push_back({name_of_part(model.id, "extent", i), &model.extents[i]});
@@ -289,6 +295,7 @@ std::vector<FdStore::Part> FdStore::parts_of(const Model& model) {
 }
 
 void FdStore::keep_one(const Model& model) {
+  DJINN_ASSERT(model.phase == ModelPhase::kResident);
   std::vector<std::byte> bytes = ipc::encode(record_of(model));
   const auto known = records_.find(model.id);
   if (known != records_.end()) return keep_record(model.id, known->second, std::move(bytes));
@@ -317,6 +324,7 @@ void FdStore::keep_record(ModelId id, Record& record, std::vector<std::byte> byt
 // All or nothing.
 Status FdStore::give_all(const Model& model, const std::vector<Part>& parts,
                          std::vector<std::byte> bytes) {
+  DJINN_ASSERT(!records_.contains(model.id));
   const auto at = records_.emplace(model.id, Record()).first;
   ++held_;
   Status given;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -34,6 +35,7 @@ void Notifier::say_word(std::string message) {
 }
 
 Status Notifier::give(const std::string& name, const Fd& fd) {
+  DJINN_ASSERT(fd.valid() && name.find('\n') == name.npos);  // it would begin another field
   if (!is_heard_) return {};
   DJINN_TRY(Fd copy, fd.duplicate());
   const auto own = std::make_shared<const Fd>(std::move(copy));

@@ -195,6 +195,7 @@ Status fill_in(Options& options) {
   if (options.session_quota_bytes == 0) {
     options.session_quota_bytes = limits::kSessionBytesDefault;
   }
+  DJINN_ASSERT(options.threads > 0 && options.memory_bytes > 0);
   return {};
 }
 
@@ -204,6 +205,7 @@ Status find_programs(Options& options) {
 }
 
 Options with_shares(Options options, uint64_t memory_bytes) {
+  DJINN_ASSERT(memory_bytes > 0);
   if (!options.spill_limit_bytes) options.spill_limit_bytes = memory_bytes;
   return options;
 }

@@ -11,12 +11,14 @@
 #include <utility>
 
 #include "daemon/djinnd/host/fd_store.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
 
 // A look may be late, and one may be missed.
 constexpr uint64_t kLooksPerInterval = 3;
+static_assert(kLooksPerInterval > 2);
 // Changes that come together are told together.
 constexpr uint64_t kTellAfterMs = 100;
 constexpr uint64_t kProgressEveryMs = 1000;
@@ -54,7 +56,9 @@ Service::Service(Loop& loop, const Clock& clock, Notifier& notifier, std::functi
       watchdog_{watchdog_interval_ns()},
       look_every_ns_(look_every_ns(watchdog_.interval_ns)),
       watch_(loop, [this] { look(); }),
-      tell_(loop, [this] { tell(); }) {}
+      tell_(loop, [this] { tell(); }) {
+  DJINN_ASSERT(check_ != nullptr && describe_ != nullptr);
+}
 
 void Service::ready() {
   notifier_.say("READY=1\nSTATUS=" + describe_().text);
@@ -88,6 +92,7 @@ void Service::stopping() {
 }
 
 void Service::look() {
+  DJINN_ASSERT(look_every_ns_ > 0);
   const uint64_t now_ns = clock_.monotonic_ns();
   watchdog_.lag_ns = now_ns - std::min(now_ns, due_ns_);
   if (check_()) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -78,6 +79,7 @@ bool Background::post(Work work) {
 }
 
 void Background::post_surely(Work work) {
+  DJINN_ASSERT(work != nullptr);
   if (!thread_.joinable()) return work();
   const std::lock_guard lock(state_->mutex);
   state_->backlog.push_back(std::move(work));
@@ -96,6 +98,7 @@ void Background::run(State& state) {
     if (state.backlog.empty()) return;
     Work work = std::move(state.backlog.front());
     state.backlog.pop_front();
+    DJINN_ASSERT(!state.busy);
     state.busy = true;
     lock.unlock();
     work();

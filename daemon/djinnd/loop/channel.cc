@@ -33,6 +33,7 @@ Channel::Channel(Loop& loop, Fd socket, size_t backlog_max, Traffic& traffic, Ev
       traffic_(traffic),
       events_(std::move(events)),
       close_(std::move(close)) {
+  DJINN_ASSERT(socket_.valid() && close_ != nullptr);
   poll_.emplace(loop, socket_.get(), [this] { ready(); });
   poll_->watch_readable();
 }
@@ -96,6 +97,7 @@ void Channel::keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds) 
 }
 
 void Channel::take_turns(Turns& turns, uid_t user, uint64_t patience_ms) {
+  DJINN_ASSERT(turns_ == nullptr && patience_ms > 0);
   turns_ = &turns;
   patience_ms_ = patience_ms;
   patience_.emplace(loop_, [this] { lose_patience(); });
@@ -111,6 +113,7 @@ size_t Channel::take_turn() {
 }
 
 void Channel::await_reading() {
+  DJINN_ASSERT(patience_.has_value());
   sent_before_ = own_.sent_messages;
   patience_->start_once(patience_ms_);
 }
@@ -216,6 +219,7 @@ bool Channel::has_hung_up() const {
 
 // Its descriptors may be all that keeps its own end open.
 size_t Channel::throw_away_one() {
+  DJINN_ASSERT(ended_ && hung_up_ != nullptr);
   if (has_hung_up()) {
     poll_->pause();
     loop_.defer([alive = alive_, hung_up = std::exchange(hung_up_, {})] {

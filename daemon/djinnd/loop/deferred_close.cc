@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 
@@ -52,6 +53,7 @@ void Closer::close_all() {
     lock.unlock();
     close_(std::move(next));
     lock.lock();
+    DJINN_ASSERT(waiting_ > backlog_.size());
     --waiting_;
   }
 }

@@ -2,6 +2,8 @@
 
 #include "daemon/djinnd/loop/inbox.h"
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 
 Inbox::Inbox(Loop& loop) : wake_(loop, [this] { take(); }) {
@@ -10,6 +12,7 @@ Inbox::Inbox(Loop& loop) : wake_(loop, [this] { take(); }) {
 
 Inbox::~Inbox() {
   const std::lock_guard lock(shared_->mutex);
+  DJINN_ASSERT(shared_->wake == &wake_);
   shared_->wake = nullptr;
 }
 

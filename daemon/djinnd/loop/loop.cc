@@ -35,6 +35,7 @@ void Loop::stop() {
 }
 
 void Loop::defer(std::function<void()> task) {
+  DJINN_ASSERT(task != nullptr);
   if (deferred_.empty()) uv_async_send(&wake_);
   deferred_.push_back(std::move(task));
 }
@@ -78,7 +79,8 @@ void Timer::fired(uv_timer_t* handle) {
 
 void Timer::start_once(uint64_t after_ms) {
   uv_update_time(handle_->loop);
-  uv_timer_start(handle_.get(), &Timer::fired, after_ms, 0);
+  const int failed = uv_timer_start(handle_.get(), &Timer::fired, after_ms, 0);
+  DJINN_ASSERT(failed == 0);
 }
 
 void Timer::stop() {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -34,6 +35,7 @@ Stragglers::~Stragglers() {
 }
 
 void Stragglers::take(pid_t pid, Fd pidfd) {
+  DJINN_ASSERT(pid > 1 && pidfd.valid());
   const auto one = all_.insert(all_.end(), One{pid, std::move(pidfd), {}});
   one->exit.emplace(loop_, one->pidfd.get(), [this, one] {
     reap(one->pid);

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 
 void Turns::note(const std::shared_ptr<Speaker>& speaker) {
+  DJINN_ASSERT(speaker != nullptr && speaker->hear != nullptr);
   User& user = users_[speaker->user];
   if (!speaker->waits) user.waiting.push_back(speaker);
   speaker->waits = true;
@@ -17,6 +20,7 @@ void Turns::note(const std::shared_ptr<Speaker>& speaker) {
 }
 
 void Turns::owe(uid_t user, std::function<void()> work) {
+  DJINN_ASSERT(work != nullptr);
   users_[user].owed.push_back(std::move(work));
   due_();
 }
@@ -68,6 +72,7 @@ void Turns::serve(User& user) {
 }
 
 size_t Turns::serve_one(User& user) {
+  DJINN_ASSERT(user.waits());
   if (!user.owed.empty()) {
     const auto work = std::move(user.owed.front());
     user.owed.pop_front();
@@ -85,10 +90,13 @@ size_t Turns::serve_one(User& user) {
 }
 
 void Turns::charge(User& user, uint64_t cpu_began_ns) const {
-  const uint64_t ns = clock_.thread_cpu_ns() - cpu_began_ns;
+  const uint64_t cpu_ns = clock_.thread_cpu_ns();
+  DJINN_ASSERT(cpu_ns >= cpu_began_ns);
+  const uint64_t ns = cpu_ns - cpu_began_ns;
   const uint64_t now_ns = clock_.monotonic_ns();
   const uint64_t even_ns = std::max(user.even_ns, now_ns - ns) + ns * share_.one_in;
   user.even_ns = std::min(even_ns, now_ns + share_.saved_ns + share_.rest_ns);
+  DJINN_ASSERT(rest_of(user, now_ns) <= share_.rest_ns);
 }
 
 uint64_t Turns::rest_of(const User& user, uint64_t now_ns) const {

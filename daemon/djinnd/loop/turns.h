@@ -28,6 +28,7 @@
 #include <optional>
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/clock.h"
 
 namespace djinn::daemon {
@@ -56,7 +57,9 @@ class Turns {
     bool rests = false;  // note() is not to be called when it has something to say
   };
 
-  explicit Turns(const Clock& clock, Share share = {}) : clock_(clock), share_(share) {}
+  explicit Turns(const Clock& clock, Share share = {}) : clock_(clock), share_(share) {
+    DJINN_ASSERT(share_.messages > 0 && share_.bytes > 0 && share_.ns > 0 && share_.one_in > 0);
+  }
 
   // The speaker has something to say. It is forgotten when its owner lets go of it.
   void note(const std::shared_ptr<Speaker>& speaker);

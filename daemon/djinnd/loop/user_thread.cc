@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/background.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -19,6 +20,7 @@ constexpr std::chrono::milliseconds kLinger{1000};
 }  // namespace
 
 Status UserThread::post(std::function<void()> work) {
+  DJINN_ASSERT(work != nullptr);
   const std::lock_guard lock(mutex_);
   if (!running_) {
     DJINN_TRY(std::thread started,
@@ -50,6 +52,7 @@ void UserThread::run() {
     work = nullptr;
     lock.lock();
   }
+  DJINN_ASSERT(running_ && backlog_.empty());
   running_ = false;
 }
 

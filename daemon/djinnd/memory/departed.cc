@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -21,6 +22,8 @@ Departed::Departed(Loop& loop, UserQueues& work, std::function<void()> stays)
 
 void Departed::keep(SessionId id, uid_t user, std::unique_ptr<Channel> client, SharedFd memory,
                     uint64_t bytes, std::function<void()> freed) {
+  DJINN_ASSERT(client != nullptr && memory != nullptr);
+  DJINN_ASSERT(!sessions_.contains(id));
   Session& session = sessions_[id];
   session = {user, std::move(client), std::move(memory), bytes, std::move(freed)};
   session.client->await_hang_up([this, id] { hung_up(id); });
@@ -34,6 +37,7 @@ bool Departed::is_leaving(SessionId id) const {
 }
 
 void Departed::hung_up(SessionId id) {
+  DJINN_ASSERT(sessions_.at(id).client != nullptr);
   loop_.dispose(std::move(sessions_.at(id).client));
   if (!look_timer_.active()) look_timer_.start_once(kLookMs);
   free(id);
@@ -41,6 +45,7 @@ void Departed::hung_up(SessionId id) {
 
 void Departed::free(SessionId id) {
   const Session& session = sessions_.at(id);
+  DJINN_ASSERT(session.client == nullptr);  // it may read what is there until it has hung up
   work_.run(
       session.user,
       [memory = session.memory, bytes = session.bytes] { return pal::decommit(*memory, 0, bytes); },

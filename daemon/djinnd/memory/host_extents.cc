@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::daemon {
@@ -71,11 +72,13 @@ Status HostExtents::check_sealed(const Fd& extent, uint64_t bytes) const {
 }
 
 void HostExtents::free(std::vector<Fd> extents, std::function<void()> freed) {
+  DJINN_ASSERT(freed != nullptr);
   work_.close(std::move(extents), std::move(freed));
 }
 
 // Where no descriptor is left for the thread to use, the loop waits for it.
 void HostExtents::decommit(std::span<const Fd> extents, std::function<void(bool)> done) {
+  DJINN_ASSERT(std::ranges::all_of(extents, &Fd::valid));
   Result<std::vector<Fd>> duplicates = duplicates_of(extents);
   if (!duplicates.ok()) return done(are_decommitted(extents));
   work_.run([held = *std::move(duplicates)] { return are_decommitted(held); }, std::move(done));

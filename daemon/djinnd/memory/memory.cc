@@ -57,6 +57,7 @@ Status Memory::grant(const Request& request) {
                            : ledger_.grant(principal, request.holder, request.bytes);
   if (!granted) return granted.error();
   held_[request.holder] += request.bytes;
+  DJINN_ASSERT(held_.at(request.holder) == ledger_.held_by(request.holder));
   note(request.holder);
   change();
   return {};
@@ -116,6 +117,7 @@ bool Memory::waits(Holder holder) const {
 }
 
 void Memory::request(Request request) {
+  DJINN_ASSERT(request.granted != nullptr);
   if (request.bytes == 0) return request.granted({});
   waiting_.push_back(std::move(request));
   freed();  // there may be room, or what is to be evicted is free already
@@ -146,9 +148,11 @@ void Memory::freed() {
 
 void Memory::release(Holder holder, uint64_t bytes) {
   if (bytes == 0) return;
+  DJINN_ASSERT(bytes <= ledger_.held_by(holder));
   const Status released = ledger_.acknowledge(holder, bytes);
   DJINN_ASSERT(released.ok());
   if ((held_.at(holder) -= bytes) == 0) held_.erase(holder);
+  DJINN_ASSERT(held_.contains(holder) == (ledger_.held_by(holder) > 0));
   note(holder);
   freed();
   change();
@@ -180,6 +184,7 @@ uint64_t Memory::release_all(Holder holder) {
   cancel(holder);
   if (holder.kind == vmu::HolderKind::kSession) set_aside(holder, 0);
   const uint64_t bytes = ledger_.holder_died(holder);
+  DJINN_ASSERT(bytes == (held_.contains(holder) ? held_.at(holder) : 0));
   held_.erase(holder);
   users_.close(holder);
   if (bytes > 0) {
@@ -193,6 +198,7 @@ void Memory::hand_over(Holder from, Holder to) {
   if (ledger_.held_by(from) == 0) return;
   const Status handed = ledger_.hand_over(from, to);
   DJINN_ASSERT(handed.ok());
+  DJINN_ASSERT(held_.contains(from) && !held_.contains(to));
   auto held = held_.extract(from);
   held.key() = to;
   held_.insert(std::move(held));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 
 void Quotas::set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t pin_bytes) {
@@ -14,6 +16,7 @@ void Quotas::set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t p
 }
 
 void Quotas::joined(SessionId session, uid_t user, std::vector<gid_t> groups) {
+  DJINN_ASSERT(session.valid());
   std::ranges::sort(groups);
   connected_[session] = {user, std::move(groups)};
 }

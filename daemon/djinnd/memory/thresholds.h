@@ -13,4 +13,6 @@ struct Thresholds {
   friend bool operator==(const Thresholds&, const Thresholds&) = default;
 };
 
+static_assert(Thresholds().idle_percent <= Thresholds().all_percent);
+
 }  // namespace djinn::daemon

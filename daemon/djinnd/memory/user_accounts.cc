@@ -30,10 +30,12 @@ void UserAccounts::note(vmu::Holder holder, uint64_t held_bytes) {
   DJINN_ASSERT(all >= account.bytes);
   all = all - account.bytes + held_bytes;
   account.bytes = held_bytes;
+  DJINN_ASSERT(all >= held_bytes);
   if (all == 0) held_by_user_.erase(account.user);
 }
 
 UserAccounts::Room UserAccounts::room_of(vmu::Holder holder, const Account& account) const {
+  DJINN_ASSERT(held_by(account.user) >= account.bytes);
   const uint64_t replaced = holder.kind == vmu::HolderKind::kLane ? account.bytes : 0;
   return {held_by(account.user) - replaced, quotas_.of(account.user).memory_bytes};
 }

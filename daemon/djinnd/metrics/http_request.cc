@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 namespace {
 
@@ -32,6 +34,7 @@ bool is_field(std::string_view line) {
 
 // "GET /path?query HTTP/1.1"
 HttpRequest read_first_line(std::string_view line) {
+  DJINN_ASSERT(line.find(kEndOfLine) == line.npos);
   HttpRequest request{State::kMalformed};
   const size_t first = line.find(' ');
   const size_t second = line.rfind(' ');
@@ -67,6 +70,7 @@ HttpRequest read_request(std::string_view bytes) {
   HttpRequest request = read_first_line(head.substr(0, first_end));
   head.remove_prefix(first_end);
   while (!head.empty()) {
+    DJINN_ASSERT(head.starts_with(kEndOfLine));
     head.remove_prefix(kEndOfLine.size());
     const size_t line_end = std::min(head.find(kEndOfLine), head.size());
     if (!is_field(head.substr(0, line_end))) return {State::kMalformed};

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 
@@ -35,6 +36,7 @@ Metrics::Metrics(Loop& loop, const Clock& clock, Events& events, const PeerTraff
 }
 
 Status Metrics::serve(std::vector<Fd> sockets) {
+  DJINN_ASSERT(server_ == nullptr);
   if (sockets.empty()) return {};
   DJINN_TRY(server_, MetricsServer::start(std::move(sockets), clock_, [this] {
               asked_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
@@ -53,6 +55,7 @@ void Metrics::asked() {
 }
 
 void Metrics::on_event(const Event& event) {
+  DJINN_ASSERT(static_cast<size_t>(event.kind) < events_.size());
   ++events_[static_cast<size_t>(event.kind)];
   switch (event.kind) {
     case EventKind::kModelLoading:

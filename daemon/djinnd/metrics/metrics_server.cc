@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/background.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -46,7 +47,10 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(std::vector<Fd> sock
 
 MetricsServer::MetricsServer(std::vector<Fd> sockets, const Clock& clock, std::function<void()> ask,
                              Fd bell)
-    : sockets_(std::move(sockets)), clock_(clock), ask_(std::move(ask)), bell_(std::move(bell)) {}
+    : sockets_(std::move(sockets)), clock_(clock), ask_(std::move(ask)), bell_(std::move(bell)) {
+  static_assert(kFreshMs <= kSnapshotMs);
+  DJINN_ASSERT(!sockets_.empty() && ask_ != nullptr);
+}
 
 MetricsServer::~MetricsServer() {
   stopping_.store(true);
@@ -88,6 +92,7 @@ void MetricsServer::wait() {
   for (Connection& one : connections_) {
     if (polled[next++].revents != 0) go_on(one);
   }
+  DJINN_ASSERT(next == polled.size());
   if (polled[0].revents != 0) take_news();
   for (size_t i = 0; i < sockets_.size(); ++i) {
     if (polled[1 + i].revents != 0) accept_from(sockets_[i]);
@@ -137,6 +142,7 @@ void MetricsServer::accept_from(const Fd& socket) {
   }
   if (!make_room()) return;
   connections_.push_back({std::move(client)});
+  DJINN_ASSERT(connections_.size() <= kConnections);
   connections_.back().deadline_ns = clock_.monotonic_ns() + kRequestMs * kNsPerMs;
   read(connections_.back());
 }
@@ -166,6 +172,8 @@ void MetricsServer::go_on(Connection& connection) {
 }
 
 void MetricsServer::read(Connection& connection) {
+  DJINN_ASSERT(connection.phase == Phase::kReading);
+  DJINN_ASSERT(connection.in.size() < HttpRequest::kBytesMax);
   std::array<char, HttpRequest::kBytesMax> buffer;
   const size_t room = HttpRequest::kBytesMax - connection.in.size();
   const ssize_t length = ::recv(connection.socket.get(), buffer.data(), room, 0);
@@ -188,6 +196,7 @@ void MetricsServer::requested(Connection& connection) {
 }
 
 void MetricsServer::answer(Connection& connection) {
+  DJINN_ASSERT(connection.phase == Phase::kReading || connection.phase == Phase::kAsking);
   const Answer made = make(connection.request);
   ++(std::string_view(made.status).starts_with("200") ? counts_.answers : counts_.refusals);
   connection.out =
@@ -238,6 +247,7 @@ void MetricsServer::write(Connection& connection) {
     if (length < 0 && must_wait()) return;
     if (length <= 0) return connection.socket.reset();
     connection.written += static_cast<size_t>(length);
+    DJINN_ASSERT(connection.written <= connection.out.size());
   }
   // Closing with input unread would take the answer back: the client's end is waited for.
   ::shutdown(connection.socket.get(), SHUT_WR);

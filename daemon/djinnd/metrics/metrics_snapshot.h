@@ -86,4 +86,14 @@ struct MetricsSnapshot {
   std::array<uint64_t, ipc::kEventKinds> events{};
 };
 
+static_assert(std::tuple_size_v<decltype(MetricsSnapshot::pools)> ==
+              static_cast<size_t>(ipc::MemoryPool::kLanes) + 1);
+static_assert(std::tuple_size_v<decltype(MetricsSnapshot::programs)> ==
+              static_cast<size_t>(ipc::ProgramState::kAdmitted) + 1);
+static_assert(std::tuple_size_v<decltype(MetricsSnapshot::workers)> ==
+              static_cast<size_t>(ipc::WorkerState::kFailed) + 1);
+// A program is counted by its phase, and told by its state.
+static_assert(static_cast<size_t>(ProgramPhase::kAdmitted) ==
+              static_cast<size_t>(ipc::ProgramState::kAdmitted));
+
 }  // namespace djinn::daemon

@@ -17,6 +17,7 @@
 #include "daemon/djinnd/host/version.h"
 #include "daemon/djinnd/loop/proc_files.h"
 #include "ipc/report_text.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -39,6 +40,7 @@ constexpr std::array<const char*, 3> kPoolNames = {"weights", "sessions", "lanes
 constexpr std::array<const char*, ipc::kOperations> kOperationNames = {
     "nop",       "run",          "run_once",      "generate",        "read_ref",
     "write_ref", "release_refs", "crop_sequence", "reorder_sequence"};
+static_assert(kGroupPlaceNames.back() != nullptr && kOperationNames.back() != nullptr);
 
 // Families in the making, in the order in which they are told.
 class Page {
@@ -48,6 +50,7 @@ class Page {
   }
   template <typename Number>
   void put(Number value, Labels labels = {}) {
+    DJINN_ASSERT(!families_.empty() && families_.back().type != MetricType::Histogram);
     ClientMetric metric;
     metric.label = std::move(labels);
     const bool counts = families_.back().type == MetricType::Counter;
@@ -55,6 +58,7 @@ class Page {
     families_.back().metric.push_back(std::move(metric));
   }
   void put(const ipc::TimeHistogram& times) {
+    DJINN_ASSERT(!families_.empty() && families_.back().type == MetricType::Histogram);
     ClientMetric metric;
     uint64_t below = 0;
     for (size_t i = 0; i < times.counts.size(); ++i) {
@@ -69,6 +73,7 @@ class Page {
   // One series for each name, in the order of values.
   template <typename Values, typename Names>
   void put_each(const char* label, const Values& values, const Names& names) {
+    DJINN_ASSERT(values.size() == names.size());
     for (size_t i = 0; i < values.size(); ++i) put(values[i], {{label, names[i]}});
   }
   // As above, for the values of an enumeration.

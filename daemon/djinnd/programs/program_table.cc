@@ -27,6 +27,7 @@ bool may_follow(ProgramPhase from, ProgramPhase to) {
 
 Program& ProgramTable::add(Program program) {
   const ProgramId id = program.id;
+  DJINN_ASSERT(id.valid() && !by_fingerprint_.contains(program.fingerprint));
   by_fingerprint_[program.fingerprint] = id;
   const auto [at, fresh] = programs_.emplace(id, std::move(program));
   DJINN_ASSERT(fresh);
@@ -49,6 +50,7 @@ void ProgramTable::erase(ProgramId id) {
   if (found == programs_.end()) return;
   by_fingerprint_.erase(found->second.fingerprint);
   programs_.erase(found);
+  DJINN_ASSERT(programs_.size() == by_fingerprint_.size());
 }
 
 bool ProgramTable::has_room(DomainId domain, uint64_t bytes) const {

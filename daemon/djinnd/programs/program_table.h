@@ -17,6 +17,7 @@
 
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/workers/worker_supervisor.h"
+#include "ipc/limits.h"
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
@@ -57,6 +58,7 @@ class ProgramTable {
   static constexpr uint64_t kBytesPerDomain = uint64_t{64} << 20;
   // Of a domain that uses none of its programs: those that a script finds when it starts again.
   static constexpr uint64_t kBytesUnused = uint64_t{8} << 20;
+  static_assert(kBytesPerDomain == 4 * limits::kGraphBytes && kBytesUnused <= kBytesPerDomain);
 
   Program& add(Program program);
   Program* find(ProgramId id);

@@ -7,6 +7,7 @@
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 
@@ -60,16 +61,19 @@ Status Programs::make_room(DomainId domain, uint64_t bytes) {
 }
 
 void Programs::forget(const Program& program) {
+  DJINN_ASSERT(program.waiters.empty());
   domains_.send(program.domain, {ipc::DropProgram{program.id}});
   table_.erase(program.id);
 }
 
 void Programs::send_add(const Program& program) {
+  DJINN_ASSERT(program.graph != nullptr);
   const int fds[] = {program.graph->get()};
   domains_.send(program.domain, {ipc::AddProgram{program.id, program.model}}, fds);
 }
 
 void Programs::answer(const Program& program, const Waiter& waiter, bool was_cached) {
+  DJINN_ASSERT(program.phase == ProgramPhase::kAdmitted);
   replies_.reply(waiter,
                  {waiter.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
 }

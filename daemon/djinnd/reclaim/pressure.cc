@@ -2,9 +2,12 @@
 
 #include "daemon/djinnd/reclaim/pressure.h"
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 
 uint64_t share_of(uint64_t total, uint32_t percent) {
+  DJINN_ASSERT(percent <= 100);
   return total / 100 * percent + total % 100 * percent / 100;
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 namespace {
 
@@ -39,6 +41,7 @@ uint64_t Reclaimer::coming_bytes() const {
 // --- when somebody asks
 
 bool Reclaimer::make_room(uint64_t bytes) {
+  DJINN_ASSERT(bytes > 0);
   const std::vector<Model*> candidates = models_.residency().candidates();
   uint64_t coming = coming_bytes();
   uint64_t possible = coming + sessions_.sequences().spill().evictable_bytes();
@@ -97,6 +100,7 @@ void Reclaimer::look() {
 }
 
 void Reclaimer::emit_pressure() {
+  DJINN_ASSERT(level_ != PressureLevel::kNone);
   const bool all = level_ == PressureLevel::kAllGoes;
   Event event = device_event(
       EventKind::kMemoryPressure,
@@ -110,6 +114,7 @@ void Reclaimer::emit_pressure() {
 
 bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {
   const uint64_t granted = memory_.granted_bytes();
+  DJINN_ASSERT(granted <= memory_.total_bytes() && bytes <= memory_.total_bytes());
   const uint64_t over = granted - std::min(granted, bytes);
   uint64_t coming = coming_bytes();
   bool passed_over = false;

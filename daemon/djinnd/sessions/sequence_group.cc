@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 namespace {
 
@@ -39,6 +41,7 @@ Result<SequenceGroup*> SequenceSlots::make(const ipc::SequenceGeometry& geometry
     if (++generation == 0) ++generation;  // zero is never valid
     SequenceGroup& group = groups_[index];
     group.handle = {index, generation};
+    DJINN_ASSERT(group.handle.valid());
     group.geometry = geometry;
     return &group;
   }

@@ -27,6 +27,7 @@
 #include "daemon/djinnd/access/replies.h"
 #include "ipc/limits.h"
 #include "ipc/messages.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/owned_state.h"
@@ -41,6 +42,7 @@ enum class GroupPhase : uint8_t { kAdding, kLive, kDropping };
 // Where its bytes are.
 enum class GroupPlace : uint8_t { kMemory, kSpilling, kSpilled };
 inline constexpr uint8_t kGroupPlaces = 3;
+static_assert(kGroupPlaces == static_cast<uint8_t>(GroupPlace::kSpilled) + 1);
 // Pure: the second drawing above as a table.
 [[nodiscard]] bool may_follow(GroupPlace from, GroupPlace to);
 
@@ -66,7 +68,10 @@ struct SequenceGroup {
 
   [[nodiscard]] uint64_t granted_bytes() const { return granted_bytes_; }
   // What was granted for it and stays so.
-  [[nodiscard]] uint64_t held_bytes() const { return granted_bytes_ - freeing_bytes; }
+  [[nodiscard]] uint64_t held_bytes() const {
+    DJINN_ASSERT(freeing_bytes <= granted_bytes_);
+    return granted_bytes_ - freeing_bytes;
+  }
   // What of it comes free by itself: all of one that is dropped or on its way to disk.
   [[nodiscard]] uint64_t leaving_bytes() const {
     const bool all = phase == GroupPhase::kDropping || place == GroupPlace::kSpilling;

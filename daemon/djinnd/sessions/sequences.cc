@@ -131,6 +131,7 @@ Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeom
                       Fd& extent) {
   DJINN_CHECK(check_descriptors_left(extent));
   DJINN_TRY(SequenceGroup* const group, session.sequences.make(geometry));
+  DJINN_ASSERT(group->phase == GroupPhase::kAdding && group->granted_bytes() == 0);
   group->extent = std::move(extent);
   group->waiter = {session.id, number};
   if (session.attached) send(session, *group);
@@ -184,6 +185,7 @@ void Sequences::erased(SessionId id, SequenceHandle handle) {
   Session* const session = sessions_.find(id);
   SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
   if (group == nullptr) return;
+  DJINN_ASSERT(group->phase == GroupPhase::kDropping && !group->extent.valid());
   const Waiter waiter = group->waiter;
   const uint64_t bytes = group->granted_bytes();
   session->sequences.erase(handle);
@@ -301,6 +303,7 @@ uint64_t Sequences::begin_spill(uint64_t bytes, bool idle_only) {
 
 void Sequences::begin_spill(const Spill::Candidate& candidate) {
   SequenceGroup& group = *candidate.group;
+  DJINN_ASSERT(candidate.session->attached && group.phase == GroupPhase::kLive);
   enter(group, GroupPlace::kSpilling);
   group.spill_attempt = ++attempts_;
   file_work_.run(
@@ -328,6 +331,7 @@ void Sequences::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, 
     spill_.note_failure();
     return stays(*group);
   }
+  DJINN_ASSERT(!group->spill_file.valid());
   group->spill_file = *std::move(file);
   const int fds[] = {group->spill_file.get()};
   domains_.send(session->domain, {ipc::SpillSequence{id, handle}}, fds);
@@ -362,6 +366,7 @@ bool Sequences::on_sequence_spilled(DomainId domain, const ipc::SequenceSpilled&
 }
 
 void Sequences::free_memory(const Session& session, SequenceGroup& group, uint64_t bytes) {
+  DJINN_ASSERT(group.extent.valid() && bytes <= group.held_bytes());
   ++group.frees;
   group.freeing_bytes += bytes;
   extents_.decommit(std::span(&group.extent, 1),
@@ -374,8 +379,10 @@ void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool 
   Session* const session = sessions_.find(id);
   SequenceGroup* const group = session != nullptr ? session->sequences.lookup(handle) : nullptr;
   if (group == nullptr) return;
+  DJINN_ASSERT(group->frees > 0 && group->freeing_bytes >= bytes);
   --group->frees;
   group->freeing_bytes -= bytes;
+  DJINN_ASSERT(group->frees > 0 || group->freeing_bytes == 0);
   std::vector<ipc::GrantRequest> asks;
   if (group->frees == 0) asks = std::exchange(group->asks, {});
   const DomainId domain = session->domain;

@@ -22,6 +22,7 @@ namespace {
 
 constexpr gc::StateGeometry kStateGeometry{limits::kRefs, limits::kSequences};
 constexpr uint64_t kPage = 4096;
+static_assert(limits::kStagingBytesMax % kPage == 0 && limits::kStagingBytesDefault % kPage == 0);
 
 // The head is written through a mapping that does not outlive this.
 Result<Fd> make_state() {
@@ -56,6 +57,7 @@ bool Session::runs() const {
 }
 
 std::vector<Fd> Session::take_extents() {
+  DJINN_ASSERT(phase == SessionPhase::kLeaving);
   std::vector<Fd> taken;
   taken.push_back(std::move(memory.refs));
   for (auto& [index, group] : sequences.all()) taken.push_back(std::move(group.extent));
@@ -83,6 +85,7 @@ bool Session::moves_groups() const {
 // --- SessionTable
 
 Session& SessionTable::add(std::unique_ptr<Session> session) {
+  DJINN_ASSERT(session->id.valid());
   const SessionId id = session->id;
   const auto [at, is_new] = sessions_.emplace(id, std::move(session));
   DJINN_ASSERT(is_new);
@@ -110,6 +113,7 @@ uint64_t SessionMemory::state_bytes() {
 }
 
 Result<SessionMemory> SessionMemory::make(uint64_t staging_bytes) {
+  DJINN_ASSERT(staging_bytes > 0 && staging_bytes % kPage == 0);
   SessionMemory made;
   made.staging_bytes = staging_bytes;
   const uint64_t bytes = ipc::SessionLayout::bytes(staging_bytes);

@@ -214,6 +214,7 @@ void Sessions::end(Session& session, const Error& error) {
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
   events_.emit(std::move(event));
+  DJINN_ASSERT(session.channel != nullptr);
   session.channel->send(ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}}));
   leave(session.id);
 }
@@ -264,6 +265,7 @@ void Sessions::give_owed(SessionId id) {
 void Sessions::leave(SessionId id) {
   Session* const session = find(id);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
+  DJINN_ASSERT(session->channel != nullptr && session->parted == nullptr);
   session->phase.enter(SessionPhase::kLeaving);
   session->channel->dismiss();
   session->parted = std::move(session->channel);
@@ -288,6 +290,7 @@ void Sessions::cancel_requests(Session& session) {
 void Sessions::release(Session& session) {
   const SessionId id = session.id;
   const Memory::Holder holder = Memory::of_session(id);
+  DJINN_ASSERT(session.phase == SessionPhase::kLeaving && !released_.contains(id));
   if (!session.has_memory()) {
     loop_.dispose(std::move(session.parted));
     sessions_.erase(id);
@@ -398,6 +401,7 @@ void Sessions::has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes
     return;
   }
   if (!made.ok()) return withdraw_hello(*session, made.error());
+  DJINN_ASSERT(!session->has_memory() && session->hello != 0);
   session->memory.refs = *std::move(made);
   session->memory.ref_bytes_max = ref_bytes_max;
   const Status whole = make_memory(*session, staging_bytes);
@@ -457,6 +461,7 @@ void Sessions::end_waiting(const Error& error) {
 }
 
 void Sessions::attach(Session& session) {
+  DJINN_ASSERT(session.has_memory() && !session.attached);
   const SessionMemory& memory = session.memory;
   const int fds[] = {memory.memory.get(), memory.state.get(), memory.refs.get(),
                      memory.submission_bell.get(), memory.completion_bell.bell.get()};
@@ -483,11 +488,13 @@ void Sessions::attach(Session& session) {
 
 void Sessions::welcome(Session& session) {
   const uint32_t number = std::exchange(session.hello, 0);
+  DJINN_ASSERT(number != 0);
   session.phase.enter(SessionPhase::kLive);
   emit(EventKind::kSessionNew, session,
        fmt::format("session {} of {} is welcome", text_of(session.id),
                    events_.user_text(session.domain)));
   const WorkerSupervisor* const worker = domains_.find(session.domain);
+  DJINN_ASSERT(worker != nullptr && worker->ready());
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
                      session.memory.completion_bell.listener.get()};
   reply({session.id, number},
@@ -622,6 +629,7 @@ bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
 
 // Gives whether the next worker may come at once, as far as this session tells.
 bool Sessions::note_death(Session& session, const WorkerDeath& death) {
+  DJINN_ASSERT(session.has_memory() && session.phase != SessionPhase::kLeaving);
   const bool was_served = std::exchange(session.attached, false);
   memory_.cancel(Memory::of_session(session.id));
   sequences_.worker_died(session, death);
@@ -702,6 +710,7 @@ bool Sessions::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
   Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr) return true;  // all of it was given back with the session
   if (event.bytes > session->ref_bytes_granted) return false;
+  DJINN_ASSERT(session->ref_bytes_granted <= memory_.held_by(Memory::of_session(session->id)));
   session->ref_bytes_granted -= event.bytes;
   memory_.release(Memory::of_session(session->id), event.bytes);
   return true;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::daemon {
@@ -27,7 +28,9 @@ void Spill::note_use(Session& session, const gc::Progress& progress) const {
 }
 
 bool Spill::is_idle(const Session& session) const {
-  return clock_.monotonic_ns() - session.used_ns >= rules_.idle_ms * kNsPerMs;
+  const uint64_t now = clock_.monotonic_ns();
+  DJINN_ASSERT(now >= session.used_ns);
+  return now - session.used_ns >= rules_.idle_ms * kNsPerMs;
 }
 
 bool Spill::may_spill(const Session& session) const {
@@ -95,6 +98,7 @@ std::optional<uint64_t> Spill::ms_to_next_idle() const {
     });
     if (!in_memory) continue;
     // One that runs, or could not go, is looked at again after a whole while.
+    DJINN_ASSERT(now >= session->used_ns);
     const uint64_t idle_ms = (now - session->used_ns) / kNsPerMs;
     const uint64_t ms = idle_ms < rules_.idle_ms ? rules_.idle_ms - idle_ms : rules_.idle_ms;
     next = std::min(next.value_or(ms), ms);

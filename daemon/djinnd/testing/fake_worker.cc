@@ -224,6 +224,8 @@ class FakeWorker {
   void serve(SessionId id, FakeSession& session) {
     while (!session.waits && !session.ring->prepare_to_sleep()) {
       session.ring->finish_sleep();
+      const auto found = session.ring->has_submission();
+      if (!found || !*found) ::_exit(12);
       const ipc::Submission submission = session.ring->copy_submission();
       session.state->begin();
       const ErrorCode refusal = std::exchange(session.refusal, ErrorCode::kOk);

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "ipc/build_identity.h"
+#include "kernel/base/assert.h"
 #include "kernel/pal/memfd.h"
 
 extern char** environ;
@@ -77,6 +78,7 @@ ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket
       pidfd_(std::move(pidfd)),
       stragglers_(host.stragglers),
       closer_(host.deferred_close.of(::geteuid())) {
+  DJINN_ASSERT(pid_ > 1);  // signals to others go to whole groups, or to everybody
   channel_.emplace(host.loop, std::move(socket), kBacklogMax, traffic,
                    Channel::Events{[this](ipc::Datagram message) { heard(std::move(message)); },
                                    // A child without channel is of no use; its exit tells the rest.
@@ -134,6 +136,7 @@ void ChildProcess::go_on() {
 }
 
 void ChildProcess::reap() {
+  DJINN_ASSERT(!reaped_);
   while (::waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
   }
   reaped_ = true;
@@ -144,6 +147,7 @@ bool ChildProcess::refused_our_build() const {
 }
 
 std::string ChildProcess::how_it_ended() const {
+  DJINN_ASSERT(reaped_);
   if (!WIFSIGNALED(wait_status_)) return fmt::format("with status {}", WEXITSTATUS(wait_status_));
   const char* const name = ::sigabbrev_np(WTERMSIG(wait_status_));
   return name != nullptr ? fmt::format("of SIG{}", name)

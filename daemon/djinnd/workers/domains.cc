@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 
 Result<WorkerSupervisor*> Domains::need(DomainId domain,
@@ -30,6 +32,7 @@ Result<WorkerSupervisor*> Domains::need(DomainId domain,
     idle->retire();
   }
   worker->need();
+  DJINN_ASSERT(!worker->absent());
   return worker.get();
 }
 

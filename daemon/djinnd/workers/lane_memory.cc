@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 namespace {
 
@@ -17,6 +19,7 @@ Memory::Holder heap_of(DomainId domain) {
 }  // namespace
 
 void LaneMemory::on_grant_request(DomainId domain, const ipc::GrantRequest& event) {
+  DJINN_ASSERT(is_of_lane(event.kind));
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
   memory_.charge(holder, domain);
@@ -59,6 +62,7 @@ void LaneMemory::give_heap(DomainId domain, const ipc::GrantRequest& event, cons
 }
 
 bool LaneMemory::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
+  DJINN_ASSERT(is_of_lane(event.kind));
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
   if (event.bytes > memory_.held_by(holder)) return false;

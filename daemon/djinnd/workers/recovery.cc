@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 
@@ -16,6 +17,8 @@ void DeathCount::note(const gc::Progress& progress) {
   if (progress.running_step != 0) ++deaths_;
 }
 
+static_assert(limits::kDeathsWithoutProgress > 0, "A session would be refused that killed nobody.");
+
 bool DeathCount::exhausted() const {
   return deaths_ >= limits::kDeathsWithoutProgress;
 }
@@ -25,7 +28,10 @@ bool DeathCount::hopeless() const {
 }
 
 uint64_t BackOff::after_death(bool progressed) {
-  fruitless_ = progressed ? 0 : std::min(fruitless_ + 1, 16u);
+  constexpr uint32_t kFruitlessMax = 16;
+  static_assert(kFirstMs << kFruitlessMax >= kMaxMs, "No count of deaths makes the wait shorter.");
+  DJINN_ASSERT(fruitless_ <= kFruitlessMax);
+  fruitless_ = progressed ? 0 : std::min(fruitless_ + 1, kFruitlessMax);
   if (fruitless_ <= 1) return 0;
   return std::min(kMaxMs, kFirstMs << (fruitless_ - 2));
 }
@@ -55,6 +61,7 @@ bool HangWatch::look(uint64_t now_ns, const Sample& sample) {
     since_ = now_ns;
     return false;
   }
+  DJINN_ASSERT(now_ns >= *since_);
   return now_ns - *since_ >= timeout_ns_ * (sample.patient ? kPatience : 1);
 }
 

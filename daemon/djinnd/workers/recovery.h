@@ -38,6 +38,8 @@ class BackOff {
   static constexpr uint64_t kFirstMs = 50;
   static constexpr uint64_t kMaxMs = 5000;
 
+  static_assert(kFirstMs <= kMaxMs);
+
   // A worker died; progressed: something was committed or acknowledged since the death before.
   // Gives the milliseconds to wait: none at first, then doubling.
   uint64_t after_death(bool progressed);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 
@@ -22,6 +23,7 @@ void SparePool::start() {
 }
 
 void SparePool::take(Taker taker) {
+  DJINN_ASSERT(taker != nullptr);
   takers_.push_back(std::move(taker));
   loop_.defer([this] { serve(); });
   // Somebody waits now, so nothing is gained by waiting longer.
@@ -40,6 +42,7 @@ void SparePool::start_child() {
 }
 
 void SparePool::adopt(std::unique_ptr<ChildProcess> child) {
+  DJINN_ASSERT(child_ == nullptr && child != nullptr && !child->dead());
   child_ = std::move(child);
   child_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { child_failed(); }});
   ready_timer_.start_once(kReadyTimeoutMs);
@@ -52,6 +55,7 @@ void SparePool::give_back(std::unique_ptr<ChildProcess> child) {
 }
 
 void SparePool::heard(const ipc::Datagram& message) {
+  DJINN_ASSERT(child_ != nullptr);
   ready_ = kind_.read_ready(message);
   if (!ready_) return child_->kill();
   ready_timer_.stop();
@@ -81,6 +85,7 @@ void SparePool::count(uint32_t failures, bool other_build) {
 }
 
 Error SparePool::failure() const {
+  DJINN_ASSERT(fails());
   if (other_build_) {
     return {kind_.lost,
             fmt::format("djinnd was upgraded and has not been restarted, so it has no {}. Restart "
@@ -93,6 +98,7 @@ Error SparePool::failure() const {
 
 void SparePool::serve() {
   if (takers_.empty() || !ready_) return;
+  DJINN_ASSERT(child_ != nullptr);
   Taker taker = std::move(takers_.front());
   takers_.pop_front();
   child_->listen({});

@@ -16,6 +16,7 @@
 
 #include "daemon/djinnd/loop/background.h"
 #include "ipc/socket.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
@@ -128,7 +129,9 @@ void Spawner::serve(int socket) {
 }
 
 Result<pid_t> Spawner::start(const Program& program, const Fd& channel) {
+  DJINN_ASSERT(channel.valid() && !program.arguments.empty());
   std::unique_lock lock(mutex_);
+  DJINN_ASSERT(order_ == nullptr);
   DJINN_CHECK(ready_);
   const std::byte order{};
   const int fds[] = {channel.get()};

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::daemon {
 
 StatsRounds::StatsRounds(Loop& loop, Domains& domains)
     : domains_(domains), timeout_(loop, [this] { end_all(); }) {}
 
 void StatsRounds::ask(const std::function<bool(DomainId)>& whose, std::function<void()> over) {
+  DJINN_ASSERT(over != nullptr);
   Round round{std::move(over), {}};
   for (const auto& [domain, worker] : domains_.all()) {
     if (!worker->ready() || !whose(domain)) continue;
@@ -49,6 +52,7 @@ void StatsRounds::end_complete() {
     if (round->owing.empty()) complete.splice(complete.end(), rounds_, round);
   }
   if (rounds_.empty()) timeout_.stop();
+  DJINN_ASSERT(std::ranges::none_of(rounds_, [](const Round& r) { return r.owing.empty(); }));
   for (const Round& round : complete) round.over();
 }
 

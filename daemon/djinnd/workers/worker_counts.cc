@@ -16,6 +16,11 @@ void each_of(ipc::TimeHistogram& a, const ipc::TimeHistogram& b, const Function&
   f(a.sum_ns, b.sum_ns);
 }
 
+constexpr size_t kHistogramWords = ipc::kTimeBuckets + 1;
+static_assert(sizeof(ipc::WorkerStats) ==
+                  (11 + ipc::kOperations + 4 * kHistogramWords) * sizeof(uint64_t),
+              "A count that was added is missing below.");
+
 // Calls f with each count of a and its twin of b.
 template <typename Function>
 void each_count(ipc::WorkerStats& a, const ipc::WorkerStats& b, const Function& f) {

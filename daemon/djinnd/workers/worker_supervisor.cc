@@ -154,6 +154,7 @@ void WorkerSupervisor::ask_for_worker() {
 }
 
 void WorkerSupervisor::adopt(ReadyChild child) {
+  DJINN_ASSERT(process_ == nullptr && owed_.empty());
   process_ = std::move(child.process);
   ready_ = child.ready;
   phase_.enter(WorkerPhase::kReady);
@@ -179,6 +180,7 @@ void WorkerSupervisor::retire() {
 
 void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {
   if (!ready()) return;
+  DJINN_ASSERT(process_ != nullptr);
   if (const auto owed = owed_for(command)) owed_.push_back(*owed);
   process_->send(ipc::encode(command), fds);
 }
@@ -190,6 +192,7 @@ void WorkerSupervisor::kill(const char* why) {
 }
 
 void WorkerSupervisor::heard(const ipc::Datagram& message) {
+  DJINN_ASSERT(ready());
   const auto event = ipc::decode_worker_event(message.bytes);
   if (!event.ok()) return kill("sent a message that nobody can read");
   const auto& body = event.value().body;
@@ -206,6 +209,7 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
 }
 
 void WorkerSupervisor::exited() {
+  DJINN_ASSERT(ready() && process_->dead());
   emit(EventKind::kWorkerLost, fmt::format("worker {} of {} has died {}", process_->pid(),
                                            events_.user_text(domain_), process_->how_it_ended()));
   WorkerDeath death;
