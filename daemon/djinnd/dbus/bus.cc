@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstring>
 #include <string_view>
@@ -85,6 +86,18 @@ bool is_gone(sd_bus_message* answer) {
 
 }  // namespace
 
+bool may_follow(BusPhase from, BusPhase to) {
+  using enum BusPhase;
+  static constexpr auto kLegal = std::to_array<Transition<BusPhase>>({
+      {kAbsent, kAbsent},
+      {kAbsent, kOpening},
+      {kOpening, kAbsent},
+      {kOpening, kServing},
+      {kServing, kAbsent},
+  });
+  return is_listed(kLegal, from, to);
+}
+
 // The descriptor is watched no more before it is closed.
 struct Bus::Connection {
   Connection(Loop& loop, OwnedBus opened, Bus& owner)
@@ -119,19 +132,19 @@ void Bus::stop() {
   kind_ = BusKind::kNone;
   retry_.stop();
   waiting_.clear();
-  phase_ = Phase::kAbsent;
+  phase_.enter(BusPhase::kAbsent);
   if (connection_) connection_->poll.pause();
   loop_.dispose(std::move(connection_));
 }
 
 void Bus::open() {
-  DJINN_ASSERT(phase_ == Phase::kAbsent && connection_ == nullptr);
+  DJINN_ASSERT(phase_ == BusPhase::kAbsent && connection_ == nullptr);
   OwnedBus opened;
   int failed = open_bus(kind_, opened);
   if (failed >= 0) failed = hooks_.opened(opened.get());
   if (failed >= 0) failed = ask_for_name(opened.get());
   if (failed < 0) return lose(::strerror(-failed));
-  phase_ = Phase::kOpening;
+  phase_.enter(BusPhase::kOpening);
   connection_ = std::make_unique<Connection>(loop_, std::move(opened), *this);
   watch();
 }
@@ -147,7 +160,7 @@ int Bus::ask_for_name(sd_bus* raw) {
 }
 
 void Bus::named(sd_bus_message* answer) {
-  DJINN_ASSERT(phase_ == Phase::kOpening);
+  DJINN_ASSERT(phase_ == BusPhase::kOpening);
   if (::sd_bus_message_is_method_error(answer, nullptr) > 0) {
     return lose(::sd_bus_message_get_error(answer)->name);
   }
@@ -156,7 +169,7 @@ void Bus::named(sd_bus_message* answer) {
   if (!read || (outcome != kPrimaryOwner && outcome != kAlreadyOwner)) {
     return lose("another process has the name");
   }
-  phase_ = Phase::kServing;
+  phase_.enter(BusPhase::kServing);
   pause_ms_ = kPauseMsMin;
   tell(fmt::format("{} is served on the {} bus", name_,
                    kind_ == BusKind::kSystem ? "system" : "user's"));
@@ -196,7 +209,7 @@ void Bus::watch() {
 
 void Bus::lose(const std::string& why) {
   waiting_.clear();
-  phase_ = Phase::kAbsent;
+  phase_.enter(BusPhase::kAbsent);
   if (connection_) connection_->poll.pause();
   loop_.dispose(std::move(connection_));
   tell(fmt::format("{} is not on D-Bus: {}", name_, why));

@@ -4,9 +4,8 @@
 //
 //   absent -> opening     a connection is made, and asks for its name
 //   opening -> serving    the name is ours
-//   opening, serving -> absent    the bus is gone, does not read, or gives the name to nobody of
-//   us;
-//                                 it is tried again, after a pause that doubles
+//   any -> absent         the bus is not there, is gone, does not read, or gives the name to nobody
+//                         of us; it is tried again, after a pause that doubles
 //
 // A host without a bus is no fault: one line in the log, and djinnd does without.
 //
@@ -24,6 +23,7 @@
 #include "daemon/djinnd/host/bus_kind.h"
 #include "daemon/djinnd/loop/loop.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/owned_state.h"
 
 namespace djinn::daemon {
 
@@ -31,6 +31,9 @@ struct DropMessage {
   void operator()(sd_bus_message* message) const { ::sd_bus_message_unref(message); }
 };
 using Message = std::unique_ptr<sd_bus_message, DropMessage>;
+
+enum class BusPhase : uint8_t { kAbsent, kOpening, kServing };
+[[nodiscard]] bool may_follow(BusPhase from, BusPhase to);
 
 class Bus {
  public:
@@ -48,7 +51,7 @@ class Bus {
   void start();
   // Gives the connection up for good.
   void stop();
-  [[nodiscard]] bool serving() const { return phase_ == Phase::kServing; }
+  [[nodiscard]] bool serving() const { return phase_ == BusPhase::kServing; }
 
   // Runs action on the connection, if there is one, and has the loop see to what it left to send.
   // A negative errno of action is the end of the connection.
@@ -64,7 +67,6 @@ class Bus {
   void ask_whether_gone(const std::string& name, std::function<void()> gone);
 
  private:
-  enum class Phase : uint8_t { kAbsent, kOpening, kServing };
   struct Connection;
   struct Waiting {
     Bus* bus;
@@ -88,7 +90,7 @@ class Bus {
   BusKind kind_;
   std::string name_;
   Hooks hooks_;
-  Phase phase_ = Phase::kAbsent;
+  OwnedState<BusPhase, Bus> phase_;
   std::unique_ptr<Connection> connection_;
   std::map<uint64_t, std::unique_ptr<Waiting>> waiting_;
   uint64_t calls_ = 0;

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <optional>
 
 #include "daemon/djinnd/dbus/bus_callers.h"
@@ -12,6 +13,7 @@
 #include "daemon/djinnd/dbus/bus_subscribers.h"
 #include "daemon/djinnd/testing/fake_bus.h"
 #include "daemon/djinnd/testing/run_until.h"
+#include "kernel/base/owned_state_for_tests.h"
 
 namespace djinn::daemon {
 namespace {
@@ -59,6 +61,19 @@ int answer_credentials(sd_bus_message* call, uint32_t user, uint32_t group) {
   return ::sd_bus_reply_method_return(call, "a{sv}", 4, "ProcessID", "u", 5, "UnixUserID", "u",
                                       user, "LinuxSecurityLabel", "ay", 2, 'a', 0, "UnixGroupIDs",
                                       "au", 2, 5, group);
+}
+
+TEST(BusPhase, a_bus_serves_once_the_name_is_ours_and_may_be_gone_at_any_time) {
+  using enum BusPhase;
+  constexpr std::array kStates{kAbsent, kOpening, kServing};
+  constexpr auto kLegal = std::to_array<Transition<BusPhase>>({
+      {kAbsent, kAbsent},
+      {kAbsent, kOpening},
+      {kOpening, kAbsent},
+      {kOpening, kServing},
+      {kServing, kAbsent},
+  });
+  StateForTests::expect_legal<BusPhase>(kStates, kLegal);
 }
 
 TEST(BusErrorTest, errors_are_named_as_their_codes) {

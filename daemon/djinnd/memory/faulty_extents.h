@@ -11,7 +11,7 @@
 
 namespace djinn::daemon {
 
-class FaultyExtents final : public ExtentSource {
+class FaultyExtents : public ExtentSource {
  public:
   // fail_at: the number of the creation, counted from 1; 0: none fails.
   FaultyExtents(ExtentSource& inner, uint64_t fail_at) : inner_(inner), fail_at_(fail_at) {}

@@ -7,7 +7,6 @@
 
 #include <optional>
 
-#include "daemon/djinnd/memory/faulty_extents.h"
 #include "daemon/djinnd/testing/late_extents.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "kernel/pal/memfd.h"
@@ -85,14 +84,13 @@ TEST_F(HostExtentsTest, sealed_memory_is_not_given_back) {
 }
 
 TEST_F(HostExtentsTest, of_several_all_are_made_or_none) {
-  FaultyExtents faulty(extents_, 0);
-  testing::LateExtents late(faulty);
+  testing::LateExtents late(extents_);
   const std::vector<uint64_t> sizes{kBytes, 2 * kBytes, 3 * kBytes};
   free_all();  // the queue has its thread
   const pal::ProcessState before = pal::read_process_state();
   for (const bool is_late : {false, true}) {
     for (uint64_t fault = 0; fault <= sizes.size(); ++fault) {
-      faulty.fail_at(fault);
+      late.fail_at(fault);
       std::optional<Result<std::vector<Fd>>> told;
       if (is_late) late.hold();
       create_all(late, ExtentUse::kWeights, sizes,

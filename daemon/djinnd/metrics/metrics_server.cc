@@ -34,6 +34,17 @@ bool is_page(const HttpRequest& request) {
 
 }  // namespace
 
+bool may_follow(ScrapePhase from, ScrapePhase to) {
+  using enum ScrapePhase;
+  static constexpr auto kLegal = std::to_array<Transition<ScrapePhase>>({
+      {kReading, kAsking},
+      {kReading, kWriting},
+      {kAsking, kWriting},
+      {kWriting, kClosing},
+  });
+  return is_listed(kLegal, from, to);
+}
+
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(std::vector<Fd> sockets,
                                                             const Clock& clock,
                                                             std::function<void()> ask) {
@@ -82,8 +93,9 @@ void MetricsServer::wait() {
     polled.push_back({accepts ? socket.get() : kNotPolled, POLLIN, 0});
   }
   for (const Connection& one : connections_) {
-    const short events = one.phase == Phase::kWriting ? POLLOUT : POLLIN;
-    polled.push_back({one.phase == Phase::kAsking ? kNotPolled : one.socket.get(), events, 0});
+    const short events = one.phase == ScrapePhase::kWriting ? POLLOUT : POLLIN;
+    polled.push_back(
+        {one.phase == ScrapePhase::kAsking ? kNotPolled : one.socket.get(), events, 0});
   }
   if (::poll(polled.data(), polled.size(), timeout_ms()) < 0) return;
 
@@ -116,7 +128,7 @@ int MetricsServer::timeout_ms() const {
 }
 
 bool MetricsServer::gives_way(const Connection& connection) {
-  return connection.phase == Phase::kReading || connection.phase == Phase::kClosing;
+  return connection.phase == ScrapePhase::kReading || connection.phase == ScrapePhase::kClosing;
 }
 
 void MetricsServer::take_news() {
@@ -127,7 +139,7 @@ void MetricsServer::take_news() {
   snapshot_ = std::move(newest);
   asked_ = false;
   for (Connection& one : connections_) {
-    if (one.phase == Phase::kAsking) answer(one);
+    if (one.phase == ScrapePhase::kAsking) answer(one);
   }
 }
 
@@ -153,26 +165,26 @@ bool MetricsServer::make_room() {
   if (connections_.size() < kConnections) return true;
   const auto oldest = std::ranges::find_if(connections_, gives_way);
   if (oldest == connections_.end()) return false;
-  if (oldest->phase == Phase::kReading) ++counts_.connections_cut;
+  if (oldest->phase == ScrapePhase::kReading) ++counts_.connections_cut;
   connections_.erase(oldest);
   return true;
 }
 
 void MetricsServer::go_on(Connection& connection) {
   switch (connection.phase) {
-    case Phase::kReading:
+    case ScrapePhase::kReading:
       return read(connection);
-    case Phase::kAsking:
+    case ScrapePhase::kAsking:
       return;
-    case Phase::kWriting:
+    case ScrapePhase::kWriting:
       return write(connection);
-    case Phase::kClosing:
+    case ScrapePhase::kClosing:
       return drop_input(connection);
   }
 }
 
 void MetricsServer::read(Connection& connection) {
-  DJINN_ASSERT(connection.phase == Phase::kReading);
+  DJINN_ASSERT(connection.phase == ScrapePhase::kReading);
   DJINN_ASSERT(connection.in.size() < HttpRequest::kBytesMax);
   std::array<char, HttpRequest::kBytesMax> buffer;
   const size_t room = HttpRequest::kBytesMax - connection.in.size();
@@ -190,18 +202,17 @@ bool MetricsServer::is_fresh(uint64_t age_ms) const {
 
 void MetricsServer::requested(Connection& connection) {
   if (!is_page(connection.request) || is_fresh(kFreshMs)) return answer(connection);
-  connection.phase = Phase::kAsking;
+  connection.phase.enter(ScrapePhase::kAsking);
   connection.deadline_ns = clock_.monotonic_ns() + kSnapshotMs * kNsPerMs;
   if (!std::exchange(asked_, true)) ask_();
 }
 
 void MetricsServer::answer(Connection& connection) {
-  DJINN_ASSERT(connection.phase == Phase::kReading || connection.phase == Phase::kAsking);
   const Answer made = make(connection.request);
   ++(std::string_view(made.status).starts_with("200") ? counts_.answers : counts_.refusals);
   connection.out =
       make_answer(made.status, made.content_type, made.body, connection.request.head_only);
-  connection.phase = Phase::kWriting;
+  connection.phase.enter(ScrapePhase::kWriting);
   connection.deadline_ns = clock_.monotonic_ns() + kAnswerMs * kNsPerMs;
   write(connection);
 }
@@ -251,7 +262,7 @@ void MetricsServer::write(Connection& connection) {
   }
   // Closing with input unread would take the answer back: the client's end is waited for.
   ::shutdown(connection.socket.get(), SHUT_WR);
-  connection.phase = Phase::kClosing;
+  connection.phase.enter(ScrapePhase::kClosing);
   connection.deadline_ns = clock_.monotonic_ns() + kClosingMs * kNsPerMs;
   drop_input(connection);
 }
@@ -266,11 +277,11 @@ void MetricsServer::expire() {
   const uint64_t now_ns = clock_.monotonic_ns();
   for (Connection& one : connections_) {
     if (!one.socket.valid() || now_ns < one.deadline_ns) continue;
-    if (one.phase == Phase::kAsking) {
+    if (one.phase == ScrapePhase::kAsking) {
       answer(one);
       continue;
     }
-    if (one.phase != Phase::kClosing) ++counts_.timeouts;
+    if (one.phase != ScrapePhase::kClosing) ++counts_.timeouts;
     one.socket.reset();
   }
 }

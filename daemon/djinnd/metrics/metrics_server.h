@@ -15,6 +15,11 @@
 // A client has one request of at most 4 KiB on a connection, and kRequestMs to send it. At most
 // kConnections are open; when all are, one that has not asked yet, or has its answer, gives way to
 // who comes.
+//
+//   reading -> asking     it has asked for a page, and the newest snapshot is too old
+//   reading -> writing    it has its answer; or it is refused
+//   asking -> writing     it has its answer
+//   writing -> closing    all of the answer is sent
 #pragma once
 
 #include <atomic>
@@ -32,9 +37,13 @@
 #include "daemon/djinnd/metrics/metrics_text.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/fd.h"
+#include "kernel/base/owned_state.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
+
+enum class ScrapePhase : uint8_t { kReading, kAsking, kWriting, kClosing };
+[[nodiscard]] bool may_follow(ScrapePhase from, ScrapePhase to);
 
 class MetricsServer {
  public:
@@ -59,10 +68,9 @@ class MetricsServer {
   void publish(std::unique_ptr<const MetricsSnapshot> snapshot);
 
  private:
-  enum class Phase : uint8_t { kReading, kAsking, kWriting, kClosing };
   struct Connection {
     Fd socket{};
-    Phase phase = Phase::kReading;
+    OwnedState<ScrapePhase, MetricsServer> phase{};
     std::string in{};
     HttpRequest request{};
     std::string out{};

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernel/base/owned_state_for_tests.h"
+
 namespace djinn::daemon {
 namespace {
 
@@ -86,6 +88,18 @@ class MetricsServerTest : public ::testing::Test {
   std::atomic<bool> ready_{true};
   std::unique_ptr<MetricsServer> server_;
 };
+
+TEST(ScrapePhase, a_connection_has_one_answer_and_then_ends) {
+  using enum ScrapePhase;
+  constexpr std::array kStates{kReading, kAsking, kWriting, kClosing};
+  constexpr auto kLegal = std::to_array<Transition<ScrapePhase>>({
+      {kReading, kAsking},
+      {kReading, kWriting},
+      {kAsking, kWriting},
+      {kWriting, kClosing},
+  });
+  StateForTests::expect_legal<ScrapePhase>(kStates, kLegal);
+}
 
 TEST_F(MetricsServerTest, a_scrape_asks_the_loop_and_the_next_one_soon_after_does_not) {
   const std::string first = get("/metrics");

@@ -7,9 +7,9 @@
 
 #include <vector>
 
-#include "daemon/djinnd/memory/faulty_extents.h"
 #include "daemon/djinnd/memory/host_extents.h"
 #include "daemon/djinnd/testing/late_extents.h"
+#include "daemon/djinnd/testing/no_workers.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/process_state.h"
@@ -21,7 +21,7 @@ constexpr uint64_t kDevice = 1 << 20;
 constexpr SessionId kSession{5};
 constexpr ipc::SequenceGeometry kGeometry{1, 1, 1, 64, DType::kFloat32, 16};
 
-class SequencesTest : public ::testing::Test, private WorkerSupervisor::Owner, private Replies {
+class SequencesTest : public ::testing::Test, private Replies {
  protected:
   SequencesTest() {
     auto fresh = std::make_unique<Session>();
@@ -56,37 +56,26 @@ class SequencesTest : public ::testing::Test, private WorkerSupervisor::Owner, p
   WorkQueue memory_work_{loop_, "memory"};
   WorkQueue file_work_{loop_, "files"};
   HostExtents host_{memory_work_};
-  FaultyExtents faulty_{host_, 0};
-  testing::LateExtents extents_{faulty_};
+  testing::LateExtents extents_{host_};
   std::vector<ipc::DaemonReply> replies_;
 
  private:
-  void worker_ready(DomainId) override {}
-  void worker_said(DomainId, const ipc::WorkerEvent&) override {}
-  bool worker_died(DomainId, const WorkerDeath&) override { return false; }
   void reply(const Waiter&, ipc::DaemonReply reply, std::span<const int>) override {
     replies_.push_back(std::move(reply));
   }
   void owe(const Waiter&, std::function<ipc::DaemonReply()>) override {}
 
-  Events events_{clock_};
-  QuotaRefusals refusals_{clock_, events_};
-  Traffic traffic_;
-  Spawner spawner_;
-  Stragglers stragglers_{loop_};
-  DeferredClose deferred_close_;
-  SparePool spares_{{loop_, spawner_, deferred_close_, stragglers_},
-                    {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
-  Domains domains_{loop_, clock_, spares_, *this, events_, 0};
+  testing::NoWorkers workers_{loop_, clock_};
 
  protected:
-  Sequences sequences_{clock_, memory_,  domains_,   events_,   refusals_,
-                       *this,  extents_, file_work_, sessions_, {"/nowhere", 0, kDevice}};
+  Sequences sequences_{
+      clock_, memory_,  workers_.domains, workers_.events, workers_.refusals,
+      *this,  extents_, file_work_,       sessions_,       {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SequencesTest, a_group_whose_extent_cannot_be_made_is_refused_and_takes_no_slot) {
   const pal::ProcessState before = pal::read_process_state();
-  faulty_.fail_at(1);
+  extents_.fail_at(1);
   make_group(7);
   expect_refused(7, ErrorCode::kOutOfMemory);
   EXPECT_EQ(session().sequences.size(), 0u);

@@ -11,6 +11,7 @@
 #include "daemon/djinnd/memory/host_extents.h"
 #include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/testing/fake_reclaim.h"
+#include "daemon/djinnd/testing/no_workers.h"
 #include "daemon/djinnd/testing/run_until.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/memfd.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr uint64_t kBytes = 1 << 20;
 constexpr uint64_t kDevice = 16 * kBytes;
 
-class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner, private Replies {
+class SpillFreeingTest : public ::testing::Test, private Replies {
  protected:
   SpillFreeingTest() {
     auto fresh = std::make_unique<Session>();
@@ -90,30 +91,20 @@ class SpillFreeingTest : public ::testing::Test, private WorkerSupervisor::Owner
   SessionTable sessions_;
 
  private:
-  void worker_ready(DomainId) override {}
-  void worker_said(DomainId, const ipc::WorkerEvent&) override {}
-  bool worker_died(DomainId, const WorkerDeath&) override { return false; }
   void reply(const Waiter&, ipc::DaemonReply, std::span<const int>) override {}
   void owe(const Waiter&, std::function<ipc::DaemonReply()>) override {}
 
   std::promise<void> held_up_;
   bool let_go_ = false;
-  Events events_{clock_};
-  QuotaRefusals refusals_{clock_, events_};
-  Traffic traffic_;
-  Spawner spawner_;
-  Stragglers stragglers_{loop_};
-  DeferredClose deferred_close_;
-  SparePool spares_{{loop_, spawner_, deferred_close_, stragglers_},
-                    {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
-  Domains domains_{loop_, clock_, spares_, *this, events_, 0};
+  testing::NoWorkers workers_{loop_, clock_};
   WorkQueue memory_work_{loop_, "memory"};
   HostExtents extents_{memory_work_};
   WorkQueue file_work_{loop_, "files"};
 
  protected:
-  Sequences sequences_{clock_, memory_,  domains_,   events_,   refusals_,
-                       *this,  extents_, file_work_, sessions_, {"/nowhere", 0, kDevice}};
+  Sequences sequences_{
+      clock_, memory_,  workers_.domains, workers_.events, workers_.refusals,
+      *this,  extents_, file_work_,       sessions_,       {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_coming) {

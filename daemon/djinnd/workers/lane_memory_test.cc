@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
-#include "daemon/djinnd/memory/faulty_extents.h"
 #include "daemon/djinnd/memory/host_extents.h"
 #include "daemon/djinnd/testing/late_extents.h"
+#include "daemon/djinnd/testing/no_workers.h"
 
 namespace djinn::daemon {
 namespace {
@@ -17,7 +17,7 @@ constexpr uint64_t kBytes = 1 << 20;
 constexpr uint64_t kDevice = 16 * kBytes;
 constexpr DomainId kDomain = 1000;
 
-class LaneMemoryTest : public ::testing::Test, private WorkerSupervisor::Owner {
+class LaneMemoryTest : public ::testing::Test {
  protected:
   static ipc::GrantRequest request(ipc::GrantKind kind, uint64_t bytes) {
     ipc::GrantRequest asked;
@@ -44,26 +44,9 @@ class LaneMemoryTest : public ::testing::Test, private WorkerSupervisor::Owner {
   Memory memory_{kDevice, kDevice, quotas_};
   WorkQueue work_{loop_, "memory"};
   HostExtents host_{work_};
-  FaultyExtents faulty_{host_, 0};
-  testing::LateExtents extents_{faulty_};
-
- private:
-  void worker_ready(DomainId) override {}
-  void worker_said(DomainId, const ipc::WorkerEvent&) override {}
-  bool worker_died(DomainId, const WorkerDeath&) override { return false; }
-
-  Events events_{clock_};
-  QuotaRefusals refusals_{clock_, events_};
-  Traffic traffic_;
-  Spawner spawner_;
-  Stragglers stragglers_{loop_};
-  DeferredClose deferred_close_;
-  SparePool spares_{{loop_, spawner_, deferred_close_, stragglers_},
-                    {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
-  Domains domains_{loop_, clock_, spares_, *this, events_, 0};
-
- protected:
-  LaneMemory lanes_{memory_, extents_, domains_, refusals_};
+  testing::LateExtents extents_{host_};
+  testing::NoWorkers workers_{loop_, clock_};
+  LaneMemory lanes_{memory_, extents_, workers_.domains, workers_.refusals};
 };
 
 TEST_F(LaneMemoryTest, a_slab_takes_the_place_of_the_one_before) {
@@ -75,7 +58,7 @@ TEST_F(LaneMemoryTest, a_slab_takes_the_place_of_the_one_before) {
 
 TEST_F(LaneMemoryTest, a_slab_that_cannot_be_made_costs_nothing_and_the_former_one_stays) {
   ask_for_slab(kBytes);
-  faulty_.fail_at(1);
+  extents_.fail_at(1);
   ask_for_slab(3 * kBytes);
   expect_held(kBytes);
   ask_for_slab(3 * kBytes);
@@ -84,7 +67,7 @@ TEST_F(LaneMemoryTest, a_slab_that_cannot_be_made_costs_nothing_and_the_former_o
 
 TEST_F(LaneMemoryTest, a_slab_of_a_dead_worker_is_no_later_workers) {
   for (const uint64_t fault : {0, 1}) {
-    faulty_.fail_at(fault);
+    extents_.fail_at(fault);
     extents_.hold();
     ask_for_slab(kBytes);
     expect_held(kBytes);
@@ -101,7 +84,7 @@ TEST_F(LaneMemoryTest, a_slab_of_a_dead_worker_is_no_later_workers) {
 
 TEST_F(LaneMemoryTest, a_worker_that_gives_back_what_it_has_not_got_yet_gets_no_slab) {
   for (const uint64_t fault : {0, 1}) {
-    faulty_.fail_at(fault);
+    extents_.fail_at(fault);
     extents_.hold();
     ask_for_slab(kBytes);
     EXPECT_TRUE(give_back_slab(kBytes));
