@@ -32,7 +32,7 @@ void QuotaRefusals::note(uid_t user, SessionId session, const Status& status) {
   event.session = session;
   event.error = status.error().code;
   event.sentence = ipc::showable_sentence(status.error().message);
-  events_.emit(std::move(event));
+  events_.emit_refusal(std::move(event));
 }
 
 }  // namespace djinn::daemon

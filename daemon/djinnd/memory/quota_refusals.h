@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // QuotaRefusals: tells that a quota refuses memory to a session, or to the lane of a user's worker.
-// It tells of each of them once in a while, since who is refused may ask again at once.
+// It tells of each of them once in a while, since who is refused may ask again at once; and of a
+// user's sessions and worker together no more than of their other refusals (Events::emit_refusal).
 #pragma once
 
 #include <sys/types.h>
