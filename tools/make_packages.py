@@ -21,7 +21,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-TREE = Path(__file__).resolve().parents[1]
+import tree
+
+TREE = tree.ROOT
 DEBIAN = TREE / "packaging" / "deb" / "debian"
 TOOLS = {"dpkg-buildpackage": "dpkg-dev", "dh": "debhelper", "dh_python3": "dh-python"}
 TOOLS |= {"scdoc": "scdoc", "ninja": "ninja-build"}
@@ -62,13 +64,6 @@ def missing() -> str | None:
     return None
 
 
-def tree_files() -> list[str]:
-    """Tracked files, and new ones that git does not ignore."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=TREE, check=True, capture_output=True, text=True).stdout
-    return [name for name in sorted(set(listed.split("\0"))) if name and (TREE / name).is_file()]
-
-
 def is_same(one: Path, other: Path) -> bool:
     try:
         a, b = one.stat(), other.stat()
@@ -80,7 +75,7 @@ def is_same(one: Path, other: Path) -> bool:
 def stage(source: Path) -> None:
     """Brings the staged tree up to date. What is unchanged keeps its time, for ninja's sake."""
     source.mkdir(parents=True, exist_ok=True)
-    files = tree_files()
+    files = tree.files()
     wanted = set(files)
     for path in sorted(source.rglob("*"), reverse=True):
         name = str(path.relative_to(source))
@@ -138,7 +133,7 @@ def made_in(work: Path) -> list[Path]:
 
 def fingerprint(job: Job) -> str:
     """Changes when what the packages are made of does."""
-    files = [TREE / name for name in tree_files()]
+    files = [TREE / name for name in tree.files()]
     for folder in ("bin", "lib", "packaging", "python"):
         files += [path for path in sorted((job.built or TREE).glob(f"{folder}/**/*"))]
     times = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]

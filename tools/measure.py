@@ -11,13 +11,14 @@ longest     lines of the longest function that is defined outside of a class
 """
 
 import re
-import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-ROOT = Path(__file__).resolve().parent.parent
+from tree import ROOT, files
+
+CPP = (".h", ".hpp", ".cc")
 TESTS = re.compile(r"_(test|bench|fuzz)\.cc$|_for_tests\.|^bench/|^tests/|^examples/|/testing/")
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 ASSERTION = re.compile(r"\b(?:DJINN_ASSERT|static_assert)\b")
@@ -37,14 +38,7 @@ class Folder:
 
 
 def sources() -> list[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "*.h", "*.hpp", "*.cc"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [path for path in listed.stdout.splitlines() if not TESTS.search(path)]
+    return [path for path in files() if path.endswith(CPP) and not TESTS.search(path)]
 
 
 def room_of(path: str) -> str:

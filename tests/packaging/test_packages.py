@@ -12,6 +12,7 @@ from pathlib import Path
 
 import make_packages
 import pytest
+import tree
 from private_daemon import BIN, ROOT
 
 DEBIAN = make_packages.DEBIAN
@@ -193,7 +194,7 @@ LOADED_BY = ("ATen/", "c10/", "torch/", "Python.h", "gtest/", "gmock/", "benchma
 def test_the_copyright_names_whose_code_the_programs_have() -> None:
     copyright = (DEBIAN / "copyright").read_text()
     included = set()
-    for name in make_packages.tree_files():
+    for name in tree.files():
         if name.endswith((".cc", ".h", ".hpp", ".c")):
             text = (ROOT / name).read_text()
             included |= set(re.findall(r"^\s*#\s*include\s+<([^>]+)>", text, re.MULTILINE))

@@ -2,33 +2,19 @@
 """The repository as the style tests see it: its files, its folders, the table of folders."""
 
 import re
-import subprocess
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 import pytest
+from tree import ROOT, files
 
-ROOT = Path(__file__).resolve().parents[2]
 CPP = (".h", ".hpp", ".cc")
 CODE = (*CPP, ".c", ".py", ".capnp", ".sh", ".cmake")
 BUILD_DIR = ROOT / "build" / "release"
 # "uses" of a folder that stands above all others: it may include what it likes.
 ANYTHING = "anything"
 NOTHING = "\N{EN DASH}"
-
-
-@cache
-def files() -> tuple[str, ...]:
-    """Tracked files, and new ones that git does not ignore; as paths from the root."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return tuple(sorted(f for f in set(listed.stdout.splitlines()) if (ROOT / f).is_file()))
 
 
 def files_with(*suffixes: str) -> list[str]:

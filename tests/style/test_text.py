@@ -2,15 +2,10 @@
 """What no file may say. `style: REASON` in a comment on the same line is an exception, in sight."""
 
 import re
-import sys
-from pathlib import Path
-
-import pytest
-from repo import CODE, CPP, ROOT, expect_none, files, files_with, text_of
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
 
 import measure
+import pytest
+from repo import CODE, CPP, ROOT, expect_none, files, files_with, text_of
 
 EXCEPTION = re.compile(r"(//|#) style: \S")
 COLUMNS_MAX = 100
