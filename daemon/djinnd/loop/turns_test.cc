@@ -203,14 +203,15 @@ TEST_F(TurnsTest, nobody_rests_for_a_message_in_which_the_process_stood_still) {
   EXPECT_EQ(turns_.take(), 0u) << "it may have more";
 }
 
-TEST_F(TurnsTest, one_long_message_is_made_up_for_by_as_long_a_rest_and_by_none_without_end) {
-  for (const uint64_t ns : {share_.rest_ns / 2, 100 * share_.rest_ns}) {
+TEST_F(TurnsTest,
+       one_long_message_is_made_up_for_by_a_rest_of_its_measure_and_by_none_without_end) {
+  for (const uint64_t ns : {share_.rest_ns / 8, 100 * share_.rest_ns}) {
     const auto slow = speaker(kFlooder, [&, left = 1]() mutable {
       clock_.now_ns += left > 0 ? ns : 0;
       return static_cast<size_t>(left-- > 0);
     });
     turns_.note(slow);
-    const uint64_t rest_ns = std::min(ns - share_.saved_ns, share_.rest_ns);
+    const uint64_t rest_ns = std::min(ns * (share_.one_in - 1) - share_.saved_ns, share_.rest_ns);
     EXPECT_EQ(turns_.take(), rest_ns);
     clock_.now_ns += rest_ns + share_.saved_ns;
     EXPECT_EQ(turns_.take(), std::nullopt);
