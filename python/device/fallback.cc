@@ -208,8 +208,7 @@ at::Tensor to_device(const at::Tensor& tensor) {
   const at::Tensor ready = tensor.contiguous().resolve_conj().resolve_neg();
   const std::span bytes(static_cast<const std::byte*>(ready.const_data_ptr()), ready.nbytes());
   Device::get().count_mixed();
-  return dense_tensor(Device::get().upload(bytes, ready.scalar_type()), ready.scalar_type(),
-                      ready.sizes());
+  return dense_tensor(upload(bytes, ready.scalar_type()), ready.scalar_type(), ready.sizes());
 }
 
 bool must_move(const at::Tensor& tensor) {
@@ -348,12 +347,14 @@ void call_in_parts(const c10::OperatorHandle& op, Stack& arguments) {
   if (!op.schema().returns().empty()) arguments.emplace_back(std::move(results));
 }
 
-// As torch.nn.attention.sdpa_kernel leaves it; of the CPU's kernels there are these.
+// Whether torch.nn.attention.sdpa_kernel has left all of the CPU's kernels enabled, which are
+// these.
 bool all_attention_is_enabled() {
   return at::globalContext().userEnabledFlashSDP() && at::globalContext().userEnabledMathSDP();
 }
 
-// Whose leading dimensions broadcast, as those of products of matrices: no graph holds it whole.
+// Whether its leading dimensions broadcast, as those of products of matrices: no graph holds such a
+// call whole.
 bool ranks_differ(const Stack& attention) {
   const int64_t rank = attention[0].toTensor().dim();
   return attention[1].toTensor().dim() != rank || attention[2].toTensor().dim() != rank;
@@ -413,7 +414,8 @@ bool is_differentiated(const Stack& stack, size_t count) {
       });
 }
 
-// By the code that is its kernel on the CPU; a recurrent network's would choose by the device.
+// Calls the code that is the operator's kernel on the CPU; a recurrent network's would choose by
+// the device.
 void take_apart(const c10::OperatorHandle& op, Stack* stack) {
   const std::string name = qualified(op.operator_name());
   if (!is_recurrent(name)) {
@@ -427,8 +429,8 @@ void take_apart(const c10::OperatorHandle& op, Stack* stack) {
   stack->insert(stack->end(), arguments.begin(), arguments.end());
 }
 
-// With a gradient to come they are taken apart, by the composite code that is their kernel on the
-// CPU and has its bits; else autograd has no part in them.
+// With a gradient to come these operators are taken apart, by the composite code that is their
+// kernel on the CPU and has its bits; else autograd has no part in them.
 void whole(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   if (is_differentiated(*stack, op.schema().arguments().size())) return take_apart(op, stack);
   const at::AutoDispatchBelowADInplaceOrView below;
@@ -506,8 +508,8 @@ at::Tensor& index_put_impl(at::Tensor& self, const c10::List<std::optional<at::T
   return self.index_put_(indices, values, accumulate);
 }
 
-// In training it changes the running statistics, which its schema does not say: by the form that
-// returns the new ones.
+// In training it changes the running statistics, which its schema does not say. So the form is
+// recorded that returns the new ones.
 using BatchNorm = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                      const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& mean,
@@ -529,7 +531,7 @@ BatchNorm batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& w
   return {stack[0].toTensor(), stack[1].toTensor(), stack[2].toTensor()};
 }
 
-// Of integers too, which accelerators count, and the CPU does not: exactly, in float64.
+// Counts integers too, exactly, in float64: accelerators do, and the CPU does not.
 at::Tensor histogram(const at::Tensor& self, int64_t bins, const at::Scalar& min,
                      const at::Scalar& max) {
   if (c10::isIntegralType(self.scalar_type(), false)) {

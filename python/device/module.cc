@@ -27,13 +27,13 @@ namespace py = pybind11;
 py::dict stats() {
   const DeviceStats stats = Device::get().stats();
   py::dict out;
-  out["recorded"] = stats.recorded;
+  out["recorded"] = stats.recorder.recorded;
   out["flushes"] = stats.flushes;
   out["idle_flushes"] = stats.idle_flushes;
   out["mixed"] = stats.mixed;
-  out["forks"] = stats.forks;
-  out["sealed"] = stats.sealed;
-  out["shared"] = stats.shared;
+  out["forks"] = stats.recorder.forks;
+  out["sealed"] = stats.uploads.sealed;
+  out["shared"] = stats.uploads.shared;
   out["shadow_reads"] = stats.shadow_reads;
   out["recipe_hits"] = stats.recipes.hits;
   out["recipe_misses"] = stats.recipes.misses;
@@ -105,7 +105,7 @@ srg::LoadPlan plan_from(const py::list& destinations) {
   return out;
 }
 
-// As the class of djinn.errors that its group has.
+// Raises the error as the class of djinn.errors that its group has.
 [[noreturn]] void raise_typed(const Error& error) {
   const py::object made = py::module_::import("djinn.errors")
                               .attr("error_from")(static_cast<int>(error.code),
@@ -217,7 +217,7 @@ class OriginToPython {
   std::map<const Origin*, py::tuple> known_;
 };
 
-// One (what, view) for each; what is the same object for tensors of one storage.
+// Gives a pair (origin, view) for each; tensors of one storage have the same origin.
 py::list traces_to_python(const std::vector<py::object>& objects) {
   std::vector<at::Tensor> tensors;
   for (const py::object& object : objects) tensors.push_back(tensor_from(object));
@@ -286,7 +286,7 @@ void translate(std::exception_ptr thrown) {
 
 }  // namespace
 
-// Of memory: first what the program itself can do.
+// Errors about memory say first what the program itself can do.
 void raise(Error error) {
   const char* const what = error.code == ErrorCode::kQuotaExceeded
                                ? "A quota of djinnd's is used up. "
@@ -334,7 +334,7 @@ PYBIND11_MODULE(_device, module) {
   module.def("give_back", [] { device::Device::get().give_back(); });
   module.def("state_call", [](size_t tier) { device::Device::get().state_call(tier); });
   module.def("state_local_model", [] { device::Device::get().state_local_model(); });
-  module.def("moves", [] { return device::Device::get().moves(); });
+  module.def("moves", [] { return device::storages().moves(); });
   module.def("session", [] { return device::Device::get().session(); });
   module.def("is_connected", [] { return device::Device::get().is_connected(); });
   module.def("is_lost", [](const py::object& tensor) {

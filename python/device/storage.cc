@@ -156,6 +156,7 @@ void Storages::end_session() {
   for (const StoragePtr& one : alive) {
     if (one->location == Location::kRef || one->location == Location::kWeight) lose(*one);
   }
+  note_move();
 }
 
 void become_ref(Storage& storage, RefHandle ref) {

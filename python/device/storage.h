@@ -45,9 +45,9 @@ class Held {
   ~Held() { become(0); }
   Held(const Held&) = delete;
   Held& operator=(const Held&) = delete;
-  // In place of what it was.
+  // Holds so many bytes in place of what it held.
   void become(uint64_t bytes);
-  // Of all, and the most that there were since note_most(now()).
+  // The bytes of all, and the most that there were since note_most(now()).
   static uint64_t now();
   static uint64_t most();
   static void note_most(uint64_t bytes);
@@ -107,7 +107,8 @@ class Storages {
   StoragePtr make(uint64_t nbytes, at::ScalarType type = at::kByte);
   // The DataPtr that holds a storage for tensors.
   at::DataPtr data_ptr(const StoragePtr& storage);
-  // By address, because a DataPtr may have been made from the bare pointer. Null: none such.
+  // Finds a storage by its address: a DataPtr may have been made from the bare pointer. Null: there
+  // is none.
   StoragePtr find(const void* address);
   // Refs whose storages died since the last call.
   std::vector<RefHandle> take_garbage();
@@ -119,6 +120,11 @@ class Storages {
   [[nodiscard]] uint64_t session() const { return session_; }
   // The session has ended: what it held is kLost, and the next one's number is the next.
   void end_session();
+  // Grows whenever a tensor leaves where a template may have it bound: a weight that is written, a
+  // ref that is replaced, all with a session that ends. What was captured before may read what is
+  // no longer current.
+  [[nodiscard]] uint64_t moves() const { return moves_; }
+  void note_move() { ++moves_; }
   // Around a fork: nobody is inside of the other functions meanwhile.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -134,6 +140,7 @@ class Storages {
   std::vector<uint64_t> unused_models_;
   size_t leases_ = 0;
   std::atomic<uint64_t> session_ = 1;
+  std::atomic<uint64_t> moves_ = 0;
   uintptr_t next_ = 0;
 };
 
@@ -150,7 +157,7 @@ c10::Storage as_torch(const StoragePtr& storage);
 // A tensor over a storage, of the back end `key`. Nothing is checked.
 at::Tensor strided_tensor(c10::DispatchKey key, const c10::Storage& storage, at::ScalarType type,
                           at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset);
-// Of the device; contiguous from the storage's start.
+// A tensor of the device, contiguous from the storage's start.
 at::Tensor dense_tensor(const StoragePtr& storage, at::ScalarType type, at::IntArrayRef sizes);
 // Bytes of so many elements.
 uint64_t dense_bytes(at::IntArrayRef sizes, at::ScalarType type);

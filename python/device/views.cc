@@ -143,7 +143,7 @@ bool takes_bytes_of(const at::Tensor& destination, const at::Tensor& self) {
          destination.scalar_type() == self.scalar_type() && destination.sizes() == self.sizes();
 }
 
-// Without a copy of its own where it can be: that would be in memory twice.
+// Reads into the destination itself where it can: a copy between would be in memory twice.
 void fetch_into(const at::Tensor& self, const at::Tensor& destination) {
   const at::Tensor known = Device::get().known(self);
   if (!known.defined() && takes_bytes_of(destination, self)) {
@@ -157,7 +157,7 @@ void send(const at::Tensor& source, const at::Tensor& destination) {
       source.to(destination.scalar_type()).expand(destination.sizes()).contiguous();
   if (ready.numel() == 0) return;
   if (Device::get().replace(destination, bytes_of(ready), is_worth_sealing(source))) return;
-  const StoragePtr storage = Device::get().upload(bytes_of(ready), ready.scalar_type());
+  const StoragePtr storage = upload(bytes_of(ready), ready.scalar_type());
   destination.copy_(dense_tensor(storage, ready.scalar_type(), ready.sizes()));
 }
 
@@ -177,7 +177,7 @@ at::Tensor without_bits(const at::Tensor& tensor) {
   return plain;
 }
 
-// What a reader of `bits` would see in `values`; its own inverse.
+// The values that a reader of `bits` would see in `values`. It is its own inverse.
 at::Tensor through_bits(at::Tensor values, const at::Tensor& bits) {
   if (bits.is_conj()) values = at::conj_physical(values);
   if (bits.is_neg()) values = at::neg(values);
