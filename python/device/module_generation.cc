@@ -38,13 +38,14 @@ std::vector<srg::Symbol> symbols_from(
   return symbols;
 }
 
-// The fields by name; those that are missing keep their defaults.
+// The fields by name; those that are missing keep their defaults. Throws a TypeError for a name
+// that is none of theirs.
 ipc::GenerateBlock options_from(const py::dict& fields) {
   ipc::GenerateBlock options;
+  py::dict left = fields.attr("copy")();
   const auto set = [&](const char* name, auto& field) {
-    if (fields.contains(name)) {
-      field = fields[name].cast<std::remove_reference_t<decltype(field)>>();
-    }
+    if (!left.contains(name)) return;
+    field = left.attr("pop")(name).cast<std::remove_reference_t<decltype(field)>>();
   };
   set("min_new_tokens", options.min_new_tokens);
   set("max_new_tokens", options.max_new_tokens);
@@ -58,6 +59,9 @@ ipc::GenerateBlock options_from(const py::dict& fields) {
   set("repetition_penalty", options.repetition_penalty);
   set("seed", options.seed);
   set("random_offset", options.random_offset);
+  for (const auto& [name, value] : left) {
+    throw py::type_error("A generation has no option " + py::repr(name).cast<std::string>() + ".");
+  }
   return options;
 }
 

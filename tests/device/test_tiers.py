@@ -10,7 +10,7 @@ import llama
 import pytest
 import torch
 import transformers
-from djinn.torch import explain
+from djinn.torch import explain, generation
 from llama import EVERY, GREEDY, RETURNED, Unknown, on_device, prompt
 from private_daemon import Daemon
 from transformers import LogitsProcessorList, StoppingCriteriaList
@@ -38,6 +38,17 @@ def test_greedy_tokens_are_those_of_the_cpu_on_both_ways(
         found = ghost.generate(**on_device(inputs), **GREEDY, **options)
         assert torch.equal(found.cpu(), expected), tier
         assert djinn.explain(ghost)["tier"] == tier, djinn.explain(ghost)
+
+
+def test_an_option_that_djinnds_loop_does_not_know_is_a_type_error(
+    ghost: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = generation.options_of
+    monkeypatch.setattr(
+        generation, "options_of", lambda *given: {**known(*given), "temprature": 0.5}
+    )
+    with pytest.raises(TypeError, match="'temprature'"):
+        ghost.generate(**on_device(prompt(1, 9, False)), **GREEDY)
 
 
 @pytest.mark.parametrize(

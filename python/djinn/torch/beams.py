@@ -14,8 +14,9 @@ from torch.utils import _pytree as pytree
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 
 from . import generation
-from .generation import DEVICE, Call
-from .state import NotInDaemon
+from .job import Call, job_of
+from .state import DEVICE, NotInDaemon
+from .steps import over_steps
 from .stopping import ASKED
 
 WHY = "beam search is transformers' loop in Python"
@@ -42,10 +43,10 @@ def search(
 def _search(call: Call) -> tuple[Any, int, str]:
     if hasattr(call.model, "_reorder_cache"):
         raise NotInDaemon("the model reorders its cache in a way of its own")
-    job = generation.job_of(call, banks=2)
+    job = job_of(call, banks=2)
     stays = call.config.do_sample or call.ids.device != DEVICE
     loop = call.original if stays else partial(_here, call.original)
-    return call.over_steps(job, loop), 1, WHY
+    return over_steps(call, job, loop), 1, WHY
 
 
 def _here(

@@ -76,6 +76,7 @@ from . import (
     interlock,
     replay,
     state,
+    steps,
     training,
 )
 from .ghosts import DEVICE
@@ -95,7 +96,7 @@ COUNTS = re.compile(
 LAYERS = re.compile(r"^(num_|n_|encoder_|decoder_)(hidden_|encoder_|decoder_)?layers?$")
 DISTRIBUTED = ("tp_plan", "tp_size", "distributed_config", "device_mesh")
 
-# What transformers warns of where ids are on another device than the model.
+# The warning of transformers where ids are on another device than the model.
 IDS_ELSEWHERE = rf"(?s)You are calling \.generate\(\).* the model is on {DEVICE.type}\."
 
 _current: ContextVar[ghosts.Load | None] = ContextVar("djinn_load", default=None)
@@ -235,8 +236,8 @@ def check_version(version: str) -> None:
 
 
 def _take_argument(model: Any) -> None:
-    """From the first enable() on, for good: who wrote djinn=False means it whether djinn is enabled
-    or not."""
+    """Holds from the first enable() on, for good: whoever wrote djinn=False means it whether djinn
+    is enabled or not."""
     original = model.__dict__["from_pretrained"]
     call = original.__func__
     if hasattr(call, "takes_djinn"):
@@ -420,8 +421,8 @@ def _wrap_call(original: Any) -> Any:
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if generation.is_step(kwargs.get("past_key_values")):
-            return generation.step(kwargs["past_key_values"], kwargs["input_ids"])
+        if steps.is_step(kwargs.get("past_key_values")):
+            return steps.step(kwargs["past_key_values"], kwargs["input_ids"])
         if not is_ghost(self):
             return original(self, *args, **kwargs)
         return call_ghost(self, args, kwargs)
@@ -519,7 +520,7 @@ def _holds_ours(batch: Any) -> bool:
 
 
 def _wrap_str(original: Any) -> Any:
-    """Of what is gone it shows just that: who looks at a model asks for no value."""
+    """A tensor that is gone shows just that: whoever looks at a model asks for no value."""
 
     @functools.wraps(original)
     def _str(self: Any, *, tensor_contents: str | None = None) -> str:
@@ -595,7 +596,7 @@ def refuse_kernels(attention: str) -> None:
 
 
 def refuse_counts(configuration: dict[str, Any]) -> None:
-    """Of a config.json, with those inside of it."""
+    """Refuses counts of a config.json, and of those inside of it, that no model has."""
     for name, value in numbers_of(configuration):
         key = name.rpartition(".")[2].partition("[")[0]
         if value > COUNT_MAX and COUNTS.search(key):
@@ -729,14 +730,15 @@ def _wrap_files(original: Any) -> Any:
 
 
 def _count_parameter(module: Any, name: str, parameter: Any) -> None:
-    """Of all threads: others build what they like meanwhile."""
+    """Is called by all threads: others build what they like meanwhile."""
     load = _current.get()
     if load is not None and parameter is not None:
         load.count_parameter()
 
 
 def refuse_sizes(model: Any, elements_max: int) -> None:
-    """Of a model on the meta device: what no file has would be computed in this process."""
+    """Refuses a model on the meta device of more elements: what no file has would be computed in
+    this process."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     elements = sum(one.numel() for one in tensors.values())
     if elements <= elements_max:
@@ -807,7 +809,7 @@ def upload_the_rest(model: Any) -> None:
 
 
 def _set(load_config: Any, **values: Any) -> None:
-    """Of transformers' frozen LoadStateDictConfig, after its own checks."""
+    """Sets fields of transformers' frozen LoadStateDictConfig, after its own checks."""
     for name, value in values.items():
         object.__setattr__(load_config, name, value)
 

@@ -28,7 +28,7 @@ class NotInDaemon(Exception):
 @dataclass
 class Known:
     moves: int = -1  # of the device, when the programs were captured
-    captured: dict[Any, Any] = field(default_factory=dict)  # by generation.py
+    captured: dict[Any, Any] = field(default_factory=dict)  # by capture.py
     replays: dict[Any, Any] = field(default_factory=dict)  # by replay.py
     calls: int = 0  # of model(...), by replay.py
     new_sizes: int = 0  # of those: with arguments of sizes that none before had
