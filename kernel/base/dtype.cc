@@ -11,28 +11,27 @@ struct Row {
   DType dtype;
   std::string_view name;
   uint32_t bytes;
-  bool floating;
 };
 
 constexpr std::array<Row, 18> kTable{{
-    {DType::kInvalid, "invalid", 0, false},
-    {DType::kBool, "bool", 1, false},
-    {DType::kUInt8, "uint8", 1, false},
-    {DType::kInt8, "int8", 1, false},
-    {DType::kInt16, "int16", 2, false},
-    {DType::kInt32, "int32", 4, false},
-    {DType::kInt64, "int64", 8, false},
-    {DType::kFloat16, "float16", 2, true},
-    {DType::kBFloat16, "bfloat16", 2, true},
-    {DType::kFloat32, "float32", 4, true},
-    {DType::kFloat64, "float64", 8, true},
-    {DType::kUInt16, "uint16", 2, false},
-    {DType::kUInt32, "uint32", 4, false},
-    {DType::kUInt64, "uint64", 8, false},
-    {DType::kFloat8E4M3, "float8_e4m3fn", 1, true},
-    {DType::kFloat8E5M2, "float8_e5m2", 1, true},
-    {DType::kComplex64, "complex64", 8, false},
-    {DType::kComplex128, "complex128", 16, false},
+    {DType::kInvalid, "invalid", 0},
+    {DType::kBool, "bool", 1},
+    {DType::kUInt8, "uint8", 1},
+    {DType::kInt8, "int8", 1},
+    {DType::kInt16, "int16", 2},
+    {DType::kInt32, "int32", 4},
+    {DType::kInt64, "int64", 8},
+    {DType::kFloat16, "float16", 2},
+    {DType::kBFloat16, "bfloat16", 2},
+    {DType::kFloat32, "float32", 4},
+    {DType::kFloat64, "float64", 8},
+    {DType::kUInt16, "uint16", 2},
+    {DType::kUInt32, "uint32", 4},
+    {DType::kUInt64, "uint64", 8},
+    {DType::kFloat8E4M3, "float8_e4m3fn", 1},
+    {DType::kFloat8E5M2, "float8_e5m2", 1},
+    {DType::kComplex64, "complex64", 8},
+    {DType::kComplex128, "complex128", 16},
 }};
 
 const Row& row_of(DType dtype) noexcept {
@@ -47,9 +46,6 @@ uint32_t size_of(DType dtype) noexcept {
 }
 std::string_view name_of(DType dtype) noexcept {
   return row_of(dtype).name;
-}
-bool is_floating(DType dtype) noexcept {
-  return row_of(dtype).floating;
 }
 
 std::optional<DType> dtype_from_name(std::string_view name) noexcept {

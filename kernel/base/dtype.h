@@ -35,6 +35,5 @@ enum class DType : uint8_t {
 // PyTorch's spelling: "float32", "bfloat16", "bool"; "invalid" otherwise.
 [[nodiscard]] std::string_view name_of(DType dtype) noexcept;
 [[nodiscard]] std::optional<DType> dtype_from_name(std::string_view name) noexcept;
-[[nodiscard]] bool is_floating(DType dtype) noexcept;
 
 }  // namespace djinn

@@ -30,7 +30,6 @@ class SequenceLayout {
   [[nodiscard]] uint64_t tokens_offset(uint32_t row) const;
   [[nodiscard]] uint64_t key_offset(uint32_t layer) const;
   [[nodiscard]] uint64_t value_offset(uint32_t layer) const;
-  [[nodiscard]] uint64_t buffer_bytes() const { return buffer_bytes_; }  // of one K or V, in pages
   [[nodiscard]] uint64_t capacity() const { return capacity_; }
   [[nodiscard]] uint32_t rows() const { return rows_; }
   [[nodiscard]] uint32_t layers() const { return layers_; }
@@ -48,8 +47,8 @@ class SequenceLayout {
   uint64_t lines_ = 0;       // rows * kv_heads: contiguous runs of token slots in one buffer
   uint64_t slot_bytes_ = 0;  // of one token in one line
   uint64_t capacity_ = 0;
-  uint64_t token_bytes_ = 0;  // of the token area, in pages
-  uint64_t buffer_bytes_ = 0;
+  uint64_t token_bytes_ = 0;   // of the token area, in pages
+  uint64_t buffer_bytes_ = 0;  // of one K or V, in pages
   uint64_t file_bytes_ = 0;
 };
 

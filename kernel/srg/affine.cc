@@ -31,7 +31,7 @@ std::optional<int64_t> narrow(Wide value) {
   return static_cast<int64_t>(value);
 }
 
-// Not negative. Precondition: neither is the least Wide.
+// The greatest common divisor, which is not negative. Precondition: neither is the least Wide.
 Wide gcd(Wide a, Wide b) {
   while (b != 0) a = std::exchange(b, a % b);
   return a < 0 ? -a : a;

@@ -33,7 +33,8 @@
 
 namespace djinn::srg {
 
-// A value of the graph under construction. Not a number, so that no integer is taken for one.
+// A value of the graph under construction. It is a type of its own, so that no integer is taken for
+// one.
 struct Tensor {
   ValueId id = 0;
 };
@@ -112,14 +113,14 @@ class GraphBuilder {
   // elements; no strides: contiguous. of is not the value of a node: use a view operator for those.
   Tensor view(Tensor of, DType dtype, Sizes sizes, Sizes strides = {}, Expr offset = {});
 
-  // One operator with one result. In-place operators too: their result is another value on the
-  // storage of their first argument, as the schema's alias annotations say.
+  // Adds an operator with one result. In-place operators have one too: their result is another
+  // value on the storage of their first argument, as the schema's alias annotations say.
   Tensor op(std::string_view name, std::vector<Arg> positional, std::vector<NamedArg> named = {});
-  // With as many results as the schema has; 0 for an operator that returns nothing.
+  // Adds an operator with as many results as the schema has; 0 for one that returns nothing.
   std::vector<Tensor> op_n(uint32_t outputs, std::string_view name, std::vector<Arg> positional,
                            std::vector<NamedArg> named = {});
 
-  // What is known of a node's value before admission. Admission checks it.
+  // States what is known of a node's value before admission, which checks it.
   void claim(Tensor tensor, DType dtype, Sizes sizes, Sizes strides = {});
   // A name for people, and for text. Unique.
   void name(Tensor tensor, std::string name);
@@ -133,7 +134,7 @@ class GraphBuilder {
   // The annotation of the latest node, to set what scopes do not. Precondition: there is one.
   [[nodiscard]] Annotation& annotation();
 
-  // May leave the run. The named form names the value too.
+  // Makes the tensor an output, which may leave the run. The named form names the value too.
   void output(Tensor tensor);
   void output(std::string name, Tensor tensor);
 

@@ -4,8 +4,9 @@
 //
 // Equal graphs have equal fingerprints; two that differ in anything, symbols, names and annotations
 // included, have the same one by accident only. Doubles count by their bits, so that 0.0 and -0.0
-// are two graphs. Not for graphs from an adversary (XXH3 resists none; the daemon knows programs by
-// SHA-256), and not for the wire or for files: another version of this code may hash differently.
+// are two graphs. They are not for graphs from an adversary (XXH3 resists none; the daemon knows
+// programs by SHA-256), and not for the wire or for files: another version of this code may hash
+// differently.
 #pragma once
 
 #include <compare>

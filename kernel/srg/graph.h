@@ -101,9 +101,9 @@ struct Value {
   std::vector<Expr> sizes;
   std::vector<Expr> strides;  // in elements; empty: contiguous, or, of a node's output, not claimed
   Expr offset;                // in elements, from the storage's first byte
-  // Node outputs: sizes is a claim to be checked. With strides it is a claim of layout: these
-  // strides from offset 0 on a storage of its own, into which the executor copies where a kernel
-  // chose otherwise. Views and in-place results carry none.
+  // Node outputs: sizes is a claim to be checked. With strides it claims a layout: these strides
+  // from offset 0 on a storage of its own, into which the executor copies where a kernel chose
+  // otherwise. Views and in-place results carry none.
   bool claims_sizes = false;
   uint8_t criticality = 0;  // 0 (background) to 255 (a user waits for this edge)
   friend bool operator==(const Value&, const Value&) = default;
@@ -148,7 +148,7 @@ enum class Phase : uint8_t { kUnknown = 0, kForward, kPrefill, kDecode, kTrainin
 enum class Residency : uint8_t { kUnknown = 0, kWeight, kActivation, kState, kGradient, kOutput };
 enum class Modality : uint8_t { kUnknown = 0, kText, kVision, kAudio, kTabular, kFusion };
 
-// What a node means. What the client leaves at its default, annotate.h derives.
+// What a node means. What the client leaves at its default, kernel/sched derives.
 struct Annotation {
   std::string module_path;  // "encoder.layer.3.attention.self"
   std::string role;         // "attention", "kv_append", "mlp", "norm", "embedding", ...

@@ -58,7 +58,7 @@ struct LoadPlan {
   friend bool operator==(const LoadPlan&, const LoadPlan&) = default;
 };
 
-// One tensor of a loaded model: where its bytes lie. What a loader reports and a worker binds.
+// One tensor of a loaded model: where its bytes lie. A loader reports it and a worker binds it.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::kInvalid;

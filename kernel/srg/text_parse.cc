@@ -21,7 +21,7 @@ namespace {
 
 constexpr size_t kShownBytes = 40;  // of a token in a message
 
-// For messages: printable, short.
+// The token as messages show it: printable and short.
 std::string describe(const Token& token) {
   switch (token.kind) {
     case TokenKind::kEnd:
@@ -552,7 +552,7 @@ class Parser {
     return negative ? -number : number;
   }
 
-  // One NaN, whatever sign stood before it.
+  // All NaNs are one, whatever sign stood before them.
   Result<double> parse_nan() {
     DJINN_CHECK(advance());
     return std::numeric_limits<double>::quiet_NaN();

@@ -323,7 +323,7 @@ class Fitting {
     result_.symbols = std::move(symbols);
   }
 
-  // In program order, so that what is named first is no consequence of another.
+  // Compares in program order, so that what is named first is no consequence of another difference.
   [[nodiscard]] Complaint run() {
     for (ValueId id = 0; id < result_.values.size(); ++id) {
       if (result_.values[id].storage == kLocalStorage) continue;

@@ -2,8 +2,8 @@
 
 // One graph from several recordings of the same code at different sizes, and back.
 //
-//   Recording   a graph without symbols: every size, stride, offset and integer argument is a
-//   number point       the values that the symbols had when it was recorded
+//   Recording   a graph without symbols: sizes, strides, offsets and integer arguments are numbers
+//   point       the values that the symbols had when it was recorded
 //
 // Recordings unify when they are the same but for these numbers, and each number is an affine
 // function of the symbols with integer coefficients. The points must determine these functions

@@ -54,7 +54,7 @@ bool is_printable(std::string_view text) {
   });
 }
 
-// Only for names that is_printable has passed.
+// Precondition: is_printable has passed the name.
 std::string shown(std::string_view name) {
   if (name.size() <= kShownBytes) return fmt::format("\"{}\"", name);
   return fmt::format("\"{}...\"", name.substr(0, kShownBytes));
@@ -69,7 +69,7 @@ bool is_dtype(DType dtype) {
   return size_of(dtype) != 0;
 }
 
-// One NaN, so that equal graphs have equal bytes.
+// Only one NaN is allowed, so that equal graphs have equal bytes.
 bool is_canonical_double(double number) {
   if (!std::isnan(number)) return true;
   return std::bit_cast<uint64_t>(number) ==
@@ -329,7 +329,7 @@ class Verifier {
       const auto reach = checked_mul(strides[i], sizes[i] == 0 ? 0 : sizes[i] - 1);
       last = reach ? checked_add(*last, *reach) : std::nullopt;
     }
-    // What has no dtype yet may get the widest.
+    // A value without a dtype may get the widest.
     const uint64_t element = is_dtype(value.dtype) ? size_of(value.dtype) : kWidestBytes;
     const auto bytes = last ? checked_mul(*last, element) : std::nullopt;
     if (bytes && *bytes <= limits::kTensorBytes) return {};

@@ -52,7 +52,6 @@ class RangeAllocator {
   [[nodiscard]] uint64_t capacity_bytes() const noexcept { return capacity_bytes_; }
   [[nodiscard]] uint64_t live_bytes() const noexcept { return live_bytes_; }
   [[nodiscard]] uint64_t high_water_bytes() const noexcept { return high_water_bytes_; }
-  [[nodiscard]] size_t live_count() const noexcept { return live_.size(); }
 
  private:
   Result<uint64_t> find_place(uint64_t bytes, uint64_t alignment);

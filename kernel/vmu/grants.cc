@@ -15,26 +15,17 @@ Error not_held() {
   return {ErrorCode::kNotFound, "the holder has no grant. It may have ended already."};
 }
 
-Error being_released() {
-  return {ErrorCode::kCancelled, "the memory is being released; nothing is granted any more"};
-}
-
 }  // namespace
 
-GrantLedger::GrantLedger(Limits device, Limits default_quota)
-    : device_(device), default_quota_(default_quota), free_bytes_(device.hard_bytes) {
-  DJINN_ASSERT(device.soft_bytes <= device.hard_bytes);
-  DJINN_ASSERT(default_quota.soft_bytes <= default_quota.hard_bytes);
+GrantLedger::GrantLedger(uint64_t device_bytes, uint64_t default_quota_bytes)
+    : total_bytes_(device_bytes), default_quota_(default_quota_bytes), free_bytes_(device_bytes) {}
+
+void GrantLedger::set_quota(PrincipalId principal, uint64_t bytes) {
+  quotas_[principal] = bytes;
 }
 
-void GrantLedger::set_quota(PrincipalId principal, Limits quota) {
-  DJINN_ASSERT(quota.soft_bytes <= quota.hard_bytes);
-  quotas_[principal] = quota;
-}
-
-void GrantLedger::set_default_quota(Limits quota) {
-  DJINN_ASSERT(quota.soft_bytes <= quota.hard_bytes);
-  default_quota_ = quota;
+void GrantLedger::set_default_quota(uint64_t bytes) {
+  default_quota_ = bytes;
 }
 
 void GrantLedger::set_aside(PrincipalId principal, uint64_t bytes) {
@@ -46,7 +37,7 @@ void GrantLedger::set_aside(PrincipalId principal, uint64_t bytes) {
   }
 }
 
-Limits GrantLedger::quota_of(PrincipalId principal) const {
+uint64_t GrantLedger::quota_of(PrincipalId principal) const {
   const auto found = quotas_.find(principal);
   return found != quotas_.end() ? found->second : default_quota_;
 }
@@ -67,13 +58,13 @@ uint64_t GrantLedger::held_by(Holder holder) const {
 }
 
 Status GrantLedger::check_quota(PrincipalId principal, uint64_t bytes) const {
-  const uint64_t hard = quota_of(principal).hard_bytes, held = held_by(principal);
+  const uint64_t quota = quota_of(principal), held = held_by(principal);
   const uint64_t aside = aside_of(principal);
-  if (held <= hard && aside <= hard - held && bytes <= hard - held - aside) return {};
+  if (held <= quota && aside <= quota - held && bytes <= quota - held - aside) return {};
   return Error{ErrorCode::kQuotaExceeded,
                fmt::format("needs {} bytes; {} of the quota's {} are in use. Release something, or "
                            "ask for a larger quota.",
-                           bytes, held + aside, hard)};
+                           bytes, held + aside, quota)};
 }
 
 Status GrantLedger::check_device(uint64_t bytes) const {
@@ -90,23 +81,20 @@ void GrantLedger::add(uint64_t bytes, PrincipalId principal) {
   DJINN_ASSERT(granted_bytes_ + free_bytes_ == total_bytes());
 }
 
-Result<Pressure> GrantLedger::grant(PrincipalId principal, Holder holder, uint64_t bytes) {
+Status GrantLedger::grant(PrincipalId principal, Holder holder, uint64_t bytes) {
   return grant(principal, holder, bytes, 0);
 }
 
-Result<Pressure> GrantLedger::grant_return(PrincipalId principal, Holder holder, uint64_t bytes) {
+Status GrantLedger::grant_return(PrincipalId principal, Holder holder, uint64_t bytes) {
   return grant(principal, holder, bytes, std::min(bytes, aside_of(principal)));
 }
 
-Result<Pressure> GrantLedger::grant(PrincipalId principal, Holder holder, uint64_t bytes,
-                                    uint64_t returning) {
+Status GrantLedger::grant(PrincipalId principal, Holder holder, uint64_t bytes,
+                          uint64_t returning) {
   DJINN_ASSERT(principal.valid() && holder.id != 0);
   if (bytes == 0) return Error{ErrorCode::kInvalidArgument, "a grant needs at least one byte"};
   const auto found = accounts_.find(holder);
-  if (found != accounts_.end()) {
-    DJINN_ASSERT(found->second.principal == principal);
-    if (found->second.revoked) return being_released();
-  }
+  DJINN_ASSERT(found == accounts_.end() || found->second.principal == principal);
   if (bytes > returning) DJINN_CHECK(check_quota(principal, bytes - returning));
   DJINN_CHECK(check_device(bytes));
   add(bytes, principal);
@@ -114,15 +102,7 @@ Result<Pressure> GrantLedger::grant(PrincipalId principal, Holder holder, uint64
   Account& account = accounts_[holder];
   account.principal = principal;
   account.bytes += bytes;
-  return Pressure{held_by(principal) > quota_of(principal).soft_bytes,
-                  granted_bytes_ > device_.soft_bytes};
-}
-
-uint64_t GrantLedger::revoke(Holder holder) {
-  const auto found = accounts_.find(holder);
-  if (found == accounts_.end()) return 0;
-  found->second.revoked = true;
-  return found->second.bytes;
+  return {};
 }
 
 void GrantLedger::end(Accounts::iterator account, uint64_t bytes) {
@@ -161,7 +141,6 @@ Status GrantLedger::hand_over(Holder from, Holder to) {
   DJINN_ASSERT(to.id != 0);
   const auto found = accounts_.find(from);
   if (found == accounts_.end()) return not_held();
-  if (found->second.revoked) return being_released();
   if (accounts_.contains(to)) {
     return Error{ErrorCode::kAlreadyExists, "the new holder has grants of its own"};
   }

@@ -6,7 +6,6 @@
 //   principal  who pays: a user or a remote identity
 //   holder     who spends: a session, a model, a load, a lane or its heap. It has one principal
 //   grant      bytes that a holder may commit; grants to one holder add up
-//   revoked    a holder that is asked to let go: it gets nothing more, but its bytes still count
 //   aside      bytes of a principal that left the device and may come back: they count against its
 //              quota alone, so that no quota refuses their return
 //
@@ -15,7 +14,7 @@
 //
 // invariant: granted_bytes() + free_bytes() == total_bytes()
 // invariant: granted_bytes() is the sum over the holders, and over the principals
-// invariant: no principal holds more than its hard limit, unless the limit was lowered beneath it
+// invariant: no principal holds more than its quota, unless that was lowered beneath it
 //
 // Pure: no I/O, no clock. One thread.
 #pragma once
@@ -41,44 +40,30 @@ struct Holder {
   friend auto operator<=>(const Holder&, const Holder&) = default;
 };
 
-// Beyond soft_bytes grants still succeed, but their report says so, and idle state goes down a
-// tier; beyond hard_bytes they fail. invariant: soft_bytes <= hard_bytes.
-struct Limits {
-  uint64_t soft_bytes = UINT64_MAX;
-  uint64_t hard_bytes = UINT64_MAX;
-};
-
-// What a grant left behind.
-struct Pressure {
-  bool principal_over_soft = false;
-  bool device_over_soft = false;
-};
+inline constexpr uint64_t kNoQuota = UINT64_MAX;
 
 class GrantLedger {
  public:
-  // device.hard_bytes is what the device has to give. default_quota is that of every principal to
+  // device_bytes is what the device has to give. The default quota is that of every principal to
   // whom set_quota gives no other.
-  GrantLedger(Limits device, Limits default_quota);
+  GrantLedger(uint64_t device_bytes, uint64_t default_quota_bytes);
 
-  // May lie beneath what the principal holds: then it gets nothing more until it is below again.
-  void set_quota(PrincipalId principal, Limits quota);
-  void set_default_quota(Limits quota);
+  // The quota may lie beneath what the principal holds: then it gets nothing more until it is below
+  // again.
+  void set_quota(PrincipalId principal, uint64_t bytes);
+  void set_default_quota(uint64_t bytes);
 
   // How much of the principal's lies aside, in all.
   void set_aside(PrincipalId principal, uint64_t bytes);
 
-  // Errors: kQuotaExceeded, kOutOfMemory, both with what was needed and what is free; kCancelled
-  // for a revoked holder; kInvalidArgument for no bytes. A holder keeps the principal of its first
-  // grant.
-  Result<Pressure> grant(PrincipalId principal, Holder holder, uint64_t bytes);
-  // As grant(), of which what lies aside comes first: it lies there no more.
-  Result<Pressure> grant_return(PrincipalId principal, Holder holder, uint64_t bytes);
+  // Errors: kQuotaExceeded, kOutOfMemory, both with what was needed and what is free;
+  // kInvalidArgument for no bytes. A holder keeps the principal of its first grant.
+  Status grant(PrincipalId principal, Holder holder, uint64_t bytes);
+  // As grant(); the bytes come first from those that lie aside, which lie there no more.
+  Status grant_return(PrincipalId principal, Holder holder, uint64_t bytes);
 
-  // Asks a holder to let go. Gives the bytes that are still to be acknowledged; 0 if it held none.
-  uint64_t revoke(Holder holder);
-
-  // The holder says that it has let go of so many of its bytes, revoked or not. Errors: kNotFound,
-  // kOutOfRange for more than it holds; then nothing has changed.
+  // The holder says that it has let go of so many of its bytes. Errors: kNotFound, kOutOfRange for
+  // more than it holds; then nothing has changed.
   Status acknowledge(Holder holder, uint64_t bytes);
 
   // The holder's process is dead, so that nobody touches its bytes any more. Gives what became
@@ -86,41 +71,39 @@ class GrantLedger {
   uint64_t holder_died(Holder holder);
 
   // All of from's bytes belong to a new holder of the same principal: a load that became a model.
-  // Errors: kNotFound, kCancelled if from is revoked, kAlreadyExists if to holds something.
+  // Errors: kNotFound, kAlreadyExists if to holds something.
   Status hand_over(Holder from, Holder to);
 
-  [[nodiscard]] uint64_t total_bytes() const noexcept { return device_.hard_bytes; }
+  [[nodiscard]] uint64_t total_bytes() const noexcept { return total_bytes_; }
   [[nodiscard]] uint64_t granted_bytes() const noexcept { return granted_bytes_; }
   [[nodiscard]] uint64_t free_bytes() const noexcept { return free_bytes_; }
   [[nodiscard]] uint64_t held_by(Holder holder) const;
   [[nodiscard]] uint64_t held_by(PrincipalId principal) const;
   [[nodiscard]] uint64_t aside_of(PrincipalId principal) const;
-  [[nodiscard]] Limits quota_of(PrincipalId principal) const;
-  [[nodiscard]] size_t holder_count() const noexcept { return accounts_.size(); }
+  [[nodiscard]] uint64_t quota_of(PrincipalId principal) const;
 
  private:
   struct Account {
     PrincipalId principal;
     uint64_t bytes = 0;  // invariant: not zero; an account that is empty is erased
-    bool revoked = false;
   };
   using Accounts = std::map<Holder, Account>;
 
   // bytes: beside what it has on the device and aside.
   [[nodiscard]] Status check_quota(PrincipalId principal, uint64_t bytes) const;
-  Result<Pressure> grant(PrincipalId principal, Holder holder, uint64_t bytes, uint64_t returning);
+  Status grant(PrincipalId principal, Holder holder, uint64_t bytes, uint64_t returning);
   [[nodiscard]] Status check_device(uint64_t bytes) const;
   void add(uint64_t bytes, PrincipalId principal);
   void end(Accounts::iterator account, uint64_t bytes);
 
-  Limits device_;
-  Limits default_quota_;
+  const uint64_t total_bytes_;
+  uint64_t default_quota_;
   uint64_t granted_bytes_ = 0;
   uint64_t free_bytes_ = 0;
   Accounts accounts_;
   std::unordered_map<PrincipalId, uint64_t> held_by_principal_;   // without zeros
   std::unordered_map<PrincipalId, uint64_t> aside_by_principal_;  // without zeros
-  std::unordered_map<PrincipalId, Limits> quotas_;
+  std::unordered_map<PrincipalId, uint64_t> quotas_;
 };
 
 }  // namespace djinn::vmu

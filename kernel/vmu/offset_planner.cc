@@ -68,7 +68,7 @@ uint64_t lowest_fit(std::span<const Placed> placed, const Lifetime& life) {
   for (const Placed& other : placed) {
     // Sorted: whatever follows begins behind the gap too, alive or not.
     if (other.offset >= cursor + life.bytes) break;
-    // One branch and no short circuit: this loop is the planner's time.
+    // There is one branch and no short circuit: this loop is the planner's time.
     const bool meets = (other.first <= life.last) & (other.last >= life.first);
     if (meets & (other.end > cursor)) cursor = other.end;
   }

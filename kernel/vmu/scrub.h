@@ -30,11 +30,8 @@ class Scrub {
     return {};
   }
 
-  // What lies before is written without having been handed out here.
+  // All that lies before was written without having been handed out here.
   void note_used(uint64_t end_bytes) noexcept { used_bytes_ = std::max(used_bytes_, end_bytes); }
-
-  // Everything from there on was given back to the device, and comes back as zeros.
-  void fresh_from(uint64_t offset) noexcept { used_bytes_ = std::min(used_bytes_, offset); }
 
   [[nodiscard]] uint64_t used_bytes() const noexcept { return used_bytes_; }
 

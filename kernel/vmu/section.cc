@@ -80,12 +80,6 @@ void PersistentSection::free(Range range) {
   ranges_.free(range.offset);
 }
 
-Result<uint64_t> PersistentSection::trim() {
-  DJINN_TRY(const uint64_t given_back, window_.shrink_to(ranges_.high_water_bytes()));
-  scrub_.fresh_from(window_.committed_bytes());
-  return given_back;
-}
-
 std::span<std::byte> PersistentSection::bytes(Range range) const {
   DJINN_ASSERT(ranges_.is_live(range));
   return {window_.data() + range.offset, range.bytes};

@@ -37,14 +37,11 @@ class PersistentSection {
   // Zeroed bytes, growing the section where needed. Errors: kInvalidArgument for no bytes,
   // kOutOfMemory, kQuotaExceeded, and those of grants and pal.
   Result<Range> allocate(uint64_t bytes, uint64_t alignment = RangeAllocator::kGranuleBytes);
-  // One range for each size, of any content, for who writes them before anybody reads them. All
-  // that they need is asked for at once: who must repeat its work where a grant is on its way
-  // repeats it once. Errors: as allocate().
+  // One range for each size, of any content: the caller writes them before anybody reads them. All
+  // that they need is asked for at once, so a caller that must repeat its work where a grant is on
+  // its way repeats it once. Errors: as allocate().
   Result<std::vector<Range>> allocate_all(std::span<const uint64_t> sizes);
   void free(Range range);
-
-  // Gives back what lies behind the last live range. Gives the number of bytes.
-  Result<uint64_t> trim();
 
   [[nodiscard]] std::span<std::byte> bytes(Range range) const;
   [[nodiscard]] const RangeAllocator& ranges() const noexcept { return ranges_; }

@@ -28,12 +28,10 @@ constexpr uint64_t kExtentBytes = 64 * kMiB;
 // djinnd's side, in this process: a ledger with one holder.
 class LedgerSource final : public GrantSource {
  public:
-  explicit LedgerSource(uint64_t quota_bytes = 48 * kMiB)
-      : ledger_({kExtentBytes, kExtentBytes}, {quota_bytes, quota_bytes}) {}
+  explicit LedgerSource(uint64_t quota_bytes = 48 * kMiB) : ledger_(kExtentBytes, quota_bytes) {}
   Status ask(uint64_t bytes) override {
     asked_ += 1;
-    DJINN_CHECK(ledger_.grant(PrincipalId{1}, kHolder, bytes));
-    return {};
+    return ledger_.grant(PrincipalId{1}, kHolder, bytes);
   }
   void give_back(uint64_t bytes) override { ASSERT_TRUE(ledger_.acknowledge(kHolder, bytes)); }
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
@@ -231,20 +229,6 @@ TEST_F(section, close_to_the_quota_the_last_step_is_smaller) {
   EXPECT_EQ(it.allocate(4096).error().code, ErrorCode::kQuotaExceeded);
 }
 
-TEST_F(section, trim_gives_back_the_tail_and_what_returns_is_zero) {
-  PersistentSection it = open();
-  const Range kept = it.allocate(kMiB).value(), tail = it.allocate(10 * kMiB).value();
-  soil(it.bytes(kept));
-  soil(it.bytes(tail));
-  it.free(tail);
-  EXPECT_EQ(it.trim().value(), 11 * kMiB);
-  EXPECT_EQ(grants_.granted_bytes(), kMiB);
-  EXPECT_EQ(allocated_bytes(kept_), kMiB);
-  EXPECT_EQ(it.trim().value(), 0u);
-  EXPECT_TRUE(all_zero(it.bytes(it.allocate(10 * kMiB).value())));
-  EXPECT_FALSE(all_zero(it.bytes(kept)));
-}
-
 TEST_F(section, a_successor_finds_live_bytes_and_zeroes_the_rest_before_reuse) {
   Range kept, dead;
   {
@@ -305,15 +289,12 @@ TEST_F(section, random_life_keeps_ranges_zero_at_birth_and_apart) {
         it.free(range);
         live.pop_back();
       }
-      if (random.below(20) == 0) {
-        ASSERT_TRUE(it.trim());
-      }
       ASSERT_EQ(grants.granted_bytes(), it.window().committed_bytes()) << seed;
     }
   }
 }
 
-// One session's section, from open to trim.
+// One session's section, that grows twice and hands a range out again.
 Status whole_life(pal::DevicePal& pal, LedgerSource& session) {
   DJINN_TRY(pal::Extent refs, pal.create("djinn-test", kExtentBytes));
   DJINN_TRY(PersistentSection it, PersistentSection::open(pal, session, std::move(refs)));
@@ -323,9 +304,8 @@ Status whole_life(pal::DevicePal& pal, LedgerSource& session) {
     it.free(a);
     DJINN_TRY(const Range c, it.allocate(kMiB / 2));
     it.free(b);
-    DJINN_CHECK(it.trim());
+    DJINN_CHECK(it.allocate(8 * kMiB));
     it.free(c);
-    DJINN_CHECK(it.trim());
     return {};
   };
   const Status stepped = step();

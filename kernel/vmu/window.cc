@@ -77,15 +77,4 @@ Status Window::grow_to(uint64_t bytes) {
   return exact;
 }
 
-Result<uint64_t> Window::shrink_to(uint64_t bytes) {
-  const uint64_t keep = granules(std::min(bytes, committed_bytes_));
-  DJINN_ASSERT(keep <= committed_bytes_);
-  const uint64_t less = committed_bytes_ - keep;
-  if (less == 0) return less;
-  DJINN_CHECK(pal_->decommit(extent_, keep, less));
-  committed_bytes_ = keep;
-  grants_->give_back(less);
-  return less;
-}
-
 }  // namespace djinn::vmu

@@ -24,8 +24,8 @@ namespace djinn::vmu {
 class GrantSource {
  public:
   virtual ~GrantSource() = default;
-  // May block, or say kBusy until the answer is there and the same is asked again. Errors:
-  // kQuotaExceeded, kOutOfMemory, kCancelled, and those of the way to djinnd.
+  // Asks for so many bytes. It may block, or say kBusy until the answer is there and the same is
+  // asked again. Errors: kQuotaExceeded, kOutOfMemory, kCancelled, and those of the way to djinnd.
   virtual Status ask(uint64_t bytes) = 0;
   // The bytes are no longer touched and no longer committed.
   virtual void give_back(uint64_t bytes) = 0;
@@ -46,10 +46,6 @@ class Window {
   // Commits at least so many bytes from the start. Errors: kOutOfMemory behind the extent's end,
   // those of the grant source and of the pal.
   Status grow_to(uint64_t bytes);
-
-  // Gives back what lies behind, in whole granules. Gives the number of bytes. Errors: those of the
-  // pal.
-  Result<uint64_t> shrink_to(uint64_t bytes);
 
   [[nodiscard]] std::byte* data() const noexcept { return reservation_.data(); }
   [[nodiscard]] uint64_t size() const noexcept { return extent_.bytes; }

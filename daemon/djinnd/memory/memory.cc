@@ -14,7 +14,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Who pays for what no session holds; no session has this id.
+// The principal that pays for what no session holds; no session has this id.
 constexpr vmu::PrincipalId kShared{UINT64_MAX};
 
 // A session pays for itself: its quota is that of its own principal.
@@ -25,15 +25,15 @@ vmu::PrincipalId principal_of(vmu::Holder holder) {
 }  // namespace
 
 Memory::Memory(uint64_t device_bytes, uint64_t session_quota_bytes, const Quotas& quotas)
-    : ledger_({device_bytes, device_bytes}, {session_quota_bytes, session_quota_bytes}),
+    : ledger_(device_bytes, session_quota_bytes),
       users_(quotas),
       session_quota_(session_quota_bytes) {
-  ledger_.set_quota(kShared, {});
+  ledger_.set_quota(kShared, vmu::kNoQuota);
 }
 
 void Memory::set_session_quota(uint64_t bytes) {
   session_quota_ = bytes;
-  ledger_.set_default_quota({bytes, bytes});
+  ledger_.set_default_quota(bytes);
 }
 
 void Memory::set_aside(Holder session, uint64_t bytes) {
@@ -52,10 +52,8 @@ void Memory::note(Holder holder) {
 Status Memory::grant(const Request& request) {
   if (!request.returns) DJINN_CHECK(users_.check(request.holder, request.bytes));
   const vmu::PrincipalId principal = principal_of(request.holder);
-  const auto granted = request.returns
-                           ? ledger_.grant_return(principal, request.holder, request.bytes)
-                           : ledger_.grant(principal, request.holder, request.bytes);
-  if (!granted) return granted.error();
+  DJINN_CHECK(request.returns ? ledger_.grant_return(principal, request.holder, request.bytes)
+                              : ledger_.grant(principal, request.holder, request.bytes));
   held_[request.holder] += request.bytes;
   DJINN_ASSERT(held_.at(request.holder) == ledger_.held_by(request.holder));
   note(request.holder);

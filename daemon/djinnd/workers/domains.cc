@@ -70,10 +70,6 @@ std::vector<std::pair<DomainId, WorkerSupervisor*>> Domains::all() const {
   return list;
 }
 
-void Domains::retire_all() {
-  for (const auto& [domain, worker] : workers_) worker->retire();
-}
-
 uint32_t Domains::retire_idle(const std::function<bool(DomainId)>& in_use) {
   uint32_t retired = 0;
   for (const auto& [domain, worker] : workers_) {

@@ -35,20 +35,19 @@ class Domains {
   void send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
   // Answers what the worker asked memory for.
   void answer_grant(DomainId domain, uint64_t request, const Status& granted);
-  // As WorkerSupervisor's.
+  // Wakes the lane as WorkerSupervisor does.
   void wake_lane(DomainId domain);
   [[nodiscard]] bool ready(DomainId domain) const;
-  // Another worker is warm, or none can be had.
+  // Whether another worker is warm, or none can be had.
   [[nodiscard]] bool has_spare() const { return spares_.has_spare() || spares_fail(); }
   // Workers do not start any more.
   [[nodiscard]] bool spares_fail() const { return spares_.fails(); }
   // Why, for clients.
   [[nodiscard]] Error spares_failure() const { return spares_.failure(); }
-  // At least one has started.
+  // Whether at least one has started.
   [[nodiscard]] bool spares_have_worked() const { return spares_.has_worked(); }
 
   [[nodiscard]] std::vector<std::pair<DomainId, WorkerSupervisor*>> all() const;
-  void retire_all();
   // Ends the workers of those that are not in use; how many those were.
   uint32_t retire_idle(const std::function<bool(DomainId)>& in_use);
 

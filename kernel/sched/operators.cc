@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernel/srg/operators.h"
+#include "kernel/sched/operators.h"
 
 #include <algorithm>
 #include <array>
 
-namespace djinn::srg {
+namespace djinn::sched {
 namespace {
 
 struct Row {
@@ -101,4 +101,4 @@ std::string_view base_name(std::string_view op) {
   return op;
 }
 
-}  // namespace djinn::srg
+}  // namespace djinn::sched

@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernel/srg/cost.h"
+#include "kernel/sched/cost.h"
 
 #include <algorithm>
 
 #include "kernel/base/checked.h"
+#include "kernel/sched/operators.h"
 #include "kernel/srg/expr.h"
-#include "kernel/srg/operators.h"
 
-namespace djinn::srg {
+namespace djinn::sched {
 namespace {
+
+using srg::Argument;
+using srg::ArgumentValue;
+using srg::Node;
+using srg::ValueId;
+using srg::ValueList;
+using srg::ValueRef;
 
 uint64_t saturating_add(uint64_t a, uint64_t b) {
   return checked_add(a, b).value_or(UINT64_MAX);
@@ -148,4 +155,4 @@ std::optional<Cost> cost_of(const Node& node, Shapes shapes) {
   return Cost{*flops, *bytes};
 }
 
-}  // namespace djinn::srg
+}  // namespace djinn::sched

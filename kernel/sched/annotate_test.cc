@@ -1,18 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernel/srg/annotate.h"
+#include "kernel/sched/annotate.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "kernel/srg/operators.h"
+#include "kernel/sched/operators.h"
 #include "kernel/srg/test_graphs.h"
 #include "kernel/srg/text.h"
 #include "kernel/srg/verify.h"
 
-namespace djinn::srg {
+namespace djinn::sched {
 namespace {
+
+namespace graphs = srg::testing;
+using srg::Annotation;
+using srg::Graph;
+using srg::Modality;
+using srg::Node;
+using srg::parse_text;
+using srg::Phase;
+using srg::Residency;
+using srg::ValueRef;
+using srg::verify;
 
 Graph annotated(Graph graph) {
   annotate(graph);
@@ -52,7 +63,7 @@ const Node& node_with_weight(const Graph& graph, std::string_view weight) {
 }
 
 TEST(Annotate, finds_the_parts_of_an_encoder_layer) {
-  const Graph graph = annotated(testing::bert_like());
+  const Graph graph = annotated(graphs::bert_like());
   const auto found = roles(graph);
   EXPECT_EQ(found.at("attention"), 5);  // q, k, v, the product, the output
   EXPECT_EQ(found.at("mlp"), 3);
@@ -70,7 +81,7 @@ TEST(Annotate, finds_the_parts_of_an_encoder_layer) {
 }
 
 TEST(Annotate, finds_the_parts_of_a_decoder_layer) {
-  const Graph graph = annotated(testing::llama_like(512));
+  const Graph graph = annotated(graphs::llama_like(512));
   const auto found = roles(graph);
   EXPECT_EQ(found.at("attention"), 5);
   EXPECT_EQ(found.at("kv_append"), 2);
@@ -84,19 +95,19 @@ TEST(Annotate, finds_the_parts_of_a_decoder_layer) {
 }
 
 TEST(Annotate, tells_prefill_from_decode_by_the_range_of_tokens) {
-  EXPECT_EQ(classify(annotated(testing::llama_like(512))), Workload::kPrefill);
-  EXPECT_EQ(classify(annotated(testing::llama_like(1))), Workload::kDecode);
+  EXPECT_EQ(classify(annotated(graphs::llama_like(512))), Workload::kPrefill);
+  EXPECT_EQ(classify(annotated(graphs::llama_like(1))), Workload::kDecode);
 }
 
 TEST(Annotate, decode_waits_for_memory_and_prefill_for_arithmetic) {
-  const double decode = total_cost(annotated(testing::llama_like(1))).intensity();
-  const double prefill = total_cost(annotated(testing::llama_like(512))).intensity();
+  const double decode = total_cost(annotated(graphs::llama_like(1))).intensity();
+  const double prefill = total_cost(annotated(graphs::llama_like(512))).intensity();
   EXPECT_LT(decode, 5.0);
   EXPECT_GT(prefill, 10 * decode);
 }
 
 TEST(Annotate, costs_follow_the_formulas_at_the_upper_bounds) {
-  const Graph graph = annotated(testing::bert_like());
+  const Graph graph = annotated(graphs::bert_like());
   const uint64_t rows = 8 * 512;
   const Annotation& query = node_with_weight(graph, "query.weight").annotation;
   EXPECT_EQ(query.flops, 2 * rows * 384 * 384 + rows * 384);
@@ -113,13 +124,13 @@ TEST(Annotate, costs_follow_the_formulas_at_the_upper_bounds) {
 }
 
 TEST(Annotate, attention_over_a_cache_counts_what_is_there_and_not_the_capacity) {
-  const Graph graph = annotated(testing::llama_like(1));
+  const Graph graph = annotated(graphs::llama_like(1));
   EXPECT_EQ(node_of(graph, "aten::scaled_dot_product_attention").annotation.flops,
             uint64_t{4} * 4 * 8 * 1 * 1025 * 32);
 }
 
 TEST(Annotate, a_client_keeps_its_word) {
-  Graph graph = testing::bert_like();
+  Graph graph = graphs::bert_like();
   Annotation said;
   said.role = "mine";
   said.phase = Phase::kPrefill;
@@ -133,7 +144,7 @@ TEST(Annotate, a_client_keeps_its_word) {
 }
 
 TEST(Annotate, annotating_twice_changes_nothing) {
-  for (Graph graph : {testing::bert_like(), testing::llama_like(512)}) {
+  for (Graph graph : {graphs::bert_like(), graphs::llama_like(512)}) {
     const Graph once = annotated(graph);
     EXPECT_EQ(annotated(once), once);
   }
@@ -194,7 +205,7 @@ TEST(Annotate, any_verified_graph_is_annotated_without_harm) {
       "aten::transpose.int", "aten::add_.Tensor", "djinn::kv_append",  "djinn::attention"};
   Random random(5);
   for (uint64_t seed = 0; seed < 3000; ++seed) {
-    Graph graph = testing::RandomGraph(seed).make();
+    Graph graph = graphs::RandomGraph(seed).make();
     for (Node& node : graph.nodes) node.op = kOps[random.below(16)];
     annotate(graph);
     ASSERT_TRUE(verify(graph).ok());
@@ -218,4 +229,4 @@ TEST(Operators, base_names_drop_overloads_and_the_sign_of_in_place_forms) {
 }
 
 }  // namespace
-}  // namespace djinn::srg
+}  // namespace djinn::sched

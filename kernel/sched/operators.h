@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace djinn::srg {
+namespace djinn::sched {
 
 enum class Family : uint8_t {
   kOther,
@@ -32,4 +32,4 @@ enum class Family : uint8_t {
 
 [[nodiscard]] Family family_of(std::string_view op);
 
-}  // namespace djinn::srg
+}  // namespace djinn::sched

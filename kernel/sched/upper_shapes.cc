@@ -3,12 +3,21 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernel/srg/cost.h"
+#include "kernel/sched/cost.h"
+#include "kernel/sched/operators.h"
 #include "kernel/srg/expr.h"
-#include "kernel/srg/operators.h"
 
-namespace djinn::srg {
+namespace djinn::sched {
 namespace {
+
+using srg::bounds;
+using srg::Expr;
+using srg::ExprList;
+using srg::Graph;
+using srg::kLocalStorage;
+using srg::Node;
+using srg::Value;
+using srg::ValueRef;
 
 using MaybeShape = std::optional<Shape>;
 
@@ -26,7 +35,7 @@ class ShapeWalk {
   }
 
  private:
-  // What a view is or a claim says.
+  // The shape that a view has or a claim states.
   [[nodiscard]] MaybeShape stated(const Value& value) const {
     const bool known = value.storage != kLocalStorage || value.claims_sizes;
     if (!known || value.dtype == DType::kInvalid) return std::nullopt;
@@ -35,7 +44,7 @@ class ShapeWalk {
     return shape;
   }
 
-  // Never negative; 0 for what has no bound, which verify() excludes.
+  // The upper bound, or 0 if that is negative or there is none, which verify() excludes.
   [[nodiscard]] uint64_t upper(const Expr& expr) const {
     const auto range = bounds(expr, graph_.symbols);
     return range && range->max > 0 ? static_cast<uint64_t>(range->max) : 0;
@@ -243,4 +252,4 @@ std::vector<std::optional<Shape>> upper_shapes(const Graph& graph) {
   return ShapeWalk(graph).run();
 }
 
-}  // namespace djinn::srg
+}  // namespace djinn::sched

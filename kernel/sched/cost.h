@@ -18,7 +18,7 @@
 #include "kernel/base/dtype.h"
 #include "kernel/srg/graph.h"
 
-namespace djinn::srg {
+namespace djinn::sched {
 
 struct Shape {
   DType dtype = DType::kInvalid;
@@ -61,10 +61,10 @@ inline constexpr uint64_t kNormFlopsPerElement = 7;
 // The shape of every value at the symbols' upper bounds: from views and claims, else by the rules
 // of the operators that models are made of; nothing where neither tells. Precondition: verify()
 // passed graph.
-[[nodiscard]] std::vector<std::optional<Shape>> upper_shapes(const Graph& graph);
+[[nodiscard]] std::vector<std::optional<Shape>> upper_shapes(const srg::Graph& graph);
 
 // Nothing where a shape is missing or the operator has no formula. Views cost nothing.
-[[nodiscard]] std::optional<Cost> cost_of(const Node& node,
+[[nodiscard]] std::optional<Cost> cost_of(const srg::Node& node,
                                           std::span<const std::optional<Shape>> shapes);
 
-}  // namespace djinn::srg
+}  // namespace djinn::sched

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernel/srg/annotate.h"
+#include "kernel/sched/annotate.h"
 
 #include <algorithm>
 #include <array>
@@ -9,10 +9,28 @@
 #include <unordered_set>
 #include <vector>
 
-#include "kernel/srg/operators.h"
+#include "kernel/sched/operators.h"
 
-namespace djinn::srg {
+namespace djinn::sched {
 namespace {
+
+using srg::Annotation;
+using srg::Argument;
+using srg::Graph;
+using srg::InputRole;
+using srg::kLocalStorage;
+using srg::Modality;
+using srg::Node;
+using srg::Phase;
+using srg::Residency;
+using srg::Storage;
+using srg::StorageKind;
+using srg::Symbol;
+using srg::SymbolRole;
+using srg::Value;
+using srg::ValueId;
+using srg::ValueList;
+using srg::ValueRef;
 
 using NodeIndex = uint32_t;
 constexpr NodeIndex kNoNode = UINT32_MAX;
@@ -33,7 +51,7 @@ bool is_backward(const Node& node) {
   return base_name(node.op).ends_with("_backward");
 }
 
-// Who makes and who uses each value; a node that uses one twice is named once.
+// The node that makes each value, and those that use it; one that uses it twice is named once.
 struct Dataflow {
   std::vector<NodeIndex> maker;
   std::vector<std::vector<NodeIndex>> users;
@@ -190,8 +208,8 @@ class RoleFinder {
             graph_.nodes[node].annotation.role == "attention");
   }
 
-  // What stands between a projection and attention: reshaping, rotary embedding spelled out, norms
-  // of heads.
+  // Whether the node may stand between a projection and attention: reshaping, rotary embedding
+  // spelled out, norms of heads.
   [[nodiscard]] bool carries_heads(NodeIndex node) const {
     switch (families_[node]) {
       case Family::kView:
@@ -418,4 +436,4 @@ Cost total_cost(const Graph& graph) {
   return total;
 }
 
-}  // namespace djinn::srg
+}  // namespace djinn::sched

@@ -4,14 +4,12 @@
 // they are joined. What the client said stays.
 //
 //   role        attention (with its projections), kv_append, mlp, norm, embedding, convolution,
-//   rope,
-//               lm_head; empty where no pattern fits
+//               rope, lm_head; empty where no pattern fits
 //   phase       training if there is a backward operator; decode or prefill if the graph works on a
 //               sequence group and takes one token a call or more; else forward
 //   residency   state for what writes a sequence group, gradient, output, else activation
 //   modality    of the data that reaches a node: text from embeddings of ids, vision from 2-D and
-//   audio
-//               from 1-D convolutions, fusion where they meet
+//               audio from 1-D convolutions, fusion where they meet
 //   flops,      cost.h's estimates at the symbols' upper bounds
 //   bytes
 //
@@ -21,10 +19,10 @@
 #include <cstdint>
 #include <string_view>
 
-#include "kernel/srg/cost.h"
+#include "kernel/sched/cost.h"
 #include "kernel/srg/graph.h"
 
-namespace djinn::srg {
+namespace djinn::sched {
 
 // What a graph is for, as the scheduler sees it.
 enum class Workload : uint8_t {
@@ -41,12 +39,12 @@ enum class Workload : uint8_t {
 [[nodiscard]] std::string_view name_of(Workload workload);  // unknown, text_encoder, prefill, ...
 
 // Precondition: verify() passed graph. Linear in its size.
-void annotate(Graph& graph);
+void annotate(srg::Graph& graph);
 
 // Precondition: graph is annotated.
-[[nodiscard]] Workload classify(const Graph& graph);
+[[nodiscard]] Workload classify(const srg::Graph& graph);
 
 // The sum over all nodes of an annotated graph.
-[[nodiscard]] Cost total_cost(const Graph& graph);
+[[nodiscard]] Cost total_cost(const srg::Graph& graph);
 
-}  // namespace djinn::srg
+}  // namespace djinn::sched
