@@ -30,7 +30,7 @@ Status watch_submission_bell(const Fd& epoll, const Fd& bell, uint64_t key) {
 }
 
 void unwatch_submission_bell(const Fd& epoll, const Fd& bell) {
-  // One that could not be watched is as good.
+  // A bell that could not be watched is as good as one that is not watched any more.
   static_cast<void>(::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, bell.get(), nullptr));
 }
 

@@ -28,10 +28,11 @@ namespace djinn::ipc {
 Result<Fd> make_submission_bell();
 // The client's.
 void ring_submission_bell(const Fd& bell);
-// Adds the bell to an epoll instance; its events carry the key. One that was ever rung is an event
-// at once. Errors: kOutOfMemory.
+// Adds the bell to an epoll instance; its events carry the key. A bell that was ever rung is an
+// event at once. Errors: kOutOfMemory.
 Status watch_submission_bell(const Fd& epoll, const Fd& bell, uint64_t key);
-// To be called before the bell is closed: as long as its client has it, closing it ends no watch.
+// Must be called before the bell is closed: while its client has a copy, closing ours ends no
+// watch.
 void unwatch_submission_bell(const Fd& epoll, const Fd& bell);
 
 struct CompletionBell {
@@ -40,7 +41,8 @@ struct CompletionBell {
 };
 // Errors: kLimitExceeded (descriptors), kOutOfMemory.
 Result<CompletionBell> make_completion_bell();
-// Never waits. Where rings beyond count are not taken, the listener is readable anyhow.
+// Rings it, and never waits. Rings beyond what its counter takes are lost, and the listener is
+// readable anyhow.
 void ring_completion_bell(const Fd& bell);
 // The listener is not readable any more; rings beyond count may need another call.
 void take_rings(const Fd& listener);

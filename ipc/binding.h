@@ -72,8 +72,8 @@ struct OutputDescription {
   std::array<int64_t, limits::kRank> strides{};
 };
 static_assert(sizeof(OutputDescription) == 144);
-// Of that output, from what the worker wrote to RunBlock::result: a copy, which nobody changes any
-// more. Errors: kMalformed, of a dtype or a rank that is none.
+// Reads the description of output `index` from a copy of what the worker wrote to RunBlock::result.
+// Errors: kMalformed for a dtype or rank that there is not.
 Result<OutputDescription> decode_description(std::span<const std::byte> result, size_t index);
 
 // kGenerate. Rows shorter than the longest are padded on the left with pad_token.

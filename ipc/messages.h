@@ -308,7 +308,7 @@ struct UserReport {
   friend bool operator==(const UserReport&, const UserReport&) = default;
 };
 
-// As the configuration or the command line has it.
+// A setting as the configuration or the command line has it.
 struct SettingReport {
   std::string key;
   std::string value;
@@ -357,7 +357,7 @@ static_assert(kSessionStates == static_cast<size_t>(SessionState::kLost) + 1);
 // What keeps it from going on.
 enum class SessionWait : uint8_t { kNone = 0, kMemory = 1, kDevice = 2, kDisk = 3, kClient = 4 };
 
-// What a session's run was that computed last, in the order of the tiers.
+// What kind of run a session computed last, in the order of the tiers.
 enum class RunTier : uint8_t { kNone = 0, kGraph = 1, kProgram = 2, kGeneration = 3 };
 inline constexpr size_t kRunTiers = 3;  // without kNone
 static_assert(kRunTiers == static_cast<size_t>(RunTier::kGeneration));

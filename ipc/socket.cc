@@ -16,7 +16,7 @@
 namespace djinn::ipc {
 namespace {
 
-// As many as the kernel passes at once (SCM_MAX_FD): those that find no room it closes itself, on
+// The kernel passes so many at once (SCM_MAX_FD). Those that find no room it would close itself, on
 // the thread that receives.
 constexpr size_t kDescriptorsMax = 253;
 static_assert(limits::kControlDescriptors <= kDescriptorsMax);

@@ -40,7 +40,7 @@ Status send_datagram(int fd, std::span<const std::byte> bytes, std::span<const i
 // descriptors of such a message, for who must not close them here; null: they are closed.
 Result<std::optional<Datagram>> receive_datagram(int fd, std::vector<Fd>* of_refused = nullptr);
 
-// For connect_unix(), and not connected yet.
+// A socket for connect_unix(), which is not connected yet.
 Result<Fd> make_unix_socket();
 // Connects it to the socket at path; it does not block from then on. Where the listener's queue is
 // full it waits, at most so long, in a line with others who do: who comes again and again may find
@@ -62,7 +62,7 @@ struct PeerCredentials {
   uid_t uid = 0;
   std::vector<gid_t> groups;  // primary and supplementary
 };
-// Of a connected socket.
+// Who is at the other end of a connected socket.
 Result<PeerCredentials> peer_of(int fd);
 
 }  // namespace djinn::ipc

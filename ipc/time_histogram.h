@@ -15,7 +15,7 @@
 
 namespace djinn::ipc {
 
-// From 10 us, a warm step, to 500 s, the load of a large model from a slow disk.
+// The bounds reach from 10 us, a warm step, to 500 s, the load of a large model from a slow disk.
 inline constexpr std::array<uint64_t, 24> kTimeBoundsNs = {
     10'000,         25'000,          50'000,          100'000,        250'000,
     500'000,        1'000'000,       2'500'000,       5'000'000,      10'000'000,
@@ -25,7 +25,7 @@ inline constexpr std::array<uint64_t, 24> kTimeBoundsNs = {
 inline constexpr size_t kTimeBuckets = kTimeBoundsNs.size() + 1;
 static_assert(std::ranges::is_sorted(kTimeBoundsNs));
 
-// Which bucket counts it. Pure; five comparisons.
+// The bucket that counts this time. Pure; five comparisons.
 [[nodiscard]] constexpr size_t time_bucket(uint64_t ns) {
   const auto bound = std::lower_bound(kTimeBoundsNs.begin(), kTimeBoundsNs.end(), ns);
   return static_cast<size_t>(bound - kTimeBoundsNs.begin());

@@ -22,8 +22,8 @@
 namespace djinn::client {
 namespace {
 
-// As long as a wake-up of the other process and of this one cost: a run that is shorter is met
-// awake. Who waits for a longer one would only take a core from it.
+// This is what a wake-up of the other process and one of this cost together: a shorter run ends
+// while its client is awake. For a longer one, spinning would only take a core from it.
 constexpr uint64_t kSpinNs = 40'000;
 // A wait that was slept through may have been so long for the two wake-ups alone: after one that
 // was no longer, the next is spun for again. Else both sides would stay asleep for good.
@@ -55,7 +55,7 @@ Result<std::string> resolve_host(const std::string& host) {
   const char* const runtime = ::getenv("XDG_RUNTIME_DIR");
   const std::string of_user = runtime ? std::string(runtime) + "/djinn/djinnd.sock" : "";
   if (!of_user.empty() && ::access(of_user.c_str(), F_OK) == 0) return of_user;
-  // Where neither listens, the one that systemd starts, if there is one.
+  // Where neither listens, it is the one that systemd starts, if there is one.
   const bool is_there = ::access(kServiceSocket, F_OK) == 0 || service_is_installed();
   return of_user.empty() || is_there ? kServiceSocket : of_user;
 }
@@ -406,7 +406,7 @@ Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std:
 }
 
 // Refs that were dropped are released with the next submission, and take room of their own. In the
-// child of a fork nothing waits.
+// child of a fork nobody waits for room.
 bool Client::has_room(uint64_t bytes, size_t runs) const {
   if (mark_->is_in_child()) return true;
   const size_t all_runs = runs + lender_->dropped();
@@ -440,7 +440,7 @@ Result<Outcome> Client::wait(Run run, const std::function<void(const TokenEvent&
     } else if (!spin.wait()) {
       const Status slept = sleep();
       if (slept) continue;
-      // What was done before djinnd ended is there, and counts.
+      // Runs that were done before djinnd ended are there, and count.
       DJINN_CHECK(poll());
       DJINN_CHECK(tell_tokens(run, on_token));
       if (!outcomes_.contains(run)) return slept.error();

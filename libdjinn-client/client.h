@@ -45,11 +45,11 @@ struct ConnectOptions {
   std::string name;  // for people, shown by djinnctl sessions
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   bool observer = false;  // control requests only
-  // What may end waits of the session; it outlives that. nullptr: nothing.
+  // It may end waits of the session, and outlives that. nullptr: nothing does.
   Interrupt* interrupt = nullptr;
 };
 
-// Where options or the environment say that djinnd listens: a socket path. Errors:
+// The socket path where options or the environment say that djinnd listens. Errors:
 // kInvalidArgument.
 Result<std::string> resolve_host(const std::string& host);
 
@@ -122,14 +122,14 @@ class Client {
                                  const Retention& stay = {});
   Status close_model(ModelId model);
   Status unload_model(ModelId model);
-  // One that this session has defined is known here: djinnd is not asked again.
+  // A program that this session has defined is known here: djinnd is not asked again.
   Result<ipc::ProgramDefined> define_program(const srg::Graph& graph, ModelId model);
   Result<SequenceHandle> make_sequence(const ipc::SequenceGeometry& geometry);
   Status drop_sequence(SequenceHandle sequence);
   Result<ipc::StatusReport> status();
   Result<std::vector<ipc::SessionReport>> sessions();
   Result<std::vector<ipc::ModelReport>> models();
-  // Who uses a model, of those whom this user may see.
+  // The uses of a model that this user may see.
   Result<std::vector<ipc::UseReport>> uses(ModelId model);
   Result<std::vector<ipc::ProgramReport>> programs();
   Result<std::vector<ipc::DeviceReport>> devices();
@@ -143,8 +143,8 @@ class Client {
   Result<ipc::Collected> collect_garbage();
   // The events after that number. wait: until there is one.
   Result<ipc::EventList> events(uint64_t after, bool wait);
-  // Of another session of this user; root's may be anybody's. cancel_run(): kNotFound when it runs
-  // nothing.
+  // Act on another session of this user, or on anybody's for root. cancel_run(): kNotFound when it
+  // runs nothing.
   Status cancel_run(SessionId session);
   Status terminate_session(SessionId session);
 
@@ -153,7 +153,7 @@ class Client {
   // writing them cannot fail. Errors: kLimitExceeded, kQueueFull when the slab is full and nothing
   // is under way, kOutOfMemory, kDisconnected.
   Result<StagingLease> allocate_staging(uint64_t bytes);
-  // One with a copy of these bytes. Errors: those of allocate_staging().
+  // A staging range with a copy of these bytes. Errors: those of allocate_staging().
   Result<StagingLease> stage(std::span<const std::byte> bytes);
 
   // Publishes a submission, and takes its leases; where it is refused they are given back at once.
@@ -181,9 +181,9 @@ class Client {
   // gone with wait().
   std::vector<TokenEvent> take_tokens(Run run);
 
-  // wait()'s sleep in three parts, for who lets others use the client meanwhile: only sleep() is
-  // free of it. What ends a sleep may have been somebody else's, and may be taken by somebody else:
-  // so there is an end to it.
+  // wait()'s sleep in three parts, for a caller that lets others use the client meanwhile: only
+  // sleep() does not use it. A wake-up may have been for somebody else, and somebody else may have
+  // taken ours: so a sleep has a time limit.
   using Bells = std::array<pollfd, 3>;
   // Nothing: something has arrived.
   std::optional<Bells> begin_sleep();
@@ -192,12 +192,13 @@ class Client {
   Status end_sleep(const Bells& bells);
   // Gives up every run up to this one; their outcomes say kCancelled.
   void cancel_through(Run run);
-  // What this process says of its own calls; djinnd's reports show it as that. No system call.
+  // States what this process says of its own calls; djinnd's reports show it as that. No system
+  // call.
   void state(const ipc::ClientStatement& statement);
 
   // --- refs
   Result<RefLease> new_ref();
-  // One that was detached: its slot may be used again; submit the release, too. Nothing happens
+  // The slot of a ref that was detached may be used again; submit the release, too. Nothing happens
   // for one that was forgotten.
   void forget_ref(RefHandle ref) { lender_->free(ref); }
   // The largest generation that a ref has had.

@@ -19,14 +19,14 @@ inline constexpr const char* kServiceSocket = "/run/djinn/djinnd.sock";
 // is_service: the socket would be the service's.
 [[nodiscard]] Error nobody_answers(const std::string& path, bool is_service);
 
-// What is known of who may not connect to a socket, and of the group that may.
+// A user who may not connect to a socket, and the group that may.
 struct Stranger {
   std::string user;    // empty: unknown
   std::string group;   // empty: unknown, or no group may
   bool is_in = false;  // the group has them as a member, since this login began
 };
 [[nodiscard]] Error not_allowed(const std::string& path, const Stranger& who);
-// Of this process. Asks the system's databases.
+// What this process is to the socket at path. Asks the system's databases.
 [[nodiscard]] Stranger stranger_to(const std::string& path);
 
 }  // namespace djinn::client

@@ -19,8 +19,8 @@ constexpr uint64_t kAnswerLeastMs = 1000;
 // Generations begin anew well before they run out. A ref of so long ago is not told from others.
 constexpr uint32_t kGenerationsMost = uint32_t{1} << 31;
 
-// What passes while djinnd restarts: its socket is not there yet, its queue is full, it was about
-// to stop, or has no worker yet.
+// Whether the error may pass while djinnd restarts: its socket is not there yet, its queue is full,
+// it was about to stop, or has no worker yet.
 bool may_pass(ErrorCode code) {
   return code == ErrorCode::kNotFound || code == ErrorCode::kBusy ||
          code == ErrorCode::kDisconnected || code == ErrorCode::kWorkerLost;
@@ -52,7 +52,7 @@ Result<Client*> Connection::open(const CancelPredicate& given_up) {
   if (session_ == 0) {
     DJINN_CHECK(try_once(UINT64_MAX, given_up));
   } else if (const bool known = client_ == nullptr || client_->has_ended(); !check()) {
-    // What djinnd said of the end is told once; that it is gone, nobody needs to know.
+    // The reason that djinnd gave is told once. Nobody needs to be told that it is gone.
     if (!known && why_ended_.code != ErrorCode::kDisconnected) return why_ended_;
     if (!reconnect_wait_ms_) return why_ended_;
     const uint64_t gone_ms = (clock_.monotonic_ns() - ended_ns_) / kNsPerMs;

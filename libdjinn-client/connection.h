@@ -46,11 +46,11 @@ class Connection {
   explicit Connection(ConnectOptions options,
                       std::optional<uint64_t> reconnect_wait_ms = kReconnectWaitMs);
 
-  // Of the last session that there was; 0: none yet.
+  // The number of the last session that there was; 0: none yet.
   [[nodiscard]] uint64_t session() const { return session_; }
 
-  // Whether there is a session that lives; a system call that does not wait. One that has ended is
-  // let go of, with its memory. Errors: why it ended, the same one until there is another.
+  // Whether there is a session that lives; a system call that does not wait. A session that has
+  // ended is let go of, with its memory. Errors: why it ended, the same one until there is another.
   Status check();
 
   // The client of a session that lives. The first session gets one attempt, which waits for
@@ -63,7 +63,7 @@ class Connection {
 
   // The client of a handle's session. Errors: kDisconnected when that is gone. No system call.
   Result<Client*> of(uint64_t session);
-  // Likewise for a ref, which tells by itself.
+  // The same for a ref, which names its session.
   Result<Client*> of(RefHandle ref);
 
   // Makes a new session, unless the last one lives. Attempts go on for so long; there is at least
@@ -84,8 +84,8 @@ class Connection {
     Connection& connection_;
   };
 
-  // In the child of a fork, where another thread of the parent was in the middle of a call: what
-  // the session had stays as it is, for nobody.
+  // Leaves what the session had as it is, for nobody: in the child of a fork, when another thread
+  // of the parent was in the middle of a call.
   void abandon();
 
  private:

@@ -43,7 +43,7 @@ Result<Control> Control::connect(const std::string& path, const Deadline* deadli
   return Control(*std::move(socket));
 }
 
-// Remembers why nothing more comes. Who merely closed the socket gave no reason.
+// Remembers why nothing more comes. A socket that was merely closed gave no reason.
 Error Control::end(Error why) {
   if (why.code == ErrorCode::kDisconnected) why.message = kLost;
   ended_ = why;

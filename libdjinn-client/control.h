@@ -37,7 +37,7 @@ class Control {
   // for the answer may still come.
   Result<Answer> request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds = {},
                          const Deadline* deadline = nullptr);
-  // As request(), for answers of one kind. Errors: kProtocolViolation for another kind.
+  // Asks as request() does, for answers of one kind. Errors: kProtocolViolation for another kind.
   template <typename Body>
   Result<Body> ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out = nullptr,
                    std::span<const int> fds = {}, const Deadline* deadline = nullptr);
@@ -51,7 +51,7 @@ class Control {
 
  private:
   explicit Control(LeaseSocket socket) : socket_(std::move(socket)) {}
-  // What has come, and is still wanted.
+  // An answer that has come and is still wanted; nothing if there is none.
   Result<std::optional<Answer>> receive();
   Result<std::optional<Answer>> receive_any();
   Status let_go(const ipc::DaemonReply& unwanted);

@@ -24,7 +24,7 @@ class ForkMark {
   pal::Mapping page_;  // invariant: its first byte is 1 where it was made; the kernel zeroes a copy
 };
 
-// What the child hears that uses the session: kDisconnected.
+// The error of a child that uses the session: kDisconnected.
 Error forked();
 
 }  // namespace djinn::client

@@ -29,7 +29,7 @@ void Interrupt::raise() noexcept {
   errno = before;
 }
 
-// What an earlier call was interrupted with wakes this one once.
+// An interruption of an earlier call wakes this one once.
 void Interrupt::begin() noexcept {
   call_ = ++last_call_;
 }

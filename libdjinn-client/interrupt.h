@@ -34,7 +34,7 @@ class Interrupt {
   // While one lives, its thread is in a call.
   class Call {
    public:
-    // One within a call, of a callback, is part of it.
+    // A call within a call, by a callback, is part of it.
     explicit Call(Interrupt& interrupt) : interrupt_(interrupt), is_outer_(interrupt.call_ == 0) {
       if (is_outer_) interrupt_.begin();
     }

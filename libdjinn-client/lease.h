@@ -58,10 +58,10 @@ class Lender {
   void free(RefHandle ref);
   // The ref is to be released in djinnd, and freed then.
   void drop(RefHandle ref);
-  // One of those, if there is one: the caller's to release.
+  // Takes one of those, if there is one: the caller is to release it.
   std::optional<RefHandle> take_dropped();
   [[nodiscard]] size_t dropped() const;
-  // One is about to be published, which may name every ref that there is.
+  // A submission is about to be published, which may name every ref that there is.
   void note_submission() { ++submissions_; }
   [[nodiscard]] uint64_t submissions() const { return submissions_; }
   // Both without the lock: only the client's thread changes what they look at.
@@ -89,7 +89,7 @@ class StagingLease {
   StagingLease(StagingLease&& other) noexcept = default;
   StagingLease& operator=(StagingLease&& other) noexcept;
 
-  // As a submission names it.
+  // The range as a submission names it.
   [[nodiscard]] const ipc::StagingRange& range() const { return range_; }
   // Precondition: the session lives.
   [[nodiscard]] std::span<std::byte> bytes() const;

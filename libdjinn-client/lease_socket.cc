@@ -23,7 +23,7 @@ constexpr uint32_t kWaitMs = 10'000;  // for room in the queue of a djinnd that 
 // in the middle of opening or closing one; else it is held for moments.
 class Sockets {
  public:
-  // Never destroyed: a client may outlive everything else.
+  // The one instance is never destroyed: a client may outlive everything else.
   static Sockets& get() {
     static auto* const sockets = new Sockets;
     return *sockets;
@@ -48,7 +48,8 @@ class Sockets {
                      [] { get().leave_to_parent(); });
   }
 
-  // In the child: nothing but system calls. The numbers stay taken, for who owns them closes them.
+  // Runs in the child, and makes nothing but system calls. The numbers stay taken, for their owners
+  // close them.
   void leave_to_parent() {
     if (!numbers_.empty()) {
       const Fd nobody(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -44,7 +44,7 @@ std::string hub_label(std::string name) {
   return name;
 }
 
-// What stands above a general name is looked at in the same way: there are few of them in a row.
+// A name above a general one is looked at in the same way: there are few of them in a row.
 std::string directory_label(const path& directory) {
   const path parent = directory.parent_path();
   const std::string name = directory.filename();

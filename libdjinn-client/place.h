@@ -9,9 +9,9 @@
 
 namespace djinn::client {
 
-// Of one file its path, of model.safetensors and of several files their directory's (the first
-// one's); of a directory that is named in their stead, that. Absolute, without "." and "..";
-// symbolic links stay as they were named. Empty of none.
+// Where a model is, for people: one file's path; the (first) directory of model.safetensors and of
+// several files; a directory that is named in their stead. It is absolute, without "." and "..";
+// symbolic links stay as they were named. Empty if there are no paths.
 [[nodiscard]] std::string place_of(std::span<const std::string> paths);
 
 // A place as a message may carry it: what does not fit is left out at its beginning, which says

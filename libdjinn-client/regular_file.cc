@@ -28,7 +28,7 @@ Result<Fd> open_regular_file(const std::string& path) {
     return Error{ErrorCode::kInvalidArgument,
                  path + " is not a regular file. Name one that holds a model's data."};
   }
-  // What is read of a regular file does not depend on the flag; a file system may think otherwise.
+  // Reads of a regular file do not depend on the flag, though a file system may think otherwise.
   if (::fcntl(file.get(), F_SETFL, O_RDONLY) != 0) return system_error("open " + path, errno);
   return file;
 }

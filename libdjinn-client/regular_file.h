@@ -11,8 +11,8 @@
 
 namespace djinn::client {
 
-// Opens a file for reading, under a description of its own. Never waits for what is no file: a FIFO
-// would hold up whoever opens it until somebody writes. Errors name the path: kNotFound,
+// Opens a file for reading, under a description of its own. It never waits for what is no file: a
+// FIFO would hold up whoever opens it until somebody writes. Errors name the path: kNotFound,
 // kInvalidArgument (a FIFO, a device, a directory), kSystem. Any thread.
 Result<Fd> open_regular_file(const std::string& path);
 

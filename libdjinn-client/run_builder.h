@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // RunBuilder: one synchronous run of a program with inputs and outputs in staging: what the model
-// classes and the bindings share. What it runs on is given back when that is done, its outputs when
-// it is destroyed.
+// classes and the bindings share. Its inputs are given back when the run is done, its outputs when
+// the builder is destroyed.
 #pragma once
 
 #include <string_view>
@@ -28,12 +28,12 @@ class RunBuilder {
 
   // Runs and waits, once. The error of a failed run comes back as Error.
   Status run(ProgramId program);
-  // As run(), for a graph that is used once.
+  // Runs, as run(), a graph that is used once.
   Status run_once(ModelId model);
 
-  // Bytes of an output; empty when it was not asked for. Only after run().
+  // Bytes of an output; empty when it was not asked for. Precondition: run() has returned.
   [[nodiscard]] std::vector<std::byte> take_output(size_t index) const;
-  // How an output turned out. Only after run().
+  // How an output turned out. Precondition: run() has returned.
   [[nodiscard]] const ipc::OutputDescription& description(size_t index) const;
 
  private:

@@ -14,7 +14,8 @@
 namespace djinn::client {
 namespace {
 
-// Of the slab: one is filled while the worker copies another, and two hide a late wake-up.
+// So many parts share the slab: one is filled while the worker copies another, and two hide a late
+// wake-up.
 constexpr uint64_t kPartsInSlab = 4;
 // All of them stay in a processor's cache between the two copies.
 constexpr uint64_t kPartBytesMax = 2u << 20;
@@ -95,7 +96,7 @@ class Reading {
  public:
   explicit Reading(Client& client) : client_(client) {}
 
-  // Where others have of the slab what it needs, its own parts make room.
+  // Where others have the part of the slab that it needs, its own parts make room.
   Status begin(Part part) {
     if (flights_.size() + 1 == kPartsInSlab) finish_oldest();
     for (;;) {

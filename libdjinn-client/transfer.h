@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Tensors of any size through staging. What is large crosses in parts: while the worker copies one
+// Tensors of any size through staging. A large tensor crosses in parts: while the worker copies one
 // the next is filled, or the last emptied, and the slab stays in the processor's cache.
 //
 // One thread at a time, as the client.

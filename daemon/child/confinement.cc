@@ -92,7 +92,8 @@ constexpr int kAllowed[] = {
     SCMP_SYS(getrandom), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname), SCMP_SYS(getuid),
     SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid)};
 
-// Not those that say to which process the kernel sends a descriptor's signals.
+// The commands that say to which process the kernel sends a descriptor's signals are not among
+// them.
 constexpr int kDescriptorCommands[] = {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD,     F_SETFD,   F_GETFL,
                                        F_SETFL, F_GET_SEALS,     F_ADD_SEALS, F_GETLEASE};
 
@@ -138,7 +139,7 @@ void add_rules(Rules& rules, Role role) {
   for (const int command : kDescriptorCommands) {
     rules.allow_if(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_EQ, datum(command)));
   }
-  // One's own thread's: workers of other users run as the same user of the host.
+  // Only the own thread's may be changed: workers of other users run as the same user of the host.
   rules.allow_if(SCMP_SYS(sched_setaffinity), SCMP_A0(SCMP_CMP_EQ, 0));
   rules.allow_if(SCMP_SYS(sched_setscheduler), SCMP_A0(SCMP_CMP_EQ, 0));
   rules.allow_if(SCMP_SYS(prctl), SCMP_A0(SCMP_CMP_EQ, PR_SET_NAME));
@@ -168,7 +169,7 @@ Status restrict_calls(Role role) {
   return Error{ErrorCode::kNotConfined, system_error("seccomp", failure).message};
 }
 
-// Who was started with a higher score keeps it: lowering takes a privilege.
+// A process that was started with a higher score keeps it: lowering takes a privilege.
 Status offer_to_die_first() {
   const Fd file(::open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC));
   if (!file.valid()) return system_error("open the OOM score's adjustment", errno);
@@ -193,7 +194,7 @@ uint32_t landlock_abi() {
 }
 
 Status become_child() {
-  // Of one that is not dumpable the score is root's.
+  // The score of a process that is not dumpable is root's.
   if (const Status offered = offer_to_die_first(); !offered) {
     fmt::print(stderr, "djinnd's child may outlive others where memory runs out: {}\n",
                offered.error().message);

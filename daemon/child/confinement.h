@@ -24,7 +24,7 @@ struct Confinement {
   bool seccomp = false;
 };
 
-// Of 1000, as oom_score_adj has it (proc(5)); djinnd's own is its unit's.
+// oom_score_adj of children (proc(5)), at most 1000; djinnd's own is set by its unit.
 inline constexpr int kOomScore = 500;
 
 enum class Role : uint8_t {

@@ -10,10 +10,10 @@
 
 namespace djinn::child {
 
-// From now on this process gets at most so many bytes more of private writable memory
+// Lets this process have at most so many bytes more from now on of private writable memory
 // (RLIMIT_DATA): more is ENOMEM, std::bad_alloc in C++. Shared mappings, as of extents and of the
-// slab, and address space that is only reserved do not count. Before confine(): it reads /proc.
-// Errors: kSystem.
+// slab, and address space that is only reserved do not count. Called before confine(), because it
+// reads /proc. Errors: kSystem.
 Status bound_private_memory(uint64_t more_bytes);
 
 }  // namespace djinn::child

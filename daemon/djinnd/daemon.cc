@@ -195,8 +195,8 @@ Status Daemon::check_may_wait(const Fd& socket, uid_t user) const {
                            limits::kSessionsPerUser)};
 }
 
-// One that nobody is noted for is made by a timer: libuv's fire after its checks, with no look at
-// descriptors in between, and the next rest may end before the last one's timer.
+// A turn that nobody is noted for is made by a timer: libuv's fire after its checks, with no look
+// at descriptors in between, and the next rest may end before the last one's timer.
 void Daemon::take_turn() {
   const std::optional<uint64_t> next_ns = turns_.take();
   if (next_ns) next_turn_.start_once(*next_ns / 1'000'000 + 1);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Daemon: the parts of djinnd wired together. Nothing is decided here but who hears of what.
+// Daemon: the parts of djinnd wired together. It decides who hears of what, and refuses users and
+// connections that djinnd does not serve.
 #pragma once
 
 #include <functional>

@@ -188,8 +188,8 @@ Status OneLoad::read(const ipc::ReadInto& command, const std::vector<Fd>& extent
 }
 
 Status OneLoad::compare(const ipc::CompareWith& command, std::vector<Fd> fds) {
-  // What is said last is said when nothing of the model is held: its files may not let this
-  // process end soon.
+  // The last word is said when nothing of the model is held: its files may not let this process end
+  // soon.
   DJINN_TRY(const bool same, is_model(command, fds));
   fds.clear();
   return send({ipc::Compared{same}});

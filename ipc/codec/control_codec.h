@@ -45,7 +45,7 @@ Result<LoaderEvent> decode_loader_event(std::span<const std::byte> bytes);
 // A name as a message may carry it: what is no plain UTF-8 becomes '?', and what is over kNameBytes
 // is left out.
 [[nodiscard]] std::string showable_name(std::string_view name);
-// Likewise of a sentence, whose limit is kMessageTextBytes.
+// The same for a sentence, which may have kMessageTextBytes.
 [[nodiscard]] std::string showable_sentence(std::string_view sentence);
 
 }  // namespace djinn::ipc

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What the control codecs share: the boundary that no exception leaves, and the forms that several
-// messages have in common. For the .cc files of this folder only.
+// messages have in common. Only the .cc files of this folder include it.
 //
 //   Refused   thrown by a read_*() below the boundary; carries the Error to answer with
 #pragma once
@@ -39,9 +39,10 @@ inline capnp::Text::Reader text(const std::string& string) {
 }
 // The longest beginning of at most kMessageTextBytes that does not end inside a UTF-8 character.
 [[nodiscard]] std::string cut_message(const std::string& message);
-// At most kNameBytes of UTF-8 without what steers a terminal, or the order of characters there.
+// A name has at most kNameBytes of UTF-8, without what steers a terminal or the order of characters
+// there.
 std::string read_name(capnp::Text::Reader reader);
-// Likewise, at most kMessageTextBytes.
+// A sentence is a name that may have kMessageTextBytes.
 std::string read_sentence(capnp::Text::Reader reader);
 
 // --- numbers

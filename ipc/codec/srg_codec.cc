@@ -22,7 +22,7 @@
 namespace djinn::ipc {
 namespace {
 
-// What the local path and a graph have in common.
+// Limits that the local path and a graph have in common.
 static_assert(srg::limits::kSymbols == limits::kSymbols);
 static_assert(srg::limits::kRank == limits::kRank);
 static_assert(srg::limits::kLayers == limits::kLayers);

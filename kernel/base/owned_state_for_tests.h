@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What tests do in place of the class that owns a state.
+// Lets tests set a state in place of the class that owns it.
 #pragma once
 
 #include <gtest/gtest.h>

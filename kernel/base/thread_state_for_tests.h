@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a thread of this process does, for tests that wait until it waits.
+// Tells what a thread of this process does, for tests that wait until it waits.
 #pragma once
 
 #include <fcntl.h>

@@ -114,8 +114,8 @@ inline constexpr uint32_t kRefsAtOnce = 256;
 // Bytes from the extent's beginning, a multiple of 4096.
 [[nodiscard]] uint64_t state_bytes_at_once(const StateGeometry& geometry);
 
-// What a session's runs came to since it began, for whoever wants to know. Not part of a step: one
-// that is repeated counts what it moved once more.
+// What a session's runs came to since it began, for whoever wants to know. They are not part of a
+// step: one that is repeated counts what it moved once more.
 struct RunCounts {
   uint64_t graphs = 0;    // ended well: of a graph that came with the submission
   uint64_t programs = 0;  // of a program by its id
@@ -151,8 +151,8 @@ Result<Progress> read_progress(std::span<const std::byte> head);
 // of the extent, mapped. Any process that has it.
 void give_up_in_flight(std::span<std::byte> head);
 // The process that was in the running step is dead: until the next begin() there is none. What it
-// did is still undone by recover(). head: as above. For djinnd, while no process of a worker has
-// it.
+// did is still undone by recover(). head: as above. djinnd calls it while no worker process has the
+// session.
 void leave_step(std::span<std::byte> head);
 
 class SessionState {
@@ -218,8 +218,8 @@ class SessionState {
   void set_completions_published(uint64_t count);
   void set_step_published(uint64_t step);
 
-  // One more heartbeat: the running step begins with an operator, or is in none any more (empty).
-  // Of a longer name the beginning is kept.
+  // One more heartbeat: the running step begins with an operator, or is in none any more (empty). A
+  // name that is too long is cut.
   void beat(std::string_view op = {});
   // Adds to what was counted before, by former workers too; last_tier takes the place of the former
   // one, if there is one.

@@ -46,7 +46,8 @@ class Target {
   explicit Target(const ExtentTarget& extent)
       : extent_(extent), populated_(extent.mapped.size() / kPopulateBytes + 1, false) {}
 
-  // One writer at a time: the kernel lets only one into a file, and the others would spin for it.
+  // Only one thread writes at a time: the kernel lets only one into a file, and the others would
+  // spin for it.
   Status write(std::span<const std::byte> bytes, uint64_t offset) {
     const std::scoped_lock lock(writing_);
     while (!bytes.empty()) {
@@ -117,7 +118,7 @@ Result<pal::Mapping> make_buffer(uint64_t bytes) {
 // and neither reading nor copying is bound to one core.
 class Crew {
  public:
-  // What becomes of a piece, whose bytes are at source. Any thread.
+  // Does with a piece what is to be done; its bytes are at source. Any thread.
   using Use = std::function<Status(const CopyJob& piece, const std::byte* source)>;
 
   Crew(const ReadSchedule& schedule, std::span<const ReadUnit> units,
@@ -132,7 +133,7 @@ class Crew {
   ~Crew() { DJINN_ASSERT(helpers_.empty()); }
   Crew(const Crew&) = delete;
 
-  // On the calling thread, and on so many more.
+  // Works on the calling thread and on so many more.
   Status run(size_t helpers) {
     Status status = start_helpers(helpers);
     if (status) status = work_or_stop(true);
@@ -278,7 +279,7 @@ size_t helpers_for(const ReadPlan& plan, bool from_disk) {
   return from_disk ? kDiskHelpers : all_plain(plan) ? 0 : 1;
 }
 
-// What models that differ much differ in: so many units, anywhere.
+// So many units, anywhere, tell models apart that differ much.
 constexpr size_t kSampleUnits = 16;
 
 std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t seed) {
@@ -289,7 +290,7 @@ std::vector<ReadUnit> sample_of(const std::vector<ReadUnit>& units, uint64_t see
   return sample;
 }
 
-// Of all files that a lease can be had for, while they are read.
+// Takes leases of all files that give one, for as long as they are read.
 Status take_leases(std::span<const SourceFile> files, WatchedLeases& leases) {
   // Whoever serves one of the files could hold up the writers of the others.
   const bool answered = std::ranges::all_of(files, [](const SourceFile& file) {
@@ -303,7 +304,8 @@ Status take_leases(std::span<const SourceFile> files, WatchedLeases& leases) {
   return leases.take(changeable);
 }
 
-// All was read once. What is the same when it is read again was so at one moment between the two.
+// All was read once. Bytes that are the same when they are read again were so at one moment between
+// the two.
 Status check_not_torn(const ReadPlan& plan, std::span<const SourceFile> files,
                       std::span<const ExtentTarget> targets, const ExecuteOptions& options) {
   std::vector<std::span<const std::byte>> extents;

@@ -19,7 +19,7 @@ namespace djinn::load {
 namespace {
 
 constexpr unsigned kWanted = STATX_TYPE | STATX_INO | STATX_SIZE | STATX_MTIME | STATX_CTIME;
-// Not in Debian 12's linux/magic.h.
+// Debian 12's linux/magic.h does not have it.
 constexpr decltype(statfs::f_type) kFuseMagic = 0x65735546;
 constexpr int kUnchangeable = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK;
 constexpr size_t kHashedAtOnce = size_t{1} << 20;
@@ -52,7 +52,7 @@ Result<bool> is_on_block_device(const Fd& fd, uint32_t device_major) {
          info.f_type != TMPFS_MAGIC;
 }
 
-// By the numbers of statfs. False where nobody says.
+// Whether the file is on one of these, which statfs numbers. False where it cannot be told.
 bool is_on_any(const Fd& fd, std::initializer_list<decltype(statfs::f_type)> file_systems) {
   struct statfs info {};
   return ::fstatfs(fd.get(), &info) == 0 && std::ranges::count(file_systems, info.f_type) != 0;
@@ -75,7 +75,7 @@ Status hash_file(const Fd& fd, uint64_t bytes, Sha256& hash) {
   return {};
 }
 
-// What has holes can be of any size, and costs its maker nothing.
+// A file with holes can be of any size, and costs its maker nothing.
 bool has_holes(const Fd& fd, uint64_t bytes) {
   struct stat info {};
   return ::fstat(fd.get(), &info) != 0 ||

@@ -47,11 +47,11 @@ struct FileIdentity {
 // for nobody's server. Blocks nobody.
 [[nodiscard]] bool always_answers(const Fd& fd, const FileIdentity& file);
 
-// Whether the proof of FileIdentity::unwritten can be had: see lease.h. Blocks nobody. Not for what
-// overlay and FUSE show, whose writers the kernel does not count here, nor for tmpfs, where writes
-// through a mapping move no time. Two ways around it are known, both of them only for who may write
-// the file: a device that still writes to pages which were mapped, and ext4's EXT4_IOC_MOVE_EXT,
-// which exchanges the blocks of two files and moves no time.
+// Whether the proof of FileIdentity::unwritten can be had: see lease.h. Blocks nobody. False for
+// what overlay and FUSE show, whose writers the kernel does not count here, and for tmpfs, where
+// writes through a mapping move no time. Two ways around it are known, both of them only for who
+// may write the file: a device that still writes to pages which were mapped, and ext4's
+// EXT4_IOC_MOVE_EXT, which exchanges the blocks of two files and moves no time.
 [[nodiscard]] bool is_unwritten(const Fd& fd, const FileIdentity& file);
 
 // Judges a descriptor from outside (ARCHITECTURE rule 3) and looks the file up, without asking a
@@ -68,12 +68,13 @@ Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes);
 // times tell: everything but read_at_ns, content and unwritten agrees.
 [[nodiscard]] bool unchanged(const FileIdentity& before, const FileIdentity& after);
 
-// As many files, in the same order, each unchanged, or of the same content where both tell it.
+// Whether there are as many files, in the same order, each unchanged, or of the same content where
+// both tell it.
 [[nodiscard]] bool all_unchanged(std::span<const FileIdentity> before,
                                  std::span<const FileIdentity> after);
 
-// Whether a write after these looks shows in each file's times, or there can be none. Of a file
-// that was written just before it was read it may not.
+// Whether a write after these looks shows in each file's times, or there can be none. It may not
+// show for a file that was written just before it was read.
 [[nodiscard]] bool were_settled(std::span<const FileIdentity> files);
 
 // Sharing within one trust domain, without a look at the bytes: all are unchanged, and unwritten at
@@ -86,7 +87,8 @@ Result<std::optional<Digest>> content_of(const Fd& fd, uint64_t bytes);
 [[nodiscard]] bool same_across_domains(std::span<const FileIdentity> resident,
                                        std::span<const FileIdentity> opened);
 
-// As many files, in the same order, of the same sizes: their bytes may be the same.
+// Whether there are as many files, in the same order, of the same sizes: their bytes may be the
+// same.
 [[nodiscard]] bool of_same_sizes(std::span<const FileIdentity> resident,
                                  std::span<const FileIdentity> opened);
 

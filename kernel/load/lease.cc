@@ -14,7 +14,7 @@
 namespace djinn::load {
 namespace {
 
-// For which a writer waits.
+// How often a lease is looked at, and so how long a writer may wait.
 constexpr std::chrono::milliseconds kLookEvery{10};
 
 }  // namespace

@@ -21,7 +21,7 @@ Error malformed(std::string why) {
   return {ErrorCode::kMalformed, "This is not a valid safetensors file: " + why + "."};
 }
 
-// As a download leaves it that broke off.
+// The error for a file that a broken download may have left.
 Error cut_short(uint64_t file_bytes, uint64_t needed_bytes) {
   return malformed("it is cut short, with " + std::to_string(file_bytes) + " of " +
                    std::to_string(needed_bytes) + " bytes. Fetch or copy it anew");

@@ -71,7 +71,7 @@ Status clear_direct(const Fd& fd, int flags) {
   return system_error("read a file through the page cache", errno);
 }
 
-// One byte comes without waiting if its page is in the cache.
+// A read of one byte comes back without waiting if its page is in the cache.
 bool is_cached(const Fd& fd, uint64_t offset) {
   std::byte probe{};
   const iovec into{&probe, 1};

@@ -35,8 +35,8 @@ struct SourceFile {
   FileIdentity identity;
 };
 
-// Of all headers of a model together, which are in memory at once: more than so many tensors as a
-// model may have (limits::kModelTensors) fill with the longest names.
+// A limit on all headers of a model together, which are in memory at once: more than so many
+// tensors as a model may have (limits::kModelTensors) fill with the longest names.
 constexpr uint64_t kHeadersBytesMax = 2 * kHeaderBytesMax;
 
 // Reads and parses the header. Clears O_DIRECT, which a client may have left on the descriptor.

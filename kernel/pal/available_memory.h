@@ -4,8 +4,8 @@
 //
 // fallocate and first touches on a memfd never say that memory has run out: the kernel's own tmpfs
 // has no size, so they take pages until the OOM killer ends processes of its choice (GOTCHAS.md).
-// Who commits memory therefore asks here first. The answer is advice that ages: the grants of
-// djinnd, whose total is set below the machine's, are what keeps several committers apart.
+// So whoever commits memory asks here first. The answer is advice that ages: the grants of djinnd,
+// whose total is set below the machine's, are what keeps several committers apart.
 #pragma once
 
 #include <cstdint>

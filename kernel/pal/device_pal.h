@@ -49,7 +49,7 @@ class Reservation {
     Access access = Access::kNone;
     bool write_sealed = false;
   };
-  // Who takes the addresses back.
+  // Takes the addresses back when a reservation goes.
   class Owner {
    public:
     virtual void release(std::byte* data, uint64_t bytes) noexcept = 0;
@@ -70,7 +70,8 @@ class Reservation {
   Reservation& operator=(Reservation&& other) noexcept;
   void reset() noexcept;
 
-  // On the host dereferenceable where mapped; elsewhere an address of the device.
+  // The first address. On the host it can be dereferenced where it is mapped; elsewhere it is an
+  // address of the device.
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] uint64_t size() const noexcept { return bytes_; }
 

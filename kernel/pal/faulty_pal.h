@@ -18,7 +18,7 @@ class FaultyPal final : public DevicePal {
  public:
   explicit FaultyPal(DevicePal& inner) noexcept : inner_(inner) {}
 
-  // From now on call number n, counted from 1 with the next one, fails with error; the others pass.
+  // Makes call number n fail with error, counted from 1 with the next one; the others pass.
   void fail_call(uint64_t n, Error error) {
     calls_ = 0;
     fault_.emplace(n, std::move(error));

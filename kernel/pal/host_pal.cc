@@ -190,7 +190,8 @@ Result<Fd> HostPal::export_extent(const Extent& extent) {
 
 Result<Extent> HostPal::import_extent(Fd fd, uint64_t bytes, Seals required) {
   DJINN_CHECK(check_aligned(0, bytes));
-  // Without kSize its maker could shrink it under our mapping, and the next touch were a SIGBUS.
+  // Without kSize its maker could shrink it under our mapping, and the next touch would be a
+  // SIGBUS.
   DJINN_CHECK(verify_memfd(fd, bytes, Seals::kSize));
   DJINN_CHECK(verify_memfd(fd, bytes, required));
   return Extent{std::move(fd), bytes};

@@ -22,7 +22,7 @@
 #include "libdjinn-client/run_builder.h"
 #include "libdjinn-client/transfer.h"
 
-// What is opened on a client remembers its session: the client may have another by now.
+// Whatever is opened on a client remembers its session: the client may have another by now.
 struct djinn_client {
   djinn_client(djinn::client::ConnectOptions options, std::optional<uint64_t> reconnect_wait_ms)
       : connection(interruptible(std::move(options)), reconnect_wait_ms) {}
@@ -135,7 +135,7 @@ djinn_code guarded(djinn_client* client, djinn_error* error, const Action& actio
   });
 }
 
-// Of what an encoder, a generator or a program was opened on.
+// The session that an encoder, a generator or a program was opened on.
 template <typename Opened>
 djinn_client* client_of(const Opened* opened) {
   return opened == nullptr ? nullptr : &opened->client;
@@ -194,7 +194,7 @@ Result<client::Client*> client_of_model(djinn_client& client, uint64_t model) {
   return client.connection.open(client.given_up);
 }
 
-// What an encoder or generator has open goes with its session.
+// The model of an encoder or generator goes with its session.
 Status close_model_of(djinn_client& client, uint64_t session, ModelId model) {
   DJINN_TRY(client::Client* const found, client.connection.of(session));
   return found->close_model(model);

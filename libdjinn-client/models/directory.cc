@@ -43,8 +43,8 @@ Result<std::string> read_text(const std::string& path) {
   return text;
 }
 
-// Of a file in the directory itself: no path, and nothing that a system call would cut short or
-// that a terminal would obey.
+// Whether the name is that of a file in the directory itself: no path, and nothing that a system
+// call would cut short or a terminal would obey.
 bool is_file_name(const std::string& name) {
   return !name.empty() && name != "." && name != ".." &&
          std::ranges::find(name, '/') == name.end() && !has_control_characters(name);

@@ -29,7 +29,7 @@ class ModelConfig {
   // How many there are of something: from 1 to kCountMax. Errors: as integer(), naming the limits.
   [[nodiscard]] Result<int64_t> count(const std::string& key) const;
   [[nodiscard]] Result<double> number(const std::string& key) const;
-  // One that holds control characters is malformed, too.
+  // A text that holds control characters is malformed, too.
   [[nodiscard]] Result<std::string> text(const std::string& key) const;
   // fallback where there is no such key, or null; never for one that is wrong.
   [[nodiscard]] Result<int64_t> count_or(const std::string& key, int64_t fallback) const;
@@ -37,7 +37,7 @@ class ModelConfig {
   [[nodiscard]] Result<std::string> text_or(const std::string& key,
                                             const std::string& fallback) const;
   [[nodiscard]] Result<bool> flag_or(const std::string& key, bool fallback) const;
-  // Not for an object, whose values have keys of their own.
+  // Whether the key is there. False for an object, whose values have keys of their own.
   [[nodiscard]] bool has(const std::string& key) const;
   // The token ids of key, be it one or a list of them (eos_token_id is both); none where there is
   // no such key, or null. Errors: kMalformed for anything else, and beyond 32 bits.

@@ -31,7 +31,7 @@ struct GenerateOptions {
 };
 
 struct Generated {
-  // By row: what was drawn, up to and with a stop token; padding behind it is dropped.
+  // The tokens of each row, up to and with a stop token; padding behind it is dropped.
   std::vector<std::vector<int32_t>> tokens;
   uint64_t random_offset = 0;  // the next unused one
 };

@@ -149,7 +149,7 @@ const srg::TensorEntry* find_tensor(const srg::ModelManifest& manifest, const st
   return found == manifest.tensors.end() ? nullptr : &*found;
 }
 
-// In its new place, or in one of its old ones.
+// Finds the type in its new place, or in one of its old ones.
 Result<std::string> rope_type(const ModelConfig& config) {
   for (const char* const key : {"rope_parameters", "rope_scaling"}) {
     if (!config.has(key)) continue;  // as objects have not

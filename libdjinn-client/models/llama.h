@@ -38,7 +38,7 @@ struct LlamaConfig {
   // Errors: kUnsupported (activation, rope scaling), kNotFound, kMalformed.
   static Result<LlamaConfig> from(const ModelConfig& config, const srg::ModelManifest& manifest);
 
-  // What a sequence group of this model is made of.
+  // The geometry of a sequence group of this model.
   [[nodiscard]] ipc::SequenceGeometry geometry(uint32_t rows, uint64_t capacity) const;
 };
 

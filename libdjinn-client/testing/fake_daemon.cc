@@ -67,7 +67,7 @@ class FakeDaemon::Server {
     going_ = false;
     thread_ = std::thread([this] { serve(); });
   }
-  // As if it were killed: every connection closes, and nobody listens.
+  // Stops as if it were killed: every connection closes, and nobody listens.
   void stop() {
     tell([this] { going_ = true; });
     thread_.join();
@@ -173,7 +173,7 @@ class FakeDaemon::Server {
     run_waits_ = run_waits_ || (waits && *waits);
   }
 
-  // As soon as the client has made room for it.
+  // Pushes it as soon as the client has made room for it.
   static void push(Session& session, const ipc::Completion& completion) {
     ASSERT_TRUE(eventually([&] {
       const auto free = session.ring->free_completions();
@@ -188,7 +188,7 @@ class FakeDaemon::Server {
     if (session.ring->publish()) ipc::ring_completion_bell(session.completion_bell.bell);
   }
 
-  // Until the client sleeps.
+  // Says tokens until the client sleeps.
   void say_tokens(Session& session) {
     ipc::Completion token;
     token.kind = static_cast<uint16_t>(ipc::CompletionKind::kToken);
@@ -236,7 +236,7 @@ class FakeDaemon::Server {
     }
   }
 
-  // Until somebody wants something.
+  // Sleeps until somebody wants something.
   void sleep() {
     std::vector<pollfd> entries{{wake_.get(), POLLIN, 0}, {listening_.get(), POLLIN, 0}};
     bool idle = true;

@@ -40,9 +40,9 @@ class FakeDaemon {
   [[nodiscard]] std::string host() const;       // "unix:PATH"
 
   void start();
-  // As if it were killed: every connection closes, and nobody listens.
+  // Stops as if it were killed: every connection closes, and nobody listens.
   void stop();
-  // Likewise in the midst of the generation that it is stuck in: while the client slept it had just
+  // Stops so in the midst of the generation that it is stuck in: while the client slept it had just
   // said one more token, and nobody rang. Gives how many it said, each its own index.
   uint32_t stop_after_a_token();
   // Takes connections and reads requests, and answers none.

@@ -60,8 +60,8 @@ class Encoder {
   std::unique_ptr<client::Encoder> encoder_;
 };
 
-// Calls a Python function for each token, from a turn that does not hold the GIL. What it raises
-// ends the generation, and is raised again at the end.
+// Calls a Python function for each token, from a turn that does not hold the GIL. An exception of
+// it ends the generation, and is raised again at the end.
 class TokenCallback {
  public:
   explicit TokenCallback(py::object function) : function_(std::move(function)) {}

@@ -29,7 +29,7 @@ std::vector<int> numbers_of(const std::vector<Fd>& files) {
   return out;
 }
 
-// One run while it is put together: a RunBuilder, and the refs that it makes.
+// A run while it is put together: a RunBuilder, and the refs that it makes.
 class Call {
  public:
   Call(client::Client& client, const Program& program)

@@ -75,9 +75,9 @@ struct RunOutput {
 class Interruption {
  public:
   explicit Interruption(const std::atomic<bool>& closed) : closed_(closed) {}
-  // Without the GIL.
+  // Whether the wait is to end. Called without the GIL.
   bool operator()();
-  // With the GIL: raises what the handler did.
+  // Raises again what the handler raised. Called with the GIL.
   void raise_again() const;
 
  private:
@@ -90,12 +90,12 @@ class Session {
   // reconnect_wait_ms: as client::Connection has it.
   Session(client::ConnectOptions options, std::optional<uint64_t> reconnect_wait_ms);
 
-  // What djinnd said of the session that is, or was last. Any thread.
+  // What djinnd said of the session that there is, or that was the last. Any thread.
   [[nodiscard]] ipc::Welcome welcome() const;
-  // For good. Ends a wait for djinnd of another thread, and waits for its turn else.
+  // Closes the session for good: ends a wait of another thread for djinnd, else waits for its turn.
   void close();
   [[nodiscard]] bool closed() const { return closed_; }
-  // As client::Connection::reconnect(). Raises for a session that was closed.
+  // Reconnects as client::Connection::reconnect() does. Raises for a session that was closed.
   void reconnect(uint64_t wait_ms);
 
   // f(client) as one turn, without the GIL, with a new session where the last one has ended. Raises
@@ -108,7 +108,7 @@ class Session {
         },
         f);
   }
-  // Likewise for what belongs to that session: kDisconnected if it is gone. 0: to none.
+  // The same for what belongs to that session (0: to none). Throws kDisconnected if it is gone.
   template <typename F>
   auto turn_of(uint64_t session, const F& f) -> decltype(f(std::declval<client::Client&>())) {
     if (session == 0) return turn(f);
@@ -116,7 +116,7 @@ class Session {
                                const client::CancelPredicate&) { return connection.of(session); },
                      f);
   }
-  // Likewise, to give something back: what went with its session is given back already.
+  // The same, to give something back. Does nothing if its session is gone, which gave it back.
   template <typename F>
   void give_back(uint64_t session, const F& f) {
     bool gone = false;
@@ -128,9 +128,9 @@ class Session {
     if (done || gone || done.error().code == ErrorCode::kDisconnected) return;
     raise(done.error());
   }
-  // In the child of a fork, before it has other threads: the session is the parent's.
+  // Leaves the session to the parent. Called in the child of a fork, before it has other threads.
   void after_fork();
-  // Of the turn that is.
+  // The number of the session that this turn is of.
   [[nodiscard]] uint64_t number() const { return connection_->session(); }
 
   OpenedModel open_directory(const std::string& path, const srg::LoadPlan* plan,

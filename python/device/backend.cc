@@ -23,7 +23,7 @@ namespace {
 constexpr c10::DeviceIndex kIndex = 0;
 const c10::Device kDevice(kDeviceType, kIndex);
 
-// Of PyTorch's numbers there are those that say something here: what this process holds in djinnd,
+// It gives those of PyTorch's numbers that say something here: what this process holds in djinnd,
 // and what djinnd has granted for that. The others are 0.
 class Allocator final : public c10::DeviceAllocator {
  public:

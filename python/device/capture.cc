@@ -229,7 +229,7 @@ std::shared_ptr<const Template> make_template(
 
 namespace {
 
-// As a run binds it: its bytes from the storage's start, in order.
+// The tensor as a run binds it: its bytes from the storage's start, in order.
 at::Tensor bindable(const at::Tensor& tensor, std::vector<const void*>& bound) {
   const Location location = storage_of(tensor)->location;
   const void* const address = tensor.storage().data();

@@ -64,7 +64,7 @@ class Capture {
   Capture(const Capture&) = delete;
   Capture& operator=(const Capture&) = delete;
 
-  // Throws what is said above. Under the device's lock.
+  // Throws what is said above. Called under the device's lock.
   void append(Entry entry);
 
   Log log;

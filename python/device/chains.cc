@@ -32,7 +32,7 @@ class Chains {
   }
 
  private:
-  // Of a storage: the entry that made it what it is, and those that have read that.
+  // The entry that made a storage what it is, and those that have read that.
   struct Uses {
     std::optional<size_t> writer;
     std::vector<size_t> readers;
@@ -96,7 +96,7 @@ bool is_training(const Log& log, size_t number) {
   return log.entries()[number].phase == srg::Phase::kTraining;
 }
 
-// From there on.
+// The entries from there on, up to one that is part of training.
 std::span<const size_t> stretch_at(const Log& log, std::span<const size_t> numbers, size_t at) {
   size_t end = at;
   while (end < numbers.size() && !is_training(log, numbers[end])) ++end;

@@ -24,13 +24,13 @@ class IdleWatch {
   IdleWatch(const IdleWatch&) = delete;
   IdleWatch& operator=(const IdleWatch&) = delete;
 
-  // There is something to be dealt with once nothing more comes. Under the mutex. A counter alone,
-  // but for the call that finds the thread asleep.
+  // There is something to be dealt with once nothing more comes. Called under the mutex. It costs a
+  // counter, but for the call that finds the thread asleep.
   void touch() {
     ++touched_;
     if (!awake_) wake();
   }
-  // Ends the thread, and there will be no other. Not under the mutex.
+  // Ends the thread, and there will be no other. Called without the mutex.
   void stop();
 
  private:

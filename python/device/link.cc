@@ -22,10 +22,11 @@ namespace {
 constexpr uint64_t kStagingBytes = uint64_t{32} << 20;
 // Larger weights are read in such parts, by a run each.
 constexpr uint64_t kPartBytes = kStagingBytes / 4;
-// A graph that comes in so many logs is defined, and runs by its id from then on. One that comes
-// often in a single log may never come again: an optimizer's step has its number in it.
+// A graph that comes in so many logs is defined, and runs by its id from then on. A graph that
+// comes often in a single log may never come again: an optimizer's step has its number in it.
 constexpr uint32_t kSightsToDefine = 3;
-// Of graphs that are not defined. Those that change with each step would pile up.
+// The limit of graphs that are known and not defined: those that change with each step would pile
+// up.
 constexpr size_t kKnownMax = 4096;
 // Half of what one user may define, because other processes of the user want some, too; by
 // ProgramUse.
@@ -56,7 +57,7 @@ uint64_t bytes_of(const Operand& view) {
   return dense_bytes(view.sizes, view.type);
 }
 
-// Of results whose sizes are known.
+// The bytes of a result whose sizes are known, else 0.
 uint64_t bytes_of(const srg::Value& value) {
   uint64_t bytes = value.claims_sizes ? size_of(value.dtype) : 0;
   for (const srg::Expr& size : value.sizes) {

@@ -35,7 +35,7 @@ struct LinkStats {
   uint64_t schedule_ns = 0;
 };
 
-// One result of an open run.
+// A result of an open run.
 struct Described {
   client::RefLease ref;
   ipc::OutputDescription shape;
@@ -87,7 +87,8 @@ class Link {
   // Elements of a view of a ref or weight, contiguous and in order.
   Status read(const Operand& view, std::span<std::byte> out);
   Status release(std::span<const RefHandle> refs);
-  // Until all that was handed over is done; what failed is known to who reads what it made.
+  // Waits until all that was handed over is done; whoever reads what a failed run made gets its
+  // error.
   void wait_for_all();
   // The same for the runs up to this one.
   void wait_through(client::Run run);

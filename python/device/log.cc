@@ -45,8 +45,8 @@ bool is_local(const Storage& storage) {
   return storage.location == Location::kLogged || storage.location == Location::kZero;
 }
 
-// Of the storages that a run writes and did not make: what is saved first. A storage that is
-// written as a whole is one range, however often that is; of others each write may be one.
+// What is saved first of the storages that a run writes and did not make. A storage that is written
+// as a whole is one range, however often that is; of others each write may be one.
 class Saves {
  public:
   void add(const Operand& written) {
@@ -56,7 +56,7 @@ class Saves {
     ++ranges_;
     bytes_ += bytes;
   }
-  // One that is larger than a run may write has a run of its own.
+  // An entry that writes more than a run may has a run of its own.
   [[nodiscard]] bool has_room_for(const Entry& entry) const {
     uint64_t bytes = bytes_;
     size_t ranges = ranges_;
@@ -301,7 +301,7 @@ class GraphWriter {
   const Local& local_of(const StoragePtr& storage) {
     const auto known = locals_.find(storage.get());
     if (known != locals_.end()) return known->second;
-    // What has no bytes is no output of the run that made it.
+    // A storage without bytes is no output of the run that made it.
     TORCH_INTERNAL_ASSERT(storage->location == Location::kZero || storage->bytes == 0);
     const Operand all = whole(storage);
     srg::Node zeros;

@@ -61,7 +61,7 @@ Looks::View Looks::view_of(const Operand& operand, bool is_written) {
   return view;
 }
 
-// What does not depend on what was given may be written later: each use has a copy.
+// A storage that does not depend on what was given may be written later: each use has a copy.
 Looks::SlotNumber Looks::slot_of(const StoragePtr& storage, bool is_written) {
   const auto found = numbers_.find(storage);
   if (found != numbers_.end()) return found->second;

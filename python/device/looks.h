@@ -21,7 +21,7 @@ namespace djinn::device {
 class Looks {
  public:
   // An operator is about to be computed on shadows, of which one depends on what was given. stack:
-  // as called. Under the device's lock, as look().
+  // as called. Called under the device's lock, as look().
   void compute(const c10::OperatorHandle& op, const Stack& stack, const Entry& entry);
   // The code sees the elements of this view, which depend on what was given. They are contiguous.
   void look(const Operand& view, const at::Tensor& elements);

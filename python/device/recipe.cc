@@ -105,7 +105,7 @@ class KeyWriter {
     key_.push_back(word);
   }
 
-  // Which of the call's storages, in the order of their first use.
+  // The storage's number among the call's, in the order of their first use.
   uint64_t number_of(const c10::Storage& storage) {
     const void* const address = storage.data();
     for (size_t i = 0; i < storages_.size(); ++i) {
@@ -135,7 +135,7 @@ class MetaCall {
   }
 
   [[nodiscard]] Stack& stack() { return stack_; }
-  // By number of tensors_of().
+  // The tensors, numbered as tensors_of() does.
   [[nodiscard]] const std::vector<at::Tensor>& tensors() const { return tensors_; }
 
  private:
@@ -251,7 +251,7 @@ void read_products(const MetaCall& call, const Stack& results, Recipe& recipe) {
               [&](const at::Tensor& tensor) { recipe.products.push_back(reader.read(tensor)); });
 }
 
-// What a mask leaves out, kernels do not make, though meta kernels may.
+// Kernels do not make what a mask leaves out, though meta kernels may.
 void leave_out(const c10::FunctionSchema& schema, const Stack& stack, Recipe& recipe) {
   for (size_t i = 0; i < stack.size(); ++i) {
     if (schema.arguments()[i].name() != "output_mask") continue;
@@ -319,8 +319,8 @@ bool run_on_meta(const c10::OperatorHandle& op, MetaCall& call, Stack& results) 
   }
 }
 
-// What kernels check before they write element by element, and meta kernels cannot: they have no
-// addresses. Ours are of no memory, but they do tell what lies where.
+// Checks what kernels check before they write element by element. Meta kernels cannot, for they
+// have no addresses; ours are of no memory, but they do tell what lies where.
 void check_overlaps(const c10::OperatorHandle& op, const Recipe& recipe, const Stack& stack) {
   const std::string& name = op.schema().name();
   const bool repeats =

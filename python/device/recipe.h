@@ -98,15 +98,15 @@ struct Recipe {
 // lock may be held.
 std::shared_ptr<const Recipe> infer(const c10::OperatorHandle& op, const Stack& stack);
 
-// As infer, without products: for an operator whose result the daemon describes. One that gives
-// back what it writes, and nothing else, needs nobody to describe that.
+// As infer, without products, for an operator whose result the daemon describes. An operator that
+// gives back what it writes, and nothing else, needs nobody to describe that.
 std::shared_ptr<const Recipe> open_ended(const c10::OperatorHandle& op, const Stack& stack);
 
 struct Found {
   std::shared_ptr<const Recipe> recipe;  // null as infer's, or the operator is tripped (breaker.h)
   std::exception_ptr failure;            // of the inference: the operator is on trial
 };
-// From the cache, or inferred and kept. Throws as infer.
+// The recipe from the cache, or inferred and kept there. Throws as infer.
 Found recipe_for(const c10::OperatorHandle& op, const Stack& stack);
 
 struct RecipeStats {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 64;
 
-// As safetensors calls it; null for what is no parameter's.
+// What safetensors calls the type; null for one that no parameter has.
 const char* name_in_file(at::ScalarType type) {
   switch (type) {
     case at::kFloat:

@@ -23,7 +23,7 @@ inline constexpr uint64_t kSealedBytesMin = 64 * 1024;
 // Whether it is a torch.nn.Parameter large enough to be shared. Takes the GIL.
 bool is_worth_sealing(const at::Tensor& source);
 
-// Of these storages, those that are on their way here still and that no entry writes.
+// Those of the storages that are still here on their way, and that no entry writes.
 std::vector<StoragePtr> sealable(std::span<const std::weak_ptr<Storage>> uploads, const Log& log);
 
 // A safetensors file that nobody can change: tensor number i is named "i" and has one dimension.

@@ -215,7 +215,7 @@ class Program:
                 raise ValueError(f"input {name!r} must have shape {wanted}, and has {shape}")
 
     def _wanted(self, outputs: Where | Mapping[str, Where]) -> list[Where | None]:
-        """By output, where it goes."""
+        """Where each output goes."""
         names = [name for name, _, _ in self.outputs]
         by_name = dict.fromkeys(names, outputs) if isinstance(outputs, str) else dict(outputs)
         for name, where in by_name.items():

@@ -29,7 +29,7 @@ RECONNECT_WAIT_S = 10.0
 
 
 def milliseconds(seconds: float | None, what: str) -> int | None:
-    """As djinnd counts it. None stays None."""
+    """The seconds as djinnd counts them. None stays None."""
     if seconds is None:
         return None
     if not isinstance(seconds, Real):
@@ -82,7 +82,7 @@ class Session:
 
     @property
     def id(self) -> str:
-        """As `djinnctl sessions` shows it; another one after a reconnect."""
+        """The id that `djinnctl sessions` shows; a reconnect gives another one."""
         return self.raw.id
 
     @property

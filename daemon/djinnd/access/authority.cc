@@ -44,7 +44,7 @@ std::optional<uid_t> number_of_unmapped() {
                             read_proc_file("/proc/sys/kernel/overflowuid"));
 }
 
-// The entry of that name; ask: getgrnam_r or getpwnam_r. One with many members needs more room.
+// The entry of that name; ask: getgrnam_r or getpwnam_r. A group with many members needs more room.
 template <typename Entry, typename Ask>
 static std::optional<Entry> entry_named(const std::string& name, std::vector<char>& buffer,
                                         Ask* ask) {

@@ -49,7 +49,8 @@ class Authority {
 // uid_map: user_namespaces(7).
 [[nodiscard]] std::optional<uid_t> number_of_unmapped(std::string_view uid_map,
                                                       std::string_view overflow_uid);
-// Of this process.
+// The number that the user namespace of this process gives to users whom it does not map; nothing
+// if it maps all.
 [[nodiscard]] std::optional<uid_t> number_of_unmapped();
 
 // Nothing if there is no such group, or user. Asks the system's database, which may block.

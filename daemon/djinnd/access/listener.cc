@@ -21,7 +21,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Who finds it full waits in a line, which moves as fast as connections are taken: in a longer
+// Whoever finds it full waits in a line, which moves as fast as connections are taken: in a longer
 // queue all would stand behind whoever fills it and hangs up.
 constexpr int kQueue = 64;
 constexpr int kTurn = 16;

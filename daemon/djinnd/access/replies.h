@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Who answers clients: the seam between what a request does and the connection that it came on.
+// Replies: the seam between what a request does and the connection that it came on.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ class Replies {
   // Nothing happens if the session is gone meanwhile. fds stay the caller's.
   virtual void reply(const Waiter& waiter, ipc::DaemonReply reply,
                      std::span<const int> fds = {}) = 0;
-  // Where many may have waited for one thing: makes the answer and sends it in a turn of the
+  // Owes an answer where many may have waited for one thing: makes and sends it in a turn of the
   // waiter's user, and not before the client has read what it was answered earlier. Until then
   // nothing is kept of the answer but how to make it.
   virtual void owe(const Waiter& waiter, std::function<ipc::DaemonReply()> make) = 0;

@@ -88,7 +88,7 @@ void UserNames::found(uid_t user, const std::optional<std::string>& name) {
   serve();
 }
 
-// Those whose names are there, or who have waited enough.
+// Calls those whose names are there, or who have waited long enough.
 void UserNames::serve() {
   const uint64_t now_ns = clock_.monotonic_ns();
   std::list<Waiting> due;

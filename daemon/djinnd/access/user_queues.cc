@@ -14,7 +14,8 @@ void UserQueues::add(uid_t user, Piece piece) {
   if (!queue.busy) begin_next(user);
 }
 
-// Who is refused may ask for more, which waits: the queue is busy until nobody waits any more.
+// A caller that is refused may ask for more, which waits: the queue is busy until nobody waits any
+// more.
 void UserQueues::begin_next(uid_t user) {
   Queue& queue = queues_.at(user);
   queue.busy = true;

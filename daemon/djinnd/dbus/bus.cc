@@ -38,7 +38,7 @@ struct CloseBus {
 };
 using OwnedBus = std::unique_ptr<sd_bus, CloseBus>;
 
-// As D-Bus addresses have it.
+// The path as D-Bus addresses have it.
 std::string escaped(std::string_view path) {
   std::string out;
   for (const char c : path) {
@@ -175,7 +175,7 @@ void Bus::named(sd_bus_message* answer) {
                    kind_ == BusKind::kSystem ? "system" : "user's"));
 }
 
-// Until nothing is left to do, or others shall have their turn.
+// Processes until nothing is left to do, or others shall have their turn.
 void Bus::process() {
   for (int i = 0; i < kTurn && connection_; ++i) {
     sd_bus* const raw = connection_->bus.get();
@@ -188,7 +188,7 @@ void Bus::process() {
   if (connection_) watch();
 }
 
-// To be called after all that may have changed what sd-bus waits for.
+// Must be called after all that may have changed what sd-bus waits for.
 void Bus::watch() {
   DJINN_ASSERT(connection_ != nullptr);
   sd_bus* const raw = connection_->bus.get();
@@ -219,7 +219,7 @@ void Bus::lose(const std::string& why) {
   hooks_.lost();
 }
 
-// What is tried again and again is told once.
+// A failure that comes again and again is told once.
 void Bus::tell(const std::string& text) {
   if (text == told_) return;
   told_ = text;

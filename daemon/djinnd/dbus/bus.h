@@ -62,8 +62,9 @@ class Bus {
             Answered answered);
   // The rule for the signal that a connection has left; a unique name is given once only.
   [[nodiscard]] static std::string rule_for_leaving(const std::string& name);
-  // Asks the bus for the name, and calls gone if nobody has it. For who left before the bus had the
-  // rule that would tell. A bus that says nothing clear leaves it at that.
+  // Asks the bus for the name, and calls gone if nobody has it. So a caller is noticed who left
+  // before the bus had the rule that would tell. Without a clear answer of the bus gone is not
+  // called.
   void ask_whether_gone(const std::string& name, std::function<void()> gone);
 
  private:

@@ -97,7 +97,7 @@ class Manager {
   std::optional<Id<Tag>> read_id(sd_bus_message* message);
 
   void begin(sd_bus_message* message, const char* action, Perform perform);
-  // One that is for administrators only.
+  // A method that is for administrators only.
   void begin_managing(sd_bus_message* message, std::function<Status()> perform);
   void admit(const std::shared_ptr<Call>& call, const Caller& caller);
   void attempt(const std::shared_ptr<Call>& call, const Caller& caller);

@@ -43,7 +43,7 @@ static_assert(kEvictReasons == static_cast<uint8_t>(EvictReason::kTableFull) + 1
 struct Event {
   EventKind kind = EventKind::kDaemonStarted;
   std::string text;
-  // Whose it is: they and administrators hear of it. Nobody's: everybody does.
+  // The user whose event it is: they and administrators hear of it. Without one everybody does.
   std::optional<uid_t> owner{};
   SessionId session{};
   ModelId model{};
@@ -57,7 +57,7 @@ struct Event {
   std::optional<EvictReason> reason{};  // of kModelEvicted and kModelUnloaded
 };
 
-// Of the device's own; for everybody, unless it gets an owner.
+// An event of the device's own; it is for everybody, unless it gets an owner.
 [[nodiscard]] Event device_event(EventKind kind, std::string text);
 
 // All that it says, for a log.
@@ -67,7 +67,7 @@ struct Event {
 
 class Events {
  public:
-  // What `djinnctl events` can look back on: some minutes of a busy machine.
+  // `djinnctl events` can look back on so many: some minutes of a busy machine.
   static constexpr size_t kRecent = 512;
   static constexpr uint64_t kRefusalsAtOnce = 32;  // sixteen users fill what is kept
   static_assert(16 * kRefusalsAtOnce == kRecent);
@@ -81,13 +81,13 @@ class Events {
   [[nodiscard]] std::string user_text(uid_t user) const;
 
   void emit(Event event);
-  // Of what its owner may bring about as often as they like: kRefusalsAtOnce of a user, then one a
-  // second. The next says how many were left out.
+  // Emits an event that its owner may bring about as often as they like: kRefusalsAtOnce of a user,
+  // then one a second. The next says how many were left out.
   void emit_refusal(Event event);
-  // For as long as this lives. A listener must not tell events itself.
+  // Listens for as long as this lives. A listener must not emit events itself.
   void listen(Listener listener) { listeners_.push_back(std::move(listener)); }
   [[nodiscard]] const std::deque<Event>& recent() const { return recent_; }
-  // Of the latest event; 0 before the first.
+  // The number of the latest event; 0 before the first.
   [[nodiscard]] uint64_t last() const { return last_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Journal: where djinnd's lines and events go. To systemd's journal with fields, where stderr leads
+// Journal: where djinnd's lines and events go: to systemd's journal with fields, where stderr leads
 // there; else to stderr, a line each.
 //
 // Each kind of event has a MESSAGE_ID, which packaging/journal/djinnd.catalog explains, and the
@@ -23,15 +23,15 @@ namespace djinn::daemon {
 // The journal's fields of an event, "NAME=value" each. Pure.
 [[nodiscard]] std::vector<std::string> journal_fields(const Event& event);
 
-// Loop's thread. Another one hands the lines to journald, which may be slow to take them: what
-// finds no place meanwhile is lost, counted, and told as soon as there is place again.
+// Loop's thread. Another thread hands the lines to journald, which may be slow to take them: lines
+// that find no place meanwhile are lost, counted, and told of as soon as there is place again.
 class Journal {
  public:
   // Some minutes of a busy machine, as for Events::kRecent, and more.
   static constexpr size_t kBacklogMax = 4096;
 
   Journal();
-  // Never fails aloud: a log that cannot be written has nobody to tell.
+  // It never fails aloud: a log that cannot be written has nobody to tell.
   void write(const Event& event);
 
   [[nodiscard]] uint64_t lost() const { return thread_.lost(); }

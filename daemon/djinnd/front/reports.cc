@@ -100,7 +100,7 @@ ipc::SessionCounts counts_of(const Session& session, const gc::RunCounts& runs) 
   return counts;
 }
 
-// Of a user's or a group's section: for administrators.
+// Whether it is of a user's or a group's section: such settings are for administrators.
 bool names_somebody(const ipc::SettingReport& setting) {
   return setting.key.starts_with("user.") || setting.key.starts_with("group.");
 }
@@ -158,7 +158,8 @@ std::string Reports::name_now(uid_t user) {
   return names_.of(user);
 }
 
-// Of all users, whether the caller sees them or not: there are few, and each is looked up once.
+// Waits for the names of all users, whether the caller sees them or not: there are few, and each is
+// looked up once.
 void Reports::when_named(std::function<void()> then) {
   std::set<uid_t> users;
   for (const auto& [id, session] : sessions_.all()) users.insert(session->domain);
@@ -214,7 +215,7 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   return report;
 }
 
-// Who hold memory, a session or a model.
+// Users who hold memory, a session or a model.
 std::set<uid_t> Reports::users_here() const {
   std::set<uid_t> users;
   for (const auto& [id, session] : sessions_.all()) {
@@ -534,7 +535,7 @@ void Reports::answer_followers() {
   followers_.remove_if([this](Follower& follower) {
     ipc::EventList list = events_for(follower);
     if (list.events.empty()) {
-      // Those are others', whom it does not miss.
+      // Such events are others', and the follower does not miss them.
       if (list.missed == 0) follower.request.after = list.last;
       return false;
     }

@@ -28,7 +28,7 @@ class Reports {
   void status(const Waiter& waiter, const Caller& caller, const ipc::GetStatus& request);
   void sessions(const Waiter& waiter, const Caller& caller, const ipc::ListSessions& request);
   void models(const Waiter& waiter, const Caller& caller, const ipc::ListModels& request);
-  // Of a model that the caller sees, those who are theirs to see.
+  // The uses of a model that the caller sees, as far as they are theirs to see.
   void uses(const Waiter& waiter, const Caller& caller, const ipc::ListUses& request);
   // What a user is called now; the number of one who is not known yet, and is then looked up.
   [[nodiscard]] std::string name_now(uid_t user);
@@ -50,19 +50,20 @@ class Reports {
   // An event was told; who follows hears of it soon.
   void event_told();
   void session_left(SessionId session);
-  // What is in force of the settings; none where nobody could have written any.
+  // The settings in force; none where nobody could have written any.
   void set_settings(std::vector<ipc::SettingReport> settings) { settings_ = std::move(settings); }
 
   // --- for metrics: the same numbers, of all users
   [[nodiscard]] std::array<ipc::MemoryReport, 3> pools() const;
-  // By ipc::SessionState. Connections that have not said hello count as none.
+  // How many sessions are in each ipc::SessionState. Connections that have not said hello count as
+  // none.
   [[nodiscard]] std::array<uint64_t, ipc::kSessionStates> session_states() const;
   // Models that clients loaded into themselves, as they say: of all sessions, and no more than
   // fits.
   [[nodiscard]] uint64_t stated_local_models() const;
   // Sequence groups, by GroupPlace.
   [[nodiscard]] std::array<uint64_t, kGroupPlaces> group_places() const;
-  // By ipc::ModelState.
+  // How many models are in each ipc::ModelState.
   [[nodiscard]] std::array<uint64_t, ipc::kModelStates> model_states() const;
 
  private:
@@ -79,7 +80,7 @@ class Reports {
   [[nodiscard]] ipc::QuotaReport quota_of(uid_t user) const;
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);
-  // Of all reports, those from the first asked for on that fit a message.
+  // The reports from the first asked for on that fit a message.
   template <typename List, typename Item>
   void answer_page(const Waiter& waiter, std::vector<Item> List::*items, uint32_t first,
                    std::function<std::vector<Item>()> make);

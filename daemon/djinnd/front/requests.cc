@@ -34,7 +34,7 @@ const PayloadKind* payload_of(const ipc::ClientRequest& request) {
   return std::holds_alternative<ipc::DefineProgram>(request.body) ? &kGraph : nullptr;
 }
 
-// With the files that the session has added.
+// The request with the files that the session has added.
 OpenRequest open_request(Session& session, const Waiter& waiter, const ipc::OpenModel& body) {
   DJINN_ASSERT(session.files.size() == session.file_names.size());
   OpenRequest request;
@@ -151,7 +151,8 @@ void Requests::fulfil(Call& call, const ipc::Hello& body) {
 
 void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
   std::vector<SharedFd>& files = call.session.files;
-  // With those that it has added: what is opened next is another model.
+  // A refusal takes along the files that the session has added: what is opened next is another
+  // model.
   const auto refuse = [&](const Error& error) {
     models_.refuse(open_request(call.session, call.waiter, {}), error);
   };

@@ -39,7 +39,7 @@ struct Setting {
 };
 // Sorted by key.
 [[nodiscard]] std::span<const Setting> settings();
-// Of that key. Errors: kInvalidArgument, what the value should be.
+// Sets the option of that key. Errors: kInvalidArgument, what the value should be.
 Status apply_setting(std::string_view key, std::string_view value, Options& options);
 
 struct ConfigValue {
@@ -81,7 +81,7 @@ void look_up_names(Config& config);
 // Whether a reload takes the setting up.
 [[nodiscard]] bool reloads(std::string_view key);
 
-// What a valid config says, onto options.
+// Applies what a valid config says to options.
 void apply_config(const Config& config, Options& options);
 
 // What each setting is with these options, in the order of settings(), and then what sections say,

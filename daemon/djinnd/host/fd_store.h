@@ -83,7 +83,7 @@ class FdStore {
   std::set<ModelId> not_kept_;
 };
 
-// Of the descriptors that systemd passes, those with such a name are the store's.
+// Whether a descriptor of such a name is the store's, among those that systemd passes.
 [[nodiscard]] bool is_kept(std::string_view name);
 
 // How many descriptors systemd holds for us: $FDSTORE, which it says from version 254 on; before,

@@ -6,7 +6,7 @@
 //   word   what is as true a moment later, or told again soon; lost when systemd hears nothing
 //   store  descriptors that systemd keeps for the next djinnd; a message of it is never lost
 //
-// Without systemd all of it does nothing.
+// Without systemd none of it does anything.
 #pragma once
 
 #include <memory>

@@ -30,7 +30,7 @@ uint32_t usable_cores() {
   return static_cast<uint32_t>(std::max(1, CPU_COUNT(&cores)));
 }
 
-// Where this program lies, with a slash behind it.
+// The folder of this program, with a slash behind it.
 std::string own_directory() {
   std::array<char, 4096> path{};
   const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);

@@ -59,14 +59,14 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 // Bytes of memory that the machine has.
 [[nodiscard]] uint64_t physical_bytes();
 
-// What is left out: runtime directory, threads and memory from the machine. Errors:
+// Fills in what is left out: runtime directory, threads and memory from the machine. Errors:
 // kInvalidArgument when there is no runtime directory to guess.
 Status fill_in(Options& options);
 // The programs that djinnd starts, where they are left out. Errors: kNotFound when one is none.
 Status find_programs(Options& options);
 
-// With what is a share of the memory that may be granted, where no bytes were given. memory_bytes:
-// what is in effect, which need not be what is written.
+// The options with bytes in place of shares of the memory that may be granted, where no bytes were
+// given. memory_bytes: the limit in effect, which need not be the one that is written.
 [[nodiscard]] Options with_shares(Options options, uint64_t memory_bytes);
 
 }  // namespace djinn::daemon

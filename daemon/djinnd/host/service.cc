@@ -35,7 +35,7 @@ uint64_t look_every_ns(uint64_t interval_ns) {
   return std::max(kNsPerMs, interval_ns / kLooksPerInterval);
 }
 
-// Of djinnd-metrics.socket, FileDescriptorName=.
+// FileDescriptorName= of djinnd-metrics.socket.
 constexpr std::string_view kMetricsName = "metrics";
 
 // Whether it is a socket of that kind to listen on, which it then is without blocking.

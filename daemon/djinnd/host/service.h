@@ -40,7 +40,7 @@ class Service {
   void reloading();
   // The end, which systemd waits for, may take so long from now on.
   void extend_timeout(uint64_t ms);
-  // What describe tells is another now.
+  // The status line that describe gives has changed.
   void changed();
   // The end has begun; systemd waits for it.
   void stopping();

@@ -17,7 +17,7 @@
 namespace djinn::daemon {
 namespace {
 
-// Of this thread alone, on Linux.
+// The priority is this thread's alone, on Linux.
 void take_ordinary_priority() {
   const auto self = static_cast<id_t>(::gettid());
   if (::getpriority(PRIO_PROCESS, self) < 0) ::setpriority(PRIO_PROCESS, self, 0);

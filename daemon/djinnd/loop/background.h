@@ -9,8 +9,8 @@
 // invariant: nobody who posts ever waits.
 // Where no thread can be had, work is done at once by who posts it.
 //
-// At the end what is left is still done, if that takes no more than kPatienceMs. A thread that
-// hangs is left behind, and ends with the process: it must touch nothing but what its work
+// The work that is left at the end is still done, if that takes no more than kPatienceMs. A thread
+// that hangs is left behind, and ends with the process: it must touch nothing but what its work
 // captured.
 #pragma once
 

@@ -177,7 +177,8 @@ size_t Channel::hear_one() {
   return bytes;
 }
 
-// Also where words to the peer were lost: it may have said what must be heard before it ended.
+// This is done also where words to the peer were lost: it may have said what must be heard before
+// it ended.
 void Channel::drain() {
   draining_ = true;
   ended_ = false;

@@ -33,9 +33,9 @@ class Channel {
   struct Events {
     std::function<void(ipc::Datagram)> message;
     // Once, and nothing after it: the peer left (kDisconnected), broke a limit, or is too far
-    // behind. Who broke a limit may be told so.
+    // behind. A peer that broke a limit may be told so.
     std::function<void(const Error&)> ended;
-    // What waited for the peer is sent.
+    // All that waited for the peer is sent.
     std::function<void()> flushed{};
   };
   // backlog_max: messages that may wait for the peer. traffic: outlives this.
@@ -46,7 +46,7 @@ class Channel {
 
   // Sends in order. fds stay the caller's. Failures come as ended().
   void send(std::span<const std::byte> bytes, std::span<const int> fds = {});
-  // As above; each is valid, and held until it is sent.
+  // Sends as above; each descriptor is valid, and held until it is sent.
   void send_shared(std::span<const std::byte> bytes, std::vector<SharedFd> fds);
 
   // Hears at once what the peer has sent so far: the last words of a process that has died.
@@ -54,8 +54,8 @@ class Channel {
 
   static constexpr uint64_t kPatienceMs = 60'000;
 
-  // In its user's share of each turn from now on, instead of whenever it is ready. turns: outlives
-  // this. patience_ms: for how long it may take no answer and want more.
+  // Is heard in its user's share of each turn from now on, instead of whenever it is ready. turns:
+  // outlives this. patience_ms: for how long it may take no answer and want more.
   void take_turns(Turns& turns, uid_t user, uint64_t patience_ms = kPatienceMs);
   // Whether what the peer sends waits, in the socket: nothing of it is heard, its end neither.
   void hold(bool held);
@@ -65,7 +65,7 @@ class Channel {
 
   // No event is called any more.
   void mute();
-  // Likewise, and the peer, a client, sees the end; its own end it may keep open for as long as it
+  // Mutes, and the peer, a client, sees the end; it may keep its own end open for as long as it
   // likes.
   void dismiss();
   // Whether the peer of a dismissed one has closed its end; once, when it has. What it sends until
@@ -73,7 +73,7 @@ class Channel {
   [[nodiscard]] bool has_hung_up() const;
   void await_hang_up(std::function<void()> hung_up);
 
-  // What went over this socket.
+  // The traffic of this socket.
   [[nodiscard]] const Traffic& traffic() const { return own_; }
 
  private:
@@ -87,7 +87,7 @@ class Channel {
   Status send_now(std::span<const std::byte> bytes, std::span<const int> fds);
   // Hears one message and gives its bytes; 0 when none waits or the channel has ended.
   size_t hear_one();
-  // Of a dismissed peer: receives one message and gives its bytes; 0 when none waits.
+  // Receives one message of a dismissed peer and gives its bytes; 0 when none waits.
   size_t throw_away_one();
   size_t take_turn();
   [[nodiscard]] bool listens() const { return !ended_ || hung_up_; }

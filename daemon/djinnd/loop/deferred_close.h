@@ -27,7 +27,7 @@
 
 namespace djinn::daemon {
 
-// Of one user. It outlives its DeferredClose: holders keep it.
+// Closes for one user. It outlives its DeferredClose: holders keep it.
 class Closer : public std::enable_shared_from_this<Closer> {
  public:
   using Close = std::function<void(Fd)>;
@@ -35,7 +35,7 @@ class Closer : public std::enable_shared_from_this<Closer> {
 
   // Any thread; never waits.
   void close(Fd fd);
-  // As a function, which keeps this.
+  // Closing as a function, which keeps this.
   [[nodiscard]] Close closing();
   // Null for none. The holders may be on any thread.
   SharedFd own(Fd fd);
@@ -60,9 +60,9 @@ class DeferredClose {
   explicit DeferredClose(Closer::Close close = [](Fd fd) { fd.reset(); })
       : close_(std::move(close)) {}
 
-  // Also has the others begin with what they could not.
+  // The closer of a user. Also has the others begin with what they could not.
   std::shared_ptr<Closer> of(uid_t user);
-  // Of all users.
+  // How many descriptors of all users wait.
   [[nodiscard]] size_t waiting() const;
 
  private:

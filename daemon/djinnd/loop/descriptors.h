@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Descriptors: the last few that djinnd may open are not for clients: without them it could answer
-// nobody, start no worker, and hand a session to none. And which of clients' may be kept.
+// nobody, start no worker, and hand a session to none. It also says which of clients' descriptors
+// may be kept.
 #pragma once
 
 #include "kernel/base/fd.h"
@@ -14,10 +15,10 @@ namespace djinn::daemon {
 // close on the loop's thread, which may take for ever (deferred_close.h).
 inline constexpr int kDescriptorsKept = 64 + 253;
 
-// What a session takes while it does nothing: its socket, its memory, two ends of each bell.
+// A session takes so many while it does nothing: its socket, its memory, two ends of each bell.
 inline constexpr int kDescriptorsOfSession = 8;
 
-// What a client is told for whom there is none.
+// The error for a client for whom there is none.
 Error out_of_descriptors();
 // Whether a descriptor that was opened this moment for a client leaves djinnd enough: the kernel
 // gives the lowest free number. `spoken_for`: how many more will be opened for who came before.

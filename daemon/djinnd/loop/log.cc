@@ -19,7 +19,8 @@ constexpr size_t kTextBytesMax = kLineBytesMax - 128;  // with what stands aroun
 std::atomic<uint64_t> lost{0};
 std::atomic<uint64_t> lost_told{0};
 
-// Without waiting. Its flags are not ours to change: stderr is shared with whoever started us.
+// Writes without waiting. Its flags are not ours to change: stderr is shared with whoever started
+// us.
 bool write_now(const std::string& line) {
   ssize_t written = ::send(STDERR_FILENO, line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (written >= 0 || errno != ENOTSOCK) return written >= 0;

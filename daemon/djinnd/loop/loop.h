@@ -28,7 +28,7 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Until stop(), or until nothing is watched any more.
+  // Runs until stop(), or until nothing is watched any more.
   void run();
   void stop();
 

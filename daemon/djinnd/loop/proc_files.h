@@ -10,7 +10,7 @@
 
 namespace djinn::daemon {
 
-// What it says, at most 64 KiB of it; nothing where it cannot be read.
+// The content of the file, at most 64 KiB of it; nothing where it cannot be read.
 [[nodiscard]] std::string read_proc_file(const char* path);
 
 // Its words, as white space divides them, as numbers without a sign; 0 for what is none.

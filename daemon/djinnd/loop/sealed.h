@@ -16,14 +16,14 @@
 namespace djinn::daemon {
 
 // Says how large a memfd is whose content nobody can change any more. Touches no foreign file
-// system: the seals tell a memfd from everything else first. One with holes is refused: reading it
-// would cost us what it did not cost its maker. Errors: kInvalidArgument for another kind of
+// system: the seals tell a memfd from everything else first. A memfd with holes is refused: reading
+// it would cost us what it did not cost its maker. Errors: kInvalidArgument for another kind of
 // descriptor, missing seals or holes, kLimitExceeded.
 Result<uint64_t> size_of_sealed(const Fd& fd, uint64_t bytes_max, std::string_view what);
 
 Result<std::vector<std::byte>> read_sealed(const Fd& fd, uint64_t bytes_max, std::string_view what);
 
-// What a client sent, read once.
+// The bytes that a client sent, read once.
 struct Payload {
   load::Digest hash{};  // SHA-256 of its bytes; of none where nothing was sent
   uint64_t bytes = 0;
@@ -33,7 +33,7 @@ struct Payload {
 // kOutOfMemory, kLimitExceeded (descriptors).
 Result<Payload> take_payload(const Fd& fd, uint64_t bytes_max, std::string_view what,
                              Closer& closer);
-// Where nothing was sent.
+// The payload where nothing was sent.
 Result<Payload> no_payload();
 
 }  // namespace djinn::daemon

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Stragglers: children that were killed and that nobody waits for any more. One that closes a file
-// may wait for its file system, SIGKILL or not (deferred_close.h), and on a busy machine each takes
-// its time.
+// Stragglers: children that were killed and that nobody waits for any more. A child that closes
+// a file may wait for its file system, SIGKILL or not (deferred_close.h), and on a busy machine
+// each takes its time.
 //
 // invariant: each is reaped when it ends, and the loop never waits for one.
 #pragma once

@@ -95,7 +95,7 @@ class Turns {
   void serve(User& user);
   // Does what is owed first, or hears who waits first. Gives its bytes; 0 if there was nothing.
   static size_t serve_one(User& user);
-  // For the processor time that was taken since.
+  // Charges the user for the processor time that was taken since.
   void charge(User& user, uint64_t cpu_began_ns) const;
   [[nodiscard]] uint64_t rest_of(const User& user, uint64_t now_ns) const;  // ns
 

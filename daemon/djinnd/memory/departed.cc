@@ -52,7 +52,8 @@ void Departed::free(SessionId id) {
       [this, id](const Status& freed) { tried(id, freed); });
 }
 
-// Without a thread, or in the kernel's need for memory, it is tried once more: it stays granted.
+// Where there is no thread, or the kernel lacks memory, it is tried once more: until then it stays
+// granted.
 void Departed::tried(SessionId id, const Status& freed) {
   if (!freed) {
     log_line("the memory of an ended session is not free yet: " + freed.error().message);

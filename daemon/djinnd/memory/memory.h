@@ -50,7 +50,7 @@ class Memory {
   void reconsider() { change(); }
   // The holder's memory counts against the quota of that user, until all of it is released.
   void charge(Holder holder, uid_t user) { users_.open(holder, user); }
-  // Of all holders that are charged to the user, what lies aside included.
+  // The bytes of all holders that are charged to the user, what lies aside included.
   [[nodiscard]] uint64_t held_by_user(uid_t user) const { return users_.held_by(user); }
 
   // Calls back at once, or later: idle models must give way, what is gone is not free yet, or
@@ -60,7 +60,7 @@ class Memory {
   void request(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
     request({holder, part, bytes, false, std::move(granted)});
   }
-  // For what lies aside, which the quota has room for.
+  // Requests memory for what lies aside, which the quota has room for.
   void request_return(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
     request({holder, part, bytes, true, std::move(granted)});
   }
@@ -69,7 +69,7 @@ class Memory {
 
   // What the holder still waits for is answered kCancelled; it keeps what it has.
   void cancel(Holder holder);
-  // Of that part only.
+  // Cancels requests of that part only.
   void cancel(Holder holder, uint64_t part);
   void release(Holder holder, uint64_t bytes);
   // The holder is gone, and so is what it still waits for. Gives the bytes that it held.
@@ -85,13 +85,13 @@ class Memory {
   [[nodiscard]] size_t waiting() const { return waiting_.size(); }
   // A sentence for a refusal: what the session that is refused holds itself. Empty of nothing.
   [[nodiscard]] std::string own_part_of(Holder session) const;
-  // Of all holders of a kind.
+  // The bytes of all holders of a kind.
   [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
   [[nodiscard]] uint64_t total_bytes() const { return ledger_.total_bytes(); }
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
   // Whether the books balance: what holders have is what was granted, and exists. Error: kInternal.
   [[nodiscard]] Status check() const;
-  // Who holds more keeps it, and gets no more.
+  // A session that holds more keeps it, and gets no more.
   void set_session_quota(uint64_t bytes);
   [[nodiscard]] uint64_t session_quota() const { return session_quota_; }
 
@@ -111,7 +111,7 @@ class Memory {
   [[nodiscard]] Status refused(const Request& request, Error why) const;
   [[nodiscard]] std::string too_large(uint64_t bytes) const;
   [[nodiscard]] std::string shortage(uint64_t bytes) const;
-  // Of the holder: it has another number of bytes now.
+  // Notes that the holder has another number of bytes now.
   void note(Holder holder);
   void change();
 

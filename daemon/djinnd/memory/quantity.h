@@ -12,12 +12,13 @@
 
 namespace djinn::daemon {
 
-// Without a unit, or with KiB, MiB, GiB, TiB. Nothing where it is no such thing or too large.
+// A number without a unit, or with KiB, MiB, GiB, TiB. Nothing where it is no such thing or too
+// large.
 [[nodiscard]] std::optional<uint64_t> bytes_of(std::string_view text);
-// With ms, s, min, h, d.
+// A number with ms, s, min, h, d.
 [[nodiscard]] std::optional<uint64_t> milliseconds_of(std::string_view text);
 [[nodiscard]] std::optional<uint64_t> number_of(std::string_view text);
-// From 1 to 100, with % or without.
+// A number from 1 to 100, with % or without.
 [[nodiscard]] std::optional<uint32_t> percent_of(std::string_view text);
 
 struct Amount {

@@ -32,7 +32,7 @@ const Quota* Quotas::section_of(bool is_group, uint32_t number) const {
   return found == named_.end() ? nullptr : &found->quota;
 }
 
-// Of each key the largest.
+// The largest value of each key.
 Quota Quotas::of_groups(uid_t user) const {
   Quota all;
   const auto more = [this](std::optional<Amount>& most, const std::optional<Amount>& other) {

@@ -40,7 +40,7 @@ class UserAccounts {
                                     const Reclaim& reclaim) const;
 
   [[nodiscard]] uint64_t held_by(uid_t user) const;
-  // Whose bytes the holder's are, if anybody's.
+  // The user whose bytes the holder's are, if they are anybody's.
   [[nodiscard]] std::optional<uid_t> user_of(vmu::Holder holder) const;
 
  private:

@@ -30,7 +30,7 @@
 
 namespace djinn::daemon {
 
-// Of all peers of a kind, by which it goes.
+// The traffic of all peers of a kind.
 struct PeerTraffic {
   Traffic clients;
   Traffic workers;
@@ -50,7 +50,7 @@ class Metrics {
   // Ends the server's thread.
   void stop() { server_.reset(); }
 
-  // What a snapshot taken now says.
+  // A snapshot of all numbers now.
   [[nodiscard]] MetricsSnapshot take() const;
 
  private:

@@ -22,7 +22,7 @@ constexpr uint64_t kNsPerMs = 1'000'000;
 constexpr int kNotPolled = -1;
 constexpr const char* kExposition = "text/plain; version=0.0.4; charset=utf-8";
 
-// What a call on a socket said that would have had to wait.
+// Whether a call on a socket said that it would have had to wait.
 bool must_wait() {
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 }
@@ -159,7 +159,7 @@ void MetricsServer::accept_from(const Fd& socket) {
   read(connections_.back());
 }
 
-// Of those that may, the oldest gives way.
+// The oldest connection that may gives way.
 bool MetricsServer::make_room() {
   connections_.remove_if([](const Connection& one) { return !one.socket.valid(); });
   if (connections_.size() < kConnections) return true;

@@ -70,13 +70,13 @@ class Page {
     metric.histogram.sample_sum = seconds(times.sum_ns);
     families_.back().metric.push_back(std::move(metric));
   }
-  // One series for each name, in the order of values.
+  // Writes a series for each name, in the order of values.
   template <typename Values, typename Names>
   void put_each(const char* label, const Values& values, const Names& names) {
     DJINN_ASSERT(values.size() == names.size());
     for (size_t i = 0; i < values.size(); ++i) put(values[i], {{label, names[i]}});
   }
-  // As above, for the values of an enumeration.
+  // The same for the values of an enumeration.
   template <typename State, typename Values>
   void put_states(const Values& values) {
     for (size_t i = 0; i < values.size(); ++i) {

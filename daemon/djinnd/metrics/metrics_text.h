@@ -14,7 +14,7 @@
 
 namespace djinn::daemon {
 
-// What the metrics' thread has seen itself.
+// Numbers that the metrics' thread has seen itself.
 struct ScrapeCounts {
   uint64_t answers = 0;          // with status 200
   uint64_t refusals = 0;         // with another
@@ -31,7 +31,7 @@ struct ProcessBasics {
   uint64_t descriptors = 0;
   uint64_t descriptors_max = 0;
 };
-// What cannot be read is 0. Any thread.
+// A number that cannot be read is 0. Any thread.
 [[nodiscard]] ProcessBasics read_process_basics();
 
 // Pure. now_ns: of the clock that the snapshot was taken by.

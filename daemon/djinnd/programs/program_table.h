@@ -68,9 +68,9 @@ class ProgramTable {
 
   // Of the domain, whether there is room for one more graph of so many bytes.
   [[nodiscard]] bool has_room(DomainId domain, uint64_t bytes) const;
-  // Of the domain, the admitted program without users that was used longest ago; or null.
+  // The admitted program of the domain without users that was used longest ago; or null.
   Program* oldest_unused(DomainId domain);
-  // Of the domain, what it has no right to any more: nothing while a session uses one of its
+  // The programs that the domain has no right to any more: none while a session uses one of its
   // programs, or waits for one; else the programs beyond kBytesUnused, of which those that were
   // used last stay.
   [[nodiscard]] std::vector<ProgramId> left_over(DomainId domain) const;

@@ -48,7 +48,7 @@ class Programs {
   void answer(const Program& program, const Waiter& waiter, bool was_cached);
   void refuse(Program& program, const Error& error);
   void forget(const Program& program);
-  // Of a user who has nobody left that uses them, all programs but a small rest.
+  // Forgets all programs but a small rest of a user who has nobody left that uses them.
   void forget_left_over(DomainId domain);
 
   IdSource& ids_;

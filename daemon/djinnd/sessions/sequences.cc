@@ -41,7 +41,7 @@ Status make_directory(const std::string& path) {
   return system_error("make the directory for spilled sequence groups", errno);
 }
 
-// Not every file system knows files that never had a name.
+// Makes a file with a name first, for file systems that know none that never had one.
 Result<Fd> make_named_file(const std::string& directory) {
   std::string path = directory + "/sequence-XXXXXX";
   Fd file(::mkostemp(path.data(), O_CLOEXEC));
@@ -337,7 +337,7 @@ void Sequences::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, 
   domains_.send(session->domain, {ipc::SpillSequence{id, handle}}, fds);
 }
 
-// Who waits for its memory waits for something else, or is refused.
+// A request that waits for its memory waits for something else, or is refused.
 void Sequences::stays(SequenceGroup& group) {
   enter(group, GroupPlace::kMemory);
   let_go_of_file(group);

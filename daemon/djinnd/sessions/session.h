@@ -65,7 +65,7 @@ struct SessionMemory {
   static uint64_t state_bytes();
   // What of it the client has, too.
   [[nodiscard]] uint64_t shared_bytes() const { return ipc::SessionLayout::bytes(staging_bytes); }
-  // Of the state head. Errors: kMalformed, kSystem.
+  // Reads the progress off the state head. Errors: kMalformed, kSystem.
   [[nodiscard]] Result<gc::Progress> progress() const;
   // The client has submitted what is not complete, if its memory is to be believed.
   [[nodiscard]] bool is_asked() const;
@@ -132,13 +132,13 @@ struct Session {
   std::vector<Fd> take_extents();
   // Leaves the bells to its closer. No worker has them any more.
   void close_bells();
-  // Of its sequence groups.
+  // The bytes of its sequence groups that lie aside.
   [[nodiscard]] uint64_t aside_bytes() const;
   // Whether a sequence group of it is on its way to disk or back.
   [[nodiscard]] bool moves_groups() const;
 };
 
-// For a worker that asks memory for what is no more.
+// The error for a worker that asks memory for what is no more.
 [[nodiscard]] Error session_has_ended();
 
 // Checks what a client asked for against limits.h. Errors: kLimitExceeded.
@@ -153,7 +153,7 @@ class SessionTable {
   void erase(SessionId id) { sessions_.erase(id); }
   // Null when there is none any more.
   [[nodiscard]] Session* find(SessionId id) const;
-  // Of that domain, or null.
+  // A session of that domain, or null.
   [[nodiscard]] Session* find(SessionId id, DomainId domain) const;
   [[nodiscard]] const Map& all() const { return sessions_; }
   [[nodiscard]] size_t size() const { return sessions_.size(); }

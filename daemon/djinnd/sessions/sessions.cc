@@ -29,7 +29,7 @@ Event event_of(EventKind kind, const Session& session) {
   return event;
 }
 
-// Of a run that ends its workers. op: where it was, if that is known.
+// The error for a run that ends its workers. op: where it was, if that is known.
 Error refusal_of(const std::string& op, std::optional<uint64_t> overran_ms) {
   if (overran_ms) {
     return {ErrorCode::kTimeout,
@@ -664,7 +664,7 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   return went_on || in_step;
 }
 
-// Likewise of one whose client is gone: the death is its own no less.
+// Notes the death also for a session whose client is gone: it is its own no less.
 bool Sessions::note_last_death(Session& session) {
   const auto progress = session.memory.progress();
   const bool in_step = progress && progress->running_step != 0;

@@ -31,7 +31,7 @@
 
 namespace djinn::daemon {
 
-// Who stands above sessions and hears of them.
+// The listener stands above sessions and hears of them.
 class SessionListener {
  public:
   virtual ~SessionListener() = default;
@@ -70,7 +70,7 @@ class Sessions final : public Replies {
 
   // --- requests
   void hello(Session& session, uint32_t number, const ipc::Hello& hello);
-  // Of another session. A user steers their own, administrators all.
+  // Acts on another session. A user steers their own, administrators all.
   void cancel_run(const Waiter& waiter, const Caller& caller, SessionId target);
   void terminate(const Waiter& waiter, const Caller& caller, SessionId target);
 
@@ -109,7 +109,7 @@ class Sessions final : public Replies {
   [[nodiscard]] uint64_t leaving_bytes(std::optional<uid_t> user = {}) const;
   // That the user's sessions have added for models that they are to open next.
   [[nodiscard]] size_t files_added(uid_t user) const;
-  // Those that may run something and have not left, of all users or of that one, who has a quota.
+  // How many may run something and have not left, of all users or of that one, who has a quota.
   [[nodiscard]] uint32_t count(std::optional<uid_t> user = {}) const;
 
  private:
@@ -140,7 +140,7 @@ class Sessions final : public Replies {
   // Whether nothing holds it back: deaths of its own, or those of its user's other newcomers.
   [[nodiscard]] bool may_have_worker(const Session& session) const;
   void attach_or_wait(Session& session);
-  // Of those that have no worker yet; others are looked at again soon.
+  // Attaches sessions that have no worker yet; others are looked at again soon.
   void attach_those_that_may(const std::function<bool(const Session&)>& in_question);
   void welcome(Session& session);
   void leave(SessionId id);

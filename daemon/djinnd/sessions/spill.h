@@ -50,11 +50,11 @@ class Spill {
   [[nodiscard]] std::vector<Candidate> candidates(bool idle_only) const;
   // Whether the session's groups may go now.
   [[nodiscard]] bool may_spill(const Session& session) const;
-  // Of groups that could go at once.
+  // The bytes of groups that could go at once.
   [[nodiscard]] uint64_t evictable_bytes() const;
-  // Of groups that are on disk.
+  // The bytes of groups that are on disk.
   [[nodiscard]] uint64_t spilled_bytes() const;
-  // Until a group has been idle for a while that is not yet; nothing where there is none.
+  // How long until another group has been idle for a while; nothing where there is none.
   [[nodiscard]] std::optional<uint64_t> ms_to_next_idle() const;
 
   // Looks whether the session has done something since the last look.
@@ -66,7 +66,7 @@ class Spill {
 
  private:
   [[nodiscard]] bool is_idle(const Session& session) const;
-  // Of groups that are on their way to disk.
+  // The bytes of groups that are on their way to disk.
   [[nodiscard]] uint64_t spilling_bytes() const;
 
   const Clock& clock_;

@@ -28,7 +28,7 @@ class FakeBus {
  public:
   // What RequestName is answered; org.freedesktop.DBus says what the numbers mean.
   uint32_t name_outcome = 1;
-  // Who answers other calls, by member; the rest is never answered.
+  // Functions that answer other calls, by member; the rest is never answered.
   std::map<std::string, std::function<int(sd_bus_message*)>> answers;
   // Calls that came, by their members.
   std::vector<std::string> called;

@@ -22,7 +22,8 @@ class InodeHolder {
  public:
   static constexpr size_t kPage = 4096;
 
-  // Holds once holds(). May not work where the kernel lets nobody serve its faults: has_begun().
+  // Holds once holds(). It does not work where the kernel lets nobody serve its faults:
+  // has_begun().
   explicit InodeHolder(const Fd& memfd)
       : faults_(static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK))) {
     source_ = ::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -81,7 +81,7 @@ class ChildProcess {
   [[nodiscard]] bool dead() const { return reaped_; }
   // What its threads have computed so far; 0 where the kernel does not say.
   [[nodiscard]] uint64_t cpu_ns() const;
-  // Of one that is dead, for people: "of SIGSEGV", "with status 1".
+  // How a child that is dead ended, for people: "of SIGSEGV", "with status 1".
   [[nodiscard]] std::string how_it_ended() const;
   // It ended because it is of another build than we are (ipc/build_identity.h).
   [[nodiscard]] bool refused_our_build() const;

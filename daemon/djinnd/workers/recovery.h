@@ -68,11 +68,12 @@ class Newcomers {
  public:
   // A session of the user ended a worker in a step, for the first time.
   void note_death(uint64_t now_ns);
-  // As of Quarantine, for sessions that have committed nothing.
+  // The same as of Quarantine, for sessions that have committed nothing.
   [[nodiscard]] bool is_over(uint64_t now_ns, bool has_spare) const;
 
  private:
-  // Who lets so much time pass between two deaths ends fewer workers than the back-off allows.
+  // A session that lets so much time pass between two deaths ends fewer workers than the back-off
+  // allows.
   static constexpr uint64_t kForgottenAfterMs = 2 * BackOff::kMaxMs;
 
   Quarantine quarantine_;

@@ -40,7 +40,7 @@ class SparePool {
   struct Kind {
     const char* name;
     ErrorCode lost;  // what who needs one is told while none can be started
-    // From the time when a spare was taken to the start of the next: it would compete for cores
+    // The time from when a spare was taken to the start of the next, which would compete for cores
     // with whoever needed the spare in a hurry.
     uint64_t next_after_ms = 0;
     std::function<ChildProgram()> program;  // of the next child
@@ -64,7 +64,7 @@ class SparePool {
   // Whether what is installed is of another build than this djinnd, as far as is known: until a
   // child is ready. In the middle of an upgrade there may be no program for a moment.
   [[nodiscard]] bool has_other_build() const { return other_build_; }
-  // Says to a client why none can be started. Only while it fails.
+  // Says to a client why none can be started. Precondition: it fails.
   [[nodiscard]] Error failure() const;
   // Whether one was ever ready.
   [[nodiscard]] bool has_worked() const { return has_worked_; }

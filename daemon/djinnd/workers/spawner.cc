@@ -28,8 +28,8 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// Of this thread, and so of the next child. Where djinnd has no such capability there is none to
-// keep.
+// Sets the capabilities of this thread, and so of the next child. Where djinnd has no such
+// capability there is none to keep.
 void keep_capabilities(const Spawner::Program& program) {
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   if (program.takes_leases) ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_LEASE, 0, 0);

@@ -13,7 +13,7 @@ namespace djinn::daemon {
 
 class WorkerCounts {
  public:
-  // The living worker told its counts. Those that are lower than before are not believed.
+  // The living worker told its counts. Counts that are lower than before are not believed.
   void on_worker_stats(const ipc::WorkerStats& stats);
   // It is gone; the next one counts from zero.
   void worker_gone();

@@ -32,7 +32,7 @@
 
 namespace djinn::daemon {
 
-// Whose graphs share a worker: a user id.
+// The user whose graphs share a worker.
 using DomainId = uid_t;
 
 enum class WorkerPhase : uint8_t { kAbsent, kWaiting, kReady, kBackingOff };
@@ -106,7 +106,7 @@ class WorkerSupervisor {
 
   [[nodiscard]] ipc::WorkerReport report() const;
   void note_stats(const ipc::WorkerStats& stats) { counts_.on_worker_stats(stats); }
-  // Of all its workers so far.
+  // The counts of all its workers so far.
   [[nodiscard]] ipc::WorkerStats counts() const { return counts_.total(); }
   [[nodiscard]] uint32_t restarts() const { return restarts_; }
   [[nodiscard]] uint32_t threads() const { return ready_.threads; }

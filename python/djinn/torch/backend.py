@@ -46,14 +46,14 @@ def _cpu(original: Any) -> Any:
 
 
 def _check_index(index: Any) -> None:
-    """Of a device, a string or a number, as PyTorch takes it."""
+    """Refuses a device, a string or a number, as PyTorch takes it, that is not ours."""
     number = index if isinstance(index, int) else torch.device(index).index or 0
     if number > 0:
         raise ValueError(f"djinnd is one device, number 0; there is no number {number}.")
 
 
 def _memory_functions() -> dict[str, Any]:
-    """As torch.cuda's, of this process: what its tensors, caches and models take in djinnd is
+    """Those of torch.cuda, for this process: what its tensors, caches and models take in djinnd is
     allocated; what djinnd has granted its session, with the models, is reserved."""
 
     def of_accelerator(name: str) -> Any:
@@ -97,7 +97,7 @@ def _device_name(device: Any = None) -> str:
 
 
 def _device_properties(device: Any = None) -> types.SimpleNamespace:
-    """As torch.cuda's, of what there is: `name`, and `total_memory`, what djinnd may grant (0
+    """Those of torch.cuda's that there are: `name`, and `total_memory`, what djinnd may grant (0
     where there is no session)."""
     return types.SimpleNamespace(
         name=_device_name(device), total_memory=int(_device.memory()["total"])

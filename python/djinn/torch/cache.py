@@ -176,7 +176,8 @@ class GrowingLayer(DynamicLayer):
         return self._keys.length if self._keys.buffer is not None else super().get_seq_length()
 
     def reset(self) -> None:
-        # In place, as transformers does it; but not in what others hold of former tokens.
+        # This is done in place, as transformers does it, but not in what others hold of former
+        # tokens.
         for slots in (self._keys, self._values):
             if slots.buffer is not None and is_shared(slots.buffer):
                 slots.move(slots.buffer.shape[0])

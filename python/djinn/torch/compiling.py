@@ -50,7 +50,7 @@ def wrap_module_compile(original: Any) -> Any:
 
 
 def wrap_inductor(original: Any) -> Any:
-    """Of the class that stands for inductor among torch.compile's back ends."""
+    """Wraps the class that stands for inductor among torch.compile's back ends."""
 
     @functools.wraps(original)
     def __call__(self: Any, graph: Any, inputs: Any) -> Any:

@@ -42,7 +42,7 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 PARAMETERS_A_TENSOR_MAX = 32
 PARAMETERS_BESIDE_MAX = 5_000
 # How many elements those, and the model's buffers, may have for the elements of a checkpoint: an
-# untied head is as large as the embedding. Beside them: positions, masks and new heads.
+# untied head is as large as the embedding. Positions, masks and new heads come beside them.
 ELEMENTS_AN_ELEMENT_MAX = 4
 ELEMENTS_BESIDE_MAX = 1 << 27
 DTYPES = {
@@ -66,7 +66,7 @@ DTYPES = {
 
 @dataclass
 class Stats:
-    """Of this process."""
+    """Counts of this process."""
 
     ghosts: int = 0
     resident: int = 0  # of those: djinnd had the weights already
@@ -98,7 +98,7 @@ def ghost_of(model: torch.nn.Module) -> Ghost | None:
 
 
 def printable(text: str) -> str:
-    """As it is, if a terminal would show it and obey nothing in it."""
+    """The text as it is, if a terminal would show it and obey nothing in it; else escaped."""
     return text if text.isprintable() else ascii(text)[1:-1]
 
 
@@ -190,7 +190,7 @@ class Load:
         self.needed = 0
 
     def begin(self, needed: int) -> None:
-        """From now on operators are recorded and kept back."""
+        """Has operators recorded and kept back from now on."""
         self.needed += needed
         interlock.reach(self.needed)
         if not self._holding:
@@ -211,7 +211,8 @@ class Load:
         return sum(map(len, self._expected.values()))
 
     def count_parameter(self) -> None:
-        """Of a model that is being built: config.json alone says how many it has, be it 10⁹."""
+        """Counts one of a model that is being built: config.json alone says how many it has, be it
+        10⁹."""
         self._built += 1
         if self._built_max is not None and self._built > self._built_max:
             raise RequestError(
@@ -222,7 +223,8 @@ class Load:
             )
 
     def elements_max(self) -> int:
-        """Of the parameters and buffers of a model for the files that were expected."""
+        """The most elements that parameters and buffers of a model may have for the files that were
+        expected."""
         held = sum(
             math.prod(entry["shape"])
             for header in self._expected.values()
@@ -264,7 +266,7 @@ class Load:
         self._tie()
 
     def _tensors_here(self) -> Iterator[torch.Tensor]:
-        """Of the device: all parameters and buffers."""
+        """All parameters and buffers on the device."""
         for model in self.models:
             for tensor in itertools.chain(model.parameters(), model.buffers()):
                 if tensor.device == DEVICE:
@@ -330,7 +332,7 @@ class Load:
         unload(opened["id"])
 
     def _wait(self) -> None:
-        """Until all that was handed over is done: runs of a session keep their order."""
+        """Waits until all that was handed over is done: runs of a session keep their order."""
         _device.flush()
         (torch.ones(1, device=DEVICE) + 1).cpu()
 

@@ -61,7 +61,7 @@ _additions = 0
 
 
 def begin(models: Iterable[torch.nn.Module]) -> None:
-    """Of all models of one load."""
+    """Begins for all models of one load."""
     said = Said()
     for model in models:
         for module in model.modules():
@@ -149,7 +149,7 @@ def wrap_add_param_group(original: Any) -> Any:
 
 
 def wrap_differentiate(original: Any) -> Any:
-    """Of `torch.autograd.backward` and `grad`: says what to do where there is no gradient."""
+    """Makes `torch.autograd.backward` and `grad` say what to do where there is no gradient."""
 
     @functools.wraps(original)
     def differentiate(*args: Any, **kwargs: Any) -> Any:

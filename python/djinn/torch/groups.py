@@ -84,7 +84,7 @@ class GroupCache(DynamicCache):
         return True
 
     def crop(self, tokens_to_remove: int) -> None:
-        """As every cache's: a number above zero is the length that stays."""
+        """Crops as every cache does: a number above zero is the length that stays."""
         held = self._held
         left = tokens_to_remove if tokens_to_remove > 0 else held.length + tokens_to_remove
         if left < held.length and tokens_to_remove != 0:

@@ -16,7 +16,7 @@ from djinn.errors import Error, HandleError, LimitError, LostError, ResourceErro
 from . import _device
 from .sizes import size_text
 
-# What loading takes beside the weights themselves: conversions, buffers, the first activations.
+# Loading takes so much beside the weights themselves: conversions, buffers, the first activations.
 MARGIN = 0.2
 ABSENT = (HandleError, LostError)  # nobody answers
 FULL = ("out_of_memory", "quota_exceeded")
@@ -50,7 +50,7 @@ def refusal(cause: Exception, needed: int, available: int) -> str:
     said = f"djinnd does not take this model: {cause}"
     if not is_full and not isinstance(cause, ABSENT):
         return f"{said} To load it into this process instead, {local}"
-    # What to start where nobody answers, the cause says.
+    # The cause says what to start where nobody answers.
     way_out = "Free memory of djinnd's ('djinnctl ps', then 'djinnctl unload'). " if is_full else ""
     return (
         f"{said} Its weights need {size_text(needed)}, and {spare}. {way_out}To load the model "
@@ -67,7 +67,7 @@ def reach(needed: int) -> None:
 
 
 def weight_bytes(tensors: Iterable[tuple[int, tuple[int, ...]]]) -> int:
-    """Of (element size, sizes)."""
+    """The bytes of weights, each given as (element size, sizes)."""
     return sum(element * math.prod(sizes) for element, sizes in tensors)
 
 

@@ -25,7 +25,7 @@ def once(sentence: str) -> None:
 
 
 def _users_level() -> int:
-    """Of the innermost caller that is the program's own, as warn() counts from once()."""
+    """The level of the innermost caller that is the program's own, as warn() counts from once()."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _package(frame.f_globals) in OURS:
         level, frame = level + 1, frame.f_back

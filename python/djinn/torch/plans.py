@@ -24,8 +24,8 @@ COPIES = {"aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous"}
 PADS = {"aten::pad", "aten::constant_pad_nd"}  # by nothing, as transformers pads tied biases
 FLOATS = {"float16", "bfloat16", "float32", "float64"}
 PLAIN = FLOATS | {"bool", "uint8", "int8", "int16", "int32", "int64"}  # djinnd has them all
-# Of a plan's elements: what the files hold beside what a model takes is loaded with it up to this
-# part, so that the classes of one checkpoint are one model of djinnd. More would be waste.
+# What the files hold beside what a model takes is loaded with it up to this part of the plan's
+# elements, so that the classes of one checkpoint are one model of djinnd. More would be waste.
 BESIDE_PART = 1 / 8
 
 Sizes = tuple[int, ...]
@@ -38,7 +38,7 @@ class Inexpressible(Exception):
 
 @dataclass(frozen=True)
 class View:
-    """Of a storage: dtype, sizes, strides and offset in elements."""
+    """A view of a storage: dtype, sizes, strides and offset in elements."""
 
     dtype: str
     sizes: Sizes
@@ -195,7 +195,7 @@ class Content:
         return f"{plain}#{hashlib.sha256(repr(self).encode()).hexdigest()[:16]}"
 
     def sizes(self) -> Sizes:
-        """Of the destination that holds it."""
+        """The sizes of the destination that holds it."""
         first = self.regions[0].sizes
         if len(self.regions) == 1:
             return first
@@ -342,7 +342,8 @@ def _regions(regions: tuple[Region, ...], view: View) -> Iterator[Region]:
 
 
 def _split(regions: tuple[Region, ...], view: View) -> Iterator[Region]:
-    """By the regions' borders where it is a run of elements, else by its first dimension."""
+    """Splits a view by the regions' borders where it is a run of elements, else by its first
+    dimension."""
     if view.contiguous:
         yield from _run(regions, view.offset, view.elements)
         return
@@ -410,7 +411,7 @@ class Plan:
             self.add(one.cast(to.get(one.dtype, one.dtype)))
 
     def for_device(self) -> list[Any]:
-        """As `_device.open_model` takes it."""
+        """The plan as `_device.open_model` takes it."""
         return [
             (
                 name,

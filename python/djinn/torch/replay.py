@@ -23,7 +23,7 @@ PLAIN = (bool, int, float, str, type(None), torch.dtype)
 # Guarded values a call may have programs for: code that looks at all that it is given would make
 # one for each call.
 GUARDED_MAX = 8
-# Of one model: programs, each of which djinnd keeps for this process; and kinds of calls.
+# Limits for one model: programs, each of which djinnd keeps for this process, and kinds of calls.
 PROGRAMS_MAX = 64
 KEYS_MAX = 1024
 # Calls of new sizes until their number is told, if they are the most.

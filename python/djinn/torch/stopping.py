@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers.generation import stopping_criteria
 
-# Those that look at nothing of the device.
+# Criteria that look at nothing of the device.
 ASKED = (stopping_criteria.StopStringCriteria, stopping_criteria.MaxTimeCriteria)
 
 
@@ -20,7 +20,7 @@ class Rows:
     def __init__(self, ids: torch.Tensor, criteria: Any, pad_token: int, streamer: Any) -> None:
         self.ids = ids  # [rows, tokens]
         self._criteria = criteria if any(type(one) in ASKED for one in criteria) else None
-        # What a row has ended with is repeated only where transformers pads.
+        # A row repeats what it ended with only where transformers pads.
         self._pads = any(hasattr(one, "eos_token_id") for one in criteria)
         self._pad_token = pad_token
         self._streamer = streamer

@@ -26,7 +26,7 @@ WATCH = "_djinn_watch"  # the model's attribute
 UNASKED = "_djinn_unasked"  # a model's, by gradients.py
 OF_EVERY_MODULE = frozenset(vars(torch.nn.Module())) - {"training"}
 HELD = ("_parameters", "_buffers", "_modules")
-# What decides no forward.
+# Attributes that decide no forward.
 NOT_READ = frozenset(("generation_config", WATCH, UNASKED))
 SIMPLE = frozenset(
     (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -81,7 +81,7 @@ class Watch:
         return any(map(_wants_gradient, self.tensors))
 
     def _clear(self, _: Any) -> None:
-        """Of what leads back to the model's attributes."""
+        """Forgets what leads back to the model's attributes."""
         for one in (self._others, self.hooks, self.tensors, self._sources, self._things):
             one.clear()
         self._empty.clear()
