@@ -4,8 +4,7 @@
 // the same in every process, so that counts of several add up.
 //
 //   bound    what a bucket's times do not exceed; 1, 2.5 and 5 of each power of ten
-//   counts   of each bucket alone, not of those below it; the last one is of times beyond all
-//   bounds
+//   counts   of each bucket alone, not of those below it; the last is of times beyond all bounds
 #pragma once
 
 #include <algorithm>

@@ -3,10 +3,8 @@
 // One safetensors file as bytes: opened by somebody else, read here with pread only, never mapped.
 //
 //   SourceFile   a descriptor and what identify() said of it before the load
-//   ReadMode     how a file's bytes come: kCached from the page cache; kDirect from the disk past
-//   the
-//                page cache (O_DIRECT); kBuffered from the disk through the page cache, because
-//                O_DIRECT was refused
+//   ReadMode     how a file's bytes come: kCached from the page cache; kDirect from the disk and
+//                past it (O_DIRECT); kBuffered from the disk through it, as O_DIRECT was refused
 //   SourceReader reads units of one file in the mode that suits it, and puts the descriptor's flags
 //                back when it goes
 //

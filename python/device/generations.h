@@ -2,10 +2,10 @@
 
 // Generations: those of the device that are under way in djinnd, and who waits for them.
 //
-//   follow   starts one, and gives its tokens to on_tokens as they come, without the lock
-//   wait     until those under way have ended: runs complete in order, so what is handed over now
-//            ends behind them
-//   queue_up those that are asked for while somebody waits begin when that one has what it wants
+//   follow     starts one, and gives its tokens to on_tokens as they come, without the lock
+//   wait       until those under way have ended: runs complete in order, so what is handed over now
+//              ends behind them
+//   queue_up   those that are asked for while somebody waits begin when that one has what it wants
 //
 // invariant: nobody waits for room in the ring or in staging, with the lock, that a generation
 // keeps: make_way() is called before such a thing is handed over.

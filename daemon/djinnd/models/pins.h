@@ -3,9 +3,8 @@
 // Pins: which users want which models to stay, and how much each may want. It alone changes
 // Model::pins.
 //
-//   pin     a user's, of one model: the model stays resident, whoever holds it, until no pin is
-//   left quota   the bytes of the models that one user has pinned; who has pinned more when it
-//   sinks
+//   pin     a user's, of one model: while a model has one it stays resident, whoever holds it
+//   quota   the bytes of the models that one user has pinned; who has pinned more when it sinks
 //           keeps it, and it does not bind administrators (quotas.h)
 //
 // invariant: a model has at most limits::kModelUsers pins, one of each user.

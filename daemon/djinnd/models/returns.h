@@ -5,9 +5,8 @@
 // how long).
 //
 //   read -> identified -> planned -> granted -> read -> hashed -> resident
-//   any of these -> read               the source does not give it, and there is another
-//   any of these -> on disk            nobody gives it: who waits is told, and the next use tries
-//   again
+//   any of these -> read       the source does not give it, and there is another
+//   any of these -> on disk    nobody gives it: who waits is told, and the next use tries again
 //
 // invariant: nothing is resident again whose hash is not the one that it had.
 #pragma once

@@ -13,12 +13,11 @@
 //                        session in; then it is done
 //   submission run 19    asks for a slab of graph_bytes and completes with the answer's code
 //   model filled with "r"  is refused, one with "d" kills the worker
-//   kWriteRef            asks for graph_bytes more bytes of refs and completes with the answer's
-//   code any other            one step, committed
+//   kWriteRef            asks for graph_bytes more bytes of refs, completes with the answer's code
+//   any other            one step, committed
 //   group of 7 heads     asks for as many pages as its capacity; to be spilled, one of 13 kills the
 //                        worker, one of 14 is never answered, one of 15 fails
-//   kReorderSequence     brings the session's spilled group back and completes with the grant's
-//   code
+//   kReorderSequence     brings the session's spilled group back, completes with the grant's code
 //
 // --sends memory, file   a descriptor of such a kind comes with its first word
 
