@@ -20,7 +20,7 @@
 
 #include "bench/daemon_process.h"
 #include "kernel/base/bytes.h"
-#include "kernel/exec/executor.h"
+#include "kernel/exec/cpu_executor.h"
 #include "kernel/load/identity.h"
 #include "kernel/srg/builder.h"
 #include "libdjinn-client/run_builder.h"
@@ -241,14 +241,14 @@ class ForwardHere {
       size_t room = slab_.size();
       return std::span(static_cast<std::byte*>(std::align(64, bytes, at, room)), bytes);
     };
-    lane_ = must(exec::Lane::make(std::move(options)), state);
-    program_ = must(exec::Program::admit(forward_graph(), weights_, {UINT64_MAX}), state);
+    lane_ = must(executor_.make_lane(std::move(options)), state);
+    program_ = must(executor_.admit(forward_graph(), weights_, {UINT64_MAX}), state);
   }
 
   Status run() {
     const std::array storages{bound(w_), bound(x_)};
     DJINN_CHECK(lane_->run(*program_, {{}, storages}));
-    return exec::copy_elements(lane_->outputs()[0], out_);
+    return lane_->copy_elements(lane_->outputs()[0], out_);
   }
 
  private:
@@ -257,6 +257,7 @@ class ForwardHere {
   }
 
   std::vector<std::byte> slab_;
+  exec::CpuExecutor executor_;
   std::unique_ptr<exec::Lane> lane_;
   exec::WeightTable weights_{{}};
   std::unique_ptr<exec::Program> program_;

@@ -2,7 +2,7 @@
 
 # Compiler settings that every target shares.
 
-option(DJINN_WITH_TORCH "Build what links LibTorch: kernel/exec, the worker, the Python package" ON)
+option(DJINN_WITH_TORCH "Build what links LibTorch: kernel/exec, djinn-worker, Python" ON)
 option(DJINN_WITH_TESTS "Build tests and benchmarks, which need GoogleTest and Benchmark" ON)
 set(DJINN_SANITIZE "" CACHE STRING "Sanitizers for -fsanitize=, comma-separated; empty for none")
 

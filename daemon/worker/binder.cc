@@ -71,6 +71,11 @@ std::optional<uint64_t> bytes_of(const exec::OutputInfo& output, std::span<const
 
 }  // namespace
 
+Status check_padding(std::span<const uint32_t> padding, uint64_t tokens) {
+  if (std::ranges::all_of(padding, [&](uint32_t n) { return n < tokens; })) return {};
+  return Error{ErrorCode::kInvalidArgument, "A row is all padding. Give each row a token."};
+}
+
 std::optional<int64_t> symbol_of(srg::SymbolRole role, const SequenceUse& sequence) {
   switch (role) {
     case srg::SymbolRole::kBatch:
@@ -218,7 +223,10 @@ Status Binder::prepare_refs(Step& step, const ipc::RunBlock& block) {
   DJINN_CHECK(lane_.check_size(*program_));  // it says more than a lack of room for the results
   DJINN_TRY(const auto written, in_extent(ranges));
   Refs& refs = step.session.refs();
-  DJINN_CHECK(refs.prepare(step.session.state(), written, bytes_of_refs(block)));
+  const auto copy = [this](std::span<const std::byte> from, std::span<std::byte> to) {
+    lane_.copy_past_caches(from, to);
+  };
+  DJINN_CHECK(refs.prepare(step.session.state(), written, bytes_of_refs(block), copy));
   for (size_t i = 0; i < block.outputs.size(); ++i) {
     const Refs::Storage place = refs.place_of(i);
     places_.push_back({place.data, place.bytes});

@@ -14,7 +14,7 @@
 
 #include "daemon/worker/step.h"
 #include "ipc/binding.h"
-#include "kernel/exec/executor.h"
+#include "kernel/executor/executor.h"
 
 namespace djinn::worker {
 
@@ -78,6 +78,9 @@ class Binder {
   uint64_t kept_bytes_ = 0;                // of copies_
   uint64_t staged_bytes_ = 0;              // that the run binds from staging
 };
+
+// Each row's padding leaves it one of so many tokens. Errors: kInvalidArgument.
+Status check_padding(std::span<const uint32_t> padding, uint64_t tokens);
 
 // The value of a symbol by role, when a sequence group decides it.
 std::optional<int64_t> symbol_of(srg::SymbolRole role, const SequenceUse& sequence);

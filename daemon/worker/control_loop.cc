@@ -131,7 +131,7 @@ Result<AdmittedProgram> ControlLoop::admit(const ipc::AddProgram& command,
   if (command.model.valid() && model == models_.end()) {
     return Error{ErrorCode::kNotFound, "There is no such model. Open it first."};
   }
-  return admit_graph(bytes, command.model.valid() ? model->second : nullptr);
+  return admit_graph(parts_.executor, bytes, command.model.valid() ? model->second : nullptr);
 }
 
 void ControlLoop::obey(const ipc::AddProgram& command, std::vector<Fd> fds) {

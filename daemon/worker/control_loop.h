@@ -26,6 +26,7 @@ class ControlLoop {
     gc::FaultPoints& faults;
     pal::DevicePal& pal;
     SequencePager& pager;
+    exec::Executor& executor;  // the lane's
   };
   explicit ControlLoop(const Parts& parts) : parts_(parts) {}
 

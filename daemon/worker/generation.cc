@@ -2,8 +2,6 @@
 
 #include "daemon/worker/generation.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 #include <string.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 #include <utility>
 
 #include "kernel/base/checked.h"
-#include "kernel/exec/sample.h"
+#include "kernel/base/half.h"
+#include "kernel/executor/sample.h"
 
 namespace djinn::worker {
 namespace {
@@ -56,9 +55,7 @@ Status check_block(const ipc::GenerateBlock& block, const Sequence& group,
     return Error{ErrorCode::kInvalidArgument,
                  "Rows can be padded on the left only when the sequence group is empty."};
   }
-  if (std::ranges::any_of(block.padding, [&](uint32_t n) { return n >= block.prompt_tokens; })) {
-    return Error{ErrorCode::kInvalidArgument, "A row is all padding. Give each row a token."};
-  }
+  DJINN_CHECK(check_padding(block.padding, block.prompt_tokens));
   return check_room(block, group, entry.length);
 }
 
@@ -80,11 +77,18 @@ Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceU
 
 // --- from logits to tokens
 
+float as_float(double value) {
+  return static_cast<float>(value);
+}
+float as_float(float value) {
+  return value;
+}
+
 template <typename T>
 float converted(const std::byte* at) {
   T value;
   memcpy(&value, at, sizeof value);
-  return static_cast<float>(value);
+  return as_float(value);
 }
 
 // As transformers' loop has logits: what is wider is rounded.
@@ -93,9 +97,9 @@ float to_float(const std::byte* at, DType dtype) {
     case DType::kFloat64:
       return converted<double>(at);
     case DType::kFloat16:
-      return converted<c10::Half>(at);
+      return converted<Half>(at);
     case DType::kBFloat16:
-      return converted<c10::BFloat16>(at);
+      return converted<BFloat16>(at);
     default:
       return converted<float>(at);
   }

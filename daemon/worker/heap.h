@@ -6,7 +6,7 @@
 #pragma once
 
 #include "daemon/worker/grants.h"
-#include "kernel/exec/executor.h"
+#include "kernel/executor/executor.h"
 
 namespace djinn::worker {
 

@@ -13,7 +13,7 @@
 
 #include "ipc/messages.h"
 #include "ipc/session_memory.h"
-#include "kernel/exec/executor.h"
+#include "kernel/executor/executor.h"
 
 namespace djinn::worker {
 

@@ -24,19 +24,21 @@ constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
 }  // namespace
 
 Result<std::unique_ptr<LaneLoop>> LaneLoop::make(
-    exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
+    exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
     std::function<void(SessionId, const Error&)> broken) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC));
   if (!epoll.valid()) return system_error("make the lane's epoll instance", errno);
   DJINN_TRY(Fd bell, ipc::make_submission_bell());
   DJINN_CHECK(ipc::watch_submission_bell(epoll, bell, kMailboxKey));
-  return std::unique_ptr<LaneLoop>(
-      new LaneLoop(lane, clock, memory, std::move(epoll), std::move(bell), std::move(broken)));
+  return std::unique_ptr<LaneLoop>(new LaneLoop(executor, lane, clock, memory, std::move(epoll),
+                                                std::move(bell), std::move(broken)));
 }
 
-LaneLoop::LaneLoop(exec::Lane& lane, const Clock& clock, const LaneMemory& memory, Fd epoll,
-                   Fd bell, std::function<void(SessionId, const Error&)> broken)
-    : clock_(clock),
+LaneLoop::LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& clock,
+                   const LaneMemory& memory, Fd epoll, Fd bell,
+                   std::function<void(SessionId, const Error&)> broken)
+    : executor_(executor),
+      clock_(clock),
       state_{lane, {}, {}},
       binder_(lane),
       memory_(memory),
@@ -49,8 +51,8 @@ LaneLoop::~LaneLoop() {
 }
 
 void LaneLoop::start(SequencePager& pager) {
-  runner_ = std::make_unique<Runner>(LaneTools{state_.lane, state_.programs, pager, binder_},
-                                     clock_, counts_);
+  runner_ = std::make_unique<Runner>(
+      LaneTools{executor_, state_.lane, state_.programs, pager, binder_}, clock_, counts_);
   thread_ = std::thread([this] { work(); });
 }
 

@@ -39,10 +39,10 @@ struct LaneMemory {
 
 class LaneLoop {
  public:
-  // broken: called on the lane's thread for a session that broke the protocol, after it was set
-  // aside.
+  // lane: one of the executor's. broken: called on the lane's thread for a session that broke the
+  // protocol, after it was set aside.
   static Result<std::unique_ptr<LaneLoop>> make(
-      exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
+      exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
       std::function<void(SessionId, const Error&)> broken);
   ~LaneLoop();
 
@@ -72,8 +72,8 @@ class LaneLoop {
   [[nodiscard]] const LaneCounts& counts() const { return counts_; }
 
  private:
-  LaneLoop(exec::Lane& lane, const Clock& clock, const LaneMemory& memory, Fd epoll, Fd bell,
-           std::function<void(SessionId, const Error&)> broken);
+  LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& clock, const LaneMemory& memory,
+           Fd epoll, Fd bell, std::function<void(SessionId, const Error&)> broken);
   void work();
   bool run_mailbox();
   bool run_round();
@@ -86,6 +86,7 @@ class LaneLoop {
   [[nodiscard]] bool prepare_to_sleep();
   void sleep();
 
+  exec::Executor& executor_;
   const Clock& clock_;
   LaneCounts counts_;
   State state_;

@@ -1,120 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinn-worker: runs the graphs of one trust domain on one device. Started by djinnd only.
-//
-//   djinn-worker --build IDENTITY --channel-fd N --threads N [--memory-bytes N] [--fault-at N]
-//                [--pal-fault-at N]
-//
-// Warms up, confines itself, says that it is ready, and obeys djinnd until the channel closes.
+// djinn-worker: runs the graphs of one trust domain on the host (worker.h). Started by djinnd only.
 
-#include <fmt/format.h>
-#include <stdio.h>
-
-#include <CLI/CLI.hpp>
-#include <future>
-
-#include "daemon/child/channel.h"
-#include "daemon/child/confinement.h"
-#include "daemon/child/memory_bound.h"
-#include "daemon/worker/control_loop.h"
-#include "daemon/worker/heap.h"
-#include "daemon/worker/slab.h"
+#include "daemon/worker/worker.h"
 #include "ipc/build_identity.h"
-#include "kernel/base/checked.h"
-#include "kernel/pal/faulty_pal.h"
-#include "kernel/pal/host_pal.h"
-
-namespace djinn::worker {
-namespace {
-
-struct Options {
-  std::string build;
-  int channel_fd = -1;
-  int threads = 1;
-  uint64_t memory_bytes = UINT64_MAX;
-  uint64_t fault_at = 0;
-  uint64_t pal_fault_at = 0;
-};
-
-// Private memory that is not the heap's, which is granted: graphs and plans, what libraries take
-// for themselves (oneDNN packs a weight matrix), stacks and malloc's arenas of the threads to come.
-constexpr uint64_t kUngrantedBytes = uint64_t{512} << 20;
-constexpr uint64_t kUngrantedBytesPerThread = uint64_t{32} << 20;
-
-// The heap cannot be granted more than the device has. Behind that the kernel says no, and an
-// operator that takes memory past the grants fails alone.
-Status bound_memory(const Options& options) {
-  const uint64_t ungranted =
-      kUngrantedBytes + static_cast<uint64_t>(options.threads) * kUngrantedBytesPerThread;
-  return child::bound_private_memory(
-      checked_add(options.memory_bytes, ungranted).value_or(UINT64_MAX));
-}
-
-Status serve(const Options& options) {
-  DJINN_CHECK(child::become_child());
-  child::Channel channel{Fd(options.channel_fd)};
-  DJINN_TRY(const auto host, pal::HostPal::make());
-  pal::FaultyPal faulty(*host);
-  faulty.fail_call(options.pal_fault_at, {ErrorCode::kOutOfMemory, "A test made this call fail."});
-  pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : static_cast<pal::DevicePal&>(*host);
-  exec::initialise(1);  // more would start a thread before the confinement
-  exec::warm_up(1);
-  DJINN_CHECK(bound_memory(options));
-  DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kWorker));
-
-  const SystemClock clock;
-  gc::FaultPoints faults(options.fault_at);
-  Outbox outbox(channel);
-  std::unique_ptr<LaneLoop> loop;
-  Grants grants(outbox, [&loop] { loop->wake(); });
-  Slab slab(pal, grants);
-  GrantedHeap heap(grants);
-  exec::LaneOptions lane_options;
-  lane_options.threads = options.threads;
-  lane_options.heap = &heap;
-  lane_options.grow_slab = [&slab](uint64_t bytes) { return slab.grow(bytes); };
-  DJINN_TRY(const auto lane, exec::Lane::make(std::move(lane_options)));
-  DJINN_TRY(loop, LaneLoop::make(*lane, clock, {grants, slab, heap},
-                                 [&](SessionId id, const Error& error) {
-                                   outbox.send({ipc::SessionBroken{id, error.code, error.message}});
-                                 }));
-  SequencePager pager(grants, outbox, [&loop] { loop->wake(); });
-  loop->on_model_wanted([&](ModelId model) { outbox.send({ipc::ModelWanted{model}}); });
-  loop->start(pager);
-  std::promise<void> warm;
-  loop->post([&](LaneLoop::State&) {
-    exec::warm_up(options.threads);
-    warm.set_value();
-  });
-  warm.get_future().wait();
-
-  outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
-                                confinement.seccomp}});
-  ControlLoop control({channel, outbox, grants, *loop, faults, pal, pager});
-  Status ended = control.run();
-  grants.close();
-  loop->stop();
-  return ended;
-}
-
-}  // namespace
-}  // namespace djinn::worker
+#include "kernel/exec/cpu_executor.h"
 
 int main(int argc, char** argv) {
   if (djinn::ipc::started_by_other_build(argc, argv)) return djinn::ipc::kOtherBuildStatus;
-  djinn::worker::Options options;
-  CLI::App app("djinn-worker: runs the graphs of one trust domain; djinnd starts it");
-  app.add_option(djinn::ipc::kBuildOption, options.build, "build of djinnd")->required();
-  app.add_option("--channel-fd", options.channel_fd, "socket to djinnd")->required();
-  app.add_option("--threads", options.threads, "threads of the lane")->check(CLI::Range(1, 1024));
-  app.add_option("--memory-bytes", options.memory_bytes, "what djinnd may grant in all");
-  app.add_option("--fault-at", options.fault_at, "die at this fault point (tests)");
-  app.add_option("--pal-fault-at", options.pal_fault_at, "fail this call of the pal (tests)");
-  CLI11_PARSE(app, argc, argv);
-
-  const djinn::Status ended = djinn::worker::serve(options);
-  // The channel closing is how djinnd ends a worker.
-  if (ended.error().code == djinn::ErrorCode::kDisconnected) return 0;
-  fmt::print(stderr, "djinn-worker: {}\n", ended.error().message);
-  return 1;
+  djinn::exec::initialise(1);  // more would start a thread before the confinement
+  djinn::exec::CpuExecutor executor;
+  return djinn::worker::run_worker(argc, argv, executor);
 }

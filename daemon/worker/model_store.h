@@ -14,7 +14,7 @@
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/result.h"
-#include "kernel/exec/executor.h"
+#include "kernel/executor/executor.h"
 #include "kernel/pal/device_pal.h"
 #include "kernel/srg/load_plan.h"
 

@@ -14,7 +14,8 @@ namespace {
 
 // --- a run's outputs
 
-Status put_in_staging(Step& step, const exec::OutputView& view, const ipc::StagingRange& range) {
+Status put_in_staging(Step& step, exec::Lane& lane, const exec::OutputView& view,
+                      const ipc::StagingRange& range) {
   DJINN_TRY(const auto area, step.session.staging_range(range));
   uint64_t bytes = size_of(view.dtype);
   for (const int64_t size : view.sizes) bytes *= static_cast<uint64_t>(size);
@@ -25,7 +26,7 @@ Status put_in_staging(Step& step, const exec::OutputView& view, const ipc::Stagi
                                              ". Give it more, or take a ref."};
   }
   step.session.counts.bytes_out += bytes;
-  return exec::copy_elements(view, area.first(bytes));
+  return lane.copy_elements(view, area.first(bytes));
 }
 
 // The output's place, if it was made there, or can be copied there: one of another size, or on
@@ -94,8 +95,8 @@ Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
   return {};
 }
 
-Status place_outputs(Step& step, const ipc::RunBlock& block,
-                     std::span<const exec::OutputView> views) {
+Status place_outputs(Step& step, exec::Lane& lane, const ipc::RunBlock& block) {
+  const std::span<const exec::OutputView> views = lane.outputs();
   DJINN_CHECK(check_distinct(views, block));
   // Refs first: where memory for one is on its way, the run will be repeated, and an input may lie
   // where an output goes.
@@ -105,7 +106,7 @@ Status place_outputs(Step& step, const ipc::RunBlock& block,
   }
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kStaging) continue;
-    DJINN_CHECK(put_in_staging(step, views[i], block.outputs[i].staging));
+    DJINN_CHECK(put_in_staging(step, lane, views[i], block.outputs[i].staging));
   }
   return describe_outputs(step, views, block.result);
 }
@@ -142,8 +143,9 @@ Result<srg::Graph> graph_of(const Step& step, const LaneTools& tools) {
   return read_graph(bytes);
 }
 
-void doom_changed(Step& step, const srg::Graph& graph, const ipc::RunBlock& block) {
-  const std::vector<srg::StorageIndex> written = exec::inputs_written(graph);
+// written: the inputs that a run of the block may write.
+void doom_changed(Step& step, std::span<const srg::StorageIndex> written,
+                  const ipc::RunBlock& block) {
   for (const ipc::InputBinding& input : block.inputs) {
     const bool changed = input.kind == ipc::InputKind::kRef &&
                          std::ranges::find(written, input.storage) != written.end() &&
@@ -169,16 +171,13 @@ Status take_padding(const ipc::RunBlock& block, SequenceUse& use) {
                  "Rows can be padded on the left only when the sequence group is empty, and each "
                  "needs its number."};
   }
-  if (std::ranges::any_of(block.padding, [&](uint32_t n) { return n >= use.tokens; })) {
-    return Error{ErrorCode::kInvalidArgument, "A row is all padding. Give each row a token."};
-  }
+  DJINN_CHECK(check_padding(block.padding, use.tokens));
   std::ranges::copy(block.padding, use.entry.padding.begin());
   return {};
 }
 
-Result<std::optional<SequenceUse>> use_sequence(Step& step, const srg::Graph& graph,
-                                                const ipc::RunBlock& block) {
-  if (!block.sequence.valid()) return std::optional<SequenceUse>();
+// Of a run that binds a sequence group.
+Result<SequenceUse> use_sequence(Step& step, const srg::Graph& graph, const ipc::RunBlock& block) {
   DJINN_TRY(auto group, step.session.find_sequence(block.sequence));
   DJINN_TRY(const int64_t tokens, tokens_of(graph, block.symbols));
   SequenceUse use{group, step.session.sequence_entry(*group), static_cast<uint64_t>(tokens)};
@@ -190,7 +189,7 @@ Result<std::optional<SequenceUse>> use_sequence(Step& step, const srg::Graph& gr
                      ". Make a larger group, or crop this one."};
   }
   DJINN_CHECK(take_padding(block, use));
-  return std::optional(std::move(use));
+  return use;
 }
 
 // The ids that the client bound by role become the group's tokens, so that a generation can go on.
@@ -227,8 +226,9 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
                    const ipc::RunBlock& block) {
   const srg::Graph& graph = program.graph();
   DJINN_CHECK(check_outputs(graph, block));
-  DJINN_TRY(const std::optional<SequenceUse> sequence, use_sequence(step, graph, block));
-  if (sequence) {
+  std::optional<SequenceUse> sequence;
+  if (block.sequence.valid()) {
+    DJINN_TRY(sequence, use_sequence(step, graph, block));
     DJINN_TRY(const auto readiness,
               tools.pager.ensure(sequence->group, sequence->past() + sequence->tokens));
     if (readiness == SequencePager::Readiness::kGrowing) return Ending::kGrowing;
@@ -242,7 +242,7 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   if (sequence) keep_token_ids(graph, binder.bindings(), *sequence);
   DJINN_CHECK(is_for_once(step, graph) ? tools.lane.run_once(program, binder.bindings())
                                        : tools.lane.run(program, binder.bindings()));
-  DJINN_CHECK(place_outputs(step, block, tools.lane.outputs()));
+  DJINN_CHECK(place_outputs(step, tools.lane, block));
   if (sequence) stage_length(step, *sequence);
   return Ending::kDone;
 }
@@ -309,7 +309,7 @@ void doom_products(Step& step, const LaneTools& tools) {
   if (!block) return;
   [[maybe_unused]] const Status doomed = doom_outputs(step, *block);
   const auto graph = graph_of(step, tools);
-  if (graph) doom_changed(step, *graph, *block);
+  if (graph) doom_changed(step, tools.executor.inputs_written(*graph), *block);
 }
 
 Result<Ending> run_program(Step& step, LaneTools& tools) {
@@ -324,13 +324,13 @@ Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
   DJINN_CHECK(doom_outputs(step, block));
   DJINN_TRY(const std::vector<std::byte> copy, graph_bytes_of(step));
   DJINN_TRY(auto model, tools.programs.find_model(ModelId{step.submission.model}));
-  DJINN_TRY(const AdmittedProgram admitted, admit_graph(copy, std::move(model)));
+  DJINN_TRY(const AdmittedProgram admitted, admit_graph(tools.executor, copy, std::move(model)));
   Result<Ending> ending = run(step, tools, *admitted.program, block);
   tools.lane.forget(*admitted.program);
   return ending;
 }
 
-Result<Ending> read_ref(Step& step) {
+Result<Ending> read_ref(Step& step, const LaneTools& tools) {
   DJINN_TRY(const ipc::ReadBlock block, ipc::decode_read(step.block));
   DJINN_TRY(const Refs::Storage storage, step.session.refs().find(step.session.state(), block.ref));
   DJINN_CHECK(check_inside(block, storage.bytes));
@@ -341,7 +341,7 @@ Result<Ending> read_ref(Step& step) {
   view.storage_offset = block.offset;
   view.storage = storage.data;
   view.storage_bytes = storage.bytes;
-  DJINN_CHECK(put_in_staging(step, view, block.staging));
+  DJINN_CHECK(put_in_staging(step, tools.lane, view, block.staging));
   return Ending::kDone;
 }
 

@@ -8,12 +8,13 @@
 #include "daemon/worker/binder.h"
 #include "daemon/worker/program_table.h"
 #include "daemon/worker/step.h"
-#include "kernel/exec/executor.h"
+#include "kernel/executor/executor.h"
 
 namespace djinn::worker {
 
 // What the lane's thread works with.
 struct LaneTools {
+  exec::Executor& executor;  // the lane's
   exec::Lane& lane;
   ProgramTable& programs;
   SequencePager& pager;
@@ -25,7 +26,7 @@ struct LaneTools {
 void doom_products(Step& step, const LaneTools& tools);
 Result<Ending> run_program(Step& step, LaneTools& tools);
 Result<Ending> run_graph_once(Step& step, LaneTools& tools);
-Result<Ending> read_ref(Step& step);
+Result<Ending> read_ref(Step& step, const LaneTools& tools);
 Result<Ending> write_ref(Step& step);
 Result<Ending> release_refs(Step& step);
 Result<Ending> crop_sequence(Step& step);

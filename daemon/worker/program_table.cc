@@ -28,13 +28,14 @@ Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes) {
   return graph;
 }
 
-Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
+Result<AdmittedProgram> admit_graph(exec::Executor& executor,
+                                    std::span<const std::byte> graph_bytes,
                                     std::shared_ptr<MappedModel> model) {
   DJINN_TRY(srg::Graph graph, read_graph(graph_bytes));
   const exec::WeightTable& weights = model ? model->weights() : no_weights();
   // What activations may take is the slab's grant, which djinnd decides at the first run.
   DJINN_TRY(auto program,
-            exec::Program::admit(std::move(graph), weights, {.activation_bytes_max = UINT64_MAX}));
+            executor.admit(std::move(graph), weights, {.activation_bytes_max = UINT64_MAX}));
   return AdmittedProgram{std::move(model), std::move(program)};
 }
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "daemon/worker/model_store.h"
-#include "kernel/exec/executor.h"
+#include "kernel/executor/executor.h"
 
 namespace djinn::worker {
 
@@ -24,8 +24,9 @@ struct AdmittedProgram {
 Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes);
 
 // Decodes, verifies and admits a graph: the one way a program comes to be, run-once graphs
-// included. Any thread. Errors: read_graph's, exec::Program::admit's.
-Result<AdmittedProgram> admit_graph(std::span<const std::byte> graph_bytes,
+// included. Any thread. Errors: read_graph's, exec::Executor::admit's.
+Result<AdmittedProgram> admit_graph(exec::Executor& executor,
+                                    std::span<const std::byte> graph_bytes,
                                     std::shared_ptr<MappedModel> model);
 
 class ProgramTable {

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "kernel/base/checked.h"
-#include "kernel/exec/executor.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::worker {
@@ -129,7 +128,7 @@ Status Refs::check_free(const gc::SessionState& state, RefHandle handle) {
 // --- inside a step
 
 Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
-                     std::vector<uint64_t> outputs) {
+                     std::vector<uint64_t> outputs, const gc::CopyBytes& copy) {
   std::vector<uint64_t> sizes;
   for (const Written& one : written) sizes.push_back(one.bytes);
   std::ranges::copy_if(outputs, std::back_inserter(sizes),
@@ -151,8 +150,8 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
     ++next;
   }
   for (size_t i = 0; i < written.size(); ++i) {
-    DJINN_CHECK(state.save_for_undo(
-        extent(), {written[i].offset, saved[i].offset, written[i].bytes}, exec::copy_past_caches));
+    DJINN_CHECK(state.save_for_undo(extent(),
+                                    {written[i].offset, saved[i].offset, written[i].bytes}, copy));
   }
   return {};
 }

@@ -53,9 +53,9 @@ class Refs {
   // --- inside a step
   // Before a run computes: saves what it is about to overwrite (undo log), and finds places for
   // outputs of so many bytes, by number; 0: for none. Memory for all of that is asked for at once.
-  // Errors: as allocate(), and those of gc::SessionState::save_for_undo().
+  // copy: as gc::SessionState::save_for_undo() wants it. Errors: as allocate(), and those of that.
   Status prepare(gc::SessionState& state, std::span<const Written> written,
-                 std::vector<uint64_t> outputs);
+                 std::vector<uint64_t> outputs, const gc::CopyBytes& copy);
   // Where an output may be made. Of any content; no bytes: nowhere.
   [[nodiscard]] Storage place_of(size_t output) const;
   // The output's place becomes a storage, of all its bytes.

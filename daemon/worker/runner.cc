@@ -182,7 +182,7 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
     case ipc::Operation::kGenerate:
       return generate_token(step, tools_, record);
     case ipc::Operation::kReadRef:
-      return read_ref(step);
+      return read_ref(step, tools_);
     case ipc::Operation::kWriteRef:
       return write_ref(step);
     case ipc::Operation::kReleaseRefs:

@@ -10,7 +10,7 @@
 #include "kernel/exec/allow_list.h"
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/convert.h"
-#include "kernel/exec/executor.h"
+#include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/expression.h"
 #include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/inference.h"
@@ -25,7 +25,7 @@ namespace {
 
 class Admission {
  public:
-  Admission(Program::Impl& program, const WeightTable& weights, const AdmissionLimits& limits)
+  Admission(AdmittedGraph& program, const WeightTable& weights, const AdmissionLimits& limits)
       : program_(program), weights_(weights), limits_(limits) {}
 
   Status run() {
@@ -241,15 +241,8 @@ class Admission {
       return Error{ErrorCode::kUnsupported,
                    "The number of tokens that it appends is not affine in the symbols."};
     }
-    program_.appends.push_back({root, append_position(step), (*sizes)[2]});
+    program_.appended.push_back(root);
     return {};
-  }
-
-  static srg::Expr append_position(const Step& step) {
-    for (const Patch& patch : step.patches) {
-      if (patch.position == 2) return patch.exprs[0];
-    }
-    return step.stack[2].toInt();
   }
 
   Status describe_outputs(const Inference& inference) {
@@ -284,7 +277,7 @@ class Admission {
     return std::find(last.begin(), last.end(), id) != last.end();
   }
 
-  Program::Impl& program_;
+  AdmittedGraph& program_;
   const WeightTable& weights_;
   const AdmissionLimits& limits_;
 };
@@ -311,26 +304,23 @@ std::vector<WrittenRange> joined(std::vector<WrittenRange> ranges) {
 
 }  // namespace
 
-Result<std::unique_ptr<Program>> Program::admit(srg::Graph graph, const WeightTable& weights,
-                                                const AdmissionLimits& limits) {
-  auto impl = std::make_unique<Impl>();
-  impl->graph = std::move(graph);
+Result<std::unique_ptr<Program>> CpuExecutor::admit(srg::Graph graph, const WeightTable& weights,
+                                                    const AdmissionLimits& limits) {
+  AdmittedGraph admitted;
+  admitted.graph = std::move(graph);
   DJINN_CHECK(catching([&]() -> Status {
     register_operators();
     register_guards();
     c10::InferenceMode inference_mode;
-    return Admission(*impl, weights, limits).run();
+    return Admission(admitted, weights, limits).run();
   }));
-  return std::unique_ptr<Program>(new Program(std::move(impl)));
+  return std::unique_ptr<Program>(new CpuProgram(std::move(admitted)));
 }
 
-bool Program::writes_nothing() const {
-  return impl_->writes.empty();
-}
-
-Result<std::vector<WrittenRange>> Program::written_ranges(std::span<const int64_t> symbols) const {
+Result<std::vector<WrittenRange>> CpuProgram::written_ranges(
+    std::span<const int64_t> symbols) const {
   std::vector<WrittenRange> ranges;
-  for (const Write& write : impl_->writes) {
+  for (const Write& write : admitted_.writes) {
     srg::Value view;
     view.dtype = write.view.dtype;
     view.sizes = write.view.sizes;
@@ -346,18 +336,6 @@ Result<std::vector<WrittenRange>> Program::written_ranges(std::span<const int64_
     if (*end_bytes > start) ranges.push_back({write.storage, start, *end_bytes - start});
   }
   return joined(std::move(ranges));
-}
-
-Result<std::vector<AppendedRange>> Program::appended_ranges(
-    std::span<const int64_t> symbols) const {
-  std::vector<AppendedRange> ranges;
-  for (const Append& append : impl_->appends) {
-    const auto first = evaluate(append.position, symbols);
-    const auto tokens = evaluate(append.tokens, symbols);
-    if (!first || !tokens) return overflow_error();
-    ranges.push_back({append.storage, *first, *tokens});
-  }
-  return ranges;
 }
 
 }  // namespace djinn::exec

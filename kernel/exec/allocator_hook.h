@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernel/exec/executor.h"
+#include "kernel/executor/executor.h"
 #include "kernel/vmu/extent_allocator.h"
 #include "kernel/vmu/offset_planner.h"
 

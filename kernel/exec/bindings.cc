@@ -31,15 +31,15 @@ Status check_symbols(const srg::Graph& graph, std::span<const int64_t> symbols) 
   return {};
 }
 
-Status check_storages(const Program::Impl& program, std::span<const StorageBinding> bindings) {
+Status check_storages(const AdmittedGraph& program, std::span<const StorageBinding> bindings) {
   if (bindings.size() != program.graph.storages.size()) {
     return Error{ErrorCode::kInvalidArgument,
                  fmt::format("The graph has {} storages, the run binds {}.",
                              program.graph.storages.size(), bindings.size())};
   }
-  const auto writable = [&](const auto& range) { return bindings[range.storage].writable; };
-  if (std::all_of(program.writes.begin(), program.writes.end(), writable) &&
-      std::all_of(program.appends.begin(), program.appends.end(), writable)) {
+  const auto is_writable = [&](srg::StorageIndex storage) { return bindings[storage].writable; };
+  if (std::ranges::all_of(program.writes, is_writable, &Write::storage) &&
+      std::ranges::all_of(program.appended, is_writable)) {
     return {};
   }
   return Error{ErrorCode::kPermissionDenied,
@@ -47,7 +47,7 @@ Status check_storages(const Program::Impl& program, std::span<const StorageBindi
 }
 
 // Bytes that the bound values of each storage reach; weights, which have memory, count too.
-Result<std::vector<uint64_t>> bytes_reached(const Program::Impl& program,
+Result<std::vector<uint64_t>> bytes_reached(const AdmittedGraph& program,
                                             std::span<const int64_t> symbols) {
   std::vector<uint64_t> bytes(program.graph.storages.size(), 0);
   Geometry geometry;
@@ -65,12 +65,12 @@ Result<std::vector<uint64_t>> bytes_reached(const Program::Impl& program,
 
 }  // namespace
 
-Status check_bindings(const Program::Impl& program, const RunBindings& bindings) {
+Status check_bindings(const AdmittedGraph& program, const RunBindings& bindings) {
   DJINN_CHECK(check_symbols(program.graph, bindings.symbols));
   return check_storages(program, bindings.storages);
 }
 
-std::vector<c10::Storage> storages_of(const Program::Impl& program,
+std::vector<c10::Storage> storages_of(const AdmittedGraph& program,
                                       std::span<const StorageBinding> bindings) {
   std::vector<c10::Storage> storages = program.weights;
   for (size_t i = 0; i < storages.size(); ++i) {
@@ -80,7 +80,7 @@ std::vector<c10::Storage> storages_of(const Program::Impl& program,
   return storages;
 }
 
-Status bind_frame(const Program::Impl& program, std::span<const c10::Storage> storages,
+Status bind_frame(const AdmittedGraph& program, std::span<const c10::Storage> storages,
                   Frame& frame) {
   frame.values = program.constants;
   for (const srg::ValueId id : program.bound) {
@@ -101,7 +101,7 @@ Status Scratch::add(std::vector<size_t> storages, const std::vector<uint64_t>& b
   return {};
 }
 
-Result<Scratch> Scratch::make(const Program::Impl& program, std::span<const int64_t> symbols) {
+Result<Scratch> Scratch::make(const AdmittedGraph& program, std::span<const int64_t> symbols) {
   DJINN_TRY(const std::vector<uint64_t> bytes, bytes_reached(program, symbols));
   Scratch scratch;
   scratch.bindings_.resize(bytes.size());

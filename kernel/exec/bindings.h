@@ -8,21 +8,21 @@
 #include <vector>
 
 #include "kernel/base/result.h"
-#include "kernel/exec/executor.h"
 #include "kernel/exec/program.h"
+#include "kernel/executor/executor.h"
 
 namespace djinn::exec {
 
 // Errors: kInvalidArgument, kOutOfRange for symbols, kPermissionDenied for a write to read-only
 // bytes.
-Status check_bindings(const Program::Impl& program, const RunBindings& bindings);
+Status check_bindings(const AdmittedGraph& program, const RunBindings& bindings);
 
 // One storage for each storage of the graph, over the program's weights and the bound bytes.
-[[nodiscard]] std::vector<c10::Storage> storages_of(const Program::Impl& program,
+[[nodiscard]] std::vector<c10::Storage> storages_of(const AdmittedGraph& program,
                                                     std::span<const StorageBinding> bindings);
 
 // Puts constants and bound values into the frame, whose symbols are set. Errors as bind_value.
-Status bind_frame(const Program::Impl& program, std::span<const c10::Storage> storages,
+Status bind_frame(const AdmittedGraph& program, std::span<const c10::Storage> storages,
                   Frame& frame);
 
 // Zeroed memory of the sizes that the program's storages have at these symbols. Inputs that are
@@ -30,7 +30,7 @@ Status bind_frame(const Program::Impl& program, std::span<const c10::Storage> st
 // indices read as zero and that nothing real is touched.
 class Scratch {
  public:
-  static Result<Scratch> make(const Program::Impl& program, std::span<const int64_t> symbols);
+  static Result<Scratch> make(const AdmittedGraph& program, std::span<const int64_t> symbols);
   [[nodiscard]] std::span<const StorageBinding> bindings() const { return bindings_; }
 
  private:

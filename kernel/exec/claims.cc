@@ -25,7 +25,7 @@ using StorageNumber = uint32_t;
 
 class ClaimRun {
  public:
-  explicit ClaimRun(Program::Impl& program) : program_(program) {
+  explicit ClaimRun(AdmittedGraph& program) : program_(program) {
     const size_t count = program.graph.values.size();
     sample_.shapes.resize(count);
     storage_of_.resize(count);
@@ -251,7 +251,7 @@ class ClaimRun {
     if (!local.leaves) passing_.now -= local.bytes;
   }
 
-  Program::Impl& program_;
+  AdmittedGraph& program_;
   Frame frame_;
   Sample sample_;
   std::vector<StorageNumber> storage_of_;  // one for each value
@@ -263,7 +263,7 @@ class ClaimRun {
 
 }  // namespace
 
-Result<Sample> infer_from_claims(Program::Impl& program) {
+Result<Sample> infer_from_claims(AdmittedGraph& program) {
   return ClaimRun(program).run();
 }
 

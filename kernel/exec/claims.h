@@ -14,6 +14,6 @@
 namespace djinn::exec {
 
 // Errors: as infer_shapes.
-Result<Sample> infer_from_claims(Program::Impl& program);
+Result<Sample> infer_from_claims(AdmittedGraph& program);
 
 }  // namespace djinn::exec

@@ -11,9 +11,10 @@
 
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/convert.h"
-#include "kernel/exec/executor.h"
+#include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/graph_builder_for_tests.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/executor/output.h"
 
 namespace djinn::exec {
 
@@ -55,6 +56,11 @@ struct Slab {
   void poison() { std::fill(bytes.begin(), bytes.end(), std::byte{0xff}); }
 };
 
+inline Executor& executor() {
+  static CpuExecutor cpu;
+  return cpu;
+}
+
 class World {
  public:
   explicit World(std::map<std::string, at::Tensor> tensors, bool planned = false)
@@ -64,11 +70,11 @@ class World {
     options.threads = 2;
     options.planned = planned;
     options.grow_slab = slab.grow();
-    lane = *Lane::make(std::move(options));
+    lane = *executor().make_lane(std::move(options));
   }
 
   Status admit(srg::Graph graph, uint64_t bytes_max = UINT64_MAX) {
-    auto admitted = Program::admit(std::move(graph), weights, {bytes_max});
+    auto admitted = executor().admit(std::move(graph), weights, {bytes_max});
     if (!admitted) return admitted.error();
     program = *std::move(admitted);
     return {};

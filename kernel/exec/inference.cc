@@ -98,7 +98,7 @@ class LiveBytes {
 // One meta run at one point.
 class MetaRun {
  public:
-  MetaRun(Program::Impl& program, std::span<const int64_t> point) : program_(program) {
+  MetaRun(AdmittedGraph& program, std::span<const int64_t> point) : program_(program) {
     frame_.values.resize(program.graph.values.size());
     frame_.symbols = point;
     frame_.device = c10::kMeta;
@@ -193,7 +193,7 @@ class MetaRun {
     frame_.values[id].reset();
   }
 
-  Program::Impl& program_;
+  AdmittedGraph& program_;
   Frame frame_;
   std::vector<c10::Storage> storages_;
   std::unordered_map<const c10::StorageImpl*, srg::StorageIndex> roots_;
@@ -324,7 +324,7 @@ void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols) {
   symbols[*found.past] = std::max(past.min, std::min(symbols[*found.past], room));
 }
 
-Result<Inference> infer_shapes(Program::Impl& program) {
+Result<Inference> infer_shapes(AdmittedGraph& program) {
   c10::InferenceMode inference_mode;
   const GuardedCalls guarded;
   Inference inference;

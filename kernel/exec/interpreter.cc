@@ -64,7 +64,7 @@ Status check_writes(const Step& step, std::span<const c10::Storage> storages, co
   return {};
 }
 
-Status check_claims(const Program::Impl& program, const Step& step, const Frame& frame) {
+Status check_claims(const AdmittedGraph& program, const Step& step, const Frame& frame) {
   if (!step.claims_checked_at_run) return {};
   for (const srg::ValueId id : step.outputs) {
     DJINN_CHECK(check_claim(program.graph.values[id], frame.values[id], frame.symbols));
@@ -88,7 +88,7 @@ void offer_places(const Step& step, const Frame& frame) {
   }
 }
 
-Status run_step(const Program::Impl& program, const Step& step,
+Status run_step(const AdmittedGraph& program, const Step& step,
                 std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
   if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
   DJINN_CHECK(fill_stack(step, frame, stack));
@@ -187,7 +187,7 @@ static Error given_up() {
   return {ErrorCode::kCancelled, "The run was given up before it had ended."};
 }
 
-Status run_steps(const Program::Impl& program, std::span<const c10::Storage> storages,
+Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> storages,
                  Frame& frame) {
   const GuardedCalls guarded;
   Stack stack;

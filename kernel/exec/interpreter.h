@@ -36,7 +36,7 @@ Status check_claim(const srg::Value& value, const at::Tensor& tensor,
                    std::span<const int64_t> symbols);
 
 // Runs all steps. storages: one for each graph storage. Errors name the node. Throws nothing.
-Status run_steps(const Program::Impl& program, std::span<const c10::Storage> storages,
+Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> storages,
                  Frame& frame);
 
 }  // namespace djinn::exec

@@ -8,12 +8,14 @@
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/bindings.h"
 #include "kernel/exec/convert.h"
-#include "kernel/exec/executor.h"
+#include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/inference.h"
 #include "kernel/exec/interpreter.h"
 #include "kernel/exec/plan_cache.h"
 #include "kernel/exec/program.h"
+#include "kernel/exec/streaming_copy.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/executor/output.h"
 
 namespace djinn::exec {
 
@@ -50,45 +52,65 @@ struct SlabContent {
   }
 };
 
-}  // namespace
+// Programs are those of its executor (executor.h), which are all of this kind.
+const AdmittedGraph& admitted(const Program& program) {
+  return static_cast<const CpuProgram&>(program).admitted();
+}
 
-struct Lane::Impl {
-  explicit Impl(LaneOptions given) : options(std::move(given)) {}
+class CpuLane final : public Lane {
+ public:
+  explicit CpuLane(LaneOptions options) : options_(std::move(options)) {}
 
-  LaneOptions options;
-  UnboundedHeap unbounded;
-  Heap heap{options.heap ? *options.heap : unbounded};
-  LaneStats stats;
-  PlanCache plans;
-  std::optional<RegisteredSlab> slab;
-  std::optional<RegisteredSlab> places;  // of kept outputs
-  SlabContent slab_content;
-  LaneOwner owner;
-  std::vector<at::Tensor> kept;  // what outputs points into
-  std::vector<OutputView> outputs;
-  std::function<bool(std::string_view)> pulse;
-
-  Status run(const Program& program, const RunBindings& bindings);
-  Status run_once(const Program& program, const RunBindings& bindings);
-  [[nodiscard]] Status check_size(const Program& program) const;
-  void drop_outputs();
+  [[nodiscard]] Status check_size(const Program& program) const override;
+  Status run(Program& program, const RunBindings& bindings) override;
+  Status run_once(const Program& program, const RunBindings& bindings) override;
+  [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_; }
+  [[nodiscard]] LaneStats stats() const override { return stats_; }
+  void set_owner(const LaneOwner& owner) override;
+  void set_pulse(std::function<bool(std::string_view)> pulse) override {
+    pulse_ = std::move(pulse);
+  }
+  Result<HeapBytes> allocate(uint64_t bytes) override;
+  void trim() override;
+  void forget(const Program& program) override { plans_.forget(&program); }
+  Status copy_elements(const OutputView& view, std::span<std::byte> out) override {
+    return exec::copy_elements(view, out);
+  }
+  void copy_past_caches(std::span<const std::byte> from, std::span<std::byte> to) override {
+    exec::copy_past_caches(from, to);
+  }
 
  private:
+  // Calls work with LibTorch as this lane wants it. Its error is the heap's where that refused.
+  Status carry_out(const std::function<Status()>& work);
+  Status compute(const Program& program, const RunBindings& bindings);
+  Status compute_once(const Program& program, const RunBindings& bindings);
   Status run_planned(const Program& program, const RunBindings& bindings);
-  Status rehearse(const Program::Impl& program, std::vector<int64_t> symbols, Plan& plan);
-  Status record(const Program::Impl& program, const RunBindings& bindings, Plan& plan);
-  Status replay(const Program::Impl& program, const RunBindings& bindings, Plan& plan);
+  Status rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan);
+  Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
+  Status replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Status reserve(uint64_t bytes);
-  Result<std::span<std::byte>> room_for(const Program::Impl& program, const RunBindings& bindings);
+  Result<std::span<std::byte>> room_for(const AdmittedGraph& graph, const RunBindings& bindings);
   void register_places(std::span<const OutputPlace> all);
-  Status execute_on(Sink& sink, const Program::Impl& program, const RunBindings& bindings);
-  Status execute(const Program::Impl& program, const RunBindings& bindings,
-                 Placer* placer = nullptr);
-  Status keep_outputs(const Program::Impl& program, std::span<const c10::Storage> storages,
+  Status execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings);
+  Status execute(const AdmittedGraph& graph, const RunBindings& bindings, Placer* placer = nullptr);
+  Status keep_outputs(const AdmittedGraph& graph, std::span<const c10::Storage> storages,
                       const Frame& frame);
-};
+  void drop_outputs();
 
-namespace {
+  LaneOptions options_;
+  UnboundedHeap unbounded_;
+  Heap heap_{options_.heap ? *options_.heap : unbounded_};
+  LaneStats stats_;
+  PlanCache plans_;
+  std::optional<RegisteredSlab> slab_;
+  std::optional<RegisteredSlab> places_;  // of kept outputs
+  SlabContent slab_content_;
+  LaneOwner owner_;
+  std::vector<at::Tensor> kept_;  // what outputs_ points into
+  std::vector<OutputView> outputs_;
+  std::function<bool(std::string_view)> pulse_;
+};
 
 OutputView view_of_output(const at::Tensor& tensor, std::span<const c10::Storage> storages) {
   OutputView view;
@@ -104,129 +126,126 @@ OutputView view_of_output(const at::Tensor& tensor, std::span<const c10::Storage
   return view;
 }
 
-}  // namespace
-
-void Lane::Impl::drop_outputs() {
-  outputs.clear();
-  kept.clear();
-  places.reset();
+void CpuLane::drop_outputs() {
+  outputs_.clear();
+  kept_.clear();
+  places_.reset();
 }
 
-Status Lane::Impl::check_size(const Program& program) const {
+Status CpuLane::check_size(const Program& program) const {
   // Without symbols the estimate is of this very run.
   const uint64_t estimate = program.activation_bytes_estimate();
-  if (!program.graph().symbols.empty() || estimate <= owner.bytes_max) return {};
-  return over_limit(estimate, owner.bytes_max);
+  if (!program.graph().symbols.empty() || estimate <= owner_.bytes_max) return {};
+  return over_limit(estimate, owner_.bytes_max);
 }
 
-Status Lane::Impl::run_once(const Program& program, const RunBindings& bindings) {
+Status CpuLane::compute_once(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
-  DJINN_CHECK(check_bindings(program.impl(), bindings));
+  DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program));
   std::span<std::byte> memory;
-  if (options.planned) {
-    DJINN_TRY(memory, room_for(program.impl(), bindings));
+  if (options_.planned) {
+    DJINN_TRY(memory, room_for(admitted(program), bindings));
   }
-  ++stats.runs;
-  stats.planned_bytes = memory.size();
-  stats.peak_live_bytes = 0;
-  Arena arena(memory, heap);
-  return execute_on(arena, program.impl(), bindings);
+  ++stats_.runs;
+  stats_.planned_bytes = memory.size();
+  stats_.peak_live_bytes = 0;
+  Arena arena(memory, heap_);
+  return execute_on(arena, admitted(program), bindings);
 }
 
 // Of the slab, clean: what a run without symbols takes, at most, as its allocations come.
-Result<std::span<std::byte>> Lane::Impl::room_for(const Program::Impl& program,
-                                                  const RunBindings& bindings) {
+Result<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
+                                               const RunBindings& bindings) {
   const bool placed =
       !bindings.places.empty() &&
       std::ranges::all_of(bindings.places, [](const OutputPlace& one) { return one.bytes > 0; });
-  const uint64_t estimate = placed ? program.passing_bytes : program.activation_bytes;
+  const uint64_t estimate = placed ? graph.passing_bytes : graph.activation_bytes;
   const uint64_t bytes = estimate + estimate / kGapsOneIn + kAsideBytes;
   DJINN_CHECK(reserve(bytes));
-  if (!slab) return std::span<std::byte>();
-  const auto memory = slab->bytes().first(std::min<uint64_t>(bytes, slab->bytes().size()));
-  slab_content.make_clean(memory, memory.size());
+  if (!slab_) return std::span<std::byte>();
+  const auto memory = slab_->bytes().first(std::min<uint64_t>(bytes, slab_->bytes().size()));
+  slab_content_.make_clean(memory, memory.size());
   return memory;
 }
 
-Status Lane::Impl::run(const Program& program, const RunBindings& bindings) {
+Status CpuLane::compute(const Program& program, const RunBindings& bindings) {
   c10::InferenceMode inference_mode;
-  DJINN_CHECK(check_bindings(program.impl(), bindings));
+  DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program));
-  ++stats.runs;
-  return options.planned ? run_planned(program, bindings) : execute(program.impl(), bindings);
+  ++stats_.runs;
+  return options_.planned ? run_planned(program, bindings) : execute(admitted(program), bindings);
 }
 
 // A bucket's first run rehearses at the bucket's top: what fits there fits every run. A rehearsal
 // that fails, as zeros may be no legal input, leaves it to the run itself to be recorded, as do
 // programs without symbols, whose runs are all at the top.
-Status Lane::Impl::run_planned(const Program& program, const RunBindings& bindings) {
+Status CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
-  Plan& plan = plans.plan(&program, top);
+  Plan& plan = plans_.plan(&program, top);
   if (plan.records == 0 && !top.empty()) {
     respect_capacity(program.graph(), top);
-    const Status rehearsed = rehearse(program.impl(), std::move(top), plan);
+    const Status rehearsed = rehearse(admitted(program), std::move(top), plan);
     if (!rehearsed && rehearsed.error().code == ErrorCode::kOutOfMemory) return rehearsed.error();
   }
-  if (plan.needs_record) return record(program.impl(), bindings, plan);
-  return replay(program.impl(), bindings, plan);
+  if (plan.needs_record) return record(admitted(program), bindings, plan);
+  return replay(admitted(program), bindings, plan);
 }
 
-Status Lane::Impl::rehearse(const Program::Impl& program, std::vector<int64_t> symbols,
-                            Plan& plan) {
-  DJINN_TRY(const Scratch scratch, Scratch::make(program, symbols));
-  DJINN_CHECK(record(program, {symbols, scratch.bindings()}, plan));
+Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {
+  DJINN_TRY(const Scratch scratch, Scratch::make(graph, symbols));
+  DJINN_CHECK(record(graph, {symbols, scratch.bindings()}, plan));
   drop_outputs();
   return {};
 }
 
-Status Lane::Impl::record(const Program::Impl& program, const RunBindings& bindings, Plan& plan) {
+Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
   std::span<std::byte> memory;
   if (bindings.symbols.empty()) {
-    DJINN_TRY(memory, room_for(program, bindings));
+    DJINN_TRY(memory, room_for(graph, bindings));
   }
-  Arena arena(memory, heap);
+  Arena arena(memory, heap_);
   Recorder recorder(arena);
-  DJINN_CHECK(execute_on(recorder, program, bindings));
-  if (heap.is_refused()) return {};  // a kernel may go on without, in another way: run() fails it
+  DJINN_CHECK(execute_on(recorder, graph, bindings));
+  if (heap_.is_refused()) return {};  // a kernel may go on without, in another way: run() fails it
   plan.learn(recorder.finish());
-  ++stats.plan_records;
-  stats.planned_bytes = plan.planned_bytes;
-  stats.peak_live_bytes = recorder.peak_live_bytes();
+  ++stats_.plan_records;
+  stats_.planned_bytes = plan.planned_bytes;
+  stats_.peak_live_bytes = recorder.peak_live_bytes();
   return {};
 }
 
-Status Lane::Impl::replay(const Program::Impl& program, const RunBindings& bindings, Plan& plan) {
+Status CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
   DJINN_CHECK(reserve(plan.planned_bytes));
-  if (slab) slab_content.make_clean(slab->bytes(), plan.planned_bytes);
-  Replayer replayer(plan.placements, slab ? slab->bytes() : std::span<std::byte>(), heap);
-  const Status status = execute_on(replayer, program, bindings);
-  if (heap.is_refused())
+  if (slab_) slab_content_.make_clean(slab_->bytes(), plan.planned_bytes);
+  Replayer replayer(plan.placements, slab_ ? slab_->bytes() : std::span<std::byte>(), heap_);
+  const Status status = execute_on(replayer, graph, bindings);
+  if (heap_.is_refused())
     return status;  // nothing is known yet; the run is repeated, or was too large
   if (replayer.fits()) {
-    ++stats.planned_runs;
+    ++stats_.planned_runs;
   } else {
-    ++stats.plan_misses;
+    ++stats_.plan_misses;
     plan.needs_record = plan.records < kRecordsMax;
   }
-  stats.planned_bytes = plan.planned_bytes;
-  stats.peak_live_bytes = replayer.peak_live_bytes();
+  stats_.planned_bytes = plan.planned_bytes;
+  stats_.peak_live_bytes = replayer.peak_live_bytes();
   return status;
 }
 
-Status Lane::Impl::reserve(uint64_t bytes) {
-  if (bytes == 0 || (slab && slab->bytes().size() >= bytes)) return {};
-  if (bytes > owner.bytes_max) return over_limit(bytes, owner.bytes_max);
-  DJINN_TRY(const std::span<std::byte> memory, options.grow_slab(bytes));
+Status CpuLane::reserve(uint64_t bytes) {
+  if (bytes == 0 || (slab_ && slab_->bytes().size() >= bytes)) return {};
+  if (bytes > owner_.bytes_max) return over_limit(bytes, owner_.bytes_max);
+  DJINN_TRY(const std::span<std::byte> memory, options_.grow_slab(bytes));
   DJINN_ASSERT(memory.size() >= bytes && reinterpret_cast<uintptr_t>(memory.data()) % 64 == 0);
-  slab.reset();
-  slab.emplace(memory);
-  slab_content = {};
+  slab_.reset();
+  slab_.emplace(memory);
+  slab_content_ = {};
   return {};
 }
 
 // LibTorch's deleter has to know that places are not its own to free.
-void Lane::Impl::register_places(std::span<const OutputPlace> all) {
+void CpuLane::register_places(std::span<const OutputPlace> all) {
   std::byte* begin = nullptr;
   std::byte* end = nullptr;
   for (const OutputPlace& one : all) {
@@ -234,34 +253,32 @@ void Lane::Impl::register_places(std::span<const OutputPlace> all) {
     begin = begin == nullptr ? one.data : std::min(begin, one.data);
     end = std::max(end, one.data + one.bytes);
   }
-  if (begin != nullptr) places.emplace(std::span(begin, end));
+  if (begin != nullptr) places_.emplace(std::span(begin, end));
 }
 
-Status Lane::Impl::execute_on(Sink& sink, const Program::Impl& program,
-                              const RunBindings& bindings) {
+Status CpuLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings) {
   register_places(bindings.places);
   Placer placer(sink);
   ScopedSink scope(placer);
-  return execute(program, bindings, bindings.places.empty() ? nullptr : &placer);
+  return execute(graph, bindings, bindings.places.empty() ? nullptr : &placer);
 }
 
-Status Lane::Impl::execute(const Program::Impl& program, const RunBindings& bindings,
-                           Placer* placer) {
-  const std::vector<c10::Storage> storages = storages_of(program, bindings.storages);
+Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings, Placer* placer) {
+  const std::vector<c10::Storage> storages = storages_of(graph, bindings.storages);
   Frame frame;
   frame.symbols = bindings.symbols;
-  frame.pulse = pulse;
+  frame.pulse = pulse_;
   frame.placer = placer;
   frame.places = bindings.places;
-  ++stats.begun;
-  DJINN_CHECK(bind_frame(program, storages, frame));
-  DJINN_CHECK(run_steps(program, storages, frame));
-  return keep_outputs(program, storages, frame);
+  ++stats_.begun;
+  DJINN_CHECK(bind_frame(graph, storages, frame));
+  DJINN_CHECK(run_steps(graph, storages, frame));
+  return keep_outputs(graph, storages, frame);
 }
 
-Status Lane::Impl::keep_outputs(const Program::Impl& program,
-                                std::span<const c10::Storage> storages, const Frame& frame) {
-  for (const srg::ValueId id : program.graph.outputs) {
+Status CpuLane::keep_outputs(const AdmittedGraph& graph, std::span<const c10::Storage> storages,
+                             const Frame& frame) {
+  for (const srg::ValueId id : graph.graph.outputs) {
     if (!frame.values[id].defined()) {
       return Error{ErrorCode::kInvalidArgument, "An output is a result that its node left out."};
     }
@@ -270,83 +287,67 @@ Status Lane::Impl::keep_outputs(const Program::Impl& program,
     if (from_torch(tensor.scalar_type()) == DType::kInvalid) {
       return Error{ErrorCode::kUnsupported, "An output has a dtype that does not leave a run."};
     }
-    kept.push_back(tensor);
-    outputs.push_back(view_of_output(tensor, storages));
+    kept_.push_back(tensor);
+    outputs_.push_back(view_of_output(tensor, storages));
   }
   return {};
 }
 
-Lane::Lane(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Lane::~Lane() = default;
-
-Result<std::unique_ptr<Lane>> Lane::make(LaneOptions options) {
-  if (options.threads < 1 || (options.planned && !options.grow_slab)) {
-    return Error{ErrorCode::kInvalidArgument, "A lane needs a thread and memory for its slab."};
-  }
-  DJINN_ASSERT(!options.planned || is_allocator_installed());
-  return std::unique_ptr<Lane>(new Lane(std::make_unique<Impl>(std::move(options))));
+Status CpuLane::run(Program& program, const RunBindings& bindings) {
+  return carry_out([&] { return compute(program, bindings); });
 }
 
-Status Lane::check_size(const Program& program) const {
-  return impl_->check_size(program);
+Status CpuLane::run_once(const Program& program, const RunBindings& bindings) {
+  return carry_out([&] { return compute_once(program, bindings); });
 }
 
-Status Lane::run(Program& program, const RunBindings& bindings) {
-  return carry_out([&] { return impl_->run(program, bindings); });
-}
-
-Status Lane::run_once(const Program& program, const RunBindings& bindings) {
-  return carry_out([&] { return impl_->run_once(program, bindings); });
-}
-
-Status Lane::carry_out(const std::function<Status()>& run) {
-  impl_->drop_outputs();
+Status CpuLane::carry_out(const std::function<Status()>& work) {
+  drop_outputs();
   Status status = catching([&]() -> Status {
-    const int threads = impl_->options.threads;
+    const int threads = options_.threads;
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
     // ATen turns oneDNN off for the process when one of its matrix products is refused memory; the
     // run is repeated, and other kernels would give other bits in it and in all that follow.
     at::globalContext().setUserEnabledMkldnn(true);
-    return run();
+    return work();
   });
-  auto refusal = impl_->heap.take_refusal();
+  auto refusal = heap_.take_refusal();
   if (refusal) status = *std::move(refusal);
-  if (!status) impl_->drop_outputs();
+  if (!status) drop_outputs();
   // A refused run may be repeated when more is allowed, and needs what it had as well.
-  if (!refusal) impl_->heap.settle_if_used();
+  if (!refusal) heap_.settle_if_used();
   return status;
 }
 
-std::span<const OutputView> Lane::outputs() const {
-  return impl_->outputs;
+void CpuLane::set_owner(const LaneOwner& owner) {
+  if (owner.id != owner_.id) slab_content_.change_owner();
+  owner_ = owner;
+  heap_.set_limit(owner.bytes_max);
 }
-LaneStats Lane::stats() const {
-  return impl_->stats;
-}
-void Lane::set_owner(const LaneOwner& owner) {
-  if (owner.id != impl_->owner.id) impl_->slab_content.change_owner();
-  impl_->owner = owner;
-  impl_->heap.set_limit(owner.bytes_max);
-}
-void Lane::set_pulse(std::function<bool(std::string_view)> pulse) {
-  impl_->pulse = std::move(pulse);
-}
-Result<HeapBytes> Lane::allocate(uint64_t bytes) {
+
+Result<HeapBytes> CpuLane::allocate(uint64_t bytes) {
+  constexpr auto kRelease = [](std::byte* memory) { release(memory); };
   auto memory = catching([&]() -> Result<HeapBytes> {
-    return HeapBytes(static_cast<std::byte*>(impl_->heap.allocate(bytes, Content::kAny)));
+    auto* const taken = static_cast<std::byte*>(heap_.allocate(bytes, Content::kAny));
+    return HeapBytes(taken, HeapDeleter{kRelease});
   });
-  if (auto refusal = impl_->heap.take_refusal()) return *std::move(refusal);
+  if (auto refusal = heap_.take_refusal()) return *std::move(refusal);
   return memory;
 }
-void HeapDeleter::operator()(std::byte* memory) const {
-  release(memory);
+
+void CpuLane::trim() {
+  drop_outputs();
+  heap_.settle();
 }
-void Lane::trim() {
-  impl_->drop_outputs();
-  impl_->heap.settle();
-}
-void Lane::forget(const Program& program) {
-  impl_->plans.forget(&program);
+
+}  // namespace
+
+Result<std::unique_ptr<Lane>> CpuExecutor::make_lane(LaneOptions options) {
+  if (options.threads < 1 || (options.planned && !options.grow_slab)) {
+    return Error{ErrorCode::kInvalidArgument, "A lane needs a thread and memory for its slab."};
+  }
+  DJINN_ASSERT(!options.planned || is_allocator_installed());
+  return std::unique_ptr<Lane>(new CpuLane(std::move(options)));
 }
 
 }  // namespace djinn::exec

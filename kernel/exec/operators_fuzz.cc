@@ -43,12 +43,13 @@
 #include "kernel/base/clock.h"
 #include "kernel/base/random.h"
 #include "kernel/exec/allow_list.h"
-#include "kernel/exec/executor.h"
+#include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/graph_builder_for_tests.h"
 #include "kernel/exec/guarded_memory_fuzz.h"
 #include "kernel/exec/guards.h"
 #include "kernel/exec/hostile_call_fuzz.h"
 #include "kernel/exec/program.h"
+#include "kernel/executor/output.h"
 #include "kernel/srg/text.h"
 #include "kernel/srg/verify.h"
 
@@ -137,7 +138,7 @@ class Examiner {
   Examiner() : slab_(work_.reserved()) {
     LaneOptions options;
     options.planned = false;
-    lane_ = *Lane::make(options);
+    lane_ = *executor_.make_lane(options);
   }
 
   enum class Verdict { kRefused, kCarriedOut, kFound };
@@ -145,7 +146,7 @@ class Examiner {
   // Why it is a finding, in why.
   Verdict examine(const Call& call, std::string& why) {
     if (!srg::verify(call.graph)) return Verdict::kRefused;
-    auto program = Program::admit(call.graph, weights_, {kActivationBytesMax});
+    auto program = executor_.admit(call.graph, weights_, {kActivationBytesMax});
     if (!program) return Verdict::kRefused;
     return examine(call, **program, why);
   }
@@ -240,7 +241,7 @@ class Examiner {
       if (slab.empty()) return Error{ErrorCode::kOutOfMemory, "The slab is too large."};
       return slab;
     };
-    const auto lane = *Lane::make(std::move(options));
+    const auto lane = *executor_.make_lane(std::move(options));
     if (lane->run(program, {{}, bindings})) {
       for (const OutputView& view : lane->outputs()) result_of(view);
     }
@@ -250,6 +251,7 @@ class Examiner {
   GuardedMemory work_{kMemoryBytes};
   RegisteredSlab slab_;  // so that nobody frees what the sink gave
   WeightTable weights_{{}};
+  CpuExecutor executor_;
   std::unique_ptr<Lane> lane_;
 };
 
@@ -333,9 +335,10 @@ Examiner::Verdict verdict_of(Examiner& examiner, const char* admitted, const Ope
   const srg::ValueRef input = b.input("x", DType::kFloat32, {5});
   b.output(b.call(admitted, {arg(input)}));
   const Call call{b.graph, {std::vector<std::byte>(5 * sizeof(float))}};
-  auto program = Program::admit(call.graph, WeightTable({}), {kActivationBytesMax});
+  auto program = CpuExecutor().admit(call.graph, WeightTable({}), {kActivationBytesMax});
   DJINN_ASSERT(program);
-  (*program)->impl().steps[0].op = &instead;
+  const AdmittedGraph& inside = static_cast<const CpuProgram&>(**program).admitted();
+  const_cast<AdmittedGraph&>(inside).steps[0].op = &instead;
   std::string why;
   return examiner.examine(call, **program, why);
 }

@@ -84,7 +84,7 @@ TEST(Places, a_run_that_makes_nothing_else_takes_nothing_of_the_heap) {
   LaneOptions options;
   options.grow_slab = world.slab.grow();
   options.heap = &refusing;
-  world.lane = *Lane::make(std::move(options));
+  world.lane = *executor().make_lane(std::move(options));
   ASSERT_EQ(message_of(world.admit(b.graph)), "");
   ASSERT_EQ(message_of(plain.admit(b.graph)), "");
   Memory memory(1);

@@ -110,7 +110,7 @@ TEST(Plan, a_slab_that_nobody_grants_is_the_runs_error) {
   options.grow_slab = [](uint64_t) -> Result<std::span<std::byte>> {
     return Error{ErrorCode::kQuotaExceeded, "no"};
   };
-  world.lane = *Lane::make(std::move(options));
+  world.lane = *executor().make_lane(std::move(options));
   ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
   const at::Tensor cache = empty_cache(shape);
   const Status status = world.run({1, 0}, {noise({1, 1, shape.hidden()}, 1), cache, cache}, true);
@@ -125,7 +125,7 @@ TEST(Plan, a_rehearsal_takes_no_more_than_its_heap_allows) {
   LaneOptions options;
   options.grow_slab = world.slab.grow();
   options.heap = &bound;
-  world.lane = *Lane::make(std::move(options));
+  world.lane = *executor().make_lane(std::move(options));
   ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
   const at::Tensor cache = empty_cache(shape), x = noise({1, 1, shape.hidden()}, 1);
   const uint64_t before = Heap::live_bytes();
@@ -162,7 +162,7 @@ TEST(Plan, a_run_that_was_refused_memory_leaves_later_runs_the_same_kernels) {
     options.planned = true;
     options.grow_slab = world.slab.grow();
     options.heap = &bound;
-    world.lane = *Lane::make(std::move(options));
+    world.lane = *executor().make_lane(std::move(options));
     status = world.run({1}, {input, {}});
     if (!status) {
       ASSERT_EQ(message_of(status), "not so much");
@@ -185,7 +185,7 @@ TEST(Plan, a_slab_that_failed_to_grow_serves_on) {
     if (may_grow) return world.slab.grow()(bytes);
     return Error{ErrorCode::kQuotaExceeded, "no"};
   };
-  world.lane = *Lane::make(std::move(options));
+  world.lane = *executor().make_lane(std::move(options));
   ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
   const at::Tensor cache = empty_cache(shape);
   const at::Tensor one = noise({1, 1, shape.hidden()}, 1), many = noise({1, 32, shape.hidden()}, 1);
@@ -283,7 +283,7 @@ TEST(RunOnce, a_slab_that_is_on_its_way_is_waited_for_before_anything_is_compute
   options.grow_slab = [](uint64_t) -> Result<std::span<std::byte>> {
     return Error{ErrorCode::kBusy, "on its way"};
   };
-  world.lane = *Lane::make(std::move(options));
+  world.lane = *executor().make_lane(std::move(options));
   bool computed = false;
   world.lane->set_pulse([&](std::string_view) { return computed = true; });
   EXPECT_EQ(world.run_once({noise({33, 33}, 7)}).error().code, ErrorCode::kBusy);

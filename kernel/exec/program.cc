@@ -29,31 +29,6 @@ bool any_negative(const std::vector<int64_t>& numbers) {
 
 }  // namespace
 
-WeightTable::WeightTable(std::vector<Weight> weights) : weights_(std::move(weights)) {
-  std::sort(weights_.begin(), weights_.end(),
-            [](const Weight& a, const Weight& b) { return a.name < b.name; });
-}
-
-const Weight* WeightTable::find(std::string_view name) const {
-  const auto at = std::lower_bound(
-      weights_.begin(), weights_.end(), name,
-      [](const Weight& weight, std::string_view key) { return weight.name < key; });
-  return at != weights_.end() && at->name == name ? &*at : nullptr;
-}
-
-Program::Program(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Program::~Program() = default;
-
-const srg::Graph& Program::graph() const {
-  return impl_->graph;
-}
-std::span<const OutputInfo> Program::outputs() const {
-  return impl_->outputs;
-}
-uint64_t Program::activation_bytes_estimate() const {
-  return impl_->activation_bytes;
-}
-
 std::string describe(const srg::Node& node) {
   const std::string& path = node.annotation.module_path;
   if (path.empty()) return node.op.substr(0, 100);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Inside of a Program: what admission makes and the interpreter runs.
+// Inside of a CpuProgram: what admission makes and the interpreter runs.
 //
-//   Step     one node, ready to call: operator handle, stack template, what to patch into it
-//   Patch    one argument that depends on the run: a tensor, or an expression in the symbols
-//   Write    a storage that existed before the run and that a step changes
-//   Layout   what the graph claims of one output: its strides, on a storage of its own
+//   AdmittedGraph  the graph with its steps, its constants, and what is known of a run beforehand
+//   Step           one node, ready to call: operator handle, stack template, what to patch into it
+//   Patch          one argument that depends on the run: a tensor, or an expression in the symbols
+//   Write          a storage that existed before the run and that a step changes
+//   Layout         what the graph claims of one output: its strides, on a storage of its own
 //
 // invariant: a value's last use moves it or kills it; after the last step only outputs are left.
 #pragma once
@@ -14,11 +15,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernel/exec/allow_list.h"
-#include "kernel/exec/executor.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/executor/executor.h"
 #include "kernel/srg/graph.h"
 
 namespace djinn::exec {
@@ -85,13 +87,7 @@ struct Write {
   ViewExprs view;
 };
 
-struct Append {
-  srg::StorageIndex storage = 0;
-  srg::Expr position;
-  srg::Expr tokens;
-};
-
-struct Program::Impl {
+struct AdmittedGraph {
   srg::Graph graph;
   std::vector<c10::Storage> weights;  // one for each graph storage; empty for other kinds
   std::vector<at::Tensor> constants;  // one for each value; weight views of constant shape only
@@ -99,9 +95,27 @@ struct Program::Impl {
   std::vector<Step> steps;
   std::vector<OutputInfo> outputs;
   std::vector<Write> writes;
-  std::vector<Append> appends;
+  std::vector<srg::StorageIndex> appended;  // sequence buffers that djinn::kv_append writes
   uint64_t activation_bytes = 0;
   uint64_t passing_bytes = 0;  // of these, without outputs that are plain
+};
+
+class CpuProgram final : public Program {
+ public:
+  explicit CpuProgram(AdmittedGraph admitted) : admitted_(std::move(admitted)) {}
+
+  [[nodiscard]] const srg::Graph& graph() const override { return admitted_.graph; }
+  [[nodiscard]] std::span<const OutputInfo> outputs() const override { return admitted_.outputs; }
+  [[nodiscard]] uint64_t activation_bytes_estimate() const override {
+    return admitted_.activation_bytes;
+  }
+  Result<std::vector<WrittenRange>> written_ranges(std::span<const int64_t> symbols) const override;
+  [[nodiscard]] bool writes_nothing() const override { return admitted_.writes.empty(); }
+
+  [[nodiscard]] const AdmittedGraph& admitted() const { return admitted_; }
+
+ private:
+  AdmittedGraph admitted_;
 };
 
 class Placer;

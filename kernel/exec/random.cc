@@ -28,8 +28,8 @@
 #include <numeric>
 
 #include "kernel/exec/own_operators.h"
-#include "kernel/exec/sample.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/executor/sample.h"
 
 namespace djinn::exec {
 namespace {

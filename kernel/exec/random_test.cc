@@ -11,8 +11,8 @@
 #include <set>
 
 #include "kernel/exec/executor_for_tests.h"
-#include "kernel/exec/sample.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/executor/sample.h"
 
 namespace djinn::exec {
 namespace {
@@ -190,7 +190,7 @@ TEST_F(Random, what_is_drawn_depends_on_seed_offset_and_index_alone) {
     LaneOptions options;
     options.threads = threads;
     options.planned = false;
-    world.lane = *Lane::make(std::move(options));
+    world.lane = *executor().make_lane(std::move(options));
     return make("djinn::randn",
                 {integers({count}), arg(DType::kFloat32), integer(seed), integer(offset)});
   };

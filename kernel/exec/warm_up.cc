@@ -4,7 +4,7 @@
 
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/convert.h"
-#include "kernel/exec/executor.h"
+#include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/torch_headers.h"
@@ -36,7 +36,7 @@ void initialise(int threads) {
   register_guards();
 }
 
-void warm_up(int threads) {
+void CpuExecutor::warm_up(int threads) {
   at::set_num_threads(threads);
   // A dtype without a kernel for one of these has nothing to warm up.
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {

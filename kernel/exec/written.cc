@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernel/exec/allow_list.h"
-#include "kernel/exec/executor.h"
+#include "kernel/exec/cpu_executor.h"
 
 namespace djinn::exec {
 namespace {
@@ -72,7 +72,7 @@ class Writes {
 
 }  // namespace
 
-std::vector<srg::StorageIndex> inputs_written(const srg::Graph& graph) {
+std::vector<srg::StorageIndex> CpuExecutor::inputs_written(const srg::Graph& graph) const {
   Writes writes(graph);
   for (const srg::Node& node : graph.nodes) {
     const auto op = resolve_operator(node.op);

@@ -3,7 +3,7 @@
 // What a graph may write, told without calling anything.
 #include <gtest/gtest.h>
 
-#include "kernel/exec/executor.h"
+#include "kernel/exec/cpu_executor.h"
 #include "kernel/exec/graph_builder_for_tests.h"
 
 namespace djinn::exec {
@@ -21,7 +21,7 @@ TEST(InputsWritten, are_found_through_views_and_in_place_results) {
   b.call("aten::add_.Tensor", {arg(part), arg(read)});
   const auto same = b.call("aten::relu_", {arg(chained)});
   b.call("aten::mul_.Tensor", {arg(same), arg(read)});
-  EXPECT_EQ(inputs_written(b.graph), (Inputs{1, 2}));
+  EXPECT_EQ(CpuExecutor().inputs_written(b.graph), (Inputs{1, 2}));
 }
 
 TEST(InputsWritten, are_not_what_the_graph_made_itself) {
@@ -31,7 +31,7 @@ TEST(InputsWritten, are_not_what_the_graph_made_itself) {
   b.call("aten::zero_", {arg(copy)});
   const auto weight = b.weight("w", DType::kFloat32, {4});
   b.call("aten::zero_", {arg(weight)});  // refused elsewhere
-  EXPECT_TRUE(inputs_written(b.graph).empty());
+  EXPECT_TRUE(CpuExecutor().inputs_written(b.graph).empty());
 }
 
 }  // namespace

@@ -290,7 +290,7 @@ void SessionState::pause() {
 }
 
 Status SessionState::save_for_undo(std::span<std::byte> extent, const UndoEntry& range,
-                                   CopyBytes copy) {
+                                   const CopyBytes& copy) {
   Head& h = head();
   DJINN_ASSERT(range_fits(range.target, range.bytes, extent.size()));
   DJINN_ASSERT(range_fits(range.saved, range.bytes, extent.size()));

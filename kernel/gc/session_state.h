@@ -32,6 +32,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,7 +45,7 @@
 
 namespace djinn::gc {
 
-using CopyBytes = void (*)(std::span<const std::byte> from, std::span<std::byte> to);
+using CopyBytes = std::function<void(std::span<const std::byte> from, std::span<std::byte> to)>;
 
 inline constexpr uint32_t kRowsMax = 32;  // rows of a sequence group; one bit each in a mask
 inline constexpr uint32_t kUndoEntriesMax = 256;          // in-place ranges of one step
@@ -178,7 +179,7 @@ class SessionState {
   // first write to the range. copy: for who has more than one thread. Errors: kLimitExceeded after
   // kUndoEntriesMax ranges.
   Status save_for_undo(std::span<std::byte> extent, const UndoEntry& range,
-                       CopyBytes copy = copy_bytes);
+                       const CopyBytes& copy = copy_bytes);
   void stage_ref(uint32_t index, const RefEntry& entry);
   void stage_sequence(uint32_t index, const SequenceEntry& entry);
   void stage_record(const StepRecord& record);

@@ -10,6 +10,8 @@
 #include <string>
 #include <type_traits>
 
+#include "kernel/base/half.h"
+
 namespace djinn::load {
 namespace {
 
@@ -18,13 +20,7 @@ constexpr uint32_t kFloatInfinity = 0x7f80'0000u;
 constexpr int kFloatMantissaBits = 23;
 constexpr int kFloatBias = 127;
 
-// The element types that C++ does not have, as the bits that lie in memory.
-struct Half {
-  uint16_t bits;
-};
-struct BFloat16 {
-  uint16_t bits;
-};
+// The smaller element types that C++ does not have, as the bits that lie in memory.
 struct Float8E4M3 {
   uint8_t bits;
 };
@@ -57,16 +53,6 @@ uint32_t encode_magnitude(uint32_t magnitude) {
   return rounded < kOverflow ? rounded : kOverflow;
 }
 
-// The value of a magnitude that is neither infinite nor NaN, exact.
-template <int kExponent, int kMantissa>
-uint32_t decode_magnitude(uint32_t magnitude) {
-  constexpr int kBias = (1 << (kExponent - 1)) - 1;
-  constexpr float kScale =
-      std::bit_cast<float>(uint32_t{2 * kFloatBias - kBias} << kFloatMantissaBits);
-  const float scaled = std::bit_cast<float>(magnitude << (kFloatMantissaBits - kMantissa)) * kScale;
-  return std::bit_cast<uint32_t>(scaled);
-}
-
 struct Split {
   uint32_t sign;       // bit 31 or nothing
   uint32_t magnitude;  // bits 0 to 30
@@ -79,23 +65,11 @@ Split split(float value) {
   return {bits & kFloatSign, magnitude, magnitude > kFloatInfinity};
 }
 
-float as_float(Half value) {
-  const uint32_t sign = (value.bits & 0x8000u) << 16;
-  const uint32_t magnitude = value.bits & 0x7fffu;
-  if (magnitude < 0x7c00u) return std::bit_cast<float>(sign | decode_magnitude<5, 10>(magnitude));
-  const uint32_t quiet = magnitude > 0x7c00u ? 0x0040'0000u : 0;
-  return std::bit_cast<float>(sign | kFloatInfinity | (magnitude & 0x3ffu) << 13 | quiet);
-}
-
 void round_to(float value, Half& out) {
   const Split in = split(value);
   const uint32_t magnitude = in.nan ? 0x7e00u | (in.magnitude >> 13 & 0x3ffu)
                                     : encode_magnitude<5, 10, 0x7c00>(in.magnitude);
   out.bits = static_cast<uint16_t>(in.sign >> 16 | magnitude);
-}
-
-float as_float(BFloat16 value) {
-  return std::bit_cast<float>(uint32_t{value.bits} << 16);
 }
 
 // PyTorch's NaN depends on where it came from: all ones out of the vectorised float32 and float64
@@ -113,7 +87,7 @@ float as_float(Float8E4M3 value) {
   const uint32_t sign = (value.bits & 0x80u) << 24;
   const uint32_t magnitude = value.bits & 0x7fu;
   if (magnitude == 0x7fu) return std::bit_cast<float>(sign | 0x7ff0'0000u);
-  return std::bit_cast<float>(sign | decode_magnitude<4, 3>(magnitude));
+  return std::bit_cast<float>(sign | widened_magnitude<4, 3>(magnitude));
 }
 
 void round_to(float value, Float8E4M3& out) {

@@ -104,6 +104,25 @@ def test_code_includes_what_the_table_says(folder: str) -> None:
         expect_none(sorted(expected - set(used)), "in the table, but no file includes it:")
 
 
+def libraries_use(folder: str) -> frozenset[str]:
+    """The folders whose libraries those of this folder link."""
+    calls = cmake_calls(f"{folder}/CMakeLists.txt")
+    used = [use for call in calls if call[0] == "djinn_library" for use in uses_in_call(call)]
+    return frozenset(libraries()[use] for use in used)
+
+
+@pytest.mark.parametrize("folder", ["daemon/djinnd", "daemon/loader", "daemon/worker"])
+def test_what_only_main_includes_is_no_part_of_the_library(folder: str) -> None:
+    """A library's tests do without what its program adds: the worker's without LibTorch."""
+    found = [
+        f"{path}: {other}"
+        for path in sources(folder)
+        if not TEST_FILE.search(path) and not path.endswith("/main.cc")
+        for other in includes(path) - libraries_use(folder)
+    ]
+    expect_none(found, "included, but not linked:")
+
+
 def test_every_source_file_belongs_to_a_folder_of_the_table() -> None:
     expect_none([f for f in files_with(*CPP) if folder_of(f) is None])
 

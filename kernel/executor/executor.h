@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The executor: admits graphs and runs them on the host with PyTorch's own kernels. This header is
-// all that the worker sees of LibTorch: no torch type crosses it, and no exception (each function
-// below catches at its own boundary).
+// The executor as whoever runs graphs sees it: what admits them, and what computes on one device.
+// An implementation knows its device's kernels (kernel/exec: the host, with LibTorch); the worker
+// knows these classes alone, and no type of LibTorch or exception crosses them.
 //
 //   WeightTable  the named tensors of a mapped model
-//   Program      a graph that passed structure, schema and shape checks against one model, with
-//                operators resolved and stacks prefilled. Immutable after admit(), but for the plan
-//                cache, which belongs to its lane.
+//   Executor     admits graphs and makes lanes: one device's
+//   Program      a graph that passed structure, schema and shape checks against one model.
+//   Immutable
+//                once admitted, but for plans, which belong to its lane
 //   Lane         one stream of execution: the volatile slab, the recorded plans, one run at a time
 //
 // invariant: a run writes only the lane's slab, the storages that its bindings mark writable, the
 // places of its outputs, and sequence buffers at and beyond the committed length.
+// invariant: a lane runs programs that its own executor admitted, and is given no others.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +22,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernel/base/result.h"
@@ -67,47 +70,23 @@ struct WrittenRange {
   uint64_t bytes = 0;
 };
 
-// Tokens that this run appends to a sequence buffer: slots [first_token, first_token + tokens) of
-// dimension 2 of a [batch, heads, capacity, dim] view.
-struct AppendedRange {
-  srg::StorageIndex storage = 0;
-  int64_t first_token = 0;
-  int64_t tokens = 0;
-};
-
 class Program {
  public:
-  // Structural verification is the caller's duty (srg/verify.h). Errors: kUnsupported for operators
-  // outside the allow-list, kNotFound for unknown weights, kShapeMismatch, kInvalidArgument for
-  // arguments that the schema refuses, kPermissionDenied for a graph that writes a weight,
-  // kQuotaExceeded. weights must outlive the program.
-  static Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
-                                                const AdmissionLimits& limits);
-  ~Program();
+  Program() = default;
+  virtual ~Program() = default;
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  [[nodiscard]] const srg::Graph& graph() const;
-  [[nodiscard]] std::span<const OutputInfo> outputs() const;
-  [[nodiscard]] uint64_t activation_bytes_estimate() const;
-  // Ranges of bound input storages that a run with these symbol values will write.
-  Result<std::vector<WrittenRange>> written_ranges(std::span<const int64_t> symbols) const;
+  [[nodiscard]] virtual const srg::Graph& graph() const = 0;
+  [[nodiscard]] virtual std::span<const OutputInfo> outputs() const = 0;
+  [[nodiscard]] virtual uint64_t activation_bytes_estimate() const = 0;
+  // Ranges of bound input storages that a run with these symbol values will write. Errors:
+  // kOutOfRange.
+  virtual Result<std::vector<WrittenRange>> written_ranges(
+      std::span<const int64_t> symbols) const = 0;
   // No run writes a bound input storage.
-  [[nodiscard]] bool writes_nothing() const;
-  // What djinn::kv_append will write to sequence buffers; nothing else may write them.
-  Result<std::vector<AppendedRange>> appended_ranges(std::span<const int64_t> symbols) const;
-
-  struct Impl;
-  [[nodiscard]] Impl& impl() const { return *impl_; }
-
- private:
-  explicit Program(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  [[nodiscard]] virtual bool writes_nothing() const = 0;
 };
-
-// The inputs that a run of the graph may write, by its operators' schemas alone: nothing is called,
-// not even on the meta device. Precondition: srg::verify() accepts the graph.
-std::vector<srg::StorageIndex> inputs_written(const srg::Graph& graph);
 
 // Bytes bound to one storage of the graph. Weights need none.
 struct StorageBinding {
@@ -164,9 +143,10 @@ class HeapOwner {
   virtual void settle(uint64_t bytes) = 0;
 };
 
-// Bytes of a lane's heap.
+// Bytes of a lane's heap, which go back to it.
 struct HeapDeleter {
-  void operator()(std::byte* memory) const;
+  void (*release)(std::byte* memory) = nullptr;
+  void operator()(std::byte* memory) const { release(memory); }
 };
 using HeapBytes = std::unique_ptr<std::byte[], HeapDeleter>;
 
@@ -189,63 +169,70 @@ struct LaneOwner {
 
 class Lane {
  public:
-  static Result<std::unique_ptr<Lane>> make(LaneOptions options);
-  ~Lane();
+  Lane() = default;
+  virtual ~Lane() = default;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
 
   // What run() refuses before it computes: a program without symbols whose estimate is over the
   // owner's limit. Errors: kQuotaExceeded.
-  [[nodiscard]] Status check_size(const Program& program) const;
+  [[nodiscard]] virtual Status check_size(const Program& program) const = 0;
 
   // Runs program once; on success outputs() holds one view per graph output. The error of a failing
   // operator names it and its module path. Blocking; one thread at a time.
-  Status run(Program& program, const RunBindings& bindings);
+  virtual Status run(Program& program, const RunBindings& bindings) = 0;
   // Likewise, of a program without symbols that will not be run again: nothing is rehearsed, and no
   // plan is kept.
-  Status run_once(const Program& program, const RunBindings& bindings);
-  [[nodiscard]] std::span<const OutputView> outputs() const;
-  [[nodiscard]] LaneStats stats() const;
+  virtual Status run_once(const Program& program, const RunBindings& bindings) = 0;
+  [[nodiscard]] virtual std::span<const OutputView> outputs() const = 0;
+  [[nodiscard]] virtual LaneStats stats() const = 0;
 
   // Of the runs from now on. The slab is zeroed as far as they reach where others' have written.
-  void set_owner(const LaneOwner& owner);
+  virtual void set_owner(const LaneOwner& owner) = 0;
 
   // Called before each operator of the runs from now on, with its name, and with none after the
   // last, so that a long run can be told from an operator that hangs. False ends the run before
   // that operator, with kCancelled. Throws nothing; what it refers to must live as long as runs may
   // follow.
-  void set_pulse(std::function<bool(std::string_view)> pulse);
+  virtual void set_pulse(std::function<bool(std::string_view)> pulse) = 0;
 
   // Bytes of this lane's heap, 64-byte aligned, of any content. Errors: what the heap's owner says.
-  Result<HeapBytes> allocate(uint64_t bytes);
+  virtual Result<HeapBytes> allocate(uint64_t bytes) = 0;
   // Drops the last run's outputs, and settles the heap.
-  void trim();
+  virtual void trim() = 0;
 
   // Drops the plans of a program that is about to go.
-  void forget(const Program& program);
+  virtual void forget(const Program& program) = 0;
 
-  struct Impl;
-
- private:
-  explicit Lane(std::unique_ptr<Impl> impl);
-  Status carry_out(const std::function<Status()>& run);
-  std::unique_ptr<Impl> impl_;
+  // As copy_elements() of output.h, from the lane's memory.
+  virtual Status copy_elements(const OutputView& view, std::span<std::byte> out) = 0;
+  // Copies from to the beginning of to, with the lane's threads, and leaves the caches to what is
+  // computed next. They do not overlap; from.size() <= to.size(). On the lane's thread.
+  virtual void copy_past_caches(std::span<const std::byte> from, std::span<std::byte> to) = 0;
 };
 
-// Copies the elements of a view, contiguous and in order, to out, whose size must be exactly
-// element count * element size. Never reads the gaps between elements.
-Status copy_elements(const OutputView& view, std::span<std::byte> out);
+class Executor {
+ public:
+  virtual ~Executor() = default;
 
-// Copies from to the beginning of to, with the threads of the lane whose thread this is called on,
-// and leaves the caches to what is computed next. They do not overlap; from.size() <= to.size().
-void copy_past_caches(std::span<const std::byte> from, std::span<std::byte> to);
+  // Structural verification is the caller's duty (srg/verify.h). Any thread. Errors: kUnsupported
+  // for operators outside the allow-list, kNotFound for unknown weights, kShapeMismatch,
+  // kInvalidArgument for arguments that the schema refuses, kPermissionDenied for a graph that
+  // writes a weight, kQuotaExceeded. weights must outlive the program.
+  virtual Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
+                                                 const AdmissionLimits& limits) = 0;
 
-// Sets the allocator hook and the thread count. First thing in main, once, before any other call.
-// More than one thread starts LibTorch's pool at once, and threads that run before a process is
-// confined stay unconfined: a process that will be passes 1. Lanes and warm_up set their own count.
-void initialise(int threads);
+  // The inputs that a run of the graph may write, by its operators' schemas alone: nothing is
+  // called, not even to infer a shape. Any thread. Precondition: srg::verify() accepts the graph.
+  [[nodiscard]] virtual std::vector<srg::StorageIndex> inputs_written(
+      const srg::Graph& graph) const = 0;
 
-// Runs matmul, sdpa and linear in every dtype on this many threads, which this makes for the
-// calling thread: with one before the process is confined (code generation and CPU detection open
-// files), with all of them on the lane's thread afterwards (threads inherit the confinement).
-void warm_up(int threads);
+  // Errors: kInvalidArgument without a thread, or without memory for a planned lane's slab.
+  virtual Result<std::unique_ptr<Lane>> make_lane(LaneOptions options) = 0;
+
+  // Runs what runs need most, so that code and threads are made now and not by the first of them,
+  // on this many threads, which this makes for the calling thread.
+  virtual void warm_up(int threads) = 0;
+};
 
 }  // namespace djinn::exec

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "kernel/exec/sample.h"
+#include "kernel/executor/sample.h"
 
 #include <gtest/gtest.h>
 
