@@ -6,9 +6,8 @@
 //
 //   WeightTable  the named tensors of a mapped model
 //   Executor     admits graphs and makes lanes: one device's
-//   Program      a graph that passed structure, schema and shape checks against one model.
-//   Immutable
-//                once admitted, but for plans, which belong to its lane
+//   Program      a graph that passed structure, schema and shape checks against one model; it does
+//                not change, and its plans belong to the lane
 //   Lane         one stream of execution: the volatile slab, the recorded plans, one run at a time
 //
 // invariant: a run writes only the lane's slab, the storages that its bindings mark writable, the
