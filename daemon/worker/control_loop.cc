@@ -190,6 +190,7 @@ void ControlLoop::obey(const ipc::ReleaseSequence& command, std::vector<Fd>) {
   parts_.lane.post([this, command](LaneLoop::State& state) {
     const auto session = state.sessions.find(command.session);
     if (session != state.sessions.end()) session->second->drop_sequence(command.sequence);
+    state.waits.arrived(AwaitedSequence{command.session, command.sequence});  // it comes no more
     parts_.pager.after_moves([this, command] {
       parts_.outbox.send({ipc::SequenceDropped{command.session, command.sequence}});
     });

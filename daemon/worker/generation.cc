@@ -217,8 +217,7 @@ Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& reco
   const bool first = record.generated == 0;
   DJINN_TRY(SequenceUse use, begin_use(step, *block, first));
   // One slot more than K and V take: the drawn token's.
-  DJINN_TRY(const auto readiness, tools.pager.ensure(use.group, use.past() + use.tokens + 1));
-  if (readiness == SequencePager::Readiness::kGrowing) return Ending::kGrowing;
+  DJINN_CHECK(tools.pager.ensure(use.group, use.past() + use.tokens + 1));
   if (first) DJINN_CHECK(write_prompt(step, *block, use));
   const ProgramId id{first ? block->prefill : block->decode};
   DJINN_TRY(exec::Program* const program, tools.programs.find(id));

@@ -11,9 +11,6 @@ namespace {
 Error gone() {
   return {ErrorCode::kDisconnected, "djinnd is gone."};
 }
-Error on_its_way() {
-  return {ErrorCode::kBusy, "The memory is on its way."};
-}
 
 }  // namespace
 
@@ -41,7 +38,7 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
   const auto open = find(kind, session);
   if (open != asked_.end() && !open->second.answer) {
     if (std::exchange(open->second.forgotten, false)) open->second.of_another_step = true;
-    return on_its_way();
+    return waits_.await(AwaitedGrant{kind, session});
   }
   if (open != asked_.end()) {
     Answer answer = *std::move(open->second.answer);
@@ -52,7 +49,7 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
     // Refused was what another step needed, or given up: this one may get what it needs.
   }
   enter(wanted);
-  return on_its_way();
+  return waits_.await(AwaitedGrant{kind, session});
 }
 
 void Grants::forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes) {
@@ -97,11 +94,13 @@ void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
 
 void Grants::deliver(uint64_t request, Answer answer) {
   std::function<void(Status)> answered;
+  AwaitedGrant awaited;
   {
     const std::lock_guard lock(mutex_);
     const auto found = asked_.find(request);
     if (found == asked_.end()) return;
     answered = std::move(found->second.answered);
+    awaited = {found->second.request.kind, found->second.request.session};
     if (answered) {
       asked_.erase(found);
     } else {
@@ -111,7 +110,7 @@ void Grants::deliver(uint64_t request, Answer answer) {
     }
   }
   if (answered) return answered(std::move(answer.status));
-  wake_();
+  waits_.arrived(awaited);
 }
 
 void Grants::deliver(const ipc::GrantAnswer& answer) {

@@ -21,21 +21,17 @@
 #include <utility>
 
 #include "daemon/worker/outbox.h"
+#include "daemon/worker/waits.h"
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
 
 namespace djinn::worker {
 
-// What take() says while the answer is on its way; nothing else in a step ends with this code.
-[[nodiscard]] inline bool is_on_its_way(const Error& error) {
-  return error.code == ErrorCode::kBusy;
-}
-
 class Grants {
  public:
-  // wake: called on the control thread when an answer to take() has come.
-  Grants(Outbox& outbox, std::function<void()> wake) : outbox_(outbox), wake_(std::move(wake)) {}
+  // waits: told, on the control thread, when an answer to take() has come.
+  Grants(Outbox& outbox, Waits& waits) : outbox_(outbox), waits_(waits) {}
 
   struct Answer {
     Status status;
@@ -45,15 +41,15 @@ class Grants {
 
   // Lane's thread. Bytes more for a session's refs or the lane's heap, or, in all, for its slab (no
   // session). Gives the answer to the open question of that kind and session, which may be to fewer
-  // or more bytes. Errors: kBusy until it is there (is_on_its_way); djinnd's, kQuotaExceeded or
-  // kOutOfMemory; kDisconnected when close() was called.
+  // or more bytes. Errors: kPending until it is there, which the step awaits then; djinnd's,
+  // kQuotaExceeded or kOutOfMemory; kDisconnected when close() was called.
   Result<Answer> take(ipc::GrantKind kind, SessionId session, uint64_t bytes);
   // Nobody may be left who wants the answer to the open question: unless take() is called again,
   // what it brings is given back. held_bytes: of kSlab, what the lane has and keeps.
   void forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes = 0);
 
   // Bytes more for a sequence group. answered: called on the control thread, once, with the errors
-  // of take() but kBusy; not at all when close() was called. Any thread.
+  // of take() but kPending; not at all when close() was called. Any thread.
   void ask(SessionId session, SequenceHandle sequence, uint64_t bytes,
            std::function<void(Status)> answered);
 
@@ -85,7 +81,7 @@ class Grants {
   void deliver(uint64_t request, Answer answer);
 
   Outbox& outbox_;
-  std::function<void()> wake_;
+  Waits& waits_;
   std::mutex mutex_;
   uint64_t last_request_ = 0;
   Questions asked_;

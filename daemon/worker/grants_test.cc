@@ -43,39 +43,40 @@ class GrantsTest : public ::testing::Test {
   child::Channel worker_{std::move(pair_.left)};
   child::Channel djinnd_{std::move(pair_.right)};
   Outbox outbox_{worker_};
-  Grants grants_{outbox_, [] {}};
+  Waits waits_{[] {}};
+  Grants grants_{outbox_, waits_};
 };
 
 TEST_F(GrantsTest, a_refusal_is_told_to_the_step_that_asked) {
-  EXPECT_EQ(taken(), ErrorCode::kBusy);
+  EXPECT_EQ(taken(), ErrorCode::kPending);
   answer(asked(), ErrorCode::kOutOfMemory);
   EXPECT_EQ(taken(), ErrorCode::kOutOfMemory);
 }
 
 TEST_F(GrantsTest, a_step_after_one_that_was_given_up_is_not_told_of_that) {
-  EXPECT_EQ(taken(), ErrorCode::kBusy);
+  EXPECT_EQ(taken(), ErrorCode::kPending);
   const ipc::GrantRequest first = asked();
   give_up();
-  EXPECT_EQ(taken(), ErrorCode::kBusy) << "the answer is still on its way";
+  EXPECT_EQ(taken(), ErrorCode::kPending) << "the answer is still on its way";
   EXPECT_TRUE(nothing_is_said());
   answer(first, ErrorCode::kCancelled);
-  EXPECT_EQ(taken(), ErrorCode::kBusy) << "it asks for itself";
+  EXPECT_EQ(taken(), ErrorCode::kPending) << "it asks for itself";
   answer(asked());
   EXPECT_EQ(taken(), ErrorCode::kOk);
 }
 
 TEST_F(GrantsTest, a_step_takes_up_what_one_that_was_given_up_is_granted) {
-  EXPECT_EQ(taken(), ErrorCode::kBusy);
+  EXPECT_EQ(taken(), ErrorCode::kPending);
   const ipc::GrantRequest first = asked();
   give_up();
-  EXPECT_EQ(taken(), ErrorCode::kBusy);
+  EXPECT_EQ(taken(), ErrorCode::kPending);
   answer(first);
   EXPECT_EQ(taken(), ErrorCode::kOk);
   EXPECT_TRUE(nothing_is_said());
 }
 
 TEST_F(GrantsTest, what_nobody_takes_up_is_given_back) {
-  EXPECT_EQ(taken(), ErrorCode::kBusy);
+  EXPECT_EQ(taken(), ErrorCode::kPending);
   const ipc::GrantRequest first = asked();
   give_up();
   answer(first);

@@ -22,7 +22,7 @@ Status GrantedHeap::allow(uint64_t bytes) {
     const auto answer = grants_.take(ipc::GrantKind::kHeap, {}, total - granted_bytes_);
     if (answer) {
       granted_bytes_ += answer->bytes;
-    } else if (is_on_its_way(answer.error()) || total == *least) {
+    } else if (answer.error().code == ErrorCode::kPending || total == *least) {
       return answer.error();
     } else {
       doubling_refused_ = true;

@@ -39,7 +39,7 @@ LaneLoop::LaneLoop(exec::Executor& executor, exec::Lane& lane, const Clock& cloc
                    std::function<void(SessionId, const Error&)> broken)
     : executor_(executor),
       clock_(clock),
-      state_{lane, {}, {}},
+      state_{lane, memory.waits, ProgramTable(memory.waits), {}},
       binder_(lane),
       memory_(memory),
       epoll_(std::move(epoll)),
@@ -72,7 +72,6 @@ void LaneLoop::post(std::function<void(State&)> job) {
 }
 
 void LaneLoop::wake() {
-  memory_came_.store(true, std::memory_order_release);
   ipc::ring_submission_bell(bell_);
 }
 
@@ -130,7 +129,7 @@ bool LaneLoop::run_mailbox() {
 
 // What the lane asks for all may be what another one waits for.
 void LaneLoop::stop_waiting(SessionId id) {
-  waiting_.erase(id);
+  state_.waits.forget(id);
   memory_.grants.forget(ipc::GrantKind::kRefs, id);
   const bool others_wait =
       std::ranges::any_of(state_.sessions, [](const auto& entry) { return entry.second->waits; });
@@ -142,22 +141,23 @@ void LaneLoop::stop_waiting(SessionId id) {
 void LaneLoop::note(SessionId id, Runner::Advance advance) {
   blocked_.erase(id);
   if (advance == Runner::Advance::kBlocked) blocked_.insert(id);
-  if (advance == Runner::Advance::kWaiting) waiting_.insert(id);
+  if (advance == Runner::Advance::kWaiting) state_.waits.suspend(id);
 }
 
 bool LaneLoop::can_go_on(SessionId id) const {
-  return !blocked_.contains(id) && !waiting_.contains(id);
+  return !blocked_.contains(id) && !state_.waits.is_waiting(id);
 }
 
 bool LaneLoop::run_round() {
   bool worked = false;
   const uint64_t now_ns = clock_.monotonic_ns();
-  if (memory_came_.exchange(false, std::memory_order_acquire)) waiting_.clear();
+  state_.waits.take_arrivals();
   for (auto it = state_.sessions.begin(); it != state_.sessions.end();) {
     const SessionId id = it->first;
     Session& session = *it->second;
     ++it;
-    if (waiting_.contains(id) && !session.is_cancelled()) continue;
+    if (state_.waits.is_waiting(id) && !session.is_cancelled()) continue;
+    state_.waits.begin_step();
     const auto advance = runner_->advance(session);
     if (!advance) {
       set_aside(id, advance.error());
@@ -196,8 +196,7 @@ bool LaneLoop::prepare_to_sleep() {
   for (const auto& [id, session] : state_.sessions) {
     if (can_go_on(id)) quiet &= session->ring().prepare_to_sleep();
   }
-  return quiet && !has_mail_.load(std::memory_order_acquire) &&
-         !memory_came_.load(std::memory_order_acquire);
+  return quiet && !has_mail_.load(std::memory_order_acquire) && !state_.waits.has_arrivals();
 }
 
 void LaneLoop::sleep() {
@@ -208,8 +207,8 @@ void LaneLoop::sleep() {
   const uint64_t now_ns = clock_.monotonic_ns();
   for (const auto& [id, session] : state_.sessions) {
     session->ring().finish_sleep();
-    // What waits for memory has waited while the lane slept.
-    if (!waiting_.contains(id)) session->progression.could_not_begin_before(now_ns);
+    // Who awaits something has waited while the lane slept.
+    if (!state_.waits.is_waiting(id)) session->progression.could_not_begin_before(now_ns);
   }
 }
 

@@ -30,8 +30,9 @@
 
 namespace djinn::worker {
 
-// What the lane's runs take beside sessions' own memory.
+// What the lane's runs take beside sessions' own memory, and what they wait for.
 struct LaneMemory {
+  Waits& waits;
   Grants& grants;
   Slab& slab;
   GrantedHeap& heap;
@@ -49,12 +50,13 @@ class LaneLoop {
   // The state that posted closures work on.
   struct State {
     exec::Lane& lane;
+    Waits& waits;
     ProgramTable programs;
     std::map<SessionId, std::unique_ptr<Session>> sessions;
   };
   // Runs job on the lane's thread, between two steps. Any thread.
   void post(std::function<void(State&)> job);
-  // Ends a sleep of the lane: something that a session waits for has happened. Any thread.
+  // Ends a sleep of the lane. Any thread.
   void wake();
 
   void add_session(std::unique_ptr<Session> session);             // via post
@@ -77,7 +79,7 @@ class LaneLoop {
   void work();
   bool run_mailbox();
   bool run_round();
-  // Of what it asked for, nobody may want anything any more.
+  // It awaits nothing any more; of what it asked for, nobody may want anything.
   void stop_waiting(SessionId id);
   void note(SessionId id, Runner::Advance advance);
   [[nodiscard]] bool can_go_on(SessionId id) const;
@@ -93,10 +95,8 @@ class LaneLoop {
   Binder binder_;
   LaneMemory memory_;
   // Sessions that have work and cannot go on now are no reason to stay awake. Whose client does not
-  // read completions is looked at in each round; who waits for memory, when memory_came_.
+  // read completions is looked at in each round; whose step awaits something, when it has arrived.
   std::set<SessionId> blocked_;
-  std::set<SessionId> waiting_;
-  std::atomic<bool> memory_came_{false};
   std::unique_ptr<Runner> runner_;
   Fd epoll_;
   Fd bell_;

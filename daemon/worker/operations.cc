@@ -229,9 +229,7 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   std::optional<SequenceUse> sequence;
   if (block.sequence.valid()) {
     DJINN_TRY(sequence, use_sequence(step, graph, block));
-    DJINN_TRY(const auto readiness,
-              tools.pager.ensure(sequence->group, sequence->past() + sequence->tokens));
-    if (readiness == SequencePager::Readiness::kGrowing) return Ending::kGrowing;
+    DJINN_CHECK(tools.pager.ensure(sequence->group, sequence->past() + sequence->tokens));
   }
   Binder& binder = tools.binder;
   DJINN_CHECK(binder.begin(program, block.symbols, sequence ? &*sequence : nullptr));
@@ -413,8 +411,7 @@ Result<Ending> reorder_sequence(Step& step, const LaneTools& tools) {
   for (size_t row = 0; row < block.rows.size(); ++row) {
     after.padding[row] = before.padding[block.rows[row]];
   }
-  DJINN_TRY(const auto readiness, tools.pager.ensure(group, before.length));
-  if (readiness == SequencePager::Readiness::kGrowing) return Ending::kGrowing;
+  DJINN_CHECK(tools.pager.ensure(group, before.length));
   group->copy_rows(before.bank, after.bank, block.rows, before.length);
   step.session.state().stage_sequence(block.sequence.index, after);
   return Ending::kDone;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Operations: what each kind of submission does within its step. Each function validates the
-// private copy of its block, stages its effects, and returns how the step ends; an Error ends the
-// submission with that error, after the step was rolled back (runner.h).
+// private copy of its block, stages its effects, and returns how the step ends. After kPending the
+// step is rolled back and repeated when what it awaits has come (waits.h); any other Error ends the
+// submission, after the step was rolled back (runner.h).
 #pragma once
 
 #include "daemon/worker/binder.h"

@@ -41,8 +41,10 @@ Result<AdmittedProgram> admit_graph(exec::Executor& executor,
 
 void ProgramTable::add_model(std::shared_ptr<MappedModel> model) {
   const ModelId id = model->id();
-  if (!model->parked()) wanted_.erase(id);
+  const bool is_here = !model->parked();
+  if (is_here) wanted_.erase(id);
   models_[id] = std::move(model);
+  if (is_here) waits_.arrived(AwaitedModel{id});
 }
 
 void ProgramTable::park_model(ModelId id, pal::DevicePal& pal) {
@@ -52,7 +54,9 @@ void ProgramTable::park_model(ModelId id, pal::DevicePal& pal) {
 
 void ProgramTable::lose_model(ModelId id, const Error& error) {
   const auto wanted = wanted_.find(id);
-  if (wanted != wanted_.end()) wanted->second = error;
+  if (wanted == wanted_.end()) return;
+  wanted->second = error;
+  waits_.arrived(AwaitedModel{id});
 }
 
 Status ProgramTable::need(const MappedModel& model) {
@@ -64,7 +68,7 @@ Status ProgramTable::need(const MappedModel& model) {
     return why;
   }
   if (fresh) want_(model.id());
-  return Error{ErrorCode::kBusy, "The model is on its way back."};
+  return waits_.await(AwaitedModel{model.id()});
 }
 
 void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
@@ -75,6 +79,7 @@ void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
   });
   models_.erase(id);
   wanted_.erase(id);
+  waits_.arrived(AwaitedModel{id});
 }
 
 void ProgramTable::add_program(ProgramId id, AdmittedProgram program) {

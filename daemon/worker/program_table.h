@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "daemon/worker/model_store.h"
+#include "daemon/worker/waits.h"
 #include "kernel/executor/executor.h"
 
 namespace djinn::worker {
@@ -31,6 +32,8 @@ Result<AdmittedProgram> admit_graph(exec::Executor& executor,
 
 class ProgramTable {
  public:
+  explicit ProgramTable(Waits& waits) : waits_(waits) {}
+
   // want: called once for a parked model that a run needs, until it is back or lost.
   void on_want(std::function<void(ModelId)> want) { want_ = std::move(want); }
 
@@ -44,7 +47,8 @@ class ProgramTable {
   void add_program(ProgramId id, AdmittedProgram program);
   void drop_program(ProgramId id, exec::Lane& lane);
 
-  // To be run. Errors: kNotFound; kBusy while its model is on its way back (is_on_its_way).
+  // To be run. Errors: kNotFound; kPending while its model is on its way back, which the step
+  // awaits then; once, why it does not come.
   Result<exec::Program*> find(ProgramId id);
   // To be read: its model may be parked. Errors: kNotFound.
   Result<const exec::Program*> look_up(ProgramId id) const;
@@ -54,6 +58,7 @@ class ProgramTable {
  private:
   Status need(const MappedModel& model);
 
+  Waits& waits_;
   std::unordered_map<ModelId, std::shared_ptr<MappedModel>> models_;
   std::unordered_map<ProgramId, AdmittedProgram> programs_;
   std::unordered_map<ModelId, std::optional<Error>> wanted_;  // with why it does not come

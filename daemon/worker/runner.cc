@@ -99,7 +99,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   const bool gives_up = waited && session.is_cancelled();
   const uint64_t begun_before = tools_.lane.stats().begun;
   const Result<Ending> ending = gives_up ? give_up(step) : perform(step, record);
-  session.waits = ending ? *ending == Ending::kGrowing : is_on_its_way(ending.error());
+  session.waits = !ending && ending.error().code == ErrorCode::kPending;
   if (session.waits) {
     if (tools_.lane.stats().begun != begun_before) counts_.note_repetition();
     give_up_for_now(session);
@@ -213,13 +213,14 @@ void Runner::roll_back(Session& session) {
   session.refs().end_step(Refs::End::kRolledBack);
 }
 
-// The step needs memory that is on its way, and will be repeated.
+// The step will be repeated when what it awaits has come.
 void Runner::give_up_for_now(Session& session) {
   roll_back(session);
   session.state().pause();
 }
 
 void Runner::fail(Step& step, gc::StepRecord record, const Error& error) {
+  DJINN_ASSERT(error.code != ErrorCode::kPending);
   gc::SessionState& state = step.session.state();
   Refs& refs = step.session.refs();
   roll_back(step.session);

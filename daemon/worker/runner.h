@@ -25,9 +25,9 @@ class Runner {
   enum class Advance {
     kIdle,     // nothing is submitted
     kWorked,   // a step was done
-    kWaited,   // likewise, after it had waited for memory: it wants none any more
+    kWaited,   // likewise, after it had waited: it awaits nothing any more
     kBlocked,  // until the client reads completions; it rings then
-    kWaiting,  // for memory; the lane is woken when an answer is there
+    kWaiting,  // for what the step awaits (waits.h)
   };
   // One step of the session. An Error means that the client broke the protocol.
   Result<Advance> advance(Session& session);

@@ -110,6 +110,12 @@ class RunnerTest : public ::testing::Test {
     block.staging = {kOutputAt, sizeof(Numbers)};
     submit(ipc::Operation::kReadRef, block, run);
   }
+  // The first half of the ref's bytes; another part has to follow.
+  void submit_first_part(uint64_t run) {
+    copy_bytes(std::as_bytes(std::span(kInput)), staging().subspan(kInputAt));
+    submit(ipc::Operation::kWriteRef,
+           ipc::WriteBlock{kRef, {kInputAt, sizeof(Numbers) / 2}, 0, sizeof(Numbers)}, run);
+  }
   Numbers output() {
     Numbers numbers{};
     memcpy(numbers.data(), staging().data() + kOutputAt, sizeof numbers);
@@ -146,7 +152,8 @@ class RunnerTest : public ::testing::Test {
   child::Channel worker_{std::move(pair_.left)};
   child::Channel djinnd_{std::move(pair_.right)};
   Outbox outbox_{worker_};
-  Grants grants_{outbox_, [] {}};
+  Waits waits_{[] {}};
+  Grants grants_{outbox_, waits_};
   std::unique_ptr<pal::HostPal> pal_ = *pal::HostPal::make();
   gc::FaultPoints faults_;
   SystemClock clock_;
@@ -164,8 +171,8 @@ class RunnerTest : public ::testing::Test {
   exec::FakeExecutor executor_;
   GrantedHeap heap_{grants_};
   std::unique_ptr<exec::Lane> lane_ = *executor_.make_lane({.grow_slab = {}, .heap = &heap_});
-  ProgramTable programs_;
-  SequencePager pager_{grants_, outbox_, [] {}};
+  ProgramTable programs_{waits_};
+  SequencePager pager_{grants_, outbox_, waits_};
   Binder binder_{*lane_};
   LaneCounts counts_;
   Runner runner_{{executor_, *lane_, programs_, pager_, binder_}, clock_, counts_};
@@ -228,6 +235,17 @@ TEST_F(RunnerTest, what_a_failed_run_would_have_made_is_poisoned) {
   submit_read(2);
   EXPECT_EQ(advance(), Runner::Advance::kWorked);
   EXPECT_EQ(ended(), ErrorCode::kPoisoned);
+}
+
+TEST_F(RunnerTest, a_ref_that_lacks_its_last_part_is_refused_and_not_waited_for) {
+  submit_first_part(1);
+  EXPECT_EQ(advance(), Runner::Advance::kWaiting);
+  answer();
+  EXPECT_EQ(advance(), Runner::Advance::kWaited);
+  EXPECT_EQ(ended(), ErrorCode::kOk);
+  submit_read(2);
+  EXPECT_EQ(advance(), Runner::Advance::kWorked);
+  EXPECT_EQ(ended(), ErrorCode::kBusy);
 }
 
 TEST_F(RunnerTest, a_run_that_was_given_up_ends_before_its_next_operator) {

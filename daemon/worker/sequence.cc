@@ -32,6 +32,10 @@ bool is_of_another_run(const Error& failure) {
   return failure.code == ErrorCode::kCancelled;
 }
 
+AwaitedSequence awaited(const Sequence& sequence) {
+  return {sequence.session(), sequence.handle()};
+}
+
 }  // namespace
 
 Sequence::Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
@@ -211,8 +215,7 @@ void Sequence::forget_growth() {
 
 // --- SequencePager
 
-Result<SequencePager::Readiness> SequencePager::ensure(const std::shared_ptr<Sequence>& sequence,
-                                                       uint64_t tokens) {
+Status SequencePager::ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
   const Sequence::Place place = sequence->place();
   if (place != Sequence::Place::kPresent) return bring_back(sequence, place);
   const uint64_t capacity = sequence->layout().capacity();
@@ -228,7 +231,8 @@ Result<SequencePager::Readiness> SequencePager::ensure(const std::shared_ptr<Seq
   if (committed < capacity && tokens + kAheadTokens / 2 > committed) {
     ask(sequence, std::min(tokens + kAheadTokens, capacity), !ready);
   }
-  return ready ? Readiness::kReady : Readiness::kGrowing;
+  if (ready) return {};
+  return waits_.await(awaited(*sequence));
 }
 
 void SequencePager::ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens, bool in_need) {
@@ -269,13 +273,12 @@ void SequencePager::grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> m
     const std::lock_guard lock(sequence.failure_mutex_);
     if (sequence.place() == Sequence::Place::kPresent) sequence.failure_ = grown.error();
   }
-  wake_();
+  waits_.arrived(awaited(sequence));
 }
 
-// While it is being written the lane waits: it is woken when that ends, and asks again.
-Result<SequencePager::Readiness> SequencePager::bring_back(
-    const std::shared_ptr<Sequence>& sequence, Sequence::Place place) {
-  if (place != Sequence::Place::kSpilled) return Readiness::kGrowing;
+// While it is being written its step waits, and asks again when that has ended.
+Status SequencePager::bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place) {
+  if (place != Sequence::Place::kSpilled) return waits_.await(awaited(*sequence));
   auto failure = sequence->take_failure();
   if (failure && !is_of_another_run(*failure)) return *std::move(failure);
   sequence->place_.store(Sequence::Place::kReturning, std::memory_order_release);
@@ -283,7 +286,7 @@ Result<SequencePager::Readiness> SequencePager::bring_back(
     with_grant(sequence, sequence->layout().committed_bytes(sequence->committed()),
                [this](Sequence& group, const Result<uint64_t>& more) { restore(group, more); });
   });
-  return Readiness::kGrowing;
+  return waits_.await(awaited(*sequence));
 }
 
 void SequencePager::restore(Sequence& sequence, const Result<uint64_t>& more) {
@@ -299,11 +302,14 @@ void SequencePager::restore(Sequence& sequence, const Result<uint64_t>& more) {
     sequence.failure_ = std::move(read).error();
     sequence.place_.store(Sequence::Place::kSpilled, std::memory_order_release);
   }
-  wake_();
+  waits_.arrived(awaited(sequence));
 }
 
+// A step that awaits a growth awaits the group's return instead: it asks again.
 void SequencePager::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
+  DJINN_ASSERT(sequence->place() == Sequence::Place::kPresent);
   sequence->place_.store(Sequence::Place::kSpilling, std::memory_order_release);
+  waits_.arrived(awaited(*sequence));
   auto shared = std::make_shared<Fd>(std::move(file));  // closures are copied
   spilling_.post([this, sequence, shared] {
     if (!sequence->dropped()) write_out(*sequence, std::move(*shared));
@@ -328,7 +334,7 @@ void SequencePager::write_out(Sequence& sequence, Fd file) {
   outbox_.send({told});
   sequence.place_.store(written ? Sequence::Place::kSpilled : Sequence::Place::kPresent,
                         std::memory_order_release);
-  wake_();
+  waits_.arrived(awaited(sequence));
 }
 
 }  // namespace djinn::worker

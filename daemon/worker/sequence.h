@@ -106,16 +106,15 @@ class Sequence {
 
 class SequencePager {
  public:
-  // wake: called on the pager's threads after each growth, failure, or move.
-  SequencePager(Grants& grants, Outbox& outbox, std::function<void()> wake)
-      : grants_(grants), outbox_(outbox), wake_(std::move(wake)) {}
+  // waits: told, on the pager's threads, after each growth, failure, or move of a group.
+  SequencePager(Grants& grants, Outbox& outbox, Waits& waits)
+      : grants_(grants), outbox_(outbox), waits_(waits) {}
 
-  enum class Readiness { kReady, kGrowing };
-  // Ready when the group is present and `tokens` slots are committed; brings it back, or asks for
-  // more ahead of need, on the way. After the failure of what was needed, its error, once; asking
-  // again tries again.
-  // Lane's thread.
-  Result<Readiness> ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
+  // Ok when the group is present and `tokens` slots are committed; brings it back, or asks for more
+  // ahead of need, on the way. Lane's thread. Errors: kPending while it grows or moves, which the
+  // step awaits then; after the failure of what was needed, its error, once: asking again tries
+  // again.
+  Status ensure(const std::shared_ptr<Sequence>& sequence, uint64_t tokens);
 
   // Copies the group to the file, and tells djinnd how that ended. Lane's thread, between two
   // steps.
@@ -124,7 +123,7 @@ class SequencePager {
   void after_moves(std::function<void()> job);
 
  private:
-  Result<Readiness> bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place);
+  Status bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place);
   void ask(const std::shared_ptr<Sequence>& sequence, uint64_t tokens, bool in_need);
   // Growing thread. Has so many bytes granted in all, and calls done there with those that were.
   using Granted = std::function<void(Sequence& sequence, Result<uint64_t> more)>;
@@ -135,7 +134,7 @@ class SequencePager {
 
   Grants& grants_;
   Outbox& outbox_;
-  std::function<void()> wake_;
+  Waits& waits_;
   // Two, so that no growth waits for a large group's way out. Neither waits for a grant. The second
   // posts to the first, and so ends before it.
   JobThread growing_;

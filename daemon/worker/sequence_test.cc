@@ -66,12 +66,16 @@ class GrowerTest : public ::testing::Test {
     ::unlink(path.c_str());
     return file;
   }
+  // What a step that needs so many slots of the group is told.
+  ErrorCode ensured(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
+    const Status status = pager_->ensure(sequence, tokens);
+    return status ? ErrorCode::kOk : status.error().code;
+  }
   // Until the group is there with so many slots, or for the first error. Grants are given at once.
   Status bring(const Group& group, uint64_t tokens) {
     for (;;) {
-      const auto readiness = pager_->ensure(group.sequence, tokens);
-      if (!readiness) return readiness.error();
-      if (*readiness == SequencePager::Readiness::kReady) return {};
+      Status status = pager_->ensure(group.sequence, tokens);
+      if (status || status.error().code != ErrorCode::kPending) return status;
       wait_for_moves();
       if (!nothing_is_said()) hear_and_answer();
       wait_for_moves();
@@ -105,70 +109,65 @@ class GrowerTest : public ::testing::Test {
   std::unique_ptr<pal::HostPal> host_ = *pal::HostPal::make();
   pal::FaultyPal pal_{*host_};
   Outbox outbox_{worker_};
-  Grants grants_{outbox_, [] {}};
-  std::unique_ptr<SequencePager> pager_ = std::make_unique<SequencePager>(grants_, outbox_, [] {});
+  Waits waits_{[] {}};
+  Grants grants_{outbox_, waits_};
+  std::unique_ptr<SequencePager> pager_ = std::make_unique<SequencePager>(grants_, outbox_, waits_);
 };
 
 TEST_F(GrowerTest, a_grant_that_is_long_in_coming_keeps_no_other_group_waiting) {
   const Group slow = group(0);
   const Group quick = group(1);
-  EXPECT_EQ(*pager_->ensure(slow.sequence, 10), SequencePager::Readiness::kGrowing);
+  EXPECT_EQ(ensured(slow.sequence, 10), ErrorCode::kPending);
   const auto first = heard<ipc::GrantRequest>();
-  EXPECT_EQ(*pager_->ensure(quick.sequence, 10), SequencePager::Readiness::kGrowing);
+  EXPECT_EQ(ensured(quick.sequence, 10), ErrorCode::kPending);
   const auto second = heard<ipc::GrantRequest>();
   EXPECT_EQ(second.sequence, quick.sequence->handle());
   answer(second);
   wait_for_moves();
-  EXPECT_EQ(*pager_->ensure(quick.sequence, 10), SequencePager::Readiness::kReady);
-  EXPECT_EQ(*pager_->ensure(slow.sequence, 10), SequencePager::Readiness::kGrowing);
+  EXPECT_EQ(ensured(quick.sequence, 10), ErrorCode::kOk);
+  EXPECT_EQ(ensured(slow.sequence, 10), ErrorCode::kPending);
   answer(first);
   wait_for_moves();
-  EXPECT_EQ(*pager_->ensure(slow.sequence, 10), SequencePager::Readiness::kReady);
+  EXPECT_EQ(ensured(slow.sequence, 10), ErrorCode::kOk);
 }
 
 TEST_F(GrowerTest, a_refused_growth_is_told_once_and_may_be_tried_again) {
   const Group one = group(0);
-  EXPECT_EQ(*pager_->ensure(one.sequence, 10), SequencePager::Readiness::kGrowing);
+  EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kPending);
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
-  const auto refused = pager_->ensure(one.sequence, 10);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(*pager_->ensure(one.sequence, 10), SequencePager::Readiness::kGrowing);
+  EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kPending);
   answer(heard<ipc::GrantRequest>());
   wait_for_moves();
-  EXPECT_EQ(*pager_->ensure(one.sequence, 10), SequencePager::Readiness::kReady);
+  EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kOk);
 }
 
 TEST_F(GrowerTest, what_was_cancelled_is_asked_for_again_by_the_run_after_it) {
   const Group present = group(0);
   const Group on_disk = group(1, 64 << 10, nameless_file());
   for (const Group* one : {&present, &on_disk}) {
-    EXPECT_EQ(*pager_->ensure(one->sequence, 10), SequencePager::Readiness::kGrowing);
+    EXPECT_EQ(ensured(one->sequence, 10), ErrorCode::kPending);
     answer(heard<ipc::GrantRequest>(), ErrorCode::kCancelled);
     wait_for_moves();
-    const auto next = pager_->ensure(one->sequence, 10);
-    ASSERT_TRUE(next) << next.error().message;
-    EXPECT_EQ(*next, SequencePager::Readiness::kGrowing);
+    ASSERT_EQ(ensured(one->sequence, 10), ErrorCode::kPending);
     wait_for_moves();
     ASSERT_FALSE(nothing_is_said());
     answer(heard<ipc::GrantRequest>());
     wait_for_moves();
   }
-  EXPECT_EQ(*pager_->ensure(present.sequence, 10), SequencePager::Readiness::kReady);
+  EXPECT_EQ(ensured(present.sequence, 10), ErrorCode::kOk);
 }
 
 TEST_F(GrowerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in_need) {
   const Group one = group(0);
   ASSERT_TRUE(bring(one, 20));
   const uint64_t there = one.sequence->committed();
-  EXPECT_EQ(*pager_->ensure(one.sequence, there), SequencePager::Readiness::kReady);
+  EXPECT_EQ(ensured(one.sequence, there), ErrorCode::kOk);
   wait_for_moves();
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
-  const auto needed = pager_->ensure(one.sequence, there + 1);
-  ASSERT_TRUE(needed) << "memory may be free by now";
-  EXPECT_EQ(*needed, SequencePager::Readiness::kGrowing);
+  EXPECT_EQ(ensured(one.sequence, there + 1), ErrorCode::kPending) << "memory may be free by now";
   wait_for_moves();
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
   wait_for_moves();
@@ -178,8 +177,7 @@ TEST_F(GrowerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in
 TEST_F(GrowerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten) {
   const Group one = group(0);
   ASSERT_TRUE(bring(one, 20));
-  EXPECT_EQ(*pager_->ensure(one.sequence, one.sequence->committed()),
-            SequencePager::Readiness::kReady);
+  EXPECT_EQ(ensured(one.sequence, one.sequence->committed()), ErrorCode::kOk);
   wait_for_moves();
   const auto growth = heard<ipc::GrantRequest>();
   spill(one);
@@ -190,7 +188,7 @@ TEST_F(GrowerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten
 
 TEST_F(GrowerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
   const Group one = group(0);
-  EXPECT_EQ(*pager_->ensure(one.sequence, 10), SequencePager::Readiness::kGrowing);
+  EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kPending);
   const auto request = heard<ipc::GrantRequest>();
   one.sequence->drop();
   wait_for_moves();  // although nobody has answered
@@ -202,7 +200,7 @@ TEST_F(GrowerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
 
 TEST_F(GrowerTest, a_group_that_is_dropped_on_its_way_back_stays_on_disk) {
   const Group one = group(0, 64 << 10, nameless_file());
-  EXPECT_EQ(*pager_->ensure(one.sequence, 1), SequencePager::Readiness::kGrowing);
+  EXPECT_EQ(ensured(one.sequence, 1), ErrorCode::kPending);
   const auto request = heard<ipc::GrantRequest>();
   one.sequence->drop();
   wait_for_moves();

@@ -20,11 +20,10 @@ struct Step {
   std::vector<RefHandle> doomed{};   // refs that a failure poisons: those it would make or change
 };
 
-// How an operation ended its step, if it did not fail.
+// How an operation ended its step, if it neither failed nor waits (ErrorCode::kPending).
 enum class Ending {
-  kDone,     // the submission is complete
-  kToken,    // a token was made; the submission goes on
-  kGrowing,  // memory is on its way, try again
+  kDone,   // the submission is complete
+  kToken,  // a token was made; the submission goes on
 };
 
 }  // namespace djinn::worker

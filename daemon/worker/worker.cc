@@ -60,7 +60,8 @@ Status serve(const Options& options, exec::Executor& executor) {
   gc::FaultPoints faults(options.fault_at);
   Outbox outbox(channel);
   std::unique_ptr<LaneLoop> loop;
-  Grants grants(outbox, [&loop] { loop->wake(); });
+  Waits waits([&loop] { loop->wake(); });
+  Grants grants(outbox, waits);
   Slab slab(pal, grants);
   GrantedHeap heap(grants);
   exec::LaneOptions lane_options;
@@ -68,11 +69,11 @@ Status serve(const Options& options, exec::Executor& executor) {
   lane_options.heap = &heap;
   lane_options.grow_slab = [&slab](uint64_t bytes) { return slab.grow(bytes); };
   DJINN_TRY(const auto lane, executor.make_lane(std::move(lane_options)));
-  DJINN_TRY(loop, LaneLoop::make(executor, *lane, clock, {grants, slab, heap},
+  DJINN_TRY(loop, LaneLoop::make(executor, *lane, clock, {waits, grants, slab, heap},
                                  [&](SessionId id, const Error& error) {
                                    outbox.send({ipc::SessionBroken{id, error.code, error.message}});
                                  }));
-  SequencePager pager(grants, outbox, [&loop] { loop->wake(); });
+  SequencePager pager(grants, outbox, waits);
   loop->on_model_wanted([&](ModelId model) { outbox.send({ipc::ModelWanted{model}}); });
   loop->start(pager);
   std::promise<void> warm;

@@ -72,7 +72,7 @@ TEST(Places, an_output_is_made_in_its_place_and_takes_none_of_the_slab) {
 
 TEST(Places, a_run_that_makes_nothing_else_takes_nothing_of_the_heap) {
   struct Refusing final : HeapOwner {
-    Status allow(uint64_t) override { return Error{ErrorCode::kBusy, "on its way"}; }
+    Status allow(uint64_t) override { return Error{ErrorCode::kPending, "on its way"}; }
     void settle(uint64_t) override {}
   } refusing;
   GraphBuilder b;

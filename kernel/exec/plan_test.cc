@@ -281,12 +281,12 @@ TEST(RunOnce, a_slab_that_is_on_its_way_is_waited_for_before_anything_is_compute
   ASSERT_EQ(message_of(world.admit(products())), "");
   LaneOptions options;
   options.grow_slab = [](uint64_t) -> Result<std::span<std::byte>> {
-    return Error{ErrorCode::kBusy, "on its way"};
+    return Error{ErrorCode::kPending, "on its way"};
   };
   world.lane = *executor().make_lane(std::move(options));
   bool computed = false;
   world.lane->set_pulse([&](std::string_view) { return computed = true; });
-  EXPECT_EQ(world.run_once({noise({33, 33}, 7)}).error().code, ErrorCode::kBusy);
+  EXPECT_EQ(world.run_once({noise({33, 33}, 7)}).error().code, ErrorCode::kPending);
   EXPECT_FALSE(computed);
   EXPECT_EQ(world.lane->stats().runs, 0u);
 }

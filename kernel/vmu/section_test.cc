@@ -50,7 +50,7 @@ class LaterSource final : public GrantSource {
   Status ask(uint64_t bytes) override {
     if (!open_bytes_) {
       open_bytes_ = bytes;
-      return Error{ErrorCode::kBusy, "The memory is on its way."};
+      return Error{ErrorCode::kPending, "The memory is on its way."};
     }
     const uint64_t asked = *std::exchange(open_bytes_, std::nullopt);
     Status answer = from_.ask(asked);
@@ -125,9 +125,9 @@ TEST_F(section, answers_that_come_later_end_the_questions) {
     for (int asks = 1; asks <= 10; ++asks) {
       const auto range = it.allocate(bytes);
       if (range) return std::pair(ErrorCode::kOk, asks);
-      if (range.error().code != ErrorCode::kBusy) return std::pair(range.error().code, asks);
+      if (range.error().code != ErrorCode::kPending) return std::pair(range.error().code, asks);
     }
-    return std::pair(ErrorCode::kBusy, 10);
+    return std::pair(ErrorCode::kPending, 10);
   };
   EXPECT_EQ(asks_until_told(4 * kMiB), std::pair(ErrorCode::kOk, 2));
   EXPECT_EQ(asks_until_told(kMiB / 2), std::pair(ErrorCode::kOk, 3))

@@ -73,7 +73,7 @@ Status Window::grow_to(uint64_t bytes) {
     if (!at_a_limit || step == least) return stepped;
   }
   const Status exact = grow_exactly_to(least);  // close to a limit: no more than what is needed
-  step_refused_ = !exact && exact.error().code == ErrorCode::kBusy;
+  step_refused_ = !exact && exact.error().code == ErrorCode::kPending;
   return exact;
 }
 

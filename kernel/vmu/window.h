@@ -24,8 +24,9 @@ namespace djinn::vmu {
 class GrantSource {
  public:
   virtual ~GrantSource() = default;
-  // Asks for so many bytes. It may block, or say kBusy until the answer is there and the same is
-  // asked again. Errors: kQuotaExceeded, kOutOfMemory, kCancelled, and those of the way to djinnd.
+  // Asks for so many bytes. It may block, or say kPending until the answer is there and the same
+  // is asked again. Errors: kQuotaExceeded, kOutOfMemory, kCancelled, and those of the way to
+  // djinnd.
   virtual Status ask(uint64_t bytes) = 0;
   // The bytes are no longer touched and no longer committed.
   virtual void give_back(uint64_t bytes) = 0;

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/worker/waits.h"
+
+#include <algorithm>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::worker {
+
+Error Waits::await(const Awaited& what) {
+  of_step_.push_back(what);
+  return {ErrorCode::kPending, "What the step needs is on its way."};
+}
+
+void Waits::suspend(SessionId session) {
+  DJINN_ASSERT(!of_step_.empty());
+  waiting_[session] = std::move(of_step_);
+  of_step_.clear();
+}
+
+void Waits::take_arrivals() {
+  if (!has_arrivals_.exchange(false, std::memory_order_acquire)) return;
+  std::vector<Awaited> arrivals;
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals.swap(arrivals_);
+  }
+  std::erase_if(waiting_, [&](const auto& entry) {
+    return std::ranges::find_first_of(entry.second, arrivals) != entry.second.end();
+  });
+}
+
+void Waits::arrived(const Awaited& what) {
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals_.push_back(what);
+  }
+  has_arrivals_.store(true, std::memory_order_release);
+  wake_();
+}
+
+}  // namespace djinn::worker
