@@ -58,8 +58,8 @@ class ExtentSource {
   // One that nothing is granted for, or none.
   void free(Fd extent);
   // Gives all memory of these back; they stay, also with whoever else has them, and read as zeros.
-  // They are not used once this returns. done: called at once or later, with whether all of it is
-  // free; a sealed extent keeps its memory.
+  // They are not used once this returns. done: called later, and never before this returns, with
+  // whether all of it is free; a sealed extent keeps its memory.
   virtual void decommit(std::span<const Fd> extents, std::function<void(bool)> done) = 0;
 };
 

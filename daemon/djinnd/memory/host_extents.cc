@@ -76,11 +76,14 @@ void HostExtents::free(std::vector<Fd> extents, std::function<void()> freed) {
   work_.close(std::move(extents), std::move(freed));
 }
 
-// Where no descriptor is left for the thread to use, the loop waits for it.
+// Where no descriptor is left for the thread to use, the loop waits for it; the answer comes later
+// all the same, since whoever asks may stand among what it changes.
 void HostExtents::decommit(std::span<const Fd> extents, std::function<void(bool)> done) {
   DJINN_ASSERT(std::ranges::all_of(extents, &Fd::valid));
   Result<std::vector<Fd>> duplicates = duplicates_of(extents);
-  if (!duplicates.ok()) return done(are_decommitted(extents));
+  if (!duplicates.ok()) {
+    return work_.run([freed = are_decommitted(extents)] { return freed; }, std::move(done));
+  }
   work_.run([held = *std::move(duplicates)] { return are_decommitted(held); }, std::move(done));
 }
 

@@ -3,6 +3,7 @@
 #include "daemon/djinnd/memory/host_extents.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <optional>
@@ -67,6 +68,23 @@ TEST_F(HostExtentsTest, memory_that_is_given_back_is_free_once_that_is_told) {
   ASSERT_TRUE(pal::commit_ahead(extent, 0, kBytes).ok());
   std::optional<bool> told;
   extents_.decommit(std::span(&extent, 1), [&](bool done) { told = done; });
+  testing::run_until(loop_, "it is given back", [&] { return told.has_value(); });
+  EXPECT_EQ(told, true);
+  EXPECT_EQ(committed_bytes(extent), 0u);
+}
+
+TEST_F(HostExtentsTest, without_a_descriptor_left_memory_is_given_back_and_told_later_too) {
+  const Fd extent = *made(ExtentUse::kSequence);
+  ASSERT_TRUE(pal::commit_ahead(extent, 0, kBytes).ok());
+  free_all();  // the queue has its thread
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::optional<bool> told;
+  extents_.decommit(std::span(&extent, 1), [&](bool done) { told = done; });
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(told, std::nullopt) << "who asks may stand in a loop over what the answer removes";
   testing::run_until(loop_, "it is given back", [&] { return told.has_value(); });
   EXPECT_EQ(told, true);
   EXPECT_EQ(committed_bytes(extent), 0u);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/djinnd/loop/descriptors.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
@@ -169,8 +170,11 @@ void LoadQueue::make_extents(const Load& load, const std::vector<uint64_t>& size
                const Load* const granted = find(id);
                const bool is_wanted =
                    granted != nullptr && granted->phase() == LoadPhase::kGranting;
-               if (is_wanted) return made(std::move(extents));
+               const bool is_new = extents && !extents->empty();
+               const Status left = is_new ? check_descriptors_left(extents->back()) : Status();
+               if (is_wanted && left) return made(std::move(extents));
                if (extents) extents_.free(*std::move(extents), [] {});
+               if (is_wanted) made(left.error());
              });
 }
 

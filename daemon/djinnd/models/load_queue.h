@@ -63,7 +63,8 @@ class LoadQueue final : private Load::Owner {
   // What the load was granted is the model's from now on.
   void hand_over(const Load& load, ModelId model);
   // For what the load was granted. made: called at once or later, and not if the load has ended
-  // meanwhile. Errors: those of ExtentSource::create.
+  // meanwhile. Errors: those of ExtentSource::create, kLimitExceeded where few descriptors are
+  // left.
   using Made = std::function<void(Result<std::vector<Fd>>)>;
   void make_extents(const Load& load, const std::vector<uint64_t>& sizes, Made made);
   // Nobody writes the model's extents from now on. Errors: those of ExtentSource::seal.
