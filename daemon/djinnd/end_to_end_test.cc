@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnd as a process, with a real loader and a fake worker.
+// djinnd as a process, with a real loader and a worker without kernels.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -22,11 +22,17 @@ namespace {
 
 using ::testing::ElementsAre;
 using testing::eventually;
+using testing::graph_of;
 using ::testing::HasSubstr;
+using testing::large_graph;
 using testing::model_file;
+using testing::program;
 using testing::sealed;
 using testing::TestClient;
 using testing::TestDaemon;
+
+// Reading it takes a while. With what is between its texts it is near the limit of a graph.
+constexpr uint64_t kLargeGraphBytes = limits::kGraphBytes / 4 * 3;
 
 // A program that starts only while nobody holds it.
 class HeldProgram {
@@ -134,7 +140,7 @@ pid_t worker_pid(const TestDaemon& daemon) {
 }
 
 TEST(Djinnd, welcomes_a_session_with_memory_that_cannot_change_its_size) {
-  const TestDaemon daemon;
+  const TestDaemon daemon({"--threads", "2"});
   TestClient client(daemon);
   const ipc::Welcome welcome = client.greet();
   EXPECT_TRUE(welcome.session.valid());
@@ -148,9 +154,7 @@ TEST(Djinnd, a_submission_reaches_the_worker_and_comes_back) {
   const TestDaemon daemon;
   TestClient client(daemon);
   client.greet();
-  ipc::Submission submission;
-  submission.run = 1;
-  client.submit(submission);
+  client.submit_nothing();
   EXPECT_EQ(client.completion(), ErrorCode::kOk);
 }
 
@@ -424,13 +428,9 @@ TEST(Djinnd, a_killed_client_returns_everything) {
     TestClient client(daemon);
     client.greet();
     open_model(client, file);
-    client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("program").get()});
+    client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {program("y").get()});
     client.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 2, 2, 64, DType::kFloat32, 128}});
-    ipc::Submission submission;
-    submission.operation = static_cast<uint16_t>(ipc::Operation::kWriteRef);
-    submission.graph_bytes = 1 << 20;
-    submission.run = 1;
-    client.submit(submission);
+    client.submit_write(1 << 20);
     EXPECT_EQ(client.completion(), ErrorCode::kOk);
     EXPECT_GT(status_of(daemon).memory_sessions_bytes, uint64_t{1} << 20);
   });
@@ -444,14 +444,12 @@ TEST(Djinnd, a_killed_worker_is_replaced_and_nobody_is_told) {
   open_model(client, file);
   const auto sequence =
       client.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 2, 2, 64, DType::kFloat32, 128}});
-  client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("program").get()});
-  ipc::Submission submission;
-  for (uint64_t run = 1; run <= 5; ++run) {
+  client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {program("y").get()});
+  for (int death = 0; death < 5; ++death) {
     const pid_t worker = worker_pid(daemon);
     ASSERT_GT(worker, 0);
     ::kill(worker, SIGKILL);
-    submission.run = run;
-    client.submit(submission);
+    client.submit_nothing();
     EXPECT_EQ(client.completion(), ErrorCode::kOk);
     ASSERT_TRUE(eventually([&] { return worker_pid(daemon) > 0; }));
     EXPECT_NE(worker_pid(daemon), worker);
@@ -459,7 +457,7 @@ TEST(Djinnd, a_killed_worker_is_replaced_and_nobody_is_told) {
   EXPECT_EQ(status_of(daemon).workers[0].restarts, 5u);
   client.ask<ipc::Done>(ipc::DropSequence{sequence.sequence});
   EXPECT_TRUE(
-      client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("program").get()}).was_cached);
+      client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {program("y").get()}).was_cached);
 }
 
 TEST(Djinnd, a_run_that_kills_three_workers_is_refused_and_its_neighbour_goes_on) {
@@ -468,34 +466,42 @@ TEST(Djinnd, a_run_that_kills_three_workers_is_refused_and_its_neighbour_goes_on
   TestClient neighbour(daemon);
   client.greet();
   neighbour.greet();
-  ipc::Submission submission;
-  submission.run = 13;
-  client.submit(submission);
+  client.submit_graph(graph_of("fake::die"));
   EXPECT_EQ(client.completion(), ErrorCode::kWorkerLost);
   EXPECT_EQ(status_of(daemon).workers[0].restarts, limits::kDeathsWithoutProgress);
   EXPECT_THAT(texts_of(daemon, ipc::EventKind::kRunRefused),
-              ElementsAre(HasSubstr("last in the operator fake::operator,")));
-  submission.run = 1;
-  neighbour.submit(submission);
+              ElementsAre(HasSubstr("last in the operator fake::die,")));
+  neighbour.submit_nothing();
   EXPECT_EQ(neighbour.completion(), ErrorCode::kOk);
+}
+
+ErrorCode run_one(TestClient& client) {
+  client.submit_nothing();
+  return client.completion();
+}
+
+bool is_running(TestClient& observer, SessionId session) {
+  return eventually([&] {
+    const auto list = observer.ask<ipc::SessionList>(ipc::ListSessions{});
+    return std::ranges::any_of(list.sessions, [&](const auto& report) {
+      return report.session == session && report.running;
+    });
+  });
 }
 
 TEST(Djinnd, a_worker_that_dies_before_it_has_a_session_did_not_die_in_its_run) {
   const TestDaemon daemon;
-  TestClient client(daemon);
-  client.greet();
-  ipc::Submission submission;
-  submission.run = 18;
-  client.submit(submission);
-  EXPECT_EQ(client.completion(), ErrorCode::kOk);
-  EXPECT_EQ(status_of(daemon).workers[0].restarts, 3u);
-}
-
-ErrorCode run_one(TestClient& client, uint64_t number) {
-  ipc::Submission submission;
-  submission.run = number;
-  client.submit(submission);
-  return client.completion();
+  TestClient client(daemon), observer(daemon);
+  observer.greet(true);
+  const SessionId session = client.greet().session;
+  client.submit_graph(graph_of("fake::wait"));
+  ASSERT_TRUE(is_running(observer, session));
+  client.let_workers_die(2);
+  ::kill(worker_pid(daemon), SIGKILL);
+  ASSERT_TRUE(eventually([&] { return status_of(daemon).workers[0].restarts == 3; }));
+  ASSERT_TRUE(is_running(observer, session)) << "the run is tried again";
+  observer.ask<ipc::Done>(ipc::CancelRun{session});
+  EXPECT_EQ(client.completion(), ErrorCode::kCancelled);
 }
 
 // A session of its own ends the worker in its first step, and is gone.
@@ -503,15 +509,8 @@ void end_worker_once(
     const TestDaemon& daemon, TestClient& observer, const std::function<void()>& before = [] {}) {
   TestClient killer(daemon);
   const SessionId session = killer.greet().session;
-  ipc::Submission submission;
-  submission.run = 16;
-  killer.submit(submission);
-  ASSERT_TRUE(eventually([&] {
-    const auto list = observer.ask<ipc::SessionList>(ipc::ListSessions{});
-    return std::ranges::any_of(list.sessions, [&](const auto& report) {
-      return report.session == session && report.running;
-    });
-  }));
+  killer.submit_graph(graph_of("fake::hang"));
+  ASSERT_TRUE(is_running(observer, session));
   before();
   observer.ask<ipc::Done>(ipc::TerminateSession{session});
   ::kill(worker_pid(daemon), SIGKILL);
@@ -523,17 +522,16 @@ TEST(Djinnd, who_connects_anew_for_each_worker_that_it_ends_waits_and_who_has_co
   TestClient innocent(daemon), observer(daemon);
   observer.greet(true);
   innocent.greet();
-  uint64_t runs = 0;
-  EXPECT_EQ(run_one(innocent, ++runs), ErrorCode::kOk);
+  EXPECT_EQ(run_one(innocent), ErrorCode::kOk);
   for (int killer = 0; killer < 2; ++killer) {
     end_worker_once(daemon, observer);
-    EXPECT_EQ(run_one(innocent, ++runs), ErrorCode::kOk);
+    EXPECT_EQ(run_one(innocent), ErrorCode::kOk);
   }
   end_worker_once(daemon, observer, [&] { workers.hold(); });
-  EXPECT_EQ(run_one(innocent, ++runs), ErrorCode::kOk) << "by the last spare worker";
+  EXPECT_EQ(run_one(innocent), ErrorCode::kOk) << "by the last spare worker";
   TestClient newcomer(daemon);
   newcomer.send({1, ipc::Hello{ipc::kProtocolVersion, "newcomer", 1 << 16, false}});
-  EXPECT_EQ(run_one(innocent, ++runs), ErrorCode::kOk);
+  EXPECT_EQ(run_one(innocent), ErrorCode::kOk);
   observer.ask<ipc::StatusReport>(ipc::GetStatus{});
   EXPECT_FALSE(newcomer.has_reply()) << "it could end the last worker";
   workers.let_go();
@@ -546,9 +544,7 @@ TEST(Djinnd, a_worker_that_hangs_in_a_step_is_replaced) {
   const TestDaemon daemon({"--hang-timeout-ms", "200"});
   TestClient client(daemon);
   client.greet();
-  ipc::Submission submission;
-  submission.run = 14;  // each worker stops there; the third death refuses the run
-  client.submit(submission);
+  client.submit_graph(graph_of("fake::stop"));  // by each worker; the third death refuses the run
   EXPECT_EQ(client.completion(), ErrorCode::kWorkerLost);
 }
 
@@ -556,23 +552,26 @@ TEST(Djinnd, an_operator_that_computes_for_too_long_is_refused_at_once_and_by_na
   const TestDaemon daemon({"--hang-timeout-ms", "1000"});
   TestClient client(daemon);
   client.greet();
-  ipc::Submission submission;
-  submission.run = 16;
-  client.submit(submission);
+  client.submit_graph(graph_of("fake::hang"));
   EXPECT_EQ(client.completion(), ErrorCode::kTimeout);
   EXPECT_EQ(status_of(daemon).workers[0].restarts, 1u);
   EXPECT_THAT(texts_of(daemon, ipc::EventKind::kRunRefused),
-              ElementsAre(HasSubstr("The operator fake::operator ran longer than 1 s")));
+              ElementsAre(HasSubstr("The operator fake::hang ran longer than 1 s")));
 }
 
 TEST(Djinnd, a_lane_that_gives_no_sign_of_life_is_replaced_although_it_has_no_work) {
   const TestDaemon daemon({"--hang-timeout-ms", "100"});
-  TestClient client(daemon);
+  TestClient client(daemon), observer(daemon);
+  observer.greet(true);
   client.greet();
-  ipc::Submission submission;
-  submission.run = 17;
-  client.submit(submission);
-  EXPECT_EQ(client.completion(), ErrorCode::kOk);
+  {
+    TestClient other(daemon);
+    other.greet();
+    other.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed(graph_of("fake::stick")).get()});
+  }
+  // When the lane is told to forget it, there is nothing else for it to do.
+  ASSERT_TRUE(eventually(
+      [&] { return observer.ask<ipc::Collected>(ipc::CollectGarbage{}).programs == 1; }));
   EXPECT_TRUE(eventually([&] { return status_of(daemon).workers[0].restarts == 1; }));
 }
 
@@ -580,9 +579,8 @@ TEST(Djinnd, what_nobody_rang_for_is_found_and_kills_no_worker) {
   const TestDaemon daemon({"--hang-timeout-ms", "100"});
   TestClient liar(daemon);
   liar.greet();
-  ipc::Submission submission;
-  for (submission.run = 1; submission.run <= 10; ++submission.run) {
-    liar.submit_silently(submission);
+  for (int run = 0; run < 10; ++run) {
+    liar.submit_silently();
     EXPECT_EQ(liar.completion(), ErrorCode::kOk);
   }
   EXPECT_EQ(status_of(daemon).workers[0].restarts, 0u);
@@ -602,9 +600,7 @@ TEST(Djinnd, a_client_that_jams_its_bells_and_cancels_its_run_stops_nobody) {
   TestClient hostile(daemon), observer(daemon);
   observer.greet(true);
   const SessionId session = hostile.greet().session;
-  ipc::Submission submission;
-  submission.run = 14;  // its worker is busy
-  hostile.submit(submission);
+  hostile.submit_graph(graph_of("fake::stop"));  // its worker is busy
   hostile.jam_bells();
   EXPECT_TRUE(is_cancelled(observer, session));
   observer.ask<ipc::StatusReport>(ipc::GetStatus{});
@@ -618,9 +614,7 @@ TEST(Djinnd, a_client_that_makes_writers_of_its_memory_wait_stops_nobody) {
   testing::InodeHolder holder(hostile.memory());
   if (!holder.has_begun()) GTEST_SKIP() << "NEEDS ROOT, to serve page faults of the kernel";
   ASSERT_TRUE(eventually([&] { return holder.holds(); }));
-  ipc::Submission submission;
-  submission.run = 14;  // its worker is busy
-  hostile.submit(submission);
+  hostile.submit_graph(graph_of("fake::stop"));  // its worker is busy
   EXPECT_TRUE(is_cancelled(observer, session));
   observer.ask<ipc::StatusReport>(ipc::GetStatus{});
 }
@@ -633,9 +627,7 @@ TEST(Djinnd, a_worker_that_takes_over_jammed_bells_serves_all) {
   hostile.jam_bells();
   const pid_t worker = worker_pid(daemon);
   ::kill(worker, SIGABRT);
-  ipc::Submission submission;
-  submission.run = 1;
-  neighbour.submit(submission);
+  neighbour.submit_nothing();
   EXPECT_EQ(neighbour.completion(), ErrorCode::kOk);
   EXPECT_THAT(texts_of(daemon, ipc::EventKind::kWorkerLost),
               ElementsAre(HasSubstr("has died of SIGABRT")));
@@ -646,9 +638,7 @@ TEST(Djinnd, a_stopped_worker_is_replaced_although_no_step_runs) {
   TestClient client(daemon);
   client.greet();
   ::kill(worker_pid(daemon), SIGSTOP);
-  ipc::Submission submission;
-  submission.run = 1;
-  client.submit(submission);
+  client.submit_nothing();
   EXPECT_EQ(client.completion(), ErrorCode::kOk);
 }
 
@@ -670,16 +660,18 @@ TEST(Djinnd, programs_are_admitted_once_refused_with_reasons_and_never_kill_for_
   const TestDaemon daemon;
   TestClient client(daemon);
   client.greet();
-  const auto defined = client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("a").get()});
+  const auto defined = client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {program("a").get()});
   EXPECT_FALSE(defined.was_cached);
   ASSERT_EQ(defined.outputs.size(), 1u);
   EXPECT_EQ(defined.outputs[0].name, "a");
-  const auto again = client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {sealed("a").get()});
+  const auto again = client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {program("a").get()});
   EXPECT_TRUE(again.was_cached);
   EXPECT_EQ(again.program, defined.program);
-  EXPECT_EQ(client.ask<ipc::Failed>(ipc::DefineProgram{}, {sealed("refuse").get()}).code,
-            ErrorCode::kUnsupported);
-  EXPECT_EQ(client.ask<ipc::Failed>(ipc::DefineProgram{}, {sealed("die").get()}).code,
+  EXPECT_EQ(
+      client.ask<ipc::Failed>(ipc::DefineProgram{}, {sealed(graph_of("fake::refuse")).get()}).code,
+      ErrorCode::kUnsupported);
+  const Fd deadly = sealed(graph_of("fake::die_in_admission"));
+  EXPECT_EQ(client.ask<ipc::Failed>(ipc::DefineProgram{}, {deadly.get()}).code,
             ErrorCode::kWorkerLost);
   const Fd unsealed = *pal::make_memfd("test", 64);
   EXPECT_EQ(client.ask<ipc::Failed>(ipc::DefineProgram{}, {unsealed.get()}).code,
@@ -690,11 +682,7 @@ TEST(Djinnd, more_than_the_quota_is_refused_with_numbers) {
   const TestDaemon daemon({"--session-quota", "16777216"});
   TestClient client(daemon);
   client.greet();
-  ipc::Submission submission;
-  submission.operation = static_cast<uint16_t>(ipc::Operation::kWriteRef);
-  submission.run = 1;
-  submission.graph_bytes = 17 << 20;
-  client.submit(submission);
+  client.submit_write(17 << 20);
   EXPECT_EQ(client.completion(), ErrorCode::kQuotaExceeded);
   TestClient large(daemon);
   EXPECT_EQ(
@@ -854,7 +842,7 @@ TEST(Djinnd, what_follows_a_payload_waits_until_it_is_read) {
   TestClient client(daemon);
   client.greet();
   const ModelId model = open_model(client, model_file(daemon.directory(), 1000, 'a')).model;
-  const Fd graph = sealed(std::string(limits::kGraphBytes, 'a'));
+  const Fd graph = sealed(large_graph("large", kLargeGraphBytes));
   client.send({100, ipc::DefineProgram{model}}, {graph.get()});
   client.send({101, ipc::CloseModel{model}});
   for (int answers = 0; answers < 2; ++answers) {
@@ -900,7 +888,7 @@ TEST(Djinnd, who_leaves_answers_unread_is_not_heard_until_they_are_read) {
 
 TEST(Djinnd, a_client_that_goes_while_its_payload_is_read_leaves_nothing) {
   const TestDaemon daemon;
-  const Fd graph = sealed(std::string(limits::kGraphBytes, 'a'));
+  const Fd graph = sealed(large_graph("large", kLargeGraphBytes));
   {
     TestClient first(daemon);
     first.greet();

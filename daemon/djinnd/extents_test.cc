@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Everything that djinnd makes an extent for, with one that cannot be made: djinnd as a process,
-// with a real loader and a fake worker.
+// with a real loader and a worker without kernels.
 #include <gtest/gtest.h>
 
 #include "daemon/djinnd/testing/test_daemon.h"
@@ -36,10 +36,7 @@ class Extents : public ::testing::TestWithParam<Extent> {
     return client_.ask<Answer>(body);
   }
   ErrorCode run_that_asks_for_slab() {
-    ipc::Submission submission;
-    submission.run = 19;
-    submission.graph_bytes = kSlabBytes;
-    client_.submit(submission);
+    client_.submit_graph(testing::graph_of("fake::take_slab", {kSlabBytes}));
     return client_.completion();
   }
   // Sends the file before each request that opens it.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Sequence groups that give way and come back: djinnd as a process, with a fake worker.
+// Sequence groups that give way and come back: djinnd as a process, with a worker without kernels.
 #include <filesystem>
 
 #include "daemon/djinnd/testing/test_daemon.h"
+#include "kernel/gc/sequence_layout.h"
 
 namespace djinn::daemon {
 namespace {
@@ -14,9 +15,23 @@ using testing::TestDaemon;
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kDies = 13;  // fake_worker.cc
+// Tokens a row; what they make the worker do, fake_worker.cc says.
+constexpr uint64_t kDies = 13;
 constexpr uint64_t kHangs = 14;
 constexpr uint64_t kFails = 15;
+// A group of so many is memory as soon as it is used: slots are committed ahead of need.
+constexpr uint64_t kLarge = 256;
+
+ipc::SequenceGeometry geometry(uint64_t tokens) {
+  return {1, 10, 8, 64, DType::kFloat32, tokens, 2};
+}
+// What djinnd counts for a group.
+uint64_t bytes_of(uint64_t tokens) {
+  const ipc::SequenceGeometry g = geometry(tokens);
+  return gc::SequenceLayout::make(g.banks * g.rows, g.layers, g.kv_heads, g.head_dim, sizeof(float),
+                                  tokens)
+      ->committed_bytes(tokens);
+}
 
 // A djinnd with 64 MiB, two clients, and an observer.
 struct Host {
@@ -33,9 +48,12 @@ struct Host {
     other.greet();
     observer.greet(true);
   }
-  static SequenceHandle make_group(TestClient& of, uint64_t pages) {
-    return of.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 1, 7, 8, DType::kFloat32, pages}})
-        .sequence;
+  // With all its memory.
+  SequenceHandle make_group(TestClient& of, uint64_t tokens) {
+    const auto made = of.ask<ipc::SequenceMade>(ipc::MakeSequence{geometry(tokens)});
+    of.submit_reorder(made.sequence);
+    EXPECT_EQ(of.completion(), ErrorCode::kOk);
+    return made.sequence;
   }
   uint64_t sessions_bytes() {
     return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).memory_sessions_bytes;
@@ -75,41 +93,33 @@ struct Host {
   TestClient observer;
 };
 
-ErrorCode want_refs(TestClient& client, uint64_t run, uint64_t bytes) {
-  ipc::Submission submission;
-  submission.run = run;
-  submission.operation = static_cast<uint16_t>(ipc::Operation::kWriteRef);
-  submission.graph_bytes = bytes;
-  client.submit(submission);
+ErrorCode want_refs(TestClient& client, uint64_t bytes) {
+  client.submit_write(bytes);
   return client.completion();
 }
 
-ErrorCode use_group(TestClient& client, uint64_t run) {
-  ipc::Submission submission;
-  submission.run = run;
-  submission.operation = static_cast<uint16_t>(ipc::Operation::kReorderSequence);
-  client.submit(submission);
+ErrorCode use_group(TestClient& client, SequenceHandle group) {
+  client.submit_reorder(group);
   return client.completion();
 }
 
-constexpr uint64_t kPages = 5000;  // of 64 MiB: a third
 constexpr uint64_t kMore = 48 * kMiB;
 
 TEST(Spill, an_idle_group_gives_way_and_comes_back_with_its_use) {
   Host host;
   const uint64_t before = host.sessions_bytes();
   const uint32_t descriptors = host.descriptors_at_rest();
-  Host::make_group(host.client, kPages);
-  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kPages * kPage; }));
-  EXPECT_EQ(want_refs(host.other, 1, kMore), ErrorCode::kOk);
+  const SequenceHandle group = host.make_group(host.client, kLarge);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kLarge); }));
+  EXPECT_EQ(want_refs(host.other, kMore), ErrorCode::kOk);
   EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 1u);
   EXPECT_EQ(host.sessions_bytes(), before + kMore) << "its memory is free";
-  EXPECT_EQ(use_group(host.client, 1), ErrorCode::kOutOfMemory) << "refs never give way";
+  EXPECT_EQ(use_group(host.client, group), ErrorCode::kOutOfMemory) << "refs never give way";
   host.other.disconnect();
   ASSERT_TRUE(eventually([&] { return host.sessions_bytes() < kMore; }));
-  EXPECT_EQ(use_group(host.client, 2), ErrorCode::kOk);
+  EXPECT_EQ(use_group(host.client, group), ErrorCode::kOk);
   EXPECT_EQ(host.told(ipc::EventKind::kSequenceRestored), 1u);
-  EXPECT_EQ(host.evictable_bytes(), kPages * kPage);
+  EXPECT_EQ(host.evictable_bytes(), bytes_of(kLarge));
   host.client.disconnect();
   EXPECT_TRUE(eventually([&] { return host.sessions_bytes() == 0; }));
   EXPECT_TRUE(eventually([&] { return host.descriptors() < descriptors; }));
@@ -118,15 +128,14 @@ TEST(Spill, an_idle_group_gives_way_and_comes_back_with_its_use) {
 
 TEST(Spill, a_group_that_cannot_be_written_stays) {
   Host host;
-  // The capacity says how the worker fails, so the memory is as small.
   const uint64_t before = host.sessions_bytes();
-  Host::make_group(host.client, kFails);
-  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kFails * kPage; }));
+  host.make_group(host.client, kFails);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kFails); }));
   const uint32_t descriptors = host.descriptors_at_rest();
-  const uint64_t free = 64 * kMiB - before - kFails * kPage;
-  EXPECT_EQ(want_refs(host.other, 1, free + kPage), ErrorCode::kOutOfMemory);
+  const uint64_t free = 64 * kMiB - before - bytes_of(kFails);
+  EXPECT_EQ(want_refs(host.other, free + kPage), ErrorCode::kOutOfMemory);
   EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 0u);
-  EXPECT_EQ(host.sessions_bytes(), before + kFails * kPage);
+  EXPECT_EQ(host.sessions_bytes(), before + bytes_of(kFails));
   EXPECT_EQ(host.evictable_bytes(), 0u) << "it is not tried again at once";
   EXPECT_TRUE(host.descriptors_return_to(descriptors));
 }
@@ -134,12 +143,12 @@ TEST(Spill, a_group_that_cannot_be_written_stays) {
 TEST(Spill, a_worker_that_dies_of_it_loses_nothing) {
   Host host;
   const uint64_t before = host.sessions_bytes();
-  Host::make_group(host.client, kDies);
-  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kDies * kPage; }));
-  const uint64_t free = 64 * kMiB - before - kDies * kPage;
+  host.make_group(host.client, kDies);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kDies); }));
+  const uint64_t free = 64 * kMiB - before - bytes_of(kDies);
   // Its grant is asked for again by each worker, until nobody tries to spill.
-  EXPECT_NE(want_refs(host.other, 1, free + kPage), ErrorCode::kOk);
-  EXPECT_EQ(host.sessions_bytes(), before + kDies * kPage);
+  EXPECT_NE(want_refs(host.other, free + kPage), ErrorCode::kOk);
+  EXPECT_EQ(host.sessions_bytes(), before + bytes_of(kDies));
   EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 0u);
 }
 
@@ -147,13 +156,9 @@ TEST(Spill, what_is_dropped_on_its_way_leaves_nothing) {
   Host host;
   const uint64_t before = host.sessions_bytes();
   const uint32_t descriptors = host.descriptors_at_rest();
-  const SequenceHandle group = Host::make_group(host.client, kHangs);
-  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kHangs * kPage; }));
-  ipc::Submission submission;
-  submission.run = 1;
-  submission.operation = static_cast<uint16_t>(ipc::Operation::kWriteRef);
-  submission.graph_bytes = 64 * kMiB - before;
-  host.other.submit(submission);
+  const SequenceHandle group = host.make_group(host.client, kHangs);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kHangs); }));
+  host.other.submit_write(64 * kMiB - before);
   ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == 0; })) << "it is on its way";
   host.client.ask<ipc::Done>(ipc::DropSequence{group});
   EXPECT_EQ(host.other.completion(), ErrorCode::kOk) << "who waited for it has its memory";
@@ -166,37 +171,37 @@ TEST(Spill, what_is_on_disk_counts_against_its_quota_so_that_it_may_return) {
   Host host({"--session-quota", std::to_string(quota)});
   TestClient third(host.daemon);
   third.greet();
-  const uint64_t group = kPages * kPage;  // two thirds of the quota
-  Host::make_group(host.client, kPages);
-  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == group; }));
-  EXPECT_EQ(want_refs(host.other, 1, 24 * kMiB), ErrorCode::kOk);
-  EXPECT_EQ(want_refs(third, 1, 24 * kMiB), ErrorCode::kOk);
+  const uint64_t bytes = bytes_of(kLarge);  // two thirds of the quota
+  const SequenceHandle group = host.make_group(host.client, kLarge);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes; }));
+  EXPECT_EQ(want_refs(host.other, 24 * kMiB), ErrorCode::kOk);
+  EXPECT_EQ(want_refs(third, 24 * kMiB), ErrorCode::kOk);
   ASSERT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 1u);
-  EXPECT_EQ(want_refs(host.client, 1, quota - group), ErrorCode::kQuotaExceeded);
+  EXPECT_EQ(want_refs(host.client, quota - bytes), ErrorCode::kQuotaExceeded);
   third.disconnect();
   ASSERT_TRUE(eventually([&] { return host.sessions_bytes() < 40 * kMiB; }));
-  EXPECT_EQ(use_group(host.client, 2), ErrorCode::kOk);
-  EXPECT_EQ(want_refs(host.client, 3, quota - group), ErrorCode::kQuotaExceeded)
+  EXPECT_EQ(use_group(host.client, group), ErrorCode::kOk);
+  EXPECT_EQ(want_refs(host.client, quota - bytes), ErrorCode::kQuotaExceeded)
       << "once, and not twice";
-  EXPECT_EQ(want_refs(host.client, 4, kMiB), ErrorCode::kOk);
+  EXPECT_EQ(want_refs(host.client, kMiB), ErrorCode::kOk);
 }
 
 TEST(Spill, no_more_than_the_limit_goes_to_disk) {
-  const uint64_t group = kPages * kPage;
+  const uint64_t group = bytes_of(kLarge);
   for (const bool fits : {false, true}) {
     Host host({"--spill-limit", std::to_string(fits ? group : group - 1)});
-    Host::make_group(host.client, kPages);
+    host.make_group(host.client, kLarge);
     ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == (fits ? group : 0); }));
-    EXPECT_EQ(want_refs(host.other, 1, kMore), fits ? ErrorCode::kOk : ErrorCode::kOutOfMemory);
+    EXPECT_EQ(want_refs(host.other, kMore), fits ? ErrorCode::kOk : ErrorCode::kOutOfMemory);
     EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), fits ? 1u : 0u);
   }
 }
 
 TEST(Spill, without_a_directory_nothing_is_spilled) {
   Host host({"--spill-directory", "/dev/null/none"});
-  Host::make_group(host.client, kPages);
-  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == kPages * kPage; }));
-  EXPECT_EQ(want_refs(host.other, 1, kMore), ErrorCode::kOutOfMemory);
+  host.make_group(host.client, kLarge);
+  ASSERT_TRUE(eventually([&] { return host.evictable_bytes() == bytes_of(kLarge); }));
+  EXPECT_EQ(want_refs(host.other, kMore), ErrorCode::kOutOfMemory);
   EXPECT_EQ(host.told(ipc::EventKind::kSequenceSpilled), 0u);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Where models are and when they move: djinnd as a process, with a real loader and a fake worker.
+// Where models are and when they move: djinnd as a process, with a real loader and a worker without
+// kernels.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -291,7 +292,7 @@ TEST(Garbage, programs_without_users_and_workers_without_sessions_go) {
   {
     TestClient client(daemon);
     client.greet();
-    client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::sealed("program").get()});
+    client.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::program("y").get()});
     EXPECT_EQ(observer.ask<ipc::Collected>(ipc::CollectGarbage{}), ipc::Collected{});
   }
   ASSERT_TRUE(eventually([&] {
@@ -309,20 +310,19 @@ TEST(Garbage, large_programs_go_with_the_last_session_that_uses_one) {
   TestClient observer(daemon);
   observer.greet(true);
   const auto programs = [&] { return observer.ask<ipc::StatusReport>(ipc::GetStatus{}).programs; };
-  const std::string text(ProgramTable::kBytesUnused / 2 + 1, 'x');
+  const Fd one = testing::sealed(testing::large_graph("one", ProgramTable::kBytesUnused / 2));
+  const Fd two = testing::sealed(testing::large_graph("two", ProgramTable::kBytesUnused / 2));
   {
     TestClient first(daemon);
     first.greet();
-    first.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::sealed("1" + text).get()});
-    first.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::sealed("2" + text).get()});
+    first.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {one.get()});
+    first.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {two.get()});
     EXPECT_EQ(programs(), 2u);
   }
   ASSERT_TRUE(eventually([&] { return programs() == 1; }));
   TestClient again(daemon);
   again.greet();
-  EXPECT_TRUE(
-      again.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {testing::sealed("2" + text).get()})
-          .was_cached)
+  EXPECT_TRUE(again.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {two.get()}).was_cached)
       << "the one that was used last";
 }
 

@@ -4,20 +4,40 @@
 // simple and the same each time; what else it does, the graph says by its operators. A node's
 // result has the dtype and sizes that the graph claims of it.
 //
-//   fake::add_one(x)    float32: each element, and one
-//   fake::add_one_(x)   likewise, in place: its input is written
-//   fake::fail()        fails as an operator's refusal does
-//   fake::take_heap(n)  asks the lane's heap owner for n bytes in all
+//   fake::add_one(x)         float32: each element, and one
+//   fake::add_one_(x)        likewise, in place: its input is written
+//   fake::logits(ids)        float32 [rows, vocabulary] of int64 [rows, tokens]: the likeliest
+//   token
+//                            is the one after the row's last
+//   fake::nothing(...)       computes nothing
+//   fake::refuse()           is not admitted
+//   fake::fail()             fails as an operator's refusal does
+//   fake::take_heap(n)       asks the lane's heap owner for n bytes in all
+//   fake::take_slab(n)       asks for a slab of n bytes
+//   fake::wait()             computes until the run is given up
+//
+// In a process of its own:
+//
+//   fake::hang()             computes for ever, without a sign of life
+//   fake::stop()             stops the process
+//   fake::die()              ends the process
+//   fake::die_in_admission() likewise, instead of being admitted
+//   fake::stick()            computes nothing; the lane that forgets its program hangs
 #pragma once
+
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "kernel/base/assert.h"
 #include "kernel/executor/executor.h"
 #include "kernel/executor/output.h"
 #include "kernel/srg/expr.h"
@@ -26,7 +46,9 @@ namespace djinn::exec {
 
 class FakeProgram final : public Program {
  public:
-  explicit FakeProgram(srg::Graph graph) : graph_(std::move(graph)) {
+  // weights: of the graph's, or null where nothing is to be run.
+  explicit FakeProgram(srg::Graph graph, const WeightTable* weights = nullptr)
+      : graph_(std::move(graph)), weights_(weights) {
     for (const srg::ValueId id : graph_.outputs) {
       const srg::Value& value = graph_.values[id];
       outputs_.push_back({value.name, value.dtype, value.sizes, true});
@@ -51,6 +73,23 @@ class FakeProgram final : public Program {
   [[nodiscard]] bool writes_nothing() const override { return written_.empty(); }
 
   [[nodiscard]] const std::vector<srg::StorageIndex>& written() const { return written_; }
+  [[nodiscard]] bool has(std::string_view op) const {
+    return std::ranges::any_of(graph_.nodes, [&](const srg::Node& node) { return node.op == op; });
+  }
+  // The first weight that the graph names and its model does not have.
+  [[nodiscard]] const srg::Storage* missing_weight() const {
+    for (const srg::Storage& storage : graph_.storages) {
+      const bool is_weight = storage.kind == srg::StorageKind::kWeight;
+      if (is_weight && weights_->find(storage.name) == nullptr) return &storage;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] const std::byte* data(srg::StorageIndex storage,
+                                      const RunBindings& bindings) const {
+    const srg::Storage& from = graph_.storages[storage];
+    return from.kind == srg::StorageKind::kWeight ? weights_->find(from.name)->data
+                                                  : bindings.storages[storage].data;
+  }
   // The value that is the node's first argument.
   [[nodiscard]] const srg::Value& argument(const srg::Node& node) const {
     return graph_.values[std::get<srg::ValueRef>(node.arguments[0].value).id];
@@ -65,9 +104,15 @@ class FakeProgram final : public Program {
 
  private:
   srg::Graph graph_;
+  const WeightTable* weights_;
   std::vector<OutputInfo> outputs_;
   std::vector<srg::StorageIndex> written_;
 };
+
+// What does not come back.
+[[noreturn]] inline void hang() {
+  for (;;) ::getppid();
+}
 
 class FakeLane final : public Lane {
  public:
@@ -106,7 +151,9 @@ class FakeLane final : public Lane {
     outputs_.clear();
     kept_.clear();
   }
-  void forget(const Program&) override {}
+  void forget(const Program& program) override {
+    if (static_cast<const FakeProgram&>(program).has("fake::stick")) hang();
+  }
   Status copy_elements(const OutputView& view, std::span<std::byte> out) override {
     return exec::copy_elements(view, out);
   }
@@ -119,23 +166,74 @@ class FakeLane final : public Lane {
 
   Status call(const FakeProgram& program, const srg::Node& node, const RunBindings& bindings,
               Made& made) {
-    if (node.op == "fake::fail")
-      return Error{ErrorCode::kInvalidArgument, "fake::fail has failed."};
-    if (node.op == "fake::take_heap") {
-      const auto bytes = std::get<srg::Expr>(node.arguments[0].value).constant;
-      return options_.heap->allow(static_cast<uint64_t>(bytes));
+    if (node.op == "fake::add_one" || node.op == "fake::add_one_") {
+      add_one(program, node, bindings, made[node.outputs[0]]);
+    } else if (node.op == "fake::logits") {
+      make_logits(program, node, bindings, made[node.outputs[0]]);
+    } else if (node.op == "fake::take_heap") {
+      return options_.heap->allow(number(node));
+    } else if (node.op == "fake::take_slab") {
+      return take_slab(number(node));
+    } else {
+      return misbehave(node.op);
     }
+    return {};
+  }
+  static uint64_t number(const srg::Node& node) {
+    return static_cast<uint64_t>(std::get<srg::Expr>(node.arguments[0].value).constant);
+  }
+
+  Status misbehave(const std::string& op) const {
+    if (op == "fake::fail") return Error{ErrorCode::kInvalidArgument, "fake::fail has failed."};
+    if (op == "fake::hang") hang();
+    if (op == "fake::stop") ::raise(SIGSTOP);
+    if (op == "fake::die") ::_exit(6);
+    while (op == "fake::wait") {
+      if (!pulse_(op)) return Error{ErrorCode::kCancelled, "It was given up."};
+      std::this_thread::yield();
+    }
+    return {};
+  }
+
+  Status take_slab(uint64_t bytes) {
+    DJINN_TRY(const std::span<std::byte> slab, options_.grow_slab(bytes));
+    DJINN_ASSERT(slab.size() >= bytes);
+    stats_.planned_bytes = slab.size();
+    return {};
+  }
+
+  static void add_one(const FakeProgram& program, const srg::Node& node,
+                      const RunBindings& bindings, std::vector<std::byte>& result) {
     const srg::Value& x = program.argument(node);
-    std::byte* const from = bindings.storages[x.storage].data;
-    const uint64_t count = FakeProgram::elements(x, bindings.symbols);
-    std::vector<float> numbers(count);
-    std::memcpy(numbers.data(), from, count * sizeof(float));
-    for (float& number : numbers) number += 1;
-    std::vector<std::byte>& result = made[node.outputs[0]];
+    std::vector<float> numbers(FakeProgram::elements(x, bindings.symbols));
+    std::memcpy(numbers.data(), program.data(x.storage, bindings), numbers.size() * sizeof(float));
+    for (float& element : numbers) element += 1;
     const auto bytes = std::as_bytes(std::span(numbers));
     result.assign(bytes.begin(), bytes.end());
-    if (node.op == "fake::add_one_") std::memcpy(from, result.data(), result.size());
-    return {};
+    if (node.op == "fake::add_one_") {
+      std::memcpy(bindings.storages[x.storage].data, result.data(), result.size());
+    }
+  }
+
+  static void make_logits(const FakeProgram& program, const srg::Node& node,
+                          const RunBindings& bindings, std::vector<std::byte>& result) {
+    const srg::Value& ids = program.argument(node);
+    const srg::Value& logits = program.graph().values[node.outputs[0]];
+    const auto size = [&](const srg::Expr& expr) {
+      return static_cast<uint64_t>(srg::evaluate(expr, bindings.symbols).value());
+    };
+    const uint64_t tokens = size(ids.sizes[1]);
+    const uint64_t vocabulary = size(logits.sizes[1]);
+    std::vector<float> scores(size(logits.sizes[0]) * vocabulary);
+    for (uint64_t row = 0; row * vocabulary < scores.size(); ++row) {
+      int64_t last = 0;
+      std::memcpy(&last,
+                  program.data(ids.storage, bindings) + ((row + 1) * tokens - 1) * sizeof last,
+                  sizeof last);
+      scores[row * vocabulary + (static_cast<uint64_t>(last) + 1) % vocabulary] = 1;
+    }
+    const auto bytes = std::as_bytes(std::span(scores));
+    result.assign(bytes.begin(), bytes.end());
   }
 
   void keep(const FakeProgram& program, srg::ValueId id, const RunBindings& bindings,
@@ -165,9 +263,17 @@ class FakeLane final : public Lane {
 
 class FakeExecutor final : public Executor {
  public:
-  Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable&,
+  Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
                                          const AdmissionLimits&) override {
-    return std::unique_ptr<Program>(new FakeProgram(std::move(graph)));
+    auto program = std::make_unique<FakeProgram>(std::move(graph), &weights);
+    if (program->has("fake::die_in_admission")) ::_exit(5);
+    if (program->has("fake::refuse")) {
+      return Error{ErrorCode::kUnsupported, "fake::refuse is not admitted."};
+    }
+    if (const srg::Storage* const missing = program->missing_weight(); missing != nullptr) {
+      return Error{ErrorCode::kNotFound, "The model has no weight '" + missing->name + "'."};
+    }
+    return std::unique_ptr<Program>(std::move(program));
   }
   [[nodiscard]] std::vector<srg::StorageIndex> inputs_written(
       const srg::Graph& graph) const override {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What djinnd's end-to-end tests share: a djinnd of their own with a fake worker, and clients that
-// speak the protocol by hand.
+// What djinnd's end-to-end tests share: a djinnd of their own with a worker without kernels, and
+// clients that speak the protocol by hand.
 #pragma once
 
 #include <dirent.h>
@@ -25,10 +25,15 @@
 #include <vector>
 
 #include "ipc/bell.h"
+#include "ipc/binding.h"
 #include "ipc/codec/control_codec.h"
+#include "ipc/codec/srg_codec.h"
 #include "ipc/ring.h"
 #include "ipc/socket.h"
+#include "kernel/base/bytes.h"
 #include "kernel/pal/memfd.h"
+#include "kernel/srg/builder.h"
+#include "kernel/srg/limits.h"
 
 extern char** environ;
 
@@ -51,6 +56,24 @@ struct ChildPrograms {
   std::string worker = FAKE_WORKER_PROGRAM;
   std::string loader = LOADER_PROGRAM;
 };
+
+// A graph that does what one operator of the worker's executor does
+// (kernel/executor/fake_executor_for_tests.h).
+inline srg::Graph graph_of(std::string_view op, std::vector<srg::Arg> arguments = {}) {
+  srg::GraphBuilder g("test");
+  g.op_n(0, op, std::move(arguments));
+  return *std::move(g).finish();
+}
+
+// A graph of at least so many bytes that computes nothing. name: of its own.
+inline srg::Graph large_graph(std::string name, uint64_t bytes) {
+  constexpr uint64_t kTextBytes = srg::limits::kTextArgumentBytes;
+  srg::GraphBuilder g(std::move(name));
+  for (uint64_t i = 0; i * kTextBytes < bytes; ++i) {
+    g.op_n(0, "fake::nothing", {std::string(kTextBytes, 'a')});
+  }
+  return *std::move(g).finish();
+}
 
 class TestDaemon {
  public:
@@ -192,13 +215,36 @@ class TestClient {
     return welcome;
   }
 
-  // Submits and rings; the answer comes with completion().
-  void submit(const ipc::Submission& submission) {
-    EXPECT_TRUE(ring_->publish(submission).ok());
+  // Each submits one run more, and rings; the answer comes with completion(). What the worker reads
+  // of one in staging the next one overwrites.
+  void submit_nothing() {
+    submit_silently();
     ipc::ring_submission_bell(submission_bell_);
   }
+  void submit_graph(const srg::Graph& graph) {
+    ipc::Submission submission;
+    const std::vector<std::byte> bytes = ipc::encode(graph);
+    submission.graph_offset = kGraphAt;
+    submission.graph_bytes = bytes.size();
+    copy_bytes(bytes, staging().subspan(kGraphAt));
+    submit(ipc::Operation::kRunOnce, ipc::RunBlock{}, submission);
+  }
+  // A new ref of so many bytes, of which only the first come with this.
+  void submit_write(uint64_t bytes) {
+    const RefHandle ref{++refs_, 1};
+    submit(ipc::Operation::kWriteRef,
+           ipc::WriteBlock{ref, {kBlockAt, std::min<uint64_t>(bytes, 64)}, 0, bytes});
+  }
+  // The group's rows become what they are: so it is used.
+  void submit_reorder(SequenceHandle sequence) {
+    submit(ipc::Operation::kReorderSequence, ipc::ReorderBlock{sequence, {0}});
+  }
+  // A worker that takes the session in dies before it has, so many times (fake_worker.cc).
+  void let_workers_die(uint32_t count) { memcpy(staging().data(), &count, sizeof count); }
   // Without a ring: the worker may find it.
-  void submit_silently(const ipc::Submission& submission) {
+  void submit_silently() {
+    ipc::Submission submission;
+    submission.run = ++runs_;
     EXPECT_TRUE(ring_->publish(submission).ok());
   }
   // Whoever reads or writes what this client has of the bells sleeps for good.
@@ -226,6 +272,25 @@ class TestClient {
   void disconnect() { socket_.reset(); }
 
  private:
+  // In staging, behind let_workers_die()'s number.
+  static constexpr uint64_t kBlockAt = 4 << 10;
+  static constexpr uint64_t kGraphAt = 32 << 10;
+
+  [[nodiscard]] std::span<std::byte> staging() const {
+    return ipc::SessionView::over(mapped_.bytes())->staging();
+  }
+  template <typename Block>
+  void submit(ipc::Operation operation, const Block& block, ipc::Submission submission = {}) {
+    const std::vector<std::byte> bytes = ipc::encode(block);
+    copy_bytes(bytes, staging().subspan(kBlockAt));
+    submission.operation = static_cast<uint16_t>(operation);
+    submission.run = ++runs_;
+    submission.binding_offset = kBlockAt;
+    submission.binding_bytes = static_cast<uint32_t>(bytes.size());
+    EXPECT_TRUE(ring_->publish(submission).ok());
+    ipc::ring_submission_bell(submission_bell_);
+  }
+
   Fd socket_;
   uint32_t last_number_ = 0;
   std::vector<Fd> fds_;
@@ -233,10 +298,23 @@ class TestClient {
   Fd submission_bell_;
   pal::Mapping mapped_;
   std::optional<ipc::ClientRing> ring_;
+  uint64_t runs_ = 0;
+  uint32_t refs_ = 0;
 };
 
 inline Fd sealed(std::string_view text) {
   return *pal::make_sealed_memfd("test", std::as_bytes(std::span(text)));
+}
+inline Fd sealed(const srg::Graph& graph) {
+  return *pal::make_sealed_memfd("test", ipc::encode(graph));
+}
+// A program with one output of that name.
+inline Fd program(std::string name) {
+  srg::GraphBuilder g("test");
+  const srg::Tensor y = g.op("fake::add_one", {g.input("x", DType::kFloat32, {4})});
+  g.claim(y, DType::kFloat32, {4});
+  g.output(std::move(name), y);
+  return sealed(*std::move(g).finish());
 }
 
 // A safetensors file of so many float32 tensors ("w0" and so on) of so many elements each, with the
