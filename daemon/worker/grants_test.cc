@@ -3,10 +3,7 @@
 // Questions of the lane about memory, and answers that come when nobody waits any more.
 #include "daemon/worker/grants.h"
 
-#include <gtest/gtest.h>
-#include <poll.h>
-
-#include "ipc/codec/control_codec.h"
+#include "daemon/worker/djinnd_for_tests.h"
 
 namespace djinn::worker {
 namespace {
@@ -14,37 +11,15 @@ namespace {
 constexpr SessionId kSession{7};
 constexpr uint64_t kBytes = 4096;
 
-class GrantsTest : public ::testing::Test {
+class GrantsTest : public DjinndTest {
  protected:
   // What a step that needs the memory is told; kOk: it has it.
   ErrorCode taken(uint64_t bytes = kBytes) {
     const auto answer = grants_.take(ipc::GrantKind::kRefs, kSession, bytes);
-    return answer ? ErrorCode::kOk : answer.error().code;
+    return code_of(answer);
   }
   void give_up() { grants_.forget(ipc::GrantKind::kRefs, kSession); }
-  ipc::GrantRequest asked() {
-    pollfd entry{djinnd_.socket().get(), POLLIN, 0};
-    if (::poll(&entry, 1, 20'000) != 1) {
-      ADD_FAILURE() << "nothing is asked for";
-      return {};
-    }
-    const auto message = djinnd_.receive();
-    return std::get<ipc::GrantRequest>(ipc::decode_worker_event(message->bytes)->body);
-  }
-  [[nodiscard]] bool nothing_is_said() {
-    pollfd entry{djinnd_.socket().get(), POLLIN, 0};
-    return ::poll(&entry, 1, 0) == 0;
-  }
-  void answer(const ipc::GrantRequest& request, ErrorCode code = ErrorCode::kOk) {
-    grants_.deliver(ipc::GrantAnswer{request.request, code, {}});
-  }
-
-  ipc::SocketPair pair_ = *ipc::make_socket_pair();
-  child::Channel worker_{std::move(pair_.left)};
-  child::Channel djinnd_{std::move(pair_.right)};
-  Outbox outbox_{worker_};
-  Waits waits_{[] {}};
-  Grants grants_{outbox_, waits_};
+  ipc::GrantRequest asked() { return heard<ipc::GrantRequest>(); }
 };
 
 TEST_F(GrantsTest, a_refusal_is_told_to_the_step_that_asked) {
@@ -80,8 +55,46 @@ TEST_F(GrantsTest, what_nobody_takes_up_is_given_back) {
   const ipc::GrantRequest first = asked();
   give_up();
   answer(first);
-  const auto said = ipc::decode_worker_event(djinnd_.receive()->bytes);
-  EXPECT_EQ(std::get<ipc::GrantReturn>(said->body).bytes, kBytes);
+  EXPECT_EQ(heard<ipc::GrantReturn>().bytes, kBytes);
+}
+
+TEST_F(GrantsTest, sessions_and_kinds_of_memory_have_a_question_each) {
+  EXPECT_EQ(taken(), ErrorCode::kPending);
+  EXPECT_FALSE(grants_.take(ipc::GrantKind::kRefs, SessionId{8}, kBytes));
+  EXPECT_FALSE(grants_.take(ipc::GrantKind::kHeap, {}, kBytes));
+  const ipc::GrantRequest first = asked();
+  const ipc::GrantRequest second = asked();
+  EXPECT_EQ(first.session, kSession);
+  EXPECT_EQ(second.session, SessionId{8});
+  EXPECT_EQ(asked().kind, ipc::GrantKind::kHeap);
+  answer(second);
+  EXPECT_EQ(taken(), ErrorCode::kPending);
+  answer(first);
+  EXPECT_EQ(taken(), ErrorCode::kOk);
+}
+
+TEST_F(GrantsTest, what_a_group_is_granted_is_told_once_to_who_asked) {
+  std::vector<ErrorCode> told;
+  grants_.ask(kSession, {1, 1}, kBytes, [&](const Status& status) {
+    told.push_back(status ? ErrorCode::kOk : status.error().code);
+  });
+  const ipc::GrantRequest request = asked();
+  EXPECT_EQ(request.sequence, (SequenceHandle{1, 1}));
+  answer(request, ErrorCode::kQuotaExceeded);
+  answer(request);
+  EXPECT_EQ(told, std::vector{ErrorCode::kQuotaExceeded});
+}
+
+TEST_F(GrantsTest, nobody_is_asked_any_more_when_djinnd_is_gone) {
+  grants_.close();
+  EXPECT_EQ(taken(), ErrorCode::kDisconnected);
+  grants_.ask(kSession, {1, 1}, kBytes, [](const Status&) { ADD_FAILURE() << "nobody answers"; });
+  EXPECT_TRUE(nothing_is_said());
+}
+
+TEST_F(GrantsTest, an_answer_to_what_nobody_asked_is_no_grant) {
+  answer(ipc::GrantRequest{77, ipc::GrantKind::kRefs, kSession, {}, kBytes});
+  EXPECT_EQ(taken(), ErrorCode::kPending);
 }
 
 }  // namespace

@@ -4,15 +4,11 @@
 // would say comes from here.
 #include "daemon/worker/sequence.h"
 
-#include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <future>
-#include <string>
 
-#include "ipc/codec/control_codec.h"
+#include "daemon/worker/djinnd_for_tests.h"
 #include "kernel/pal/faulty_pal.h"
 #include "kernel/pal/host_pal.h"
 #include "kernel/pal/memfd.h"
@@ -24,7 +20,7 @@ constexpr SessionId kSession{7};
 constexpr uint64_t kCapacity = 4096;
 constexpr ipc::SequenceGeometry kGeometry{1, 1, 2, 8, DType::kFloat32, kCapacity};
 
-class GrowerTest : public ::testing::Test {
+class PagerTest : public DjinndTest {
  protected:
   struct Group {
     std::shared_ptr<Sequence> sequence;
@@ -45,31 +41,9 @@ class GrowerTest : public ::testing::Test {
     EXPECT_TRUE(sequence);
     return {*sequence, *std::move(memfd)};
   }
-  // The pager's next words.
-  template <typename Event>
-  Event heard() {
-    const auto message = djinnd_.receive();
-    const auto event = ipc::decode_worker_event(message->bytes);
-    return std::get<Event>(event->body);
-  }
-  [[nodiscard]] bool nothing_is_said() {
-    pollfd entry{djinnd_.socket().get(), POLLIN, 0};
-    return ::poll(&entry, 1, 0) == 0;
-  }
-  void answer(const ipc::GrantRequest& request, ErrorCode code = ErrorCode::kOk) {
-    grants_.deliver(ipc::GrantAnswer{request.request, code, {}});
-  }
-  static Fd nameless_file() {
-    std::string path = ::testing::TempDir() + "sequence-XXXXXX";
-    Fd file(::mkstemp(path.data()));
-    EXPECT_TRUE(file.valid());
-    ::unlink(path.c_str());
-    return file;
-  }
   // What a step that needs so many slots of the group is told.
   ErrorCode ensured(const std::shared_ptr<Sequence>& sequence, uint64_t tokens) {
-    const Status status = pager_->ensure(sequence, tokens);
-    return status ? ErrorCode::kOk : status.error().code;
+    return code_of(pager_->ensure(sequence, tokens));
   }
   // Until the group is there with so many slots, or for the first error. Grants are given at once.
   Status bring(const Group& group, uint64_t tokens) {
@@ -103,18 +77,12 @@ class GrowerTest : public ::testing::Test {
     done.get_future().wait();
   }
 
-  ipc::SocketPair pair_ = *ipc::make_socket_pair();
-  child::Channel worker_{std::move(pair_.left)};
-  child::Channel djinnd_{std::move(pair_.right)};
   std::unique_ptr<pal::HostPal> host_ = *pal::HostPal::make();
   pal::FaultyPal pal_{*host_};
-  Outbox outbox_{worker_};
-  Waits waits_{[] {}};
-  Grants grants_{outbox_, waits_};
   std::unique_ptr<SequencePager> pager_ = std::make_unique<SequencePager>(grants_, outbox_, waits_);
 };
 
-TEST_F(GrowerTest, a_grant_that_is_long_in_coming_keeps_no_other_group_waiting) {
+TEST_F(PagerTest, a_grant_that_is_long_in_coming_keeps_no_other_group_waiting) {
   const Group slow = group(0);
   const Group quick = group(1);
   EXPECT_EQ(ensured(slow.sequence, 10), ErrorCode::kPending);
@@ -131,7 +99,7 @@ TEST_F(GrowerTest, a_grant_that_is_long_in_coming_keeps_no_other_group_waiting) 
   EXPECT_EQ(ensured(slow.sequence, 10), ErrorCode::kOk);
 }
 
-TEST_F(GrowerTest, a_refused_growth_is_told_once_and_may_be_tried_again) {
+TEST_F(PagerTest, a_refused_growth_is_told_once_and_may_be_tried_again) {
   const Group one = group(0);
   EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kPending);
   answer(heard<ipc::GrantRequest>(), ErrorCode::kOutOfMemory);
@@ -143,7 +111,7 @@ TEST_F(GrowerTest, a_refused_growth_is_told_once_and_may_be_tried_again) {
   EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kOk);
 }
 
-TEST_F(GrowerTest, what_was_cancelled_is_asked_for_again_by_the_run_after_it) {
+TEST_F(PagerTest, what_was_cancelled_is_asked_for_again_by_the_run_after_it) {
   const Group present = group(0);
   const Group on_disk = group(1, 64 << 10, nameless_file());
   for (const Group* one : {&present, &on_disk}) {
@@ -159,7 +127,7 @@ TEST_F(GrowerTest, what_was_cancelled_is_asked_for_again_by_the_run_after_it) {
   EXPECT_EQ(ensured(present.sequence, 10), ErrorCode::kOk);
 }
 
-TEST_F(GrowerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in_need) {
+TEST_F(PagerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in_need) {
   const Group one = group(0);
   ASSERT_TRUE(bring(one, 20));
   const uint64_t there = one.sequence->committed();
@@ -174,7 +142,7 @@ TEST_F(GrowerTest, a_growth_ahead_of_need_that_was_refused_is_asked_for_again_in
   EXPECT_FALSE(pager_->ensure(one.sequence, there + 1)) << "this one was needed";
 }
 
-TEST_F(GrowerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten) {
+TEST_F(PagerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten) {
   const Group one = group(0);
   ASSERT_TRUE(bring(one, 20));
   EXPECT_EQ(ensured(one.sequence, one.sequence->committed()), ErrorCode::kOk);
@@ -186,7 +154,7 @@ TEST_F(GrowerTest, a_growth_that_is_refused_when_its_group_has_left_is_forgotten
   EXPECT_TRUE(bring(one, 20));
 }
 
-TEST_F(GrowerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
+TEST_F(PagerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
   const Group one = group(0);
   EXPECT_EQ(ensured(one.sequence, 10), ErrorCode::kPending);
   const auto request = heard<ipc::GrantRequest>();
@@ -198,7 +166,7 @@ TEST_F(GrowerTest, a_dropped_group_gets_no_page_however_late_its_grant_comes) {
   EXPECT_EQ(one.sequence->committed(), 0u);
 }
 
-TEST_F(GrowerTest, a_group_that_is_dropped_on_its_way_back_stays_on_disk) {
+TEST_F(PagerTest, a_group_that_is_dropped_on_its_way_back_stays_on_disk) {
   const Group one = group(0, 64 << 10, nameless_file());
   EXPECT_EQ(ensured(one.sequence, 1), ErrorCode::kPending);
   const auto request = heard<ipc::GrantRequest>();
@@ -215,7 +183,7 @@ std::vector<float> values_of(const Sequence& sequence) {
   return {first, first + 100};
 }
 
-TEST_F(GrowerTest, what_came_back_from_disk_has_the_same_bits_whatever_call_failed) {
+TEST_F(PagerTest, what_came_back_from_disk_has_the_same_bits_whatever_call_failed) {
   uint64_t failures = 0;
   for (uint64_t n = 1;; ++n) {
     const Group one = group(0);

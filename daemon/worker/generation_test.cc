@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Generations: each token is one step, told once, whoever computes it. The model says that the next
+// token is the last one, and one.
+#include "daemon/worker/generation.h"
+
+#include "daemon/worker/session_for_tests.h"
+
+namespace djinn::worker {
+namespace {
+
+constexpr int64_t kVocabulary = 100;
+constexpr ProgramId kProgram{5};
+using Tokens = std::vector<int32_t>;
+
+srg::Graph model(bool writes = false) {
+  srg::GraphBuilder g("model");
+  const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
+  const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
+  const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
+  const srg::Tensor logits = g.op("fake::logits", {ids});
+  g.claim(logits, DType::kFloat32, {rows, kVocabulary});
+  g.output("logits", logits);
+  if (writes) g.op("fake::add_one_", {g.input("x", DType::kFloat32, {4})});
+  return *std::move(g).finish();
+}
+
+class GenerationTest : public SessionTest {
+ protected:
+  GenerationTest() { define(model()); }
+
+  void define(srg::Graph graph) {
+    auto admitted = admit_graph(executor_, ipc::encode(graph), nullptr);
+    ASSERT_TRUE(admitted) << admitted.error().message;
+    programs_.add_program(kProgram, *std::move(admitted));
+  }
+  // The prompt has as many tokens in each row.
+  ipc::GenerateBlock block(SequenceHandle group, const Tokens& prompt, uint32_t rows = 1) {
+    copy_bytes(std::as_bytes(std::span(prompt)), staging().subspan(kInputAt));
+    ipc::GenerateBlock block;
+    block.prefill = block.decode = kProgram.value;
+    block.sequence = group;
+    block.rows = rows;
+    block.prompt_tokens = static_cast<uint32_t>(prompt.size()) / rows;
+    block.prompt = {kInputAt, prompt.size() * sizeof(int32_t)};
+    block.padding.assign(rows, 0);
+    block.max_new_tokens = 5;
+    block.pad_token = -1;
+    return block;
+  }
+  void generate(const ipc::GenerateBlock& block) { submit(ipc::Operation::kGenerate, block); }
+  // The row's, in the order in which they were told.
+  [[nodiscard]] Tokens told(uint32_t row = 0) const {
+    Tokens tokens;
+    for (const ipc::Completion& one : told_) {
+      if (one.kind != static_cast<uint16_t>(ipc::CompletionKind::kToken)) continue;
+      if (row < one.first_row || row >= one.first_row + one.row_count) continue;
+      EXPECT_EQ(one.index, tokens.size());
+      tokens.push_back(one.tokens[row - one.first_row]);
+    }
+    return tokens;
+  }
+};
+
+TEST_F(GenerationTest, each_token_is_told_as_it_comes_and_stays_in_the_group) {
+  const SequenceHandle group = make_group(3, 1, 64);
+  generate(block(group, {10, 11}));
+  EXPECT_EQ(advance(), Runner::Advance::kWaiting) << "for its token slots";
+  ASSERT_TRUE(grant_all());
+  EXPECT_EQ(advance(), Runner::Advance::kWaited);
+  EXPECT_EQ(ended(), std::nullopt);
+  EXPECT_EQ(told(), (Tokens{12}));
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+  EXPECT_EQ(told(), (Tokens{12, 13, 14, 15, 16}));
+  EXPECT_EQ(told_.back().index, 5u);
+  EXPECT_EQ(tokens_of(group), (Tokens{10, 11, 12, 13, 14, 15})) << "the last was never run";
+}
+
+TEST_F(GenerationTest, another_one_goes_on_in_the_same_group) {
+  const SequenceHandle group = make_group(3, 1, 64);
+  generate(block(group, {10}));
+  ASSERT_EQ(finish(), ErrorCode::kOk);
+  told_.clear();
+  generate(block(group, {15, 40}));
+  ASSERT_EQ(finish(), ErrorCode::kOk);
+  EXPECT_EQ(told(), (Tokens{41, 42, 43, 44, 45}));
+  EXPECT_EQ(length_of(group), 11u);
+}
+
+TEST_F(GenerationTest, a_row_that_has_stopped_is_padded_until_the_last_one_stops) {
+  const SequenceHandle group = make_group(3, 2, 64);
+  ipc::GenerateBlock wanted = block(group, {10, 20}, 2);
+  wanted.stop_tokens = {12, 24};
+  generate(wanted);
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+  EXPECT_EQ(told(0), (Tokens{11, 12, -1, -1}));
+  EXPECT_EQ(told(1), (Tokens{21, 22, 23, 24}));
+}
+
+TEST_F(GenerationTest, no_stop_token_is_drawn_before_the_least_number_of_tokens) {
+  const SequenceHandle group = make_group(3, 1, 64);
+  ipc::GenerateBlock wanted = block(group, {10});
+  wanted.stop_tokens = {0, 12};
+  wanted.min_new_tokens = 3;
+  generate(wanted);
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+  // 12 is forbidden at the second, and all others are alike: the lowest is drawn that is not 0.
+  EXPECT_EQ(told(), (Tokens{11, 1, 2, 3, 4}));
+}
+
+TEST_F(GenerationTest, rows_of_a_whole_group_are_told_in_as_many_completions_as_it_takes) {
+  const SequenceHandle group = make_group(3, limits::kRows, 8);
+  Tokens prompt;
+  for (uint32_t row = 0; row < limits::kRows; ++row) prompt.push_back(static_cast<int32_t>(row));
+  ipc::GenerateBlock wanted = block(group, prompt, limits::kRows);
+  wanted.max_new_tokens = 2;
+  generate(wanted);
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+  for (uint32_t row = 0; row < limits::kRows; ++row) {
+    const auto last = static_cast<int32_t>(row);
+    EXPECT_EQ(told(row), (Tokens{last + 1, last + 2}));
+  }
+}
+
+TEST_F(GenerationTest, a_worker_that_follows_another_goes_on_and_tells_no_token_twice) {
+  const SequenceHandle group = make_group(3, 1, 64);
+  generate(block(group, {10}));
+  while (!ended()) {
+    if (advance() == Runner::Advance::kWaiting) grant_all();
+    attach();
+  }
+  EXPECT_EQ(told(), (Tokens{11, 12, 13, 14, 15}));
+  EXPECT_EQ(tokens_of(group), (Tokens{10, 11, 12, 13, 14}));
+}
+
+TEST_F(GenerationTest, one_that_is_given_up_keeps_the_tokens_that_were_told) {
+  const SequenceHandle group = make_group(3, 1, 64);
+  generate(block(group, {10}));
+  while (told().size() < 2) {
+    if (advance() == Runner::Advance::kWaiting) grant_all();
+    ASSERT_EQ(ended(), std::nullopt);
+  }
+  client_.cancel_through(1);
+  EXPECT_EQ(finish(), ErrorCode::kCancelled);
+  EXPECT_EQ(told(), (Tokens{11, 12}));
+  EXPECT_EQ(tokens_of(group), (Tokens{10, 11}));
+  generate(block(group, {50}));
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+}
+
+TEST_F(GenerationTest, what_is_refused_leaves_the_group_as_it_was) {
+  const SequenceHandle group = make_group(3, 1, 8);
+  ipc::GenerateBlock too_long = block(group, {10});
+  too_long.max_new_tokens = 8;
+  generate(too_long);
+  EXPECT_EQ(finish(), ErrorCode::kOutOfRange);
+  ipc::GenerateBlock too_many_rows = block(group, {10, 11}, 2);
+  generate(too_many_rows);
+  EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+  ipc::GenerateBlock too_hot = block(group, {10});
+  too_hot.greedy = false;
+  too_hot.temperature = -1;
+  generate(too_hot);
+  EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+  ipc::GenerateBlock all_padding = block(group, {10});
+  all_padding.padding = {1};
+  generate(all_padding);
+  EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+  ipc::GenerateBlock half_a_prompt = block(group, {10, 11});
+  half_a_prompt.prompt.bytes = 4;
+  generate(half_a_prompt);
+  EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+  ipc::GenerateBlock no_program = block(group, {10});
+  no_program.prefill = 77;
+  generate(no_program);
+  EXPECT_EQ(finish(), ErrorCode::kNotFound);
+  EXPECT_EQ(length_of(group), 0u);
+  EXPECT_EQ(told(), Tokens{});
+  generate(block(group, {10}));
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+}
+
+TEST_F(GenerationTest, a_program_that_writes_an_input_generates_nothing) {
+  define(model(true));
+  const SequenceHandle group = make_group(3, 1, 64);
+  generate(block(group, {10}));
+  EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(GenerationTest, one_whose_memory_is_refused_says_what_djinnd_says) {
+  const SequenceHandle group = make_group(3, 1, 64);
+  generate(block(group, {10}));
+  EXPECT_EQ(advance(), Runner::Advance::kWaiting);
+  wait_for_moves();
+  answer(ErrorCode::kOutOfMemory);
+  wait_for_moves();
+  EXPECT_EQ(advance(), Runner::Advance::kWaited);
+  EXPECT_EQ(ended(), ErrorCode::kOutOfMemory);
+  generate(block(group, {10}));
+  EXPECT_EQ(finish(), ErrorCode::kOk) << "another one may have it";
+}
+
+}  // namespace
+}  // namespace djinn::worker

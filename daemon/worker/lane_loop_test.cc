@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Sessions that share a lane: who waits keeps nobody, who breaks the protocol ends nobody else.
+#include "daemon/worker/lane_loop.h"
+
+#include <sys/socket.h>
+
+#include <future>
+
+#include "daemon/worker/worker_for_tests.h"
+
+namespace djinn::worker {
+namespace {
+
+class LaneLoopTest : public WorkerTest {
+ protected:
+  // Runs on the lane's thread between two steps, and is over when this returns.
+  void on_lane(const std::function<void(LaneLoop::State&)>& job) {
+    std::promise<void> done;
+    loop_->post([&](LaneLoop::State& state) {
+      job(state);
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+};
+
+TEST_F(LaneLoopTest, what_is_posted_runs_once_and_in_order_however_it_sleeps) {
+  std::vector<int> ran;
+  for (int i = 0; i < 100; ++i) {
+    if (i % 10 == 0) {
+      on_lane([&](LaneLoop::State&) { ran.push_back(i); });  // it may sleep after that
+    } else {
+      loop_->post([&ran, i](LaneLoop::State&) { ran.push_back(i); });
+    }
+  }
+  on_lane([](LaneLoop::State&) {});
+  ASSERT_EQ(ran.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(ran[static_cast<size_t>(i)], i);
+}
+
+TEST_F(LaneLoopTest, each_submission_is_done_whether_the_lane_sleeps_or_not) {
+  const auto session = attach(1);
+  for (int run = 0; run < 200; ++run) {
+    session->run(one_operator("fake::nothing"));
+    ASSERT_EQ(session->completion(), ErrorCode::kOk);
+  }
+  EXPECT_EQ(loop_->counts().read().submissions[static_cast<size_t>(ipc::Operation::kRunOnce)],
+            200u);
+}
+
+TEST_F(LaneLoopTest, a_session_that_waits_for_memory_keeps_no_other_waiting) {
+  const auto waits = attach(1);
+  const auto goes_on = attach(2);
+  waits->run(one_operator("fake::take_heap", {1 << 20}));
+  const auto request = heard<ipc::GrantRequest>();
+  for (int run = 0; run < 20; ++run) {
+    goes_on->run(one_operator("fake::nothing"));
+    ASSERT_EQ(goes_on->completion(), ErrorCode::kOk);
+  }
+  EXPECT_FALSE(*waits->ring.take());
+  grant(request);
+  EXPECT_EQ(waits->completion(), ErrorCode::kOk);
+}
+
+TEST_F(LaneLoopTest, a_session_that_leaves_gives_back_what_it_asked_for) {
+  const auto waits = attach(1);
+  waits->run(one_operator("fake::take_heap", {1 << 20}));
+  const auto request = heard<ipc::GrantRequest>();
+  command({ipc::DetachSession{waits->id}});
+  EXPECT_EQ(heard<ipc::Detached>().session, waits->id);
+  grant(request);
+  EXPECT_EQ(heard<ipc::GrantReturn>().bytes, request.bytes);
+}
+
+TEST_F(LaneLoopTest, what_one_asked_for_is_not_given_back_while_another_waits_for_it) {
+  const auto first = attach(1);
+  const auto second = attach(2);
+  first->run(one_operator("fake::take_heap", {1 << 20}));
+  const auto request = heard<ipc::GrantRequest>();
+  second->run(one_operator("fake::take_heap", {1 << 20}));
+  for (bool waits = false; !waits; std::this_thread::yield()) {
+    on_lane([&](LaneLoop::State& state) { waits = state.sessions.at(second->id)->waits; });
+  }
+  command({ipc::DetachSession{first->id}});
+  EXPECT_EQ(heard<ipc::Detached>().session, first->id);
+  grant(request);
+  EXPECT_EQ(second->completion(), ErrorCode::kOk);
+  EXPECT_TRUE(nothing_is_said());
+}
+
+TEST_F(LaneLoopTest, a_session_that_breaks_the_protocol_is_set_aside_and_its_neighbour_goes_on) {
+  const auto breaks = attach(1);
+  const auto goes_on = attach(2);
+  breaks->run(one_operator("fake::nothing"));
+  ASSERT_EQ(breaks->completion(), ErrorCode::kOk);
+  breaks->last_run = 0;
+  breaks->run(one_operator("fake::nothing"));
+  const auto broken = heard<ipc::SessionBroken>();
+  EXPECT_EQ(broken.session, breaks->id);
+  EXPECT_EQ(broken.code, ErrorCode::kProtocolViolation);
+  goes_on->run(one_operator("fake::nothing"));
+  EXPECT_EQ(goes_on->completion(), ErrorCode::kOk);
+}
+
+TEST_F(LaneLoopTest, a_run_that_computes_is_given_up_by_its_client_and_the_lane_goes_on) {
+  const auto session = attach(1);
+  const auto other = attach(2);
+  session->run(one_operator("fake::wait"));
+  while (session->op() != "fake::wait") std::this_thread::yield();
+  session->ring.cancel_through(session->last_run);
+  EXPECT_EQ(session->completion(), ErrorCode::kCancelled);
+  other->run(one_operator("fake::nothing"));
+  EXPECT_EQ(other->completion(), ErrorCode::kOk);
+}
+
+TEST_F(LaneLoopTest, ends_with_sessions_that_wait) {
+  const auto session = attach(1);
+  session->run(one_operator("fake::take_heap", {1 << 20}));
+  heard<ipc::GrantRequest>();
+  end();
+  EXPECT_EQ(ended_, ErrorCode::kDisconnected);
+}
+
+}  // namespace
+}  // namespace djinn::worker
