@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/srg/expr.h"
 
@@ -25,6 +26,7 @@ Error unbound(const std::string& name) {
 
 // int64 [rows, tokens]: what the group's slots [past, past + tokens) hold.
 void write_token_ids(std::byte* out, const SequenceUse& sequence) {
+  DJINN_ASSERT(sequence.past() + sequence.tokens <= sequence.group->committed());
   auto* ids = reinterpret_cast<int64_t*>(out);
   for (uint32_t row = 0; row < sequence.entry.rows; ++row) {
     ids = std::copy_n(sequence.group->tokens(sequence.entry.bank, row) + sequence.past(),
@@ -122,6 +124,7 @@ Status Binder::begin(const exec::Program& program, std::span<const int64_t> give
 }
 
 Result<std::byte*> Binder::private_copy(size_t slot, uint64_t bytes) {
+  DJINN_ASSERT(slot < copies_.size());
   Copy& copy = copies_[slot];
   if (copy.capacity < bytes || !copy.data) {
     const auto capacity = align_up(std::max<uint64_t>(bytes, 1), kGranuleBytes);
@@ -129,16 +132,19 @@ Result<std::byte*> Binder::private_copy(size_t slot, uint64_t bytes) {
       return Error{ErrorCode::kLimitExceeded,
                    "An input of the run is larger than 1 GiB. Use fewer rows or tokens at a time."};
     }
+    DJINN_ASSERT(kept_bytes_ >= copy.capacity);
     kept_bytes_ -= copy.capacity;
     copy = {};
     DJINN_TRY(copy.data, lane_.allocate(*capacity));
     copy.capacity = *capacity;
     kept_bytes_ += *capacity;
   }
+  DJINN_ASSERT(copy.data && copy.capacity >= bytes);
   return copy.data.get();
 }
 
 Status Binder::bind(Step& step, const ipc::InputBinding& input) {
+  DJINN_ASSERT(program_ != nullptr);
   const srg::Graph& graph = program_->graph();
   if (input.storage >= graph.storages.size() ||
       graph.storages[input.storage].kind != srg::StorageKind::kInput) {
@@ -179,6 +185,7 @@ Status Binder::bind_ref(Step& step, const ipc::InputBinding& input) {
 
 Status Binder::doom_written(Step& step, std::span<const exec::WrittenRange> ranges) const {
   for (const exec::WrittenRange& range : ranges) {
+    DJINN_ASSERT(range.storage < bound_refs_.size());
     if (!bound_refs_[range.storage].valid()) {
       return Error{ErrorCode::kInvalidArgument,
                    "The program writes the input '" +
@@ -196,6 +203,7 @@ Result<std::vector<Refs::Written>> Binder::in_extent(
     std::span<const exec::WrittenRange> ranges) const {
   std::vector<Refs::Written> written;
   for (const exec::WrittenRange& range : ranges) {
+    DJINN_ASSERT(bound_refs_[range.storage].valid());
     if (!range_fits(range.offset, range.bytes, storages_[range.storage].bytes)) {
       return Error{ErrorCode::kOutOfRange,
                    "The program writes beyond the ref that is bound to the input '" +
@@ -208,6 +216,7 @@ Result<std::vector<Refs::Written>> Binder::in_extent(
 
 // By output: what it takes if it becomes a ref; 0 where it does not, or only the run will tell.
 std::vector<uint64_t> Binder::bytes_of_refs(const ipc::RunBlock& block) const {
+  DJINN_ASSERT(block.outputs.size() == program_->outputs().size());
   std::vector<uint64_t> bytes;
   for (size_t i = 0; i < block.outputs.size(); ++i) {
     const bool is_ref = block.outputs[i].kind == ipc::OutputKind::kRef;
@@ -235,6 +244,7 @@ Status Binder::prepare_refs(Step& step, const ipc::RunBlock& block) {
 }
 
 Status Binder::bind_sequence(const SequenceUse& sequence) {
+  DJINN_ASSERT(program_ != nullptr && sequence.group != nullptr);
   const srg::Graph& graph = program_->graph();
   const Sequence& group = *sequence.group;
   for (srg::StorageIndex i = 0; i < graph.storages.size(); ++i) {
@@ -257,6 +267,7 @@ Status Binder::bind_sequence(const SequenceUse& sequence) {
 
 Status Binder::fill_role(srg::StorageIndex storage, const SequenceUse& sequence) {
   const srg::InputRole role = program_->graph().storages[storage].role;
+  DJINN_ASSERT(role != srg::InputRole::kUser && storages_[storage].data == nullptr);
   const uint64_t cells = uint64_t{sequence.entry.rows} * sequence.tokens;
   const uint64_t keys = sequence.past() + sequence.tokens;
   const bool mask = role == srg::InputRole::kAttentionMask;
@@ -272,6 +283,7 @@ Status Binder::fill_role(srg::StorageIndex storage, const SequenceUse& sequence)
 
 Status Binder::check_complete() const {
   const srg::Graph& graph = program_->graph();
+  DJINN_ASSERT(storages_.size() == graph.storages.size());
   for (size_t i = 0; i < graph.storages.size(); ++i) {
     if (graph.storages[i].kind == srg::StorageKind::kInput && storages_[i].data == nullptr) {
       return unbound(graph.storages[i].name);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::worker {
 namespace {
@@ -56,6 +57,7 @@ void ControlLoop::obey(const ipc::AttachSession& command, std::vector<Fd> fds) {
         {ipc::SessionBroken{command.session, session.error().code, session.error().message}});
     return;
   }
+  DJINN_ASSERT(!arriving_.contains(command.session));
   arriving_[command.session] = {*std::move(session), command.sequences};
   let_run_if_complete(command.session);
   parts_.outbox.send({ipc::Attached{command.session}});
@@ -173,6 +175,7 @@ void ControlLoop::obey(const ipc::AddSequence& command, std::vector<Fd> fds) {
     hand_over(*sequence, added);
   }
   if (const auto found = arriving_.find(command.session); found != arriving_.end()) {
+    DJINN_ASSERT(found->second.sequences > 0);
     found->second.sequences -= 1;
     let_run_if_complete(command.session);
   }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/half.h"
 #include "kernel/executor/sample.h"
@@ -68,6 +69,7 @@ Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceU
     return Error{ErrorCode::kInvalidArgument,
                  "The prompt's staging range must hold int32 [rows, prompt_tokens]."};
   }
+  DJINN_ASSERT(use.past() + block.prompt_tokens <= use.group->committed());
   for (uint32_t row = 0; row < block.rows; ++row) {
     memcpy(use.group->tokens(use.entry.bank, row) + use.past(), prompt.data() + row * row_bytes,
            row_bytes);
@@ -150,6 +152,8 @@ Status draw(const ipc::GenerateBlock& block, const exec::OutputView& logits, con
             gc::StepRecord& record) {
   DJINN_CHECK(check_logits(logits, block.rows));
   const uint64_t length = use.past() + use.tokens;
+  DJINN_ASSERT(block.rows == use.entry.rows && block.rows <= gc::kRowsMax);
+  DJINN_ASSERT(length < use.group->committed());  // the drawn token's slot
   static thread_local std::vector<float> scores;
   for (uint32_t row = 0; row < block.rows; ++row) {
     int32_t* tokens = use.group->tokens(use.entry.bank, row);
@@ -168,6 +172,7 @@ Status draw(const ipc::GenerateBlock& block, const exec::OutputView& logits, con
 }
 
 bool all_finished(const gc::StepRecord& record, uint32_t rows) {
+  static_assert(gc::kRowsMax <= 64, "finished_rows has a bit for each");
   const uint64_t all = rows == 64 ? ~uint64_t{0} : (uint64_t{1} << rows) - 1;
   return (record.finished_rows & all) == all;
 }
@@ -189,6 +194,7 @@ Result<SequenceUse> begin_use(Step& step, const ipc::GenerateBlock& block, bool 
 void stage_group(Step& step, const SequenceUse& use) {
   gc::SequenceEntry entry = use.entry;
   entry.length = use.past() + use.tokens;
+  DJINN_ASSERT(entry.length <= use.group->layout().capacity());
   step.session.state().stage_sequence(use.group->handle().index, entry);
 }
 
@@ -216,6 +222,7 @@ Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& reco
   if (step.session.is_cancelled()) return given_up();
   const bool first = record.generated == 0;
   DJINN_TRY(SequenceUse use, begin_use(step, *block, first));
+  DJINN_ASSERT(record.generated < block->max_new_tokens);
   // One slot more than K and V take: the drawn token's.
   DJINN_CHECK(tools.pager.ensure(use.group, use.past() + use.tokens + 1));
   if (first) DJINN_CHECK(write_prompt(step, *block, use));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::worker {
 namespace {
 
@@ -15,6 +17,7 @@ Error gone() {
 }  // namespace
 
 uint64_t Grants::enter(ipc::GrantRequest request) {
+  DJINN_ASSERT(request.bytes > 0);
   request.request = ++last_request_;
   asked_[request.request].request = request;
   outbox_.send({request});
@@ -29,6 +32,8 @@ Grants::Questions::iterator Grants::find(ipc::GrantKind kind, SessionId session)
 }
 
 Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint64_t bytes) {
+  DJINN_ASSERT(kind != ipc::GrantKind::kSequence);
+  DJINN_ASSERT((kind == ipc::GrantKind::kRefs) == session.valid());
   ipc::GrantRequest wanted;
   wanted.kind = kind;
   wanted.session = session;
@@ -53,6 +58,7 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
 }
 
 void Grants::forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes) {
+  DJINN_ASSERT(kind != ipc::GrantKind::kSequence);
   const std::lock_guard lock(mutex_);
   const auto open = find(kind, session);
   if (open == asked_.end()) return;
@@ -64,6 +70,7 @@ void Grants::forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes)
 // djinnd counts a slab in the place of the former one, which is kept.
 void Grants::drop(Questions::iterator asked) {
   const Asked& it = asked->second;
+  DJINN_ASSERT(it.forgotten && it.answer);
   const uint64_t more = it.request.bytes - std::min(it.request.bytes, it.held_bytes);
   if (it.answer->status && more > 0) give_back(it.request.kind, it.request.session, more);
   asked_.erase(asked);
@@ -71,6 +78,7 @@ void Grants::drop(Questions::iterator asked) {
 
 void Grants::ask(SessionId session, SequenceHandle sequence, uint64_t bytes,
                  std::function<void(Status)> answered) {
+  DJINN_ASSERT(session.valid() && sequence.valid() && answered);
   ipc::GrantRequest wanted;
   wanted.kind = ipc::GrantKind::kSequence;
   wanted.session = session;
@@ -82,6 +90,7 @@ void Grants::ask(SessionId session, SequenceHandle sequence, uint64_t bytes,
 
 void Grants::give_back(ipc::GrantKind kind, SessionId session, uint64_t bytes,
                        SequenceHandle sequence) {
+  DJINN_ASSERT(bytes > 0);
   ipc::GrantReturn returned;
   returned.kind = kind;
   returned.session = session;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::worker {
@@ -28,6 +29,7 @@ Status GrantedHeap::allow(uint64_t bytes) {
       doubling_refused_ = true;
     }
   }
+  DJINN_ASSERT(bytes <= granted_bytes_);
   return {};
 }
 

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "kernel/base/assert.h"
+
 namespace djinn::worker {
 
 JobThread::JobThread() : thread_([this] { work(); }) {}
@@ -18,6 +20,7 @@ JobThread::~JobThread() {
 }
 
 void JobThread::post(std::function<void()> job) {
+  DJINN_ASSERT(job);
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));

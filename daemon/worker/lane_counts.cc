@@ -2,6 +2,8 @@
 
 #include "daemon/worker/lane_counts.h"
 
+#include "kernel/base/assert.h"
+
 namespace djinn::worker {
 namespace {
 
@@ -26,6 +28,7 @@ ipc::TimeHistogram TimeCounts::read() const {
 
 void LaneCounts::note_tokens(Progression& progression, const Tokens& tokens, uint64_t now_ns) {
   if (tokens.rows == 0) return;
+  DJINN_ASSERT(tokens.generated > 0);
   tokens_.add(tokens.rows);
   if (tokens.generated == 1) {
     prompt_tokens_.add(tokens.prompt_tokens);

@@ -11,6 +11,7 @@
 
 #include "ipc/bell.h"
 #include "ipc/spin.h"
+#include "kernel/base/assert.h"
 
 namespace djinn::worker {
 namespace {
@@ -51,6 +52,7 @@ LaneLoop::~LaneLoop() {
 }
 
 void LaneLoop::start(SequencePager& pager) {
+  DJINN_ASSERT(!runner_ && !thread_.joinable());
   runner_ = std::make_unique<Runner>(
       LaneTools{executor_, state_.lane, state_.programs, pager, binder_}, clock_, counts_);
   thread_ = std::thread([this] { work(); });
@@ -63,6 +65,7 @@ void LaneLoop::stop() {
 }
 
 void LaneLoop::post(std::function<void(State&)> job) {
+  DJINN_ASSERT(job);
   {
     const std::lock_guard lock(mutex_);
     mailbox_.push_back(std::move(job));
@@ -76,11 +79,13 @@ void LaneLoop::wake() {
 }
 
 void LaneLoop::add_session(std::unique_ptr<Session> session) {
+  DJINN_ASSERT(session && session->id().value != kMailboxKey);
   auto shared = std::make_shared<std::unique_ptr<Session>>(std::move(session));
   post([this, shared](State& state) {
     Session& added = **shared;
     added.progression.could_not_begin_before(clock_.monotonic_ns());
     const SessionId id = added.id();
+    DJINN_ASSERT(!state.sessions.contains(id));
     const Status watched =
         ipc::watch_submission_bell(epoll_, added.submission_bell(), added.id().value);
     // A client that waits since before a former worker's death: tell it to look again.
@@ -145,6 +150,7 @@ void LaneLoop::note(SessionId id, Runner::Advance advance) {
 }
 
 bool LaneLoop::can_go_on(SessionId id) const {
+  DJINN_ASSERT(state_.sessions.contains(id));
   return !blocked_.contains(id) && !state_.waits.is_waiting(id);
 }
 

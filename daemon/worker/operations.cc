@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::worker {
@@ -32,6 +33,7 @@ Status put_in_staging(Step& step, exec::Lane& lane, const exec::OutputView& view
 // The output's place, if it was made there, or can be copied there: one of another size, or on
 // which another output lies, is left.
 Result<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView> views, size_t i) {
+  DJINN_ASSERT(i < views.size());
   Refs& refs = step.session.refs();
   const exec::OutputView& view = views[i];
   const Refs::Storage place = refs.place_of(i);
@@ -50,6 +52,7 @@ Status put_in_ref(Step& step, std::span<const exec::OutputView> views, size_t i,
         "Clone it in the graph, or use that handle."};
   }
   DJINN_TRY(const Refs::Storage storage, storage_for(step, views, i));
+  DJINN_ASSERT(storage.bytes == view.storage_bytes);
   if (storage.data != view.storage) memcpy(storage.data, view.storage, view.storage_bytes);
   step.session.refs().stage_new(step.session.state(), handle, storage);
   return {};
@@ -71,6 +74,7 @@ Status check_distinct(std::span<const exec::OutputView> views, const ipc::RunBlo
 }
 
 ipc::OutputDescription describe(const exec::OutputView& view) {
+  DJINN_ASSERT(view.strides.size() == view.sizes.size());
   ipc::OutputDescription out;
   out.dtype = static_cast<uint32_t>(view.dtype);
   out.rank = static_cast<uint32_t>(std::min<size_t>(view.sizes.size(), limits::kRank));
@@ -97,6 +101,7 @@ Status describe_outputs(Step& step, std::span<const exec::OutputView> views,
 
 Status place_outputs(Step& step, exec::Lane& lane, const ipc::RunBlock& block) {
   const std::span<const exec::OutputView> views = lane.outputs();
+  DJINN_ASSERT(views.size() == block.outputs.size());
   DJINN_CHECK(check_distinct(views, block));
   // Refs first: where memory for one is on its way, the run will be repeated, and an input may lie
   // where an output goes.
@@ -195,6 +200,7 @@ Result<SequenceUse> use_sequence(Step& step, const srg::Graph& graph, const ipc:
 // The ids that the client bound by role become the group's tokens, so that a generation can go on.
 void keep_token_ids(const srg::Graph& graph, const exec::RunBindings& bindings,
                     const SequenceUse& use) {
+  DJINN_ASSERT(use.past() + use.tokens <= use.group->committed());
   for (size_t i = 0; i < graph.storages.size(); ++i) {
     const uint64_t count = uint64_t{use.entry.rows} * use.tokens;
     if (graph.storages[i].role != srg::InputRole::kTokenIds ||
@@ -212,6 +218,7 @@ void keep_token_ids(const srg::Graph& graph, const exec::RunBindings& bindings,
 void stage_length(Step& step, const SequenceUse& use) {
   gc::SequenceEntry entry = use.entry;
   entry.length = use.past() + use.tokens;
+  DJINN_ASSERT(entry.length <= use.group->layout().capacity());
   step.session.state().stage_sequence(use.group->handle().index, entry);
 }
 
@@ -356,6 +363,7 @@ Result<Ending> write_ref(Step& step) {
   DJINN_TRY(const Refs::Storage storage, block.offset == 0
                                              ? refs.allocate(block.bytes)
                                              : refs.find_partial(state, block.ref, block.bytes));
+  DJINN_ASSERT(storage.bytes == block.bytes);
   memcpy(storage.data + block.offset, source.data(), source.size());
   const uint64_t written = block.offset + source.size();
   if (written == block.bytes) {
@@ -406,6 +414,7 @@ Result<Ending> reorder_sequence(Step& step, const LaneTools& tools) {
                  "A reorder names " + std::to_string(block.rows.size()) +
                      " rows, and the sequence group has " + std::to_string(before.rows) + "."};
   }
+  DJINN_ASSERT(before.bank < 2 && before.rows == group->geometry().rows);
   gc::SequenceEntry after = before;
   after.bank = 1 - before.bank;
   for (size_t row = 0; row < block.rows.size(); ++row) {

@@ -6,6 +6,7 @@
 
 #include "ipc/codec/srg_codec.h"
 #include "ipc/limits.h"
+#include "kernel/base/assert.h"
 #include "kernel/srg/verify.h"
 
 namespace djinn::worker {
@@ -40,6 +41,7 @@ Result<AdmittedProgram> admit_graph(exec::Executor& executor,
 }
 
 void ProgramTable::add_model(std::shared_ptr<MappedModel> model) {
+  DJINN_ASSERT(model);
   const ModelId id = model->id();
   const bool is_here = !model->parked();
   if (is_here) wanted_.erase(id);
@@ -67,6 +69,7 @@ Status ProgramTable::need(const MappedModel& model) {
     wanted_.erase(wanted);
     return why;
   }
+  DJINN_ASSERT(want_);
   if (fresh) want_(model.id());
   return waits_.await(AwaitedModel{model.id()});
 }
@@ -83,6 +86,7 @@ void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
 }
 
 void ProgramTable::add_program(ProgramId id, AdmittedProgram program) {
+  DJINN_ASSERT(id.valid() && program.program);
   programs_[id] = std::move(program);
 }
 

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/pal/memfd.h"
 
@@ -37,6 +38,7 @@ Status Refs::Source::ask(uint64_t bytes) {
               grants_.take(ipc::GrantKind::kRefs, session_, bytes - credit_bytes_));
     credit_bytes_ += answer.bytes;
   }
+  DJINN_ASSERT(credit_bytes_ >= bytes);
   credit_bytes_ -= bytes;
   return {};
 }
@@ -79,6 +81,7 @@ Result<Refs::Storage> Refs::find(const gc::SessionState& state, RefHandle handle
   if (entry.state == gc::RefState::kPartial) {
     return Error{ErrorCode::kBusy, "The ref is still being written. Write its last part first."};
   }
+  DJINN_ASSERT(range_fits(entry.offset, entry.bytes, section_.window().committed_bytes()));
   return Storage{section_.window().data() + entry.offset, entry.bytes, entry.offset};
 }
 
@@ -105,6 +108,7 @@ Status Refs::check_next_part(const gc::SessionState& state, RefHandle handle, ui
 
 // The table grows ahead of its entries, so that staging one never finds the machine without memory.
 Status Refs::make_pages(const gc::SessionState& state, uint32_t index) {
+  DJINN_ASSERT(index < state.geometry().refs_max);
   if (index < entries_with_pages_) return {};
   const uint32_t through =
       std::min(std::max(index + 1, 2 * entries_with_pages_), state.geometry().refs_max);
@@ -129,6 +133,7 @@ Status Refs::check_free(const gc::SessionState& state, RefHandle handle) {
 
 Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
                      std::vector<uint64_t> outputs, const gc::CopyBytes& copy) {
+  DJINN_ASSERT(scratch_.empty() && places_.empty());  // once in a step
   std::vector<uint64_t> sizes;
   for (const Written& one : written) sizes.push_back(one.bytes);
   std::ranges::copy_if(outputs, std::back_inserter(sizes),
@@ -140,6 +145,7 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
     return no_room(bytes, std::move(found).error());
   }
   const std::vector<vmu::Range> ranges = *std::move(found);
+  DJINN_ASSERT(ranges.size() == sizes.size());
   const auto saved = std::span(ranges).first(written.size());
   scratch_.insert(scratch_.end(), saved.begin(), saved.end());
   auto next = ranges.begin() + static_cast<ptrdiff_t>(written.size());
@@ -149,6 +155,7 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
     places_.back() = {section_.bytes(*next).data(), bytes, next->offset};
     ++next;
   }
+  DJINN_ASSERT(next == ranges.end());
   for (size_t i = 0; i < written.size(); ++i) {
     DJINN_CHECK(state.save_for_undo(extent(),
                                     {written[i].offset, saved[i].offset, written[i].bytes}, copy));
@@ -174,7 +181,8 @@ Refs::Storage Refs::place_of(size_t output) const {
 }
 
 Refs::Storage Refs::take_place(size_t output) {
-  const Storage taken = std::exchange(places_.at(output), {});
+  DJINN_ASSERT(output < places_.size() && places_[output].bytes > 0);
+  const Storage taken = std::exchange(places_[output], {});
   allocated_.push_back(range_of(taken.offset, taken.bytes));
   return taken;
 }
@@ -187,11 +195,14 @@ Result<Refs::Storage> Refs::allocate(uint64_t bytes) {
 }
 
 void Refs::stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage) {
+  DJINN_ASSERT(handle.valid() && handle.index < state.geometry().refs_max);
   state.stage_ref(handle.index, entry_of(gc::RefState::kLive, handle, storage));
 }
 
 void Refs::stage_partial(gc::SessionState& state, RefHandle handle, const Storage& storage,
                          uint64_t written) {
+  DJINN_ASSERT(handle.valid() && handle.index < state.geometry().refs_max);
+  DJINN_ASSERT(written < storage.bytes);
   gc::RefEntry entry = entry_of(gc::RefState::kPartial, handle, storage);
   entry.written = written;
   state.stage_ref(handle.index, entry);
@@ -216,6 +227,7 @@ Status Refs::stage_release(gc::SessionState& state, RefHandle handle) {
 }
 
 void Refs::stage_poison(gc::SessionState& state, RefHandle handle, ErrorCode error) {
+  DJINN_ASSERT(handle.valid() && error != ErrorCode::kOk);
   let_go(state, handle);
   state.stage_ref(handle.index, {gc::RefState::kPoisoned, handle.generation, 0, 0,
                                  static_cast<uint32_t>(error), 0, 0});
@@ -231,6 +243,7 @@ void Refs::end_step(End end) {
     give_back(allocated_);
     released_.clear();
   }
+  DJINN_ASSERT(scratch_.empty() && places_.empty() && allocated_.empty() && released_.empty());
 }
 
 void Refs::give_back_places() {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "daemon/worker/generation.h"
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::worker {
@@ -16,6 +17,8 @@ namespace {
 // What one step may publish: a token completion for every few rows, and the end of its submission.
 constexpr uint32_t kCompletionsPerStep =
     (limits::kRows + ipc::kTokensPerCompletion - 1) / ipc::kTokensPerCompletion + 1;
+
+static_assert(kCompletionsPerStep <= limits::kCompletionSlots);
 
 // The record that the next step of this session starts from.
 gc::StepRecord next_record(const gc::StepRecord& last, const ipc::Submission& submission) {
@@ -29,6 +32,8 @@ gc::StepRecord next_record(const gc::StepRecord& last, const ipc::Submission& su
 }
 
 void push_tokens(ipc::WorkerRing& ring, const gc::StepRecord& record) {
+  DJINN_ASSERT(record.tokens_in_step <= gc::kRowsMax);
+  DJINN_ASSERT(record.tokens_in_step == 0 || record.generated > 0);
   for (uint32_t row = 0; row < record.tokens_in_step; row += ipc::kTokensPerCompletion) {
     ipc::Completion out;
     out.kind = static_cast<uint16_t>(ipc::CompletionKind::kToken);
@@ -83,7 +88,9 @@ Result<Runner::Advance> Runner::advance(Session& session) {
     DJINN_CHECK(pick_up(session));
     flight = state.in_flight();
   }
+  DJINN_ASSERT(flight && flight->submission_index == session.ring().completed());
   ipc::Submission submission;
+  DJINN_ASSERT(flight->descriptor.size() >= sizeof submission);
   memcpy(&submission, flight->descriptor.data(), sizeof submission);
   Step step{session, submission, flight->block};
   gc::StepRecord record = next_record(state.record(), submission);
@@ -148,6 +155,7 @@ void Runner::count_for_session(const Step& step, const gc::StepRecord& record) {
 }
 
 Status Runner::pick_up(Session& session) {
+  DJINN_ASSERT(!session.state().in_flight() && !session.waits);
   const ipc::Submission submission = session.ring().copy_submission();
   if (submission.run <= session.state().record().run) {
     return Error{ErrorCode::kProtocolViolation,
@@ -201,6 +209,8 @@ Result<Ending> Runner::give_up(Step& step) {
 }
 
 void Runner::commit(Step& step, gc::StepRecord record) {
+  DJINN_ASSERT(record.kind != gc::StepKind::kNone && record.run == step.submission.run);
+  DJINN_ASSERT((record.kind == gc::StepKind::kFailed) == (record.error != 0));
   if (record.kind != gc::StepKind::kToken) record.completed += 1;
   step.session.state().stage_record(record);
   step.session.state().commit();
@@ -215,6 +225,7 @@ void Runner::roll_back(Session& session) {
 
 // The step will be repeated when what it awaits has come.
 void Runner::give_up_for_now(Session& session) {
+  DJINN_ASSERT(session.waits);
   roll_back(session);
   session.state().pause();
 }
@@ -241,6 +252,7 @@ void Runner::publish(Session& session) {
   gc::SessionState& state = session.state();
   ipc::WorkerRing& ring = session.ring();
   const gc::StepRecord record = state.record();
+  DJINN_ASSERT(state.step_published() < state.step());
   push_tokens(ring, record);
   if (record.kind != gc::StepKind::kToken) {
     if (record.kind == gc::StepKind::kFailed) {
@@ -254,8 +266,10 @@ void Runner::publish(Session& session) {
       (ring.pushed() - state.completions_published()) * sizeof(ipc::Completion);
   counts_.note_crossing(session.counts.bytes_in, session.counts.bytes_out);
   state.count(std::exchange(session.counts, {}));
+  DJINN_ASSERT(ring.pushed() >= state.completions_published());
   state.set_completions_published(ring.pushed());
   while (ring.completed() < record.completed) ring.complete_one();
+  DJINN_ASSERT(ring.completed() == record.completed);
   const bool wake = ring.publish();
   state.set_step_published(state.step());
   if (wake) session.ring_completion_bell();

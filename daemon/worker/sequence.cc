@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
+
+#include "kernel/base/assert.h"
 
 namespace djinn::worker {
 namespace {
@@ -16,6 +19,17 @@ namespace {
 // A growth covers this many slots beyond the need, and is asked for when half of them are used: a
 // decode step takes milliseconds, a growth some hundred microseconds.
 constexpr uint64_t kAheadTokens = 256;
+
+// From, to (sequence.h).
+using Move = std::pair<Sequence::Place, Sequence::Place>;
+constexpr std::array kMoves{
+    Move{Sequence::Place::kPresent, Sequence::Place::kSpilling},
+    Move{Sequence::Place::kSpilling, Sequence::Place::kSpilled},
+    Move{Sequence::Place::kSpilling, Sequence::Place::kPresent},
+    Move{Sequence::Place::kSpilled, Sequence::Place::kReturning},
+    Move{Sequence::Place::kReturning, Sequence::Place::kPresent},
+    Move{Sequence::Place::kReturning, Sequence::Place::kSpilled},
+};
 
 // The largest count of token slots that so many bytes pay for.
 uint64_t slots_paid_by(uint64_t bytes, const gc::SequenceLayout& layout) {
@@ -77,6 +91,11 @@ Result<std::shared_ptr<Sequence>> Sequence::map(SessionId session, SequenceHandl
   sequence->committed_.store(tokens, std::memory_order_release);
   sequence->wanted_.store(tokens, std::memory_order_relaxed);
   return sequence;
+}
+
+void Sequence::enter(Place next) {
+  DJINN_ASSERT(std::ranges::find(kMoves, Move(place(), next)) != kMoves.end());
+  place_.store(next, std::memory_order_release);
 }
 
 uint64_t Sequence::head_bytes() const {
@@ -141,6 +160,7 @@ Status Sequence::grow(uint64_t tokens, uint64_t more, Grants& grants) {
     return {};
   }
   granted_bytes_ += more;
+  DJINN_ASSERT(tokens <= layout_.capacity());
   if (tokens <= committed()) return {};
   DJINN_CHECK(back_with_pages(committed(), tokens));
   committed_.store(tokens, std::memory_order_release);
@@ -154,6 +174,7 @@ Status Sequence::grow(uint64_t tokens, uint64_t more, Grants& grants) {
 // read then are other bytes: it tells who asks for it now.
 Result<uint64_t> Sequence::write_out(Fd file) {
   const std::lock_guard lock(memory_mutex_);
+  DJINN_ASSERT(place() == Place::kSpilling && !file_.valid());
   if (::ftruncate(file.get(), static_cast<off_t>(layout_.file_bytes())) != 0) {
     return system_error("size a sequence group's file", errno);
   }
@@ -187,6 +208,7 @@ Status Sequence::read_file() {
 
 Status Sequence::read_back(uint64_t more, Grants& grants) {
   const std::lock_guard lock(memory_mutex_);
+  DJINN_ASSERT(place() == Place::kReturning && file_.valid());
   granted_bytes_ += more;
   Status read = back_with_pages(0, committed());
   if (read) read = read_file();
@@ -281,7 +303,7 @@ Status SequencePager::bring_back(const std::shared_ptr<Sequence>& sequence, Sequ
   if (place != Sequence::Place::kSpilled) return waits_.await(awaited(*sequence));
   auto failure = sequence->take_failure();
   if (failure && !is_of_another_run(*failure)) return *std::move(failure);
-  sequence->place_.store(Sequence::Place::kReturning, std::memory_order_release);
+  sequence->enter(Sequence::Place::kReturning);
   growing_.post([this, sequence] {
     with_grant(sequence, sequence->layout().committed_bytes(sequence->committed()),
                [this](Sequence& group, const Result<uint64_t>& more) { restore(group, more); });
@@ -296,19 +318,18 @@ void SequencePager::restore(Sequence& sequence, const Result<uint64_t>& more) {
     // Told before any step can change it: what djinnd has not heard of is read again by the next
     // worker.
     outbox_.send({ipc::SequenceRestored{sequence.session_, sequence.handle_}});
-    sequence.place_.store(Sequence::Place::kPresent, std::memory_order_release);
+    sequence.enter(Sequence::Place::kPresent);
   } else {
     const std::lock_guard lock(sequence.failure_mutex_);
     sequence.failure_ = std::move(read).error();
-    sequence.place_.store(Sequence::Place::kSpilled, std::memory_order_release);
+    sequence.enter(Sequence::Place::kSpilled);
   }
   waits_.arrived(awaited(sequence));
 }
 
 // A step that awaits a growth awaits the group's return instead: it asks again.
 void SequencePager::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
-  DJINN_ASSERT(sequence->place() == Sequence::Place::kPresent);
-  sequence->place_.store(Sequence::Place::kSpilling, std::memory_order_release);
+  sequence->enter(Sequence::Place::kSpilling);
   waits_.arrived(awaited(*sequence));
   auto shared = std::make_shared<Fd>(std::move(file));  // closures are copied
   spilling_.post([this, sequence, shared] {
@@ -332,8 +353,7 @@ void SequencePager::write_out(Sequence& sequence, Fd file) {
   sequence.forget_growth();
   // Before anybody can ask for it back.
   outbox_.send({told});
-  sequence.place_.store(written ? Sequence::Place::kSpilled : Sequence::Place::kPresent,
-                        std::memory_order_release);
+  sequence.enter(written ? Sequence::Place::kSpilled : Sequence::Place::kPresent);
   waits_.arrived(awaited(sequence));
 }
 

@@ -69,6 +69,8 @@ class Sequence {
   Sequence(SessionId session, SequenceHandle handle, const ipc::SequenceGeometry& geometry,
            gc::SequenceLayout layout, pal::DevicePal& pal, pal::Extent extent,
            pal::Reservation memory);
+  // Its only way from one place to another; the table in sequence.cc says which there are.
+  void enter(Place next);
   std::optional<Error> take_failure();
   [[nodiscard]] bool dropped() const { return dropped_.load(std::memory_order_acquire); }
   // Growing thread. more: bytes that were granted for it and are not in granted_bytes_ yet.

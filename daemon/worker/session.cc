@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::worker {
@@ -71,6 +72,7 @@ Status Session::roll_back_open_step(const pal::Extent& extent) {
 }
 
 void Session::add_sequence(std::shared_ptr<Sequence> sequence) {
+  DJINN_ASSERT(sequence && sequence->session() == id_);
   sequences_[sequence->handle().index] = std::move(sequence);
 }
 
@@ -94,6 +96,7 @@ Result<std::shared_ptr<Sequence>> Session::find_sequence(SequenceHandle handle) 
 }
 
 gc::SequenceEntry Session::sequence_entry(const Sequence& sequence) const {
+  DJINN_ASSERT(sequence.session() == id_);
   gc::SequenceEntry entry = state_->sequence(sequence.handle().index);
   if (entry.generation != sequence.handle().generation) {
     entry = {};
@@ -121,6 +124,7 @@ bool Session::is_cancelled() const {
   const auto flight = state_->in_flight();
   if (!flight) return false;
   ipc::Submission submission;
+  DJINN_ASSERT(flight->descriptor.size() >= sizeof submission);
   memcpy(&submission, flight->descriptor.data(), sizeof submission);
   return gives_up(submission.run);
 }

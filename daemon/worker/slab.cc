@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
 namespace djinn::worker {
@@ -27,11 +28,13 @@ Result<std::span<std::byte>> Slab::grow(uint64_t bytes) {
     }
     DJINN_CHECK(replace(std::move(answer)));
   }
+  DJINN_ASSERT(memory_.size() >= bytes);
   return std::span(memory_.data(), memory_.size());
 }
 
 Status Slab::replace(Grants::Answer answer) {
   const uint64_t bytes = answer.bytes;
+  DJINN_ASSERT(bytes > memory_.size());
   const auto mapped = [&]() -> Result<pal::Reservation> {
     DJINN_TRY(const pal::Extent extent,
               pal_.import_extent(std::move(answer.slab), bytes, pal::Seals::kSize));
