@@ -150,8 +150,6 @@ class Replayer final : public Sink {
 
   // Whether every allocation so far was the planned one. After a miss the rest is the heap's.
   [[nodiscard]] bool fits() const { return fits_; }
-  // Whether the run made all planned allocations, too.
-  [[nodiscard]] bool is_complete() const { return fits_ && next_ == plan_.size(); }
   [[nodiscard]] uint64_t peak_live_bytes() const { return peak_; }
 
  private:
