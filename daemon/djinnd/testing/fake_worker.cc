@@ -8,7 +8,7 @@
 //   model filled with "r"      is refused, and the worker does not hear of it; one filled with "d"
 //                              kills the worker
 //   staging                    of a session that the worker is to take in begins with a number: if
-//                              it is not 0, it is one less then, and the worker is dead
+//                              it is 1 to 9, it is one less then, and the worker is dead
 //   group of 13 tokens a row   kills the worker when it is to be spilled; of one of 14 nothing is
 //                              heard then; one of 15 cannot be written
 //   --sends memory, file       a descriptor of such a kind comes with the first word
@@ -35,6 +35,7 @@
 namespace djinn::daemon {
 namespace {
 
+constexpr uint32_t kDeathsMax = 9;
 constexpr uint64_t kSpillDies = 13;
 constexpr uint64_t kSpillHangs = 14;
 constexpr uint64_t kSpillFails = 15;
@@ -90,7 +91,7 @@ class Relay {
                                         pal::Access::kReadWrite);
     const auto staging = memory->bytes().subspan(ipc::SessionLayout::kStagingOffset);
     auto& deaths = *reinterpret_cast<uint32_t*>(staging.data());
-    if (deaths == 0) return true;
+    if (deaths == 0 || deaths > kDeathsMax) return true;
     --deaths;
     ::_exit(10);
   }
