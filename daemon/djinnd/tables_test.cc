@@ -387,6 +387,22 @@ TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
   EXPECT_TRUE(table.evictable(true).empty()) << "it could not come back";
 }
 
+TEST(ModelTable, a_model_that_somebody_opens_gives_way_to_nobody) {
+  ModelTable table;
+  Model opened;
+  opened.id = {1};
+  StateForTests::set(opened.phase, ModelPhase::kResident);
+  opened.sha256.emplace();
+  opened.key().files = {settled_file()};
+  opened.sources.front().files = {std::make_shared<const Fd>()};
+  StateForTests::value_of(opened.leases)[SessionId{1}] = {1, 1000};
+  table.add(std::move(opened));
+  Model& model = *table.find(ModelId{1});
+  ASSERT_EQ(table.evictable(true).size(), 1u) << "it can come back";
+  StateForTests::value_of(model.openers).emplace_back();
+  EXPECT_TRUE(table.evictable(true).empty()) << "nobody would ask for it again";
+}
+
 TEST(Fingerprint, domain_model_and_every_byte_count) {
   const auto of = [](DomainId domain, uint64_t model, std::string_view graph) {
     load::Sha256 hash = *load::Sha256::make();

@@ -304,7 +304,8 @@ std::vector<Model*> ModelTable::evictable(bool in_use) {
   std::vector<Model*> found;
   for (auto& [id, model] : models_) {
     const bool movable = model.phase == ModelPhase::kResident && !model.pinned() &&
-                         model.in_use() == in_use && (!in_use || model.can_come_back());
+                         model.openers->empty() && model.in_use() == in_use &&
+                         (!in_use || model.can_come_back());
     if (movable) found.push_back(&model);
   }
   std::sort(found.begin(), found.end(),

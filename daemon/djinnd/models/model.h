@@ -278,7 +278,8 @@ class ModelTable {
   void erase(ModelId id) { models_.erase(id); }
   void touch(Model& model) { model.last_used = ++uses_; }
 
-  // Resident and not pinned, least recently used first; of those in use only what can come back.
+  // Resident, not pinned and not being opened, least recently used first; of those in use only what
+  // can come back.
   [[nodiscard]] std::vector<Model*> evictable(bool in_use);
   // Of models that are on their way out.
   [[nodiscard]] uint64_t leaving_bytes() const;

@@ -218,6 +218,7 @@ void Residency::begin_leaving(Model& model, ModelPhase next, EvictReason reason)
 }
 
 void Residency::begin_evict(Model& model, EvictReason reason) {
+  DJINN_ASSERT(model.openers->empty());  // who opens it would wait for ever
   begin_leaving(model, ModelPhase::kEvicting, reason);
   mappings_.park(model);
   if (model.load.valid()) loads_.abort_load(model.load);
