@@ -98,7 +98,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       hang_watchdog_(loop, domains_, sessions_, options.hang_timeout_ms),
       manager_(loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
                reports_, reload_, drain_, options.bus,
-               options.user_mode ? std::optional(::geteuid()) : std::nullopt),
+               options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
       requests_(memory_, domains_, sessions_, models_, programs_, reports_, user_work_, turns_,
                 drain_),
       fd_store_(notifier_, extents_, store_size(),
@@ -110,7 +110,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
   events_.listen([this](const Event& event) { manager_.on_event(event); });
   events_.listen([this](const Event&) { reports_.event_told(); });
   turns_.on_owed([this] { next_turn_.start_once(0); });
-  events_.set_names([this](uid_t user) { return reports_.name_now(user); });
+  events_.set_names([this](Owner user) { return reports_.name_now(user); });
   memory_.set_reclaim(reclaimer_);
 }
 
@@ -155,14 +155,15 @@ void Daemon::stop() {
 }
 
 void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
-  const Status may_wait = check_may_wait(socket, peer.uid);
+  const Owner owner = Owner::of_user(peer.uid);
+  const Status may_wait = check_may_wait(socket, owner);
   if (!may_wait) {
-    const Turns::Bill bill(turns_, peer.uid);
+    const Turns::Bill bill(turns_, owner);
     return sessions_.turn_away(std::move(socket), peer, may_wait.error());
   }
   // In their turn: who comes next in the queue of connections may be another user.
   ++connecting_;
-  turns_.owe(peer.uid, [this, peer, shared = std::make_shared<Fd>(std::move(socket))] {
+  turns_.owe(owner, [this, peer, shared = std::make_shared<Fd>(std::move(socket))] {
     DJINN_ASSERT(connecting_ > 0);
     --connecting_;
     const Status served = check_serves(peer.uid);
@@ -186,7 +187,7 @@ Status Daemon::check_serves(uid_t user) const {
                   user)};
 }
 
-Status Daemon::check_may_wait(const Fd& socket, uid_t user) const {
+Status Daemon::check_may_wait(const Fd& socket, Owner user) const {
   DJINN_CHECK(check_descriptors_left(socket, connecting_ * kDescriptorsOfSession));
   if (turns_.owed_to(user) < limits::kSessionsPerUser) return {};
   return Error{ErrorCode::kLimitExceeded,
@@ -269,14 +270,14 @@ void Daemon::emit(EventKind kind, std::string text) {
 }
 
 // Order: a program finds its model, and a session the programs that its open runs name.
-void Daemon::worker_ready(DomainId domain) {
+void Daemon::worker_ready(Owner domain) {
   DJINN_ASSERT(domains_.ready(domain));
   models_.worker_ready(domain);
   programs_.worker_ready(domain);
   sessions_.worker_ready(domain);
 }
 
-bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
+bool Daemon::worker_died(Owner domain, const WorkerDeath& death) {
   DJINN_ASSERT(!domains_.ready(domain));
   lanes_.worker_died(domain);
   const bool progressed = sessions_.worker_died(domain, death);
@@ -287,10 +288,10 @@ bool Daemon::worker_died(DomainId domain, const WorkerDeath& death) {
   return progressed;
 }
 
-void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
+void Daemon::worker_said(Owner domain, const ipc::WorkerEvent& event) {
   struct Route {
     Daemon& to;
-    DomainId domain;
+    Owner domain;
     void operator()(const ipc::WorkerReady&) const {}
     void operator()(const ipc::Attached& e) const { to.sessions_.on_attached(domain, e); }
     void operator()(const ipc::Detached& e) const { to.sessions_.on_detached(domain, e); }
@@ -332,7 +333,7 @@ void Daemon::worker_said(DomainId domain, const ipc::WorkerEvent& event) {
   std::visit(Route{*this, domain}, event.body);
 }
 
-void Daemon::asked_for_memory(DomainId domain, const ipc::GrantRequest& event) {
+void Daemon::asked_for_memory(Owner domain, const ipc::GrantRequest& event) {
   if (event.bytes == 0) {
     return domains_.answer_grant(
         domain, event.request,

@@ -43,12 +43,11 @@
 #include "daemon/djinnd/workers/lane_memory.h"
 #include "daemon/djinnd/workers/spare_pool.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
-class Daemon final : public WorkerSupervisor::Owner,
-                     private SessionListener,
-                     private ModelListener {
+class Daemon final : public WorkerListener, private SessionListener, private ModelListener {
  public:
   Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOptions reload_options,
          uint64_t seed);
@@ -62,21 +61,21 @@ class Daemon final : public WorkerSupervisor::Owner,
   // Ends all sessions and children; the loop may then be destroyed.
   void stop();
 
-  void worker_ready(DomainId domain) override;
-  void worker_said(DomainId domain, const ipc::WorkerEvent& event) override;
-  bool worker_died(DomainId domain, const WorkerDeath& death) override;
+  void worker_ready(Owner domain) override;
+  void worker_said(Owner domain, const ipc::WorkerEvent& event) override;
+  bool worker_died(Owner domain, const WorkerDeath& death) override;
 
  private:
   void connected(Fd socket, const ipc::PeerCredentials& peer);
   // Whether who connects is served here at all. Errors: kDisconnected, kPermissionDenied.
   [[nodiscard]] Status check_serves(uid_t user) const;
-  [[nodiscard]] Status check_may_wait(const Fd& socket, uid_t user) const;
+  [[nodiscard]] Status check_may_wait(const Fd& socket, Owner user) const;
   void take_turn();
   void client_said(Session& session, ClientMessage message) override;
   void session_left(SessionId session) override;
   void model_gone(ModelId id) override;
   void models_changed() override;
-  void asked_for_memory(DomainId domain, const ipc::GrantRequest& event);
+  void asked_for_memory(Owner domain, const ipc::GrantRequest& event);
   void not_kept(const Model& model, const std::string& why);
   [[nodiscard]] bool is_healthy();
   void emit(EventKind kind, std::string text);

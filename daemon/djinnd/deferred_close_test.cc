@@ -23,8 +23,8 @@ using testing::eventually;
 using testing::TestClient;
 using testing::TestDaemon;
 
-constexpr uid_t kUser = 1;
-constexpr uid_t kNeighbour = 2;
+constexpr Owner kUser = Owner::of_user(1);
+constexpr Owner kNeighbour = Owner::of_user(2);
 
 Fd some_file() {
   return Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));

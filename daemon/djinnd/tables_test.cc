@@ -17,6 +17,9 @@
 namespace djinn::daemon {
 namespace {
 
+constexpr Owner kAlice = Owner::of_user(1000);
+constexpr Owner kBob = Owner::of_user(1001);
+constexpr Owner kCarol = Owner::of_user(1002);
 constexpr uint64_t kSecond = 1'000'000'000;
 
 load::FileIdentity settled_file() {
@@ -29,27 +32,27 @@ load::FileIdentity young_file() {
   return young;
 }
 
-ModelKey key_of(DomainId domain, const load::FileIdentity& file) {
+ModelKey key_of(Owner domain, const load::FileIdentity& file) {
   return {domain, {}, {file}};
 }
 
 TEST(MayShare, equal_files_and_plans_are_one_model) {
-  EXPECT_TRUE(may_share(key_of(1000, settled_file()), key_of(1000, settled_file())));
-  EXPECT_TRUE(may_share(key_of(1000, settled_file()), key_of(1001, settled_file())));
+  EXPECT_TRUE(may_share(key_of(kAlice, settled_file()), key_of(kAlice, settled_file())));
+  EXPECT_TRUE(may_share(key_of(kAlice, settled_file()), key_of(kBob, settled_file())));
 }
 
 TEST(MayShare, another_plan_is_another_model) {
-  ModelKey other = key_of(1000, settled_file());
+  ModelKey other = key_of(kAlice, settled_file());
   other.plan_hash[0] = std::byte{1};
-  EXPECT_FALSE(may_share(key_of(1000, settled_file()), other));
+  EXPECT_FALSE(may_share(key_of(kAlice, settled_file()), other));
 }
 
 TEST(MayShare, every_field_of_a_file_counts) {
-  const ModelKey resident = key_of(1000, settled_file());
+  const ModelKey resident = key_of(kAlice, settled_file());
   const auto differs = [&](auto change) {
     load::FileIdentity file = settled_file();
     change(file);
-    return !may_share(resident, key_of(1000, file));
+    return !may_share(resident, key_of(kAlice, file));
   };
   EXPECT_TRUE(differs([](auto& f) { ++f.device_minor; }));
   EXPECT_TRUE(differs([](auto& f) { ++f.inode; }));
@@ -61,37 +64,37 @@ TEST(MayShare, every_field_of_a_file_counts) {
 TEST(MayShare, between_domains_a_file_must_lie_on_a_disk_and_have_been_settled) {
   load::FileIdentity memory = settled_file();
   memory.on_block_device = false;
-  EXPECT_TRUE(may_share(key_of(1000, memory), key_of(1000, memory)));
-  EXPECT_FALSE(may_share(key_of(1000, memory), key_of(1001, memory)));
+  EXPECT_TRUE(may_share(key_of(kAlice, memory), key_of(kAlice, memory)));
+  EXPECT_FALSE(may_share(key_of(kAlice, memory), key_of(kBob, memory)));
   const load::FileIdentity young = young_file();
-  EXPECT_TRUE(may_share(key_of(1000, young), key_of(1000, young)));
-  EXPECT_FALSE(may_share(key_of(1000, young), key_of(1001, settled_file())));
+  EXPECT_TRUE(may_share(key_of(kAlice, young), key_of(kAlice, young)));
+  EXPECT_FALSE(may_share(key_of(kAlice, young), key_of(kBob, settled_file())));
 }
 
 TEST(MayCompare, within_a_domain_what_looks_the_same_and_between_two_what_is_as_large) {
   load::FileIdentity written = settled_file();
   written.unwritten = false;
-  EXPECT_FALSE(may_share(key_of(1000, written), key_of(1000, written)));
-  EXPECT_TRUE(may_compare(key_of(1000, written), key_of(1000, written)));
+  EXPECT_FALSE(may_share(key_of(kAlice, written), key_of(kAlice, written)));
+  EXPECT_TRUE(may_compare(key_of(kAlice, written), key_of(kAlice, written)));
   load::FileIdentity copy = written;
   ++copy.inode;
-  EXPECT_FALSE(may_compare(key_of(1000, written), key_of(1000, copy)));
-  EXPECT_TRUE(may_compare(key_of(1000, written), key_of(1001, copy)));
+  EXPECT_FALSE(may_compare(key_of(kAlice, written), key_of(kAlice, copy)));
+  EXPECT_TRUE(may_compare(key_of(kAlice, written), key_of(kBob, copy)));
   ++copy.bytes;
-  EXPECT_FALSE(may_compare(key_of(1000, written), key_of(1001, copy)));
-  ModelKey other = key_of(1001, written);
+  EXPECT_FALSE(may_compare(key_of(kAlice, written), key_of(kBob, copy)));
+  ModelKey other = key_of(kBob, written);
   other.plan_hash[0] = std::byte{1};
-  EXPECT_FALSE(may_compare(key_of(1000, written), other));
+  EXPECT_FALSE(may_compare(key_of(kAlice, written), other));
 }
 
 TEST(ModelTable, who_was_failed_by_anothers_first_load_joins_no_other_one) {
   ModelTable table;
   Model one;
   one.id = {1};
-  one.key() = key_of(1000, settled_file());
+  one.key() = key_of(kAlice, settled_file());
   Model& model = table.add(std::move(one));
-  const ModelKey own = key_of(1000, settled_file());
-  const ModelKey opened = key_of(1001, settled_file());
+  const ModelKey own = key_of(kAlice, settled_file());
+  const ModelKey opened = key_of(kBob, settled_file());
   EXPECT_EQ(table.find_shared(opened), &model);
   EXPECT_EQ(table.find_shared(opened, {}, false), nullptr);
   EXPECT_EQ(table.find_shared(own, {}, false), &model) << "it is the opener's own";
@@ -103,11 +106,11 @@ TEST(ModelTable, young_files_share_what_comes_back_from_them_and_not_what_was_re
   ModelTable table;
   Model one;
   one.id = {1};
-  one.key() = key_of(1000, young_file());
+  one.key() = key_of(kAlice, young_file());
   Model& model = table.add(std::move(one));
-  const ModelKey opened = key_of(1000, settled_file());
+  const ModelKey opened = key_of(kAlice, settled_file());
   for (const bool held : {false, true}) {
-    if (held) StateForTests::value_of(model.leases)[SessionId{9}] = {1, 1000};
+    if (held) StateForTests::value_of(model.leases)[SessionId{9}] = {1, kAlice};
     for (const ModelPhase read : {ModelPhase::kLoading, ModelPhase::kResident}) {
       StateForTests::set(model.phase, read);
       EXPECT_EQ(table.find_shared(opened), nullptr) << held;
@@ -125,7 +128,7 @@ TEST(ModelKey, young_files_settle_when_their_bytes_were_looked_at_again) {
   for (const bool on_block_device : {true, false}) {  // as on btrfs
     load::FileIdentity young = young_file();
     young.on_block_device = on_block_device;
-    ModelKey key = key_of(1000, young);
+    ModelKey key = key_of(kAlice, young);
     load::FileIdentity later = young;
     later.read_at_ns = 100 * kSecond;
     look_again(key, {later});
@@ -135,7 +138,7 @@ TEST(ModelKey, young_files_settle_when_their_bytes_were_looked_at_again) {
 
 TEST(ModelKey, a_look_at_files_that_changed_or_may_be_written_replaces_none) {
   const auto settles = [](auto change) {
-    ModelKey key = key_of(1000, young_file());
+    ModelKey key = key_of(kAlice, young_file());
     load::FileIdentity later = settled_file();
     change(later);
     look_again(key, {later});
@@ -154,15 +157,15 @@ TEST(ModelTable, files_are_compared_first_with_what_was_read_from_them) {
     model.id = {id};
     StateForTests::set(model.phase, id == 20 ? ModelPhase::kLoading : ModelPhase::kResident);
     copy.inode = settled_file().inode + id;
-    model.key() = key_of(1000, copy);
+    model.key() = key_of(kAlice, copy);
     table.add(std::move(model));
   }
   copy.inode = settled_file().inode + 13;
-  EXPECT_EQ(table.find_alike(key_of(1001, copy), {})->id, ModelId{13});
-  EXPECT_NE(table.find_alike(key_of(1001, copy), {ModelId{13}})->id, ModelId{13});
+  EXPECT_EQ(table.find_alike(key_of(kBob, copy), {})->id, ModelId{13});
+  EXPECT_NE(table.find_alike(key_of(kBob, copy), {ModelId{13}})->id, ModelId{13});
   copy.inode = settled_file().inode + 20;
-  EXPECT_NE(table.find_alike(key_of(1001, copy), {})->id, ModelId{20}) << "it may load for ever";
-  EXPECT_EQ(table.find_alike(key_of(1000, copy), {})->id, ModelId{20});
+  EXPECT_NE(table.find_alike(key_of(kBob, copy), {})->id, ModelId{20}) << "it may load for ever";
+  EXPECT_EQ(table.find_alike(key_of(kAlice, copy), {})->id, ModelId{20});
 }
 
 TEST(ModelTable, files_that_are_compared_with_a_model_keep_it_from_nothing) {
@@ -180,8 +183,8 @@ TEST(ModelTable, files_that_are_compared_with_a_model_keep_it_from_nothing) {
 TEST(MayCompare, memory_that_was_opened_is_no_other_users_model) {
   load::FileIdentity sealed = settled_file();
   sealed.content.emplace();
-  EXPECT_TRUE(may_compare(key_of(1000, sealed), key_of(1000, sealed)));
-  EXPECT_FALSE(may_compare(key_of(1001, settled_file()), key_of(1000, sealed)))
+  EXPECT_TRUE(may_compare(key_of(kAlice, sealed), key_of(kAlice, sealed)));
+  EXPECT_FALSE(may_compare(key_of(kBob, settled_file()), key_of(kAlice, sealed)))
       << "it would depend on the other's files";
 }
 
@@ -190,28 +193,28 @@ TEST(ModelTable, young_files_do_not_share_what_may_come_back_from_others) {
   Model one;
   one.id = {1};
   StateForTests::set(one.phase, ModelPhase::kOnDisk);
-  one.key() = key_of(1000, young_file());
+  one.key() = key_of(kAlice, young_file());
   Model& model = table.add(std::move(one));
-  const ModelKey opened = key_of(1000, settled_file());
+  const ModelKey opened = key_of(kAlice, settled_file());
   EXPECT_EQ(table.find_shared(opened), &model);
   load::FileIdentity other = settled_file();
   ++other.inode;
-  model.add_source(key_of(1001, other), {}, {}, SessionId{2});
+  model.add_source(key_of(kBob, other), {}, {}, SessionId{2});
   EXPECT_EQ(table.find_shared(opened), nullptr);
 }
 
-// A model of 1000's that others have opened, too.
+// A model of Alice's that others have opened, too.
 class Sources : public ::testing::Test {
  protected:
   static Error silent() { return {ErrorCode::kTimeout, {}}; }
 
-  Sources() { model_.key() = key_of(1000, settled_file()); }
-  void open(DomainId user, SessionId session, uint64_t inode = 0) {
+  Sources() { model_.key() = key_of(kAlice, settled_file()); }
+  void open(Owner user, SessionId session, uint64_t inode = 0) {
     load::FileIdentity file = settled_file();
-    file.inode += inode != 0 ? inode : user;
+    file.inode += inode != 0 ? inode : user.number();
     model_.add_source(key_of(user, file), {}, {}, session);
   }
-  void wants(DomainId user) { StateForTests::value_of(model_.mapped)[user].wanted = true; }
+  void wants(Owner user) { StateForTests::value_of(model_.mapped)[user].wanted = true; }
   // Who is read from now.
   Source& begin() {
     Source* const next = model_.next_source();
@@ -238,11 +241,11 @@ class Sources : public ::testing::Test {
 };
 
 TEST_F(Sources, everybody_who_opens_a_model_has_one_while_a_session_holds_it_through_that) {
-  model_.add_source(key_of(1000, settled_file()), {}, {}, SessionId{1});
+  model_.add_source(key_of(kAlice, settled_file()), {}, {}, SessionId{1});
   EXPECT_EQ(model_.sources.size(), 1u) << "it is the owner's";
-  for (DomainId user = 1001; user <= 1300; ++user) open(user, SessionId{user});
-  open(1001, SessionId{2});
-  open(1001, SessionId{3}, 7);
+  for (uint32_t user = 1001; user <= 1300; ++user) open(Owner::of_user(user), SessionId{user});
+  open(kBob, SessionId{2});
+  open(kBob, SessionId{3}, 7);
   EXPECT_EQ(model_.sources.size(), 302u);
   model_.forget_sources_of(SessionId{3});
   EXPECT_EQ(model_.sources.size(), 301u);
@@ -251,45 +254,45 @@ TEST_F(Sources, everybody_who_opens_a_model_has_one_while_a_session_holds_it_thr
   model_.forget_sources_of(SessionId{2});
   model_.forget_sources_of(SessionId{1});
   EXPECT_EQ(model_.sources.size(), 300u);
-  EXPECT_EQ(model_.owner(), 1000u);
+  EXPECT_EQ(model_.owner(), kAlice);
 }
 
 TEST_F(Sources, a_model_is_held_beside_its_owner_while_another_has_a_session_or_awaits_one) {
-  StateForTests::value_of(model_.leases)[SessionId{1}] = {1, 1000};
-  EXPECT_FALSE(model_.held_beside(1000));
-  EXPECT_TRUE(model_.held_beside(1001));
-  StateForTests::value_of(model_.leases)[SessionId{2}] = {1, 1001};
-  EXPECT_TRUE(model_.held_beside(1000)) << "although their files are forgotten";
+  StateForTests::value_of(model_.leases)[SessionId{1}] = {1, kAlice};
+  EXPECT_FALSE(model_.held_beside(kAlice));
+  EXPECT_TRUE(model_.held_beside(kBob));
+  StateForTests::value_of(model_.leases)[SessionId{2}] = {1, kBob};
+  EXPECT_TRUE(model_.held_beside(kAlice)) << "although their files are forgotten";
   StateForTests::value_of(model_.leases).erase(SessionId{2});
-  EXPECT_FALSE(model_.held_beside(1000));
-  StateForTests::value_of(model_.openers).push_back({{SessionId{3}, 1}, 1001});
-  EXPECT_TRUE(model_.held_beside(1000));
+  EXPECT_FALSE(model_.held_beside(kAlice));
+  StateForTests::value_of(model_.openers).push_back({{SessionId{3}, 1}, kBob});
+  EXPECT_TRUE(model_.held_beside(kAlice));
 }
 
 TEST_F(Sources, a_model_is_read_from_the_files_of_who_waits_for_it) {
-  open(1001, SessionId{1});
-  open(1002, SessionId{2});
-  EXPECT_EQ(model_.next_source()->user(), 1000u) << "nobody waits";
-  wants(1002);
-  EXPECT_EQ(begin().user(), 1002u);
+  open(kBob, SessionId{1});
+  open(kCarol, SessionId{2});
+  EXPECT_EQ(model_.next_source()->user(), kAlice) << "nobody waits";
+  wants(kCarol);
+  EXPECT_EQ(begin().user(), kCarol);
 }
 
 TEST_F(Sources, each_is_tried_once_in_a_return_and_who_was_silent_comes_last_in_the_next) {
-  open(1001, SessionId{1});
-  open(1001, SessionId{2}, 7);
-  open(1002, SessionId{3});
-  wants(1001);
-  EXPECT_EQ(fail_with(ErrorCode::kTimeout).user(), 1000u);
-  EXPECT_EQ(begin().user(), 1000u) << "all of the user's that was silent were tried";
+  open(kBob, SessionId{1});
+  open(kBob, SessionId{2}, 7);
+  open(kCarol, SessionId{3});
+  wants(kBob);
+  EXPECT_EQ(fail_with(ErrorCode::kTimeout).user(), kAlice);
+  EXPECT_EQ(begin().user(), kAlice) << "all of the user's that was silent were tried";
   model_.put_aside(*model_.next_source(), {ErrorCode::kIo, {}});
   model_.put_aside(begin(), {ErrorCode::kIo, {}});
   EXPECT_EQ(model_.next_source(), nullptr);
   model_.end_return();
-  EXPECT_EQ(begin().user(), 1000u) << "although 1001 waits";
+  EXPECT_EQ(begin().user(), kAlice) << "although Bob waits";
 }
 
 TEST_F(Sources, patience_grows_and_has_an_end) {
-  open(1001, SessionId{1});
+  open(kBob, SessionId{1});
   uint32_t last = 0;
   for (int round = 0; round < 40; ++round) {
     model_.put_aside(model_.sources.front(), silent());
@@ -298,60 +301,60 @@ TEST_F(Sources, patience_grows_and_has_an_end) {
   }
   EXPECT_GT(last, Source::kPatience);
   EXPECT_EQ(last, Source::kPatienceMax);
-  open(1000, SessionId{2}, 7);
+  open(kAlice, SessionId{2}, 7);
   EXPECT_EQ(model_.sources.back().patience, last) << "opening it anew does not help";
 }
 
 TEST_F(Sources, who_waits_alone_waits_for_their_own_files_as_long_as_it_takes) {
-  wants(1000);
+  wants(kAlice);
   Source& own = begin();
   EXPECT_EQ(looks_at(own), std::nullopt);
-  wants(1001);  // whose own files are not what they were
+  wants(kBob);  // whose own files are not what they were
   EXPECT_TRUE(model_.has_waited_enough_for(own)) << "although no other source is left";
 }
 
 TEST_F(Sources, silent_files_are_left_for_those_of_others) {
-  open(1001, SessionId{1});
+  open(kBob, SessionId{1});
   EXPECT_EQ(looks_at(begin()), Source::kPatience);
   EXPECT_EQ(looks_at(begin(), false), std::nullopt) << "they say something, and nobody waits";
 }
 
 TEST_F(Sources, nobody_is_kept_from_their_own_files_by_slow_ones_of_others) {
-  open(1001, SessionId{1});
-  wants(1000);
+  open(kBob, SessionId{1});
+  wants(kAlice);
   Source& slow = begin();
   EXPECT_EQ(looks_at(slow, false), std::nullopt);
-  wants(1001);
+  wants(kBob);
   EXPECT_EQ(looks_at(slow, false), Source::kInTheWay);
   model_.put_aside(slow, silent());
   Source& own = begin();
-  EXPECT_EQ(own.user(), 1001u);
+  EXPECT_EQ(own.user(), kBob);
   EXPECT_EQ(looks_at(own, false), std::nullopt) << "who was tried already is kept from nothing";
 }
 
 TEST_F(Sources, only_files_that_are_others_are_forgotten_and_only_then_the_owner_changes) {
-  open(1001, SessionId{1});
+  open(kBob, SessionId{1});
   for (const ErrorCode passes : {ErrorCode::kTimeout, ErrorCode::kLoaderLost, ErrorCode::kIo,
                                  ErrorCode::kSystem, ErrorCode::kOutOfMemory}) {
     fail_with(passes);
     fail_with(passes);
     model_.end_return();
     EXPECT_EQ(model_.sources.size(), 2u) << name_of(passes);
-    EXPECT_EQ(model_.owner(), 1000u);
+    EXPECT_EQ(model_.owner(), kAlice);
   }
-  wants(1000);
+  wants(kAlice);
   for (Source& source : model_.sources) source.patience = Source::kPatience;
   fail_with(ErrorCode::kFileChanged);
-  EXPECT_EQ(model_.owner(), 1001u);
+  EXPECT_EQ(model_.owner(), kBob);
   EXPECT_EQ(model_.sources.size(), 1u);
   fail_with(ErrorCode::kHashMismatch);
   EXPECT_EQ(model_.next_source(), nullptr);
-  EXPECT_EQ(model_.owner(), 1001u) << "who is asked next time";
+  EXPECT_EQ(model_.owner(), kBob) << "who is asked next time";
 }
 
 TEST_F(Sources, what_is_being_read_is_forgotten_when_that_is_over) {
-  open(1001, SessionId{1});
-  wants(1001);
+  open(kBob, SessionId{1});
+  wants(kBob);
   const LoadId load = begin().load;
   model_.forget_sources_of(SessionId{1});
   EXPECT_NE(model_.source_of(load), nullptr);
@@ -364,7 +367,7 @@ TEST(Model, says_why_it_stays_where_it_is) {
   EXPECT_EQ(model.use(), ModelUse::kMoving) << "it is being loaded";
   StateForTests::set(model.phase, ModelPhase::kResident);
   EXPECT_EQ(model.use(), ModelUse::kNone);
-  StateForTests::value_of(model.leases)[SessionId{1}] = {1, 1000};
+  StateForTests::value_of(model.leases)[SessionId{1}] = {1, kAlice};
   EXPECT_EQ(model.use(), ModelUse::kHeld);
   StateForTests::value_of(model.openers).emplace_back();
   EXPECT_EQ(model.use(), ModelUse::kMoving) << "somebody opens it";
@@ -379,10 +382,10 @@ TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
     table.add(std::move(model));
   }
   table.touch(*table.find(ModelId{1}));
-  StateForTests::value_of(table.find(ModelId{2})->leases)[SessionId{9}] = {1, 1000};
+  StateForTests::value_of(table.find(ModelId{2})->leases)[SessionId{9}] = {1, kAlice};
   ASSERT_EQ(table.evictable(false).size(), 2u);
   EXPECT_EQ(table.evictable(false)[0]->id.value, 3u);
-  StateForTests::value_of(table.find(ModelId{3})->pins).insert(1000);
+  StateForTests::value_of(table.find(ModelId{3})->pins).insert(kAlice);
   EXPECT_EQ(table.evictable(false)[0]->id.value, 1u);
   EXPECT_TRUE(table.evictable(true).empty()) << "it could not come back";
 }
@@ -404,39 +407,39 @@ TEST(ModelTable, a_model_that_somebody_opens_gives_way_to_nobody) {
 }
 
 TEST(Fingerprint, domain_model_and_every_byte_count) {
-  const auto of = [](DomainId domain, uint64_t model, std::string_view graph) {
+  const auto of = [](Owner domain, uint64_t model, std::string_view graph) {
     load::Sha256 hash = *load::Sha256::make();
     EXPECT_TRUE(hash.update(std::as_bytes(std::span(graph))).ok());
     return *fingerprint_of(domain, ModelId{model}, *hash.finish());
   };
-  EXPECT_EQ(of(1, 2, "graph"), of(1, 2, "graph"));
-  EXPECT_NE(of(1, 2, "graph"), of(3, 2, "graph"));
-  EXPECT_NE(of(1, 2, "graph"), of(1, 3, "graph"));
-  EXPECT_NE(of(1, 2, "graph"), of(1, 2, "grapi"));
+  EXPECT_EQ(of(kAlice, 2, "graph"), of(kAlice, 2, "graph"));
+  EXPECT_NE(of(kAlice, 2, "graph"), of(kBob, 2, "graph"));
+  EXPECT_NE(of(kAlice, 2, "graph"), of(kAlice, 3, "graph"));
+  EXPECT_NE(of(kAlice, 2, "graph"), of(kAlice, 2, "grapi"));
 }
 
 TEST(ProgramTable, only_programs_that_nobody_uses_are_forgotten) {
   ProgramTable table;
   Program program;
   program.id = {1};
-  program.domain = 1000;
+  program.domain = kAlice;
   StateForTests::set(program.phase, ProgramPhase::kAdmitted);
   program.graph_bytes = ProgramTable::kBytesPerDomain;
   program.users.insert(SessionId{5});
   Program& kept = table.add(std::move(program));
-  EXPECT_FALSE(table.has_room(1000, 1));
-  EXPECT_TRUE(table.has_room(1001, 1));
-  EXPECT_EQ(table.oldest_unused(1000), nullptr);
+  EXPECT_FALSE(table.has_room(kAlice, 1));
+  EXPECT_TRUE(table.has_room(kBob, 1));
+  EXPECT_EQ(table.oldest_unused(kAlice), nullptr);
   kept.users.clear();
-  EXPECT_EQ(table.oldest_unused(1000), &kept);
-  EXPECT_EQ(table.oldest_unused(1001), nullptr);
+  EXPECT_EQ(table.oldest_unused(kAlice), &kept);
+  EXPECT_EQ(table.oldest_unused(kBob), nullptr);
 }
 
 class LeftOver : public ::testing::Test {
  protected:
   static constexpr uint64_t kHalf = ProgramTable::kBytesUnused / 2;
 
-  Program& add(uint64_t id, DomainId domain, uint64_t bytes) {
+  Program& add(uint64_t id, Owner domain, uint64_t bytes) {
     Program program;
     program.id = {id};
     program.domain = domain;
@@ -450,30 +453,30 @@ class LeftOver : public ::testing::Test {
 };
 
 TEST_F(LeftOver, of_programs_that_nobody_uses_those_that_were_used_last_stay) {
-  Program& first = add(1, 1000, kHalf);
-  add(2, 1000, kHalf);
-  add(3, 1000, kHalf);
-  add(4, 1001, kHalf);
+  Program& first = add(1, kAlice, kHalf);
+  add(2, kAlice, kHalf);
+  add(3, kAlice, kHalf);
+  add(4, kBob, kHalf);
   table_.touch(first);
-  EXPECT_EQ(table_.left_over(1000), std::vector{ProgramId{2}});
-  EXPECT_TRUE(table_.left_over(1001).empty());
+  EXPECT_EQ(table_.left_over(kAlice), std::vector{ProgramId{2}});
+  EXPECT_TRUE(table_.left_over(kBob).empty());
 }
 
 TEST_F(LeftOver, one_that_is_too_large_leaves_the_room_to_others) {
-  add(1, 1000, kHalf);
-  add(2, 1000, ProgramTable::kBytesUnused + 1);
-  EXPECT_EQ(table_.left_over(1000), std::vector{ProgramId{2}});
+  add(1, kAlice, kHalf);
+  add(2, kAlice, ProgramTable::kBytesUnused + 1);
+  EXPECT_EQ(table_.left_over(kAlice), std::vector{ProgramId{2}});
 }
 
 TEST_F(LeftOver, all_stay_while_somebody_uses_or_awaits_one) {
-  add(1, 1000, kHalf);
-  add(2, 1000, kHalf);
-  Program& used = add(3, 1000, kHalf);
+  add(1, kAlice, kHalf);
+  add(2, kAlice, kHalf);
+  Program& used = add(3, kAlice, kHalf);
   used.users.insert(SessionId{5});
-  EXPECT_TRUE(table_.left_over(1000).empty());
+  EXPECT_TRUE(table_.left_over(kAlice).empty());
   used.users.clear();
   used.waiters.push_back({SessionId{5}, 1});
-  EXPECT_TRUE(table_.left_over(1000).empty());
+  EXPECT_TRUE(table_.left_over(kAlice).empty());
 }
 
 TEST(SequenceSlots, a_slot_tells_its_tenants_apart) {
@@ -703,14 +706,12 @@ TEST(Memory, another_quota_holds_for_sessions_that_are_there) {
             (std::vector{ErrorCode::kOk, ErrorCode::kQuotaExceeded, ErrorCode::kOk}));
 }
 
-constexpr uid_t kAlice = 1000;
-constexpr uid_t kBob = 1001;
 constexpr Memory::Holder kLane{vmu::HolderKind::kLane, 4};
 
 Quotas alice_may_have(uint64_t bytes) {
   NamedQuota named;
   named.name = "alice";
-  named.number = kAlice;
+  named.number = kAlice.user();
   named.quota.memory = Amount{bytes};
   Quotas quotas;
   quotas.set({named}, 0, 0);
@@ -768,7 +769,7 @@ TEST(Memory, who_waits_for_their_own_to_leave_is_refused_nothing_and_holds_nobod
   uint64_t leaving = 400;
   testing::FakeReclaim reclaim;
   reclaim.has_room = [](uint64_t) { return false; };
-  reclaim.leaving_of = [&](uid_t user) { return user == kAlice ? leaving : 0; };
+  reclaim.leaving_of = [&](Owner user) { return user == kAlice ? leaving : 0; };
   memory.set_reclaim(reclaim);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);

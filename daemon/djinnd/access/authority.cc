@@ -26,7 +26,7 @@ constexpr uid_t kOverflowUid = 65534;  // unless somebody has set another
 
 Caller Authority::judge(uid_t user, std::span<const gid_t> groups) const {
   const bool member = admins_ && std::find(groups.begin(), groups.end(), *admins_) != groups.end();
-  return {user, user == 0 || member || owner_ == user};
+  return {Owner::of_user(user), user == 0 || member || owner_ == user};
 }
 
 std::optional<uid_t> number_of_unmapped(std::string_view uid_map, std::string_view overflow_uid) {

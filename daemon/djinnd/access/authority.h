@@ -18,14 +18,15 @@
 #include <string_view>
 
 #include "kernel/base/error.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
 struct Caller {
-  uid_t user = 0;
+  Owner user;
   bool admin = false;
 
-  [[nodiscard]] bool may_steer(uid_t owner) const { return admin || user == owner; }
+  [[nodiscard]] bool may_steer(Owner owner) const { return admin || user == owner; }
 };
 
 class Authority {
@@ -33,7 +34,7 @@ class Authority {
   // admins: their group. owner: whose own djinnd this is; they are its admin.
   explicit Authority(std::optional<gid_t> admins = {}, std::optional<uid_t> owner = {})
       : admins_(admins), owner_(owner) {}
-  // groups: primary and supplementary.
+  // user, groups: as the kernel or the bus says; primary and supplementary.
   [[nodiscard]] Caller judge(uid_t user, std::span<const gid_t> groups) const;
 
  private:

@@ -16,16 +16,16 @@ TEST(AuthorityTest, root_and_any_member_of_the_group_are_admins) {
   const std::vector<gid_t> among_others{5, kAdmins, 9};
   EXPECT_TRUE(authority.judge(0, {}).admin);
   EXPECT_TRUE(authority.judge(1000, among_others).admin);
-  EXPECT_TRUE(authority.judge(1000, among_others).may_steer(1001));
+  EXPECT_TRUE(authority.judge(1000, among_others).may_steer(Owner::of_user(1001)));
 }
 
 TEST(AuthorityTest, others_steer_what_is_theirs) {
   const std::vector<gid_t> groups{5, 9};
   const Caller caller = Authority(kAdmins).judge(1000, groups);
   EXPECT_FALSE(caller.admin);
-  EXPECT_TRUE(caller.may_steer(1000));
-  EXPECT_FALSE(caller.may_steer(0));
-  EXPECT_FALSE(caller.may_steer(1001));
+  EXPECT_TRUE(caller.may_steer(Owner::of_user(1000)));
+  EXPECT_FALSE(caller.may_steer(Owner::of_user(0)));
+  EXPECT_FALSE(caller.may_steer(Owner::of_user(1001)));
 }
 
 TEST(AuthorityTest, whose_own_djinnd_it_is_is_its_admin) {

@@ -47,36 +47,43 @@ UserNames::UserNames(Loop& loop, const Clock& clock, Lookup lookup)
       answers_(loop),
       thread_("user names", kBacklogMax) {}
 
-void UserNames::when_known(const std::set<uid_t>& users, std::function<void()> then) {
+void UserNames::when_known(const std::set<Owner>& users, std::function<void()> then) {
   DJINN_ASSERT(then != nullptr);
-  std::set<uid_t> missing;
+  std::set<Owner> missing;
   std::ranges::copy_if(users, std::inserter(missing, missing.end()),
-                       [this](uid_t user) { return !known_.contains(user); });
+                       [this](Owner user) { return is_missing(user); });
   if (missing.empty()) return then();
-  for (const uid_t user : missing) look_up(user);
+  for (const Owner user : missing) look_up(user);
   const uint64_t until_ns = clock_.monotonic_ns() + kPatienceMs * kNsPerMs;
   waiting_.push_back({std::move(missing), until_ns, std::move(then)});
   if (!patience_.active()) patience_.start_once(kPatienceMs);
 }
 
-void UserNames::want(uid_t user) {
-  if (!known_.contains(user)) look_up(user);
+void UserNames::want(Owner user) {
+  if (is_missing(user)) look_up(user);
 }
 
-std::string UserNames::of(uid_t user) const {
+std::string UserNames::of(Owner user) const {
   const auto found = known_.find(user);
-  return found == known_.end() ? fmt::format("{}", user) : found->second;
+  return found == known_.end() ? fmt::format("{}", user.number()) : found->second;
 }
 
-void UserNames::look_up(uid_t user) {
+// The database knows local users alone.
+bool UserNames::is_missing(Owner user) const {
+  return user.user().has_value() && !known_.contains(user);
+}
+
+void UserNames::look_up(Owner user) {
   if (asked_.contains(user)) return;
-  const bool asked = thread_.post([this, user, lookup = lookup_, to = answers_.sender()] {
-    to.send([this, user, name = lookup(user)] { found(user, name); });
+  DJINN_ASSERT(user.user().has_value());
+  const uid_t uid = *user.user();
+  const bool asked = thread_.post([this, user, uid, lookup = lookup_, to = answers_.sender()] {
+    to.send([this, user, name = lookup(uid)] { found(user, name); });
   });
   if (asked) asked_.insert(user);
 }
 
-void UserNames::found(uid_t user, const std::optional<std::string>& name) {
+void UserNames::found(Owner user, const std::optional<std::string>& name) {
   DJINN_ASSERT(asked_.contains(user));
   asked_.erase(user);
   for (Waiting& one : waiting_) one.users.erase(user);

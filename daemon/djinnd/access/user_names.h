@@ -23,6 +23,7 @@
 #include "daemon/djinnd/loop/inbox.h"
 #include "daemon/djinnd/loop/loop.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -41,29 +42,31 @@ class UserNames {
   UserNames(Loop& loop, const Clock& clock, Lookup lookup = look_up_user);
 
   // Calls back when all of them are known, at once if they are.
-  void when_known(const std::set<uid_t>& users, std::function<void()> then);
+  void when_known(const std::set<Owner>& users, std::function<void()> then);
   // Has the name looked up, for whoever wants it later.
-  void want(uid_t user);
+  void want(Owner user);
   // The number of one that is not known.
-  [[nodiscard]] std::string of(uid_t user) const;
+  [[nodiscard]] std::string of(Owner user) const;
 
   static std::optional<std::string> look_up_user(uid_t user);
 
  private:
   struct Waiting {
-    std::set<uid_t> users;
+    std::set<Owner> users;
     uint64_t until_ns;
     std::function<void()> then;
   };
 
-  void look_up(uid_t user);
-  void found(uid_t user, const std::optional<std::string>& name);
+  void look_up(Owner user);
+  void found(Owner user, const std::optional<std::string>& name);
   void serve();
 
   const Clock& clock_;
   Lookup lookup_;
-  std::map<uid_t, std::string> known_;
-  std::set<uid_t> asked_;
+  [[nodiscard]] bool is_missing(Owner user) const;
+
+  std::map<Owner, std::string> known_;
+  std::set<Owner> asked_;
   std::list<Waiting> waiting_;
   Timer patience_;
   Inbox answers_;

@@ -13,10 +13,13 @@
 namespace djinn::daemon {
 namespace {
 
+constexpr Owner kAnn = Owner::of_user(7);
+constexpr Owner kBob = Owner::of_user(8);
+
 class UserNamesTest : public ::testing::Test {
  protected:
   // Runs the loop until the users are known, or given up.
-  void wait_for(UserNames& names, const std::set<uid_t>& users) {
+  void wait_for(UserNames& names, const std::set<Owner>& users) {
     bool called = false;
     names.when_known(users, [&] { called = true; });
     testing::run_until(loop_, "it is called", [&] { return called; });
@@ -33,10 +36,10 @@ TEST_F(UserNamesTest, each_user_is_looked_up_once_off_the_loop) {
     ++*lookups;
     return "user" + std::to_string(user);
   });
-  EXPECT_EQ(names.of(7), "7");
-  wait_for(names, {7, 8});
-  EXPECT_EQ(names.of(7) + names.of(8), "user7user8");
-  wait_for(names, {7, 8});
+  EXPECT_EQ(names.of(kAnn), "7");
+  wait_for(names, {kAnn, kBob});
+  EXPECT_EQ(names.of(kAnn) + names.of(kBob), "user7user8");
+  wait_for(names, {kAnn, kBob});
   EXPECT_EQ(*lookups, 2);
 }
 
@@ -49,9 +52,9 @@ TEST_F(UserNamesTest, a_database_that_hangs_delays_an_answer_for_a_moment_only) 
       return std::optional<std::string>("late");
     });
     const uint64_t begun_ns = clock_.monotonic_ns();
-    wait_for(names, {7});
+    wait_for(names, {kAnn});
     EXPECT_GE(clock_.monotonic_ns() - begun_ns, UserNames::kPatienceMs * 1'000'000);
-    EXPECT_EQ(names.of(7), "7");
+    EXPECT_EQ(names.of(kAnn), "7");
   }
   gate->set_value();
 }
@@ -62,17 +65,29 @@ TEST_F(UserNamesTest, what_the_database_did_not_answer_is_asked_again) {
     if (++*lookups == 1) return std::nullopt;
     return "found";
   });
-  wait_for(names, {7});
-  EXPECT_EQ(names.of(7), "7");
-  wait_for(names, {7});
-  EXPECT_EQ(names.of(7), "found");
+  wait_for(names, {kAnn});
+  EXPECT_EQ(names.of(kAnn), "7");
+  wait_for(names, {kAnn});
+  EXPECT_EQ(names.of(kAnn), "found");
 }
 
 TEST_F(UserNamesTest, the_systems_users_are_known_by_name_and_others_by_number) {
   UserNames names(loop_, clock_);
-  wait_for(names, {0, 3'999'999'999});
-  EXPECT_EQ(names.of(0), "root");
-  EXPECT_EQ(names.of(3'999'999'999), "3999999999");
+  const Owner root = Owner::of_user(0);
+  const Owner nobody = Owner::of_user(3'999'999'999);
+  wait_for(names, {root, nobody});
+  EXPECT_EQ(names.of(root), "root");
+  EXPECT_EQ(names.of(nobody), "3999999999");
+}
+
+TEST_F(UserNamesTest, who_is_no_local_user_is_not_looked_up) {
+  const Owner principal = *Owner::of_number(uint64_t{1} << 63);
+  UserNames names(loop_, clock_, [](uid_t) -> std::optional<std::string> {
+    ADD_FAILURE() << "it is asked";
+    return "root";
+  });
+  wait_for(names, {principal});
+  EXPECT_EQ(names.of(principal), "9223372036854775808");
 }
 
 }  // namespace

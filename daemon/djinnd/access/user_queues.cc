@@ -6,7 +6,7 @@
 
 namespace djinn::daemon {
 
-void UserQueues::add(uid_t user, Piece piece) {
+void UserQueues::add(Owner user, Piece piece) {
   if (!queues_.contains(user)) forget_idle();
   Queue& queue = queues_[user];
   DJINN_ASSERT(queue.busy || queue.waiting.empty());
@@ -16,7 +16,7 @@ void UserQueues::add(uid_t user, Piece piece) {
 
 // A caller that is refused may ask for more, which waits: the queue is busy until nobody waits any
 // more.
-void UserQueues::begin_next(uid_t user) {
+void UserQueues::begin_next(Owner user) {
   Queue& queue = queues_.at(user);
   queue.busy = true;
   while (!queue.waiting.empty()) {

@@ -12,8 +12,6 @@
 // Nothing is called on the loop once this is destroyed.
 #pragma once
 
-#include <sys/types.h>
-
 #include <deque>
 #include <functional>
 #include <map>
@@ -22,6 +20,7 @@
 
 #include "daemon/djinnd/loop/inbox.h"
 #include "daemon/djinnd/loop/user_thread.h"
+#include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
@@ -33,7 +32,7 @@ class UserQueues {
   // work: Result<T>(); then: void(Result<T>). Captures may be destroyed on either thread.
   template <typename Work, typename Then>
   void run(
-      uid_t user, Work work, Then then, std::function<bool()> is_wanted = [] { return true; }) {
+      Owner user, Work work, Then then, std::function<bool()> is_wanted = [] { return true; }) {
     using Given = decltype(work());
     auto task = std::make_shared<std::pair<Work, Then>>(std::move(work), std::move(then));
     add(user, {[task]() -> std::function<void()> {
@@ -55,11 +54,11 @@ class UserQueues {
     std::deque<Piece> waiting;
     bool busy = false;  // a piece is under way, or refused
   };
-  void add(uid_t user, Piece piece);
-  void begin_next(uid_t user);
+  void add(Owner user, Piece piece);
+  void begin_next(Owner user);
   void forget_idle();
 
-  std::map<uid_t, Queue> queues_;
+  std::map<Owner, Queue> queues_;
   Inbox done_;
 };
 

@@ -15,8 +15,8 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr uid_t kUser = 1;
-constexpr uid_t kNeighbour = 2;
+constexpr Owner kUser = Owner::of_user(1);
+constexpr Owner kNeighbour = Owner::of_user(2);
 
 TEST(UserQueues, one_piece_after_the_other_and_its_result_before_the_next_begins) {
   Loop loop;
@@ -38,9 +38,9 @@ TEST(UserQueues, one_piece_after_the_other_and_its_result_before_the_next_begins
 TEST(UserQueues, work_that_does_not_end_holds_up_its_user_alone) {
   Loop loop;
   auto ends = std::make_shared<std::promise<void>>();
-  std::vector<uid_t> done;
+  std::vector<Owner> done;
   UserQueues queues(loop);
-  const auto then = [&](uid_t user) {
+  const auto then = [&](Owner user) {
     return [&done, user](const Result<int>&) { done.push_back(user); };
   };
   queues.run(

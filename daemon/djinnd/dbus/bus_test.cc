@@ -142,7 +142,7 @@ TEST_F(BusTest, a_caller_is_asked_for_once_and_judged_by_all_groups) {
   ASSERT_EQ(known_.size(), 4u);
   for (const auto& caller : known_) {
     ASSERT_TRUE(caller.ok());
-    EXPECT_EQ(caller->user, 1000u);
+    EXPECT_EQ(caller->user, Owner::of_user(1000));
     EXPECT_TRUE(caller->admin);
   }
   EXPECT_EQ(fake_.times_called("GetConnectionCredentials"), 1u);
@@ -290,7 +290,7 @@ TEST_F(BusTest, a_subscriber_for_whom_the_bus_takes_no_rule_is_dropped_and_no_ot
   start();
   BusSubscribers subscribers(bus_);
   for (const char* const name : {":1.9", ":1.10"}) {
-    EXPECT_TRUE(subscribers.add(name, {1000, false}));
+    EXPECT_TRUE(subscribers.add(name, {Owner::of_user(1000), false}));
   }
   EXPECT_EQ(subscribers.size(), 2u);
   run_until([&] { return lost_ > 0 || subscribers.size() < 2; });

@@ -90,14 +90,14 @@ struct Manager::Call {
   Message message;
   const char* action;
   Perform perform;
-  uid_t user = 0;
-  std::shared_ptr<std::map<uid_t, uint32_t>> counted;
+  Owner user;
+  std::shared_ptr<std::map<Owner, uint32_t>> counted;
 };
 
 Manager::Manager(Loop& loop, const Clock& clock, const Authority& authority, Inquiries& inquiries,
                  Memory& memory, Sessions& sessions, Models& models, Programs& programs,
                  Reports& reports, Reload& reload, Drain& drain, BusKind kind,
-                 std::optional<uid_t> only_user)
+                 std::optional<Owner> only_user)
     : loop_(loop),
       clock_(clock),
       authority_(authority),
@@ -121,7 +121,7 @@ Manager::Manager(Loop& loop, const Clock& clock, const Authority& authority, Inq
             }}),
       callers_(bus_, authority_),
       subscribers_(bus_),
-      in_progress_(std::make_shared<std::map<uid_t, uint32_t>>()),
+      in_progress_(std::make_shared<std::map<Owner, uint32_t>>()),
       counts_timer_(loop_, [this] { tell_counts(); }) {}
 
 void Manager::stop() {

@@ -32,6 +32,7 @@
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
 #include "daemon/djinnd/sessions/sessions.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -43,7 +44,7 @@ class Manager {
   // only_user: all others are refused, and their polkit is not asked.
   Manager(Loop& loop, const Clock& clock, const Authority& authority, Inquiries& inquiries,
           Memory& memory, Sessions& sessions, Models& models, Programs& programs, Reports& reports,
-          Reload& reload, Drain& drain, BusKind kind, std::optional<uid_t> only_user);
+          Reload& reload, Drain& drain, BusKind kind, std::optional<Owner> only_user);
 
   void start() { bus_.start(); }
   void stop();
@@ -121,12 +122,12 @@ class Manager {
   Reports& reports_;
   Reload& reload_;
   Drain& drain_;
-  std::optional<uid_t> only_user_;
+  std::optional<Owner> only_user_;
   bool has_polkit_;
   Bus bus_;
   BusCallers callers_;
   BusSubscribers subscribers_;
-  std::shared_ptr<std::map<uid_t, uint32_t>> in_progress_;
+  std::shared_ptr<std::map<Owner, uint32_t>> in_progress_;
   Counts told_;
   Timer counts_timer_;
 };

@@ -35,8 +35,8 @@ bool seen_by(const Event& event, const Caller& caller) {
   return !event.owner || caller.may_steer(*event.owner);
 }
 
-std::string Events::user_text(uid_t user) const {
-  return "user " + (names_ ? names_(user) : std::to_string(user));
+std::string Events::user_text(Owner user) const {
+  return "user " + (names_ ? names_(user) : std::to_string(user.number()));
 }
 
 void Events::emit(Event event) {

@@ -29,6 +29,7 @@
 #include "kernel/base/clock.h"
 #include "kernel/base/error.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -44,7 +45,7 @@ struct Event {
   EventKind kind = EventKind::kDaemonStarted;
   std::string text;
   // The user whose event it is: they and administrators hear of it. Without one everybody does.
-  std::optional<uid_t> owner{};
+  std::optional<Owner> owner{};
   SessionId session{};
   ModelId model{};
   bool of_device = false;
@@ -76,9 +77,9 @@ class Events {
   explicit Events(const Clock& clock) : clock_(clock) {}
 
   // What users are called, without waiting: their number, as long as nobody knows.
-  void set_names(std::function<std::string(uid_t)> names) { names_ = std::move(names); }
+  void set_names(std::function<std::string(Owner)> names) { names_ = std::move(names); }
   // "user ann", "user 1000".
-  [[nodiscard]] std::string user_text(uid_t user) const;
+  [[nodiscard]] std::string user_text(Owner user) const;
 
   void emit(Event event);
   // Emits an event that its owner may bring about as often as they like: kRefusalsAtOnce of a user,
@@ -92,7 +93,7 @@ class Events {
 
  private:
   const Clock& clock_;
-  std::function<std::string(uid_t)> names_;
+  std::function<std::string(Owner)> names_;
   std::vector<Listener> listeners_;
   std::deque<Event> recent_;
   uint64_t last_ = 0;
@@ -101,7 +102,7 @@ class Events {
     uint64_t even_ns = 0;  // when time will have made up for those that were told
     uint64_t left_out = 0;
   };
-  std::map<uid_t, Refusals> refusals_;
+  std::map<Owner, Refusals> refusals_;
 };
 
 }  // namespace djinn::daemon

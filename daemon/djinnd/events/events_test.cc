@@ -13,7 +13,10 @@
 namespace djinn::daemon {
 namespace {
 
-Event event_of(uid_t owner) {
+constexpr Owner kAnn = Owner::of_user(1000);
+constexpr Owner kBob = Owner::of_user(1001);
+
+Event event_of(Owner owner) {
   Event event{EventKind::kModelLoaded, "model 00000000002a is resident: 7 bytes", owner};
   event.model = ModelId{42};
   event.bytes = 7;
@@ -25,7 +28,7 @@ TEST(EventsTest, numbers_rise_by_one_and_listeners_hear_in_order) {
   Events events(clock);
   std::vector<uint64_t> heard;
   events.listen([&](const Event& event) { heard.push_back(event.number); });
-  for (size_t i = 0; i < Events::kRecent + 3; ++i) events.emit(event_of(1000));
+  for (size_t i = 0; i < Events::kRecent + 3; ++i) events.emit(event_of(kAnn));
   EXPECT_EQ(events.last(), Events::kRecent + 3);
   EXPECT_EQ(heard.size(), Events::kRecent + 3);
   EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
@@ -35,24 +38,24 @@ TEST(EventsTest, numbers_rise_by_one_and_listeners_hear_in_order) {
 }
 
 TEST(EventsTest, a_users_events_are_seen_by_them_and_administrators) {
-  EXPECT_TRUE(seen_by(event_of(1000), {1000, false}));
-  EXPECT_FALSE(seen_by(event_of(1000), {1001, false}));
-  EXPECT_TRUE(seen_by(event_of(1000), {1001, true}));
-  EXPECT_TRUE(seen_by({EventKind::kDaemonStarted, "", {}}, {1001, false}));
+  EXPECT_TRUE(seen_by(event_of(kAnn), {kAnn, false}));
+  EXPECT_FALSE(seen_by(event_of(kAnn), {kBob, false}));
+  EXPECT_TRUE(seen_by(event_of(kAnn), {kBob, true}));
+  EXPECT_TRUE(seen_by({EventKind::kDaemonStarted, "", {}}, {kBob, false}));
 }
 
 TEST(EventsTest, a_users_refusals_are_told_until_they_are_too_many_and_nobody_elses_are_kept_back) {
   ClockByHand clock;
   Events events(clock);
-  for (uint64_t i = 0; i < Events::kRefusalsAtOnce + 7; ++i) events.emit_refusal(event_of(1000));
+  for (uint64_t i = 0; i < Events::kRefusalsAtOnce + 7; ++i) events.emit_refusal(event_of(kAnn));
   EXPECT_EQ(events.last(), Events::kRefusalsAtOnce);
-  events.emit_refusal(event_of(1001));
+  events.emit_refusal(event_of(kBob));
   EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 1);
   clock.now_ns += 1'000'000'000;
-  events.emit_refusal(event_of(1000));
+  events.emit_refusal(event_of(kAnn));
   EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 2);
   EXPECT_NE(events.recent().back().text.find("and 7 more"), std::string::npos);
-  events.emit_refusal(event_of(1000));
+  events.emit_refusal(event_of(kAnn));
   EXPECT_EQ(events.last(), Events::kRefusalsAtOnce + 2) << "one a second";
 }
 
@@ -70,7 +73,7 @@ TEST(EventsTest, each_kind_has_a_name_and_a_message_id_of_its_own) {
 }
 
 TEST(JournalTest, an_event_has_the_fields_that_apply_to_it) {
-  const std::vector<std::string> fields = journal_fields(event_of(1000));
+  const std::vector<std::string> fields = journal_fields(event_of(kAnn));
   const auto has = [&](const char* field) {
     return std::find(fields.begin(), fields.end(), field) != fields.end();
   };
@@ -82,7 +85,7 @@ TEST(JournalTest, an_event_has_the_fields_that_apply_to_it) {
 }
 
 TEST(JournalTest, a_load_that_failed_is_told_with_its_path_and_reason) {
-  Event event = event_of(1000);
+  Event event = event_of(kAnn);
   event.text = "a model could not be loaded: malformed";
   event.path = "/srv/bad";
   event.sentence = "It is cut short.";

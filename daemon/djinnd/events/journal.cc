@@ -90,7 +90,7 @@ std::vector<std::string> journal_fields(const Event& event) {
   if (event.of_device) fields.push_back("DJINN_DEVICE=cpu:0");
   if (event.bytes) fields.push_back(fmt::format("DJINN_BYTES={}", *event.bytes));
   if (event.error) fields.push_back(fmt::format("DJINN_ERROR={}", name_of(*event.error)));
-  if (event.owner) fields.push_back(fmt::format("DJINN_USER={}", *event.owner));
+  if (event.owner) fields.push_back(fmt::format("DJINN_USER={}", event.owner->number()));
   if (!event.path.empty()) fields.push_back("DJINN_PATH=" + event.path);
   if (!event.sentence.empty()) fields.push_back("DJINN_REASON=" + event.sentence);
   return fields;

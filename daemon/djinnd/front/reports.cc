@@ -142,7 +142,7 @@ Reports::Reports(Loop& loop, const Clock& clock, Memory& memory, const Quotas& q
 // --- status
 
 void Reports::status(const Waiter& waiter, const Caller& caller, const ipc::GetStatus& request) {
-  const auto seen = [caller](DomainId domain) { return caller.may_steer(domain); };
+  const auto seen = [caller](Owner domain) { return caller.may_steer(domain); };
   const auto answer = [this, waiter, caller, request] {
     when_named([this, waiter, caller, request] {
       sessions_.owe(waiter, [this, waiter, caller, request]() -> ipc::DaemonReply {
@@ -153,7 +153,7 @@ void Reports::status(const Waiter& waiter, const Caller& caller, const ipc::GetS
   stats_.ask(seen, [this, answer, user = caller.user] { turns_.owe(user, answer); });
 }
 
-std::string Reports::name_now(uid_t user) {
+std::string Reports::name_now(Owner user) {
   names_.want(user);
   return names_.of(user);
 }
@@ -161,7 +161,7 @@ std::string Reports::name_now(uid_t user) {
 // Waits for the names of all users, whether the caller sees them or not: there are few, and each is
 // looked up once.
 void Reports::when_named(std::function<void()> then) {
-  std::set<uid_t> users;
+  std::set<Owner> users;
   for (const auto& [id, session] : sessions_.all()) users.insert(session->domain);
   for (const auto& [id, model] : models_.table().all()) {
     users.insert(model.owner());
@@ -209,15 +209,15 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
     return report;
   }
   std::vector<ipc::UserReport> users;
-  for (const uid_t user : users_here()) users.push_back({names_.of(user), quota_of(user)});
+  for (const Owner user : users_here()) users.push_back({names_.of(user), quota_of(user)});
   report.users_total = static_cast<uint32_t>(users.size());
   report.users = page_of(std::move(users), request.first_worker, kStatusPage);
   return report;
 }
 
 // Users who hold memory, a session or a model.
-std::set<uid_t> Reports::users_here() const {
-  std::set<uid_t> users;
+std::set<Owner> Reports::users_here() const {
+  std::set<Owner> users;
   for (const auto& [id, session] : sessions_.all()) {
     if (!session->observer) users.insert(session->domain);
   }
@@ -229,7 +229,7 @@ std::set<uid_t> Reports::users_here() const {
   return users;
 }
 
-ipc::QuotaReport Reports::quota_of(uid_t user) const {
+ipc::QuotaReport Reports::quota_of(Owner user) const {
   const QuotaInForce quota = quotas_.of(user);
   ipc::QuotaReport report;
   report.is_own = quota.is_own;
@@ -381,7 +381,7 @@ std::vector<ipc::UseReport> Reports::uses_seen_by(const Caller& caller, ModelId 
     use.pid = static_cast<uint32_t>(session->pid);
     use.client_name = session->client_name;
   }
-  for (const DomainId user : *found->second.pins) {
+  for (const Owner user : *found->second.pins) {
     if (!caller.may_steer(user)) continue;
     ipc::UseReport& use = reports.emplace_back();
     use.kind = ipc::UseKind::kPin;
@@ -471,7 +471,7 @@ ipc::EventReport event_report_of(const Event& event) {
   if (event.of_device) report.device = kDevice;
   report.bytes = event.bytes;
   report.error = event.error.value_or(ErrorCode::kOk);
-  if (event.owner) report.user = *event.owner;
+  if (event.owner) report.user = event.owner->user();
   report.path = event.path;
   report.reason = event.sentence;
   return report;

@@ -15,6 +15,7 @@
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -31,7 +32,7 @@ class Reports {
   // The uses of a model that the caller sees, as far as they are theirs to see.
   void uses(const Waiter& waiter, const Caller& caller, const ipc::ListUses& request);
   // What a user is called now; the number of one who is not known yet, and is then looked up.
-  [[nodiscard]] std::string name_now(uid_t user);
+  [[nodiscard]] std::string name_now(Owner user);
   // Calls back when reports can call users by name (user_names.h).
   void when_named(std::function<void()> then);
   // The same lists, whole.
@@ -76,8 +77,8 @@ class Reports {
   void answer_followers();
   [[nodiscard]] ipc::StatusReport make_status(const Caller& caller,
                                               const ipc::GetStatus& request) const;
-  [[nodiscard]] std::set<uid_t> users_here() const;
-  [[nodiscard]] ipc::QuotaReport quota_of(uid_t user) const;
+  [[nodiscard]] std::set<Owner> users_here() const;
+  [[nodiscard]] ipc::QuotaReport quota_of(Owner user) const;
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);
   // The reports from the first asked for on that fit a message.

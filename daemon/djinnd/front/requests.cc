@@ -165,7 +165,7 @@ void Requests::fulfil(Call& call, const ipc::AddFiles& body) {
     return refuse({ErrorCode::kInvalidArgument,
                    "A descriptor of a model's file is none of a file. Open the file."});
   }
-  const DomainId user = call.session.domain;
+  const Owner user = call.session.domain;
   const Status kept = models_.check_files(user, sessions_.files_added(user), call.fds.size());
   if (!kept) return refuse(kept.error());
   for (SharedFd& fd : call.fds) files.push_back(std::move(fd));
@@ -289,7 +289,7 @@ ipc::Collected Requests::collect() {
   ipc::Collected collected;
   collected.programs = programs_.collect();
   collected.workers =
-      domains_.retire_idle([this](DomainId domain) { return sessions_.in_use(domain); });
+      domains_.retire_idle([this](Owner domain) { return sessions_.in_use(domain); });
   collected.bytes = before - std::min(before, memory_.granted_bytes());
   return collected;
 }

@@ -82,30 +82,38 @@ ipc::KeptModel record_of(const Model& model) {
   ipc::KeptModel record;
   record.boot = boot_id();
   record.id = model.id;
-  record.domain = model.owner();
+  record.domain = model.owner().number();
   record.plan_hash = to_wire(model.key().plan_hash);
   for (const load::FileIdentity& file : model.key().files) {
     record.files.push_back(stays_known(file) ? to_wire(file) : ipc::FileIdentity());
     record.read_at_ns = static_cast<int64_t>(file.read_at_ns);
   }
   record.extent_bytes = model.extent_bytes;
-  record.pinned_by.assign(model.pins->begin(), model.pins->end());
+  for (const Owner user : *model.pins) record.pinned_by.push_back(user.number());
   record.sha256 = model.sha256;
   record.loaded_wall_ns = model.loaded_wall_ns;
   record.has_plan = model.plan != nullptr;
-  for (const auto& [user, ms] : model.keep_alives_ms) record.keep_alives.push_back({user, ms});
+  for (const auto& [user, ms] : model.keep_alives_ms) {
+    record.keep_alives.push_back({user.number(), ms});
+  }
   for (const auto& [user, name] : model.names) {
     if (user == model.owner()) {
       record.label = name.label;
       record.path = name.path;
     } else if (record.names.size() < limits::kModelNamesKept) {
-      record.names.push_back({user, name.label, name.path});
+      record.names.push_back({user.number(), name.label, name.path});
     }
   }
   return record;
 }
 
 // --- taking back
+
+// Error: kOutOfRange, a number that is no owner's.
+Result<Owner> owner_of(uint64_t number) {
+  if (const std::optional<Owner> owner = Owner::of_number(number)) return *owner;
+  return Error{ErrorCode::kOutOfRange, "The record names a user who cannot be."};
+}
 
 class Returned {
  public:
@@ -119,20 +127,25 @@ class Returned {
     }
     Model model;
     model.id = record.id;
-    model.key().domain = record.domain;
+    DJINN_TRY(model.key().domain, owner_of(record.domain));
     model.key().plan_hash = from_wire(record.plan_hash);
     model.key().files = identities_of({record.files, record.read_at_ns});
-    std::set<DomainId> pins;
-    for (const uint64_t user : record.pinned_by) pins.insert(static_cast<DomainId>(user));
+    std::set<Owner> pins;
+    for (const uint64_t user : record.pinned_by) {
+      DJINN_TRY(const Owner pinning, owner_of(user));
+      pins.insert(pinning);
+    }
     model.pins = PinnedBy(std::move(pins));
     model.sha256 = record.sha256;
     model.loaded_wall_ns = record.loaded_wall_ns;
     for (const ipc::KeptKeepAlive& one : record.keep_alives) {
-      model.keep_alives_ms[static_cast<DomainId>(one.user)] = one.ms;
+      DJINN_TRY(const Owner user, owner_of(one.user));
+      model.keep_alives_ms[user] = one.ms;
     }
     model.names[model.owner()] = {record.label, record.path};
     for (const ipc::KeptName& one : record.names) {
-      model.names[static_cast<DomainId>(one.user)] = {one.label, one.path};
+      DJINN_TRY(const Owner user, owner_of(one.user));
+      model.names[user] = {one.label, one.path};
     }
     DJINN_CHECK(take_memory(record, model));
     if (record.has_plan) {

@@ -34,6 +34,7 @@ using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 constexpr ModelId kModel{7};
+constexpr Owner kRoot = Owner::of_user(0);
 constexpr size_t kStoreMax = 100;
 constexpr size_t kDescriptors = 3;  // of the model: manifest, extent, record
 
@@ -52,6 +53,7 @@ class FdStoreTest : public ::testing::Test {
                       [this](const Model&, const std::string& why) { not_kept_.push_back(why); });
     Model& model = models_[kModel];
     model.id = kModel;
+    model.key().domain = kRoot;
     model.manifest = *pal::make_sealed_memfd("manifest", std::as_bytes(std::span("manifest")));
     model.extents.push_back(*pal::make_sealed_memfd("extent", std::as_bytes(std::span("extent"))));
     model.extent_bytes.push_back(4096);
@@ -132,7 +134,7 @@ TEST_F(FdStoreTest, a_record_that_changes_is_given_before_the_old_one_is_taken_b
   listen();
   fd_store_->keep(models_);
   EXPECT_THAT(told(), ElementsAre(given("manifest.0"), given("extent.0"), given("record.1")));
-  models_[kModel].call(0, {"another", ""});
+  models_[kModel].call(kRoot, {"another", ""});
   fd_store_->keep(models_);
   fd_store_->keep(models_);
   EXPECT_THAT(told(), ElementsAre(given("record.2"), taken_out("record.1")));
@@ -169,7 +171,7 @@ TEST_F(FdStoreTest, records_wait_for_a_systemd_that_does_not_read) {
   fd_store_->keep(models_);
   EXPECT_THAT(told(), Contains(given("record.1")));
   clog();
-  models_[kModel].call(0, {"another", ""});
+  models_[kModel].call(kRoot, {"another", ""});
   fd_store_->keep(models_);
   EXPECT_THAT(told(), IsEmpty());
   fd_store_->keep(models_);

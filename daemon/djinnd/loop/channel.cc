@@ -96,7 +96,7 @@ void Channel::keep(std::span<const std::byte> bytes, std::vector<SharedFd> fds) 
   if (patience_ && !patience_->active()) await_reading();
 }
 
-void Channel::take_turns(Turns& turns, uid_t user, uint64_t patience_ms) {
+void Channel::take_turns(Turns& turns, Owner user, uint64_t patience_ms) {
   DJINN_ASSERT(turns_ == nullptr && patience_ms > 0);
   turns_ = &turns;
   patience_ms_ = patience_ms;

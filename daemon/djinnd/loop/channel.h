@@ -22,6 +22,7 @@
 #include "daemon/djinnd/loop/turns.h"
 #include "ipc/socket.h"
 #include "kernel/base/fd.h"
+#include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
@@ -56,7 +57,7 @@ class Channel {
 
   // Is heard in its user's share of each turn from now on, instead of whenever it is ready. turns:
   // outlives this. patience_ms: for how long it may take no answer and want more.
-  void take_turns(Turns& turns, uid_t user, uint64_t patience_ms = kPatienceMs);
+  void take_turns(Turns& turns, Owner user, uint64_t patience_ms = kPatienceMs);
   // Whether what the peer sends waits, in the socket: nothing of it is heard, its end neither.
   void hold(bool held);
 

@@ -24,7 +24,7 @@ constexpr std::array<std::byte, limits::kControlMessageBytes> kAnswer{};
 class ChannelTest : public ::testing::Test {
  protected:
   ChannelTest() {
-    channel_.take_turns(turns_, ::geteuid(), kPatienceMs);
+    channel_.take_turns(turns_, Owner::of_user(::geteuid()), kPatienceMs);
     for (size_t i = 0; i < kAnswers; ++i) channel_.send(kAnswer);
   }
   void send(std::span<const int> fds = {}) {

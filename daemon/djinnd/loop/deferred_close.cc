@@ -58,7 +58,7 @@ void Closer::close_all() {
   }
 }
 
-std::shared_ptr<Closer> DeferredClose::of(uid_t user) {
+std::shared_ptr<Closer> DeferredClose::of(Owner user) {
   tend();
   std::shared_ptr<Closer>& closer = deferred_close_[user];
   if (!closer) closer = std::make_shared<Closer>(close_);

@@ -13,8 +13,6 @@
 // finds one.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -24,6 +22,7 @@
 
 #include "daemon/djinnd/loop/user_thread.h"
 #include "kernel/base/fd.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -61,7 +60,7 @@ class DeferredClose {
       : close_(std::move(close)) {}
 
   // The closer of a user. Also has the others begin with what they could not.
-  std::shared_ptr<Closer> of(uid_t user);
+  std::shared_ptr<Closer> of(Owner user);
   // How many descriptors of all users wait.
   [[nodiscard]] size_t waiting() const;
 
@@ -69,7 +68,7 @@ class DeferredClose {
   void tend();
 
   Closer::Close close_;
-  std::map<uid_t, std::shared_ptr<Closer>> deferred_close_;
+  std::map<Owner, std::shared_ptr<Closer>> deferred_close_;
 };
 
 }  // namespace djinn::daemon

@@ -19,18 +19,18 @@ void Turns::note(const std::shared_ptr<Speaker>& speaker) {
   speaker->rest_changed();
 }
 
-void Turns::owe(uid_t user, std::function<void()> work) {
+void Turns::owe(Owner user, std::function<void()> work) {
   DJINN_ASSERT(work != nullptr);
   users_[user].owed.push_back(std::move(work));
   due_();
 }
 
-size_t Turns::owed_to(uid_t user) const {
+size_t Turns::owed_to(Owner user) const {
   const auto found = users_.find(user);
   return found == users_.end() ? 0 : found->second.owed.size();
 }
 
-Turns::Bill::Bill(Turns& turns, uid_t user)
+Turns::Bill::Bill(Turns& turns, Owner user)
     : turns_(turns), user_(user), cpu_began_ns_(turns.clock_.thread_cpu_ns()) {}
 
 Turns::Bill::~Bill() {

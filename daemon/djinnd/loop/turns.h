@@ -17,8 +17,6 @@
 // next. Who rests is not listened to, so the loop sleeps as well.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,6 +28,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -49,7 +48,7 @@ class Turns {
   // Hears one message and gives its bytes; 0 if there is none.
   using Hear = std::function<size_t()>;
   struct Speaker {
-    uid_t user;
+    Owner user;
     Hear hear;
     // Called when `rests` has changed.
     std::function<void()> rest_changed;
@@ -65,21 +64,21 @@ class Turns {
   void note(const std::shared_ptr<Speaker>& speaker);
   // What the user's messages waited for is there: the rest of the work is done in their turns,
   // before they are heard again. Many may have waited for one thing.
-  void owe(uid_t user, std::function<void()> work);
+  void owe(Owner user, std::function<void()> work);
   // Called whenever something is owed: a turn is due, though no descriptor may become ready.
   void on_owed(std::function<void()> due) { due_ = std::move(due); }
-  [[nodiscard]] size_t owed_to(uid_t user) const;
+  [[nodiscard]] size_t owed_to(Owner user) const;
   // What is done for a user outside of a turn is of their time, too: while this lives.
   class Bill {
    public:
-    Bill(Turns& turns, uid_t user);
+    Bill(Turns& turns, Owner user);
     ~Bill();
     Bill(const Bill&) = delete;
     Bill& operator=(const Bill&) = delete;
 
    private:
     Turns& turns_;
-    const uid_t user_;
+    const Owner user_;
     const uint64_t cpu_began_ns_;
   };
   // One turn. Gives in how many ns another is due although nobody is noted; nothing if none is.
@@ -102,7 +101,7 @@ class Turns {
   const Clock& clock_;
   Share share_;
   std::function<void()> due_ = [] {};
-  std::map<uid_t, User> users_;
+  std::map<Owner, User> users_;
 };
 
 }  // namespace djinn::daemon

@@ -15,8 +15,8 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr uid_t kFlooder = 1;
-constexpr uid_t kNeighbour = 2;
+constexpr Owner kFlooder = Owner::of_user(1);
+constexpr Owner kNeighbour = Owner::of_user(2);
 
 constexpr int kForEver = 1 << 20;  // messages
 
@@ -24,14 +24,14 @@ class TurnsTest : public ::testing::Test {
  protected:
   using Speakers = std::vector<std::shared_ptr<Turns::Speaker>>;
 
-  std::shared_ptr<Turns::Speaker> speaker(uid_t user, Turns::Hear hear) {
+  std::shared_ptr<Turns::Speaker> speaker(Owner user, Turns::Hear hear) {
     auto made = std::make_shared<Turns::Speaker>(Turns::Speaker{user, std::move(hear), {}});
     made->rest_changed = [this, user, &rests = made->rests] { deaf_[user] += rests ? 1 : -1; };
     return made;
   }
 
   // Of so many messages each; which speaker said what goes to heard_.
-  Speakers speakers(uid_t user, int count, int messages, size_t bytes = 1) {
+  Speakers speakers(Owner user, int count, int messages, size_t bytes = 1) {
     Speakers made;
     for (int i = 0; i < count; ++i) {
       made.push_back(speaker(user, [this, user, i, bytes, left = messages]() mutable {
@@ -44,15 +44,15 @@ class TurnsTest : public ::testing::Test {
     }
     return made;
   }
-  [[nodiscard]] auto heard_of(uid_t user) const {
-    return std::ranges::count(heard_, user, &std::pair<uid_t, int>::first);
+  [[nodiscard]] auto heard_of(Owner user) const {
+    return std::ranges::count(heard_, user, &std::pair<Owner, int>::first);
   }
 
   ClockByHand clock_;
   const Share share_;
   Turns turns_{clock_, share_};
-  std::vector<std::pair<uid_t, int>> heard_;
-  std::map<uid_t, int> deaf_;  // speakers that are not listened to
+  std::vector<std::pair<Owner, int>> heard_;
+  std::map<Owner, int> deaf_;  // speakers that are not listened to
   uint64_t cost_ns_ = 0;       // of a message
 };
 

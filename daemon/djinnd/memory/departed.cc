@@ -20,7 +20,7 @@ constexpr int kLooks = 2;  // after which it stays until further notice
 Departed::Departed(Loop& loop, UserQueues& work, std::function<void()> stays)
     : loop_(loop), work_(work), stays_(std::move(stays)), look_timer_(loop, [this] { look(); }) {}
 
-void Departed::keep(SessionId id, uid_t user, std::unique_ptr<Channel> client, SharedFd memory,
+void Departed::keep(SessionId id, Owner user, std::unique_ptr<Channel> client, SharedFd memory,
                     uint64_t bytes, std::function<void()> freed) {
   DJINN_ASSERT(client != nullptr && memory != nullptr);
   DJINN_ASSERT(!sessions_.contains(id));

@@ -15,8 +15,6 @@
 // needs memory waits for those that take long.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -27,6 +25,7 @@
 #include "daemon/djinnd/loop/loop.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -37,13 +36,13 @@ class Departed {
 
   // client: of the session, dismissed. bytes: of the memory. freed: called once, on the loop, when
   // its pages are free.
-  void keep(SessionId id, uid_t user, std::unique_ptr<Channel> client, SharedFd memory,
+  void keep(SessionId id, Owner user, std::unique_ptr<Channel> client, SharedFd memory,
             uint64_t bytes, std::function<void()> freed);
   [[nodiscard]] bool is_leaving(SessionId id) const;
 
  private:
   struct Session {
-    uid_t user;
+    Owner user;
     std::unique_ptr<Channel> client;  // null: it has hung up
     SharedFd memory;
     uint64_t bytes;

@@ -25,6 +25,7 @@
 #include "daemon/djinnd/memory/reclaim.h"
 #include "daemon/djinnd/memory/user_accounts.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 #include "kernel/vmu/grants.h"
 
@@ -49,9 +50,9 @@ class Memory {
   // Something may have fallen idle, and so may have to give way.
   void reconsider() { change(); }
   // The holder's memory counts against the quota of that user, until all of it is released.
-  void charge(Holder holder, uid_t user) { users_.open(holder, user); }
+  void charge(Holder holder, Owner user) { users_.open(holder, user); }
   // The bytes of all holders that are charged to the user, what lies aside included.
-  [[nodiscard]] uint64_t held_by_user(uid_t user) const { return users_.held_by(user); }
+  [[nodiscard]] uint64_t held_by_user(Owner user) const { return users_.held_by(user); }
 
   // Calls back at once, or later: idle models must give way, what is gone is not free yet, or
   // others wait. part: of the holder's memory, for cancel(). Errors: kQuotaExceeded; kOutOfMemory,

@@ -17,7 +17,7 @@ constexpr uint64_t kOftenNs = 10'000'000'000;
 
 }  // namespace
 
-void QuotaRefusals::note(uid_t user, SessionId session, const Status& status) {
+void QuotaRefusals::note(Owner user, SessionId session, const Status& status) {
   if (status || status.error().code != ErrorCode::kQuotaExceeded) return;
   const uint64_t now_ns = clock_.monotonic_ns();
   const auto [told, is_first] = told_ns_.try_emplace({user, session}, now_ns);

@@ -5,8 +5,6 @@
 // user's sessions and worker together no more than of their other refusals (Events::emit_refusal).
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -14,6 +12,7 @@
 #include "daemon/djinnd/events/events.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
@@ -24,14 +23,14 @@ class QuotaRefusals {
 
   // A request for memory has ended so; it is told if a quota refused it. session: not valid where
   // a lane asked.
-  void note(uid_t user, SessionId session, const Status& status);
+  void note(Owner user, SessionId session, const Status& status);
   // The session has ended.
-  void forget(uid_t user, SessionId session) { told_ns_.erase({user, session}); }
+  void forget(Owner user, SessionId session) { told_ns_.erase({user, session}); }
 
  private:
   const Clock& clock_;
   Events& events_;
-  std::map<std::pair<uid_t, SessionId>, uint64_t> told_ns_;  // when each was last told of
+  std::map<std::pair<Owner, SessionId>, uint64_t> told_ns_;  // when each was last told of
 };
 
 }  // namespace djinn::daemon

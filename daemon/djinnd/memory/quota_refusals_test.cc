@@ -9,13 +9,13 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr uid_t kUser = 1000;
-constexpr uid_t kOther = 1001;
+constexpr Owner kUser = Owner::of_user(1000);
+constexpr Owner kOther = Owner::of_user(1001);
 constexpr uint64_t kSecond = 1'000'000'000;
 
 class QuotaRefusalsTest : public ::testing::Test {
  protected:
-  void refuse(uid_t user, uint64_t session) {
+  void refuse(Owner user, uint64_t session) {
     refusals_.note(user, SessionId{session}, Error{ErrorCode::kQuotaExceeded, "It is too much."});
   }
   [[nodiscard]] uint64_t told() const { return events_.last(); }

@@ -15,7 +15,7 @@ void Quotas::set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t p
   pin_bytes_ = pin_bytes;
 }
 
-void Quotas::joined(SessionId session, uid_t user, std::vector<gid_t> groups) {
+void Quotas::joined(SessionId session, Owner user, std::vector<gid_t> groups) {
   DJINN_ASSERT(session.valid());
   std::ranges::sort(groups);
   connected_[session] = {user, std::move(groups)};
@@ -25,15 +25,15 @@ void Quotas::left(SessionId session) {
   connected_.erase(session);
 }
 
-const Quota* Quotas::section_of(bool is_group, uint32_t number) const {
+const Quota* Quotas::section_of(Owner user) const {
   const auto found = std::ranges::find_if(named_, [&](const NamedQuota& section) {
-    return section.is_group == is_group && section.number == number;
+    return !section.is_group && section.number && Owner::of_user(*section.number) == user;
   });
   return found == named_.end() ? nullptr : &found->quota;
 }
 
 // The largest value of each key.
-Quota Quotas::of_groups(uid_t user) const {
+Quota Quotas::of_groups(Owner user) const {
   Quota all;
   const auto more = [this](std::optional<Amount>& most, const std::optional<Amount>& other) {
     if (other && (!most || other->of(total_bytes_) > most->of(total_bytes_))) most = other;
@@ -52,12 +52,12 @@ Quota Quotas::of_groups(uid_t user) const {
   return all;
 }
 
-QuotaInForce Quotas::of(uid_t user) const {
+QuotaInForce Quotas::of(Owner user) const {
   QuotaInForce all;
   all.pin_bytes = pin_bytes_;
   if (named_.empty()) return all;
   Quota quota = of_groups(user);
-  if (const Quota* const own = section_of(false, user)) {
+  if (const Quota* const own = section_of(user)) {
     if (own->memory) quota.memory = own->memory;
     if (own->pins) quota.pins = own->pins;
     if (own->sessions) quota.sessions = own->sessions;

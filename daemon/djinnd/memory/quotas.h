@@ -23,6 +23,7 @@
 #include "daemon/djinnd/memory/quantity.h"
 #include "ipc/limits.h"
 #include "kernel/base/ids.h"
+#include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
@@ -56,18 +57,18 @@ class Quotas {
   // total_bytes: what shares are of. pin_bytes: of whom no section says another number.
   void set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t pin_bytes);
   // A connection of the user is made, and has ended.
-  void joined(SessionId session, uid_t user, std::vector<gid_t> groups);
+  void joined(SessionId session, Owner user, std::vector<gid_t> groups);
   void left(SessionId session);
 
-  [[nodiscard]] QuotaInForce of(uid_t user) const;
+  [[nodiscard]] QuotaInForce of(Owner user) const;
 
  private:
   struct Connected {
-    uid_t user;
+    Owner user;
     std::vector<gid_t> groups;
   };
-  [[nodiscard]] const Quota* section_of(bool is_group, uint32_t number) const;
-  [[nodiscard]] Quota of_groups(uid_t user) const;
+  [[nodiscard]] const Quota* section_of(Owner user) const;
+  [[nodiscard]] Quota of_groups(Owner user) const;
 
   std::vector<NamedQuota> named_;
   uint64_t total_bytes_ = 0;

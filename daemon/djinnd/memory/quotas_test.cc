@@ -7,8 +7,8 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr uid_t kAlice = 1000;
-constexpr uid_t kBob = 1001;
+constexpr Owner kAlice = Owner::of_user(1000);
+constexpr Owner kBob = Owner::of_user(1001);
 constexpr gid_t kSmall = 50;
 constexpr gid_t kLarge = 51;
 constexpr uint64_t kTotal = 1000;
@@ -31,7 +31,7 @@ TEST(Quotas, nobody_has_one_where_nothing_is_written) {
 
 TEST(Quotas, a_users_own_key_goes_before_their_groups_and_the_largest_of_these_binds) {
   Quotas quotas;
-  quotas.set({{false, "alice", kAlice, {{}, {}, 2}},
+  quotas.set({{false, "alice", kAlice.user(), {{}, {}, 2}},
               {true, "small", kSmall, {bytes(100), bytes(10), 4}},
               {true, "large", kLarge, {Amount{20, true}, {}, 1}}},
              kTotal, kPins);
@@ -57,8 +57,8 @@ TEST(Quotas, groups_are_those_of_all_connections_that_are_open) {
 TEST(Quotas, a_section_of_nobody_binds_nobody) {
   Quotas quotas;
   quotas.set({{false, "gone", {}, {bytes(1), {}, {}}}}, kTotal, kPins);
-  quotas.joined(kFirst, 0, {0});
-  EXPECT_FALSE(quotas.of(0).is_own);
+  quotas.joined(kFirst, Owner::of_user(0), {0});
+  EXPECT_FALSE(quotas.of(Owner::of_user(0)).is_own);
 }
 
 TEST(Quotas, another_configuration_binds_those_that_are_there) {

@@ -3,11 +3,10 @@
 // Reclaim: the seam between the books of the memory and who knows what could be freed.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <optional>
 
+#include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
@@ -21,12 +20,12 @@ class Reclaim {
   // Bytes that never give way, for who is refused.
   [[nodiscard]] virtual uint64_t pinned_bytes() const = 0;
   // What comes free by itself of what the user has.
-  [[nodiscard]] virtual uint64_t leaving_bytes(uid_t user) const = 0;
+  [[nodiscard]] virtual uint64_t leaving_bytes(Owner user) const = 0;
   // Called after each grant and each release, and when something may have fallen idle.
   virtual void changed() = 0;
   // Called for each request that no memory was found for. user: whom it would have been charged to,
   // if anybody.
-  virtual void refused(const Error& why, std::optional<uid_t> user) = 0;
+  virtual void refused(const Error& why, std::optional<Owner> user) = 0;
 };
 
 }  // namespace djinn::daemon

@@ -12,7 +12,8 @@
 
 namespace djinn::daemon {
 
-void UserAccounts::open(vmu::Holder holder, uid_t user) {
+void UserAccounts::open(vmu::Holder holder, Owner user) {
+  DJINN_ASSERT(user.valid());
   const auto [account, is_new] = accounts_.try_emplace(holder, Account{user});
   DJINN_ASSERT(is_new || account->second.user == user);
 }
@@ -62,12 +63,12 @@ bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes,
   return range_fits(held - leaving, bytes, quota);
 }
 
-std::optional<uid_t> UserAccounts::user_of(vmu::Holder holder) const {
+std::optional<Owner> UserAccounts::user_of(vmu::Holder holder) const {
   const auto found = accounts_.find(holder);
   return found == accounts_.end() ? std::nullopt : std::optional(found->second.user);
 }
 
-uint64_t UserAccounts::held_by(uid_t user) const {
+uint64_t UserAccounts::held_by(Owner user) const {
   const auto found = held_by_user_.find(user);
   return found == held_by_user_.end() ? 0 : found->second;
 }

@@ -9,14 +9,13 @@
 // invariant: a user's bytes are the sum over the holders that are charged to them.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
 #include <map>
 #include <optional>
 
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/memory/reclaim.h"
+#include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 #include "kernel/vmu/grants.h"
 
@@ -27,7 +26,7 @@ class UserAccounts {
   explicit UserAccounts(const Quotas& quotas) : quotas_(quotas) {}
 
   // The holder's bytes are the user's from now on, until it is closed.
-  void open(vmu::Holder holder, uid_t user);
+  void open(vmu::Holder holder, Owner user);
   void close(vmu::Holder holder);
   // What the holder has now. One that is nobody's counts for nobody.
   void note(vmu::Holder holder, uint64_t held_bytes);
@@ -39,13 +38,13 @@ class UserAccounts {
   [[nodiscard]] bool fits_only_soon(vmu::Holder holder, uint64_t bytes,
                                     const Reclaim& reclaim) const;
 
-  [[nodiscard]] uint64_t held_by(uid_t user) const;
+  [[nodiscard]] uint64_t held_by(Owner user) const;
   // The user whose bytes the holder's are, if they are anybody's.
-  [[nodiscard]] std::optional<uid_t> user_of(vmu::Holder holder) const;
+  [[nodiscard]] std::optional<Owner> user_of(vmu::Holder holder) const;
 
  private:
   struct Account {
-    uid_t user;
+    Owner user;
     uint64_t bytes = 0;
   };
   struct Room {
@@ -56,7 +55,7 @@ class UserAccounts {
 
   const Quotas& quotas_;
   std::map<vmu::Holder, Account> accounts_;
-  std::map<uid_t, uint64_t> held_by_user_;  // without zeros
+  std::map<Owner, uint64_t> held_by_user_;  // without zeros
 };
 
 }  // namespace djinn::daemon

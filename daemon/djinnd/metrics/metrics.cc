@@ -48,7 +48,7 @@ Status Metrics::serve(std::vector<Fd> sockets) {
 
 void Metrics::asked() {
   loop_delay_ns_ = clock_.monotonic_ns() - asked_ns_.load(std::memory_order_relaxed);
-  stats_.ask([](DomainId) { return true; },
+  stats_.ask([](Owner) { return true; },
              [this] {
                if (server_) server_->publish(std::make_unique<const MetricsSnapshot>(take()));
              });

@@ -26,7 +26,7 @@ Leases::Leases(const Clock& clock, ModelTable& table, const Memory& memory, Mapp
 
 void Leases::join(Model& model, const OpenRequest& request) {
   DJINN_ASSERT(model.phase != ModelPhase::kUnloading);
-  const DomainId user = request.opener.domain;
+  const Owner user = request.opener.domain;
   ModelLease& lease = model.leases.value_[request.opener.waiter.session];
   DJINN_ASSERT(lease.count == 0 || lease.domain == user);
   lease.domain = user;
@@ -111,7 +111,7 @@ std::vector<Opener> Leases::take_openers(Model& model,
   return taken;
 }
 
-void Leases::refuse_openers(Model& model, DomainId domain, const Error& error) {
+void Leases::refuse_openers(Model& model, Owner domain, const Error& error) {
   failures_.emit(model, failure_of(model, domain, error));
   const std::vector<Opener> refused = take_openers(
       model, [&](const Opener& opener) { return opener.needs_worker && opener.domain == domain; });

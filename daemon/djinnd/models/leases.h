@@ -21,6 +21,7 @@
 #include "daemon/djinnd/models/open_request.h"
 #include "daemon/djinnd/models/residency.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -43,7 +44,7 @@ class Leases {
   // came.
   std::vector<Opener> take_openers(Model& model, const std::function<bool(const Opener&)>& whose);
   // The domain's worker cannot have the model: who waits for that is told, and leaves.
-  void refuse_openers(Model& model, DomainId domain, const Error& error);
+  void refuse_openers(Model& model, Owner domain, const Error& error);
   // The opener goes on without the model: nothing of theirs is left with it.
   void forget(Model& model, const Opener& opener);
   // Where all who wait are one session: what it holds itself may be what is missing.

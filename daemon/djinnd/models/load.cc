@@ -34,11 +34,11 @@ bool may_follow(LoadPhase from, LoadPhase to) {
   return is_listed(kLegal, from, to) || (to == kEnded && from != kEnded);
 }
 
-Load::Load(Loop& loop, SparePool& loaders, Owner& owner, LoadListener& listener, LoadId id,
+Load::Load(Loop& loop, SparePool& loaders, Holder& holder, LoadListener& listener, LoadId id,
            std::vector<SharedFd> files)
     : loop_(loop),
       loaders_(loaders),
-      owner_(owner),
+      holder_(holder),
       listener_(listener),
       id_(id),
       files_(std::move(files)) {}
@@ -151,7 +151,7 @@ void Load::abort() {
   phase_.enter(LoadPhase::kEnded);
   wanted_.reset();
   if (process_) return process_->kill();
-  loop_.defer([this] { owner_.load_ended(id_); });
+  loop_.defer([this] { holder_.load_ended(id_); });
 }
 
 void Load::go_on() {
@@ -166,7 +166,7 @@ void Load::release() {
   loop_.defer([this] {
     send({ipc::ReleaseFiles{}}, {});
     loaders_.give_back(std::move(process_));
-    owner_.load_ended(id_);
+    holder_.load_ended(id_);
   });
 }
 
@@ -179,7 +179,7 @@ void Load::exited() {
           *this, {ErrorCode::kLoaderLost, "The process that read the files died. Try again."});
     }
   }
-  owner_.load_ended(id_);
+  holder_.load_ended(id_);
 }
 
 }  // namespace djinn::daemon

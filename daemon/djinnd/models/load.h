@@ -65,14 +65,14 @@ class LoadListener {
 
 class Load {
  public:
-  class Owner {
+  class Holder {
    public:
-    virtual ~Owner() = default;
+    virtual ~Holder() = default;
     // Who tells the listener, and may destroy the load.
     virtual void load_ended(LoadId id) = 0;
   };
 
-  Load(Loop& loop, SparePool& loaders, Owner& owner, LoadListener& listener, LoadId id,
+  Load(Loop& loop, SparePool& loaders, Holder& holder, LoadListener& listener, LoadId id,
        std::vector<SharedFd> files);
 
   // Takes a loader as soon as there is one.
@@ -111,7 +111,7 @@ class Load {
 
   Loop& loop_;
   SparePool& loaders_;
-  Owner& owner_;
+  Holder& holder_;
   LoadListener& listener_;
   LoadId id_;
   OwnedState<LoadPhase, Load> phase_;

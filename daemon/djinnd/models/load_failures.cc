@@ -30,14 +30,14 @@ LoadFailure failure_of(const OpenRequest& request, const Error& error) {
 }
 
 // Whose request that user's failure is of; none where the model comes back for a run.
-SessionId session_of(const Model& model, DomainId user) {
+SessionId session_of(const Model& model, Owner user) {
   const auto found = std::ranges::find(*model.openers, user, &Opener::domain);
   return found == model.openers->end() ? SessionId{} : found->waiter.session;
 }
 
 }  // namespace
 
-LoadFailure failure_of(const Model& model, DomainId user, const Error& error) {
+LoadFailure failure_of(const Model& model, Owner user, const Error& error) {
   const auto name = model.names.find(user);
   return {error, user, name == model.names.end() ? std::string() : name->second.path,
           sentence_of(error, {})};

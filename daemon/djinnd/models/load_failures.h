@@ -13,11 +13,12 @@
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/models/open_request.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
 // One that is not about files: what the user calls the model.
-[[nodiscard]] LoadFailure failure_of(const Model& model, DomainId user, const Error& error);
+[[nodiscard]] LoadFailure failure_of(const Model& model, Owner user, const Error& error);
 // Of the source that was read.
 [[nodiscard]] LoadFailure failure_of(const Model& model, const Source& source, const Error& error);
 

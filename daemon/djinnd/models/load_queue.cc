@@ -30,8 +30,8 @@ LoadId LoadQueue::add(std::vector<SharedFd> files, Turn turn, LoadListener& list
   // One that nothing is held for.
   const auto id = ids_.next<LoadId>(
       [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
-  Load::Owner& owner = *this;
-  auto load = std::make_unique<Load>(loop_, loaders_, owner, listener, id, std::move(files));
+  Load::Holder& holder = *this;
+  auto load = std::make_unique<Load>(loop_, loaders_, holder, listener, id, std::move(files));
   loads_.emplace(id, Entry{std::move(load), turn});
   queued_.push_back(id);
   start_loads();

@@ -26,17 +26,18 @@
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/load.h"
 #include "daemon/djinnd/models/model.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
-class LoadQueue final : private Load::Owner {
+class LoadQueue final : private Load::Holder {
  public:
   // Loads of one user's files at a time, and as many returns, so that files that never answer cost
   // others no process.
   static constexpr size_t kLoadsPerUser = 4;
 
   struct Turn {
-    DomainId user = 0;
+    Owner user;
     bool returns = false;
     friend bool operator==(const Turn&, const Turn&) = default;
   };

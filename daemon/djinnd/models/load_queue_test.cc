@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint64_t kBytes = 1 << 20;
 constexpr uint64_t kDevice = 16 * kBytes;
-constexpr DomainId kAnn = 1000;
-constexpr DomainId kBob = 1001;
+constexpr Owner kAnn = Owner::of_user(1000);
+constexpr Owner kBob = Owner::of_user(1001);
 constexpr LoadQueue::Turn kAnns{.user = kAnn};
 constexpr LoadQueue::Turn kBobs{.user = kBob};
 

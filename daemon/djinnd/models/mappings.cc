@@ -11,13 +11,13 @@
 
 namespace djinn::daemon {
 
-void Mappings::add(Model& model, DomainId domain) {
+void Mappings::add(Model& model, Owner domain) {
   DJINN_ASSERT(model.phase == ModelPhase::kResident);
   const bool fresh = model.mapped.value_.try_emplace(domain).second;
   if (fresh) send(model, domain);
 }
 
-void Mappings::send(const Model& model, DomainId domain) {
+void Mappings::send(const Model& model, Owner domain) {
   DJINN_ASSERT(model.manifest.valid() && model.phase != ModelPhase::kUnloading);
   const bool parked = model.phase != ModelPhase::kResident;
   std::vector<int> fds{model.manifest.get()};
@@ -68,7 +68,7 @@ bool Mappings::is_parked(const Model& model) {
   return std::ranges::all_of(*model.mapped, [](const auto& entry) { return entry.second.parked; });
 }
 
-bool Mappings::is_added(const Model& model, DomainId domain) {
+bool Mappings::is_added(const Model& model, Owner domain) {
   const auto mapped = model.mapped->find(domain);
   return mapped != model.mapped->end() && mapped->second.added;
 }
@@ -79,19 +79,19 @@ bool Mappings::is_wanted(const Model& model) {
 
 // --- workers
 
-Model* Mappings::find(DomainId domain, ModelId id) {
+Model* Mappings::find(Owner domain, ModelId id) {
   Model* const model = table_.find(id);
   return model != nullptr && model->mapped->contains(domain) ? model : nullptr;
 }
 
-void Mappings::worker_ready(DomainId domain) {
+void Mappings::worker_ready(Owner domain) {
   for (const auto& [id, model] : table_.all()) {
     const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
     if (known && model.mapped->contains(domain)) send(model, domain);
   }
 }
 
-bool Mappings::worker_died(Model& model, DomainId domain, const WorkerDeath& death) {
+bool Mappings::worker_died(Model& model, Owner domain, const WorkerDeath& death) {
   const auto found = model.mapped.value_.find(domain);
   if (found == model.mapped->end()) return false;
   MappedBy& mapped = found->second;
@@ -106,7 +106,7 @@ bool Mappings::worker_died(Model& model, DomainId domain, const WorkerDeath& dea
   return kills;
 }
 
-Model* Mappings::on_model_added(DomainId domain, const ipc::ModelAdded& event) {
+Model* Mappings::on_model_added(Owner domain, const ipc::ModelAdded& event) {
   Model* const model = find(domain, event.model);
   if (model == nullptr) return nullptr;
   if (event.code != ErrorCode::kOk) {
@@ -120,14 +120,14 @@ Model* Mappings::on_model_added(DomainId domain, const ipc::ModelAdded& event) {
   return model;
 }
 
-Model* Mappings::on_model_parked(DomainId domain, const ipc::ModelParked& event) {
+Model* Mappings::on_model_parked(Owner domain, const ipc::ModelParked& event) {
   Model* const model = find(domain, event.model);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return nullptr;
   model->mapped.value_.at(domain).parked = true;
   return model;
 }
 
-Model* Mappings::on_model_wanted(DomainId domain, const ipc::ModelWanted& event) {
+Model* Mappings::on_model_wanted(Owner domain, const ipc::ModelWanted& event) {
   Model* const model = find(domain, event.model);
   if (model == nullptr) {
     const Error gone{ErrorCode::kNotFound, "There is no such model any more. Open it again."};
@@ -138,7 +138,7 @@ Model* Mappings::on_model_wanted(DomainId domain, const ipc::ModelWanted& event)
   return model;
 }
 
-Model* Mappings::on_model_dropped(DomainId domain, const ipc::ModelDropped& event) {
+Model* Mappings::on_model_dropped(Owner domain, const ipc::ModelDropped& event) {
   Model* const model = table_.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kUnloading) return nullptr;
   model->mapped.value_.erase(domain);

@@ -18,6 +18,7 @@
 
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -26,7 +27,7 @@ class Mappings {
   Mappings(ModelTable& table, Domains& domains) : table_(table), domains_(domains) {}
 
   // The domain's worker is to have the model, from now on. Nothing new where it is to already.
-  void add(Model& model, DomainId domain);
+  void add(Model& model, Owner domain);
 
   // --- what becomes of a model
   // Its workers are to let go of the bytes; who has none counts as parked.
@@ -40,28 +41,28 @@ class Mappings {
 
   // Whether nobody maps its bytes any more.
   [[nodiscard]] static bool is_parked(const Model& model);
-  [[nodiscard]] static bool is_added(const Model& model, DomainId domain);
+  [[nodiscard]] static bool is_added(const Model& model, Owner domain);
   // Whether a run of some domain waits for its bytes.
   [[nodiscard]] static bool is_wanted(const Model& model);
 
   // --- workers
   // It is sent what it is to have.
-  void worker_ready(DomainId domain);
+  void worker_ready(Owner domain);
   // Gives whether the mapping is given up: workers died whenever they took in the model.
-  [[nodiscard]] bool worker_died(Model& model, DomainId domain, const WorkerDeath& death);
+  [[nodiscard]] bool worker_died(Model& model, Owner domain, const WorkerDeath& death);
   // Null, as in all of these: nothing has become of a model. A worker that could not add one loses
   // its mapping.
-  Model* on_model_added(DomainId domain, const ipc::ModelAdded& event);
-  Model* on_model_parked(DomainId domain, const ipc::ModelParked& event);
+  Model* on_model_added(Owner domain, const ipc::ModelAdded& event);
+  Model* on_model_parked(Owner domain, const ipc::ModelParked& event);
   // Tells a worker that has none that there is none.
-  Model* on_model_wanted(DomainId domain, const ipc::ModelWanted& event);
-  Model* on_model_dropped(DomainId domain, const ipc::ModelDropped& event);
+  Model* on_model_wanted(Owner domain, const ipc::ModelWanted& event);
+  Model* on_model_dropped(Owner domain, const ipc::ModelDropped& event);
 
  private:
   // Null if the domain does not have the model, or is not to have it.
-  Model* find(DomainId domain, ModelId id);
+  Model* find(Owner domain, ModelId id);
   // Sends what the domain's worker is to have: the bytes, or a place for them.
-  void send(const Model& model, DomainId domain);
+  void send(const Model& model, Owner domain);
 
   ModelTable& table_;
   Domains& domains_;

@@ -16,10 +16,10 @@
 namespace djinn::daemon {
 namespace {
 
-constexpr DomainId kAnn = 1000;
-constexpr DomainId kBob = 1001;
+constexpr Owner kAnn = Owner::of_user(1000);
+constexpr Owner kBob = Owner::of_user(1001);
 
-class MappingsTest : public ::testing::Test, private WorkerSupervisor::Owner {
+class MappingsTest : public ::testing::Test, private WorkerListener {
  protected:
   MappingsTest() {
     Model fresh;
@@ -32,7 +32,7 @@ class MappingsTest : public ::testing::Test, private WorkerSupervisor::Owner {
 
   Model& model() { return *model_; }
   void become(ModelPhase phase) { StateForTests::set(model().phase, phase); }
-  Model* says_added(DomainId domain, ModelId id) {
+  Model* says_added(Owner domain, ModelId id) {
     return mappings_.on_model_added(domain, {id, ErrorCode::kOk, {}});
   }
   // Ann's worker has the model.
@@ -44,9 +44,9 @@ class MappingsTest : public ::testing::Test, private WorkerSupervisor::Owner {
   }
 
  private:
-  void worker_ready(DomainId) override {}
-  void worker_said(DomainId, const ipc::WorkerEvent&) override {}
-  bool worker_died(DomainId, const WorkerDeath&) override { return false; }
+  void worker_ready(Owner) override {}
+  void worker_said(Owner, const ipc::WorkerEvent&) override {}
+  bool worker_died(Owner, const WorkerDeath&) override { return false; }
 
   Loop loop_;
   const SystemClock clock_;

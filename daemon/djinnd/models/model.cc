@@ -98,7 +98,7 @@ std::vector<load::FileIdentity> identities_of(const ipc::Identified& identified)
   return files;
 }
 
-bool Model::held_beside(DomainId user) const {
+bool Model::held_beside(Owner user) const {
   const auto is_others = [&](const auto& lease) { return lease.second.domain != user; };
   return std::ranges::any_of(*leases, is_others) ||
          std::ranges::any_of(*openers, [&](const Opener& opener) { return opener.domain != user; });
@@ -111,13 +111,13 @@ ModelName Model::name_for(const Caller& caller) const {
 }
 
 // One without a place says less than one with it.
-void Model::call(DomainId user, ModelName name) {
+void Model::call(Owner user, ModelName name) {
   const bool is_new = !names.contains(user);
   if (is_new && names.size() >= limits::kModelUsers) return;
   if (is_new || !name.path.empty()) names[user] = std::move(name);
 }
 
-bool Model::is_awaited_by(DomainId user) const {
+bool Model::is_awaited_by(Owner user) const {
   const auto place = mapped->find(user);
   return (place != mapped->end() && place->second.wanted) ||
          std::ranges::any_of(*openers, [&](const Opener& opener) { return opener.domain == user; });
@@ -193,7 +193,7 @@ void Model::look_at(Source& source, bool on_files) {
 bool Model::has_waited_enough_for(const Source& source) const {
   if (source.in_the_way >= Source::kInTheWay) return true;
   if (source.silent < source.patience) return false;
-  const auto is_others = [&](DomainId user) { return user != source.user(); };
+  const auto is_others = [&](Owner user) { return user != source.user(); };
   return std::ranges::any_of(sources,
                              [&](const Source& s) { return is_others(s.user()) && !s.tried; }) ||
          std::ranges::any_of(
@@ -240,7 +240,7 @@ void Model::close_contents() {
 }
 
 bool seen_by(const Model& model, const Caller& caller) {
-  const DomainId user = caller.user;
+  const Owner user = caller.user;
   return caller.may_steer(model.owner()) || model.mapped->contains(user) ||
          model.pins->contains(user) || model.keep_alives_ms.contains(user) ||
          model.names.contains(user) ||

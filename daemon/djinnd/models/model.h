@@ -53,6 +53,7 @@
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/owned_state.h"
+#include "kernel/base/owner.h"
 #include "kernel/load/hash.h"
 #include "kernel/load/identity.h"
 
@@ -67,7 +68,7 @@ class Leases;     // leases.h
 class Mappings;   // mappings.h
 class Pins;       // pins.h
 // Users who want a model to stay.
-using PinnedBy = Owned<std::set<DomainId>, Pins>;
+using PinnedBy = Owned<std::set<Owner>, Pins>;
 
 // Why a model stays where it is: the first of these.
 enum class ModelUse : uint8_t { kNone, kMoving, kHeld };
@@ -81,7 +82,7 @@ struct Model;
 
 // What an open request is compared by (ARCHITECTURE section 4, Identity).
 struct ModelKey {
-  DomainId domain = 0;
+  Owner domain;
   load::Digest plan_hash{};
   std::vector<load::FileIdentity> files;
 };
@@ -101,7 +102,7 @@ void look_again(ModelKey& key, const std::vector<load::FileIdentity>& now);
 
 struct Opener {
   Waiter waiter;
-  DomainId domain = 0;
+  Owner domain;
   bool needs_worker = true;  // not an observer's
   bool was_resident = false;
   bool pins = false;      // it wants the model to stay
@@ -129,7 +130,7 @@ struct Source {
   uint32_t silent = 0;      // looks since it gave anything
   uint32_t in_the_way = 0;  // looks since a user waits whose own were not tried
 
-  [[nodiscard]] DomainId user() const { return key.domain; }
+  [[nodiscard]] Owner user() const { return key.domain; }
   // Whether its bytes can be had again.
   [[nodiscard]] bool is_open() const {
     return !files.empty() && files.size() == key.files.size() &&
@@ -140,7 +141,7 @@ struct Source {
 // Why a load of a model failed. Of its files others hear by number: their names are their user's.
 struct LoadFailure {
   Error error;
-  DomainId user = 0;     // whose files were read
+  Owner user;            // whose files were read
   std::string path;      // as they call the place of the files
   std::string sentence;  // the error, with the file's name in place of its number
 };
@@ -154,7 +155,7 @@ struct ModelName {
 // A session's.
 struct ModelLease {
   uint32_t count = 0;  // of its opens that it has not closed
-  DomainId domain = 0;
+  Owner domain;
 };
 
 struct MappedBy {
@@ -180,9 +181,9 @@ struct Model {
   PinnedBy pins;
   // How long each user who opened it wants it to stay without a session; nothing: as djinnd is
   // configured. The longest holds.
-  std::map<DomainId, std::optional<uint64_t>> keep_alives_ms;
+  std::map<Owner, std::optional<uint64_t>> keep_alives_ms;
   // As each user who opened it called it, the last time.
-  std::map<DomainId, ModelName> names;
+  std::map<Owner, ModelName> names;
   uint64_t idle_since_ns = 0;  // monotonic; of idle ones
   bool wanted = false;         // somebody wants it back while it is being evicted
   std::optional<Error> lost;   // why it could not be brought back last time
@@ -191,7 +192,7 @@ struct Model {
   uint64_t last_used = 0;  // a counter, for what to evict first
   Owned<std::map<SessionId, ModelLease>, Leases> leases;
   Owned<std::vector<Opener>, Leases> openers;
-  Owned<std::map<DomainId, MappedBy>, Mappings> mapped;
+  Owned<std::map<Owner, MappedBy>, Mappings> mapped;
   // Loaders that have its extents, to compare files with them, until they are dead. They keep it
   // from nothing: files that never answer would.
   std::set<LoadId> compared_by;
@@ -199,20 +200,20 @@ struct Model {
 
   [[nodiscard]] bool pinned() const { return !pins->empty(); }
   // By another than this user.
-  [[nodiscard]] bool pinned_beside(DomainId user) const {
+  [[nodiscard]] bool pinned_beside(Owner user) const {
     return pins->size() > (pins->contains(user) ? 1 : 0);
   }
   // By a session of another than this user, or by one that is to have it.
-  [[nodiscard]] bool held_beside(DomainId user) const;
+  [[nodiscard]] bool held_beside(Owner user) const;
   // The caller's own, or that of an owner whom they may steer; or empty.
   [[nodiscard]] ModelName name_for(const Caller& caller) const;
-  void call(DomainId user, ModelName name);
+  void call(Owner user, ModelName name);
   [[nodiscard]] bool in_use() const { return !(leases->empty() && openers->empty()); }
   [[nodiscard]] ModelUse use() const;
   // What openings are told apart by.
   [[nodiscard]] const ModelKey& key() const { return sources.front().key; }
   [[nodiscard]] ModelKey& key() { return sources.front().key; }
-  [[nodiscard]] DomainId owner() const { return key().domain; }
+  [[nodiscard]] Owner owner() const { return key().domain; }
 
   // The session has opened it through these, which its user calls so.
   void add_source(ModelKey opened, std::vector<SharedFd> files, std::vector<std::string> names,
@@ -237,7 +238,7 @@ struct Model {
   // It was read: the owner's files that are told by their content are closed.
   void close_contents();
   // Whether somebody of the user waits for its bytes.
-  [[nodiscard]] bool is_awaited_by(DomainId user) const;
+  [[nodiscard]] bool is_awaited_by(Owner user) const;
   // It was resident before, and what is being loaded is what it was.
   [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }
   // Whether its bytes can be had again, by whomever: all their files are open, and what they must

@@ -93,7 +93,7 @@ Status Models::check_open(const OpenRequest& request) const {
   return check_files(request.opener.domain, 0, request.files.size());
 }
 
-Status Models::check_plans(DomainId domain, uint64_t bytes) const {
+Status Models::check_plans(Owner domain, uint64_t bytes) const {
   if (bytes == 0) return {};
   uint64_t held = openings_.plan_bytes_of(domain);
   for (const auto& [id, model] : table_.all()) {
@@ -107,7 +107,7 @@ Status Models::check_plans(DomainId domain, uint64_t bytes) const {
                            held, kPlanBytesPerUser)};
 }
 
-Status Models::check_files(DomainId domain, size_t added, size_t count) const {
+Status Models::check_files(Owner domain, size_t added, size_t count) const {
   size_t held = added + openings_.files_of(domain);
   for (const auto& [id, model] : table_.all()) {
     for (const Source& source : model.sources) {
@@ -205,7 +205,7 @@ void Models::session_left(SessionId session) {
 
 // --- workers
 
-void Models::on_model_added(DomainId domain, const ipc::ModelAdded& event) {
+void Models::on_model_added(Owner domain, const ipc::ModelAdded& event) {
   Model* const model = mappings_.on_model_added(domain, event);
   if (model == nullptr) return;
   if (event.code == ErrorCode::kOk) return leases_.settle(*model);
@@ -213,20 +213,20 @@ void Models::on_model_added(DomainId domain, const ipc::ModelAdded& event) {
   residency_.let_go(*model);
 }
 
-void Models::on_model_parked(DomainId domain, const ipc::ModelParked& event) {
+void Models::on_model_parked(Owner domain, const ipc::ModelParked& event) {
   if (Model* const model = mappings_.on_model_parked(domain, event)) residency_.let_go(*model);
 }
 
 // While it is resident or on its way, its bytes are on their way to the worker, too.
-void Models::on_model_wanted(DomainId domain, const ipc::ModelWanted& event) {
+void Models::on_model_wanted(Owner domain, const ipc::ModelWanted& event) {
   if (Model* const model = mappings_.on_model_wanted(domain, event)) residency_.want(*model);
 }
 
-void Models::on_model_dropped(DomainId domain, const ipc::ModelDropped& event) {
+void Models::on_model_dropped(Owner domain, const ipc::ModelDropped& event) {
   if (Model* const model = mappings_.on_model_dropped(domain, event)) residency_.let_go(*model);
 }
 
-void Models::worker_died(DomainId domain, const WorkerDeath& death) {
+void Models::worker_died(Owner domain, const WorkerDeath& death) {
   for (auto& [id, model] : table_.all()) {
     if (mappings_.worker_died(model, domain, death)) {
       leases_.refuse_openers(

@@ -33,6 +33,7 @@
 #include "daemon/djinnd/workers/domains.h"
 #include "ipc/limits.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -56,7 +57,7 @@ class Models final : private Residency::Loads {
   void close(const Waiter& waiter, ModelId id);
   // Whether the user's models, openings, and files that are added to be opened may keep so many
   // more open. Errors: kLimitExceeded.
-  [[nodiscard]] Status check_files(DomainId domain, size_t added, size_t count) const;
+  [[nodiscard]] Status check_files(Owner domain, size_t added, size_t count) const;
   // Only the owner and administrators may; not what another user has pinned, but for
   // administrators.
   void unload(const Waiter& waiter, const Caller& caller, ModelId id);
@@ -68,12 +69,12 @@ class Models final : private Residency::Loads {
   void session_left(SessionId session);
 
   // --- workers and loaders
-  void worker_ready(DomainId domain) { mappings_.worker_ready(domain); }
-  void worker_died(DomainId domain, const WorkerDeath& death);
-  void on_model_added(DomainId domain, const ipc::ModelAdded& event);
-  void on_model_parked(DomainId domain, const ipc::ModelParked& event);
-  void on_model_wanted(DomainId domain, const ipc::ModelWanted& event);
-  void on_model_dropped(DomainId domain, const ipc::ModelDropped& event);
+  void worker_ready(Owner domain) { mappings_.worker_ready(domain); }
+  void worker_died(Owner domain, const WorkerDeath& death);
+  void on_model_added(Owner domain, const ipc::ModelAdded& event);
+  void on_model_parked(Owner domain, const ipc::ModelParked& event);
+  void on_model_wanted(Owner domain, const ipc::ModelWanted& event);
+  void on_model_dropped(Owner domain, const ipc::ModelDropped& event);
   // No loader can be started: nobody is kept waiting for one.
   void refuse_waiting() { queue_.refuse_waiting(); }
 
@@ -107,7 +108,7 @@ class Models final : private Residency::Loads {
 
  private:
   // Whether the user may have a plan of so many bytes more. Errors: kLimitExceeded.
-  [[nodiscard]] Status check_plans(DomainId domain, uint64_t bytes) const;
+  [[nodiscard]] Status check_plans(Owner domain, uint64_t bytes) const;
   // Whether a load of the request may begin. Errors: why not.
   [[nodiscard]] Status check_open(const OpenRequest& request) const;
   // The model, if the user may steer it. Errors: kNotFound, kPermissionDenied.

@@ -40,7 +40,7 @@ void Openings::begin(OpenRequest request) {
 
 void Openings::begin(Opening opening, std::vector<SharedFd> files) {
   DJINN_ASSERT(opening.request.files.empty() && opening.file_count == files.size());
-  const DomainId user = opening.request.opener.domain;
+  const Owner user = opening.request.opener.domain;
   openings_.emplace(queue_.add(std::move(files), {.user = user}, *this), std::move(opening));
 }
 
@@ -306,7 +306,7 @@ void Openings::leave_alone(Model& model) {
 }
 
 std::vector<Openings::Opening> Openings::take_others(Model& model) {
-  const DomainId owner = model.owner();
+  const Owner owner = model.owner();
   const std::vector<Opener> openers =
       leases_.take_openers(model, [&](const Opener& opener) { return opener.domain != owner; });
   std::vector<Opening> taken;
@@ -381,7 +381,7 @@ Model& Openings::model_of(LoadId load) {
   return *model;
 }
 
-uint64_t Openings::plan_bytes_of(DomainId user) const {
+uint64_t Openings::plan_bytes_of(Owner user) const {
   uint64_t bytes = 0;
   for (const auto& [load, opening] : openings_) {
     if (opening.request.opener.domain == user) bytes += opening.request.plan.bytes;
@@ -389,7 +389,7 @@ uint64_t Openings::plan_bytes_of(DomainId user) const {
   return bytes;
 }
 
-size_t Openings::files_of(DomainId user) const {
+size_t Openings::files_of(Owner user) const {
   size_t files = 0;
   for (const auto& [load, opening] : openings_) {
     if (opening.request.opener.domain == user) files += opening.file_count;

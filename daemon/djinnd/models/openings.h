@@ -34,6 +34,7 @@
 #include "daemon/djinnd/models/pins.h"
 #include "daemon/djinnd/models/residency.h"
 #include "ipc/limits.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -58,8 +59,8 @@ class Openings final : private LoadListener {
   void leave_to_loaders(Model& model);
 
   // Of the user's openings: of their plans, and of their files.
-  [[nodiscard]] uint64_t plan_bytes_of(DomainId user) const;
-  [[nodiscard]] size_t files_of(DomainId user) const;
+  [[nodiscard]] uint64_t plan_bytes_of(Owner user) const;
+  [[nodiscard]] size_t files_of(Owner user) const;
   // Whether one is the session's.
   [[nodiscard]] bool waits_for(SessionId session) const;
   // Whose files were compared with a resident model, since nothing else proved them to be the same.

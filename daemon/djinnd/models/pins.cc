@@ -69,12 +69,12 @@ Status Pins::check_quota(const Caller& caller, const Model& model, uint64_t byte
                                         pinned > 0 ? "Unpin another model, or l" : "L")};
 }
 
-void Pins::add(Model& model, DomainId user) {
+void Pins::add(Model& model, Owner user) {
   model.pins.value_.insert(user);
   DJINN_ASSERT(model.pins->size() <= limits::kModelUsers);
 }
 
-uint64_t Pins::bytes_of(DomainId user) const {
+uint64_t Pins::bytes_of(Owner user) const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : table_.all()) {
     if (model.pins->contains(user)) bytes += model.bytes;

@@ -15,6 +15,7 @@
 #include "daemon/djinnd/access/authority.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/model.h"
+#include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 
 namespace djinn::daemon {
@@ -35,13 +36,13 @@ class Pins {
   // Whether the quota has room for it, if it has so many bytes. Errors: kQuotaExceeded.
   [[nodiscard]] Status check_quota(const Caller& caller, const Model& model, uint64_t bytes) const;
   // Of who may: check() said so.
-  static void add(Model& model, DomainId user);
+  static void add(Model& model, Owner user);
   // Does nothing where the user has none.
-  static void remove(Model& model, DomainId user) { model.pins.value_.erase(user); }
+  static void remove(Model& model, Owner user) { model.pins.value_.erase(user); }
   static void remove_all(Model& model) { model.pins.value_.clear(); }
 
   // What the models that the user has pinned come to.
-  [[nodiscard]] uint64_t bytes_of(DomainId user) const;
+  [[nodiscard]] uint64_t bytes_of(Owner user) const;
 
  private:
   const ModelTable& table_;

@@ -13,9 +13,9 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kQuota = 1000;
-constexpr Caller kAnn{1000};
-constexpr Caller kBob{1001};
-constexpr Caller kRoot{0, true};
+constexpr Caller kAnn{Owner::of_user(1000)};
+constexpr Caller kBob{Owner::of_user(1001)};
+constexpr Caller kRoot{Owner::of_user(0), true};
 
 class PinsTest : public ::testing::Test {
  protected:
@@ -84,11 +84,12 @@ TEST_F(PinsTest, only_an_administrator_ends_the_pins_of_others) {
 
 TEST_F(PinsTest, a_model_has_no_more_pins_than_users) {
   Model& model = add(1, 1);
-  for (DomainId user = 1; user <= limits::kModelUsers; ++user) {
-    ASSERT_EQ(code_of(pins_.pin({user}, model)), ErrorCode::kOk);
+  for (uint32_t user = 1; user <= limits::kModelUsers; ++user) {
+    ASSERT_EQ(code_of(pins_.pin({Owner::of_user(user)}, model)), ErrorCode::kOk);
   }
-  EXPECT_EQ(code_of(pins_.pin({limits::kModelUsers + 1}, model)), ErrorCode::kLimitExceeded);
-  EXPECT_EQ(code_of(pins_.pin({1}, model)), ErrorCode::kOk) << "who has one";
+  const Caller next{Owner::of_user(limits::kModelUsers + 1)};
+  EXPECT_EQ(code_of(pins_.pin(next, model)), ErrorCode::kLimitExceeded);
+  EXPECT_EQ(code_of(pins_.pin({Owner::of_user(1)}, model)), ErrorCode::kOk) << "who has one";
 }
 
 }  // namespace

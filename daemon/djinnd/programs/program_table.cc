@@ -13,8 +13,8 @@
 
 namespace djinn::daemon {
 
-Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model, const load::Digest& graph) {
-  const uint64_t head[] = {domain, model.value};
+Result<Fingerprint> fingerprint_of(Owner domain, ModelId model, const load::Digest& graph) {
+  const uint64_t head[] = {domain.number(), model.value};
   DJINN_TRY(load::Sha256 hash, load::Sha256::make());
   DJINN_CHECK(hash.update(std::as_bytes(std::span(head))));
   DJINN_CHECK(hash.update(graph));
@@ -53,7 +53,7 @@ void ProgramTable::erase(ProgramId id) {
   DJINN_ASSERT(programs_.size() == by_fingerprint_.size());
 }
 
-bool ProgramTable::has_room(DomainId domain, uint64_t bytes) const {
+bool ProgramTable::has_room(Owner domain, uint64_t bytes) const {
   uint32_t count = 0;
   uint64_t kept = 0;
   for (const auto& [id, program] : programs_) {
@@ -65,7 +65,7 @@ bool ProgramTable::has_room(DomainId domain, uint64_t bytes) const {
          bytes <= kBytesPerDomain - kept;
 }
 
-Program* ProgramTable::oldest_unused(DomainId domain) {
+Program* ProgramTable::oldest_unused(Owner domain) {
   Program* oldest = nullptr;
   for (auto& [id, program] : programs_) {
     const bool unused = program.domain == domain && program.users.empty() &&
@@ -75,7 +75,7 @@ Program* ProgramTable::oldest_unused(DomainId domain) {
   return oldest;
 }
 
-std::vector<ProgramId> ProgramTable::left_over(DomainId domain) const {
+std::vector<ProgramId> ProgramTable::left_over(Owner domain) const {
   std::vector<const Program*> unused;
   for (const auto& [id, program] : programs_) {
     if (program.domain != domain) continue;

@@ -22,6 +22,7 @@
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/owned_state.h"
+#include "kernel/base/owner.h"
 #include "kernel/load/hash.h"
 
 namespace djinn::daemon {
@@ -32,11 +33,11 @@ class Programs;  // programs.h
 
 using Fingerprint = load::Digest;
 // Pure. Errors: kInternal if the hash cannot be computed.
-Result<Fingerprint> fingerprint_of(DomainId domain, ModelId model, const load::Digest& graph);
+Result<Fingerprint> fingerprint_of(Owner domain, ModelId model, const load::Digest& graph);
 
 struct Program {
   ProgramId id;
-  DomainId domain = 0;
+  Owner domain;
   ModelId model;  // invalid: it names no weights
   Fingerprint fingerprint{};
   OwnedState<ProgramPhase, Programs> phase;
@@ -67,13 +68,13 @@ class ProgramTable {
   void touch(Program& program) { program.last_used = ++uses_; }
 
   // Of the domain, whether there is room for one more graph of so many bytes.
-  [[nodiscard]] bool has_room(DomainId domain, uint64_t bytes) const;
+  [[nodiscard]] bool has_room(Owner domain, uint64_t bytes) const;
   // The admitted program of the domain without users that was used longest ago; or null.
-  Program* oldest_unused(DomainId domain);
+  Program* oldest_unused(Owner domain);
   // The programs that the domain has no right to any more: none while a session uses one of its
   // programs, or waits for one; else the programs beyond kBytesUnused, of which those that were
   // used last stay.
-  [[nodiscard]] std::vector<ProgramId> left_over(DomainId domain) const;
+  [[nodiscard]] std::vector<ProgramId> left_over(Owner domain) const;
 
   [[nodiscard]] std::map<ProgramId, Program>& all() { return programs_; }
   [[nodiscard]] const std::map<ProgramId, Program>& all() const { return programs_; }

@@ -11,14 +11,14 @@
 
 namespace djinn::daemon {
 
-void Programs::define(const Waiter& waiter, DomainId domain, ModelId model, Payload graph) {
+void Programs::define(const Waiter& waiter, Owner domain, ModelId model, Payload graph) {
   const Status begun = admit(waiter, domain, model, std::move(graph));
   if (begun) return;
   ++counts_.refused;
   replies_.refuse(waiter, begun.error());
 }
 
-Status Programs::admit(const Waiter& waiter, DomainId domain, ModelId model, Payload graph) {
+Status Programs::admit(const Waiter& waiter, Owner domain, ModelId model, Payload graph) {
   if (model.valid() && !models_.leased_by(model, waiter.session)) {
     return Error{ErrorCode::kNotFound, "The session has not opened such a model."};
   }
@@ -48,7 +48,7 @@ Status Programs::admit(const Waiter& waiter, DomainId domain, ModelId model, Pay
   return {};
 }
 
-Status Programs::make_room(DomainId domain, uint64_t bytes) {
+Status Programs::make_room(Owner domain, uint64_t bytes) {
   while (!table_.has_room(domain, bytes)) {
     const Program* const oldest = table_.oldest_unused(domain);
     if (oldest == nullptr) {
@@ -78,7 +78,7 @@ void Programs::answer(const Program& program, const Waiter& waiter, bool was_cac
                  {waiter.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
 }
 
-void Programs::on_program_added(DomainId domain, const ipc::ProgramAdded& event) {
+void Programs::on_program_added(Owner domain, const ipc::ProgramAdded& event) {
   Program* const program = table_.find(event.program);
   if (program == nullptr || program->domain != domain) return;
   program->deaths = 0;
@@ -102,7 +102,7 @@ void Programs::on_program_added(DomainId domain, const ipc::ProgramAdded& event)
   if (!is_awaited) forget_left_over(domain);  // who asked for it has left
 }
 
-void Programs::on_program_refused(DomainId domain, const ipc::ProgramRefused& event) {
+void Programs::on_program_refused(Owner domain, const ipc::ProgramRefused& event) {
   Program* const program = table_.find(event.program);
   if (program == nullptr || program->domain != domain) return;
   const bool typed = event.code != ErrorCode::kOk;
@@ -119,14 +119,14 @@ void Programs::refuse(Program& program, const Error& error) {
   event.model = program.model;
   event.error = error.code;
   events_.emit_refusal(std::move(event));
-  const DomainId domain = program.domain;
+  const Owner domain = program.domain;
   const std::vector<Waiter> waiters = std::move(program.waiters);
   table_.erase(program.id);
   replies_.refuse_each(waiters, error);
   forget_left_over(domain);
 }
 
-void Programs::session_left(SessionId session, DomainId domain) {
+void Programs::session_left(SessionId session, Owner domain) {
   for (auto& [id, program] : table_.all()) {
     program.users.erase(session);
     std::erase_if(program.waiters, [&](const Waiter& waiter) { return waiter.session == session; });
@@ -134,11 +134,11 @@ void Programs::session_left(SessionId session, DomainId domain) {
   forget_left_over(domain);
 }
 
-void Programs::forget_left_over(DomainId domain) {
+void Programs::forget_left_over(Owner domain) {
   for (const ProgramId id : table_.left_over(domain)) forget(*table_.find(id));
 }
 
-void Programs::model_closed(SessionId session, DomainId domain, ModelId model) {
+void Programs::model_closed(SessionId session, Owner domain, ModelId model) {
   for (auto& [id, program] : table_.all()) {
     if (program.model == model) program.users.erase(session);
   }
@@ -168,13 +168,13 @@ uint32_t Programs::collect() {
   return static_cast<uint32_t>(unused.size());
 }
 
-void Programs::worker_ready(DomainId domain) {
+void Programs::worker_ready(Owner domain) {
   for (const auto& [id, program] : table_.all()) {
     if (program.domain == domain) send_add(program);
   }
 }
 
-void Programs::worker_died(DomainId domain, const WorkerDeath& death) {
+void Programs::worker_died(Owner domain, const WorkerDeath& death) {
   if (!death.suspect || death.suspect->kind != OwedAnswer::Kind::kAddProgram) return;
   Program* const suspect = table_.find(ProgramId{death.suspect->id});
   if (suspect == nullptr || suspect->domain != domain) return;

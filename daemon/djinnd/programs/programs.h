@@ -10,6 +10,7 @@
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/program_table.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -19,18 +20,18 @@ class Programs {
       : ids_(ids), domains_(domains), models_(models), replies_(replies), events_(events) {}
 
   // graph: what the client sent.
-  void define(const Waiter& waiter, DomainId domain, ModelId model, Payload graph);
-  void session_left(SessionId session, DomainId domain);
+  void define(const Waiter& waiter, Owner domain, ModelId model, Payload graph);
+  void session_left(SessionId session, Owner domain);
   // The session leases the model no more: it uses none of its programs.
-  void model_closed(SessionId session, DomainId domain, ModelId model);
+  void model_closed(SessionId session, Owner domain, ModelId model);
   void model_gone(ModelId model);
   // Gives up what no session uses; how many those were.
   uint32_t collect();
 
-  void worker_ready(DomainId domain);
-  void worker_died(DomainId domain, const WorkerDeath& death);
-  void on_program_added(DomainId domain, const ipc::ProgramAdded& event);
-  void on_program_refused(DomainId domain, const ipc::ProgramRefused& event);
+  void worker_ready(Owner domain);
+  void worker_died(Owner domain, const WorkerDeath& death);
+  void on_program_added(Owner domain, const ipc::ProgramAdded& event);
+  void on_program_refused(Owner domain, const ipc::ProgramRefused& event);
 
   [[nodiscard]] const ProgramTable& table() const { return table_; }
 
@@ -42,14 +43,14 @@ class Programs {
   [[nodiscard]] const Counts& counts() const { return counts_; }
 
  private:
-  Status admit(const Waiter& waiter, DomainId domain, ModelId model, Payload graph);
-  Status make_room(DomainId domain, uint64_t bytes);
+  Status admit(const Waiter& waiter, Owner domain, ModelId model, Payload graph);
+  Status make_room(Owner domain, uint64_t bytes);
   void send_add(const Program& program);
   void answer(const Program& program, const Waiter& waiter, bool was_cached);
   void refuse(Program& program, const Error& error);
   void forget(const Program& program);
   // Forgets all programs but a small rest of a user who has nobody left that uses them.
-  void forget_left_over(DomainId domain);
+  void forget_left_over(Owner domain);
 
   IdSource& ids_;
   Domains& domains_;

@@ -60,11 +60,11 @@ uint64_t Reclaimer::pinned_bytes() const {
   return models_.residency().pinned_bytes();
 }
 
-uint64_t Reclaimer::leaving_bytes(uid_t user) const {
+uint64_t Reclaimer::leaving_bytes(Owner user) const {
   return sessions_.leaving_bytes(user);
 }
 
-void Reclaimer::refused(const Error& why, std::optional<uid_t> user) {
+void Reclaimer::refused(const Error& why, std::optional<Owner> user) {
   const std::string whom = user ? " to " + events_.user_text(*user) : "";
   Event event = device_event(EventKind::kMemoryRefused, "memory is refused" + whom);
   event.owner = user;

@@ -25,6 +25,7 @@
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/reclaim/pressure.h"
 #include "daemon/djinnd/sessions/sessions.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -37,10 +38,10 @@ class Reclaimer final : public Reclaim {
 
   bool make_room(uint64_t bytes) override;
   [[nodiscard]] uint64_t pinned_bytes() const override;
-  [[nodiscard]] uint64_t leaving_bytes(uid_t user) const override;
+  [[nodiscard]] uint64_t leaving_bytes(Owner user) const override;
   // Looks soon whether something is to give way.
   void changed() override;
-  void refused(const Error& why, std::optional<uid_t> user) override;
+  void refused(const Error& why, std::optional<Owner> user) override;
 
  private:
   void look();

@@ -85,7 +85,7 @@ Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Event
       sessions_(sessions),
       spill_(clock, memory, domains, sessions, std::move(rules)) {}
 
-SequenceGroup* Sequences::find(SessionId id, DomainId domain, SequenceHandle handle) const {
+SequenceGroup* Sequences::find(SessionId id, Owner domain, SequenceHandle handle) const {
   Session* const session = sessions_.find(id, domain);
   return session != nullptr ? session->sequences.lookup(handle) : nullptr;
 }
@@ -205,7 +205,7 @@ void Sequences::refuse_asks(const Session& session, SequenceGroup& group) const 
   }
 }
 
-Status Sequences::on_sequence_added(DomainId domain, const ipc::SequenceAdded& event) {
+Status Sequences::on_sequence_added(Owner domain, const ipc::SequenceAdded& event) {
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   if (group == nullptr || group->phase == GroupPhase::kDropping) return {};
   const Waiter waiter = std::exchange(group->waiter, {});
@@ -222,7 +222,7 @@ Status Sequences::on_sequence_added(DomainId domain, const ipc::SequenceAdded& e
   return {};
 }
 
-void Sequences::on_sequence_dropped(DomainId domain, const ipc::SequenceDropped& event) {
+void Sequences::on_sequence_dropped(Owner domain, const ipc::SequenceDropped& event) {
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   if (group == nullptr || group->phase != GroupPhase::kDropping) return;
   erase(*sessions_.find(event.session), *group);
@@ -250,7 +250,7 @@ void Sequences::worker_died(Session& session, const WorkerDeath& death) {
 
 // --- memory
 
-void Sequences::on_grant_request(DomainId domain, const ipc::GrantRequest& event) {
+void Sequences::on_grant_request(Owner domain, const ipc::GrantRequest& event) {
   const Session* const session = sessions_.find(event.session, domain);
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   const bool known = group != nullptr && session->may_be_granted();
@@ -267,7 +267,7 @@ void Sequences::on_grant_request(DomainId domain, const ipc::GrantRequest& event
   memory_.request(holder, event.bytes, answer, part_of(event.sequence));
 }
 
-void Sequences::granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
+void Sequences::granted(Owner domain, const ipc::GrantRequest& event, const Status& status) {
   Session* const session = sessions_.find(event.session, domain);
   if (session != nullptr) refusals_.note(domain, session->id, status);
   if (session != nullptr && status) {
@@ -280,7 +280,7 @@ void Sequences::granted(DomainId domain, const ipc::GrantRequest& event, const S
   domains_.answer_grant(domain, event.request, status);
 }
 
-bool Sequences::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
+bool Sequences::on_grant_return(Owner domain, const ipc::GrantReturn& event) {
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   if (group == nullptr) return true;  // all of it was given back with the session, or the group
   if (event.bytes > group->held_bytes()) return false;
@@ -345,7 +345,7 @@ void Sequences::stays(SequenceGroup& group) {
   memory_.freed();
 }
 
-bool Sequences::on_sequence_spilled(DomainId domain, const ipc::SequenceSpilled& event) {
+bool Sequences::on_sequence_spilled(Owner domain, const ipc::SequenceSpilled& event) {
   SequenceGroup* const found = find(event.session, domain, event.sequence);
   if (found == nullptr) return true;  // one that was dropped in the meantime breaks no protocol
   SequenceGroup& group = *found;
@@ -385,7 +385,7 @@ void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool 
   DJINN_ASSERT(group->frees > 0 || group->freeing_bytes == 0);
   std::vector<ipc::GrantRequest> asks;
   if (group->frees == 0) asks = std::exchange(group->asks, {});
-  const DomainId domain = session->domain;
+  const Owner domain = session->domain;
   if (done) {
     set_granted(*session, *group, group->granted_bytes() - bytes);
     memory_.release(Memory::of_session(id), bytes);
@@ -406,7 +406,7 @@ void Sequences::let_go_of_files(Session& session) const {
 
 // --- back
 
-void Sequences::on_sequence_restored(DomainId domain, const ipc::SequenceRestored& event) {
+void Sequences::on_sequence_restored(Owner domain, const ipc::SequenceRestored& event) {
   SequenceGroup* const group = find(event.session, domain, event.sequence);
   if (group == nullptr || group->place != GroupPlace::kSpilled) return;
   const Session& session = *sessions_.find(event.session);

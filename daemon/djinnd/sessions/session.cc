@@ -97,7 +97,7 @@ Session* SessionTable::find(SessionId id) const {
   return found == sessions_.end() ? nullptr : found->second.get();
 }
 
-Session* SessionTable::find(SessionId id, DomainId domain) const {
+Session* SessionTable::find(SessionId id, Owner domain) const {
   Session* const session = find(id);
   return session != nullptr && session->domain == domain ? session : nullptr;
 }

@@ -38,6 +38,7 @@
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/owned_state.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -90,7 +91,7 @@ struct ClientMessage {
 
 struct Session {
   SessionId id;
-  DomainId domain = 0;
+  Owner domain;
   Caller caller;
   pid_t pid = 0;
   std::string client_name;
@@ -154,7 +155,7 @@ class SessionTable {
   // Null when there is none any more.
   [[nodiscard]] Session* find(SessionId id) const;
   // A session of that domain, or null.
-  [[nodiscard]] Session* find(SessionId id, DomainId domain) const;
+  [[nodiscard]] Session* find(SessionId id, Owner domain) const;
   [[nodiscard]] const Map& all() const { return sessions_; }
   [[nodiscard]] size_t size() const { return sessions_.size(); }
 

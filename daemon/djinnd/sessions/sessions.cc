@@ -95,11 +95,11 @@ void Sessions::emit(EventKind kind, const Session& session, std::string text,
 
 // --- connections
 
-Status Sessions::check_limits(uid_t uid) {
+Status Sessions::check_limits(Owner user) {
   const auto of_user = std::ranges::count_if(
-      sessions_.all(), [&](const auto& entry) { return entry.second->domain == uid; });
-  const auto gone =
-      std::ranges::count_if(released_, [&](const auto& entry) { return entry.second.user == uid; });
+      sessions_.all(), [&](const auto& entry) { return entry.second->domain == user; });
+  const auto gone = std::ranges::count_if(
+      released_, [&](const auto& entry) { return entry.second.user == user; });
   if (sessions_.size() + released_.size() >= limits::kSessions ||
       of_user + gone >= limits::kSessionsPerUser) {
     return Error{
@@ -109,11 +109,11 @@ Status Sessions::check_limits(uid_t uid) {
                     "it, too.",
                     limits::kSessionsPerUser, limits::kSessions)};
   }
-  const auto closer = deferred_close_.of(uid);
+  const auto closer = deferred_close_.of(user);
   return check_closing(*closer);
 }
 
-Status Sessions::check_quota(uid_t user) const {
+Status Sessions::check_quota(Owner user) const {
   const uint32_t most = quotas_.of(user).sessions;
   if (const uint32_t now = count(user); now >= most) {
     return Error{ErrorCode::kLimitExceeded,
@@ -124,7 +124,7 @@ Status Sessions::check_quota(uid_t user) const {
   return {};
 }
 
-uint32_t Sessions::count(std::optional<uid_t> user) const {
+uint32_t Sessions::count(std::optional<Owner> user) const {
   return static_cast<uint32_t>(std::ranges::count_if(sessions_.all(), [user](const auto& entry) {
     const Session& session = *entry.second;
     return (!user || session.domain == *user) && !session.observer &&
@@ -132,7 +132,7 @@ uint32_t Sessions::count(std::optional<uid_t> user) const {
   }));
 }
 
-size_t Sessions::files_added(uid_t user) const {
+size_t Sessions::files_added(Owner user) const {
   size_t count = 0;
   for (const auto& [id, session] : sessions_.all()) {
     if (session->domain == user) count += session->files.size();
@@ -141,22 +141,23 @@ size_t Sessions::files_added(uid_t user) const {
 }
 
 void Sessions::connected(Fd socket, const ipc::PeerCredentials& peer) {
-  Status allowed = check_limits(peer.uid);
+  Status allowed = check_limits(Owner::of_user(peer.uid));
   if (!allowed) return turn_away(std::move(socket), peer, allowed.error());
   add_connection(std::move(socket), peer);
 }
 
 void Sessions::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& error) {
+  const Owner owner = Owner::of_user(peer.uid);
   Event event{EventKind::kSessionRefused,
-              fmt::format("a connection of {} is refused: {}", events_.user_text(peer.uid),
+              fmt::format("a connection of {} is refused: {}", events_.user_text(owner),
                           name_of(error.code)),
-              peer.uid};
+              owner};
   event.error = error.code;
   event.sentence = ipc::showable_sentence(error.message);
   events_.emit_refusal(std::move(event));
   const std::vector<std::byte> notice =
       ipc::encode(ipc::DaemonReply{0, ipc::Failed{error.code, error.message}});
-  const auto closer = deferred_close_.of(peer.uid);
+  const auto closer = deferred_close_.of(owner);
   if (!check_closing(*closer)) {  // what it has sent is not received, for it would wait as well
     [[maybe_unused]] const Status told = ipc::send_datagram(socket.get(), notice);
     ::shutdown(socket.get(), SHUT_RDWR);
@@ -170,19 +171,20 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   auto fresh = std::make_unique<Session>();
   const auto id = ids_.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
   fresh->id = id;
-  fresh->domain = peer.uid;
   fresh->caller = authority_.judge(peer.uid, peer.groups);
+  const Owner owner = fresh->caller.user;
+  fresh->domain = owner;
   fresh->pid = peer.pid;
-  quotas_.joined(id, peer.uid, peer.groups);
+  quotas_.joined(id, owner, peer.groups);
   fresh->started_wall_ns = clock_.wall_ns();
-  fresh->closer = deferred_close_.of(peer.uid);
+  fresh->closer = deferred_close_.of(owner);
   fresh->channel = std::make_unique<Channel>(
       loop_, std::move(socket), kBacklogMax, traffic_,
       Channel::Events{[this, id](ipc::Datagram message) { heard(id, std::move(message)); },
                       [this, id](const Error& error) { disconnected(id, error); },
                       [this, id] { give_owed_in_turn(id); }},
       fresh->closer->closing());
-  fresh->channel->take_turns(turns_, peer.uid);
+  fresh->channel->take_turns(turns_, owner);
   sessions_.add(std::move(fresh));
 }
 
@@ -412,7 +414,7 @@ void Sessions::has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes
 
 // Beside its refs, which are there.
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
-  DJINN_CHECK(domains_.need(session.domain, [this](DomainId d) { return in_use(d); }));
+  DJINN_CHECK(domains_.need(session.domain, [this](Owner d) { return in_use(d); }));
   DJINN_TRY(SessionMemory made, SessionMemory::make(staging_bytes));
   made.refs = std::move(session.memory.refs);
   made.ref_bytes_max = session.memory.ref_bytes_max;
@@ -535,7 +537,7 @@ void Sessions::terminate(const Waiter& waiter, const Caller& caller, SessionId t
   end(**session, {ErrorCode::kCancelled, "An administrator ended the session. Connect again."});
 }
 
-uint64_t Sessions::leaving_bytes(std::optional<uid_t> user) const {
+uint64_t Sessions::leaving_bytes(std::optional<Owner> user) const {
   const auto of_session = [this](SessionId id, uint64_t stays) {
     return memory_.held_by(Memory::of_session(id)) - stays;
   };
@@ -555,14 +557,14 @@ uint64_t Sessions::leaving_bytes(std::optional<uid_t> user) const {
   return bytes;
 }
 
-void Sessions::on_sequence_added(DomainId domain, const ipc::SequenceAdded& event) {
+void Sessions::on_sequence_added(Owner domain, const ipc::SequenceAdded& event) {
   const Status added = sequences_.on_sequence_added(domain, event);
   if (!added) end(*find(event.session), added.error());
 }
 
 // --- workers
 
-void Sessions::worker_ready(DomainId domain) {
+void Sessions::worker_ready(Owner domain) {
   attach_those_that_may([domain](const Session& session) { return session.domain == domain; });
 }
 
@@ -589,18 +591,18 @@ bool Sessions::may_have_worker(const Session& session) const {
   return progress && progress->commit > 0;
 }
 
-void Sessions::on_attached(DomainId domain, const ipc::Attached& event) {
+void Sessions::on_attached(Owner domain, const ipc::Attached& event) {
   Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   session->attach_deaths = 0;
 }
 
-void Sessions::on_detached(DomainId domain, const ipc::Detached& event) {
+void Sessions::on_detached(Owner domain, const ipc::Detached& event) {
   Session* const session = sessions_.find(event.session, domain);
   if (session != nullptr && session->phase == SessionPhase::kLeaving) release(*session);
 }
 
-void Sessions::on_session_broken(DomainId domain, const ipc::SessionBroken& event) {
+void Sessions::on_session_broken(Owner domain, const ipc::SessionBroken& event) {
   Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   const bool typed = event.code != ErrorCode::kOk;
@@ -608,7 +610,7 @@ void Sessions::on_session_broken(DomainId domain, const ipc::SessionBroken& even
   end(*session, error);
 }
 
-bool Sessions::worker_died(DomainId domain, const WorkerDeath& death) {
+bool Sessions::worker_died(Owner domain, const WorkerDeath& death) {
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_.all()) {
     if (session->domain == domain && session->has_memory()) ids.push_back(id);
@@ -679,7 +681,7 @@ void Sessions::note_killer(Session& session) {
 
 // --- grants
 
-void Sessions::on_grant_request(DomainId domain, const ipc::GrantRequest& event) {
+void Sessions::on_grant_request(Owner domain, const ipc::GrantRequest& event) {
   if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_request(domain, event);
   const Session* const session = sessions_.find(event.session, domain);
   const bool known = session != nullptr && session->may_be_granted();
@@ -698,14 +700,14 @@ void Sessions::on_grant_request(DomainId domain, const ipc::GrantRequest& event)
       [this, domain, event](const Status& status) { refs_granted(domain, event, status); });
 }
 
-void Sessions::refs_granted(DomainId domain, const ipc::GrantRequest& event, const Status& status) {
+void Sessions::refs_granted(Owner domain, const ipc::GrantRequest& event, const Status& status) {
   Session* const session = sessions_.find(event.session, domain);
   if (session != nullptr) refusals_.note(domain, session->id, status);
   if (session != nullptr && status) session->ref_bytes_granted += event.bytes;
   domains_.answer_grant(domain, event.request, status);
 }
 
-bool Sessions::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
+bool Sessions::on_grant_return(Owner domain, const ipc::GrantReturn& event) {
   if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_return(domain, event);
   Session* const session = sessions_.find(event.session, domain);
   if (session == nullptr) return true;  // all of it was given back with the session
@@ -718,7 +720,7 @@ bool Sessions::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
 
 // --- what others want to know
 
-LaneActivity Sessions::activity_of(DomainId domain) {
+LaneActivity Sessions::activity_of(Owner domain) {
   LaneActivity activity;
   for (const auto& [id, session] : sessions_.all()) {
     if (session->domain != domain || !session->attached) continue;
@@ -741,7 +743,7 @@ bool Sessions::any_runs() const {
                              [this](const auto& entry) { return runs(entry.first); });
 }
 
-bool Sessions::in_use(DomainId domain) const {
+bool Sessions::in_use(Owner domain) const {
   return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
     return entry.second->domain == domain && entry.second->has_memory();
   });

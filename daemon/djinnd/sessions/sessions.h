@@ -28,6 +28,7 @@
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -75,26 +76,26 @@ class Sessions final : public Replies {
   void terminate(const Waiter& waiter, const Caller& caller, SessionId target);
 
   // --- workers
-  void worker_ready(DomainId domain);
+  void worker_ready(Owner domain);
   // Gives whether the next worker may come at once: the death is a session's own, which waits for
   // it, or something was committed since the death before, or the worker had nothing to do.
-  bool worker_died(DomainId domain, const WorkerDeath& death);
-  void on_attached(DomainId domain, const ipc::Attached& event);
-  void on_detached(DomainId domain, const ipc::Detached& event);
+  bool worker_died(Owner domain, const WorkerDeath& death);
+  void on_attached(Owner domain, const ipc::Attached& event);
+  void on_detached(Owner domain, const ipc::Detached& event);
   // Ends the session that had the group before and cannot go on without it.
-  void on_sequence_added(DomainId domain, const ipc::SequenceAdded& event);
+  void on_sequence_added(Owner domain, const ipc::SequenceAdded& event);
   // A request for a session's memory.
-  void on_grant_request(DomainId domain, const ipc::GrantRequest& event);
+  void on_grant_request(Owner domain, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
-  bool on_grant_return(DomainId domain, const ipc::GrantReturn& event);
-  void on_session_broken(DomainId domain, const ipc::SessionBroken& event);
+  bool on_grant_return(Owner domain, const ipc::GrantReturn& event);
+  void on_session_broken(Owner domain, const ipc::SessionBroken& event);
   // No worker can be started: nobody is kept waiting.
   void refuse_waiting(const Error& error);
   // None will come as long as this djinnd runs: nor are the sessions kept that had one.
   void end_waiting(const Error& error);
 
-  [[nodiscard]] LaneActivity activity_of(DomainId domain);
-  [[nodiscard]] bool in_use(DomainId domain) const;
+  [[nodiscard]] LaneActivity activity_of(Owner domain);
+  [[nodiscard]] bool in_use(Owner domain) const;
   // Whether the session has a run in flight, or asks for one.
   [[nodiscard]] bool runs(SessionId id) const;
   // Whether any session does.
@@ -106,15 +107,15 @@ class Sessions final : public Replies {
   [[nodiscard]] Sequences& sequences() { return sequences_; }
   // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
   // their way to disk. user: theirs alone.
-  [[nodiscard]] uint64_t leaving_bytes(std::optional<uid_t> user = {}) const;
+  [[nodiscard]] uint64_t leaving_bytes(std::optional<Owner> user = {}) const;
   // That the user's sessions have added for models that they are to open next.
-  [[nodiscard]] size_t files_added(uid_t user) const;
+  [[nodiscard]] size_t files_added(Owner user) const;
   // How many may run something and have not left, of all users or of that one, who has a quota.
-  [[nodiscard]] uint32_t count(std::optional<uid_t> user = {}) const;
+  [[nodiscard]] uint32_t count(std::optional<Owner> user = {}) const;
 
  private:
   struct Released {
-    uid_t user;
+    Owner user;
     std::optional<Event> event;  // until it is told
     uint64_t shared_bytes;       // with its client
     uint64_t freed_bytes = 0;
@@ -122,8 +123,8 @@ class Sessions final : public Replies {
   };
   // If the user may steer it. Errors: kNotFound.
   Result<Session*> find_steered(const Caller& caller, SessionId id) const;
-  [[nodiscard]] Status check_limits(uid_t uid);
-  [[nodiscard]] Status check_quota(uid_t user) const;
+  [[nodiscard]] Status check_limits(Owner user);
+  [[nodiscard]] Status check_quota(Owner user) const;
   void add_connection(Fd socket, const ipc::PeerCredentials& peer);
   void heard(SessionId id, ipc::Datagram datagram);
   void disconnected(SessionId id, const Error& error);
@@ -152,7 +153,7 @@ class Sessions final : public Replies {
   bool note_death(Session& session, const WorkerDeath& death);
   bool note_last_death(Session& session);
   void note_killer(Session& session);
-  void refs_granted(DomainId domain, const ipc::GrantRequest& event, const Status& status);
+  void refs_granted(Owner domain, const ipc::GrantRequest& event, const Status& status);
   void emit(EventKind kind, const Session& session, std::string text,
             std::optional<ErrorCode> error = {});
 
@@ -173,8 +174,8 @@ class Sessions final : public Replies {
   Turns& turns_;
   SessionListener& listener_;
   SessionTable sessions_;
-  std::map<DomainId, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
-  std::map<SessionId, Released> released_;   // gone, their memory not yet
+  std::map<Owner, Newcomers> newcomers_;    // of users one of whose sessions ended a worker
+  std::map<SessionId, Released> released_;  // gone, their memory not yet
   Sequences sequences_;
   Departed departed_;
   bool draining_ = false;

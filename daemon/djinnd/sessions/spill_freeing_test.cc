@@ -27,6 +27,7 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   SpillFreeingTest() {
     auto fresh = std::make_unique<Session>();
     fresh->id = kSession;
+    fresh->domain = kDomain;
     fresh->memory.state = *pal::make_memfd("state", kBytes, pal::Seals::kShared);
     sessions_.add(std::move(fresh));
     SequenceGroup& made = **session().sequences.make({});
@@ -82,7 +83,7 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   static Memory::Holder holder() { return Memory::of_session(kSession); }
 
   static constexpr SessionId kSession{5};
-  static constexpr DomainId kDomain = 0;
+  static constexpr Owner kDomain = Owner::of_user(0);
   SequenceHandle handle_;
   Loop loop_;
   const SystemClock clock_;

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "daemon/djinnd/memory/reclaim.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon::testing {
 
@@ -13,12 +14,12 @@ class FakeReclaim final : public Reclaim {
  public:
   bool make_room(uint64_t bytes) override { return has_room(bytes); }
   [[nodiscard]] uint64_t pinned_bytes() const override { return 0; }
-  [[nodiscard]] uint64_t leaving_bytes(uid_t user) const override { return leaving_of(user); }
+  [[nodiscard]] uint64_t leaving_bytes(Owner user) const override { return leaving_of(user); }
   void changed() override {}
-  void refused(const Error&, std::optional<uid_t>) override {}
+  void refused(const Error&, std::optional<Owner>) override {}
 
   std::function<bool(uint64_t)> has_room = [](uint64_t) { return true; };
-  std::function<uint64_t(uid_t)> leaving_of = [](uid_t) { return 0; };
+  std::function<uint64_t(Owner)> leaving_of = [](Owner) { return 0; };
 };
 
 }  // namespace djinn::daemon::testing

@@ -11,10 +11,11 @@
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon::testing {
 
-class NoWorkers final : private WorkerSupervisor::Owner {
+class NoWorkers final : private WorkerListener {
  public:
   NoWorkers(Loop& loop, const Clock& clock)
       : events(clock),
@@ -25,9 +26,9 @@ class NoWorkers final : private WorkerSupervisor::Owner {
         domains(loop, clock, spares_, *this, events, 0) {}
 
  private:
-  void worker_ready(DomainId) override {}
-  void worker_said(DomainId, const ipc::WorkerEvent&) override {}
-  bool worker_died(DomainId, const WorkerDeath&) override { return false; }
+  void worker_ready(Owner) override {}
+  void worker_said(Owner, const ipc::WorkerEvent&) override {}
+  bool worker_died(Owner, const WorkerDeath&) override { return false; }
 
  public:
   Events events;

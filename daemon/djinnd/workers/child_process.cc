@@ -77,7 +77,7 @@ ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket
     : pid_(pid),
       pidfd_(std::move(pidfd)),
       stragglers_(host.stragglers),
-      closer_(host.deferred_close.of(::geteuid())) {
+      closer_(host.deferred_close.of(Owner::of_user(::geteuid()))) {
   DJINN_ASSERT(pid_ > 1);  // signals to others go to whole groups, or to everybody
   channel_.emplace(host.loop, std::move(socket), kBacklogMax, traffic,
                    Channel::Events{[this](ipc::Datagram message) { heard(std::move(message)); },

@@ -8,11 +8,10 @@
 
 namespace djinn::daemon {
 
-Result<WorkerSupervisor*> Domains::need(DomainId domain,
-                                        const std::function<bool(DomainId)>& in_use) {
+Result<WorkerSupervisor*> Domains::need(Owner domain, const std::function<bool(Owner)>& in_use) {
   auto& worker = workers_[domain];
   if (!worker) {
-    worker = std::make_unique<WorkerSupervisor>(loop_, clock_, spares_, owner_, events_, domain,
+    worker = std::make_unique<WorkerSupervisor>(loop_, clock_, spares_, listener_, events_, domain,
                                                 hang_timeout_ms_);
   }
   size_t alive = 0;
@@ -36,16 +35,16 @@ Result<WorkerSupervisor*> Domains::need(DomainId domain,
   return worker.get();
 }
 
-WorkerSupervisor* Domains::find(DomainId domain) const {
+WorkerSupervisor* Domains::find(Owner domain) const {
   const auto found = workers_.find(domain);
   return found == workers_.end() ? nullptr : found->second.get();
 }
 
-void Domains::send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds) {
+void Domains::send(Owner domain, const ipc::WorkerCommand& command, std::span<const int> fds) {
   if (WorkerSupervisor* const worker = find(domain)) worker->send(command, fds);
 }
 
-void Domains::answer_grant(DomainId domain, uint64_t request, const Status& granted) {
+void Domains::answer_grant(Owner domain, uint64_t request, const Status& granted) {
   ipc::GrantAnswer answer;
   answer.request = request;
   if (!granted) {
@@ -55,22 +54,22 @@ void Domains::answer_grant(DomainId domain, uint64_t request, const Status& gran
   send(domain, {answer});
 }
 
-void Domains::wake_lane(DomainId domain) {
+void Domains::wake_lane(Owner domain) {
   if (WorkerSupervisor* const worker = find(domain)) worker->wake_lane();
 }
 
-bool Domains::ready(DomainId domain) const {
+bool Domains::ready(Owner domain) const {
   const WorkerSupervisor* const worker = find(domain);
   return worker != nullptr && worker->ready();
 }
 
-std::vector<std::pair<DomainId, WorkerSupervisor*>> Domains::all() const {
-  std::vector<std::pair<DomainId, WorkerSupervisor*>> list;
+std::vector<std::pair<Owner, WorkerSupervisor*>> Domains::all() const {
+  std::vector<std::pair<Owner, WorkerSupervisor*>> list;
   for (const auto& [domain, worker] : workers_) list.emplace_back(domain, worker.get());
   return list;
 }
 
-uint32_t Domains::retire_idle(const std::function<bool(DomainId)>& in_use) {
+uint32_t Domains::retire_idle(const std::function<bool(Owner)>& in_use) {
   uint32_t retired = 0;
   for (const auto& [domain, worker] : workers_) {
     if (worker->absent() || in_use(domain)) continue;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/djinnd/workers/worker_supervisor.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -17,27 +18,27 @@ class Domains {
   // Domains with a worker at the same time: each worker costs about 100 MiB of its own.
   static constexpr size_t kDomainsMax = 64;
 
-  Domains(Loop& loop, const Clock& clock, SparePool& spares, WorkerSupervisor::Owner& owner,
+  Domains(Loop& loop, const Clock& clock, SparePool& spares, WorkerListener& listener,
           Events& events, uint64_t hang_timeout_ms)
       : loop_(loop),
         clock_(clock),
         spares_(spares),
-        owner_(owner),
+        listener_(listener),
         events_(events),
         hang_timeout_ms_(hang_timeout_ms) {}
 
   // Sees that the domain has a worker. in_use says of another domain whether it may not lose its
   // own. Errors: kLimitExceeded when all domains are in use.
-  Result<WorkerSupervisor*> need(DomainId domain, const std::function<bool(DomainId)>& in_use);
+  Result<WorkerSupervisor*> need(Owner domain, const std::function<bool(Owner)>& in_use);
   // Null if the domain never needed one.
-  [[nodiscard]] WorkerSupervisor* find(DomainId domain) const;
+  [[nodiscard]] WorkerSupervisor* find(Owner domain) const;
   // Sends to the domain's worker, if it is ready.
-  void send(DomainId domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
+  void send(Owner domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
   // Answers what the worker asked memory for.
-  void answer_grant(DomainId domain, uint64_t request, const Status& granted);
+  void answer_grant(Owner domain, uint64_t request, const Status& granted);
   // Wakes the lane as WorkerSupervisor does.
-  void wake_lane(DomainId domain);
-  [[nodiscard]] bool ready(DomainId domain) const;
+  void wake_lane(Owner domain);
+  [[nodiscard]] bool ready(Owner domain) const;
   // Whether another worker is warm, or none can be had.
   [[nodiscard]] bool has_spare() const { return spares_.has_spare() || spares_fail(); }
   // Workers do not start any more.
@@ -47,18 +48,18 @@ class Domains {
   // Whether at least one has started.
   [[nodiscard]] bool spares_have_worked() const { return spares_.has_worked(); }
 
-  [[nodiscard]] std::vector<std::pair<DomainId, WorkerSupervisor*>> all() const;
+  [[nodiscard]] std::vector<std::pair<Owner, WorkerSupervisor*>> all() const;
   // Ends the workers of those that are not in use; how many those were.
-  uint32_t retire_idle(const std::function<bool(DomainId)>& in_use);
+  uint32_t retire_idle(const std::function<bool(Owner)>& in_use);
 
  private:
   Loop& loop_;
   const Clock& clock_;
   SparePool& spares_;
-  WorkerSupervisor::Owner& owner_;
+  WorkerListener& listener_;
   Events& events_;
   uint64_t hang_timeout_ms_;
-  std::map<DomainId, std::unique_ptr<WorkerSupervisor>> workers_;
+  std::map<Owner, std::unique_ptr<WorkerSupervisor>> workers_;
 };
 
 }  // namespace djinn::daemon

@@ -9,16 +9,16 @@
 namespace djinn::daemon {
 namespace {
 
-Memory::Holder slab_of(DomainId domain) {
-  return Memory::of_lane(WorkerId{uint64_t{domain} + 1});
+Memory::Holder slab_of(Owner domain) {
+  return Memory::of_lane(WorkerId{domain.number() + 1});
 }
-Memory::Holder heap_of(DomainId domain) {
-  return Memory::of_heap(WorkerId{uint64_t{domain} + 1});
+Memory::Holder heap_of(Owner domain) {
+  return Memory::of_heap(WorkerId{domain.number() + 1});
 }
 
 }  // namespace
 
-void LaneMemory::on_grant_request(DomainId domain, const ipc::GrantRequest& event) {
+void LaneMemory::on_grant_request(Owner domain, const ipc::GrantRequest& event) {
   DJINN_ASSERT(is_of_lane(event.kind));
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
@@ -56,12 +56,12 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
   domains_.send(lane.domain, {ipc::GiveSlab{event.request, event.bytes}}, fds);
 }
 
-void LaneMemory::give_heap(DomainId domain, const ipc::GrantRequest& event, const Status& granted) {
+void LaneMemory::give_heap(Owner domain, const ipc::GrantRequest& event, const Status& granted) {
   refusals_.note(domain, {}, granted);
   domains_.answer_grant(domain, event.request, granted);
 }
 
-bool LaneMemory::on_grant_return(DomainId domain, const ipc::GrantReturn& event) {
+bool LaneMemory::on_grant_return(Owner domain, const ipc::GrantReturn& event) {
   DJINN_ASSERT(is_of_lane(event.kind));
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
@@ -70,7 +70,7 @@ bool LaneMemory::on_grant_return(DomainId domain, const ipc::GrantReturn& event)
   return true;
 }
 
-void LaneMemory::worker_died(DomainId domain) {
+void LaneMemory::worker_died(Owner domain) {
   ++deaths_[domain];
   memory_.release_all(slab_of(domain));
   memory_.release_all(heap_of(domain));

@@ -15,6 +15,7 @@
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "ipc/messages.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -28,26 +29,26 @@ class LaneMemory {
     return kind == ipc::GrantKind::kSlab || kind == ipc::GrantKind::kHeap;
   }
 
-  void on_grant_request(DomainId domain, const ipc::GrantRequest& event);
+  void on_grant_request(Owner domain, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
-  bool on_grant_return(DomainId domain, const ipc::GrantReturn& event);
-  void worker_died(DomainId domain);
+  bool on_grant_return(Owner domain, const ipc::GrantReturn& event);
+  void worker_died(Owner domain);
 
  private:
   // Who asked: the domain's worker, as long as so many have died.
   struct Lane {
-    DomainId domain;
+    Owner domain;
     uint64_t deaths;
   };
   void slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted);
   void give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made);
-  void give_heap(DomainId domain, const ipc::GrantRequest& event, const Status& granted);
+  void give_heap(Owner domain, const ipc::GrantRequest& event, const Status& granted);
 
   Memory& memory_;
   ExtentSource& extents_;
   Domains& domains_;
   QuotaRefusals& refusals_;
-  std::map<DomainId, uint64_t> deaths_;  // of each domain's workers
+  std::map<Owner, uint64_t> deaths_;  // of each domain's workers
 };
 
 }  // namespace djinn::daemon

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kBytes = 1 << 20;
 constexpr uint64_t kDevice = 16 * kBytes;
-constexpr DomainId kDomain = 1000;
+constexpr Owner kDomain = Owner::of_user(1000);
 
 class LaneMemoryTest : public ::testing::Test {
  protected:

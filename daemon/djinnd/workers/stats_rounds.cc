@@ -12,7 +12,7 @@ namespace djinn::daemon {
 StatsRounds::StatsRounds(Loop& loop, Domains& domains)
     : domains_(domains), timeout_(loop, [this] { end_all(); }) {}
 
-void StatsRounds::ask(const std::function<bool(DomainId)>& whose, std::function<void()> over) {
+void StatsRounds::ask(const std::function<bool(Owner)>& whose, std::function<void()> over) {
   DJINN_ASSERT(over != nullptr);
   Round round{std::move(over), {}};
   for (const auto& [domain, worker] : domains_.all()) {
@@ -25,22 +25,22 @@ void StatsRounds::ask(const std::function<bool(DomainId)>& whose, std::function<
   end_complete();
 }
 
-bool StatsRounds::owes(DomainId domain) const {
+bool StatsRounds::owes(Owner domain) const {
   return std::ranges::any_of(rounds_, [&](const Round& round) {
     return std::ranges::find(round.owing, domain) != round.owing.end();
   });
 }
 
-void StatsRounds::on_worker_stats(DomainId domain, const ipc::WorkerStats& stats) {
+void StatsRounds::on_worker_stats(Owner domain, const ipc::WorkerStats& stats) {
   if (WorkerSupervisor* const worker = domains_.find(domain)) worker->note_stats(stats);
   answered(domain);
 }
 
-void StatsRounds::worker_died(DomainId domain) {
+void StatsRounds::worker_died(Owner domain) {
   answered(domain);
 }
 
-void StatsRounds::answered(DomainId domain) {
+void StatsRounds::answered(Owner domain) {
   for (Round& round : rounds_) std::erase(round.owing, domain);
   end_complete();
 }

@@ -15,6 +15,7 @@
 
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -24,20 +25,20 @@ class StatsRounds {
 
   // whose: of the workers to ask, those of these users; nobody then waits for another user's. over:
   // called once, at once where there is no worker to ask.
-  void ask(const std::function<bool(DomainId)>& whose, std::function<void()> over);
+  void ask(const std::function<bool(Owner)>& whose, std::function<void()> over);
 
-  void on_worker_stats(DomainId domain, const ipc::WorkerStats& stats);
-  void worker_died(DomainId domain);
+  void on_worker_stats(Owner domain, const ipc::WorkerStats& stats);
+  void worker_died(Owner domain);
 
  private:
   static constexpr uint64_t kTimeoutMs = 250;
 
   struct Round {
     std::function<void()> over;
-    std::vector<DomainId> owing;
+    std::vector<Owner> owing;
   };
-  [[nodiscard]] bool owes(DomainId domain) const;
-  void answered(DomainId domain);
+  [[nodiscard]] bool owes(Owner domain) const;
+  void answered(Owner domain);
   void end_complete();
   void end_all();
 

@@ -121,12 +121,13 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
       event.body);
 }
 
-WorkerSupervisor::WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares, Owner& owner,
-                                   Events& events, DomainId domain, uint64_t hang_timeout_ms)
+WorkerSupervisor::WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares,
+                                   WorkerListener& listener, Events& events, Owner domain,
+                                   uint64_t hang_timeout_ms)
     : loop_(loop),
       clock_(clock),
       spares_(spares),
-      owner_(owner),
+      listener_(listener),
       events_(events),
       domain_(domain),
       hang_timeout_ms_(hang_timeout_ms),
@@ -163,7 +164,7 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
   emit(EventKind::kWorkerStarted,
        fmt::format("worker {} serves {}", process_->pid(), events_.user_text(domain_)));
-  owner_.worker_ready(domain_);
+  listener_.worker_ready(domain_);
 }
 
 void WorkerSupervisor::retire() {
@@ -175,7 +176,7 @@ void WorkerSupervisor::retire() {
   loop_.dispose(std::move(process_));
   counts_.worker_gone();
   phase_.enter(WorkerPhase::kAbsent);
-  if (had_worker) owner_.worker_died(domain_, {});
+  if (had_worker) listener_.worker_died(domain_, {});
 }
 
 void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {
@@ -205,7 +206,7 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
     const auto owed = std::find(owed_.begin(), owed_.end(), *answered);
     if (owed != owed_.end()) owed_.erase(owed);
   }
-  owner_.worker_said(domain_, event.value());
+  listener_.worker_said(domain_, event.value());
 }
 
 void WorkerSupervisor::exited() {
@@ -221,7 +222,7 @@ void WorkerSupervisor::exited() {
   ++restarts_;
   counts_.worker_gone();
   phase_.enter(WorkerPhase::kBackingOff);
-  const bool progressed = owner_.worker_died(domain_, death);
+  const bool progressed = listener_.worker_died(domain_, death);
   if (phase_ != WorkerPhase::kBackingOff) return;  // meanwhile retired, or needed again
   const uint64_t wait_ms = back_off_.after_death(progressed);
   if (wait_ms > 0) return back_off_timer_.start_once(wait_ms);

@@ -3,7 +3,7 @@
 // WorkerSupervisor: sees to it that one trust domain has a worker, and tells what it does.
 //
 //   absent -> waiting        somebody needs a worker; one is asked of the pool
-//   waiting -> ready         a warm one came; the owner attaches everything to it
+//   waiting -> ready         a warm one came; the listener attaches everything to it
 //   ready -> backing_off     it died
 //   backing_off -> waiting   after no time at first, longer when nothing gets done in between
 //   any -> absent            retired
@@ -11,8 +11,6 @@
 // Commands are sent to a ready worker only: whoever sends keeps what it wants in a table of its
 // own, and sends it again when worker_ready() is called.
 #pragma once
-
-#include <sys/types.h>
 
 #include <cstdint>
 #include <deque>
@@ -29,11 +27,9 @@
 #include "ipc/messages.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/owned_state.h"
+#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
-
-// The user whose graphs share a worker.
-using DomainId = uid_t;
 
 enum class WorkerPhase : uint8_t { kAbsent, kWaiting, kReady, kBackingOff };
 [[nodiscard]] bool may_follow(WorkerPhase from, WorkerPhase to);
@@ -74,18 +70,19 @@ struct WorkerDeath {
   std::optional<uint64_t> overran_ms;
 };
 
+class WorkerListener {
+ public:
+  virtual ~WorkerListener() = default;
+  virtual void worker_ready(Owner domain) = 0;
+  virtual void worker_said(Owner domain, const ipc::WorkerEvent& event) = 0;
+  // Gives whether anything was committed in the domain since the death before.
+  virtual bool worker_died(Owner domain, const WorkerDeath& death) = 0;
+};
+
 class WorkerSupervisor {
  public:
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    virtual void worker_ready(DomainId domain) = 0;
-    virtual void worker_said(DomainId domain, const ipc::WorkerEvent& event) = 0;
-    // Gives whether anything was committed in the domain since the death before.
-    virtual bool worker_died(DomainId domain, const WorkerDeath& death) = 0;
-  };
-  WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares, Owner& owner, Events& events,
-                   DomainId domain, uint64_t hang_timeout_ms);
+  WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares, WorkerListener& listener,
+                   Events& events, Owner domain, uint64_t hang_timeout_ms);
 
   // Sees that there is, or will be, a worker.
   void need();
@@ -122,9 +119,9 @@ class WorkerSupervisor {
   Loop& loop_;
   const Clock& clock_;
   SparePool& spares_;
-  Owner& owner_;
+  WorkerListener& listener_;
   Events& events_;
-  DomainId domain_;
+  Owner domain_;
   uint64_t hang_timeout_ms_;
   OwnedState<WorkerPhase, WorkerSupervisor> phase_;
   std::unique_ptr<ChildProcess> process_;
