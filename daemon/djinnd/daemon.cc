@@ -73,8 +73,8 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_},
                      {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
                       [this] { return loader_program(); }, &read_loader_ready, traffic_.loaders}),
-      memory_(options.memory_bytes, options.session_quota_bytes, quotas_),
-      refusals_(clock, events_),
+      memory_(kHostDevice, options.memory_bytes, options.session_quota_bytes, quotas_),
+      refusals_(clock, events_, memory_.device()),
       domains_(loop, clock, spare_workers_, *this, events_, options.hang_timeout_ms),
       lanes_(memory_, extents_, domains_, refusals_),
       sessions_(loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, refusals_,
@@ -94,7 +94,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
       reload_(loop, options_, std::move(reload_options), memory_, quotas_, sessions_, models_,
               reclaimer_, reports_, drain_, events_, service_),
-      device_health_(spare_workers_, spare_loaders_, sessions_, models_, events_),
+      device_health_(memory_.device(), spare_workers_, spare_loaders_, sessions_, models_, events_),
       hang_watchdog_(loop, domains_, sessions_, options.hang_timeout_ms),
       manager_(loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
                reports_, reload_, drain_, options.bus,
@@ -210,7 +210,7 @@ void Daemon::client_said(Session& session, ClientMessage message) {
 void Daemon::session_left(SessionId session) {
   const Session* const left = sessions_.find(session);
   DJINN_ASSERT(left == nullptr || left->phase == SessionPhase::kLeaving);
-  if (left != nullptr) programs_.session_left(session, left->domain);
+  if (left != nullptr) programs_.session_left(session, left->worker());
   models_.session_left(session);
   reports_.session_left(session);
   service_.changed();
@@ -270,77 +270,70 @@ void Daemon::emit(EventKind kind, std::string text) {
 }
 
 // Order: a program finds its model, and a session the programs that its open runs name.
-void Daemon::worker_ready(Owner domain) {
-  DJINN_ASSERT(domains_.ready(domain));
-  models_.worker_ready(domain);
-  programs_.worker_ready(domain);
-  sessions_.worker_ready(domain);
+void Daemon::worker_ready(WorkerKey key) {
+  DJINN_ASSERT(domains_.ready(key));
+  models_.worker_ready(key);
+  programs_.worker_ready(key);
+  sessions_.worker_ready(key);
 }
 
-bool Daemon::worker_died(Owner domain, const WorkerDeath& death) {
-  DJINN_ASSERT(!domains_.ready(domain));
-  lanes_.worker_died(domain);
-  const bool progressed = sessions_.worker_died(domain, death);
-  models_.worker_died(domain, death);
-  programs_.worker_died(domain, death);
-  stats_.worker_died(domain);
+bool Daemon::worker_died(WorkerKey key, const WorkerDeath& death) {
+  DJINN_ASSERT(!domains_.ready(key));
+  lanes_.worker_died(key);
+  const bool progressed = sessions_.worker_died(key, death);
+  models_.worker_died(key, death);
+  programs_.worker_died(key, death);
+  stats_.worker_died(key);
   device_health_.end_vain_waits();
   return progressed;
 }
 
-void Daemon::worker_said(Owner domain, const ipc::WorkerEvent& event) {
+void Daemon::worker_said(WorkerKey key, const ipc::WorkerEvent& event) {
   struct Route {
     Daemon& to;
-    Owner domain;
+    WorkerKey key;
     void operator()(const ipc::WorkerReady&) const {}
-    void operator()(const ipc::Attached& e) const { to.sessions_.on_attached(domain, e); }
-    void operator()(const ipc::Detached& e) const { to.sessions_.on_detached(domain, e); }
-    void operator()(const ipc::ModelAdded& e) const { to.models_.on_model_added(domain, e); }
-    void operator()(const ipc::ModelDropped& e) const { to.models_.on_model_dropped(domain, e); }
-    void operator()(const ipc::ModelParked& e) const { to.models_.on_model_parked(domain, e); }
-    void operator()(const ipc::ModelWanted& e) const { to.models_.on_model_wanted(domain, e); }
-    void operator()(const ipc::ProgramAdded& e) const { to.programs_.on_program_added(domain, e); }
-    void operator()(const ipc::ProgramRefused& e) const {
-      to.programs_.on_program_refused(domain, e);
-    }
-    void operator()(const ipc::SequenceAdded& e) const {
-      to.sessions_.on_sequence_added(domain, e);
-    }
+    void operator()(const ipc::Attached& e) const { to.sessions_.on_attached(key, e); }
+    void operator()(const ipc::Detached& e) const { to.sessions_.on_detached(key, e); }
+    void operator()(const ipc::ModelAdded& e) const { to.models_.on_model_added(key, e); }
+    void operator()(const ipc::ModelDropped& e) const { to.models_.on_model_dropped(key, e); }
+    void operator()(const ipc::ModelParked& e) const { to.models_.on_model_parked(key, e); }
+    void operator()(const ipc::ModelWanted& e) const { to.models_.on_model_wanted(key, e); }
+    void operator()(const ipc::ProgramAdded& e) const { to.programs_.on_program_added(key, e); }
+    void operator()(const ipc::ProgramRefused& e) const { to.programs_.on_program_refused(key, e); }
+    void operator()(const ipc::SequenceAdded& e) const { to.sessions_.on_sequence_added(key, e); }
     void operator()(const ipc::SequenceDropped& e) const {
-      to.sessions_.sequences().on_sequence_dropped(domain, e);
+      to.sessions_.sequences().on_sequence_dropped(key, e);
     }
     void operator()(const ipc::SequenceSpilled& e) const {
-      const bool honest = to.sessions_.sequences().on_sequence_spilled(domain, e);
-      if (!honest) to.domains_.find(domain)->kill("spills what it was not asked to");
+      const bool honest = to.sessions_.sequences().on_sequence_spilled(key, e);
+      if (!honest) to.domains_.find(key)->kill("spills what it was not asked to");
     }
     void operator()(const ipc::SequenceRestored& e) const {
-      to.sessions_.sequences().on_sequence_restored(domain, e);
+      to.sessions_.sequences().on_sequence_restored(key, e);
     }
-    void operator()(const ipc::GrantRequest& e) const { to.asked_for_memory(domain, e); }
+    void operator()(const ipc::GrantRequest& e) const { to.asked_for_memory(key, e); }
     void operator()(const ipc::GrantReturn& e) const {
-      const bool honest = LaneMemory::is_of_lane(e.kind) ? to.lanes_.on_grant_return(domain, e)
-                                                         : to.sessions_.on_grant_return(domain, e);
-      if (!honest) to.domains_.find(domain)->kill("gives back what it was not given");
+      const bool honest = LaneMemory::is_of_lane(e.kind) ? to.lanes_.on_grant_return(key, e)
+                                                         : to.sessions_.on_grant_return(key, e);
+      if (!honest) to.domains_.find(key)->kill("gives back what it was not given");
     }
-    void operator()(const ipc::SessionBroken& e) const {
-      to.sessions_.on_session_broken(domain, e);
-    }
-    void operator()(const ipc::WorkerStats& e) const { to.stats_.on_worker_stats(domain, e); }
+    void operator()(const ipc::SessionBroken& e) const { to.sessions_.on_session_broken(key, e); }
+    void operator()(const ipc::WorkerStats& e) const { to.stats_.on_worker_stats(key, e); }
     void operator()(const ipc::LaneAwake&) const {}
   };
-  DJINN_ASSERT(domains_.find(domain) != nullptr);
-  const Turns::Bill bill(turns_, domain);
-  std::visit(Route{*this, domain}, event.body);
+  DJINN_ASSERT(domains_.find(key) != nullptr);
+  const Turns::Bill bill(turns_, key.owner);
+  std::visit(Route{*this, key}, event.body);
 }
 
-void Daemon::asked_for_memory(Owner domain, const ipc::GrantRequest& event) {
+void Daemon::asked_for_memory(WorkerKey key, const ipc::GrantRequest& event) {
   if (event.bytes == 0) {
     return domains_.answer_grant(
-        domain, event.request,
-        Error{ErrorCode::kInvalidArgument, "A grant needs at least one byte."});
+        key, event.request, Error{ErrorCode::kInvalidArgument, "A grant needs at least one byte."});
   }
-  LaneMemory::is_of_lane(event.kind) ? lanes_.on_grant_request(domain, event)
-                                     : sessions_.on_grant_request(domain, event);
+  LaneMemory::is_of_lane(event.kind) ? lanes_.on_grant_request(key, event)
+                                     : sessions_.on_grant_request(key, event);
 }
 
 // Threads that spin for long take the cores from everybody else (libgomp reads this when it is

@@ -43,6 +43,7 @@
 #include "daemon/djinnd/workers/lane_memory.h"
 #include "daemon/djinnd/workers/spare_pool.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "kernel/base/owner.h"
 
 namespace djinn::daemon {
@@ -61,9 +62,9 @@ class Daemon final : public WorkerListener, private SessionListener, private Mod
   // Ends all sessions and children; the loop may then be destroyed.
   void stop();
 
-  void worker_ready(Owner domain) override;
-  void worker_said(Owner domain, const ipc::WorkerEvent& event) override;
-  bool worker_died(Owner domain, const WorkerDeath& death) override;
+  void worker_ready(WorkerKey key) override;
+  void worker_said(WorkerKey key, const ipc::WorkerEvent& event) override;
+  bool worker_died(WorkerKey key, const WorkerDeath& death) override;
 
  private:
   void connected(Fd socket, const ipc::PeerCredentials& peer);
@@ -75,7 +76,7 @@ class Daemon final : public WorkerListener, private SessionListener, private Mod
   void session_left(SessionId session) override;
   void model_gone(ModelId id) override;
   void models_changed() override;
-  void asked_for_memory(Owner domain, const ipc::GrantRequest& event);
+  void asked_for_memory(WorkerKey key, const ipc::GrantRequest& event);
   void not_kept(const Model& model, const std::string& why);
   [[nodiscard]] bool is_healthy();
   void emit(EventKind kind, std::string text);

@@ -20,6 +20,8 @@ namespace {
 constexpr Owner kAlice = Owner::of_user(1000);
 constexpr Owner kBob = Owner::of_user(1001);
 constexpr Owner kCarol = Owner::of_user(1002);
+constexpr WorkerKey kOfAlice{kAlice, kHostDevice};
+constexpr WorkerKey kOfBob{kBob, kHostDevice};
 constexpr uint64_t kSecond = 1'000'000'000;
 
 load::FileIdentity settled_file() {
@@ -214,7 +216,9 @@ class Sources : public ::testing::Test {
     file.inode += inode != 0 ? inode : user.number();
     model_.add_source(key_of(user, file), {}, {}, session);
   }
-  void wants(Owner user) { StateForTests::value_of(model_.mapped)[user].wanted = true; }
+  void wants(Owner user) {
+    StateForTests::value_of(model_.mapped)[model_.worker_of(user)].wanted = true;
+  }
   // Who is read from now.
   Source& begin() {
     Source* const next = model_.next_source();
@@ -398,7 +402,7 @@ TEST(ModelTable, a_model_that_somebody_opens_gives_way_to_nobody) {
   opened.sha256.emplace();
   opened.key().files = {settled_file()};
   opened.sources.front().files = {std::make_shared<const Fd>()};
-  StateForTests::value_of(opened.leases)[SessionId{1}] = {1, 1000};
+  StateForTests::value_of(opened.leases)[SessionId{1}] = {1, kAlice};
   table.add(std::move(opened));
   Model& model = *table.find(ModelId{1});
   ASSERT_EQ(table.evictable(true).size(), 1u) << "it can come back";
@@ -406,43 +410,44 @@ TEST(ModelTable, a_model_that_somebody_opens_gives_way_to_nobody) {
   EXPECT_TRUE(table.evictable(true).empty()) << "nobody would ask for it again";
 }
 
-TEST(Fingerprint, domain_model_and_every_byte_count) {
-  const auto of = [](Owner domain, uint64_t model, std::string_view graph) {
+TEST(Fingerprint, worker_model_and_every_byte_count) {
+  const auto of = [](WorkerKey worker, uint64_t model, std::string_view graph) {
     load::Sha256 hash = *load::Sha256::make();
     EXPECT_TRUE(hash.update(std::as_bytes(std::span(graph))).ok());
-    return *fingerprint_of(domain, ModelId{model}, *hash.finish());
+    return *fingerprint_of(worker, ModelId{model}, *hash.finish());
   };
-  EXPECT_EQ(of(kAlice, 2, "graph"), of(kAlice, 2, "graph"));
-  EXPECT_NE(of(kAlice, 2, "graph"), of(kBob, 2, "graph"));
-  EXPECT_NE(of(kAlice, 2, "graph"), of(kAlice, 3, "graph"));
-  EXPECT_NE(of(kAlice, 2, "graph"), of(kAlice, 2, "grapi"));
+  EXPECT_EQ(of(kOfAlice, 2, "graph"), of(kOfAlice, 2, "graph"));
+  EXPECT_NE(of(kOfAlice, 2, "graph"), of(kOfBob, 2, "graph"));
+  EXPECT_NE(of(kOfAlice, 2, "graph"), of({kAlice, {DeviceKind::kCpu, 1}}, 2, "graph"));
+  EXPECT_NE(of(kOfAlice, 2, "graph"), of(kOfAlice, 3, "graph"));
+  EXPECT_NE(of(kOfAlice, 2, "graph"), of(kOfAlice, 2, "grapi"));
 }
 
 TEST(ProgramTable, only_programs_that_nobody_uses_are_forgotten) {
   ProgramTable table;
   Program program;
   program.id = {1};
-  program.domain = kAlice;
+  program.worker = kOfAlice;
   StateForTests::set(program.phase, ProgramPhase::kAdmitted);
   program.graph_bytes = ProgramTable::kBytesPerDomain;
   program.users.insert(SessionId{5});
   Program& kept = table.add(std::move(program));
-  EXPECT_FALSE(table.has_room(kAlice, 1));
-  EXPECT_TRUE(table.has_room(kBob, 1));
-  EXPECT_EQ(table.oldest_unused(kAlice), nullptr);
+  EXPECT_FALSE(table.has_room(kOfAlice, 1));
+  EXPECT_TRUE(table.has_room(kOfBob, 1));
+  EXPECT_EQ(table.oldest_unused(kOfAlice), nullptr);
   kept.users.clear();
-  EXPECT_EQ(table.oldest_unused(kAlice), &kept);
-  EXPECT_EQ(table.oldest_unused(kBob), nullptr);
+  EXPECT_EQ(table.oldest_unused(kOfAlice), &kept);
+  EXPECT_EQ(table.oldest_unused(kOfBob), nullptr);
 }
 
 class LeftOver : public ::testing::Test {
  protected:
   static constexpr uint64_t kHalf = ProgramTable::kBytesUnused / 2;
 
-  Program& add(uint64_t id, Owner domain, uint64_t bytes) {
+  Program& add(uint64_t id, WorkerKey worker, uint64_t bytes) {
     Program program;
     program.id = {id};
-    program.domain = domain;
+    program.worker = worker;
     program.fingerprint[0] = static_cast<std::byte>(id);
     StateForTests::set(program.phase, ProgramPhase::kAdmitted);
     program.graph_bytes = bytes;
@@ -453,30 +458,30 @@ class LeftOver : public ::testing::Test {
 };
 
 TEST_F(LeftOver, of_programs_that_nobody_uses_those_that_were_used_last_stay) {
-  Program& first = add(1, kAlice, kHalf);
-  add(2, kAlice, kHalf);
-  add(3, kAlice, kHalf);
-  add(4, kBob, kHalf);
+  Program& first = add(1, kOfAlice, kHalf);
+  add(2, kOfAlice, kHalf);
+  add(3, kOfAlice, kHalf);
+  add(4, kOfBob, kHalf);
   table_.touch(first);
-  EXPECT_EQ(table_.left_over(kAlice), std::vector{ProgramId{2}});
-  EXPECT_TRUE(table_.left_over(kBob).empty());
+  EXPECT_EQ(table_.left_over(kOfAlice), std::vector{ProgramId{2}});
+  EXPECT_TRUE(table_.left_over(kOfBob).empty());
 }
 
 TEST_F(LeftOver, one_that_is_too_large_leaves_the_room_to_others) {
-  add(1, kAlice, kHalf);
-  add(2, kAlice, ProgramTable::kBytesUnused + 1);
-  EXPECT_EQ(table_.left_over(kAlice), std::vector{ProgramId{2}});
+  add(1, kOfAlice, kHalf);
+  add(2, kOfAlice, ProgramTable::kBytesUnused + 1);
+  EXPECT_EQ(table_.left_over(kOfAlice), std::vector{ProgramId{2}});
 }
 
 TEST_F(LeftOver, all_stay_while_somebody_uses_or_awaits_one) {
-  add(1, kAlice, kHalf);
-  add(2, kAlice, kHalf);
-  Program& used = add(3, kAlice, kHalf);
+  add(1, kOfAlice, kHalf);
+  add(2, kOfAlice, kHalf);
+  Program& used = add(3, kOfAlice, kHalf);
   used.users.insert(SessionId{5});
-  EXPECT_TRUE(table_.left_over(kAlice).empty());
+  EXPECT_TRUE(table_.left_over(kOfAlice).empty());
   used.users.clear();
   used.waiters.push_back({SessionId{5}, 1});
-  EXPECT_TRUE(table_.left_over(kAlice).empty());
+  EXPECT_TRUE(table_.left_over(kOfAlice).empty());
 }
 
 TEST(SequenceSlots, a_slot_tells_its_tenants_apart) {
@@ -573,7 +578,7 @@ constexpr Memory::Holder kModel{vmu::HolderKind::kModel, 3};
 
 TEST(Memory, a_session_meets_its_quota_and_all_meet_the_device) {
   const Quotas quotas;
-  Memory memory(1000, 400, quotas);
+  Memory memory(kHostDevice, 1000, 400, quotas);
   Asked asked;
   memory.request(kSession, 400, asked.note());
   memory.request(kSession, 1, asked.note());
@@ -589,7 +594,7 @@ TEST(Memory, a_session_meets_its_quota_and_all_meet_the_device) {
 
 TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
   const Quotas quotas;
-  Memory memory(1000, 2000, quotas);
+  Memory memory(kHostDevice, 1000, 2000, quotas);
   Asked asked;
   memory.request(kSession, 350, asked.note());
   std::string told;
@@ -605,7 +610,7 @@ TEST(Memory, a_session_that_is_refused_hears_what_it_holds_itself) {
 TEST(Memory, why_there_is_none_fits_the_record_of_a_step) {
   constexpr uint64_t kMiB = 1 << 20;
   const Quotas quotas;
-  Memory memory(1023 * kMiB, 9000 * kMiB, quotas);
+  Memory memory(kHostDevice, 1023 * kMiB, 9000 * kMiB, quotas);
   Asked asked;
   memory.request(kSession, 1022 * kMiB + 7, asked.note());
   std::string told;
@@ -617,7 +622,7 @@ TEST(Memory, why_there_is_none_fits_the_record_of_a_step) {
 
 TEST(Memory, what_never_fits_is_told_so) {
   const Quotas quotas;
-  Memory memory(1000, 9000, quotas);
+  Memory memory(kHostDevice, 1000, 9000, quotas);
   std::string told;
   const auto note = [&](const Status& status) { told = status ? "" : status.error().message; };
   memory.request(kModel, 1001, note);
@@ -627,7 +632,7 @@ TEST(Memory, what_never_fits_is_told_so) {
 
 TEST(Memory, a_request_waits_for_what_is_being_evicted) {
   const Quotas quotas;
-  Memory memory(1000, 1000, quotas);
+  Memory memory(kHostDevice, 1000, 1000, quotas);
   Asked asked;
   memory.request(kModel, 900, asked.note());
   uint64_t evicting = 0;
@@ -647,7 +652,7 @@ TEST(Memory, a_request_waits_for_what_is_being_evicted) {
 
 TEST(Memory, who_waits_is_not_overtaken) {
   const Quotas quotas;
-  Memory memory(1000, 1000, quotas);
+  Memory memory(kHostDevice, 1000, 1000, quotas);
   Asked asked;
   Asked small;
   memory.request(kModel, 900, asked.note());
@@ -663,7 +668,7 @@ TEST(Memory, who_waits_is_not_overtaken) {
 
 TEST(Memory, who_leaves_makes_way_for_those_behind) {
   const Quotas quotas;
-  Memory memory(1000, 1000, quotas);
+  Memory memory(kHostDevice, 1000, 1000, quotas);
   Asked asked;
   Asked small;
   memory.request(kModel, 900, asked.note());
@@ -678,7 +683,7 @@ TEST(Memory, who_leaves_makes_way_for_those_behind) {
 
 TEST(Memory, what_one_part_waits_for_is_cancelled_alone) {
   const Quotas quotas;
-  Memory memory(1000, 1000, quotas);
+  Memory memory(kHostDevice, 1000, 1000, quotas);
   Asked group;
   Asked refs;
   memory.request(kModel, 900, group.note());
@@ -695,7 +700,7 @@ TEST(Memory, what_one_part_waits_for_is_cancelled_alone) {
 
 TEST(Memory, another_quota_holds_for_sessions_that_are_there) {
   const Quotas quotas;
-  Memory memory(1000, 400, quotas);
+  Memory memory(kHostDevice, 1000, 400, quotas);
   Asked asked;
   memory.request(kSession, 300, asked.note());
   memory.set_session_quota(200);
@@ -720,7 +725,7 @@ Quotas alice_may_have(uint64_t bytes) {
 
 TEST(Memory, a_users_quota_is_for_all_their_sessions_and_their_lane_together) {
   const Quotas quotas = alice_may_have(500);
-  Memory memory(1000, 400, quotas);
+  Memory memory(kHostDevice, 1000, 400, quotas);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);
   memory.charge(kLane, kAlice);
@@ -746,7 +751,7 @@ TEST(Memory, a_users_quota_is_for_all_their_sessions_and_their_lane_together) {
 
 TEST(Memory, what_lies_aside_counts_for_its_user_and_returns_all_the_same) {
   const Quotas quotas = alice_may_have(500);
-  Memory memory(1000, 1000, quotas);
+  Memory memory(kHostDevice, 1000, 1000, quotas);
   memory.charge(kSession, kAlice);
   memory.charge(kOther, kAlice);
   Asked asked;
@@ -765,7 +770,7 @@ TEST(Memory, what_lies_aside_counts_for_its_user_and_returns_all_the_same) {
 
 TEST(Memory, who_waits_for_their_own_to_leave_is_refused_nothing_and_holds_nobody_up) {
   const Quotas quotas = alice_may_have(500);
-  Memory memory(1000, 1000, quotas);
+  Memory memory(kHostDevice, 1000, 1000, quotas);
   uint64_t leaving = 400;
   testing::FakeReclaim reclaim;
   reclaim.has_room = [](uint64_t) { return false; };
@@ -793,7 +798,7 @@ TEST(Memory, who_waits_for_their_own_to_leave_is_refused_nothing_and_holds_nobod
 
 TEST(Memory, who_leaves_while_waiting_gets_nothing) {
   const Quotas quotas;
-  Memory memory(1000, 1000, quotas);
+  Memory memory(kHostDevice, 1000, 1000, quotas);
   Asked asked;
   memory.request(kModel, 900, asked.note());
   testing::FakeReclaim reclaim;

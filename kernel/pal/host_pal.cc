@@ -13,6 +13,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/device_id.h"
 
 namespace djinn::pal {
 namespace {
@@ -71,7 +72,7 @@ Result<std::unique_ptr<HostPal>> HostPal::make() {
 
 HostPal::HostPal(AvailableMemory available)
     : available_(std::move(available)),
-      properties_{"cpu:0", static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), true} {}
+      properties_{text_of(kHostDevice), static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)), true} {}
 
 Status HostPal::check_aligned(uint64_t offset, uint64_t bytes) const {
   const uint64_t granularity = properties_.granularity_bytes;

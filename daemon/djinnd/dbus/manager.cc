@@ -351,6 +351,10 @@ void Manager::on_event(const Event& event) {
       return ::sd_bus_message_append(message, "s", subject.c_str());
     });
   };
+  const auto of_device = [&](const char* signal) {
+    DJINN_ASSERT(event.device.has_value());
+    about(signal, text_of(*event.device));
+  };
   switch (event.kind) {
     case EventKind::kDraining:
     case EventKind::kResumed:
@@ -366,11 +370,11 @@ void Manager::on_event(const Event& event) {
     case EventKind::kModelUnloaded:
       return of("ModelRemoved", text_of(event.model));
     case EventKind::kWorkerLost:
-      return about("WorkerLost", "cpu:0");
+      return of_device("WorkerLost");
     case EventKind::kDeviceLost:
-      return about("DeviceLost", "cpu:0");
+      return of_device("DeviceLost");
     case EventKind::kDeviceBack:
-      return about("DeviceBack", "cpu:0");
+      return of_device("DeviceBack");
     default:
       return;
   }

@@ -18,9 +18,9 @@ std::string_view name_of(EvictReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
-Event device_event(EventKind kind, std::string text) {
+Event device_event(DeviceId device, EventKind kind, std::string text) {
   Event event{kind, std::move(text)};
-  event.of_device = true;
+  event.device = device;
   return event;
 }
 

@@ -27,6 +27,7 @@
 #include "daemon/djinnd/access/authority.h"
 #include "ipc/event_kind.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/device_id.h"
 #include "kernel/base/error.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/owner.h"
@@ -48,7 +49,7 @@ struct Event {
   std::optional<Owner> owner{};
   SessionId session{};
   ModelId model{};
-  bool of_device = false;
+  std::optional<DeviceId> device{};
   std::optional<uint64_t> bytes{};
   std::optional<ErrorCode> error{};
   std::string path{};                   // or empty; likewise the next
@@ -59,7 +60,7 @@ struct Event {
 };
 
 // An event of the device's own; it is for everybody, unless it gets an owner.
-[[nodiscard]] Event device_event(EventKind kind, std::string text);
+[[nodiscard]] Event device_event(DeviceId device, EventKind kind, std::string text);
 
 // All that it says, for a log.
 [[nodiscard]] std::string text_of(const Event& event);

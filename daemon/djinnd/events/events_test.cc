@@ -84,6 +84,12 @@ TEST(JournalTest, an_event_has_the_fields_that_apply_to_it) {
   EXPECT_EQ(fields.size(), 6u);  // with MESSAGE_ID and PRIORITY, and no other
 }
 
+TEST(JournalTest, an_event_of_a_device_names_it) {
+  const auto fields =
+      journal_fields(device_event(kHostDevice, EventKind::kDeviceLost, "it is lost"));
+  EXPECT_NE(std::ranges::find(fields, "DJINN_DEVICE=cpu:0"), fields.end());
+}
+
 TEST(JournalTest, a_load_that_failed_is_told_with_its_path_and_reason) {
   Event event = event_of(kAnn);
   event.text = "a model could not be loaded: malformed";

@@ -87,7 +87,7 @@ std::vector<std::string> journal_fields(const Event& event) {
       fmt::format("PRIORITY={}", kTraits[static_cast<size_t>(event.kind)].priority)};
   if (event.session.valid()) fields.push_back("DJINN_SESSION=" + text_of(event.session));
   if (event.model.valid()) fields.push_back("DJINN_MODEL=" + text_of(event.model));
-  if (event.of_device) fields.push_back("DJINN_DEVICE=cpu:0");
+  if (event.device) fields.push_back("DJINN_DEVICE=" + text_of(*event.device));
   if (event.bytes) fields.push_back(fmt::format("DJINN_BYTES={}", *event.bytes));
   if (event.error) fields.push_back(fmt::format("DJINN_ERROR={}", name_of(*event.error)));
   if (event.owner) fields.push_back(fmt::format("DJINN_USER={}", event.owner->number()));

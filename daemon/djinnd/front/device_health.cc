@@ -10,9 +10,9 @@
 
 namespace djinn::daemon {
 
-DeviceHealth::DeviceHealth(SparePool& workers, SparePool& loaders, Sessions& sessions,
-                           Models& models, Events& events)
-    : workers_(workers), sessions_(sessions), events_(events) {
+DeviceHealth::DeviceHealth(DeviceId device, SparePool& workers, SparePool& loaders,
+                           Sessions& sessions, Models& models, Events& events)
+    : device_(device), workers_(workers), sessions_(sessions), events_(events) {
   workers.on_change([this] { workers_changed(); });
   loaders.on_change([this, &loaders, &models] {
     note_upgrade(loaders);
@@ -24,9 +24,10 @@ void DeviceHealth::workers_changed() {
   note_upgrade(workers_);
   const bool lost = workers_.fails();
   if (std::exchange(lost_, lost) != lost) {
-    events_.emit(device_event(
-        lost ? EventKind::kDeviceLost : EventKind::kDeviceBack,
-        lost ? "device cpu:0 is lost: its workers do not start" : "device cpu:0 is back"));
+    const EventKind kind = lost ? EventKind::kDeviceLost : EventKind::kDeviceBack;
+    const char* const what = lost ? "lost: its workers do not start" : "back";
+    events_.emit(
+        device_event(device_, kind, fmt::format("device {} is {}", text_of(device_), what)));
   }
   if (!lost) return;
   sessions_.refuse_waiting(workers_.failure());

@@ -10,14 +10,15 @@
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/spare_pool.h"
+#include "kernel/base/device_id.h"
 
 namespace djinn::daemon {
 
 class DeviceHealth {
  public:
-  // Listens to both pools.
-  DeviceHealth(SparePool& workers, SparePool& loaders, Sessions& sessions, Models& models,
-               Events& events);
+  // Listens to both pools. workers: of the device.
+  DeviceHealth(DeviceId device, SparePool& workers, SparePool& loaders, Sessions& sessions,
+               Models& models, Events& events);
 
   // Where no worker of this build can come, whoever waits for one does so in vain.
   void end_vain_waits();
@@ -26,6 +27,7 @@ class DeviceHealth {
   void workers_changed();
   void note_upgrade(const SparePool& pool);
 
+  const DeviceId device_;
   SparePool& workers_;
   Sessions& sessions_;
   Events& events_;

@@ -34,7 +34,6 @@ uint32_t count_descriptors() {
   return count > 3 ? count - 3 : 0;
 }
 
-constexpr const char* kDevice = "cpu:0";
 // A status has a page of workers and one of users, which fit a message together.
 constexpr size_t kStatusPage = limits::kListPage / 2;
 static_assert(2 * kStatusPage <= limits::kListPage);
@@ -168,8 +167,8 @@ void Reports::when_named(std::function<void()> then) {
     users.insert(model.pins->begin(), model.pins->end());
     for (const auto& [user, name] : model.names) users.insert(user);
   }
-  for (const auto& [id, program] : programs_.table().all()) users.insert(program.domain);
-  for (const auto& [domain, worker] : domains_.all()) users.insert(domain);
+  for (const auto& [id, program] : programs_.table().all()) users.insert(program.worker.owner);
+  for (const auto& [key, worker] : domains_.all()) users.insert(key.owner);
   names_.when_known(users, std::move(then));
 }
 
@@ -193,10 +192,10 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   report.buffered_reads = models_.buffered_reads();
   report.compared_opens = models_.compared_opens();
   std::vector<ipc::WorkerReport> workers;
-  for (const auto& [domain, worker] : domains_.all()) {
-    if (!caller.may_steer(domain)) continue;
+  for (const auto& [key, worker] : domains_.all()) {
+    if (!caller.may_steer(key.owner)) continue;
     workers.push_back(worker->report());
-    workers.back().owner = names_.of(domain);
+    workers.back().owner = names_.of(key.owner);
   }
   report.workers_total = static_cast<uint32_t>(workers.size());
   report.workers = page_of(std::move(workers), request.first_worker, kStatusPage);
@@ -225,7 +224,7 @@ std::set<Owner> Reports::users_here() const {
     users.insert(model.owner());
     users.insert(model.pins->begin(), model.pins->end());
   }
-  for (const auto& [domain, worker] : domains_.all()) users.insert(domain);
+  for (const auto& [key, worker] : domains_.all()) users.insert(key.owner);
   return users;
 }
 
@@ -409,7 +408,7 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   ipc::ModelReport report;
   report.model = model.id;
   report.owner = names_.of(model.owner());
-  report.device = kDevice;
+  report.device = text_of(model.device);
   report.state = state_of(model);
   report.keep_alive_ms = models_.residency().keep_alive_of(model);
   report.expires_wall_ns = models_.residency().expires_at(model);
@@ -437,7 +436,7 @@ void Reports::programs(const Waiter& waiter, const Caller& caller,
 std::vector<ipc::ProgramReport> Reports::programs_seen_by(const Caller& caller) {
   std::vector<ipc::ProgramReport> reports;
   for (const auto& [id, program] : programs_.table().all()) {
-    if (caller.may_steer(program.domain)) reports.push_back(report_of(program));
+    if (caller.may_steer(program.worker.owner)) reports.push_back(report_of(program));
   }
   return reports;
 }
@@ -446,8 +445,8 @@ ipc::ProgramReport Reports::report_of(const Program& program) {
   ipc::ProgramReport report;
   report.program = program.id;
   report.model = program.model;
-  report.owner = names_.of(program.domain);
-  report.device = kDevice;
+  report.owner = names_.of(program.worker.owner);
+  report.device = text_of(program.worker.device);
   report.state = program.phase == ProgramPhase::kAdmitted ? ipc::ProgramState::kAdmitted
                                                           : ipc::ProgramState::kAdmitting;
   report.graph_bytes = program.graph_bytes;
@@ -468,7 +467,7 @@ ipc::EventReport event_report_of(const Event& event) {
   report.text = event.text.substr(0, limits::kNameBytes);
   report.session = event.session;
   report.model = event.model;
-  if (event.of_device) report.device = kDevice;
+  if (event.device) report.device = text_of(*event.device);
   report.bytes = event.bytes;
   report.error = event.error.value_or(ErrorCode::kOk);
   if (event.owner) report.user = event.owner->user();
@@ -554,13 +553,13 @@ void Reports::session_left(SessionId session) {
 
 void Reports::devices(const Waiter& waiter) {
   ipc::DeviceReport report;
-  report.device = kDevice;
+  report.device = text_of(memory_.device());
   report.name = cpu_name_;
   report.used_bytes = memory_.granted_bytes();
   report.total_bytes = memory_.total_bytes();
   report.planned_bytes = memory_.held_by(vmu::HolderKind::kLane);
   report.state = domains_.spares_fail() ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
-  for (const auto& [domain, worker] : domains_.all()) report.lanes += worker->ready() ? 1 : 0;
+  for (const auto& [key, worker] : domains_.all()) report.lanes += worker->ready() ? 1 : 0;
   sessions_.reply(waiter, {waiter.number, ipc::DeviceList{{std::move(report)}}});
 }
 
@@ -591,7 +590,7 @@ std::array<ipc::MemoryReport, 3> Reports::pools() const {
 
 ipc::MemoryReport Reports::weights_report() const {
   ipc::MemoryReport report;
-  report.device = kDevice;
+  report.device = text_of(memory_.device());
   report.pool = ipc::MemoryPool::kWeights;
   report.reserved_bytes =
       memory_.held_by(vmu::HolderKind::kModel) + memory_.held_by(vmu::HolderKind::kLoad);
@@ -608,7 +607,7 @@ ipc::MemoryReport Reports::weights_report() const {
 
 ipc::MemoryReport Reports::sessions_report() const {
   ipc::MemoryReport report;
-  report.device = kDevice;
+  report.device = text_of(memory_.device());
   report.pool = ipc::MemoryPool::kSessions;
   report.reserved_bytes = memory_.held_by(vmu::HolderKind::kSession);
   report.evictable_bytes = sessions_.sequences().spill().evictable_bytes();
@@ -621,7 +620,7 @@ ipc::MemoryReport Reports::sessions_report() const {
 // Slabs and heaps are their workers' as long as these live.
 ipc::MemoryReport Reports::lanes_report() const {
   ipc::MemoryReport report;
-  report.device = kDevice;
+  report.device = text_of(memory_.device());
   report.pool = ipc::MemoryPool::kLanes;
   report.reserved_bytes =
       memory_.held_by(vmu::HolderKind::kLane) + memory_.held_by(vmu::HolderKind::kHeap);

@@ -38,8 +38,8 @@ const PayloadKind* payload_of(const ipc::ClientRequest& request) {
 OpenRequest open_request(Session& session, const Waiter& waiter, const ipc::OpenModel& body) {
   DJINN_ASSERT(session.files.size() == session.file_names.size());
   OpenRequest request;
-  request.opener = {waiter, session.domain, !session.observer,
-                    false,  body.pin,       session.caller.admin};
+  request.opener = {waiter,   session.domain,       !session.observer, false,
+                    body.pin, session.caller.admin, session.device};
   request.label = body.label;
   request.path = body.path;
   request.unpins = body.unpin;
@@ -188,7 +188,7 @@ void Requests::fulfil(Call& call, const ipc::OpenModel& body) {
 void Requests::fulfil(Call& call, const ipc::CloseModel& body) {
   models_.close(call.waiter, body.model);
   if (body.model.valid() && !models_.leased_by(body.model, call.waiter.session)) {
-    programs_.model_closed(call.waiter.session, call.session.domain, body.model);
+    programs_.model_closed(call.waiter.session, call.session.worker(), body.model);
   }
 }
 
@@ -210,7 +210,7 @@ bool Requests::has_data_path(const Call& call) {
 void Requests::fulfil(Call& call, const ipc::DefineProgram& body) {
   if (!has_data_path(call)) return;
   DJINN_ASSERT(call.payload.copy != nullptr);
-  programs_.define(call.waiter, call.session.domain, body.model, std::move(call.payload));
+  programs_.define(call.waiter, call.session.worker(), body.model, std::move(call.payload));
 }
 
 void Requests::fulfil(Call& call, const ipc::MakeSequence& body) {
@@ -288,8 +288,7 @@ ipc::Collected Requests::collect() {
   const uint64_t before = memory_.granted_bytes();
   ipc::Collected collected;
   collected.programs = programs_.collect();
-  collected.workers =
-      domains_.retire_idle([this](Owner domain) { return sessions_.in_use(domain); });
+  collected.workers = domains_.retire_idle([this](WorkerKey key) { return sessions_.in_use(key); });
   collected.bytes = before - std::min(before, memory_.granted_bytes());
   return collected;
 }

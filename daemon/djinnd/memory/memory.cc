@@ -24,8 +24,10 @@ vmu::PrincipalId principal_of(vmu::Holder holder) {
 
 }  // namespace
 
-Memory::Memory(uint64_t device_bytes, uint64_t session_quota_bytes, const Quotas& quotas)
-    : ledger_(device_bytes, session_quota_bytes),
+Memory::Memory(DeviceId device, uint64_t device_bytes, uint64_t session_quota_bytes,
+               const Quotas& quotas)
+    : device_(device),
+      ledger_(device_bytes, session_quota_bytes),
       users_(quotas),
       session_quota_(session_quota_bytes) {
   ledger_.set_quota(kShared, vmu::kNoQuota);

@@ -24,6 +24,7 @@
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/memory/reclaim.h"
 #include "daemon/djinnd/memory/user_accounts.h"
+#include "kernel/base/device_id.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/owner.h"
 #include "kernel/base/result.h"
@@ -37,7 +38,8 @@ class Memory {
   using Granted = std::function<void(Status)>;
 
   // quotas: what users may have.
-  Memory(uint64_t device_bytes, uint64_t session_quota_bytes, const Quotas& quotas);
+  Memory(DeviceId device, uint64_t device_bytes, uint64_t session_quota_bytes,
+         const Quotas& quotas);
 
   static Holder of_session(SessionId id) { return {vmu::HolderKind::kSession, id.value}; }
   static Holder of_model(ModelId id) { return {vmu::HolderKind::kModel, id.value}; }
@@ -88,6 +90,7 @@ class Memory {
   [[nodiscard]] std::string own_part_of(Holder session) const;
   // The bytes of all holders of a kind.
   [[nodiscard]] uint64_t held_by(vmu::HolderKind kind) const;
+  [[nodiscard]] DeviceId device() const { return device_; }
   [[nodiscard]] uint64_t total_bytes() const { return ledger_.total_bytes(); }
   [[nodiscard]] uint64_t granted_bytes() const { return ledger_.granted_bytes(); }
   // Whether the books balance: what holders have is what was granted, and exists. Error: kInternal.
@@ -116,6 +119,7 @@ class Memory {
   void note(Holder holder);
   void change();
 
+  const DeviceId device_;
   vmu::GrantLedger ledger_;
   UserAccounts users_;
   uint64_t session_quota_;

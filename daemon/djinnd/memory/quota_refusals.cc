@@ -25,7 +25,7 @@ void QuotaRefusals::note(Owner user, SessionId session, const Status& status) {
   told->second = now_ns;
   const std::string name = events_.user_text(user);
   Event event = device_event(
-      EventKind::kMemoryRefused,
+      device_, EventKind::kMemoryRefused,
       session.valid() ? fmt::format("memory is refused to session {} of {}", text_of(session), name)
                       : fmt::format("memory is refused to the worker of {}", name));
   event.owner = user;

@@ -11,6 +11,7 @@
 
 #include "daemon/djinnd/events/events.h"
 #include "kernel/base/clock.h"
+#include "kernel/base/device_id.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/owner.h"
 #include "kernel/base/result.h"
@@ -19,7 +20,9 @@ namespace djinn::daemon {
 
 class QuotaRefusals {
  public:
-  QuotaRefusals(const Clock& clock, Events& events) : clock_(clock), events_(events) {}
+  // device: whose memory is refused.
+  QuotaRefusals(const Clock& clock, Events& events, DeviceId device)
+      : clock_(clock), events_(events), device_(device) {}
 
   // A request for memory has ended so; it is told if a quota refused it. session: not valid where
   // a lane asked.
@@ -30,6 +33,7 @@ class QuotaRefusals {
  private:
   const Clock& clock_;
   Events& events_;
+  const DeviceId device_;
   std::map<std::pair<Owner, SessionId>, uint64_t> told_ns_;  // when each was last told of
 };
 

@@ -22,7 +22,7 @@ class QuotaRefusalsTest : public ::testing::Test {
 
   ClockByHand clock_;
   Events events_{clock_};
-  QuotaRefusals refusals_{clock_, events_};
+  QuotaRefusals refusals_{clock_, events_, kHostDevice};
 };
 
 TEST_F(QuotaRefusalsTest, of_each_who_asks_again_and_again_one_is_told_in_a_while) {

@@ -123,6 +123,7 @@ MetricsSnapshot Metrics::take() const {
 
 void Metrics::add_memory(MetricsSnapshot& shot) const {
   shot.session_quota_bytes = memory_.session_quota();
+  shot.device = memory_.device();
   shot.memory_limit_bytes = memory_.total_bytes();
   shot.memory_model_bytes = memory_.held_by(vmu::HolderKind::kModel);
   shot.memory_load_bytes = memory_.held_by(vmu::HolderKind::kLoad);
@@ -166,7 +167,7 @@ void Metrics::add_programs(MetricsSnapshot& shot) const {
 
 void Metrics::add_workers(MetricsSnapshot& shot) const {
   shot.device_ready = !domains_.spares_fail();
-  for (const auto& [domain, worker] : domains_.all()) {
+  for (const auto& [key, worker] : domains_.all()) {
     add_counts(shot.counts, worker->counts());
     shot.worker_restarts += worker->restarts();
     if (!worker->absent()) ++shot.workers[static_cast<size_t>(worker->report().state)];

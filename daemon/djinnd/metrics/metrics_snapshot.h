@@ -18,6 +18,7 @@
 #include "ipc/event_kind.h"
 #include "ipc/messages.h"
 #include "ipc/time_histogram.h"
+#include "kernel/base/device_id.h"
 
 namespace djinn::daemon {
 
@@ -37,6 +38,7 @@ struct MetricsSnapshot {
   std::array<uint64_t, ipc::kSessionStates> sessions{};
   uint64_t session_quota_bytes = 0;
   uint64_t stated_local_models = 0;  // by the clients of all sessions
+  DeviceId device = kHostDevice;     // whose memory and workers these are
   uint64_t memory_limit_bytes = 0;
   uint64_t memory_model_bytes = 0;  // granted to each kind of holder
   uint64_t memory_load_bytes = 0;

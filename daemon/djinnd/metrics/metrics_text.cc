@@ -32,8 +32,6 @@ double seconds(uint64_t ns) {
   return static_cast<double>(ns) / kNsPerSecond;
 }
 
-constexpr const char* kDevice = "cpu:0";
-
 // The names of enumerators, in their order.
 constexpr std::array<const char*, kGroupPlaces> kGroupPlaceNames = {"memory", "spilling", "disk"};
 constexpr std::array<const char*, 3> kPoolNames = {"weights", "sessions", "lanes"};
@@ -186,11 +184,11 @@ void put_sessions(Page& page, const MetricsSnapshot& shot) {
 
 void put_memory(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_memory_limit_bytes", "Device memory that djinnd may grant.");
-  page.put(shot.memory_limit_bytes, {{"device", kDevice}});
+  page.put(shot.memory_limit_bytes, {{"device", text_of(shot.device)}});
   page.begin(MetricType::Gauge, "djinn_memory_granted_bytes",
              "Device memory that is granted, by section and by what holds it.");
   const auto holder = [&](uint64_t bytes, const char* section, const char* kind) {
-    page.put(bytes, {{"device", kDevice}, {"kind", kind}, {"section", section}});
+    page.put(bytes, {{"device", text_of(shot.device)}, {"kind", kind}, {"section", section}});
   };
   holder(shot.memory_model_bytes, "persistent", "model");
   holder(shot.memory_load_bytes, "persistent", "load");
@@ -201,7 +199,7 @@ void put_memory(Page& page, const MetricsSnapshot& shot) {
                             uint64_t ipc::MemoryReport::*bytes) {
     page.begin(MetricType::Gauge, name, help);
     for (size_t i = 0; i < shot.pools.size(); ++i) {
-      page.put(shot.pools[i].*bytes, {{"device", kDevice}, {"pool", kPoolNames[i]}});
+      page.put(shot.pools[i].*bytes, {{"device", text_of(shot.device)}, {"pool", kPoolNames[i]}});
     }
   };
   of_pools("djinn_memory_mapped_bytes", "Of the granted memory, what a worker has mapped.",
@@ -321,7 +319,7 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
 
 void put_workers(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_device_ready", "0 if the device's workers do not start.");
-  page.put(shot.device_ready ? 1 : 0, {{"device", kDevice}});
+  page.put(shot.device_ready ? 1 : 0, {{"device", text_of(shot.device)}});
   page.begin(MetricType::Gauge, "djinn_workers", "Workers by their state.");
   page.put_states<ipc::WorkerState>(shot.workers);
   page.counter("djinn_worker_restarts_total", "Workers that died and were replaced.",

@@ -78,7 +78,7 @@ void LoadFailures::emit_end(const Model& model, const LoadFailure& failure) {
 }
 
 void LoadFailures::emit(const Opener& opener, const LoadFailure& failure) {
-  Event event = device_event(EventKind::kModelFailed, {});
+  Event event = device_event(opener.device, EventKind::kModelFailed, {});
   event.session = opener.waiter.session;
   emit(std::move(event), failure);
 }

@@ -73,7 +73,7 @@ class LoadQueueTest : public ::testing::Test {
 
   Loop loop_;
   const Quotas quotas_;
-  Memory memory_{kDevice, kDevice, quotas_};
+  Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
   FakeListener listener_;
 
  private:

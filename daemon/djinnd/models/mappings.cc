@@ -11,29 +11,30 @@
 
 namespace djinn::daemon {
 
-void Mappings::add(Model& model, Owner domain) {
+void Mappings::add(Model& model, Owner user) {
   DJINN_ASSERT(model.phase == ModelPhase::kResident);
-  const bool fresh = model.mapped.value_.try_emplace(domain).second;
-  if (fresh) send(model, domain);
+  const WorkerKey key = model.worker_of(user);
+  const bool fresh = model.mapped.value_.try_emplace(key).second;
+  if (fresh) send(model, key);
 }
 
-void Mappings::send(const Model& model, Owner domain) {
+void Mappings::send(const Model& model, WorkerKey key) {
   DJINN_ASSERT(model.manifest.valid() && model.phase != ModelPhase::kUnloading);
   const bool parked = model.phase != ModelPhase::kResident;
   std::vector<int> fds{model.manifest.get()};
   if (!parked) {
     for (const Fd& extent : model.extents) fds.push_back(extent.get());
   }
-  domains_.send(domain, {ipc::AddModel{model.id, parked}}, fds);
+  domains_.send(key, {ipc::AddModel{model.id, parked}}, fds);
 }
 
 // --- what becomes of a model
 
 void Mappings::park(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kEvicting);
-  for (auto& [domain, mapped] : model.mapped.value_) {
-    mapped.parked = !domains_.ready(domain);
-    if (!mapped.parked) domains_.send(domain, {ipc::ParkModel{model.id}});
+  for (auto& [key, mapped] : model.mapped.value_) {
+    mapped.parked = !domains_.ready(key);
+    if (!mapped.parked) domains_.send(key, {ipc::ParkModel{model.id}});
   }
 }
 
@@ -41,26 +42,26 @@ void Mappings::drop(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kUnloading);
   std::erase_if(model.mapped.value_,
                 [&](const auto& entry) { return !domains_.ready(entry.first); });
-  for (const auto& [domain, mapped] : *model.mapped) {
-    domains_.send(domain, {ipc::DropModel{model.id}});
+  for (const auto& [key, mapped] : *model.mapped) {
+    domains_.send(key, {ipc::DropModel{model.id}});
   }
 }
 
 void Mappings::restore(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kResident);
-  for (auto& [domain, mapped] : model.mapped.value_) {
+  for (auto& [key, mapped] : model.mapped.value_) {
     mapped = {.deaths = mapped.deaths};
-    send(model, domain);
+    send(model, key);
   }
 }
 
 void Mappings::refuse_runs(Model& model, const LoadFailure& failure) {
   DJINN_ASSERT(model.phase == ModelPhase::kOnDisk);
-  for (auto& [domain, mapped] : model.mapped.value_) {
+  for (auto& [key, mapped] : model.mapped.value_) {
     if (!std::exchange(mapped.wanted, false)) continue;
-    const bool is_own = domain == failure.user;
-    domains_.send(domain, {ipc::ModelLost{model.id, failure.error.code,
-                                          is_own ? failure.sentence : failure.error.message}});
+    const bool is_own = key.owner == failure.user;
+    domains_.send(key, {ipc::ModelLost{model.id, failure.error.code,
+                                       is_own ? failure.sentence : failure.error.message}});
   }
 }
 
@@ -68,8 +69,8 @@ bool Mappings::is_parked(const Model& model) {
   return std::ranges::all_of(*model.mapped, [](const auto& entry) { return entry.second.parked; });
 }
 
-bool Mappings::is_added(const Model& model, Owner domain) {
-  const auto mapped = model.mapped->find(domain);
+bool Mappings::is_added(const Model& model, Owner user) {
+  const auto mapped = model.mapped->find(model.worker_of(user));
   return mapped != model.mapped->end() && mapped->second.added;
 }
 
@@ -79,20 +80,20 @@ bool Mappings::is_wanted(const Model& model) {
 
 // --- workers
 
-Model* Mappings::find(Owner domain, ModelId id) {
+Model* Mappings::find(WorkerKey key, ModelId id) {
   Model* const model = table_.find(id);
-  return model != nullptr && model->mapped->contains(domain) ? model : nullptr;
+  return model != nullptr && model->mapped->contains(key) ? model : nullptr;
 }
 
-void Mappings::worker_ready(Owner domain) {
+void Mappings::worker_ready(WorkerKey key) {
   for (const auto& [id, model] : table_.all()) {
     const bool known = model.manifest.valid() && model.phase != ModelPhase::kUnloading;
-    if (known && model.mapped->contains(domain)) send(model, domain);
+    if (known && model.mapped->contains(key)) send(model, key);
   }
 }
 
-bool Mappings::worker_died(Model& model, Owner domain, const WorkerDeath& death) {
-  const auto found = model.mapped.value_.find(domain);
+bool Mappings::worker_died(Model& model, WorkerKey key, const WorkerDeath& death) {
+  const auto found = model.mapped.value_.find(key);
   if (found == model.mapped->end()) return false;
   MappedBy& mapped = found->second;
   mapped = {.parked = true, .deaths = mapped.deaths};
@@ -106,42 +107,42 @@ bool Mappings::worker_died(Model& model, Owner domain, const WorkerDeath& death)
   return kills;
 }
 
-Model* Mappings::on_model_added(Owner domain, const ipc::ModelAdded& event) {
-  Model* const model = find(domain, event.model);
+Model* Mappings::on_model_added(WorkerKey key, const ipc::ModelAdded& event) {
+  Model* const model = find(key, event.model);
   if (model == nullptr) return nullptr;
   if (event.code != ErrorCode::kOk) {
-    domains_.send(domain, {ipc::ModelLost{event.model, event.code, event.message}});
-    model->mapped.value_.erase(domain);
+    domains_.send(key, {ipc::ModelLost{event.model, event.code, event.message}});
+    model->mapped.value_.erase(key);
     return model;
   }
-  MappedBy& mapped = model->mapped.value_.at(domain);
+  MappedBy& mapped = model->mapped.value_.at(key);
   mapped.added = true;
   mapped.deaths = 0;
   return model;
 }
 
-Model* Mappings::on_model_parked(Owner domain, const ipc::ModelParked& event) {
-  Model* const model = find(domain, event.model);
+Model* Mappings::on_model_parked(WorkerKey key, const ipc::ModelParked& event) {
+  Model* const model = find(key, event.model);
   if (model == nullptr || model->phase != ModelPhase::kEvicting) return nullptr;
-  model->mapped.value_.at(domain).parked = true;
+  model->mapped.value_.at(key).parked = true;
   return model;
 }
 
-Model* Mappings::on_model_wanted(Owner domain, const ipc::ModelWanted& event) {
-  Model* const model = find(domain, event.model);
+Model* Mappings::on_model_wanted(WorkerKey key, const ipc::ModelWanted& event) {
+  Model* const model = find(key, event.model);
   if (model == nullptr) {
     const Error gone{ErrorCode::kNotFound, "There is no such model any more. Open it again."};
-    domains_.send(domain, {ipc::ModelLost{event.model, gone.code, gone.message}});
+    domains_.send(key, {ipc::ModelLost{event.model, gone.code, gone.message}});
     return nullptr;
   }
-  model->mapped.value_.at(domain).wanted = true;
+  model->mapped.value_.at(key).wanted = true;
   return model;
 }
 
-Model* Mappings::on_model_dropped(Owner domain, const ipc::ModelDropped& event) {
+Model* Mappings::on_model_dropped(WorkerKey key, const ipc::ModelDropped& event) {
   Model* const model = table_.find(event.model);
   if (model == nullptr || model->phase != ModelPhase::kUnloading) return nullptr;
-  model->mapped.value_.erase(domain);
+  model->mapped.value_.erase(key);
   return model;
 }
 

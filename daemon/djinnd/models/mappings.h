@@ -3,7 +3,7 @@
 // Mappings: which workers have which models, and what they are told of them. It alone changes
 // Model::mapped.
 //
-//   mapping   a domain's worker has the model, or is to have it; it stays when the worker dies, and
+//   mapping   a worker has the model, or is to have it; it stays when the worker dies, and
 //             the next worker gets it again
 //   added     the present worker has said that it maps the model
 //   parked    it has let go of the bytes, and kept the place with its programs; who is dead has let
@@ -18,6 +18,7 @@
 
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "kernel/base/owner.h"
 
 namespace djinn::daemon {
@@ -26,8 +27,8 @@ class Mappings {
  public:
   Mappings(ModelTable& table, Domains& domains) : table_(table), domains_(domains) {}
 
-  // The domain's worker is to have the model, from now on. Nothing new where it is to already.
-  void add(Model& model, Owner domain);
+  // The user's worker is to have the model, from now on. Nothing new where it is to already.
+  void add(Model& model, Owner user);
 
   // --- what becomes of a model
   // Its workers are to let go of the bytes; who has none counts as parked.
@@ -41,28 +42,28 @@ class Mappings {
 
   // Whether nobody maps its bytes any more.
   [[nodiscard]] static bool is_parked(const Model& model);
-  [[nodiscard]] static bool is_added(const Model& model, Owner domain);
+  [[nodiscard]] static bool is_added(const Model& model, Owner user);
   // Whether a run of some domain waits for its bytes.
   [[nodiscard]] static bool is_wanted(const Model& model);
 
   // --- workers
   // It is sent what it is to have.
-  void worker_ready(Owner domain);
+  void worker_ready(WorkerKey key);
   // Gives whether the mapping is given up: workers died whenever they took in the model.
-  [[nodiscard]] bool worker_died(Model& model, Owner domain, const WorkerDeath& death);
+  [[nodiscard]] bool worker_died(Model& model, WorkerKey key, const WorkerDeath& death);
   // Null, as in all of these: nothing has become of a model. A worker that could not add one loses
   // its mapping.
-  Model* on_model_added(Owner domain, const ipc::ModelAdded& event);
-  Model* on_model_parked(Owner domain, const ipc::ModelParked& event);
+  Model* on_model_added(WorkerKey key, const ipc::ModelAdded& event);
+  Model* on_model_parked(WorkerKey key, const ipc::ModelParked& event);
   // Tells a worker that has none that there is none.
-  Model* on_model_wanted(Owner domain, const ipc::ModelWanted& event);
-  Model* on_model_dropped(Owner domain, const ipc::ModelDropped& event);
+  Model* on_model_wanted(WorkerKey key, const ipc::ModelWanted& event);
+  Model* on_model_dropped(WorkerKey key, const ipc::ModelDropped& event);
 
  private:
-  // Null if the domain does not have the model, or is not to have it.
-  Model* find(Owner domain, ModelId id);
-  // Sends what the domain's worker is to have: the bytes, or a place for them.
-  void send(const Model& model, Owner domain);
+  // Null if the worker does not have the model, and is not to have it.
+  Model* find(WorkerKey key, ModelId id);
+  // Sends what the worker is to have: the bytes, or a place for them.
+  void send(const Model& model, WorkerKey key);
 
   ModelTable& table_;
   Domains& domains_;

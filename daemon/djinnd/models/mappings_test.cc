@@ -18,6 +18,8 @@ namespace {
 
 constexpr Owner kAnn = Owner::of_user(1000);
 constexpr Owner kBob = Owner::of_user(1001);
+constexpr WorkerKey kAnns{kAnn, kHostDevice};
+constexpr WorkerKey kBobs{kBob, kHostDevice};
 
 class MappingsTest : public ::testing::Test, private WorkerListener {
  protected:
@@ -32,21 +34,21 @@ class MappingsTest : public ::testing::Test, private WorkerListener {
 
   Model& model() { return *model_; }
   void become(ModelPhase phase) { StateForTests::set(model().phase, phase); }
-  Model* says_added(Owner domain, ModelId id) {
-    return mappings_.on_model_added(domain, {id, ErrorCode::kOk, {}});
+  Model* says_added(WorkerKey key, ModelId id) {
+    return mappings_.on_model_added(key, {id, ErrorCode::kOk, {}});
   }
   // Ann's worker has the model.
-  Model* added() { return says_added(kAnn, model().id); }
+  Model* added() { return says_added(kAnns, model().id); }
   // Ann's worker dies while it takes the model in.
   bool dies() {
     const OwedAnswer adding{OwedAnswer::Kind::kAddModel, model().id.value, {}};
-    return mappings_.worker_died(model(), kAnn, {.suspect = adding, .overran_ms = {}});
+    return mappings_.worker_died(model(), kAnns, {.suspect = adding, .overran_ms = {}});
   }
 
  private:
-  void worker_ready(Owner) override {}
-  void worker_said(Owner, const ipc::WorkerEvent&) override {}
-  bool worker_died(Owner, const WorkerDeath&) override { return false; }
+  void worker_ready(WorkerKey) override {}
+  void worker_said(WorkerKey, const ipc::WorkerEvent&) override {}
+  bool worker_died(WorkerKey, const WorkerDeath&) override { return false; }
 
   Loop loop_;
   const SystemClock clock_;
@@ -73,16 +75,17 @@ TEST_F(MappingsTest, a_model_is_there_when_its_worker_has_said_so) {
 }
 
 TEST_F(MappingsTest, what_a_worker_says_of_models_that_it_does_not_have_is_nothing) {
-  EXPECT_EQ(says_added(kBob, model().id), nullptr);
-  EXPECT_EQ(says_added(kAnn, ModelId{2}), nullptr);
-  EXPECT_EQ(mappings_.on_model_wanted(kBob, {model().id}), nullptr);
-  EXPECT_EQ(mappings_.on_model_parked(kAnn, {model().id}), nullptr) << "nobody evicts it";
-  EXPECT_EQ(mappings_.on_model_dropped(kAnn, {model().id}), nullptr) << "nobody unloads it";
+  EXPECT_EQ(says_added(kBobs, model().id), nullptr);
+  EXPECT_EQ(says_added(kAnns, ModelId{2}), nullptr);
+  EXPECT_EQ(says_added({kAnn, {DeviceKind::kCpu, 1}}, model().id), nullptr) << "another device's";
+  EXPECT_EQ(mappings_.on_model_wanted(kBobs, {model().id}), nullptr);
+  EXPECT_EQ(mappings_.on_model_parked(kAnns, {model().id}), nullptr) << "nobody evicts it";
+  EXPECT_EQ(mappings_.on_model_dropped(kAnns, {model().id}), nullptr) << "nobody unloads it";
   EXPECT_FALSE(Mappings::is_wanted(model()));
 }
 
 TEST_F(MappingsTest, a_worker_that_cannot_add_a_model_loses_it) {
-  EXPECT_EQ(mappings_.on_model_added(kAnn, {model().id, ErrorCode::kOutOfMemory, "none"}),
+  EXPECT_EQ(mappings_.on_model_added(kAnns, {model().id, ErrorCode::kOutOfMemory, "none"}),
             &model());
   EXPECT_TRUE(model().mapped->empty());
 }
@@ -102,13 +105,13 @@ TEST_F(MappingsTest, who_has_no_worker_has_let_go_of_the_bytes) {
 
 TEST_F(MappingsTest, a_dead_worker_wants_and_maps_nothing_but_keeps_its_place) {
   added();
-  mappings_.on_model_wanted(kAnn, {model().id});
+  mappings_.on_model_wanted(kAnns, {model().id});
   EXPECT_TRUE(Mappings::is_wanted(model()));
-  EXPECT_FALSE(mappings_.worker_died(model(), kAnn, {}));
+  EXPECT_FALSE(mappings_.worker_died(model(), kAnns, {}));
   EXPECT_FALSE(Mappings::is_wanted(model()));
   EXPECT_FALSE(Mappings::is_added(model(), kAnn));
   EXPECT_TRUE(Mappings::is_parked(model()));
-  EXPECT_TRUE(model().mapped->contains(kAnn));
+  EXPECT_TRUE(model().mapped->contains(kAnns));
 }
 
 TEST_F(MappingsTest, a_model_that_kills_each_worker_that_takes_it_in_is_given_up) {
@@ -119,11 +122,11 @@ TEST_F(MappingsTest, a_model_that_kills_each_worker_that_takes_it_in_is_given_up
   EXPECT_FALSE(dies()) << "one has had it since";
   for (uint32_t death = 2; death < limits::kDeathsWithoutProgress; ++death) dies();
   EXPECT_TRUE(dies());
-  EXPECT_FALSE(model().mapped->contains(kAnn));
+  EXPECT_FALSE(model().mapped->contains(kAnns));
 }
 
 TEST_F(MappingsTest, runs_that_were_told_that_a_model_stays_away_wait_no_longer) {
-  mappings_.on_model_wanted(kAnn, {model().id});
+  mappings_.on_model_wanted(kAnns, {model().id});
   become(ModelPhase::kOnDisk);
   mappings_.refuse_runs(model(), {{ErrorCode::kIo, "no"}, kAnn, {}, {}});
   EXPECT_FALSE(Mappings::is_wanted(model()));

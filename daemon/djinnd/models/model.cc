@@ -39,7 +39,7 @@ bool are_others(const Error& error) {
 
 Event event_of(EventKind kind, const Model& model, std::string text,
                std::optional<ErrorCode> error) {
-  Event event = device_event(kind, std::move(text));
+  Event event = device_event(model.device, kind, std::move(text));
   event.owner = model.owner();
   event.model = model.id;
   event.bytes = model.bytes;
@@ -118,7 +118,7 @@ void Model::call(Owner user, ModelName name) {
 }
 
 bool Model::is_awaited_by(Owner user) const {
-  const auto place = mapped->find(user);
+  const auto place = mapped->find(worker_of(user));
   return (place != mapped->end() && place->second.wanted) ||
          std::ranges::any_of(*openers, [&](const Opener& opener) { return opener.domain == user; });
 }
@@ -197,7 +197,7 @@ bool Model::has_waited_enough_for(const Source& source) const {
   return std::ranges::any_of(sources,
                              [&](const Source& s) { return is_others(s.user()) && !s.tried; }) ||
          std::ranges::any_of(
-             *mapped, [&](const auto& m) { return is_others(m.first) && m.second.wanted; }) ||
+             *mapped, [&](const auto& m) { return is_others(m.first.owner) && m.second.wanted; }) ||
          std::ranges::any_of(*openers, [&](const Opener& o) { return is_others(o.domain); });
 }
 
@@ -241,7 +241,7 @@ void Model::close_contents() {
 
 bool seen_by(const Model& model, const Caller& caller) {
   const Owner user = caller.user;
-  return caller.may_steer(model.owner()) || model.mapped->contains(user) ||
+  return caller.may_steer(model.owner()) || model.mapped->contains(model.worker_of(user)) ||
          model.pins->contains(user) || model.keep_alives_ms.contains(user) ||
          model.names.contains(user) ||
          std::ranges::any_of(model.sources, [&](const Source& s) { return s.user() == user; });

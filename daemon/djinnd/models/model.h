@@ -14,7 +14,7 @@
 //
 //   lease    a session's hold on a model; the model stays while there is one, resident or not
 //   opener   a request that waits for the model to be there and in its worker
-//   mapped   domains whose worker has the model, or is to have it
+//   mapped   workers that have the model, or are to have it
 //   source   files that a user opened the model through. Those of the first open stay with it, and
 //            their user is its owner; others stay while a session holds it through them
 //   return   what was evicted is read again, from one source after the other until one gives it
@@ -48,8 +48,10 @@
 #include "daemon/djinnd/access/authority.h"
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "daemon/djinnd/workers/worker_supervisor.h"
 #include "ipc/messages.h"
+#include "kernel/base/device_id.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/ids.h"
 #include "kernel/base/owned_state.h"
@@ -105,8 +107,9 @@ struct Opener {
   Owner domain;
   bool needs_worker = true;  // not an observer's
   bool was_resident = false;
-  bool pins = false;      // it wants the model to stay
-  bool is_admin = false;  // whom no quota of pins binds
+  bool pins = false;              // it wants the model to stay
+  bool is_admin = false;          // whom no quota of pins binds
+  DeviceId device = kHostDevice;  // where it wants the model
 };
 
 // A look is one a second: what djinnd itself sleeps through counts as one.
@@ -167,6 +170,7 @@ struct MappedBy {
 
 struct Model {
   ModelId id;
+  DeviceId device = kHostDevice;                         // where its bytes are when it is resident
   std::vector<Source> sources = std::vector<Source>(1);  // never none; the owner's is the first
   OwnedState<ModelPhase, Residency> phase;
   LoadId load;
@@ -192,7 +196,7 @@ struct Model {
   uint64_t last_used = 0;  // a counter, for what to evict first
   Owned<std::map<SessionId, ModelLease>, Leases> leases;
   Owned<std::vector<Opener>, Leases> openers;
-  Owned<std::map<Owner, MappedBy>, Mappings> mapped;
+  Owned<std::map<WorkerKey, MappedBy>, Mappings> mapped;
   // Loaders that have its extents, to compare files with them, until they are dead. They keep it
   // from nothing: files that never answer would.
   std::set<LoadId> compared_by;
@@ -237,6 +241,8 @@ struct Model {
   void end_return();
   // It was read: the owner's files that are told by their content are closed.
   void close_contents();
+  // The user's worker on its device.
+  [[nodiscard]] WorkerKey worker_of(Owner user) const { return {user, device}; }
   // Whether somebody of the user waits for its bytes.
   [[nodiscard]] bool is_awaited_by(Owner user) const;
   // It was resident before, and what is being loaded is what it was.

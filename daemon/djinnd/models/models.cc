@@ -205,32 +205,32 @@ void Models::session_left(SessionId session) {
 
 // --- workers
 
-void Models::on_model_added(Owner domain, const ipc::ModelAdded& event) {
-  Model* const model = mappings_.on_model_added(domain, event);
+void Models::on_model_added(WorkerKey key, const ipc::ModelAdded& event) {
+  Model* const model = mappings_.on_model_added(key, event);
   if (model == nullptr) return;
   if (event.code == ErrorCode::kOk) return leases_.settle(*model);
-  leases_.refuse_openers(*model, domain, {event.code, event.message});
+  leases_.refuse_openers(*model, key.owner, {event.code, event.message});
   residency_.let_go(*model);
 }
 
-void Models::on_model_parked(Owner domain, const ipc::ModelParked& event) {
-  if (Model* const model = mappings_.on_model_parked(domain, event)) residency_.let_go(*model);
+void Models::on_model_parked(WorkerKey key, const ipc::ModelParked& event) {
+  if (Model* const model = mappings_.on_model_parked(key, event)) residency_.let_go(*model);
 }
 
 // While it is resident or on its way, its bytes are on their way to the worker, too.
-void Models::on_model_wanted(Owner domain, const ipc::ModelWanted& event) {
-  if (Model* const model = mappings_.on_model_wanted(domain, event)) residency_.want(*model);
+void Models::on_model_wanted(WorkerKey key, const ipc::ModelWanted& event) {
+  if (Model* const model = mappings_.on_model_wanted(key, event)) residency_.want(*model);
 }
 
-void Models::on_model_dropped(Owner domain, const ipc::ModelDropped& event) {
-  if (Model* const model = mappings_.on_model_dropped(domain, event)) residency_.let_go(*model);
+void Models::on_model_dropped(WorkerKey key, const ipc::ModelDropped& event) {
+  if (Model* const model = mappings_.on_model_dropped(key, event)) residency_.let_go(*model);
 }
 
-void Models::worker_died(Owner domain, const WorkerDeath& death) {
+void Models::worker_died(WorkerKey key, const WorkerDeath& death) {
   for (auto& [id, model] : table_.all()) {
-    if (mappings_.worker_died(model, domain, death)) {
+    if (mappings_.worker_died(model, key, death)) {
       leases_.refuse_openers(
-          model, domain,
+          model, key.owner,
           {ErrorCode::kWorkerLost, "The worker died whenever it took in the model."});
     }
     residency_.let_go(model);

@@ -31,6 +31,7 @@
 #include "daemon/djinnd/models/residency.h"
 #include "daemon/djinnd/models/returns.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "ipc/limits.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/owner.h"
@@ -69,12 +70,12 @@ class Models final : private Residency::Loads {
   void session_left(SessionId session);
 
   // --- workers and loaders
-  void worker_ready(Owner domain) { mappings_.worker_ready(domain); }
-  void worker_died(Owner domain, const WorkerDeath& death);
-  void on_model_added(Owner domain, const ipc::ModelAdded& event);
-  void on_model_parked(Owner domain, const ipc::ModelParked& event);
-  void on_model_wanted(Owner domain, const ipc::ModelWanted& event);
-  void on_model_dropped(Owner domain, const ipc::ModelDropped& event);
+  void worker_ready(WorkerKey key) { mappings_.worker_ready(key); }
+  void worker_died(WorkerKey key, const WorkerDeath& death);
+  void on_model_added(WorkerKey key, const ipc::ModelAdded& event);
+  void on_model_parked(WorkerKey key, const ipc::ModelParked& event);
+  void on_model_wanted(WorkerKey key, const ipc::ModelWanted& event);
+  void on_model_dropped(WorkerKey key, const ipc::ModelDropped& event);
   // No loader can be started: nobody is kept waiting for one.
   void refuse_waiting() { queue_.refuse_waiting(); }
 

@@ -147,6 +147,7 @@ void Openings::leave_to_loaders(Model& model) {
 void Openings::become_model(Load& load, Opening opening) {
   Model fresh;
   fresh.id = ids_.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
+  fresh.device = opening.request.opener.device;
   fresh.load = load.id();
   Source& first = fresh.sources.front();
   first.key = std::move(opening.key);

@@ -116,12 +116,14 @@ bool Residency::runs(const Model& model) const {
 }
 
 void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel& request) {
-  const auto refuse = [&](ErrorCode code, const char* why) {
-    replies_.refuse(waiter, {code, why});
+  const auto refuse = [&](ErrorCode code, std::string why) {
+    replies_.refuse(waiter, {code, std::move(why)});
   };
   if (request.to == ipc::Tier::kHost) {
-    return refuse(ErrorCode::kUnsupported,
-                  "Device cpu:0 has no host tier: its memory is the host's. Evict to disk.");
+    return refuse(
+        ErrorCode::kUnsupported,
+        fmt::format("Device {} has no host tier: its memory is the host's. Evict to disk.",
+                    text_of(model.device)));
   }
   if (model.phase == ModelPhase::kOnDisk) return replies_.done(waiter);
   if (model.phase == ModelPhase::kEvicting) {

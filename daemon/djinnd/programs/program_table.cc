@@ -13,8 +13,9 @@
 
 namespace djinn::daemon {
 
-Result<Fingerprint> fingerprint_of(Owner domain, ModelId model, const load::Digest& graph) {
-  const uint64_t head[] = {domain.number(), model.value};
+Result<Fingerprint> fingerprint_of(WorkerKey key, ModelId model, const load::Digest& graph) {
+  const uint64_t head[] = {key.owner.number(), static_cast<uint64_t>(key.device.kind),
+                           key.device.index, model.value};
   DJINN_TRY(load::Sha256 hash, load::Sha256::make());
   DJINN_CHECK(hash.update(std::as_bytes(std::span(head))));
   DJINN_CHECK(hash.update(graph));
@@ -53,11 +54,11 @@ void ProgramTable::erase(ProgramId id) {
   DJINN_ASSERT(programs_.size() == by_fingerprint_.size());
 }
 
-bool ProgramTable::has_room(Owner domain, uint64_t bytes) const {
+bool ProgramTable::has_room(WorkerKey key, uint64_t bytes) const {
   uint32_t count = 0;
   uint64_t kept = 0;
   for (const auto& [id, program] : programs_) {
-    if (program.domain != domain) continue;
+    if (program.worker != key) continue;
     ++count;
     kept += program.graph_bytes;
   }
@@ -65,20 +66,20 @@ bool ProgramTable::has_room(Owner domain, uint64_t bytes) const {
          bytes <= kBytesPerDomain - kept;
 }
 
-Program* ProgramTable::oldest_unused(Owner domain) {
+Program* ProgramTable::oldest_unused(WorkerKey key) {
   Program* oldest = nullptr;
   for (auto& [id, program] : programs_) {
-    const bool unused = program.domain == domain && program.users.empty() &&
-                        program.phase == ProgramPhase::kAdmitted;
+    const bool unused =
+        program.worker == key && program.users.empty() && program.phase == ProgramPhase::kAdmitted;
     if (unused && (oldest == nullptr || program.last_used < oldest->last_used)) oldest = &program;
   }
   return oldest;
 }
 
-std::vector<ProgramId> ProgramTable::left_over(Owner domain) const {
+std::vector<ProgramId> ProgramTable::left_over(WorkerKey key) const {
   std::vector<const Program*> unused;
   for (const auto& [id, program] : programs_) {
-    if (program.domain != domain) continue;
+    if (program.worker != key) continue;
     if (!program.users.empty() || !program.waiters.empty()) return {};
     if (program.phase == ProgramPhase::kAdmitted) unused.push_back(&program);
   }

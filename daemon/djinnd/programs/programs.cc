@@ -11,18 +11,18 @@
 
 namespace djinn::daemon {
 
-void Programs::define(const Waiter& waiter, Owner domain, ModelId model, Payload graph) {
-  const Status begun = admit(waiter, domain, model, std::move(graph));
+void Programs::define(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph) {
+  const Status begun = admit(waiter, key, model, std::move(graph));
   if (begun) return;
   ++counts_.refused;
   replies_.refuse(waiter, begun.error());
 }
 
-Status Programs::admit(const Waiter& waiter, Owner domain, ModelId model, Payload graph) {
+Status Programs::admit(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph) {
   if (model.valid() && !models_.leased_by(model, waiter.session)) {
     return Error{ErrorCode::kNotFound, "The session has not opened such a model."};
   }
-  DJINN_TRY(const Fingerprint fingerprint, fingerprint_of(domain, model, graph.hash));
+  DJINN_TRY(const Fingerprint fingerprint, fingerprint_of(key, model, graph.hash));
   if (Program* const known = table_.find(fingerprint)) {
     ++counts_.cached;
     known->users.insert(waiter.session);
@@ -34,10 +34,10 @@ Status Programs::admit(const Waiter& waiter, Owner domain, ModelId model, Payloa
     }
     return {};
   }
-  DJINN_CHECK(make_room(domain, graph.bytes));
+  DJINN_CHECK(make_room(key, graph.bytes));
   Program fresh;
   fresh.id = ids_.next<ProgramId>([this](ProgramId t) { return table_.find(t) != nullptr; });
-  fresh.domain = domain;
+  fresh.worker = key;
   fresh.model = model;
   fresh.fingerprint = fingerprint;
   fresh.graph = std::move(graph.copy);
@@ -48,9 +48,9 @@ Status Programs::admit(const Waiter& waiter, Owner domain, ModelId model, Payloa
   return {};
 }
 
-Status Programs::make_room(Owner domain, uint64_t bytes) {
-  while (!table_.has_room(domain, bytes)) {
-    const Program* const oldest = table_.oldest_unused(domain);
+Status Programs::make_room(WorkerKey key, uint64_t bytes) {
+  while (!table_.has_room(key, bytes)) {
+    const Program* const oldest = table_.oldest_unused(key);
     if (oldest == nullptr) {
       return Error{ErrorCode::kLimitExceeded,
                    "All programs that may be kept are in use. Close a session that defined some."};
@@ -62,14 +62,14 @@ Status Programs::make_room(Owner domain, uint64_t bytes) {
 
 void Programs::forget(const Program& program) {
   DJINN_ASSERT(program.waiters.empty());
-  domains_.send(program.domain, {ipc::DropProgram{program.id}});
+  domains_.send(program.worker, {ipc::DropProgram{program.id}});
   table_.erase(program.id);
 }
 
 void Programs::send_add(const Program& program) {
   DJINN_ASSERT(program.graph != nullptr);
   const int fds[] = {program.graph->get()};
-  domains_.send(program.domain, {ipc::AddProgram{program.id, program.model}}, fds);
+  domains_.send(program.worker, {ipc::AddProgram{program.id, program.model}}, fds);
 }
 
 void Programs::answer(const Program& program, const Waiter& waiter, bool was_cached) {
@@ -78,9 +78,9 @@ void Programs::answer(const Program& program, const Waiter& waiter, bool was_cac
                  {waiter.number, ipc::ProgramDefined{program.id, was_cached, program.outputs}});
 }
 
-void Programs::on_program_added(Owner domain, const ipc::ProgramAdded& event) {
+void Programs::on_program_added(WorkerKey key, const ipc::ProgramAdded& event) {
   Program* const program = table_.find(event.program);
-  if (program == nullptr || program->domain != domain) return;
+  if (program == nullptr || program->worker != key) return;
   program->deaths = 0;
   if (program->phase == ProgramPhase::kAdmitting) {
     ++counts_.admitted;
@@ -99,12 +99,12 @@ void Programs::on_program_added(Owner domain, const ipc::ProgramAdded& event) {
       return {number, ipc::ProgramDefined{id, false, defined->outputs}};
     });
   }
-  if (!is_awaited) forget_left_over(domain);  // who asked for it has left
+  if (!is_awaited) forget_left_over(key);  // who asked for it has left
 }
 
-void Programs::on_program_refused(Owner domain, const ipc::ProgramRefused& event) {
+void Programs::on_program_refused(WorkerKey key, const ipc::ProgramRefused& event) {
   Program* const program = table_.find(event.program);
-  if (program == nullptr || program->domain != domain) return;
+  if (program == nullptr || program->worker != key) return;
   const bool typed = event.code != ErrorCode::kOk;
   refuse(*program, {typed ? event.code : ErrorCode::kInternal, event.message});
 }
@@ -113,36 +113,36 @@ void Programs::refuse(Program& program, const Error& error) {
   ++counts_.refused;
   Event event{EventKind::kProgramRefused,
               fmt::format("program {} of {} is refused: {}", text_of(program.id),
-                          events_.user_text(program.domain), name_of(error.code)),
-              program.domain};
+                          events_.user_text(program.worker.owner), name_of(error.code)),
+              program.worker.owner};
   event.sentence = ipc::showable_sentence(error.message);
   event.model = program.model;
   event.error = error.code;
   events_.emit_refusal(std::move(event));
-  const Owner domain = program.domain;
+  const WorkerKey key = program.worker;
   const std::vector<Waiter> waiters = std::move(program.waiters);
   table_.erase(program.id);
   replies_.refuse_each(waiters, error);
-  forget_left_over(domain);
+  forget_left_over(key);
 }
 
-void Programs::session_left(SessionId session, Owner domain) {
+void Programs::session_left(SessionId session, WorkerKey key) {
   for (auto& [id, program] : table_.all()) {
     program.users.erase(session);
     std::erase_if(program.waiters, [&](const Waiter& waiter) { return waiter.session == session; });
   }
-  forget_left_over(domain);
+  forget_left_over(key);
 }
 
-void Programs::forget_left_over(Owner domain) {
-  for (const ProgramId id : table_.left_over(domain)) forget(*table_.find(id));
+void Programs::forget_left_over(WorkerKey key) {
+  for (const ProgramId id : table_.left_over(key)) forget(*table_.find(id));
 }
 
-void Programs::model_closed(SessionId session, Owner domain, ModelId model) {
+void Programs::model_closed(SessionId session, WorkerKey key, ModelId model) {
   for (auto& [id, program] : table_.all()) {
     if (program.model == model) program.users.erase(session);
   }
-  forget_left_over(domain);
+  forget_left_over(key);
 }
 
 void Programs::model_gone(ModelId model) {
@@ -168,16 +168,16 @@ uint32_t Programs::collect() {
   return static_cast<uint32_t>(unused.size());
 }
 
-void Programs::worker_ready(Owner domain) {
+void Programs::worker_ready(WorkerKey key) {
   for (const auto& [id, program] : table_.all()) {
-    if (program.domain == domain) send_add(program);
+    if (program.worker == key) send_add(program);
   }
 }
 
-void Programs::worker_died(Owner domain, const WorkerDeath& death) {
+void Programs::worker_died(WorkerKey key, const WorkerDeath& death) {
   if (!death.suspect || death.suspect->kind != OwedAnswer::Kind::kAddProgram) return;
   Program* const suspect = table_.find(ProgramId{death.suspect->id});
-  if (suspect == nullptr || suspect->domain != domain) return;
+  if (suspect == nullptr || suspect->worker != key) return;
   if (++suspect->deaths < limits::kDeathsWithoutProgress) return;
   refuse(*suspect, {ErrorCode::kWorkerLost,
                     "The worker died each time it looked at the graph. It is refused."});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Programs: defines programs and has them admitted by the domain's worker, once each and again by
+// Programs: defines programs and has them admitted by their worker, once each and again by
 // each new worker. Start with program_table.h.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/program_table.h"
 #include "daemon/djinnd/workers/domains.h"
-#include "kernel/base/owner.h"
+#include "daemon/djinnd/workers/worker_key.h"
 
 namespace djinn::daemon {
 
@@ -20,18 +20,18 @@ class Programs {
       : ids_(ids), domains_(domains), models_(models), replies_(replies), events_(events) {}
 
   // graph: what the client sent.
-  void define(const Waiter& waiter, Owner domain, ModelId model, Payload graph);
-  void session_left(SessionId session, Owner domain);
+  void define(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph);
+  void session_left(SessionId session, WorkerKey key);
   // The session leases the model no more: it uses none of its programs.
-  void model_closed(SessionId session, Owner domain, ModelId model);
+  void model_closed(SessionId session, WorkerKey key, ModelId model);
   void model_gone(ModelId model);
   // Gives up what no session uses; how many those were.
   uint32_t collect();
 
-  void worker_ready(Owner domain);
-  void worker_died(Owner domain, const WorkerDeath& death);
-  void on_program_added(Owner domain, const ipc::ProgramAdded& event);
-  void on_program_refused(Owner domain, const ipc::ProgramRefused& event);
+  void worker_ready(WorkerKey key);
+  void worker_died(WorkerKey key, const WorkerDeath& death);
+  void on_program_added(WorkerKey key, const ipc::ProgramAdded& event);
+  void on_program_refused(WorkerKey key, const ipc::ProgramRefused& event);
 
   [[nodiscard]] const ProgramTable& table() const { return table_; }
 
@@ -43,14 +43,14 @@ class Programs {
   [[nodiscard]] const Counts& counts() const { return counts_; }
 
  private:
-  Status admit(const Waiter& waiter, Owner domain, ModelId model, Payload graph);
-  Status make_room(Owner domain, uint64_t bytes);
+  Status admit(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph);
+  Status make_room(WorkerKey key, uint64_t bytes);
   void send_add(const Program& program);
   void answer(const Program& program, const Waiter& waiter, bool was_cached);
   void refuse(Program& program, const Error& error);
   void forget(const Program& program);
   // Forgets all programs but a small rest of a user who has nobody left that uses them.
-  void forget_left_over(Owner domain);
+  void forget_left_over(WorkerKey key);
 
   IdSource& ids_;
   Domains& domains_;

@@ -66,7 +66,8 @@ uint64_t Reclaimer::leaving_bytes(Owner user) const {
 
 void Reclaimer::refused(const Error& why, std::optional<Owner> user) {
   const std::string whom = user ? " to " + events_.user_text(*user) : "";
-  Event event = device_event(EventKind::kMemoryRefused, "memory is refused" + whom);
+  Event event =
+      device_event(memory_.device(), EventKind::kMemoryRefused, "memory is refused" + whom);
   event.owner = user;
   event.error = why.code;
   event.sentence = why.message;
@@ -103,7 +104,7 @@ void Reclaimer::emit_pressure() {
   DJINN_ASSERT(level_ != PressureLevel::kNone);
   const bool all = level_ == PressureLevel::kAllGoes;
   Event event = device_event(
-      EventKind::kMemoryPressure,
+      memory_.device(), EventKind::kMemoryPressure,
       fmt::format("more than {} % of the memory is granted: {} of {} bytes; {} models "
                   "move down",
                   all ? thresholds_.all_percent : thresholds_.idle_percent, memory_.granted_bytes(),

@@ -24,8 +24,8 @@ void HangWatchdog::watch() {
 
 void HangWatchdog::look() {
   bool busy = false;
-  for (const auto& [domain, worker] : domains_.all()) {
-    busy |= worker->look(sessions_.activity_of(domain));
+  for (const auto& [key, worker] : domains_.all()) {
+    busy |= worker->look(sessions_.activity_of(key));
   }
   if (sessions_.all().empty()) return;
   timer_.start_once(busy ? std::max(kLookMsMin, timeout_ms_ / kLooksATimeout) : timeout_ms_);

@@ -85,8 +85,8 @@ Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Event
       sessions_(sessions),
       spill_(clock, memory, domains, sessions, std::move(rules)) {}
 
-SequenceGroup* Sequences::find(SessionId id, Owner domain, SequenceHandle handle) const {
-  Session* const session = sessions_.find(id, domain);
+SequenceGroup* Sequences::find(SessionId id, WorkerKey key, SequenceHandle handle) const {
+  Session* const session = sessions_.find(id, key);
   return session != nullptr ? session->sequences.lookup(handle) : nullptr;
 }
 
@@ -148,7 +148,7 @@ void Sequences::send(const Session& session, const SequenceGroup& group) const {
   const bool spilled = group.place == GroupPlace::kSpilled;
   std::vector<int> fds{group.extent.get()};
   if (spilled) fds.push_back(group.spill_file.get());
-  domains_.send(session.domain,
+  domains_.send(session.worker(),
                 {ipc::AddSequence{session.id, group.handle, group.geometry,
                                   spilled ? group.spilled_bytes : group.held_bytes(), spilled}},
                 fds);
@@ -167,7 +167,7 @@ void Sequences::drop(Session& session, uint32_t number, SequenceHandle handle) {
   memory_.cancel(Memory::of_session(session.id), part_of(handle));
   refuse_asks(session, group);
   if (!session.attached) return erase(session, group);  // no worker has it
-  domains_.send(session.domain, {ipc::ReleaseSequence{session.id, handle}});
+  domains_.send(session.worker(), {ipc::ReleaseSequence{session.id, handle}});
 }
 
 // Its memory is there, and counts, until it is free.
@@ -200,13 +200,13 @@ void Sequences::refuse_asks(Session& session) const {
 
 void Sequences::refuse_asks(const Session& session, SequenceGroup& group) const {
   for (const ipc::GrantRequest& request : std::exchange(group.asks, {})) {
-    domains_.answer_grant(session.domain, request.request,
+    domains_.answer_grant(session.worker(), request.request,
                           Error{ErrorCode::kCancelled, "What the memory was for is given up."});
   }
 }
 
-Status Sequences::on_sequence_added(Owner domain, const ipc::SequenceAdded& event) {
-  SequenceGroup* const group = find(event.session, domain, event.sequence);
+Status Sequences::on_sequence_added(WorkerKey key, const ipc::SequenceAdded& event) {
+  SequenceGroup* const group = find(event.session, key, event.sequence);
   if (group == nullptr || group->phase == GroupPhase::kDropping) return {};
   const Waiter waiter = std::exchange(group->waiter, {});
   if (event.code == ErrorCode::kOk) {
@@ -222,8 +222,8 @@ Status Sequences::on_sequence_added(Owner domain, const ipc::SequenceAdded& even
   return {};
 }
 
-void Sequences::on_sequence_dropped(Owner domain, const ipc::SequenceDropped& event) {
-  SequenceGroup* const group = find(event.session, domain, event.sequence);
+void Sequences::on_sequence_dropped(WorkerKey key, const ipc::SequenceDropped& event) {
+  SequenceGroup* const group = find(event.session, key, event.sequence);
   if (group == nullptr || group->phase != GroupPhase::kDropping) return;
   erase(*sessions_.find(event.session), *group);
 }
@@ -250,16 +250,14 @@ void Sequences::worker_died(Session& session, const WorkerDeath& death) {
 
 // --- memory
 
-void Sequences::on_grant_request(Owner domain, const ipc::GrantRequest& event) {
-  const Session* const session = sessions_.find(event.session, domain);
-  SequenceGroup* const group = find(event.session, domain, event.sequence);
+void Sequences::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
+  const Session* const session = sessions_.find(event.session, key);
+  SequenceGroup* const group = find(event.session, key, event.sequence);
   const bool known = group != nullptr && session->may_be_granted();
-  if (!known) return domains_.answer_grant(domain, event.request, session_has_ended());
+  if (!known) return domains_.answer_grant(key, event.request, session_has_ended());
   if (group->frees > 0) return group->asks.push_back(event);  // until its memory is free
   const Memory::Holder holder = Memory::of_session(session->id);
-  const auto answer = [this, domain, event](const Status& status) {
-    granted(domain, event, status);
-  };
+  const auto answer = [this, key, event](const Status& status) { granted(key, event, status); };
   const bool returns = event.bytes <= group->aside_bytes();
   if (returns) {
     return memory_.request_return(holder, event.bytes, answer, part_of(event.sequence));
@@ -267,9 +265,9 @@ void Sequences::on_grant_request(Owner domain, const ipc::GrantRequest& event) {
   memory_.request(holder, event.bytes, answer, part_of(event.sequence));
 }
 
-void Sequences::granted(Owner domain, const ipc::GrantRequest& event, const Status& status) {
-  Session* const session = sessions_.find(event.session, domain);
-  if (session != nullptr) refusals_.note(domain, session->id, status);
+void Sequences::granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status) {
+  Session* const session = sessions_.find(event.session, key);
+  if (session != nullptr) refusals_.note(key.owner, session->id, status);
   if (session != nullptr && status) {
     if (SequenceGroup* const group = session->sequences.lookup(event.sequence)) {
       set_granted(*session, *group, group->granted_bytes() + event.bytes);
@@ -277,11 +275,11 @@ void Sequences::granted(Owner domain, const ipc::GrantRequest& event, const Stat
       memory_.release(Memory::of_session(session->id), event.bytes);
     }
   }
-  domains_.answer_grant(domain, event.request, status);
+  domains_.answer_grant(key, event.request, status);
 }
 
-bool Sequences::on_grant_return(Owner domain, const ipc::GrantReturn& event) {
-  SequenceGroup* const group = find(event.session, domain, event.sequence);
+bool Sequences::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
+  SequenceGroup* const group = find(event.session, key, event.sequence);
   if (group == nullptr) return true;  // all of it was given back with the session, or the group
   if (event.bytes > group->held_bytes()) return false;
   set_granted(*sessions_.find(event.session), *group, group->granted_bytes() - event.bytes);
@@ -334,7 +332,7 @@ void Sequences::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, 
   DJINN_ASSERT(!group->spill_file.valid());
   group->spill_file = *std::move(file);
   const int fds[] = {group->spill_file.get()};
-  domains_.send(session->domain, {ipc::SpillSequence{id, handle}}, fds);
+  domains_.send(session->worker(), {ipc::SpillSequence{id, handle}}, fds);
 }
 
 // A request that waits for its memory waits for something else, or is refused.
@@ -345,8 +343,8 @@ void Sequences::stays(SequenceGroup& group) {
   memory_.freed();
 }
 
-bool Sequences::on_sequence_spilled(Owner domain, const ipc::SequenceSpilled& event) {
-  SequenceGroup* const found = find(event.session, domain, event.sequence);
+bool Sequences::on_sequence_spilled(WorkerKey key, const ipc::SequenceSpilled& event) {
+  SequenceGroup* const found = find(event.session, key, event.sequence);
   if (found == nullptr) return true;  // one that was dropped in the meantime breaks no protocol
   SequenceGroup& group = *found;
   const Session& session = *sessions_.find(event.session);
@@ -385,7 +383,7 @@ void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool 
   DJINN_ASSERT(group->frees > 0 || group->freeing_bytes == 0);
   std::vector<ipc::GrantRequest> asks;
   if (group->frees == 0) asks = std::exchange(group->asks, {});
-  const Owner domain = session->domain;
+  const WorkerKey key = session->worker();
   if (done) {
     set_granted(*session, *group, group->granted_bytes() - bytes);
     memory_.release(Memory::of_session(id), bytes);
@@ -393,7 +391,7 @@ void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool 
     log("spilled memory could not be freed: {} bytes", bytes);  // it is there, and so it counts
     memory_.freed();  // who waits for it waits for something else, or is refused
   }
-  for (const ipc::GrantRequest& request : asks) on_grant_request(domain, request);
+  for (const ipc::GrantRequest& request : asks) on_grant_request(key, request);
 }
 
 void Sequences::let_go_of_file(SequenceGroup& group) const {
@@ -406,8 +404,8 @@ void Sequences::let_go_of_files(Session& session) const {
 
 // --- back
 
-void Sequences::on_sequence_restored(Owner domain, const ipc::SequenceRestored& event) {
-  SequenceGroup* const group = find(event.session, domain, event.sequence);
+void Sequences::on_sequence_restored(WorkerKey key, const ipc::SequenceRestored& event) {
+  SequenceGroup* const group = find(event.session, key, event.sequence);
   if (group == nullptr || group->place != GroupPlace::kSpilled) return;
   const Session& session = *sessions_.find(event.session);
   enter(*group, GroupPlace::kMemory);
@@ -438,7 +436,7 @@ void Sequences::emit(EventKind kind, const Session& session, uint64_t bytes, con
                           what, bytes),
               session.domain};
   event.session = session.id;
-  event.of_device = true;
+  event.device = memory_.device();
   event.bytes = bytes;
   events_.emit(std::move(event));
 }

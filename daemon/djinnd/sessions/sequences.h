@@ -26,8 +26,8 @@
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/sessions/spill.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "kernel/base/clock.h"
-#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -61,15 +61,15 @@ class Sequences {
   // Groups that were being dropped are dropped now; one that kills the worker is refused.
   void worker_died(Session& session, const WorkerDeath& death);
   // Error: the session had the group before, and cannot go on without it.
-  [[nodiscard]] Status on_sequence_added(Owner domain, const ipc::SequenceAdded& event);
-  void on_sequence_dropped(Owner domain, const ipc::SequenceDropped& event);
+  [[nodiscard]] Status on_sequence_added(WorkerKey key, const ipc::SequenceAdded& event);
+  void on_sequence_dropped(WorkerKey key, const ipc::SequenceDropped& event);
   // False when the worker says what cannot be.
-  bool on_sequence_spilled(Owner domain, const ipc::SequenceSpilled& event);
-  void on_sequence_restored(Owner domain, const ipc::SequenceRestored& event);
+  bool on_sequence_spilled(WorkerKey key, const ipc::SequenceSpilled& event);
+  void on_sequence_restored(WorkerKey key, const ipc::SequenceRestored& event);
   // A request of kind kSequence.
-  void on_grant_request(Owner domain, const ipc::GrantRequest& event);
+  void on_grant_request(WorkerKey key, const ipc::GrantRequest& event);
   // A return of kind kSequence. False when the worker gives back more than it was given.
-  bool on_grant_return(Owner domain, const ipc::GrantReturn& event);
+  bool on_grant_return(WorkerKey key, const ipc::GrantReturn& event);
 
  private:
   // The transition functions: each asserts that the next state may follow.
@@ -81,7 +81,7 @@ class Sequences {
   // return has changed.
   void note_aside(const Session& session) const;
 
-  [[nodiscard]] SequenceGroup* find(SessionId id, Owner domain, SequenceHandle handle) const;
+  [[nodiscard]] SequenceGroup* find(SessionId id, WorkerKey key, SequenceHandle handle) const;
   // Its extent was made, or could not be.
   void has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry, Result<Fd> made);
   // Takes the extent over, if there is room for the group.
@@ -90,7 +90,7 @@ class Sequences {
   void erase(const Session& session, SequenceGroup& group);
   void erased(SessionId id, SequenceHandle handle);
   void refuse_asks(const Session& session, SequenceGroup& group) const;
-  void granted(Owner domain, const ipc::GrantRequest& event, const Status& status);
+  void granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status);
 
   void begin_spill(const Spill::Candidate& candidate);
   void has_file(SessionId id, SequenceHandle handle, uint64_t attempt, Result<Fd> file);

@@ -51,7 +51,7 @@ class SequencesTest : public ::testing::Test, private Replies {
   Loop loop_;
   const SystemClock clock_;
   const Quotas quotas_;
-  Memory memory_{kDevice, kDevice, quotas_};
+  Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
   SessionTable sessions_;
   WorkQueue memory_work_{loop_, "memory"};
   WorkQueue file_work_{loop_, "files"};

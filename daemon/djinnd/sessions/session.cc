@@ -97,9 +97,9 @@ Session* SessionTable::find(SessionId id) const {
   return found == sessions_.end() ? nullptr : found->second.get();
 }
 
-Session* SessionTable::find(SessionId id, Owner domain) const {
+Session* SessionTable::find(SessionId id, WorkerKey worker) const {
   Session* const session = find(id);
-  return session != nullptr && session->domain == domain ? session : nullptr;
+  return session != nullptr && session->worker() == worker ? session : nullptr;
 }
 
 // --- SessionMemory

@@ -31,6 +31,7 @@
 #include "daemon/djinnd/loop/deferred_close.h"
 #include "daemon/djinnd/sessions/sequence_group.h"
 #include "daemon/djinnd/workers/recovery.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "daemon/djinnd/workers/worker_supervisor.h"
 #include "ipc/bell.h"
 #include "ipc/limits.h"
@@ -92,6 +93,7 @@ struct ClientMessage {
 struct Session {
   SessionId id;
   Owner domain;
+  DeviceId device = kHostDevice;  // where its refs and groups are
   Caller caller;
   pid_t pid = 0;
   std::string client_name;
@@ -122,6 +124,8 @@ struct Session {
   uint64_t commit_seen = 0;    // when it was last looked whether it does something
   uint64_t used_ns = 0;        // when it was last seen to
 
+  // The worker that serves it.
+  [[nodiscard]] WorkerKey worker() const { return {domain, device}; }
   [[nodiscard]] bool has_memory() const { return memory.state.valid(); }
   // Whether memory may be granted for what it has.
   [[nodiscard]] bool may_be_granted() const {
@@ -154,8 +158,8 @@ class SessionTable {
   void erase(SessionId id) { sessions_.erase(id); }
   // Null when there is none any more.
   [[nodiscard]] Session* find(SessionId id) const;
-  // A session of that domain, or null.
-  [[nodiscard]] Session* find(SessionId id, Owner domain) const;
+  // A session that this worker serves, or null.
+  [[nodiscard]] Session* find(SessionId id, WorkerKey worker) const;
   [[nodiscard]] const Map& all() const { return sessions_; }
   [[nodiscard]] size_t size() const { return sessions_.size(); }
 

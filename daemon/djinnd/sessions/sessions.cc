@@ -276,8 +276,8 @@ void Sessions::leave(SessionId id) {
   refusals_.forget(session->domain, id);
   listener_.session_left(id);
   cancel_requests(*session);
-  if (session->has_memory() && domains_.ready(session->domain)) {
-    return domains_.send(session->domain, {ipc::DetachSession{id}});
+  if (session->has_memory() && domains_.ready(session->worker())) {
+    return domains_.send(session->worker(), {ipc::DetachSession{id}});
   }
   release(*session);
 }
@@ -408,13 +408,13 @@ void Sessions::has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes
   session->memory.ref_bytes_max = ref_bytes_max;
   const Status whole = make_memory(*session, staging_bytes);
   if (!whole) return withdraw_hello(*session, whole.error());
-  if (domains_.ready(session->domain)) return attach_or_wait(*session);
+  if (domains_.ready(session->worker())) return attach_or_wait(*session);
   if (domains_.spares_fail()) withdraw_hello(*session, domains_.spares_failure());
 }
 
 // Beside its refs, which are there.
 Status Sessions::make_memory(Session& session, uint64_t staging_bytes) {
-  DJINN_CHECK(domains_.need(session.domain, [this](Owner d) { return in_use(d); }));
+  DJINN_CHECK(domains_.need(session.worker(), [this](WorkerKey other) { return in_use(other); }));
   DJINN_TRY(SessionMemory made, SessionMemory::make(staging_bytes));
   made.refs = std::move(session.memory.refs);
   made.ref_bytes_max = session.memory.ref_bytes_max;
@@ -454,7 +454,7 @@ void Sessions::end_waiting(const Error& error) {
   std::vector<SessionId> waiting;
   for (const auto& [id, session] : sessions_.all()) {
     const bool waits = session->phase == SessionPhase::kLive && session->has_memory() &&
-                       !domains_.ready(session->domain);
+                       !domains_.ready(session->worker());
     if (waits) waiting.push_back(id);
   }
   for (const SessionId id : waiting) {
@@ -478,7 +478,7 @@ void Sessions::attach(Session& session) {
   const auto groups = static_cast<uint32_t>(std::ranges::count_if(
       session.sequences.all(), [](const auto& entry) { return entry.second.extent.valid(); }));
   domains_.send(
-      session.domain,
+      session.worker(),
       {ipc::AttachSession{session.id, memory.staging_bytes, memory.ref_bytes_max,
                           session.ref_bytes_granted, groups, refusal.code, refusal.message}},
       fds);
@@ -495,7 +495,7 @@ void Sessions::welcome(Session& session) {
   emit(EventKind::kSessionNew, session,
        fmt::format("session {} of {} is welcome", text_of(session.id),
                    events_.user_text(session.domain)));
-  const WorkerSupervisor* const worker = domains_.find(session.domain);
+  const WorkerSupervisor* const worker = domains_.find(session.worker());
   DJINN_ASSERT(worker != nullptr && worker->ready());
   const int fds[] = {session.memory.memory.get(), session.memory.submission_bell.get(),
                      session.memory.completion_bell.listener.get()};
@@ -525,7 +525,7 @@ void Sessions::cancel_run(const Waiter& waiter, const Caller& caller, SessionId 
   }
   const Status asked = (*session)->memory.cancel_in_flight();
   if (!asked) return refuse(waiter, asked.error());
-  domains_.wake_lane((*session)->domain);
+  domains_.wake_lane((*session)->worker());
   cancel_requests(**session);  // nobody else is kept waiting for it
   done(waiter);
 }
@@ -557,21 +557,21 @@ uint64_t Sessions::leaving_bytes(std::optional<Owner> user) const {
   return bytes;
 }
 
-void Sessions::on_sequence_added(Owner domain, const ipc::SequenceAdded& event) {
-  const Status added = sequences_.on_sequence_added(domain, event);
+void Sessions::on_sequence_added(WorkerKey key, const ipc::SequenceAdded& event) {
+  const Status added = sequences_.on_sequence_added(key, event);
   if (!added) end(*find(event.session), added.error());
 }
 
 // --- workers
 
-void Sessions::worker_ready(Owner domain) {
-  attach_those_that_may([domain](const Session& session) { return session.domain == domain; });
+void Sessions::worker_ready(WorkerKey key) {
+  attach_those_that_may([key](const Session& session) { return session.worker() == key; });
 }
 
 void Sessions::attach_those_that_may(const std::function<bool(const Session&)>& in_question) {
   for (const auto& [id, session] : sessions_.all()) {
     const bool waits = session->has_memory() && session->phase != SessionPhase::kLeaving &&
-                       domains_.ready(session->domain) && in_question(*session);
+                       domains_.ready(session->worker()) && in_question(*session);
     if (waits) attach_or_wait(*session);
   }
 }
@@ -585,37 +585,37 @@ bool Sessions::may_have_worker(const Session& session) const {
   const uint64_t now_ns = clock_.monotonic_ns();
   const bool has_spare = domains_.has_spare();
   if (!session.quarantine.is_over(now_ns, has_spare)) return false;
-  const auto others = newcomers_.find(session.domain);
+  const auto others = newcomers_.find(session.worker());
   if (others == newcomers_.end() || others->second.is_over(now_ns, has_spare)) return true;
   const auto progress = session.memory.progress();
   return progress && progress->commit > 0;
 }
 
-void Sessions::on_attached(Owner domain, const ipc::Attached& event) {
-  Session* const session = sessions_.find(event.session, domain);
+void Sessions::on_attached(WorkerKey key, const ipc::Attached& event) {
+  Session* const session = sessions_.find(event.session, key);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   session->attach_deaths = 0;
 }
 
-void Sessions::on_detached(Owner domain, const ipc::Detached& event) {
-  Session* const session = sessions_.find(event.session, domain);
+void Sessions::on_detached(WorkerKey key, const ipc::Detached& event) {
+  Session* const session = sessions_.find(event.session, key);
   if (session != nullptr && session->phase == SessionPhase::kLeaving) release(*session);
 }
 
-void Sessions::on_session_broken(Owner domain, const ipc::SessionBroken& event) {
-  Session* const session = sessions_.find(event.session, domain);
+void Sessions::on_session_broken(WorkerKey key, const ipc::SessionBroken& event) {
+  Session* const session = sessions_.find(event.session, key);
   if (session == nullptr || session->phase == SessionPhase::kLeaving) return;
   const bool typed = event.code != ErrorCode::kOk;
   const Error error{typed ? event.code : ErrorCode::kProtocolViolation, event.message};
   end(*session, error);
 }
 
-bool Sessions::worker_died(Owner domain, const WorkerDeath& death) {
+bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death) {
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_.all()) {
-    if (session->domain == domain && session->has_memory()) ids.push_back(id);
+    if (session->worker() == key && session->has_memory()) ids.push_back(id);
   }
-  bool progressed = !death.suspect.has_value() && !activity_of(domain).in_step;
+  bool progressed = !death.suspect.has_value() && !activity_of(key).in_step;
   for (const SessionId id : ids) {
     Session& session = *find(id);
     if (session.phase == SessionPhase::kLeaving) {
@@ -676,40 +676,39 @@ bool Sessions::note_last_death(Session& session) {
 
 void Sessions::note_killer(Session& session) {
   if (std::exchange(session.has_killed, true)) return;  // its own quarantine holds it back
-  newcomers_[session.domain].note_death(clock_.monotonic_ns());
+  newcomers_[session.worker()].note_death(clock_.monotonic_ns());
 }
 
 // --- grants
 
-void Sessions::on_grant_request(Owner domain, const ipc::GrantRequest& event) {
-  if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_request(domain, event);
-  const Session* const session = sessions_.find(event.session, domain);
+void Sessions::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
+  if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_request(key, event);
+  const Session* const session = sessions_.find(event.session, key);
   const bool known = session != nullptr && session->may_be_granted();
-  if (!known) return domains_.answer_grant(domain, event.request, session_has_ended());
+  if (!known) return domains_.answer_grant(key, event.request, session_has_ended());
   if (!range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max)) {
     const Status refused = Error{
         ErrorCode::kQuotaExceeded,
         fmt::format("The session's refs would take more than its quota of {}. Release some, then "
                     "repeat.",
                     size_text(session->memory.ref_bytes_max))};
-    refusals_.note(domain, session->id, refused);
-    return domains_.answer_grant(domain, event.request, refused);
+    refusals_.note(key.owner, session->id, refused);
+    return domains_.answer_grant(key, event.request, refused);
   }
-  memory_.request(
-      Memory::of_session(session->id), event.bytes,
-      [this, domain, event](const Status& status) { refs_granted(domain, event, status); });
+  memory_.request(Memory::of_session(session->id), event.bytes,
+                  [this, key, event](const Status& status) { refs_granted(key, event, status); });
 }
 
-void Sessions::refs_granted(Owner domain, const ipc::GrantRequest& event, const Status& status) {
-  Session* const session = sessions_.find(event.session, domain);
-  if (session != nullptr) refusals_.note(domain, session->id, status);
+void Sessions::refs_granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status) {
+  Session* const session = sessions_.find(event.session, key);
+  if (session != nullptr) refusals_.note(key.owner, session->id, status);
   if (session != nullptr && status) session->ref_bytes_granted += event.bytes;
-  domains_.answer_grant(domain, event.request, status);
+  domains_.answer_grant(key, event.request, status);
 }
 
-bool Sessions::on_grant_return(Owner domain, const ipc::GrantReturn& event) {
-  if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_return(domain, event);
-  Session* const session = sessions_.find(event.session, domain);
+bool Sessions::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
+  if (event.kind == ipc::GrantKind::kSequence) return sequences_.on_grant_return(key, event);
+  Session* const session = sessions_.find(event.session, key);
   if (session == nullptr) return true;  // all of it was given back with the session
   if (event.bytes > session->ref_bytes_granted) return false;
   DJINN_ASSERT(session->ref_bytes_granted <= memory_.held_by(Memory::of_session(session->id)));
@@ -720,10 +719,10 @@ bool Sessions::on_grant_return(Owner domain, const ipc::GrantReturn& event) {
 
 // --- what others want to know
 
-LaneActivity Sessions::activity_of(Owner domain) {
+LaneActivity Sessions::activity_of(WorkerKey key) {
   LaneActivity activity;
   for (const auto& [id, session] : sessions_.all()) {
-    if (session->domain != domain || !session->attached) continue;
+    if (session->worker() != key || !session->attached) continue;
     const auto progress = session->memory.progress();
     if (!progress.ok()) continue;
     activity.in_step |= progress.value().running_step != 0;
@@ -743,9 +742,9 @@ bool Sessions::any_runs() const {
                              [this](const auto& entry) { return runs(entry.first); });
 }
 
-bool Sessions::in_use(Owner domain) const {
+bool Sessions::in_use(WorkerKey key) const {
   return std::ranges::any_of(sessions_.all(), [&](const auto& entry) {
-    return entry.second->domain == domain && entry.second->has_memory();
+    return entry.second->worker() == key && entry.second->has_memory();
   });
 }
 

@@ -27,6 +27,7 @@
 #include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/owner.h"
 
@@ -76,26 +77,26 @@ class Sessions final : public Replies {
   void terminate(const Waiter& waiter, const Caller& caller, SessionId target);
 
   // --- workers
-  void worker_ready(Owner domain);
+  void worker_ready(WorkerKey key);
   // Gives whether the next worker may come at once: the death is a session's own, which waits for
   // it, or something was committed since the death before, or the worker had nothing to do.
-  bool worker_died(Owner domain, const WorkerDeath& death);
-  void on_attached(Owner domain, const ipc::Attached& event);
-  void on_detached(Owner domain, const ipc::Detached& event);
+  bool worker_died(WorkerKey key, const WorkerDeath& death);
+  void on_attached(WorkerKey key, const ipc::Attached& event);
+  void on_detached(WorkerKey key, const ipc::Detached& event);
   // Ends the session that had the group before and cannot go on without it.
-  void on_sequence_added(Owner domain, const ipc::SequenceAdded& event);
+  void on_sequence_added(WorkerKey key, const ipc::SequenceAdded& event);
   // A request for a session's memory.
-  void on_grant_request(Owner domain, const ipc::GrantRequest& event);
+  void on_grant_request(WorkerKey key, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
-  bool on_grant_return(Owner domain, const ipc::GrantReturn& event);
-  void on_session_broken(Owner domain, const ipc::SessionBroken& event);
+  bool on_grant_return(WorkerKey key, const ipc::GrantReturn& event);
+  void on_session_broken(WorkerKey key, const ipc::SessionBroken& event);
   // No worker can be started: nobody is kept waiting.
   void refuse_waiting(const Error& error);
   // None will come as long as this djinnd runs: nor are the sessions kept that had one.
   void end_waiting(const Error& error);
 
-  [[nodiscard]] LaneActivity activity_of(Owner domain);
-  [[nodiscard]] bool in_use(Owner domain) const;
+  [[nodiscard]] LaneActivity activity_of(WorkerKey key);
+  [[nodiscard]] bool in_use(WorkerKey key) const;
   // Whether the session has a run in flight, or asks for one.
   [[nodiscard]] bool runs(SessionId id) const;
   // Whether any session does.
@@ -153,7 +154,7 @@ class Sessions final : public Replies {
   bool note_death(Session& session, const WorkerDeath& death);
   bool note_last_death(Session& session);
   void note_killer(Session& session);
-  void refs_granted(Owner domain, const ipc::GrantRequest& event, const Status& status);
+  void refs_granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status);
   void emit(EventKind kind, const Session& session, std::string text,
             std::optional<ErrorCode> error = {});
 
@@ -174,8 +175,8 @@ class Sessions final : public Replies {
   Turns& turns_;
   SessionListener& listener_;
   SessionTable sessions_;
-  std::map<Owner, Newcomers> newcomers_;    // of users one of whose sessions ended a worker
-  std::map<SessionId, Released> released_;  // gone, their memory not yet
+  std::map<WorkerKey, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
+  std::map<SessionId, Released> released_;    // gone, their memory not yet
   Sequences sequences_;
   Departed departed_;
   bool draining_ = false;

@@ -35,7 +35,7 @@ bool Spill::is_idle(const Session& session) const {
 
 bool Spill::may_spill(const Session& session) const {
   return session.phase == SessionPhase::kLive && session.attached &&
-         domains_.ready(session.domain) && !session.runs() &&
+         domains_.ready(session.worker()) && !session.runs() &&
          !memory_.waits(Memory::of_session(session.id));
 }
 

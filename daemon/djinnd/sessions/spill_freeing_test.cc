@@ -27,7 +27,7 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   SpillFreeingTest() {
     auto fresh = std::make_unique<Session>();
     fresh->id = kSession;
-    fresh->domain = kDomain;
+    fresh->domain = kWorker.owner;
     fresh->memory.state = *pal::make_memfd("state", kBytes, pal::Seals::kShared);
     sessions_.add(std::move(fresh));
     SequenceGroup& made = **session().sequences.make({});
@@ -35,7 +35,7 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
     StateForTests::enter(made.phase, GroupPhase::kLive);
     made.extent = *pal::make_memfd("group", kBytes, pal::Seals::kShared);
     EXPECT_TRUE(pal::commit_ahead(made.extent, 0, kBytes));
-    sequences_.on_grant_request(kDomain, request(1));
+    sequences_.on_grant_request(kWorker, request(1));
     EXPECT_EQ(made.granted_bytes(), kBytes);
     memory_work_.run(
         [free = held_up_.get_future().share()] {
@@ -51,7 +51,7 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
     StateForTests::enter(group().place, GroupPlace::kSpilling);
     group().spill_file = *pal::make_memfd("file", kBytes, pal::Seals::kShared);
     const ipc::SequenceSpilled said{kSession, handle_, kBytes, ErrorCode::kOk, {}};
-    return sequences_.on_sequence_spilled(kDomain, said);
+    return sequences_.on_sequence_spilled(kWorker, said);
   }
   // Frees what waits for it, and runs the loop until that is done.
   void free_all() {
@@ -83,12 +83,12 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   static Memory::Holder holder() { return Memory::of_session(kSession); }
 
   static constexpr SessionId kSession{5};
-  static constexpr Owner kDomain = Owner::of_user(0);
+  static constexpr WorkerKey kWorker{Owner::of_user(0), kHostDevice};
   SequenceHandle handle_;
   Loop loop_;
   const SystemClock clock_;
   const Quotas quotas_;
-  Memory memory_{kDevice, kDevice, quotas_};
+  Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
   SessionTable sessions_;
 
  private:
@@ -123,24 +123,24 @@ TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_comin
 
 TEST_F(SpillFreeingTest, who_wants_the_group_back_waits_until_its_memory_is_free) {
   ASSERT_TRUE(spill());
-  sequences_.on_grant_request(kDomain, request(7));
-  sequences_.on_grant_request(kDomain, request(8));
+  sequences_.on_grant_request(kWorker, request(7));
+  sequences_.on_grant_request(kWorker, request(8));
   EXPECT_EQ(group().asks.size(), 2u);
   EXPECT_EQ(memory_.granted_bytes(), kBytes) << "what is being freed";
   free_all();
   EXPECT_TRUE(group().asks.empty());
   EXPECT_EQ(group().granted_bytes(), 2 * kBytes);
-  sequences_.on_grant_request(kDomain, request(9));
+  sequences_.on_grant_request(kWorker, request(9));
   EXPECT_EQ(group().granted_bytes(), 3 * kBytes) << "nothing is being freed";
 }
 
 // It needs no memory to be back, and holds none of what is still being freed.
 TEST_F(SpillFreeingTest, a_group_without_tokens_may_be_back_before_its_memory_is_free) {
   ASSERT_TRUE(spill());
-  sequences_.on_sequence_restored(kDomain, ipc::SequenceRestored{kSession, handle_});
+  sequences_.on_sequence_restored(kWorker, ipc::SequenceRestored{kSession, handle_});
   EXPECT_TRUE(group().place == GroupPlace::kMemory);
   EXPECT_EQ(group().held_bytes(), 0u);
-  sequences_.on_grant_request(kDomain, request(7));
+  sequences_.on_grant_request(kWorker, request(7));
   EXPECT_EQ(group().asks.size(), 1u);
   sequences_.worker_died(session(), {});
   free_all();
@@ -170,7 +170,7 @@ TEST_F(SpillFreeingTest, memory_that_cannot_be_freed_counts_and_who_waits_for_it
 
 TEST_F(SpillFreeingTest, what_a_dead_worker_asked_for_is_forgotten_and_nothing_is_freed_twice) {
   ASSERT_TRUE(spill());
-  sequences_.on_grant_request(kDomain, request(7));
+  sequences_.on_grant_request(kWorker, request(7));
   EXPECT_EQ(group().asks.size(), 1u);
   sequences_.worker_died(session(), {});
   free_all();
@@ -182,7 +182,7 @@ TEST_F(SpillFreeingTest, what_a_dead_worker_asked_for_is_forgotten_and_nothing_i
 TEST_F(SpillFreeingTest, what_was_granted_for_the_return_is_freed_when_the_worker_dies) {
   ASSERT_TRUE(spill());
   free_all();
-  sequences_.on_grant_request(kDomain, request(7));
+  sequences_.on_grant_request(kWorker, request(7));
   EXPECT_EQ(group().granted_bytes(), kBytes);
   ASSERT_TRUE(pal::commit_ahead(group().extent, 0, kBytes));
   sequences_.worker_died(session(), {});

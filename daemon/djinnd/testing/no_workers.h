@@ -10,8 +10,8 @@
 #include "daemon/djinnd/loop/stragglers.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "kernel/base/clock.h"
-#include "kernel/base/owner.h"
 
 namespace djinn::daemon::testing {
 
@@ -19,16 +19,16 @@ class NoWorkers final : private WorkerListener {
  public:
   NoWorkers(Loop& loop, const Clock& clock)
       : events(clock),
-        refusals(clock, events),
+        refusals(clock, events, kHostDevice),
         stragglers_(loop),
         spares_({loop, spawner_, deferred_close_, stragglers_},
                 {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}),
         domains(loop, clock, spares_, *this, events, 0) {}
 
  private:
-  void worker_ready(Owner) override {}
-  void worker_said(Owner, const ipc::WorkerEvent&) override {}
-  bool worker_died(Owner, const WorkerDeath&) override { return false; }
+  void worker_ready(WorkerKey) override {}
+  void worker_said(WorkerKey, const ipc::WorkerEvent&) override {}
+  bool worker_died(WorkerKey, const WorkerDeath&) override { return false; }
 
  public:
   Events events;

@@ -8,16 +8,17 @@
 
 namespace djinn::daemon {
 
-Result<WorkerSupervisor*> Domains::need(Owner domain, const std::function<bool(Owner)>& in_use) {
-  auto& worker = workers_[domain];
+Result<WorkerSupervisor*> Domains::need(WorkerKey key,
+                                        const std::function<bool(WorkerKey)>& in_use) {
+  auto& worker = workers_[key];
   if (!worker) {
-    worker = std::make_unique<WorkerSupervisor>(loop_, clock_, spares_, listener_, events_, domain,
+    worker = std::make_unique<WorkerSupervisor>(loop_, clock_, spares_, listener_, events_, key,
                                                 hang_timeout_ms_);
   }
   size_t alive = 0;
   WorkerSupervisor* idle = nullptr;
   for (const auto& [other, supervisor] : workers_) {
-    if (other == domain || supervisor->absent()) continue;
+    if (other == key || supervisor->absent()) continue;
     ++alive;
     if (!in_use(other)) idle = supervisor.get();
   }
@@ -35,44 +36,44 @@ Result<WorkerSupervisor*> Domains::need(Owner domain, const std::function<bool(O
   return worker.get();
 }
 
-WorkerSupervisor* Domains::find(Owner domain) const {
-  const auto found = workers_.find(domain);
+WorkerSupervisor* Domains::find(WorkerKey key) const {
+  const auto found = workers_.find(key);
   return found == workers_.end() ? nullptr : found->second.get();
 }
 
-void Domains::send(Owner domain, const ipc::WorkerCommand& command, std::span<const int> fds) {
-  if (WorkerSupervisor* const worker = find(domain)) worker->send(command, fds);
+void Domains::send(WorkerKey key, const ipc::WorkerCommand& command, std::span<const int> fds) {
+  if (WorkerSupervisor* const worker = find(key)) worker->send(command, fds);
 }
 
-void Domains::answer_grant(Owner domain, uint64_t request, const Status& granted) {
+void Domains::answer_grant(WorkerKey key, uint64_t request, const Status& granted) {
   ipc::GrantAnswer answer;
   answer.request = request;
   if (!granted) {
     answer.code = granted.error().code;
     answer.message = granted.error().message;
   }
-  send(domain, {answer});
+  send(key, {answer});
 }
 
-void Domains::wake_lane(Owner domain) {
-  if (WorkerSupervisor* const worker = find(domain)) worker->wake_lane();
+void Domains::wake_lane(WorkerKey key) {
+  if (WorkerSupervisor* const worker = find(key)) worker->wake_lane();
 }
 
-bool Domains::ready(Owner domain) const {
-  const WorkerSupervisor* const worker = find(domain);
+bool Domains::ready(WorkerKey key) const {
+  const WorkerSupervisor* const worker = find(key);
   return worker != nullptr && worker->ready();
 }
 
-std::vector<std::pair<Owner, WorkerSupervisor*>> Domains::all() const {
-  std::vector<std::pair<Owner, WorkerSupervisor*>> list;
-  for (const auto& [domain, worker] : workers_) list.emplace_back(domain, worker.get());
+std::vector<std::pair<WorkerKey, WorkerSupervisor*>> Domains::all() const {
+  std::vector<std::pair<WorkerKey, WorkerSupervisor*>> list;
+  for (const auto& [key, worker] : workers_) list.emplace_back(key, worker.get());
   return list;
 }
 
-uint32_t Domains::retire_idle(const std::function<bool(Owner)>& in_use) {
+uint32_t Domains::retire_idle(const std::function<bool(WorkerKey)>& in_use) {
   uint32_t retired = 0;
-  for (const auto& [domain, worker] : workers_) {
-    if (worker->absent() || in_use(domain)) continue;
+  for (const auto& [key, worker] : workers_) {
+    if (worker->absent() || in_use(key)) continue;
     worker->retire();
     ++retired;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Domains: the trust domains that have been seen, and the worker of each.
+// Domains: the trust domains that have been seen, and the worker of each on a device.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
+#include "daemon/djinnd/workers/worker_key.h"
 #include "daemon/djinnd/workers/worker_supervisor.h"
-#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -27,18 +27,18 @@ class Domains {
         events_(events),
         hang_timeout_ms_(hang_timeout_ms) {}
 
-  // Sees that the domain has a worker. in_use says of another domain whether it may not lose its
-  // own. Errors: kLimitExceeded when all domains are in use.
-  Result<WorkerSupervisor*> need(Owner domain, const std::function<bool(Owner)>& in_use);
-  // Null if the domain never needed one.
-  [[nodiscard]] WorkerSupervisor* find(Owner domain) const;
-  // Sends to the domain's worker, if it is ready.
-  void send(Owner domain, const ipc::WorkerCommand& command, std::span<const int> fds = {});
+  // Sees that there is such a worker. in_use says of another whether it may not be lost. Errors:
+  // kLimitExceeded when all that there may be are in use.
+  Result<WorkerSupervisor*> need(WorkerKey key, const std::function<bool(WorkerKey)>& in_use);
+  // Null if it was never needed.
+  [[nodiscard]] WorkerSupervisor* find(WorkerKey key) const;
+  // Sends to the worker, if it is ready.
+  void send(WorkerKey key, const ipc::WorkerCommand& command, std::span<const int> fds = {});
   // Answers what the worker asked memory for.
-  void answer_grant(Owner domain, uint64_t request, const Status& granted);
+  void answer_grant(WorkerKey key, uint64_t request, const Status& granted);
   // Wakes the lane as WorkerSupervisor does.
-  void wake_lane(Owner domain);
-  [[nodiscard]] bool ready(Owner domain) const;
+  void wake_lane(WorkerKey key);
+  [[nodiscard]] bool ready(WorkerKey key) const;
   // Whether another worker is warm, or none can be had.
   [[nodiscard]] bool has_spare() const { return spares_.has_spare() || spares_fail(); }
   // Workers do not start any more.
@@ -48,9 +48,9 @@ class Domains {
   // Whether at least one has started.
   [[nodiscard]] bool spares_have_worked() const { return spares_.has_worked(); }
 
-  [[nodiscard]] std::vector<std::pair<Owner, WorkerSupervisor*>> all() const;
+  [[nodiscard]] std::vector<std::pair<WorkerKey, WorkerSupervisor*>> all() const;
   // Ends the workers of those that are not in use; how many those were.
-  uint32_t retire_idle(const std::function<bool(Owner)>& in_use);
+  uint32_t retire_idle(const std::function<bool(WorkerKey)>& in_use);
 
  private:
   Loop& loop_;
@@ -59,7 +59,7 @@ class Domains {
   WorkerListener& listener_;
   Events& events_;
   uint64_t hang_timeout_ms_;
-  std::map<Owner, std::unique_ptr<WorkerSupervisor>> workers_;
+  std::map<WorkerKey, std::unique_ptr<WorkerSupervisor>> workers_;
 };
 
 }  // namespace djinn::daemon

@@ -7,73 +7,73 @@
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
-namespace {
 
-Memory::Holder slab_of(Owner domain) {
-  return Memory::of_lane(WorkerId{domain.number() + 1});
+LaneMemory::Known& LaneMemory::known(WorkerKey key) {
+  const auto [found, is_new] = known_.try_emplace(key);
+  if (is_new) found->second.number = WorkerId{known_.size()};
+  DJINN_ASSERT(found->second.number.valid());
+  return found->second;
 }
-Memory::Holder heap_of(Owner domain) {
-  return Memory::of_heap(WorkerId{domain.number() + 1});
+
+Memory::Holder LaneMemory::holder_of(WorkerKey key, ipc::GrantKind kind) {
+  DJINN_ASSERT(is_of_lane(kind));
+  const WorkerId number = known(key).number;
+  return kind == ipc::GrantKind::kSlab ? Memory::of_lane(number) : Memory::of_heap(number);
 }
 
-}  // namespace
-
-void LaneMemory::on_grant_request(Owner domain, const ipc::GrantRequest& event) {
-  DJINN_ASSERT(is_of_lane(event.kind));
+void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
   const bool slab = event.kind == ipc::GrantKind::kSlab;
-  const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
-  memory_.charge(holder, domain);
-  const Lane lane{domain, deaths_[domain]};
+  const Memory::Holder holder = holder_of(key, event.kind);
+  memory_.charge(holder, key.owner);
+  const Lane lane{key, known(key).deaths};
   memory_.request(holder, event.bytes, [this, slab, lane, event](const Status& granted) {
-    slab ? slab_granted(lane, event, granted) : give_heap(lane.domain, event, granted);
+    slab ? slab_granted(lane, event, granted) : give_heap(lane.key, event, granted);
   });
 }
 
 void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
-  refusals_.note(lane.domain, {}, granted);
-  if (!granted) return domains_.answer_grant(lane.domain, event.request, granted);
+  refusals_.note(lane.key.owner, {}, granted);
+  if (!granted) return domains_.answer_grant(lane.key, event.request, granted);
   extents_.create(ExtentUse::kSlab, event.bytes, [this, lane, event](Result<Fd> made) {
     give_slab(lane, event, std::move(made));
   });
 }
 
 void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made) {
-  const Memory::Holder holder = slab_of(lane.domain);
+  const Memory::Holder holder = holder_of(lane.key, ipc::GrantKind::kSlab);
   const uint64_t held = memory_.held_by(holder);
   // Its worker died meanwhile, and the grant ended, or gave back what it had not got yet.
-  const bool wanted = deaths_.at(lane.domain) == lane.deaths && held >= event.bytes;
+  const bool wanted = known(lane.key).deaths == lane.deaths && held >= event.bytes;
   if (!wanted) {
     if (made.ok()) extents_.free(*std::move(made));
     return;
   }
   if (!made.ok()) {
     memory_.release(holder, event.bytes);
-    return domains_.answer_grant(lane.domain, event.request, made.error());
+    return domains_.answer_grant(lane.key, event.request, made.error());
   }
   // The new one replaces the former, which nothing runs on while the lane asks.
   memory_.release(holder, held - event.bytes);
   const int fds[] = {made.value().get()};
-  domains_.send(lane.domain, {ipc::GiveSlab{event.request, event.bytes}}, fds);
+  domains_.send(lane.key, {ipc::GiveSlab{event.request, event.bytes}}, fds);
 }
 
-void LaneMemory::give_heap(Owner domain, const ipc::GrantRequest& event, const Status& granted) {
-  refusals_.note(domain, {}, granted);
-  domains_.answer_grant(domain, event.request, granted);
+void LaneMemory::give_heap(WorkerKey key, const ipc::GrantRequest& event, const Status& granted) {
+  refusals_.note(key.owner, {}, granted);
+  domains_.answer_grant(key, event.request, granted);
 }
 
-bool LaneMemory::on_grant_return(Owner domain, const ipc::GrantReturn& event) {
-  DJINN_ASSERT(is_of_lane(event.kind));
-  const bool slab = event.kind == ipc::GrantKind::kSlab;
-  const Memory::Holder holder = slab ? slab_of(domain) : heap_of(domain);
+bool LaneMemory::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
+  const Memory::Holder holder = holder_of(key, event.kind);
   if (event.bytes > memory_.held_by(holder)) return false;
   memory_.release(holder, event.bytes);
   return true;
 }
 
-void LaneMemory::worker_died(Owner domain) {
-  ++deaths_[domain];
-  memory_.release_all(slab_of(domain));
-  memory_.release_all(heap_of(domain));
+void LaneMemory::worker_died(WorkerKey key) {
+  ++known(key).deaths;
+  memory_.release_all(holder_of(key, ipc::GrantKind::kSlab));
+  memory_.release_all(holder_of(key, ipc::GrantKind::kHeap));
 }
 
 }  // namespace djinn::daemon

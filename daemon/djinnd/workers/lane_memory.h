@@ -14,8 +14,9 @@
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "ipc/messages.h"
-#include "kernel/base/owner.h"
+#include "kernel/base/ids.h"
 
 namespace djinn::daemon {
 
@@ -29,26 +30,35 @@ class LaneMemory {
     return kind == ipc::GrantKind::kSlab || kind == ipc::GrantKind::kHeap;
   }
 
-  void on_grant_request(Owner domain, const ipc::GrantRequest& event);
+  void on_grant_request(WorkerKey key, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
-  bool on_grant_return(Owner domain, const ipc::GrantReturn& event);
-  void worker_died(Owner domain);
+  bool on_grant_return(WorkerKey key, const ipc::GrantReturn& event);
+  void worker_died(WorkerKey key);
 
  private:
-  // Who asked: the domain's worker, as long as so many have died.
+  // Who asked: the worker, as long as so many have died.
   struct Lane {
-    Owner domain;
+    WorkerKey key;
     uint64_t deaths;
+  };
+  // What is known of the workers of one key.
+  struct Known {
+    WorkerId number;  // by which Memory knows its lane; none has another's
+    uint64_t deaths = 0;
   };
   void slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted);
   void give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made);
-  void give_heap(Owner domain, const ipc::GrantRequest& event, const Status& granted);
+  void give_heap(WorkerKey key, const ipc::GrantRequest& event, const Status& granted);
+
+  Known& known(WorkerKey key);
+  [[nodiscard]] Memory::Holder holder_of(WorkerKey key, ipc::GrantKind kind);
 
   Memory& memory_;
   ExtentSource& extents_;
   Domains& domains_;
   QuotaRefusals& refusals_;
-  std::map<Owner, uint64_t> deaths_;  // of each domain's workers
+  // Whose lanes have asked for memory, or whose workers have died.
+  std::map<WorkerKey, Known> known_;
 };
 
 }  // namespace djinn::daemon

@@ -15,7 +15,9 @@ namespace {
 
 constexpr uint64_t kBytes = 1 << 20;
 constexpr uint64_t kDevice = 16 * kBytes;
-constexpr Owner kDomain = Owner::of_user(1000);
+constexpr Owner kAnn = Owner::of_user(1000);
+constexpr WorkerKey kWorker{kAnn, kHostDevice};
+constexpr WorkerKey kOther{kAnn, {DeviceKind::kCpu, 1}};
 
 class LaneMemoryTest : public ::testing::Test {
  protected:
@@ -27,21 +29,21 @@ class LaneMemoryTest : public ::testing::Test {
     return asked;
   }
   void ask_for_slab(uint64_t bytes) {
-    lanes_.on_grant_request(kDomain, request(ipc::GrantKind::kSlab, bytes));
+    lanes_.on_grant_request(kWorker, request(ipc::GrantKind::kSlab, bytes));
   }
   bool give_back_slab(uint64_t bytes) {
-    return lanes_.on_grant_return(kDomain, {ipc::GrantKind::kSlab, {}, {}, bytes});
+    return lanes_.on_grant_return(kWorker, {ipc::GrantKind::kSlab, {}, {}, bytes});
   }
   void expect_held(uint64_t bytes) {
     EXPECT_EQ(memory_.granted_bytes(), bytes);
-    EXPECT_EQ(memory_.held_by_user(kDomain), bytes);
+    EXPECT_EQ(memory_.held_by_user(kAnn), bytes);
     EXPECT_TRUE(memory_.check().ok());
   }
 
   Loop loop_;
   const SystemClock clock_;
   const Quotas quotas_;
-  Memory memory_{kDevice, kDevice, quotas_};
+  Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
   WorkQueue work_{loop_, "memory"};
   HostExtents host_{work_};
   testing::LateExtents extents_{host_};
@@ -71,13 +73,13 @@ TEST_F(LaneMemoryTest, a_slab_of_a_dead_worker_is_no_later_workers) {
     extents_.hold();
     ask_for_slab(kBytes);
     expect_held(kBytes);
-    lanes_.worker_died(kDomain);
+    lanes_.worker_died(kWorker);
     expect_held(0);
     ask_for_slab(2 * kBytes);
     ASSERT_EQ(extents_.untold(), 2u);
     extents_.tell_all();
     expect_held(2 * kBytes);
-    lanes_.worker_died(kDomain);
+    lanes_.worker_died(kWorker);
     expect_held(0);
   }
 }
@@ -96,12 +98,22 @@ TEST_F(LaneMemoryTest, a_worker_that_gives_back_what_it_has_not_got_yet_gets_no_
 
 TEST_F(LaneMemoryTest, slab_and_heap_are_two_accounts) {
   ask_for_slab(kBytes);
-  lanes_.on_grant_request(kDomain, request(ipc::GrantKind::kHeap, 2 * kBytes));
+  lanes_.on_grant_request(kWorker, request(ipc::GrantKind::kHeap, 2 * kBytes));
   expect_held(3 * kBytes);
   EXPECT_FALSE(give_back_slab(2 * kBytes));
   EXPECT_TRUE(give_back_slab(kBytes));
   expect_held(2 * kBytes);
-  lanes_.worker_died(kDomain);
+  lanes_.worker_died(kWorker);
+  expect_held(0);
+}
+
+TEST_F(LaneMemoryTest, workers_of_one_user_on_two_devices_have_a_lane_each) {
+  ask_for_slab(kBytes);
+  lanes_.on_grant_request(kOther, request(ipc::GrantKind::kSlab, 2 * kBytes));
+  expect_held(3 * kBytes);
+  lanes_.worker_died(kWorker);
+  expect_held(2 * kBytes);
+  lanes_.worker_died(kOther);
   expect_held(0);
 }
 

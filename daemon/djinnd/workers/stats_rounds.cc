@@ -15,33 +15,33 @@ StatsRounds::StatsRounds(Loop& loop, Domains& domains)
 void StatsRounds::ask(const std::function<bool(Owner)>& whose, std::function<void()> over) {
   DJINN_ASSERT(over != nullptr);
   Round round{std::move(over), {}};
-  for (const auto& [domain, worker] : domains_.all()) {
-    if (!worker->ready() || !whose(domain)) continue;
-    if (!owes(domain)) worker->send({ipc::GetWorkerStats{}});
-    round.owing.push_back(domain);
+  for (const auto& [key, worker] : domains_.all()) {
+    if (!worker->ready() || !whose(key.owner)) continue;
+    if (!owes(key)) worker->send({ipc::GetWorkerStats{}});
+    round.owing.push_back(key);
   }
   rounds_.push_back(std::move(round));
   if (!timeout_.active()) timeout_.start_once(kTimeoutMs);
   end_complete();
 }
 
-bool StatsRounds::owes(Owner domain) const {
+bool StatsRounds::owes(WorkerKey key) const {
   return std::ranges::any_of(rounds_, [&](const Round& round) {
-    return std::ranges::find(round.owing, domain) != round.owing.end();
+    return std::ranges::find(round.owing, key) != round.owing.end();
   });
 }
 
-void StatsRounds::on_worker_stats(Owner domain, const ipc::WorkerStats& stats) {
-  if (WorkerSupervisor* const worker = domains_.find(domain)) worker->note_stats(stats);
-  answered(domain);
+void StatsRounds::on_worker_stats(WorkerKey key, const ipc::WorkerStats& stats) {
+  if (WorkerSupervisor* const worker = domains_.find(key)) worker->note_stats(stats);
+  answered(key);
 }
 
-void StatsRounds::worker_died(Owner domain) {
-  answered(domain);
+void StatsRounds::worker_died(WorkerKey key) {
+  answered(key);
 }
 
-void StatsRounds::answered(Owner domain) {
-  for (Round& round : rounds_) std::erase(round.owing, domain);
+void StatsRounds::answered(WorkerKey key) {
+  for (Round& round : rounds_) std::erase(round.owing, key);
   end_complete();
 }
 

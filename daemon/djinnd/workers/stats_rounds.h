@@ -15,6 +15,7 @@
 
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "kernel/base/owner.h"
 
 namespace djinn::daemon {
@@ -27,18 +28,18 @@ class StatsRounds {
   // called once, at once where there is no worker to ask.
   void ask(const std::function<bool(Owner)>& whose, std::function<void()> over);
 
-  void on_worker_stats(Owner domain, const ipc::WorkerStats& stats);
-  void worker_died(Owner domain);
+  void on_worker_stats(WorkerKey key, const ipc::WorkerStats& stats);
+  void worker_died(WorkerKey key);
 
  private:
   static constexpr uint64_t kTimeoutMs = 250;
 
   struct Round {
     std::function<void()> over;
-    std::vector<Owner> owing;
+    std::vector<WorkerKey> owing;
   };
-  [[nodiscard]] bool owes(Owner domain) const;
-  void answered(Owner domain);
+  [[nodiscard]] bool owes(WorkerKey key) const;
+  void answered(WorkerKey key);
   void end_complete();
   void end_all();
 

@@ -122,14 +122,14 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
 }
 
 WorkerSupervisor::WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares,
-                                   WorkerListener& listener, Events& events, Owner domain,
+                                   WorkerListener& listener, Events& events, WorkerKey key,
                                    uint64_t hang_timeout_ms)
     : loop_(loop),
       clock_(clock),
       spares_(spares),
       listener_(listener),
       events_(events),
-      domain_(domain),
+      key_(key),
       hang_timeout_ms_(hang_timeout_ms),
       step_watch_(hang_timeout_ms * 1'000'000),
       lane_watch_(hang_timeout_ms * 1'000'000),
@@ -137,8 +137,8 @@ WorkerSupervisor::WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& sp
       back_off_timer_(loop, [this] { ask_for_worker(); }) {}
 
 void WorkerSupervisor::emit(EventKind kind, std::string text) {
-  Event event = device_event(kind, std::move(text));
-  event.owner = domain_;
+  Event event = device_event(key_.device, kind, std::move(text));
+  event.owner = key_.owner;
   events_.emit(std::move(event));
 }
 
@@ -163,8 +163,8 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
   process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
   emit(EventKind::kWorkerStarted,
-       fmt::format("worker {} serves {}", process_->pid(), events_.user_text(domain_)));
-  listener_.worker_ready(domain_);
+       fmt::format("worker {} serves {}", process_->pid(), events_.user_text(key_.owner)));
+  listener_.worker_ready(key_);
 }
 
 void WorkerSupervisor::retire() {
@@ -176,7 +176,7 @@ void WorkerSupervisor::retire() {
   loop_.dispose(std::move(process_));
   counts_.worker_gone();
   phase_.enter(WorkerPhase::kAbsent);
-  if (had_worker) listener_.worker_died(domain_, {});
+  if (had_worker) listener_.worker_died(key_, {});
 }
 
 void WorkerSupervisor::send(const ipc::WorkerCommand& command, std::span<const int> fds) {
@@ -206,13 +206,14 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
     const auto owed = std::find(owed_.begin(), owed_.end(), *answered);
     if (owed != owed_.end()) owed_.erase(owed);
   }
-  listener_.worker_said(domain_, event.value());
+  listener_.worker_said(key_, event.value());
 }
 
 void WorkerSupervisor::exited() {
   DJINN_ASSERT(ready() && process_->dead());
-  emit(EventKind::kWorkerLost, fmt::format("worker {} of {} has died {}", process_->pid(),
-                                           events_.user_text(domain_), process_->how_it_ended()));
+  emit(EventKind::kWorkerLost,
+       fmt::format("worker {} of {} has died {}", process_->pid(), events_.user_text(key_.owner),
+                   process_->how_it_ended()));
   WorkerDeath death;
   death.overran_ms = std::exchange(overran_ms_, std::nullopt);
   std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });
@@ -222,7 +223,7 @@ void WorkerSupervisor::exited() {
   ++restarts_;
   counts_.worker_gone();
   phase_.enter(WorkerPhase::kBackingOff);
-  const bool progressed = listener_.worker_died(domain_, death);
+  const bool progressed = listener_.worker_died(key_, death);
   if (phase_ != WorkerPhase::kBackingOff) return;  // meanwhile retired, or needed again
   const uint64_t wait_ms = back_off_.after_death(progressed);
   if (wait_ms > 0) return back_off_timer_.start_once(wait_ms);
@@ -266,7 +267,7 @@ bool WorkerSupervisor::look(const LaneActivity& lane) {
 
 ipc::WorkerReport WorkerSupervisor::report() const {
   ipc::WorkerReport report;
-  report.device = "cpu:0";
+  report.device = text_of(key_.device);
   report.pid = process_ ? static_cast<uint32_t>(process_->pid()) : 0;
   report.state = ready()       ? ipc::WorkerState::kReady
                  : ever_ready_ ? ipc::WorkerState::kRecovering

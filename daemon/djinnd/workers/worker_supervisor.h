@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// WorkerSupervisor: sees to it that one trust domain has a worker, and tells what it does.
+// WorkerSupervisor: sees to it that one trust domain has a worker on one device, and tells what it
+// does.
 //
 //   absent -> waiting        somebody needs a worker; one is asked of the pool
 //   waiting -> ready         a warm one came; the listener attaches everything to it
@@ -24,10 +25,10 @@
 #include "daemon/djinnd/workers/recovery.h"
 #include "daemon/djinnd/workers/spare_pool.h"
 #include "daemon/djinnd/workers/worker_counts.h"
+#include "daemon/djinnd/workers/worker_key.h"
 #include "ipc/messages.h"
 #include "kernel/base/clock.h"
 #include "kernel/base/owned_state.h"
-#include "kernel/base/owner.h"
 
 namespace djinn::daemon {
 
@@ -73,16 +74,16 @@ struct WorkerDeath {
 class WorkerListener {
  public:
   virtual ~WorkerListener() = default;
-  virtual void worker_ready(Owner domain) = 0;
-  virtual void worker_said(Owner domain, const ipc::WorkerEvent& event) = 0;
-  // Gives whether anything was committed in the domain since the death before.
-  virtual bool worker_died(Owner domain, const WorkerDeath& death) = 0;
+  virtual void worker_ready(WorkerKey key) = 0;
+  virtual void worker_said(WorkerKey key, const ipc::WorkerEvent& event) = 0;
+  // Gives whether anything of its sessions was committed since the death before.
+  virtual bool worker_died(WorkerKey key, const WorkerDeath& death) = 0;
 };
 
 class WorkerSupervisor {
  public:
   WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& spares, WorkerListener& listener,
-                   Events& events, Owner domain, uint64_t hang_timeout_ms);
+                   Events& events, WorkerKey key, uint64_t hang_timeout_ms);
 
   // Sees that there is, or will be, a worker.
   void need();
@@ -121,7 +122,7 @@ class WorkerSupervisor {
   SparePool& spares_;
   WorkerListener& listener_;
   Events& events_;
-  Owner domain_;
+  const WorkerKey key_;
   uint64_t hang_timeout_ms_;
   OwnedState<WorkerPhase, WorkerSupervisor> phase_;
   std::unique_ptr<ChildProcess> process_;
