@@ -48,6 +48,7 @@ LAYERS = {
     "t5": "num_decoder_layers",
     "vit": "num_hidden_layers",
 }
+KINDS = ["global", "local"]  # of a GPT-Neo's layers, in attention_types
 ids = torch.tensor([[5, 9, 17, 3, 44, 8]])
 
 Case = Callable[[Path], None]
@@ -690,6 +691,8 @@ def counts_that_no_model_has_are_refused_wherever_they_stand(scratch: Path) -> N
         ("llava", "text_config", {"num_hidden_layers": 10**9}, "text_config.num_hidden_layers"),
         ("llama", "num_attention_heads", 10**18, "num_attention_heads"),
         ("llama", "num_hidden_layers", -1, "num_hidden_layers = -1"),
+        ("gpt_neo", "attention_types", [[KINDS, 10**9]], "attention_types[0][1] = 1000000000"),
+        ("gpt_neo", "attention_types", [[KINDS, 10**6]] * 1000, "in attention_types = 2000000000"),
     ):
         with watchdog(), refusal("config.json", text):
             ghost(name, edited(name, scratch, **{key: value}))

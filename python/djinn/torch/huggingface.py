@@ -46,12 +46,13 @@ keeps back transformers' own about ids on the CPU, which is not so of a ghost.
 import functools
 import importlib
 import inspect
+import operator
 import os
 import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,8 @@ TESTED = frozenset({"5.17.0"})
 PLACED_BY_US = {"auto", "balanced", "balanced_low_0", "sequential"}
 # A configuration, and a model before it has weights, make lists of as many items as config.json
 # counts of something (layers, heads, labels), by name or in a list: nothing can stop that half way.
-# A million takes a second, and is more than any model has.
+# A million takes a second, and is more than any model has. A list of lists is a count of layers
+# (gpt_neo's attention_types), of token ids or of an image's sides: a million is none of them.
 COUNT_MAX = 1 << 20
 COUNTS = re.compile(
     r"(^|_)(n|num)_(?!params|parameters|tokens|samples|positions|ctx)|"
@@ -598,19 +600,48 @@ def refuse_kernels(attention: str) -> None:
 def refuse_counts(configuration: dict[str, Any]) -> None:
     """Refuses counts of a config.json, and of those inside of it, that no model has."""
     for name, value in numbers_of(configuration):
-        key = name.rpartition(".")[2].partition("[")[0]
-        if value > COUNT_MAX and COUNTS.search(key):
-            raise refused(
-                f"{name} = {value}",
-                f"no model has more than {COUNT_MAX}, and transformers would list all.",
-                "Compare config.json with the checkpoint.",
-            )
+        key, _, places = name.rpartition(".")[2].partition("[")
+        in_lists = isinstance(value, int) and "][" in places
+        if value > COUNT_MAX and (in_lists or COUNTS.search(key)):
+            refuse_count(name, value)
         if value < 0 and LAYERS.search(key):
             raise refused(
                 f"{name} = {value}",
                 "a model cannot have fewer layers than none.",
                 "Compare config.json with the checkpoint.",
             )
+    for one in parts_of(configuration):
+        layers = layers_of(one.get("attention_types"))
+        if layers > COUNT_MAX:
+            refuse_count("The number of layers in attention_types", layers)
+
+
+def refuse_count(name: str, value: float) -> None:
+    raise refused(
+        f"{name} = {value}",
+        f"no model has more than {COUNT_MAX}, and transformers would list all.",
+        "Compare config.json with the checkpoint.",
+    )
+
+
+def parts_of(configuration: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The configuration, and those inside of it."""
+    rest: list[Any] = [configuration]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, dict):
+            rest += one.values()
+            yield one
+
+
+def layers_of(attention_types: Any) -> int:
+    """How many layers GPT-Neo lists for [[["global", "local"], 6], ...]: the kinds of each item, as
+    often as it says. What is of another form transformers refuses, when it comes to it."""
+    layers = 0
+    with suppress(IndexError, KeyError, TypeError):
+        for item in attention_types:
+            layers += len(item[0]) * max(operator.index(item[1]), 0)
+    return layers
 
 
 def numbers_of(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
