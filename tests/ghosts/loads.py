@@ -48,6 +48,8 @@ LAYERS = {
     "t5": "num_decoder_layers",
     "vit": "num_hidden_layers",
 }
+# 10⁷ rows of sines, which transformers computes one by one.
+XLM_SIZES = {"emb_dim": 8, "max_position_embeddings": 10**7, "sinusoidal_embeddings": True}
 KINDS = ["global", "local"]  # of a GPT-Neo's layers, in attention_types
 ids = torch.tensor([[5, 9, 17, 3, 44, 8]])
 
@@ -708,6 +710,22 @@ def sizes_that_no_file_holds_take_no_memory(scratch: Path) -> None:
     ):
         with watchdog(), refusal("config.json", "far larger weights", f"{key} = "):
             ghost(name, edited(name, scratch, **{key: 10**6 if key == "image_size" else 10**9}))
+
+
+@case
+def sizes_that_a_larger_file_would_hold_take_no_memory_either(scratch: Path) -> None:
+    """Too few elements to be refused by their number, but other sizes than the checkpoint's."""
+    before = peak()
+    for name, sizes in (
+        ("bert", {"intermediate_size": 450_000}),
+        ("llama", {"vocab_size": 900_000}),
+        ("vit", {"image_size": 10_000}),
+        ("gpt2", {"n_positions": 1_800_000}),
+        ("XLMWithLMHeadModel", XLM_SIZES),
+    ):
+        with watchdog(), refusal("ignore_mismatched_sizes", kind=RuntimeError):
+            ghost(name, edited(name, scratch, **sizes))
+    assert peak() - before < 100_000 * KIB, f"{(peak() - before) // KIB} KiB"
 
 
 def indexed(scratch: Path, files: dict[str, str]) -> Path:

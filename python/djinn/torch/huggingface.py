@@ -804,6 +804,9 @@ def _wrap_finalize(original: Any) -> Any:
         load = _current.get()
         if load is None:
             return call(model, load_config, loading_info)
+        if will_be_refused(load_config, loading_info):
+            leave_empty(model)
+            return call(model, load_config, loading_info)
         for target, source in list(model.all_tied_weights_keys.items()):
             # transformers would compare their values, which are nowhere yet.
             if not {target, source} & set(loading_info.missing_keys):
@@ -817,6 +820,22 @@ def _wrap_finalize(original: Any) -> Any:
             upload_the_rest(model)
 
     return staticmethod(_finalize_model_loading)
+
+
+def will_be_refused(load_config: Any, info: Any) -> bool:
+    """Whether transformers' report, the last that it does of a model, will raise an error."""
+    mismatched = info.mismatched_keys and not load_config.ignore_mismatched_sizes
+    return bool(mismatched or info.conversion_errors or info.error_msgs)
+
+
+def leave_empty(model: Any) -> None:
+    """Has transformers leave on the meta device what it would draw before it reports: it may have
+    sizes that config.json alone says."""
+    model._move_missing_keys_from_meta_to_device = model._initialize_missing_keys = _do_nothing
+
+
+def _do_nothing(*_: Any) -> None:
+    pass
 
 
 def upload_the_rest(model: Any) -> None:
