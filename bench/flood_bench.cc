@@ -12,11 +12,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "bench/daemon_process.h"
@@ -55,37 +57,43 @@ struct Request {
   enum class Payload : uint8_t { kNone, kFiles, kGraph, kSparseGraph } payload{};
 };
 
-// All kinds of ipc::ClientRequest but Hello, which reconnect() floods with.
-std::vector<Request> requests() {
+// All kinds of ipc::ClientRequest but Hello, which reconnect() floods with; two of them also with a
+// payload that has holes.
+auto requests() {
   using enum Request::Payload;
   const ModelId model{1};
   const SessionId session{1};
   ipc::SequenceGeometry geometry;
   geometry.layers = geometry.kv_heads = geometry.head_dim = 1;
   geometry.capacity = 64;
-  return {{"add files", ipc::AddFiles{limits::kControlDescriptors}, kFiles},
-          {"open model", ipc::OpenModel{"flood"}},
-          {"open model, sparse plan", ipc::OpenModel{"flood", true}, kSparseGraph},
-          {"close model", ipc::CloseModel{model}},
-          {"read manifest", ipc::ReadManifest{model}},
-          {"unload model", ipc::UnloadModel{model}},
-          {"define program", ipc::DefineProgram{}, kGraph},
-          {"define program, sparse", ipc::DefineProgram{}, kSparseGraph},
-          {"make sequence", ipc::MakeSequence{geometry}},
-          {"drop sequence", ipc::DropSequence{{0, 1}}},
-          {"status", ipc::GetStatus{}},
-          {"list sessions", ipc::ListSessions{}},
-          {"list models", ipc::ListModels{}},
-          {"list programs", ipc::ListPrograms{}},
-          {"list devices", ipc::ListDevices{}},
-          {"list memory", ipc::ListMemory{}},
-          {"pin model", ipc::PinModel{model, true}},
-          {"cancel run", ipc::CancelRun{session}},
-          {"terminate session", ipc::TerminateSession{session}},
-          {"evict model", ipc::EvictModel{model}},
-          {"drain", ipc::SetDraining{true}},
-          {"collect garbage", ipc::CollectGarbage{}},
-          {"follow events", ipc::FollowEvents{}}};
+  auto rows = std::to_array<Request>(
+      {{"add files", ipc::AddFiles{limits::kControlDescriptors}, kFiles},
+       {"open model", ipc::OpenModel{"flood"}},
+       {"open model, sparse plan", ipc::OpenModel{"flood", true}, kSparseGraph},
+       {"close model", ipc::CloseModel{model}},
+       {"read manifest", ipc::ReadManifest{model}},
+       {"unload model", ipc::UnloadModel{model}},
+       {"define program", ipc::DefineProgram{}, kGraph},
+       {"define program, sparse", ipc::DefineProgram{}, kSparseGraph},
+       {"make sequence", ipc::MakeSequence{geometry}},
+       {"drop sequence", ipc::DropSequence{{0, 1}}},
+       {"status", ipc::GetStatus{}},
+       {"list sessions", ipc::ListSessions{}},
+       {"list models", ipc::ListModels{}},
+       {"list programs", ipc::ListPrograms{}},
+       {"list devices", ipc::ListDevices{}},
+       {"list memory", ipc::ListMemory{}},
+       {"pin model", ipc::PinModel{model, true}},
+       {"cancel run", ipc::CancelRun{session}},
+       {"terminate session", ipc::TerminateSession{session}},
+       {"evict model", ipc::EvictModel{model}},
+       {"drain", ipc::SetDraining{true}},
+       {"collect garbage", ipc::CollectGarbage{}},
+       {"follow events", ipc::FollowEvents{}},
+       {"list uses", ipc::ListUses{model}},
+       {"own memory", ipc::GetOwnMemory{}}});
+  static_assert(rows.size() == std::variant_size_v<decltype(Request::body)> - 1 + 2);
+  return rows;
 }
 
 // Of a session; nothing once it has ended.

@@ -17,6 +17,8 @@ from proxy import Proxy
 
 PAGE = 4096
 IO_URING_SETUP = 425  # its number, which is the same on all architectures
+# Where a request says of which kind it is, and how many kinds there are: ClientRequest's union.
+KIND_AT, KINDS = 20, 25
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
@@ -72,6 +74,8 @@ class Meddler(Proxy):
         for _ in range(self.r.randrange(1, 5)):
             values = (0, 1, 2, 127, 128, 255, self.r.randrange(256))
             changed[self.r.randrange(len(changed))] = self.r.choice(values)
+        if self.r.random() < 0.1 and len(changed) > KIND_AT:  # what no call of Python's asks, too
+            changed[KIND_AT] = self.r.randrange(KINDS)
         return bytes(changed[: None if self.r.random() < 0.9 else self.r.randrange(len(changed))])
 
     def _other(self, fds: list[int]) -> list[int]:
