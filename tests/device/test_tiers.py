@@ -585,9 +585,10 @@ def test_what_is_explained_is_so_before_a_call_and_while_djinn_is_disabled(
     djinn.disable()
     try:
         for _ in range(2):
-            assert djinn.explain(ghost)["tier"] == 0
-            assert "not enabled" in djinn.explain(ghost)["why"]
+            assert djinn.explain(ghost)["tier"] == 2, "its last call that was seen"
+            assert djinn.explain(ghost)["why"] == explain.DISABLED_SINCE
             ghost(**on_device(inputs))
+        assert djinn.explain(copy.deepcopy(ghost))["tier"] == 0, "a call of it would be recorded"
     finally:
         djinn.enable()
     assert djinn.explain(ghost)["tier"] is None, "what came before is no call since enable()"

@@ -9,18 +9,21 @@ from . import _device, huggingface, state
 
 DISABLED = "djinn is not enabled: transformers runs as it is, and each operator is recorded"
 FOREIGN = "it is no model of transformers: each operator of a call of it is recorded"
+DISABLED_SINCE = "djinn has been disabled since: it sees no call, and each operator is recorded"
 LOCAL = "it is no ghost: its weights are in this process, and djinnd runs none of its calls"
 
 
 def explain(model: Any) -> dict[str, Any]:
     """Which tier the model's last call or generation took, and why not a higher one; and how many
     bytes have crossed to djinnd and back in this process's session, as djinnd counts them (None
-    where there is no session).
+    where there is no session). Where djinn has been disabled since, that call is the last which was
+    seen, and the reason says so.
 
     0: its operators were recorded one by one; so it is, too, with whatever was called otherwise
-    than as model(...) or model.generate(...), while djinn is disabled, and for other modules than
-    transformers' own. 1: its forward was replayed as a program. 2: the loop over tokens ran in
-    djinnd. None: there was no such call yet, or the model is not djinnd's."""
+    than as model(...) or model.generate(...), with a model whose first call djinn, disabled, does
+    not see, and for other modules than transformers' own. 1: its forward was replayed as a program.
+    2: the loop over tokens ran in djinnd. None: there was no such call yet, or the model is not
+    djinnd's."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"djinn.explain is given a model, not {type(model).__name__}.")
     one = getattr(model, "_orig_mod", model)  # torch.compile's
@@ -36,10 +39,12 @@ def _explain(model: Any) -> tuple[int | None, str]:
     kinds = {(kind.__module__, kind.__name__) for kind in type(model).__mro__}
     if ("transformers.modeling_utils", "PreTrainedModel") not in kinds:
         return 0, FOREIGN
-    if not huggingface.is_enabled():
-        return 0, DISABLED
     known = state.known_of(model)
-    return known.tier, known.why
+    if huggingface.is_enabled():
+        return known.tier, known.why
+    if known.why == state.NOT_SEEN:
+        return 0, DISABLED
+    return known.tier, "; ".join(filter(None, (known.why, DISABLED_SINCE)))
 
 
 __all__ = ["explain"]

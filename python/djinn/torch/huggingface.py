@@ -155,6 +155,7 @@ def enable() -> None:
         dynamic_cache = importlib.import_module("transformers.cache_utils").DynamicCache
         attention = importlib.import_module("transformers.integrations.sdpa_attention")
         _take_argument(model)
+        state.forget_calls()
         made = []
         for owner, name, wrap in (
             (model, "from_pretrained", _wrap_from_pretrained),
@@ -217,7 +218,6 @@ def disable() -> None:
         while _hooks:
             _hooks.pop().remove()
         warnings.filters[:] = [one for one in warnings.filters if not _is_ours(one)]
-        state.forget_calls()
 
 
 def _is_ours(rule: Any) -> bool:

@@ -72,7 +72,7 @@ def generation(model: Any) -> Iterator[None]:
 
 
 def forget_calls() -> None:
-    """From here on calls are not seen, or seen anew."""
+    """From here on calls are seen anew: since disable() some may have passed unseen."""
     for known in _known.values():
         known.tier, known.why = None, NOT_SEEN
 
