@@ -37,6 +37,11 @@ def test_units_have_no_unknown_or_misplaced_settings() -> None:
     assert [line for line in complaints if absent not in line] == []
 
 
+def test_the_service_may_open_no_device_that_djinnd_does_not_use() -> None:
+    unit = (UNITS / "djinnd.service").read_text()
+    assert re.findall(r"^Device.*$", unit, re.MULTILINE) == ["DevicePolicy=closed"]
+
+
 def test_a_reload_asks_first_whether_the_configuration_can_be() -> None:
     unit = (UNITS / "djinnd.service").read_text()
     first, second = re.findall(r"^ExecReload=(.*)$", unit, re.MULTILINE)
