@@ -201,6 +201,8 @@ class Bench:
         return "differs", f"{difference}: {summary(sample)}"
 
     def raised(self, expected: Any, found: Exception, sample: SampleInput) -> Verdict:
+        if isinstance(found, OtherDeviceError):  # never excused, as an error may be
+            return "differs", f"{said(found)}: {summary(sample)}"
         if is_ours(found):
             return "unlisted" if UNLISTED.search(str(found)) else "refused", said(found)
         if not isinstance(expected, Exception):

@@ -88,6 +88,14 @@ def test_a_result_on_another_device_is_seen() -> None:
         opinfo.leaf_on_the_cpu(opinfo.torch.ones(1), opinfo.torch.device("meta"))
 
 
+def test_no_reason_excuses_a_result_on_another_device() -> None:
+    for expected in (opinfo.torch.ones(1), ValueError()):
+        error = opinfo.OtherDeviceError("a result is on meta")
+        judged = bench("cat")
+        judged.report.count(*judged.raised(expected, error, accepted()))
+        assert opinfo.Summary.of([judged.report]).unknown == [judged.report]
+
+
 @pytest.fixture
 def device() -> None:
     pytest.importorskip("djinn.torch", exc_type=ImportError)
