@@ -13,7 +13,7 @@
 
 #if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 202002L
 #error "djinn.hpp needs C++20 (std::span): compile with -std=c++20, or use djinn.h."
-#endif
+#else
 
 #include <djinn.h>
 
@@ -252,3 +252,5 @@ class Ref {
 
 }  // namespace v1
 }  // namespace djinn
+
+#endif  // C++20

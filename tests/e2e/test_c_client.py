@@ -265,7 +265,8 @@ def test_the_header_for_cpp_says_what_it_needs(tmp_path: Path) -> None:
         timeout=60,
     )
     assert built.returncode == 1
-    errors = [line for line in built.stderr.splitlines() if "error" in line]
+    errors = [line for line in built.stderr.splitlines() if ": error: " in line]
+    assert len(errors) == 1, built.stderr
     assert "djinn.hpp needs C++20" in errors[0]
 
 
