@@ -146,6 +146,7 @@ def test_the_configuration_can_be_checked_and_shown(tmp_path: Path) -> None:
     ("option", "wrong", "next_step"),
     [
         ("--memory", "64MIB", 'write bytes like "12GiB", or a share like "80%"'),
+        ("--memory", "64", 'write at least "1MiB"; 64 is 64 bytes, and not "64GiB"'),
         ("--session-quota", "much", 'write bytes like "4GiB"'),
         ("--keep-alive", "never", 'write a time like "5min", "0", or "forever"'),
         ("--hang-timeout-ms", "5", 'write a time from "100ms" to "60min"'),

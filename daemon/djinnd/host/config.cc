@@ -33,6 +33,8 @@ constexpr std::string_view kMain = "/etc/djinn/djinnd.conf";
 constexpr std::array<std::string_view, 2> kDropIns{"/usr/lib/djinn/djinnd.conf.d",
                                                    "/etc/djinn/djinnd.conf.d"};
 constexpr size_t kConfigBytesMax = 64 * 1024;
+// Less than one session's staging takes. Whoever writes less has left out the unit.
+constexpr uint64_t kLimitBytesMin = uint64_t{1} << 20;
 // A key so far from a known one is not taken for a slip of the pen.
 constexpr size_t kSlipsMax = 4;
 
@@ -46,12 +48,21 @@ Error expected(std::string_view what) {
   return Error{ErrorCode::kInvalidArgument, fmt::format("write {}", what)};
 }
 
+std::string hint_at_unit(std::string_view number) {
+  return fmt::format("; {0} is {0} bytes, and not \"{0}GiB\"", number);
+}
+
 Status set_limit(std::string_view text, Options& options) {
   const auto amount = amount_of(text);
   if (!amount || amount->number == 0) {
     return expected("bytes like \"12GiB\", or a share like \"80%\"");
   }
-  options.memory_bytes = amount->of(physical_bytes());
+  const uint64_t bytes = amount->of(physical_bytes());
+  if (bytes < kLimitBytesMin) {
+    const bool no_unit = number_of(text).has_value();
+    return expected(fmt::format("at least \"1MiB\"{}", no_unit ? hint_at_unit(text) : ""));
+  }
+  options.memory_bytes = bytes;
   return {};
 }
 

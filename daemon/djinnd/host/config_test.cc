@@ -81,7 +81,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
 TEST_F(ConfigTest, the_quota_of_pins_is_a_share_of_the_limit_or_bytes) {
   write(kMain, "[memory]\npin_quota = \"20%\"\n");
   EXPECT_EQ(options().pin_quota.of(1000), 200u);
-  write(kMain, "[memory]\npin_quota = 7\nlimit = 3000\n");
+  write(kMain, "[memory]\npin_quota = 7\nlimit = 3000000\n");
   EXPECT_EQ(options().pin_quota.of(1000), 7u);
   write(kMain, "");
   EXPECT_EQ(options().pin_quota.of(1000), 500u);
@@ -177,6 +177,19 @@ TEST_F(ConfigTest, an_unknown_key_is_a_warning_that_names_file_line_and_the_near
   EXPECT_THAT(problem().text, EndsWith("did you mean model.keep_alive?"));
   write(kMain, "colour = \"blue\"\n");
   EXPECT_THAT(problem().text, EndsWith("colour is no key; it is ignored"));
+}
+
+TEST_F(ConfigTest, a_limit_without_its_unit_is_an_error_that_says_so) {
+  for (const char* const text : {"64", "\"64\""}) {
+    write(kMain, fmt::format("[memory]\nlimit = {}\n", text));
+    EXPECT_TRUE(problem().is_error) << text;
+    EXPECT_THAT(problem().text, EndsWith("djinnd.conf:2: error: memory.limit: write at least "
+                                         "\"1MiB\"; 64 is 64 bytes, and not \"64GiB\""));
+  }
+  write(kMain, "[memory]\nlimit = \"64KiB\"\n");
+  EXPECT_THAT(problem().text, EndsWith("memory.limit: write at least \"1MiB\""));
+  write(kMain, "[memory]\nlimit = 1048576\n");
+  EXPECT_EQ(options().memory_bytes, uint64_t{1} << 20);
 }
 
 TEST_F(ConfigTest, what_cannot_be_looked_at_is_not_taken_for_absent) {
