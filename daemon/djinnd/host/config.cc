@@ -286,6 +286,10 @@ std::string advice_for(std::string_view key) {
     return "it is ignored; what one user may have is written as memory_quota, pin_quota and "
            "sessions_max in a section [user.NAME], or [group.NAME]";
   }
+  if (key.find("preload") != key.npos) {
+    return "it is ignored; a model that is loaded whenever djinnd starts is a unit "
+           "djinn-load@PATH.service, see djinnd(8)";
+  }
   const auto nearest =
       std::ranges::min(kSettings, {}, [&](const Setting& s) { return slips(s, key); });
   if (slips(nearest, key) > kSlipsMax) return "it is ignored";

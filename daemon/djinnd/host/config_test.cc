@@ -179,6 +179,16 @@ TEST_F(ConfigTest, an_unknown_key_is_a_warning_that_names_file_line_and_the_near
   EXPECT_THAT(problem().text, EndsWith("colour is no key; it is ignored"));
 }
 
+TEST_F(ConfigTest, who_writes_preload_is_told_of_the_unit) {
+  for (const char* const text :
+       {"[model]\npreload = \"/m\"\n", "[model]\npreload = [\"/m\"]\n", "preload = \"/m\"\n"}) {
+    write(kMain, text);
+    EXPECT_FALSE(problem().is_error) << text;
+    EXPECT_THAT(problem().text, HasSubstr("preload is no key; it is ignored; a model that is"));
+    EXPECT_THAT(problem().text, EndsWith("djinn-load@PATH.service, see djinnd(8)"));
+  }
+}
+
 TEST_F(ConfigTest, a_limit_without_its_unit_is_an_error_that_says_so) {
   for (const char* const text : {"64", "\"64\""}) {
     write(kMain, fmt::format("[memory]\nlimit = {}\n", text));
