@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::client {
 namespace {
@@ -21,15 +22,14 @@ Result<ipc::StagingRange> Staging::allocate(uint64_t bytes) {
   const auto rounded = align_up(std::max<uint64_t>(bytes, 1), kAlignment);
   if (!rounded || *rounded > slab_.size()) {
     return Error{ErrorCode::kLimitExceeded,
-                 "The tensor is larger than the staging slab of " + std::to_string(slab_.size()) +
-                     " bytes. Connect with more staging, or make it a ref first."};
+                 "The tensor is larger than the staging slab of " + size_text(slab_.size()) +
+                     ". Connect with more staging, or make it a ref first."};
   }
   const auto found =
       std::ranges::find_if(free_, [&](const auto& range) { return range.second >= *rounded; });
   if (found == free_.end()) {
     return Error{ErrorCode::kQueueFull,
-                 "Of the staging slab's " + std::to_string(slab_.size()) + " bytes no " +
-                     std::to_string(*rounded) +
+                 "Of the staging slab's " + size_text(slab_.size()) + " no " + size_text(*rounded) +
                      " are free in one piece. Wait for a run to complete. Where none is under way, "
                      "the tensors of one run are too large together: connect with more staging, or "
                      "make some of them refs first."};

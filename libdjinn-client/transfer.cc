@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernel/base/bytes.h"
+#include "kernel/base/size_text.h"
 #include "libdjinn-client/operations.h"
 
 namespace djinn::client {
@@ -29,8 +30,7 @@ Status check_fits(const Client& client, uint64_t bytes) {
   const uint64_t quota = client.welcome().quota_bytes;
   if (bytes <= quota) return {};
   return Error{ErrorCode::kQuotaExceeded,
-               "A ref of " + std::to_string(bytes) + " bytes is more than the " +
-                   std::to_string(quota) +
+               "A ref of " + size_text(bytes) + " is more than the " + size_text(quota) +
                    " that a session may hold. Make smaller ones, or ask the administrator for a "
                    "larger memory.session_quota."};
 }

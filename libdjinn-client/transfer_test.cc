@@ -37,11 +37,11 @@ TEST_F(Transfer, what_has_no_bytes_is_put_in_one_run) {
 // There are no such bytes: whoever looked at one would crash.
 TEST_F(Transfer, what_no_session_may_hold_is_refused_unread) {
   const std::span<const std::byte> nowhere(reinterpret_cast<const std::byte*>(64),
-                                           FakeDaemon::kQuotaBytes + 1);
+                                           FakeDaemon::kQuotaBytes * 2);
   const auto refused = put(*client_, nowhere);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kQuotaExceeded);
-  EXPECT_NE(refused.error().message.find("1073741825 bytes is more than the 1073741824"),
+  EXPECT_NE(refused.error().message.find("A ref of 2.0 GiB is more than the 1.0 GiB that a"),
             std::string::npos);
   EXPECT_EQ(daemon_.runs(), 0u);
 }

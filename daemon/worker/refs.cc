@@ -10,6 +10,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 #include "kernel/pal/memfd.h"
 
 namespace djinn::worker {
@@ -170,10 +171,9 @@ Error Refs::no_room(uint64_t bytes, Error why) const {
   const uint64_t free_bytes = ranges.capacity_bytes() - ranges.live_bytes();
   if (why.code != ErrorCode::kOutOfMemory || bytes <= free_bytes) return why;
   return {ErrorCode::kQuotaExceeded,
-          fmt::format("{} bytes are needed, and of the {} that this session's refs may take {} are "
-                      "free. Release some, or ask the administrator for a larger "
-                      "memory.session_quota.",
-                      bytes, ranges.capacity_bytes(), free_bytes)};
+          fmt::format("{} are needed, and of the {} that this session's refs may take {} are free. "
+                      "Release some, or ask the administrator for a larger memory.session_quota.",
+                      size_text(bytes), size_text(ranges.capacity_bytes()), size_text(free_bytes))};
 }
 
 Refs::Storage Refs::place_of(size_t output) const {

@@ -7,6 +7,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 #include "kernel/exec/allow_list.h"
 #include "kernel/exec/arguments.h"
 #include "kernel/exec/convert.h"
@@ -189,10 +190,11 @@ class Admission {
       program_.passing_bytes = std::max(program_.passing_bytes, sample.passing_peak_bytes);
     }
     if (program_.activation_bytes <= limits_.activation_bytes_max) return {};
-    return Error{ErrorCode::kQuotaExceeded,
-                 fmt::format("At its largest shapes the graph needs {} bytes for activations; the "
-                             "limit is {}. Narrow the symbols' ranges.",
-                             program_.activation_bytes, limits_.activation_bytes_max)};
+    return Error{
+        ErrorCode::kQuotaExceeded,
+        fmt::format("At its largest shapes the graph needs {} for activations; the limit is "
+                    "{}. Narrow the symbols' ranges.",
+                    size_text(program_.activation_bytes), size_text(limits_.activation_bytes_max))};
   }
 
   Status find_writes(const Inference& inference) {

@@ -12,6 +12,7 @@
 #include <new>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
@@ -92,9 +93,10 @@ HookedAllocator& hooked_allocator() {
 
 Error over_limit(uint64_t bytes, uint64_t bytes_max) {
   return {ErrorCode::kQuotaExceeded,
-          fmt::format("The run needs {} bytes for what it computes, and its session's quota is {}. "
-                      "Give it less at once, or have the quota raised.",
-                      bytes, bytes_max)};
+          fmt::format("The run needs {} for what it computes, and its session's quota is {}. Give "
+                      "it less at once, or ask the administrator for a larger "
+                      "memory.session_quota.",
+                      size_text(bytes), size_text(bytes_max))};
 }
 
 void release(void* memory) {

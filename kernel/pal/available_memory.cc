@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::pal {
 namespace {
@@ -54,8 +55,8 @@ Status AvailableMemory::check(uint64_t needed_bytes) const {
   const uint64_t usable = available - std::min(available, kHeadroomBytes);
   if (needed_bytes <= usable) return {};
   return Error{ErrorCode::kOutOfMemory,
-               fmt::format("the machine has {} bytes of memory left for {} that are needed", usable,
-                           needed_bytes)};
+               fmt::format("the machine has {} of memory left for {} that are needed",
+                           size_text(usable), size_text(needed_bytes))};
 }
 
 }  // namespace djinn::pal

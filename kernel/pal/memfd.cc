@@ -15,6 +15,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 
 #ifndef MFD_NOEXEC_SEAL  // Linux 6.3; Debian 12's headers are older than some of its kernels
 #define MFD_NOEXEC_SEAL 0x0008U
@@ -115,7 +116,7 @@ Status refuse_the_hopeless(uint64_t bytes) {
   const auto total = checked_mul<uint64_t>(machine.totalram, machine.mem_unit);
   if (total && bytes < *total) return {};
   return Error{ErrorCode::kOutOfMemory,
-               fmt::format("{} bytes are more than the machine has", bytes)};
+               fmt::format("{} are more than the machine has", size_text(bytes))};
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::vmu {
 namespace {
@@ -98,9 +99,10 @@ Result<uint64_t> RangeAllocator::find_place(uint64_t bytes, uint64_t alignment) 
   const uint64_t largest =
       free_by_size_.empty() ? above.bytes : std::max(above.bytes, free_by_size_.rbegin()->first);
   return Error{ErrorCode::kOutOfMemory,
-               fmt::format("{} bytes are needed in one piece. Of {} bytes {} are free, and {} of "
-                           "them in one piece. Release something, then repeat.",
-                           bytes, capacity_bytes_, capacity_bytes_ - live_bytes_, largest)};
+               fmt::format("{} are needed in one piece. Of {} {} are free, and {} of them in one "
+                           "piece. Release something, then repeat.",
+                           size_text(bytes), size_text(capacity_bytes_),
+                           size_text(capacity_bytes_ - live_bytes_), size_text(largest))};
 }
 
 Result<Range> RangeAllocator::allocate(uint64_t bytes, uint64_t alignment) {

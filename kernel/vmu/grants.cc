@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::vmu {
 namespace {
@@ -61,17 +62,18 @@ Status GrantLedger::check_quota(PrincipalId principal, uint64_t bytes) const {
   const uint64_t quota = quota_of(principal), held = held_by(principal);
   const uint64_t aside = aside_of(principal);
   if (held <= quota && aside <= quota - held && bytes <= quota - held - aside) return {};
-  return Error{ErrorCode::kQuotaExceeded,
-               fmt::format("needs {} bytes; {} of the quota's {} are in use. Release something, or "
-                           "ask for a larger quota.",
-                           bytes, held + aside, quota)};
+  return Error{
+      ErrorCode::kQuotaExceeded,
+      fmt::format("needs {}; {} of the quota's {} are in use. Release something, or ask for "
+                  "a larger quota.",
+                  size_text(bytes), size_text(held + aside), size_text(quota))};
 }
 
 Status GrantLedger::check_device(uint64_t bytes) const {
   if (bytes <= free_bytes_) return {};
   return Error{ErrorCode::kOutOfMemory,
-               fmt::format("needs {} bytes; {} of the device's {} are free", bytes, free_bytes_,
-                           total_bytes())};
+               fmt::format("needs {}; {} of the device's {} are free", size_text(bytes),
+                           size_text(free_bytes_), size_text(total_bytes()))};
 }
 
 void GrantLedger::add(uint64_t bytes, PrincipalId principal) {

@@ -56,7 +56,7 @@ TEST(grants, more_than_the_device_has_is_out_of_memory_with_numbers) {
   ASSERT_TRUE(grants.grant(kAlice, kSession, 600));
   const auto refused = grants.grant(kBob, kOther, 401);
   ASSERT_EQ(code_of(refused), ErrorCode::kOutOfMemory);
-  EXPECT_EQ(refused.error().message, "needs 401 bytes; 400 of the device's 1000 are free");
+  EXPECT_EQ(refused.error().message, "needs 401 B; 400 B of the device's 1000 B are free");
   EXPECT_TRUE(grants.grant(kBob, kOther, 400));
   EXPECT_EQ(grants.free_bytes(), 0u);
 }

@@ -74,6 +74,14 @@ def test_who_asks_for_too_many_addresses_hears_for_how_many_bytes() -> None:
         torch.empty(1 << 41, device=DEVICE)
 
 
+def test_a_run_beyond_the_quota_says_how_far_and_who_may_raise_it() -> None:
+    """That of every session, as djinnd is configured by itself."""
+    side = torch.ones(1_000_000, device=DEVICE)
+    said = r"needs 3\.6 TiB for .* quota is 4\.0 GiB\. .* a larger memory\.session_quota\."
+    with pytest.raises(torch.OutOfMemoryError, match=said):
+        (side[:, None] * side).sum().item()
+
+
 def test_the_device_has_a_name_and_properties() -> None:
     (torch.ones(1, device=DEVICE) + 1).cpu()
     found = module().get_device_properties(0)

@@ -17,7 +17,7 @@ constexpr Owner kAnn = Owner::of_user(1000);
 constexpr Owner kBob = Owner::of_user(1001);
 
 Event event_of(Owner owner) {
-  Event event{EventKind::kModelLoaded, "model 00000000002a is resident: 7 bytes", owner};
+  Event event{EventKind::kModelLoaded, "model 00000000002a is resident: 7 B", owner};
   event.model = ModelId{42};
   event.bytes = 7;
   return event;
@@ -79,7 +79,7 @@ TEST(JournalTest, an_event_has_the_fields_that_apply_to_it) {
   };
   EXPECT_TRUE(has("DJINN_MODEL=00000000002a"));
   EXPECT_TRUE(has("DJINN_BYTES=7"));
-  EXPECT_TRUE(has("MESSAGE=model 00000000002a is resident: 7 bytes"));
+  EXPECT_TRUE(has("MESSAGE=model 00000000002a is resident: 7 B"));
   EXPECT_TRUE(has("DJINN_USER=1000"));
   EXPECT_EQ(fields.size(), 6u);  // with MESSAGE_ID and PRIORITY, and no other
 }

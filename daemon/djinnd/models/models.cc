@@ -11,6 +11,7 @@
 #include "daemon/djinnd/loop/log.h"
 #include "daemon/djinnd/models/extents.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
 namespace {
@@ -64,7 +65,7 @@ void Models::has_memory_again(Model model, const Status& granted) {
   if (granted) {
     events_.emit(event_of(
         EventKind::kModelKept, model,
-        fmt::format("model {} is resident again: {} bytes", text_of(model.id), model.bytes)));
+        fmt::format("model {} is resident again: {}", text_of(model.id), size_text(model.bytes))));
     Residency::taken_back(model);
     table_.add(std::move(model)).idle_since_ns = clock_.monotonic_ns();
   } else {
@@ -100,11 +101,12 @@ Status Models::check_plans(Owner domain, uint64_t bytes) const {
     if (model.owner() == domain) held += model.plan_bytes;
   }
   if (range_fits(held, bytes, kPlanBytesPerUser)) return {};
-  return Error{ErrorCode::kLimitExceeded,
-               fmt::format("The load plans of this user's models and openings have {} bytes; with "
-                           "this one they would have more than {}. Wait for the openings, or "
-                           "unload a model.",
-                           held, kPlanBytesPerUser)};
+  return Error{
+      ErrorCode::kLimitExceeded,
+      fmt::format("The load plans of this user's models and openings have {}; with this one "
+                  "they would have more than {}. Wait for the openings, or unload a "
+                  "model.",
+                  size_text(held), size_text(kPlanBytesPerUser))};
 }
 
 Status Models::check_files(Owner domain, size_t added, size_t count) const {

@@ -256,9 +256,9 @@ Status Openings::check_manifests(const Model& model, uint64_t bytes) const {
   }
   if (range_fits(held, bytes, kManifestBytesPerUser)) return {};
   return Error{ErrorCode::kLimitExceeded,
-               fmt::format("The manifests of this user's models have {} bytes; with this one they "
-                           "would have more than {}. Unload a model.",
-                           held, kManifestBytesPerUser)};
+               fmt::format("The manifests of this user's models have {}; with this one they would "
+                           "have more than {}. Unload a model.",
+                           size_text(held), size_text(kManifestBytesPerUser))};
 }
 
 void Openings::load_hashed(Load& load, const ipc::Hashed& hashed) {

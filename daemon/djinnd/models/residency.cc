@@ -12,6 +12,7 @@
 #include "daemon/djinnd/models/pins.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
 namespace {
@@ -44,8 +45,8 @@ Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& m
 
 void Residency::emit(EventKind kind, const Model& model, EvictReason reason, const char* what) {
   Event event = event_of(kind, model,
-                         fmt::format("model {} is {}: {} bytes, {}", text_of(model.id), what,
-                                     model.bytes, name_of(reason)));
+                         fmt::format("model {} is {}: {}, {}", text_of(model.id), what,
+                                     size_text(model.bytes), name_of(reason)));
   event.reason = reason;
   events_.emit(std::move(event));
 }
@@ -323,7 +324,7 @@ void Residency::arrived(Model& model) {
   model.lost.reset();
   events_.emit(
       event_of(EventKind::kModelLoaded, model,
-               fmt::format("model {} is resident: {} bytes", text_of(model.id), model.bytes)));
+               fmt::format("model {} is resident: {}", text_of(model.id), size_text(model.bytes))));
   mappings_.restore(model);
   review();
   listener_.models_changed();

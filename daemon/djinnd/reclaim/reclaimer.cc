@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
 
 namespace djinn::daemon {
 namespace {
@@ -105,10 +106,10 @@ void Reclaimer::emit_pressure() {
   const bool all = level_ == PressureLevel::kAllGoes;
   Event event = device_event(
       memory_.device(), EventKind::kMemoryPressure,
-      fmt::format("more than {} % of the memory is granted: {} of {} bytes; {} models "
-                  "move down",
-                  all ? thresholds_.all_percent : thresholds_.idle_percent, memory_.granted_bytes(),
-                  memory_.total_bytes(), all ? "all but running" : "idle"));
+      fmt::format("more than {} % of the memory is granted: {} of {}; {} models move down",
+                  all ? thresholds_.all_percent : thresholds_.idle_percent,
+                  size_text(memory_.granted_bytes()), size_text(memory_.total_bytes()),
+                  all ? "all but running" : "idle"));
   event.bytes = memory_.granted_bytes();
   events_.emit(std::move(event));
 }

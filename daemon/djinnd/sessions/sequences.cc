@@ -19,6 +19,7 @@
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/size_text.h"
 #include "kernel/gc/sequence_layout.h"
 
 namespace djinn::daemon {
@@ -388,7 +389,7 @@ void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool 
     set_granted(*session, *group, group->granted_bytes() - bytes);
     memory_.release(Memory::of_session(id), bytes);
   } else {
-    log("spilled memory could not be freed: {} bytes", bytes);  // it is there, and so it counts
+    log("spilled memory could not be freed: {}", size_text(bytes));  // it is there: it counts
     memory_.freed();  // who waits for it waits for something else, or is refused
   }
   for (const ipc::GrantRequest& request : asks) on_grant_request(key, request);
@@ -432,8 +433,8 @@ void Sequences::left_by_worker(const Session& session, SequenceGroup& group) {
 
 void Sequences::emit(EventKind kind, const Session& session, uint64_t bytes, const char* what) {
   Event event{kind,
-              fmt::format("a sequence group of session {} is {}: {} bytes", text_of(session.id),
-                          what, bytes),
+              fmt::format("a sequence group of session {} is {}: {}", text_of(session.id), what,
+                          size_text(bytes)),
               session.domain};
   event.session = session.id;
   event.device = memory_.device();

@@ -14,6 +14,7 @@
 #include "ipc/session_memory.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/base/size_text.h"
 #include "kernel/gc/session_state.h"
 #include "kernel/pal/memfd.h"
 
@@ -180,8 +181,8 @@ Error session_has_ended() {
 Result<uint64_t> check_staging_bytes(uint64_t asked) {
   if (asked > limits::kStagingBytesMax) {
     return Error{ErrorCode::kLimitExceeded,
-                 fmt::format("A staging slab has at most {} bytes; {} were asked for.",
-                             limits::kStagingBytesMax, asked)};
+                 fmt::format("A staging slab has at most {}; {} were asked for.",
+                             size_text(limits::kStagingBytesMax), size_text(asked))};
   }
   return align_up(asked == 0 ? kPage : asked, kPage).value();
 }

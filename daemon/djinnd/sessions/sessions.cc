@@ -337,7 +337,7 @@ void Sessions::emit_freed(Released& session) {
   Event event = *std::exchange(session.event, std::nullopt);
   event.bytes = session.freed_bytes;
   event.text =
-      fmt::format("session {} is released: {} bytes", text_of(event.session), *event.bytes);
+      fmt::format("session {} is released: {}", text_of(event.session), size_text(*event.bytes));
   events_.emit(std::move(event));
 }
 
