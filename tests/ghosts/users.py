@@ -161,6 +161,24 @@ def a_text_generation_pipeline_says_the_same(scratch: Path) -> None:
 
 
 @case
+def a_pipeline_on_device_0_leaves_a_ghost_where_it_is(scratch: Path) -> None:
+    make = functools.partial(
+        transformers.pipeline, "text-generation", tokenizer=word_tokenizer(), device=0
+    )
+    one, other = both("llama", scratch)
+    assert make(model=one).device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+    gpus = [] if torch.cuda.is_available() else ["cuda", "cuda:0", torch.device("cuda")]
+    for place in (0, None, -1, DEVICE, torch.device(DEVICE), *gpus):
+        assert make(model=other, device=place).device == torch.device(DEVICE), place
+        assert on_device(other), place
+    for place in [1, DEVICE.replace("0", "1")] + ["cuda:1"] * bool(gpus):
+        with loads.refusal("one device, number 0", kind=ValueError):
+            make(model=other, device=place)
+    assert on_device(other)
+    assert make(model=other, device="cpu").model.device.type == "cpu"
+
+
+@case
 def a_feature_extraction_pipeline_gives_the_same(scratch: Path) -> None:
     del scratch
     tokenizer = transformers.AutoTokenizer.from_pretrained(minilm())

@@ -545,12 +545,24 @@ def _wrap_pipeline(original: Any) -> Any:
 
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(self, *args, **kwargs).arguments
-        if given.get("device") is None and given["model"].device == DEVICE:
-            kwargs["device"] = DEVICE  # else it is moved to the CPU, where no GPU is
-        original(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs)
+        if given.arguments["model"].device == DEVICE:
+            given.arguments["device"] = _place_of_pipeline(given.arguments.get("device"))
+        original(*given.args, **given.kwargs)
 
     return __init__
+
+
+def _place_of_pipeline(asked: Any) -> Any:
+    """A ghost's: without a GPU transformers takes none, and each number, for the CPU."""
+    if asked is None:
+        return DEVICE
+    if isinstance(asked, int):
+        return asked if asked < 0 else config.device(asked)
+    place = torch.device(asked)
+    if place.type == "cuda" and not torch.cuda.is_available():
+        return config.device(place.index or 0)
+    return place
 
 
 # --- what is for the daemon, and what is refused --------------------------------------------------
