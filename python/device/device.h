@@ -154,6 +154,8 @@ class Device {
   void hold();
   void release_hold();
   [[nodiscard]] bool is_connected() const { return session_.has_link(); }
+  // Whether this is the child of a fork, whose session is its parent's.
+  [[nodiscard]] bool is_forked() const { return session_.is_orphan(); }
   // 0 off, 1 each call, 2 what it gives too, 3 each run too: lines on stderr.
   void set_debug_level(int level) { debug_level_ = level; }
   DeviceStats stats();

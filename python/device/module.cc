@@ -337,6 +337,7 @@ PYBIND11_MODULE(_device, module) {
   module.def("moves", [] { return device::storages().moves(); });
   module.def("session", [] { return device::Device::get().session(); });
   module.def("is_connected", [] { return device::Device::get().is_connected(); });
+  module.def("is_forked", [] { return device::Device::get().is_forked(); });
   module.def("is_lost", [](const py::object& tensor) {
     return device::storage_of(device::tensor_from(tensor))->location == device::Location::kLost;
   });

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import torch
+from alone import run_alone
 from private_daemon import Daemon, wait_until
 from twins import DEVICE, expect_equal, numbers
 
@@ -98,18 +99,6 @@ def test_steps_in_place_are_run_once_each() -> None:
     expect_equal(run("cpu"), run(DEVICE))
 
 
-def run_alone(daemon: Daemon, source: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", source],
-        env={**os.environ, "DJINN_HOST": daemon.host},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 LEAVE = """
 import torch, djinn.torch
 x = torch.ones(4, device="remote_accelerator:0")
@@ -133,6 +122,29 @@ _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status), y.sum().item())
 """
 
+FORK_SHOWN = """
+import multiprocessing, multiprocessing.pool, os, djinn, torch
+
+djinn.enable()
+x = torch.ones(4, device=djinn.torch.device)
+x.sum().item()
+
+def of_the_device(_):
+    return x * 3
+
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    try:
+        pool.map_async(of_the_device, [1]).get(40)
+    except multiprocessing.pool.MaybeEncodingError as error:
+        print("of the process that this one was forked from" in str(error), flush=True)
+child = os.fork()
+if child == 0:
+    print(x, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(x)
+"""
+
 FORK_FIRST = """
 import os, torch, djinn.torch
 x = torch.ones(4, device="remote_accelerator:0") * 3
@@ -152,6 +164,16 @@ def test_a_process_ends_with_operators_in_its_log(device_daemon: Daemon) -> None
 
 def test_the_child_of_a_fork_is_told_that_it_has_no_session(device_daemon: Daemon) -> None:
     assert run_alone(device_daemon, FORK) == "7 12.0\n"
+
+
+def test_a_tensor_is_shown_and_not_waited_for_in_the_child_of_a_fork(
+    device_daemon: Daemon,
+) -> None:
+    """A pool shows the result that it cannot send."""
+    said = " ".join(run_alone(device_daemon, FORK_SHOWN).split())
+    gone = "<in djinnd, of the process that this one was forked from>, size=(4,)"
+    where = "device='remote_accelerator:0')"
+    assert said == f"True tensor({gone}, {where} tensor([1., 1., 1., 1.], {where}"
 
 
 def test_a_fork_before_the_first_value_has_a_session_of_its_own(device_daemon: Daemon) -> None:

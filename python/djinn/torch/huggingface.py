@@ -529,12 +529,21 @@ def _wrap_str(original: Any) -> Any:
         try:
             return str(original(self, tensor_contents=tensor_contents))
         except RuntimeError:
-            if self.device != DEVICE or not _device.is_lost(self):
+            gone = _why_gone(self)
+            if gone is None:
                 raise
-            gone = f"<gone: djinnd's session has ended>, size={tuple(self.shape)}"
-            return str(original(self, tensor_contents=gone))
+            contents = f"<{gone}>, size={tuple(self.shape)}"
+            return str(original(self, tensor_contents=contents))
 
     return _str
+
+
+def _why_gone(tensor: torch.Tensor) -> str | None:
+    if tensor.device != DEVICE:
+        return None
+    if _device.is_forked():
+        return "in djinnd, of the process that this one was forked from"
+    return "gone: djinnd's session has ended" if _device.is_lost(tensor) else None
 
 
 # --- pipelines ------------------------------------------------------------------------------------
