@@ -47,7 +47,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
     check_index(index);
-    const ipc::OwnMemory own = Device::get().memory().own;
+    const ipc::OwnMemory own = Device::get().memory_connected().own;
     return {own.free_bytes, own.total_bytes};
   }
 

@@ -204,6 +204,17 @@ void Device::complete(Turn& turn) {
 DeviceMemory Device::memory() {
   Turn turn(mutex_);
   session_.notice_end();
+  return memory_of(turn);
+}
+
+DeviceMemory Device::memory_connected() {
+  Turn turn(mutex_);
+  session_.notice_end();
+  session_.link();
+  return memory_of(turn);
+}
+
+DeviceMemory Device::memory_of(Turn& turn) {
   if (holds_ == 0 && session_.live() != nullptr) hand_over(turn);
   DeviceMemory memory;
   if (Link* const link = session_.live()) memory.own = take(link->client().own_memory());

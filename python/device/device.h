@@ -94,6 +94,9 @@ class Device {
   void give_back();
   // Hands over what was recorded, and asks djinnd.
   DeviceMemory memory();
+  // The same, of a session that is made where there is none. Throws if djinnd cannot be reached,
+  // and in the child of a fork.
+  DeviceMemory memory_connected();
   // The most is what is held now.
   void reset_peak();
   // Elements of tensor, contiguous and in order; exactly its bytes.
@@ -191,6 +194,7 @@ class Device {
   void note_unused_models();
   void let_go();
   void complete(Turn& turn);
+  DeviceMemory memory_of(Turn& turn);
   void finish(Turn& turn, std::string_view what);
   void record(const c10::OperatorHandle& op, Stack& stack);
   void record(const c10::OperatorHandle& op, Stack& stack,

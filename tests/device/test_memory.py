@@ -12,6 +12,7 @@ import djinn
 import pytest
 import torch
 import transformers
+from alone import run_alone
 from private_daemon import Daemon, running
 from twins import DEVICE
 
@@ -80,6 +81,20 @@ def test_a_run_beyond_the_quota_says_how_far_and_who_may_raise_it() -> None:
     said = r"needs 3\.6 TiB for .* quota is 4\.0 GiB\. .* a larger memory\.session_quota\."
     with pytest.raises(torch.OutOfMemoryError, match=said):
         (side[:, None] * side).sum().item()
+
+
+ASK_FIRST = """
+import torch, djinn.torch
+
+device = torch.remote_accelerator
+free, total = device.mem_get_info()
+print(0 < free <= total == device.get_device_properties(0).total_memory)
+print(device.memory_allocated(), (torch.ones(4, device=djinn.torch.device) * 3).sum().item())
+"""
+
+
+def test_how_much_there_is_can_be_asked_before_the_first_tensor(device_daemon: Daemon) -> None:
+    assert run_alone(device_daemon, ASK_FIRST) == "True\n0 12.0\n"
 
 
 def test_the_device_has_a_name_and_properties() -> None:

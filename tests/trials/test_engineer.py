@@ -140,8 +140,8 @@ def test_a17_memory_is_asked_as_that_of_a_gpu(
     nursery: Nursery, daemon: Daemon, minilm: Path
 ) -> None:
     said = nursery.run("memory.py", minilm, host=daemon.host).lines()
-    assert said[:5] == ["True"] * 5
-    assert [line.split()[0] for line in said[5:]] == [
+    assert said[:6] == ["True"] * 6
+    assert [line.split()[0] for line in said[6:]] == [
         *("tensors", "models", "at", "session", "free", "in")
     ]
 

@@ -97,10 +97,9 @@ def _device_name(device: Any = None) -> str:
 
 
 def _device_properties(device: Any = None) -> types.SimpleNamespace:
-    """Those of torch.cuda's that there are: `name`, and `total_memory`, what djinnd may grant (0
-    where there is no session)."""
+    """Those of torch.cuda's that there are: `name`, and `total_memory`, what djinnd may grant."""
     return types.SimpleNamespace(
-        name=_device_name(device), total_memory=int(_device.memory()["total"])
+        name=_device_name(device), total_memory=torch.accelerator.get_memory_info(0)[1]
     )
 
 

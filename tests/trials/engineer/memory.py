@@ -8,8 +8,10 @@ import torch
 from transformers import AutoModel
 
 djinn.enable()
-model = AutoModel.from_pretrained(sys.argv[1])
 device = torch.remote_accelerator
+free, total = device.mem_get_info()
+print(0 < free <= total == device.get_device_properties(0).total_memory)
+model = AutoModel.from_pretrained(sys.argv[1])
 free, total = device.mem_get_info()
 print(torch.accelerator.is_available())
 print(abs(model.get_memory_footprint() - device.memory_allocated()) < 2**20)
