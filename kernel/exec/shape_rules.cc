@@ -10,10 +10,13 @@
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/pixel_shuffle.h>
+#include <ATen/ops/pixel_unshuffle.h>
 #include <ATen/ops/result_type.h>
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <string_view>
 
 #include "kernel/exec/torch_headers.h"
@@ -146,6 +149,21 @@ Results in_format_of_input(const Arguments& arguments) {
   return {at::empty_like(input, input.suggest_memory_format())};
 }
 
+// The CPU's kernels keep the memory format of their input; the meta kernels do not.
+Results in_format_of(const at::Tensor& input, const at::Tensor& shuffled) {
+  return {at::empty(shuffled.sizes(), shuffled.options(), input.suggest_memory_format())};
+}
+
+Results pixel_shuffle(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  return in_format_of(input, at::pixel_shuffle(input, arguments[1].toInt()));
+}
+
+Results pixel_unshuffle(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  return in_format_of(input, at::pixel_unshuffle(input, arguments[1].toInt()));
+}
+
 // As at::native's kernels for batches choose: contiguous where the input is, whatever else it is.
 at::Tensor normalized(const at::Tensor& input) {
   return at::empty_like(
@@ -183,8 +201,19 @@ Results bools_like_input(const Arguments& arguments) {
   return {at::empty_like(input, input.options().dtype(at::kBool))};
 }
 
-// Normalised output, mean and reciprocal deviation over the leading dimensions; the two are of
-// float32 where the parameters are of another dtype than the input, as under autocast.
+// The dtype of statistics: the input's, but float32 where the first of the parameters that is given
+// is of another, as under autocast. A parameter that is left out is None or an undefined tensor.
+at::ScalarType type_of_statistics(const Arguments& arguments,
+                                  std::initializer_list<size_t> parameters) {
+  const at::ScalarType type = arguments[0].toTensor().scalar_type();
+  for (const size_t i : parameters) {
+    const auto given = arguments[i].toOptional<at::Tensor>();
+    if (given && given->defined()) return given->scalar_type() == type ? type : at::kFloat;
+  }
+  return type;
+}
+
+// Normalised output, mean and reciprocal deviation over the leading dimensions.
 Results native_layer_norm(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const size_t inner = arguments[1].toDimVector().size();
@@ -192,26 +221,17 @@ Results native_layer_norm(const Arguments& arguments) {
                     "normalized_shape has too many dimensions");
   std::vector<int64_t> sizes = input.sizes().vec();
   std::fill(sizes.end() - static_cast<std::ptrdiff_t>(inner), sizes.end(), 1);
-  at::ScalarType parameters = input.scalar_type();
-  for (const size_t i : {3, 2}) {
-    if (arguments[i].isTensor()) parameters = arguments[i].toTensor().scalar_type();
-  }
-  const at::ScalarType type = parameters == input.scalar_type() ? parameters : at::kFloat;
+  const at::ScalarType type = type_of_statistics(arguments, {2, 3});
   return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, type),
           meta_tensor(sizes, type)};
 }
 
-// Statistics of channels, which only training has. As for native_layer_norm, their dtype.
+// Statistics of channels, which only training has.
 Results native_batch_norm(const Arguments& arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   TORCH_CHECK_VALUE(input.dim() >= 2, "the input must have two or more dimensions");
-  at::ScalarType parameters = input.scalar_type();
-  for (const size_t i : {4, 3, 2, 1}) {
-    if (arguments[i].isTensor()) parameters = arguments[i].toTensor().scalar_type();
-  }
   const bool training = arguments[5].toBool();
-  const bool mixed = parameters != input.scalar_type();
-  const at::ScalarType type = mixed ? at::kFloat : input.scalar_type();
+  const at::ScalarType type = type_of_statistics(arguments, {1, 2, 3, 4});
   const std::vector<int64_t> sizes{training ? input.size(1) : 0};
   return {normalized(input), meta_tensor(sizes, type), meta_tensor(sizes, type)};
 }
@@ -381,6 +401,8 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::min", one_element},
     {"aten::native_batch_norm", native_batch_norm},
     {"aten::native_layer_norm", native_layer_norm},
+    {"aten::pixel_shuffle", pixel_shuffle},
+    {"aten::pixel_unshuffle", pixel_unshuffle},
     {"aten::relu", like_input},
     {"aten::relu_", itself},
     {"aten::rms_norm", rms_norm},

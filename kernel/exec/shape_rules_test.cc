@@ -14,6 +14,7 @@ namespace {
 using Stack = std::vector<c10::IValue>;
 
 at::Tensor on_meta(const at::Tensor& tensor) {
+  if (!tensor.defined()) return tensor;
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(c10::kMeta));
 }
 
@@ -91,6 +92,30 @@ TEST_P(BatchNorm, results_lie_as_the_cpus_do) {
       stack.emplace_back(false);  // no cuDNN
       expect_rule_of("aten::batch_norm", "", stack);
     }
+  }
+}
+
+// As of an instance norm of no parameters, which leaves undefined tensors in their places.
+TEST(ShapeRules, a_batch_norm_of_no_parameters_has_statistics_of_its_inputs_dtype) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    Stack stack{noise({2, 4, 3}, 1).to(type)};
+    for (int i = 0; i < 4; ++i) stack.emplace_back(at::Tensor());
+    for (const c10::IValue& last : Stack{true, 0.1, 1e-5}) stack.push_back(last);
+    expect_rule_of("aten::native_batch_norm", "", stack);
+    Stack layer{noise({2, 4, 3}, 1).to(type), std::vector<int64_t>{3}};
+    for (int i = 0; i < 2; ++i) layer.emplace_back(at::Tensor());
+    layer.emplace_back(1e-5);
+    expect_rule_of("aten::native_layer_norm", "", layer);
+  }
+}
+
+TEST(ShapeRules, shuffled_pixels_lie_as_the_cpus_do) {
+  const at::Tensor planes = noise({2, 4, 6, 8}, 1);
+  for (const at::Tensor& input :
+       {planes, planes.contiguous(at::MemoryFormat::ChannelsLast), planes.transpose(2, 3),
+        noise({2, 4, 1, 8}, 1).expand({2, 4, 6, 8}), planes.select(0, 1)}) {
+    expect_rule_of("aten::pixel_shuffle", "", {input, int64_t{2}});
+    expect_rule_of("aten::pixel_unshuffle", "", {input, int64_t{2}});
   }
 }
 
