@@ -16,6 +16,38 @@ class Row:
     config: dict[str, Any] = field(default_factory=dict)  # what tiny.py does not find by itself
 
 
+# Of Sapiens2: what it is for is the head alone.
+HEAD = {"upsample_out_channels": [32, 16], "conv_out_channels": [16]}
+SCALE = {"scale_conv_out_channels": [16], "scale_final_hidden_sizes": [16, 8]}
+
+# Of Segment Anything: what is seen and what is asked for meet with so many channels.
+SAM_SEES = {"output_channels": 64, "num_pos_feats": 32, "global_attn_indexes": (1,)}
+SAM2_STAGES = {
+    **{"image_size": [64, 64], "hidden_size": 16, "num_attention_heads": 1},
+    **{"blocks_per_stage": [1, 1, 2, 1], "embed_dim_per_stage": [16, 32, 64, 128]},
+    **{"window_size_per_stage": [8, 4, 4, 2], "global_attention_blocks": [3]},
+    **{"window_positional_embedding_background_size": [4, 4]},
+}
+SAM2_SEES = {
+    **{"backbone_config": SAM2_STAGES, "backbone_channel_list": [128, 64, 32, 16]},
+    **{"backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]], "fpn_hidden_size": 64},
+}
+SAM3_SEES = {
+    **{"fpn_hidden_size": 64, "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]]},
+    **{"backbone_config": {"pretrain_image_size": 32, "global_attn_indexes": [1]}},
+}
+
+# Of what finds the same points in two images.
+POINTS = {
+    **{"encoder_hidden_sizes": [16, 16, 32, 32], "decoder_hidden_size": 64},
+    **{"descriptor_decoder_dim": 64, "max_keypoints": 16},
+}
+
+RESNET = {
+    **{"model_type": "resnet", "embedding_size": 16, "hidden_sizes": [16, 32, 48, 64]},
+    **{"depths": [1, 1, 1, 1], "out_features": ["stage1", "stage2", "stage3", "stage4"]},
+}
+
 ROWS: list[Row] = [
     Row(
         "audio", "ASTForAudioClassification", "AutoModelForAudioClassification", "patches of sound"
@@ -588,6 +620,20 @@ ROWS: list[Row] = [
     ),
     Row("time series", "PatchTSTForClassification", "PatchTSTForClassification", "series"),
     Row("time series", "PatchTSTForRegression", "PatchTSTForRegression", "series"),
+    Row(
+        "time series",
+        "TimesFm2_5ModelForPrediction",
+        "AutoModelForTimeSeriesPrediction",
+        "plain series",
+        config={"patch_length": 8, "horizon_length": 8, "output_quantile_len": 16},
+    ),
+    Row(
+        "time series",
+        "TimesFmModelForPrediction",
+        "AutoModelForTimeSeriesPrediction",
+        "plain series",
+        config={"patch_length": 8, "horizon_length": 8},
+    ),
     Row("video", "TimesformerForVideoClassification", "AutoModelForVideoClassification", "video"),
     Row("video", "VideoMAEForVideoClassification", "AutoModelForVideoClassification", "video"),
     Row("video", "VideoPrismForVideoClassification", "AutoModelForVideoClassification", "videos"),
@@ -615,6 +661,17 @@ ROWS: list[Row] = [
         "image",
     ),
     Row("vision", "DeiTForMaskedImageModeling", "AutoModelForMaskedImageModeling", "image"),
+    Row(
+        "vision",
+        "DetrForSegmentation",
+        "AutoModelForImageSegmentation",
+        "image",
+        config={
+            "encoder_attention_heads": 8,
+            "decoder_attention_heads": 8,
+            "backbone_config": RESNET,
+        },
+    ),
     Row("vision", "Dinov2Backbone", "Dinov2Backbone", "image"),
     Row("vision", "Dinov2WithRegistersBackbone", "Dinov2WithRegistersBackbone", "image"),
     Row(
@@ -623,11 +680,36 @@ ROWS: list[Row] = [
         "AutoModelForImageClassification",
         "image",
     ),
+    Row(
+        "vision",
+        "EfficientLoFTRForKeypointMatching",
+        "AutoModelForKeypointMatching",
+        "pair of images",
+        config={
+            "out_features": [16, 16, 32, 64],
+            "stage_num_blocks": [1, 1, 1, 1],
+            "num_attention_heads": 8,
+            "coarse_matching_threshold": 0.0,
+            "coarse_matching_border_removal": 0,
+        },
+    ),
     Row("vision", "FocalNetForMaskedImageModeling", "AutoModelForMaskedImageModeling", "image"),
     Row("vision", "GLPNForDepthEstimation", "AutoModelForDepthEstimation", "image"),
     Row("vision", "IJepaForImageClassification", "AutoModelForImageClassification", "image"),
     Row("vision", "Idefics3VisionTransformer", "AutoModel", "image"),
     Row("vision", "InternVLVisionModel", "AutoModel", "image"),
+    Row(
+        "vision",
+        "LightGlueForKeypointMatching",
+        "AutoModelForKeypointMatching",
+        "pair of images",
+        config={
+            "descriptor_dim": 64,
+            "num_key_value_heads": 4,
+            "filter_threshold": 0.0,
+            "keypoint_detector_config": POINTS,
+        },
+    ),
     Row("vision", "MLCDVisionModel", "AutoModel", "image"),
     Row(
         "vision", "MobileNetV2ForSemanticSegmentation", "AutoModelForSemanticSegmentation", "image"
@@ -641,7 +723,124 @@ ROWS: list[Row] = [
     Row("vision", "RfDetrForInstanceSegmentation", "AutoModelForInstanceSegmentation", "image"),
     Row("vision", "RfDetrForObjectDetection", "AutoModelForObjectDetection", "image"),
     Row("vision", "SLANeXtForTableRecognition", "AutoModelForTableRecognition", "image"),
+    Row(
+        "vision",
+        "Sam2Model",
+        "AutoModelForMaskGeneration",
+        "image and point",
+        config={
+            "vision_config": SAM2_SEES,
+            "prompt_encoder_config": {"image_size": 64, "patch_size": 16},
+        },
+    ),
+    Row(
+        "vision",
+        "Sam3TrackerModel",
+        "AutoModelForMaskGeneration",
+        "image and point",
+        config={"vision_config": SAM3_SEES},
+    ),
+    Row(
+        "vision",
+        "SamHQModel",
+        "AutoModelForMaskGeneration",
+        "image and point",
+        config={"vision_config": SAM_SEES, "mask_decoder_config": {"vit_dim": 64}},
+    ),
+    Row(
+        "vision",
+        "SamModel",
+        "AutoModelForMaskGeneration",
+        "image and point",
+        config={"vision_config": SAM_SEES},
+    ),
+    Row(
+        "vision",
+        "Sapiens2ForImageMatting",
+        "AutoModelForImageMatting",
+        "image",
+        config={"num_labels": 4, "head_config": HEAD},
+    ),
+    Row(
+        "vision",
+        "Sapiens2ForNormalEstimation",
+        "AutoModelForNormalEstimation",
+        "image",
+        config={"num_labels": 3, "head_config": HEAD},
+    ),
+    Row(
+        "vision",
+        "Sapiens2ForPointmapEstimation",
+        "AutoModelForPointmapEstimation",
+        "image",
+        config={"num_labels": 3, "head_config": HEAD | SCALE},
+    ),
+    Row(
+        "vision",
+        "Sapiens2ForPoseEstimation",
+        "AutoModelForPoseEstimation",
+        "image",
+        config={"head_config": HEAD},
+    ),
+    Row(
+        "vision",
+        "SuperGlueForKeypointMatching",
+        "AutoModelForKeypointMatching",
+        "pair of images",
+        config={
+            "keypoint_encoder_sizes": [16, 32],
+            "gnn_layers_types": ["self", "cross"],
+            "keypoint_detector_config": POINTS,
+        },
+    ),
     Row("vision", "SuperPointForKeypointDetection", "AutoModelForKeypointDetection", "image"),
+    Row(
+        "vision",
+        "Swin2SRForImageSuperResolution",
+        "AutoModelForImageToImage",
+        "image",
+        config={"patch_size": 1, "embed_dim": 32, "depths": (1, 1), "num_heads": (2, 2)},
+    ),
+    Row(
+        "vision",
+        "Tipsv2DptForNormalEstimation",
+        "AutoModelForNormalEstimation",
+        "image",
+        config={
+            "neck_hidden_sizes": [8, 16, 24, 32],
+            "backbone_config": {
+                "num_hidden_layers": 4,
+                "out_indices": [1, 2, 3, 4],
+                "apply_layernorm": True,
+                "reshape_hidden_states": False,
+            },
+        },
+    ),
     Row("vision", "ViTForMaskedImageModeling", "AutoModelForMaskedImageModeling", "image"),
+    Row(
+        "vision",
+        "VitMatteForImageMatting",
+        "AutoModelForImageMatting",
+        "image and trimap",
+        config={
+            "convstream_hidden_sizes": [8, 16, 24],
+            "fusion_hidden_sizes": [32, 16, 16, 8],
+            "backbone_config": {"num_channels": 4, "patch_size": 16, "out_features": ["stage2"]},
+        },
+    ),
+    Row(
+        "vision",
+        "VitPoseForPoseEstimation",
+        "AutoModelForPoseEstimation",
+        "image",
+        config={
+            "backbone_config": {
+                "image_size": [32, 32],
+                "patch_size": [8, 8],
+                "num_experts": 1,
+                "out_indices": [2],
+            }
+        },
+    ),
     Row("vision", "YolosForObjectDetection", "AutoModelForObjectDetection", "image"),
 ]

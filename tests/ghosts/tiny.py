@@ -100,7 +100,8 @@ def tiny_value(name: str, default: Any) -> Any:
 def tiny_sizes(
     config_class: type[PreTrainedConfig], given: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Keywords of the class; `given` are those that a model needs otherwise, nested as they are."""
+    """Keywords of the class; `given` are those that a model needs otherwise, nested as they are. A
+    part of it that names its own model_type is complete."""
     given = given or {}
     default = config_class()
     sizes: dict[str, Any] = {}
@@ -113,10 +114,11 @@ def tiny_sizes(
         sizes.pop("head_dim", None)
         sizes.pop("num_key_value_heads", None)
     for name in config_class.sub_configs:
-        part = getattr(default, name, None)
-        if isinstance(part, PreTrainedConfig):
-            inner = tiny_sizes(type(part), given.get(name)) | {"model_type": part.model_type}
-            sizes[name] = inner
+        part, wanted = getattr(default, name, None), given.get(name, {})
+        if isinstance(part, PreTrainedConfig) and "model_type" not in wanted:
+            sizes[name] = tiny_sizes(type(part), wanted) | {"model_type": part.model_type}
+        elif wanted:  # of another class than by default, or of none by default
+            sizes[name] = wanted
     return sizes | {k: v for k, v in given.items() if k not in config_class.sub_configs}
 
 
@@ -164,6 +166,24 @@ def size_of_image(config: PreTrainedConfig) -> int:
 def image(config: PreTrainedConfig, rows: int) -> Inputs:
     size = size_of_image(config)
     return {"pixel_values": noise(rows, getattr(config, "num_channels", 3) or 3, size, size)}
+
+
+def image_and_trimap(config: PreTrainedConfig, rows: int) -> Inputs:
+    """The trimap is a fourth channel."""
+    size = size_of_image(config)
+    return {"pixel_values": noise(rows, 4, size, size)}
+
+
+def image_and_point(config: PreTrainedConfig, rows: int) -> Inputs:
+    """Of each image one mask is wanted, and one point of it is known."""
+    points = torch.tensor([[[[12.0, 20.0]]]]).repeat(rows, 1, 1, 1)
+    return image(config, rows) | {"input_points": points}
+
+
+def pair_of_images(config: PreTrainedConfig, rows: int) -> Inputs:
+    """Random dots, and the same dots shifted: corners that can be found in both."""
+    first = noise(rows, 3, 2 * IMAGE_SIZE, 2 * IMAGE_SIZE)
+    return {"pixel_values": torch.stack((first, first.roll((8, 8), (2, 3))), dim=1)}
 
 
 def video(config: PreTrainedConfig, rows: int) -> Inputs:
@@ -245,6 +265,9 @@ def choices(config: PreTrainedConfig, rows: int) -> Inputs:
 INPUTS: dict[str, Callable[[PreTrainedConfig, int], Inputs]] = {
     "text": text,
     "image": image,
+    "image and trimap": image_and_trimap,
+    "image and point": image_and_point,
+    "pair of images": pair_of_images,
     "video": video,
     "videos": videos,
     "spectrogram": spectrogram,
