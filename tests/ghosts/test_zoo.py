@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The zoo has models of everything that transformers' Auto classes load, and each of them has a row
+of the matrix. Nothing is computed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import zoo
+from transformers.models.auto import modeling_auto
+
+RECORD = Path(__file__).resolve().parents[2] / "docs" / "models.json"
+
+
+def classes_of(mapping: str) -> set[str]:
+    """Some types of models have several."""
+    classes: set[str] = set()
+    for named in getattr(modeling_auto, mapping).values():
+        classes |= {named} if isinstance(named, str) else set(named)
+    return classes
+
+
+MAPPINGS = [
+    name
+    for name in vars(modeling_auto)
+    if name.startswith("MODEL_") and name.endswith("MAPPING_NAMES") and classes_of(name)
+]
+
+
+@pytest.mark.parametrize("mapping", MAPPINGS)
+def test_the_zoo_has_a_model_of_each_mapping(mapping: str) -> None:
+    assert classes_of(mapping) & {entry.model for entry in zoo.ENTRIES}
+
+
+def test_the_matrix_has_a_row_of_each_model() -> None:
+    assert set(json.loads(RECORD.read_text())["rows"]) == set(zoo.NAMES)
