@@ -221,7 +221,6 @@ void Residency::begin_leaving(Model& model, ModelPhase next, EvictReason reason)
 }
 
 void Residency::begin_evict(Model& model, EvictReason reason) {
-  DJINN_ASSERT(model.openers->empty());  // who opens it would wait for ever
   begin_leaving(model, ModelPhase::kEvicting, reason);
   mappings_.park(model);
   if (model.load.valid()) loads_.abort_load(model.load);
@@ -284,7 +283,8 @@ void Residency::finish_evict(ModelId id) {
   release(*model);
   replies_.owe_each(std::exchange(model->evict_waiters, {}), ipc::Done{});
   listener_.models_changed();
-  if (std::exchange(model->wanted, false)) return want(*model);
+  const bool was_wanted = std::exchange(model->wanted, false);
+  if (was_wanted || !model->openers->empty()) return want(*model);
   review();
 }
 
