@@ -49,13 +49,14 @@ class SilenceNotice {
   std::jthread thread_;
 };
 
-Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bool observer) {
+Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bool observer,
+                                                const client::Deadline* deadline = nullptr) {
   const SilenceNotice notice(invocation);
   client::ConnectOptions options;
   options.host = invocation.host;
   options.name = "djinnctl";
   options.observer = observer;
-  auto connected = client::Client::connect(options);
+  auto connected = client::Client::connect(options, deadline);
   // No socket is no daemon: scripts tell it apart from an object that is not there.
   if (!connected && connected.error().code == ErrorCode::kNotFound) {
     return Error{ErrorCode::kDisconnected, connected.error().message};
@@ -122,11 +123,12 @@ void add_options(CLI::App& app, Invocation& invocation, std::string& style) {
 
 bool timeout_is_quiet = false;  // for the signal handler, which can be given nothing else
 
-// Only what is safe in a signal handler.
+// Runs in a signal handler, and so calls only what is safe there.
 [[noreturn]] void give_up(int) {
   constexpr std::string_view kText =
       "djinnctl: It is not done in the time that --timeout gives.\n"
-      "djinnd may be busy.\nGive it more time, or look with 'djinnctl status'.\n";
+      "djinnd may be busy, or stand still.\n"
+      "Give it more time; 'systemctl status djinnd' and 'djinnctl diag' tell what there is.\n";
   give_terminal_back();
   if (!timeout_is_quiet) write_error(kText);
   ::_exit(static_cast<int>(ExitCode::kTimeout));
@@ -145,8 +147,8 @@ void set_timeout(const Invocation& invocation) {
   ::setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// Of what the parser did not know: the first word that stands in the place of a verb that must
-// follow, or is an option, "--no" of "--no=such"; empty if there is none.
+// The first word that the parser did not know and that stands where a verb must follow, or is an
+// option ("--no" of "--no=such"); empty if there is none.
 std::string unknown_word(const CLI::App& app, const CLI::App& last) {
   for (const std::string& word : app.remaining(true)) {
     if (word.size() > 1 && word.starts_with('-')) return word.substr(0, word.find('='));
@@ -177,7 +179,7 @@ Error no_such_option(const std::string& word, const std::string& words,
       fmt::format("There is no option '{}'{} 'djinnctl {}--help' lists all.", word, guess, words)};
 }
 
-// What the parser says, as a sentence.
+// The parser's message as a sentence.
 Error other_mistake(const CLI::ParseError& stop, const std::string& words) {
   std::string what = stop.what();
   if (!what.ends_with('.')) what += '.';
@@ -213,8 +215,18 @@ int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
 
 }  // namespace
 
-Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation) {
-  return connect(invocation, true);
+Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation,
+                                                const client::Deadline* deadline) {
+  return connect(invocation, true, deadline);
+}
+
+Result<ipc::StatusReport> status_in_time(const Invocation& invocation) {
+  constexpr uint64_t kAnswerMs = 1500;  // a daemon that turns answers in a thousandth of it
+  const SystemClock clock;
+  const client::CancelPredicate never;
+  const client::Deadline deadline(clock, kAnswerMs, never);
+  DJINN_TRY(const auto client, observe(invocation, &deadline));
+  return client->status(&deadline);
 }
 
 Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation) {

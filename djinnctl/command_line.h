@@ -61,7 +61,12 @@ void add_generate(CommandLine& line);
 void add_help(CommandLine& line);
 
 // A connection for control requests only.
-Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation);
+// deadline: how long djinnd may take to answer; nullptr: as long as it takes.
+Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation,
+                                                const client::Deadline* deadline = nullptr);
+// The status of the daemon, for verbs that have something to say without it. Errors: kDisconnected
+// where none runs, kTimeout where one does not answer within some seconds.
+Result<ipc::StatusReport> status_in_time(const Invocation& invocation);
 // A session with a data path.
 Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation);
 

@@ -62,7 +62,7 @@ _djinnctl() {
 complete -F _djinnctl djinnctl
 )sh";
 
-// Works as a file of fpath, where calling it completes, and when it is sourced.
+// zsh's script works as a file of fpath, where calling it completes, and when it is sourced.
 constexpr std::string_view kZsh = R"sh(#compdef djinnctl
 _djinnctl_ids() {
   local -a at ids
@@ -146,7 +146,7 @@ end
 complete -c djinnctl -f
 @FISH@)sh";
 
-// What stands in single quotes of all three shells.
+// The text in single quotes, as all three shells read them.
 std::string quoted(std::string_view text) {
   std::string out = "'";
   for (const char byte : text) out += byte == '\'' ? std::string("'\\''") : std::string(1, byte);
@@ -198,7 +198,7 @@ std::string names_of(std::span<const CompletedOption> options) {
   return fmt::format("{}", fmt::join(names, " "));
 }
 
-// Of all verbs, and of what they share.
+// The options of all verbs, and those that they share.
 std::vector<CompletedOption> all_options(std::span<const CompletedVerb> verbs,
                                          std::span<const CompletedOption> shared) {
   std::vector<CompletedOption> all(shared.begin(), shared.end());
@@ -239,7 +239,7 @@ std::string described(std::span<const CompletedOption> options) {
   return lines;
 }
 
-// What both bash and zsh are told.
+// The places that bash's and zsh's scripts have in common.
 Places shared_places(std::span<const CompletedVerb> verbs,
                      std::span<const CompletedOption> options) {
   const auto all = all_options(verbs, options);
@@ -276,7 +276,7 @@ std::string zsh(std::span<const CompletedVerb> verbs, std::span<const CompletedO
   return filled(kZsh, places);
 }
 
-// Of all verbs if condition is empty.
+// fish's line for an option; of all verbs if condition is empty.
 std::string fish(const CompletedOption& option, std::string_view condition) {
   std::string line = "complete -c djinnctl";
   if (!condition.empty()) line += fmt::format(" -n {}", quoted(condition));

@@ -36,6 +36,17 @@ ExitCode exit_code_of(ErrorCode error) noexcept {
       return ExitCode::kBusy;
     case ErrorCode::kTimeout:
       return ExitCode::kTimeout;
+    case ErrorCode::kQuotaExceeded:
+    case ErrorCode::kLimitExceeded:
+      return ExitCode::kOverQuota;
+    case ErrorCode::kOutOfMemory:
+      return ExitCode::kOutOfMemory;
+    case ErrorCode::kMalformed:
+    case ErrorCode::kUnsupported:
+    case ErrorCode::kShapeMismatch:
+    case ErrorCode::kFileChanged:
+    case ErrorCode::kHashMismatch:
+      return ExitCode::kBadFiles;
     case ErrorCode::kQueueFull:
       return ExitCode::kQueueFull;
     default:

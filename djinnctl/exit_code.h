@@ -15,8 +15,11 @@ enum class ExitCode : int {
   kDaemonNotRunning = 3,
   kNoSuchObject = 4,
   kPermissionDenied = 5,
-  kBusy = 6,  // in use or pinned
+  kBusy = 6,  // in use, pinned, or djinnd drains
   kTimeout = 7,
+  kOverQuota = 8,
+  kOutOfMemory = 9,
+  kBadFiles = 10,   // a model's or the configuration's
   kQueueFull = 75,  // EX_TEMPFAIL: the same command may succeed later
 };
 

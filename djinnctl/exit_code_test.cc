@@ -17,6 +17,11 @@ TEST(ExitCode, scripts_can_tell_the_kinds_apart) {
   EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kPermissionDenied)), 5);
   EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kBusy)), 6);
   EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kTimeout)), 7);
+  EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kQuotaExceeded)), 8);
+  EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kLimitExceeded)), 8);
+  EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kOutOfMemory)), 9);
+  EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kMalformed)), 10);
+  EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kFileChanged)), 10);
   EXPECT_EQ(static_cast<int>(exit_code_of(ErrorCode::kQueueFull)), 75);
 }
 

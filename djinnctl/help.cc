@@ -20,7 +20,7 @@ std::string value_word(const CLI::Option& option) {
   return type.substr(0, type.find(':'));
 }
 
-// Of an option that may stand alone and takes its value behind "=".
+// The choices of an option that may stand alone and takes its value behind "=".
 std::string choice(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{');
@@ -49,7 +49,7 @@ class Formatter : public CLI::Formatter {
   }
 };
 
-// What --help of these verbs prints.
+// Prints what --help of these verbs does.
 Status help(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* verb = &app;
   std::string name = app.get_name();

@@ -38,7 +38,7 @@ Json to_json(const ipc::WorkerReport& report) {
           {"tokens", report.tokens}};
 }
 
-// Null for a user whom the configuration gives none.
+// The quota, or null for a user to whom the configuration gives none.
 Json to_json(const ipc::QuotaReport& quota) {
   if (!quota.is_own) return nullptr;
   const auto or_null = [](uint64_t bytes) { return bytes == UINT64_MAX ? Json() : Json(bytes); };
@@ -81,7 +81,8 @@ Json to_json(const ipc::StatusReport& report) {
           {"descriptors_closing", report.descriptors_closing},
           {"data_sessions", report.data_sessions},
           {"quota", to_json(report.quota)},
-          {"users", std::move(users)}};
+          {"users", std::move(users)},
+          {"spill_fault", report.spill_fault.empty() ? Json() : Json(report.spill_fault)}};
 }
 
 Json to_json(const ipc::SessionReport& report) {
@@ -131,7 +132,8 @@ Json to_json(const ipc::ModelReport& report) {
                                      ? Json()
                                      : Json(static_cast<double>(report.keep_alive_ms) / 1000)},
           {"expires", time_or_null(report.expires_wall_ns)},
-          {"path", report.path.empty() ? Json() : Json(report.path)}};
+          {"path", report.path.empty() ? Json() : Json(report.path)},
+          {"plan", report.plan == 0 ? Json() : Json(plan_text(report.plan))}};
 }
 
 Json to_json(const ipc::EventReport& report) {

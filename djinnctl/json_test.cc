@@ -25,13 +25,14 @@ TEST(Json, a_model_has_raw_bytes_rfc_3339_times_and_null_for_the_unknown) {
   model.keep_alive_ms = 1500;
   model.expires_wall_ns = 2'000'000'000;
   model.path = "/srv/bert";
-  EXPECT_EQ(json_text("ps", {to_json(model)}),
-            "{\"schema\":\"djinn.ps.v1\",\"items\":[{\"id\":\"000000000abc\",\"name\":\"bert\","
-            "\"owner\":\"ann\",\"state\":\"resident\",\"bytes\":4096,\"bytes_loaded\":4096,"
-            "\"files\":1,\"leases\":0,\"pinned\":false,\"sha256\":null,"
-            "\"loaded\":\"1970-01-01T00:00:01.000000000Z\",\"device\":\"cpu:0\","
-            "\"until\":\"expiry\",\"keep_alive_seconds\":1.5,"
-            "\"expires\":\"1970-01-01T00:00:02.000000000Z\",\"path\":\"/srv/bert\"}]}\n");
+  EXPECT_EQ(
+      json_text("ps", {to_json(model)}),
+      "{\"schema\":\"djinn.ps.v1\",\"items\":[{\"id\":\"000000000abc\",\"name\":\"bert\","
+      "\"owner\":\"ann\",\"state\":\"resident\",\"bytes\":4096,\"bytes_loaded\":4096,"
+      "\"files\":1,\"leases\":0,\"pinned\":false,\"sha256\":null,"
+      "\"loaded\":\"1970-01-01T00:00:01.000000000Z\",\"device\":\"cpu:0\","
+      "\"until\":\"expiry\",\"keep_alive_seconds\":1.5,"
+      "\"expires\":\"1970-01-01T00:00:02.000000000Z\",\"path\":\"/srv/bert\",\"plan\":null}]}\n");
 }
 
 TEST(Json, pretty_is_the_same_in_several_lines) {

@@ -15,11 +15,13 @@ namespace djinn::ctl {
 namespace {
 
 constexpr size_t kDigits = 12;
+// A name such as "a" or "e5" is not taken for the beginning of some other object's id.
+constexpr size_t kDigitsMin = 4;
 constexpr size_t kListedMax = 8;  // more would not be read
 
 bool may_begin_an_id(std::string_view text) {
   const auto is_hex = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
-  return !text.empty() && text.size() <= kDigits && std::ranges::all_of(text, is_hex);
+  return text.size() >= kDigitsMin && text.size() <= kDigits && std::ranges::all_of(text, is_hex);
 }
 
 std::string lower_case(std::string_view text) {
@@ -28,7 +30,7 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-// What was typed, in the ways that may mean a candidate.
+// The typed text, in all the ways that may mean a candidate.
 class Meaning {
  public:
   explicit Meaning(std::string_view text) : name_(text) {
@@ -71,9 +73,17 @@ Error ambiguous(std::string_view text, const std::vector<size_t>& found,
     list += fmt::format("{}{} ({})", i == 0 ? "" : ", ", id_text(candidate.id), candidate.what);
   }
   if (found.size() > kListedMax) list += ", ...";
-  return {
-      ErrorCode::kInvalidArgument,
-      fmt::format("'{}' is ambiguous. It may be {}. Give more of the id's digits.", text, list)};
+  return {ErrorCode::kInvalidArgument,
+          fmt::format(
+              "'{}' is ambiguous. It may be {}. Give more of the id's digits, or a model's path.",
+              text, list)};
+}
+
+// For who named an object that is there, where another kind is wanted. verb: lists that kind.
+Error another_kind(const Candidate& named, const char* wanted, const char* verb) {
+  return {ErrorCode::kNotFound,
+          fmt::format("{} is {}, and no {}. 'djinnctl {}' lists each {} that there is.",
+                      id_text(named.id), named.what, wanted, verb, wanted)};
 }
 
 template <typename Report>
@@ -99,7 +109,7 @@ Result<size_t> find_object(std::string_view typed, std::span<const Candidate> ca
   return Error{
       ErrorCode::kNotFound,
       fmt::format("There is nothing that '{}' names. An id has 12 hex digits, of which the "
-                  "first will do; a model may be called by its name or path, too. "
+                  "first four will do; a model may be called by its name or path, too. "
                   "'djinnctl ps' and 'djinnctl sessions' list what there is.",
                   text)};
 }
@@ -124,13 +134,21 @@ Result<ipc::ModelReport> find_model(client::Client& client, std::string_view tex
   DJINN_TRY(const auto models, client.models());
   std::vector<Candidate> candidates;
   for (const ipc::ModelReport& model : models) candidates.push_back(candidate_of(model));
-  DJINN_TRY(const size_t index, find_object(client, text, models, std::move(candidates)));
-  return models[index];
+  const auto index = find_object(client, text, models, std::move(candidates));
+  if (index) return models[*index];
+  if (index.error().code != ErrorCode::kNotFound) return index.error();
+  DJINN_TRY(const auto sessions, client.sessions());
+  const auto session = find_among(sessions, text);
+  return session ? another_kind(candidate_of(*session), "model", "ps") : index.error();
 }
 
 Result<ipc::SessionReport> find_session(client::Client& client, std::string_view text) {
   DJINN_TRY(const auto sessions, client.sessions());
-  return find_among(sessions, text);
+  auto session = find_among(sessions, text);
+  if (session || session.error().code != ErrorCode::kNotFound) return session;
+  DJINN_TRY(const auto models, client.models());
+  const auto model = find_among(models, text);
+  return model ? another_kind(candidate_of(*model), "session", "sessions") : session.error();
 }
 
 Candidate candidate_of(const ipc::ModelReport& model) {

@@ -28,9 +28,10 @@ struct Candidate {
   std::vector<Called> by_others{};
 };
 
-// Index of the only candidate whose id (12 hex digits, in either case) begins with text, or whose
-// name or path it is; a whole id finds itself. A path may be relative, and go through symbolic
-// links. Errors: kInvalidArgument for an ambiguous one, listing the candidates; kNotFound.
+// Index of the only candidate whose id (12 hex digits, in either case) begins with text, four
+// digits of it at least, or whose name or path it is; a whole id finds itself. A path may be
+// relative, and go through symbolic links. Errors: kInvalidArgument for an ambiguous one, listing
+// the candidates; kNotFound.
 Result<size_t> find_object(std::string_view text, std::span<const Candidate> candidates);
 
 // Likewise. What others call the models, which are the first candidates, is asked for where nothing

@@ -18,7 +18,7 @@ const std::vector<Candidate> kCandidates{{0xabc000000001, "model bert", "bert", 
                                          {0xfff000000000, "model abc0", "abc0", ""}};
 
 TEST(Object, is_the_only_one_whose_id_begins_so) {
-  EXPECT_EQ(*find_object("0", kCandidates), 2u);
+  EXPECT_EQ(*find_object("0000", kCandidates), 2u);
   EXPECT_EQ(*find_object("abc000000002", kCandidates), 1u);
   EXPECT_EQ(*find_object("ABC000000001", kCandidates), 0u);
 }
@@ -66,12 +66,12 @@ TEST(Object, that_is_ambiguous_lists_what_it_may_be) {
   EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(found.error().message,
             "'abc00' is ambiguous. It may be abc000000001 (model bert), abc000000002 (session "
-            "python). Give more of the id's digits.");
+            "python). Give more of the id's digits, or a model's path.");
   const auto twice = find_object("two", kCandidates);
   ASSERT_FALSE(twice);
   EXPECT_EQ(twice.error().message,
             "'two' is ambiguous. It may be def000000001 (model two), def000000002 (model two). "
-            "Give more of the id's digits.");
+            "Give more of the id's digits, or a model's path.");
 }
 
 // So that nobody's model is taken for another's by a name that reads like an id.
@@ -85,10 +85,17 @@ TEST(Object, a_name_that_begins_ids_of_others_is_ambiguous) {
   EXPECT_EQ(*find_object("abc000000001", spoof), 0u) << "a whole id";
 }
 
+TEST(Object, a_short_name_is_no_id_of_another) {
+  const std::vector<Candidate> candidates{{0xe50000000001, "model m", "m", "/srv/m"},
+                                          {0x100000000001, "model e5", "e5", "/srv/e5"}};
+  EXPECT_EQ(*find_object("e5", candidates), 1u);
+  EXPECT_EQ(find_object("1", candidates).error().code, ErrorCode::kNotFound);
+}
+
 TEST(Object, a_long_list_of_candidates_is_cut) {
   std::vector<Candidate> many;
   for (uint64_t i = 0; i < 100; ++i) many.push_back({0xaaa000000000 + i, "model m", "", ""});
-  EXPECT_LT(find_object("a", many).error().message.size(), 400u);
+  EXPECT_LT(find_object("aaaa", many).error().message.size(), 400u);
 }
 
 TEST(Object, that_is_unknown_is_not_found) {

@@ -14,7 +14,7 @@
 namespace djinn::ctl {
 namespace {
 
-// Of a terminal that does not say, as serial lines do not.
+// The width of a terminal that does not tell its own, as serial lines do not.
 constexpr size_t kColumnsStandard = 80;
 
 // Whether stderr's cursor stands behind a line that can be rewritten. The process has one stderr,
@@ -26,7 +26,10 @@ Status write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return system_error("write the result", errno);
+    // A disk that is full is no memory that is short.
+    if (written < 0) {
+      return Error{ErrorCode::kIo, system_error("write the result", errno).message};
+    }
     text.remove_prefix(static_cast<size_t>(written));
   }
   return {};

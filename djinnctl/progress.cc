@@ -14,10 +14,10 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr size_t kLabelMax = 24;
-// Of the marks in a bar: fewer tell nothing, more no better.
+// The number of marks in a bar: fewer tell nothing, more tell no more.
 constexpr size_t kMarksMin = 4;
 constexpr size_t kMarksMax = 40;
-// Who has waited no longer knows no rate.
+// A rate is shown after this time; before it would be a guess.
 constexpr uint64_t kRateAfter = kSecond / 2;
 
 std::optional<uint64_t> bytes_a_second(const ProgressLook& first, const ProgressLook& now) {

@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 
-// Whether this thread takes the signal that ends a command in time. Its handler writes to stderr,
-// so that it belongs to the thread that writes there.
+// Lets this thread take the signal that ends a command in time, or not. Its handler writes to
+// stderr, so it belongs to the thread that writes there.
 void take_alarms(bool take) {
   sigset_t alarms;
   ::sigemptyset(&alarms);

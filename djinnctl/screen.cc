@@ -23,14 +23,14 @@ namespace {
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // alternate screen, no cursor
 constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
 
-// For the signal handlers, which can be given nothing else.
+// The signal handlers read these: they can be given nothing else.
 termios before{};
 termios keys{};
 std::atomic<bool> has_terminal = false;
 std::atomic<bool> is_stale = false;  // what was shown is not there any more
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// Only what is safe in a signal handler, as all of these.
+// Runs in signal handlers, as all of these do, and calls only what is safe there.
 void say(std::string_view codes) {
   [[maybe_unused]] const ssize_t written = ::write(STDOUT_FILENO, codes.data(), codes.size());
 }

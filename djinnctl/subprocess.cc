@@ -52,7 +52,7 @@ Result<pid_t> spawn(const std::vector<std::string>& command, int out, ErrorsTo e
   return pid;
 }
 
-// Until the end of what it writes.
+// Reads until the other end is closed, or the deadline has passed.
 Status read_all(int fd, std::string& out) {
   const SystemClock clock;
   const uint64_t deadline_ns = clock.monotonic_ns() + kDeadlineNs;

@@ -129,11 +129,29 @@ TEST(Tables, models) {
   models[3].state = ipc::ModelState::kDisk;
   models[3].expires_wall_ns = 181 * kSecond;
   EXPECT_EQ(model_table(models, kSecond).text(),
-            "NAME  ID            DEVICE            SIZE  REFS  STATE     PIN  UNTIL     USER\n"
-            "bert  000000000abc  cpu:0   50% of 2.0 KiB     1  loading   no   close     ann\n"
-            "bert  000000000abc  cpu:0          2.0 KiB     1  resident  yes  unload    ann\n"
-            "bert  000000000abc  cpu:0          2.0 KiB     0  evicting  no   pressure  ann\n"
-            "bert  000000000abc  cpu:0          2.0 KiB     0  disk      no   3m        ann\n");
+            "NAME  ID            DEVICE            SIZE  REFS  STATE     PIN  UNTIL    USER\n"
+            "bert  000000000abc  cpu:0   50% of 2.0 KiB     1  loading   no   close    ann\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     1  resident  yes  unload   ann\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     0  evicting  no   leaving  ann\n"
+            "bert  000000000abc  cpu:0          2.0 KiB     0  disk      no   3m       ann\n");
+}
+
+TEST(Tables, two_load_plans_of_one_checkpoint_are_told_apart) {
+  ipc::ModelReport models[2];
+  models[0].label = models[1].label = "bytes";
+  EXPECT_EQ(model_table(models, 0).text(Table::Legend::kShown).find("PLAN"), std::string::npos);
+  models[1].plan = 0x3fa2c011;
+  const std::string text = model_table(models, 0).text(Table::Legend::kShown);
+  EXPECT_NE(text.find("PLAN"), std::string::npos);
+  EXPECT_NE(text.find("3fa2c011\n"), std::string::npos);
+}
+
+TEST(Tables, a_model_that_leaves_does_not_stay_until_memory_is_short) {
+  ipc::ModelReport model;
+  model.state = ipc::ModelState::kResident;
+  EXPECT_EQ(until_text(model, 0), "pressure");
+  model.state = ipc::ModelState::kEvicting;
+  EXPECT_EQ(until_text(model, 0), "leaving");
 }
 
 TEST(Tables, fit_40_columns) {

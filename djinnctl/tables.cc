@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
@@ -19,6 +22,14 @@ std::string model_size(const ipc::ModelReport& model) {
   return fmt::format("{}% of {}", percent_of(model.bytes_loaded, model.bytes), size);
 }
 
+// Whether two models have one name, and differ in how their files were to be loaded.
+bool plans_tell_apart(std::span<const ipc::ModelReport> models) {
+  std::map<std::string, uint32_t> plans;
+  return std::ranges::any_of(models, [&](const ipc::ModelReport& model) {
+    return plans.try_emplace(model.label, model.plan).first->second != model.plan;
+  });
+}
+
 }  // namespace
 
 std::string app_text(const std::string& client_name) {
@@ -27,19 +38,26 @@ std::string app_text(const std::string& client_name) {
 }
 
 Table model_table(std::span<const ipc::ModelReport> models, uint64_t now_ns) {
-  Table table({{"NAME", kLeft, kShortened},
-               {"ID"},
-               {"DEVICE", kLeft, kOptional},
-               {"SIZE", kRight},
-               {"REFS", kRight, kLeftOutLast},
-               {"STATE", kLeft, kLeftOutLast},
-               {"PIN", kLeft, kOptional},
-               {"UNTIL"},
-               {"USER", kLeft, kOptional}});
+  const bool with_plans = plans_tell_apart(models);
+  std::vector<Table::Column> columns{{"NAME", kLeft, kShortened},    {"ID"},
+                                     {"DEVICE", kLeft, kOptional},   {"SIZE", kRight},
+                                     {"REFS", kRight, kLeftOutLast}, {"STATE", kLeft, kLeftOutLast},
+                                     {"PIN", kLeft, kOptional},      {"UNTIL"},
+                                     {"USER", kLeft, kOptional}};
+  if (with_plans) columns.push_back({"PLAN", kLeft, kLeftOutLast});
+  Table table(std::move(columns));
   for (const ipc::ModelReport& model : models) {
-    table.add({model.label, id_text(model.model), model.device, model_size(model),
-               std::to_string(model.leases), std::string(state_text(model.state)),
-               model.pinned ? "yes" : "no", until_text(model, now_ns), model.owner});
+    std::vector<std::string> cells{model.label,
+                                   id_text(model.model),
+                                   model.device,
+                                   model_size(model),
+                                   std::to_string(model.leases),
+                                   std::string(state_text(model.state)),
+                                   model.pinned ? "yes" : "no",
+                                   until_text(model, now_ns),
+                                   model.owner};
+    if (with_plans) cells.push_back(plan_text(model.plan));
+    table.add(std::move(cells));
   }
   return table;
 }

@@ -28,7 +28,7 @@ struct Character {
 };
 constexpr char32_t kNone = 0xffff;  // no character's code
 
-// What text, which is not empty, begins with; {kNone, 1} if it is no UTF-8.
+// The first character of a text that is not empty; {kNone, 1} if it is no UTF-8.
 Character first_of(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return {lead, 1};
@@ -62,7 +62,7 @@ bool turns_others(char32_t code) {
          is_within(code, 0x10800, 0x10fff) || is_within(code, 0x1e800, 0x1efff);
 }
 
-// What may stand within a name; a stretch goes on behind it.
+// Whether the character may stand within a name, so that a stretch goes on behind it.
 bool joins_words(char32_t code) {
   return code == ' ' || code == '-' || code == '_' || code == '.' || code == '/';
 }
@@ -204,6 +204,10 @@ std::string until_text(const ipc::ModelReport& model, uint64_t now_ns) {
   const uint64_t left =
       model.expires_wall_ns > now_ns ? model.expires_wall_ns - now_ns : uint64_t{0};
   return age_text(1, 1 + left);
+}
+
+std::string plan_text(uint32_t plan) {
+  return plan == 0 ? "" : fmt::format("{:08x}", plan);
 }
 
 uint64_t now_ns() {

@@ -76,6 +76,8 @@ class Harmless {
 
 // What ends a model's stay, with the time that is left where that is an expiry.
 [[nodiscard]] std::string until_text(const ipc::ModelReport& model, uint64_t now_ns);
+// "3fa2c011"; empty for none.
+[[nodiscard]] std::string plan_text(uint32_t plan);
 
 // By the wall clock, in nanoseconds since the epoch.
 [[nodiscard]] uint64_t now_ns();

@@ -24,7 +24,7 @@ Status steer(const Invocation& invocation, const std::string& prefix, const char
 void add(CommandLine& line, const char* name, const char* what, Order order) {
   const Verb verb = line.verb(name, what);
   auto prefix = std::make_shared<std::string>();
-  verb.option("SESSION", *prefix, "its id, or the first digits of it").required();
+  verb.option("SESSION", *prefix, "its id, or the first four digits of it").required();
   verb.does([prefix, name, order](const Invocation& invocation) {
     return steer(invocation, *prefix, name, order);
   });

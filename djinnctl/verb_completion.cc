@@ -47,14 +47,14 @@ std::vector<CompletedOption> options_of(const CLI::App& app) {
   return options;
 }
 
-// Without help, which is every verb's.
+// The verb's options without --help, which every verb has.
 std::vector<CompletedOption> own_options_of(const CLI::App& verb) {
   std::vector<CompletedOption> options = options_of(verb);
   std::erase_if(options, [](const auto& option) { return option.names.back() == "--help"; });
   return options;
 }
 
-// By the name that help gives it.
+// Tells the kind of an argument by the name that help gives it.
 Argument argument_of(const CLI::Option& positional) {
   const std::string name = positional.get_name();
   if (name == "OBJECT") return Argument::kObject;
@@ -107,7 +107,8 @@ std::string line_of(const ipc::ModelReport& model) {
                      size_text(model.bytes), state_text(model.state));
 }
 
-// Of a model that is the only one of its name, which each shell takes as one word.
+// A line for the model's name, if it is the only one of that name and each shell takes the name as
+// one word.
 std::string name_line_of(const ipc::ModelReport& model, std::span<const ipc::ModelReport> all) {
   const auto is_plain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-' ||

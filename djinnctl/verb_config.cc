@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl config show [--origin]: what djinnd's configuration files amount to on this machine.
+#include <fmt/format.h>
 #include <stdlib.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "djinnctl/command_line.h"
 #include "djinnctl/config_show.h"
@@ -18,22 +20,47 @@ struct ConfigOptions {
   std::string root;
 };
 
-// The djinnd whose configuration this is; none where another root is looked at, or none runs.
-Result<std::unique_ptr<client::Client>> running(const Invocation& invocation,
-                                                const ConfigOptions& options) {
+// Of the djinnd whose configuration this is; none where another root is looked at, or none runs.
+Result<ipc::StatusReport> running(const Invocation& invocation, const ConfigOptions& options) {
   Invocation there = invocation;
   const bool is_named = !invocation.host.empty() || ::getenv("DJINN_HOST") != nullptr;
   if (!is_named && !options.root.empty()) {
     return Error{ErrorCode::kNotFound, "No djinnd is configured by that directory."};
   }
   if (!is_named) there.host = client::kServiceSocket;
-  return observe(there);
+  return status_in_time(there);
+}
+
+// As djinnd names it, too.
+std::string root_of(const std::string& path) {
+  std::error_code error;
+  const auto absolute = std::filesystem::weakly_canonical(path, error);
+  return path.empty() || error ? path : absolute.string();
+}
+
+// Whether that djinnd is configured by the files under root.
+bool reads_from(const ipc::StatusReport& report, const std::string& root) {
+  return !report.settings.empty() && report.config_root == root;
+}
+
+void tell_whose(const ipc::StatusReport& report, const std::string& root) {
+  if (report.settings.empty()) {
+    write_error(
+        "djinnctl: the djinnd that answers serves one user and reads no files: none of this is in "
+        "force there.\n");
+  } else if (!reads_from(report, root)) {
+    write_error(fmt::format(
+        "djinnctl: the djinnd that answers reads other files than these, those under '{}'; so what "
+        "is in force there is not shown.\n",
+        report.config_root.empty() ? "/" : report.config_root));
+  }
 }
 
 Table table_of(const std::vector<ShownSetting>& settings, bool origin, bool in_force) {
-  std::vector<Table::Column> columns{{"KEY"}, {"VALUE"}};
-  if (in_force) columns.push_back({"IN FORCE"});
-  if (origin) columns.push_back({"ORIGIN"});
+  std::vector<Table::Column> columns{{"KEY"},
+                                     {"VALUE", Table::Align::kLeft, Table::Fit::kShortened}};
+  if (in_force) columns.push_back({"IN FORCE", Table::Align::kLeft, Table::Fit::kShortened});
+  if (origin) columns.push_back({"ORIGIN", Table::Align::kLeft, Table::Fit::kShortened});
   Table table(std::move(columns));
   for (const ShownSetting& setting : settings) {
     std::vector<std::string> cells{setting.key, setting.value};
@@ -44,7 +71,7 @@ Table table_of(const std::vector<ShownSetting>& settings, bool origin, bool in_f
   return table;
 }
 
-// What is not in force before djinnd does that, a line on stderr.
+// Names, on one line of stderr, the settings that are not in force before djinnd does `what`.
 void tell_pending_until(const char* what, bool reloads, const std::vector<ShownSetting>& settings) {
   std::string keys;
   for (const ShownSetting& setting : settings) {
@@ -77,20 +104,21 @@ Status print(const Invocation& invocation, const ConfigOptions& options,
 }
 
 Status show(const Invocation& invocation, const ConfigOptions& options) {
-  auto written = read_shown_config(options.root);
+  const auto report = running(invocation, options);
+  if (!report && report.error().code == ErrorCode::kTimeout && !invocation.quiet) {
+    write_error("djinnctl: djinnd does not answer, so what is in force is not shown.\n");
+  }
+  const std::string root =
+      options.root.empty() && report ? report->config_root : root_of(options.root);
+  auto written = read_shown_config(root);
   const bool is_wrong = !written && written.error().code == ErrorCode::kMalformed;
   if (!written && !is_wrong) return written.error();
   std::vector<ShownSetting> settings;
   if (written) settings = *std::move(written);
-  if (const auto client = running(invocation, options)) {
-    DJINN_TRY(const ipc::StatusReport report, (*client)->status());
-    compare_with(report, settings);
+  if (report) {
     const bool has_reader = !invocation.quiet && !invocation.wants_json();
-    if (report.settings.empty() && has_reader) {
-      write_error(
-          "djinnctl: the djinnd that answers serves one user and reads no files: none of "
-          "this is in force there.\n");
-    }
+    if (reads_from(*report, root)) compare_with(*report, settings);
+    if (has_reader) tell_whose(*report, root);
   }
   if (is_wrong) {
     if (settings.empty()) return written.error();

@@ -3,8 +3,8 @@
 // djinnctl diag: writes down what a bug report needs, as files in a directory, so that everybody
 // can read them before they are sent; with --tar as one file in its place.
 //
-// All that djinnd says is asked by the verbs that people use, each a process of its own with a time
-// limit: a daemon that hangs is what such a report is often about.
+// djinnd is asked by the verbs that people use, each a process of its own with a time limit: a
+// daemon that hangs is what such a report is often about.
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ constexpr const char* kUnit = "djinnd.service";
 constexpr const char* kSocketUnit = "djinnd.socket";
 // A file of /proc or /sys that is longer is cut.
 constexpr size_t kFileBytesMax = 256 * 1024;
-constexpr std::array kVerbs{"version", "status", "sessions", "ps", "devices", "mem", "programs"};
+constexpr std::array kVerbs{"status", "sessions", "ps", "devices", "mem", "programs"};
 constexpr std::array kKernelFiles{"/proc/version",
                                   "/etc/os-release",
                                   "/proc/meminfo",
@@ -61,9 +61,8 @@ class Bundle {
   static Result<Bundle> make(const std::string& path) {
     if (::mkdir(path.c_str(), 0700) != 0) {
       return Error{errno == EACCES ? ErrorCode::kPermissionDenied : ErrorCode::kIo,
-                   fmt::format("No directory {} can be made. Where there is one, or none may be, "
-                               "name another with --output.",
-                               path)};
+                   system_error(fmt::format("No directory {} can be made", path), errno).message +
+                       ". Name another with --output."};
     }
     return Bundle(path);
   }
@@ -103,7 +102,7 @@ std::string first_line(const std::string& text) {
   return line.starts_with(kOurName) ? line.substr(kOurName.size()) : line;
 }
 
-// What a program says, as a file; an exit code beside 0 may count as an answer, too.
+// Adds a program's output as a file; an exit code beside 0 may count as an answer, too.
 Status add_output(Bundle& bundle, const std::string& name, const std::vector<std::string>& command,
                   int also_ok = 0) {
   const auto said = run_program(command, ErrorsTo::kOutput);
@@ -119,17 +118,33 @@ Status add_output(Bundle& bundle, const std::string& name, const std::vector<std
   return {};
 }
 
+// A daemon that does not answer is not asked for one list after the other.
+Status miss_all(Bundle& bundle, const Error& why) {
+  const std::string reason = why.message.substr(0, why.message.find('\n'));
+  for (const char* verb : kVerbs) bundle.miss(fmt::format("{}.json", verb), reason);
+  bundle.miss("events.txt", reason);
+  return {};
+}
+
 Status add_verbs(Bundle& bundle, const Invocation& invocation) {
-  std::vector<std::string> ourselves{"/proc/self/exe", "--timeout", "3"};
+  std::vector<std::string> ourselves{"/proc/self/exe"};
   if (!invocation.host.empty()) ourselves.insert(ourselves.end(), {"--host", invocation.host});
+  std::vector<std::string> config = ourselves;
+  config.insert(config.end(), {"--json=pretty", "config", "show"});
+  DJINN_CHECK(add_output(bundle, "config.json", config));
+  std::vector<std::string> version = ourselves;
+  version.insert(version.end(), {"--json=pretty", "version"});
+  DJINN_CHECK(add_output(bundle, "version.json", version));
+  const auto answers = status_in_time(invocation);
+  if (!answers) return miss_all(bundle, answers.error());
+  ourselves.insert(ourselves.end(), {"--timeout", "3"});
   for (const char* verb : kVerbs) {
     std::vector<std::string> command = ourselves;
     command.insert(command.end(), {"--json=pretty", verb});
     DJINN_CHECK(add_output(bundle, fmt::format("{}.json", verb), command));
   }
   ourselves.push_back("events");
-  DJINN_CHECK(add_output(bundle, "events.txt", ourselves));
-  return add_output(bundle, "config.json", {"/proc/self/exe", "--json=pretty", "config", "show"});
+  return add_output(bundle, "events.txt", ourselves);
 }
 
 // "== PATH", and what it holds; nothing of a file that is not there.
@@ -200,7 +215,7 @@ Status add_service(Bundle& bundle) {
                      "--output=short-iso-precise", "--unit", kUnit});
 }
 
-// As dpkg has them installed; elsewhere there is no dpkg.
+// Adds the packages as dpkg has them installed, on systems with dpkg.
 Status add_packages(Bundle& bundle) {
   constexpr int kSomeUnknown = 1;
   std::vector<std::string> command{"dpkg-query", "--show", "--showformat",
@@ -227,10 +242,24 @@ std::string standard_directory() {
   return name + 'Z';
 }
 
+std::string archive_of(const std::string& directory) {
+  return std::filesystem::path(directory + "/").parent_path().string() + ".tar.gz";
+}
+
+// Makes the file that the directory is to be packed in: one that is there already stays as it is.
+Status reserve_archive(const std::string& directory) {
+  const std::string archive = archive_of(directory);
+  const Fd file(::open(archive.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (file.valid()) return {};
+  return Error{errno == EACCES ? ErrorCode::kPermissionDenied : ErrorCode::kIo,
+               system_error(fmt::format("No file {} can be made", archive), errno).message +
+                   ". Name another with --output."};
+}
+
 // The directory as one file in its place.
 Result<std::string> pack(const Bundle& bundle) {
   const auto path = std::filesystem::path(bundle.path() + "/").parent_path();
-  const std::string archive = path.string() + ".tar.gz";
+  const std::string archive = archive_of(bundle.path());
   const std::string place = path.has_parent_path() ? path.parent_path().string() : ".";
   DJINN_TRY(const Said said, run_program({"tar", "--create", "--gzip", "--file", archive,
                                           "--directory", place, "--", path.filename().string()},
@@ -240,6 +269,7 @@ Result<std::string> pack(const Bundle& bundle) {
     std::filesystem::remove_all(path, stays);
     return archive;
   }
+  ::unlink(archive.c_str());  // it was reserved, and has nothing in it that can be read
   return Error{ErrorCode::kIo, fmt::format("{} cannot be packed: {}. It is there all the same.",
                                            path.string(), first_line(said.out))};
 }
@@ -271,6 +301,11 @@ Status tell(const Invocation& invocation, const Bundle& bundle, const std::strin
 Status diag(const Invocation& invocation, const DiagOptions& options) {
   const std::string path = options.directory.empty() ? standard_directory() : options.directory;
   DJINN_TRY(Bundle bundle, Bundle::make(path));
+  if (options.tar) {
+    const Status reserved = reserve_archive(path);
+    if (!reserved) ::rmdir(path.c_str());
+    DJINN_CHECK(reserved);
+  }
   DJINN_CHECK(fill(bundle, invocation));
   std::string archive;
   if (options.tar) {

@@ -41,8 +41,8 @@ Error still_there(uint32_t sessions, const std::string& seconds) {
                       left_text(sessions), seconds)};
 }
 
-// Until no session is left that may run something. Errors: kTimeout; kCancelled when the drain was
-// ended.
+// Waits until no session is left that may run something. Errors: kTimeout; kCancelled when the
+// drain was ended.
 Status wait_until_empty(const Invocation& invocation, client::Client& client,
                         const std::string& wait) {
   const auto seconds = seconds_of(wait);

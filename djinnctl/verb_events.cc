@@ -16,7 +16,7 @@ struct EventOptions {
   bool new_only = false;
 };
 
-// As the log has it.
+// The event's text as the log has it.
 std::string whole_text(const ipc::EventReport& event) {
   std::string text = event.text;
   if (!event.path.empty()) text += ", from " + event.path;
@@ -24,7 +24,7 @@ std::string whole_text(const ipc::EventReport& event) {
   return text;
 }
 
-// On a terminal there is no room for nanoseconds.
+// The event's line; on a terminal, which has no room for nanoseconds, with seconds alone.
 std::string line_of(const ipc::EventReport& event) {
   const Terminal out = terminal_of(STDOUT_FILENO);
   const std::string time = out.is_terminal ? second_text(event.wall_ns) : time_text(event.wall_ns);

@@ -3,11 +3,9 @@
 // djinnctl evict MODEL...: moves models off their device; their next use brings them back.
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "djinnctl/command_line.h"
+#include "djinnctl/each_model.h"
 #include "djinnctl/exit_code.h"
-#include "djinnctl/object.h"
 #include "djinnctl/progress.h"
 #include "djinnctl/text.h"
 #include "djinnctl/uses.h"
@@ -27,7 +25,7 @@ ipc::EvictModel request_for(const ipc::ModelReport& model, const EvictOptions& o
   return {model.model, ipc::Tier::kDisk, options.force, options.dry_run};
 }
 
-// Whether djinnd would let it go; what it finds in between may be otherwise.
+// Whether djinnd would let the model go now; it may find otherwise by the time it is asked to.
 Result<bool> may_go(client::Client& client, const ipc::ModelReport& model,
                     const EvictOptions& options) {
   if (model.state != ipc::ModelState::kResident) return false;
@@ -55,14 +53,7 @@ Result<std::vector<ipc::ModelReport>> all_that_may_go(client::Client& client,
 
 Result<std::vector<ipc::ModelReport>> chosen(client::Client& client, const EvictOptions& options) {
   if (options.all) return all_that_may_go(client, options);
-  std::vector<ipc::ModelReport> models;
-  for (const std::string& one : options.named) {
-    DJINN_TRY(ipc::ModelReport model, find_model(client, one));
-    const bool twice =
-        std::ranges::any_of(models, [&](const auto& other) { return other.model == model.model; });
-    if (!twice) models.push_back(std::move(model));
-  }
-  return models;
+  return find_models(client, options.named);
 }
 
 uint64_t bytes_of(const std::vector<ipc::ModelReport>& models) {
@@ -71,8 +62,8 @@ uint64_t bytes_of(const std::vector<ipc::ModelReport>& models) {
   return bytes;
 }
 
-// Or as if, in a dry run. One that stays keeps none of the others. Gives the first reason, the rest
-// is said on the way.
+// Evicts each model, or only says so in a dry run. One that stays keeps none of the others. Gives
+// the first reason; the rest is said on the way.
 Status evict_each(const Invocation& invocation, client::Client& client, const EvictOptions& options,
                   const std::vector<ipc::ModelReport>& models,
                   std::vector<ipc::ModelReport>& moved) {
@@ -129,7 +120,8 @@ Status evict(const Invocation& invocation, const EvictOptions& options) {
 void add_evict(CommandLine& line) {
   const Verb verb = line.verb("evict", "move models off their device until they are used again");
   auto options = std::make_shared<EvictOptions>();
-  verb.option("MODEL", options->named, "their ids or the first digits of them, names, or paths");
+  verb.option("MODEL", options->named,
+              "their ids or the first four digits of them, names, or paths");
   verb.option("--to", options->to, "where to: disk, for cpu:0 has no other [disk]")
       .called("TIER")
       .one_of({"disk"});

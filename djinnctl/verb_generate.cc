@@ -81,7 +81,8 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
   return stream(*generator, command);
 }
 
-// Whoever asks for a temperature wants draws; without any of these the likeliest token is taken.
+// A temperature, or another of these options, turns drawing on; without any the likeliest token is
+// taken.
 void add_sampling(const Verb& verb, client::GenerateOptions& options) {
   const Option greedy =
       verb.flag("--greedy", options.greedy, "take the likeliest token [unless sampling]");

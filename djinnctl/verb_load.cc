@@ -55,7 +55,7 @@ Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const auto directory, client::open_model_directory(options.path));
   DJINN_TRY(const auto client, observe(invocation));
   DJINN_TRY(const auto opened, open(invocation, *client, directory, options.retention()));
-  // Whoever calls djinnctl next finds it as free as it will be.
+  // Closed before the answer, so that the next command finds the model as free as it will be.
   DJINN_CHECK(client->close_model(opened.id));
   if (!invocation.wants_json()) return write_out(id_text(opened.id) + '\n');
   const Json item{{"id", id_text(opened.id)},

@@ -18,7 +18,7 @@
 namespace djinn::ctl {
 namespace {
 
-// What is shown of an object: its JSON item, and tables of what belongs to it, if anything does.
+// An object as it is shown: its JSON item, and tables of what belongs to it, if anything does.
 struct Shown {
   Json item;
   std::vector<Table> beside;
@@ -51,7 +51,7 @@ struct Word {
   const char* field;
   const char* header;
 };
-// Where the tables of ps, sessions and programs have a word of their own for a field of JSON.
+// Fields of JSON for which the tables of ps, sessions and programs have a word of their own.
 constexpr std::array<Word, 19> kWords{{{"model", "bytes", "SIZE"},
                                        {"model", "leases", "REFS"},
                                        {"model", "pinned", "PIN"},
@@ -84,7 +84,7 @@ std::string word_for(const std::string& kind, const std::string& field) {
   return words;
 }
 
-// Without lists of objects, which have a table of their own.
+// The item's fields but for lists of objects, which have a table of their own.
 std::string item_table(const Json& item, const Table::Layout& layout) {
   Table table({{"FIELD"}, {"VALUE"}});
   const std::string kind = item["kind"];
@@ -141,7 +141,8 @@ Status show(const Invocation& invocation, const std::string& text) {
 void add_show(CommandLine& line) {
   const Verb verb = line.verb("show", "one model, session or program");
   auto text = std::make_shared<std::string>();
-  verb.option("OBJECT", *text, "its id or the first digits of it; of a model its name or path, too")
+  verb.option("OBJECT", *text,
+              "its id or the first four digits of it; of a model its name or path, too")
       .required();
   verb.does(text, show);
 }

@@ -45,6 +45,9 @@ Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
   table.add({"read from files", size_text(report.bytes_read)});
   table.add({"buffered reads", std::to_string(report.buffered_reads)});
   table.add({"compared opens", std::to_string(report.compared_opens)});
+  if (!report.spill_fault.empty()) {
+    table.add({"spilling", "impossible: " + report.spill_fault});
+  }
   if (report.quota.is_own) add_quota(table, report.quota);
   return table;
 }
@@ -57,7 +60,7 @@ std::string confinement_of(const ipc::WorkerReport& worker) {
   return landlock + (worker.seccomp ? ",seccomp" : ",no seccomp");
 }
 
-// What each user has, of what they may have.
+// A table of what each user has, of what they may have.
 Table user_table(const std::vector<ipc::UserReport>& users) {
   using enum Table::Align;
   Table table({{"USER", kLeft, Table::Fit::kShortened},

@@ -20,7 +20,7 @@ namespace {
 struct TopOptions {
   bool batch = false;
   double delay_s = 2;
-  uint64_t count = 0;  // views; 0: without end
+  uint32_t count = 0;  // views; 0: without end
   std::string sort = "memory";
 };
 
@@ -49,7 +49,7 @@ Status print_view(const Invocation& invocation, client::Client& client, const To
 Status run_batch(const Invocation& invocation, client::Client& client, const TopOptions& options) {
   const TopSort sort = *top_sort_named(options.sort);
   std::optional<TopSample> before;
-  for (uint64_t view = 0; options.count == 0 || view < options.count; ++view) {
+  for (uint32_t view = 0; options.count == 0 || view < options.count; ++view) {
     if (view > 0) std::this_thread::sleep_for(std::chrono::duration<double>(options.delay_s));
     DJINN_TRY(TopSample now, look(client));
     DJINN_CHECK(print_view(invocation, client, now, before ? &*before : nullptr, sort));
@@ -62,7 +62,7 @@ Status run_live(client::Client& client, const TopOptions& options) {
   DJINN_TRY(const Screen screen, Screen::open());
   TopSort sort = *top_sort_named(options.sort);
   std::optional<TopSample> before;
-  for (uint64_t view = 0; options.count == 0 || view < options.count; ++view) {
+  for (uint32_t view = 0; options.count == 0 || view < options.count; ++view) {
     DJINN_TRY(TopSample now, look(client));
     const std::string help = fmt::format("by {}; s: another order, q: quit\n", name_of(sort));
     const Table::Layout layout{.isolates = true, .columns_max = screen.size().columns};
@@ -93,7 +93,9 @@ void add_top(CommandLine& line) {
   const Verb verb = line.verb("top", "a live view of the sessions");
   auto options = std::make_shared<TopOptions>();
   verb.flag("-b,--batch", options->batch, "one view after the other, for files and pipes");
-  verb.option("-n,--count", options->count, "so many views [without end]").called("COUNT");
+  verb.option("-n,--count", options->count, "so many views [without end]")
+      .called("COUNT")
+      .between(uint32_t{1}, UINT32_MAX);
   verb.option("-d,--delay", options->delay_s, "seconds between views [2]")
       .called("SECONDS")
       .between(0.1, 3600.0);

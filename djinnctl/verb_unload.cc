@@ -1,30 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// djinnctl unload MODEL: drops a model that no session holds, pinned or not.
+// djinnctl unload MODEL...: drops models that no session holds, pinned or not.
 #include "djinnctl/command_line.h"
+#include "djinnctl/each_model.h"
 #include "djinnctl/json.h"
-#include "djinnctl/object.h"
 #include "djinnctl/output.h"
 #include "djinnctl/text.h"
 
 namespace djinn::ctl {
 namespace {
 
-Status unload(const Invocation& invocation, const std::string& named) {
+Status unload(const Invocation& invocation, const std::vector<std::string>& named) {
   DJINN_TRY(const auto client, observe(invocation));
-  DJINN_TRY(const ipc::ModelReport model, find_model(*client, named));
-  DJINN_CHECK(client->unload_model(model.model));
-  if (!invocation.wants_json()) return {};
-  const Json item{{"id", id_text(model.model)}, {"name", model.label}, {"bytes", model.bytes}};
-  return print_json(invocation, "unload", {item});
+  std::vector<Json> items;
+  const Status done =
+      with_each_model(invocation, *client, named, [&](const ipc::ModelReport& model) -> Status {
+        DJINN_CHECK(client->unload_model(model.model));
+        items.push_back(
+            {{"id", id_text(model.model)}, {"name", model.label}, {"bytes", model.bytes}});
+        return {};
+      });
+  if (invocation.wants_json() && (done || !items.empty())) {
+    DJINN_CHECK(print_json(invocation, "unload", std::move(items)));
+  }
+  return done;
 }
 
 }  // namespace
 
 void add_unload(CommandLine& line) {
-  const Verb verb = line.verb("unload", "drop a model that no session holds");
-  auto named = std::make_shared<std::string>();
-  verb.option("MODEL", *named, "its id or the first digits of it, its name, or its path")
+  const Verb verb = line.verb("unload", "drop models that no session holds");
+  auto named = std::make_shared<std::vector<std::string>>();
+  verb.option("MODEL", *named, "their ids or the first four digits of them, names, or paths")
       .required();
   verb.does(named, unload);
 }

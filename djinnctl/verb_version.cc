@@ -6,25 +6,31 @@
 namespace djinn::ctl {
 namespace {
 
-// A daemon that does not run is no error here: the question is what is installed.
-Result<std::string> version_of_daemon(const Invocation& invocation) {
-  const auto client = observe(invocation);
-  if (!client && client.error().code == ErrorCode::kDisconnected) return std::string();
-  if (!client) return client.error();
-  DJINN_TRY(const ipc::StatusReport status, (*client)->status());
-  return status.version;
+// Of the daemon; without one, what is said in its place.
+struct Answer {
+  std::string version;
+  std::string instead;
+};
+
+// A daemon that does not run, or stands still, is no error here: the question is what is installed.
+Result<Answer> ask_daemon(const Invocation& invocation) {
+  const auto status = status_in_time(invocation);
+  if (status) return Answer{status->version, ""};
+  if (status.error().code == ErrorCode::kDisconnected) return Answer{"", "-"};
+  if (status.error().code == ErrorCode::kTimeout) return Answer{"", "does not answer"};
+  return status.error();
 }
 
 Status version(const Invocation& invocation) {
-  DJINN_TRY(const std::string daemon, version_of_daemon(invocation));
+  DJINN_TRY(const Answer daemon, ask_daemon(invocation));
   if (invocation.wants_json()) {
     const Json item{{"djinnctl", DJINN_VERSION},
-                    {"djinnd", daemon.empty() ? Json() : Json(daemon)}};
+                    {"djinnd", daemon.version.empty() ? Json() : Json(daemon.version)}};
     return print_json(invocation, "version", {item});
   }
   Table table({{"PROGRAM"}, {"VERSION"}});
   table.add({"djinnctl", DJINN_VERSION});
-  table.add({"djinnd", daemon});
+  table.add({"djinnd", daemon.version.empty() ? daemon.instead : daemon.version});
   return write_out(table.text(invocation.layout));
 }
 

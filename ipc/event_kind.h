@@ -40,9 +40,11 @@ enum class EventKind : uint8_t {
   kSequenceRestored = 27,  // it is in memory again
   kUpgradePending = 28,    // the installed worker or loader is of another build
   kModelNotKept = 29,      // would not outlive a restart: systemd's store has no room
+  kConfigIgnored = 30,     // a line of it counts for nothing
+  kSpillUnavailable = 31,  // sequence groups cannot go to disk
 };
-inline constexpr uint8_t kEventKinds = 30;
-static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kModelNotKept) + 1);
+inline constexpr uint8_t kEventKinds = 32;
+static_assert(kEventKinds == static_cast<uint8_t>(EventKind::kSpillUnavailable) + 1);
 
 // "model-loaded"; empty for a number that is none.
 [[nodiscard]] std::string_view name_of(EventKind kind);

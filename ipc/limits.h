@@ -63,6 +63,11 @@ inline constexpr uint32_t kModelUsers =
 inline constexpr uint32_t kModelNamesKept = 16;     // longest names and paths: 8 KiB of a record
 inline constexpr uint64_t kGraphBytes = 16u << 20;  // a graph of 64 Ki nodes
 inline constexpr uint32_t kProgramsPerUser = 1024;  // memfds; each new worker verifies all
+// Operators that an admission calls on meta, each in some 10 us: 32,000 nodes with 4 symbols, or
+// 5,000 with 48.
+inline constexpr uint64_t kAdmissionEvaluations = 256u * 1024;
+// Processor time of an admission: many times what that many usual operators take.
+inline constexpr uint64_t kAdmissionCpuMs = 10'000;
 
 // --- recovery
 inline constexpr uint32_t kDeathsWithoutProgress = 3;  // then the run in flight is refused

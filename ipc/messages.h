@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "ipc/event_kind.h"
+#include "ipc/exit_status.h"
 #include "ipc/limits.h"
 #include "ipc/session_memory.h"
 #include "ipc/time_histogram.h"
@@ -340,6 +341,8 @@ struct StatusReport {
   std::vector<SettingReport> settings;  // in force, of a service; with the first page of workers
   uint32_t users_total = 0;
   std::vector<UserReport> users;  // for administrators; a page, from first_worker, too
+  std::string spill_fault;        // why no sequence group can go to disk; or empty
+  std::string config_root;        // of a service: what stands before its configuration's paths
   friend bool operator==(const StatusReport&, const StatusReport&) = default;
 };
 
@@ -426,7 +429,8 @@ struct ModelReport {
   std::string device;  // "cpu:0"
   uint64_t keep_alive_ms = 0;
   uint64_t expires_wall_ns = 0;  // 0: it is in use, pinned, or kept for ever
-  std::string path;  // OpenModel's, as label is: who asks gave it, or their model's owner
+  std::string path;   // OpenModel's, as label is: who asks gave it, or their model's owner
+  uint32_t plan = 0;  // of its load plan's hash the first bits; 0: it has none
   friend bool operator==(const ModelReport&, const ModelReport&) = default;
 };
 
@@ -610,10 +614,12 @@ struct ModelLost {
   friend bool operator==(const ModelLost&, const ModelLost&) = default;
 };
 
-// fds: [graph memfd]. Answer: ProgramAdded or ProgramRefused.
+// fds: [graph memfd]. Answer, some time later: ProgramAdded or ProgramRefused; none if the program
+// or its model is dropped meanwhile. A run of the program waits until then.
 struct AddProgram {
   ProgramId program;
   ModelId model;
+  bool again = false;  // a worker before has admitted it
   friend bool operator==(const AddProgram&, const AddProgram&) = default;
 };
 struct DropProgram {
@@ -712,6 +718,13 @@ struct ModelWanted {
   ModelId model;
   friend bool operator==(const ModelWanted&, const ModelWanted&) = default;
 };
+// One of the worker's desks looks at the graph of a program from now on; of an invalid id, at none.
+// Told more than once of one that takes long.
+struct ProgramLookedAt {
+  ProgramId program;
+  AdmissionDesk desk = AdmissionDesk::kQuick;
+  friend bool operator==(const ProgramLookedAt&, const ProgramLookedAt&) = default;
+};
 struct ProgramAdded {
   ProgramId program;
   std::vector<OutputShape> outputs;
@@ -808,7 +821,7 @@ struct WorkerEvent {
   std::variant<WorkerReady, Attached, Detached, ModelAdded, ModelDropped, ProgramAdded,
                ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, GrantReturn,
                SessionBroken, WorkerStats, ModelParked, ModelWanted, SequenceSpilled,
-               SequenceRestored, LaneAwake>
+               SequenceRestored, LaneAwake, ProgramLookedAt>
       body;
   friend bool operator==(const WorkerEvent&, const WorkerEvent&) = default;
 };

@@ -117,7 +117,8 @@ std::string_view pool_text(MemoryPool pool) {
 std::string_view until_text(const ModelReport& model) {
   if (model.pinned) return "unload";
   if (model.leases > 0) return "close";
-  return model.expires_wall_ns > 0 ? "expiry" : "pressure";
+  if (model.expires_wall_ns > 0) return "expiry";
+  return model.state == ModelState::kEvicting ? "leaving" : "pressure";
 }
 
 }  // namespace djinn::ipc

@@ -22,6 +22,7 @@ namespace djinn::ipc {
 
 // What ends a model's stay: "unload" of a pinned one, "close" of the last session that holds it,
 // "expiry" of its keep-alive time, or, of one that is kept for ever, "pressure" on memory.
+// "leaving": its stay has ended.
 [[nodiscard]] std::string_view until_text(const ModelReport& model);
 
 }  // namespace djinn::ipc

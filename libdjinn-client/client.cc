@@ -65,6 +65,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   DJINN_TRY(const std::string path, resolve_host(options.host));
   if (options.interrupt != nullptr) DJINN_CHECK(options.interrupt->open());
   DJINN_TRY(Control control, Control::connect(path, deadline));
+  if (options.observer) control.set_observer();
   ipc::Hello hello;
   hello.client_name = ipc::showable_name(options.name);
   hello.staging_bytes = options.staging_bytes;
@@ -211,12 +212,12 @@ Status Client::drop_sequence(SequenceHandle sequence) {
   return {};
 }
 
-Result<ipc::StatusReport> Client::status() {
-  DJINN_TRY(auto all, control_.ask<ipc::StatusReport>(ipc::GetStatus{}));
+Result<ipc::StatusReport> Client::status(const Deadline* deadline) {
+  DJINN_TRY(auto all, control_.ask<ipc::StatusReport>(ipc::GetStatus{}, nullptr, {}, deadline));
   while (all.workers.size() < all.workers_total || all.users.size() < all.users_total) {
     ipc::GetStatus next;
     next.first_worker = static_cast<uint32_t>(std::max(all.workers.size(), all.users.size()));
-    DJINN_TRY(auto page, control_.ask<ipc::StatusReport>(next));
+    DJINN_TRY(auto page, control_.ask<ipc::StatusReport>(next, nullptr, {}, deadline));
     if (page.workers.empty() && page.users.empty()) break;
     std::ranges::move(page.workers, std::back_inserter(all.workers));
     std::ranges::move(page.users, std::back_inserter(all.users));

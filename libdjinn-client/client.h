@@ -126,7 +126,8 @@ class Client {
   Result<ipc::ProgramDefined> define_program(const srg::Graph& graph, ModelId model);
   Result<SequenceHandle> make_sequence(const ipc::SequenceGeometry& geometry);
   Status drop_sequence(SequenceHandle sequence);
-  Result<ipc::StatusReport> status();
+  // deadline: as for connect(); when it ends, so does the use of this session.
+  Result<ipc::StatusReport> status(const Deadline* deadline = nullptr);
   Result<std::vector<ipc::SessionReport>> sessions();
   Result<std::vector<ipc::ModelReport>> models();
   // The uses of a model that this user may see.

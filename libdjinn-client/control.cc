@@ -28,6 +28,9 @@ constexpr const char* kLost =
     "The connection to djinnd is lost, because djinnd was stopped or restarted: this session and "
     "what it held are gone. Start djinnd if it does not run, and load the model again, which "
     "connects anew.";
+constexpr const char* kLostByObserver =
+    "The connection to djinnd is lost, because djinnd was stopped or restarted. Start djinnd if it "
+    "does not run, and repeat this.";
 
 }  // namespace
 
@@ -45,7 +48,7 @@ Result<Control> Control::connect(const std::string& path, const Deadline* deadli
 
 // Remembers why nothing more comes. A socket that was merely closed gave no reason.
 Error Control::end(Error why) {
-  if (why.code == ErrorCode::kDisconnected) why.message = kLost;
+  if (why.code == ErrorCode::kDisconnected) why.message = is_observer_ ? kLostByObserver : kLost;
   ended_ = why;
   return why;
 }

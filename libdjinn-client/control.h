@@ -27,6 +27,9 @@ class Control {
   // path: of djinnd's socket. Errors: kNotFound when no daemon listens there, kPermissionDenied.
   static Result<Control> connect(const std::string& path, const Deadline* deadline = nullptr);
 
+  // Its session only looks, so that nothing of it is lost with the connection.
+  void set_observer() { is_observer_ = true; }
+
   // Ends waits for answers that may be long in coming, with kCancelled: to opening a model and to
   // defining a program. The answer is dropped when it comes, and what it gave is given back.
   // nullptr: none.
@@ -65,6 +68,7 @@ class Control {
   LeaseSocket socket_;
   uint32_t last_number_ = 0;
   std::optional<Error> ended_;
+  bool is_observer_ = false;
   Interrupt* interrupt_ = nullptr;
   std::set<uint32_t> unwanted_;  // numbers of requests whose answers nobody waits for any more
 };

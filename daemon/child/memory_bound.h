@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The last bound on a child's own memory, behind the grants: what a library allocates past them
-// fails there, as an error of the run that asked for it, before the host runs out.
+// fails there, as an error of the run that asked for it. It bounds what one fault takes, and is no
+// account: several children may each come near it.
 #pragma once
 
 #include <cstdint>

@@ -27,6 +27,12 @@ std::string whom_it_serves(const Options& options) {
   return options.socket_group.empty() ? "who may use its socket" : "group " + options.socket_group;
 }
 
+// Nobody has said that nothing is to be spilled.
+bool wants_spill(const Options& options) {
+  const auto written = options.written.find("memory.spill_directory");
+  return written == options.written.end() || !written->second.empty();
+}
+
 Error stopping() {
   return {ErrorCode::kDisconnected, "djinnd is stopping."};
 }
@@ -81,11 +87,15 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
                 extents_, memory_work_, file_work_, inquiries_, traffic_.clients, deferred_close_,
                 turns_, user_work_, *this,
                 {options.spill_directory.value_or(""), options.spill_idle_ms,
-                 options_.spill_limit_bytes.value_or(0)}),
+                 options_.spill_limit_bytes.value_or(0), wants_spill(options)}),
       models_(loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, events_,
               extents_, *this, options.keep_alive_ms),
       reclaimer_(loop, memory_, models_, sessions_, events_, options.thresholds),
-      programs_(ids_, domains_, models_, sessions_, events_),
+      programs_(ids_, domains_, models_, sessions_, events_,
+                [this](SessionId id) {
+                  const Session* const session = sessions_.find(id);
+                  return session != nullptr && session->attached;
+                }),
       stats_(loop, domains_),
       reports_(loop, clock, memory_, quotas_, domains_, models_, programs_, sessions_, events_,
                stats_, deferred_close_, turns_),
@@ -118,6 +128,7 @@ Daemon::~Daemon() = default;
 
 Status Daemon::start(ActivationFds passed) {
   DJINN_ASSERT(listener_ == nullptr);
+  tell_problems(events_, EventKind::kConfigIgnored, options_.config_warnings);
   models_.take_back(fd_store_.take_back(std::move(passed.kept)));
   const Listener::Events take{
       [this](Fd socket, const ipc::PeerCredentials& peer) { connected(std::move(socket), peer); },
@@ -137,6 +148,7 @@ Status Daemon::start(ActivationFds passed) {
                    count_text(options_.threads, "thread"), size_text(options_.memory_bytes)));
   service_.ready();
   manager_.start();
+  sessions_.sequences().check_spill();
   const Status told = metrics_.serve(std::move(passed.metrics));
   if (!told) log("metrics are not served: {}", told.error().message);
   return {};
@@ -207,6 +219,10 @@ void Daemon::client_said(Session& session, ClientMessage message) {
   requests_.handle(session, std::move(message));
 }
 
+void Daemon::session_attached(SessionId session) {
+  programs_.session_attached(session);
+}
+
 void Daemon::session_left(SessionId session) {
   const Session* const left = sessions_.find(session);
   DJINN_ASSERT(left == nullptr || left->phase == SessionPhase::kLeaving);
@@ -269,7 +285,8 @@ void Daemon::emit(EventKind kind, std::string text) {
   events_.emit({kind, std::move(text), {}});
 }
 
-// Order: a program finds its model, and a session the programs that its open runs name.
+// Order: a program finds its model, and a session the programs that its open runs name, which may
+// not be admitted yet: the runs that need one await it, and no others.
 void Daemon::worker_ready(WorkerKey key) {
   DJINN_ASSERT(domains_.ready(key));
   models_.worker_ready(key);
@@ -280,9 +297,11 @@ void Daemon::worker_ready(WorkerKey key) {
 bool Daemon::worker_died(WorkerKey key, const WorkerDeath& death) {
   DJINN_ASSERT(!domains_.ready(key));
   lanes_.worker_died(key);
-  const bool progressed = sessions_.worker_died(key, death);
+  const bool in_step = sessions_.activity_of(key).in_step;
+  const bool progressed =
+      sessions_.worker_died(key, death, programs_.definers_to_blame(key, death));
   models_.worker_died(key, death);
-  programs_.worker_died(key, death);
+  programs_.worker_died(key, death, in_step);
   stats_.worker_died(key);
   device_health_.end_vain_waits();
   return progressed;
@@ -301,6 +320,7 @@ void Daemon::worker_said(WorkerKey key, const ipc::WorkerEvent& event) {
     void operator()(const ipc::ModelWanted& e) const { to.models_.on_model_wanted(key, e); }
     void operator()(const ipc::ProgramAdded& e) const { to.programs_.on_program_added(key, e); }
     void operator()(const ipc::ProgramRefused& e) const { to.programs_.on_program_refused(key, e); }
+    void operator()(const ipc::ProgramLookedAt&) const {}  // the supervisor's
     void operator()(const ipc::SequenceAdded& e) const { to.sessions_.on_sequence_added(key, e); }
     void operator()(const ipc::SequenceDropped& e) const {
       to.sessions_.sequences().on_sequence_dropped(key, e);

@@ -73,6 +73,7 @@ class Daemon final : public WorkerListener, private SessionListener, private Mod
   [[nodiscard]] Status check_may_wait(const Fd& socket, Owner user) const;
   void take_turn();
   void client_said(Session& session, ClientMessage message) override;
+  void session_attached(SessionId session) override;
   void session_left(SessionId session) override;
   void model_gone(ModelId id) override;
   void models_changed() override;

@@ -679,6 +679,36 @@ TEST(Djinnd, programs_are_admitted_once_refused_with_reasons_and_never_kill_for_
             ErrorCode::kInvalidArgument);
 }
 
+// One death, after which the next worker has the others at once; the step in flight is not blamed.
+TEST(Djinnd, a_graph_that_ends_its_worker_is_refused_at_once_and_blamed_on_who_defined_it) {
+  const TestDaemon daemon;
+  TestClient bad(daemon), neighbour(daemon);
+  bad.greet();
+  neighbour.greet();
+  neighbour.submit_graph(graph_of("fake::wait"));
+  const Fd deadly = sealed(graph_of("fake::die_in_admission"));
+  for (int deaths = 1; deaths <= 4; ++deaths) {  // the neighbour's would be refused after three
+    EXPECT_EQ(bad.ask<ipc::Failed>(ipc::DefineProgram{}, {deadly.get()}).code,
+              ErrorCode::kWorkerLost);
+    EXPECT_EQ(status_of(daemon).workers.at(0).restarts, static_cast<uint32_t>(deaths));
+  }
+}
+
+TEST(Djinnd, a_graph_whose_look_does_not_end_is_refused_as_what_it_is) {
+  const TestDaemon daemon({"--hang-timeout-ms", "300"});
+  TestClient bad(daemon), neighbour(daemon);
+  bad.greet();
+  neighbour.greet();
+  const Fd endless = sealed(graph_of("fake::hang_in_admission"));
+  bad.send({5, ipc::DefineProgram{}}, {endless.get()});
+  neighbour.submit_nothing();
+  EXPECT_EQ(neighbour.completion(), ErrorCode::kOk);
+  const auto refused = bad.receive();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(std::get<ipc::Failed>(refused->body).code, ErrorCode::kTimeout);
+  EXPECT_EQ(status_of(daemon).workers.at(0).restarts, 1u);
+}
+
 TEST(Djinnd, more_than_the_quota_is_refused_with_numbers) {
   const TestDaemon daemon({"--session-quota", "16777216"});
   TestClient client(daemon);

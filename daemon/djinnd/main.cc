@@ -63,16 +63,19 @@ Status serve(const Options& options, ReloadOptions reload_options) {
   return {};
 }
 
-// Problems go to the log. Nothing: the configuration cannot be, or was all that was asked for.
+// Problems go to standard error, but for those that djinnd tells as events when it serves. Nothing:
+// the configuration cannot be, or was all that was asked for.
 std::optional<Config> configured(const Options& given, int& exit_code) {
   if (given.user_mode) return Config();
-  Config config = read_config(given.root);
+  Config config =
+      read_config(given.root, given.check_config ? UnknownKeys::kRefused : UnknownKeys::kIgnored);
   look_up_names(config);
-  for (const ConfigProblem& problem : config.problems) log_line(problem.text);
   exit_code = config.is_valid() ? 0 : 1;
+  const bool will_serve = config.is_valid() && !given.check_config && !given.show_config;
+  if (will_serve) return config;
+  for (const ConfigProblem& problem : config.problems) log_line(problem.text);
   if (given.show_config) fmt::print("{}", show_config(config));
-  if (!config.is_valid() || given.check_config || given.show_config) return std::nullopt;
-  return config;
+  return std::nullopt;
 }
 
 int run(int argc, char** argv) {

@@ -57,7 +57,7 @@ void write_mask(std::byte* out, const SequenceUse& sequence) {
   }
 }
 
-// Of an output on a storage of its own; nothing where only the run will tell.
+// The bytes of an output on a storage of its own; nothing where only the run will tell.
 std::optional<uint64_t> bytes_of(const exec::OutputInfo& output, std::span<const int64_t> symbols) {
   if (!output.sizes_known) return std::nullopt;
   uint64_t bytes = size_of(output.dtype);
@@ -214,7 +214,8 @@ Result<std::vector<Refs::Written>> Binder::in_extent(
   return written;
 }
 
-// By output: what it takes if it becomes a ref; 0 where it does not, or only the run will tell.
+// The bytes that each output takes as a ref: 0 for one that becomes none, or whose size only the
+// run will tell.
 std::vector<uint64_t> Binder::bytes_of_refs(const ipc::RunBlock& block) const {
   DJINN_ASSERT(block.outputs.size() == program_->outputs().size());
   std::vector<uint64_t> bytes;

@@ -7,18 +7,11 @@
 #include <utility>
 
 #include "ipc/codec/control_codec.h"
+#include "ipc/limits.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::worker {
 namespace {
-
-std::vector<ipc::OutputShape> shapes_of(const exec::Program& program) {
-  std::vector<ipc::OutputShape> shapes;
-  for (const exec::OutputInfo& output : program.outputs()) {
-    shapes.push_back({output.name, output.dtype, output.sizes_known, output.sizes});
-  }
-  return shapes;
-}
 
 ipc::ProgramRefused refusal(ProgramId program, const Error& error) {
   ipc::ProgramRefused refused;
@@ -36,6 +29,13 @@ Event with_error(Event event, const Error& error) {
 }
 
 }  // namespace
+
+ControlLoop::ControlLoop(const Parts& parts)
+    : parts_(parts), admitter_({parts.executor, parts.lane, parts.outbox, parts.clock}) {
+  parts_.lane.post([this](LaneLoop::State& state) {
+    state.programs.on_need([this](ProgramId program) { admitter_.need(program); });
+  });
+}
 
 Status ControlLoop::run() {
   for (;;) {
@@ -71,6 +71,7 @@ void ControlLoop::let_run_if_complete(SessionId id) {
 }
 
 void ControlLoop::obey(const ipc::DetachSession& command, std::vector<Fd>) {
+  arriving_.erase(command.session);
   parts_.lane.remove_session(command.session, [this, id = command.session] {
     parts_.pager.after_moves([this, id] { parts_.outbox.send({ipc::Detached{id}}); });
   });
@@ -94,23 +95,35 @@ void ControlLoop::obey(const ipc::AddModel& command, std::vector<Fd> fds) {
     return;
   }
   models_[command.model] = *model;
-  // Told when the lane has it, so that no run can come before it.
+  // The answer goes out once the lane has the model, so that no run can come before it.
   parts_.lane.post([this, model = *model, parked = command.parked](LaneLoop::State& state) {
-    if (!parked) model->unpark();
     state.programs.add_model(model);
+    if (!parked) state.programs.model_came(model->id());
     parts_.outbox.send({ipc::ModelAdded{model->id(), ErrorCode::kOk, {}}});
   });
 }
 
+bool ControlLoop::park_now(ModelId id) {
+  const auto found = models_.find(id);
+  return found != models_.end() && found->second->park(parts_.pal);
+}
+
+// A model without its bytes costs nothing but addresses: the lane forgets it in its own time, and
+// no run finds it after that.
 void ControlLoop::obey(const ipc::DropModel& command, std::vector<Fd>) {
+  const bool gone = park_now(command.model);
   models_.erase(command.model);
-  parts_.lane.post([this, id = command.model](LaneLoop::State& state) {
-    state.programs.drop_model(id, state.lane);
-    parts_.outbox.send({ipc::ModelDropped{id}});
+  admitter_.drop_programs_of(command.model, [this, id = command.model, gone] {
+    parts_.lane.post([this, id, gone](LaneLoop::State& state) {
+      state.programs.drop_model(id, state.lane);
+      if (!gone) parts_.outbox.send({ipc::ModelDropped{id}});
+    });
   });
+  if (gone) parts_.outbox.send({ipc::ModelDropped{command.model}});
 }
 
 void ControlLoop::obey(const ipc::ParkModel& command, std::vector<Fd>) {
+  if (park_now(command.model)) return parts_.outbox.send({ipc::ModelParked{command.model}});
   parts_.lane.post([this, id = command.model](LaneLoop::State& state) {
     state.programs.park_model(id, parts_.pal);
     parts_.outbox.send({ipc::ModelParked{id}});
@@ -123,35 +136,37 @@ void ControlLoop::obey(const ipc::ModelLost& command, std::vector<Fd>) {
   });
 }
 
-Result<AdmittedProgram> ControlLoop::admit(const ipc::AddProgram& command,
-                                           const std::vector<Fd>& fds) {
+Result<Admitter::Order> ControlLoop::order_of(const ipc::AddProgram& command,
+                                              const std::vector<Fd>& fds) {
   if (fds.size() != 1) return Error{ErrorCode::kMalformed, "A program came without its graph."};
   struct stat info {};
   if (::fstat(fds[0].get(), &info) != 0) return system_error("look at a graph", errno);
-  DJINN_TRY(const auto bytes, pal::read_memfd(fds[0], static_cast<uint64_t>(info.st_size)));
+  DJINN_TRY(auto bytes, pal::read_memfd(fds[0], static_cast<uint64_t>(info.st_size)));
   const auto model = models_.find(command.model);
   if (command.model.valid() && model == models_.end()) {
     return Error{ErrorCode::kNotFound, "There is no such model. Open it first."};
   }
-  return admit_graph(parts_.executor, bytes, command.model.valid() ? model->second : nullptr);
+  // What was admitted once is to be again, whatever else the host does.
+  const uint64_t cpu_ms_max = limits::kAdmissionCpuMs * (command.again ? 2 : 1);
+  return Admitter::Order{command.program, command.model.valid() ? model->second : nullptr,
+                         std::make_shared<const std::vector<std::byte>>(std::move(bytes)),
+                         cpu_ms_max};
 }
 
 void ControlLoop::obey(const ipc::AddProgram& command, std::vector<Fd> fds) {
-  Result<AdmittedProgram> admitted = admit(command, fds);
-  if (!admitted) {
-    parts_.outbox.send({refusal(command.program, admitted.error())});
+  auto order = order_of(command, fds);
+  if (!order) {
+    parts_.outbox.send({refusal(command.program, order.error())});
     return;
   }
-  const ipc::ProgramAdded added{command.program, shapes_of(*admitted->program),
-                                admitted->program->activation_bytes_estimate()};
-  auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
-  parts_.lane.post([this, shared, added](LaneLoop::State& state) {
-    state.programs.add_program(added.program, std::move(*shared));
-    parts_.outbox.send({added});
+  parts_.lane.post([command, graph = order->graph](LaneLoop::State& state) {
+    state.programs.expect_program(command.program, command.model, graph);
   });
+  admitter_.admit(*std::move(order));
 }
 
 void ControlLoop::obey(const ipc::DropProgram& command, std::vector<Fd>) {
+  admitter_.drop(command.program);
   parts_.lane.post([id = command.program](LaneLoop::State& state) {
     state.programs.drop_program(id, state.lane);
   });
@@ -224,7 +239,7 @@ void ControlLoop::obey(const ipc::GiveSlab& command, std::vector<Fd> fds) {
   parts_.grants.deliver(command, fds.empty() ? Fd() : std::move(fds[0]));
 }
 
-// Answered here, so that a step that takes long keeps nobody waiting.
+// The control thread answers by itself, so that a long step keeps nobody waiting.
 void ControlLoop::obey(const ipc::GetWorkerStats&, std::vector<Fd>) {
   parts_.outbox.send({parts_.lane.counts().read()});
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ControlLoop: the main thread. It reads djinnd's commands, does what may take long (mapping,
-// verifying, admitting) here, and posts the result to the lane's thread.
+// ControlLoop: the main thread. It reads djinnd's commands, maps memory here, and posts the result
+// to the lane's thread. What a client's graph makes slow is the admitter's.
 //
-// Commands are obeyed in their order, so that a program finds the model that came before it.
+// Commands are obeyed in their order, so that a program finds the model that came before it, and a
+// run the program, which it awaits where that is not admitted yet. Bytes that djinnd wants back
+// wait for no step but one that uses them: this thread lets go of a model's itself, and the answer
+// may overtake that to a command before.
 // djinnd's end closing the channel is the end of this process.
 #pragma once
 
@@ -11,6 +14,7 @@
 #include <memory>
 
 #include "daemon/child/channel.h"
+#include "daemon/worker/admitter.h"
 #include "daemon/worker/lane_loop.h"
 #include "daemon/worker/outbox.h"
 
@@ -27,8 +31,10 @@ class ControlLoop {
     pal::DevicePal& pal;
     SequencePager& pager;
     exec::Executor& executor;  // the lane's
+    const Clock& clock;
   };
-  explicit ControlLoop(const Parts& parts) : parts_(parts) {}
+  // Before its end the lane is stopped.
+  explicit ControlLoop(const Parts& parts);
 
   // Until djinnd closes the channel. Errors: kDisconnected then, or what ended the channel.
   Status run();
@@ -53,7 +59,9 @@ class ControlLoop {
 
   // New, or parked here and with its bytes again.
   Result<std::shared_ptr<MappedModel>> take_in(const ipc::AddModel& command, std::vector<Fd> fds);
-  Result<AdmittedProgram> admit(const ipc::AddProgram& command, const std::vector<Fd>& fds);
+  // Whether nobody here has the model's bytes any more.
+  bool park_now(ModelId id);
+  Result<Admitter::Order> order_of(const ipc::AddProgram& command, const std::vector<Fd>& fds);
 
   void hand_over(std::shared_ptr<Sequence> sequence, const ipc::SequenceAdded& added);
   // Counts down the groups that an attached session still waits for; the last one lets it run.
@@ -68,6 +76,7 @@ class ControlLoop {
   std::map<SessionId, Arriving> arriving_;
   // What programs are admitted against; the lane has its own references.
   std::map<ModelId, std::shared_ptr<MappedModel>> models_;
+  Admitter admitter_;
 };
 
 }  // namespace djinn::worker

@@ -12,6 +12,7 @@ namespace djinn::worker {
 namespace {
 
 constexpr ProgramId kProgram{3};
+constexpr ProgramId kSlow{4};
 constexpr ModelId kModel = TestModel::kId;
 constexpr SequenceHandle kGroup{2, 1};
 
@@ -27,10 +28,10 @@ class ControlLoopTest : public WorkerTest {
     command({ipc::AddModel{kModel, parked}}, numbers(fds));
     return heard<ipc::ModelAdded>().code;
   }
-  void add_program(const srg::Graph& graph, ModelId model) {
+  void add_program(const srg::Graph& graph, ModelId model, ProgramId id = kProgram) {
     const Fd fd = *pal::make_sealed_memfd("graph", ipc::encode(graph));
     ipc::AddProgram add;
-    add.program = kProgram;
+    add.program = id;
     add.model = model;
     command({add}, {fd.get()});
   }
@@ -42,6 +43,11 @@ class ControlLoopTest : public WorkerTest {
     g.output("y", y);
     return *std::move(g).finish();
   }
+  // A graph whose admission does not end by itself, and is under way.
+  void add_slow_program(ModelId model = {}) {
+    add_program(one_operator("fake::wait_in_admission"), model, kSlow);
+    EXPECT_EQ(heard<ipc::ProgramLookedAt>().program, kSlow);
+  }
   // A session, beside a program that it may run on the model.
   std::unique_ptr<TestSession> attach_with_program(bool parked = false) {
     EXPECT_EQ(add_model(parked), ErrorCode::kOk);
@@ -51,6 +57,11 @@ class ControlLoopTest : public WorkerTest {
   }
   void run_program(TestSession& session) {
     session.run(kProgram, {{ipc::OutputKind::kStaging, {TestSession::kOutputAt, 16}, {}}});
+  }
+  // The lane is in a step that goes on until it is given up.
+  static void begin_to_wait(TestSession& session, const srg::Graph& graph) {
+    session.run(graph);
+    while (session.op() != "fake::wait") std::this_thread::yield();
   }
   static std::array<float, 4> output(TestSession& session) {
     std::array<float, 4> numbers{};
@@ -98,6 +109,50 @@ TEST_F(ControlLoopTest, a_program_that_is_not_admitted_is_refused_with_the_reaso
   EXPECT_EQ(heard<ipc::ProgramRefused>().code, ErrorCode::kMalformed) << "without a graph";
 }
 
+TEST_F(ControlLoopTest, a_graph_that_is_looked_at_for_long_keeps_no_session_from_anything) {
+  add_slow_program();
+  const auto session = attach(1);
+  session->run(one_operator("fake::nothing"));
+  EXPECT_EQ(session->completion(), ErrorCode::kOk);
+  command({ipc::DetachSession{session->id}});
+  EXPECT_EQ(heard<ipc::Detached>().session, session->id);
+}
+
+TEST_F(ControlLoopTest, a_graph_that_is_looked_at_for_long_waits_behind_others) {
+  add_slow_program();
+  ASSERT_EQ(add_model(), ErrorCode::kOk);
+  add_program(reads_weights(), kModel);
+  EXPECT_EQ(heard<ipc::ProgramAdded>().program, kProgram);
+}
+
+TEST_F(ControlLoopTest, a_run_awaits_its_program_until_that_is_admitted_or_dropped) {
+  ASSERT_EQ(add_model(), ErrorCode::kOk);
+  const auto session = attach(1);
+  add_slow_program();
+  add_program(reads_weights(), kModel);
+  command({ipc::WakeLane{}});
+  heard<ipc::LaneAwake>();  // and has heard of the programs
+  run_program(*session);
+  EXPECT_EQ(session->completion(), ErrorCode::kOk);
+  EXPECT_EQ(output(*session), (std::array<float, 4>{6, 7, 8, 9}));
+  heard<ipc::ProgramAdded>();
+  session->run(kSlow, {});
+  command({ipc::WakeLane{}});
+  heard<ipc::LaneAwake>();
+  EXPECT_FALSE(*session->ring.take());
+  command({ipc::DropProgram{kSlow}});
+  EXPECT_EQ(session->completion(), ErrorCode::kNotFound);
+}
+
+TEST_F(ControlLoopTest, a_model_that_is_dropped_ends_the_look_at_its_programs) {
+  ASSERT_EQ(add_model(), ErrorCode::kOk);
+  add_slow_program(kModel);
+  command({ipc::DropModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelDropped>().model, kModel);
+  add_program(one_operator("fake::nothing"), {});
+  EXPECT_EQ(heard<ipc::ProgramAdded>().program, kProgram);
+}
+
 TEST_F(ControlLoopTest, a_parked_model_is_wanted_by_a_run_which_goes_on_as_it_is_back) {
   const auto session = attach_with_program();
   command({ipc::ParkModel{kModel}});
@@ -108,6 +163,51 @@ TEST_F(ControlLoopTest, a_parked_model_is_wanted_by_a_run_which_goes_on_as_it_is
   ASSERT_EQ(add_model(), ErrorCode::kOk);
   EXPECT_EQ(session->completion(), ErrorCode::kOk);
   EXPECT_EQ(output(*session), (std::array<float, 4>{6, 7, 8, 9}));
+}
+
+TEST_F(ControlLoopTest, a_step_keeps_no_bytes_of_models_that_it_does_not_use) {
+  const auto session = attach_with_program();
+  begin_to_wait(*session, one_operator("fake::wait"));
+  command({ipc::ParkModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelParked>().model, kModel);
+  const std::vector<Fd> fds = model_.fds();
+  command({ipc::AddModel{kModel, false}}, numbers(fds));  // to be answered by the lane
+  command({ipc::ParkModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelParked>().model, kModel) << "however often";
+  command({ipc::DropModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelDropped>().model, kModel);
+  EXPECT_EQ(session->op(), "fake::wait") << "it goes on";
+  session->ring.cancel_through(session->last_run);
+  EXPECT_EQ(session->completion(), ErrorCode::kCancelled);
+  EXPECT_EQ(heard<ipc::ModelAdded>().code, ErrorCode::kOk);
+  run_program(*session);
+  EXPECT_EQ(session->completion(), ErrorCode::kNotFound) << "nothing is left of it";
+}
+
+TEST_F(ControlLoopTest, a_step_keeps_the_bytes_that_it_uses_until_it_ends) {
+  const auto session = attach(1);
+  ASSERT_EQ(add_model(), ErrorCode::kOk);
+  srg::GraphBuilder g("test");
+  const srg::Tensor y = g.op("fake::add_one", {g.weight("v", DType::kFloat32, {4})});
+  g.claim(y, DType::kFloat32, {4});
+  g.output("y", y);
+  g.op_n(0, "fake::wait", {});
+  add_program(*std::move(g).finish(), kModel);
+  heard<ipc::ProgramAdded>();
+  const auto command_in_a_step = [&](const ipc::WorkerCommand& said) {
+    run_program(*session);
+    while (session->op() != "fake::wait") std::this_thread::yield();
+    command(said);
+    command({ipc::GetWorkerStats{}});
+    heard<ipc::WorkerStats>();  // and nothing before it
+    session->ring.cancel_through(session->last_run);
+    EXPECT_EQ(session->completion(), ErrorCode::kCancelled);
+  };
+  command_in_a_step({ipc::ParkModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelParked>().model, kModel);
+  ASSERT_EQ(add_model(), ErrorCode::kOk);
+  command_in_a_step({ipc::DropModel{kModel}});
+  EXPECT_EQ(heard<ipc::ModelDropped>().model, kModel);
 }
 
 TEST_F(ControlLoopTest, a_run_whose_model_is_lost_says_why) {
@@ -154,6 +254,22 @@ TEST_F(ControlLoopTest, no_step_runs_before_the_last_group_of_a_session_is_back)
   const Fd memfd = add_group(session.id);
   EXPECT_EQ(heard<ipc::SequenceAdded>().code, ErrorCode::kOk);
   EXPECT_EQ(session.completion(), ErrorCode::kOk);
+}
+
+TEST_F(ControlLoopTest, a_session_that_leaves_before_its_last_group_is_back_never_runs) {
+  TestSession session(SessionId{1});
+  session.run(one_operator("fake::nothing"));
+  ipc::AttachSession attach = session.command();
+  attach.sequences = 1;
+  command({attach}, session.fds());
+  heard<ipc::Attached>();
+  command({ipc::DetachSession{session.id}});
+  heard<ipc::Detached>();
+  const Fd memfd = add_group(session.id);
+  EXPECT_EQ(heard<ipc::SequenceAdded>().code, ErrorCode::kOk);
+  command({ipc::WakeLane{}});
+  heard<ipc::LaneAwake>();
+  EXPECT_FALSE(*session.ring.take());
 }
 
 TEST_F(ControlLoopTest, a_group_goes_to_its_file_and_is_dropped_when_nobody_touches_it) {

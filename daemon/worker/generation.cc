@@ -60,8 +60,8 @@ Status check_block(const ipc::GenerateBlock& block, const Sequence& group,
   return check_room(block, group, entry.length);
 }
 
-// The prompt becomes the group's tokens: slots at and beyond the committed length, so nothing is
-// lost if the step is repeated.
+// Writes the prompt as the group's tokens, to slots at and beyond the committed length, so that
+// nothing is lost if the step is repeated.
 Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceUse& use) {
   DJINN_TRY(const auto prompt, step.session.staged(block.prompt));
   const uint64_t row_bytes = uint64_t{block.prompt_tokens} * sizeof(int32_t);
@@ -93,7 +93,7 @@ float converted(const std::byte* at) {
   return as_float(value);
 }
 
-// As transformers' loop has logits: what is wider is rounded.
+// A logit in float32, as transformers' own loop has it; float64 is rounded.
 float to_float(const std::byte* at, DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
@@ -107,8 +107,8 @@ float to_float(const std::byte* at, DType dtype) {
   }
 }
 
-// Output 0 of the program: logits [rows, vocabulary], or [rows, tokens, vocabulary], of which the
-// last token counts.
+// Checks output 0 of the program: logits [rows, vocabulary], or [rows, tokens, vocabulary], of
+// which the last token counts.
 Status check_logits(const exec::OutputView& logits, uint32_t rows) {
   const size_t rank = logits.sizes.size();
   const bool shaped = (rank == 2 || rank == 3) && logits.sizes[0] == rows && logits.sizes[1] > 0;
@@ -223,7 +223,7 @@ Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& reco
   const bool first = record.generated == 0;
   DJINN_TRY(SequenceUse use, begin_use(step, *block, first));
   DJINN_ASSERT(record.generated < block->max_new_tokens);
-  // One slot more than K and V take: the drawn token's.
+  // K and V take use.tokens slots; the drawn token takes one more.
   DJINN_CHECK(tools.pager.ensure(use.group, use.past() + use.tokens + 1));
   if (first) DJINN_CHECK(write_prompt(step, *block, use));
   const ProgramId id{first ? block->prefill : block->decode};

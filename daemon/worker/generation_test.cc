@@ -32,6 +32,8 @@ class GenerationTest : public SessionTest {
   void define(srg::Graph graph) {
     auto admitted = admit_graph(executor_, ipc::encode(graph), nullptr);
     ASSERT_TRUE(admitted) << admitted.error().message;
+    programs_.drop_program(kProgram, *lane_);
+    programs_.expect_program(kProgram, {}, std::make_shared<const std::vector<std::byte>>());
     programs_.add_program(kProgram, *std::move(admitted));
   }
   // The prompt has as many tokens in each row.

@@ -51,7 +51,7 @@ Result<Grants::Answer> Grants::take(ipc::GrantKind kind, SessionId session, uint
     asked_.erase(open);
     if (answer.status) return answer;
     if (!of_another) return std::move(answer.status).error();
-    // Refused was what another step needed, or given up: this one may get what it needs.
+    // The refusal was of another step's request, or of one that was given up: this step asks anew.
   }
   enter(wanted);
   return waits_.await(AwaitedGrant{kind, session});
@@ -67,7 +67,8 @@ void Grants::forget(ipc::GrantKind kind, SessionId session, uint64_t held_bytes)
   if (open->second.answer) drop(open);
 }
 
-// djinnd counts a slab in the place of the former one, which is kept.
+// djinnd counts a new slab in place of the former one. That one is kept here, so only the
+// difference goes back.
 void Grants::drop(Questions::iterator asked) {
   const Asked& it = asked->second;
   DJINN_ASSERT(it.forgotten && it.answer);

@@ -14,7 +14,8 @@ constexpr uint64_t kStepBytes = uint64_t{4} << 20;  // the recording of a small 
 
 }  // namespace
 
-// A step that meets the bound is repeated once it was raised: doubling keeps the repetitions few.
+// A step that meets the bound is repeated once the bound has been raised; doubling it keeps the
+// repetitions few.
 Status GrantedHeap::allow(uint64_t bytes) {
   const auto least = align_up(bytes, kStepBytes);
   if (!least) return Error{ErrorCode::kOutOfMemory, "The run needs more memory than there can be."};

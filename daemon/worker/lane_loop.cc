@@ -16,8 +16,9 @@
 namespace djinn::worker {
 namespace {
 
-// Longer than a client needs to copy a row of logits and to answer with its next submission, as
-// short as a wake-up of an idle core: a sleeping lane burns nothing, a busy one is met awake.
+// This is longer than a client needs to copy a row of logits and to answer with its next
+// submission, and as short as the wake-up of an idle core: a sleeping lane burns nothing, a busy
+// one is met awake.
 constexpr uint64_t kSpinNs = 40'000;
 constexpr uint64_t kMailboxKey = 0;   // no session has id 0
 constexpr size_t kEventsAtOnce = 64;  // those beyond end the next sleep
@@ -88,7 +89,7 @@ void LaneLoop::add_session(std::unique_ptr<Session> session) {
     DJINN_ASSERT(!state.sessions.contains(id));
     const Status watched =
         ipc::watch_submission_bell(epoll_, added.submission_bell(), added.id().value);
-    // A client that waits since before a former worker's death: tell it to look again.
+    // The client may have waited since before a former worker's death: the bell has it look again.
     added.ring_completion_bell();
     state.sessions[id] = std::move(*shared);
     if (!watched) set_aside(id, watched.error());
@@ -132,7 +133,8 @@ bool LaneLoop::run_mailbox() {
   return true;
 }
 
-// What the lane asks for all may be what another one waits for.
+// Slab and heap are asked for on behalf of all sessions: those questions are forgotten only if
+// nobody else waits.
 void LaneLoop::stop_waiting(SessionId id) {
   state_.waits.forget(id);
   memory_.grants.forget(ipc::GrantKind::kRefs, id);
@@ -165,6 +167,7 @@ bool LaneLoop::run_round() {
     if (state_.waits.is_waiting(id) && !session.is_cancelled()) continue;
     state_.waits.begin_step();
     const auto advance = runner_->advance(session);
+    state_.programs.end_step();
     if (!advance) {
       set_aside(id, advance.error());
     } else {
@@ -180,7 +183,7 @@ bool LaneLoop::run_round() {
   return worked;
 }
 
-// What its runs took of the lane's memory is given back.
+// Also gives back what the session's runs took of the lane's memory.
 void LaneLoop::erase_session(SessionId id) {
   binder_.clear();
   state_.lane.trim();  // outputs may lie in the session's memory
@@ -213,7 +216,7 @@ void LaneLoop::sleep() {
   const uint64_t now_ns = clock_.monotonic_ns();
   for (const auto& [id, session] : state_.sessions) {
     session->ring().finish_sleep();
-    // Who awaits something has waited while the lane slept.
+    // A session that awaits something has waited while the lane slept; the others had no work.
     if (!state_.waits.is_waiting(id)) session->progression.could_not_begin_before(now_ns);
   }
 }

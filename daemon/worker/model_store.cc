@@ -53,7 +53,7 @@ Status map_extent(Fd fd, pal::Reservation& memory, pal::DevicePal& pal) {
   return pal.map(memory, 0, extent, 0, bytes, pal::Access::kRead);
 }
 
-// All of them or none.
+// Maps all extents, or none.
 Status map_extents(std::vector<Fd> fds, std::span<pal::Reservation> extents, pal::DevicePal& pal) {
   if (extents.size() != fds.size() - 1) {
     return Error{ErrorCode::kMalformed, "A model came with another number of extents than it has."};
@@ -89,19 +89,39 @@ Result<std::shared_ptr<MappedModel>> MappedModel::map(ModelId id, std::vector<Fd
 }
 
 Status MappedModel::map_again(std::vector<Fd> fds, pal::DevicePal& pal) {
-  return map_extents(std::move(fds), extents_, pal);
+  const std::lock_guard lock(mutex_);
+  if (!parked_) return {};
+  DJINN_CHECK(map_extents(std::move(fds), extents_, pal));
+  parked_ = false;
+  return {};
 }
 
-void MappedModel::park(pal::DevicePal& pal) {
-  if (parked_) return;
-  parked_ = true;
+bool MappedModel::park(pal::DevicePal& pal) {
+  const std::lock_guard lock(mutex_);
+  if (in_use_) return false;
+  if (std::exchange(parked_, true)) return true;
   for (pal::Reservation& extent : extents_) {
     DJINN_ASSERT(pal.unmap(extent, 0, extent.size()).ok());
   }
+  return true;
 }
 
-void MappedModel::unpark() {
-  parked_ = false;
+bool MappedModel::parked() const {
+  const std::lock_guard lock(mutex_);
+  return parked_;
+}
+
+bool MappedModel::use() {
+  const std::lock_guard lock(mutex_);
+  DJINN_ASSERT(!in_use_);
+  in_use_ = !parked_;
+  return in_use_;
+}
+
+void MappedModel::end_use() {
+  const std::lock_guard lock(mutex_);
+  DJINN_ASSERT(in_use_ && !parked_);
+  in_use_ = false;
 }
 
 }  // namespace djinn::worker

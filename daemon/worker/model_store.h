@@ -4,11 +4,17 @@
 //
 //   parked   the addresses are reserved and nothing is mapped there: programs can be admitted, and
 //            nothing may run. A model that comes back is where it was.
+//   in use   the lane's step reads it: it is not parked before that has ended
+//
+// A lock stands between the step and the thread that parks, so a step that does not use the model
+// keeps its bytes from nobody, however long it takes.
 //
 // invariant: every weight's bytes lie inside one reservation, and these live as long as the model.
+// invariant: what is in use is not parked.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "kernel/base/fd.h"
@@ -27,13 +33,20 @@ class MappedModel {
   static Result<std::shared_ptr<MappedModel>> map(ModelId id, std::vector<Fd> fds, bool parked,
                                                   pal::DevicePal& pal);
 
-  // Of a parked one, which no run touches meanwhile; fds as for map(). What fails leaves it parked.
+  // --- any thread
+  // Of a parked one, which is so no more, and nothing of another; fds as for map(). What fails
+  // leaves it parked.
   Status map_again(std::vector<Fd> fds, pal::DevicePal& pal);
+  // Gives whether it is parked now: it is not while it is in use.
+  [[nodiscard]] bool park(pal::DevicePal& pal);
+  [[nodiscard]] bool parked() const;
 
-  // The rest is for the lane's thread.
-  void park(pal::DevicePal& pal);
-  void unpark();
-  [[nodiscard]] bool parked() const { return parked_; }
+  // --- lane's thread
+  // Gives whether its bytes are there, and stay so for this step.
+  [[nodiscard]] bool use();
+  // The step has ended.
+  void end_use();
+
   [[nodiscard]] ModelId id() const { return id_; }
   [[nodiscard]] const exec::WeightTable& weights() const { return weights_; }
 
@@ -42,8 +55,10 @@ class MappedModel {
               exec::WeightTable weights)
       : id_(id), parked_(parked), extents_(std::move(extents)), weights_(std::move(weights)) {}
 
-  ModelId id_;
+  const ModelId id_;
+  mutable std::mutex mutex_;  // of what follows, but the weights' names and places
   bool parked_;
+  bool in_use_ = false;
   std::vector<pal::Reservation> extents_;
   exec::WeightTable weights_;
 };

@@ -68,11 +68,12 @@ TEST_F(ModelStoreTest, a_model_that_comes_back_is_where_it_was) {
   const auto model = MappedModel::map(TestModel::kId, model_.fds(), false, pal_);
   ASSERT_TRUE(model);
   const std::byte* const before = (*model)->weights().find("w")->data;
-  (*model)->park(pal_);
+  EXPECT_TRUE((*model)->park(pal_));
   EXPECT_TRUE((*model)->parked());
-  (*model)->park(pal_);  // once more is nothing
+  EXPECT_TRUE((*model)->park(pal_)) << "once more is nothing";
   ASSERT_TRUE((*model)->map_again(model_.fds(), pal_));
-  (*model)->unpark();
+  EXPECT_FALSE((*model)->parked());
+  ASSERT_TRUE((*model)->map_again(model_.fds(), pal_)) << "once more is nothing";
   EXPECT_EQ((*model)->weights().find("w")->data, before);
   EXPECT_EQ(read(**model, "w"), model_.w);
 }
@@ -87,13 +88,23 @@ TEST_F(ModelStoreTest, whatever_call_fails_a_parked_model_stays_parked_and_may_c
     const bool failed = pal_.calls() >= n;
     pal_.disarm();
     EXPECT_EQ(mapped.ok(), !failed);
-    EXPECT_TRUE((*model)->parked());
+    EXPECT_EQ((*model)->parked(), failed);
     if (!failed) break;
     ++failures;
   }
   EXPECT_GE(failures, 4u) << "two extents are imported, and mapped";
-  (*model)->unpark();
   EXPECT_EQ(read(**model, "v"), model_.v);
+}
+
+TEST_F(ModelStoreTest, what_a_step_uses_is_not_parked_before_that_has_ended) {
+  const auto model = MappedModel::map(TestModel::kId, model_.fds(), false, pal_);
+  ASSERT_TRUE(model);
+  ASSERT_TRUE((*model)->use());
+  EXPECT_FALSE((*model)->park(pal_));
+  EXPECT_EQ(read(**model, "w"), model_.w);
+  (*model)->end_use();
+  EXPECT_TRUE((*model)->park(pal_));
+  EXPECT_FALSE((*model)->use()) << "its bytes are not there";
 }
 
 }  // namespace

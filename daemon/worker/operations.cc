@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/worker/admission_budget.h"
+#include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 
@@ -30,8 +32,8 @@ Status put_in_staging(Step& step, exec::Lane& lane, const exec::OutputView& view
   return lane.copy_elements(view, area.first(bytes));
 }
 
-// The output's place, if it was made there, or can be copied there: one of another size, or on
-// which another output lies, is left.
+// The place that was prepared for the output, if the output was made there or can be copied there.
+// A place of another size, or one on which another output lies, stays unused.
 Result<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView> views, size_t i) {
   DJINN_ASSERT(i < views.size());
   Refs& refs = step.session.refs();
@@ -116,8 +118,8 @@ Status place_outputs(Step& step, exec::Lane& lane, const ipc::RunBlock& block) {
   return describe_outputs(step, views, block.result);
 }
 
-// A run that fails poisons the refs that it would have made, whatever the reason: so this comes
-// first. A wrong handle must still poison its neighbours.
+// A run that fails poisons the refs that it would have made, whatever the reason, so they are
+// doomed before anything else. A wrong handle must still poison its neighbours.
 Status doom_outputs(Step& step, const ipc::RunBlock& block) {
   Status first;
   for (const ipc::OutputBinding& output : block.outputs) {
@@ -140,9 +142,7 @@ Result<std::vector<std::byte>> graph_bytes_of(const Step& step) {
 
 Result<srg::Graph> graph_of(const Step& step, const LaneTools& tools) {
   if (static_cast<ipc::Operation>(step.submission.operation) == ipc::Operation::kRun) {
-    DJINN_TRY(const exec::Program* const program,
-              tools.programs.look_up(ProgramId{step.submission.program}));
-    return program->graph();
+    return tools.programs.graph_of(ProgramId{step.submission.program});
   }
   DJINN_TRY(const std::vector<std::byte> bytes, graph_bytes_of(step));
   return read_graph(bytes);
@@ -181,7 +181,7 @@ Status take_padding(const ipc::RunBlock& block, SequenceUse& use) {
   return {};
 }
 
-// Of a run that binds a sequence group.
+// Finds the group that the run binds, and checks that the run's tokens fit it.
 Result<SequenceUse> use_sequence(Step& step, const srg::Graph& graph, const ipc::RunBlock& block) {
   DJINN_TRY(auto group, step.session.find_sequence(block.sequence));
   DJINN_TRY(const int64_t tokens, tokens_of(graph, block.symbols));
@@ -197,7 +197,8 @@ Result<SequenceUse> use_sequence(Step& step, const srg::Graph& graph, const ipc:
   return use;
 }
 
-// The ids that the client bound by role become the group's tokens, so that a generation can go on.
+// Keeps the ids that the client bound by role as the group's tokens, so that a generation can go
+// on.
 void keep_token_ids(const srg::Graph& graph, const exec::RunBindings& bindings,
                     const SequenceUse& use) {
   DJINN_ASSERT(use.past() + use.tokens <= use.group->committed());
@@ -275,7 +276,7 @@ Status check_inside(const ipc::ReadBlock& block, uint64_t storage_bytes) {
   return {};
 }
 
-// The ref that a part makes or goes on with.
+// Dooms the ref that a part of a write makes or continues.
 Status doom_written(Step& step, const ipc::WriteBlock& block) {
   const Refs& refs = step.session.refs();
   if (block.offset != 0) {
@@ -324,12 +325,26 @@ Result<Ending> run_program(Step& step, LaneTools& tools) {
   return run(step, tools, *program, block);
 }
 
-Result<Ending> run_graph_once(Step& step, LaneTools& tools) {
+static Status go_on(Step& step, AdmissionBudget& budget) {
+  if (!budget.is_due()) return {};
+  step.session.state().beat();
+  if (step.session.gives_up(step.submission.run)) {
+    return Error{ErrorCode::kCancelled, "The run was given up before it had begun."};
+  }
+  DJINN_CHECK(budget.used_ns());
+  return {};
+}
+
+Result<Ending> run_graph_once(Step& step, LaneTools& tools, const Clock& clock) {
   DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
   DJINN_CHECK(doom_outputs(step, block));
   DJINN_TRY(const std::vector<std::byte> copy, graph_bytes_of(step));
   DJINN_TRY(auto model, tools.programs.find_model(ModelId{step.submission.model}));
-  DJINN_TRY(const AdmittedProgram admitted, admit_graph(tools.executor, copy, std::move(model)));
+  AdmissionBudget budget(clock, limits::kAdmissionCpuMs);
+  exec::AdmissionLimits limits = admission_limits();
+  limits.go_on = [&step, &budget] { return go_on(step, budget); };
+  DJINN_TRY(const AdmittedProgram admitted,
+            admit_graph(tools.executor, copy, std::move(model), limits));
   Result<Ending> ending = run(step, tools, *admitted.program, block);
   tools.lane.forget(*admitted.program);
   return ending;
@@ -399,7 +414,8 @@ Result<Ending> crop_sequence(Step& step) {
   return Ending::kDone;
 }
 
-// Rows in use are only read, and those of the other bank are not visible before the commit.
+// The step only reads the rows in use, and writes those of the other bank, which nobody sees before
+// the commit.
 Result<Ending> reorder_sequence(Step& step, const LaneTools& tools) {
   DJINN_TRY(const ipc::ReorderBlock block, ipc::decode_reorder(step.block));
   DJINN_TRY(const auto group, step.session.find_sequence(block.sequence));

@@ -9,6 +9,7 @@
 #include "daemon/worker/binder.h"
 #include "daemon/worker/program_table.h"
 #include "daemon/worker/step.h"
+#include "kernel/base/clock.h"
 #include "kernel/executor/executor.h"
 
 namespace djinn::worker {
@@ -26,7 +27,9 @@ struct LaneTools {
 // is told. What stopped its workers is not tried again: its graph is read, and no kernel called.
 void doom_products(Step& step, const LaneTools& tools);
 Result<Ending> run_program(Step& step, LaneTools& tools);
-Result<Ending> run_graph_once(Step& step, LaneTools& tools);
+// Its admission is a part of the run: it shows life, ends where the run is given up, and may take
+// what a program's may.
+Result<Ending> run_graph_once(Step& step, LaneTools& tools, const Clock& clock);
 Result<Ending> read_ref(Step& step, const LaneTools& tools);
 Result<Ending> write_ref(Step& step);
 Result<Ending> release_refs(Step& step);

@@ -2,6 +2,7 @@
 
 #include "daemon/worker/program_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "ipc/codec/srg_codec.h"
@@ -12,7 +13,7 @@
 namespace djinn::worker {
 namespace {
 
-// What a graph without a model binds its (absent) weights to.
+// A graph without a model is admitted against this empty table.
 const exec::WeightTable& no_weights() {
   static const exec::WeightTable empty({});
   return empty;
@@ -29,29 +30,37 @@ Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes) {
   return graph;
 }
 
+exec::AdmissionLimits admission_limits() {
+  return {.activation_bytes_max = UINT64_MAX, .evaluations_max = limits::kAdmissionEvaluations};
+}
+
 Result<AdmittedProgram> admit_graph(exec::Executor& executor,
                                     std::span<const std::byte> graph_bytes,
-                                    std::shared_ptr<MappedModel> model) {
+                                    std::shared_ptr<MappedModel> model,
+                                    const exec::AdmissionLimits& limits) {
   DJINN_TRY(srg::Graph graph, read_graph(graph_bytes));
   const exec::WeightTable& weights = model ? model->weights() : no_weights();
-  // What activations may take is the slab's grant, which djinnd decides at the first run.
-  DJINN_TRY(auto program,
-            executor.admit(std::move(graph), weights, {.activation_bytes_max = UINT64_MAX}));
+  DJINN_TRY(auto program, executor.admit(std::move(graph), weights, limits));
   return AdmittedProgram{std::move(model), std::move(program)};
 }
 
 void ProgramTable::add_model(std::shared_ptr<MappedModel> model) {
   DJINN_ASSERT(model);
   const ModelId id = model->id();
-  const bool is_here = !model->parked();
-  if (is_here) wanted_.erase(id);
   models_[id] = std::move(model);
-  if (is_here) waits_.arrived(AwaitedModel{id});
+}
+
+// It may be parked again already: then the next run asks for it anew.
+void ProgramTable::model_came(ModelId id) {
+  DJINN_ASSERT(models_.contains(id));
+  wanted_.erase(id);
+  waits_.arrived(AwaitedModel{id});
 }
 
 void ProgramTable::park_model(ModelId id, pal::DevicePal& pal) {
+  DJINN_ASSERT(in_use_.empty());
   const auto found = models_.find(id);
-  if (found != models_.end()) found->second->park(pal);
+  if (found != models_.end()) DJINN_ASSERT(found->second->park(pal));
 }
 
 void ProgramTable::lose_model(ModelId id, const Error& error) {
@@ -61,17 +70,26 @@ void ProgramTable::lose_model(ModelId id, const Error& error) {
   waits_.arrived(AwaitedModel{id});
 }
 
-Status ProgramTable::need(const MappedModel& model) {
-  if (!model.parked()) return {};
-  const auto [wanted, fresh] = wanted_.try_emplace(model.id());
+Status ProgramTable::need(const std::shared_ptr<MappedModel>& model) {
+  if (std::ranges::find(in_use_, model) != in_use_.end()) return {};
+  if (model->use()) {
+    in_use_.push_back(model);
+    return {};
+  }
+  const auto [wanted, fresh] = wanted_.try_emplace(model->id());
   if (wanted->second) {
     Error why = *std::move(wanted->second);
     wanted_.erase(wanted);
     return why;
   }
   DJINN_ASSERT(want_);
-  if (fresh) want_(model.id());
-  return waits_.await(AwaitedModel{model.id()});
+  if (fresh) want_(model->id());
+  return waits_.await(AwaitedModel{model->id()});
+}
+
+void ProgramTable::end_step() {
+  for (const auto& model : in_use_) model->end_use();
+  in_use_.clear();
 }
 
 void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
@@ -80,17 +98,39 @@ void ProgramTable::drop_model(ModelId id, exec::Lane& lane) {
     if (of_model) lane.forget(*entry.second.program);
     return of_model;
   });
+  std::erase_if(expected_, [&](const auto& entry) {
+    const bool of_model = entry.second.model == id;
+    if (of_model) waits_.arrived(AwaitedProgram{entry.first});
+    return of_model;
+  });
   models_.erase(id);
   wanted_.erase(id);
   waits_.arrived(AwaitedModel{id});
 }
 
+void ProgramTable::expect_program(ProgramId id, ModelId model,
+                                  std::shared_ptr<const std::vector<std::byte>> graph) {
+  DJINN_ASSERT(id.valid() && graph && !programs_.contains(id));
+  expected_[id] = {model, std::move(graph)};
+}
+
+bool ProgramTable::expect_no_more(ProgramId id) {
+  if (expected_.erase(id) == 0) return false;
+  waits_.arrived(AwaitedProgram{id});
+  return true;
+}
+
 void ProgramTable::add_program(ProgramId id, AdmittedProgram program) {
   DJINN_ASSERT(id.valid() && program.program);
-  programs_[id] = std::move(program);
+  if (expect_no_more(id)) programs_[id] = std::move(program);
+}
+
+void ProgramTable::refuse_program(ProgramId id) {
+  expect_no_more(id);
 }
 
 void ProgramTable::drop_program(ProgramId id, exec::Lane& lane) {
+  expect_no_more(id);
   const auto found = programs_.find(id);
   if (found == programs_.end()) return;
   lane.forget(*found->second.program);
@@ -102,16 +142,24 @@ static Error no_such_program() {
 }
 
 Result<exec::Program*> ProgramTable::find(ProgramId id) {
+  if (expected_.contains(id)) {
+    DJINN_ASSERT(need_program_);
+    need_program_(id);
+    return waits_.await(AwaitedProgram{id});
+  }
   const auto found = programs_.find(id);
   if (found == programs_.end()) return no_such_program();
-  if (found->second.model) DJINN_CHECK(need(*found->second.model));
+  if (found->second.model) DJINN_CHECK(need(found->second.model));
   return found->second.program.get();
 }
 
-Result<const exec::Program*> ProgramTable::look_up(ProgramId id) const {
+Result<srg::Graph> ProgramTable::graph_of(ProgramId id) const {
+  if (const auto expected = expected_.find(id); expected != expected_.end()) {
+    return read_graph(*expected->second.graph);
+  }
   const auto found = programs_.find(id);
   if (found == programs_.end()) return no_such_program();
-  return found->second.program.get();
+  return found->second.program->graph();
 }
 
 Result<std::shared_ptr<MappedModel>> ProgramTable::find_model(ModelId id) {
@@ -120,7 +168,7 @@ Result<std::shared_ptr<MappedModel>> ProgramTable::find_model(ModelId id) {
   if (found == models_.end()) {
     return Error{ErrorCode::kNotFound, "There is no such model. Open it first."};
   }
-  DJINN_CHECK(need(*found->second));
+  DJINN_CHECK(need(found->second));
   return found->second;
 }
 

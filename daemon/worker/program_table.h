@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// ProgramTable: the admitted programs and mapped models of this worker's trust domain. The lane's
-// thread owns it; the control thread only posts to the lane.
+// ProgramTable: the programs and mapped models of this worker's trust domain. The lane's thread
+// owns it; others only post to the lane. The control thread parks models itself, and what it finds
+// in use it leaves to the lane.
+//
+//   expected   on its way: the admitter has it, and runs of it wait
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "daemon/worker/model_store.h"
 #include "daemon/worker/waits.h"
@@ -24,11 +28,15 @@ struct AdmittedProgram {
 // Decodes and verifies. Any thread. Errors: the decoder's, the verifier's.
 Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes);
 
+// Those of any graph. The slab's grant bounds activations; djinnd decides it at the first run.
+exec::AdmissionLimits admission_limits();
+
 // Decodes, verifies and admits a graph: the one way a program comes to be, run-once graphs
 // included. Any thread. Errors: read_graph's, exec::Executor::admit's.
 Result<AdmittedProgram> admit_graph(exec::Executor& executor,
                                     std::span<const std::byte> graph_bytes,
-                                    std::shared_ptr<MappedModel> model);
+                                    std::shared_ptr<MappedModel> model,
+                                    const exec::AdmissionLimits& limits = admission_limits());
 
 class ProgramTable {
  public:
@@ -37,32 +45,55 @@ class ProgramTable {
   // want: called once for a parked model that a run needs, until it is back or lost.
   void on_want(std::function<void(ModelId)> want) { want_ = std::move(want); }
 
-  // New, or one that is here and parked and has its bytes again.
+  // need: called when a run needs a program that is expected.
+  void on_need(std::function<void(ProgramId)> need) { need_program_ = std::move(need); }
+
   void add_model(std::shared_ptr<MappedModel> model);
+  // A model that is here has its bytes again, or had: whoever waits for it looks.
+  void model_came(ModelId id);
+  // Between two steps.
   void park_model(ModelId id, pal::DevicePal& pal);
   // A wanted model does not come: the next run that needs it is told so, and asks again after that.
   void lose_model(ModelId id, const Error& error);
   // Drops a model with all its programs; the lane forgets their plans.
   void drop_model(ModelId id, exec::Lane& lane);
+  // graph: its bytes. model: invalid where it names no weights.
+  void expect_program(ProgramId id, ModelId model,
+                      std::shared_ptr<const std::vector<std::byte>> graph);
+  // One that was expected. Of one that was dropped meanwhile neither does anything.
   void add_program(ProgramId id, AdmittedProgram program);
+  void refuse_program(ProgramId id);
   void drop_program(ProgramId id, exec::Lane& lane);
 
-  // To be run. Errors: kNotFound; kPending while its model is on its way back, which the step
-  // awaits then; once, why it does not come.
+  // To be run; its model is in use until end_step(). Errors: kNotFound; kPending while it or its
+  // model is on its way, which the step awaits then; once, why the model does not come.
   Result<exec::Program*> find(ProgramId id);
-  // To be read: its model may be parked. Errors: kNotFound.
-  Result<const exec::Program*> look_up(ProgramId id) const;
-  // To be run on. An invalid id gives null: no model. Errors: as find().
+  // To be read: its model may be parked, and it may be expected. Errors: kNotFound; of an expected
+  // one as read_graph.
+  Result<srg::Graph> graph_of(ProgramId id) const;
+  // To be run on, and in use likewise. An invalid id gives null: no model. Errors: as find().
   Result<std::shared_ptr<MappedModel>> find_model(ModelId id);
+  // The models that the step used may be parked.
+  void end_step();
 
  private:
-  Status need(const MappedModel& model);
+  Status need(const std::shared_ptr<MappedModel>& model);
+
+  struct Expected {
+    ModelId model;
+    std::shared_ptr<const std::vector<std::byte>> graph;
+  };
+  // Whether it was.
+  bool expect_no_more(ProgramId id);
 
   Waits& waits_;
   std::unordered_map<ModelId, std::shared_ptr<MappedModel>> models_;
   std::unordered_map<ProgramId, AdmittedProgram> programs_;
+  std::unordered_map<ProgramId, Expected> expected_;
   std::unordered_map<ModelId, std::optional<Error>> wanted_;  // with why it does not come
+  std::vector<std::shared_ptr<MappedModel>> in_use_;          // by the present step
   std::function<void(ModelId)> want_;
+  std::function<void(ProgramId)> need_program_;
 };
 
 }  // namespace djinn::worker

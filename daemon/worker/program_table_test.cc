@@ -29,6 +29,7 @@ class ProgramTableTest : public ::testing::Test {
  protected:
   ProgramTableTest() {
     programs_.on_want([this](ModelId model) { wanted_.push_back(model); });
+    programs_.on_need([this](ProgramId program) { needed_.push_back(program); });
   }
   // The model, with a program that reads it.
   void add(bool parked = false) {
@@ -36,9 +37,19 @@ class ProgramTableTest : public ::testing::Test {
     programs_.add_model(model_);
     auto admitted = admit_graph(executor_, graph_on("v"), model_);
     ASSERT_TRUE(admitted) << admitted.error().message;
+    expect(kProgram, kModel);
     programs_.add_program(kProgram, *std::move(admitted));
   }
-  ErrorCode found() { return code_of(programs_.find(kProgram)); }
+  void expect(ProgramId id, ModelId model) {
+    programs_.expect_program(id, model,
+                             std::make_shared<const std::vector<std::byte>>(graph_on("v")));
+  }
+  // In a step of its own.
+  ErrorCode found() {
+    const ErrorCode code = code_of(programs_.find(kProgram));
+    programs_.end_step();
+    return code;
+  }
 
   std::unique_ptr<pal::HostPal> pal_ = *pal::HostPal::make();
   TestModel files_;
@@ -48,6 +59,7 @@ class ProgramTableTest : public ::testing::Test {
   ProgramTable programs_{waits_};
   std::shared_ptr<MappedModel> model_;
   std::vector<ModelId> wanted_;
+  std::vector<ProgramId> needed_;
 };
 
 TEST_F(ProgramTableTest, a_program_is_found_until_it_is_dropped) {
@@ -56,8 +68,43 @@ TEST_F(ProgramTableTest, a_program_is_found_until_it_is_dropped) {
   EXPECT_EQ(found(), ErrorCode::kOk);
   programs_.drop_program(kProgram, *lane_);
   EXPECT_EQ(found(), ErrorCode::kNotFound);
-  EXPECT_EQ(code_of(programs_.look_up(kProgram)), ErrorCode::kNotFound);
+  EXPECT_EQ(code_of(programs_.graph_of(kProgram)), ErrorCode::kNotFound);
   programs_.drop_program(kProgram, *lane_);
+}
+
+TEST_F(ProgramTableTest, an_expected_program_is_needed_and_awaited_until_it_is_there_or_is_not) {
+  constexpr SessionId kSession{1};
+  const auto await = [&] {
+    expect(kProgram, kModel);
+    waits_.begin_step();
+    EXPECT_EQ(found(), ErrorCode::kPending);
+    waits_.suspend(kSession);
+    EXPECT_TRUE(programs_.graph_of(kProgram)) << "what it may write is known already";
+    waits_.take_arrivals();
+    EXPECT_TRUE(waits_.is_waiting(kSession));
+  };
+  const auto waits_on = [&] {
+    waits_.take_arrivals();
+    return waits_.is_waiting(kSession);
+  };
+  await();
+  EXPECT_EQ(needed_, std::vector{kProgram});
+  programs_.refuse_program(kProgram);
+  EXPECT_FALSE(waits_on());
+  EXPECT_EQ(found(), ErrorCode::kNotFound);
+  await();
+  programs_.drop_program(kProgram, *lane_);
+  EXPECT_FALSE(waits_on());
+  await();
+  programs_.drop_model(kModel, *lane_);
+  EXPECT_FALSE(waits_on());
+  model_ = *MappedModel::map(kModel, files_.fds(), false, *pal_);
+  programs_.add_program(kProgram, *admit_graph(executor_, graph_on("v"), model_));
+  EXPECT_EQ(found(), ErrorCode::kNotFound) << "it was dropped meanwhile";
+  await();
+  programs_.add_program(kProgram, *admit_graph(executor_, graph_on("v"), model_));
+  EXPECT_FALSE(waits_on());
+  EXPECT_EQ(found(), ErrorCode::kOk);
 }
 
 TEST_F(ProgramTableTest, a_parked_model_is_wanted_once_until_it_is_back) {
@@ -66,14 +113,35 @@ TEST_F(ProgramTableTest, a_parked_model_is_wanted_once_until_it_is_back) {
   for (int times = 0; times < 3; ++times) EXPECT_EQ(found(), ErrorCode::kPending);
   EXPECT_EQ(code_of(programs_.find_model(kModel)), ErrorCode::kPending);
   EXPECT_EQ(wanted_, std::vector{kModel});
-  EXPECT_TRUE(programs_.look_up(kProgram)) << "to be read, and not run";
+  EXPECT_TRUE(programs_.graph_of(kProgram)) << "to be read, and not run";
   ASSERT_TRUE(model_->map_again(files_.fds(), *pal_));
-  model_->unpark();
-  programs_.add_model(model_);
+  programs_.model_came(kModel);
   EXPECT_EQ(found(), ErrorCode::kOk);
   programs_.park_model(kModel, *pal_);
   EXPECT_EQ(found(), ErrorCode::kPending);
   EXPECT_EQ(wanted_, (std::vector{kModel, kModel}));
+}
+
+TEST_F(ProgramTableTest,
+       a_model_that_goes_again_before_the_lane_heard_that_it_came_is_wanted_anew) {
+  add(true);
+  EXPECT_EQ(found(), ErrorCode::kPending);
+  ASSERT_TRUE(model_->map_again(files_.fds(), *pal_));
+  ASSERT_TRUE(model_->park(*pal_));
+  EXPECT_EQ(found(), ErrorCode::kPending);
+  EXPECT_EQ(wanted_.size(), 1u) << "that it came is still to be heard";
+  programs_.model_came(kModel);
+  EXPECT_EQ(found(), ErrorCode::kPending);
+  EXPECT_EQ(wanted_.size(), 2u);
+}
+
+TEST_F(ProgramTableTest, what_a_step_has_found_is_in_use_until_it_ends) {
+  add();
+  EXPECT_TRUE(programs_.find(kProgram));
+  EXPECT_TRUE(programs_.find_model(kModel)) << "once more in the same step";
+  EXPECT_FALSE(model_->park(*pal_));
+  programs_.end_step();
+  EXPECT_TRUE(model_->park(*pal_));
 }
 
 TEST_F(ProgramTableTest, a_model_that_does_not_come_is_told_once_and_wanted_again) {
@@ -100,6 +168,7 @@ TEST_F(ProgramTableTest, a_model_goes_with_its_programs_and_no_other) {
   g.op_n(0, "fake::nothing", {});
   auto alone = admit_graph(executor_, ipc::encode(*std::move(g).finish()), nullptr);
   ASSERT_TRUE(alone);
+  expect(kOther, {});
   programs_.add_program(kOther, *std::move(alone));
   programs_.drop_model(kModel, *lane_);
   EXPECT_EQ(found(), ErrorCode::kNotFound);

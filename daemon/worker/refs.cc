@@ -16,7 +16,7 @@
 namespace djinn::worker {
 namespace {
 
-// What a storage of so many bytes takes of the extent; one without bytes still has a place.
+// The range of the extent that a storage of so many bytes takes; one without bytes has a place too.
 vmu::Range range_of(uint64_t offset, uint64_t bytes) {
   constexpr uint64_t kGranule = vmu::RangeAllocator::kGranuleBytes;
   // A count that overflows here lies in no extent, as 0 does.
@@ -99,7 +99,7 @@ Result<Refs::Storage> Refs::find_partial(const gc::SessionState& state, RefHandl
   return Storage{section_.window().data() + entry.offset, entry.bytes, entry.offset};
 }
 
-// Whatever it skipped nobody would have written when the last one completes the ref.
+// Parts come in order: a part that skipped bytes would leave a hole in the completed ref.
 Status Refs::check_next_part(const gc::SessionState& state, RefHandle handle, uint64_t offset) {
   if (state.ref(handle.index).written == offset) return {};
   return Error{ErrorCode::kInvalidArgument,
@@ -164,8 +164,8 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
   return {};
 }
 
-// What no release of the pieces between would make room for is the quota's to refuse: the section
-// is as large as that was when the session began.
+// The section is as large as the session's quota was when it began. A request that exceeds all free
+// bytes is therefore refused by the quota, one that fits them but no gap as fragmentation.
 Error Refs::no_room(uint64_t bytes, Error why) const {
   const vmu::RangeAllocator& ranges = section_.ranges();
   const uint64_t free_bytes = ranges.capacity_bytes() - ranges.live_bytes();
@@ -208,7 +208,7 @@ void Refs::stage_partial(gc::SessionState& state, RefHandle handle, const Storag
   state.stage_ref(handle.index, entry);
 }
 
-// What the ref's bytes take of the extent is free after the step.
+// Frees the ref's range of the extent at the end of the step.
 void Refs::let_go(const gc::SessionState& state, RefHandle handle) {
   const gc::RefEntry entry = state.ref(handle.index);
   if (entry.generation != handle.generation || !has_storage(entry)) return;

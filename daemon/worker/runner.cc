@@ -14,7 +14,7 @@
 namespace djinn::worker {
 namespace {
 
-// What one step may publish: a token completion for every few rows, and the end of its submission.
+// One step publishes at most a token completion for every few rows, and the end of its submission.
 constexpr uint32_t kCompletionsPerStep =
     (limits::kRows + ipc::kTokensPerCompletion - 1) / ipc::kTokensPerCompletion + 1;
 
@@ -25,7 +25,7 @@ gc::StepRecord next_record(const gc::StepRecord& last, const ipc::Submission& su
   gc::StepRecord record;
   record.completed = last.completed;
   record.run = submission.run;
-  // A token step of the same run: the generation goes on where it was committed.
+  // After a token step of the same run, the generation goes on where it was committed.
   if (last.kind == gc::StepKind::kToken && last.run == submission.run) record = last;
   record.tokens_in_step = 0;
   return record;
@@ -47,7 +47,7 @@ void push_tokens(ipc::WorkerRing& ring, const gc::StepRecord& record) {
   }
 }
 
-// Of what computes, in the order of the tiers (RunCounts); 0: none.
+// The tier (RunCounts) of an operation that computes; 0 for the others.
 uint64_t tier_of(uint16_t operation) {
   switch (static_cast<ipc::Operation>(operation)) {
     case ipc::Operation::kRunOnce:
@@ -101,7 +101,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
     return !session.gives_up(run);
   });
   if (session.progression.begun_ns == 0) session.progression.begun_ns = clock_.monotonic_ns();
-  // One that waited asks for nothing again.
+  // A step that waited, and was cancelled meanwhile, asks for nothing again.
   const bool waited = std::exchange(session.waits, false);
   const bool gives_up = waited && session.is_cancelled();
   const uint64_t begun_before = tools_.lane.stats().begun;
@@ -166,7 +166,7 @@ Status Runner::pick_up(Session& session) {
       submission.binding_bytes <= limits::kBindingTableBytes) {
     block = session.staging().subspan(submission.binding_offset, submission.binding_bytes);
   }
-  // A block that does not fit is left empty, which no decoder accepts: the run fails, not the
+  // A block that does not fit is left empty. No decoder accepts that, so the run fails and not the
   // session.
   session.state().pick_up(session.ring().completed(), std::as_bytes(std::span(&submission, 1)),
                           block);
@@ -186,7 +186,7 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
     case ipc::Operation::kRun:
       return run_program(step, tools_);
     case ipc::Operation::kRunOnce:
-      return run_graph_once(step, tools_);
+      return run_graph_once(step, tools_, clock_);
     case ipc::Operation::kGenerate:
       return generate_token(step, tools_, record);
     case ipc::Operation::kReadRef:
@@ -217,7 +217,8 @@ void Runner::commit(Step& step, gc::StepRecord record) {
   step.session.refs().end_step(Refs::End::kCommitted);
 }
 
-// Undo entries were made by us and checked at attach; that they still fit is our own invariant.
+// Undo entries are the worker's own and were checked at attach: a failure here is its own mistake,
+// hence the assertion.
 void Runner::roll_back(Session& session) {
   DJINN_ASSERT(session.state().roll_back(session.refs().extent()).ok());
   session.refs().end_step(Refs::End::kRolledBack);

@@ -88,6 +88,20 @@ TEST_F(RunnerTest, a_run_that_is_given_up_while_it_computes_ends_and_the_next_on
   EXPECT_EQ(finish(), ErrorCode::kOk);
 }
 
+TEST_F(RunnerTest, a_run_that_is_given_up_while_its_graph_is_looked_at_ends_and_showed_life) {
+  submit_run(add_one("fake::wait_in_admission"), to_staging());
+  std::thread client([this] {
+    const auto progress = [this] { return *gc::read_progress(state_head()); };
+    while (progress().running_step == 0) std::this_thread::yield();
+    const uint64_t before = progress().heartbeat;
+    while (progress().heartbeat < before + 2) std::this_thread::yield();
+    client_.cancel_through(1);
+  });
+  EXPECT_EQ(advance(), Runner::Advance::kWorked);
+  client.join();
+  EXPECT_EQ(ended(), ErrorCode::kCancelled);
+}
+
 TEST_F(RunnerTest, a_run_that_is_given_up_while_it_waits_for_memory_asks_for_nothing_again) {
   submit_run(add_one(), to_ref());
   EXPECT_EQ(advance(), Runner::Advance::kWaiting);

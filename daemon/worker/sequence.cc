@@ -16,11 +16,11 @@
 namespace djinn::worker {
 namespace {
 
-// A growth covers this many slots beyond the need, and is asked for when half of them are used: a
-// decode step takes milliseconds, a growth some hundred microseconds.
+// A growth covers this many slots beyond the need, and is asked for when half of them are used. A
+// decode step takes milliseconds and a growth some hundred microseconds, so it comes in time.
 constexpr uint64_t kAheadTokens = 256;
 
-// From, to (sequence.h).
+// The legal moves of a group, from and to (sequence.h).
 using Move = std::pair<Sequence::Place, Sequence::Place>;
 constexpr std::array kMoves{
     Move{Sequence::Place::kPresent, Sequence::Place::kSpilling},
@@ -41,7 +41,8 @@ uint64_t slots_paid_by(uint64_t bytes, const gc::SequenceLayout& layout) {
   return slots;
 }
 
-// djinnd cancels what a run that is given up has asked for; such a run does not come here again.
+// djinnd cancels the requests of a run that is given up, and such a run never comes back here: a
+// cancelled request was another run's.
 bool is_of_another_run(const Error& failure) {
   return failure.code == ErrorCode::kCancelled;
 }
@@ -228,7 +229,7 @@ std::optional<Error> Sequence::take_failure() {
   return std::exchange(failure_, std::nullopt);
 }
 
-// A growth that was under way has ended, as far as the lane is concerned; ensure() asks again.
+// Has the lane regard a growth that was under way as ended; ensure() asks again.
 void Sequence::forget_growth() {
   const std::lock_guard lock(failure_mutex_);
   failure_.reset();
@@ -263,7 +264,7 @@ void SequencePager::ask(const std::shared_ptr<Sequence>& sequence, uint64_t toke
   sequence->wanted_.store(tokens, std::memory_order_relaxed);
   sequence->asked_in_need_ = in_need;
   growing_.post([this, sequence, tokens] {
-    // It left in between; ensure() asks again when it is back.
+    // The group may have left in between; ensure() asks again when it is back.
     if (sequence->place() != Sequence::Place::kPresent) return;
     with_grant(sequence, sequence->layout().committed_bytes(tokens),
                [this, tokens](Sequence& group, Result<uint64_t> more) {
@@ -272,7 +273,7 @@ void SequencePager::ask(const std::shared_ptr<Sequence>& sequence, uint64_t toke
   });
 }
 
-// What a dropped group was granted ends with it, without a word.
+// The grants of a dropped group end with it: nothing is asked for it, and nobody is told.
 void SequencePager::with_grant(const std::shared_ptr<Sequence>& sequence, uint64_t bytes,
                                Granted done) {
   if (sequence->dropped()) return;
@@ -290,15 +291,15 @@ void SequencePager::with_grant(const std::shared_ptr<Sequence>& sequence, uint64
 void SequencePager::grow(Sequence& sequence, uint64_t tokens, Result<uint64_t> more) {
   const Status grown = more ? sequence.grow(tokens, *more, grants_) : std::move(more).error();
   if (!grown) {
-    // Of a group that has left meanwhile it is nobody's failure: forget_growth() comes after this,
-    // or has come.
+    // The failure concerns nobody if the group has left meanwhile: forget_growth() comes after
+    // this, or has come.
     const std::lock_guard lock(sequence.failure_mutex_);
     if (sequence.place() == Sequence::Place::kPresent) sequence.failure_ = grown.error();
   }
   waits_.arrived(awaited(sequence));
 }
 
-// While it is being written its step waits, and asks again when that has ended.
+// A step waits while its group is being written, and asks again when that has ended.
 Status SequencePager::bring_back(const std::shared_ptr<Sequence>& sequence, Sequence::Place place) {
   if (place != Sequence::Place::kSpilled) return waits_.await(awaited(*sequence));
   auto failure = sequence->take_failure();
@@ -315,8 +316,8 @@ void SequencePager::restore(Sequence& sequence, const Result<uint64_t>& more) {
   Status read = more ? sequence.read_back(*more, grants_) : more.error();
   if (read) {
     sequence.forget_growth();
-    // Told before any step can change it: what djinnd has not heard of is read again by the next
-    // worker.
+    // djinnd is told before any step can change the group: the next worker reads from the file
+    // whatever djinnd has not heard to be back.
     outbox_.send({ipc::SequenceRestored{sequence.session_, sequence.handle_}});
     sequence.enter(Sequence::Place::kPresent);
   } else {
@@ -327,7 +328,7 @@ void SequencePager::restore(Sequence& sequence, const Result<uint64_t>& more) {
   waits_.arrived(awaited(sequence));
 }
 
-// A step that awaits a growth awaits the group's return instead: it asks again.
+// Wakes a step that awaits a growth: it asks again, and then awaits the group's return.
 void SequencePager::spill(const std::shared_ptr<Sequence>& sequence, Fd file) {
   sequence->enter(Sequence::Place::kSpilling);
   waits_.arrived(awaited(*sequence));
@@ -351,7 +352,7 @@ void SequencePager::write_out(Sequence& sequence, Fd file) {
     told.message = written.error().message;
   }
   sequence.forget_growth();
-  // Before anybody can ask for it back.
+  // djinnd is told before anybody can ask for the group back.
   outbox_.send({told});
   sequence.enter(written ? Sequence::Place::kSpilled : Sequence::Place::kPresent);
   waits_.arrived(awaited(sequence));

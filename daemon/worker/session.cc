@@ -19,7 +19,8 @@ Result<pal::Mapping> map_state(const Fd& fd, uint64_t bytes) {
   return pal::map_shared(fd, bytes, pal::Access::kReadWrite);
 }
 
-// Its client may make a call that asks for its size wait (ipc/README.md); djinnd made it so large.
+// Does not ask for the memory's size: its client can make that call wait (ipc/README.md), and
+// djinnd made the memory so large.
 Result<pal::Mapping> map_memory(const Fd& fd, uint64_t bytes) {
   DJINN_TRY(const bool sealed, pal::has_seals(fd, pal::Seals::kShared));
   if (!sealed) return Error{ErrorCode::kMalformed, "A session's memory came without its seals."};

@@ -21,7 +21,7 @@ Result<std::span<std::byte>> Slab::grow(uint64_t bytes) {
   while (memory_.size() < *rounded) {
     DJINN_TRY(Grants::Answer answer, grants_.take(ipc::GrantKind::kSlab, {}, *rounded));
     if (answer.bytes < *rounded) {
-      // Another step's, which wanted less; djinnd is told, and asked again.
+      // The answer is to another step, which wanted less: it goes back, and djinnd is asked again.
       const uint64_t more = answer.bytes - std::min<uint64_t>(answer.bytes, memory_.size());
       if (more > 0) grants_.give_back(ipc::GrantKind::kSlab, {}, more);
       continue;

@@ -2,8 +2,8 @@
 
 // Waits: what the steps of a lane wait for, and whose step can be repeated now that it has come.
 //
-//   Awaited   memory that djinnd was asked for, a model that is on its way back, or a sequence
-//             group that grows or moves
+//   Awaited   memory that djinnd was asked for, a model that is on its way back, a program that is
+//             looked at, or a sequence group that grows or moves
 //
 // Who gives a step what it needs either has it, refuses it, or says that it is on its way: await()
 // notes what, and its error (kPending) ends the step for now. The lane's loop then keeps the
@@ -35,12 +35,16 @@ struct AwaitedModel {
   ModelId model;
   bool operator==(const AwaitedModel&) const = default;
 };
+struct AwaitedProgram {
+  ProgramId program;
+  bool operator==(const AwaitedProgram&) const = default;
+};
 struct AwaitedSequence {
   SessionId session;
   SequenceHandle sequence;
   bool operator==(const AwaitedSequence&) const = default;
 };
-using Awaited = std::variant<AwaitedGrant, AwaitedModel, AwaitedSequence>;
+using Awaited = std::variant<AwaitedGrant, AwaitedModel, AwaitedProgram, AwaitedSequence>;
 
 class Waits {
  public:

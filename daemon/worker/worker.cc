@@ -11,6 +11,7 @@
 #include "daemon/child/channel.h"
 #include "daemon/child/confinement.h"
 #include "daemon/child/memory_bound.h"
+#include "daemon/worker/admission_mark.h"
 #include "daemon/worker/control_loop.h"
 #include "daemon/worker/heap.h"
 #include "daemon/worker/slab.h"
@@ -31,7 +32,7 @@ struct Options {
   uint64_t pal_fault_at = 0;
 };
 
-// Private memory that is not the heap's, which is granted: graphs and plans, what libraries take
+// Private memory beside the granted heap: graphs and plans, what libraries take
 // for themselves (oneDNN packs a weight matrix), stacks and malloc's arenas of the threads to come.
 constexpr uint64_t kUngrantedBytes = uint64_t{512} << 20;
 constexpr uint64_t kUngrantedBytesPerThread = uint64_t{32} << 20;
@@ -53,6 +54,7 @@ Status serve(const Options& options, exec::Executor& executor) {
   faulty.fail_call(options.pal_fault_at, {ErrorCode::kOutOfMemory, "A test made this call fail."});
   pal::DevicePal& pal = options.pal_fault_at > 0 ? faulty : static_cast<pal::DevicePal&>(*host);
   executor.warm_up(1);  // more would start a thread before the confinement
+  AdmissionMark::install();
   DJINN_CHECK(bound_memory(options));
   DJINN_TRY(const child::Confinement confinement, child::confine(child::Role::kWorker));
 
@@ -85,7 +87,7 @@ Status serve(const Options& options, exec::Executor& executor) {
 
   outbox.send({ipc::WorkerReady{static_cast<uint32_t>(options.threads), confinement.landlock_abi,
                                 confinement.seccomp}});
-  ControlLoop control({channel, outbox, grants, *loop, faults, pal, pager, executor});
+  ControlLoop control({channel, outbox, grants, *loop, faults, pal, pager, executor, clock});
   Status ended = control.run();
   grants.close();
   loop->stop();

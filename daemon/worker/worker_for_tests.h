@@ -119,13 +119,13 @@ class TestSession {
 class WorkerTest : public DjinndTest {
  protected:
   WorkerTest() {
+    on_arrival_ = [this] { loop_->wake(); };
     loop_->on_model_wanted([this](ModelId model) { outbox_.send({ipc::ModelWanted{model}}); });
     loop_->start(pager_);
     control_ = std::thread([this] { ended_ = control_loop_.run().error().code; });
   }
   ~WorkerTest() override { end(); }
 
-  void on_arrival() override { loop_->wake(); }
   // As djinnd does with a worker that it does not need any more.
   void end() {
     if (!control_.joinable()) return;
@@ -162,7 +162,8 @@ class WorkerTest : public DjinndTest {
                         outbox_.send({ipc::SessionBroken{id, error.code, error.message}});
                       });
   SequencePager pager_{grants_, outbox_, waits_};
-  ControlLoop control_loop_{{worker_, outbox_, grants_, *loop_, faults_, *pal_, pager_, executor_}};
+  ControlLoop control_loop_{
+      {worker_, outbox_, grants_, *loop_, faults_, *pal_, pager_, executor_, clock_}};
   ErrorCode ended_ = ErrorCode::kOk;
   std::thread control_;
 };

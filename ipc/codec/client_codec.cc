@@ -328,6 +328,7 @@ void write_model(wire::ModelReport::Builder out, const ModelReport& report) {
   out.setKeepAliveMs(report.keep_alive_ms);
   out.setExpiresWallNs(report.expires_wall_ns);
   out.setPath(text(report.path));
+  out.setPlan(report.plan);
 }
 
 ModelReport read_model(wire::ModelReport::Reader in) {
@@ -348,6 +349,7 @@ ModelReport read_model(wire::ModelReport::Reader in) {
   report.keep_alive_ms = in.getKeepAliveMs();
   report.expires_wall_ns = in.getExpiresWallNs();
   report.path = read_name(in.getPath());
+  report.plan = in.getPlan();
   return report;
 }
 
@@ -460,7 +462,7 @@ EventReport read_event(wire::EventReport::Reader in) {
   EventReport report;
   report.number = in.getNumber();
   report.wall_ns = in.getWallNs();
-  report.kind = read_enum(in.getKind(), EventKind::kDaemonStarted, EventKind::kModelNotKept);
+  report.kind = read_enum(in.getKind(), EventKind::kDaemonStarted, EventKind::kSpillUnavailable);
   report.text = read_name(in.getText());
   report.session = {in.getSession()};
   report.model = {in.getModel()};
@@ -551,6 +553,8 @@ void write(wire::DaemonReply::Builder out, const StatusReport& reply) {
   write_list(reply.settings, status.initSettings(count_of(reply.settings)), write_setting);
   status.setUsersTotal(reply.users_total);
   write_list(reply.users, status.initUsers(count_of(reply.users)), write_user);
+  status.setSpillFault(text(reply.spill_fault));
+  status.setConfigRoot(text(reply.config_root));
 }
 void write(wire::DaemonReply::Builder out, const SessionList& reply) {
   auto list = out.initSessions();
@@ -660,6 +664,8 @@ StatusReport read_status(wire::StatusReport::Reader in) {
   status.settings = read_list(in.getSettings(), limits::kListPage, read_setting);
   status.users_total = in.getUsersTotal();
   status.users = read_list(in.getUsers(), limits::kListPage, read_user);
+  status.spill_fault = read_sentence(in.getSpillFault());
+  status.config_root = read_name(in.getConfigRoot());
   return status;
 }
 

@@ -90,8 +90,8 @@ SessionReport session_report(const std::string& name) {
           {{17, 18, 19}, 20}};
 }
 ModelReport model_report(const std::string& name) {
-  ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4,   5, true,
-                     true, {},   6,    "cpu:0",           7, 8, name};
+  ModelReport report{{1},  name, name, ModelState::kDisk, 2, 3, 4,    5, true,
+                     true, {},   6,    "cpu:0",           7, 8, name, 9};
   report.sha256.fill(0xab);
   return report;
 }
@@ -149,6 +149,8 @@ StatusReport status_report(size_t workers, const std::string& name) {
   report.settings = {{name, name}, {"memory.limit", "80%"}};
   report.users_total = 21;
   report.users = {workers, {name, report.quota}};
+  report.spill_fault = std::string(name == kLongest ? limits::kMessageTextBytes : 1, 'x');
+  report.config_root = name;
   return report;
 }
 
@@ -182,7 +184,7 @@ std::vector<WorkerCommand> commands() {
       {DetachSession{{5}}},
       {AddModel{{6}, true}},
       {DropModel{{7}}},
-      {AddProgram{{8}, {9}}},
+      {AddProgram{{8}, {9}, true}},
       {DropProgram{{10}}},
       {AddSequence{{11}, {12, 13}, geometry(), 14, true}},
       {SpillSequence{{15}, {16, 17}}},
@@ -229,6 +231,7 @@ std::vector<WorkerEvent> events() {
       {worker_stats()},
       {ModelParked{{32}}},
       {ModelWanted{{33}}},
+      {ProgramLookedAt{{34}, AdmissionDesk::kLong}},
       {SequenceSpilled{{34}, {35, 36}, 37, ErrorCode::kIo, "Full."}},
       {SequenceRestored{{38}, {39, 40}}},
       {LaneAwake{}},

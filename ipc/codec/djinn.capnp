@@ -238,6 +238,8 @@ struct StatusReport {
   settings @20 :List(SettingReport);
   usersTotal @21 :UInt32;
   users @22 :List(UserReport);
+  spillFault @23 :Text;
+  configRoot @24 :Text;
 }
 
 struct UserReport {
@@ -309,6 +311,7 @@ struct ModelReport {
   keepAliveMs @12 :UInt64;
   expiresWallNs @13 :UInt64;
   path @14 :Text;
+  plan @15 :UInt32;
 }
 
 struct ModelList {
@@ -443,6 +446,7 @@ struct AddModel {
 struct AddProgram {
   program @0 :UInt64;
   model @1 :UInt64;
+  again @2 :Bool;
 }
 
 struct SequenceName {
@@ -489,7 +493,13 @@ struct WorkerEvent {
     sequenceSpilled @15 :SequenceSpilled;
     sequenceRestored @16 :SequenceName;
     laneAwake @17 :Void;
+    programLookedAt @18 :ProgramLookedAt;
   }
+}
+
+struct ProgramLookedAt {
+  program @0 :UInt64;  # 0: none any more
+  desk @1 :UInt8;
 }
 
 struct IdOutcome {

@@ -47,6 +47,7 @@ void write(wire::WorkerCommand::Builder out, const AddProgram& command) {
   auto add = out.initAddProgram();
   add.setProgram(command.program.value);
   add.setModel(command.model.value);
+  add.setAgain(command.again);
 }
 void write(wire::WorkerCommand::Builder out, const DropProgram& command) {
   out.setDropProgram(command.program.value);
@@ -142,7 +143,9 @@ WorkerCommand read_command(wire::WorkerCommand::Reader in) {
     case wire::WorkerCommand::DROP_MODEL:
       return {DropModel{{in.getDropModel()}}};
     case wire::WorkerCommand::ADD_PROGRAM:
-      return {AddProgram{{in.getAddProgram().getProgram()}, {in.getAddProgram().getModel()}}};
+      return {AddProgram{{in.getAddProgram().getProgram()},
+                         {in.getAddProgram().getModel()},
+                         in.getAddProgram().getAgain()}};
     case wire::WorkerCommand::DROP_PROGRAM:
       return {DropProgram{{in.getDropProgram()}}};
     case wire::WorkerCommand::ADD_SEQUENCE:
@@ -198,6 +201,11 @@ void write(wire::WorkerEvent::Builder out, const ModelParked& event) {
 }
 void write(wire::WorkerEvent::Builder out, const ModelWanted& event) {
   out.setModelWanted(event.model.value);
+}
+void write(wire::WorkerEvent::Builder out, const ProgramLookedAt& event) {
+  auto looked = out.initProgramLookedAt();
+  looked.setProgram(event.program.value);
+  looked.setDesk(static_cast<uint8_t>(event.desk));
 }
 void write(wire::WorkerEvent::Builder out, const ModelDropped& event) {
   out.setModelDropped(event.model.value);
@@ -293,6 +301,13 @@ ProgramRefused read_program_refused(wire::IdOutcome::Reader in) {
   return {{in.getId()}, error.code, std::move(error.message)};
 }
 
+ProgramLookedAt read_looked_at(wire::ProgramLookedAt::Reader in) {
+  if (in.getDesk() >= kAdmissionDesks) {
+    refuse(ErrorCode::kMalformed, "A worker has no such desk.");
+  }
+  return {{in.getProgram()}, static_cast<AdmissionDesk>(in.getDesk())};
+}
+
 SequenceAdded read_sequence_added(wire::SequenceAdded::Reader in) {
   const auto [session, sequence] = read_sequence_name(in.getName());
   Error outcome = read_failure(in.getOutcome(), Success::kAllowed);
@@ -369,7 +384,7 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
 }
 
 static_assert(std::variant_size_v<decltype(WorkerEvent::body)> ==
-              wire::WorkerEvent::LANE_AWAKE + 1);
+              wire::WorkerEvent::PROGRAM_LOOKED_AT + 1);
 
 WorkerEvent read_event(wire::WorkerEvent::Reader in) {
   switch (in.which()) {
@@ -409,6 +424,8 @@ WorkerEvent read_event(wire::WorkerEvent::Reader in) {
       return {read_sequence_restored(in.getSequenceRestored())};
     case wire::WorkerEvent::LANE_AWAKE:
       return {LaneAwake{}};
+    case wire::WorkerEvent::PROGRAM_LOOKED_AT:
+      return {read_looked_at(in.getProgramLookedAt())};
   }
   refuse(ErrorCode::kUnsupported, "A worker event is unknown to this version.");
 }

@@ -35,7 +35,7 @@ class Admission {
     DJINN_CHECK(make_steps());
     note_outputs();
     end_lives();
-    DJINN_TRY(const Inference inference, infer_shapes(program_));
+    DJINN_TRY(const Inference inference, infer_shapes(program_, limits_));
     DJINN_CHECK(check_limits(inference));
     DJINN_CHECK(find_writes(inference));
     return describe_outputs(inference);
@@ -111,6 +111,7 @@ class Admission {
   Status make_steps() {
     program_.steps.reserve(program_.graph.nodes.size());
     for (const srg::Node& node : program_.graph.nodes) {
+      DJINN_CHECK(limits_.go_on());
       auto step = make_step(node);
       if (!step) return located(std::move(step).error(), describe(node));
       program_.steps.push_back(*std::move(step));
@@ -199,6 +200,7 @@ class Admission {
 
   Status find_writes(const Inference& inference) {
     for (size_t i = 0; i < program_.steps.size(); ++i) {
+      DJINN_CHECK(limits_.go_on());
       Step& step = program_.steps[i];
       for (const srg::ValueId id : step.written) {
         Status status = note_write(inference, step, id);

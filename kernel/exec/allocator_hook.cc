@@ -12,6 +12,7 @@
 #include <new>
 
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 #include "kernel/base/size_text.h"
 #include "kernel/exec/torch_headers.h"
 
@@ -21,6 +22,7 @@ namespace {
 constexpr size_t kAlignment = 64;
 
 thread_local Sink* current_sink = nullptr;
+thread_local Heap* current_heap = nullptr;
 
 // Ranges of all slabs. The deleter may run on any thread, so the entries are atomic; an entry
 // changes only while nothing lives in its slab.
@@ -38,12 +40,13 @@ bool is_in_a_slab(const void* memory) {
   });
 }
 
-// What an allocation takes in a slab; the planner counts alike.
+// The bytes that an allocation takes in a slab; the planner rounds alike.
 uint64_t rounded(uint64_t bytes) {
   return (bytes + kAlignment - 1) & ~uint64_t{kAlignment - 1};
 }
 
-// Before each block of malloc: what of it counts as heap, because the deleter is told no size.
+// Stands before each block of malloc and keeps how much of it counts as heap: the deleter is told
+// no size.
 struct alignas(kAlignment) BlockHead {
   uint64_t heap_bytes;
 };
@@ -113,14 +116,51 @@ Status Heap::allow(uint64_t bytes) {
 void* Heap::allocate(size_t bytes, Content content) {
   if (bytes == 0) return nullptr;
   used_ = true;
-  if (Status allowed = allow(live_bytes() + rounded(bytes)); !allowed) {
+  if (Status allowed = allow(live_bytes() + held_bytes_ + rounded(bytes)); !allowed) {
     refusal_ = std::move(allowed).error();
     throw std::bad_alloc();
   }
   return from_malloc(bytes, Account::kHeap, content);
 }
 
+bool Heap::hold(uint64_t bytes) {
+  used_ = true;
+  const auto total = checked_add(live_bytes() + held_bytes_, bytes);
+  if (Status allowed = allow(total.value_or(UINT64_MAX)); !allowed) {
+    refusal_ = std::move(allowed).error();
+    return false;
+  }
+  held_bytes_ += bytes;
+  return true;
+}
+
+void Heap::unhold(uint64_t bytes) {
+  DJINN_ASSERT(bytes <= held_bytes_);
+  held_bytes_ -= bytes;
+}
+
+ScopedHeap::ScopedHeap(Heap& heap) {
+  DJINN_ASSERT(current_heap == nullptr);
+  current_heap = &heap;
+}
+
+ScopedHeap::~ScopedHeap() {
+  current_heap = nullptr;
+}
+
+HeldBytes::HeldBytes(uint64_t bytes) {
+  if (bytes <= kUncounted || current_heap == nullptr) return;
+  if (!current_heap->hold(bytes)) throw std::bad_alloc();
+  heap_ = current_heap;
+  bytes_ = bytes;
+}
+
+HeldBytes::~HeldBytes() {
+  if (heap_ != nullptr) heap_->unhold(bytes_);
+}
+
 void Heap::settle() {
+  DJINN_ASSERT(held_bytes_ == 0);
   used_ = false;
   owner_.settle(live_bytes());
 }

@@ -67,6 +67,10 @@ class Heap {
   std::optional<Error> take_refusal() { return std::exchange(refusal_, std::nullopt); }
   // The bytes of all heaps of this process that are not released.
   [[nodiscard]] static uint64_t live_bytes();
+  // Whether it may have so many bytes more that it does not see, and holds them until unhold(). The
+  // caller throws where not, as allocate() does.
+  [[nodiscard]] bool hold(uint64_t bytes);
+  void unhold(uint64_t bytes);
   // Tells the owner what is still needed.
   void settle();
   // Likewise, if there were allocations since it was told last.
@@ -80,7 +84,35 @@ class Heap {
   HeapOwner& owner_;
   std::optional<Error> refusal_;
   uint64_t bytes_max_ = UINT64_MAX;
+  uint64_t held_bytes_ = 0;
   bool used_ = false;
+};
+
+// What kernels of this thread take for themselves is held of heap while this lives.
+class ScopedHeap {
+ public:
+  explicit ScopedHeap(Heap& heap);
+  ~ScopedHeap();
+  ScopedHeap(const ScopedHeap&) = delete;
+  ScopedHeap& operator=(const ScopedHeap&) = delete;
+};
+
+// Bytes that a kernel takes where no allocator of ours sees it. Throws std::bad_alloc where they
+// are refused; without a ScopedHeap nobody is asked.
+class HeldBytes {
+ public:
+  // As little is part of what a worker has beside its grants, so that a step that selects from a
+  // vocabulary's logits asks nobody.
+  static constexpr uint64_t kUncounted = uint64_t{8} << 20;
+
+  explicit HeldBytes(uint64_t bytes);
+  ~HeldBytes();
+  HeldBytes(const HeldBytes&) = delete;
+  HeldBytes& operator=(const HeldBytes&) = delete;
+
+ private:
+  Heap* heap_ = nullptr;
+  uint64_t bytes_ = 0;
 };
 
 // Sends the calling thread's allocations to sink.

@@ -83,7 +83,7 @@ Table make_table() {
 }  // namespace
 
 Result<const Operator*> resolve_operator(std::string_view qualified) {
-  // Of what the dispatcher, which is global to the process, says; it does not change.
+  // The dispatcher is global to the process, and what it says of an operator does not change.
   static const Table table = make_table();
   const auto found = table.find(qualified);
   if (found != table.end()) return &found->second;

@@ -15,7 +15,7 @@ namespace {
 
 using c10::TypeKind;
 
-// What one argument became: a constant of the template, or a patch for each run.
+// One argument as it was filled in: a constant of the template, or a patch for each run.
 struct Bound {
   c10::IValue constant;
   std::optional<Patch> patch;

@@ -25,7 +25,8 @@ using StorageNumber = uint32_t;
 
 class ClaimRun {
  public:
-  explicit ClaimRun(AdmittedGraph& program) : program_(program) {
+  ClaimRun(AdmittedGraph& program, const std::function<Status()>& go_on)
+      : program_(program), go_on_(go_on) {
     const size_t count = program.graph.values.size();
     sample_.shapes.resize(count);
     storage_of_.resize(count);
@@ -41,6 +42,7 @@ class ClaimRun {
       if (program_.constants[id].defined()) DJINN_CHECK(bind(id));
     }
     for (size_t i = 0; i < program_.steps.size(); ++i) {
+      DJINN_CHECK(go_on_());
       Status status = catching([&] { return run_step(i); });
       if (!status) return located(std::move(status).error(), describe(program_.graph.nodes[i]));
     }
@@ -118,7 +120,7 @@ class ClaimRun {
         }));
   }
 
-  // One result, which is an argument.
+  // Whether the step has one result, and that is one of its arguments.
   static bool is_in_place(const Step& step) {
     return step.outputs.size() == 1 && !step.op->list_output && step.op->returns[0].is_argument &&
            argument_of(step, step.op->returns[0].argument) != nullptr;
@@ -252,6 +254,7 @@ class ClaimRun {
   }
 
   AdmittedGraph& program_;
+  const std::function<Status()>& go_on_;
   Frame frame_;
   Sample sample_;
   std::vector<StorageNumber> storage_of_;  // one for each value
@@ -263,8 +266,8 @@ class ClaimRun {
 
 }  // namespace
 
-Result<Sample> infer_from_claims(AdmittedGraph& program) {
-  return ClaimRun(program).run();
+Result<Sample> infer_from_claims(AdmittedGraph& program, const std::function<Status()>& go_on) {
+  return ClaimRun(program, go_on).run();
 }
 
 }  // namespace djinn::exec

@@ -8,12 +8,14 @@
 // view that of its argument. A kernel that shares a storage unsaid is parted from it at the run.
 #pragma once
 
+#include <functional>
+
 #include "kernel/base/result.h"
 #include "kernel/exec/inference.h"
 
 namespace djinn::exec {
 
 // Errors: as infer_shapes.
-Result<Sample> infer_from_claims(AdmittedGraph& program);
+Result<Sample> infer_from_claims(AdmittedGraph& program, const std::function<Status()>& go_on);
 
 }  // namespace djinn::exec

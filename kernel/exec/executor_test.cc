@@ -209,6 +209,55 @@ TEST(Admission, takes_empty_entries_where_the_schema_does) {
   EXPECT_EQ(code_of(world.admit(c.graph)), ErrorCode::kInvalidArgument);
 }
 
+// A chain of nodes with symbols, which admission looks at at several points.
+srg::Graph chain_of(int nodes, int symbols) {
+  GraphBuilder b;
+  srg::ValueRef x = b.input("x", DType::kFloat32, {4});
+  for (int i = 0; i < symbols; ++i) {
+    b.input("i" + std::to_string(i), DType::kFloat32, {b.symbol("s" + std::to_string(i), 1, 9)});
+  }
+  for (int i = 0; i < nodes; ++i) x = b.call("aten::neg", {arg(x)});
+  b.output(x);
+  return std::move(b.graph);
+}
+
+TEST(Admission, what_takes_too_many_looks_at_its_operators_is_refused_before_the_first) {
+  World world({});
+  uint64_t asked = 0;
+  AdmissionLimits limits{.activation_bytes_max = UINT64_MAX, .evaluations_max = 5 * 8};
+  limits.go_on = [&asked] {
+    ++asked;
+    return Status();
+  };
+  const auto admit = [&](int nodes, int symbols) {
+    return executor().admit(chain_of(nodes, symbols), world.weights, limits);
+  };
+  EXPECT_TRUE(admit(5, 4)) << "4 symbols are looked at at 8 points";
+  EXPECT_TRUE(admit(40, 0)) << "at one";
+  asked = 0;
+  const auto refused = admit(6, 4);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kLimitExceeded);
+  EXPECT_NE(refused.error().message.find("48"), std::string::npos) << refused.error().message;
+  EXPECT_EQ(asked, 6u) << "to make the steps, and no more";
+}
+
+TEST(Admission, ends_between_two_nodes_when_it_is_not_to_go_on) {
+  World world({});
+  for (const int symbols : {0, 2}) {
+    int left = 12;
+    AdmissionLimits limits{.activation_bytes_max = UINT64_MAX};
+    limits.go_on = [&left]() -> Status {
+      if (--left > 0) return {};
+      return Error{ErrorCode::kCancelled, "Enough."};
+    };
+    const auto ended = executor().admit(chain_of(10, symbols), world.weights, limits);
+    ASSERT_FALSE(ended);
+    EXPECT_EQ(ended.error().code, ErrorCode::kCancelled);
+    EXPECT_EQ(left, 0);
+  }
+}
+
 TEST(Admission, finds_affine_sizes_in_the_symbols) {
   GraphBuilder b;
   const srg::Expr n = b.symbol("n", 1, 100);

@@ -3,10 +3,13 @@
 #include "kernel/exec/guard_dispatch.h"
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "kernel/base/assert.h"
+#include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/guards.h"
+#include "kernel/exec/scratch.h"
 
 namespace djinn::exec {
 namespace {
@@ -15,17 +18,19 @@ constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kGuardKey)
 
 class GuardKernel final : public c10::OperatorKernel {
  public:
-  explicit GuardKernel(Guard guard) : guard_(guard) {}
+  GuardKernel(Guard guard, Scratch scratch) : guard_(guard), scratch_(scratch) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   std::vector<c10::IValue>* stack) {
     DJINN_ASSERT(stack->size() == op.schema().arguments().size());
-    guard_(*stack);
+    if (guard_ != nullptr) guard_(*stack);
+    const HeldBytes held(scratch_ != nullptr ? scratch_(*stack) : 0);
     op.redispatchBoxed(keys & kBelow, stack);
   }
 
  private:
   Guard guard_;
+  Scratch scratch_;
 };
 
 struct GuardLibraries {
@@ -36,13 +41,18 @@ struct GuardLibraries {
 }  // namespace
 
 void register_guards() {
-  // As the operators of our own: global to the process, and never destroyed.
+  // The libraries are global to the process and never destroyed, as those of our own operators.
   static const GuardLibraries* const libraries = [] {
     auto* const made = new GuardLibraries;
     made->every.fallback(torch::CppFunction::makeFallthrough());
-    for (const std::string_view op : guarded_operators()) {
-      made->aten.impl(std::string(op).c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                                   std::make_unique<GuardKernel>(guard_of(op))));
+    std::set<std::string_view> operators;
+    for (const auto& names : {guarded_operators(), operators_with_scratch()}) {
+      operators.insert(names.begin(), names.end());
+    }
+    for (const std::string_view op : operators) {
+      made->aten.impl(std::string(op).c_str(),
+                      torch::CppFunction::makeFromBoxedFunctor(
+                          std::make_unique<GuardKernel>(guard_of(op), scratch_of(op))));
     }
     return made;
   }();

@@ -2,7 +2,8 @@
 
 // Guards stand in the dispatcher: whatever calls a guarded operator while a GuardedCalls lives, be
 // it a graph's node or a composite operator deep inside of one, on the CPU or on meta, its guard
-// sees the arguments first. Operators without one pay nothing, for the dispatcher skips the key.
+// sees the arguments first, and what its kernel takes beside its results is held of the lane's heap
+// meanwhile (scratch.h). Operators without either pay nothing, for the dispatcher skips the key.
 //
 // What a kernel calls past the dispatcher (at::native::) is not seen: such a kernel needs a row of
 // its own.

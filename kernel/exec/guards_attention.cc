@@ -15,8 +15,8 @@ void require_no_dropout(double probability) {
                     "djinn::bernoulli, or a probability of 0.");
 }
 
-// [batch, heads, tokens, dim], all of one batch and one dim; so many heads of the query share one
-// of the key.
+// Query, key and value are [batch, heads, tokens, dim], all of one batch and one dim; equally many
+// heads of the query share each of the key.
 void require_heads(const Stack& stack, size_t query, size_t key, size_t value) {
   const at::Tensor& q = stack[query].toTensor();
   const at::Tensor& k = stack[key].toTensor();
@@ -149,7 +149,7 @@ void require_type_of_input(const Stack& stack, std::initializer_list<size_t> pos
   }
 }
 
-// Of one of nn's three types, and of exactly its shape.
+// The mask must be of one of nn's three types, and have exactly that type's shape.
 void require_attention_mask(const c10::IValue& mask, const c10::IValue& type,
                             const at::Tensor& input, int64_t heads) {
   if (!mask.isTensor() || !mask.toTensor().defined()) return;

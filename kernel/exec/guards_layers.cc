@@ -75,8 +75,8 @@ void native_batch_norm_backward(const Stack& stack) {
   const size_t statistics = training ? 5 : 3;
   TORCH_CHECK_VALUE(given(stack, statistics) != nullptr && given(stack, statistics + 1) != nullptr,
                     "the statistics are missing");
-  // Where channels come last, as they do where each has one element, copies of those with strides
-  // are read after they are freed.
+  // If channels come last, also because each has one element only, the kernel copies statistics
+  // with strides and reads the copies after they are freed.
   const at::Tensor& input = stack[1].toTensor();
   const bool channels_last = !stack[0].toTensor().is_contiguous() || !input.is_contiguous() ||
                              input.numel() == input.size(0) * input.size(1);
@@ -96,7 +96,7 @@ void native_layer_norm_backward(const Stack& stack) {
     TORCH_CHECK_VALUE(stack[i].toTensor().numel() == rows, "argument ", i, " must have ", rows,
                       " elements, one a row");
   }
-  for (const size_t i : {0, 3, 4}) require_contiguous(stack, i);
+  for (const size_t i : {3, 4}) require_contiguous(stack, i);
 }
 
 // Dividing the least integer by -1 traps; sums wrap to it.
@@ -129,14 +129,14 @@ void max_pool_backward(const Stack& stack) {
   require_indices(stack[kIndices].toTensor(), elements);
 }
 
-// Its indices are read as if they were contiguous.
+// The kernel reads the indices as if they were contiguous.
 void adaptive_max_pool3d_backward(const Stack& stack) {
   max_pool_backward<3, 2>(stack);
   require_contiguous(stack, 2);
 }
 
-// Of an input with a batch, or channels at least, before the padded dimensions. Sizes that wrap
-// would be of few elements, read from far away.
+// The input must have a batch, or channels at least, before the padded dimensions. Sizes that wrap
+// around would be of few elements, read from far away.
 template <int64_t kDimensions, size_t kInput>
 void pad(const Stack& stack) {
   const auto padding = stack[kInput + 1].toDimVector();
@@ -152,7 +152,8 @@ void pad(const Stack& stack) {
   }
 }
 
-// What is left of the input in the middle is repeated on both sides; beyond it nothing is written.
+// The kernel repeats what the padding keeps of the input, once on both sides; beyond that it writes
+// nothing.
 void pad_circular(const Stack& stack) {
   const at::Tensor& input = stack[0].toTensor();
   const auto padding = stack[1].toDimVector();
@@ -183,7 +184,7 @@ void pad_backward(const Stack& stack) {
   }
 }
 
-// What is reflected lies inside of the input.
+// The reflected elements must lie inside of the input.
 template <int64_t kDimensions>
 void reflection_pad_backward(const Stack& stack) {
   pad_backward<kDimensions>(stack);
@@ -220,8 +221,8 @@ void upsample_antialiased_backward(const Stack& stack) {
   require_scale(stack[5], input[3], output[1]);
 }
 
-// Where an element comes from is a number that fits what kernels count in. Scales come last; one
-// that is not above zero is computed from the sizes.
+// Source positions must fit the type that kernels count in. Scales come last; a kernel computes one
+// that is not above zero from the sizes.
 void upsample(const Stack& stack) {
   const auto output = stack[1].toDimVector();
   if (output.size() + 2 > stack.size()) return;  // kernels refuse it
@@ -266,10 +267,10 @@ void grid_sampler_backward(const Stack& stack) {
   TORCH_CHECK_VALUE(fits, "the gradient's sizes are not those of the sampled grid");
 }
 
-// What oneDNN multiplies with sizes in 32 bits, unchecked.
+// oneDNN multiplies strides with sizes in 32 bits, unchecked.
 constexpr int64_t kStrideMax = 1 << 14;
 
-// One number a dimension of space; one alone is that of all.
+// One number for each dimension of space; a single one counts for all.
 std::vector<int64_t> numbers_of_space(const c10::IValue& list, size_t space, int64_t least,
                                       int64_t most) {
   std::vector<int64_t> numbers = list.toIntVector();
@@ -302,8 +303,8 @@ void require_windows_on_input(const at::Tensor& input, const at::Tensor& weight,
   }
 }
 
-// Of one channel whose strides put it last, oneDNN reads what nobody wrote where windows that do
-// not touch leave one element a line.
+// If the only channel's strides put it last, and windows that do not touch leave one element a
+// line, oneDNN reads memory that nobody wrote.
 void require_plain_channel(const at::Tensor& input, const at::Tensor& weight, int64_t stride,
                            int64_t made) {
   const auto is_last = [](const at::Tensor& tensor) {
@@ -355,8 +356,8 @@ void convolution_backward(const Stack& stack) {
                     at::IntArrayRef(sizes));
 }
 
-// Where the grid leaves the input, an element of the border or of its reflection is taken, and
-// numbers that are not finite, or are not once they count the input's elements, lead to none.
+// A position outside of the input is replaced by one of the border or of its reflection. Numbers
+// that are not finite, or overflow once they are scaled to the input's size, lead to no element.
 void grid_sampler_2d_backward(const Stack& stack) {
   grid_sampler_backward<3>(stack);
   const at::Tensor& input = stack[1].toTensor();
@@ -389,7 +390,7 @@ void weight_norm_backward(const Stack& stack) {
   for (const size_t i : {0, 1, 2, 3}) require_contiguous(stack, i);
 }
 
-// What is said of the input's sizes, from an argument on, is so. The kernels reckon with it.
+// The arguments from `said` on must be the input's true sizes: the kernels compute with them.
 void require_groups(const Stack& stack, const at::Tensor& input, size_t said) {
   TORCH_CHECK_VALUE(input.dim() >= 2, "the input must have a batch and channels");
   int64_t each = 1;
@@ -402,7 +403,7 @@ void require_groups(const Stack& stack, const at::Tensor& input, size_t said) {
                     groups, " groups");
 }
 
-// Its weight and bias are read where they lie.
+// The kernel reads weight and bias as if they were contiguous.
 void native_group_norm(const Stack& stack) {
   require_groups(stack, stack[0].toTensor(), 3);
   for (const size_t i : {1, 2}) {

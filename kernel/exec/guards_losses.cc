@@ -16,7 +16,7 @@ void require_reduction(const Stack& stack) {
   TORCH_CHECK_VALUE(reduction >= 0 && reduction <= 2, "reduction must be 0, 1 or 2");
 }
 
-// Of integers, the kernel divides by beta as one, and a beta below 1 is 0 then.
+// On integers the kernel divides by beta as an integer, which is 0 for a beta below 1.
 void smooth_l1_loss_backward(const Stack& stack) {
   require_reduction<3>(stack);
   for (const size_t i : {0, 1, 2}) {

@@ -212,7 +212,7 @@ TEST_F(HostileCalls, a_layer_norm_is_changed_back_row_by_row) {
                 "output_mask=[true, true, true])\noutput %r, %s, %t");
   };
   EXPECT_EQ(back("[8, 1]", "[1, 1]"), ErrorCode::kOk) << error;
-  EXPECT_EQ(back("[0, 0]", "[1, 1]"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(back("[0, 0]", "[1, 1]"), ErrorCode::kOk) << error;
   EXPECT_EQ(back("[8, 1]", "[0, 0]"), ErrorCode::kInvalidArgument);
 }
 

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <unordered_map>
 
 #include "kernel/base/checked.h"
@@ -98,7 +99,9 @@ class LiveBytes {
 // One meta run at one point.
 class MetaRun {
  public:
-  MetaRun(AdmittedGraph& program, std::span<const int64_t> point) : program_(program) {
+  MetaRun(AdmittedGraph& program, std::span<const int64_t> point,
+          const std::function<Status()>& go_on)
+      : program_(program), go_on_(go_on) {
     frame_.values.resize(program.graph.values.size());
     frame_.symbols = point;
     frame_.device = c10::kMeta;
@@ -109,6 +112,7 @@ class MetaRun {
   Result<Sample> run() {
     DJINN_CHECK(bind_all());
     for (size_t i = 0; i < program_.steps.size(); ++i) {
+      DJINN_CHECK(go_on_());
       Status status = catching([&] { return run_step(i); });
       if (!status) return located(std::move(status).error(), describe(program_.graph.nodes[i]));
     }
@@ -194,6 +198,7 @@ class MetaRun {
   }
 
   AdmittedGraph& program_;
+  const std::function<Status()>& go_on_;
   Frame frame_;
   std::vector<c10::Storage> storages_;
   std::unordered_map<const c10::StorageImpl*, srg::StorageIndex> roots_;
@@ -253,6 +258,19 @@ void choose_points(const srg::Graph& graph, Inference& inference) {
   for (const auto pick : {just_above, middle, top}) {
     inference.points.push_back(point_at(graph, pick));
   }
+}
+
+// Before the work, and by numbers that the graph alone has: the same graph is admitted by each
+// worker, however busy its host is.
+Status check_evaluations(const srg::Graph& graph, size_t points, uint64_t evaluations_max) {
+  const uint64_t evaluations = uint64_t{graph.nodes.size()} * points;
+  if (evaluations <= evaluations_max) return {};
+  return Error{
+      ErrorCode::kLimitExceeded,
+      fmt::format("To infer the shapes of the graph, {} nodes would be looked at for {} choices of "
+                  "its {} symbols, {} in all, of which {} may be. Give it fewer symbols, or split "
+                  "it.",
+                  graph.nodes.size(), points, graph.symbols.size(), evaluations, evaluations_max)};
 }
 
 // get(shape) as an expression, over all samples.
@@ -315,8 +333,8 @@ void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols) {
   if (!found.tokens || !found.past) return;
   const srg::Symbol& tokens = graph.symbols[*found.tokens];
   const srg::Symbol& past = graph.symbols[*found.past];
-  // Without a capacity symbol the ranges tell: a full sequence with the fewest tokens, or the most
-  // tokens in one call.
+  // Without a capacity symbol the symbols' ranges bound it: a full sequence and the fewest tokens,
+  // or the most tokens in one call.
   const auto full = checked_add(past.max, tokens.min);
   int64_t capacity = std::max(full.value_or(INT64_MAX), tokens.max);
   if (found.capacity) capacity = std::min(capacity, symbols[*found.capacity]);
@@ -324,16 +342,17 @@ void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols) {
   symbols[*found.past] = std::max(past.min, std::min(symbols[*found.past], room));
 }
 
-Result<Inference> infer_shapes(AdmittedGraph& program) {
+Result<Inference> infer_shapes(AdmittedGraph& program, const AdmissionLimits& limits) {
   c10::InferenceMode inference_mode;
   const GuardedCalls guarded;
   Inference inference;
   choose_points(program.graph, inference);
+  DJINN_CHECK(check_evaluations(program.graph, inference.points.size(), limits.evaluations_max));
   DJINN_TRY(inference.affine, srg::AffineFit::make(inference.points, program.graph.symbols));
   const bool by_claims = program.graph.symbols.empty();
   for (const std::vector<int64_t>& point : inference.points) {
-    DJINN_TRY(Sample sample,
-              by_claims ? infer_from_claims(program) : MetaRun(program, point).run());
+    DJINN_TRY(Sample sample, by_claims ? infer_from_claims(program, limits.go_on)
+                                       : MetaRun(program, point, limits.go_on).run());
     inference.samples.push_back(std::move(sample));
   }
   return inference;

@@ -45,8 +45,9 @@ struct Inference {
 void respect_capacity(const srg::Graph& graph, std::vector<int64_t>& symbols);
 
 // Runs program's steps on meta at all points, checks the graph's claims, and marks steps whose
-// claims only a run can check. Errors: kShapeMismatch and what operators say, naming the node.
-Result<Inference> infer_shapes(AdmittedGraph& program);
+// claims only a run can check. Errors: kShapeMismatch and what operators say, naming the node;
+// kLimitExceeded, and what limits.go_on says.
+Result<Inference> infer_shapes(AdmittedGraph& program, const AdmissionLimits& limits);
 
 // Calls a step whose stack is filled, on meta: by its shape rule, by its meta kernel, or, where
 // both are missing, by taking the graph's claims, which each run then checks. Of the last node a

@@ -27,7 +27,7 @@ Error other_count(const Step& step, uint64_t count) {
           fmt::format("gives {} tensors, the graph names {}", count, step.outputs.size())};
 }
 
-// Before any of them is made.
+// Refuses a list of another length than the graph names, before any of it is made.
 Status check_list_count(const Step& step, const Stack& stack) {
   const auto count = step.op->list_count(stack);
   if (!count || static_cast<uint64_t>(*count) == step.outputs.size()) return {};

@@ -21,9 +21,9 @@ namespace djinn::exec {
 
 namespace {
 
-// What allocations of differing sizes leave unused between them, of what they use.
+// The share of the used bytes that allocations of differing sizes leave unused between them.
 constexpr uint64_t kGapsOneIn = 4;
-// What kernels take beside their results, such as a number as a tensor: no estimate knows of it.
+// Kernels take some memory beside their results, such as a number as a tensor; no estimate has it.
 constexpr uint64_t kAsideBytes = uint64_t{64} << 10;
 
 class UnboundedHeap final : public HeapOwner {
@@ -31,7 +31,7 @@ class UnboundedHeap final : public HeapOwner {
   void settle(uint64_t) override {}
 };
 
-// What the slab holds, so that no run reads what a run of another owner left.
+// Keeps track of whose bytes the slab holds, so that no run reads what another owner's run left.
 //
 // invariant: bytes in [clean, foreign) may be of others; those before clean are the owner's or
 // zeros, those beyond both are zeros or were never given to a run.
@@ -43,7 +43,7 @@ struct SlabContent {
     foreign = std::max(foreign, clean);
     clean = 0;
   }
-  // Before a run of the owner that may use so many bytes; costs nothing from the second on.
+  // Called before a run of the owner that may use so many bytes; costs nothing from the second on.
   void make_clean(std::span<std::byte> slab, uint64_t bytes) {
     if (bytes <= clean) return;
     const uint64_t end = std::min(bytes, foreign);
@@ -133,7 +133,7 @@ void CpuLane::drop_outputs() {
 }
 
 Status CpuLane::check_size(const Program& program) const {
-  // Without symbols the estimate is of this very run.
+  // The estimate of a graph without symbols holds for this very run.
   const uint64_t estimate = program.activation_bytes_estimate();
   if (!program.graph().symbols.empty() || estimate <= owner_.bytes_max) return {};
   return over_limit(estimate, owner_.bytes_max);
@@ -154,7 +154,7 @@ Status CpuLane::compute_once(const Program& program, const RunBindings& bindings
   return execute_on(arena, admitted(program), bindings);
 }
 
-// Of the slab, clean: what a run without symbols takes, at most, as its allocations come.
+// The clean part of the slab for a run without symbols: what its allocations take at most.
 Result<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
                                                const RunBindings& bindings) {
   const bool placed =
@@ -303,6 +303,7 @@ Status CpuLane::run_once(const Program& program, const RunBindings& bindings) {
 
 Status CpuLane::carry_out(const std::function<Status()>& work) {
   drop_outputs();
+  const ScopedHeap scope(heap_);
   Status status = catching([&]() -> Status {
     const int threads = options_.threads;
     if (at::get_num_threads() != threads) at::set_num_threads(threads);

@@ -52,7 +52,7 @@ Count between_indices(const Stack& stack) {
   return static_cast<int64_t>(stack[1].toListRef().size()) + 1;
 }
 
-// One number is of sections; on meta it is none yet.
+// A tensor of no dimension holds the number of sections, which nobody knows on meta.
 Count by_tensor(const Stack& stack) {
   const at::Tensor& given = stack[1].toTensor();
   if (given.dim() > 1 || given.scalar_type() != at::kLong) return std::nullopt;

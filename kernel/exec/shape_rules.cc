@@ -95,7 +95,7 @@ Results attention(const Arguments& arguments) {
   return {meta_tensor(sizes, query.scalar_type())};
 }
 
-// One dimension is computed as two, of which the first has one element.
+// The CPU computes one dimension of space as two, of which the first has one element.
 at::Tensor as_planes(const at::Tensor& tensor) {
   return tensor.dim() == 3 ? tensor.unsqueeze(2) : tensor;
 }
@@ -138,7 +138,7 @@ Results contiguous(const Arguments& arguments) {
   return {meta_tensor(input.sizes(), input.scalar_type())};
 }
 
-// As element by element kernels give it: in the input's layout.
+// Kernels that work element by element give the input's layout.
 Results like_input(const Arguments& arguments) {
   return {at::empty_like(arguments[0].toTensor())};
 }
@@ -164,7 +164,8 @@ Results pixel_unshuffle(const Arguments& arguments) {
   return in_format_of(input, at::pixel_unshuffle(input, arguments[1].toInt()));
 }
 
-// As at::native's kernels for batches choose: contiguous where the input is, whatever else it is.
+// at::native's kernels for batches give a contiguous result for a contiguous input, whatever else
+// that is.
 at::Tensor normalized(const at::Tensor& input) {
   return at::empty_like(
       input, input.is_contiguous() ? at::MemoryFormat::Contiguous : input.suggest_memory_format());
@@ -224,6 +225,31 @@ Results native_layer_norm(const Arguments& arguments) {
   const at::ScalarType type = type_of_statistics(arguments, {2, 3});
   return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, type),
           meta_tensor(sizes, type)};
+}
+
+// Normalised output, mean and reciprocal deviation of each group.
+Results native_group_norm(const Arguments& arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  TORCH_CHECK_VALUE(input.dim() >= 2, "the input must have two or more dimensions");
+  const at::ScalarType type = type_of_statistics(arguments, {1, 2});
+  const std::vector<int64_t> sizes{input.size(0), arguments[6].toInt()};
+  return {at::empty_like(input, input.suggest_memory_format()), meta_tensor(sizes, type),
+          meta_tensor(sizes, type)};
+}
+
+// Gradients of input, weight and bias, as far as the mask wants them.
+Results native_group_norm_backward(const Arguments& arguments) {
+  const at::Tensor& input = arguments[1].toTensor();
+  const auto weight = arguments[4].toOptional<at::Tensor>();
+  const c10::List<bool> wanted = arguments[9].toBoolList();
+  Results results(3);
+  if (wanted[0]) results[0] = at::empty_like(input, input.suggest_memory_format());
+  for (const size_t i : {1, 2}) {
+    if (!wanted[i]) continue;
+    TORCH_CHECK_VALUE(weight && weight->defined(), "a gradient needs the weight");
+    results[i] = at::empty_like(*weight);
+  }
+  return results;
 }
 
 // Statistics of channels, which only training has.
@@ -345,7 +371,7 @@ at::Tensor operand(const c10::IValue& value, at::ScalarType type) {
   return value.isTensor() ? value.toTensor().to(type) : meta_tensor({}, type);
 }
 
-// As of another operator of three operands.
+// Promotes the dtypes of the two values, and lays the result out as addcmul does its own.
 Results where(const Arguments& arguments) {
   const c10::IValue &yes = arguments[1], &no = arguments[2];
   at::ScalarType type = at::kFloat;
@@ -385,7 +411,7 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::fill_.Tensor", itself},
     {"aten::flip", like_input},
     {"aten::floor_divide", binary},
-    {"aten::group_norm", contiguous},
+    {"aten::group_norm", in_format_of_input},
     {"aten::gru.input", recurrent},
     {"aten::hardswish", like_input},
     {"aten::histc", histogram},
@@ -400,6 +426,8 @@ constexpr auto kRules = std::to_array<Rule>({
     {"aten::max", one_element},
     {"aten::min", one_element},
     {"aten::native_batch_norm", native_batch_norm},
+    {"aten::native_group_norm", native_group_norm},
+    {"aten::native_group_norm_backward", native_group_norm_backward},
     {"aten::native_layer_norm", native_layer_norm},
     {"aten::pixel_shuffle", pixel_shuffle},
     {"aten::pixel_unshuffle", pixel_unshuffle},

@@ -38,6 +38,8 @@ void expect_rule_of(const std::string& op, const std::string& overload, const St
   const std::vector<at::Tensor> told = rule(arguments);
   ASSERT_EQ(told.size(), results.size()) << op;
   for (size_t i = 0; i < told.size(); ++i) {
+    ASSERT_EQ(told[i].defined(), results[i].toTensor().defined()) << op << ", result " << i;
+    if (!told[i].defined()) continue;
     EXPECT_EQ(text_of(told[i]), text_of(results[i].toTensor()))
         << op << ", result " << i << " of " << text_of(stack[0].toTensor());
   }
@@ -106,6 +108,30 @@ TEST(ShapeRules, a_batch_norm_of_no_parameters_has_statistics_of_its_inputs_dtyp
     for (int i = 0; i < 2; ++i) layer.emplace_back(at::Tensor());
     layer.emplace_back(1e-5);
     expect_rule_of("aten::native_layer_norm", "", layer);
+  }
+}
+
+// Of parameters of the input's dtype, of float32 beside a smaller input, and of none.
+TEST(ShapeRules, a_group_norm_is_as_the_cpus) {
+  const at::Tensor planes = noise({2, 4, 3, 5}, 1);
+  for (const at::Tensor& input : {planes, planes.contiguous(at::MemoryFormat::ChannelsLast)}) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      for (const at::Tensor& parameters :
+           {at::Tensor(), at::full({4}, 1.0, at::kFloat), at::full({4}, 1.0, type)}) {
+        const Stack sizes{int64_t{2}, int64_t{4}, int64_t{15}, int64_t{2}, 1e-5};
+        Stack stack{input.to(type), parameters, parameters};
+        stack.insert(stack.end(), sizes.begin(), sizes.end());
+        expect_rule_of("aten::native_group_norm", "", stack);
+        expect_rule_of("aten::group_norm", "",
+                       {stack[0], int64_t{2}, parameters, parameters, 1e-5, false});
+        const bool has_weight = parameters.defined();
+        const at::Tensor statistics =
+            at::full({2, 2}, 1.0, has_weight ? parameters.scalar_type() : type);
+        expect_rule_of("aten::native_group_norm_backward", "",
+                       {stack[0], stack[0], statistics, statistics, parameters, sizes[0], sizes[1],
+                        sizes[2], sizes[3], std::vector<bool>{true, has_weight, has_weight}});
+      }
+    }
   }
 }
 

@@ -15,7 +15,8 @@
 namespace djinn::exec {
 namespace {
 
-// With stores that do not read what they overwrite into the caches first, where there are such.
+// Uses stores that do not read what they overwrite into the caches first, where the processor has
+// them.
 void stream(const std::byte* from, std::byte* to, size_t bytes) {
   size_t done = 0;
 #ifdef __SSE2__

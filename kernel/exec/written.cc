@@ -22,7 +22,8 @@ Ids ids_of(const srg::ArgumentValue& value) {
   return ids;
 }
 
-// By schema position; arguments that the schema does not know are left out.
+// The values of each argument by its position in the schema; arguments that the schema does not
+// know are left out.
 std::vector<Ids> values_by_position(const c10::FunctionSchema& schema, const srg::Node& node) {
   std::vector<Ids> values(schema.arguments().size());
   for (size_t i = 0; i < node.arguments.size(); ++i) {

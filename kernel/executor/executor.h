@@ -50,6 +50,11 @@ class WeightTable {
 struct AdmissionLimits {
   uint64_t activation_bytes_max =
       0;  // estimate at the symbols' upper bounds; over it: kQuotaExceeded
+  // Of operators that admission may call to infer shapes: each node of a graph with symbols is
+  // looked at for several of their values. Over it, before the first: kLimitExceeded.
+  uint64_t evaluations_max = UINT64_MAX;
+  // Asked between two nodes, on the thread that admits; an error ends the admission with it.
+  std::function<Status()> go_on = [] { return Status(); };
 };
 
 // What admission found out about an output of the graph.
@@ -217,7 +222,8 @@ class Executor {
   // Structural verification is the caller's duty (srg/verify.h). Any thread. Errors: kUnsupported
   // for operators outside the allow-list, kNotFound for unknown weights, kShapeMismatch,
   // kInvalidArgument for arguments that the schema refuses, kPermissionDenied for a graph that
-  // writes a weight, kQuotaExceeded. weights must outlive the program.
+  // writes a weight, kQuotaExceeded, kLimitExceeded, what go_on says. weights must outlive the
+  // program.
   virtual Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
                                                  const AdmissionLimits& limits) = 0;
 

@@ -15,13 +15,15 @@
 //   fake::take_heap(n)       asks the lane's heap owner for n bytes in all
 //   fake::take_slab(n)       asks for a slab of n bytes
 //   fake::wait()             computes until the run is given up
+//   fake::wait_in_admission() likewise, until its admission is
 //
 // In a process of its own:
 //
 //   fake::hang()             computes for ever, without a sign of life
 //   fake::stop()             stops the process
 //   fake::die()              ends the process
-//   fake::die_in_admission() likewise, instead of being admitted
+//   fake::die_in_admission() crashes, instead of being admitted
+//   fake::hang_in_admission() computes for ever instead
 //   fake::stick()            computes nothing; the lane that forgets its program hangs
 #pragma once
 
@@ -264,9 +266,11 @@ class FakeLane final : public Lane {
 class FakeExecutor final : public Executor {
  public:
   Result<std::unique_ptr<Program>> admit(srg::Graph graph, const WeightTable& weights,
-                                         const AdmissionLimits&) override {
+                                         const AdmissionLimits& limits) override {
     auto program = std::make_unique<FakeProgram>(std::move(graph), &weights);
-    if (program->has("fake::die_in_admission")) ::_exit(5);
+    if (program->has("fake::die_in_admission")) ::raise(SIGSEGV);
+    if (program->has("fake::hang_in_admission")) hang();
+    while (program->has("fake::wait_in_admission")) DJINN_CHECK(limits.go_on());
     if (program->has("fake::refuse")) {
       return Error{ErrorCode::kUnsupported, "fake::refuse is not admitted."};
     }

@@ -56,6 +56,9 @@ class GrantLedger {
   // How much of the principal's lies aside, in all.
   void set_aside(PrincipalId principal, uint64_t bytes);
 
+  // Whether the principal's quota has room for so many bytes, beside what it has on the device and
+  // aside. Errors: kQuotaExceeded.
+  [[nodiscard]] Status check_quota(PrincipalId principal, uint64_t bytes) const;
   // Errors: kQuotaExceeded, kOutOfMemory, both with what was needed and what is free;
   // kInvalidArgument for no bytes. A holder keeps the principal of its first grant.
   Status grant(PrincipalId principal, Holder holder, uint64_t bytes);
@@ -89,8 +92,6 @@ class GrantLedger {
   };
   using Accounts = std::map<Holder, Account>;
 
-  // bytes: beside what it has on the device and aside.
-  [[nodiscard]] Status check_quota(PrincipalId principal, uint64_t bytes) const;
   Status grant(PrincipalId principal, Holder holder, uint64_t bytes, uint64_t returning);
   [[nodiscard]] Status check_device(uint64_t bytes) const;
   void add(uint64_t bytes, PrincipalId principal);

@@ -67,6 +67,17 @@ Result<std::set<std::string>> shards_of(const std::string& index_text, const std
   return shards;
 }
 
+Error no_config(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  const bool is_empty = std::filesystem::is_empty(directory, ignored);
+  const std::string what = is_empty ? directory.string() + " is an empty directory."
+                                    : "There is no config.json in " + directory.string() + ".";
+  return {ErrorCode::kNotFound,
+          what +
+              " A model is a directory with config.json and its weights, as transformers' "
+              "save_pretrained() and the Hugging Face Hub make them."};
+}
+
 Error no_weights(const std::filesystem::path& directory) {
   return {ErrorCode::kNotFound,
           "There is no model.safetensors and no model.safetensors.index.json in " +
@@ -215,6 +226,7 @@ Result<ModelDirectory> open_model_directory(const std::string& path) {
   ModelDirectory model;
   model.label = label_of(place_of(std::span(&path, 1)));
   const std::string config = (directory / "config.json").string();
+  if (!std::filesystem::exists(config, ignored) && !ignored) return no_config(directory);
   DJINN_TRY(const std::string text, read_text(config));
   auto parsed = ModelConfig::parse(text);
   if (!parsed) {

@@ -200,15 +200,24 @@ const Plan& plan_for(const c10::OperatorHandle& op) {
 
 // --- operands on the CPU
 
+// Bytes from a tensor's first element to the end of its last.
+size_t extent_of(const at::Tensor& tensor) {
+  return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+}
+
+// As it lies in memory, which kernels choose their order of summation by; without the gaps of one
+// that has any.
 at::Tensor to_device(const at::Tensor& tensor) {
   TORCH_CHECK(tensor.device().is_cpu(),
               "Expected all tensors to be on the same device, but found "
               "one on ",
               tensor.device(), " beside those of djinnd; move it with .to().");
-  const at::Tensor ready = tensor.contiguous().resolve_conj().resolve_neg();
-  const std::span bytes(static_cast<const std::byte*>(ready.const_data_ptr()), ready.nbytes());
+  at::Tensor ready = tensor.resolve_conj().resolve_neg();
+  if (extent_of(ready) > ready.nbytes()) ready = ready.clone(at::MemoryFormat::Preserve);
+  const std::span bytes(static_cast<const std::byte*>(ready.const_data_ptr()), extent_of(ready));
   Device::get().count_mixed();
-  return dense_tensor(upload(bytes, ready.scalar_type()), ready.scalar_type(), ready.sizes());
+  return strided_tensor(c10::DispatchKey::PrivateUse1, as_torch(upload(bytes, ready.scalar_type())),
+                        ready.scalar_type(), ready.sizes(), ready.strides(), 0);
 }
 
 bool must_move(const at::Tensor& tensor) {

@@ -43,6 +43,22 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] =
     "layer_norm": (lambda a, w, b: F.layer_norm(a, (6,), w, b), (n(3, 4, 6), n(6), n(6))),
     "rms_norm": (lambda a, w: F.rms_norm(a, (6,), w), (n(3, 4, 6), n(6))),
     "group_norm": (lambda a, w, b: F.group_norm(a, 2, w, b), (n(5, 4, 3), n(4), n(4))),
+    "group_norm of a smaller input": (
+        lambda a, w, b: F.group_norm(a.bfloat16(), 2, w, b).float(),
+        (n(5, 4, 3), n(4), n(4)),
+    ),
+    "instance_norm": (lambda a: F.instance_norm(a), (n(5, 4, 3, 2),)),
+    "batch_norm of channels last": (
+        lambda a, w, b: F.batch_norm(
+            a.contiguous(memory_format=torch.channels_last), None, None, w, b, training=True
+        ),
+        (n(5, 3, 4, 2), n(3), n(3)),
+    ),
+    "adaptive_avg_pool2d": (lambda a: F.adaptive_avg_pool2d(a, 2), (n(2, 3, 8, 8),)),
+    "grid_sample": (
+        lambda a, g: F.grid_sample(a, g.tanh(), align_corners=False),
+        (n(2, 3, 4, 4), n(2, 3, 5, 2)),
+    ),
     "batch_norm": (
         lambda a, w, b: F.batch_norm(a, None, None, w, b, training=True),
         (n(5, 3, 4), n(3), n(3)),
@@ -113,6 +129,46 @@ def test_gradients_have_the_bits_of_the_cpu(case: str) -> None:
         return result, torch.autograd.grad(loss, floats)
 
     same(run)
+
+
+# What comes after an operator, and so how the gradient lies that it is given.
+FOLLOWERS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "expanded": torch.sum,
+    "turned": lambda t: (t.transpose(0, -1).contiguous() * 2).cos().sum(),
+    "a slice": lambda t: torch.cat([t, t * 2], -1).cos().sum(),
+    "swapped": lambda t: (t.unsqueeze(-1).transpose(0, 1).contiguous() * 2).cos().sum(),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_gradient_may_lie_as_it_likes(case: str) -> None:
+    f, arguments = CASES[case]
+
+    def run(device: str) -> object:
+        gradients = []
+        for follow in FOLLOWERS.values():
+            leaves = [argument.clone().to(device) for argument in arguments]
+            floats = [leaf.requires_grad_() for leaf in leaves if leaf.is_floating_point()]
+            result = f(*leaves)
+            gradients.append(
+                torch.autograd.grad(follow(result if result.dim() else result[None]), floats)
+            )
+        return gradients
+
+    same(run)
+
+
+def test_a_group_norm_of_channels_last_trains_nearly_as_on_the_cpu(device: torch.device) -> None:
+    def run(where: torch.device | str) -> tuple[torch.Tensor, ...]:
+        a = n(5, 4, 3, 2).to(where).requires_grad_()
+        w, b = n(4).to(where).requires_grad_(), n(4).to(where).requires_grad_()
+        result = F.group_norm(a.contiguous(memory_format=torch.channels_last), 2, w, b)
+        loss = (result * result.detach().cos()).sum()
+        return result.detach().cpu(), *(g.cpu() for g in torch.autograd.grad(loss, (a, w, b)))
+
+    here, there = run("cpu"), run(device)
+    assert torch.equal(here[0], there[0])
+    torch.testing.assert_close(there[1:], here[1:], rtol=0, atol=1e-6)
 
 
 def test_second_derivatives_custom_functions_and_checkpoints() -> None:

@@ -153,6 +153,25 @@ def test_operands_on_the_cpu_are_uploaded_and_counted(stats) -> None:  # noqa: A
     assert stats()["mixed"] == 7, "numbers are no operands"
 
 
+def test_operands_on_the_cpu_keep_their_layout() -> None:
+    def run(device: str) -> object:
+        one = torch.tensor(1.0).to(device)
+        rows = numbers("cpu", 6, 4)
+        layouts = [
+            rows.t(),
+            rows[:, None].expand(6, 3, 4),
+            rows[::2, 1:],
+            rows.t()[1:],
+            numbers("cpu", 2, 3, 4, 5).to(memory_format=torch.channels_last),
+            numbers("cpu", 3, 4, dtype=torch.complex64).conj().t(),
+            rows[:0],
+        ]
+        results = [operand * one for operand in layouts]
+        return results, [result.stride() for result in results]
+
+    same(run)
+
+
 def test_branches_and_numbers_of_values() -> None:
     def run(device: str) -> object:
         a, path = numbers(device, 5), []

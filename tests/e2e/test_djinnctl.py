@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -107,22 +106,13 @@ def test_a_session_is_listed_and_shown(daemon: Daemon, session: djinn.Session) -
     assert ctl(daemon, "show", mine["id"]).table()[1] == ["kind", "session"]
 
 
-def test_an_ambiguous_prefix_lists_its_candidates(daemon: Daemon) -> None:
-    with ExitStack() as stack:
-        # Of 17 ids two begin with the same digit.
-        for number in range(17):
-            stack.enter_context(daemon.connect(f"one of many {number}", observer=True))
-        listing = ctl(daemon, "sessions", "--json").items()
-        ids = [item["id"] for item in listing if item["name"].startswith("one of many")]
-        digits = [one[0] for one in ids]
-        digit = next(d for d in digits if digits.count(d) > 1)
-        ended = ctl(daemon, "show", digit)
-        assert ended.code == 2
-        assert "ambiguous" in ended.err
-        listed = re.findall(r"\b[0-9a-f]{12}\b", ended.err)
-        assert len(listed) > 1
-        assert len(set(ids) & set(listed)) > 1  # others' sessions may be among them
-        assert len(ended.err.splitlines()) <= 3
+def test_four_digits_name_what_has_that_id_and_fewer_name_nothing(
+    daemon: Daemon, loaded: str
+) -> None:
+    assert ctl(daemon, "show", loaded[:4], "-j").items()[0]["id"] == loaded
+    ended = ctl(daemon, "unload", loaded[:3])
+    assert ended.code == 4
+    assert "first four will do" in ended.err
 
 
 # --- who uses what
@@ -453,6 +443,52 @@ def test_what_does_not_fit_the_model_is_refused_before_the_first_token(
     assert "positions" in ended.err
 
 
+def test_a_count_of_views_is_one_or_more(daemon: Daemon) -> None:
+    for count in ("0", "-1"):
+        ended = ctl(daemon, "top", "-n", count)
+        assert (ended.code, ended.out) == (2, b"")
+        assert f"'{count}' is no number from 1" in ended.err
+
+
+def test_a_session_where_a_model_is_wanted_is_called_one(daemon: Daemon, byte_model: Path) -> None:
+    with daemon.connect("holder") as session:
+        model = session.load(byte_model)
+        (item,) = [one for one in ctl(daemon, "sessions", "-j").items() if one["name"] == "holder"]
+        ended = ctl(daemon, "unload", item["id"])
+        assert ended.code == 4
+        assert f"{item['id']} is session holder, and no model" in ended.err
+        ended = ctl(daemon, "cancel", model.id)
+        assert ended.code == 4
+        assert f"{model.id} is model" in ended.err and "and no session" in ended.err
+
+
+def test_several_models_are_pinned_and_unloaded_at_once(
+    daemon: Daemon, byte_model: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(byte_model, tmp_path / "second")
+    first, second = (
+        ctl(daemon, "load", "--no-pin", str(path)).text()
+        for path in (byte_model, tmp_path / "second")
+    )
+    named = {first, second}
+    assert {one["id"] for one in ctl(daemon, "pin", *named, "-j").items()} == named
+    assert all(one["pinned"] for one in ctl(daemon, "ps", "-j").items() if one["id"] in named)
+    # All are looked up before anything is done.
+    assert ctl(daemon, "unpin", first, "no-such-model").code == 4
+    assert all(one["pinned"] for one in ctl(daemon, "ps", "-j").items() if one["id"] in named)
+    assert {one["id"] for one in ctl(daemon, "unload", *named, "-j").items()} == named
+    assert not named & {one["id"] for one in ctl(daemon, "ps", "-j").items()}
+
+
+def test_a_directory_that_is_no_model_is_told_what_one_is(daemon: Daemon, tmp_path: Path) -> None:
+    ended = ctl(daemon, "load", str(tmp_path))
+    assert ended.code == 4
+    assert f"{tmp_path} is an empty directory." in ended.err
+    (tmp_path / "model.safetensors").touch()
+    ended = ctl(daemon, "load", str(tmp_path))
+    assert f"There is no config.json in {tmp_path}." in ended.err
+
+
 def test_a_full_disk_is_no_success(daemon: Daemon) -> None:
     with Path("/dev/full").open("wb") as full:
         assert ctl(daemon, "ps", stdout=full.fileno()).code == 1
@@ -490,5 +526,5 @@ def test_a_model_with_a_tokenizer_is_left_to_the_python_package(
     shutil.copytree(byte_model, copy)
     (copy / "tokenizer.json").write_text("{}")
     ended = ctl(daemon, "generate", str(copy), "--prompt", PROMPT)
-    assert ended.code == 1
+    assert ended.code == 10
     assert "Python package" in ended.err

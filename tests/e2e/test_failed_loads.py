@@ -38,7 +38,7 @@ def bad(byte_model: Path, tmp_path: Path) -> Path:
 def test_a_file_that_was_cut_short_is_named_with_its_sizes(daemon: Daemon, bad: Path) -> None:
     why = cut(bad / "model.safetensors")
     ended = ctl(daemon, "load", str(bad))
-    assert ended.code == 1
+    assert ended.code == 10
     assert f"{bad}/model.safetensors: This is not a valid safetensors file" in ended.err
     assert why.split(". ")[0] in ended.err
     with daemon.connect("python") as session, pytest.raises(djinn.Error) as refused:

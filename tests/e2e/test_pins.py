@@ -221,7 +221,7 @@ def test_a_user_pins_no_more_than_their_quota(served: Served, place: Path) -> No
     own = [one["id"] for one in served.shown()]
     third = load(FIRST, session, paths[2])
     (item,) = [one for one in served.shown() if not one["pinned"]]
-    assert served.ctl(FIRST, "pin", item["id"]).code == 1
+    assert served.ctl(FIRST, "pin", item["id"]).code == 8
     # Who shares it has a quota of their own, and administrators have none.
     other = served.connect(SECOND)
     load(SECOND, other, paths[2], pin=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import djinn
 import pytest
-from private_daemon import BIN, Daemon
+from private_daemon import BIN, Daemon, stopped
 
 LISTS = ("status", "sessions", "ps", "devices", "mem", "programs", "version")
 SECRET = "a prompt that nobody else should read"
@@ -107,7 +107,32 @@ def test_a_report_never_writes_into_what_is_there(daemon: Daemon, tmp_path: Path
     ended = ctl(daemon.host, "diag", "--output", str(tmp_path))
     assert ended.returncode == 1
     assert ended.stdout == ""
+    assert f"No directory {tmp_path} can be made: File exists" in ended.stderr
     assert list(tmp_path.iterdir()) == []
+    archive = tmp_path / "report.tar.gz"
+    archive.write_text("another report")
+    ended = ctl(daemon.host, "diag", "--tar", "--output", str(tmp_path / "report"))
+    assert ended.returncode == 1
+    assert f"No file {archive} can be made: File exists" in ended.stderr
+    assert archive.read_text() == "another report"
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+def test_beside_a_daemon_that_stands_still_there_is_what_is_known_without_it(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    with stopped([daemon.process.pid]):
+        shown = ctl(daemon.host, "version")
+        ended = ctl(daemon.host, "diag", "-j", cwd=tmp_path)
+        waited = ctl(daemon.host, "--timeout", "0.1", "status")
+    assert shown.returncode == 0
+    assert "does not answer" in shown.stdout
+    (item,) = json.loads(ended.stdout)["items"]
+    assert {"version.json", "config.json", "kernel.txt"} <= set(item["files"])
+    why = {one["what"]: one["why"] for one in item["missing"]}
+    assert "does not answer in time" in why["status.json"]
+    assert waited.returncode == 7
+    assert "djinnctl status" not in waited.stderr
 
 
 # --- config show
@@ -146,6 +171,6 @@ def test_config_show_says_what_djinnd_says(root: Path) -> None:
 def test_config_show_refuses_a_configuration_that_djinnd_refuses(root: Path) -> None:
     (root / "etc/djinn/djinnd.conf").write_text("[memory]\nlimit = 0\n")
     ended = shown(root)
-    assert (ended.returncode, ended.stdout) == (1, "")
+    assert (ended.returncode, ended.stdout) == (10, "")
     assert "djinnd.conf:2: error: memory.limit" in ended.stderr
     assert "djinnctl: djinnd does not start with this configuration.\n" in ended.stderr

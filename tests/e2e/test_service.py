@@ -10,6 +10,7 @@ import socket
 import subprocess
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import djinn
 import numpy as np
@@ -142,6 +143,76 @@ def test_the_configuration_can_be_checked_and_shown(tmp_path: Path) -> None:
     assert check(tmp_path, "--threads=1").returncode == 1
 
 
+def test_a_misspelt_key_fails_a_check_and_a_reload_and_a_start_tells_of_it(
+    systemd: Systemd,
+) -> None:
+    root = systemd.directory
+    path = write_config(root, '[memory]\nsesion_quota = "16MiB"\n')
+    wrong = check(root, "--check-config")
+    advice = "memory.sesion_quota is no key; did you mean memory.session_quota?"
+    assert (wrong.returncode, wrong.stderr) == (1, f"djinnd: {path}:2: error: {advice}\n")
+    systemd.start("--root", str(root), "--threads", "1")
+    systemd.hear("READY=1")
+    systemd.stderr_line("warning: memory.sesion_quota is no key; it is ignored")
+    (event,) = events_of(systemd, "config-ignored")
+    assert event["reason"].startswith(f"{path}:2: warning: memory.sesion_quota is no key")
+    assert "warning: memory.sesion_quota is no key" in ctl(systemd, "config", "show").err
+    reload(systemd, '[memory]\npin_qota = "1MiB"\nsession_quota = "16MiB"\n')
+    refused = events_of(systemd, "config-refused")
+    assert refused[0]["reason"].endswith("is no key; did you mean memory.pin_quota?")
+    in_force = {one["key"]: one["in_force"] for one in shown_config(systemd)}
+    assert in_force["memory.session_quota"] == "4GiB"
+
+
+def shown_config(systemd: Systemd, *options: str) -> list[dict[str, Any]]:
+    return ctl(systemd, "config", "show", "-j", *options).items()
+
+
+def test_the_configuration_shown_is_that_of_the_djinnd_that_answers(
+    systemd: Systemd, tmp_path: Path
+) -> None:
+    root = systemd.directory
+    write_config(root, 'memory.limit = "64MiB"\n')
+    systemd.start("--root", str(root), "--threads", "1")
+    systemd.hear("READY=1")
+    (limit,) = [one for one in shown_config(systemd) if one["key"] == "memory.limit"]
+    assert (limit["value"], limit["in_force"]) == ("64MiB", "64MiB")
+    assert limit["origin"].startswith(str(root.resolve()))
+    other = tmp_path / "other"
+    write_config(other, 'memory.limit = "128MiB"\n')
+    ended = ctl(systemd, "config", "show", "--root", str(other))
+    assert ["memory.limit", "128MiB"] in ended.table()
+    assert f"reads other files than these, those under '{root.resolve()}'" in ended.err
+    nowhere = ctl(systemd, "config", "show", "--root", str(tmp_path / "nope"))
+    assert nowhere.code == 10
+    assert f"{tmp_path}/nope: error: there is no such directory" in nowhere.err
+
+
+def test_a_directory_for_spilled_groups_that_cannot_be_is_told_at_the_start(
+    systemd: Systemd,
+) -> None:
+    (systemd.directory / "file").touch()
+    spilled = systemd.directory / "file/spilled"
+    systemd.start("--user", "--threads", "1", "--spill-directory", str(spilled))
+    systemd.hear("READY=1")
+    why = f"make {spilled}, memory.spill_directory: Not a directory"
+    systemd.stderr_line(f"no sequence group can go to disk: {why}")
+    (event,) = events_of(systemd, "spill-unavailable")
+    assert event["reason"] == why
+    assert f"impossible: {why}" in ctl(systemd, "status").out.decode()
+    (item,) = ctl(systemd, "status", "-j").items()
+    assert item["spill_fault"] == why
+
+
+def test_where_nobody_wants_a_directory_for_spilled_groups_nothing_is_told(
+    systemd: Systemd,
+) -> None:
+    systemd.start("--user", "--threads", "1", "--spill-directory", "")
+    systemd.hear("READY=1")
+    assert "impossible" not in ctl(systemd, "status").out.decode()
+    assert events_of(systemd, "spill-unavailable") == []
+
+
 @pytest.mark.parametrize(
     ("option", "wrong", "next_step"),
     [
@@ -213,7 +284,7 @@ def test_what_is_in_force_is_shown_while_the_files_are_wrong(systemd: Systemd) -
     systemd.hear("READY=1")
     write_config(root, 'memory.limit = "much"\n')
     ended = ctl(systemd, "config", "show", "--root", str(root))
-    assert ended.code == 1
+    assert ended.code == 10
     assert ["memory.limit", "-", "64MiB"] in [
         line.split() for line in ended.out.decode().splitlines()
     ]

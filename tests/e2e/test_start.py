@@ -93,3 +93,14 @@ def test_a_djinnd_without_its_programs_names_them_and_ends(tmp_path: Path, absen
     assert f"bin/{absent}, which is no program (No such file" in done.stderr
     assert f"--{absent.removeprefix('djinn-')}" in done.stderr
     assert not os.path.exists(tmp_path / "run")
+
+
+def test_what_is_wrong_with_the_place_of_the_socket_is_named(tmp_path: Path) -> None:
+    nowhere = tmp_path / "no/run"
+    done = ended(str(BIN / "djinnd"), "--user", "--runtime-dir", str(nowhere))
+    assert done.returncode == 1
+    assert f"make the runtime directory {nowhere}: No such file or directory" in done.stderr
+    place = ("--root", str(tmp_path), "--runtime-dir", str(tmp_path / "run"))
+    done = ended(str(BIN / "djinnd"), *place, "--socket-group", "no-such-group")
+    assert done.returncode == 1
+    assert "There is no group 'no-such-group'" in done.stderr

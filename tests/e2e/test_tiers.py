@@ -244,6 +244,12 @@ def test_a_model_that_is_in_use_gives_way_once_it_is_hashed(tmp_path: Path) -> N
             assert model_of(host)["sha256"] is None
             with pytest.raises(djinn.Error, match="not hashed yet"):
                 two.load(second)
+            ended = ctl(host, "evict", "--force", held.id)
+            assert (ended.code, "not hashed yet" in ended.err, "files" in ended.err) == (
+                6,
+                True,
+                False,
+            )
         wait_until_hashed(host)
         loaded = two.load(second)
         states = {model["id"]: model["state"] for model in ctl(host, "ps", "-j").items()}

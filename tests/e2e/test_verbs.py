@@ -70,7 +70,7 @@ USER: dict[str, Shape] = {
     "memory_bytes": "integer",
     "memory_max_bytes": "null",  # nothing bounds it
     "pinned_bytes": "integer",
-    "pinned_max_bytes": "integer",
+    "pinned_max_bytes": "null",  # nothing bounds an administrator
     "sessions": "integer",
     "sessions_max": "integer",
 }
@@ -95,6 +95,7 @@ STATUS: dict[str, Shape] = {
     "data_sessions": "integer",
     "quota": "null",
     "users": [USER],
+    "spill_fault": "null",
 }
 HELD: dict[str, Shape] = {"id": "id", "name": "string", "bytes": "integer"}
 SESSION: dict[str, Shape] = {
@@ -150,6 +151,7 @@ MODEL: dict[str, Shape] = {
     "keep_alive_seconds": "number or null",
     "expires": "time or null",
     "path": "string or null",
+    "plan": "null",
     "holders": [HOLDER],
     "pinned_by": ["string"],
     "names": [NAME],
@@ -637,6 +639,7 @@ def test_gc_ends_workers_of_users_without_a_session() -> None:
         assert freed["workers"] == 1
         assert freed["bytes"] == held > 0
         assert pool_of_lanes(daemon) == 0
+        assert ctl(daemon, "status", "-j").items()[0]["workers"] == []
         assert ctl(daemon, "gc", "-j").items() == [{"programs": 0, "workers": 0, "bytes": 0}]
         with daemon.connect("second") as session:
             second = session.run_once(times(3), x=x)
@@ -760,6 +763,16 @@ def test_events_that_are_followed_come_as_they_happen(
         line, _ = [line for line in talk.hear().splitlines() if later.id in line]
         assert re.match(rf"{TIME}  session-new +session {later.id} ", line)
         talk.end_by(signal.SIGINT)
+
+
+def test_who_only_looks_is_told_of_no_session_that_is_lost() -> None:
+    with running() as host, talking(host, "events", "--follow") as talk:
+        talk.wait_for("daemon-started")
+        host.process.terminate()
+        code, told = talk.wait_for_its_end()
+    assert code == 3
+    assert "The connection to djinnd is lost" in told
+    assert "are gone" not in told
 
 
 def test_events_that_are_followed_as_json_are_a_json_sequence(

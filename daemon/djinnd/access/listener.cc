@@ -30,23 +30,29 @@ constexpr uint64_t kPauseMs = 10;  // in which those who were turned away are cl
 
 Status make_directory(const std::string& path, mode_t mode) {
   if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) {
-    return system_error("make the runtime directory", errno);
+    return system_error("make the runtime directory " + path, errno);
   }
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) return system_error("look at the runtime directory", errno);
+  if (::stat(path.c_str(), &info) != 0) {
+    return system_error("look at the runtime directory " + path, errno);
+  }
   if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid()) {
     return Error{ErrorCode::kPermissionDenied,
-                 "The runtime directory must be a directory of the user that runs djinnd."};
+                 path +
+                     " must be a directory of the user that runs djinnd, to be its runtime "
+                     "directory. Choose another with --runtime-dir."};
   }
   return {};
 }
 
 Result<Fd> take_lock(const std::string& path) {
   Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock.valid()) return system_error("open the lock file", errno);
+  if (!lock.valid()) return system_error("open the lock file " + path, errno);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return Error{ErrorCode::kBusy,
-                 "Another djinnd serves this runtime directory. Stop it, or choose another."};
+                 "Another djinnd has locked " + path +
+                     ", and serves this runtime directory. Stop it, or choose another with "
+                     "--runtime-dir."};
   }
   return lock;
 }
@@ -56,7 +62,7 @@ Result<sockaddr_un> address_of(const std::string& path) {
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
     return Error{ErrorCode::kInvalidArgument,
-                 "The runtime directory's path is too long for a socket. Choose a shorter one."};
+                 path + " is too long for a socket. Choose a shorter --runtime-dir."};
   }
   memcpy(address.sun_path, path.c_str(), path.size() + 1);
   return address;
@@ -91,15 +97,18 @@ Result<Fd> bind_socket(const std::string& path) {
       ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   const int why = errno;
   ::umask(before);
-  if (bound != 0) return system_error("bind the socket", why);
+  if (bound != 0) return system_error("bind the socket " + path, why);
   return socket;
 }
 
 Status open_to_group(const std::string& path, const std::string& name) {
   const auto group = group_named(name);
-  if (!group) return Error{ErrorCode::kNotFound, "The socket's group does not exist."};
+  if (!group) {
+    return Error{ErrorCode::kNotFound,
+                 "There is no group '" + name + "', which --socket-group gives the socket to."};
+  }
   if (::chown(path.c_str(), static_cast<uid_t>(-1), *group) != 0 || ::chmod(path.c_str(), 0660)) {
-    return system_error("give the socket to its group", errno);
+    return system_error("give the socket " + path + " to the group " + name, errno);
   }
   return {};
 }

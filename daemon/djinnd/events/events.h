@@ -8,10 +8,10 @@
 //   recent     the latest ones, for who asks afterwards (`djinnctl events`)
 //
 // invariant: numbers rise by one with each event; recent events have no gap.
-// Sentences carry ids, numbers and, where an event has an owner, their name, but never paths, names
-// that clients chose, prompts or contents. A load has, beside its sentence, the path that its user
-// gave, and what is refused what they were told: without control characters, for that user and
-// administrators.
+// Sentences carry ids, numbers and, where an event has an owner, their name, but never paths of
+// users' files, names that clients chose, prompts or contents. What tells of the configuration is
+// for administrators. A load has, beside its sentence, the path that its user gave, and what is
+// refused what they were told: without control characters, for that user and administrators.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,9 @@ enum class EvictReason : uint8_t { kRequested, kExpired, kPressure, kTableFull }
 inline constexpr uint8_t kEvictReasons = 4;
 static_assert(kEvictReasons == static_cast<uint8_t>(EvictReason::kTableFull) + 1);
 [[nodiscard]] std::string_view name_of(EvictReason reason);
+
+// Whose the events are that nobody but administrators hears of.
+inline constexpr Owner kAdministrators = Owner::of_user(0);
 
 struct Event {
   EventKind kind = EventKind::kDaemonStarted;

@@ -56,6 +56,8 @@ constexpr std::array<Traits, ipc::kEventKinds> kTraits = {{
     {"36f290f333b044f9bcbebb9ac95c9769", LOG_INFO},     // sequence-restored
     {"50359a1ff86541df960cc0e95fca95c8", LOG_ERR},      // upgrade-pending
     {"2f8ca086bde74f4a8ad4f13ee5bd8c3e", LOG_WARNING},  // model-not-kept
+    {"546e5abd06b643a68b069f46d3938413", LOG_WARNING},  // config-ignored
+    {"839f1d4299f249fca1a080441b0b6c19", LOG_WARNING},  // spill-unavailable
 }};
 
 static_assert(std::ranges::all_of(kTraits,

@@ -2,9 +2,13 @@
 
 #include "daemon/djinnd/front/reload.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "ipc/codec/control_codec.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
@@ -12,10 +16,36 @@ namespace {
 
 Error refused() {
   return {ErrorCode::kInvalidArgument,
-          "The configuration has errors, and stays as it was. djinnd's log has file and line."};
+          "The configuration has errors, and stays as it was. 'djinnctl events' and djinnd's log "
+          "have file and line."};
 }
 
+std::vector<std::string> texts_of(const std::vector<ConfigProblem>& problems) {
+  std::vector<std::string> texts;
+  for (const ConfigProblem& problem : problems) texts.push_back(problem.text);
+  return texts;
+}
+
+// A file of nothing but mistakes leaves room for other events.
+constexpr size_t kProblemsToldMax = 16;
+
 }  // namespace
+
+void tell_problems(Events& events, EventKind kind, const std::vector<std::string>& problems) {
+  DJINN_ASSERT(kind == EventKind::kConfigRefused || kind == EventKind::kConfigIgnored);
+  const size_t told = std::min(problems.size(), kProblemsToldMax);
+  for (size_t i = 0; i < told; ++i) {
+    Event event{kind, "a line of the configuration counts for nothing", kAdministrators};
+    event.sentence = ipc::showable_sentence(problems[i]);
+    events.emit(std::move(event));
+  }
+  if (told == problems.size()) return;
+  events.emit({kind,
+               fmt::format("{} more lines of the configuration count for nothing: djinnd "
+                           "--check-config tells all",
+                           problems.size() - told),
+               kAdministrators});
+}
 
 Reload::Reload(Loop& loop, const Options& options, ReloadOptions read, Memory& memory,
                Quotas& quotas, Sessions& sessions, Models& models, Reclaimer& reclaimer,
@@ -33,17 +63,18 @@ Reload::Reload(Loop& loop, const Options& options, ReloadOptions read, Memory& m
       service_(service),
       name_work_(loop, "names") {
   take_settings(options_);
+  if (!options_.user_mode) reports_.set_config_root(options_.root);
 }
 
 Status Reload::begin() {
   if (options_.user_mode) {
     return Error{ErrorCode::kUnsupported, "A djinnd of one user has no configuration."};
   }
-  Config config = read_config(options_.root);
+  Config config = read_config(options_.root, UnknownKeys::kRefused);
   service_.reloading();
   const auto written = config.is_valid() ? read_(config) : Result<Options>(refused());
   if (!written) {
-    for (const ConfigProblem& problem : config.problems) log_line(problem.text);
+    tell_problems(events_, EventKind::kConfigRefused, texts_of(config.problems));
     events_.emit(
         {EventKind::kConfigRefused, "the configuration is as it was: the new one has errors", {}});
     service_.ready();
@@ -55,7 +86,6 @@ Status Reload::begin() {
         return std::move(config);
       },
       [this](const Config& named) {
-        for (const ConfigProblem& problem : named.problems) log_line(problem.text);
         auto complete = read_(named);
         DJINN_ASSERT(complete.ok());  // as it was without the names
         take_up(named, *std::move(complete));
@@ -73,6 +103,7 @@ void Reload::take_up(const Config& config, Options written) {
   sessions_.sequences().spill().set_idle_ms(written.spill_idle_ms);
   sessions_.sequences().spill().set_limit(written.spill_limit_bytes.value_or(0));
   drain_.set_timeout(written.drain_timeout_ms.value_or(0));
+  tell_problems(events_, EventKind::kConfigIgnored, written.config_warnings);
   take_settings(std::move(written));
   for (const ConfigValue& value : config.values) {
     const auto now = options_.written.find(value.key);

@@ -26,6 +26,10 @@
 
 namespace djinn::daemon {
 
+// Tells administrators, an event each, what is wrong with the configuration: file, line, and what.
+// kind: kConfigRefused or kConfigIgnored.
+void tell_problems(Events& events, EventKind kind, const std::vector<std::string>& problems);
+
 // The options that a configuration amounts to, with the command line over it.
 using ReloadOptions = std::function<Result<Options>(const Config&)>;
 

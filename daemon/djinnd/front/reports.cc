@@ -193,7 +193,7 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   report.compared_opens = models_.compared_opens();
   std::vector<ipc::WorkerReport> workers;
   for (const auto& [key, worker] : domains_.all()) {
-    if (!caller.may_steer(key.owner)) continue;
+    if (!caller.may_steer(key.owner) || worker->absent()) continue;
     workers.push_back(worker->report());
     workers.back().owner = names_.of(key.owner);
   }
@@ -201,14 +201,20 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   report.workers = page_of(std::move(workers), request.first_worker, kStatusPage);
   report.draining = sessions_.draining();
   report.data_sessions = sessions_.count();
-  report.quota = quota_of(caller.user);
+  report.quota = quota_of(caller.user, caller.admin);
   if (request.first_worker == 0) report.settings = settings_;
+  report.spill_fault = sessions_.sequences().spill().fault();
+  report.config_root = config_root_;
   if (!caller.admin) {
     std::erase_if(report.settings, names_somebody);
     return report;
   }
   std::vector<ipc::UserReport> users;
-  for (const Owner user : users_here()) users.push_back({names_.of(user), quota_of(user)});
+  for (const Owner user : users_here()) {
+    // Who else is an administrator only their connections tell.
+    const bool is_admin = user == caller.user || user == kAdministrators;
+    users.push_back({names_.of(user), quota_of(user, is_admin)});
+  }
   report.users_total = static_cast<uint32_t>(users.size());
   report.users = page_of(std::move(users), request.first_worker, kStatusPage);
   return report;
@@ -228,14 +234,15 @@ std::set<Owner> Reports::users_here() const {
   return users;
 }
 
-ipc::QuotaReport Reports::quota_of(Owner user) const {
+// The quota of pins binds no administrator (pins.h).
+ipc::QuotaReport Reports::quota_of(Owner user, bool is_admin) const {
   const QuotaInForce quota = quotas_.of(user);
   ipc::QuotaReport report;
   report.is_own = quota.is_own;
   report.memory_bytes = memory_.held_by_user(user);
   report.memory_max_bytes = quota.memory_bytes;
   report.pinned_bytes = models_.pins().bytes_of(user);
-  report.pinned_max_bytes = quota.pin_bytes;
+  report.pinned_max_bytes = is_admin ? UINT64_MAX : quota.pin_bytes;
   report.sessions = sessions_.count(user);
   report.sessions_max = quota.sessions;
   return report;
@@ -404,6 +411,14 @@ std::vector<ipc::UseReport> Reports::names_seen_by(const Caller& caller, ModelId
   return reports;
 }
 
+// Enough of it to tell one plan from another; 0 for none, whose hash is that of no bytes.
+static uint32_t first_bits(const load::Digest& hash) {
+  uint32_t bits = 0;
+  for (size_t i = 0; i < sizeof bits; ++i) bits = bits << 8 | static_cast<uint32_t>(hash[i]);
+  constexpr uint32_t kHashOfNothing = 0xe3b0c442;  // SHA-256 begins so (FIPS 180-4)
+  return bits == kHashOfNothing ? 0 : bits;
+}
+
 ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   ipc::ModelReport report;
   report.model = model.id;
@@ -418,6 +433,7 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   report.leases = static_cast<uint32_t>(model.leases->size());
   report.pinned = model.pinned();
   report.hashed = model.sha256.has_value();
+  report.plan = first_bits(model.key().plan_hash);
   report.sha256 = model.sha256.value_or(std::array<uint8_t, 32>{});
   report.loaded_wall_ns = model.loaded_wall_ns;
   ModelName name = model.name_for(caller);

@@ -15,6 +15,7 @@
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
+#include "ipc/codec/control_codec.h"
 #include "kernel/base/owner.h"
 
 namespace djinn::daemon {
@@ -53,6 +54,8 @@ class Reports {
   void session_left(SessionId session);
   // The settings in force; none where nobody could have written any.
   void set_settings(std::vector<ipc::SettingReport> settings) { settings_ = std::move(settings); }
+  // What stands before the paths of a service's configuration.
+  void set_config_root(const std::string& root) { config_root_ = ipc::showable_name(root); }
 
   // --- for metrics: the same numbers, of all users
   [[nodiscard]] std::array<ipc::MemoryReport, 3> pools() const;
@@ -78,7 +81,7 @@ class Reports {
   [[nodiscard]] ipc::StatusReport make_status(const Caller& caller,
                                               const ipc::GetStatus& request) const;
   [[nodiscard]] std::set<Owner> users_here() const;
-  [[nodiscard]] ipc::QuotaReport quota_of(Owner user) const;
+  [[nodiscard]] ipc::QuotaReport quota_of(Owner user, bool is_admin) const;
   [[nodiscard]] ipc::SessionReport report_of(const Session& session);
   [[nodiscard]] ipc::ModelReport report_of(const Model& model, const Caller& caller);
   // The reports from the first asked for on that fit a message.
@@ -110,6 +113,7 @@ class Reports {
   std::list<Follower> followers_;
   Timer follow_;
   std::vector<ipc::SettingReport> settings_;
+  std::string config_root_;
 };
 
 }  // namespace djinn::daemon

@@ -271,29 +271,30 @@ size_t slips(const Setting& setting, std::string_view key) {
   return rest <= 1 ? 1 + rest : whole;
 }
 
+// What to write in place of an unknown key; empty: nobody knows.
 std::string advice_for(const SectionKey& section) {
   const auto nearest = std::ranges::min(
       kQuotaSettings, {}, [&](const QuotaSetting& s) { return distance(s.key, section.key); });
   if (distance(nearest.key, section.key) <= kSlipsMax) {
-    return fmt::format("it is ignored; did you mean {}?", nearest.key);
+    return fmt::format("did you mean {}?", nearest.key);
   }
-  return "it is ignored; there are memory_quota, pin_quota and sessions_max";
+  return "there are memory_quota, pin_quota and sessions_max";
 }
 
 std::string advice_for(std::string_view key) {
   const bool of_somebody = key.find("user") != key.npos || key.find("group") != key.npos;
   if (of_somebody) {
-    return "it is ignored; what one user may have is written as memory_quota, pin_quota and "
-           "sessions_max in a section [user.NAME], or [group.NAME]";
+    return "what one user may have is written as memory_quota, pin_quota and sessions_max in a "
+           "section [user.NAME], or [group.NAME]";
   }
   if (key.find("preload") != key.npos) {
-    return "it is ignored; a model that is loaded whenever djinnd starts is a unit "
-           "djinn-load@PATH.service, see djinnd(8)";
+    return "a model that is loaded whenever djinnd starts is a unit djinn-load@PATH.service, see "
+           "djinnd(8)";
   }
   const auto nearest =
       std::ranges::min(kSettings, {}, [&](const Setting& s) { return slips(s, key); });
-  if (slips(nearest, key) > kSlipsMax) return "it is ignored";
-  return fmt::format("it is ignored; did you mean {}?", nearest.key);
+  if (slips(nearest, key) > kSlipsMax) return "";
+  return fmt::format("did you mean {}?", nearest.key);
 }
 
 bool is_known_key(std::string_view key) {
@@ -305,6 +306,13 @@ bool is_known_key(std::string_view key) {
 
 // Files in the order in which they are read.
 std::vector<std::string> files_under(const std::string& root, Config& config) {
+  std::error_code is_none;
+  if (!root.empty() && !fs::is_directory(root, is_none)) {
+    config.problems.push_back(
+        {true, fmt::format("{}: error: there is no such directory to stand before {}; see --root",
+                           root, kMain)});
+    return {};
+  }
   std::map<std::string, std::string> drop_ins;
   for (const std::string_view directory : kDropIns) {
     std::error_code error;
@@ -353,7 +361,7 @@ std::optional<std::string> text_of(const toml::node& node) {
 
 class Reader {
  public:
-  explicit Reader(Config& config) : config_(config) {}
+  Reader(Config& config, UnknownKeys unknown) : config_(config), unknown_(unknown) {}
 
   void read(const std::string& path) {
     file_ = path;
@@ -405,9 +413,7 @@ class Reader {
 
   void take(const std::string& key, const toml::node& node) {
     const uint32_t line = node.source().begin.line;
-    if (!is_known_key(key)) {
-      return say(false, line, fmt::format("{} is no key; {}", key, advice_of(key)));
-    }
+    if (!is_known_key(key)) return take_unknown(key, line);
     const auto text = text_of(node);
     if (!text) {
       return say(true, line, fmt::format("{}: write a string or a whole number", key));
@@ -416,6 +422,14 @@ class Reader {
     const Status applied = apply_setting(key, *text, nowhere);
     if (!applied) return say(true, line, fmt::format("{}: {}", key, applied.error().message));
     found_[key] = {{key, *text, file_, line}, files_};
+  }
+
+  void take_unknown(const std::string& key, uint32_t line) {
+    const bool is_refused = unknown_ == UnknownKeys::kRefused;
+    const std::string advice = advice_of(key);
+    say(is_refused, line,
+        fmt::format("{} is no key{}{}{}", key, is_refused ? "" : "; it is ignored",
+                    advice.empty() ? "" : "; ", advice));
   }
 
   // Each is a legal value by itself. The mistake is where the later of the two was written.
@@ -456,6 +470,7 @@ class Reader {
   };
 
   Config& config_;
+  UnknownKeys unknown_;
   std::string file_;
   uint32_t files_ = 0;
   std::map<std::string, Found, std::less<>> found_;
@@ -523,9 +538,9 @@ bool Config::is_valid() const {
   return std::ranges::none_of(problems, &ConfigProblem::is_error);
 }
 
-Config read_config(const std::string& root) {
+Config read_config(const std::string& root, UnknownKeys unknown) {
   Config config;
-  Reader reader(config);
+  Reader reader(config, unknown);
   for (const std::string& file : files_under(root, config)) reader.read(file);
   reader.finish();
   return config;
@@ -533,6 +548,9 @@ Config read_config(const std::string& root) {
 
 void apply_config(const Config& config, Options& options) {
   DJINN_ASSERT(config.is_valid());
+  for (const ConfigProblem& problem : config.problems) {
+    options.config_warnings.push_back(problem.text);
+  }
   for (const ConfigValue& value : config.values) {
     const Status applied = apply_setting(value.key, value.text, options);
     DJINN_ASSERT(applied.ok());

@@ -13,7 +13,8 @@
 //   section   [user.NAME] or [group.NAME]: what that user, or each member, may have; its settings
 //             have keys of their own (quotas.h), and all of them reload
 //   value     a setting as written, with its origin
-//   problem   an unknown key (a warning), or a value or file that cannot be (an error)
+//   problem   a value or file that cannot be (an error), a section of nobody (a warning), or an
+//             unknown key: an error where somebody waits for the answer, and a warning at a start
 //
 // invariant: a config with an error is never applied, not in part either.
 #pragma once
@@ -41,6 +42,10 @@ struct Setting {
 [[nodiscard]] std::span<const Setting> settings();
 // Sets the option of that key. Errors: kInvalidArgument, what the value should be.
 Status apply_setting(std::string_view key, std::string_view value, Options& options);
+
+// What a key is that nobody knows. Refused: whoever checks or reloads has just written it, and a
+// limit that is misspelt binds nobody. Ignored: a start must succeed with a key of another version.
+enum class UnknownKeys : uint8_t { kRefused, kIgnored };
 
 struct ConfigValue {
   std::string key;
@@ -71,8 +76,9 @@ struct Config {
   [[nodiscard]] bool is_valid() const;
 };
 
-// Reads the files under root ("" for the machine's own). Missing files are none.
-[[nodiscard]] Config read_config(const std::string& root);
+// Reads the files under root ("" for the machine's own), which must be a directory. Missing files
+// are none.
+[[nodiscard]] Config read_config(const std::string& root, UnknownKeys unknown);
 
 // Finds the users and groups that have sections; one that is not there is a warning. Asks the
 // system's databases, which may block.
@@ -81,7 +87,7 @@ void look_up_names(Config& config);
 // Whether a reload takes the setting up.
 [[nodiscard]] bool reloads(std::string_view key);
 
-// Applies what a valid config says to options.
+// Applies what a valid config says to options, and notes there what it ignores.
 void apply_config(const Config& config, Options& options);
 
 // What each setting is with these options, in the order of settings(), and then what sections say,

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 
 #include "ipc/messages.h"
 
@@ -31,7 +32,7 @@ class ConfigTest : public ::testing::Test {
     fmt::output_file(root_ + path).print("{}", text);
   }
   Options options() {
-    const Config config = read_config(root_);
+    const Config config = read_config(root_, UnknownKeys::kIgnored);
     EXPECT_TRUE(config.is_valid()) << config.problems.front().text;
     Options options;
     apply_config(config, options);
@@ -39,7 +40,7 @@ class ConfigTest : public ::testing::Test {
   }
   // The only problem.
   ConfigProblem problem() {
-    const Config config = read_config(root_);
+    const Config config = read_config(root_, UnknownKeys::kIgnored);
     EXPECT_EQ(config.problems.size(), 1u);
     return config.problems.empty() ? ConfigProblem() : config.problems.front();
   }
@@ -53,7 +54,8 @@ constexpr const char* kLocal = "/etc/djinn/djinnd.conf.d/";
 
 TEST_F(ConfigTest, nothing_written_changes_nothing) {
   EXPECT_EQ(options().threads, Options().threads);
-  EXPECT_THAT(show_config(read_config(root_)), HasSubstr("memory.limit = 80%  # standard\n"));
+  EXPECT_THAT(show_config(read_config(root_, UnknownKeys::kIgnored)),
+              HasSubstr("memory.limit = 80%  # standard\n"));
 }
 
 TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
@@ -75,7 +77,7 @@ TEST_F(ConfigTest, every_setting_is_taken_from_the_main_file) {
   EXPECT_EQ(found.pin_quota, (Amount{uint64_t{3} << 30, false}));
   EXPECT_EQ(found.keep_alive_ms, ipc::kKeepForever);
   EXPECT_EQ(found.drain_timeout_ms, 0u);
-  EXPECT_EQ(read_config(root_).values.size(), settings().size());
+  EXPECT_EQ(read_config(root_, UnknownKeys::kIgnored).values.size(), settings().size());
 }
 
 TEST_F(ConfigTest, the_quota_of_pins_is_a_share_of_the_limit_or_bytes) {
@@ -95,7 +97,7 @@ TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
         "[user.root]\nmemory_quota = \"4GiB\"\nsessions_max = 2\n"
         "[user.\"a.b\"]\npin_quota = \"10%\"\n[group.root]\nmemory_quota = \"25%\"\n");
   write(std::string(kLocal) + "10-a.conf", "user.root.sessions_max = 3\n");
-  Config config = read_config(root_);
+  Config config = read_config(root_, UnknownKeys::kIgnored);
   ASSERT_TRUE(config.is_valid());
   look_up_names(config);
   Options found;
@@ -111,7 +113,7 @@ TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
 
 TEST_F(ConfigTest, a_section_of_nobody_is_a_warning_and_a_number_stands_for_itself) {
   write(kMain, "[user.nobody-of-that-name]\nsessions_max = 1\n[group.4242]\nsessions_max = 1\n");
-  Config config = read_config(root_);
+  Config config = read_config(root_, UnknownKeys::kIgnored);
   EXPECT_THAT(config.problems, ::testing::IsEmpty());
   look_up_names(config);
   ASSERT_EQ(config.problems.size(), 1u);
@@ -151,7 +153,7 @@ TEST_F(ConfigTest, drop_ins_come_after_the_main_file_by_name_and_win_key_by_key)
   write(std::string(kLocal) + "30-c.txt", "lane.threads = 8\n");
   EXPECT_EQ(options().threads, 4u);
   EXPECT_EQ(options().memory_bytes, uint64_t{1} << 30);
-  EXPECT_THAT(show_config(read_config(root_)), HasSubstr("20-b.conf:1\n"));
+  EXPECT_THAT(show_config(read_config(root_, UnknownKeys::kIgnored)), HasSubstr("20-b.conf:1\n"));
 }
 
 TEST_F(ConfigTest, a_local_drop_in_stands_for_the_vendors_of_its_name) {
@@ -177,6 +179,36 @@ TEST_F(ConfigTest, an_unknown_key_is_a_warning_that_names_file_line_and_the_near
   EXPECT_THAT(problem().text, EndsWith("did you mean model.keep_alive?"));
   write(kMain, "colour = \"blue\"\n");
   EXPECT_THAT(problem().text, EndsWith("colour is no key; it is ignored"));
+}
+
+TEST_F(ConfigTest, an_unknown_key_is_an_error_where_somebody_waits_for_the_answer) {
+  for (const auto& [text, told] : std::map<std::string, std::string>{
+           {"[memory]\nsesion_quota = \"1MiB\"\n",
+            "djinnd.conf:2: error: memory.sesion_quota is no key; did you mean "
+            "memory.session_quota?"},
+           {"[user.root]\nmemory_qouta = 1\n",
+            "djinnd.conf:2: error: user.root.memory_qouta is no key; did you mean memory_quota?"},
+           {"colour = 1\n", "djinnd.conf:1: error: colour is no key"}}) {
+    write(kMain, text);
+    const Config config = read_config(root_, UnknownKeys::kRefused);
+    EXPECT_FALSE(config.is_valid());
+    ASSERT_EQ(config.problems.size(), 1u);
+    EXPECT_THAT(config.problems[0].text, EndsWith(told));
+    Options options;
+    apply_config(read_config(root_, UnknownKeys::kIgnored), options);
+    ASSERT_EQ(options.config_warnings.size(), 1u) << "a start goes on, and tells of it";
+    EXPECT_THAT(options.config_warnings[0], HasSubstr(": warning: "));
+  }
+}
+
+TEST_F(ConfigTest, a_root_that_is_no_directory_is_an_error) {
+  for (const std::string& root : {root_ + "/nope", root_ + "/file"}) {
+    fmt::output_file(root_ + "/file").print("");
+    const Config config = read_config(root, UnknownKeys::kIgnored);
+    ASSERT_EQ(config.problems.size(), 1u);
+    EXPECT_FALSE(config.is_valid());
+    EXPECT_THAT(config.problems[0].text, HasSubstr(root + ": error: there is no such directory"));
+  }
 }
 
 TEST_F(ConfigTest, who_writes_preload_is_told_of_the_unit) {
@@ -253,7 +285,7 @@ TEST_F(ConfigTest, the_threshold_for_idle_models_is_not_above_that_for_all) {
   EXPECT_THAT(problem().text, EndsWith("djinnd.conf:2: error: memory.evict_all_above: write at "
                                        "least 70%, which memory.evict_idle_above is"));
   write(kMain, "memory.evict_all_above = 60\nmemory.evict_idle_above = 60\n");
-  EXPECT_TRUE(read_config(root_).is_valid());
+  EXPECT_TRUE(read_config(root_, UnknownKeys::kIgnored).is_valid());
   write(drop_in, "\n\nmemory.evict_idle_above = 61\n");
   EXPECT_THAT(problem().text, EndsWith("10-a.conf:3: error: memory.evict_idle_above: write at most "
                                        "60%, which memory.evict_all_above is"));

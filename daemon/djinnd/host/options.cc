@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 
 #include "daemon/djinnd/host/config.h"
@@ -140,6 +141,13 @@ void add_options(CLI::App& app, Options& options) {
   app.set_version_flag("--version", std::string("djinnd ") + kVersion);
 }
 
+// djinnd tells it to others, whose directory is another.
+std::string absolute_of(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::weakly_canonical(path, error);
+  return error ? path : absolute.string();
+}
+
 // What systemd made for the service, or the user's; empty where there is none.
 std::string cache_directory(bool user_mode) {
   const auto value = [](const char* name) {
@@ -174,6 +182,7 @@ std::optional<Options> parse_options(int argc, char** argv, int& exit_code, Opti
 }
 
 Status fill_in(Options& options) {
+  if (!options.root.empty()) options.root = absolute_of(options.root);
   if (options.runtime_dir.empty()) {
     // A bus has room for one djinnd: not for those that somebody keeps in a place of their own.
     options.bus = options.user_mode ? BusKind::kUser : BusKind::kSystem;

@@ -34,7 +34,8 @@ struct Options {
   std::vector<NamedQuota> quotas;  // of users and groups
   // Settings that were written, by their keys, and what was written last: on the command line, too.
   std::map<std::string, std::string, std::less<>> written;
-  std::string worker;  // paths of the programs
+  std::vector<std::string> config_warnings;  // what of the files counts for nothing, and why
+  std::string worker;                        // paths of the programs
   std::string loader;
   uint64_t hang_timeout_ms = 10'000;
   uint64_t keep_alive_ms = 300'000;  // of models whose openers do not say

@@ -29,7 +29,8 @@ Memory::Memory(DeviceId device, uint64_t device_bytes, uint64_t session_quota_by
     : device_(device),
       ledger_(device_bytes, session_quota_bytes),
       users_(quotas),
-      session_quota_(session_quota_bytes) {
+      session_quota_(session_quota_bytes),
+      unkept_(device_bytes) {
   ledger_.set_quota(kShared, vmu::kNoQuota);
 }
 
@@ -51,16 +52,37 @@ void Memory::note(Holder holder) {
 }
 
 // What returns counts for its user already, as what lies aside.
-Status Memory::grant(const Request& request) {
+Status Memory::check_quotas(const Request& request) const {
   if (!request.returns) DJINN_CHECK(users_.check(request.holder, request.bytes));
   const vmu::PrincipalId principal = principal_of(request.holder);
-  DJINN_CHECK(request.returns ? ledger_.grant_return(principal, request.holder, request.bytes)
-                              : ledger_.grant(principal, request.holder, request.bytes));
+  const uint64_t aside = request.returns ? ledger_.aside_of(principal) : 0;
+  if (request.bytes <= aside) return {};
+  return ledger_.check_quota(principal, request.bytes - aside) ? Status() : over_quota(request);
+}
+
+void Memory::grant(const Request& request) {
+  DJINN_ASSERT(request.missing() <= unkept_);
+  unkept_ -= request.missing();
+  const vmu::PrincipalId principal = principal_of(request.holder);
+  const Status granted = request.returns
+                             ? ledger_.grant_return(principal, request.holder, request.bytes)
+                             : ledger_.grant(principal, request.holder, request.bytes);
+  DJINN_ASSERT(granted.ok());
   held_[request.holder] += request.bytes;
   DJINN_ASSERT(held_.at(request.holder) == ledger_.held_by(request.holder));
   note(request.holder);
   change();
-  return {};
+}
+
+// The ledger knows of no configuration.
+Error Memory::over_quota(const Request& request) const {
+  const uint64_t aside = ledger_.aside_of(principal_of(request.holder));
+  return {ErrorCode::kQuotaExceeded,
+          fmt::format("{} are needed, and the session holds {} of the {} that one may "
+                      "(memory.session_quota). Release something, ask for less staging memory, or "
+                      "ask the administrator for a larger quota.",
+                      size_text(request.bytes), size_text(ledger_.held_by(request.holder) + aside),
+                      size_text(session_quota_))};
 }
 
 void Memory::change() {
@@ -92,12 +114,15 @@ std::string Memory::too_large(uint64_t bytes) const {
 std::string Memory::shortage(uint64_t bytes) const {
   using enum vmu::HolderKind;
   const uint64_t models = held_by(kModel) + held_by(kLoad);
+  const uint64_t held_up = reclaim_ != nullptr ? reclaim_->held_up_bytes() : 0;
   return fmt::format(
       "{} are needed, and {} of {} are free: models have {} ({} of it pinned), sessions {}, "
-      "workers {}. Unpin or close a model, or end a session.",
+      "workers {}. {}",
       size_text(bytes), size_text(ledger_.free_bytes()), size_text(ledger_.total_bytes()),
       size_text(models), size_text(reclaim_ != nullptr ? reclaim_->pinned_bytes() : 0),
-      size_text(held_by(kSession)), size_text(held_by(kLane) + held_by(kHeap)));
+      size_text(held_by(kSession)), size_text(held_by(kLane) + held_by(kHeap)),
+      held_up == 0 ? "Unpin or close a model, or end a session."
+                   : fmt::format("{} wait for a long step: try later.", size_text(held_up)));
 }
 
 std::string Memory::own_part_of(Holder session) const {
@@ -123,27 +148,80 @@ void Memory::request(Request request) {
   freed();  // there may be room, or what is to be evicted is free already
 }
 
-bool Memory::fits_only_soon(const Request& request) const {
-  return reclaim_ != nullptr && users_.fits_only_soon(request.holder, request.bytes, *reclaim_);
+bool Memory::waits_for_its_own(const Request& request) const {
+  return !request.returns && reclaim_ != nullptr &&
+         users_.fits_only_soon(request.holder, request.bytes, *reclaim_);
 }
 
-// First come, first served: nobody starves a large request.
 void Memory::freed() {
-  std::vector<std::pair<Granted, Status>> answers;
-  for (auto next = waiting_.begin(); next != waiting_.end();) {
-    if (!next->returns && fits_only_soon(*next)) {
-      ++next;
-      continue;
-    }
-    Status status = grant(*next);
-    const bool full = !status && status.error().code == ErrorCode::kOutOfMemory;
-    const uint64_t missing = next->bytes - std::min(next->bytes, ledger_.free_bytes());
-    if (full && reclaim_ != nullptr && reclaim_->make_room(missing)) break;
-    if (!status) status = refused(*next, status.error());
-    answers.emplace_back(std::move(next->granted), std::move(status));
-    next = waiting_.erase(next);
+  Answers answers;
+  bool more_came_free = true;
+  while (more_came_free) {
+    keep_what_came_free();
+    more_came_free = serve(answers) || make_room(answers);  // what was kept for who is refused
   }
   for (auto& [granted, status] : answers) granted(std::move(status));
+}
+
+void Memory::keep_what_came_free() {
+  uint64_t known = unkept_;
+  for (const Request& waiting : waiting_) known += waiting.kept;
+  DJINN_ASSERT(known <= ledger_.free_bytes());
+  uint64_t fresh = ledger_.free_bytes() - known;
+  for (Request& waiting : waiting_) {
+    if (fresh == 0) return;
+    if (waits_for_its_own(waiting)) continue;
+    const uint64_t kept = std::min(fresh, waiting.missing());
+    waiting.kept += kept;
+    fresh -= kept;
+  }
+  unkept_ += fresh;
+}
+
+void Memory::take(Requests::iterator& request, Status status, Answers& answers) {
+  answers.emplace_back(std::move(request->granted), std::move(status));
+  request = waiting_.erase(request);
+}
+
+bool Memory::serve(Answers& answers) {
+  bool one_refused = false;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    if (waits_for_its_own(*next)) {
+      ++next;
+    } else if (const Status allowed = check_quotas(*next); !allowed) {
+      one_refused = true;
+      take(next, refused(*next, allowed.error()), answers);
+    } else if (next->bytes > ledger_.total_bytes()) {
+      one_refused = true;
+      take(next, refused(*next, {ErrorCode::kOutOfMemory, {}}), answers);
+    } else if (next->missing() <= unkept_) {
+      grant(*next);
+      take(next, {}, answers);
+    } else {
+      ++next;
+    }
+  }
+  return one_refused;
+}
+
+bool Memory::make_room(Answers& answers) {
+  auto first = waiting_.end();
+  uint64_t missing = 0;
+  for (auto next = waiting_.begin(); next != waiting_.end(); ++next) {
+    if (waits_for_its_own(*next)) continue;
+    if (first == waiting_.end()) first = next;
+    missing += next->missing();
+  }
+  if (first == waiting_.end()) return false;
+  DJINN_ASSERT(first->missing() > unkept_);
+  const bool first_waits = reclaim_ != nullptr && reclaim_->make_room(first->missing() - unkept_);
+  if (!first_waits) {
+    take(first, refused(*first, {ErrorCode::kOutOfMemory, {}}), answers);
+    return true;
+  }
+  // If there is not enough for all, those behind wait: the first may be served, or give up.
+  if (missing > first->missing()) reclaim_->make_room(missing - unkept_);
+  return false;
 }
 
 void Memory::release(Holder holder, uint64_t bytes) {

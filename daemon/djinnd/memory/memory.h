@@ -9,9 +9,17 @@
 //   lane holder      the slab of a worker
 //   heap holder      what a worker's lane takes beside its slab
 //
-// Requests are served in their order: one that waits is not overtaken, but where its own user's
-// quota has no room until others of theirs have left.
+// Nobody's request stands in the way of others': what fits is served at once. A large one does not
+// starve all the same:
 //
+//   kept     what comes free while a request waits is its own, up to what it needs, in the order of
+//            arrival; none is kept for one that waits for its own user's quota
+//   unkept   what was free and too little for who waits; whoever fits in may have it
+//
+// So what others take past one that waits is at most what was free when it came. It waits as long
+// as there is enough on its way (reclaim.h), and is refused else; those behind it then.
+//
+// invariant: what is kept for all that wait and what is unkept is what is free, after freed().
 // A grant ends when its holder acknowledges or is dead; callers release only then.
 #pragma once
 
@@ -20,6 +28,7 @@
 #include <list>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/memory/reclaim.h"
@@ -56,16 +65,15 @@ class Memory {
   // The bytes of all holders that are charged to the user, what lies aside included.
   [[nodiscard]] uint64_t held_by_user(Owner user) const { return users_.held_by(user); }
 
-  // Calls back at once, or later: idle models must give way, what is gone is not free yet, or
-  // others wait. part: of the holder's memory, for cancel(). Errors: kQuotaExceeded; kOutOfMemory,
-  // with what was needed, what is free and who has the rest; kCancelled if the holder ended
-  // meanwhile.
+  // Calls back at once, or later: idle models must give way, or what is gone is not free yet. part:
+  // of the holder's memory, for cancel(). Errors: kQuotaExceeded; kOutOfMemory, with what was
+  // needed, what is free and who has the rest; kCancelled if the holder ended meanwhile.
   void request(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
-    request({holder, part, bytes, false, std::move(granted)});
+    request({holder, part, bytes, false, std::move(granted), 0});
   }
   // Requests memory for what lies aside, which the quota has room for.
   void request_return(Holder holder, uint64_t bytes, Granted granted, uint64_t part = 0) {
-    request({holder, part, bytes, true, std::move(granted)});
+    request({holder, part, bytes, true, std::move(granted), 0});
   }
   // How much of a session lies elsewhere and may come back: it counts against its quota until then.
   void set_aside(Holder session, uint64_t bytes);
@@ -106,13 +114,28 @@ class Memory {
     uint64_t bytes;
     bool returns;
     Granted granted;
+    uint64_t kept = 0;  // for it, of what is free
+    [[nodiscard]] uint64_t missing() const { return bytes - kept; }
   };
+  using Requests = std::list<Request>;
+  using Answers = std::vector<std::pair<Granted, Status>>;
   void request(Request request);
   void cancel_those(const std::function<bool(const Request&)>& wanted);
-  Status grant(const Request& request);
-  // Whether the request fits once what comes free by itself is free, and not before.
-  [[nodiscard]] bool fits_only_soon(const Request& request) const;
+  // Whether the quotas have room for it. Errors: kQuotaExceeded.
+  [[nodiscard]] Status check_quotas(const Request& request) const;
+  // That fits, and that the quotas have room for.
+  void grant(const Request& request);
+  // Whether it fits in its user's quota once what comes free by itself is free, and not before.
+  [[nodiscard]] bool waits_for_its_own(const Request& request) const;
+  void keep_what_came_free();
+  // Grants what fits and refuses what no quota or device has room for. Whether one was refused.
+  bool serve(Answers& answers);
+  // Has enough come free for all that wait, or for the first; where that cannot be, it is refused,
+  // and this gives true.
+  bool make_room(Answers& answers);
+  void take(Requests::iterator& request, Status status, Answers& answers);
   [[nodiscard]] Status refused(const Request& request, Error why) const;
+  [[nodiscard]] Error over_quota(const Request& request) const;
   [[nodiscard]] std::string too_large(uint64_t bytes) const;
   [[nodiscard]] std::string shortage(uint64_t bytes) const;
   // Notes that the holder has another number of bytes now.
@@ -124,7 +147,8 @@ class Memory {
   UserAccounts users_;
   uint64_t session_quota_;
   Reclaim* reclaim_ = nullptr;
-  std::list<Request> waiting_;
+  Requests waiting_;  // in the order of arrival
+  uint64_t unkept_;
   std::map<Holder, uint64_t> held_;  // by holder, for sums by kind
 };
 

@@ -2,12 +2,40 @@
 
 #include "daemon/djinnd/memory/quotas.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
+namespace {
+
+std::string_view key_text(QuotaOf what) {
+  switch (what) {
+    case QuotaOf::kMemory:
+      return "memory_quota";
+    case QuotaOf::kPins:
+      return "pin_quota";
+    case QuotaOf::kSessions:
+      return "sessions_max";
+  }
+  DJINN_ASSERT(false);
+}
+
+std::optional<uint64_t> value_of(const Quota& quota, QuotaOf what, uint64_t total_bytes) {
+  if (what == QuotaOf::kSessions) return quota.sessions;
+  const std::optional<Amount>& amount = what == QuotaOf::kPins ? quota.pins : quota.memory;
+  return amount ? std::optional(amount->of(total_bytes)) : std::nullopt;
+}
+
+std::string key_in(const NamedQuota& section, QuotaOf what) {
+  return fmt::format("{}.{}.{}", section.is_group ? "group" : "user", section.name, key_text(what));
+}
+
+}  // namespace
 
 void Quotas::set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t pin_bytes) {
   named_ = std::move(named);
@@ -25,11 +53,19 @@ void Quotas::left(SessionId session) {
   connected_.erase(session);
 }
 
-const Quota* Quotas::section_of(Owner user) const {
+const NamedQuota* Quotas::section_of(Owner user) const {
   const auto found = std::ranges::find_if(named_, [&](const NamedQuota& section) {
     return !section.is_group && section.number && Owner::of_user(*section.number) == user;
   });
-  return found == named_.end() ? nullptr : &found->quota;
+  return found == named_.end() ? nullptr : &*found;
+}
+
+bool Quotas::binds_as_group(const NamedQuota& section, Owner user) const {
+  if (!section.is_group || !section.number) return false;
+  return std::ranges::any_of(connected_, [&](const auto& entry) {
+    return entry.second.user == user &&
+           std::ranges::binary_search(entry.second.groups, *section.number);
+  });
 }
 
 // The largest value of each key.
@@ -39,12 +75,7 @@ Quota Quotas::of_groups(Owner user) const {
     if (other && (!most || other->of(total_bytes_) > most->of(total_bytes_))) most = other;
   };
   for (const NamedQuota& section : named_) {
-    if (!section.is_group || !section.number) continue;
-    const bool is_member = std::ranges::any_of(connected_, [&](const auto& entry) {
-      return entry.second.user == user &&
-             std::ranges::binary_search(entry.second.groups, *section.number);
-    });
-    if (!is_member) continue;
+    if (!binds_as_group(section, user)) continue;
     more(all.memory, section.quota.memory);
     more(all.pins, section.quota.pins);
     all.sessions = std::max(all.sessions, section.quota.sessions);
@@ -57,16 +88,29 @@ QuotaInForce Quotas::of(Owner user) const {
   all.pin_bytes = pin_bytes_;
   if (named_.empty()) return all;
   Quota quota = of_groups(user);
-  if (const Quota* const own = section_of(user)) {
-    if (own->memory) quota.memory = own->memory;
-    if (own->pins) quota.pins = own->pins;
-    if (own->sessions) quota.sessions = own->sessions;
+  if (const NamedQuota* const section = section_of(user)) {
+    const Quota& own = section->quota;
+    if (own.memory) quota.memory = own.memory;
+    if (own.pins) quota.pins = own.pins;
+    if (own.sessions) quota.sessions = own.sessions;
   }
   all.is_own = quota != Quota();
   if (quota.memory) all.memory_bytes = quota.memory->of(total_bytes_);
   if (quota.pins) all.pin_bytes = quota.pins->of(total_bytes_);
   all.sessions = quota.sessions.value_or(all.sessions);
   return all;
+}
+
+std::string Quotas::key_of(Owner user, QuotaOf what) const {
+  const NamedQuota* const own = section_of(user);
+  if (own != nullptr && value_of(own->quota, what, total_bytes_)) return key_in(*own, what);
+  const auto most = value_of(of_groups(user), what, total_bytes_);
+  for (const NamedQuota& section : named_) {
+    const bool binds = most && binds_as_group(section, user) &&
+                       value_of(section.quota, what, total_bytes_) == most;
+    if (binds) return key_in(section, what);
+  }
+  return what == QuotaOf::kPins ? "memory.pin_quota" : std::string(key_text(what));
 }
 
 }  // namespace djinn::daemon

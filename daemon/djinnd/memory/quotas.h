@@ -44,6 +44,9 @@ struct NamedQuota {
   friend bool operator==(const NamedQuota&, const NamedQuota&) = default;
 };
 
+// What a quota is of.
+enum class QuotaOf : uint8_t { kMemory, kPins, kSessions };
+
 struct QuotaInForce {
   uint64_t memory_bytes = std::numeric_limits<uint64_t>::max();
   uint64_t pin_bytes = std::numeric_limits<uint64_t>::max();
@@ -61,13 +64,17 @@ class Quotas {
   void left(SessionId session);
 
   [[nodiscard]] QuotaInForce of(Owner user) const;
+  // The configuration's key that binds the user, for who is told of a refusal:
+  // "user.ann.memory_quota". Where no section says anything, that of everybody.
+  [[nodiscard]] std::string key_of(Owner user, QuotaOf what) const;
 
  private:
   struct Connected {
     Owner user;
     std::vector<gid_t> groups;
   };
-  [[nodiscard]] const Quota* section_of(Owner user) const;
+  [[nodiscard]] const NamedQuota* section_of(Owner user) const;
+  [[nodiscard]] bool binds_as_group(const NamedQuota& section, Owner user) const;
   [[nodiscard]] Quota of_groups(Owner user) const;
 
   std::vector<NamedQuota> named_;

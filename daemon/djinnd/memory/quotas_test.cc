@@ -54,6 +54,20 @@ TEST(Quotas, groups_are_those_of_all_connections_that_are_open) {
   EXPECT_EQ(quotas.of(kAlice).memory_bytes, 100u);
 }
 
+TEST(Quotas, the_key_that_binds_is_named) {
+  Quotas quotas;
+  quotas.set({{false, "alice", kAlice.user(), {{}, {}, 2}},
+              {true, "small", kSmall, {bytes(100), {}, 4}},
+              {true, "large", kLarge, {Amount{20, true}, {}, 1}}},
+             kTotal, kPins);
+  quotas.joined(kFirst, kAlice, {kLarge, kSmall});
+  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kSessions), "user.alice.sessions_max");
+  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kMemory), "group.large.memory_quota");
+  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kPins), "memory.pin_quota");
+  quotas.joined(kSecond, kBob, {kSmall});
+  EXPECT_EQ(quotas.key_of(kBob, QuotaOf::kMemory), "group.small.memory_quota");
+}
+
 TEST(Quotas, a_section_of_nobody_binds_nobody) {
   Quotas quotas;
   quotas.set({{false, "gone", {}, {bytes(1), {}, {}}}}, kTotal, kPins);

@@ -15,10 +15,13 @@ class Reclaim {
  public:
   virtual ~Reclaim() = default;
   // Begins to free so many bytes, and says whether that much will come free. Memory::freed() is
-  // called as it does.
+  // called as it does, and when it may not any more.
   virtual bool make_room(uint64_t bytes) = 0;
   // Bytes that never give way, for who is refused.
   [[nodiscard]] virtual uint64_t pinned_bytes() const = 0;
+  // What others let go of and what comes free at the end of a step that goes on for long: nobody
+  // waits for it.
+  [[nodiscard]] virtual uint64_t held_up_bytes() const = 0;
   // What comes free by itself of what the user has.
   [[nodiscard]] virtual uint64_t leaving_bytes(Owner user) const = 0;
   // Called after each grant and each release, and when something may have fallen idle.

@@ -47,10 +47,11 @@ Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
   const auto [held, quota] = room_of(holder, found->second);
   if (range_fits(held, bytes, quota)) return {};
   return Error{ErrorCode::kQuotaExceeded,
-               fmt::format("{} are needed, and all sessions of this user together have {} of the "
-                           "{} that djinnd's configuration lets them have. Release something, "
-                           "close a session, or ask the administrator for more.",
-                           size_text(bytes), size_text(held), size_text(quota))};
+               fmt::format("{} are needed, and all sessions of this user together have {} of {} "
+                           "({}). Release something, close a session, or ask the administrator for "
+                           "more.",
+                           size_text(bytes), size_text(held), size_text(quota),
+                           quotas_.key_of(found->second.user, QuotaOf::kMemory))};
 }
 
 bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes,

@@ -88,7 +88,7 @@ void Leases::settle(Model& model) {
   }
 }
 
-// Since it was there an administrator may have unloaded it.
+// Looks the model up again: an administrator may have unloaded it since it was there.
 decltype(ipc::DaemonReply::body) Leases::opened(ModelId id, bool was_resident) {
   const Model* const model = table_.find(id);
   if (model == nullptr) {

@@ -52,7 +52,7 @@ void Load::start() {
 
 void Load::adopt(ReadyChild child) {
   process_ = std::move(child.process);
-  // Its manifest comes as memory.
+  // The loader sends the manifest as a memfd.
   process_->listen({[this](ipc::Datagram message) { heard(std::move(message)); },
                     [this] { exited(); }, SentFds::kMemory});
   phase_.enter(LoadPhase::kIdentifying);

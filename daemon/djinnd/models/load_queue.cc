@@ -12,7 +12,7 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kLookMs = 1000;
-// A process that was killed is gone by then, or waits for a file.
+// After so many looks a killed process is gone, or waits for a file.
 constexpr uint32_t kLooksToEnd = 2;
 
 }  // namespace
@@ -27,7 +27,7 @@ LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, Memory& memo
       looks_(loop, [this] { look(); }) {}
 
 LoadId LoadQueue::add(std::vector<SharedFd> files, Turn turn, LoadListener& listener) {
-  // One that nothing is held for.
+  // The id must not be one that memory is still held for.
   const auto id = ids_.next<LoadId>(
       [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
   Load::Holder& holder = *this;
@@ -104,12 +104,12 @@ void LoadQueue::load_ended(LoadId id) {
 
 // --- looks
 
-// Sooner looks of others do not put it off.
+// A timer that runs already is left alone, so that later loads do not put a look off.
 void LoadQueue::look_again_soon() {
   if (!looks_.active()) looks_.start_once(kLookMs);
 }
 
-// Its turn may not come for other files of the same user's that say nothing.
+// A load that waits for its turn is on no files: others of its user's may stay silent for long.
 bool LoadQueue::is_on_files(const Entry& entry) {
   switch (entry.load->phase()) {
     case LoadPhase::kWaiting:
@@ -187,13 +187,13 @@ Status LoadQueue::seal(const Model& model) {
 void LoadQueue::abandon(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kLoading && loads_.contains(model.load));
   DJINN_ASSERT(!abandoned_.contains(model.load));
-  // A return's that was sealed already.
+  // The extents of a return are the model's once they are sealed; their memory is the load's again.
   memory_.hand_over(Memory::of_model(model.id), Memory::of_load(model.load));
   abandoned_[model.load].extents = std::exchange(model.extents, {});
   look_again_soon();
 }
 
-// Its loader has them no more.
+// Frees the extents of an abandoned load, whose loader no longer has them.
 void LoadQueue::free_abandoned(LoadId id) {
   const auto found = abandoned_.find(id);
   if (found == abandoned_.end()) return release(id);

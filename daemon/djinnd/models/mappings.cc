@@ -34,7 +34,8 @@ void Mappings::park(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kEvicting);
   for (auto& [key, mapped] : model.mapped.value_) {
     mapped.parked = !domains_.ready(key);
-    if (!mapped.parked) domains_.send(key, {ipc::ParkModel{model.id}});
+    mapped.parking = !mapped.parked;
+    if (mapped.parking) domains_.send(key, {ipc::ParkModel{model.id}});
   }
 }
 
@@ -50,6 +51,7 @@ void Mappings::drop(Model& model) {
 void Mappings::restore(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kResident);
   for (auto& [key, mapped] : model.mapped.value_) {
+    if (mapped.parking) continue;
     mapped = {.deaths = mapped.deaths};
     send(model, key);
   }
@@ -123,9 +125,18 @@ Model* Mappings::on_model_added(WorkerKey key, const ipc::ModelAdded& event) {
 
 Model* Mappings::on_model_parked(WorkerKey key, const ipc::ModelParked& event) {
   Model* const model = find(key, event.model);
-  if (model == nullptr || model->phase != ModelPhase::kEvicting) return nullptr;
-  model->mapped.value_.at(key).parked = true;
-  return model;
+  if (model == nullptr) return nullptr;
+  MappedBy& mapped = model->mapped.value_.at(key);
+  const bool asked = std::exchange(mapped.parking, false);
+  if (model->phase == ModelPhase::kEvicting) {
+    mapped.parked = true;
+    return model;
+  }
+  if (asked && model->phase == ModelPhase::kResident) {
+    mapped = {.deaths = mapped.deaths};
+    send(*model, key);
+  }
+  return nullptr;
 }
 
 Model* Mappings::on_model_wanted(WorkerKey key, const ipc::ModelWanted& event) {

@@ -35,7 +35,8 @@ class Mappings {
   void park(Model& model);
   // They are to forget it.
   void drop(Model& model);
-  // It is resident again: they get the bytes.
+  // It is resident again, or stays: who has let go of the bytes gets them, and whose answer to
+  // park() is still to come gets them after that.
   void restore(Model& model);
   // It could not be brought back: runs that wait for it are told.
   void refuse_runs(Model& model, const LoadFailure& failure);

@@ -42,7 +42,8 @@ class MappingsTest : public ::testing::Test, private WorkerListener {
   // Ann's worker dies while it takes the model in.
   bool dies() {
     const OwedAnswer adding{OwedAnswer::Kind::kAddModel, model().id.value, {}};
-    return mappings_.worker_died(model(), kAnns, {.suspect = adding, .overran_ms = {}});
+    return mappings_.worker_died(model(), kAnns,
+                                 {.suspect = adding, .admitting = {}, .overran_ms = {}});
   }
 
  private:

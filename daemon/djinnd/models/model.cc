@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/djinnd/models/mappings.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 
@@ -12,12 +13,13 @@ namespace djinn::daemon {
 namespace {
 
 using enum ModelPhase;
-constexpr std::array<Transition<ModelPhase>, 7> kTransitions{{
+constexpr std::array<Transition<ModelPhase>, 8> kTransitions{{
     {kLoading, kResident},
     {kLoading, kOnDisk},
     {kResident, kEvicting},
     {kResident, kUnloading},
     {kEvicting, kOnDisk},
+    {kEvicting, kResident},
     {kOnDisk, kLoading},
     {kOnDisk, kUnloading},
 }};
@@ -30,7 +32,7 @@ bool is_memory(const load::FileIdentity& file) {
   return file.content.has_value();
 }
 
-// Whether the files are no more what the model was read from, as far as anybody can tell.
+// Whether the error says that the files are no longer what the model was read from.
 bool are_others(const Error& error) {
   return error.code == ErrorCode::kFileChanged || error.code == ErrorCode::kHashMismatch;
 }
@@ -110,7 +112,7 @@ ModelName Model::name_for(const Caller& caller) const {
   return owners != names.end() && caller.may_steer(owner()) ? owners->second : ModelName();
 }
 
-// One without a place says less than one with it.
+// A name without a path does not replace one that has it.
 void Model::call(Owner user, ModelName name) {
   const bool is_new = !names.contains(user);
   if (is_new && names.size() >= limits::kModelUsers) return;
@@ -148,7 +150,7 @@ void Model::forget_sources_of(SessionId session) {
   forget_unheld();
 }
 
-// But for what is being read.
+// Sources that no session holds are forgotten, except for one that is being read.
 void Model::forget_unheld() {
   const auto unheld = std::remove_if(sources.begin() + 1, sources.end(), [](const Source& source) {
     return source.sessions.empty() && !source.load.valid();
@@ -218,7 +220,7 @@ void Model::put_aside(Source& source, const Error& error) {
     own.tried = true;
     own.patience = std::min(2 * own.patience, Source::kPatienceMax);
   }
-  // One stays, for what the model was read from.
+  // The last source stays: it tells what the model was read from.
   if (!are_others(error) || sources.size() == 1) return;
   sources.erase(sources.begin() + (&source - sources.data()));
 }
@@ -273,14 +275,15 @@ Model* ModelTable::find_shared(const ModelKey& opened, const std::set<ModelId>& 
     const bool is_first_load = model.phase == ModelPhase::kLoading && !model.returns();
     const bool is_others_load = is_first_load && model.owner() != opened.domain;
     if (other.contains(id) || (is_others_load && !joins_loads)) continue;
-    // Files that look the same and are not what they were would be so again.
+    // A model whose files look the same and hold other bytes would fail again.
     const bool spoilt = model.lost && model.lost->code == ErrorCode::kHashMismatch;
     const bool stays = model.phase != ModelPhase::kUnloading && !spoilt;
     if (!stays || !may_share(model.key(), opened)) continue;
-    // What comes back is read from what is opened now, if from nothing else, and its hash is
-    // compared; of what was read before, young files' bytes are.
-    const bool comes_back =
-        model.phase == ModelPhase::kEvicting || model.phase == ModelPhase::kOnDisk;
+    // A model that comes back is read from the files that are opened now, if it has no others, and
+    // its hash is compared. Otherwise files that were young when they were read prove nothing, and
+    // their bytes are compared (find_alike). One that workers still have stays as it is.
+    const bool goes = model.phase == ModelPhase::kEvicting && Mappings::is_parked(model);
+    const bool comes_back = goes || model.phase == ModelPhase::kOnDisk;
     const bool from_these = comes_back && model.sources.size() == 1;
     if (from_these || load::were_settled(model.key().files)) return &model;
   }
@@ -290,7 +293,7 @@ Model* ModelTable::find_shared(const ModelKey& opened, const std::set<ModelId>& 
 Model* ModelTable::find_alike(const ModelKey& opened, const std::set<ModelId>& other) {
   Model* found = nullptr;
   for (auto& [id, model] : models_) {
-    // Another user's load may never end.
+    // A load of another user's is no candidate: it may never end.
     const bool there = model.phase == ModelPhase::kResident ||
                        (model.phase == ModelPhase::kLoading && model.owner() == opened.domain);
     if (!there || other.contains(id) || !may_compare(model.key(), opened)) continue;
@@ -316,9 +319,7 @@ std::vector<Model*> ModelTable::evictable(bool in_use) {
 uint64_t ModelTable::leaving_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : models_) {
-    const bool leaving = (model.phase == ModelPhase::kUnloading && !model.extents.empty()) ||
-                         model.phase == ModelPhase::kEvicting;
-    if (leaving) bytes += model.bytes;
+    if (model.is_leaving()) bytes += model.bytes;
   }
   return bytes;
 }

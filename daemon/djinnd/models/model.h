@@ -6,6 +6,7 @@
 //   loading -> on disk                it could not come back, or another source is to be tried
 //   resident -> evicting -> on disk   memory is wanted or somebody said so; its place in workers
 //                                     stays, and so do its programs
+//   evicting -> resident              it is used before all its workers have let go
 //   on disk -> loading                it is used again; its hash is compared before it is resident
 //   resident, on disk -> unloading    nobody leases it, and it is wanted no more
 //   loading, unloading -> gone
@@ -162,10 +163,11 @@ struct ModelLease {
 };
 
 struct MappedBy {
-  bool added = false;   // the present worker has said so
-  bool parked = false;  // it has the place, without the bytes
-  bool wanted = false;  // a run there waits for the bytes
-  uint32_t deaths = 0;  // of workers that were about to add it
+  bool added = false;    // the present worker has said so
+  bool parked = false;   // it has the place, without the bytes
+  bool parking = false;  // it was told to let go of them, and has not answered
+  bool wanted = false;   // a run there waits for the bytes
+  uint32_t deaths = 0;   // of workers that were about to add it
 };
 
 struct Model {
@@ -247,6 +249,10 @@ struct Model {
   [[nodiscard]] bool is_awaited_by(Owner user) const;
   // It was resident before, and what is being loaded is what it was.
   [[nodiscard]] bool returns() const { return phase == ModelPhase::kLoading && manifest.valid(); }
+  // Whether it is on its way out, and its bytes are still there.
+  [[nodiscard]] bool is_leaving() const {
+    return phase == ModelPhase::kEvicting || (phase == ModelPhase::kUnloading && !extents.empty());
+  }
   // Whether its bytes can be had again, by whomever: all their files are open, and what they must
   // come to is known.
   [[nodiscard]] bool can_come_back() const {

@@ -20,6 +20,7 @@ TEST(ModelPhase, a_model_enters_what_may_follow_and_nothing_else) {
       {kResident, kEvicting},
       {kResident, kUnloading},
       {kEvicting, kOnDisk},
+      {kEvicting, kResident},
       {kOnDisk, kLoading},
       {kOnDisk, kUnloading},
   });

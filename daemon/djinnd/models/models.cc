@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kHeldByOthers =
     "Sessions of another user hold the model. Only an administrator may force it from under them.";
 
-// Whether the session waits for it to be there.
+// Whether the session is among those that wait for the model.
 bool is_opened_by(const Model& model, SessionId session) {
   return std::ranges::any_of(
       *model.openers, [&](const Opener& opener) { return opener.waiter.session == session; });
@@ -50,7 +50,7 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
 void Models::take_back(std::vector<Model> models) {
   for (const Model& one : models) returning_.insert(one.id);
   for (Model& one : models) {
-    // Where not all fit, the answer comes when others have given way.
+    // If not all models fit, the answer comes when others have given way.
     const auto kept = std::make_shared<Model>(std::move(one));
     memory_.request(Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
       has_memory_again(std::move(*kept), granted);
@@ -219,7 +219,7 @@ void Models::on_model_parked(WorkerKey key, const ipc::ModelParked& event) {
   if (Model* const model = mappings_.on_model_parked(key, event)) residency_.let_go(*model);
 }
 
-// While it is resident or on its way, its bytes are on their way to the worker, too.
+// Brings the model back. One that is resident or on its way is on its way to the worker, too.
 void Models::on_model_wanted(WorkerKey key, const ipc::ModelWanted& event) {
   if (Model* const model = mappings_.on_model_wanted(key, event)) residency_.want(*model);
 }

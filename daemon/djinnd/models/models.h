@@ -101,6 +101,8 @@ class Models final : private Residency::Loads {
   [[nodiscard]] uint64_t leaving_bytes() const {
     return table_.leaving_bytes() + queue_.leaving_bytes();
   }
+  // Of these what a worker lets go of at the end of a step that goes on for long.
+  [[nodiscard]] uint64_t held_up_bytes() const { return residency_.held_up_bytes(); }
   [[nodiscard]] uint64_t bytes_read() const { return queue_.bytes_read(); }
   [[nodiscard]] uint64_t compared_opens() const { return openings_.compared(); }
   [[nodiscard]] uint64_t buffered_reads() const { return queue_.buffered_reads(); }

@@ -61,12 +61,16 @@ Status Pins::check_quota(const Caller& caller, const Model& model, uint64_t byte
   DJINN_ASSERT(all >= own);
   const uint64_t pinned = all - own;
   if (range_fits(pinned, bytes, quota)) return {};
+  const std::string key = quotas_.key_of(caller.user, QuotaOf::kPins);
   return Error{ErrorCode::kQuotaExceeded,
-               quota == 0 ? "You may pin no models. Load it without a pin (djinnctl load --no-pin)."
-                          : fmt::format("The model needs {}; of {} that one user may pin you have "
-                                        "pinned {}. {}oad it without a pin.",
-                                        size_text(bytes), size_text(quota), size_text(pinned),
-                                        pinned > 0 ? "Unpin another model, or l" : "L")};
+               quota == 0
+                   ? fmt::format("You may pin no models: {} is 0. Load it without a pin (djinnctl "
+                                 "load --no-pin).",
+                                 key)
+                   : fmt::format("The model needs {}; of {} that you may pin ({}) you have pinned "
+                                 "{}. {}oad it without a pin (djinnctl load --no-pin).",
+                                 size_text(bytes), size_text(quota), key, size_text(pinned),
+                                 pinned > 0 ? "Unpin another model, or l" : "L")};
 }
 
 void Pins::add(Model& model, Owner user) {

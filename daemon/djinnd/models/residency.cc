@@ -67,7 +67,7 @@ uint64_t Residency::keep_alive_of(const Model& model) const {
   return longest_ms;
 }
 
-// When an idle model's time is over, by the monotonic clock.
+// The monotonic time at which an idle model's stay is over; kNever for others.
 static uint64_t deadline_of(const Model& model, uint64_t keep_alive_ms) {
   const bool waits = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk;
   if (!waits || model.in_use() || model.pinned() || keep_alive_ms == ipc::kKeepForever)
@@ -87,8 +87,8 @@ void Residency::review() {
   expiry_.start_once(0);
 }
 
-// Unloads what has expired, waits no longer for loaders that do not end, and comes again when the
-// next one is due. What is idle may have to give way.
+// Unloads models whose stay is over, gives up on loaders that do not end, and comes again when the
+// next of either is due. Requests for memory are tried again, since idle models may give way now.
 void Residency::look() {
   const uint64_t now = clock_.monotonic_ns();
   uint64_t next = kNever;
@@ -110,6 +110,17 @@ void Residency::look() {
 }
 
 // --- down
+
+static Error cannot_come_back(const Model& model) {
+  if (!model.sha256) {
+    return {ErrorCode::kBusy,
+            "The model is not hashed yet, as for some seconds after a load: what was read again "
+            "could not be compared. Repeat this then, or unload the model."};
+  }
+  return {ErrorCode::kBusy,
+          "djinnd has not all of the model's files open, as after a restart, so it could not read "
+          "it again. Load it once more, or unload it."};
+}
 
 bool Residency::runs(const Model& model) const {
   return std::ranges::any_of(*model.leases,
@@ -141,11 +152,7 @@ void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel&
                                 : "The model is in use. Close the sessions that hold it, or force "
                                   "it: they get it back with their next run.");
   }
-  if (!model.can_come_back()) {
-    return refuse(ErrorCode::kBusy,
-                  "The model's files are not open here, or not hashed yet, so it could not come "
-                  "back. Unload it instead.");
-  }
+  if (!model.can_come_back()) return replies_.refuse(waiter, cannot_come_back(model));
   if (request.dry_run) return replies_.done(waiter);
   Pins::remove_all(model);
   model.evict_waiters.push_back(waiter);
@@ -205,7 +212,20 @@ uint64_t Residency::pinned_bytes() const {
   return bytes;
 }
 
-// One that cannot come back loses nobody anything if nobody leases it.
+uint64_t Residency::held_up_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, model] : table_.all()) {
+    const bool held_up =
+        model.is_leaving() && std::ranges::any_of(*model.mapped, [&](const auto& by) {
+          return !by.second.parked && sessions_.lane_steps().is_long(by.first);
+        });
+    if (held_up) bytes += model.bytes;
+  }
+  return bytes;
+}
+
+// A model that cannot come back is unloaded: only one that nobody leases is chosen, so nobody loses
+// anything.
 void Residency::give_way(Model& model) {
   if (model.can_come_back()) return begin_evict(model, EvictReason::kPressure);
   begin_unload(model, EvictReason::kPressure);
@@ -235,7 +255,7 @@ void Residency::begin_unload(Model& model, EvictReason reason) {
   finish_if_free(model);
 }
 
-// Its extents are there, and count, until they are closed.
+// Closes the model's extents; they exist, and count, until that is done.
 void Residency::free_then(Model& model, void (Residency::*finish)(ModelId)) {
   DJINN_ASSERT(!model.load.valid());
   leaving_.at(model.id).freeing = true;
@@ -302,12 +322,29 @@ void Residency::finish_unload(ModelId id) {
 // --- up
 
 void Residency::want(Model& model) {
+  if (model.phase == ModelPhase::kEvicting && !Mappings::is_parked(model)) return stay(model);
   if (model.phase == ModelPhase::kEvicting) model.wanted = true;
   if (model.phase != ModelPhase::kOnDisk) return;
   table_.touch(model);
   enter(model, ModelPhase::kLoading);
   listener_.models_changed();
   loads_.read_again(model);
+}
+
+// A worker may let go of it only at the end of a step that takes long: nobody else waits for that.
+// Whoever waits for the memory is looked at again by who makes room.
+void Residency::stay(Model& model) {
+  DJINN_ASSERT(!leaving_.at(model.id).freeing && !model.extents.empty());
+  leaving_.erase(model.id);
+  enter(model, ModelPhase::kResident);
+  mappings_.restore(model);
+  for (const Waiter& waiter : std::exchange(model.evict_waiters, {})) {
+    replies_.refuse(waiter, {ErrorCode::kBusy,
+                             "The model was used again before all workers had let go of it. "
+                             "Repeat it, or wait."});
+  }
+  listener_.models_changed();
+  review();
 }
 
 void Residency::taken_back(Model& model) {

@@ -78,8 +78,10 @@ class Residency {
   // Of models that never give way, and of those that would now.
   [[nodiscard]] uint64_t pinned_bytes() const;
   [[nodiscard]] uint64_t evictable_bytes() const;
+  // Of models on their way out that the long step of some lane keeps.
+  [[nodiscard]] uint64_t held_up_bytes() const;
 
-  // It is used, or somebody will.
+  // It is used, or somebody will. One that not all workers have let go of stays.
   void want(Model& model);
   // A predecessor left its bytes, and they are granted.
   static void taken_back(Model& model);
@@ -114,6 +116,7 @@ class Residency {
   void begin_leaving(Model& model, ModelPhase next, EvictReason reason);
   // When its loaders have had their time to end; never, if it has none.
   [[nodiscard]] uint64_t waits_until(const Model& model) const;
+  void stay(Model& model);
   void finish_evict(ModelId id);
   void finish_unload(ModelId id);
   void finish_if_free(Model& model);

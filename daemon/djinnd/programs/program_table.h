@@ -7,6 +7,8 @@
 //
 //   admitting -> admitted    a worker said what its outputs are
 //   admitting, admitted -> gone
+//
+//   told, here   of the worker that is: it knows of the program; it has admitted it
 #pragma once
 
 #include <cstdint>
@@ -46,7 +48,9 @@ struct Program {
   std::vector<ipc::OutputShape> outputs;
   std::set<SessionId> users;
   std::vector<Waiter> waiters;
-  uint32_t deaths = 0;  // of workers that were about to admit it
+  bool told = false;
+  bool here = false;
+  uint32_t deaths = 0;  // of workers that looked at it
   uint64_t last_used = 0;
 };
 

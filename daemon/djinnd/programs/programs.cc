@@ -2,7 +2,11 @@
 
 #include "daemon/djinnd/programs/programs.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/codec/control_codec.h"
@@ -31,6 +35,7 @@ Status Programs::admit(const Waiter& waiter, WorkerKey key, ModelId model, Paylo
       answer(*known, waiter, true);
     } else {
       known->waiters.push_back(waiter);
+      tell(*known);
     }
     return {};
   }
@@ -44,7 +49,7 @@ Status Programs::admit(const Waiter& waiter, WorkerKey key, ModelId model, Paylo
   fresh.graph_bytes = graph.bytes;
   fresh.users.insert(waiter.session);
   fresh.waiters.push_back(waiter);
-  send_add(table_.add(std::move(fresh)));
+  tell(table_.add(std::move(fresh)));
   return {};
 }
 
@@ -66,10 +71,22 @@ void Programs::forget(const Program& program) {
   table_.erase(program.id);
 }
 
-void Programs::send_add(const Program& program) {
+void Programs::tell(Program& program) {
   DJINN_ASSERT(program.graph != nullptr);
+  const bool again = program.phase == ProgramPhase::kAdmitted;
+  const bool is_due = again || std::ranges::any_of(program.waiters, [this](const Waiter& waiter) {
+                        return is_attached_(waiter.session);
+                      });
+  if (program.told || !is_due || !domains_.ready(program.worker)) return;
+  program.told = true;
   const int fds[] = {program.graph->get()};
-  domains_.send(program.worker, {ipc::AddProgram{program.id, program.model}}, fds);
+  domains_.send(program.worker, {ipc::AddProgram{program.id, program.model, again}}, fds);
+}
+
+void Programs::session_attached(SessionId session) {
+  for (auto& [id, program] : table_.all()) {
+    if (program.users.contains(session)) tell(program);
+  }
 }
 
 void Programs::answer(const Program& program, const Waiter& waiter, bool was_cached) {
@@ -82,6 +99,7 @@ void Programs::on_program_added(WorkerKey key, const ipc::ProgramAdded& event) {
   Program* const program = table_.find(event.program);
   if (program == nullptr || program->worker != key) return;
   program->deaths = 0;
+  program->here = true;
   if (program->phase == ProgramPhase::kAdmitting) {
     ++counts_.admitted;
     program->phase.enter(ProgramPhase::kAdmitted);
@@ -127,10 +145,14 @@ void Programs::refuse(Program& program, const Error& error) {
 }
 
 void Programs::session_left(SessionId session, WorkerKey key) {
+  std::vector<ProgramId> abandoned;
   for (auto& [id, program] : table_.all()) {
     program.users.erase(session);
     std::erase_if(program.waiters, [&](const Waiter& waiter) { return waiter.session == session; });
+    const bool is_wanted = !program.users.empty() || !program.waiters.empty();
+    if (!is_wanted && program.phase == ProgramPhase::kAdmitting) abandoned.push_back(id);
   }
+  for (const ProgramId id : abandoned) forget(*table_.find(id));
   forget_left_over(key);
 }
 
@@ -168,19 +190,61 @@ uint32_t Programs::collect() {
   return static_cast<uint32_t>(unused.size());
 }
 
+// Those that somebody waits for follow their sessions.
 void Programs::worker_ready(WorkerKey key) {
-  for (const auto& [id, program] : table_.all()) {
-    if (program.worker == key) send_add(program);
+  for (auto& [id, program] : table_.all()) {
+    if (program.worker == key) tell(program);
   }
 }
 
-void Programs::worker_died(WorkerKey key, const WorkerDeath& death) {
-  if (!death.suspect || death.suspect->kind != OwedAnswer::Kind::kAddProgram) return;
-  Program* const suspect = table_.find(ProgramId{death.suspect->id});
-  if (suspect == nullptr || suspect->worker != key) return;
-  if (++suspect->deaths < limits::kDeathsWithoutProgress) return;
-  refuse(*suspect, {ErrorCode::kWorkerLost,
-                    "The worker died each time it looked at the graph. It is refused."});
+ProgramId Programs::blamed(WorkerKey key, const DeathAdmitting& death) const {
+  if (death.program.valid()) return death.program;
+  for (const auto& [id, program] : table_.all()) {
+    if (program.worker == key && program.told && !program.here) return id;
+  }
+  return {};
+}
+
+std::set<SessionId> Programs::definers_to_blame(WorkerKey key, const WorkerDeath& death) const {
+  std::set<SessionId> definers;
+  for (const DeathAdmitting& one : death.admitting) {
+    const auto found = table_.all().find(blamed(key, one));
+    const bool is_its = found != table_.all().end() && found->second.worker == key;
+    if (one.was_why && is_its)
+      definers.insert(found->second.users.begin(), found->second.users.end());
+  }
+  return definers;
+}
+
+void Programs::worker_died(WorkerKey key, const WorkerDeath& death, bool in_step) {
+  std::vector<std::pair<ProgramId, DeathAdmitting>> suspects;
+  for (const DeathAdmitting& one : death.admitting) {
+    // Where it is known which was why, the other one was not.
+    if (one.was_why || !death.was_a_graphs()) suspects.emplace_back(blamed(key, one), one);
+  }
+  for (auto& [id, program] : table_.all()) {
+    if (program.worker == key) program.told = program.here = false;
+  }
+  for (const auto& [id, one] : suspects) {
+    Program* const program = table_.find(id);
+    if (program != nullptr && program->worker == key) blame(*program, one, in_step);
+  }
+}
+
+// Where something else may have been why, what a worker before has admitted is not to blame.
+void Programs::blame(Program& program, const DeathAdmitting& death, bool in_step) {
+  if (death.overran_ms) {
+    return refuse(program, {ErrorCode::kTimeout,
+                            fmt::format("To look at a part of the graph took longer than {} s, "
+                                        "which is the most that one may take. It is refused; split "
+                                        "its largest operators.",
+                                        static_cast<double>(*death.overran_ms) / 1000)});
+  }
+  const bool counts = program.phase == ProgramPhase::kAdmitting || !in_step;
+  if (!death.was_why && !counts) return;
+  if (!death.was_why && ++program.deaths < limits::kDeathsWithoutProgress) return;
+  refuse(program, {ErrorCode::kWorkerLost,
+                   "The worker died as it looked at the graph. It is refused; change it."});
 }
 
 }  // namespace djinn::daemon

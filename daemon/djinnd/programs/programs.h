@@ -4,6 +4,10 @@
 // each new worker. Start with program_table.h.
 #pragma once
 
+#include <functional>
+#include <set>
+#include <utility>
+
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/loop/id_source.h"
 #include "daemon/djinnd/loop/sealed.h"
@@ -16,11 +20,20 @@ namespace djinn::daemon {
 
 class Programs {
  public:
-  Programs(IdSource& ids, Domains& domains, Models& models, Replies& replies, Events& events)
-      : ids_(ids), domains_(domains), models_(models), replies_(replies), events_(events) {}
+  // is_attached: whether a session has its user's worker. Who has none, since it ended others, has
+  // no new graph looked at.
+  Programs(IdSource& ids, Domains& domains, Models& models, Replies& replies, Events& events,
+           std::function<bool(SessionId)> is_attached)
+      : ids_(ids),
+        domains_(domains),
+        models_(models),
+        replies_(replies),
+        events_(events),
+        is_attached_(std::move(is_attached)) {}
 
   // graph: what the client sent.
   void define(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph);
+  void session_attached(SessionId session);
   void session_left(SessionId session, WorkerKey key);
   // The session leases the model no more: it uses none of its programs.
   void model_closed(SessionId session, WorkerKey key, ModelId model);
@@ -29,7 +42,11 @@ class Programs {
   uint32_t collect();
 
   void worker_ready(WorkerKey key);
-  void worker_died(WorkerKey key, const WorkerDeath& death);
+  // The sessions whose graph is known to have been why: before worker_died.
+  [[nodiscard]] std::set<SessionId> definers_to_blame(WorkerKey key,
+                                                      const WorkerDeath& death) const;
+  // in_step: a session's step may have been why.
+  void worker_died(WorkerKey key, const WorkerDeath& death, bool in_step);
   void on_program_added(WorkerKey key, const ipc::ProgramAdded& event);
   void on_program_refused(WorkerKey key, const ipc::ProgramRefused& event);
 
@@ -45,7 +62,10 @@ class Programs {
  private:
   Status admit(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph);
   Status make_room(WorkerKey key, uint64_t bytes);
-  void send_add(const Program& program);
+  // Tells the worker of it, if that is due.
+  void tell(Program& program);
+  [[nodiscard]] ProgramId blamed(WorkerKey key, const DeathAdmitting& death) const;
+  void blame(Program& program, const DeathAdmitting& death, bool in_step);
   void answer(const Program& program, const Waiter& waiter, bool was_cached);
   void refuse(Program& program, const Error& error);
   void forget(const Program& program);
@@ -57,6 +77,7 @@ class Programs {
   Models& models_;
   Replies& replies_;
   Events& events_;
+  std::function<bool(SessionId)> is_attached_;
   ProgramTable table_;
   Counts counts_;
 };

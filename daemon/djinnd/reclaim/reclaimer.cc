@@ -17,18 +17,24 @@ namespace {
 // djinnd is not told when a run ends. Often enough to notice, seldom enough that a model that is
 // used again and again is not read as often.
 constexpr uint64_t kRunsLookMs = 2000;
+// How often it is looked whether what somebody waits for still comes.
+constexpr uint64_t kWaitingLookMs = 250;
 
 }  // namespace
 
-Reclaimer::Reclaimer(Loop& loop, const Memory& memory, Models& models, Sessions& sessions,
-                     Events& events, Thresholds thresholds)
+Reclaimer::Reclaimer(Loop& loop, Memory& memory, Models& models, Sessions& sessions, Events& events,
+                     Thresholds thresholds)
     : memory_(memory),
       models_(models),
       sessions_(sessions),
       events_(events),
       thresholds_(thresholds),
       soon_(loop, [this] { look(); }),
-      later_(loop, [this] { look(); }) {}
+      later_(loop, [this] { look(); }),
+      waiting_(loop, [this] {
+        sessions_.lane_steps().look();
+        memory_.freed();
+      }) {}
 
 void Reclaimer::set(Thresholds thresholds) {
   thresholds_ = thresholds;
@@ -36,13 +42,22 @@ void Reclaimer::set(Thresholds thresholds) {
 }
 
 uint64_t Reclaimer::coming_bytes() const {
-  return models_.leaving_bytes() + sessions_.leaving_bytes();
+  const uint64_t leaving = models_.leaving_bytes() + sessions_.leaving_bytes();
+  return leaving - std::min(leaving, held_up_bytes());  // clients and workers go on between the two
+}
+
+uint64_t Reclaimer::held_up_bytes() const {
+  return models_.held_up_bytes() + sessions_.held_up_bytes();
 }
 
 // --- when somebody asks
 
 bool Reclaimer::make_room(uint64_t bytes) {
   DJINN_ASSERT(bytes > 0);
+  if (!waiting_.active()) {
+    sessions_.lane_steps().look();
+    waiting_.start_once(kWaitingLookMs);
+  }
   const std::vector<Model*> candidates = models_.residency().candidates();
   uint64_t coming = coming_bytes();
   uint64_t possible = coming + sessions_.sequences().spill().evictable_bytes();

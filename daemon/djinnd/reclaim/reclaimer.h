@@ -8,6 +8,10 @@
 //   models that no session holds, least recently used first; then models whose sessions run
 //   nothing; then sequence groups of such sessions. All that is needed, or nothing.
 //
+// While somebody waits for it, it is looked whether it still comes: what waits for a lane to end a
+// step comes too late for them once that step has taken long (lane_steps.h), and something else
+// gives way, or they are refused.
+//
 // After each grant, and when a model falls idle:
 //
 //   above idle_percent   models that no session holds; then sequence groups of sessions that have
@@ -31,13 +35,14 @@ namespace djinn::daemon {
 
 class Reclaimer final : public Reclaim {
  public:
-  Reclaimer(Loop& loop, const Memory& memory, Models& models, Sessions& sessions, Events& events,
+  Reclaimer(Loop& loop, Memory& memory, Models& models, Sessions& sessions, Events& events,
             Thresholds thresholds);
 
   void set(Thresholds thresholds);
 
   bool make_room(uint64_t bytes) override;
   [[nodiscard]] uint64_t pinned_bytes() const override;
+  [[nodiscard]] uint64_t held_up_bytes() const override;
   [[nodiscard]] uint64_t leaving_bytes(Owner user) const override;
   // Looks soon whether something is to give way.
   void changed() override;
@@ -49,17 +54,18 @@ class Reclaimer final : public Reclaim {
   // Begins as long as more than so many bytes are granted. of_sessions: with what belongs to
   // sessions that run nothing. Whether a model was passed over because its sessions run.
   bool shrink_to(uint64_t bytes, bool of_sessions);
-  // Bytes of all that comes free by itself.
+  // Bytes of all that comes free by itself, and soon.
   [[nodiscard]] uint64_t coming_bytes() const;
 
-  const Memory& memory_;
+  Memory& memory_;
   Models& models_;
   Sessions& sessions_;
   Events& events_;
   Thresholds thresholds_;
   PressureLevel level_ = PressureLevel::kNone;
   Timer soon_;
-  Timer later_;  // when another session may have become idle
+  Timer later_;    // when another session may have become idle
+  Timer waiting_;  // while somebody waits
 };
 
 }  // namespace djinn::daemon

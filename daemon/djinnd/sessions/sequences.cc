@@ -17,6 +17,7 @@
 
 #include "daemon/djinnd/loop/descriptors.h"
 #include "daemon/djinnd/loop/log.h"
+#include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/size_text.h"
@@ -39,14 +40,16 @@ Status make_directory(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   std::filesystem::create_directories(parent, error);
   if (::mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return {};
-  return system_error("make the directory for spilled sequence groups", errno);
+  return system_error("make " + path + ", memory.spill_directory", errno);
 }
 
 // Makes a file with a name first, for file systems that know none that never had one.
 Result<Fd> make_named_file(const std::string& directory) {
   std::string path = directory + "/sequence-XXXXXX";
   Fd file(::mkostemp(path.data(), O_CLOEXEC));
-  if (!file.valid()) return system_error("make a file for a sequence group", errno);
+  if (!file.valid()) {
+    return system_error("make a file in " + directory + ", memory.spill_directory", errno);
+  }
   ::unlink(path.c_str());
   return file;
 }
@@ -74,7 +77,8 @@ Result<uint64_t> extent_bytes_of(const ipc::SequenceGeometry& g) {
 
 Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Events& events,
                      QuotaRefusals& refusals, Replies& replies, ExtentSource& extents,
-                     WorkQueue& file_work, const SessionTable& sessions, SpillRules rules)
+                     WorkQueue& file_work, const SessionTable& sessions,
+                     const LaneSteps& lane_steps, SpillRules rules)
     : clock_(clock),
       memory_(memory),
       domains_(domains),
@@ -84,7 +88,7 @@ Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Event
       extents_(extents),
       file_work_(file_work),
       sessions_(sessions),
-      spill_(clock, memory, domains, sessions, std::move(rules)) {}
+      spill_(clock, memory, domains, sessions, lane_steps, std::move(rules)) {}
 
 SequenceGroup* Sequences::find(SessionId id, WorkerKey key, SequenceHandle handle) const {
   Session* const session = sessions_.find(id, key);
@@ -290,6 +294,27 @@ bool Sequences::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
 
 // --- to disk
 
+void Sequences::check_spill() {
+  if (!spill_.is_wanted()) return;
+  if (spill_.directory().empty()) {
+    return cannot_spill("there is no cache directory, and memory.spill_directory names none");
+  }
+  file_work_.run([directory = spill_.directory()] { return make_file(directory); },
+                 [this](Result<Fd> file) {
+                   if (!file.ok()) return cannot_spill(file.error().message);
+                   file_work_.close(*std::move(file));
+                 });
+}
+
+void Sequences::cannot_spill(const std::string& why) {
+  const std::string fault = ipc::showable_sentence(why);
+  if (!spill_.note_failure(fault)) return;
+  Event event = device_event(memory_.device(), EventKind::kSpillUnavailable,
+                             "no sequence group can go to disk");
+  event.sentence = fault;
+  events_.emit(std::move(event));
+}
+
 uint64_t Sequences::begin_spill(uint64_t bytes, bool idle_only) {
   uint64_t coming = 0;
   for (const Spill::Candidate& candidate : spill_.candidates(idle_only)) {
@@ -326,10 +351,10 @@ void Sequences::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, 
     return memory_.freed();
   }
   if (!file.ok()) {
-    log("no sequence group is spilled: {}", file.error().message);
-    spill_.note_failure();
+    cannot_spill(file.error().message);
     return stays(*group);
   }
+  spill_.note_success();
   DJINN_ASSERT(!group->spill_file.valid());
   group->spill_file = *std::move(file);
   const int fds[] = {group->spill_file.get()};

@@ -23,6 +23,7 @@
 #include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
+#include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/sessions/spill.h"
 #include "daemon/djinnd/workers/domains.h"
@@ -36,7 +37,7 @@ class Sequences {
   // file_work makes and closes files.
   Sequences(const Clock& clock, Memory& memory, Domains& domains, Events& events,
             QuotaRefusals& refusals, Replies& replies, ExtentSource& extents, WorkQueue& file_work,
-            const SessionTable& sessions, SpillRules rules);
+            const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules);
 
   // --- requests; they answer the client
   void make(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry);
@@ -48,6 +49,8 @@ class Sequences {
   // Begins to move groups, until so many bytes are on their way; gives how many are. idle_only:
   // those of sessions that have run nothing for a while.
   uint64_t begin_spill(uint64_t bytes, bool idle_only);
+  // Tries whether groups could go to disk, and tells where they could not.
+  void check_spill();
 
   // --- sessions
   // The session's worker has just taken it in: it is told of the groups.
@@ -93,6 +96,7 @@ class Sequences {
   void granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status);
 
   void begin_spill(const Spill::Candidate& candidate);
+  void cannot_spill(const std::string& why);
   void has_file(SessionId id, SequenceHandle handle, uint64_t attempt, Result<Fd> file);
   void stays(SequenceGroup& group);
   // Frees the group's memory, and takes so many bytes from what is granted for it when that is

@@ -53,6 +53,7 @@ class SequencesTest : public ::testing::Test, private Replies {
   const Quotas quotas_;
   Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
   SessionTable sessions_;
+  const LaneSteps lane_steps_{clock_, sessions_};
   WorkQueue memory_work_{loop_, "memory"};
   WorkQueue file_work_{loop_, "files"};
   HostExtents host_{memory_work_};
@@ -69,8 +70,8 @@ class SequencesTest : public ::testing::Test, private Replies {
 
  protected:
   Sequences sequences_{
-      clock_, memory_,  workers_.domains, workers_.events, workers_.refusals,
-      *this,  extents_, file_work_,       sessions_,       {"/nowhere", 0, kDevice}};
+      clock_,   memory_,    workers_.domains, workers_.events, workers_.refusals,       *this,
+      extents_, file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SequencesTest, a_group_whose_extent_cannot_be_made_is_refused_and_takes_no_slot) {

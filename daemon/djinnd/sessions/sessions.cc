@@ -78,8 +78,9 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory
       deferred_close_(deferred_close),
       turns_(turns),
       listener_(listener),
+      lane_steps_(clock, sessions_),
       sequences_(clock, memory, domains, events, refusals, *this, extents, file_work, sessions_,
-                 std::move(spill)),
+                 lane_steps_, std::move(spill)),
       departed_(loop, user_work, [this] { memory_stays(); }),
       attach_timer_(loop, [this] {
         attach_those_that_may([](const Session& session) { return !session.attached; });
@@ -118,8 +119,8 @@ Status Sessions::check_quota(Owner user) const {
   if (const uint32_t now = count(user); now >= most) {
     return Error{ErrorCode::kLimitExceeded,
                  fmt::format("This user has {} sessions, and djinnd's configuration allows {} at a "
-                             "time. Close one, or ask the administrator for more.",
-                             now, most)};
+                             "time. Close one, or ask the administrator for a larger {}.",
+                             now, most, quotas_.key_of(user, QuotaOf::kSessions))};
   }
   return {};
 }
@@ -485,6 +486,7 @@ void Sessions::attach(Session& session) {
   // From here on the worker gets what is new behind these, before it has answered too.
   session.attached = true;
   sequences_.send_all(session);
+  listener_.session_attached(session.id);
   if (session.phase == SessionPhase::kAttaching) welcome(session);
 }
 
@@ -521,7 +523,8 @@ void Sessions::cancel_run(const Waiter& waiter, const Caller& caller, SessionId 
   const auto progress = (*session)->has_memory() ? (*session)->memory.progress() : gc::Progress{};
   // One that waits for memory is in flight and in no step.
   if (!progress || (progress->running_step == 0 && !progress->in_flight)) {
-    return refuse(waiter, {ErrorCode::kNotFound, "The session has no run in flight."});
+    return refuse(waiter, {ErrorCode::kNotFound,
+                           "The session has no run in flight: there is nothing to cancel."});
   }
   const Status asked = (*session)->memory.cancel_in_flight();
   if (!asked) return refuse(waiter, asked.error());
@@ -538,21 +541,42 @@ void Sessions::terminate(const Waiter& waiter, const Caller& caller, SessionId t
 }
 
 uint64_t Sessions::leaving_bytes(std::optional<Owner> user) const {
-  const auto of_session = [this](SessionId id, uint64_t stays) {
-    return memory_.held_by(Memory::of_session(id)) - stays;
-  };
   uint64_t bytes = 0;
   for (const auto& [id, session] : released_) {
     if (user && session.user != *user) continue;
-    bytes += of_session(id, departed_.is_leaving(id) ? 0 : session.shared_bytes);
+    bytes += memory_.held_by(Memory::of_session(id)) -
+             (departed_.is_leaving(id) ? 0 : session.shared_bytes);
   }
   for (const auto& [id, session] : sessions_.all()) {
     if (user && session->domain != *user) continue;
     if (session->phase == SessionPhase::kLeaving) {
-      bytes += of_session(id, session->parted->has_hung_up() ? 0 : session->memory.shared_bytes());
+      bytes += leaving_bytes_of(*session);
       continue;
     }
     for (const auto& [index, group] : session->sequences.all()) bytes += group.leaving_bytes();
+  }
+  return bytes;
+}
+
+uint64_t Sessions::leaving_bytes_of(const Session& session) const {
+  DJINN_ASSERT(session.phase == SessionPhase::kLeaving);
+  const uint64_t stays = session.parted->has_hung_up() ? 0 : session.memory.shared_bytes();
+  return memory_.held_by(Memory::of_session(session.id)) - stays;
+}
+
+uint64_t Sessions::held_up_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [id, session] : sessions_.all()) {
+    const bool leaves = session->phase == SessionPhase::kLeaving;
+    if (!leaves && session->sequences.size() == 0) continue;
+    if (!lane_steps_.is_long(session->worker())) continue;
+    if (leaves) {
+      bytes += leaving_bytes_of(*session);
+      continue;
+    }
+    for (const auto& [index, group] : session->sequences.all()) {
+      bytes += group.leaving_bytes() - group.freeing_bytes;
+    }
   }
   return bytes;
 }
@@ -610,16 +634,19 @@ void Sessions::on_session_broken(WorkerKey key, const ipc::SessionBroken& event)
   end(*session, error);
 }
 
-bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death) {
+bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
+                           const std::set<SessionId>& definers) {
   std::vector<SessionId> ids;
   for (const auto& [id, session] : sessions_.all()) {
     if (session->worker() == key && session->has_memory()) ids.push_back(id);
   }
-  bool progressed = !death.suspect.has_value() && !activity_of(key).in_step;
+  bool progressed =
+      (!death.suspect && death.admitting.empty() && !activity_of(key).in_step) || !definers.empty();
   for (const SessionId id : ids) {
     Session& session = *find(id);
+    if (definers.contains(id)) note_deadly_graph(session);
     if (session.phase == SessionPhase::kLeaving) {
-      progressed |= note_last_death(session);
+      progressed |= !death.was_a_graphs() && note_last_death(session);
       release(session);
     } else {
       progressed |= note_death(session, death);
@@ -641,20 +668,25 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
     end(session, progress.error());
     return false;
   }
-  session.deaths.note(progress.value());
+  const bool in_step = progress->running_step != 0;
+  const bool is_own = in_step && !death.was_a_graphs();
+  gc::Progress counted = *progress;
+  if (!is_own) counted.running_step = 0;
+  session.deaths.note(counted);
   const uint64_t steps =
       progress->commit - std::exchange(session.commit_at_death, progress->commit);
   const bool went_on = steps > (session.refusal ? 1 : 0);  // the refusal is committed as well
   if (steps > 0) session.refusal.reset();
-  const bool in_step = progress->running_step != 0;
-  if (in_step) {
+  if (is_own) {
     session.quarantine.note_death(went_on, clock_.monotonic_ns());
     note_killer(session);
+  }
+  if (in_step) {
     // Or the next death would be in this step, too, before a worker has taken the session in.
     const Status left = session.memory.leave_step();
     if (!left) log("a dead worker's step stays open: {}", left.error().message);
   }
-  if (in_step && (death.overran_ms || session.deaths.exhausted())) {
+  if (is_own && (death.overran_ms || session.deaths.exhausted())) {
     session.refusal = refusal_of(progress->op, death.overran_ms);
   }
   const OwedAnswer attaching{OwedAnswer::Kind::kAttachSession, session.id.value, {}};
@@ -663,7 +695,12 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   if (session.attach_deaths >= 2 * limits::kDeathsWithoutProgress || session.deaths.hopeless()) {
     end(session, {ErrorCode::kWorkerLost, "The worker died whenever it served the session."});
   }
-  return went_on || in_step;
+  return went_on || is_own;
+}
+
+void Sessions::note_deadly_graph(Session& session) {
+  session.quarantine.note_death(false, clock_.monotonic_ns());
+  note_killer(session);
 }
 
 // Notes the death also for a session whose client is gone: it is its own no less.
@@ -689,8 +726,9 @@ void Sessions::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
   if (!range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max)) {
     const Status refused = Error{
         ErrorCode::kQuotaExceeded,
-        fmt::format("The session's refs would take more than its quota of {}. Release some, then "
-                    "repeat.",
+        fmt::format("The session's refs would take more than its quota of {}. Release some, or ask "
+                    "the administrator for a larger memory.session_quota, which sessions that "
+                    "begin then have.",
                     size_text(session->memory.ref_bytes_max))};
     refusals_.note(key.owner, session->id, refused);
     return domains_.answer_grant(key, event.request, refused);

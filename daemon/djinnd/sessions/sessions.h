@@ -24,6 +24,7 @@
 #include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/workers/domains.h"
@@ -39,6 +40,8 @@ class SessionListener {
   virtual ~SessionListener() = default;
   // A message of a client came.
   virtual void client_said(Session& session, ClientMessage message) = 0;
+  // The worker was told of it: what it defines may be told after it.
+  virtual void session_attached(SessionId id) = 0;
   // Models and programs are to let go of it.
   virtual void session_left(SessionId id) = 0;
 };
@@ -80,7 +83,8 @@ class Sessions final : public Replies {
   void worker_ready(WorkerKey key);
   // Gives whether the next worker may come at once: the death is a session's own, which waits for
   // it, or something was committed since the death before, or the worker had nothing to do.
-  bool worker_died(WorkerKey key, const WorkerDeath& death);
+  // definers: of a graph that is known to have been why; the death is theirs, and nobody else's.
+  bool worker_died(WorkerKey key, const WorkerDeath& death, const std::set<SessionId>& definers);
   void on_attached(WorkerKey key, const ipc::Attached& event);
   void on_detached(WorkerKey key, const ipc::Detached& event);
   // Ends the session that had the group before and cannot go on without it.
@@ -106,9 +110,13 @@ class Sessions final : public Replies {
   // Null when there is none any more.
   [[nodiscard]] Session* find(SessionId id) const { return sessions_.find(id); }
   [[nodiscard]] Sequences& sequences() { return sequences_; }
+  [[nodiscard]] LaneSteps& lane_steps() { return lane_steps_; }
+  [[nodiscard]] const LaneSteps& lane_steps() const { return lane_steps_; }
   // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
   // their way to disk. user: theirs alone.
   [[nodiscard]] uint64_t leaving_bytes(std::optional<Owner> user = {}) const;
+  // Of all these what a worker lets go of at the end of a step that goes on for long.
+  [[nodiscard]] uint64_t held_up_bytes() const;
   // That the user's sessions have added for models that they are to open next.
   [[nodiscard]] size_t files_added(Owner user) const;
   // How many may run something and have not left, of all users or of that one, who has a quota.
@@ -148,10 +156,14 @@ class Sessions final : public Replies {
   void leave(SessionId id);
   void release(Session& session);
   void freed(SessionId id, uint64_t bytes);
+  // What comes free when the worker has let go of the session, which leaves.
+  [[nodiscard]] uint64_t leaving_bytes_of(const Session& session) const;
   void emit_freed(Released& session);
   void memory_stays();
   void cancel_requests(Session& session);
   bool note_death(Session& session, const WorkerDeath& death);
+  // It has defined a graph that ended a worker.
+  void note_deadly_graph(Session& session);
   bool note_last_death(Session& session);
   void note_killer(Session& session);
   void refs_granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status);
@@ -177,6 +189,7 @@ class Sessions final : public Replies {
   SessionTable sessions_;
   std::map<WorkerKey, Newcomers> newcomers_;  // of users one of whose sessions ended a worker
   std::map<SessionId, Released> released_;    // gone, their memory not yet
+  LaneSteps lane_steps_;
   Sequences sequences_;
   Departed departed_;
   bool draining_ = false;

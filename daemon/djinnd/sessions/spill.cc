@@ -20,6 +20,12 @@ uint64_t Spill::retry_ns() const {
   return clock_.monotonic_ns() + kRetryNs;
 }
 
+bool Spill::note_failure(const std::string& why) {
+  DJINN_ASSERT(!why.empty());
+  not_before_ns_ = retry_ns();
+  return std::exchange(fault_, why) != why;
+}
+
 void Spill::note_use(Session& session, const gc::Progress& progress) const {
   const bool used =
       progress.commit != session.commit_seen || progress.running_step != 0 || progress.in_flight;
@@ -36,7 +42,7 @@ bool Spill::is_idle(const Session& session) const {
 bool Spill::may_spill(const Session& session) const {
   return session.phase == SessionPhase::kLive && session.attached &&
          domains_.ready(session.worker()) && !session.runs() &&
-         !memory_.waits(Memory::of_session(session.id));
+         !lane_steps_.is_long(session.worker()) && !memory_.waits(Memory::of_session(session.id));
 }
 
 std::vector<Spill::Candidate> Spill::candidates(bool idle_only) const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Spill: which sequence groups go to disk (ARCHITECTURE section 4, Tiers): those of sessions that
-// run nothing, least recently used first. Sequences moves them.
+// run nothing, least recently used first. Sequences moves them. The worker reads a group between
+// two steps, so none goes that would wait for a long one.
 //
 // invariant: all that is on disk or on its way there is at most the limit.
 #pragma once
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "kernel/base/clock.h"
@@ -23,6 +25,7 @@ struct SpillRules {
   std::string directory;      // empty: nothing is spilled
   uint64_t idle_ms = 60'000;  // who ran nothing for so long gives way to the first threshold
   uint64_t limit_bytes = 0;   // of all that is on disk or on its way there
+  bool is_wanted = false;     // a directory that is empty all the same is a fault
 };
 
 class Spill {
@@ -33,11 +36,12 @@ class Spill {
   };
 
   Spill(const Clock& clock, const Memory& memory, const Domains& domains,
-        const SessionTable& sessions, SpillRules rules)
+        const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules)
       : clock_(clock),
         memory_(memory),
         domains_(domains),
         sessions_(sessions),
+        lane_steps_(lane_steps),
         rules_(std::move(rules)) {}
 
   void set_idle_ms(uint64_t ms) { rules_.idle_ms = ms; }
@@ -59,8 +63,12 @@ class Spill {
 
   // Looks whether the session has done something since the last look.
   void note_use(Session& session, const gc::Progress& progress) const;
-  // No file could be made: no group is a candidate for a while.
-  void note_failure() { not_before_ns_ = retry_ns(); }
+  // No file could be made: no group is a candidate for a while. Gives whether that is news.
+  bool note_failure(const std::string& why);
+  void note_success() { fault_.clear(); }
+  // Why nothing can be spilled, as far as anybody has tried; empty: it can, or nobody wants it.
+  [[nodiscard]] const std::string& fault() const { return fault_; }
+  [[nodiscard]] bool is_wanted() const { return rules_.is_wanted; }
   // When a group that could not be spilled may be tried again, by the monotonic clock.
   [[nodiscard]] uint64_t retry_ns() const;
 
@@ -73,8 +81,10 @@ class Spill {
   const Memory& memory_;
   const Domains& domains_;
   const SessionTable& sessions_;
+  const LaneSteps& lane_steps_;
   SpillRules rules_;
   uint64_t not_before_ns_ = 0;
+  std::string fault_;
 };
 
 }  // namespace djinn::daemon

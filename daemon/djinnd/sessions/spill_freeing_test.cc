@@ -90,6 +90,7 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   const Quotas quotas_;
   Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
   SessionTable sessions_;
+  const LaneSteps lane_steps_{clock_, sessions_};
 
  private:
   void reply(const Waiter&, ipc::DaemonReply, std::span<const int>) override {}
@@ -104,8 +105,8 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
 
  protected:
   Sequences sequences_{
-      clock_, memory_,  workers_.domains, workers_.events, workers_.refusals,
-      *this,  extents_, file_work_,       sessions_,       {"/nowhere", 0, kDevice}};
+      clock_,   memory_,    workers_.domains, workers_.events, workers_.refusals,       *this,
+      extents_, file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
 };
 
 TEST_F(SpillFreeingTest, memory_counts_until_it_is_free_and_is_known_to_be_coming) {

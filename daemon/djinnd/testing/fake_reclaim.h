@@ -14,11 +14,13 @@ class FakeReclaim final : public Reclaim {
  public:
   bool make_room(uint64_t bytes) override { return has_room(bytes); }
   [[nodiscard]] uint64_t pinned_bytes() const override { return 0; }
+  [[nodiscard]] uint64_t held_up_bytes() const override { return held_up; }
   [[nodiscard]] uint64_t leaving_bytes(Owner user) const override { return leaving_of(user); }
   void changed() override {}
   void refused(const Error&, std::optional<Owner>) override {}
 
   std::function<bool(uint64_t)> has_room = [](uint64_t) { return true; };
+  uint64_t held_up = 0;
   std::function<uint64_t(Owner)> leaving_of = [](Owner) { return 0; };
 };
 

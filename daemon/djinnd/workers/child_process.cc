@@ -146,6 +146,11 @@ bool ChildProcess::refused_our_build() const {
   return reaped_ && WIFEXITED(wait_status_) && WEXITSTATUS(wait_status_) == ipc::kOtherBuildStatus;
 }
 
+std::optional<ipc::AdmissionDesk> ChildProcess::crashed_at() const {
+  if (!reaped_ || !WIFEXITED(wait_status_)) return std::nullopt;
+  return ipc::desk_of_crash(WEXITSTATUS(wait_status_));
+}
+
 std::string ChildProcess::how_it_ended() const {
   DJINN_ASSERT(reaped_);
   if (!WIFSIGNALED(wait_status_)) return fmt::format("with status {}", WEXITSTATUS(wait_status_));

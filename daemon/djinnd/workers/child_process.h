@@ -22,6 +22,7 @@
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/loop/stragglers.h"
 #include "daemon/djinnd/workers/spawner.h"
+#include "ipc/exit_status.h"
 #include "kernel/base/fd.h"
 #include "kernel/base/result.h"
 
@@ -83,6 +84,8 @@ class ChildProcess {
   [[nodiscard]] uint64_t cpu_ns() const;
   // How a child that is dead ended, for people: "of SIGSEGV", "with status 1".
   [[nodiscard]] std::string how_it_ended() const;
+  // Where it admitted a program as it crashed of that.
+  [[nodiscard]] std::optional<ipc::AdmissionDesk> crashed_at() const;
   // It ended because it is of another build than we are (ipc/build_identity.h).
   [[nodiscard]] bool refused_our_build() const;
 

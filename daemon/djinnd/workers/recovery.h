@@ -87,7 +87,7 @@ class HangWatch {
   struct Sample {
     bool has_work = false;  // a step is running, a bell was rung, or a command is unanswered
     uint64_t activity = 0;  // changes whenever the worker did anything
-    bool patient = false;   // what it does shows no activity: admission, for example
+    bool patient = false;   // what it does shows no activity: mapping a model, for example
   };
   // True when the worker had work and did nothing for the whole timeout; patient work has several.
   bool look(uint64_t now_ns, const Sample& sample);

@@ -58,9 +58,6 @@ std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
                  [](const ipc::ParkModel& c) -> Owed {
                    return OwedAnswer{Kind::kParkModel, c.model.value, {}};
                  },
-                 [](const ipc::AddProgram& c) -> Owed {
-                   return OwedAnswer{Kind::kAddProgram, c.program.value, {}};
-                 },
                  [](const ipc::AddSequence& c) -> Owed {
                    return OwedAnswer{Kind::kAddSequence, c.session.value, c.sequence};
                  },
@@ -99,12 +96,6 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
                  [](const ipc::ModelParked& e) -> Owed {
                    return OwedAnswer{Kind::kParkModel, e.model.value, {}};
                  },
-                 [](const ipc::ProgramAdded& e) -> Owed {
-                   return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
-                 },
-                 [](const ipc::ProgramRefused& e) -> Owed {
-                   return OwedAnswer{Kind::kAddProgram, e.program.value, {}};
-                 },
                  [](const ipc::SequenceAdded& e) -> Owed {
                    return OwedAnswer{Kind::kAddSequence, e.session.value, e.sequence};
                  },
@@ -131,6 +122,7 @@ WorkerSupervisor::WorkerSupervisor(Loop& loop, const Clock& clock, SparePool& sp
       events_(events),
       key_(key),
       hang_timeout_ms_(hang_timeout_ms),
+      looked_{Looked(hang_timeout_ms * 1'000'000), Looked(hang_timeout_ms * 1'000'000)},
       step_watch_(hang_timeout_ms * 1'000'000),
       lane_watch_(hang_timeout_ms * 1'000'000),
       command_watch_(hang_timeout_ms * 1'000'000),
@@ -161,6 +153,7 @@ void WorkerSupervisor::adopt(ReadyChild child) {
   phase_.enter(WorkerPhase::kReady);
   ever_ready_ = true;
   for (HangWatch* watch : {&step_watch_, &lane_watch_, &command_watch_}) watch->reset();
+  looked_.fill(Looked(hang_timeout_ms_ * 1'000'000));
   process_->listen({[this](ipc::Datagram message) { heard(message); }, [this] { exited(); }});
   emit(EventKind::kWorkerStarted,
        fmt::format("worker {} serves {}", process_->pid(), events_.user_text(key_.owner)));
@@ -199,6 +192,8 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
   const auto& body = event.value().body;
   if (std::holds_alternative<ipc::LaneAwake>(body)) {
     ++wakes_;
+  } else if (const auto* const look = std::get_if<ipc::ProgramLookedAt>(&body)) {
+    note_look(*look);
   } else if (!std::holds_alternative<ipc::WorkerStats>(body)) {
     ++answers_;
   }
@@ -209,6 +204,26 @@ void WorkerSupervisor::heard(const ipc::Datagram& message) {
   listener_.worker_said(key_, event.value());
 }
 
+void WorkerSupervisor::note_look(const ipc::ProgramLookedAt& event) {
+  Looked& desk = looked_[static_cast<size_t>(event.desk)];
+  desk.at = event.program;
+  ++desk.heard;
+  desk.cpu_ns = process_->cpu_ns();
+}
+
+std::vector<DeathAdmitting> WorkerSupervisor::deaths_admitting() const {
+  std::vector<DeathAdmitting> deaths;
+  const auto crashed_at = process_->crashed_at();
+  for (size_t i = 0; i < looked_.size(); ++i) {
+    const Looked& desk = looked_[i];
+    const bool crashed = crashed_at == static_cast<ipc::AdmissionDesk>(i);
+    if (!crashed && !desk.at.valid()) continue;
+    deaths.push_back({desk.at, crashed || desk.overran,
+                      desk.overran ? std::optional(hang_timeout_ms_) : std::nullopt});
+  }
+  return deaths;
+}
+
 void WorkerSupervisor::exited() {
   DJINN_ASSERT(ready() && process_->dead());
   emit(EventKind::kWorkerLost,
@@ -216,6 +231,7 @@ void WorkerSupervisor::exited() {
                    process_->how_it_ended()));
   WorkerDeath death;
   death.overran_ms = std::exchange(overran_ms_, std::nullopt);
+  death.admitting = deaths_admitting();
   std::erase_if(owed_, [](const OwedAnswer& owed) { return owed.kind == Kind::kWakeLane; });
   if (!owed_.empty()) death.suspect = owed_.front();
   owed_.clear();
@@ -237,8 +253,8 @@ void WorkerSupervisor::wake_lane() {
 
 // A stopped process and one that waits for something do not compute; one that others leave little
 // of the cores does some.
-bool WorkerSupervisor::computes() const {
-  return process_->cpu_ns() - cpu_seen_ns_ >= hang_timeout_ms_ * 1'000'000 / kComputesOneIn;
+bool WorkerSupervisor::computes_since(uint64_t cpu_ns) const {
+  return process_->cpu_ns() - cpu_ns >= hang_timeout_ms_ * 1'000'000 / kComputesOneIn;
 }
 
 // Each kind of work has signs of life of its own: while one stands still another may go on, and a
@@ -252,12 +268,21 @@ bool WorkerSupervisor::look(const LaneActivity& lane) {
   const bool stuck_lane = lane_watch_.look(now_ns, {asked && !lane.in_step, wakes_});
   // Most commands are the lane's to answer, between two steps.
   const bool stuck = command_watch_.look(now_ns, {!owed_.empty() && !lane.in_step, answers_, true});
+  Looked* stuck_desk = nullptr;
+  bool looks = false;
+  for (Looked& desk : looked_) {
+    if (desk.watch.look(now_ns, {desk.at.valid(), desk.heard})) stuck_desk = &desk;
+    looks |= desk.at.valid();
+  }
   if (step_watch_.is_fresh(now_ns)) cpu_seen_ns_ = process_->cpu_ns();
-  const bool has_work = lane.in_step || !owed_.empty();
-  if (stuck_in_step && computes()) {
+  const bool has_work = lane.in_step || !owed_.empty() || looks;
+  if (stuck_in_step && computes_since(cpu_seen_ns_)) {
     overran_ms_ = hang_timeout_ms_;
     kill("is in one operator for longer than it may");
-  } else if (stuck_in_step || stuck_lane || stuck) {
+  } else if (stuck_desk != nullptr && !stuck_in_step && computes_since(stuck_desk->cpu_ns)) {
+    stuck_desk->overran = true;
+    kill("looks at a part of a graph for longer than it may");
+  } else if (stuck_in_step || stuck_lane || stuck || stuck_desk != nullptr) {
     kill("does nothing although it has work");
   } else if (!lane.in_step && std::exchange(count_seen_, lane.count) == lane.count) {
     wake_lane();

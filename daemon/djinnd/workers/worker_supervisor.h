@@ -13,12 +13,15 @@
 // own, and sends it again when worker_ready() is called.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/workers/child_process.h"
@@ -43,7 +46,6 @@ struct OwedAnswer {
     kAddModel,
     kDropModel,
     kParkModel,
-    kAddProgram,
     kAddSequence,
     kReleaseSequence,
     kStats,
@@ -65,8 +67,22 @@ struct LaneActivity {
   uint64_t count = 0;  // changes with each operator and step
 };
 
+// It looked at a graph as it died.
+struct DeathAdmitting {
+  ProgramId program;  // invalid: nobody had heard of which
+  // It is known that this was why. Else a step may have been, or somebody outside.
+  bool was_why = false;
+  // It was killed because a part of the graph went on computing for so long.
+  std::optional<uint64_t> overran_ms;
+};
+
 struct WorkerDeath {
   std::optional<OwedAnswer> suspect;  // the oldest command that it left unanswered
+  std::vector<DeathAdmitting> admitting;
+  // A graph is known to have been why: nothing that ran meanwhile was.
+  [[nodiscard]] bool was_a_graphs() const {
+    return std::ranges::any_of(admitting, &DeathAdmitting::was_why);
+  }
   // It was killed because one operator of its step went on computing for so long.
   std::optional<uint64_t> overran_ms;
 };
@@ -110,11 +126,23 @@ class WorkerSupervisor {
   [[nodiscard]] uint32_t threads() const { return ready_.threads; }
 
  private:
+  // What one of its desks does.
+  struct Looked {
+    explicit Looked(uint64_t timeout_ns) : watch(timeout_ns) {}
+    ProgramId at;         // invalid: at none
+    uint64_t heard = 0;   // how often
+    uint64_t cpu_ns = 0;  // when it was heard of last
+    bool overran = false;
+    HangWatch watch;
+  };
+  [[nodiscard]] std::vector<DeathAdmitting> deaths_admitting() const;
+  void note_look(const ipc::ProgramLookedAt& event);
   void ask_for_worker();
   void adopt(ReadyChild child);
   void heard(const ipc::Datagram& message);
   void exited();
-  [[nodiscard]] bool computes() const;
+  // Since it had used that much processor time it has used more than little.
+  [[nodiscard]] bool computes_since(uint64_t cpu_ns) const;
   void emit(EventKind kind, std::string text);
 
   Loop& loop_;
@@ -137,6 +165,7 @@ class WorkerSupervisor {
   uint64_t count_seen_ = 0;
   uint64_t cpu_seen_ns_ = 0;  // when the step in flight last showed life
   std::optional<uint64_t> overran_ms_;
+  std::array<Looked, ipc::kAdmissionDesks> looked_;
   HangWatch step_watch_;
   HangWatch lane_watch_;
   HangWatch command_watch_;

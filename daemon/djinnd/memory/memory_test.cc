@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Who waits for memory, and past whom others are served. What each may have: tables_test.cc.
+#include "daemon/djinnd/memory/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/testing/fake_reclaim.h"
+#include "kernel/base/owner.h"
+
+namespace djinn::daemon {
+namespace {
+
+constexpr uint64_t kDevice = 1000;
+constexpr Memory::Holder kModel{vmu::HolderKind::kModel, 1};
+constexpr Memory::Holder kLarge{vmu::HolderKind::kLoad, 2};
+constexpr Memory::Holder kSmall{vmu::HolderKind::kSession, 3};
+constexpr Memory::Holder kOther{vmu::HolderKind::kSession, 4};
+
+class MemoryTest : public ::testing::Test {
+ protected:
+  MemoryTest() {
+    memory_.set_reclaim(reclaim_);
+    reclaim_.has_room = [this](uint64_t bytes) {
+      asked_.push_back(bytes);
+      return bytes <= coming_;
+    };
+  }
+
+  struct Answer {
+    bool given = false;
+    Status status;
+  };
+  Memory::Granted into(Answer& answer) {
+    return [&answer](const Status& status) { answer = {true, status}; };
+  }
+  // Whether it is granted at once.
+  bool has(Memory::Holder holder, uint64_t bytes) {
+    Answer answer;
+    memory_.request(holder, bytes, into(answer));
+    if (!answer.given) memory_.cancel(holder);
+    return answer.status.ok() && memory_.held_by(holder) >= bytes;
+  }
+
+  const Quotas quotas_;
+  Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
+  testing::FakeReclaim reclaim_;
+  uint64_t coming_ = kDevice;    // what could come free
+  std::vector<uint64_t> asked_;  // for how much room
+};
+
+TEST_F(MemoryTest, who_fits_is_served_although_a_larger_request_waits) {
+  ASSERT_TRUE(has(kModel, 300));
+  Answer large;
+  memory_.request(kLarge, 800, into(large));
+  EXPECT_FALSE(large.given);
+  EXPECT_TRUE(has(kSmall, 600));
+  EXPECT_FALSE(has(kOther, 101)) << "no more is free";
+  EXPECT_TRUE(has(kOther, 100));
+  memory_.release_all(kModel);
+  EXPECT_FALSE(large.given);
+  EXPECT_EQ(asked_.back(), 500u) << "what others took is missing, too";
+}
+
+TEST_F(MemoryTest, what_comes_free_is_kept_for_who_waits_however_often_others_come_and_go) {
+  ASSERT_TRUE(has(kModel, 500));
+  Answer large;
+  memory_.request(kLarge, 800, into(large));
+  int turns = 0;
+  while (has(kSmall, 100)) {
+    memory_.release_all(kSmall);
+    ++turns;
+  }
+  EXPECT_EQ(turns, 5) << "then all that was free is kept";
+  EXPECT_FALSE(large.given);
+  memory_.release(kModel, 300);
+  EXPECT_TRUE(large.given);
+  EXPECT_TRUE(large.status.ok());
+  EXPECT_EQ(memory_.held_by(kLarge), 800u);
+}
+
+TEST_F(MemoryTest, who_waits_in_vain_is_refused_and_what_was_kept_is_the_next_ones) {
+  ASSERT_TRUE(has(kModel, 700));
+  Answer large;
+  Answer next;
+  memory_.request(kLarge, 900, into(large));
+  ASSERT_TRUE(has(kOther, 300)) << "all that is free";
+  memory_.request(kSmall, 200, into(next));
+  memory_.release(kModel, 250);
+  EXPECT_FALSE(large.given);
+  EXPECT_FALSE(next.given) << "it is kept for who came before";
+  coming_ = 0;
+  reclaim_.held_up = 450;
+  memory_.freed();
+  ASSERT_TRUE(large.given);
+  EXPECT_EQ(large.status.error().code, ErrorCode::kOutOfMemory);
+  EXPECT_NE(large.status.error().message.find("450 B wait for a long step: try later."),
+            std::string::npos)
+      << large.status.error().message;
+  ASSERT_TRUE(next.given);
+  EXPECT_TRUE(next.status.ok());
+  EXPECT_TRUE(has(kOther, 50)) << "the rest is anybody's";
+}
+
+TEST_F(MemoryTest, room_is_made_for_those_behind_too_and_none_of_them_is_refused_before_the_first) {
+  ASSERT_TRUE(has(kModel, 1000));
+  coming_ = 500;
+  Answer first;
+  Answer second;
+  Answer third;
+  memory_.request(kLarge, 300, into(first));
+  memory_.request(kSmall, 200, into(second));
+  memory_.request(kOther, 100, into(third));
+  EXPECT_EQ(asked_.back(), 600u);
+  EXPECT_FALSE(third.given) << "there may be enough when those before it are served";
+  memory_.release(kModel, 500);
+  coming_ = 0;
+  memory_.freed();
+  EXPECT_TRUE(first.given && first.status.ok());
+  EXPECT_TRUE(second.given && second.status.ok());
+  ASSERT_TRUE(third.given);
+  EXPECT_EQ(third.status.error().code, ErrorCode::kOutOfMemory);
+}
+
+TEST_F(MemoryTest, what_was_kept_for_who_gives_up_is_kept_for_nobody) {
+  ASSERT_TRUE(has(kModel, 900));
+  Answer large;
+  memory_.request(kLarge, 800, into(large));
+  memory_.release(kModel, 400);
+  EXPECT_FALSE(has(kSmall, 101));
+  memory_.cancel(kLarge);
+  EXPECT_EQ(large.status.error().code, ErrorCode::kCancelled);
+  EXPECT_TRUE(has(kSmall, 500));
+  EXPECT_TRUE(memory_.check().ok());
+}
+
+TEST_F(MemoryTest, a_quota_refuses_also_who_would_have_to_wait) {
+  Memory memory(kHostDevice, kDevice, 100, quotas_);
+  memory.set_reclaim(reclaim_);
+  Answer all;
+  Answer small;
+  memory.request(kModel, kDevice, into(all));
+  memory.request(kSmall, 101, into(small));
+  ASSERT_TRUE(small.given);
+  EXPECT_EQ(small.status.error().code, ErrorCode::kQuotaExceeded);
+  EXPECT_TRUE(asked_.empty()) << "nothing gives way for it";
+}
+
+}  // namespace
+}  // namespace djinn::daemon

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/worker/admitter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/worker/admission_mark.h"
+#include "ipc/limits.h"
+#include "kernel/base/assert.h"
+
+namespace djinn::worker {
+namespace {
+
+// Processor time: so a part of a graph is known to be slow, and no admission that goes on.
+constexpr uint64_t kSignEveryMs = 100;
+
+std::vector<ipc::OutputShape> shapes_of(const exec::Program& program) {
+  std::vector<ipc::OutputShape> shapes;
+  for (const exec::OutputInfo& output : program.outputs()) {
+    shapes.push_back({output.name, output.dtype, output.sizes_known, output.sizes});
+  }
+  return shapes;
+}
+
+}  // namespace
+
+Admitter::Admitter(const Parts& parts) : parts_(parts) {
+  for (const Looked which : {Looked::kQuick, Looked::kLong}) {
+    at(which).thread = std::thread([this, which] { work(which); });
+  }
+}
+
+Admitter::~Admitter() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+    for (Desk& desk : desks_) desk.given_up = true;
+  }
+  for (Desk& desk : desks_) {
+    desk.changed.notify_all();
+    desk.thread.join();
+  }
+}
+
+void Admitter::admit(Order order) {
+  DJINN_ASSERT(order.program.valid() && order.graph);
+  Desk& desk = at(Looked::kQuick);
+  {
+    const std::lock_guard lock(mutex_);
+    desk.jobs.push_back({std::move(order)});
+  }
+  desk.changed.notify_all();
+}
+
+void Admitter::drop(ProgramId program) {
+  const std::lock_guard lock(mutex_);
+  for (Desk& desk : desks_) {
+    std::erase_if(desk.jobs, [&](const Job& job) { return job.order.program == program; });
+    if (desk.running && desk.running->order.program == program) desk.given_up = true;
+  }
+}
+
+void Admitter::drop_programs_of(ModelId model, std::function<void()> cleared) {
+  DJINN_ASSERT(cleared);
+  // Calls it when the last who holds it lets go.
+  const std::shared_ptr<void> last(nullptr, [cleared = std::move(cleared)](void*) { cleared(); });
+  const std::lock_guard lock(mutex_);
+  for (Desk& desk : desks_) {
+    std::erase_if(desk.jobs, [&](const Job& job) { return job.is_of(model); });
+    if (!desk.running || !desk.running->is_of(model)) continue;
+    desk.given_up = true;
+    desk.cleared = last;
+  }
+}
+
+void Admitter::need(ProgramId program) {
+  const std::lock_guard lock(mutex_);
+  for (Desk& desk : desks_) {
+    for (Job& job : desk.jobs) job.is_needed |= job.order.program == program;
+    if (desk.running) desk.running->is_needed |= desk.running->order.program == program;
+  }
+}
+
+void Admitter::work(Looked which) {
+  Desk& desk = at(which);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    desk.changed.wait(lock, [&] { return closing_ || !desk.jobs.empty(); });
+    if (closing_) return;
+    const auto needed = std::ranges::find(desk.jobs, true, &Job::is_needed);
+    const auto next = needed != desk.jobs.end() ? needed : desk.jobs.begin();
+    desk.running = std::move(*next);
+    desk.jobs.erase(next);
+    desk.given_up = false;
+    lock.unlock();
+    finish(which, attempt(desk.running->order, which));
+    lock.lock();
+  }
+}
+
+Result<AdmittedProgram> Admitter::attempt(const Order& order, Looked which) {
+  parts_.outbox.send({ipc::ProgramLookedAt{order.program, which}});
+  const AdmissionMark mark(which);
+  Attempt attempt{order, which, {parts_.clock, order.cpu_ms_max}, kSignEveryMs * 1'000'000};
+  exec::AdmissionLimits limits = admission_limits();
+  limits.go_on = [this, &attempt] { return go_on(attempt); };
+  return admit_graph(parts_.executor, *order.graph, order.model, limits);
+}
+
+Status Admitter::go_on(Attempt& attempt) {
+  const Order& order = attempt.order;
+  if (at(attempt.desk).given_up.load(std::memory_order_relaxed)) {
+    return Error{ErrorCode::kCancelled, "The program was given up."};
+  }
+  if (!attempt.budget.is_due()) return {};
+  DJINN_TRY(const uint64_t used_ns, attempt.budget.used_ns());
+  if (attempt.desk == Looked::kQuick && used_ns > kQuickMs * 1'000'000) {
+    return Error{ErrorCode::kPending, "It is looked at where that may take long."};
+  }
+  if (used_ns >= attempt.sign_due_ns) {
+    attempt.sign_due_ns = used_ns + kSignEveryMs * 1'000'000;
+    parts_.outbox.send({ipc::ProgramLookedAt{order.program, attempt.desk}});
+  }
+  return {};
+}
+
+void Admitter::finish(Looked which, Result<AdmittedProgram> admitted) {
+  parts_.outbox.send({ipc::ProgramLookedAt{{}, which}});
+  Desk& desk = at(which);
+  std::optional<Job> ended;
+  std::shared_ptr<void> cleared;
+  bool is_wanted = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_wanted = !desk.given_up;
+    ended = std::exchange(desk.running, std::nullopt);
+    cleared = std::exchange(desk.cleared, nullptr);
+    if (is_wanted && !admitted && admitted.error().code == ErrorCode::kPending) {
+      DJINN_ASSERT(which == Looked::kQuick);
+      at(Looked::kLong).jobs.push_back(*std::move(ended));
+      at(Looked::kLong).changed.notify_all();
+      return;
+    }
+  }
+  const ProgramId id = ended->order.program;
+  ended.reset();
+  if (is_wanted) {
+    tell(id, std::move(admitted));
+  } else {
+    admitted = Error{ErrorCode::kCancelled, "The program was given up."};  // its model is let go
+  }
+}
+
+void Admitter::tell(ProgramId id, Result<AdmittedProgram> admitted) {
+  if (!admitted) {
+    ipc::ProgramRefused refused;
+    refused.program = id;
+    refused.code = admitted.error().code;
+    refused.message = admitted.error().message;
+    parts_.lane.post([outbox = &parts_.outbox, refused](LaneLoop::State& state) {
+      state.programs.refuse_program(refused.program);
+      outbox->send({refused});
+    });
+    return;
+  }
+  const ipc::ProgramAdded added{id, shapes_of(*admitted->program),
+                                admitted->program->activation_bytes_estimate()};
+  auto shared = std::make_shared<AdmittedProgram>(*std::move(admitted));
+  parts_.lane.post([outbox = &parts_.outbox, shared, added](LaneLoop::State& state) {
+    state.programs.add_program(added.program, std::move(*shared));
+    outbox->send({added});
+  });
+}
+
+}  // namespace djinn::worker

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// How a worker says by its exit status what it was doing as it crashed: only it knows which of its
+// threads did.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace djinn::ipc {
+
+// Where a worker looks at graphs: one at a time at each.
+enum class AdmissionDesk : uint8_t { kQuick, kLong };
+inline constexpr size_t kAdmissionDesks = 2;
+
+// Of a crash of the thread of a desk: from EX_SOFTWARE of sysexits.h on, which nothing else in a
+// child gives.
+constexpr int status_of_crash_at(AdmissionDesk desk) {
+  return 70 + static_cast<int>(desk);
+}
+constexpr std::optional<AdmissionDesk> desk_of_crash(int status) {
+  for (const AdmissionDesk desk : {AdmissionDesk::kQuick, AdmissionDesk::kLong}) {
+    if (status == status_of_crash_at(desk)) return desk;
+  }
+  return std::nullopt;
+}
+
+}  // namespace djinn::ipc
