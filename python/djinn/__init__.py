@@ -30,6 +30,7 @@ On numpy arrays, without PyTorch:
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._client import VERSION as __version__
 from .arrays import bfloat16_to_float32, float32_to_bfloat16
 from .errors import (
     Error,
@@ -78,7 +79,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_OF_TORCH, "__doc__"])
+    return sorted([*__all__, *_OF_TORCH, "__doc__", "__version__"])
 
 
 __all__ = [
