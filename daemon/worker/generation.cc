@@ -2,6 +2,7 @@
 
 #include "daemon/worker/generation.h"
 
+#include <fmt/format.h>
 #include <string.h>
 
 #include <algorithm>
@@ -107,6 +108,10 @@ float to_float(const std::byte* at, DType dtype) {
   }
 }
 
+// What a row is copied to, and sorted in, lies beside the slab and is granted to nobody: 4 MiB for
+// so many logits, and some 20 while they are sorted. The largest vocabularies have 0.9 million.
+constexpr int64_t kVocabularyMax = int64_t{1} << 20;
+
 // Checks output 0 of the program: logits [rows, vocabulary], or [rows, tokens, vocabulary], of
 // which the last token counts.
 Status check_logits(const exec::OutputView& logits, uint32_t rows) {
@@ -119,7 +124,11 @@ Status check_logits(const exec::OutputView& logits, uint32_t rows) {
                  "The first output of a generating program must be logits [rows, vocabulary] or "
                  "[rows, tokens, vocabulary] in float16, bfloat16, float32 or float64."};
   }
-  return {};
+  const int64_t vocabulary = logits.sizes.back();
+  if (vocabulary <= kVocabularyMax) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               fmt::format("The logits have {} numbers a row; a vocabulary may have {} at most.",
+                           vocabulary, kVocabularyMax)};
 }
 
 void copy_row(const exec::OutputView& logits, uint32_t row, std::vector<float>& out) {

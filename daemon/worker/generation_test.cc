@@ -13,13 +13,13 @@ constexpr int64_t kVocabulary = 100;
 constexpr ProgramId kProgram{5};
 using Tokens = std::vector<int32_t>;
 
-srg::Graph model(bool writes = false) {
+srg::Graph model(bool writes = false, int64_t vocabulary = kVocabulary) {
   srg::GraphBuilder g("model");
   const srg::Expr rows = g.symbol("rows", 1, limits::kRows, srg::SymbolRole::kBatch);
   const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
   const srg::Tensor ids = g.input("ids", DType::kInt64, {rows, tokens}, srg::InputRole::kTokenIds);
   const srg::Tensor logits = g.op("fake::logits", {ids});
-  g.claim(logits, DType::kFloat32, {rows, kVocabulary});
+  g.claim(logits, DType::kFloat32, {rows, vocabulary});
   g.output("logits", logits);
   if (writes) g.op("fake::add_one_", {g.input("x", DType::kFloat32, {4})});
   return *std::move(g).finish();
@@ -121,6 +121,15 @@ TEST_F(GenerationTest, rows_of_a_whole_group_are_told_in_as_many_completions_as_
   for (uint32_t row = 0; row < limits::kRows; ++row) {
     const auto last = static_cast<int32_t>(row);
     EXPECT_EQ(told(row), (Tokens{last + 1, last + 2}));
+  }
+}
+
+TEST_F(GenerationTest, a_row_has_no_more_logits_than_a_vocabulary) {
+  constexpr int64_t kMost = 1 << 20;
+  for (const int64_t vocabulary : {kMost, kMost + 1}) {
+    define(model(false, vocabulary));
+    generate(block(make_group(3, 1, 64), {10}));
+    EXPECT_EQ(finish(), vocabulary == kMost ? ErrorCode::kOk : ErrorCode::kLimitExceeded);
   }
 }
 
