@@ -30,6 +30,7 @@ from private_daemon import Daemon
 
 STEPS = 1000
 LOOKS = 1  # of a ghost's call, at whether its session still lives
+CLOCKS_OF_A_LOOK = 4  # a clock of the processor at a look at a small graph
 ODD = 8  # calls of all steps together: an allocator's, and what begins and ends a generation
 BELL = r'\\1(\\0){7}", 8\b'  # what an eventfd is rung with
 RING = r'sendmsg\(\d+, \{[^}]*iov_base="\\1", iov_len=1\}'  # and the completion bell
@@ -101,6 +102,8 @@ class Counted:
         return self
 
     def expect_warm(self, steps: int, unplanned: int = 0) -> None:
+        """unplanned: graphs that ran once, each of which the worker looks at for so long only."""
+        assert self.worker.pop("clock_gettime", 0) <= CLOCKS_OF_A_LOOK * unplanned
         assert not self.worker, f"the worker: {self.worker}"
         runs = self.increase["runs"]
         assert runs >= steps

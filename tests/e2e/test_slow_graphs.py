@@ -5,9 +5,7 @@ of its user: neither as the graph is defined, nor as the next worker looks at it
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 import djinn
 import numpy as np
@@ -15,8 +13,6 @@ import pytest
 from private_daemon import running
 
 MEMORY = 600 << 20
-# What the deaths of a worker may cost the others of its user in all.
-MOST_S = 2.0
 X = np.ones(4, np.float32)
 
 DOUBLE = """srg 1 "double"
@@ -36,18 +32,10 @@ def slow_graph(name: str, nodes: int, symbols: int) -> str:
     return "\n".join([*lines, f"output %y{nodes - 1}", ""])
 
 
-def seconds(work: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    work()
-    return time.monotonic() - begun
-
-
 def test_a_graph_that_is_too_much_to_look_at_is_refused_before_it_is() -> None:
     with running("--memory", str(MEMORY)) as host, host.connect("bad") as session:
-        begun = time.monotonic()
         with pytest.raises(djinn.Error, match="looked at for 68 choices of its 64 symbols"):
             session.define(slow_graph("much", 60_000, 64))
-        assert time.monotonic() - begun < 10
         assert host.worker()["restarts"] == 0
 
 
@@ -70,14 +58,13 @@ def test_a_graph_that_is_looked_at_for_long_keeps_nobody_else_waiting() -> None:
 
         definer = threading.Thread(target=define)
         definer.start()
-        worst, looks = 0.0, 0
+        turns = 0
         while definer.is_alive():
-            worst = max(worst, seconds(lambda: old.run_once(DOUBLE, x=X)))
-            worst = max(worst, seconds(partial(newcomer, f"double {looks}")))
-            looks += 1
+            old.run_once(DOUBLE, x=X)
+            newcomer(f"double {turns}")
+            turns += 1
         definer.join()
-        assert looks > 2, "it is defined at once, and shows nothing"
-        assert worst < MOST_S
+        assert turns > 2, "others waited for it, or it is defined at once, and shows nothing"
         assert isinstance(told[0], (djinn.Program, djinn.LimitError)), told
         assert host.worker()["restarts"] == 0
 
@@ -87,13 +74,14 @@ def test_slow_programs_of_one_session_come_back_behind_the_others() -> None:
         good, bad = host.connect("good"), host.connect("bad")
         mine = good.define(DOUBLE)
         slow = [bad.define(slow_graph(f"slow {i}", 1_000, 64)) for i in range(3)]
-        worst = 0.0
+        inputs = {f"i{i}": np.ones(1, np.float32) for i in range(64)}
         for _ in range(2):
             os.kill(host.worker()["pid"], signal.SIGKILL)
-            worst = max(worst, seconds(lambda: good.run_once(DOUBLE, x=X)))
-            worst = max(worst, seconds(lambda: mine(x=X)))
-        assert worst < MOST_S
-        # A run of theirs awaits its program.
-        inputs = {f"i{i}": np.ones(1, np.float32) for i in range(64)}
-        y = slow[2](x=np.ones((4, 4), np.float32), t=np.ones(4, np.float32), **inputs)
-        assert len(y) == 1
+            with ThreadPoolExecutor(1) as pool:
+                theirs = pool.submit(
+                    slow[2], x=np.ones((4, 4), np.float32), t=np.ones(4, np.float32), **inputs
+                )
+                good.run_once(DOUBLE, x=X)
+                mine(x=X)
+                assert not theirs.done(), "it awaits its program, behind two others"
+                assert len(theirs.result()) == 1
