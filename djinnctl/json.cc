@@ -111,7 +111,8 @@ Json to_json(const ipc::SessionReport& report) {
           {"stated_tier0_calls", report.stated.calls[0]},
           {"stated_tier1_calls", report.stated.calls[1]},
           {"stated_tier2_calls", report.stated.calls[2]},
-          {"stated_local_models", report.stated.local_models}};
+          {"stated_local_models", report.stated.local_models},
+          {"device", report.device}};
 }
 
 Json to_json(const ipc::ModelReport& report) {

@@ -43,6 +43,7 @@ struct Hello {
   std::string client_name;                                // for people: the program's name
   uint64_t staging_bytes = limits::kStagingBytesDefault;  // rounded up to 4096
   bool observer = false;  // no data path: djinnctl. No session memory is made.
+  std::string device{};   // "cpu:0": where it is to run; empty: djinnd's first
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -398,6 +399,7 @@ struct SessionReport {
   uint64_t shared_bytes = 0;  // of the models that it holds
   SessionCounts counts{};
   ClientStatement stated{};
+  std::string device{};  // "cpu:0"
   friend bool operator==(const SessionReport&, const SessionReport&) = default;
 };
 

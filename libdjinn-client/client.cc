@@ -76,6 +76,7 @@ Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,
   hello.client_name = ipc::showable_name(options.name);
   hello.staging_bytes = options.staging_bytes;
   hello.observer = options.observer;
+  hello.device = options.device;
   std::vector<Fd> fds;
   DJINN_TRY(const auto welcome, control.ask<ipc::Welcome>(std::move(hello), &fds, {}, deadline));
   DJINN_TRY(ForkMark mark, ForkMark::make());

@@ -42,7 +42,8 @@ namespace djinn::client {
 struct ConnectOptions {
   // "unix:PATH" or "/PATH"; empty: DJINN_HOST, else the user's daemon, else the system's
   std::string host;
-  std::string name;  // for people, shown by djinnctl sessions
+  std::string name;    // for people, shown by djinnctl sessions
+  std::string device;  // "cpu:0": where it is to run; empty: djinnd's first
   uint64_t staging_bytes = limits::kStagingBytesDefault;
   bool observer = false;  // control requests only
   // It may end waits of the session, and outlives that. nullptr: nothing does.

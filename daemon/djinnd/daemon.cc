@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <utility>
+#include <vector>
 
 #include "daemon/djinnd/host/version.h"
 #include "daemon/djinnd/loop/descriptors.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr uint64_t kNextWorkerAfterMs = 100;
 // As long as it may take to find that a model is resident: then the loader comes back.
 constexpr uint64_t kNextLoaderAfterMs = 10;
+constexpr DeviceId kFakeDevice{DeviceKind::kFake, 0};
+
 // Who may connect; of a socket that was passed, its unit knows.
 std::string whom_it_serves(const Options& options) {
   if (options.user_mode) return "one user";
@@ -31,6 +34,19 @@ std::string whom_it_serves(const Options& options) {
 bool wants_spill(const Options& options) {
   const auto written = options.written.find("memory.spill_directory");
   return written == options.written.end() || !written->second.empty();
+}
+
+// The host, and in tests another.
+std::vector<DeviceLimit> limits_of(const Options& options) {
+  std::vector<DeviceLimit> limits{{kHostDevice, options.memory_bytes}};
+  if (options.test_device_bytes > 0) limits.push_back({kFakeDevice, options.test_device_bytes});
+  return limits;
+}
+
+std::vector<DeviceId> devices_of(const Options& options) {
+  std::vector<DeviceId> devices;
+  for (const DeviceLimit& limit : limits_of(options)) devices.push_back(limit.device);
+  return devices;
 }
 
 Error stopping() {
@@ -73,47 +89,46 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       turn_(loop, [this] { take_turn(); }),
       next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
-      spare_workers_({loop, spawner_, deferred_close_, stragglers_},
-                     {"worker", ErrorCode::kWorkerLost, kNextWorkerAfterMs,
-                      [this] { return worker_program(); }, &read_worker_ready, traffic_.workers}),
+      spare_workers_({loop, spawner_, deferred_close_, stragglers_}, devices_of(options),
+                     [this](DeviceId device) { return workers_of(device); }),
       spare_loaders_({loop, spawner_, deferred_close_, stragglers_},
                      {"loader", ErrorCode::kLoaderLost, kNextLoaderAfterMs,
                       [this] { return loader_program(); }, &read_loader_ready, traffic_.loaders}),
-      memory_(kHostDevice, options.memory_bytes, options.session_quota_bytes, quotas_),
-      refusals_(clock, events_, memory_.device()),
+      devices_(limits_of(options), options.session_quota_bytes, quotas_),
+      refusals_(clock, events_),
       domains_(loop, clock, spare_workers_, *this, events_, options.hang_timeout_ms),
-      lanes_(memory_, extents_, domains_, refusals_),
-      sessions_(loop, clock, ids_, memory_, quotas_, domains_, authority_, events_, refusals_,
+      lanes_(devices_, extents_, domains_, refusals_),
+      sessions_(loop, clock, ids_, devices_, quotas_, domains_, authority_, events_, refusals_,
                 extents_, memory_work_, file_work_, inquiries_, traffic_.clients, deferred_close_,
                 turns_, user_work_, *this,
                 {options.spill_directory.value_or(""), options.spill_idle_ms,
                  options_.spill_limit_bytes.value_or(0), wants_spill(options)}),
-      models_(loop, clock, ids_, spare_loaders_, memory_, quotas_, domains_, sessions_, events_,
+      models_(loop, clock, ids_, spare_loaders_, devices_, quotas_, domains_, sessions_, events_,
               extents_, *this, options.keep_alive_ms),
-      reclaimer_(loop, memory_, models_, sessions_, events_, options.thresholds),
+      reclaimers_(loop, devices_, models_, sessions_, events_, options.thresholds),
       programs_(ids_, domains_, models_, sessions_, events_,
                 [this](SessionId id) {
                   const Session* const session = sessions_.find(id);
                   return session != nullptr && session->attached;
                 }),
       stats_(loop, domains_),
-      reports_(loop, clock, memory_, quotas_, domains_, models_, programs_, sessions_, events_,
+      reports_(loop, clock, devices_, quotas_, domains_, models_, programs_, sessions_, events_,
                stats_, deferred_close_, turns_),
       service_(
           loop, clock, notifier_, [this] { return is_healthy(); }, [this] { return describe(); }),
       drain_(loop, clock, sessions_, events_, service_, options.drain_timeout_ms.value_or(0)),
-      reload_(loop, options_, std::move(reload_options), memory_, quotas_, sessions_, models_,
-              reclaimer_, reports_, drain_, events_, service_),
-      device_health_(memory_.device(), spare_workers_, spare_loaders_, sessions_, models_, events_),
+      reload_(loop, options_, std::move(reload_options), devices_, quotas_, sessions_, models_,
+              reclaimers_, reports_, drain_, events_, service_),
+      device_health_(spare_workers_, spare_loaders_, sessions_, models_, events_),
       hang_watchdog_(loop, domains_, sessions_, options.hang_timeout_ms),
-      manager_(loop, clock, authority_, inquiries_, memory_, sessions_, models_, programs_,
+      manager_(loop, clock, authority_, inquiries_, devices_, sessions_, models_, programs_,
                reports_, reload_, drain_, options.bus,
                options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
-      requests_(memory_, domains_, sessions_, models_, programs_, reports_, user_work_, turns_,
+      requests_(devices_, domains_, sessions_, models_, programs_, reports_, user_work_, turns_,
                 drain_),
       fd_store_(notifier_, extents_, store_size(),
                 [this](const Model& model, const std::string& why) { not_kept(model, why); }),
-      metrics_(loop, clock, events_, traffic_, memory_, domains_, models_, programs_,
+      metrics_(loop, clock, events_, traffic_, devices_, domains_, models_, programs_,
                sessions_.sequences().spill(), stats_, reports_, drain_, service_, fd_store_,
                journal_, notifier_, deferred_close_) {
   events_.listen([this](const Event& event) { journal_.write(event); });
@@ -121,7 +136,6 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
   events_.listen([this](const Event&) { reports_.event_told(); });
   turns_.on_owed([this] { next_turn_.start_once(0); });
   events_.set_names([this](Owner user) { return reports_.name_now(user); });
-  memory_.set_reclaim(reclaimer_);
 }
 
 Daemon::~Daemon() = default;
@@ -237,7 +251,7 @@ void Daemon::model_gone(ModelId id) {
 }
 
 void Daemon::models_changed() {
-  reclaimer_.changed();
+  reclaimers_.changed();
   fd_store_.keep(models_.table().all(), models_.returning());
   service_.changed();
 }
@@ -269,12 +283,12 @@ Service::StatusLine Daemon::describe() const {
                         : count_text(sessions_.all().size(), "session");
   return {
       fmt::format("{}, {} ({}), {} of {} granted", sessions, count_text(models.size(), "model"),
-                  progress, size_text(memory_.granted_bytes()), size_text(memory_.total_bytes())),
+                  progress, size_text(devices_.granted_bytes()), size_text(devices_.total_bytes())),
       loading > 0};
 }
 
 bool Daemon::is_healthy() {
-  const Status books = memory_.check();
+  const Status books = devices_.check();
   if (!books) {
     emit(EventKind::kWatchdogWithheld, "the watchdog is not answered: " + books.error().message);
   }
@@ -356,13 +370,20 @@ void Daemon::asked_for_memory(WorkerKey key, const ipc::GrantRequest& event) {
                                      : sessions_.on_grant_request(key, event);
 }
 
+SparePool::Kind Daemon::workers_of(DeviceId device) {
+  return {"worker",           ErrorCode::kWorkerLost,
+          kNextWorkerAfterMs, [this, device] { return worker_program(device); },
+          &read_worker_ready, traffic_.workers};
+}
+
 // Threads that spin for long take the cores from everybody else (libgomp reads this when it is
 // loaded, so it must be in the environment). Where they are bound to cores, as some hosts' settings
 // say, those of all users would share the same ones, and a confined worker may not bind them.
-ChildProgram Daemon::worker_program() {
-  ChildProgram program{options_.worker,
+ChildProgram Daemon::worker_program(DeviceId device) {
+  const uint64_t memory_bytes = devices_.of(device).total_bytes();
+  ChildProgram program{device == kFakeDevice ? options_.test_device_worker : options_.worker,
                        {"--threads", std::to_string(options_.threads), "--memory-bytes",
-                        std::to_string(options_.memory_bytes)},
+                        std::to_string(memory_bytes)},
                        {"GOMP_SPINCOUNT=5000", "OMP_DYNAMIC=false", "OMP_PROC_BIND=false",
                         "OMP_NUM_THREADS=" + std::to_string(options_.threads)}};
   const bool first = workers_started_++ == 0;

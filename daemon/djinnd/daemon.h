@@ -28,20 +28,21 @@
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/loop/turns.h"
 #include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/faulty_extents.h"
 #include "daemon/djinnd/memory/host_extents.h"
-#include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/metrics/metrics.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
-#include "daemon/djinnd/reclaim/reclaimer.h"
+#include "daemon/djinnd/reclaim/reclaimers.h"
 #include "daemon/djinnd/sessions/hang_watchdog.h"
 #include "daemon/djinnd/sessions/sessions.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/lane_memory.h"
 #include "daemon/djinnd/workers/spare_pool.h"
+#include "daemon/djinnd/workers/spare_workers.h"
 #include "daemon/djinnd/workers/stats_rounds.h"
 #include "daemon/djinnd/workers/worker_key.h"
 #include "kernel/base/owner.h"
@@ -82,7 +83,8 @@ class Daemon final : public WorkerListener, private SessionListener, private Mod
   [[nodiscard]] bool is_healthy();
   void emit(EventKind kind, std::string text);
   [[nodiscard]] Service::StatusLine describe() const;
-  [[nodiscard]] ChildProgram worker_program();
+  [[nodiscard]] SparePool::Kind workers_of(DeviceId device);
+  [[nodiscard]] ChildProgram worker_program(DeviceId device);
   [[nodiscard]] ChildProgram loader_program() const;
 
   Options options_;
@@ -108,16 +110,16 @@ class Daemon final : public WorkerListener, private SessionListener, private Mod
   Events events_;
   Inquiries inquiries_;
   PeerTraffic traffic_;
-  SparePool spare_workers_;
+  SpareWorkers spare_workers_;
   SparePool spare_loaders_;
   Quotas quotas_;
-  Memory memory_;
+  Devices devices_;
   QuotaRefusals refusals_;
   Domains domains_;
   LaneMemory lanes_;
   Sessions sessions_;
   Models models_;
-  Reclaimer reclaimer_;
+  Reclaimers reclaimers_;
   Programs programs_;
   StatsRounds stats_;
   Reports reports_;

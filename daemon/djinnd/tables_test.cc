@@ -35,7 +35,14 @@ load::FileIdentity young_file() {
 }
 
 ModelKey key_of(Owner domain, const load::FileIdentity& file) {
-  return {domain, {}, {file}};
+  return {domain, kHostDevice, {}, {file}};
+}
+
+TEST(MayShare, a_model_is_on_one_device) {
+  ModelKey there = key_of(kAlice, settled_file());
+  there.device = {DeviceKind::kFake, 0};
+  EXPECT_FALSE(may_share(key_of(kAlice, settled_file()), there));
+  EXPECT_FALSE(may_compare(key_of(kAlice, settled_file()), there));
 }
 
 TEST(MayShare, equal_files_and_plans_are_one_model) {
@@ -179,7 +186,7 @@ TEST(ModelTable, files_that_are_compared_with_a_model_keep_it_from_nothing) {
   added.compared_by.insert(LoadId{7});
   EXPECT_FALSE(added.in_use());
   EXPECT_EQ(added.use(), ModelUse::kNone);
-  EXPECT_EQ(table.evictable(false).size(), 1u);
+  EXPECT_EQ(table.evictable(kHostDevice, false).size(), 1u);
 }
 
 TEST(MayCompare, memory_that_was_opened_is_no_other_users_model) {
@@ -387,11 +394,11 @@ TEST(ModelTable, idle_models_go_in_the_order_of_their_last_use) {
   }
   table.touch(*table.find(ModelId{1}));
   StateForTests::value_of(table.find(ModelId{2})->leases)[SessionId{9}] = {1, kAlice};
-  ASSERT_EQ(table.evictable(false).size(), 2u);
-  EXPECT_EQ(table.evictable(false)[0]->id.value, 3u);
+  ASSERT_EQ(table.evictable(kHostDevice, false).size(), 2u);
+  EXPECT_EQ(table.evictable(kHostDevice, false)[0]->id.value, 3u);
   StateForTests::value_of(table.find(ModelId{3})->pins).insert(kAlice);
-  EXPECT_EQ(table.evictable(false)[0]->id.value, 1u);
-  EXPECT_TRUE(table.evictable(true).empty()) << "it could not come back";
+  EXPECT_EQ(table.evictable(kHostDevice, false)[0]->id.value, 1u);
+  EXPECT_TRUE(table.evictable(kHostDevice, true).empty()) << "it could not come back";
 }
 
 TEST(ModelTable, a_model_that_somebody_opens_gives_way_to_nobody) {
@@ -405,9 +412,9 @@ TEST(ModelTable, a_model_that_somebody_opens_gives_way_to_nobody) {
   StateForTests::value_of(opened.leases)[SessionId{1}] = {1, kAlice};
   table.add(std::move(opened));
   Model& model = *table.find(ModelId{1});
-  ASSERT_EQ(table.evictable(true).size(), 1u) << "it can come back";
+  ASSERT_EQ(table.evictable(kHostDevice, true).size(), 1u) << "it can come back";
   StateForTests::value_of(model.openers).emplace_back();
-  EXPECT_TRUE(table.evictable(true).empty()) << "nobody would ask for it again";
+  EXPECT_TRUE(table.evictable(kHostDevice, true).empty()) << "nobody would ask for it again";
 }
 
 TEST(Fingerprint, worker_model_and_every_byte_count) {
@@ -705,7 +712,7 @@ Quotas alice_may_have(uint64_t bytes) {
   named.number = kAlice.user();
   named.quota.memory = Amount{bytes};
   Quotas quotas;
-  quotas.set({named}, 0, 0);
+  quotas.set({named}, {});
   return quotas;
 }
 

@@ -14,6 +14,7 @@ void write(wire::ClientRequest::Builder out, const Hello& request) {
   hello.setClientName(text(request.client_name));
   hello.setStagingBytes(request.staging_bytes);
   hello.setObserver(request.observer);
+  hello.setDevice(text(request.device));
 }
 void write(wire::ClientRequest::Builder out, const AddFiles& request) {
   auto add = out.initAddFiles();
@@ -109,7 +110,8 @@ void write(wire::ClientRequest::Builder out, const GetOwnMemory&) {
 }
 
 Hello read_hello(wire::Hello::Reader in) {
-  return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver()};
+  return {in.getVersion(), read_name(in.getClientName()), in.getStagingBytes(), in.getObserver(),
+          read_name(in.getDevice())};
 }
 
 AddFiles read_add_files(wire::AddFiles::Reader in) {
@@ -290,6 +292,7 @@ void write_session(wire::SessionReport::Builder out, const SessionReport& report
   out.setSharedBytes(report.shared_bytes);
   write_counts(out, report.counts);
   write_statement(out, report.stated);
+  out.setDevice(text(report.device));
 }
 
 SessionReport read_session(wire::SessionReport::Reader in) {
@@ -309,6 +312,7 @@ SessionReport read_session(wire::SessionReport::Reader in) {
   report.shared_bytes = in.getSharedBytes();
   report.counts = read_counts(in);
   report.stated = read_statement(in);
+  report.device = read_name(in.getDevice());
   return report;
 }
 

@@ -91,6 +91,7 @@ struct Hello {
   clientName @1 :Text;
   stagingBytes @2 :UInt64;
   observer @3 :Bool;
+  device @4 :Text;
 }
 
 struct AddFiles {
@@ -288,6 +289,7 @@ struct SessionReport {
   bytesOut @21 :UInt64;
   statedCalls @22 :List(UInt64);  # by tier
   statedLocalModels @23 :UInt64;
+  device @24 :Text;
 }
 
 struct SessionList {
@@ -657,6 +659,7 @@ struct KeptModel {
   keepAlives @13 :List(KeptKeepAlive);
   path @14 :Text;
   names @15 :List(KeptName);
+  device @16 :Text;
 }
 
 struct KeptName {

@@ -56,6 +56,7 @@ KeptModel read(wire::KeptModel::Reader in) {
   model.keep_alives = read_list(in.getKeepAlives(), limits::kModelUsers, read_keep_alive);
   model.path = read_name(in.getPath());
   model.names = read_list(in.getNames(), limits::kModelNamesKept, read_kept_name);
+  model.device = read_name(in.getDevice());
   return model;
 }
 
@@ -78,6 +79,7 @@ void write(wire::KeptModel::Builder out, const KeptModel& model) {
   write_list(model.keep_alives, out.initKeepAlives(count_of(model.keep_alives)), write_keep_alive);
   out.setPath(text(model.path));
   write_list(model.names, out.initNames(count_of(model.names)), write_kept_name);
+  out.setDevice(text(model.device));
 }
 
 }  // namespace

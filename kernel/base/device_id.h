@@ -6,12 +6,15 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace djinn {
 
-enum class DeviceKind : uint8_t { kCpu };
-inline constexpr size_t kDeviceKinds = 1;
+// kFake: of tests, whose memory is the host's and whose workers have no kernels.
+enum class DeviceKind : uint8_t { kCpu, kFake };
+inline constexpr size_t kDeviceKinds = 2;
 
 // It has no value of its own accord: who has a device says which.
 struct DeviceId {
@@ -26,5 +29,7 @@ inline constexpr DeviceId kHostDevice{DeviceKind::kCpu, 0};
 
 // As reports, events and metrics write it.
 [[nodiscard]] std::string text_of(DeviceId device);
+// Nothing where it is no such text.
+[[nodiscard]] std::optional<DeviceId> device_from(std::string_view text);
 
 }  // namespace djinn

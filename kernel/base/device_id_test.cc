@@ -24,5 +24,15 @@ TEST(DeviceId, a_number_is_no_device) {
   static_assert(!std::is_convertible_v<DeviceId, uint32_t>);
 }
 
+TEST(DeviceId, is_read_as_it_is_written_and_in_no_other_way) {
+  for (const DeviceId device : {kHostDevice, DeviceId{DeviceKind::kFake, UINT32_MAX}}) {
+    EXPECT_EQ(device_from(text_of(device)), device);
+  }
+  for (const char* text : {"", "cpu", "cpu:", ":0", "cpu:00", "cpu:-1", "cpu:0 ", "cpu:4294967296",
+                           "gpu:0", "cpu:0:0"}) {
+    EXPECT_FALSE(device_from(text).has_value()) << text;
+  }
+}
+
 }  // namespace
 }  // namespace djinn

@@ -148,6 +148,7 @@ client::ConnectOptions options_of(const djinn_connect_options* given) {
   if (given == nullptr) return options;
   if (given->host != nullptr) options.host = given->host;
   if (given->name != nullptr) options.name = given->name;
+  if (given->device != nullptr) options.device = given->device;
   if (given->staging_bytes != 0) options.staging_bytes = given->staging_bytes;
   return options;
 }

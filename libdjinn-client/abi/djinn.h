@@ -135,7 +135,8 @@ typedef struct djinn_connect_options {
                                * them saw it; 0: ten seconds; DJINN_FOREVER: until it is there;
                                * DJINN_NEVER: they fail, and only djinn_reconnect() makes another
                                * session */
-  uint64_t reserved[3];
+  const char* device; /* "cpu:0", where models and programs are to be; NULL: djinnd's first */
+  uint64_t reserved[2];
 } djinn_connect_options;
 
 /* options: NULL for the defaults. DJINN_NOT_FOUND when no daemon listens there. */

@@ -24,7 +24,8 @@ namespace {
 
 using djinn::client::testing::FakeDaemon;
 
-constexpr djinn_connect_options kNowhere{"unix:/nonexistent/djinnd.sock", nullptr, 0, 0, {}};
+constexpr djinn_connect_options kNowhere{
+    "unix:/nonexistent/djinnd.sock", nullptr, 0, 0, nullptr, {}};
 
 TEST(Abi, no_daemon_is_an_error_that_says_what_next) {
   djinn_client* client = nullptr;
@@ -44,7 +45,7 @@ TEST(Abi, a_long_message_is_cut_between_characters_and_terminated) {
   std::string host;
   while (host.size() < 2000) host += "ä";
   for (const std::string& name : {host, "x" + host}) {
-    const djinn_connect_options options{name.c_str(), nullptr, 0, 0, {}};
+    const djinn_connect_options options{name.c_str(), nullptr, 0, 0, nullptr, {}};
     djinn_client* client = nullptr;
     djinn_error error;
     std::memset(&error, 0xff, sizeof error);
@@ -287,7 +288,7 @@ TEST_F(Reconnecting, null_is_refused_in_every_place_where_none_may_be) {
 
 TEST_F(Reconnecting, what_is_reserved_must_be_zero) {
   djinn_connect_options options = options_;
-  options.reserved[2] = 1;
+  options.reserved[1] = 1;
   djinn_client* client = nullptr;
   djinn_error error;
   EXPECT_EQ(djinn_connect(&options, &client, &error), DJINN_INVALID_ARGUMENT);

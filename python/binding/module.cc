@@ -187,12 +187,14 @@ void read_ref(const Shared& session, const py::tuple& ref, const std::string& dt
 }
 
 Shared connect(const std::string& host, const std::string& name, uint64_t staging_bytes,
-               bool observer, std::optional<uint64_t> reconnect_wait_ms) {
+               bool observer, std::optional<uint64_t> reconnect_wait_ms,
+               const std::string& device) {
   client::ConnectOptions options;
   options.host = host;
   options.name = name;
   options.staging_bytes = staging_bytes;
   options.observer = observer;
+  options.device = device;
   return std::make_shared<Session>(std::move(options), reconnect_wait_ms);
 }
 

@@ -117,7 +117,12 @@ class Generator:
     def source(self, phase: str, all_logits: bool) -> str: ...
 
 def connect(
-    host: str, name: str, staging_bytes: int, observer: bool, reconnect_wait_ms: int | None
+    host: str,
+    name: str,
+    staging_bytes: int,
+    observer: bool,
+    reconnect_wait_ms: int | None,
+    device: str,
 ) -> Session: ...
 def parse(source: str, model: int, session: int) -> Program: ...
 def id_text(id: int) -> str: ...

@@ -215,14 +215,18 @@ def connect(
     staging_bytes: int = _client.STAGING_BYTES_DEFAULT,
     observer: bool = False,
     reconnect_wait: float | None = RECONNECT_WAIT_S,
+    device: str | None = None,
 ) -> Session:
     """Attaches to djinnd at `host` ("unix:PATH"), else where DJINN_HOST says, else the user's
     own daemon, else the system's. `name` is what `djinnctl sessions` shows. `staging_bytes` bounds
-    the arrays that cross in one run. An observer can only ask: it has no data path.
+    the arrays that cross in one run. An observer can only ask: it has no data path. `device`
+    ("cpu:0") is where models and programs are to be; djinnd's first if it is left out.
 
     After djinnd went, calls that reconnect (see `Session.reconnect`) try for `reconnect_wait`
     seconds from when the first of them saw it (math.inf: until djinnd is there), then once each.
     None: they raise `LostError`, and only `Session.reconnect` makes another session."""
     shown = name or Path(sys.argv[0] or "python").name
     wait_ms = milliseconds(reconnect_wait, "reconnect_wait")
-    return Session(_client.connect(host or "", shown, staging_bytes, observer, wait_ms))
+    return Session(
+        _client.connect(host or "", shown, staging_bytes, observer, wait_ms, device or "")
+    )

@@ -95,14 +95,14 @@ struct Manager::Call {
 };
 
 Manager::Manager(Loop& loop, const Clock& clock, const Authority& authority, Inquiries& inquiries,
-                 Memory& memory, Sessions& sessions, Models& models, Programs& programs,
+                 const Devices& devices, Sessions& sessions, Models& models, Programs& programs,
                  Reports& reports, Reload& reload, Drain& drain, BusKind kind,
                  std::optional<Owner> only_user)
     : loop_(loop),
       clock_(clock),
       authority_(authority),
       inquiries_(inquiries),
-      memory_(memory),
+      devices_(devices),
       sessions_(sessions),
       models_(models),
       programs_(programs),

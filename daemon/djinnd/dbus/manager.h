@@ -28,7 +28,7 @@
 #include "daemon/djinnd/front/drain.h"
 #include "daemon/djinnd/front/reload.h"
 #include "daemon/djinnd/front/reports.h"
-#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
 #include "daemon/djinnd/sessions/sessions.h"
@@ -43,8 +43,9 @@ class Manager {
 
   // only_user: all others are refused, and their polkit is not asked.
   Manager(Loop& loop, const Clock& clock, const Authority& authority, Inquiries& inquiries,
-          Memory& memory, Sessions& sessions, Models& models, Programs& programs, Reports& reports,
-          Reload& reload, Drain& drain, BusKind kind, std::optional<Owner> only_user);
+          const Devices& devices, Sessions& sessions, Models& models, Programs& programs,
+          Reports& reports, Reload& reload, Drain& drain, BusKind kind,
+          std::optional<Owner> only_user);
 
   void start() { bus_.start(); }
   void stop();
@@ -115,7 +116,7 @@ class Manager {
   const Clock& clock_;
   const Authority& authority_;
   Inquiries& inquiries_;
-  Memory& memory_;
+  const Devices& devices_;
   Sessions& sessions_;
   Models& models_;
   Programs& programs_;

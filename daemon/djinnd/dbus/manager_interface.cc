@@ -46,10 +46,10 @@ bool Manager::draining() const {
   return drain_.draining();
 }
 uint64_t Manager::total_bytes() const {
-  return memory_.total_bytes();
+  return devices_.total_bytes();
 }
 uint64_t Manager::granted_bytes() const {
-  return memory_.granted_bytes();
+  return devices_.granted_bytes();
 }
 uint32_t Manager::session_count() const {
   return static_cast<uint32_t>(sessions_.all().size());

@@ -4,38 +4,40 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "daemon/djinnd/host/version.h"
 
 namespace djinn::daemon {
 
-DeviceHealth::DeviceHealth(DeviceId device, SparePool& workers, SparePool& loaders,
-                           Sessions& sessions, Models& models, Events& events)
-    : device_(device), workers_(workers), sessions_(sessions), events_(events) {
-  workers.on_change([this] { workers_changed(); });
+DeviceHealth::DeviceHealth(SpareWorkers& workers, SparePool& loaders, Sessions& sessions,
+                           Models& models, Events& events)
+    : workers_(workers), sessions_(sessions), events_(events) {
+  for (auto& [device, pool] : workers.all()) {
+    pool.on_change([this, device = device] { workers_changed(device); });
+  }
   loaders.on_change([this, &loaders, &models] {
     note_upgrade(loaders);
     models.refuse_waiting();
   });
 }
 
-void DeviceHealth::workers_changed() {
-  note_upgrade(workers_);
-  const bool lost = workers_.fails();
-  if (std::exchange(lost_, lost) != lost) {
-    const EventKind kind = lost ? EventKind::kDeviceLost : EventKind::kDeviceBack;
-    const char* const what = lost ? "lost: its workers do not start" : "back";
-    events_.emit(
-        device_event(device_, kind, fmt::format("device {} is {}", text_of(device_), what)));
+void DeviceHealth::workers_changed(DeviceId device) {
+  const SparePool& pool = workers_.of(device);
+  note_upgrade(pool);
+  const bool is_news = pool.fails() ? lost_.insert(device).second : lost_.erase(device) > 0;
+  if (is_news) {
+    const EventKind kind = pool.fails() ? EventKind::kDeviceLost : EventKind::kDeviceBack;
+    const char* const what = pool.fails() ? "lost: its workers do not start" : "back";
+    events_.emit(device_event(device, kind, fmt::format("device {} is {}", text_of(device), what)));
   }
-  if (!lost) return;
-  sessions_.refuse_waiting(workers_.failure());
+  if (!pool.fails()) return;
+  sessions_.refuse_waiting(device, pool.failure());
   end_vain_waits();
 }
 
 void DeviceHealth::end_vain_waits() {
-  if (workers_.has_other_build()) sessions_.end_waiting(workers_.failure());
+  for (const auto& [device, pool] : workers_.all()) {
+    if (pool.has_other_build()) sessions_.end_waiting(device, pool.failure());
+  }
 }
 
 // Said once: it takes a restart, and then another djinnd is there.

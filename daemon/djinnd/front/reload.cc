@@ -47,16 +47,16 @@ void tell_problems(Events& events, EventKind kind, const std::vector<std::string
                kAdministrators});
 }
 
-Reload::Reload(Loop& loop, const Options& options, ReloadOptions read, Memory& memory,
-               Quotas& quotas, Sessions& sessions, Models& models, Reclaimer& reclaimer,
+Reload::Reload(Loop& loop, const Options& options, ReloadOptions read, Devices& devices,
+               Quotas& quotas, Sessions& sessions, Models& models, Reclaimers& reclaimers,
                Reports& reports, Drain& drain, Events& events, Service& service)
     : options_(options),
       read_(std::move(read)),
-      memory_(memory),
+      devices_(devices),
       quotas_(quotas),
       sessions_(sessions),
       models_(models),
-      reclaimer_(reclaimer),
+      reclaimers_(reclaimers),
       reports_(reports),
       drain_(drain),
       events_(events),
@@ -96,10 +96,10 @@ Status Reload::begin() {
 void Reload::take_up(const Config& config, Options written) {
   DJINN_ASSERT(!options_.user_mode && config.is_valid());
   // Another limit is written perhaps, but not in effect before a restart.
-  written = with_shares(std::move(written), memory_.total_bytes());
-  memory_.set_session_quota(written.session_quota_bytes);
+  written = with_shares(std::move(written), devices_.first().total_bytes());
+  devices_.set_session_quota(written.session_quota_bytes);
   models_.residency().set_keep_alive(written.keep_alive_ms);
-  reclaimer_.set(written.thresholds);
+  reclaimers_.set(written.thresholds);
   sessions_.sequences().spill().set_idle_ms(written.spill_idle_ms);
   sessions_.sequences().spill().set_limit(written.spill_limit_bytes.value_or(0));
   drain_.set_timeout(written.drain_timeout_ms.value_or(0));
@@ -117,8 +117,7 @@ void Reload::take_up(const Config& config, Options written) {
 // Quotas, and what is shown; at the start, too.
 void Reload::take_settings(Options written) {
   if (!written.user_mode) reports_.set_settings(settings_in_force(written, options_));
-  const uint64_t total = memory_.total_bytes();
-  quotas_.set(std::move(written.quotas), total, written.pin_quota.of(total));
+  quotas_.set(std::move(written.quotas), written.pin_quota);
 }
 
 }  // namespace djinn::daemon

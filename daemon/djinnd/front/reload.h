@@ -19,9 +19,9 @@
 #include "daemon/djinnd/host/service.h"
 #include "daemon/djinnd/loop/loop.h"
 #include "daemon/djinnd/loop/work_queue.h"
-#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/models/models.h"
-#include "daemon/djinnd/reclaim/reclaimer.h"
+#include "daemon/djinnd/reclaim/reclaimers.h"
 #include "daemon/djinnd/sessions/sessions.h"
 
 namespace djinn::daemon {
@@ -37,8 +37,8 @@ class Reload {
  public:
   // options: as at the start; they outlive this, which takes up their quotas, and what is shown of
   // them, at once.
-  Reload(Loop& loop, const Options& options, ReloadOptions read, Memory& memory, Quotas& quotas,
-         Sessions& sessions, Models& models, Reclaimer& reclaimer, Reports& reports, Drain& drain,
+  Reload(Loop& loop, const Options& options, ReloadOptions read, Devices& devices, Quotas& quotas,
+         Sessions& sessions, Models& models, Reclaimers& reclaimers, Reports& reports, Drain& drain,
          Events& events, Service& service);
 
   // Takes up what the configuration files change of the settings that reload, once the names in
@@ -51,11 +51,11 @@ class Reload {
 
   const Options& options_;
   ReloadOptions read_;
-  Memory& memory_;
+  Devices& devices_;
   Quotas& quotas_;
   Sessions& sessions_;
   Models& models_;
-  Reclaimer& reclaimer_;
+  Reclaimers& reclaimers_;
   Reports& reports_;
   Drain& drain_;
   Events& events_;

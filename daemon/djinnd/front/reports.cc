@@ -104,6 +104,11 @@ bool names_somebody(const ipc::SettingReport& setting) {
   return setting.key.starts_with("user.") || setting.key.starts_with("group.");
 }
 
+// The largest number is none.
+uint64_t sum_of_limits(uint64_t a, uint64_t b) {
+  return checked_add(a, b).value_or(UINT64_MAX);
+}
+
 // The page of a list that begins at item first.
 template <typename Item>
 std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
@@ -117,13 +122,13 @@ std::vector<Item> page_of(std::vector<Item> items, uint32_t first,
 
 }  // namespace
 
-Reports::Reports(Loop& loop, const Clock& clock, Memory& memory, const Quotas& quotas,
+Reports::Reports(Loop& loop, const Clock& clock, const Devices& devices, const Quotas& quotas,
                  Domains& domains, Models& models, Programs& programs, Sessions& sessions,
                  Events& events, StatsRounds& stats, const DeferredClose& deferred_close,
                  Turns& turns)
     : loop_(loop),
       clock_(clock),
-      memory_(memory),
+      devices_(devices),
       quotas_(quotas),
       domains_(domains),
       models_(models),
@@ -176,13 +181,11 @@ ipc::StatusReport Reports::make_status(const Caller& caller, const ipc::GetStatu
   ipc::StatusReport report;
   report.version = kVersion;
   report.started_wall_ns = started_wall_ns_;
-  report.memory_total_bytes = memory_.total_bytes();
-  report.memory_granted_bytes = memory_.granted_bytes();
-  report.memory_models_bytes =
-      memory_.held_by(vmu::HolderKind::kModel) + memory_.held_by(vmu::HolderKind::kLoad);
-  report.memory_sessions_bytes = memory_.held_by(vmu::HolderKind::kSession);
-  report.memory_lanes_bytes =
-      memory_.held_by(vmu::HolderKind::kLane) + memory_.held_by(vmu::HolderKind::kHeap);
+  report.memory_total_bytes = devices_.total_bytes();
+  report.memory_granted_bytes = devices_.granted_bytes();
+  report.memory_models_bytes = devices_.held_by({vmu::HolderKind::kModel, vmu::HolderKind::kLoad});
+  report.memory_sessions_bytes = devices_.held_by({vmu::HolderKind::kSession});
+  report.memory_lanes_bytes = devices_.held_by({vmu::HolderKind::kLane, vmu::HolderKind::kHeap});
   report.sessions = static_cast<uint32_t>(sessions_.all().size());
   report.models = static_cast<uint32_t>(models_.table().size());
   report.programs = static_cast<uint32_t>(programs_.table().size());
@@ -234,17 +237,20 @@ std::set<Owner> Reports::users_here() const {
   return users;
 }
 
-// The quota of pins binds no administrator (pins.h).
+// Of all devices together. The quota of pins binds no administrator (pins.h).
 ipc::QuotaReport Reports::quota_of(Owner user, bool is_admin) const {
-  const QuotaInForce quota = quotas_.of(user);
   ipc::QuotaReport report;
-  report.is_own = quota.is_own;
-  report.memory_bytes = memory_.held_by_user(user);
-  report.memory_max_bytes = quota.memory_bytes;
-  report.pinned_bytes = models_.pins().bytes_of(user);
-  report.pinned_max_bytes = is_admin ? UINT64_MAX : quota.pin_bytes;
+  report.pinned_max_bytes = is_admin ? UINT64_MAX : 0;
+  for (const auto& memory : devices_.all()) {
+    const QuotaInForce quota = quotas_.of(user, memory->total_bytes());
+    report.is_own = quota.is_own;
+    report.memory_bytes += memory->held_by_user(user);
+    report.memory_max_bytes = sum_of_limits(report.memory_max_bytes, quota.memory_bytes);
+    report.pinned_bytes += models_.pins().bytes_of(user, memory->device());
+    report.pinned_max_bytes = sum_of_limits(report.pinned_max_bytes, quota.pin_bytes);
+  }
   report.sessions = sessions_.count(user);
-  report.sessions_max = quota.sessions;
+  report.sessions_max = quotas_.sessions_of(user);
   return report;
 }
 
@@ -284,10 +290,11 @@ ipc::SessionReport Reports::report_of(const Session& session) {
   ipc::SessionReport report;
   report.session = session.id;
   report.client_name = session.client_name;
+  report.device = text_of(session.device);
   report.owner = names_.of(session.domain);
   report.pid = static_cast<uint32_t>(session.pid);
   report.started_wall_ns = session.started_wall_ns;
-  report.granted_bytes = memory_.held_by(Memory::of_session(session.id));
+  report.granted_bytes = devices_.of(session.device).held_by(Memory::of_session(session.id));
   report.models = models_.leases_of(session.id);
   report.sequences = static_cast<uint32_t>(session.sequences.size());
   report.shared_bytes = models_.bytes_shared_by(session.id);
@@ -332,8 +339,8 @@ std::array<uint64_t, kGroupPlaces> Reports::group_places() const {
 
 // The first of these that holds; a session may wait for one thing while it waits for another.
 ipc::SessionWait Reports::wait_of(const Session& session, bool running) const {
-  const bool lacks =
-      memory_.waits(Memory::of_session(session.id)) || models_.lacks_memory_for(session.id);
+  const bool lacks = devices_.of(session.device).waits(Memory::of_session(session.id)) ||
+                     models_.lacks_memory_for(session.id);
   if (lacks) return ipc::SessionWait::kMemory;
   const bool reads = models_.loads_for(session.id) || models_.awaited_by(session.id) ||
                      (session.moves_groups() && session.runs());
@@ -423,7 +430,7 @@ ipc::ModelReport Reports::report_of(const Model& model, const Caller& caller) {
   ipc::ModelReport report;
   report.model = model.id;
   report.owner = names_.of(model.owner());
-  report.device = text_of(model.device);
+  report.device = text_of(model.device());
   report.state = state_of(model);
   report.keep_alive_ms = models_.residency().keep_alive_of(model);
   report.expires_wall_ns = models_.residency().expires_at(model);
@@ -565,81 +572,95 @@ void Reports::session_left(SessionId session) {
   followers_.remove_if([&](const Follower& one) { return one.waiter.session == session; });
 }
 
-// --- the device and its memory
+// --- the devices and their memory
+
+ipc::DeviceReport Reports::report_of(const Memory& memory) const {
+  ipc::DeviceReport report;
+  report.device = text_of(memory.device());
+  report.name = cpu_name_;
+  report.used_bytes = memory.granted_bytes();
+  report.total_bytes = memory.total_bytes();
+  report.planned_bytes = memory.held_by(vmu::HolderKind::kLane);
+  report.state =
+      domains_.spares_fail(memory.device()) ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
+  for (const auto& [key, worker] : domains_.all()) {
+    report.lanes += key.device == memory.device() && worker->ready() ? 1 : 0;
+  }
+  return report;
+}
 
 void Reports::devices(const Waiter& waiter) {
-  ipc::DeviceReport report;
-  report.device = text_of(memory_.device());
-  report.name = cpu_name_;
-  report.used_bytes = memory_.granted_bytes();
-  report.total_bytes = memory_.total_bytes();
-  report.planned_bytes = memory_.held_by(vmu::HolderKind::kLane);
-  report.state = domains_.spares_fail() ? ipc::DeviceState::kFailed : ipc::DeviceState::kReady;
-  for (const auto& [key, worker] : domains_.all()) report.lanes += worker->ready() ? 1 : 0;
-  sessions_.reply(waiter, {waiter.number, ipc::DeviceList{{std::move(report)}}});
+  ipc::DeviceList list;
+  for (const auto& memory : devices_.all()) list.devices.push_back(report_of(*memory));
+  sessions_.reply(waiter, {waiter.number, std::move(list)});
 }
 
 void Reports::memory(const Waiter& waiter) {
-  const auto all = pools();
-  sessions_.reply(waiter, {waiter.number, ipc::MemoryList{{all.begin(), all.end()}}});
+  ipc::MemoryList list;
+  for (const auto& memory : devices_.all()) {
+    for (ipc::MemoryReport& pool : pools_of(*memory)) list.pools.push_back(std::move(pool));
+  }
+  sessions_.reply(waiter, {waiter.number, std::move(list)});
 }
 
 void Reports::own_memory(const Waiter& waiter, const Session& session) {
+  const Memory& memory = devices_.of(session.device);
   ipc::OwnMemory own;
-  own.granted_bytes = memory_.held_by(Memory::of_session(session.id));
+  own.granted_bytes = memory.held_by(Memory::of_session(session.id));
   for (const auto& [index, group] : session.sequences.all()) {
     own.sequence_bytes += group.granted_bytes();
   }
   own.shared_bytes = models_.bytes_shared_by(session.id);
-  const uint64_t quota = memory_.session_quota();
-  own.total_bytes = memory_.total_bytes();
+  const uint64_t quota = memory.session_quota();
+  own.total_bytes = memory.total_bytes();
   DJINN_ASSERT(own.sequence_bytes <= own.granted_bytes);
-  DJINN_ASSERT(memory_.granted_bytes() <= own.total_bytes);
-  own.free_bytes = std::min(own.total_bytes - memory_.granted_bytes(),
+  DJINN_ASSERT(memory.granted_bytes() <= own.total_bytes);
+  own.free_bytes = std::min(own.total_bytes - memory.granted_bytes(),
                             quota - std::min(quota, own.granted_bytes));
   sessions_.reply(waiter, {waiter.number, own});
 }
 
-std::array<ipc::MemoryReport, 3> Reports::pools() const {
-  return {weights_report(), sessions_report(), lanes_report()};
+std::array<ipc::MemoryReport, 3> Reports::pools_of(const Memory& memory) const {
+  return {weights_report(memory), sessions_report(memory), lanes_report(memory)};
 }
 
-ipc::MemoryReport Reports::weights_report() const {
+ipc::MemoryReport Reports::weights_report(const Memory& memory) const {
   ipc::MemoryReport report;
-  report.device = text_of(memory_.device());
+  report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kWeights;
   report.reserved_bytes =
-      memory_.held_by(vmu::HolderKind::kModel) + memory_.held_by(vmu::HolderKind::kLoad);
+      memory.held_by(vmu::HolderKind::kModel) + memory.held_by(vmu::HolderKind::kLoad);
   for (const auto& [id, model] : models_.table().all()) {
-    if (model.extents.empty()) continue;
+    if (model.device() != memory.device() || model.extents.empty()) continue;
     if (!model.mapped->empty()) report.mapped_bytes += model.bytes;
     if (model.pinned()) report.pinned_bytes += model.bytes;
     if (model.phase != ModelPhase::kResident || model.in_use()) continue;
     report.cached_bytes += model.bytes;
   }
-  report.evictable_bytes = models_.residency().evictable_bytes();
+  report.evictable_bytes = models_.residency().evictable_bytes(memory.device());
   return report;
 }
 
-ipc::MemoryReport Reports::sessions_report() const {
+ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
   ipc::MemoryReport report;
-  report.device = text_of(memory_.device());
+  report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kSessions;
-  report.reserved_bytes = memory_.held_by(vmu::HolderKind::kSession);
-  report.evictable_bytes = sessions_.sequences().spill().evictable_bytes();
+  report.reserved_bytes = memory.held_by(vmu::HolderKind::kSession);
+  report.evictable_bytes = sessions_.sequences().spill().evictable_bytes(memory.device());
   for (const auto& [id, session] : sessions_.all()) {
-    if (session->attached) report.mapped_bytes += memory_.held_by(Memory::of_session(id));
+    if (session->device != memory.device() || !session->attached) continue;
+    report.mapped_bytes += memory.held_by(Memory::of_session(id));
   }
   return report;
 }
 
 // Slabs and heaps are their workers' as long as these live.
-ipc::MemoryReport Reports::lanes_report() const {
+ipc::MemoryReport Reports::lanes_report(const Memory& memory) {
   ipc::MemoryReport report;
-  report.device = text_of(memory_.device());
+  report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kLanes;
   report.reserved_bytes =
-      memory_.held_by(vmu::HolderKind::kLane) + memory_.held_by(vmu::HolderKind::kHeap);
+      memory.held_by(vmu::HolderKind::kLane) + memory.held_by(vmu::HolderKind::kHeap);
   report.mapped_bytes = report.reserved_bytes;
   return report;
 }

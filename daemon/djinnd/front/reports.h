@@ -8,7 +8,7 @@
 #include <list>
 
 #include "daemon/djinnd/access/user_names.h"
-#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
@@ -22,8 +22,8 @@ namespace djinn::daemon {
 
 class Reports {
  public:
-  Reports(Loop& loop, const Clock& clock, Memory& memory, const Quotas& quotas, Domains& domains,
-          Models& models, Programs& programs, Sessions& sessions, Events& events,
+  Reports(Loop& loop, const Clock& clock, const Devices& devices, const Quotas& quotas,
+          Domains& domains, Models& models, Programs& programs, Sessions& sessions, Events& events,
           StatsRounds& stats, const DeferredClose& deferred_close, Turns& turns);
 
   // Asks the workers for their counts first.
@@ -58,7 +58,7 @@ class Reports {
   void set_config_root(const std::string& root) { config_root_ = ipc::showable_name(root); }
 
   // --- for metrics: the same numbers, of all users
-  [[nodiscard]] std::array<ipc::MemoryReport, 3> pools() const;
+  [[nodiscard]] std::array<ipc::MemoryReport, 3> pools_of(const Memory& memory) const;
   // How many sessions are in each ipc::SessionState. Connections that have not said hello count as
   // none.
   [[nodiscard]] std::array<uint64_t, ipc::kSessionStates> session_states() const;
@@ -91,13 +91,14 @@ class Reports {
   [[nodiscard]] std::vector<ipc::ProgramReport> programs_seen_by(const Caller& caller);
   [[nodiscard]] ipc::ProgramReport report_of(const Program& program);
   [[nodiscard]] ipc::SessionWait wait_of(const Session& session, bool running) const;
-  [[nodiscard]] ipc::MemoryReport weights_report() const;
-  [[nodiscard]] ipc::MemoryReport sessions_report() const;
-  [[nodiscard]] ipc::MemoryReport lanes_report() const;
+  [[nodiscard]] ipc::DeviceReport report_of(const Memory& memory) const;
+  [[nodiscard]] ipc::MemoryReport weights_report(const Memory& memory) const;
+  [[nodiscard]] ipc::MemoryReport sessions_report(const Memory& memory) const;
+  [[nodiscard]] static ipc::MemoryReport lanes_report(const Memory& memory);
 
   Loop& loop_;
   const Clock& clock_;
-  Memory& memory_;
+  const Devices& devices_;
   const Quotas& quotas_;
   Domains& domains_;
   Models& models_;

@@ -285,11 +285,11 @@ void Requests::fulfil(Call& call, const ipc::SetDraining& body) {
 }
 
 ipc::Collected Requests::collect() {
-  const uint64_t before = memory_.granted_bytes();
+  const uint64_t before = devices_.granted_bytes();
   ipc::Collected collected;
   collected.programs = programs_.collect();
   collected.workers = domains_.retire_idle([this](WorkerKey key) { return sessions_.in_use(key); });
-  collected.bytes = before - std::min(before, memory_.granted_bytes());
+  collected.bytes = before - std::min(before, devices_.granted_bytes());
   return collected;
 }
 

@@ -29,9 +29,9 @@ Status check_turn(const Session& session, const ipc::ClientRequest& request, siz
 
 class Requests {
  public:
-  Requests(Memory& memory, Domains& domains, Sessions& sessions, Models& models, Programs& programs,
-           Reports& reports, UserQueues& payloads, Turns& turns, Drain& drain)
-      : memory_(memory),
+  Requests(const Devices& devices, Domains& domains, Sessions& sessions, Models& models,
+           Programs& programs, Reports& reports, UserQueues& payloads, Turns& turns, Drain& drain)
+      : devices_(devices),
         domains_(domains),
         sessions_(sessions),
         models_(models),
@@ -83,7 +83,7 @@ class Requests {
   ipc::Collected collect();
   bool has_data_path(const Call& call);
 
-  Memory& memory_;
+  const Devices& devices_;
   Domains& domains_;
   Sessions& sessions_;
   Models& models_;

@@ -83,6 +83,7 @@ ipc::KeptModel record_of(const Model& model) {
   record.boot = boot_id();
   record.id = model.id;
   record.domain = model.owner().number();
+  record.device = text_of(model.device());
   record.plan_hash = to_wire(model.key().plan_hash);
   for (const load::FileIdentity& file : model.key().files) {
     record.files.push_back(stays_known(file) ? to_wire(file) : ipc::FileIdentity());
@@ -115,6 +116,13 @@ Result<Owner> owner_of(uint64_t number) {
   return Error{ErrorCode::kOutOfRange, "The record names a user who cannot be."};
 }
 
+// Error: kOutOfRange, no device's name.
+Result<DeviceId> device_of(std::string_view name) {
+  if (name.empty()) return kHostDevice;  // of a djinnd that had no other
+  if (const std::optional<DeviceId> device = device_from(name)) return *device;
+  return Error{ErrorCode::kOutOfRange, "The record names a device that cannot be."};
+}
+
 class Returned {
  public:
   Returned(const ExtentSource& extents, std::map<std::string, Fd>& kept)
@@ -128,6 +136,7 @@ class Returned {
     Model model;
     model.id = record.id;
     DJINN_TRY(model.key().domain, owner_of(record.domain));
+    DJINN_TRY(model.key().device, device_of(record.device));
     model.key().plan_hash = from_wire(record.plan_hash);
     model.key().files = identities_of({record.files, record.read_at_ns});
     std::set<Owner> pins;

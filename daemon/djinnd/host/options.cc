@@ -137,6 +137,8 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--test-fault-at", options.test_fault_at)->group("");
   app.add_option("--test-pal-fault-at", options.test_pal_fault_at)->group("");
   app.add_option("--test-extent-fault-at", options.test_extent_fault_at)->group("");
+  app.add_option("--test-device-bytes", options.test_device_bytes)->group("");
+  app.add_option("--test-device-worker", options.test_device_worker)->group("");
   app.add_flag("--test-fault-every", options.test_fault_every)->group("");
   app.set_version_flag("--version", std::string("djinnd ") + kVersion);
 }

@@ -50,6 +50,8 @@ struct Options {
   bool test_fault_every = false;      // every worker does
   uint64_t test_pal_fault_at = 0;     // of the first worker's pal, this call fails
   uint64_t test_extent_fault_at = 0;  // of the extents that djinnd makes, this one fails
+  uint64_t test_device_bytes = 0;     // of another device, fake:0; 0: there is none
+  std::string test_device_worker;     // the program of its workers
 };
 
 // Nothing: the process is to exit with exit_code (after --help, --version or a mistake, which was

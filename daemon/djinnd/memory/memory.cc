@@ -28,7 +28,7 @@ Memory::Memory(DeviceId device, uint64_t device_bytes, uint64_t session_quota_by
                const Quotas& quotas)
     : device_(device),
       ledger_(device_bytes, session_quota_bytes),
-      users_(quotas),
+      users_(quotas, device_bytes),
       session_quota_(session_quota_bytes),
       unkept_(device_bytes) {
   ledger_.set_quota(kShared, vmu::kNoQuota);

@@ -17,7 +17,7 @@ constexpr uint64_t kOftenNs = 10'000'000'000;
 
 }  // namespace
 
-void QuotaRefusals::note(Owner user, SessionId session, const Status& status) {
+void QuotaRefusals::note(Owner user, DeviceId device, SessionId session, const Status& status) {
   if (status || status.error().code != ErrorCode::kQuotaExceeded) return;
   const uint64_t now_ns = clock_.monotonic_ns();
   const auto [told, is_first] = told_ns_.try_emplace({user, session}, now_ns);
@@ -25,7 +25,7 @@ void QuotaRefusals::note(Owner user, SessionId session, const Status& status) {
   told->second = now_ns;
   const std::string name = events_.user_text(user);
   Event event = device_event(
-      device_, EventKind::kMemoryRefused,
+      device, EventKind::kMemoryRefused,
       session.valid() ? fmt::format("memory is refused to session {} of {}", text_of(session), name)
                       : fmt::format("memory is refused to the worker of {}", name));
   event.owner = user;

@@ -20,20 +20,17 @@ namespace djinn::daemon {
 
 class QuotaRefusals {
  public:
-  // device: whose memory is refused.
-  QuotaRefusals(const Clock& clock, Events& events, DeviceId device)
-      : clock_(clock), events_(events), device_(device) {}
+  QuotaRefusals(const Clock& clock, Events& events) : clock_(clock), events_(events) {}
 
-  // A request for memory has ended so; it is told if a quota refused it. session: not valid where
-  // a lane asked.
-  void note(Owner user, SessionId session, const Status& status);
+  // A user's request for a device's memory has ended so; it is told if a quota refused it. session:
+  // not valid where a lane asked.
+  void note(Owner user, DeviceId device, SessionId session, const Status& status);
   // The session has ended.
   void forget(Owner user, SessionId session) { told_ns_.erase({user, session}); }
 
  private:
   const Clock& clock_;
   Events& events_;
-  const DeviceId device_;
   std::map<std::pair<Owner, SessionId>, uint64_t> told_ns_;  // when each was last told of
 };
 

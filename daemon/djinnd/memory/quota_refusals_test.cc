@@ -16,13 +16,14 @@ constexpr uint64_t kSecond = 1'000'000'000;
 class QuotaRefusalsTest : public ::testing::Test {
  protected:
   void refuse(Owner user, uint64_t session) {
-    refusals_.note(user, SessionId{session}, Error{ErrorCode::kQuotaExceeded, "It is too much."});
+    refusals_.note(user, kHostDevice, SessionId{session},
+                   Error{ErrorCode::kQuotaExceeded, "It is too much."});
   }
   [[nodiscard]] uint64_t told() const { return events_.last(); }
 
   ClockByHand clock_;
   Events events_{clock_};
-  QuotaRefusals refusals_{clock_, events_, kHostDevice};
+  QuotaRefusals refusals_{clock_, events_};
 };
 
 TEST_F(QuotaRefusalsTest, of_each_who_asks_again_and_again_one_is_told_in_a_while) {
@@ -45,8 +46,9 @@ TEST_F(QuotaRefusalsTest, many_sessions_of_a_user_leave_the_log_to_others) {
 }
 
 TEST_F(QuotaRefusalsTest, what_no_quota_refuses_is_not_told) {
-  refusals_.note(kUser, SessionId{1}, {});
-  refusals_.note(kUser, SessionId{1}, Error{ErrorCode::kOutOfMemory, "There is none."});
+  refusals_.note(kUser, kHostDevice, SessionId{1}, {});
+  refusals_.note(kUser, kHostDevice, SessionId{1},
+                 Error{ErrorCode::kOutOfMemory, "There is none."});
   EXPECT_EQ(told(), 0u);
 }
 

@@ -25,10 +25,10 @@ std::string_view key_text(QuotaOf what) {
   DJINN_ASSERT(false);
 }
 
-std::optional<uint64_t> value_of(const Quota& quota, QuotaOf what, uint64_t total_bytes) {
+std::optional<uint64_t> value_of(const Quota& quota, QuotaOf what, uint64_t device_bytes) {
   if (what == QuotaOf::kSessions) return quota.sessions;
   const std::optional<Amount>& amount = what == QuotaOf::kPins ? quota.pins : quota.memory;
-  return amount ? std::optional(amount->of(total_bytes)) : std::nullopt;
+  return amount ? std::optional(amount->of(device_bytes)) : std::nullopt;
 }
 
 std::string key_in(const NamedQuota& section, QuotaOf what) {
@@ -37,10 +37,9 @@ std::string key_in(const NamedQuota& section, QuotaOf what) {
 
 }  // namespace
 
-void Quotas::set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t pin_bytes) {
+void Quotas::set(std::vector<NamedQuota> named, Amount pins) {
   named_ = std::move(named);
-  total_bytes_ = total_bytes;
-  pin_bytes_ = pin_bytes;
+  pins_ = pins;
 }
 
 void Quotas::joined(SessionId session, Owner user, std::vector<gid_t> groups) {
@@ -69,10 +68,10 @@ bool Quotas::binds_as_group(const NamedQuota& section, Owner user) const {
 }
 
 // The largest value of each key.
-Quota Quotas::of_groups(Owner user) const {
+Quota Quotas::of_groups(Owner user, uint64_t device_bytes) const {
   Quota all;
-  const auto more = [this](std::optional<Amount>& most, const std::optional<Amount>& other) {
-    if (other && (!most || other->of(total_bytes_) > most->of(total_bytes_))) most = other;
+  const auto more = [&](std::optional<Amount>& most, const std::optional<Amount>& other) {
+    if (other && (!most || other->of(device_bytes) > most->of(device_bytes))) most = other;
   };
   for (const NamedQuota& section : named_) {
     if (!binds_as_group(section, user)) continue;
@@ -83,11 +82,11 @@ Quota Quotas::of_groups(Owner user) const {
   return all;
 }
 
-QuotaInForce Quotas::of(Owner user) const {
+QuotaInForce Quotas::of(Owner user, uint64_t device_bytes) const {
   QuotaInForce all;
-  all.pin_bytes = pin_bytes_;
+  all.pin_bytes = pins_.of(device_bytes);
   if (named_.empty()) return all;
-  Quota quota = of_groups(user);
+  Quota quota = of_groups(user, device_bytes);
   if (const NamedQuota* const section = section_of(user)) {
     const Quota& own = section->quota;
     if (own.memory) quota.memory = own.memory;
@@ -95,19 +94,19 @@ QuotaInForce Quotas::of(Owner user) const {
     if (own.sessions) quota.sessions = own.sessions;
   }
   all.is_own = quota != Quota();
-  if (quota.memory) all.memory_bytes = quota.memory->of(total_bytes_);
-  if (quota.pins) all.pin_bytes = quota.pins->of(total_bytes_);
+  if (quota.memory) all.memory_bytes = quota.memory->of(device_bytes);
+  if (quota.pins) all.pin_bytes = quota.pins->of(device_bytes);
   all.sessions = quota.sessions.value_or(all.sessions);
   return all;
 }
 
-std::string Quotas::key_of(Owner user, QuotaOf what) const {
+std::string Quotas::key_of(Owner user, QuotaOf what, uint64_t device_bytes) const {
   const NamedQuota* const own = section_of(user);
-  if (own != nullptr && value_of(own->quota, what, total_bytes_)) return key_in(*own, what);
-  const auto most = value_of(of_groups(user), what, total_bytes_);
+  if (own != nullptr && value_of(own->quota, what, device_bytes)) return key_in(*own, what);
+  const auto most = value_of(of_groups(user, device_bytes), what, device_bytes);
   for (const NamedQuota& section : named_) {
     const bool binds = most && binds_as_group(section, user) &&
-                       value_of(section.quota, what, total_bytes_) == most;
+                       value_of(section.quota, what, device_bytes) == most;
     if (binds) return key_in(section, what);
   }
   return what == QuotaOf::kPins ? "memory.pin_quota" : std::string(key_text(what));

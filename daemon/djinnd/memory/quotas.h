@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Quotas: how much one user may have, in all sessions together, as the configuration says of users
-// and groups.
+// Quotas: how much one user may have of each device, in all sessions together, as the configuration
+// says of users and groups.
 //
 //   quota      what a section of the configuration says, key by key; a key left out says nothing
 //   in force   what binds a user: their own section's keys, then the groups', then what holds for
@@ -57,16 +57,19 @@ struct QuotaInForce {
 
 class Quotas {
  public:
-  // total_bytes: what shares are of. pin_bytes: of whom no section says another number.
-  void set(std::vector<NamedQuota> named, uint64_t total_bytes, uint64_t pin_bytes);
+  // pins: of whom no section says another number.
+  void set(std::vector<NamedQuota> named, Amount pins);
   // A connection of the user is made, and has ended.
   void joined(SessionId session, Owner user, std::vector<gid_t> groups);
   void left(SessionId session);
 
-  [[nodiscard]] QuotaInForce of(Owner user) const;
+  // device_bytes: what may be granted of the device in question, which shares are of.
+  [[nodiscard]] QuotaInForce of(Owner user, uint64_t device_bytes) const;
+  // On all devices together.
+  [[nodiscard]] uint32_t sessions_of(Owner user) const { return of(user, 0).sessions; }
   // The configuration's key that binds the user, for who is told of a refusal:
   // "user.ann.memory_quota". Where no section says anything, that of everybody.
-  [[nodiscard]] std::string key_of(Owner user, QuotaOf what) const;
+  [[nodiscard]] std::string key_of(Owner user, QuotaOf what, uint64_t device_bytes) const;
 
  private:
   struct Connected {
@@ -75,11 +78,10 @@ class Quotas {
   };
   [[nodiscard]] const NamedQuota* section_of(Owner user) const;
   [[nodiscard]] bool binds_as_group(const NamedQuota& section, Owner user) const;
-  [[nodiscard]] Quota of_groups(Owner user) const;
+  [[nodiscard]] Quota of_groups(Owner user, uint64_t device_bytes) const;
 
   std::vector<NamedQuota> named_;
-  uint64_t total_bytes_ = 0;
-  uint64_t pin_bytes_ = std::numeric_limits<uint64_t>::max();
+  Amount pins_{std::numeric_limits<uint64_t>::max()};
   std::map<SessionId, Connected> connected_;
 };
 

@@ -12,7 +12,7 @@ constexpr Owner kBob = Owner::of_user(1001);
 constexpr gid_t kSmall = 50;
 constexpr gid_t kLarge = 51;
 constexpr uint64_t kTotal = 1000;
-constexpr uint64_t kPins = 500;
+constexpr Amount kPins{500};
 constexpr SessionId kFirst{1};
 constexpr SessionId kSecond{2};
 
@@ -22,11 +22,19 @@ Amount bytes(uint64_t number) {
 
 TEST(Quotas, nobody_has_one_where_nothing_is_written) {
   Quotas quotas;
-  quotas.set({}, kTotal, kPins);
+  quotas.set({}, kPins);
   quotas.joined(kFirst, kAlice, {kSmall});
   QuotaInForce standard;
-  standard.pin_bytes = kPins;
-  EXPECT_EQ(quotas.of(kAlice), standard);
+  standard.pin_bytes = kPins.number;
+  EXPECT_EQ(quotas.of(kAlice, kTotal), standard);
+}
+
+TEST(Quotas, a_share_is_of_the_device_in_question) {
+  Quotas quotas;
+  quotas.set({{false, "alice", kAlice.user(), {Amount{10, true}, {}, {}}}}, {50, true});
+  EXPECT_EQ(quotas.of(kAlice, 1000).memory_bytes, 100u);
+  EXPECT_EQ(quotas.of(kAlice, 5000).memory_bytes, 500u);
+  EXPECT_EQ(quotas.of(kBob, 5000).pin_bytes, 2500u);
 }
 
 TEST(Quotas, a_users_own_key_goes_before_their_groups_and_the_largest_of_these_binds) {
@@ -34,24 +42,24 @@ TEST(Quotas, a_users_own_key_goes_before_their_groups_and_the_largest_of_these_b
   quotas.set({{false, "alice", kAlice.user(), {{}, {}, 2}},
               {true, "small", kSmall, {bytes(100), bytes(10), 4}},
               {true, "large", kLarge, {Amount{20, true}, {}, 1}}},
-             kTotal, kPins);
+             kPins);
   quotas.joined(kFirst, kAlice, {7, kLarge, kSmall});
-  EXPECT_EQ(quotas.of(kAlice), (QuotaInForce{200, 10, 2, true}));
+  EXPECT_EQ(quotas.of(kAlice, kTotal), (QuotaInForce{200, 10, 2, true}));
   quotas.joined(kSecond, kBob, {kSmall});
-  EXPECT_EQ(quotas.of(kBob), (QuotaInForce{100, 10, 4, true}));
+  EXPECT_EQ(quotas.of(kBob, kTotal), (QuotaInForce{100, 10, 4, true}));
 }
 
 TEST(Quotas, groups_are_those_of_all_connections_that_are_open) {
   Quotas quotas;
   quotas.set({{true, "small", kSmall, {bytes(100), {}, {}}},
               {true, "large", kLarge, {bytes(200), {}, {}}}},
-             kTotal, kPins);
+             kPins);
   quotas.joined(kFirst, kAlice, {kSmall});
-  EXPECT_EQ(quotas.of(kAlice).memory_bytes, 100u);
+  EXPECT_EQ(quotas.of(kAlice, kTotal).memory_bytes, 100u);
   quotas.joined(kSecond, kAlice, {kLarge});
-  EXPECT_EQ(quotas.of(kAlice).memory_bytes, 200u);
+  EXPECT_EQ(quotas.of(kAlice, kTotal).memory_bytes, 200u);
   quotas.left(kSecond);
-  EXPECT_EQ(quotas.of(kAlice).memory_bytes, 100u);
+  EXPECT_EQ(quotas.of(kAlice, kTotal).memory_bytes, 100u);
 }
 
 TEST(Quotas, the_key_that_binds_is_named) {
@@ -59,29 +67,29 @@ TEST(Quotas, the_key_that_binds_is_named) {
   quotas.set({{false, "alice", kAlice.user(), {{}, {}, 2}},
               {true, "small", kSmall, {bytes(100), {}, 4}},
               {true, "large", kLarge, {Amount{20, true}, {}, 1}}},
-             kTotal, kPins);
+             kPins);
   quotas.joined(kFirst, kAlice, {kLarge, kSmall});
-  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kSessions), "user.alice.sessions_max");
-  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kMemory), "group.large.memory_quota");
-  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kPins), "memory.pin_quota");
+  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kSessions, kTotal), "user.alice.sessions_max");
+  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kMemory, kTotal), "group.large.memory_quota");
+  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kPins, kTotal), "memory.pin_quota");
   quotas.joined(kSecond, kBob, {kSmall});
-  EXPECT_EQ(quotas.key_of(kBob, QuotaOf::kMemory), "group.small.memory_quota");
+  EXPECT_EQ(quotas.key_of(kBob, QuotaOf::kMemory, kTotal), "group.small.memory_quota");
 }
 
 TEST(Quotas, a_section_of_nobody_binds_nobody) {
   Quotas quotas;
-  quotas.set({{false, "gone", {}, {bytes(1), {}, {}}}}, kTotal, kPins);
+  quotas.set({{false, "gone", {}, {bytes(1), {}, {}}}}, kPins);
   quotas.joined(kFirst, Owner::of_user(0), {0});
-  EXPECT_FALSE(quotas.of(Owner::of_user(0)).is_own);
+  EXPECT_FALSE(quotas.of(Owner::of_user(0), kTotal).is_own);
 }
 
 TEST(Quotas, another_configuration_binds_those_that_are_there) {
   Quotas quotas;
   quotas.joined(kFirst, kAlice, {kSmall});
-  quotas.set({{true, "small", kSmall, {bytes(100), {}, {}}}}, kTotal, kPins);
-  EXPECT_EQ(quotas.of(kAlice).memory_bytes, 100u);
-  quotas.set({}, kTotal, kPins);
-  EXPECT_FALSE(quotas.of(kAlice).is_own);
+  quotas.set({{true, "small", kSmall, {bytes(100), {}, {}}}}, kPins);
+  EXPECT_EQ(quotas.of(kAlice, kTotal).memory_bytes, 100u);
+  quotas.set({}, kPins);
+  EXPECT_FALSE(quotas.of(kAlice, kTotal).is_own);
 }
 
 }  // namespace

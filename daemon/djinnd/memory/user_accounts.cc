@@ -38,7 +38,7 @@ void UserAccounts::note(vmu::Holder holder, uint64_t held_bytes) {
 UserAccounts::Room UserAccounts::room_of(vmu::Holder holder, const Account& account) const {
   DJINN_ASSERT(held_by(account.user) >= account.bytes);
   const uint64_t replaced = holder.kind == vmu::HolderKind::kLane ? account.bytes : 0;
-  return {held_by(account.user) - replaced, quotas_.of(account.user).memory_bytes};
+  return {held_by(account.user) - replaced, quotas_.of(account.user, device_bytes_).memory_bytes};
 }
 
 Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
@@ -51,7 +51,7 @@ Status UserAccounts::check(vmu::Holder holder, uint64_t bytes) const {
                            "({}). Release something, close a session, or ask the administrator for "
                            "more.",
                            size_text(bytes), size_text(held), size_text(quota),
-                           quotas_.key_of(found->second.user, QuotaOf::kMemory))};
+                           quotas_.key_of(found->second.user, QuotaOf::kMemory, device_bytes_))};
 }
 
 bool UserAccounts::fits_only_soon(vmu::Holder holder, uint64_t bytes,

@@ -23,7 +23,9 @@ namespace djinn::daemon {
 
 class UserAccounts {
  public:
-  explicit UserAccounts(const Quotas& quotas) : quotas_(quotas) {}
+  // device_bytes: what may be granted of the device.
+  UserAccounts(const Quotas& quotas, uint64_t device_bytes)
+      : quotas_(quotas), device_bytes_(device_bytes) {}
 
   // The holder's bytes are the user's from now on, until it is closed.
   void open(vmu::Holder holder, Owner user);
@@ -54,6 +56,7 @@ class UserAccounts {
   [[nodiscard]] Room room_of(vmu::Holder holder, const Account& account) const;
 
   const Quotas& quotas_;
+  const uint64_t device_bytes_;
   std::map<vmu::Holder, Account> accounts_;
   std::map<Owner, uint64_t> held_by_user_;  // without zeros
 };

@@ -10,14 +10,14 @@
 namespace djinn::daemon {
 
 Metrics::Metrics(Loop& loop, const Clock& clock, Events& events, const PeerTraffic& traffic,
-                 Memory& memory, Domains& domains, Models& models, Programs& programs,
+                 const Devices& devices, Domains& domains, Models& models, Programs& programs,
                  const Spill& spill, StatsRounds& stats, const Reports& reports, const Drain& drain,
                  const Service& service, const FdStore& fd_store, const Journal& journal,
                  const Notifier& notifier, const DeferredClose& deferred_close)
     : loop_(loop),
       clock_(clock),
       traffic_(traffic),
-      memory_(memory),
+      devices_(devices),
       domains_(domains),
       models_(models),
       programs_(programs),
@@ -122,16 +122,15 @@ MetricsSnapshot Metrics::take() const {
 }
 
 void Metrics::add_memory(MetricsSnapshot& shot) const {
-  shot.session_quota_bytes = memory_.session_quota();
-  shot.device = memory_.device();
-  shot.memory_limit_bytes = memory_.total_bytes();
-  shot.memory_model_bytes = memory_.held_by(vmu::HolderKind::kModel);
-  shot.memory_load_bytes = memory_.held_by(vmu::HolderKind::kLoad);
-  shot.memory_session_bytes = memory_.held_by(vmu::HolderKind::kSession);
-  shot.memory_slab_bytes = memory_.held_by(vmu::HolderKind::kLane);
-  shot.memory_heap_bytes = memory_.held_by(vmu::HolderKind::kHeap);
-  shot.memory_waiting = memory_.waiting();
-  shot.pools = reports_.pools();
+  shot.session_quota_bytes = devices_.first().session_quota();
+  for (const auto& memory : devices_.all()) {
+    shot.devices.push_back(
+        {memory->device(), memory->total_bytes(), memory->held_by(vmu::HolderKind::kModel),
+         memory->held_by(vmu::HolderKind::kLoad), memory->held_by(vmu::HolderKind::kSession),
+         memory->held_by(vmu::HolderKind::kLane), memory->held_by(vmu::HolderKind::kHeap),
+         reports_.pools_of(*memory), !domains_.spares_fail(memory->device())});
+    shot.memory_waiting += memory->waiting();
+  }
 }
 
 void Metrics::add_models(MetricsSnapshot& shot) const {
@@ -166,7 +165,6 @@ void Metrics::add_programs(MetricsSnapshot& shot) const {
 }
 
 void Metrics::add_workers(MetricsSnapshot& shot) const {
-  shot.device_ready = !domains_.spares_fail();
   for (const auto& [key, worker] : domains_.all()) {
     add_counts(shot.counts, worker->counts());
     shot.worker_restarts += worker->restarts();
@@ -175,15 +173,17 @@ void Metrics::add_workers(MetricsSnapshot& shot) const {
 }
 
 void Metrics::judge(MetricsSnapshot& shot) const {
-  const Status books = memory_.check();
+  const Status books = devices_.check();
   shot.healthy = books.ok();
   if (!books) shot.unhealthy_why = "The books of memory do not balance: " + books.error().message;
   shot.draining = drain_.draining();
-  const bool can_serve = shot.device_ready && domains_.spares_have_worked();
+  const DeviceId first = devices_.first().device();
+  const bool workers_start = !domains_.spares_fail(first);
+  const bool can_serve = workers_start && domains_.spares_have_worked(first);
   shot.ready = shot.healthy && can_serve && !shot.draining;
   if (!shot.healthy) {
     shot.unready_why = shot.unhealthy_why;
-  } else if (!shot.device_ready) {
+  } else if (!workers_start) {
     shot.unready_why = "No worker can be started; the log says why.";
   } else if (!can_serve) {
     shot.unready_why = "The first worker is being started.";

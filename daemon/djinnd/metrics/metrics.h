@@ -40,10 +40,10 @@ struct PeerTraffic {
 class Metrics {
  public:
   Metrics(Loop& loop, const Clock& clock, Events& events, const PeerTraffic& traffic,
-          Memory& memory, Domains& domains, Models& models, Programs& programs, const Spill& spill,
-          StatsRounds& stats, const Reports& reports, const Drain& drain, const Service& service,
-          const FdStore& fd_store, const Journal& journal, const Notifier& notifier,
-          const DeferredClose& deferred_close);
+          const Devices& devices, Domains& domains, Models& models, Programs& programs,
+          const Spill& spill, StatsRounds& stats, const Reports& reports, const Drain& drain,
+          const Service& service, const FdStore& fd_store, const Journal& journal,
+          const Notifier& notifier, const DeferredClose& deferred_close);
 
   // Answers on these sockets from now on. Errors: those of MetricsServer::start.
   Status serve(std::vector<Fd> sockets);
@@ -67,7 +67,7 @@ class Metrics {
   Loop& loop_;
   const Clock& clock_;
   const PeerTraffic& traffic_;
-  Memory& memory_;
+  const Devices& devices_;
   Domains& domains_;
   Models& models_;
   Programs& programs_;

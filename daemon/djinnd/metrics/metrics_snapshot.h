@@ -22,6 +22,19 @@
 
 namespace djinn::daemon {
 
+// What is granted of one device's memory, and to whom.
+struct DeviceSnapshot {
+  DeviceId device;
+  uint64_t limit_bytes = 0;
+  uint64_t model_bytes = 0;  // granted to each kind of holder
+  uint64_t load_bytes = 0;
+  uint64_t session_bytes = 0;
+  uint64_t slab_bytes = 0;
+  uint64_t heap_bytes = 0;
+  std::array<ipc::MemoryReport, 3> pools{};
+  bool ready = true;  // its workers start
+};
+
 struct MetricsSnapshot {
   uint64_t taken_ns = 0;       // monotonic
   uint64_t loop_delay_ns = 0;  // from the question for it to the loop's ear
@@ -38,15 +51,8 @@ struct MetricsSnapshot {
   std::array<uint64_t, ipc::kSessionStates> sessions{};
   uint64_t session_quota_bytes = 0;
   uint64_t stated_local_models = 0;  // by the clients of all sessions
-  DeviceId device = kHostDevice;     // whose memory and workers these are
-  uint64_t memory_limit_bytes = 0;
-  uint64_t memory_model_bytes = 0;  // granted to each kind of holder
-  uint64_t memory_load_bytes = 0;
-  uint64_t memory_session_bytes = 0;
-  uint64_t memory_slab_bytes = 0;
-  uint64_t memory_heap_bytes = 0;
-  uint64_t memory_waiting = 0;  // requests
-  std::array<ipc::MemoryReport, 3> pools{};
+  std::vector<DeviceSnapshot> devices;
+  uint64_t memory_waiting = 0;  // requests, for memory of all of them
   std::array<uint64_t, ipc::kModelStates> models{};
   uint64_t models_pinned = 0;
   uint64_t model_leases = 0;
@@ -72,7 +78,6 @@ struct MetricsSnapshot {
   std::array<uint64_t, 4> workers{};  // by ipc::WorkerState
   uint64_t worker_restarts = 0;
   ipc::WorkerStats counts{};  // of all domains
-  bool device_ready = true;
 
   // --- djinnd itself
   Traffic clients{};
@@ -88,7 +93,7 @@ struct MetricsSnapshot {
   std::array<uint64_t, ipc::kEventKinds> events{};
 };
 
-static_assert(std::tuple_size_v<decltype(MetricsSnapshot::pools)> ==
+static_assert(std::tuple_size_v<decltype(DeviceSnapshot::pools)> ==
               static_cast<size_t>(ipc::MemoryPool::kLanes) + 1);
 static_assert(std::tuple_size_v<decltype(MetricsSnapshot::programs)> ==
               static_cast<size_t>(ipc::ProgramState::kAdmitted) + 1);

@@ -184,22 +184,28 @@ void put_sessions(Page& page, const MetricsSnapshot& shot) {
 
 void put_memory(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_memory_limit_bytes", "Device memory that djinnd may grant.");
-  page.put(shot.memory_limit_bytes, {{"device", text_of(shot.device)}});
+  for (const DeviceSnapshot& one : shot.devices) {
+    page.put(one.limit_bytes, {{"device", text_of(one.device)}});
+  }
   page.begin(MetricType::Gauge, "djinn_memory_granted_bytes",
              "Device memory that is granted, by section and by what holds it.");
-  const auto holder = [&](uint64_t bytes, const char* section, const char* kind) {
-    page.put(bytes, {{"device", text_of(shot.device)}, {"kind", kind}, {"section", section}});
-  };
-  holder(shot.memory_model_bytes, "persistent", "model");
-  holder(shot.memory_load_bytes, "persistent", "load");
-  holder(shot.memory_session_bytes, "persistent", "session");
-  holder(shot.memory_slab_bytes, "volatile", "slab");
-  holder(shot.memory_heap_bytes, "volatile", "heap");
+  for (const DeviceSnapshot& one : shot.devices) {
+    const auto holder = [&](uint64_t bytes, const char* section, const char* kind) {
+      page.put(bytes, {{"device", text_of(one.device)}, {"kind", kind}, {"section", section}});
+    };
+    holder(one.model_bytes, "persistent", "model");
+    holder(one.load_bytes, "persistent", "load");
+    holder(one.session_bytes, "persistent", "session");
+    holder(one.slab_bytes, "volatile", "slab");
+    holder(one.heap_bytes, "volatile", "heap");
+  }
   const auto of_pools = [&](const char* name, const char* help,
                             uint64_t ipc::MemoryReport::*bytes) {
     page.begin(MetricType::Gauge, name, help);
-    for (size_t i = 0; i < shot.pools.size(); ++i) {
-      page.put(shot.pools[i].*bytes, {{"device", text_of(shot.device)}, {"pool", kPoolNames[i]}});
+    for (const DeviceSnapshot& one : shot.devices) {
+      for (size_t i = 0; i < one.pools.size(); ++i) {
+        page.put(one.pools[i].*bytes, {{"device", text_of(one.device)}, {"pool", kPoolNames[i]}});
+      }
     }
   };
   of_pools("djinn_memory_mapped_bytes", "Of the granted memory, what a worker has mapped.",
@@ -319,7 +325,9 @@ void put_runs(Page& page, const ipc::WorkerStats& counts) {
 
 void put_workers(Page& page, const MetricsSnapshot& shot) {
   page.begin(MetricType::Gauge, "djinn_device_ready", "0 if the device's workers do not start.");
-  page.put(shot.device_ready ? 1 : 0, {{"device", text_of(shot.device)}});
+  for (const DeviceSnapshot& one : shot.devices) {
+    page.put(one.ready ? 1 : 0, {{"device", text_of(one.device)}});
+  }
   page.begin(MetricType::Gauge, "djinn_workers", "Workers by their state.");
   page.put_states<ipc::WorkerState>(shot.workers);
   page.counter("djinn_worker_restarts_total", "Workers that died and were replaced.",

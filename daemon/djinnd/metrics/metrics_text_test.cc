@@ -54,8 +54,9 @@ TEST(MetricsTextTest, numbers_are_in_base_units_under_their_labels) {
   MetricsSnapshot shot;
   shot.taken_ns = 7;
   shot.sessions[static_cast<size_t>(ipc::SessionState::kLost)] = 3;
-  shot.memory_slab_bytes = 1 << 20;
-  shot.pools[1].mapped_bytes = 5;
+  DeviceSnapshot& device = shot.devices.emplace_back(DeviceSnapshot{kHostDevice});
+  device.slab_bytes = 1 << 20;
+  device.pools[1].mapped_bytes = 5;
   shot.evictions[static_cast<size_t>(EvictReason::kPressure)] = 4;
   shot.counts.submissions[static_cast<size_t>(ipc::Operation::kGenerate)] = 6;
   shot.loader_traffic.sent_bytes = 8;

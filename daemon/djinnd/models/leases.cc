@@ -12,12 +12,12 @@
 
 namespace djinn::daemon {
 
-Leases::Leases(const Clock& clock, ModelTable& table, const Memory& memory, Mappings& mappings,
+Leases::Leases(const Clock& clock, ModelTable& table, const Devices& devices, Mappings& mappings,
                Residency& residency, Replies& replies, LoadFailures& failures,
                ModelListener& listener)
     : clock_(clock),
       table_(table),
-      memory_(memory),
+      devices_(devices),
       mappings_(mappings),
       residency_(residency),
       replies_(replies),
@@ -131,7 +131,8 @@ Error Leases::with_own_part(Error error, const Model& model) const {
   const SessionId session = model.openers->front().waiter.session;
   const bool is_alone = std::ranges::all_of(
       *model.openers, [&](const Opener& opener) { return opener.waiter.session == session; });
-  if (is_alone) error.message += memory_.own_part_of(Memory::of_session(session));
+  if (is_alone)
+    error.message += devices_.of(model.device()).own_part_of(Memory::of_session(session));
   return error;
 }
 

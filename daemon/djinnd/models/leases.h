@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "daemon/djinnd/access/replies.h"
-#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/models/load_failures.h"
 #include "daemon/djinnd/models/mappings.h"
 #include "daemon/djinnd/models/model.h"
@@ -27,7 +27,7 @@ namespace djinn::daemon {
 
 class Leases {
  public:
-  Leases(const Clock& clock, ModelTable& table, const Memory& memory, Mappings& mappings,
+  Leases(const Clock& clock, ModelTable& table, const Devices& devices, Mappings& mappings,
          Residency& residency, Replies& replies, LoadFailures& failures, ModelListener& listener);
 
   // The session opens the model: it holds it, and waits. Its user's pin, keep-alive time and name
@@ -55,7 +55,7 @@ class Leases {
 
   const Clock& clock_;
   ModelTable& table_;
-  const Memory& memory_;
+  const Devices& devices_;
   Mappings& mappings_;
   Residency& residency_;
   Replies& replies_;

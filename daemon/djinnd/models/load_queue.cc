@@ -17,22 +17,23 @@ constexpr uint32_t kLooksToEnd = 2;
 
 }  // namespace
 
-LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, Memory& memory,
+LoadQueue::LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, const Devices& devices,
                      ExtentSource& extents)
     : loop_(loop),
       ids_(ids),
       loaders_(loaders),
-      memory_(memory),
+      devices_(devices),
       extents_(extents),
       looks_(loop, [this] { look(); }) {}
 
-LoadId LoadQueue::add(std::vector<SharedFd> files, Turn turn, LoadListener& listener) {
+LoadId LoadQueue::add(std::vector<SharedFd> files, DeviceId device, Turn turn,
+                      LoadListener& listener) {
   // The id must not be one that memory is still held for.
   const auto id = ids_.next<LoadId>(
       [this](LoadId taken) { return loads_.contains(taken) || abandoned_.contains(taken); });
   Load::Holder& holder = *this;
   auto load = std::make_unique<Load>(loop_, loaders_, holder, listener, id, std::move(files));
-  loads_.emplace(id, Entry{std::move(load), turn});
+  loads_.emplace(id, Entry{std::move(load), device, turn});
   queued_.push_back(id);
   start_loads();
   look_again_soon();
@@ -95,10 +96,11 @@ void LoadQueue::load_ended(LoadId id) {
   if (found == loads_.end()) return;  // its loader died while it was being given back
   DJINN_ASSERT(found->second.load->phase() == LoadPhase::kEnded);
   found->second.load->listener().load_ended(id);
+  const DeviceId device = found->second.device;
   pass_on(id);
   std::erase(queued_, id);
   loop_.dispose(std::move(loads_.extract(id).mapped().load));
-  free_abandoned(id);
+  free_abandoned(id, device);
   start_loads();
 }
 
@@ -152,15 +154,16 @@ void LoadQueue::request_memory(const Load& load, uint64_t bytes, Memory::Granted
     const bool waits = asked != nullptr && asked->phase() == LoadPhase::kGranting;
     if (waits) granted(status);  // else it was given up, and load_ended() releases
   };
-  memory_.request(Memory::of_load(load.id()), bytes, answer);
+  devices_.of(loads_.at(load.id()).device).request(Memory::of_load(load.id()), bytes, answer);
 }
 
-bool LoadQueue::waits_for_memory(LoadId id) const {
-  return memory_.waits(Memory::of_load(id));
+bool LoadQueue::waits_for_memory(const Model& model) const {
+  return devices_.of(model.device()).waits(Memory::of_load(model.load));
 }
 
 void LoadQueue::hand_over(const Load& load, ModelId model) {
-  memory_.hand_over(Memory::of_load(load.id()), Memory::of_model(model));
+  devices_.of(loads_.at(load.id()).device)
+      .hand_over(Memory::of_load(load.id()), Memory::of_model(model));
 }
 
 void LoadQueue::make_extents(const Load& load, const std::vector<uint64_t>& sizes, Made made) {
@@ -188,60 +191,62 @@ void LoadQueue::abandon(Model& model) {
   DJINN_ASSERT(model.phase == ModelPhase::kLoading && loads_.contains(model.load));
   DJINN_ASSERT(!abandoned_.contains(model.load));
   // The extents of a return are the model's once they are sealed; their memory is the load's again.
-  memory_.hand_over(Memory::of_model(model.id), Memory::of_load(model.load));
-  abandoned_[model.load].extents = std::exchange(model.extents, {});
+  devices_.of(model.device()).hand_over(Memory::of_model(model.id), Memory::of_load(model.load));
+  abandoned_.emplace(model.load, Abandoned{model.device(), std::exchange(model.extents, {})});
   look_again_soon();
 }
 
 // Frees the extents of an abandoned load, whose loader no longer has them.
-void LoadQueue::free_abandoned(LoadId id) {
+void LoadQueue::free_abandoned(LoadId id, DeviceId device) {
   const auto found = abandoned_.find(id);
-  if (found == abandoned_.end()) return release(id);
+  if (found == abandoned_.end()) return release(id, device);
   Abandoned& abandoned = found->second;
   if (abandoned.freeing) return;
-  if (abandoned.extents.empty()) return release(id);
+  if (abandoned.extents.empty()) return release(id, device);
   abandoned.freeing = true;
-  extents_.free(std::exchange(abandoned.extents, {}), [this, id] { release(id); });
+  extents_.free(std::exchange(abandoned.extents, {}), [this, id, device] { release(id, device); });
 }
 
-void LoadQueue::release(LoadId id) {
+void LoadQueue::release(LoadId id, DeviceId device) {
   abandoned_.erase(id);
-  memory_.release_all(Memory::of_load(id));
+  devices_.of(device).release_all(Memory::of_load(id));
 }
 
 void LoadQueue::take_memory_back(LoadId id, Abandoned& abandoned) {
   DJINN_ASSERT(!abandoned.freeing);
   abandoned.freeing = true;
   const std::vector<Fd> extents = std::exchange(abandoned.extents, {});
-  extents_.decommit(extents, [this, id](bool freed) {
-    if (freed || !loads_.contains(id)) return release(id);
+  extents_.decommit(extents, [this, id, device = abandoned.device](bool freed) {
+    if (freed || !loads_.contains(id)) return release(id, device);
     abandoned_.at(id).freeing = false;  // sealed: it has closed its files, and ends
   });
 }
 
-void LoadQueue::leave_to(std::set<LoadId> loads, ModelId model) {
+void LoadQueue::leave_to(std::set<LoadId> loads, const Model& model) {
   DJINN_ASSERT(!loads.empty());
   const LoadId first = *loads.begin();
   loads.erase(first);
   DJINN_ASSERT(!left_to_.contains(first));
-  memory_.hand_over(Memory::of_model(model), Memory::of_load(first));
-  left_to_.emplace(first, std::move(loads));
+  devices_.of(model.device()).hand_over(Memory::of_model(model.id), Memory::of_load(first));
+  left_to_.emplace(first, Left{model.device(), std::move(loads)});
 }
 
 void LoadQueue::pass_on(LoadId id) {
-  for (auto& [holder, others] : left_to_) others.erase(id);
+  for (auto& [holder, left] : left_to_) left.others.erase(id);
   auto left = left_to_.extract(id);
-  if (left.empty() || left.mapped().empty()) return;
-  const LoadId next = *left.mapped().begin();
-  left.mapped().erase(next);
-  memory_.hand_over(Memory::of_load(id), Memory::of_load(next));
+  if (left.empty() || left.mapped().others.empty()) return;
+  const LoadId next = *left.mapped().others.begin();
+  left.mapped().others.erase(next);
+  devices_.of(left.mapped().device).hand_over(Memory::of_load(id), Memory::of_load(next));
   left.key() = next;
   left_to_.insert(std::move(left));
 }
 
-uint64_t LoadQueue::leaving_bytes() const {
+uint64_t LoadQueue::leaving_bytes(DeviceId device) const {
   uint64_t bytes = 0;
-  for (const auto& [id, abandoned] : abandoned_) bytes += memory_.held_by(Memory::of_load(id));
+  for (const auto& [id, abandoned] : abandoned_) {
+    if (abandoned.device == device) bytes += devices_.of(device).held_by(Memory::of_load(id));
+  }
   return bytes;
 }
 

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "daemon/djinnd/loop/id_source.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/extent_source.h"
-#include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/load.h"
 #include "daemon/djinnd/models/model.h"
 #include "kernel/base/owner.h"
@@ -42,11 +42,12 @@ class LoadQueue final : private Load::Holder {
     friend bool operator==(const Turn&, const Turn&) = default;
   };
 
-  LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, Memory& memory, ExtentSource& extents);
+  LoadQueue(Loop& loop, IdSource& ids, SparePool& loaders, const Devices& devices,
+            ExtentSource& extents);
 
-  // A load of these files, which begins at its turn; where loaders fail already it fails soon. The
-  // listener is not called from within.
-  LoadId add(std::vector<SharedFd> files, Turn turn, LoadListener& listener);
+  // A load of these files to the device, which begins at its turn; where loaders fail already it
+  // fails soon. The listener is not called from within.
+  LoadId add(std::vector<SharedFd> files, DeviceId device, Turn turn, LoadListener& listener);
   // Null once its loader is gone.
   [[nodiscard]] Load* find(LoadId id);
   // Nothing where it is gone.
@@ -60,7 +61,8 @@ class LoadQueue final : private Load::Holder {
   // For what the load has planned. Calls back at once or later, and not if the load has ended
   // meanwhile. Errors: those of Memory::request.
   void request_memory(const Load& load, uint64_t bytes, Memory::Granted granted);
-  [[nodiscard]] bool waits_for_memory(LoadId id) const;
+  // Whether what the model is loaded with does.
+  [[nodiscard]] bool waits_for_memory(const Model& model) const;
   // What the load was granted is the model's from now on.
   void hand_over(const Load& load, ModelId model);
   // For what the load was granted. made: called at once or later, and not if the load has ended
@@ -73,9 +75,9 @@ class LoadQueue final : private Load::Holder {
   // The model's load has failed: the loader may still map the extents.
   void abandon(Model& model);
   // Killed loaders that are not gone keep what the model held: the first, then the next. Not none.
-  void leave_to(std::set<LoadId> loads, ModelId model);
-  // That comes free by itself.
-  [[nodiscard]] uint64_t leaving_bytes() const;
+  void leave_to(std::set<LoadId> loads, const Model& model);
+  // Of the device that comes free by itself.
+  [[nodiscard]] uint64_t leaving_bytes(DeviceId device) const;
 
   // --- what loaders have read, in all
   void count(const ipc::Loaded& loaded);
@@ -85,13 +87,20 @@ class LoadQueue final : private Load::Holder {
  private:
   struct Entry {
     std::unique_ptr<Load> load;
+    DeviceId device;  // that it loads to
     Turn turn;
     bool running = false;
   };
   struct Abandoned {
+    DeviceId device;
     std::vector<Fd> extents;
     uint32_t looks = 0;
     bool freeing = false;
+  };
+  // Memory of a model that left.
+  struct Left {
+    DeviceId device;
+    std::set<LoadId> others;  // that map it, beside the one that holds it
   };
 
   void load_ended(LoadId id) override;
@@ -104,8 +113,8 @@ class LoadQueue final : private Load::Holder {
   // The load is gone; of what it held others may be left.
   void pass_on(LoadId id);
   // Likewise; nobody maps what it abandoned.
-  void free_abandoned(LoadId id);
-  void release(LoadId id);
+  void free_abandoned(LoadId id, DeviceId device);
+  void release(LoadId id, DeviceId device);
   // From a loader that was killed and does not end, since its files say nothing: the kernel lets
   // it run no more, so nobody misses the pages.
   void take_memory_back(LoadId id, Abandoned& abandoned);
@@ -113,13 +122,12 @@ class LoadQueue final : private Load::Holder {
   Loop& loop_;
   IdSource& ids_;
   SparePool& loaders_;
-  Memory& memory_;
+  const Devices& devices_;
   ExtentSource& extents_;
   std::map<LoadId, Entry> loads_;
   std::vector<LoadId> queued_;  // in the order in which they came
   std::map<LoadId, Abandoned> abandoned_;
-  // Loaders that hold memory of a model that left, and the others that map it.
-  std::map<LoadId, std::set<LoadId>> left_to_;
+  std::map<LoadId, Left> left_to_;  // by the loader that holds it
   Timer looks_;
   uint64_t bytes_read_ = 0;
   uint64_t buffered_reads_ = 0;

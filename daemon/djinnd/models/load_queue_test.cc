@@ -44,7 +44,7 @@ class FakeListener final : public LoadListener {
 
 class LoadQueueTest : public ::testing::Test {
  protected:
-  LoadId add(LoadQueue::Turn turn) { return queue_.add({}, turn, listener_); }
+  LoadId add(LoadQueue::Turn turn) { return queue_.add({}, kHostDevice, turn, listener_); }
   void abort(LoadId id) {
     queue_.abort(id);
     testing::run_until(loop_, "the load has ended",
@@ -73,7 +73,8 @@ class LoadQueueTest : public ::testing::Test {
 
   Loop loop_;
   const Quotas quotas_;
-  Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
+  const Devices devices_{std::array{DeviceLimit{kHostDevice, kDevice}}, kDevice, quotas_};
+  Memory& memory_ = devices_.first();
   FakeListener listener_;
 
  private:
@@ -89,7 +90,7 @@ class LoadQueueTest : public ::testing::Test {
   HostExtents extents_{memory_work_};
 
  protected:
-  LoadQueue queue_{loop_, ids_, loaders_, memory_, extents_};
+  LoadQueue queue_{loop_, ids_, loaders_, devices_, extents_};
 };
 
 TEST_F(LoadQueueTest, of_each_turn_so_many_run_and_the_next_when_one_is_gone) {
@@ -138,10 +139,10 @@ TEST_F(LoadQueueTest, what_a_failed_load_was_to_fill_counts_until_its_loader_is_
   queue_.abandon(model);
   EXPECT_TRUE(model.extents.empty());
   EXPECT_EQ(held_by(load), kBytes);
-  EXPECT_EQ(queue_.leaving_bytes(), kBytes);
+  EXPECT_EQ(queue_.leaving_bytes(kHostDevice), kBytes);
   abort(load);
   testing::run_until(loop_, "it is free", [&] { return held_by(load) == 0; });
-  EXPECT_EQ(queue_.leaving_bytes(), 0u);
+  EXPECT_EQ(queue_.leaving_bytes(kHostDevice), 0u);
   EXPECT_TRUE(memory_.check().ok());
 }
 
@@ -174,7 +175,9 @@ TEST_F(LoadQueueTest, what_a_model_left_to_loaders_is_held_by_one_after_the_othe
   const LoadId second = add(kAnns);
   constexpr ModelId kGone{7};
   memory_.request(Memory::of_model(kGone), kBytes, [](const Status&) {});
-  queue_.leave_to({first, second}, kGone);
+  Model gone;
+  gone.id = kGone;
+  queue_.leave_to({first, second}, gone);
   EXPECT_EQ(memory_.held_by(Memory::of_model(kGone)), 0u);
   EXPECT_EQ(held_by(first) + held_by(second), kBytes);
   const LoadId holder = held_by(first) > 0 ? first : second;

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <utility>
 
 #include "ipc/limits.h"
@@ -58,8 +59,10 @@ class MappingsTest : public ::testing::Test, private WorkerListener {
   Spawner spawner_;
   Stragglers stragglers_{loop_};
   DeferredClose deferred_close_;
-  SparePool spares_{{loop_, spawner_, deferred_close_, stragglers_},
-                    {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}};
+  SpareWorkers spares_{
+      {loop_, spawner_, deferred_close_, stragglers_}, std::array{kHostDevice}, [this](DeviceId) {
+        return SparePool::Kind{"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_};
+      }};
   Domains domains_{loop_, clock_, spares_, *this, events_, 0};
   ModelTable table_;
   Model* model_ = nullptr;

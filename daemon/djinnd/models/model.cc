@@ -41,7 +41,7 @@ bool are_others(const Error& error) {
 
 Event event_of(EventKind kind, const Model& model, std::string text,
                std::optional<ErrorCode> error) {
-  Event event = device_event(model.device, kind, std::move(text));
+  Event event = device_event(model.device(), kind, std::move(text));
   event.owner = model.owner();
   event.model = model.id;
   event.bytes = model.bytes;
@@ -68,14 +68,14 @@ ModelUse Model::use() const {
 }
 
 bool may_compare(const ModelKey& resident, const ModelKey& opened) {
-  if (resident.plan_hash != opened.plan_hash) return false;
+  if (resident.device != opened.device || resident.plan_hash != opened.plan_hash) return false;
   if (resident.domain == opened.domain) return load::all_unchanged(resident.files, opened.files);
   return load::of_same_sizes(resident.files, opened.files) &&
          std::ranges::none_of(opened.files, is_memory);
 }
 
 bool may_share(const ModelKey& resident, const ModelKey& opened) {
-  if (resident.plan_hash != opened.plan_hash) return false;
+  if (resident.device != opened.device || resident.plan_hash != opened.plan_hash) return false;
   return resident.domain == opened.domain ? load::same_within_domain(resident.files, opened.files)
                                           : load::same_across_domains(resident.files, opened.files);
 }
@@ -303,11 +303,11 @@ Model* ModelTable::find_alike(const ModelKey& opened, const std::set<ModelId>& o
   return found;
 }
 
-std::vector<Model*> ModelTable::evictable(bool in_use) {
+std::vector<Model*> ModelTable::evictable(DeviceId device, bool in_use) {
   std::vector<Model*> found;
   for (auto& [id, model] : models_) {
-    const bool movable = model.phase == ModelPhase::kResident && !model.pinned() &&
-                         model.openers->empty() && model.in_use() == in_use &&
+    const bool movable = model.device() == device && model.phase == ModelPhase::kResident &&
+                         !model.pinned() && model.openers->empty() && model.in_use() == in_use &&
                          (!in_use || model.can_come_back());
     if (movable) found.push_back(&model);
   }
@@ -316,10 +316,10 @@ std::vector<Model*> ModelTable::evictable(bool in_use) {
   return found;
 }
 
-uint64_t ModelTable::leaving_bytes() const {
+uint64_t ModelTable::leaving_bytes(DeviceId device) const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : models_) {
-    if (model.is_leaving()) bytes += model.bytes;
+    if (model.device() == device && model.is_leaving()) bytes += model.bytes;
   }
   return bytes;
 }

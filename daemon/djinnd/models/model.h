@@ -86,6 +86,7 @@ struct Model;
 // What an open request is compared by (ARCHITECTURE section 4, Identity).
 struct ModelKey {
   Owner domain;
+  DeviceId device = kHostDevice;  // where it is wanted
   load::Digest plan_hash{};
   std::vector<load::FileIdentity> files;
 };
@@ -172,7 +173,6 @@ struct MappedBy {
 
 struct Model {
   ModelId id;
-  DeviceId device = kHostDevice;                         // where its bytes are when it is resident
   std::vector<Source> sources = std::vector<Source>(1);  // never none; the owner's is the first
   OwnedState<ModelPhase, Residency> phase;
   LoadId load;
@@ -220,6 +220,8 @@ struct Model {
   [[nodiscard]] const ModelKey& key() const { return sources.front().key; }
   [[nodiscard]] ModelKey& key() { return sources.front().key; }
   [[nodiscard]] Owner owner() const { return key().domain; }
+  // Where its bytes are when it is resident.
+  [[nodiscard]] DeviceId device() const { return key().device; }
 
   // The session has opened it through these, which its user calls so.
   void add_source(ModelKey opened, std::vector<SharedFd> files, std::vector<std::string> names,
@@ -244,7 +246,7 @@ struct Model {
   // It was read: the owner's files that are told by their content are closed.
   void close_contents();
   // The user's worker on its device.
-  [[nodiscard]] WorkerKey worker_of(Owner user) const { return {user, device}; }
+  [[nodiscard]] WorkerKey worker_of(Owner user) const { return {user, device()}; }
   // Whether somebody of the user waits for its bytes.
   [[nodiscard]] bool is_awaited_by(Owner user) const;
   // It was resident before, and what is being loaded is what it was.
@@ -291,11 +293,11 @@ class ModelTable {
   void erase(ModelId id) { models_.erase(id); }
   void touch(Model& model) { model.last_used = ++uses_; }
 
-  // Resident, not pinned and not being opened, least recently used first; of those in use only what
-  // can come back.
-  [[nodiscard]] std::vector<Model*> evictable(bool in_use);
-  // Of models that are on their way out.
-  [[nodiscard]] uint64_t leaving_bytes() const;
+  // Resident on the device, not pinned and not being opened, least recently used first; of those in
+  // use only what can come back.
+  [[nodiscard]] std::vector<Model*> evictable(DeviceId device, bool in_use);
+  // Of models that are on their way out of the device.
+  [[nodiscard]] uint64_t leaving_bytes(DeviceId device) const;
   [[nodiscard]] std::map<ModelId, Model>& all() { return models_; }
   [[nodiscard]] const std::map<ModelId, Model>& all() const { return models_; }
   [[nodiscard]] size_t size() const { return models_.size(); }

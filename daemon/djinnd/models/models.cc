@@ -27,21 +27,22 @@ bool is_opened_by(const Model& model, SessionId session) {
 
 }  // namespace
 
-Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, Memory& memory,
-               const Quotas& quotas, Domains& domains, Sessions& sessions, Events& events,
-               ExtentSource& extents, ModelListener& listener, uint64_t keep_alive_ms)
+Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders,
+               const Devices& devices, const Quotas& quotas, Domains& domains, Sessions& sessions,
+               Events& events, ExtentSource& extents, ModelListener& listener,
+               uint64_t keep_alive_ms)
     : clock_(clock),
-      memory_(memory),
+      devices_(devices),
       replies_(sessions),
       events_(events),
       listener_(listener),
-      pins_(table_, quotas),
+      pins_(table_, quotas, devices),
       mappings_(table_, domains),
-      queue_(loop, ids, loaders, memory, extents),
-      residency_(loop, clock, memory, mappings_, replies_, events, sessions, extents, table_, *this,
-                 listener, keep_alive_ms),
+      queue_(loop, ids, loaders, devices, extents),
+      residency_(loop, clock, devices, mappings_, replies_, events, sessions, extents, table_,
+                 *this, listener, keep_alive_ms),
       failures_(events, replies_),
-      leases_(clock, table_, memory, mappings_, residency_, replies_, failures_, listener),
+      leases_(clock, table_, devices, mappings_, residency_, replies_, failures_, listener),
       openings_(loop, ids, table_, queue_, pins_, residency_, leases_, failures_, events),
       returns_(table_, queue_, residency_, leases_, openings_, failures_, events) {}
 
@@ -52,9 +53,14 @@ void Models::take_back(std::vector<Model> models) {
   for (Model& one : models) {
     // If not all models fit, the answer comes when others have given way.
     const auto kept = std::make_shared<Model>(std::move(one));
-    memory_.request(Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
-      has_memory_again(std::move(*kept), granted);
-    });
+    if (devices_.find(text_of(kept->device())) == nullptr) {
+      has_memory_again(std::move(*kept), Error{ErrorCode::kNotFound, "Its device is gone."});
+      continue;
+    }
+    devices_.of(kept->device())
+        .request(Memory::of_model(kept->id), kept->bytes, [this, kept](const Status& granted) {
+          has_memory_again(std::move(*kept), granted);
+        });
   }
   listener_.models_changed();
   residency_.review();
@@ -264,7 +270,7 @@ uint64_t Models::bytes_shared_by(SessionId session) const {
 bool Models::lacks_memory_for(SessionId session) const {
   return std::ranges::any_of(table_.all(), [&](const auto& entry) {
     const Model& model = entry.second;
-    return is_opened_by(model, session) && queue_.waits_for_memory(model.load);
+    return is_opened_by(model, session) && queue_.waits_for_memory(model);
   });
 }
 

@@ -18,7 +18,7 @@
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/loop/id_source.h"
-#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/leases.h"
 #include "daemon/djinnd/models/load_failures.h"
@@ -44,7 +44,7 @@ class Models final : private Residency::Loads {
   static constexpr uint64_t kPlanBytesPerUser = LoadQueue::kLoadsPerUser * limits::kLoadPlanBytes;
 
   // sessions: who answers clients, too.
-  Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, Memory& memory,
+  Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders, const Devices& devices,
          const Quotas& quotas, Domains& domains, Sessions& sessions, Events& events,
          ExtentSource& extents, ModelListener& listener, uint64_t keep_alive_ms);
 
@@ -97,12 +97,14 @@ class Models final : private Residency::Loads {
   [[nodiscard]] const Pins& pins() const { return pins_; }
   // Of those that were taken back: they wait for others to give way.
   [[nodiscard]] const std::set<ModelId>& returning() const { return returning_; }
-  // Bytes of models and loads that come free by themselves.
-  [[nodiscard]] uint64_t leaving_bytes() const {
-    return table_.leaving_bytes() + queue_.leaving_bytes();
+  // Bytes of models and loads on the device that come free by themselves.
+  [[nodiscard]] uint64_t leaving_bytes(DeviceId device) const {
+    return table_.leaving_bytes(device) + queue_.leaving_bytes(device);
   }
   // Of these what a worker lets go of at the end of a step that goes on for long.
-  [[nodiscard]] uint64_t held_up_bytes() const { return residency_.held_up_bytes(); }
+  [[nodiscard]] uint64_t held_up_bytes(DeviceId device) const {
+    return residency_.held_up_bytes(device);
+  }
   [[nodiscard]] uint64_t bytes_read() const { return queue_.bytes_read(); }
   [[nodiscard]] uint64_t compared_opens() const { return openings_.compared(); }
   [[nodiscard]] uint64_t buffered_reads() const { return queue_.buffered_reads(); }
@@ -124,7 +126,7 @@ class Models final : private Residency::Loads {
   void leave_to_loaders(Model& model) override { openings_.leave_to_loaders(model); }
 
   const Clock& clock_;
-  Memory& memory_;
+  const Devices& devices_;
   Replies& replies_;
   Events& events_;
   ModelListener& listener_;

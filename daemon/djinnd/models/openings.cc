@@ -40,15 +40,17 @@ void Openings::begin(OpenRequest request) {
 
 void Openings::begin(Opening opening, std::vector<SharedFd> files) {
   DJINN_ASSERT(opening.request.files.empty() && opening.file_count == files.size());
-  const Owner user = opening.request.opener.domain;
-  openings_.emplace(queue_.add(std::move(files), {.user = user}, *this), std::move(opening));
+  const Opener& opener = opening.request.opener;
+  const LoadId load = queue_.add(std::move(files), opener.device, {.user = opener.domain}, *this);
+  openings_.emplace(load, std::move(opening));
 }
 
 void Openings::load_identified(Load& load, const ipc::Identified& files) {
   Opening& opening = openings_.at(load.id());
   DJINN_ASSERT(files.files.size() == opening.file_count);
   const OpenRequest& request = opening.request;
-  opening.key = {request.opener.domain, request.plan.hash, identities_of(files)};
+  opening.key = {request.opener.domain, request.opener.device, request.plan.hash,
+                 identities_of(files)};
   decide(load);
 }
 
@@ -139,7 +141,7 @@ void Openings::end_comparisons(const Model& model) {
 }
 
 void Openings::leave_to_loaders(Model& model) {
-  queue_.leave_to(std::exchange(model.compared_by, {}), model.id);
+  queue_.leave_to(std::exchange(model.compared_by, {}), model);
 }
 
 // --- a model that nobody had
@@ -147,7 +149,6 @@ void Openings::leave_to_loaders(Model& model) {
 void Openings::become_model(Load& load, Opening opening) {
   Model fresh;
   fresh.id = ids_.next<ModelId>([this](ModelId t) { return table_.find(t) != nullptr; });
-  fresh.device = opening.request.opener.device;
   fresh.load = load.id();
   Source& first = fresh.sources.front();
   first.key = std::move(opening.key);

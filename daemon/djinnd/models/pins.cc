@@ -55,13 +55,14 @@ Status Pins::check(const Caller& caller, const Model& model) const {
 
 Status Pins::check_quota(const Caller& caller, const Model& model, uint64_t bytes) const {
   if (caller.admin) return {};
-  const uint64_t quota = quotas_.of(caller.user).pin_bytes;
+  const uint64_t device_bytes = devices_.of(model.device()).total_bytes();
+  const uint64_t quota = quotas_.of(caller.user, device_bytes).pin_bytes;
   const uint64_t own = model.pins->contains(caller.user) ? model.bytes : 0;
-  const uint64_t all = bytes_of(caller.user);
+  const uint64_t all = bytes_of(caller.user, model.device());
   DJINN_ASSERT(all >= own);
   const uint64_t pinned = all - own;
   if (range_fits(pinned, bytes, quota)) return {};
-  const std::string key = quotas_.key_of(caller.user, QuotaOf::kPins);
+  const std::string key = quotas_.key_of(caller.user, QuotaOf::kPins, device_bytes);
   return Error{ErrorCode::kQuotaExceeded,
                quota == 0
                    ? fmt::format("You may pin no models: {} is 0. Load it without a pin (djinnctl "
@@ -78,10 +79,10 @@ void Pins::add(Model& model, Owner user) {
   DJINN_ASSERT(model.pins->size() <= limits::kModelUsers);
 }
 
-uint64_t Pins::bytes_of(Owner user) const {
+uint64_t Pins::bytes_of(Owner user, DeviceId device) const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : table_.all()) {
-    if (model.pins->contains(user)) bytes += model.bytes;
+    if (model.device() == device && model.pins->contains(user)) bytes += model.bytes;
   }
   return bytes;
 }

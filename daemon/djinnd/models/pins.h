@@ -4,7 +4,8 @@
 // Model::pins.
 //
 //   pin     a user's, of one model: while a model has one it stays resident, whoever holds it
-//   quota   the bytes of the models that one user has pinned; who has pinned more when it sinks
+//   quota   the bytes of the models that one user has pinned on a device; who has pinned more when
+//   it sinks
 //           keeps it, and it does not bind administrators (quotas.h)
 //
 // invariant: a model has at most limits::kModelUsers pins, one of each user.
@@ -13,6 +14,7 @@
 #include <cstdint>
 
 #include "daemon/djinnd/access/authority.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/model.h"
 #include "kernel/base/owner.h"
@@ -22,7 +24,8 @@ namespace djinn::daemon {
 
 class Pins {
  public:
-  Pins(const ModelTable& table, const Quotas& quotas) : table_(table), quotas_(quotas) {}
+  Pins(const ModelTable& table, const Quotas& quotas, const Devices& devices)
+      : table_(table), quotas_(quotas), devices_(devices) {}
 
   // The caller, who sees the model, pins it for themselves. Errors: kBusy while it leaves or its
   // size is not known, and those of check().
@@ -41,12 +44,13 @@ class Pins {
   static void remove(Model& model, Owner user) { model.pins.value_.erase(user); }
   static void remove_all(Model& model) { model.pins.value_.clear(); }
 
-  // What the models that the user has pinned come to.
-  [[nodiscard]] uint64_t bytes_of(Owner user) const;
+  // What the models that the user has pinned on the device come to.
+  [[nodiscard]] uint64_t bytes_of(Owner user, DeviceId device) const;
 
  private:
   const ModelTable& table_;
   const Quotas& quotas_;
+  const Devices& devices_;
 };
 
 // For who wants to do what a pin of somebody else forbids. Error: kPermissionDenied.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <utility>
 
 #include "ipc/limits.h"
@@ -13,13 +14,14 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uint64_t kQuota = 1000;
+constexpr DeviceId kOther{DeviceKind::kFake, 0};
 constexpr Caller kAnn{Owner::of_user(1000)};
 constexpr Caller kBob{Owner::of_user(1001)};
 constexpr Caller kRoot{Owner::of_user(0), true};
 
 class PinsTest : public ::testing::Test {
  protected:
-  PinsTest() { quotas_.set({}, 1 << 20, kQuota); }
+  PinsTest() { quotas_.set({}, {kQuota}); }
 
   Model& add(uint64_t id, uint64_t bytes, ModelPhase phase = ModelPhase::kResident) {
     Model fresh;
@@ -34,8 +36,22 @@ class PinsTest : public ::testing::Test {
 
   ModelTable table_;
   Quotas quotas_;
-  Pins pins_{table_, quotas_};
+  const Devices devices_{std::array{DeviceLimit{kHostDevice, 1 << 20}}, 1 << 20, quotas_};
+  Pins pins_{table_, quotas_, devices_};
 };
+
+TEST_F(PinsTest, what_is_pinned_on_one_device_leaves_the_quota_of_another) {
+  const Devices devices{std::array{DeviceLimit{kHostDevice, 1 << 20}, DeviceLimit{kOther, 1 << 20}},
+                        1 << 20, quotas_};
+  const Pins pins{table_, quotas_, devices};
+  Model& here = add(1, kQuota);
+  Model& there = add(2, kQuota);
+  there.key().device = kOther;
+  EXPECT_TRUE(pins.pin(kAnn, here).ok());
+  EXPECT_TRUE(pins.pin(kAnn, there).ok());
+  EXPECT_EQ(pins.bytes_of(kAnn.user, kOther), kQuota);
+  EXPECT_EQ(code_of(pins.pin(kAnn, add(3, 1))), ErrorCode::kQuotaExceeded);
+}
 
 TEST_F(PinsTest, a_user_pins_as_much_as_their_quota_and_no_byte_more) {
   Model& first = add(1, kQuota - 1);
@@ -45,7 +61,7 @@ TEST_F(PinsTest, a_user_pins_as_much_as_their_quota_and_no_byte_more) {
   EXPECT_EQ(code_of(pins_.pin(kAnn, second)), ErrorCode::kOk);
   EXPECT_EQ(code_of(pins_.pin(kAnn, third)), ErrorCode::kQuotaExceeded);
   EXPECT_FALSE(third.pinned());
-  EXPECT_EQ(pins_.bytes_of(kAnn.user), kQuota);
+  EXPECT_EQ(pins_.bytes_of(kAnn.user, kHostDevice), kQuota);
   EXPECT_EQ(code_of(pins_.pin(kBob, third)), ErrorCode::kOk) << "whose quota is another";
   EXPECT_EQ(code_of(Pins::unpin(kAnn, second)), ErrorCode::kOk);
   EXPECT_EQ(code_of(pins_.pin(kAnn, third)), ErrorCode::kOk);
@@ -56,7 +72,7 @@ TEST_F(PinsTest, a_model_counts_once_for_each_user) {
   EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kOk);
   EXPECT_EQ(code_of(pins_.pin(kAnn, model)), ErrorCode::kOk) << "again";
   EXPECT_EQ(code_of(pins_.pin(kBob, model)), ErrorCode::kOk);
-  EXPECT_EQ(pins_.bytes_of(kAnn.user), kQuota);
+  EXPECT_EQ(pins_.bytes_of(kAnn.user, kHostDevice), kQuota);
   EXPECT_EQ(code_of(pins_.check_quota(kAnn, model, kQuota)), ErrorCode::kOk) << "their own";
 }
 

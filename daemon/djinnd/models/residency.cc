@@ -26,12 +26,12 @@ uint64_t saturating_add(uint64_t a, uint64_t b) {
 
 }  // namespace
 
-Residency::Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& mappings,
+Residency::Residency(Loop& loop, const Clock& clock, const Devices& devices, Mappings& mappings,
                      Replies& replies, Events& events, const Sessions& sessions,
                      ExtentSource& extents, ModelTable& table, Loads& loads,
                      ModelListener& listener, uint64_t keep_alive_ms)
     : clock_(clock),
-      memory_(memory),
+      devices_(devices),
       mappings_(mappings),
       replies_(replies),
       events_(events),
@@ -105,7 +105,7 @@ void Residency::look() {
     }
   }
   for (Model* model : expired) begin_unload(*model, EvictReason::kExpired);
-  memory_.reconsider();
+  devices_.reconsider();
   if (next != kNever) expiry_.start_once((next - now) / kNsPerMs + 1);
 }
 
@@ -135,7 +135,7 @@ void Residency::evict(const Waiter& waiter, Model& model, const ipc::EvictModel&
     return refuse(
         ErrorCode::kUnsupported,
         fmt::format("Device {} has no host tier: its memory is the host's. Evict to disk.",
-                    text_of(model.device)));
+                    text_of(model.device())));
   }
   if (model.phase == ModelPhase::kOnDisk) return replies_.done(waiter);
   if (model.phase == ModelPhase::kEvicting) {
@@ -164,21 +164,21 @@ void Residency::unload(const Waiter& waiter, Model& model) {
   if (model.phase != ModelPhase::kUnloading) begin_unload(model, EvictReason::kRequested);
 }
 
-std::vector<Model*> Residency::evictable(bool in_use) const {
-  return table_.evictable(in_use);
+std::vector<Model*> Residency::evictable(DeviceId device, bool in_use) const {
+  return table_.evictable(device, in_use);
 }
 
-std::vector<Model*> Residency::candidates() const {
-  std::vector<Model*> found = evictable(false);
-  for (Model* model : evictable(true)) {
+std::vector<Model*> Residency::candidates(DeviceId device) const {
+  std::vector<Model*> found = evictable(device, false);
+  for (Model* model : evictable(device, true)) {
     if (!runs(*model)) found.push_back(model);
   }
   return found;
 }
 
-uint64_t Residency::evictable_bytes() const {
+uint64_t Residency::evictable_bytes(DeviceId device) const {
   uint64_t bytes = 0;
-  for (const Model* model : candidates()) bytes += model->bytes;
+  for (const Model* model : candidates(device)) bytes += model->bytes;
   return bytes;
 }
 
@@ -204,21 +204,22 @@ bool Residency::unload_oldest() {
   return true;
 }
 
-uint64_t Residency::pinned_bytes() const {
+uint64_t Residency::pinned_bytes(DeviceId device) const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : table_.all()) {
-    if (model.pinned() && !model.extents.empty()) bytes += model.bytes;
+    const bool stays = model.pinned() && !model.extents.empty();
+    if (stays && model.device() == device) bytes += model.bytes;
   }
   return bytes;
 }
 
-uint64_t Residency::held_up_bytes() const {
+uint64_t Residency::held_up_bytes(DeviceId device) const {
   uint64_t bytes = 0;
   for (const auto& [id, model] : table_.all()) {
-    const bool held_up =
-        model.is_leaving() && std::ranges::any_of(*model.mapped, [&](const auto& by) {
-          return !by.second.parked && sessions_.lane_steps().is_long(by.first);
-        });
+    const bool held_up = model.device() == device && model.is_leaving() &&
+                         std::ranges::any_of(*model.mapped, [&](const auto& by) {
+                           return !by.second.parked && sessions_.lane_steps().is_long(by.first);
+                         });
     if (held_up) bytes += model.bytes;
   }
   return bytes;
@@ -285,10 +286,10 @@ void Residency::finish_if_free(Model& model) {
 
 void Residency::release(Model& model) {
   if (model.compared_by.empty()) {
-    memory_.release_all(Memory::of_model(model.id));
+    devices_.of(model.device()).release_all(Memory::of_model(model.id));
   } else {
     loads_.leave_to_loaders(model);
-    memory_.freed();  // who waits for these bytes waits in vain
+    devices_.of(model.device()).freed();  // who waits for these bytes waits in vain
   }
 }
 
@@ -353,7 +354,7 @@ void Residency::taken_back(Model& model) {
 
 void Residency::arrived(Model& model) {
   DJINN_ASSERT(model.manifest.valid() && !model.extents.empty());
-  DJINN_ASSERT(memory_.held_by(Memory::of_model(model.id)) >= model.bytes);
+  DJINN_ASSERT(devices_.of(model.device()).held_by(Memory::of_model(model.id)) >= model.bytes);
   enter(model, ModelPhase::kResident);
   model.close_contents();
   model.bytes_loaded = model.bytes;

@@ -22,8 +22,8 @@
 
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/extent_source.h"
-#include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/models/mappings.h"
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/sessions/sessions.h"
@@ -48,9 +48,9 @@ class Residency {
     virtual void leave_to_loaders(Model& model) = 0;
   };
 
-  Residency(Loop& loop, const Clock& clock, Memory& memory, Mappings& mappings, Replies& replies,
-            Events& events, const Sessions& sessions, ExtentSource& extents, ModelTable& table,
-            Loads& loads, ModelListener& listener, uint64_t keep_alive_ms);
+  Residency(Loop& loop, const Clock& clock, const Devices& devices, Mappings& mappings,
+            Replies& replies, Events& events, const Sessions& sessions, ExtentSource& extents,
+            ModelTable& table, Loads& loads, ModelListener& listener, uint64_t keep_alive_ms);
 
   // What models stay for that no request said otherwise of.
   void set_keep_alive(uint64_t ms);
@@ -63,23 +63,23 @@ class Residency {
   void unload(const Waiter& waiter, Model& model);
 
   // --- memory is short: what could go, and what is to
-  // Models that could go, least recently used first: idle ones, or those in use.
-  [[nodiscard]] std::vector<Model*> evictable(bool in_use) const;
+  // Models of the device that could go, least recently used first: idle ones, or those in use.
+  [[nodiscard]] std::vector<Model*> evictable(DeviceId device, bool in_use) const;
   // Whether a session that holds the model has a run in flight, or asks for one.
   [[nodiscard]] bool runs(const Model& model) const;
   // Idle models, then those whose sessions run nothing; each least recently used first.
-  [[nodiscard]] std::vector<Model*> candidates() const;
+  [[nodiscard]] std::vector<Model*> candidates(DeviceId device) const;
   // Begins to free what one of these has: it goes to disk, or is unloaded.
   void give_way(Model& model);
   // For one model more: while djinnd drains only models that are there already are opened, and the
   // least recently used idle one is unloaded where there are too many. Errors: kBusy,
   // kLimitExceeded.
   Status make_place();
-  // Of models that never give way, and of those that would now.
-  [[nodiscard]] uint64_t pinned_bytes() const;
-  [[nodiscard]] uint64_t evictable_bytes() const;
-  // Of models on their way out that the long step of some lane keeps.
-  [[nodiscard]] uint64_t held_up_bytes() const;
+  // Of the device's models that never give way, and of those that would now.
+  [[nodiscard]] uint64_t pinned_bytes(DeviceId device) const;
+  [[nodiscard]] uint64_t evictable_bytes(DeviceId device) const;
+  // Of models on their way out of the device that the long step of some lane keeps.
+  [[nodiscard]] uint64_t held_up_bytes(DeviceId device) const;
 
   // It is used, or somebody will. One that not all workers have let go of stays.
   void want(Model& model);
@@ -125,7 +125,7 @@ class Residency {
   void emit(EventKind kind, const Model& model, EvictReason reason, const char* what);
 
   const Clock& clock_;
-  Memory& memory_;
+  const Devices& devices_;
   Mappings& mappings_;
   Replies& replies_;
   Events& events_;

@@ -28,7 +28,7 @@ void Returns::read_again(Model& model) {
   Source* const source = model.next_source();
   DJINN_ASSERT(source != nullptr);
   const LoadQueue::Turn turn{.user = source->user(), .returns = true};
-  model.load = source->load = queue_.add(source->files, turn, *this);
+  model.load = source->load = queue_.add(source->files, model.device(), turn, *this);
   source->silent = source->in_the_way = 0;
   events_.emit(event_of(EventKind::kModelLoading, model,
                         fmt::format("model {} is read again", text_of(model.id))));

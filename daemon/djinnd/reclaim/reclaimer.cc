@@ -34,7 +34,9 @@ Reclaimer::Reclaimer(Loop& loop, Memory& memory, Models& models, Sessions& sessi
       waiting_(loop, [this] {
         sessions_.lane_steps().look();
         memory_.freed();
-      }) {}
+      }) {
+  memory.set_reclaim(*this);
+}
 
 void Reclaimer::set(Thresholds thresholds) {
   thresholds_ = thresholds;
@@ -42,12 +44,12 @@ void Reclaimer::set(Thresholds thresholds) {
 }
 
 uint64_t Reclaimer::coming_bytes() const {
-  const uint64_t leaving = models_.leaving_bytes() + sessions_.leaving_bytes();
+  const uint64_t leaving = models_.leaving_bytes(device()) + sessions_.leaving_bytes(device());
   return leaving - std::min(leaving, held_up_bytes());  // clients and workers go on between the two
 }
 
 uint64_t Reclaimer::held_up_bytes() const {
-  return models_.held_up_bytes() + sessions_.held_up_bytes();
+  return models_.held_up_bytes(device()) + sessions_.held_up_bytes(device());
 }
 
 // --- when somebody asks
@@ -58,9 +60,9 @@ bool Reclaimer::make_room(uint64_t bytes) {
     sessions_.lane_steps().look();
     waiting_.start_once(kWaitingLookMs);
   }
-  const std::vector<Model*> candidates = models_.residency().candidates();
+  const std::vector<Model*> candidates = models_.residency().candidates(device());
   uint64_t coming = coming_bytes();
-  uint64_t possible = coming + sessions_.sequences().spill().evictable_bytes();
+  uint64_t possible = coming + sessions_.sequences().spill().evictable_bytes(device());
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;
   for (Model* model : candidates) {
@@ -69,21 +71,20 @@ bool Reclaimer::make_room(uint64_t bytes) {
     models_.residency().give_way(*model);
   }
   return coming >= bytes ||
-         coming + sessions_.sequences().begin_spill(bytes - coming, false) >= bytes;
+         coming + sessions_.sequences().begin_spill(device(), bytes - coming, false) >= bytes;
 }
 
 uint64_t Reclaimer::pinned_bytes() const {
-  return models_.residency().pinned_bytes();
+  return models_.residency().pinned_bytes(device());
 }
 
 uint64_t Reclaimer::leaving_bytes(Owner user) const {
-  return sessions_.leaving_bytes(user);
+  return sessions_.leaving_bytes(device(), user);
 }
 
 void Reclaimer::refused(const Error& why, std::optional<Owner> user) {
   const std::string whom = user ? " to " + events_.user_text(*user) : "";
-  Event event =
-      device_event(memory_.device(), EventKind::kMemoryRefused, "memory is refused" + whom);
+  Event event = device_event(device(), EventKind::kMemoryRefused, "memory is refused" + whom);
   event.owner = user;
   event.error = why.code;
   event.sentence = why.message;
@@ -111,7 +112,7 @@ void Reclaimer::look() {
   const bool runs_hold = level_ == PressureLevel::kAllGoes &&
                          shrink_to(share_of(total, thresholds_.all_percent), true);
   if (level_ == PressureLevel::kNone) return;
-  std::optional<uint64_t> again_ms = sessions_.sequences().spill().ms_to_next_idle();
+  std::optional<uint64_t> again_ms = sessions_.sequences().spill().ms_to_next_idle(device());
   if (runs_hold) again_ms = std::min(again_ms.value_or(kRunsLookMs), kRunsLookMs);
   if (again_ms) later_.start_once(*again_ms + 1);
 }
@@ -120,7 +121,7 @@ void Reclaimer::emit_pressure() {
   DJINN_ASSERT(level_ != PressureLevel::kNone);
   const bool all = level_ == PressureLevel::kAllGoes;
   Event event = device_event(
-      memory_.device(), EventKind::kMemoryPressure,
+      device(), EventKind::kMemoryPressure,
       fmt::format("more than {} % of the memory is granted: {} of {}; {} models move down",
                   all ? thresholds_.all_percent : thresholds_.idle_percent,
                   size_text(memory_.granted_bytes()), size_text(memory_.total_bytes()),
@@ -137,7 +138,7 @@ bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {
   bool passed_over = false;
   for (const bool in_use : {false, true}) {
     if (in_use && !of_sessions) break;
-    for (Model* model : models_.residency().evictable(in_use)) {
+    for (Model* model : models_.residency().evictable(device(), in_use)) {
       if (coming >= over) return false;
       if (in_use && models_.residency().runs(*model)) {
         passed_over = true;
@@ -147,7 +148,7 @@ bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {
       models_.residency().give_way(*model);
     }
   }
-  if (coming < over) sessions_.sequences().begin_spill(over - coming, !of_sessions);
+  if (coming < over) sessions_.sequences().begin_spill(device(), over - coming, !of_sessions);
   return passed_over;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reclaimer: what gives way as memory gets short, and in which order (ARCHITECTURE section 4,
-// Tiers). It asks Residency and Sequences what could go, and says go; they do it.
+// Reclaimer: what gives way as a device's memory gets short, and in which order (ARCHITECTURE
+// section 4, Tiers). It asks Residency and Sequences what could go, and says go; they do it.
 //
 // When somebody asks for memory and there is none:
 //
@@ -35,6 +35,7 @@ namespace djinn::daemon {
 
 class Reclaimer final : public Reclaim {
  public:
+  // Is asked for the memory's bytes from then on.
   Reclaimer(Loop& loop, Memory& memory, Models& models, Sessions& sessions, Events& events,
             Thresholds thresholds);
 
@@ -54,6 +55,7 @@ class Reclaimer final : public Reclaim {
   // Begins as long as more than so many bytes are granted. of_sessions: with what belongs to
   // sessions that run nothing. Whether a model was passed over because its sessions run.
   bool shrink_to(uint64_t bytes, bool of_sessions);
+  [[nodiscard]] DeviceId device() const { return memory_.device(); }
   // Bytes of all that comes free by itself, and soon.
   [[nodiscard]] uint64_t coming_bytes() const;
 

@@ -75,12 +75,12 @@ Result<uint64_t> extent_bytes_of(const ipc::SequenceGeometry& g) {
 
 }  // namespace
 
-Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Events& events,
+Sequences::Sequences(const Clock& clock, const Devices& devices, Domains& domains, Events& events,
                      QuotaRefusals& refusals, Replies& replies, ExtentSource& extents,
                      WorkQueue& file_work, const SessionTable& sessions,
                      const LaneSteps& lane_steps, SpillRules rules)
     : clock_(clock),
-      memory_(memory),
+      devices_(devices),
       domains_(domains),
       events_(events),
       refusals_(refusals),
@@ -88,7 +88,7 @@ Sequences::Sequences(const Clock& clock, Memory& memory, Domains& domains, Event
       extents_(extents),
       file_work_(file_work),
       sessions_(sessions),
-      spill_(clock, memory, domains, sessions, lane_steps, std::move(rules)) {}
+      spill_(clock, devices, domains, sessions, lane_steps, std::move(rules)) {}
 
 SequenceGroup* Sequences::find(SessionId id, WorkerKey key, SequenceHandle handle) const {
   Session* const session = sessions_.find(id, key);
@@ -102,7 +102,7 @@ void Sequences::set_granted(const Session& session, SequenceGroup& group, uint64
 }
 
 void Sequences::note_aside(const Session& session) const {
-  memory_.set_aside(Memory::of_session(session.id), session.aside_bytes());
+  memory_of(session).set_aside(Memory::of_session(session.id), session.aside_bytes());
 }
 
 // --- made and dropped
@@ -169,7 +169,7 @@ void Sequences::drop(Session& session, uint32_t number, SequenceHandle handle) {
   }
   enter(group, GroupPhase::kDropping);
   group.waiter = waiter;
-  memory_.cancel(Memory::of_session(session.id), part_of(handle));
+  memory_of(session).cancel(Memory::of_session(session.id), part_of(handle));
   refuse_asks(session, group);
   if (!session.attached) return erase(session, group);  // no worker has it
   domains_.send(session.worker(), {ipc::ReleaseSequence{session.id, handle}});
@@ -195,7 +195,7 @@ void Sequences::erased(SessionId id, SequenceHandle handle) {
   const uint64_t bytes = group->granted_bytes();
   session->sequences.erase(handle);
   note_aside(*session);
-  memory_.release(Memory::of_session(id), bytes);
+  memory_of(*session).release(Memory::of_session(id), bytes);
   if (waiter.number != 0) replies_.done(waiter);
 }
 
@@ -265,19 +265,19 @@ void Sequences::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) 
   const auto answer = [this, key, event](const Status& status) { granted(key, event, status); };
   const bool returns = event.bytes <= group->aside_bytes();
   if (returns) {
-    return memory_.request_return(holder, event.bytes, answer, part_of(event.sequence));
+    return memory_of(*session).request_return(holder, event.bytes, answer, part_of(event.sequence));
   }
-  memory_.request(holder, event.bytes, answer, part_of(event.sequence));
+  memory_of(*session).request(holder, event.bytes, answer, part_of(event.sequence));
 }
 
 void Sequences::granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status) {
   Session* const session = sessions_.find(event.session, key);
-  if (session != nullptr) refusals_.note(key.owner, session->id, status);
+  if (session != nullptr) refusals_.note(key.owner, key.device, session->id, status);
   if (session != nullptr && status) {
     if (SequenceGroup* const group = session->sequences.lookup(event.sequence)) {
       set_granted(*session, *group, group->granted_bytes() + event.bytes);
     } else {
-      memory_.release(Memory::of_session(session->id), event.bytes);
+      memory_of(*session).release(Memory::of_session(session->id), event.bytes);
     }
   }
   domains_.answer_grant(key, event.request, status);
@@ -288,7 +288,7 @@ bool Sequences::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
   if (group == nullptr) return true;  // all of it was given back with the session, or the group
   if (event.bytes > group->held_bytes()) return false;
   set_granted(*sessions_.find(event.session), *group, group->granted_bytes() - event.bytes);
-  memory_.release(Memory::of_session(event.session), event.bytes);
+  devices_.of(key.device).release(Memory::of_session(event.session), event.bytes);
   return true;
 }
 
@@ -309,15 +309,15 @@ void Sequences::check_spill() {
 void Sequences::cannot_spill(const std::string& why) {
   const std::string fault = ipc::showable_sentence(why);
   if (!spill_.note_failure(fault)) return;
-  Event event = device_event(memory_.device(), EventKind::kSpillUnavailable,
+  Event event = device_event(devices_.first().device(), EventKind::kSpillUnavailable,
                              "no sequence group can go to disk");
   event.sentence = fault;
   events_.emit(std::move(event));
 }
 
-uint64_t Sequences::begin_spill(uint64_t bytes, bool idle_only) {
+uint64_t Sequences::begin_spill(DeviceId device, uint64_t bytes, bool idle_only) {
   uint64_t coming = 0;
-  for (const Spill::Candidate& candidate : spill_.candidates(idle_only)) {
+  for (const Spill::Candidate& candidate : spill_.candidates(device, idle_only)) {
     if (coming >= bytes) break;
     begin_spill(candidate);
     coming += candidate.group->held_bytes();
@@ -348,11 +348,11 @@ void Sequences::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, 
   if (file.ok() && !spill_.may_spill(*session)) {  // it has begun to run meanwhile
     file_work_.close(*std::move(file));
     enter(*group, GroupPlace::kMemory);
-    return memory_.freed();
+    return memory_of(*session).freed();
   }
   if (!file.ok()) {
     cannot_spill(file.error().message);
-    return stays(*group);
+    return stays(*session, *group);
   }
   spill_.note_success();
   DJINN_ASSERT(!group->spill_file.valid());
@@ -362,11 +362,11 @@ void Sequences::has_file(SessionId id, SequenceHandle handle, uint64_t attempt, 
 }
 
 // A request that waits for its memory waits for something else, or is refused.
-void Sequences::stays(SequenceGroup& group) {
+void Sequences::stays(const Session& session, SequenceGroup& group) {
   enter(group, GroupPlace::kMemory);
   let_go_of_file(group);
   group.spill_not_before_ns = spill_.retry_ns();
-  memory_.freed();
+  memory_of(session).freed();
 }
 
 bool Sequences::on_sequence_spilled(WorkerKey key, const ipc::SequenceSpilled& event) {
@@ -377,7 +377,7 @@ bool Sequences::on_sequence_spilled(WorkerKey key, const ipc::SequenceSpilled& e
   if (group.place != GroupPlace::kSpilling || !group.spill_file.valid()) return false;
   if (event.code != ErrorCode::kOk) {
     log("a sequence group stays in memory: {}", event.message);
-    stays(group);
+    stays(session, group);
     return true;
   }
   if (event.bytes > group.held_bytes()) return false;
@@ -412,10 +412,10 @@ void Sequences::freed(SessionId id, SequenceHandle handle, uint64_t bytes, bool 
   const WorkerKey key = session->worker();
   if (done) {
     set_granted(*session, *group, group->granted_bytes() - bytes);
-    memory_.release(Memory::of_session(id), bytes);
+    memory_of(*session).release(Memory::of_session(id), bytes);
   } else {
     log("spilled memory could not be freed: {}", size_text(bytes));  // it is there: it counts
-    memory_.freed();  // who waits for it waits for something else, or is refused
+    memory_of(*session).freed();  // who waits for it waits for something else, or is refused
   }
   for (const ipc::GrantRequest& request : asks) on_grant_request(key, request);
 }
@@ -462,7 +462,7 @@ void Sequences::emit(EventKind kind, const Session& session, uint64_t bytes, con
                           size_text(bytes)),
               session.domain};
   event.session = session.id;
-  event.device = memory_.device();
+  event.device = session.device;
   event.bytes = bytes;
   events_.emit(std::move(event));
 }

@@ -20,8 +20,8 @@
 #include "daemon/djinnd/access/replies.h"
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/loop/work_queue.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/extent_source.h"
-#include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/session.h"
@@ -35,7 +35,7 @@ namespace djinn::daemon {
 class Sequences {
  public:
   // file_work makes and closes files.
-  Sequences(const Clock& clock, Memory& memory, Domains& domains, Events& events,
+  Sequences(const Clock& clock, const Devices& devices, Domains& domains, Events& events,
             QuotaRefusals& refusals, Replies& replies, ExtentSource& extents, WorkQueue& file_work,
             const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules);
 
@@ -46,9 +46,9 @@ class Sequences {
   // --- to disk
   [[nodiscard]] Spill& spill() { return spill_; }
   [[nodiscard]] const Spill& spill() const { return spill_; }
-  // Begins to move groups, until so many bytes are on their way; gives how many are. idle_only:
-  // those of sessions that have run nothing for a while.
-  uint64_t begin_spill(uint64_t bytes, bool idle_only);
+  // Begins to move groups of the device, until so many bytes are on their way; gives how many are.
+  // idle_only: those of sessions that have run nothing for a while.
+  uint64_t begin_spill(DeviceId device, uint64_t bytes, bool idle_only);
   // Tries whether groups could go to disk, and tells where they could not.
   void check_spill();
 
@@ -84,6 +84,10 @@ class Sequences {
   // return has changed.
   void note_aside(const Session& session) const;
 
+  // That the session's groups are in.
+  [[nodiscard]] Memory& memory_of(const Session& session) const {
+    return devices_.of(session.device);
+  }
   [[nodiscard]] SequenceGroup* find(SessionId id, WorkerKey key, SequenceHandle handle) const;
   // Its extent was made, or could not be.
   void has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry, Result<Fd> made);
@@ -98,7 +102,7 @@ class Sequences {
   void begin_spill(const Spill::Candidate& candidate);
   void cannot_spill(const std::string& why);
   void has_file(SessionId id, SequenceHandle handle, uint64_t attempt, Result<Fd> file);
-  void stays(SequenceGroup& group);
+  void stays(const Session& session, SequenceGroup& group);
   // Frees the group's memory, and takes so many bytes from what is granted for it when that is
   // done.
   void free_memory(const Session& session, SequenceGroup& group, uint64_t bytes);
@@ -109,7 +113,7 @@ class Sequences {
   void emit(EventKind kind, const Session& session, uint64_t bytes, const char* what);
 
   const Clock& clock_;
-  Memory& memory_;
+  const Devices& devices_;
   Domains& domains_;
   Events& events_;
   QuotaRefusals& refusals_;

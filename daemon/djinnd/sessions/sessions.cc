@@ -54,10 +54,18 @@ Status check_closing(const Closer& closer) {
                   waiting)};
 }
 
+Error no_such_device(const std::string& asked, const Devices& devices) {
+  std::vector<std::string> names;
+  for (const auto& memory : devices.all()) names.push_back(text_of(memory->device()));
+  return {ErrorCode::kNotFound, fmt::format("djinnd has no device '{}'. It has {}; who names none "
+                                            "gets the first.",
+                                            asked, fmt::join(names, " and "))};
+}
+
 }  // namespace
 
-Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
-                   Domains& domains, const Authority& authority, Events& events,
+Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices& devices,
+                   Quotas& quotas, Domains& domains, const Authority& authority, Events& events,
                    QuotaRefusals& refusals, ExtentSource& extents, WorkQueue& memory_work,
                    WorkQueue& file_work, Inquiries& inquiries, Traffic& traffic,
                    DeferredClose& deferred_close, Turns& turns, UserQueues& user_work,
@@ -65,7 +73,7 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory
     : loop_(loop),
       clock_(clock),
       ids_(ids),
-      memory_(memory),
+      devices_(devices),
       quotas_(quotas),
       domains_(domains),
       authority_(authority),
@@ -79,7 +87,7 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory
       turns_(turns),
       listener_(listener),
       lane_steps_(clock, sessions_),
-      sequences_(clock, memory, domains, events, refusals, *this, extents, file_work, sessions_,
+      sequences_(clock, devices, domains, events, refusals, *this, extents, file_work, sessions_,
                  lane_steps_, std::move(spill)),
       departed_(loop, user_work, [this] { memory_stays(); }),
       attach_timer_(loop, [this] {
@@ -115,12 +123,12 @@ Status Sessions::check_limits(Owner user) {
 }
 
 Status Sessions::check_quota(Owner user) const {
-  const uint32_t most = quotas_.of(user).sessions;
+  const uint32_t most = quotas_.sessions_of(user);
   if (const uint32_t now = count(user); now >= most) {
     return Error{ErrorCode::kLimitExceeded,
                  fmt::format("This user has {} sessions, and djinnd's configuration allows {} at a "
                              "time. Close one, or ask the administrator for a larger {}.",
-                             now, most, quotas_.key_of(user, QuotaOf::kSessions))};
+                             now, most, quotas_.key_of(user, QuotaOf::kSessions, 0))};
   }
   return {};
 }
@@ -172,6 +180,7 @@ void Sessions::add_connection(Fd socket, const ipc::PeerCredentials& peer) {
   auto fresh = std::make_unique<Session>();
   const auto id = ids_.next<SessionId>([this](SessionId t) { return find(t) != nullptr; });
   fresh->id = id;
+  fresh->device = devices_.first().device();
   fresh->caller = authority_.judge(peer.uid, peer.groups);
   const Owner owner = fresh->caller.user;
   fresh->domain = owner;
@@ -285,7 +294,7 @@ void Sessions::leave(SessionId id) {
 
 // What it asks memory for is given up; who asked is told.
 void Sessions::cancel_requests(Session& session) {
-  memory_.cancel(Memory::of_session(session.id));
+  memory_of(session).cancel(Memory::of_session(session.id));
   sequences_.refuse_asks(session);
 }
 
@@ -296,14 +305,15 @@ void Sessions::release(Session& session) {
   DJINN_ASSERT(session.phase == SessionPhase::kLeaving && !released_.contains(id));
   if (!session.has_memory()) {
     loop_.dispose(std::move(session.parted));
-    sessions_.erase(id);
-    return static_cast<void>(memory_.release_all(holder));
+    memory_of(session).release_all(holder);
+    return sessions_.erase(id);
   }
   const uint64_t shared = session.memory.shared_bytes();
   const uint64_t state = SessionMemory::state_bytes();
-  DJINN_ASSERT(memory_.held_by(holder) >= shared + state);
-  const uint64_t extents = memory_.held_by(holder) - shared - state;
-  released_[id] = {session.domain, event_of(EventKind::kSessionRemoved, session), shared};
+  DJINN_ASSERT(memory_of(session).held_by(holder) >= shared + state);
+  const uint64_t extents = memory_of(session).held_by(holder) - shared - state;
+  released_[id] = {session.domain, session.device, event_of(EventKind::kSessionRemoved, session),
+                   shared};
   departed_.keep(id, session.domain, std::move(session.parted),
                  session.closer->own(std::move(session.memory.memory)), shared,
                  [this, id, shared] { freed(id, shared); });
@@ -320,15 +330,16 @@ void Sessions::freed(SessionId id, uint64_t bytes) {
   Released& session = released_.at(id);
   const Turns::Bill bill(turns_, session.user);
   const Memory::Holder holder = Memory::of_session(id);
-  DJINN_ASSERT(session.parts > 0 && bytes <= memory_.held_by(holder));
+  Memory& memory = devices_.of(session.device);
+  DJINN_ASSERT(session.parts > 0 && bytes <= memory.held_by(holder));
   --session.parts;
-  memory_.release(holder, bytes);
+  memory.release(holder, bytes);
   session.freed_bytes += bytes;
-  const uint64_t left = memory_.held_by(holder);
+  const uint64_t left = memory.held_by(holder);
   if (left == 0 || (left == session.shared_bytes && !departed_.is_leaving(id))) emit_freed(session);
   if (session.parts > 0) return;
   DJINN_ASSERT(left == 0);
-  memory_.release_all(holder);
+  memory.release_all(holder);
   released_.erase(id);
 }
 
@@ -344,10 +355,11 @@ void Sessions::emit_freed(Released& session) {
 
 void Sessions::memory_stays() {
   for (auto& [id, session] : released_) {
-    const bool stays = memory_.held_by(Memory::of_session(id)) == session.shared_bytes;
+    const Memory& memory = devices_.of(session.device);
+    const bool stays = memory.held_by(Memory::of_session(id)) == session.shared_bytes;
     if (stays && !departed_.is_leaving(id)) emit_freed(session);
   }
-  memory_.freed();
+  devices_.freed();
 }
 
 // --- requests
@@ -361,11 +373,15 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   }
   const auto staging = check_staging_bytes(hello.staging_bytes);
   if (!staging.ok()) return refuse(waiter, staging.error());
+  const Memory* const memory = devices_.find(hello.device);
+  if (memory == nullptr) return refuse(waiter, no_such_device(hello.device, devices_));
   session.client_name = hello.client_name;
   session.observer = hello.observer;
+  session.device = memory->device();
   if (hello.observer) {
     session.phase.enter(SessionPhase::kLive);
-    return reply(waiter, {number, ipc::Welcome{session.id, 0, 0, memory_.session_quota()}});
+    return reply(waiter,
+                 {number, ipc::Welcome{session.id, 0, 0, memory_of(session).session_quota()}});
   }
   if (draining_) {
     return refuse(waiter, {ErrorCode::kBusy,
@@ -378,18 +394,17 @@ void Sessions::hello(Session& session, uint32_t number, const ipc::Hello& hello)
   }
   session.hello = number;
   session.phase.enter(SessionPhase::kAttaching);
-  memory_.charge(Memory::of_session(session.id), session.domain);
-  memory_.request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
-                  [this, id = session.id, bytes = staging.value()](const Status& granted) {
-                    memory_granted(id, bytes, granted);
-                  });
+  memory_of(session).charge(Memory::of_session(session.id), session.domain);
+  memory_of(session).request(Memory::of_session(session.id), SessionMemory::bytes(staging.value()),
+                             [this, id = session.id, bytes = staging.value()](
+                                 const Status& granted) { memory_granted(id, bytes, granted); });
 }
 
 void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status& granted) {
   Session* const session = find(id);
   if (session == nullptr || session->phase != SessionPhase::kAttaching) return;
   if (!granted) return withdraw_hello(*session, granted.error());
-  const uint64_t ref_bytes_max = memory_.session_quota();
+  const uint64_t ref_bytes_max = memory_of(*session).session_quota();
   extents_.create(ExtentUse::kRefs, ref_bytes_max,
                   [this, id, staging_bytes, ref_bytes_max](Result<Fd> made) {
                     has_refs(id, staging_bytes, ref_bytes_max, std::move(made));
@@ -410,7 +425,9 @@ void Sessions::has_refs(SessionId id, uint64_t staging_bytes, uint64_t ref_bytes
   const Status whole = make_memory(*session, staging_bytes);
   if (!whole) return withdraw_hello(*session, whole.error());
   if (domains_.ready(session->worker())) return attach_or_wait(*session);
-  if (domains_.spares_fail()) withdraw_hello(*session, domains_.spares_failure());
+  if (domains_.spares_fail(session->device)) {
+    withdraw_hello(*session, domains_.spares_failure(session->device));
+  }
 }
 
 // Beside its refs, which are there.
@@ -439,23 +456,24 @@ void Sessions::withdraw_hello(Session& session, const Error& error) {
   extents_.free(std::move(session.memory.refs));
   session.memory = {};
   session.phase.enter(SessionPhase::kGreeting);
-  memory_.release_all(Memory::of_session(session.id));
+  memory_of(session).release_all(Memory::of_session(session.id));
   refuse({session.id, std::exchange(session.hello, 0)}, error);
 }
 
-void Sessions::refuse_waiting(const Error& error) {
+void Sessions::refuse_waiting(DeviceId device, const Error& error) {
   for (const auto& [id, session] : sessions_.all()) {
+    if (session->device != device) continue;
     if (session->phase == SessionPhase::kAttaching && session->has_memory()) {
       withdraw_hello(*session, error);
     }
   }
 }
 
-void Sessions::end_waiting(const Error& error) {
+void Sessions::end_waiting(DeviceId device, const Error& error) {
   std::vector<SessionId> waiting;
   for (const auto& [id, session] : sessions_.all()) {
-    const bool waits = session->phase == SessionPhase::kLive && session->has_memory() &&
-                       !domains_.ready(session->worker());
+    const bool waits = session->device == device && session->phase == SessionPhase::kLive &&
+                       session->has_memory() && !domains_.ready(session->worker());
     if (waits) waiting.push_back(id);
   }
   for (const SessionId id : waiting) {
@@ -503,7 +521,7 @@ void Sessions::welcome(Session& session) {
                      session.memory.completion_bell.listener.get()};
   reply({session.id, number},
         {number, ipc::Welcome{session.id, session.memory.staging_bytes, worker->threads(),
-                              memory_.session_quota()}},
+                              memory_of(session).session_quota()}},
         fds);
 }
 
@@ -540,15 +558,15 @@ void Sessions::terminate(const Waiter& waiter, const Caller& caller, SessionId t
   end(**session, {ErrorCode::kCancelled, "An administrator ended the session. Connect again."});
 }
 
-uint64_t Sessions::leaving_bytes(std::optional<Owner> user) const {
+uint64_t Sessions::leaving_bytes(DeviceId device, std::optional<Owner> user) const {
   uint64_t bytes = 0;
   for (const auto& [id, session] : released_) {
-    if (user && session.user != *user) continue;
-    bytes += memory_.held_by(Memory::of_session(id)) -
+    if (session.device != device || (user && session.user != *user)) continue;
+    bytes += devices_.of(device).held_by(Memory::of_session(id)) -
              (departed_.is_leaving(id) ? 0 : session.shared_bytes);
   }
   for (const auto& [id, session] : sessions_.all()) {
-    if (user && session->domain != *user) continue;
+    if (session->device != device || (user && session->domain != *user)) continue;
     if (session->phase == SessionPhase::kLeaving) {
       bytes += leaving_bytes_of(*session);
       continue;
@@ -561,12 +579,13 @@ uint64_t Sessions::leaving_bytes(std::optional<Owner> user) const {
 uint64_t Sessions::leaving_bytes_of(const Session& session) const {
   DJINN_ASSERT(session.phase == SessionPhase::kLeaving);
   const uint64_t stays = session.parted->has_hung_up() ? 0 : session.memory.shared_bytes();
-  return memory_.held_by(Memory::of_session(session.id)) - stays;
+  return memory_of(session).held_by(Memory::of_session(session.id)) - stays;
 }
 
-uint64_t Sessions::held_up_bytes() const {
+uint64_t Sessions::held_up_bytes(DeviceId device) const {
   uint64_t bytes = 0;
   for (const auto& [id, session] : sessions_.all()) {
+    if (session->device != device) continue;
     const bool leaves = session->phase == SessionPhase::kLeaving;
     if (!leaves && session->sequences.size() == 0) continue;
     if (!lane_steps_.is_long(session->worker())) continue;
@@ -607,7 +626,7 @@ void Sessions::attach_or_wait(Session& session) {
 
 bool Sessions::may_have_worker(const Session& session) const {
   const uint64_t now_ns = clock_.monotonic_ns();
-  const bool has_spare = domains_.has_spare();
+  const bool has_spare = domains_.has_spare(session.device);
   if (!session.quarantine.is_over(now_ns, has_spare)) return false;
   const auto others = newcomers_.find(session.worker());
   if (others == newcomers_.end() || others->second.is_over(now_ns, has_spare)) return true;
@@ -652,7 +671,7 @@ bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
       progressed |= note_death(session, death);
     }
   }
-  memory_.freed();  // what waited for a group that was being spilled
+  devices_.of(key.device).freed();  // what waited for a group that was being spilled
   return progressed;
 }
 
@@ -660,7 +679,7 @@ bool Sessions::worker_died(WorkerKey key, const WorkerDeath& death,
 bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   DJINN_ASSERT(session.has_memory() && session.phase != SessionPhase::kLeaving);
   const bool was_served = std::exchange(session.attached, false);
-  memory_.cancel(Memory::of_session(session.id));
+  memory_of(session).cancel(Memory::of_session(session.id));
   sequences_.worker_died(session, death);
   if (!was_served) return false;  // held back: what its state says is of a death before
   const auto progress = session.memory.progress();
@@ -730,16 +749,17 @@ void Sessions::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
                     "the administrator for a larger memory.session_quota, which sessions that "
                     "begin then have.",
                     size_text(session->memory.ref_bytes_max))};
-    refusals_.note(key.owner, session->id, refused);
+    refusals_.note(key.owner, key.device, session->id, refused);
     return domains_.answer_grant(key, event.request, refused);
   }
-  memory_.request(Memory::of_session(session->id), event.bytes,
-                  [this, key, event](const Status& status) { refs_granted(key, event, status); });
+  memory_of(*session).request(
+      Memory::of_session(session->id), event.bytes,
+      [this, key, event](const Status& status) { refs_granted(key, event, status); });
 }
 
 void Sessions::refs_granted(WorkerKey key, const ipc::GrantRequest& event, const Status& status) {
   Session* const session = sessions_.find(event.session, key);
-  if (session != nullptr) refusals_.note(key.owner, session->id, status);
+  if (session != nullptr) refusals_.note(key.owner, key.device, session->id, status);
   if (session != nullptr && status) session->ref_bytes_granted += event.bytes;
   domains_.answer_grant(key, event.request, status);
 }
@@ -749,9 +769,10 @@ bool Sessions::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
   Session* const session = sessions_.find(event.session, key);
   if (session == nullptr) return true;  // all of it was given back with the session
   if (event.bytes > session->ref_bytes_granted) return false;
-  DJINN_ASSERT(session->ref_bytes_granted <= memory_.held_by(Memory::of_session(session->id)));
+  DJINN_ASSERT(session->ref_bytes_granted <=
+               memory_of(*session).held_by(Memory::of_session(session->id)));
   session->ref_bytes_granted -= event.bytes;
-  memory_.release(Memory::of_session(session->id), event.bytes);
+  memory_of(*session).release(Memory::of_session(session->id), event.bytes);
   return true;
 }
 

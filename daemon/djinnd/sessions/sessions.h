@@ -20,8 +20,8 @@
 #include "daemon/djinnd/loop/turns.h"
 #include "daemon/djinnd/loop/work_queue.h"
 #include "daemon/djinnd/memory/departed.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/extent_source.h"
-#include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
@@ -50,7 +50,7 @@ class Sessions final : public Replies {
  public:
   // extents: of the device; memory_work frees host memory, file_work makes and closes files,
   // traffic counts what goes to and from clients.
-  Sessions(Loop& loop, const Clock& clock, IdSource& ids, Memory& memory, Quotas& quotas,
+  Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices& devices, Quotas& quotas,
            Domains& domains, const Authority& authority, Events& events, QuotaRefusals& refusals,
            ExtentSource& extents, WorkQueue& memory_work, WorkQueue& file_work,
            Inquiries& inquiries, Traffic& traffic, DeferredClose& deferred_close, Turns& turns,
@@ -94,10 +94,10 @@ class Sessions final : public Replies {
   // False when the worker gives back more than it was given, which it must not live to repeat.
   bool on_grant_return(WorkerKey key, const ipc::GrantReturn& event);
   void on_session_broken(WorkerKey key, const ipc::SessionBroken& event);
-  // No worker can be started: nobody is kept waiting.
-  void refuse_waiting(const Error& error);
+  // No worker of the device can be started: nobody there is kept waiting.
+  void refuse_waiting(DeviceId device, const Error& error);
   // None will come as long as this djinnd runs: nor are the sessions kept that had one.
-  void end_waiting(const Error& error);
+  void end_waiting(DeviceId device, const Error& error);
 
   [[nodiscard]] LaneActivity activity_of(WorkerKey key);
   [[nodiscard]] bool in_use(WorkerKey key) const;
@@ -112,11 +112,11 @@ class Sessions final : public Replies {
   [[nodiscard]] Sequences& sequences() { return sequences_; }
   [[nodiscard]] LaneSteps& lane_steps() { return lane_steps_; }
   [[nodiscard]] const LaneSteps& lane_steps() const { return lane_steps_; }
-  // Bytes that come free by themselves: of sessions and groups that are gone, and of groups on
-  // their way to disk. user: theirs alone.
-  [[nodiscard]] uint64_t leaving_bytes(std::optional<Owner> user = {}) const;
+  // Bytes of the device that come free by themselves: of sessions and groups that are gone, and of
+  // groups on their way to disk. user: theirs alone.
+  [[nodiscard]] uint64_t leaving_bytes(DeviceId device, std::optional<Owner> user = {}) const;
   // Of all these what a worker lets go of at the end of a step that goes on for long.
-  [[nodiscard]] uint64_t held_up_bytes() const;
+  [[nodiscard]] uint64_t held_up_bytes(DeviceId device) const;
   // That the user's sessions have added for models that they are to open next.
   [[nodiscard]] size_t files_added(Owner user) const;
   // How many may run something and have not left, of all users or of that one, who has a quota.
@@ -125,11 +125,16 @@ class Sessions final : public Replies {
  private:
   struct Released {
     Owner user;
+    DeviceId device;
     std::optional<Event> event;  // until it is told
     uint64_t shared_bytes;       // with its client
     uint64_t freed_bytes = 0;
     uint32_t parts = 3;  // not free yet: what it shares, its state, its extents
   };
+  // That the session's refs and groups are in.
+  [[nodiscard]] Memory& memory_of(const Session& session) const {
+    return devices_.of(session.device);
+  }
   // If the user may steer it. Errors: kNotFound.
   Result<Session*> find_steered(const Caller& caller, SessionId id) const;
   [[nodiscard]] Status check_limits(Owner user);
@@ -173,7 +178,7 @@ class Sessions final : public Replies {
   Loop& loop_;
   const Clock& clock_;
   IdSource& ids_;
-  Memory& memory_;
+  const Devices& devices_;
   Quotas& quotas_;
   Domains& domains_;
   const Authority& authority_;

@@ -42,15 +42,17 @@ bool Spill::is_idle(const Session& session) const {
 bool Spill::may_spill(const Session& session) const {
   return session.phase == SessionPhase::kLive && session.attached &&
          domains_.ready(session.worker()) && !session.runs() &&
-         !lane_steps_.is_long(session.worker()) && !memory_.waits(Memory::of_session(session.id));
+         !lane_steps_.is_long(session.worker()) &&
+         !devices_.of(session.device).waits(Memory::of_session(session.id));
 }
 
-std::vector<Spill::Candidate> Spill::candidates(bool idle_only) const {
+std::vector<Spill::Candidate> Spill::candidates(DeviceId device, bool idle_only) const {
   std::vector<Candidate> found;
   const uint64_t now = clock_.monotonic_ns();
   if (rules_.directory.empty() || now < not_before_ns_) return found;
   for (const auto& [id, session] : sessions_.all()) {
-    if (session->sequences.size() == 0 || !may_spill(*session)) continue;
+    if (session->device != device || session->sequences.size() == 0) continue;
+    if (!may_spill(*session)) continue;
     if (const auto progress = session->memory.progress()) note_use(*session, *progress);
     if (idle_only && !is_idle(*session)) continue;
     for (auto& [index, group] : session->sequences.all()) {
@@ -70,9 +72,11 @@ std::vector<Spill::Candidate> Spill::candidates(bool idle_only) const {
   return found;
 }
 
-uint64_t Spill::evictable_bytes() const {
+uint64_t Spill::evictable_bytes(DeviceId device) const {
   uint64_t bytes = 0;
-  for (const Candidate& candidate : candidates(false)) bytes += candidate.group->held_bytes();
+  for (const Candidate& candidate : candidates(device, false)) {
+    bytes += candidate.group->held_bytes();
+  }
   return bytes;
 }
 
@@ -94,11 +98,12 @@ uint64_t Spill::spilled_bytes() const {
   return bytes;
 }
 
-std::optional<uint64_t> Spill::ms_to_next_idle() const {
+std::optional<uint64_t> Spill::ms_to_next_idle(DeviceId device) const {
   std::optional<uint64_t> next;
   if (rules_.directory.empty()) return next;
   const uint64_t now = clock_.monotonic_ns();
   for (const auto& [id, session] : sessions_.all()) {
+    if (session->device != device) continue;
     const bool in_memory = std::ranges::any_of(session->sequences.all(), [](const auto& entry) {
       return entry.second.place == GroupPlace::kMemory && entry.second.granted_bytes() > 0;
     });

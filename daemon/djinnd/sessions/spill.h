@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/session.h"
 #include "daemon/djinnd/workers/domains.h"
@@ -35,10 +35,10 @@ class Spill {
     SequenceGroup* group;
   };
 
-  Spill(const Clock& clock, const Memory& memory, const Domains& domains,
+  Spill(const Clock& clock, const Devices& devices, const Domains& domains,
         const SessionTable& sessions, const LaneSteps& lane_steps, SpillRules rules)
       : clock_(clock),
-        memory_(memory),
+        devices_(devices),
         domains_(domains),
         sessions_(sessions),
         lane_steps_(lane_steps),
@@ -49,17 +49,17 @@ class Spill {
   void set_limit(uint64_t bytes) { rules_.limit_bytes = bytes; }
   [[nodiscard]] const std::string& directory() const { return rules_.directory; }
 
-  // Least recently used first, as many as the limit has room for. idle_only: those of sessions that
-  // have run nothing for a while.
-  [[nodiscard]] std::vector<Candidate> candidates(bool idle_only) const;
+  // Of the device, least recently used first, as many as the limit has room for. idle_only: those
+  // of sessions that have run nothing for a while.
+  [[nodiscard]] std::vector<Candidate> candidates(DeviceId device, bool idle_only) const;
   // Whether the session's groups may go now.
   [[nodiscard]] bool may_spill(const Session& session) const;
-  // The bytes of groups that could go at once.
-  [[nodiscard]] uint64_t evictable_bytes() const;
+  // The bytes of the device's groups that could go at once.
+  [[nodiscard]] uint64_t evictable_bytes(DeviceId device) const;
   // The bytes of groups that are on disk.
   [[nodiscard]] uint64_t spilled_bytes() const;
-  // How long until another group has been idle for a while; nothing where there is none.
-  [[nodiscard]] std::optional<uint64_t> ms_to_next_idle() const;
+  // How long until another group there has been idle for a while; nothing where there is none.
+  [[nodiscard]] std::optional<uint64_t> ms_to_next_idle(DeviceId device) const;
 
   // Looks whether the session has done something since the last look.
   void note_use(Session& session, const gc::Progress& progress) const;
@@ -78,7 +78,7 @@ class Spill {
   [[nodiscard]] uint64_t spilling_bytes() const;
 
   const Clock& clock_;
-  const Memory& memory_;
+  const Devices& devices_;
   const Domains& domains_;
   const SessionTable& sessions_;
   const LaneSteps& lane_steps_;

@@ -88,7 +88,8 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
   Loop loop_;
   const SystemClock clock_;
   const Quotas quotas_;
-  Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
+  const Devices devices_{std::array{DeviceLimit{kHostDevice, kDevice}}, kDevice, quotas_};
+  Memory& memory_ = devices_.first();
   SessionTable sessions_;
   const LaneSteps lane_steps_{clock_, sessions_};
 
@@ -105,7 +106,7 @@ class SpillFreeingTest : public ::testing::Test, private Replies {
 
  protected:
   Sequences sequences_{
-      clock_,   memory_,    workers_.domains, workers_.events, workers_.refusals,       *this,
+      clock_,   devices_,   workers_.domains, workers_.events, workers_.refusals,       *this,
       extents_, file_work_, sessions_,        lane_steps_,     {"/nowhere", 0, kDevice}};
 };
 

@@ -4,6 +4,8 @@
 // worker is lost.
 #pragma once
 
+#include <array>
+
 #include "daemon/djinnd/events/events.h"
 #include "daemon/djinnd/loop/deferred_close.h"
 #include "daemon/djinnd/loop/loop.h"
@@ -19,10 +21,12 @@ class NoWorkers final : private WorkerListener {
  public:
   NoWorkers(Loop& loop, const Clock& clock)
       : events(clock),
-        refusals(clock, events, kHostDevice),
+        refusals(clock, events),
         stragglers_(loop),
-        spares_({loop, spawner_, deferred_close_, stragglers_},
-                {"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_}),
+        spares_({loop, spawner_, deferred_close_, stragglers_}, std::array{kHostDevice},
+                [this](DeviceId) {
+                  return SparePool::Kind{"worker", ErrorCode::kWorkerLost, 0, {}, {}, traffic_};
+                }),
         domains(loop, clock, spares_, *this, events, 0) {}
 
  private:
@@ -39,7 +43,7 @@ class NoWorkers final : private WorkerListener {
   Spawner spawner_;
   Stragglers stragglers_;
   DeferredClose deferred_close_;
-  SparePool spares_;
+  SpareWorkers spares_;
 
  public:
   Domains domains;

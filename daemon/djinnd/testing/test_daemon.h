@@ -202,9 +202,11 @@ class TestClient {
     return answer != nullptr ? *answer : Answer{};
   }
 
-  ipc::Welcome greet(bool observer = false, uint64_t staging_bytes = 1 << 16) {
-    const auto welcome =
-        ask<ipc::Welcome>(ipc::Hello{ipc::kProtocolVersion, "test", staging_bytes, observer});
+  // device: "fake:0"; djinnd's first if it is empty.
+  ipc::Welcome greet(bool observer = false, uint64_t staging_bytes = 1 << 16,
+                     const std::string& device = {}) {
+    const auto welcome = ask<ipc::Welcome>(
+        ipc::Hello{ipc::kProtocolVersion, "test", staging_bytes, observer, device});
     if (!observer && fds_.size() == 3) {
       memory_ = std::move(fds_[0]);
       submission_bell_ = std::move(fds_[1]);

@@ -12,8 +12,8 @@ Result<WorkerSupervisor*> Domains::need(WorkerKey key,
                                         const std::function<bool(WorkerKey)>& in_use) {
   auto& worker = workers_[key];
   if (!worker) {
-    worker = std::make_unique<WorkerSupervisor>(loop_, clock_, spares_, listener_, events_, key,
-                                                hang_timeout_ms_);
+    worker = std::make_unique<WorkerSupervisor>(loop_, clock_, spares_.of(key.device), listener_,
+                                                events_, key, hang_timeout_ms_);
   }
   size_t alive = 0;
   WorkerSupervisor* idle = nullptr;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "daemon/djinnd/workers/spare_workers.h"
 #include "daemon/djinnd/workers/worker_key.h"
 #include "daemon/djinnd/workers/worker_supervisor.h"
 
@@ -18,7 +19,7 @@ class Domains {
   // Domains with a worker at the same time: each worker costs about 100 MiB of its own.
   static constexpr size_t kDomainsMax = 64;
 
-  Domains(Loop& loop, const Clock& clock, SparePool& spares, WorkerListener& listener,
+  Domains(Loop& loop, const Clock& clock, SpareWorkers& spares, WorkerListener& listener,
           Events& events, uint64_t hang_timeout_ms)
       : loop_(loop),
         clock_(clock),
@@ -39,14 +40,18 @@ class Domains {
   // Wakes the lane as WorkerSupervisor does.
   void wake_lane(WorkerKey key);
   [[nodiscard]] bool ready(WorkerKey key) const;
-  // Whether another worker is warm, or none can be had.
-  [[nodiscard]] bool has_spare() const { return spares_.has_spare() || spares_fail(); }
-  // Workers do not start any more.
-  [[nodiscard]] bool spares_fail() const { return spares_.fails(); }
+  // Whether another worker of the device is warm, or none can be had.
+  [[nodiscard]] bool has_spare(DeviceId device) const {
+    return spares_.of(device).has_spare() || spares_fail(device);
+  }
+  // Workers of the device do not start any more.
+  [[nodiscard]] bool spares_fail(DeviceId device) const { return spares_.of(device).fails(); }
   // Why, for clients.
-  [[nodiscard]] Error spares_failure() const { return spares_.failure(); }
+  [[nodiscard]] Error spares_failure(DeviceId device) const { return spares_.of(device).failure(); }
   // Whether at least one has started.
-  [[nodiscard]] bool spares_have_worked() const { return spares_.has_worked(); }
+  [[nodiscard]] bool spares_have_worked(DeviceId device) const {
+    return spares_.of(device).has_worked();
+  }
 
   [[nodiscard]] std::vector<std::pair<WorkerKey, WorkerSupervisor*>> all() const;
   // Ends the workers of those that are not in use; how many those were.
@@ -55,7 +60,7 @@ class Domains {
  private:
   Loop& loop_;
   const Clock& clock_;
-  SparePool& spares_;
+  SpareWorkers& spares_;
   WorkerListener& listener_;
   Events& events_;
   uint64_t hang_timeout_ms_;

@@ -24,15 +24,16 @@ Memory::Holder LaneMemory::holder_of(WorkerKey key, ipc::GrantKind kind) {
 void LaneMemory::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
   const bool slab = event.kind == ipc::GrantKind::kSlab;
   const Memory::Holder holder = holder_of(key, event.kind);
-  memory_.charge(holder, key.owner);
+  Memory& memory = devices_.of(key.device);
+  memory.charge(holder, key.owner);
   const Lane lane{key, known(key).deaths};
-  memory_.request(holder, event.bytes, [this, slab, lane, event](const Status& granted) {
+  memory.request(holder, event.bytes, [this, slab, lane, event](const Status& granted) {
     slab ? slab_granted(lane, event, granted) : give_heap(lane.key, event, granted);
   });
 }
 
 void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const Status& granted) {
-  refusals_.note(lane.key.owner, {}, granted);
+  refusals_.note(lane.key.owner, lane.key.device, {}, granted);
   if (!granted) return domains_.answer_grant(lane.key, event.request, granted);
   extents_.create(ExtentUse::kSlab, event.bytes, [this, lane, event](Result<Fd> made) {
     give_slab(lane, event, std::move(made));
@@ -41,7 +42,8 @@ void LaneMemory::slab_granted(Lane lane, const ipc::GrantRequest& event, const S
 
 void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd> made) {
   const Memory::Holder holder = holder_of(lane.key, ipc::GrantKind::kSlab);
-  const uint64_t held = memory_.held_by(holder);
+  Memory& memory = devices_.of(lane.key.device);
+  const uint64_t held = memory.held_by(holder);
   // Its worker died meanwhile, and the grant ended, or gave back what it had not got yet.
   const bool wanted = known(lane.key).deaths == lane.deaths && held >= event.bytes;
   if (!wanted) {
@@ -49,31 +51,33 @@ void LaneMemory::give_slab(Lane lane, const ipc::GrantRequest& event, Result<Fd>
     return;
   }
   if (!made.ok()) {
-    memory_.release(holder, event.bytes);
+    memory.release(holder, event.bytes);
     return domains_.answer_grant(lane.key, event.request, made.error());
   }
   // The new one replaces the former, which nothing runs on while the lane asks.
-  memory_.release(holder, held - event.bytes);
+  memory.release(holder, held - event.bytes);
   const int fds[] = {made.value().get()};
   domains_.send(lane.key, {ipc::GiveSlab{event.request, event.bytes}}, fds);
 }
 
 void LaneMemory::give_heap(WorkerKey key, const ipc::GrantRequest& event, const Status& granted) {
-  refusals_.note(key.owner, {}, granted);
+  refusals_.note(key.owner, key.device, {}, granted);
   domains_.answer_grant(key, event.request, granted);
 }
 
 bool LaneMemory::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
   const Memory::Holder holder = holder_of(key, event.kind);
-  if (event.bytes > memory_.held_by(holder)) return false;
-  memory_.release(holder, event.bytes);
+  Memory& memory = devices_.of(key.device);
+  if (event.bytes > memory.held_by(holder)) return false;
+  memory.release(holder, event.bytes);
   return true;
 }
 
 void LaneMemory::worker_died(WorkerKey key) {
   ++known(key).deaths;
-  memory_.release_all(holder_of(key, ipc::GrantKind::kSlab));
-  memory_.release_all(holder_of(key, ipc::GrantKind::kHeap));
+  Memory& memory = devices_.of(key.device);
+  memory.release_all(holder_of(key, ipc::GrantKind::kSlab));
+  memory.release_all(holder_of(key, ipc::GrantKind::kHeap));
 }
 
 }  // namespace djinn::daemon

@@ -10,8 +10,8 @@
 
 #include <map>
 
+#include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/extent_source.h"
-#include "daemon/djinnd/memory/memory.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/workers/domains.h"
 #include "daemon/djinnd/workers/worker_key.h"
@@ -22,8 +22,9 @@ namespace djinn::daemon {
 
 class LaneMemory {
  public:
-  LaneMemory(Memory& memory, ExtentSource& extents, Domains& domains, QuotaRefusals& refusals)
-      : memory_(memory), extents_(extents), domains_(domains), refusals_(refusals) {}
+  LaneMemory(const Devices& devices, ExtentSource& extents, Domains& domains,
+             QuotaRefusals& refusals)
+      : devices_(devices), extents_(extents), domains_(domains), refusals_(refusals) {}
 
   // Whether memory of that kind is a lane's.
   [[nodiscard]] static bool is_of_lane(ipc::GrantKind kind) {
@@ -53,7 +54,7 @@ class LaneMemory {
   Known& known(WorkerKey key);
   [[nodiscard]] Memory::Holder holder_of(WorkerKey key, ipc::GrantKind kind);
 
-  Memory& memory_;
+  const Devices& devices_;
   ExtentSource& extents_;
   Domains& domains_;
   QuotaRefusals& refusals_;

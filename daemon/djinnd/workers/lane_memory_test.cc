@@ -43,12 +43,15 @@ class LaneMemoryTest : public ::testing::Test {
   Loop loop_;
   const SystemClock clock_;
   const Quotas quotas_;
-  Memory memory_{kHostDevice, kDevice, kDevice, quotas_};
+  const Devices devices_{
+      std::array{DeviceLimit{kHostDevice, kDevice}, DeviceLimit{kOther.device, kDevice}}, kDevice,
+      quotas_};
+  Memory& memory_ = devices_.first();
   WorkQueue work_{loop_, "memory"};
   HostExtents host_{work_};
   testing::LateExtents extents_{host_};
   testing::NoWorkers workers_{loop_, clock_};
-  LaneMemory lanes_{memory_, extents_, workers_.domains, workers_.refusals};
+  LaneMemory lanes_{devices_, extents_, workers_.domains, workers_.refusals};
 };
 
 TEST_F(LaneMemoryTest, a_slab_takes_the_place_of_the_one_before) {
@@ -108,13 +111,16 @@ TEST_F(LaneMemoryTest, slab_and_heap_are_two_accounts) {
 }
 
 TEST_F(LaneMemoryTest, workers_of_one_user_on_two_devices_have_a_lane_each) {
+  const Memory& other = devices_.of(kOther.device);
   ask_for_slab(kBytes);
   lanes_.on_grant_request(kOther, request(ipc::GrantKind::kSlab, 2 * kBytes));
-  expect_held(3 * kBytes);
+  expect_held(kBytes);
+  EXPECT_EQ(other.held_by_user(kAnn), 2 * kBytes);
   lanes_.worker_died(kWorker);
-  expect_held(2 * kBytes);
-  lanes_.worker_died(kOther);
   expect_held(0);
+  EXPECT_EQ(other.held_by_user(kAnn), 2 * kBytes);
+  lanes_.worker_died(kOther);
+  EXPECT_EQ(other.granted_bytes(), 0u);
 }
 
 }  // namespace

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Two devices in one djinnd, the host and fake:0, a process of its own with workers without
+// kernels: what is exhausted or lost on one is felt on the other by nobody.
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/testing/test_daemon.h"
+
+namespace djinn::daemon {
+namespace {
+
+using testing::eventually;
+using testing::graph_of;
+using testing::model_file;
+using testing::TestClient;
+using testing::TestDaemon;
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr uint64_t kFakeBytes = 64 * kMiB;
+constexpr uint64_t kElements = 6 * kMiB;  // of four bytes: three such models do not fit
+
+class Devices : public ::testing::Test {
+ protected:
+  explicit Devices(const std::string& worker = FAKE_WORKER_PROGRAM)
+      : daemon_({"--memory", "256MiB", "--test-device-bytes", std::to_string(kFakeBytes),
+                 "--test-device-worker", worker}),
+        host_(daemon_),
+        observer_(daemon_) {
+    host_.greet();
+    observer_.greet(true);
+  }
+
+  static ipc::ModelOpened open(TestClient& client, const Fd& file, ipc::OpenModel how = {}) {
+    client.ask<ipc::Done>(ipc::AddFiles{1}, {file.get()});
+    return client.ask<ipc::ModelOpened>(std::move(how));
+  }
+  ipc::DeviceReport device(const std::string& name) {
+    const auto list = observer_.ask<ipc::DeviceList>(ipc::ListDevices{});
+    const auto found = std::ranges::find(list.devices, name, &ipc::DeviceReport::device);
+    EXPECT_NE(found, list.devices.end()) << name;
+    return found == list.devices.end() ? ipc::DeviceReport{} : *found;
+  }
+  ipc::ModelReport model(ModelId id) {
+    const auto list = observer_.ask<ipc::ModelList>(ipc::ListModels{});
+    const auto found = std::ranges::find(list.models, id, &ipc::ModelReport::model);
+    EXPECT_NE(found, list.models.end());
+    return found == list.models.end() ? ipc::ModelReport{} : *found;
+  }
+  // Of idle models, so that they can come back.
+  bool is_hashed(ModelId id) {
+    return eventually([&] { return model(id).hashed; });
+  }
+  [[nodiscard]] Fd file(char fill) const {
+    return model_file(daemon_.directory(), kElements, fill);
+  }
+
+  TestDaemon daemon_;
+  TestClient host_;  // of the first device
+  TestClient observer_;
+};
+
+TEST_F(Devices, one_that_djinnd_has_not_is_refused_and_those_it_has_are_named) {
+  TestClient client(daemon_);
+  for (const char* name : {"fake:1", "cuda:0", "cpu", "cpu:00", "cpu:0 "}) {
+    const auto refused =
+        client.ask<ipc::Failed>(ipc::Hello{ipc::kProtocolVersion, "test", 1 << 16, false, name});
+    EXPECT_EQ(refused.code, ErrorCode::kNotFound) << name;
+    EXPECT_NE(refused.message.find("cpu:0 and fake:0"), std::string::npos) << refused.message;
+  }
+  client.greet(false, 1 << 16, "fake:0");
+}
+
+TEST_F(Devices, each_has_models_sessions_and_groups_of_its_own_in_its_own_books) {
+  TestClient client(daemon_);
+  client.greet(false, 1 << 16, "fake:0");
+  const Fd weights = file('a');
+  const uint64_t host_before = device("cpu:0").used_bytes;
+  const ModelId there = open(client, weights).model;
+  EXPECT_EQ(model(there).device, "fake:0");
+  EXPECT_EQ(device("cpu:0").used_bytes, host_before);
+  EXPECT_GE(device("fake:0").used_bytes, kElements * 4);
+  const ipc::ModelOpened here = open(host_, weights);
+  EXPECT_NE(here.model, there) << "the same files, on another device";
+  EXPECT_FALSE(here.was_resident);
+  EXPECT_EQ(model(here.model).device, "cpu:0");
+  EXPECT_EQ(client.ask<ipc::OwnMemory>(ipc::GetOwnMemory{}).total_bytes, kFakeBytes);
+  client.ask<ipc::SequenceMade>(ipc::MakeSequence{{1, 2, 2, 64, DType::kFloat32, 128}});
+  for (const auto& session : observer_.ask<ipc::SessionList>(ipc::ListSessions{}).sessions) {
+    EXPECT_EQ(session.device, session.sequences > 0 ? "fake:0" : "cpu:0");
+  }
+  for (TestClient* one : {&client, &host_}) {
+    one->submit_graph(graph_of("fake::nothing"));
+    EXPECT_EQ(one->completion(), ErrorCode::kOk);
+  }
+  EXPECT_EQ(device("cpu:0").lanes, 1u);
+  EXPECT_EQ(device("fake:0").lanes, 1u);
+  client.disconnect();
+  EXPECT_TRUE(eventually([&] { return device("fake:0").used_bytes <= kElements * 4; }));
+}
+
+TEST_F(Devices, who_exhausts_one_takes_nothing_from_the_other) {
+  TestClient client(daemon_);
+  client.greet(false, 1 << 16, "fake:0");
+  const Fd first = file('a'), second = file('b'), third = file('c'), fourth = file('e');
+  const ModelId idle = open(host_, first).model;
+  ASSERT_TRUE(is_hashed(idle));
+  host_.ask<ipc::Done>(ipc::CloseModel{idle});
+  const ModelId gives_way = open(client, second).model;
+  ASSERT_TRUE(is_hashed(gives_way));
+  client.ask<ipc::Done>(ipc::CloseModel{gives_way});
+  open(client, third, ipc::OpenModel{"", false, true});
+  open(client, fourth, ipc::OpenModel{"", false, true});
+  EXPECT_EQ(model(gives_way).state, ipc::ModelState::kDisk) << "what was idle there";
+  EXPECT_EQ(model(idle).state, ipc::ModelState::kResident) << "and not what is idle here";
+  client.ask<ipc::Done>(ipc::AddFiles{1}, {second.get()});
+  const auto refused = client.ask<ipc::Failed>(ipc::OpenModel{});
+  EXPECT_EQ(refused.code, ErrorCode::kOutOfMemory) << refused.message;
+  EXPECT_EQ(model(idle).state, ipc::ModelState::kResident);
+  EXPECT_TRUE(open(host_, first).was_resident);
+  for (const auto& event : observer_.ask<ipc::EventList>(ipc::FollowEvents{}).events) {
+    const bool is_of_memory = event.kind == ipc::EventKind::kMemoryPressure ||
+                              event.kind == ipc::EventKind::kMemoryRefused;
+    EXPECT_TRUE(!is_of_memory || event.device == "fake:0") << event.text;
+  }
+}
+
+TEST_F(Devices, a_worker_that_dies_on_one_is_missed_by_nobody_on_the_other) {
+  TestClient client(daemon_);
+  client.greet(false, 1 << 16, "fake:0");
+  client.submit_graph(graph_of("fake::die"));
+  EXPECT_EQ(client.completion(), ErrorCode::kWorkerLost);
+  host_.submit_graph(graph_of("fake::nothing"));
+  EXPECT_EQ(host_.completion(), ErrorCode::kOk);
+  const auto status = observer_.ask<ipc::StatusReport>(ipc::GetStatus{});
+  ASSERT_EQ(status.workers.size(), 2u);
+  for (const ipc::WorkerReport& worker : status.workers) {
+    EXPECT_EQ(worker.restarts == 0, worker.device == "cpu:0") << worker.device;
+  }
+}
+
+class LostDevice : public Devices {
+ protected:
+  LostDevice() : Devices("/bin/false") {}
+};
+
+TEST_F(LostDevice, is_refused_with_its_reason_and_the_other_serves) {
+  EXPECT_TRUE(eventually([&] { return device("fake:0").state == ipc::DeviceState::kFailed; }));
+  EXPECT_EQ(device("cpu:0").state, ipc::DeviceState::kReady);
+  TestClient client(daemon_);
+  const auto refused =
+      client.ask<ipc::Failed>(ipc::Hello{ipc::kProtocolVersion, "test", 1 << 16, false, "fake:0"});
+  EXPECT_EQ(refused.code, ErrorCode::kWorkerLost) << refused.message;
+  host_.submit_graph(graph_of("fake::nothing"));
+  EXPECT_EQ(host_.completion(), ErrorCode::kOk);
+  EXPECT_EQ(model(open(host_, file('a')).model).state, ipc::ModelState::kResident);
+}
+
+}  // namespace
+}  // namespace djinn::daemon

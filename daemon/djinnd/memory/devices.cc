@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/memory/devices.h"
+
+#include <algorithm>
+
+#include "kernel/base/assert.h"
+
+namespace djinn::daemon {
+
+Devices::Devices(std::span<const DeviceLimit> limits, uint64_t session_quota_bytes,
+                 const Quotas& quotas) {
+  DJINN_ASSERT(!limits.empty());
+  for (const DeviceLimit& limit : limits) {
+    DJINN_ASSERT(std::ranges::none_of(
+        all_, [&](const auto& memory) { return memory->device() == limit.device; }));
+    all_.push_back(
+        std::make_unique<Memory>(limit.device, limit.bytes, session_quota_bytes, quotas));
+  }
+}
+
+Memory& Devices::of(DeviceId device) const {
+  const auto found =
+      std::ranges::find_if(all_, [&](const auto& memory) { return memory->device() == device; });
+  DJINN_ASSERT(found != all_.end());
+  return **found;
+}
+
+uint64_t Devices::total_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& memory : all_) bytes += memory->total_bytes();
+  return bytes;
+}
+
+uint64_t Devices::granted_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& memory : all_) bytes += memory->granted_bytes();
+  return bytes;
+}
+
+uint64_t Devices::held_by(std::initializer_list<vmu::HolderKind> kinds) const {
+  uint64_t bytes = 0;
+  for (const auto& memory : all_) {
+    for (const vmu::HolderKind kind : kinds) bytes += memory->held_by(kind);
+  }
+  return bytes;
+}
+
+Memory* Devices::find(std::string_view device) const {
+  if (device.empty()) return &first();
+  const auto wanted = device_from(device);
+  const auto found =
+      std::ranges::find_if(all_, [&](const auto& memory) { return memory->device() == wanted; });
+  return found == all_.end() ? nullptr : found->get();
+}
+
+void Devices::set_session_quota(uint64_t bytes) {
+  for (const auto& memory : all_) memory->set_session_quota(bytes);
+}
+
+void Devices::reconsider() const {
+  for (const auto& memory : all_) memory->reconsider();
+}
+
+void Devices::freed() const {
+  for (const auto& memory : all_) memory->freed();
+}
+
+Status Devices::check() const {
+  for (const auto& memory : all_) DJINN_CHECK(memory->check());
+  return {};
+}
+
+}  // namespace djinn::daemon

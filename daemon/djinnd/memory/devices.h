@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Devices: the memory of each device that djinnd grants. A device's books, queue, quotas and
+// pressure are its own: who exhausts one is felt on no other.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "daemon/djinnd/memory/memory.h"
+#include "daemon/djinnd/memory/quotas.h"
+#include "kernel/base/device_id.h"
+#include "kernel/base/result.h"
+
+namespace djinn::daemon {
+
+// How much of a device's memory may be granted.
+struct DeviceLimit {
+  DeviceId device;
+  uint64_t bytes;
+};
+
+class Devices {
+ public:
+  // limits: of different devices, the first of which is that of whoever names none. quotas: as for
+  // Memory.
+  Devices(std::span<const DeviceLimit> limits, uint64_t session_quota_bytes, const Quotas& quotas);
+
+  // Of a device that djinnd has.
+  [[nodiscard]] Memory& of(DeviceId device) const;
+  [[nodiscard]] Memory& first() const { return *all_.front(); }
+  // By what somebody calls it; the first for "". Null where there is no such device.
+  [[nodiscard]] Memory* find(std::string_view device) const;
+  // In the order of the limits.
+  [[nodiscard]] std::span<const std::unique_ptr<Memory>> all() const { return all_; }
+
+  // Of all together.
+  [[nodiscard]] uint64_t total_bytes() const;
+  [[nodiscard]] uint64_t granted_bytes() const;
+  [[nodiscard]] uint64_t held_by(std::initializer_list<vmu::HolderKind> kinds) const;
+
+  // As Memory does, on each.
+  void set_session_quota(uint64_t bytes);
+  void reconsider() const;
+  void freed() const;
+  [[nodiscard]] Status check() const;
+
+ private:
+  std::vector<std::unique_ptr<Memory>> all_;
+};
+
+}  // namespace djinn::daemon
