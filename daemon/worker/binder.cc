@@ -2,9 +2,11 @@
 
 #include "daemon/worker/binder.h"
 
+#include <fmt/format.h>
 #include <string.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kernel/base/assert.h"
@@ -71,6 +73,35 @@ std::optional<uint64_t> bytes_of(const exec::OutputInfo& output, std::span<const
   return bytes;
 }
 
+// Whether tokens of such a buffer lie where those of the group's lines do. sizes: its own, at these
+// symbols.
+Result<bool> is_of_group(const srg::Value& buffer, std::span<const int64_t> symbols,
+                         const ipc::SequenceGeometry& group) {
+  DJINN_ASSERT(buffer.sizes.size() == 4);
+  DJINN_TRY(const int64_t rows, srg::evaluate(buffer.sizes[0], symbols));
+  DJINN_TRY(const int64_t heads, srg::evaluate(buffer.sizes[1], symbols));
+  DJINN_TRY(const int64_t dim, srg::evaluate(buffer.sizes[3], symbols));
+  return rows <= group.rows && heads == group.kv_heads && dim == group.head_dim &&
+         size_of(buffer.dtype) == size_of(group.dtype);
+}
+
+// Of a program that stays in its tokens, by the shapes that it says.
+Status check_buffers(const srg::Graph& graph, std::span<const int64_t> symbols,
+                     const ipc::SequenceGeometry& group) {
+  for (const srg::Value& value : graph.values) {
+    if (value.storage == srg::kLocalStorage) continue;
+    if (graph.storages[value.storage].kind != srg::StorageKind::kSequence) continue;
+    DJINN_TRY(const bool fits, is_of_group(value, symbols, group));
+    if (fits) continue;
+    return Error{
+        ErrorCode::kShapeMismatch,
+        fmt::format("The program's buffer {} is not of the sequence group's shape: {} rows "
+                    "at most, {} heads of {} {}.",
+                    value.name, group.rows, group.kv_heads, group.head_dim, name_of(group.dtype))};
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check_padding(std::span<const uint32_t> padding, uint64_t tokens) {
@@ -103,6 +134,7 @@ Status Binder::begin(const exec::Program& program, std::span<const int64_t> give
   bound_refs_.assign(graph.storages.size(), {});
   ref_offsets_.assign(graph.storages.size(), 0);
   places_.clear();
+  tokens_end_ = std::numeric_limits<int64_t>::max();
   staged_bytes_ = 0;
   if (kept_bytes_ > kKeptBytesMax) clear();
   copies_.resize(std::max(copies_.size(), graph.storages.size()));
@@ -248,6 +280,10 @@ Status Binder::bind_sequence(const SequenceUse& sequence) {
   DJINN_ASSERT(program_ != nullptr && sequence.group != nullptr);
   const srg::Graph& graph = program_->graph();
   const Sequence& group = *sequence.group;
+  if (!program_->reaches_capacity()) {
+    DJINN_CHECK(check_buffers(graph, symbols_, group.geometry()));
+  }
+  tokens_end_ = static_cast<int64_t>(sequence.past() + sequence.tokens);
   for (srg::StorageIndex i = 0; i < graph.storages.size(); ++i) {
     const srg::Storage& storage = graph.storages[i];
     if (storage.kind == srg::StorageKind::kSequence) {

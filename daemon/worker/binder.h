@@ -51,7 +51,9 @@ class Binder {
     kept_bytes_ = 0;
   }
 
-  [[nodiscard]] exec::RunBindings bindings() const { return {symbols_, storages_, places_}; }
+  [[nodiscard]] exec::RunBindings bindings() const {
+    return {symbols_, storages_, places_, tokens_end_};
+  }
 
  private:
   // Private, 64-byte aligned memory for the input `slot`, kept between runs.
@@ -70,6 +72,7 @@ class Binder {
   exec::Lane& lane_;
   const exec::Program* program_ = nullptr;
   std::vector<int64_t> symbols_;
+  int64_t tokens_end_ = 0;  // as RunBindings says
   std::vector<exec::StorageBinding> storages_;
   std::vector<RefHandle> bound_refs_;      // by storage; invalid: not a ref
   std::vector<uint64_t> ref_offsets_;      // by storage: of the ref in the extent

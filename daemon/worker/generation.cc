@@ -232,11 +232,13 @@ Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& reco
   const bool first = record.generated == 0;
   DJINN_TRY(SequenceUse use, begin_use(step, *block, first));
   DJINN_ASSERT(record.generated < block->max_new_tokens);
-  // K and V take use.tokens slots; the drawn token takes one more.
-  DJINN_CHECK(tools.pager.ensure(use.group, use.past() + use.tokens + 1));
-  if (first) DJINN_CHECK(write_prompt(step, *block, use));
   const ProgramId id{first ? block->prefill : block->decode};
   DJINN_TRY(exec::Program* const program, tools.programs.find(id));
+  // K and V take use.tokens slots; the drawn token takes one more.
+  const uint64_t slots =
+      program->reaches_capacity() ? use.group->layout().capacity() : use.past() + use.tokens + 1;
+  DJINN_CHECK(tools.pager.ensure(use.group, slots));
+  if (first) DJINN_CHECK(write_prompt(step, *block, use));
   if (!program->writes_nothing()) return writes_refs();
   DJINN_CHECK(tools.binder.begin(*program, {}, &use));
   for (const ipc::InputBinding& input : first ? block->prefill_inputs : block->decode_inputs) {

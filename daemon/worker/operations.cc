@@ -237,7 +237,9 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   std::optional<SequenceUse> sequence;
   if (block.sequence.valid()) {
     DJINN_TRY(sequence, use_sequence(step, graph, block));
-    DJINN_CHECK(tools.pager.ensure(sequence->group, sequence->past() + sequence->tokens));
+    const uint64_t slots = program.reaches_capacity() ? sequence->group->layout().capacity()
+                                                      : sequence->past() + sequence->tokens;
+    DJINN_CHECK(tools.pager.ensure(sequence->group, slots));
   }
   Binder& binder = tools.binder;
   DJINN_CHECK(binder.begin(program, block.symbols, sequence ? &*sequence : nullptr));

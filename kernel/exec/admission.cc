@@ -20,6 +20,7 @@
 #include "kernel/exec/own_operators.h"
 #include "kernel/exec/program.h"
 #include "kernel/exec/torch_headers.h"
+#include "kernel/srg/sequence_reach.h"
 
 namespace djinn::exec {
 namespace {
@@ -38,6 +39,7 @@ class Admission {
     DJINN_TRY(const Inference inference, infer_shapes(program_, limits_));
     DJINN_CHECK(check_limits(inference));
     DJINN_CHECK(find_writes(inference));
+    program_.reaches_capacity = !srg::stays_in_tokens(program_.graph);
     return describe_outputs(inference);
   }
 

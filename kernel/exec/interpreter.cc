@@ -64,6 +64,21 @@ Status check_writes(const Step& step, std::span<const c10::Storage> storages, co
   return {};
 }
 
+// Slots behind the run's tokens have no memory that somebody granted.
+Status check_append(const AdmittedGraph& program, const Step& step, const Frame& frame,
+                    const Stack& stack) {
+  const srg::StorageIndex root = step.written_storages[0];
+  const bool is_of_group = root != srg::kLocalStorage &&
+                           program.graph.storages[root].kind == srg::StorageKind::kSequence;
+  if (!is_of_group) return {};
+  const auto end = checked_add(stack[2].toInt(), stack[1].toTensor().size(2));
+  if (end && *end <= frame.tokens_end) return {};
+  return Error{ErrorCode::kOutOfRange,
+               fmt::format("It appends up to token {} of its sequence group, and the run's tokens "
+                           "end at {}.",
+                           end.value_or(INT64_MAX), frame.tokens_end)};
+}
+
 Status check_claims(const AdmittedGraph& program, const Step& step, const Frame& frame) {
   if (!step.claims_checked_at_run) return {};
   for (const srg::ValueId id : step.outputs) {
@@ -92,6 +107,7 @@ Status run_step(const AdmittedGraph& program, const Step& step,
                 std::span<const c10::Storage> storages, Frame& frame, Stack& stack) {
   if (!step.written.empty()) DJINN_CHECK(check_writes(step, storages, frame));
   DJINN_CHECK(fill_stack(step, frame, stack));
+  if (step.op->is_kv_append) DJINN_CHECK(check_append(program, step, frame, stack));
   if (frame.placer != nullptr) offer_places(step, frame);
   DJINN_CHECK(call_filled(step, frame, stack));
   if (!has_claimed_layouts(step, frame)) {

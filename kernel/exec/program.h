@@ -96,6 +96,7 @@ struct AdmittedGraph {
   std::vector<OutputInfo> outputs;
   std::vector<Write> writes;
   std::vector<srg::StorageIndex> appended;  // sequence buffers that djinn::kv_append writes
+  bool reaches_capacity = false;            // as Program says
   uint64_t activation_bytes = 0;
   uint64_t passing_bytes = 0;  // of these, without outputs that are plain
 };
@@ -111,6 +112,7 @@ class CpuProgram final : public Program {
   }
   Result<std::vector<WrittenRange>> written_ranges(std::span<const int64_t> symbols) const override;
   [[nodiscard]] bool writes_nothing() const override { return admitted_.writes.empty(); }
+  [[nodiscard]] bool reaches_capacity() const override { return admitted_.reaches_capacity; }
 
   [[nodiscard]] const AdmittedGraph& admitted() const { return admitted_; }
 
@@ -125,6 +127,7 @@ struct Frame {
   std::vector<at::Tensor> values;  // one for each graph value
   std::span<const int64_t> symbols;
   c10::Device device = c10::kCPU;
+  int64_t tokens_end = INT64_MAX;               // where appends to the sequence group end
   bool keeps_values = false;                    // true: last uses are copied and not moved
   std::function<bool(std::string_view)> pulse;  // Lane::set_pulse
   Placer* placer = nullptr;                     // null: no output has a place

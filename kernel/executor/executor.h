@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -90,6 +91,9 @@ class Program {
       std::span<const int64_t> symbols) const = 0;
   // No run writes a bound input storage.
   [[nodiscard]] virtual bool writes_nothing() const = 0;
+  // A run may touch any slot of its sequence group, so memory for all of them must be there; else
+  // those of its tokens alone (kernel/srg/sequence_reach.h).
+  [[nodiscard]] virtual bool reaches_capacity() const = 0;
 };
 
 // Bytes bound to one storage of the graph. Weights need none.
@@ -110,6 +114,9 @@ struct RunBindings {
   std::span<const int64_t> symbols;          // one value per graph symbol, within its range
   std::span<const StorageBinding> storages;  // one per graph storage; weights are ignored
   std::span<const OutputPlace> places = {};  // one per graph output; or empty: none has any
+  // Of the sequence group: where the run's tokens end, and so what djinn::kv_append may write,
+  // unless the program reaches_capacity().
+  int64_t tokens_end = std::numeric_limits<int64_t>::max();
 };
 
 // An output of the last run. Valid until the lane's next run. It may lie in the place of another

@@ -43,6 +43,7 @@
 #include "kernel/executor/executor.h"
 #include "kernel/executor/output.h"
 #include "kernel/srg/expr.h"
+#include "kernel/srg/sequence_reach.h"
 
 namespace djinn::exec {
 
@@ -73,6 +74,7 @@ class FakeProgram final : public Program {
     return ranges;
   }
   [[nodiscard]] bool writes_nothing() const override { return written_.empty(); }
+  [[nodiscard]] bool reaches_capacity() const override { return !srg::stays_in_tokens(graph_); }
 
   [[nodiscard]] const std::vector<srg::StorageIndex>& written() const { return written_; }
   [[nodiscard]] bool has(std::string_view op) const {
