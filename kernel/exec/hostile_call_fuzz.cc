@@ -416,6 +416,19 @@ class Maker {
     }
   }
 
+  // Two inputs of one storage, whose lines are apart, so that nobody sees at a look that they have
+  // elements in common.
+  void lay_askew(Input& one, Input& other) {
+    if (one.sizes.empty() || std::ranges::find(one.sizes, 0) != one.sizes.end()) return;
+    Sizes apart = one.sizes;
+    ++apart.back();
+    one.strides = contiguous_strides(apart);
+    other.sizes = one.sizes;
+    other.strides = one.strides;
+    other.dtype = one.dtype;
+    other.offset = one.offset + one.strides.front() * std::max<int64_t>(one.sizes.front() / 4, 1);
+  }
+
   void claim() {
     draft_.claimed.sizes = related();
     lay_out(draft_.claimed);
@@ -434,6 +447,7 @@ class Maker {
     if (count > 0 && one_in(16)) {
       const auto other = static_cast<uint32_t>(random_.below(count));
       made.shares = draft_.inputs[other].shares.value_or(other);
+      if (one_in(2)) lay_askew(draft_.inputs[other], made);
     }
     draft_.inputs.push_back(std::move(made));
     return count;

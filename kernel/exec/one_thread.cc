@@ -2,6 +2,7 @@
 
 #include "kernel/exec/one_thread.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -52,7 +53,58 @@ constexpr auto kRows = std::to_array<RaceRow>({
 });
 static_assert(std::ranges::is_sorted(kRows, {}, &RaceRow::op));
 
+// Calls see with each tensor of an argument, in lists too.
+template <typename See>
+void each_tensor(const c10::IValue& argument, See see) {
+  if (argument.isTensor()) {
+    if (argument.toTensor().defined()) see(argument.toTensor());
+  } else if (argument.isTensorList()) {
+    for (const at::Tensor& one : argument.toTensorVector()) see(one);
+  } else if (argument.isList()) {
+    for (const c10::IValue& one : argument.toListRef()) each_tensor(one, see);
+  }
+}
+
+struct Range {
+  const std::byte* begin;
+  const std::byte* end;
+};
+
+Range range_of(const at::Tensor& tensor) {
+  const auto* const begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+  if (tensor.numel() == 0) return {begin, begin};
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return {begin, begin + static_cast<uint64_t>(last + 1) * tensor.element_size()};
+}
+
+// Each element that both have is the same one of both.
+bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.element_size() == b.element_size();
+}
+
+bool lie_askew(const at::Tensor& a, const at::Tensor& b) {
+  const Range left = range_of(a), right = range_of(b);
+  return left.begin < right.end && right.begin < left.end && !are_same_view(a, b);
+}
+
 }  // namespace
+
+bool writes_over_inputs(const c10::FunctionSchema& schema, const Stack& stack) {
+  bool found = false;
+  for (size_t i = 0; i < stack.size(); ++i) {
+    const c10::AliasInfo* const alias = schema.arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    each_tensor(stack[i], [&](const at::Tensor& written) {
+      found |= at::has_internal_overlap(written) == at::MemOverlap::Yes;
+      for (const c10::IValue& other : stack) {
+        each_tensor(other, [&](const at::Tensor& read) { found |= lie_askew(written, read); });
+      }
+    });
+  }
+  return found;
+}
 
 Race race_of(std::string_view op) {
   const auto row = std::ranges::lower_bound(kRows, op, {}, &RaceRow::op);

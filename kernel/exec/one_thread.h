@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Calls whose kernel lets several threads write one element, where an index names it twice: which
-// of them is last, or in which order a sum is rounded, would be chance. They run on one thread, so
-// that a step that is repeated gives the same bytes (ARCHITECTURE rule 10), those that one thread
-// of PyTorch's gives.
+// Calls whose kernel lets several threads meet at one element: an index names it twice, or what is
+// written lies partly over what is read. Which of them is first, or in which order a sum is
+// rounded, would be chance. They run on one thread, so that a step that is repeated gives the same
+// bytes (ARCHITECTURE rule 10), those that one thread of PyTorch's gives.
 #pragma once
 
 #include <string_view>
@@ -13,7 +13,12 @@
 
 namespace djinn::exec {
 
-// Whether threads of the call may meet. The stack is filled; tensors may be on meta.
+// Whether an argument that the call writes lies partly over another one, or over itself. The stack
+// is filled.
+[[nodiscard]] bool writes_over_inputs(const c10::FunctionSchema& schema,
+                                      const std::vector<c10::IValue>& stack);
+
+// Whether threads of the call may meet at what an index names. Tensors may be on meta.
 using Race = bool (*)(const std::vector<c10::IValue>& stack);
 
 // Null for an operator whose threads never do.

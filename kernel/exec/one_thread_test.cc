@@ -37,8 +37,8 @@ class OneThreadTest : public ::testing::Test {
     EXPECT_TRUE(world.admit(graph_of(call)).ok()) << call;
     std::vector<int64_t> places(kWrites);
     for (int64_t i = 0; i < kWrites; ++i) places[static_cast<size_t>(i)] = i % 4;
-    const Status ran =
-        world.run({}, {at::zeros({4}), int64s({kWrites}, places), noise({kWrites}, 7)}, true);
+    const at::Tensor x = at::zeros({4});  // an output may be a view of it
+    const Status ran = world.run({}, {x, int64s({kWrites}, places), noise({kWrites}, 7)}, true);
     EXPECT_TRUE(ran.ok()) << call << ": " << ran.error().message;
     return world.output(0);
   }
@@ -63,6 +63,42 @@ TEST_F(OneThreadTest, a_sum_is_rounded_in_the_order_of_the_index) {
     if (!call.ends_with("true)")) continue;
     for (int run = 0; run < kRuns; ++run) EXPECT_TRUE(same_bytes(result(call), sums)) << call;
   }
+}
+
+TEST_F(OneThreadTest, what_is_written_over_its_own_input_is_written_in_order) {
+  constexpr int64_t kRows = 512, kColumns = 513, kDown = 128;  // a column beside keeps them apart
+  auto graph = srg::parse_text(
+      "srg 1 \"\"\ninput %x \"x\" : float32[640, 514]\n"
+      "%a = aten::slice.Tensor(%x, 0, 128, 640)\n%to = aten::slice.Tensor(%a, 1, 0, 513)\n"
+      "%b = aten::slice.Tensor(%x, 0, 0, 512)\n%from = aten::slice.Tensor(%b, 1, 0, 513)\n"
+      "%r = aten::copy_(%to, %from)\noutput %r\n");
+  ASSERT_TRUE(graph.ok());
+  const Status admitted = world.admit(*std::move(graph));
+  ASSERT_TRUE(admitted.ok()) << admitted.error().message;
+  const at::Tensor before = noise({kRows + kDown, kColumns + 1}, 7);
+  const at::Tensor first = before.slice(0, 0, kDown).slice(1, 0, kColumns);
+  for (int run = 0; run < kRuns; ++run) {
+    const at::Tensor x = before.clone();  // outputs are views of it
+    const Status ran = world.run({}, {x}, true);
+    ASSERT_TRUE(ran.ok()) << ran.error().message;
+    for (int64_t row = 0; row < kRows; row += kDown) {
+      EXPECT_TRUE(same_bytes(world.output(0).slice(0, row, row + kDown), first)) << row;
+    }
+  }
+}
+
+TEST_F(OneThreadTest, two_views_meet_where_they_lie_askew) {
+  const at::Tensor all = at::zeros({8, 4});
+  const auto& add = c10::Dispatcher::singleton().findSchemaOrThrow("aten::add_", "Tensor").schema();
+  const auto meet = [&](const at::Tensor& to, const at::Tensor& from) {
+    return writes_over_inputs(add, {to, from, 1});
+  };
+  EXPECT_TRUE(meet(all.slice(0, 1), all.slice(0, 0, 7)));
+  EXPECT_TRUE(meet(all.slice(0, 0, 1), all.slice(0, 0, 1).slice(1, 0, 1)));
+  EXPECT_TRUE(meet(at::zeros({1}).expand({4}), all));
+  EXPECT_FALSE(meet(all, all)) << "each element is its own";
+  EXPECT_FALSE(meet(all.slice(0, 0, 4), all.slice(0, 4)));
+  EXPECT_FALSE(meet(all, at::zeros({8, 4})));
 }
 
 TEST_F(OneThreadTest, a_mask_and_one_index_leave_the_threads_as_they_are) {
