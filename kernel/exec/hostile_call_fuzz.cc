@@ -237,8 +237,10 @@ class Maker {
 
   void change(uint64_t seed) {
     random_ = Random(seed);
-    const uint64_t kind = random_.below(13);
-    if (kind == 12) {
+    const uint64_t kind = random_.below(14);
+    if (kind == 13) {
+      lay_askew();
+    } else if (kind == 12) {
       grow();
     } else if (kind == 11) {
       change_dtypes();
@@ -418,6 +420,15 @@ class Maker {
 
   // Two inputs of one storage, whose lines are apart, so that nobody sees at a look that they have
   // elements in common.
+  void lay_askew() {
+    const auto count = static_cast<uint32_t>(draft_.inputs.size());
+    if (count < 2) return;
+    const auto first = static_cast<uint32_t>(random_.below(count - 1));
+    const uint64_t second = first + 1 + random_.below(count - 1 - first);
+    draft_.inputs[second].shares = draft_.inputs[first].shares.value_or(first);
+    lay_askew(draft_.inputs[first], draft_.inputs[second]);
+  }
+
   void lay_askew(Input& one, Input& other) {
     if (one.sizes.empty() || std::ranges::find(one.sizes, 0) != one.sizes.end()) return;
     Sizes apart = one.sizes;
