@@ -58,8 +58,6 @@ template <typename See>
 void each_tensor(const c10::IValue& argument, See see) {
   if (argument.isTensor()) {
     if (argument.toTensor().defined()) see(argument.toTensor());
-  } else if (argument.isTensorList()) {
-    for (const at::Tensor& one : argument.toTensorVector()) see(one);
   } else if (argument.isList()) {
     for (const c10::IValue& one : argument.toListRef()) each_tensor(one, see);
   }

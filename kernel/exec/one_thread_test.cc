@@ -99,6 +99,11 @@ TEST_F(OneThreadTest, two_views_meet_where_they_lie_askew) {
   EXPECT_FALSE(meet(all, all)) << "each element is its own";
   EXPECT_FALSE(meet(all.slice(0, 0, 4), all.slice(0, 4)));
   EXPECT_FALSE(meet(all, at::zeros({8, 4})));
+  const auto& each =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::_foreach_add_", "List").schema();
+  const std::vector<at::Tensor> upper{all.slice(0, 1)}, lower{all.slice(0, 0, 7)};
+  EXPECT_TRUE(writes_over_inputs(each, {upper, lower, 1}));
+  EXPECT_FALSE(writes_over_inputs(each, {upper, upper, 1}));
 }
 
 TEST_F(OneThreadTest, a_mask_and_one_index_leave_the_threads_as_they_are) {
