@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "daemon/djinnd/host/version.h"
-#include "daemon/djinnd/loop/descriptors.h"
 #include "daemon/djinnd/loop/log.h"
 #include "ipc/codec/control_codec.h"
 #include "kernel/base/assert.h"
@@ -86,6 +85,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
       user_work_(loop),
       stragglers_(loop),
       turns_(clock),
+      arrivals_(turns_, *this),
       turn_(loop, [this] { take_turn(); }),
       next_turn_(loop, [this] { take_turn(); }),
       events_(clock),
@@ -144,11 +144,12 @@ Status Daemon::start(ActivationFds passed) {
   DJINN_ASSERT(listener_ == nullptr);
   tell_problems(events_, EventKind::kConfigIgnored, options_.config_warnings);
   models_.take_back(fd_store_.take_back(std::move(passed.kept)));
-  const Listener::Events take{
-      [this](Fd socket, const ipc::PeerCredentials& peer) { connected(std::move(socket), peer); },
-      [this](Fd socket, const ipc::PeerCredentials& peer) {
-        sessions_.turn_away(std::move(socket), peer, out_of_descriptors());
-      }};
+  const Listener::Events take{[this](Fd socket, const ipc::PeerCredentials& peer) {
+                                arrivals_.connected(std::move(socket), peer);
+                              },
+                              [this](Fd socket, const ipc::PeerCredentials& peer) {
+                                arrivals_.too_many(std::move(socket), peer);
+                              }};
   if (passed.socket) {
     listener_ = Listener::adopt(loop_, *std::move(passed.socket), take);
   } else {
@@ -180,24 +181,16 @@ void Daemon::stop() {
   manager_.stop();
 }
 
-void Daemon::connected(Fd socket, const ipc::PeerCredentials& peer) {
-  const Owner owner = Owner::of_user(peer.uid);
-  const Status may_wait = check_may_wait(socket, owner);
-  if (!may_wait) {
-    const Turns::Bill bill(turns_, owner);
-    return sessions_.turn_away(std::move(socket), peer, may_wait.error());
-  }
-  // In their turn: who comes next in the queue of connections may be another user.
-  ++connecting_;
-  turns_.owe(owner, [this, peer, shared = std::make_shared<Fd>(std::move(socket))] {
-    DJINN_ASSERT(connecting_ > 0);
-    --connecting_;
-    const Status served = check_serves(peer.uid);
-    if (!served) return sessions_.turn_away(std::move(*shared), peer, served.error());
-    sessions_.connected(std::move(*shared), peer);
-    hang_watchdog_.watch();
-    service_.changed();
-  });
+void Daemon::serve(Fd socket, const ipc::PeerCredentials& peer) {
+  const Status served = check_serves(peer.uid);
+  if (!served) return turn_away(std::move(socket), peer, served.error());
+  sessions_.connected(std::move(socket), peer);
+  hang_watchdog_.watch();
+  service_.changed();
+}
+
+void Daemon::turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& why) {
+  sessions_.turn_away(std::move(socket), peer, why);
 }
 
 Status Daemon::check_serves(uid_t user) const {
@@ -211,15 +204,6 @@ Status Daemon::check_serves(uid_t user) const {
       fmt::format("djinnd's user namespace gives all users whom it does not map the number {}, so "
                   "who has it cannot be told from others. Map yours there.",
                   user)};
-}
-
-Status Daemon::check_may_wait(const Fd& socket, Owner user) const {
-  DJINN_CHECK(check_descriptors_left(socket, connecting_ * kDescriptorsOfSession));
-  if (turns_.owed_to(user) < limits::kSessionsPerUser) return {};
-  return Error{ErrorCode::kLimitExceeded,
-               fmt::format("More than {} connections and answers of one user wait. Ask for less "
-                           "at once.",
-                           limits::kSessionsPerUser)};
 }
 
 // A turn that nobody is noted for is made by a timer: libuv's fire after its checks, with no look

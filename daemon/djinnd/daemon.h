@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 
+#include "daemon/djinnd/access/arrivals.h"
 #include "daemon/djinnd/access/inquiries.h"
 #include "daemon/djinnd/access/listener.h"
 #include "daemon/djinnd/access/user_queues.h"
@@ -49,7 +50,10 @@
 
 namespace djinn::daemon {
 
-class Daemon final : public WorkerListener, private SessionListener, private ModelListener {
+class Daemon final : public WorkerListener,
+                     private Arrivals::Door,
+                     private SessionListener,
+                     private ModelListener {
  public:
   Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOptions reload_options,
          uint64_t seed);
@@ -68,10 +72,10 @@ class Daemon final : public WorkerListener, private SessionListener, private Mod
   bool worker_died(WorkerKey key, const WorkerDeath& death) override;
 
  private:
-  void connected(Fd socket, const ipc::PeerCredentials& peer);
+  void serve(Fd socket, const ipc::PeerCredentials& peer) override;
+  void turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& why) override;
   // Whether who connects is served here at all. Errors: kDisconnected, kPermissionDenied.
   [[nodiscard]] Status check_serves(uid_t user) const;
-  [[nodiscard]] Status check_may_wait(const Fd& socket, Owner user) const;
   void take_turn();
   void client_said(Session& session, ClientMessage message) override;
   void session_attached(SessionId session) override;
@@ -104,7 +108,7 @@ class Daemon final : public WorkerListener, private SessionListener, private Mod
   DeferredClose deferred_close_;
   Stragglers stragglers_;
   Turns turns_;
-  size_t connecting_ = 0;  // whose turn has not come
+  Arrivals arrivals_;
   Check turn_;
   Timer next_turn_;
   Events events_;

@@ -2,8 +2,9 @@
 
 // Guards stand in the dispatcher: whatever calls a guarded operator while a GuardedCalls lives, be
 // it a graph's node or a composite operator deep inside of one, on the CPU or on meta, its guard
-// sees the arguments first, and what its kernel takes beside its results is held of the lane's heap
-// meanwhile (scratch.h). Operators without either pay nothing, for the dispatcher skips the key.
+// sees the arguments first, what its kernel takes beside its results is held of the lane's heap
+// meanwhile (scratch.h), and threads that would race are not used (one_thread.h). Operators without
+// any of these pay nothing, for the dispatcher skips the key.
 //
 // What a kernel calls past the dispatcher (at::native::) is not seen: such a kernel needs a row of
 // its own.

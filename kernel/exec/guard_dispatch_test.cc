@@ -17,6 +17,7 @@
 #include "kernel/exec/convert.h"
 #include "kernel/exec/executor_for_tests.h"
 #include "kernel/exec/guards.h"
+#include "kernel/exec/one_thread.h"
 
 namespace djinn::exec {
 namespace {
@@ -53,7 +54,8 @@ class Trace {
         c10::impl::tls_is_dispatch_key_included(kGuardKey) &&
         !c10::impl::tls_is_dispatch_key_excluded(kGuardKey) &&
         c10::Dispatcher::singleton().findOp(*op)->hasKernelForDispatchKey(kGuardKey);
-    if (guard_of(name) != nullptr && !stands) unguarded.insert(name);
+    const bool needs_one = guard_of(name) != nullptr || race_of(name) != nullptr;
+    if (needs_one && !stands) unguarded.insert(name);
     return nullptr;
   }
 

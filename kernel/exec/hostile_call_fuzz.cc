@@ -20,6 +20,8 @@ using c10::TypeKind;
 using Sizes = std::vector<int64_t>;
 
 constexpr int64_t kElementsMax = 1 << 15;  // of one input, so that a call takes no time
+// Of one input of a large call: ATen gives a thread 32768 elements or more (GRAIN_SIZE).
+constexpr int64_t kLargeElementsMax = 1 << 17;
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
@@ -111,7 +113,8 @@ struct Draft {
   std::vector<std::optional<srg::ArgumentValue>> values;
   size_t results = 1;
   bool claims = false;
-  Input claimed;  // sizes and strides of each result
+  Input claimed;       // sizes and strides of each result
+  bool large = false;  // kernels share its inputs' elements among threads
 };
 
 bool has(std::string_view text, std::string_view part) {
@@ -137,10 +140,10 @@ Sizes channels_last_strides(Sizes sizes) {
 }
 
 // Of sizes that are all above zero.
-bool are_too_many(const Sizes& sizes) {
+bool are_more(const Sizes& sizes, int64_t elements_max) {
   int64_t elements = 1;
   for (const int64_t size : sizes) {
-    if (size > kElementsMax / elements) return true;
+    if (size > elements_max / elements) return true;
     elements *= size;
   }
   return false;
@@ -157,6 +160,44 @@ int64_t reached(const Input& input) {
   return last + 1;
 }
 
+// Multiplies one size of a call's inputs: wherever it is, or in one dimension, which may be the
+// batch. So arguments that fitted one another still do, often enough.
+struct Growth {
+  int64_t size;
+  size_t dim;
+  size_t rank;  // of the input that it is taken from
+  bool everywhere;
+  int64_t factor = 1;
+
+  [[nodiscard]] bool takes(int64_t number, size_t at) const {
+    return number == size && (everywhere || at == dim);
+  }
+  void apply(Sizes& sizes) const {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (takes(sizes[i], i)) sizes[i] *= factor;
+    }
+  }
+  // Numbers that say the sizes of inputs.
+  void apply(srg::ArgumentValue& argument, std::string_view name) const {
+    if (auto* const number = std::get_if<srg::Expr>(&argument)) {
+      if (takes(number->constant, name == "N" ? 0 : rank)) number->constant *= factor;
+    } else if (auto* const list = std::get_if<srg::ExprList>(&argument)) {
+      const bool are_sizes = everywhere || list->items.size() == rank;
+      for (size_t i = 0; are_sizes && i < list->items.size(); ++i) {
+        if (takes(list->items[i].constant, i)) list->items[i].constant *= factor;
+      }
+    }
+  }
+  [[nodiscard]] bool leaves_small(const std::vector<Input>& inputs) const {
+    return std::ranges::all_of(inputs, [this](const Input& input) {
+      Sizes grown = input.sizes;
+      apply(grown);
+      const bool empty = std::ranges::find(grown, 0) != grown.end();
+      return empty || !are_more(grown, kLargeElementsMax);
+    });
+  }
+};
+
 class Maker {
  public:
   Maker(std::string_view op, const c10::FunctionSchema& schema, bool list_output, Draft& draft)
@@ -165,6 +206,7 @@ class Maker {
   void make(uint64_t seed) {
     random_ = Random(seed);
     draft_.dtype = one_in(3) ? pick(kDTypes) : DType::kFloat32;
+    draft_.large = one_in(5);
     draft_.theme = theme();
     for (const c10::Argument& formal : schema_.arguments()) draft_.values.push_back(any(formal));
     draft_.results = list_output_ ? number_of_results() : schema_.returns().size();
@@ -195,8 +237,12 @@ class Maker {
 
   void change(uint64_t seed) {
     random_ = Random(seed);
-    const uint64_t kind = random_.below(12);
-    if (kind == 11) {
+    const uint64_t kind = random_.below(14);
+    if (kind == 13) {
+      lay_askew();
+    } else if (kind == 12) {
+      grow();
+    } else if (kind == 11) {
       change_dtypes();
     } else if (kind == 10) {
       put_channels_last();
@@ -246,8 +292,17 @@ class Maker {
     if (has(op_, "attention") && !one_in(4)) rank = 4;
     Sizes sizes(rank);
     for (int64_t& one : sizes) one = size();
+    if (draft_.large) lengthen(sizes);
     fit(sizes);
     return sizes;
+  }
+
+  // Doubles one or two dimensions until there are as many elements as there may be.
+  void lengthen(Sizes& sizes) {
+    if (sizes.empty() || std::find(sizes.begin(), sizes.end(), 0) != sizes.end()) return;
+    const std::array<size_t, 2> places{random_.below(sizes.size()), random_.below(sizes.size())};
+    for (size_t i = 0; !are_more(sizes, kLargeElementsMax / 2); ++i) sizes[places[i % 2]] *= 2;
+    if (one_in(2)) --sizes[places[0]];
   }
 
   // Keeps inputs small. Sizes of tensors without elements may be huge.
@@ -257,7 +312,10 @@ class Maker {
       int64_t& other = sizes[random_.below(sizes.size())];
       if (other != 0) other = one_in(2) ? int64_t{1} << 40 : INT32_MAX;
     }
-    while (!empty && are_too_many(sizes)) *std::max_element(sizes.begin(), sizes.end()) /= 2;
+    const int64_t elements_max = draft_.large ? kLargeElementsMax : kElementsMax;
+    while (!empty && are_more(sizes, elements_max)) {
+      *std::max_element(sizes.begin(), sizes.end()) /= 2;
+    }
   }
 
   // Sizes that have something to do with the theme's.
@@ -360,6 +418,28 @@ class Maker {
     }
   }
 
+  // Two inputs of one storage, whose lines are apart, so that nobody sees at a look that they have
+  // elements in common.
+  void lay_askew() {
+    const auto count = static_cast<uint32_t>(draft_.inputs.size());
+    if (count < 2) return;
+    const auto first = static_cast<uint32_t>(random_.below(count - 1));
+    const uint64_t second = first + 1 + random_.below(count - 1 - first);
+    draft_.inputs[second].shares = draft_.inputs[first].shares.value_or(first);
+    lay_askew(draft_.inputs[first], draft_.inputs[second]);
+  }
+
+  void lay_askew(Input& one, Input& other) {
+    if (one.sizes.empty() || std::ranges::find(one.sizes, 0) != one.sizes.end()) return;
+    Sizes apart = one.sizes;
+    ++apart.back();
+    one.strides = contiguous_strides(apart);
+    other.sizes = one.sizes;
+    other.strides = one.strides;
+    other.dtype = one.dtype;
+    other.offset = one.offset + one.strides.front() * std::max<int64_t>(one.sizes.front() / 4, 1);
+  }
+
   void claim() {
     draft_.claimed.sizes = related();
     lay_out(draft_.claimed);
@@ -378,6 +458,7 @@ class Maker {
     if (count > 0 && one_in(16)) {
       const auto other = static_cast<uint32_t>(random_.below(count));
       made.shares = draft_.inputs[other].shares.value_or(other);
+      if (one_in(2)) lay_askew(draft_.inputs[other], made);
     }
     draft_.inputs.push_back(std::move(made));
     return count;
@@ -404,6 +485,29 @@ class Maker {
         input.fill = fill();
         input.seed = random_.next();
         break;
+    }
+  }
+
+  // Makes the call a large one.
+  void grow() {
+    draft_.large = true;
+    if (draft_.inputs.empty()) return;
+    const Sizes sizes = draft_.inputs[random_.below(draft_.inputs.size())].sizes;
+    if (sizes.empty()) return;
+    const size_t dim = one_in(2) ? 0 : random_.below(sizes.size());
+    Growth growth{sizes[dim], dim, sizes.size(), one_in(2)};
+    if (growth.size == 0 || growth.size > kLargeElementsMax) return;
+    do {
+      growth.factor *= 2;
+    } while (growth.factor < kLargeElementsMax && growth.leaves_small(draft_.inputs));
+    growth.factor /= 2;
+    for (Input& input : draft_.inputs) {
+      growth.apply(input.sizes);
+      input.strides = contiguous_strides(input.sizes);
+    }
+    growth.apply(draft_.theme);
+    for (size_t i = 0; i < draft_.values.size(); ++i) {
+      if (draft_.values[i]) growth.apply(*draft_.values[i], schema_.arguments()[i].name());
     }
   }
 

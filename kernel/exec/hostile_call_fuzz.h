@@ -3,7 +3,8 @@
 // Hostile calls of one operator, for operators_fuzz.cc, made by its schema: sizes of 0 and huge
 // ones, dimensions out of range, lists of a wrong length, other dtypes, NaN and INT64_MIN, inputs
 // that overlap, are expanded or shared, numbers that name no member of an enumeration. Most of a
-// call's arguments fit one another, or its kernel would not be reached.
+// call's arguments fit one another, or its kernel would not be reached. Some have so many elements
+// that kernels share them among threads.
 //
 //   Call      a graph of one node, and the bytes of its inputs
 //   Lineage   the seeds that a call is made of: the first makes it, 0 one that fits if there is one

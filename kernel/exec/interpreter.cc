@@ -12,6 +12,7 @@
 #include "kernel/exec/expression.h"
 #include "kernel/exec/guard_dispatch.h"
 #include "kernel/exec/layout.h"
+#include "kernel/exec/one_thread.h"
 #include "kernel/exec/torch_headers.h"
 
 namespace djinn::exec {
@@ -109,6 +110,8 @@ Status run_step(const AdmittedGraph& program, const Step& step,
   DJINN_CHECK(fill_stack(step, frame, stack));
   if (step.op->is_kv_append) DJINN_CHECK(check_append(program, step, frame, stack));
   if (frame.placer != nullptr) offer_places(step, frame);
+  const OneThread alone(!step.written.empty() &&
+                        writes_over_inputs(step.op->handle.schema(), stack));
   DJINN_CHECK(call_filled(step, frame, stack));
   if (!has_claimed_layouts(step, frame)) {
     DJINN_CHECK(settle_layouts(program.graph, step, frame));

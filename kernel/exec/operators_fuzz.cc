@@ -5,11 +5,12 @@
 //
 //   exec-fuzz SECONDS [--seed N] [--only OPERATOR [--call SEED,SEED,...]]
 //
-// Each call runs twice on memory with guard pages (guarded_memory_fuzz.h), poisoned with another
-// byte each time, and once as planned on a slab. A finding is a call
+// Each call runs on two threads, as users' do, and some calls are large enough that kernels share
+// the work: twice on memory with guard pages (guarded_memory_fuzz.h), poisoned with another byte
+// each time, and once as planned on a slab. A finding is a call
 //
 //   * that ends the process: it reads or writes what is not its own, or fails an assertion
-//   * whose two runs differ: it reads memory that nobody wrote
+//   * whose two runs differ: it reads memory that nobody wrote, or its threads race
 //   * that writes outside of its blocks, or changes an input that its schema does not name
 //   * that hangs without computing
 //
@@ -34,6 +35,7 @@
 #include <array>
 #include <csignal>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -56,7 +58,9 @@
 namespace djinn::exec {
 namespace {
 
-constexpr uint64_t kMemoryBytes = uint64_t{96} << 20;  // of a run, guard pages included
+constexpr int kThreads = 2;
+constexpr uint32_t kAgainMax = 16;                      // runs of a call whose threads may race
+constexpr uint64_t kMemoryBytes = uint64_t{160} << 20;  // of a run, guard pages included
 constexpr uint64_t kActivationBytesMax = uint64_t{32} << 20;
 constexpr uint64_t kOutsideBytesMax = uint64_t{2} << 30;  // what a call may take past the allocator
 constexpr uint64_t kResultBytesMax = uint64_t{4} << 20;   // of a result that is compared
@@ -138,6 +142,7 @@ class Examiner {
   Examiner() : slab_(work_.reserved()) {
     LaneOptions options;
     options.planned = false;
+    options.threads = kThreads;
     lane_ = *executor_.make_lane(options);
   }
 
@@ -156,11 +161,25 @@ class Examiner {
     const Outcome second = run_guarded(call, program, kPoisons[1]);
     run_planned(call, program);
     why = fault_of(first, second);
+    if (!why.empty() && races(call, program, first)) {
+      // Which of several threads fails first, and says why, is nobody's secret.
+      why = first.status ? "its threads race: it gives other bits each time" : "";
+    }
     if (!why.empty()) return Verdict::kFound;
     return first.status ? Verdict::kCarriedOut : Verdict::kRefused;
   }
 
  private:
+  // Whether how the call ends depends on something else than the poison.
+  bool races(const Call& call, Program& program, const Outcome& first) {
+    for (uint32_t i = 0; i < kAgainMax; ++i) {
+      const bool same_poison = i % 2 == 0;
+      const Outcome again = run_guarded(call, program, kPoisons[same_poison ? 0 : 1]);
+      if (fault_of(first, again).empty() != same_poison) return true;
+    }
+    return false;
+  }
+
   static std::string fault_of(const Outcome& a, const Outcome& b) {
     if (!a.is_intact || !b.is_intact) return "it writes beyond its memory";
     if (!a.left_inputs_alone || !b.left_inputs_alone) return "it changes an input unsaid";
@@ -236,6 +255,7 @@ class Examiner {
     const std::vector<StorageBinding> bindings = bind(call, kPoisons[1]);
     work_.reset(kPoisons[1]);
     LaneOptions options;
+    options.threads = kThreads;
     options.grow_slab = [this](uint64_t bytes) -> Result<std::span<std::byte>> {
       const std::span<std::byte> slab = work_.place((bytes + 63) & ~uint64_t{63}, 64);
       if (slab.empty()) return Error{ErrorCode::kOutOfMemory, "The slab is too large."};
@@ -327,6 +347,22 @@ class Child {
   Examiner examiner_;
 };
 
+// Runs work in a child to its end, and gives how that ended: this process runs no kernels, for its
+// children would wait for the threads that those leave behind.
+int run_forked(const std::function<int()>& work) {
+  ::fflush(stdout);
+  const pid_t child = ::fork();
+  DJINN_ASSERT(child >= 0);
+  if (child == 0) {
+    const int status = work();
+    ::fflush(stdout);
+    ::_exit(status);
+  }
+  int ended = 0;
+  DJINN_ASSERT(::waitpid(child, &ended, 0) == child);
+  return ended;
+}
+
 // --- the canary ---
 
 // A call of one float input; the operator that it names takes the place of the admitted one.
@@ -349,11 +385,15 @@ Operator operator_of(const char* name) {
 
 // An operator that gives memory nobody wrote is found, and the same without the fault is not.
 bool finds_what_is_wrong() {
-  Examiner examiner;
-  return verdict_of(examiner, "aten::zeros_like", operator_of("aten::empty_like")) ==
-             Examiner::Verdict::kFound &&
-         verdict_of(examiner, "aten::zeros_like", operator_of("aten::zeros_like")) ==
-             Examiner::Verdict::kCarriedOut;
+  return run_forked([] {
+           Examiner examiner;
+           const bool finds =
+               verdict_of(examiner, "aten::zeros_like", operator_of("aten::empty_like")) ==
+                   Examiner::Verdict::kFound &&
+               verdict_of(examiner, "aten::zeros_like", operator_of("aten::zeros_like")) ==
+                   Examiner::Verdict::kCarriedOut;
+           return finds ? 0 : 1;
+         }) == 0;
 }
 
 // --- the parent ---
@@ -371,20 +411,14 @@ void limit_memory() {
   ::setrlimit(RLIMIT_AS, &limit);
 }
 
-// Runs a child to its end. Its death is a finding of the call that it was in.
+// A child's death is a finding of the call that it was in.
 void run_child(const Options& options, std::span<const std::string_view> ops, uint64_t deadline_ns,
                Shared& shared) {
-  ::fflush(stdout);
-  const pid_t child = ::fork();
-  DJINN_ASSERT(child >= 0);
-  if (child == 0) {
+  const int ended = run_forked([&] {
     limit_memory();
     Child(options, ops, deadline_ns, shared).run();
-    ::fflush(stdout);
-    ::_exit(0);
-  }
-  int ended = 0;
-  DJINN_ASSERT(::waitpid(child, &ended, 0) == child);
+    return 0;
+  });
   if (WIFEXITED(ended) && WEXITSTATUS(ended) == 0) return;
   Tally& tally = shared.tallies[shared.op];
   const int signal = WIFSIGNALED(ended) ? WTERMSIG(ended) : 0;

@@ -175,7 +175,7 @@ struct LaneOptions {
 // given.
 struct LaneOwner {
   uint64_t id = 0;
-  uint64_t bytes_max = UINT64_MAX;  // for what one run computes; over it: kQuotaExceeded
+  uint64_t bytes_max = UINT64_MAX;  // of a run's slab, and of its heap; over it: kQuotaExceeded
 };
 
 class Lane {

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of one user share a worker: no graph of one ends it, or takes what is the others'."""
+"""Sessions of one user share a worker: no graph of one ends it, or takes what is the others'. Nor
+does a user who connects and is refused in a loop hold up another's connections."""
 
 import os
+import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import djinn
 import numpy as np
 import pytest
 from backdoor import Backdoor
+from command_line import events_of
 from private_daemon import Daemon, running, wait_until
+from test_sharing import FIRST
 
 MEMORY = 600 << 20
 ROWS = 4_000_000
 VALUES = 64 << 20
 LEAST = np.iinfo(np.int32).min
+AT_ONCE = 48  # connections: fewer than the socket's queue has room for
 
 DOUBLE = """srg 1 "double"
 input %x : float32[4]
@@ -138,3 +143,32 @@ def test_a_bell_that_a_client_keeps_costs_its_worker_no_watch(host: Daemon) -> N
         finally:
             for bell in kept:
                 os.close(bell)
+
+
+def connect_raw(host: Daemon) -> socket.socket:
+    one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one.connect(str(host.directory / "djinnd.sock"))
+    return one
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NEEDS ROOT, to become another user")
+def test_refused_connections_are_their_users_and_the_next_user_is_served_behind_them() -> None:
+    """What they are charged for that, arrivals_test.cc counts."""
+    with running("--memory", str(MEMORY)) as host:
+        host.directory.chmod(0o711)
+        (host.directory / "djinnd.sock").chmod(0o666)
+        for _ in range(8):
+            with ExitStack() as open_sockets:
+                with FIRST.acting():
+                    refused = [
+                        open_sockets.enter_context(connect_raw(host)) for _ in range(AT_ONCE)
+                    ]
+                with host.connect("neighbour", staging_bytes=1 << 20) as neighbour:
+                    assert doubles(neighbour)
+                answers = [one.recv(1 << 16) for one in refused]
+            assert all(
+                b"another user" in answer or b"one user wait" in answer for answer in answers
+            )
+        told = events_of(host, "session-refused")
+        assert told
+        assert {event["uid"] for event in told} == {FIRST.uid}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "kernel/exec/one_thread.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+
+namespace djinn::exec {
+namespace {
+
+using Stack = std::vector<c10::IValue>;
+
+bool names_several(const at::Tensor& index) {
+  return index.defined() && index.numel() > 1;
+}
+
+// (self, dim, index, source), IndexKernel.cpp.
+bool index_copy(const Stack& stack) {
+  return names_several(stack[2].toTensor());
+}
+
+// (self, index, source, accumulate), IndexKernel.cpp.
+bool put(const Stack& stack) {
+  return names_several(stack[1].toTensor());
+}
+
+// (self, indices, values, accumulate), IndexKernel.cpp. A mask names no element twice.
+bool index_put(const Stack& stack) {
+  const auto may_repeat = [](const c10::IValue& one) {
+    if (!one.isTensor() || !names_several(one.toTensor())) return false;
+    const at::ScalarType type = one.toTensor().scalar_type();
+    return type != at::kBool && type != at::kByte;
+  };
+  const auto indices = stack[1].toListRef();
+  return std::any_of(indices.begin(), indices.end(), may_repeat);
+}
+
+struct RaceRow {
+  std::string_view op;
+  Race race;
+};
+
+constexpr auto kRows = std::to_array<RaceRow>({
+    {"aten::index_copy", index_copy},
+    {"aten::index_copy_", index_copy},
+    {"aten::index_put", index_put},
+    {"aten::index_put_", index_put},
+    {"aten::put", put},
+    {"aten::put_", put},
+});
+static_assert(std::ranges::is_sorted(kRows, {}, &RaceRow::op));
+
+// Calls see with each tensor of an argument, in lists too.
+template <typename See>
+void each_tensor(const c10::IValue& argument, See see) {
+  if (argument.isTensor()) {
+    if (argument.toTensor().defined()) see(argument.toTensor());
+  } else if (argument.isList()) {
+    for (const c10::IValue& one : argument.toListRef()) each_tensor(one, see);
+  }
+}
+
+struct Range {
+  const std::byte* begin;
+  const std::byte* end;
+};
+
+Range range_of(const at::Tensor& tensor) {
+  const auto* const begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+  if (tensor.numel() == 0) return {begin, begin};
+  int64_t last = 0;
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return {begin, begin + static_cast<uint64_t>(last + 1) * tensor.element_size()};
+}
+
+// Each element that both have is the same one of both.
+bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides() && a.element_size() == b.element_size();
+}
+
+bool lie_askew(const at::Tensor& a, const at::Tensor& b) {
+  const Range left = range_of(a), right = range_of(b);
+  return left.begin < right.end && right.begin < left.end && !are_same_view(a, b);
+}
+
+}  // namespace
+
+bool writes_over_inputs(const c10::FunctionSchema& schema, const Stack& stack) {
+  bool found = false;
+  for (size_t i = 0; i < stack.size(); ++i) {
+    const c10::AliasInfo* const alias = schema.arguments()[i].alias_info();
+    if (alias == nullptr || !alias->isWrite()) continue;
+    each_tensor(stack[i], [&](const at::Tensor& written) {
+      found |= at::has_internal_overlap(written) == at::MemOverlap::Yes;
+      for (const c10::IValue& other : stack) {
+        each_tensor(other, [&](const at::Tensor& read) { found |= lie_askew(written, read); });
+      }
+    });
+  }
+  return found;
+}
+
+Race race_of(std::string_view op) {
+  const auto row = std::ranges::lower_bound(kRows, op, {}, &RaceRow::op);
+  return row != kRows.end() && row->op == op ? row->race : nullptr;
+}
+
+std::vector<std::string_view> operators_with_races() {
+  std::vector<std::string_view> names;
+  for (const RaceRow& row : kRows) names.push_back(row.op);
+  return names;
+}
+
+// Of this thread alone: at::set_num_threads() would tell libraries and pools of all.
+OneThread::OneThread(bool wanted) {
+  if (!wanted || omp_get_max_threads() == 1) return;
+  former_ = omp_get_max_threads();
+  omp_set_num_threads(1);
+}
+
+OneThread::~OneThread() {
+  if (former_ > 0) omp_set_num_threads(former_);
+}
+
+}  // namespace djinn::exec

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Calls whose kernel lets several threads meet at one element: an index names it twice, or what is
+// written lies partly over what is read. Which of them is first, or in which order a sum is
+// rounded, would be chance. They run on one thread, so that a step that is repeated gives the same
+// bytes (ARCHITECTURE rule 10), those that one thread of PyTorch's gives.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "kernel/exec/torch_headers.h"
+
+namespace djinn::exec {
+
+// Whether an argument that the call writes lies partly over another one, or over itself. The stack
+// is filled.
+[[nodiscard]] bool writes_over_inputs(const c10::FunctionSchema& schema,
+                                      const std::vector<c10::IValue>& stack);
+
+// Whether threads of the call may meet at what an index names. Tensors may be on meta.
+using Race = bool (*)(const std::vector<c10::IValue>& stack);
+
+// Null for an operator whose threads never do.
+[[nodiscard]] Race race_of(std::string_view op);
+
+[[nodiscard]] std::vector<std::string_view> operators_with_races();
+
+// LibTorch's kernels use this thread alone while one lives.
+class OneThread {
+ public:
+  explicit OneThread(bool wanted);
+  ~OneThread();
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int former_ = 0;  // 0: nothing was changed
+};
+
+}  // namespace djinn::exec
