@@ -73,6 +73,7 @@ class Session:
     def drop_sequence(self, sequence: Handle) -> None: ...
 
 class Encoder:
+    note: str
     hidden: int
     positions: int
     vocabulary: int
@@ -97,6 +98,7 @@ class GenerateOptions:
     random_offset: int
 
 class Generator:
+    note: str
     layers: int
     kv_heads: int
     head_dim: int
