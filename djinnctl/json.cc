@@ -45,7 +45,8 @@ Json to_json(const ipc::QuotaReport& quota) {
   return {
       {"memory_bytes", quota.memory_bytes}, {"memory_max_bytes", or_null(quota.memory_max_bytes)},
       {"pinned_bytes", quota.pinned_bytes}, {"pinned_max_bytes", or_null(quota.pinned_max_bytes)},
-      {"sessions", quota.sessions},         {"sessions_max", quota.sessions_max}};
+      {"sessions", quota.sessions},         {"sessions_max", quota.sessions_max},
+      {"models", quota.models},             {"models_max", quota.models_max}};
 }
 
 static Json to_json(const ipc::UserReport& user) {

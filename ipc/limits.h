@@ -50,6 +50,8 @@ inline constexpr uint32_t kModelFiles = 256;  // what a loader tells of all fits
 inline constexpr uint32_t kModelFilesPerUser =
     8192;  // descriptors of files that models are read from; 64 users' fill LimitNOFILE
 inline constexpr uint32_t kModels = 256;        // each keeps its files and extents open in djinnd
+inline constexpr uint32_t kModelsPerUser =
+    32;  // kept at a time unless configured; one user leaves room for seven others
 inline constexpr uint32_t kModelsCompared = 8;  // with an open's files; each costs a loader's start
 inline constexpr uint32_t kModelExtents = 32;   // with the manifest, one message carries them
 inline constexpr uint32_t kModelTensors = 256 * 1024;      // every expert of every layer as its own
@@ -82,6 +84,7 @@ static_assert(kSessionsPerUser * 8 <= kSessions);
 static_assert(kStagingBytesDefault <= kStagingBytesMax);
 static_assert(kStagingBytesDefault < kSessionBytesDefault);
 static_assert(kRows <= 32);
+static_assert(kModelsPerUser * 8 <= kModels);
 static_assert(kModels * 30 <= kKeptDescriptors);
 static_assert(kModelNamesKept <= kModelUsers);
 static_assert(kModelFiles <= kModelFilesPerUser);

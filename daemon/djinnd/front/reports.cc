@@ -234,7 +234,7 @@ std::set<Owner> Reports::users_here() const {
   return users;
 }
 
-// The quota of pins binds no administrator (pins.h).
+// The quotas of pins and models bind no administrator (pins.h, places.h).
 ipc::QuotaReport Reports::quota_of(Owner user, bool is_admin) const {
   const QuotaInForce quota = quotas_.of(user);
   ipc::QuotaReport report;
@@ -245,6 +245,8 @@ ipc::QuotaReport Reports::quota_of(Owner user, bool is_admin) const {
   report.pinned_max_bytes = is_admin ? UINT64_MAX : quota.pin_bytes;
   report.sessions = sessions_.count(user);
   report.sessions_max = quota.sessions;
+  report.models = models_.places().count(user);
+  report.models_max = is_admin ? limits::kModels : quota.models;
   return report;
 }
 

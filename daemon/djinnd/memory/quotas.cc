@@ -21,12 +21,15 @@ std::string_view key_text(QuotaOf what) {
       return "pin_quota";
     case QuotaOf::kSessions:
       return "sessions_max";
+    case QuotaOf::kModels:
+      return "models_max";
   }
   DJINN_ASSERT(false);
 }
 
 std::optional<uint64_t> value_of(const Quota& quota, QuotaOf what, uint64_t total_bytes) {
   if (what == QuotaOf::kSessions) return quota.sessions;
+  if (what == QuotaOf::kModels) return quota.models;
   const std::optional<Amount>& amount = what == QuotaOf::kPins ? quota.pins : quota.memory;
   return amount ? std::optional(amount->of(total_bytes)) : std::nullopt;
 }
@@ -79,6 +82,7 @@ Quota Quotas::of_groups(Owner user) const {
     more(all.memory, section.quota.memory);
     more(all.pins, section.quota.pins);
     all.sessions = std::max(all.sessions, section.quota.sessions);
+    all.models = std::max(all.models, section.quota.models);
   }
   return all;
 }
@@ -93,11 +97,13 @@ QuotaInForce Quotas::of(Owner user) const {
     if (own.memory) quota.memory = own.memory;
     if (own.pins) quota.pins = own.pins;
     if (own.sessions) quota.sessions = own.sessions;
+    if (own.models) quota.models = own.models;
   }
   all.is_own = quota != Quota();
   if (quota.memory) all.memory_bytes = quota.memory->of(total_bytes_);
   if (quota.pins) all.pin_bytes = quota.pins->of(total_bytes_);
   all.sessions = quota.sessions.value_or(all.sessions);
+  all.models = quota.models.value_or(all.models);
   return all;
 }
 

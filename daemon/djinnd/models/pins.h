@@ -15,6 +15,7 @@
 #include "daemon/djinnd/access/authority.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/models/places.h"
 #include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 
@@ -22,7 +23,8 @@ namespace djinn::daemon {
 
 class Pins {
  public:
-  Pins(const ModelTable& table, const Quotas& quotas) : table_(table), quotas_(quotas) {}
+  Pins(const ModelTable& table, const Quotas& quotas, const Places& places)
+      : table_(table), quotas_(quotas), places_(places) {}
 
   // The caller, who sees the model, pins it for themselves. Errors: kBusy while it leaves or its
   // size is not known, and those of check().
@@ -47,6 +49,7 @@ class Pins {
  private:
   const ModelTable& table_;
   const Quotas& quotas_;
+  const Places& places_;
 };
 
 // For who wants to do what a pin of somebody else forbids. Error: kPermissionDenied.

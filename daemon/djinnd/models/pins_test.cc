@@ -34,7 +34,8 @@ class PinsTest : public ::testing::Test {
 
   ModelTable table_;
   Quotas quotas_;
-  Pins pins_{table_, quotas_};
+  Places places_{table_, quotas_};
+  Pins pins_{table_, quotas_, places_};
 };
 
 TEST_F(PinsTest, a_user_pins_as_much_as_their_quota_and_no_byte_more) {
