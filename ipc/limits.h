@@ -45,6 +45,13 @@ inline constexpr uint32_t kLayers = 512;               // deeper than any publis
 inline constexpr uint64_t kSessionBytesDefault = uint64_t{4}
                                                  << 30;  // refs and groups; quota, not reserve
 
+// --- addresses of a worker: it maps what all sessions of its user have, touched or not
+inline constexpr uint64_t kWorkerAddressBytes = uint64_t{1} << 47;  // x86-64: a process has so many
+inline constexpr uint64_t kSequenceAddressBytes =
+    uint64_t{1} << 39;  // a session's groups; a million tokens of 80 layers with 8 heads have 320
+                        // GiB
+inline constexpr uint64_t kRefAddressBytes = uint64_t{1} << 38;  // a session's refs, in one piece
+
 // --- models and programs
 inline constexpr uint32_t kModelFiles = 256;  // what a loader tells of all fits one message
 inline constexpr uint32_t kModelFilesPerUser =
@@ -84,6 +91,10 @@ static_assert(kSessionsPerUser * 8 <= kSessions);
 static_assert(kStagingBytesDefault <= kStagingBytesMax);
 static_assert(kStagingBytesDefault < kSessionBytesDefault);
 static_assert(kRows <= 32);
+// All sessions that a user may have fit their worker, whatever they map; a fifth is the models'.
+static_assert(kSessionsPerUser * (kSequenceAddressBytes + kRefAddressBytes + kStagingBytesMax) <=
+              kWorkerAddressBytes / 5 * 4);
+static_assert(kSessionBytesDefault <= kRefAddressBytes);
 static_assert(kModelsPerUser * 8 <= kModels);
 static_assert(kModels * 30 <= kKeptDescriptors);
 static_assert(kModelNamesKept <= kModelUsers);
