@@ -47,16 +47,16 @@ inline constexpr uint64_t kSessionBytesDefault = uint64_t{4}
 
 // --- addresses of a worker: it maps what all sessions of its user have, touched or not
 inline constexpr uint64_t kWorkerAddressBytes = uint64_t{1} << 47;  // x86-64: a process has so many
-inline constexpr uint64_t kSequenceAddressBytes =
-    uint64_t{1} << 39;  // a session's groups; a million tokens of 80 layers with 8 heads have 320
-                        // GiB
+inline constexpr uint64_t kSequenceAddressBytes = uint64_t{1}
+                                                  << 39;  // a session's groups; a million tokens of
+                                                          // 80 layers with 8 heads have 320 GiB
 inline constexpr uint64_t kRefAddressBytes = uint64_t{1} << 38;  // a session's refs, in one piece
 
 // --- models and programs
 inline constexpr uint32_t kModelFiles = 256;  // what a loader tells of all fits one message
 inline constexpr uint32_t kModelFilesPerUser =
     8192;  // descriptors of files that models are read from; 64 users' fill LimitNOFILE
-inline constexpr uint32_t kModels = 256;        // each keeps its files and extents open in djinnd
+inline constexpr uint32_t kModels = 256;  // each keeps its files and extents open in djinnd
 inline constexpr uint32_t kModelsPerUser =
     32;  // kept at a time unless configured; one user leaves room for seven others
 inline constexpr uint32_t kModelsCompared = 8;  // with an open's files; each costs a loader's start

@@ -633,8 +633,9 @@ SettingReport read_setting(wire::SettingReport::Reader in) {
 }
 
 QuotaReport read_quota(wire::QuotaReport::Reader in) {
-  return {in.getIsOwn(),          in.getMemoryBytes(), in.getMemoryMaxBytes(), in.getPinnedBytes(),
-          in.getPinnedMaxBytes(), in.getSessions(),    in.getSessionsMax(), in.getModels(), in.getModelsMax()};
+  return {in.getIsOwn(),       in.getMemoryBytes(),    in.getMemoryMaxBytes(),
+          in.getPinnedBytes(), in.getPinnedMaxBytes(), in.getSessions(),
+          in.getSessionsMax(), in.getModels(),         in.getModelsMax()};
 }
 
 UserReport read_user(wire::UserReport::Reader in) {

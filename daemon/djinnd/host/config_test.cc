@@ -131,7 +131,8 @@ TEST_F(ConfigTest, what_is_no_key_of_a_section_is_told_with_the_nearest) {
   EXPECT_THAT(problem().text, EndsWith("user.root.memory_qouta is no key; it is ignored; did you "
                                        "mean memory_quota?"));
   write(kMain, "[group.root]\ncolour = 1\n");
-  EXPECT_THAT(problem().text, EndsWith("there are memory_quota, models_max, pin_quota and sessions_max"));
+  EXPECT_THAT(problem().text,
+              EndsWith("there are memory_quota, models_max, pin_quota and sessions_max"));
   for (const char* const elsewhere :
        {"memory.user_quota = 1", "[users.root]\nmemory_quota = 1", "user.root = 1"}) {
     write(kMain, elsewhere);
@@ -139,8 +140,8 @@ TEST_F(ConfigTest, what_is_no_key_of_a_section_is_told_with_the_nearest) {
     EXPECT_FALSE(problem().is_error);
   }
   for (const char* const wrong :
-       {"memory_quota = \"much\"", "sessions_max = 0", "sessions_max = 129", "models_max = 0", "models_max = 257",
-        "pin_quota = true"}) {
+       {"memory_quota = \"much\"", "sessions_max = 0", "sessions_max = 129", "models_max = 0",
+        "models_max = 257", "pin_quota = true"}) {
     write(kMain, fmt::format("[user.root]\n{}\n", wrong));
     EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:2: error: user.root.")) << wrong;
     EXPECT_TRUE(problem().is_error) << wrong;

@@ -17,8 +17,9 @@
 
 namespace djinn::daemon {
 
-Openings::Openings(Loop& loop, IdSource& ids, ModelTable& table, LoadQueue& queue, const Places& places, const Pins& pins,
-                   Residency& residency, Leases& leases, LoadFailures& failures, Events& events)
+Openings::Openings(Loop& loop, IdSource& ids, ModelTable& table, LoadQueue& queue,
+                   const Places& places, const Pins& pins, Residency& residency, Leases& leases,
+                   LoadFailures& failures, Events& events)
     : loop_(loop),
       ids_(ids),
       table_(table),
@@ -99,8 +100,7 @@ void Openings::join(Load& load, Model& model) {
   Opener& opener = request.opener;
   opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
   const Caller caller{opener.domain, opener.is_admin};
-  const Status allowed =
-      opener.pins ? pins_.check(caller, model) : places_.check(caller, &model);
+  const Status allowed = opener.pins ? pins_.check(caller, model) : places_.check(caller, &model);
   if (!allowed) return failures_.refuse(request, allowed.error());
   model.add_source(std::move(opening.key), load.take_files(), std::move(request.file_names),
                    opener.waiter.session);

@@ -45,8 +45,8 @@ class Openings final : private LoadListener {
   static constexpr uint64_t kManifestBytesPerUser = 2 * limits::kManifestBytes;
 
   Openings(Loop& loop, IdSource& ids, ModelTable& table, LoadQueue& queue, const Places& places,
-           const Pins& pins,
-           Residency& residency, Leases& leases, LoadFailures& failures, Events& events);
+           const Pins& pins, Residency& residency, Leases& leases, LoadFailures& failures,
+           Events& events);
 
   // Has the files looked at. The request has some, and its user's limits have room for it.
   void begin(OpenRequest request);

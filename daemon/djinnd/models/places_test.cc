@@ -86,8 +86,8 @@ TEST_F(PlacesTest, a_pin_keeps_a_model_as_a_session_does_and_both_count_once) {
 }
 
 TEST_F(PlacesTest, what_nobody_keeps_counts_unless_it_cannot_give_way) {
-  for (const ModelPhase phase :
-       {ModelPhase::kResident, ModelPhase::kOnDisk, ModelPhase::kEvicting, ModelPhase::kUnloading}) {
+  for (const ModelPhase phase : {ModelPhase::kResident, ModelPhase::kOnDisk, ModelPhase::kEvicting,
+                                 ModelPhase::kUnloading}) {
     add(kAnn, phase);
   }
   EXPECT_EQ(places_.count(kAnn.user), 0u);

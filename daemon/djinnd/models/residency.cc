@@ -188,7 +188,8 @@ Status Residency::make_place() {
                  "djinnd is draining and loads no model. Try again when it is resumed."};
   }
   if (table_.size() < limits::kModels || unload_idle()) return {};
-  return Error{ErrorCode::kLimitExceeded, "Too many models are in use or pinned. Close or unpin one, then repeat."};
+  return Error{ErrorCode::kLimitExceeded,
+               "Too many models are in use or pinned. Close or unpin one, then repeat."};
 }
 
 bool Residency::unload_idle() {

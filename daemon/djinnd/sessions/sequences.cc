@@ -62,9 +62,9 @@ Result<Fd> make_file(const std::string& directory) {
 
 Error too_large(uint64_t bytes, uint64_t others) {
   const std::string beside =
-      others == 0 ? ""
-                  : fmt::format("beside the {} that the session's other groups could, ",
-                                size_text(others));
+      others == 0
+          ? ""
+          : fmt::format("beside the {} that the session's other groups could, ", size_text(others));
   return {ErrorCode::kLimitExceeded,
           fmt::format("The sequence group could grow to {}, {}and a session's groups may have room "
                       "to grow to {} together. Lower its capacity or its rows{}.",
