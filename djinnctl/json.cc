@@ -42,10 +42,14 @@ Json to_json(const ipc::WorkerReport& report) {
 Json to_json(const ipc::QuotaReport& quota) {
   if (!quota.is_own) return nullptr;
   const auto or_null = [](uint64_t bytes) { return bytes == UINT64_MAX ? Json() : Json(bytes); };
-  return {
-      {"memory_bytes", quota.memory_bytes}, {"memory_max_bytes", or_null(quota.memory_max_bytes)},
-      {"pinned_bytes", quota.pinned_bytes}, {"pinned_max_bytes", or_null(quota.pinned_max_bytes)},
-      {"sessions", quota.sessions},         {"sessions_max", quota.sessions_max}};
+  return {{"memory_bytes", quota.memory_bytes},
+          {"memory_max_bytes", or_null(quota.memory_max_bytes)},
+          {"pinned_bytes", quota.pinned_bytes},
+          {"pinned_max_bytes", or_null(quota.pinned_max_bytes)},
+          {"sessions", quota.sessions},
+          {"sessions_max", quota.sessions_max},
+          {"models", quota.models},
+          {"models_max", quota.models_max}};
 }
 
 static Json to_json(const ipc::UserReport& user) {

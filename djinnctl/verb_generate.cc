@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // djinnctl generate MODEL_DIR --prompt TEXT: streams what a byte-level model says.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "djinnctl/byte_tokens.h"
@@ -9,6 +11,7 @@
 #include "djinnctl/output.h"
 #include "djinnctl/text.h"
 #include "libdjinn-client/models/generator.h"
+#include "libdjinn-client/models/keys.h"
 
 namespace djinn::ctl {
 namespace {
@@ -72,6 +75,10 @@ Status generate(const Invocation& invocation, GenerateCommand command) {
   DJINN_CHECK(check_has_no_tokenizer(command.directory));
   DJINN_TRY(const auto client, attach(invocation));
   DJINN_TRY(const auto generator, open_generator(*client, command.directory));
+  const std::string note = client::tell_unknown(generator->unknown_keys());
+  if (!note.empty() && !invocation.quiet) {
+    write_error("djinnctl: " + sentence_for(terminal_of(STDERR_FILENO), note) + "\n");
+  }
   command.options.stop_tokens = end_tokens(*generator);
   if (command.options.temperature == 0) {
     command.options.greedy = true;

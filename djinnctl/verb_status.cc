@@ -22,6 +22,7 @@ void add_quota(Table& table, const ipc::QuotaReport& quota) {
   table.add({"your memory", of_most(quota.memory_bytes, quota.memory_max_bytes)});
   table.add({"your pins", of_most(quota.pinned_bytes, quota.pinned_max_bytes)});
   table.add({"your sessions", fmt::format("{} of {}", quota.sessions, quota.sessions_max)});
+  table.add({"your models", fmt::format("{} of {}", quota.models, quota.models_max)});
 }
 
 Table daemon_table(const ipc::StatusReport& report, uint64_t now_ns) {
@@ -66,12 +67,14 @@ Table user_table(const std::vector<ipc::UserReport>& users) {
   Table table({{"USER", kLeft, Table::Fit::kShortened},
                {"MEMORY", kRight},
                {"PINS", kRight, Table::Fit::kLeftOutLast},
-               {"SESSIONS", kRight, Table::Fit::kLeftOutLast}});
+               {"SESSIONS", kRight, Table::Fit::kLeftOutLast},
+               {"MODELS", kRight, Table::Fit::kLeftOutLast}});
   for (const ipc::UserReport& user : users) {
     const ipc::QuotaReport& quota = user.quota;
     table.add({user.owner, of_most(quota.memory_bytes, quota.memory_max_bytes),
                of_most(quota.pinned_bytes, quota.pinned_max_bytes),
-               fmt::format("{} of {}", quota.sessions, quota.sessions_max)});
+               fmt::format("{} of {}", quota.sessions, quota.sessions_max),
+               fmt::format("{} of {}", quota.models, quota.models_max)});
   }
   return table;
 }

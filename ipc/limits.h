@@ -45,11 +45,20 @@ inline constexpr uint32_t kLayers = 512;               // deeper than any publis
 inline constexpr uint64_t kSessionBytesDefault = uint64_t{4}
                                                  << 30;  // refs and groups; quota, not reserve
 
+// --- addresses of a worker: it maps what all sessions of its user have, touched or not
+inline constexpr uint64_t kWorkerAddressBytes = uint64_t{1} << 47;  // x86-64: a process has so many
+inline constexpr uint64_t kSequenceAddressBytes = uint64_t{1}
+                                                  << 39;  // a session's groups; a million tokens of
+                                                          // 80 layers with 8 heads have 320 GiB
+inline constexpr uint64_t kRefAddressBytes = uint64_t{1} << 38;  // a session's refs, in one piece
+
 // --- models and programs
 inline constexpr uint32_t kModelFiles = 256;  // what a loader tells of all fits one message
 inline constexpr uint32_t kModelFilesPerUser =
     8192;  // descriptors of files that models are read from; 64 users' fill LimitNOFILE
-inline constexpr uint32_t kModels = 256;        // each keeps its files and extents open in djinnd
+inline constexpr uint32_t kModels = 256;  // each keeps its files and extents open in djinnd
+inline constexpr uint32_t kModelsPerUser =
+    32;  // kept at a time unless configured; one user leaves room for seven others
 inline constexpr uint32_t kModelsCompared = 8;  // with an open's files; each costs a loader's start
 inline constexpr uint32_t kModelExtents = 32;   // with the manifest, one message carries them
 inline constexpr uint32_t kModelTensors = 256 * 1024;      // every expert of every layer as its own
@@ -82,6 +91,11 @@ static_assert(kSessionsPerUser * 8 <= kSessions);
 static_assert(kStagingBytesDefault <= kStagingBytesMax);
 static_assert(kStagingBytesDefault < kSessionBytesDefault);
 static_assert(kRows <= 32);
+// All sessions that a user may have fit their worker, whatever they map; a fifth is the models'.
+static_assert(kSessionsPerUser * (kSequenceAddressBytes + kRefAddressBytes + kStagingBytesMax) <=
+              kWorkerAddressBytes / 5 * 4);
+static_assert(kSessionBytesDefault <= kRefAddressBytes);
+static_assert(kModelsPerUser * 8 <= kModels);
 static_assert(kModels * 30 <= kKeptDescriptors);
 static_assert(kModelNamesKept <= kModelUsers);
 static_assert(kModelFiles <= kModelFilesPerUser);

@@ -300,6 +300,8 @@ struct QuotaReport {
   uint64_t pinned_max_bytes = 0;
   uint32_t sessions = 0;  // with a data path
   uint32_t sessions_max = 0;
+  uint32_t models = 0;  // that their sessions hold, or they have pinned
+  uint32_t models_max = 0;
   friend bool operator==(const QuotaReport&, const QuotaReport&) = default;
 };
 

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
 #include "kernel/base/size_text.h"
@@ -170,10 +171,13 @@ Error Refs::no_room(uint64_t bytes, Error why) const {
   const vmu::RangeAllocator& ranges = section_.ranges();
   const uint64_t free_bytes = ranges.capacity_bytes() - ranges.live_bytes();
   if (why.code != ErrorCode::kOutOfMemory || bytes <= free_bytes) return why;
+  const bool is_quota = ranges.capacity_bytes() < limits::kRefAddressBytes;
   return {ErrorCode::kQuotaExceeded,
           fmt::format("{} are needed, and of the {} that this session's refs may take {} are free. "
-                      "Release some, or ask the administrator for a larger memory.session_quota.",
-                      size_text(bytes), size_text(ranges.capacity_bytes()), size_text(free_bytes))};
+                      "Release some{}.",
+                      size_text(bytes), size_text(ranges.capacity_bytes()), size_text(free_bytes),
+                      is_quota ? ", or ask the administrator for a larger memory.session_quota"
+                               : "; no session's may take more")};
 }
 
 Refs::Storage Refs::place_of(size_t output) const {

@@ -527,6 +527,8 @@ void write_quota(wire::QuotaReport::Builder out, const QuotaReport& quota) {
   out.setPinnedMaxBytes(quota.pinned_max_bytes);
   out.setSessions(quota.sessions);
   out.setSessionsMax(quota.sessions_max);
+  out.setModels(quota.models);
+  out.setModelsMax(quota.models_max);
 }
 void write_user(wire::UserReport::Builder out, const UserReport& user) {
   out.setOwner(text(user.owner));
@@ -635,8 +637,9 @@ SettingReport read_setting(wire::SettingReport::Reader in) {
 }
 
 QuotaReport read_quota(wire::QuotaReport::Reader in) {
-  return {in.getIsOwn(),          in.getMemoryBytes(), in.getMemoryMaxBytes(), in.getPinnedBytes(),
-          in.getPinnedMaxBytes(), in.getSessions(),    in.getSessionsMax()};
+  return {in.getIsOwn(),       in.getMemoryBytes(),    in.getMemoryMaxBytes(),
+          in.getPinnedBytes(), in.getPinnedMaxBytes(), in.getSessions(),
+          in.getSessionsMax(), in.getModels(),         in.getModelsMax()};
 }
 
 UserReport read_user(wire::UserReport::Reader in) {

@@ -256,6 +256,8 @@ struct QuotaReport {
   pinnedMaxBytes @4 :UInt64;
   sessions @5 :UInt32;
   sessionsMax @6 :UInt32;
+  models @7 :UInt32;
+  modelsMax @8 :UInt32;
 }
 
 struct SettingReport {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "kernel/srg/builder.h"
+#include "libdjinn-client/models/weights.h"
 
 namespace djinn::client {
 namespace {
@@ -107,7 +108,7 @@ bool has_tensor(const srg::ModelManifest& manifest, const std::string& name) {
                              [&](const auto& entry) { return entry.name == name; });
 }
 
-Status check_dtype(DType dtype) {
+Status check_known(DType dtype) {
   const bool known =
       dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
   if (known) return {};
@@ -131,13 +132,6 @@ Result<BertConfig> BertConfig::from(const ModelConfig& config, const srg::ModelM
   if (out.layer_norm_eps < 0) {
     return Error{ErrorCode::kMalformed, "layer_norm_eps of config.json is below 0."};
   }
-  DJINN_TRY(const std::string activation, config.text_or("hidden_act", "gelu"));
-  DJINN_TRY(const std::string positions, config.text_or("position_embedding_type", "absolute"));
-  if (activation != "gelu" || positions != "absolute") {
-    return Error{ErrorCode::kUnsupported,
-                 "The bert builder knows gelu and absolute positions, not '" + activation +
-                     "' and '" + positions + "'."};
-  }
   if (out.hidden % out.heads != 0) {
     return Error{ErrorCode::kMalformed, "hidden_size is not a multiple of num_attention_heads."};
   }
@@ -149,7 +143,8 @@ Result<BertConfig> BertConfig::from(const ModelConfig& config, const srg::ModelM
   for (const srg::TensorEntry& entry : manifest.tensors) {
     if (entry.name == out.prefix + words) out.dtype = entry.dtype;
   }
-  DJINN_CHECK(check_dtype(out.dtype));
+  DJINN_CHECK(check_known(out.dtype));
+  DJINN_CHECK(check_dtype(config, out.dtype));
   return out;
 }
 

@@ -31,7 +31,7 @@ struct BertConfig {
   DType dtype = DType::kFloat32;
   std::string prefix;  // of tensor names: "" or "bert."
 
-  // Errors: kUnsupported for what the builder does not build (activation, positions), kNotFound.
+  // config has passed check_keys(). Errors: kUnsupported (dtype), kNotFound, kMalformed.
   static Result<BertConfig> from(const ModelConfig& config, const srg::ModelManifest& manifest);
 };
 

@@ -135,6 +135,7 @@ Result<ModelConfig> ModelConfig::parse(const std::string& json) {
   };
   for (const auto& [key, value] : root.items()) {
     add(key, value);
+    config.members_[key] = value.dump();
     if (!value.is_object()) continue;
     for (const auto& [inner, scalar] : value.items()) add(key + "." + inner, scalar);
   }
@@ -203,6 +204,11 @@ Result<bool> ModelConfig::flag_or(const std::string& key, bool fallback) const {
 bool ModelConfig::has(const std::string& key) const {
   const auto found = scalars_.find(key);
   return found != scalars_.end() && found->second.kind != Scalar::Kind::kObject;
+}
+
+bool ModelConfig::has_members(const std::string& key) const {
+  const auto found = members_.find(key);
+  return found != members_.end() && found->second.front() == '{' && found->second != "{}";
 }
 
 Result<std::vector<int64_t>> ModelConfig::tokens(const std::string& key) const {

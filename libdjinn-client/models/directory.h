@@ -42,6 +42,10 @@ class ModelConfig {
   // The token ids of key, be it one or a list of them (eos_token_id is both); none where there is
   // no such key, or null. Errors: kMalformed for anything else, and beyond 32 bits.
   [[nodiscard]] Result<std::vector<int64_t>> tokens(const std::string& key) const;
+  // Whether the value is an object that holds something.
+  [[nodiscard]] bool has_members(const std::string& key) const;
+  // The values of the object itself as JSON, by key.
+  [[nodiscard]] const std::map<std::string, std::string>& members() const { return members_; }
 
  private:
   struct Scalar {
@@ -52,6 +56,7 @@ class ModelConfig {
     std::vector<int64_t> integers;
   };
   std::map<std::string, Scalar> scalars_;
+  std::map<std::string, std::string> members_;
 };
 
 struct ModelDirectory {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "libdjinn-client/models/keys.h"
 #include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
 #include "libdjinn-client/run_builder.h"
@@ -84,6 +85,7 @@ Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string
     return Error{ErrorCode::kUnsupported,
                  "The encoder opens models of type bert, and this one is of type '" + type + "'."};
   }
+  DJINN_TRY(std::vector<std::string> unknown, check_keys(Builder::kBert, files.config));
   std::vector<int> fds;
   for (const Fd& fd : files.files) fds.push_back(fd.get());
   DJINN_TRY(OpenedModel model, client.open_model({files.label, fds, files.paths}));
@@ -91,7 +93,9 @@ Result<std::unique_ptr<Encoder>> Encoder::open(Client& client, const std::string
   DJINN_CHECK(check_layers(config.layers, config.prefix + "encoder.layer.", model.manifest));
   DJINN_TRY(const srg::Graph plain, build_bert(config, false, kEncoderRowsMax));
   DJINN_CHECK(check_weights(plain, model.manifest));
-  return std::unique_ptr<Encoder>(new Encoder(client, std::move(model), std::move(config)));
+  std::unique_ptr<Encoder> made(new Encoder(client, std::move(model), std::move(config)));
+  made->unknown_keys_ = std::move(unknown);
+  return made;
 }
 
 Result<const Encoder::Program*> Encoder::program(bool masked) {

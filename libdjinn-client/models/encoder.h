@@ -40,6 +40,8 @@ class Encoder {
 
   [[nodiscard]] const BertConfig& config() const { return config_; }
   [[nodiscard]] const OpenedModel& model() const { return model_; }
+  // Of config.json: keys.h.
+  [[nodiscard]] const std::vector<std::string>& unknown_keys() const { return unknown_keys_; }
   // Errors: kShapeMismatch, and what the run gives (an id outside the vocabulary, say).
   Result<Encoded> encode(const EncoderBatch& batch, bool want_hidden);
 
@@ -57,6 +59,7 @@ class Encoder {
   Client& client_;
   OpenedModel model_;
   BertConfig config_;
+  std::vector<std::string> unknown_keys_;
   std::optional<Program> plain_;
   std::optional<Program> masked_;
 };

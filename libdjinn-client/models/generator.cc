@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "libdjinn-client/models/keys.h"
 #include "libdjinn-client/models/vocabulary.h"
 #include "libdjinn-client/models/weights.h"
 #include "libdjinn-client/operations.h"
@@ -58,6 +59,7 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
         ErrorCode::kUnsupported,
         "The generator opens models of type llama, and this one is of type '" + type + "'."};
   }
+  DJINN_TRY(std::vector<std::string> unknown, check_keys(Builder::kLlama, files.config));
   std::vector<int> fds;
   for (const Fd& fd : files.files) fds.push_back(fd.get());
   DJINN_TRY(OpenedModel model, client.open_model({files.label, fds, files.paths}));
@@ -66,6 +68,7 @@ Result<std::unique_ptr<Generator>> Generator::open(Client& client, const std::st
   DJINN_TRY(const srg::Graph decode, build_llama(config, {LlamaPhase::kDecode}));
   DJINN_CHECK(check_weights(decode, model.manifest));
   std::unique_ptr<Generator> made(new Generator(client, std::move(model), std::move(config)));
+  made->unknown_keys_ = std::move(unknown);
   DJINN_TRY(made->end_tokens_, files.config.tokens("eos_token_id"));
   DJINN_TRY(const std::vector<int64_t> begin, files.config.tokens("bos_token_id"));
   if (!begin.empty()) made->begin_token_ = begin.front();

@@ -43,6 +43,8 @@ class Generator {
 
   [[nodiscard]] const LlamaConfig& config() const { return config_; }
   [[nodiscard]] const OpenedModel& model() const { return model_; }
+  // Of config.json: keys.h.
+  [[nodiscard]] const std::vector<std::string>& unknown_keys() const { return unknown_keys_; }
   [[nodiscard]] const std::vector<int64_t>& end_tokens() const { return end_tokens_; }
   [[nodiscard]] int64_t begin_token() const { return begin_token_; }  // -1: none
 
@@ -67,6 +69,7 @@ class Generator {
   Client& client_;
   OpenedModel model_;
   LlamaConfig config_;
+  std::vector<std::string> unknown_keys_;
   std::vector<int64_t> end_tokens_;
   int64_t begin_token_ = -1;
   std::map<std::pair<LlamaPhase, bool>, ProgramId> programs_;

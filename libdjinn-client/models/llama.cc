@@ -8,6 +8,7 @@
 
 #include "ipc/limits.h"
 #include "kernel/srg/builder.h"
+#include "libdjinn-client/models/weights.h"
 
 namespace djinn::client {
 namespace {
@@ -149,33 +150,46 @@ const srg::TensorEntry* find_tensor(const srg::ModelManifest& manifest, const st
   return found == manifest.tensors.end() ? nullptr : &*found;
 }
 
-// Finds the type in its new place, or in one of its old ones.
-Result<std::string> rope_type(const ModelConfig& config) {
+// The base of the angles. transformers takes rope_scaling, the older name, where it says something.
+Result<double> rope_theta_of(const ModelConfig& config) {
   for (const char* const key : {"rope_parameters", "rope_scaling"}) {
     if (!config.has(key)) continue;  // as objects have not
     return Error{ErrorCode::kMalformed, std::string(key) + " of config.json is not an object."};
   }
-  for (const char* const key :
-       {"rope_parameters.rope_type", "rope_scaling.rope_type", "rope_scaling.type"}) {
-    if (config.has(key)) return config.text(key);
+  const std::string place =
+      config.has_members("rope_scaling") ? "rope_scaling." : "rope_parameters.";
+  DJINN_TRY(const std::string old_type, config.text_or(place + "type", "default"));
+  DJINN_TRY(const std::string type, config.text_or(place + "rope_type", old_type));
+  if (type != "default") {
+    return Error{ErrorCode::kUnsupported,
+                 "'" + place + "rope_type' of config.json is '" + type +
+                     "', and the llama builder computes only plain rotary positions, 'default'. "
+                     "Run this model from PyTorch: import djinn.torch, then load it with "
+                     "transformers."};
   }
-  return "default";
+  DJINN_TRY(const double old_place, config.number_or("rope_theta", 10000.0));
+  DJINN_TRY(const double theta, config.number_or(place + "rope_theta", old_place));
+  if (!(theta > 0)) {
+    return Error{ErrorCode::kMalformed, "rope_theta of config.json is not above 0."};
+  }
+  return theta;
 }
 
-Status check_supported(const ModelConfig& config) {
-  DJINN_TRY(const std::string activation, config.text_or("hidden_act", "silu"));
-  DJINN_TRY(const std::string rope, rope_type(config));
-  if (activation == "silu" && rope == "default") return {};
-  return Error{ErrorCode::kUnsupported,
-               "The llama builder knows silu and plain rotary positions, not '" + activation +
-                   "' and '" + rope + "'."};
+// Whether the token table serves as the head. transformers ties only what has no weight of its own.
+Result<bool> is_tied(const ModelConfig& config, const srg::ModelManifest& manifest) {
+  if (find_tensor(manifest, "lm_head.weight") != nullptr) return false;
+  DJINN_TRY(const bool tied, config.flag_or("tie_word_embeddings", false));
+  if (tied) return true;
+  return Error{ErrorCode::kNotFound,
+               "The files have no lm_head.weight, and config.json does not say "
+               "\"tie_word_embeddings\": true. Use the config.json that the weights were saved "
+               "with."};
 }
 
 }  // namespace
 
 Result<LlamaConfig> LlamaConfig::from(const ModelConfig& config,
                                       const srg::ModelManifest& manifest) {
-  DJINN_CHECK(check_supported(config));
   LlamaConfig out;
   DJINN_TRY(out.hidden, config.count("hidden_size"));
   DJINN_TRY(out.layers, config.count("num_hidden_layers"));
@@ -197,21 +211,17 @@ Result<LlamaConfig> LlamaConfig::from(const ModelConfig& config,
   if (out.rms_norm_eps < 0) {
     return Error{ErrorCode::kMalformed, "rms_norm_eps of config.json is below 0."};
   }
-  const bool new_place = config.has("rope_parameters.rope_theta");
-  DJINN_TRY(out.rope_theta,
-            config.number_or(new_place ? "rope_parameters.rope_theta" : "rope_theta", 10000.0));
-  if (!(out.rope_theta > 0)) {
-    return Error{ErrorCode::kMalformed, "rope_theta of config.json is not above 0."};
-  }
+  DJINN_TRY(out.rope_theta, rope_theta_of(config));
   DJINN_TRY(out.attention_bias, config.flag_or("attention_bias", false));
   DJINN_TRY(out.mlp_bias, config.flag_or("mlp_bias", false));
-  out.tied = find_tensor(manifest, "lm_head.weight") == nullptr;
   const srg::TensorEntry* const table = find_tensor(manifest, "model.embed_tokens.weight");
   if (table == nullptr) {
     return Error{ErrorCode::kNotFound,
                  "The model has no model.embed_tokens.weight: is it a Llama?"};
   }
   out.dtype = table->dtype;
+  DJINN_CHECK(check_dtype(config, out.dtype));
+  DJINN_TRY(out.tied, is_tied(config, manifest));
   return out;
 }
 

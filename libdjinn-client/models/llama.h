@@ -35,7 +35,8 @@ struct LlamaConfig {
   bool tied = false;  // no lm_head.weight: the embedding serves
   DType dtype = DType::kFloat32;
 
-  // Errors: kUnsupported (activation, rope scaling), kNotFound, kMalformed.
+  // config has passed check_keys(). Errors: kUnsupported (rope scaling, dtype), kNotFound,
+  // kMalformed.
   static Result<LlamaConfig> from(const ModelConfig& config, const srg::ModelManifest& manifest);
 
   // The geometry of a sequence group of this model.

@@ -51,11 +51,26 @@ TEST(LlamaConfig, reads_the_rotary_base_in_its_old_and_its_new_place) {
   EXPECT_EQ(
       llama_of(R"("rope_parameters": {"rope_type": "default", "rope_theta": 5e5})")->rope_theta,
       500000.0);
+  EXPECT_EQ(llama_of(R"("rope_scaling": {"type": "default", "rope_theta": 5e5},
+                        "rope_parameters": {"rope_theta": 7.0})")
+                ->rope_theta,
+            500000.0);
+  EXPECT_EQ(llama_of(R"("rope_theta": 5e5, "rope_scaling": {}, "rope_parameters": {})")->rope_theta,
+            500000.0);
 }
 
-TEST(LlamaConfig, the_head_is_tied_when_it_has_no_weight_of_its_own) {
-  EXPECT_FALSE(llama_of()->tied);
-  const auto tied = LlamaConfig::from(config_of(kBase), manifest_of({kTable}));
+TEST(LlamaConfig, a_dtype_in_its_new_place_counts_more_than_in_its_old_one) {
+  EXPECT_TRUE(llama_of(R"("dtype": "bfloat16", "torch_dtype": "float32")", DType::kBFloat16));
+  EXPECT_FALSE(llama_of(R"("dtype": "float32", "torch_dtype": "bfloat16")", DType::kBFloat16));
+}
+
+TEST(LlamaConfig, the_head_is_tied_when_it_has_no_weight_of_its_own_and_is_said_to_be) {
+  const std::string says_so = R"("tie_word_embeddings": true)";
+  EXPECT_FALSE(llama_of(says_so)->tied);
+  const auto untold = LlamaConfig::from(config_of(kBase), manifest_of({kTable}));
+  ASSERT_FALSE(untold);
+  EXPECT_NE(untold.error().message.find("tie_word_embeddings"), std::string::npos);
+  const auto tied = LlamaConfig::from(config_of(kBase, says_so), manifest_of({kTable}));
   ASSERT_TRUE(tied);
   EXPECT_TRUE(tied->tied);
   const auto weights = testing::weights_of(graph_of(*tied, {}));
@@ -65,8 +80,11 @@ TEST(LlamaConfig, the_head_is_tied_when_it_has_no_weight_of_its_own) {
 
 TEST(LlamaConfig, what_is_not_built_exactly_is_unsupported) {
   for (const char* const change :
-       {R"("hidden_act": "gelu")", R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})",
+       {R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})",
         R"("rope_scaling": {"type": "linear", "factor": 2.0})",
+        R"("rope_parameters": {"type": "linear", "factor": 2.0})",
+        R"("rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "dynamic"})",
+        R"("dtype": "bfloat16")", R"("torch_dtype": "float16")",
         R"("rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0})"}) {
     const auto refused = llama_of(change);
     ASSERT_FALSE(refused) << change;

@@ -85,4 +85,14 @@ Status check_weights(const srg::Graph& graph, const srg::ModelManifest& manifest
   return {};
 }
 
+Status check_dtype(const ModelConfig& config, DType stored) {
+  DJINN_TRY(const std::string old_key, config.text_or("torch_dtype", std::string(name_of(stored))));
+  DJINN_TRY(const std::string named, config.text_or("dtype", old_key));
+  if (named == name_of(stored)) return {};
+  return Error{ErrorCode::kUnsupported,
+               "'dtype' of config.json is '" + named + "', and the weights are stored in " +
+                   std::string(name_of(stored)) +
+                   ". Save the model again in the one that it shall compute in."};
+}
+
 }  // namespace djinn::client

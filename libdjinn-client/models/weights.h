@@ -9,6 +9,7 @@
 #include "kernel/base/result.h"
 #include "kernel/srg/graph.h"
 #include "kernel/srg/load_plan.h"
+#include "libdjinn-client/models/directory.h"
 
 namespace djinn::client {
 
@@ -19,5 +20,9 @@ Status check_layers(int64_t layers, const std::string& prefix, const srg::ModelM
 // Every weight of the graph is a tensor of the model, of the same sizes. Errors: kNotFound and
 // kShapeMismatch, naming the tensor.
 Status check_weights(const srg::Graph& graph, const srg::ModelManifest& manifest);
+
+// The dtype that config.json names, if any, is that of the weights: transformers casts what is
+// stored in another one. Errors: kUnsupported.
+Status check_dtype(const ModelConfig& config, DType stored);
 
 }  // namespace djinn::client

@@ -100,7 +100,8 @@ py::object to_python(const ipc::QuotaReport& quota) {
   return py::dict(
       "memory_bytes"_a = quota.memory_bytes, "memory_max_bytes"_a = or_none(quota.memory_max_bytes),
       "pinned_bytes"_a = quota.pinned_bytes, "pinned_max_bytes"_a = or_none(quota.pinned_max_bytes),
-      "sessions"_a = quota.sessions, "sessions_max"_a = quota.sessions_max);
+      "sessions"_a = quota.sessions, "sessions_max"_a = quota.sessions_max,
+      "models"_a = quota.models, "models_max"_a = quota.models_max);
 }
 
 py::dict to_python(const ipc::StatusReport& report) {

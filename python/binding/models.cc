@@ -12,6 +12,7 @@
 #include "kernel/srg/text.h"
 #include "libdjinn-client/models/encoder.h"
 #include "libdjinn-client/models/generator.h"
+#include "libdjinn-client/models/keys.h"
 #include "python/binding/session.h"
 
 namespace djinn::python {
@@ -52,6 +53,8 @@ class Encoder {
   }
 
   [[nodiscard]] const client::BertConfig& config() const { return encoder_->config(); }
+  // What its user is told about config.json; empty for nothing.
+  [[nodiscard]] std::string note() const { return client::tell_unknown(encoder_->unknown_keys()); }
   [[nodiscard]] py::dict model() const { return to_python(encoder_->model(), number_); }
 
  private:
@@ -123,6 +126,9 @@ class Generator {
 
   [[nodiscard]] const client::LlamaConfig& config() const { return generator_->config(); }
   [[nodiscard]] const client::Generator& inner() const { return *generator_; }
+  [[nodiscard]] std::string note() const {
+    return client::tell_unknown(generator_->unknown_keys());
+  }
   [[nodiscard]] py::dict model() const { return to_python(generator_->model(), number_); }
 
  private:
@@ -156,6 +162,7 @@ void add_encoder(py::module_& module) {
       .def_property_readonly("hidden", [](const Encoder& e) { return e.config().hidden; })
       .def_property_readonly("positions", [](const Encoder& e) { return e.config().positions; })
       .def_property_readonly("vocabulary", [](const Encoder& e) { return e.config().vocabulary; })
+      .def_property_readonly("note", &Encoder::note)
       .def_property_readonly("model", &Encoder::model);
 }
 
@@ -175,6 +182,7 @@ void add_generator(py::module_& module) {
                              [](const Generator& g) { return g.inner().begin_token(); })
       .def_property_readonly("end_tokens",
                              [](const Generator& g) { return g.inner().end_tokens(); })
+      .def_property_readonly("note", &Generator::note)
       .def_property_readonly("model", &Generator::model);
 }
 

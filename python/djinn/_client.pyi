@@ -74,6 +74,7 @@ class Session:
     def drop_sequence(self, sequence: Handle) -> None: ...
 
 class Encoder:
+    note: str
     hidden: int
     positions: int
     vocabulary: int
@@ -98,6 +99,7 @@ class GenerateOptions:
     random_offset: int
 
 class Generator:
+    note: str
     layers: int
     kv_heads: int
     head_dim: int

@@ -5,6 +5,7 @@ import os
 import queue
 import secrets
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,17 @@ from .program import SequenceGroup
 from .session import Model, PathLike, Session
 
 
+def _tell(note: str) -> None:
+    if note:
+        warnings.warn(note, stacklevel=3)
+
+
 class Encoder:
     """A BERT model: token ids to hidden states and sentence embeddings."""
 
     def __init__(self, session: Session, path: PathLike) -> None:
         self._raw = _client.Encoder(session.raw, os.fspath(path))
+        _tell(self._raw.note)
         self.model = Model(session, self._raw.model)
         self.hidden = self._raw.hidden
         self.positions = self._raw.positions
@@ -87,6 +94,7 @@ class Generator:
     def __init__(self, session: Session, path: PathLike) -> None:
         self._session = session
         self._raw = _client.Generator(session.raw, os.fspath(path))
+        _tell(self._raw.note)
         self.model = Model(session, self._raw.model)
         self.positions = self._raw.positions
         self.vocabulary = self._raw.vocabulary

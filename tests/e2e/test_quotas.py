@@ -226,3 +226,72 @@ def test_the_quota_is_shown_to_its_user_and_in_the_configuration(served: Served)
     shown = ctl(served.systemd, "config", "show", "--root", str(served.place))
     line = [f"user.{BOUND.name}.sessions_max", "2"]
     assert line in [cells[:2] for cells in shown.table()]
+
+
+def small_model(served: Served, number: int) -> Path:
+    """One that no other number shares."""
+    path = served.place / f"model-{number}.safetensors"
+    if not path.exists():
+        save_file({"w": np.full(4, number, np.float32)}, path)
+    return path
+
+
+def load_until_refused(served: Served, session: djinn.Session, first: int) -> list[djinn.Model]:
+    kept: list[djinn.Model] = []
+    with pytest.raises(djinn.Error, match=r"This user keeps \d+ models") as full:
+        while True:
+            kept.append(session.load(small_model(served, first + len(kept))))
+    assert full.value.code == "limit_exceeded"
+    return kept
+
+
+def test_one_user_who_holds_many_models_leaves_others_their_places(served: Served) -> None:
+    """There are 256 places, and no user keeps more than 32 of them, in whatever sessions."""
+    served.start("")
+    greedy, again = served.connect(BOUND), served.connect(BOUND)
+    kept = load_until_refused(served, greedy, 0)
+    assert len(kept) == 32
+    with pytest.raises(djinn.Error, match=r"32 at a time.*a larger models_max"):
+        again.load(small_model(served, 999))
+    again.load(small_model(served, 0))  # of what the user keeps another session takes no place
+    other = served.connect(FREE)
+    other.load(small_model(served, 1000))
+    with pytest.raises(djinn.Error, match="This user keeps 32 models"):
+        greedy.load(small_model(served, 1000))  # which another user keeps
+    kept.pop().close()
+    kept.append(greedy.load(small_model(served, 1001)))
+
+
+def test_pinned_models_take_places_until_they_are_unpinned(served: Served) -> None:
+    served.start(f"[user.{BOUND.name}]\nmodels_max = 3\n")
+    session = served.connect(BOUND)
+    for number in range(3):
+        session.load(small_model(served, number), pin=True)
+    session.close()
+    with pytest.raises(djinn.Error, match=rf"user\.{BOUND.name}\.models_max"):
+        served.connect(BOUND).load(small_model(served, 3))
+    quota = served.quota_of(BOUND)
+    assert quota is not None
+    assert (quota["models"], quota["models_max"]) == (3, 3)
+    with BOUND.acting():
+        pinned = ctl(served.systemd, "ps", "-j").items()[0]["id"]
+        assert ctl(served.systemd, "unpin", pinned).code == 0
+    served.connect(BOUND).load(small_model(served, 3))
+
+
+def test_a_models_quota_above_the_share_is_the_administrators_to_give(served: Served) -> None:
+    served.start(f"[user.{BOUND.name}]\nmodels_max = 40\n")
+    assert len(load_until_refused(served, served.connect(BOUND), 0)) == 40
+
+
+def test_who_owns_most_idle_models_loses_them_first(served: Served) -> None:
+    """Many small loads of one user push out none of another's that are warm."""
+    served.start("")
+    other, greedy = served.connect(FREE), served.connect(BOUND)
+    other.load(small_model(served, 1000)).close()
+    for number in range(256):
+        greedy.load(small_model(served, number)).close()
+    models = ctl(served.systemd, "ps", "-j").items()
+    owners = [one["owner"] for one in models]
+    assert len(owners) <= 256
+    assert FREE.name in owners

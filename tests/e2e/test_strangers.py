@@ -116,6 +116,57 @@ def test_memory_that_is_not_granted_to_a_kernel_is_the_runs_error_alone() -> Non
         assert incarnation(host) == before
 
 
+def large_group(session: djinn.Session) -> djinn.SequenceGroup:
+    """It could grow to some 473 GiB, of the 512 that all groups of a session may."""
+    return session.sequence(32, 15, 2, 63, "float32", 1 << 20)
+
+
+def small_group(session: djinn.Session) -> djinn.SequenceGroup:
+    return session.sequence(1, 1, 1, 8, "float32", 16)
+
+
+def test_no_sessions_groups_take_the_addresses_of_the_others(host: Daemon) -> None:
+    """Their worker maps each group whole, and has 128 TiB of addresses for all its sessions."""
+    with host.connect("neighbour", staging_bytes=1 << 20) as neighbour, ExitStack() as kept:
+        assert doubles(neighbour)
+        before = incarnation(host)
+        for number in range(120):  # beside the daemon's observers, 128 are a user's
+            session = kept.enter_context(host.connect(f"s{number}", staging_bytes=1 << 16))
+            group = large_group(session)
+            with pytest.raises(djinn.Error, match=r"512\.0 GiB together") as full:
+                large_group(session)
+            assert full.value.code == "limit_exceeded"
+            small_group(session)
+        large_group(neighbour)
+        assert doubles(neighbour)
+        group.drop()
+        large_group(session)
+        assert incarnation(host) == before
+
+
+def test_addresses_come_back_with_the_end_of_their_session(host: Daemon) -> None:
+    with host.connect("neighbour", staging_bytes=1 << 20) as neighbour:
+        assert doubles(neighbour)
+        before = incarnation(host)
+        for _ in range(300):  # more than the worker's addresses hold at a time
+            with host.connect("passes", staging_bytes=1 << 16) as session:
+                large_group(session)
+        assert doubles(neighbour)
+        assert incarnation(host) == before
+
+
+def test_no_quota_lets_sessions_refs_take_all_addresses() -> None:
+    """Those of each session lie in a section as large as its quota, which the worker maps whole."""
+    with (
+        running("--memory", str(MEMORY), "--session-quota", str(4 << 40)) as host,
+        ExitStack() as kept,
+    ):
+        for number in range(40):
+            session = kept.enter_context(host.connect(f"s{number}", staging_bytes=1 << 16))
+            session.put(np.ones(4, np.float32))
+        assert doubles(session)
+
+
 def watches(pid: int) -> int:
     """Of all its epoll instances."""
     count = 0

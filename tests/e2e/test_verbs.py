@@ -73,6 +73,8 @@ USER: dict[str, Shape] = {
     "pinned_max_bytes": "null",  # nothing bounds an administrator
     "sessions": "integer",
     "sessions_max": "integer",
+    "models": "integer",
+    "models_max": "integer",
 }
 STATUS: dict[str, Shape] = {
     "version": "string",

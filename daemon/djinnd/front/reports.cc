@@ -237,7 +237,7 @@ std::set<Owner> Reports::users_here() const {
   return users;
 }
 
-// Of all devices together. The quota of pins binds no administrator (pins.h).
+// Of all devices together. The quotas of pins and models bind no administrator (pins.h, places.h).
 ipc::QuotaReport Reports::quota_of(Owner user, bool is_admin) const {
   ipc::QuotaReport report;
   report.pinned_max_bytes = is_admin ? UINT64_MAX : 0;
@@ -251,6 +251,8 @@ ipc::QuotaReport Reports::quota_of(Owner user, bool is_admin) const {
   }
   report.sessions = sessions_.count(user);
   report.sessions_max = quotas_.sessions_of(user);
+  report.models = models_.places().count(user);
+  report.models_max = is_admin ? limits::kModels : quotas_.models_of(user);
   return report;
 }
 

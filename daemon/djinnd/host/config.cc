@@ -204,12 +204,22 @@ Status set_user_sessions(std::string_view text, Quota& quota) {
   return {};
 }
 
+Status set_user_models(std::string_view text, Quota& quota) {
+  const auto models = number_of(text);
+  if (!models || *models < 1 || *models > limits::kModels) {
+    return expected(fmt::format("a number from 1 to {}", limits::kModels));
+  }
+  quota.models = static_cast<uint32_t>(*models);
+  return {};
+}
+
 struct QuotaSetting {
   std::string_view key;
   Status (*apply)(std::string_view value, Quota& quota);
 };
 constexpr std::array kQuotaSettings{
     QuotaSetting{"memory_quota", set_user_memory},
+    QuotaSetting{"models_max", set_user_models},
     QuotaSetting{"pin_quota", set_user_pins},
     QuotaSetting{"sessions_max", set_user_sessions},
 };
@@ -278,14 +288,14 @@ std::string advice_for(const SectionKey& section) {
   if (distance(nearest.key, section.key) <= kSlipsMax) {
     return fmt::format("did you mean {}?", nearest.key);
   }
-  return "there are memory_quota, pin_quota and sessions_max";
+  return "there are memory_quota, models_max, pin_quota and sessions_max";
 }
 
 std::string advice_for(std::string_view key) {
   const bool of_somebody = key.find("user") != key.npos || key.find("group") != key.npos;
   if (of_somebody) {
-    return "what one user may have is written as memory_quota, pin_quota and sessions_max in a "
-           "section [user.NAME], or [group.NAME]";
+    return "what one user may have is written as memory_quota, models_max, pin_quota and "
+           "sessions_max in a section [user.NAME], or [group.NAME]";
   }
   if (key.find("preload") != key.npos) {
     return "a model that is loaded whenever djinnd starts is a unit djinn-load@PATH.service, see "

@@ -94,7 +94,7 @@ TEST_F(ConfigTest, the_quota_of_pins_is_a_share_of_the_limit_or_bytes) {
 
 TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
   write(kMain,
-        "[user.root]\nmemory_quota = \"4GiB\"\nsessions_max = 2\n"
+        "[user.root]\nmemory_quota = \"4GiB\"\nsessions_max = 2\nmodels_max = 200\n"
         "[user.\"a.b\"]\npin_quota = \"10%\"\n[group.root]\nmemory_quota = \"25%\"\n");
   write(std::string(kLocal) + "10-a.conf", "user.root.sessions_max = 3\n");
   Config config = read_config(root_, UnknownKeys::kIgnored);
@@ -102,11 +102,11 @@ TEST_F(ConfigTest, a_section_says_what_a_user_or_a_group_may_have) {
   look_up_names(config);
   Options found;
   apply_config(config, found);
-  const Quota of_root{Amount{uint64_t{4} << 30, false}, {}, 3};
+  const Quota of_root{Amount{uint64_t{4} << 30, false}, {}, 3, 200};
   EXPECT_THAT(found.quotas, ::testing::UnorderedElementsAre(
                                 NamedQuota{false, "root", 0, of_root},
-                                NamedQuota{false, "a.b", {}, Quota{{}, Amount{10, true}, {}}},
-                                NamedQuota{true, "root", 0, Quota{Amount{25, true}, {}, {}}}));
+                                NamedQuota{false, "a.b", {}, Quota{{}, Amount{10, true}, {}, {}}},
+                                NamedQuota{true, "root", 0, Quota{Amount{25, true}, {}, {}, {}}}));
   EXPECT_THAT(show_config(config),
               HasSubstr("\nuser.root.sessions_max = 3  # " + root_ + kLocal + "10-a.conf:1\n"));
 }
@@ -123,7 +123,7 @@ TEST_F(ConfigTest, a_section_of_nobody_is_a_warning_and_a_number_stands_for_itse
                         "nobody-of-that-name, or the system does not know it now"));
   Options found;
   apply_config(config, found);
-  EXPECT_THAT(found.quotas, ::testing::Contains(NamedQuota{true, "4242", 4242, {{}, {}, 1}}));
+  EXPECT_THAT(found.quotas, ::testing::Contains(NamedQuota{true, "4242", 4242, {{}, {}, 1, {}}}));
 }
 
 TEST_F(ConfigTest, what_is_no_key_of_a_section_is_told_with_the_nearest) {
@@ -131,7 +131,8 @@ TEST_F(ConfigTest, what_is_no_key_of_a_section_is_told_with_the_nearest) {
   EXPECT_THAT(problem().text, EndsWith("user.root.memory_qouta is no key; it is ignored; did you "
                                        "mean memory_quota?"));
   write(kMain, "[group.root]\ncolour = 1\n");
-  EXPECT_THAT(problem().text, EndsWith("there are memory_quota, pin_quota and sessions_max"));
+  EXPECT_THAT(problem().text,
+              EndsWith("there are memory_quota, models_max, pin_quota and sessions_max"));
   for (const char* const elsewhere :
        {"memory.user_quota = 1", "[users.root]\nmemory_quota = 1", "user.root = 1"}) {
     write(kMain, elsewhere);
@@ -139,7 +140,8 @@ TEST_F(ConfigTest, what_is_no_key_of_a_section_is_told_with_the_nearest) {
     EXPECT_FALSE(problem().is_error);
   }
   for (const char* const wrong :
-       {"memory_quota = \"much\"", "sessions_max = 0", "sessions_max = 129", "pin_quota = true"}) {
+       {"memory_quota = \"much\"", "sessions_max = 0", "sessions_max = 129", "models_max = 0",
+        "models_max = 257", "pin_quota = true"}) {
     write(kMain, fmt::format("[user.root]\n{}\n", wrong));
     EXPECT_THAT(problem().text, HasSubstr("djinnd.conf:2: error: user.root.")) << wrong;
     EXPECT_TRUE(problem().is_error) << wrong;

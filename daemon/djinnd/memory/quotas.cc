@@ -21,12 +21,15 @@ std::string_view key_text(QuotaOf what) {
       return "pin_quota";
     case QuotaOf::kSessions:
       return "sessions_max";
+    case QuotaOf::kModels:
+      return "models_max";
   }
   DJINN_ASSERT(false);
 }
 
 std::optional<uint64_t> value_of(const Quota& quota, QuotaOf what, uint64_t device_bytes) {
   if (what == QuotaOf::kSessions) return quota.sessions;
+  if (what == QuotaOf::kModels) return quota.models;
   const std::optional<Amount>& amount = what == QuotaOf::kPins ? quota.pins : quota.memory;
   return amount ? std::optional(amount->of(device_bytes)) : std::nullopt;
 }
@@ -78,6 +81,7 @@ Quota Quotas::of_groups(Owner user, uint64_t device_bytes) const {
     more(all.memory, section.quota.memory);
     more(all.pins, section.quota.pins);
     all.sessions = std::max(all.sessions, section.quota.sessions);
+    all.models = std::max(all.models, section.quota.models);
   }
   return all;
 }
@@ -92,11 +96,13 @@ QuotaInForce Quotas::of(Owner user, uint64_t device_bytes) const {
     if (own.memory) quota.memory = own.memory;
     if (own.pins) quota.pins = own.pins;
     if (own.sessions) quota.sessions = own.sessions;
+    if (own.models) quota.models = own.models;
   }
   all.is_own = quota != Quota();
   if (quota.memory) all.memory_bytes = quota.memory->of(device_bytes);
   if (quota.pins) all.pin_bytes = quota.pins->of(device_bytes);
   all.sessions = quota.sessions.value_or(all.sessions);
+  all.models = quota.models.value_or(all.models);
   return all;
 }
 

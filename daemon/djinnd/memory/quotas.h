@@ -32,6 +32,7 @@ struct Quota {
   std::optional<Amount> memory;      // beside models
   std::optional<Amount> pins;        // of models
   std::optional<uint32_t> sessions;  // at a time
+  std::optional<uint32_t> models;    // kept at a time
   friend bool operator==(const Quota&, const Quota&) = default;
 };
 
@@ -45,12 +46,13 @@ struct NamedQuota {
 };
 
 // What a quota is of.
-enum class QuotaOf : uint8_t { kMemory, kPins, kSessions };
+enum class QuotaOf : uint8_t { kMemory, kPins, kSessions, kModels };
 
 struct QuotaInForce {
   uint64_t memory_bytes = std::numeric_limits<uint64_t>::max();
   uint64_t pin_bytes = std::numeric_limits<uint64_t>::max();
   uint32_t sessions = limits::kSessionsPerUser;
+  uint32_t models = limits::kModelsPerUser;
   bool is_own = false;  // a section binds the user
   friend bool operator==(const QuotaInForce&, const QuotaInForce&) = default;
 };
@@ -67,6 +69,7 @@ class Quotas {
   [[nodiscard]] QuotaInForce of(Owner user, uint64_t device_bytes) const;
   // On all devices together.
   [[nodiscard]] uint32_t sessions_of(Owner user) const { return of(user, 0).sessions; }
+  [[nodiscard]] uint32_t models_of(Owner user) const { return of(user, 0).models; }
   // The configuration's key that binds the user, for who is told of a refusal:
   // "user.ann.memory_quota". Where no section says anything, that of everybody.
   [[nodiscard]] std::string key_of(Owner user, QuotaOf what, uint64_t device_bytes) const;

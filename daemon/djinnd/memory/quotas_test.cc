@@ -31,7 +31,7 @@ TEST(Quotas, nobody_has_one_where_nothing_is_written) {
 
 TEST(Quotas, a_share_is_of_the_device_in_question) {
   Quotas quotas;
-  quotas.set({{false, "alice", kAlice.user(), {Amount{10, true}, {}, {}}}}, {50, true});
+  quotas.set({{false, "alice", kAlice.user(), {Amount{10, true}, {}, {}, {}}}}, {50, true});
   EXPECT_EQ(quotas.of(kAlice, 1000).memory_bytes, 100u);
   EXPECT_EQ(quotas.of(kAlice, 5000).memory_bytes, 500u);
   EXPECT_EQ(quotas.of(kBob, 5000).pin_bytes, 2500u);
@@ -39,20 +39,20 @@ TEST(Quotas, a_share_is_of_the_device_in_question) {
 
 TEST(Quotas, a_users_own_key_goes_before_their_groups_and_the_largest_of_these_binds) {
   Quotas quotas;
-  quotas.set({{false, "alice", kAlice.user(), {{}, {}, 2}},
-              {true, "small", kSmall, {bytes(100), bytes(10), 4}},
-              {true, "large", kLarge, {Amount{20, true}, {}, 1}}},
+  quotas.set({{false, "alice", kAlice.user(), {{}, {}, 2, 3}},
+              {true, "small", kSmall, {bytes(100), bytes(10), 4, 40}},
+              {true, "large", kLarge, {Amount{20, true}, {}, 1, 50}}},
              kPins);
   quotas.joined(kFirst, kAlice, {7, kLarge, kSmall});
-  EXPECT_EQ(quotas.of(kAlice, kTotal), (QuotaInForce{200, 10, 2, true}));
+  EXPECT_EQ(quotas.of(kAlice, kTotal), (QuotaInForce{200, 10, 2, 3, true}));
   quotas.joined(kSecond, kBob, {kSmall});
-  EXPECT_EQ(quotas.of(kBob, kTotal), (QuotaInForce{100, 10, 4, true}));
+  EXPECT_EQ(quotas.of(kBob, kTotal), (QuotaInForce{100, 10, 4, 40, true}));
 }
 
 TEST(Quotas, groups_are_those_of_all_connections_that_are_open) {
   Quotas quotas;
-  quotas.set({{true, "small", kSmall, {bytes(100), {}, {}}},
-              {true, "large", kLarge, {bytes(200), {}, {}}}},
+  quotas.set({{true, "small", kSmall, {bytes(100), {}, {}, {}}},
+              {true, "large", kLarge, {bytes(200), {}, {}, {}}}},
              kPins);
   quotas.joined(kFirst, kAlice, {kSmall});
   EXPECT_EQ(quotas.of(kAlice, kTotal).memory_bytes, 100u);
@@ -64,9 +64,9 @@ TEST(Quotas, groups_are_those_of_all_connections_that_are_open) {
 
 TEST(Quotas, the_key_that_binds_is_named) {
   Quotas quotas;
-  quotas.set({{false, "alice", kAlice.user(), {{}, {}, 2}},
-              {true, "small", kSmall, {bytes(100), {}, 4}},
-              {true, "large", kLarge, {Amount{20, true}, {}, 1}}},
+  quotas.set({{false, "alice", kAlice.user(), {{}, {}, 2, 3}},
+              {true, "small", kSmall, {bytes(100), {}, 4, {}}},
+              {true, "large", kLarge, {Amount{20, true}, {}, 1, 50}}},
              kPins);
   quotas.joined(kFirst, kAlice, {kLarge, kSmall});
   EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kSessions, kTotal), "user.alice.sessions_max");
@@ -74,11 +74,13 @@ TEST(Quotas, the_key_that_binds_is_named) {
   EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kPins, kTotal), "memory.pin_quota");
   quotas.joined(kSecond, kBob, {kSmall});
   EXPECT_EQ(quotas.key_of(kBob, QuotaOf::kMemory, kTotal), "group.small.memory_quota");
+  EXPECT_EQ(quotas.key_of(kAlice, QuotaOf::kModels, kTotal), "user.alice.models_max");
+  EXPECT_EQ(quotas.key_of(kBob, QuotaOf::kModels, kTotal), "models_max");
 }
 
 TEST(Quotas, a_section_of_nobody_binds_nobody) {
   Quotas quotas;
-  quotas.set({{false, "gone", {}, {bytes(1), {}, {}}}}, kPins);
+  quotas.set({{false, "gone", {}, {bytes(1), {}, {}, {}}}}, kPins);
   quotas.joined(kFirst, Owner::of_user(0), {0});
   EXPECT_FALSE(quotas.of(Owner::of_user(0), kTotal).is_own);
 }
@@ -86,7 +88,7 @@ TEST(Quotas, a_section_of_nobody_binds_nobody) {
 TEST(Quotas, another_configuration_binds_those_that_are_there) {
   Quotas quotas;
   quotas.joined(kFirst, kAlice, {kSmall});
-  quotas.set({{true, "small", kSmall, {bytes(100), {}, {}}}}, kPins);
+  quotas.set({{true, "small", kSmall, {bytes(100), {}, {}, {}}}}, kPins);
   EXPECT_EQ(quotas.of(kAlice, kTotal).memory_bytes, 100u);
   quotas.set({}, kPins);
   EXPECT_FALSE(quotas.of(kAlice, kTotal).is_own);

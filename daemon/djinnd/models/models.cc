@@ -36,14 +36,15 @@ Models::Models(Loop& loop, const Clock& clock, IdSource& ids, SparePool& loaders
       replies_(sessions),
       events_(events),
       listener_(listener),
-      pins_(table_, quotas, devices),
+      places_(table_, quotas),
+      pins_(table_, quotas, devices, places_),
       mappings_(table_, domains),
       queue_(loop, ids, loaders, devices, extents),
       residency_(loop, clock, devices, mappings_, replies_, events, sessions, extents, table_,
                  *this, listener, keep_alive_ms),
       failures_(events, replies_),
       leases_(clock, table_, devices, mappings_, residency_, replies_, failures_, listener),
-      openings_(loop, ids, table_, queue_, pins_, residency_, leases_, failures_, events),
+      openings_(loop, ids, table_, queue_, places_, pins_, residency_, leases_, failures_, events),
       returns_(table_, queue_, residency_, leases_, openings_, failures_, events) {}
 
 // --- of a predecessor

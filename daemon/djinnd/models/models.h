@@ -28,6 +28,7 @@
 #include "daemon/djinnd/models/open_request.h"
 #include "daemon/djinnd/models/openings.h"
 #include "daemon/djinnd/models/pins.h"
+#include "daemon/djinnd/models/places.h"
 #include "daemon/djinnd/models/residency.h"
 #include "daemon/djinnd/models/returns.h"
 #include "daemon/djinnd/workers/domains.h"
@@ -94,6 +95,7 @@ class Models final : private Residency::Loads {
   // --- of all
   [[nodiscard]] const ModelTable& table() const { return table_; }
   [[nodiscard]] Residency& residency() { return residency_; }
+  [[nodiscard]] const Places& places() const { return places_; }
   [[nodiscard]] const Pins& pins() const { return pins_; }
   // Of those that were taken back: they wait for others to give way.
   [[nodiscard]] const std::set<ModelId>& returning() const { return returning_; }
@@ -131,6 +133,7 @@ class Models final : private Residency::Loads {
   Events& events_;
   ModelListener& listener_;
   ModelTable table_;
+  Places places_;
   Pins pins_;
   Mappings mappings_;
   LoadQueue queue_;

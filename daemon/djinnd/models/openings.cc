@@ -17,12 +17,14 @@
 
 namespace djinn::daemon {
 
-Openings::Openings(Loop& loop, IdSource& ids, ModelTable& table, LoadQueue& queue, const Pins& pins,
-                   Residency& residency, Leases& leases, LoadFailures& failures, Events& events)
+Openings::Openings(Loop& loop, IdSource& ids, ModelTable& table, LoadQueue& queue,
+                   const Places& places, const Pins& pins, Residency& residency, Leases& leases,
+                   LoadFailures& failures, Events& events)
     : loop_(loop),
       ids_(ids),
       table_(table),
       queue_(queue),
+      places_(places),
       pins_(pins),
       residency_(residency),
       leases_(leases),
@@ -71,7 +73,10 @@ void Openings::decide(Load& load) {
     return;
   }
   Opening opening = std::move(openings_.extract(load.id()).mapped());
-  if (const Status has_place = residency_.make_place(); !has_place) {
+  const Opener& opener = opening.request.opener;
+  Status has_place = places_.check({opener.domain, opener.is_admin}, nullptr);
+  if (has_place) has_place = residency_.make_place();
+  if (!has_place) {
     load.abort();
     return failures_.refuse(opening.request, has_place.error());
   }
@@ -96,8 +101,8 @@ void Openings::join(Load& load, Model& model) {
   OpenRequest& request = opening.request;
   Opener& opener = request.opener;
   opener.was_resident = model.phase == ModelPhase::kResident || model.phase == ModelPhase::kLoading;
-  const Status allowed =
-      opener.pins ? pins_.check({opener.domain, opener.is_admin}, model) : Status();
+  const Caller caller{opener.domain, opener.is_admin};
+  const Status allowed = opener.pins ? pins_.check(caller, model) : places_.check(caller, &model);
   if (!allowed) return failures_.refuse(request, allowed.error());
   model.add_source(std::move(opening.key), load.take_files(), std::move(request.file_names),
                    opener.waiter.session);

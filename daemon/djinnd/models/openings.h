@@ -32,6 +32,7 @@
 #include "daemon/djinnd/models/model.h"
 #include "daemon/djinnd/models/open_request.h"
 #include "daemon/djinnd/models/pins.h"
+#include "daemon/djinnd/models/places.h"
 #include "daemon/djinnd/models/residency.h"
 #include "ipc/limits.h"
 #include "kernel/base/owner.h"
@@ -43,8 +44,9 @@ class Openings final : private LoadListener {
   // Of one user's models together: memory that nobody grants.
   static constexpr uint64_t kManifestBytesPerUser = 2 * limits::kManifestBytes;
 
-  Openings(Loop& loop, IdSource& ids, ModelTable& table, LoadQueue& queue, const Pins& pins,
-           Residency& residency, Leases& leases, LoadFailures& failures, Events& events);
+  Openings(Loop& loop, IdSource& ids, ModelTable& table, LoadQueue& queue, const Places& places,
+           const Pins& pins, Residency& residency, Leases& leases, LoadFailures& failures,
+           Events& events);
 
   // Has the files looked at. The request has some, and its user's limits have room for it.
   void begin(OpenRequest request);
@@ -124,6 +126,7 @@ class Openings final : private LoadListener {
   IdSource& ids_;
   ModelTable& table_;
   LoadQueue& queue_;
+  const Places& places_;
   const Pins& pins_;
   Residency& residency_;
   Leases& leases_;

@@ -50,6 +50,7 @@ Status Pins::check(const Caller& caller, const Model& model) const {
   if (model.pins->size() >= limits::kModelUsers) {
     return Error{ErrorCode::kLimitExceeded, "Enough users have pinned the model: it stays."};
   }
+  DJINN_CHECK(places_.check(caller, &model));
   return check_quota(caller, model, model.bytes);
 }
 

@@ -17,6 +17,7 @@
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/memory/quotas.h"
 #include "daemon/djinnd/models/model.h"
+#include "daemon/djinnd/models/places.h"
 #include "kernel/base/owner.h"
 #include "kernel/base/result.h"
 
@@ -24,8 +25,8 @@ namespace djinn::daemon {
 
 class Pins {
  public:
-  Pins(const ModelTable& table, const Quotas& quotas, const Devices& devices)
-      : table_(table), quotas_(quotas), devices_(devices) {}
+  Pins(const ModelTable& table, const Quotas& quotas, const Devices& devices, const Places& places)
+      : table_(table), quotas_(quotas), devices_(devices), places_(places) {}
 
   // The caller, who sees the model, pins it for themselves. Errors: kBusy while it leaves or its
   // size is not known, and those of check().
@@ -51,6 +52,7 @@ class Pins {
   const ModelTable& table_;
   const Quotas& quotas_;
   const Devices& devices_;
+  const Places& places_;
 };
 
 // For who wants to do what a pin of somebody else forbids. Error: kPermissionDenied.

@@ -37,13 +37,14 @@ class PinsTest : public ::testing::Test {
   ModelTable table_;
   Quotas quotas_;
   const Devices devices_{std::array{DeviceLimit{kHostDevice, 1 << 20}}, 1 << 20, quotas_};
-  Pins pins_{table_, quotas_, devices_};
+  Places places_{table_, quotas_};
+  Pins pins_{table_, quotas_, devices_, places_};
 };
 
 TEST_F(PinsTest, what_is_pinned_on_one_device_leaves_the_quota_of_another) {
   const Devices devices{std::array{DeviceLimit{kHostDevice, 1 << 20}, DeviceLimit{kOther, 1 << 20}},
                         1 << 20, quotas_};
-  const Pins pins{table_, quotas_, devices};
+  const Pins pins{table_, quotas_, devices, places_};
   Model& here = add(1, kQuota);
   Model& there = add(2, kQuota);
   there.key().device = kOther;

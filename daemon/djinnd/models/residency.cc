@@ -187,20 +187,27 @@ Status Residency::make_place() {
     return Error{ErrorCode::kBusy,
                  "djinnd is draining and loads no model. Try again when it is resumed."};
   }
-  if (table_.size() < limits::kModels || unload_oldest()) return {};
-  return Error{ErrorCode::kLimitExceeded, "Too many models are resident. Unload one, then repeat."};
+  if (table_.size() < limits::kModels || unload_idle()) return {};
+  return Error{ErrorCode::kLimitExceeded,
+               "Too many models are in use or pinned. Close or unpin one, then repeat."};
 }
 
-bool Residency::unload_oldest() {
-  Model* oldest = nullptr;
+bool Residency::unload_idle() {
+  std::map<Owner, size_t> owned;
+  for (const auto& [id, model] : table_.all()) ++owned[model.owner()];
+  Model* first = nullptr;
+  const auto goes_before = [&](const Model& a, const Model& b) {
+    const size_t of_a = owned[a.owner()], of_b = owned[b.owner()];
+    return of_a != of_b ? of_a > of_b : a.last_used < b.last_used;
+  };
   for (auto& [id, model] : table_.all()) {
     const bool idle =
         (model.phase == ModelPhase::kResident || model.phase == ModelPhase::kOnDisk) &&
         !model.in_use() && !model.pinned();
-    if (idle && (oldest == nullptr || model.last_used < oldest->last_used)) oldest = &model;
+    if (idle && (first == nullptr || goes_before(model, *first))) first = &model;
   }
-  if (oldest == nullptr) return false;
-  begin_unload(*oldest, EvictReason::kTableFull);
+  if (first == nullptr) return false;
+  begin_unload(*first, EvictReason::kTableFull);
   return true;
 }
 

@@ -71,9 +71,9 @@ class Residency {
   [[nodiscard]] std::vector<Model*> candidates(DeviceId device) const;
   // Begins to free what one of these has: it goes to disk, or is unloaded.
   void give_way(Model& model);
-  // For one model more: while djinnd drains only models that are there already are opened, and the
-  // least recently used idle one is unloaded where there are too many. Errors: kBusy,
-  // kLimitExceeded.
+  // For one model more: while djinnd drains only models that are there already are opened, and an
+  // idle one is unloaded where there are too many. Whose models may stay is places.h's.
+  // Errors: kBusy, kLimitExceeded.
   Status make_place();
   // Of the device's models that never give way, and of those that would now.
   [[nodiscard]] uint64_t pinned_bytes(DeviceId device) const;
@@ -109,8 +109,9 @@ class Residency {
   // Changes the model's phase, as nobody else does. Asserts that it may follow.
   static void enter(Model& model, ModelPhase next) { model.phase.enter(next); }
   void look();
-  // Unloads the least recently used idle model. False if there is none.
-  bool unload_oldest();
+  // Unloads an idle model of the user who owns most models: their least recently used one. False if
+  // there is none.
+  bool unload_idle();
   void begin_evict(Model& model, EvictReason reason);
   void begin_unload(Model& model, EvictReason reason);
   void begin_leaving(Model& model, ModelPhase next, EvictReason reason);

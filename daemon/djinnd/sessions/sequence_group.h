@@ -53,8 +53,9 @@ struct SequenceGroup {
   ipc::SequenceGeometry geometry;
   OwnedState<GroupPhase, Sequences> phase;
   Fd extent;
-  Waiter waiter;        // kAdding, kDropping: who waits; no number: nobody
-  uint32_t deaths = 0;  // of workers that were about to add it
+  uint64_t extent_bytes = 0;  // all of them mapped by its worker, and few in memory
+  Waiter waiter;              // kAdding, kDropping: who waits; no number: nobody
+  uint32_t deaths = 0;        // of workers that were about to add it
   OwnedState<GroupPlace, Sequences> place;
   Fd spill_file;                     // kSpilling, kSpilled
   uint64_t spilled_bytes = 0;        // kSpilled: what was granted

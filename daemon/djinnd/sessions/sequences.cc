@@ -20,14 +20,12 @@
 #include "ipc/codec/control_codec.h"
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
+#include "kernel/base/checked.h"
 #include "kernel/base/size_text.h"
 #include "kernel/gc/sequence_layout.h"
 
 namespace djinn::daemon {
 namespace {
-
-// A sparse file costs nothing, but addresses end somewhere.
-constexpr uint64_t kSequenceFileBytesMax = uint64_t{1} << 40;
 
 // Of a session's memory; 0 for refs.
 uint64_t part_of(SequenceHandle sequence) {
@@ -62,15 +60,34 @@ Result<Fd> make_file(const std::string& directory) {
   return make_named_file(directory);
 }
 
+Error too_large(uint64_t bytes, uint64_t others) {
+  const std::string beside =
+      others == 0
+          ? ""
+          : fmt::format("beside the {} that the session's other groups could, ", size_text(others));
+  return {ErrorCode::kLimitExceeded,
+          fmt::format("The sequence group could grow to {}, {}and a session's groups may have room "
+                      "to grow to {} together. Lower its capacity or its rows{}.",
+                      size_text(bytes), beside, size_text(limits::kSequenceAddressBytes),
+                      others == 0 ? "" : ", or drop another group")};
+}
+
 // Of the extent of such a group. Errors: kInvalidArgument, kLimitExceeded.
 Result<uint64_t> extent_bytes_of(const ipc::SequenceGeometry& g) {
   DJINN_CHECK(check_geometry(g));
   DJINN_TRY(const gc::SequenceLayout layout,
             gc::SequenceLayout::make(g.banks * g.rows, g.layers, g.kv_heads, g.head_dim,
                                      size_of(g.dtype), g.capacity));
-  if (layout.file_bytes() <= kSequenceFileBytesMax) return layout.file_bytes();
-  return Error{ErrorCode::kLimitExceeded,
-               "The sequence group is too large. Lower its capacity or its rows."};
+  return layout.file_bytes();
+}
+
+// Whether the session may have one more: its worker maps all of each, sparse as it is.
+Status check_addresses(const Session& session, uint64_t bytes) {
+  uint64_t others = 0;
+  for (const auto& [index, group] : session.sequences.all()) others += group.extent_bytes;
+  DJINN_ASSERT(others <= limits::kSequenceAddressBytes);
+  if (range_fits(others, bytes, limits::kSequenceAddressBytes)) return {};
+  return too_large(bytes, others);
 }
 
 }  // namespace
@@ -111,13 +128,17 @@ void Sequences::make(Session& session, uint32_t number, const ipc::SequenceGeome
   const Waiter waiter{session.id, number};
   const auto bytes = extent_bytes_of(geometry);
   if (!bytes) return replies_.refuse(waiter, bytes.error());
-  extents_.create(ExtentUse::kSequence, *bytes, [this, waiter, geometry](Result<Fd> made) {
-    has_extent(waiter, geometry, std::move(made));
-  });
+  if (const Status fits = check_addresses(session, *bytes); !fits) {
+    return replies_.refuse(waiter, fits.error());
+  }
+  extents_.create(ExtentUse::kSequence, *bytes,
+                  [this, waiter, geometry, bytes = *bytes](Result<Fd> made) {
+                    has_extent(waiter, geometry, bytes, std::move(made));
+                  });
 }
 
 void Sequences::has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry,
-                           Result<Fd> made) {
+                           uint64_t bytes, Result<Fd> made) {
   Fd extent;
   Status added;
   if (made.ok()) {
@@ -127,17 +148,20 @@ void Sequences::has_extent(const Waiter& waiter, const ipc::SequenceGeometry& ge
   }
   Session* const session = sessions_.find(waiter.session);
   const bool wanted = session != nullptr && session->phase != SessionPhase::kLeaving;
-  if (wanted && added) added = add(*session, waiter.number, geometry, extent);
+  if (wanted && added) added = add(*session, waiter.number, geometry, bytes, extent);
   extents_.free(std::move(extent));  // unless a group has it
   if (wanted && !added) replies_.refuse(waiter, added.error());
 }
 
+// Others may have been made since this one was asked for.
 Status Sequences::add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry,
-                      Fd& extent) {
+                      uint64_t bytes, Fd& extent) {
   DJINN_CHECK(check_descriptors_left(extent));
+  DJINN_CHECK(check_addresses(session, bytes));
   DJINN_TRY(SequenceGroup* const group, session.sequences.make(geometry));
   DJINN_ASSERT(group->phase == GroupPhase::kAdding && group->granted_bytes() == 0);
   group->extent = std::move(extent);
+  group->extent_bytes = bytes;
   group->waiter = {session.id, number};
   if (session.attached) send(session, *group);
   return {};

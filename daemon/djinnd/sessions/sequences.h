@@ -12,6 +12,8 @@
 // invariant: a worker that dies changes nothing: what is spilled then is in its file, the rest is
 // in memory. What is spilled holds what users wrote; the file goes with the group, whatever ends
 // that.
+// invariant: the extents of a session's groups have at most limits::kSequenceAddressBytes together,
+// so that those of all sessions of a user fit the addresses of their worker.
 // invariant: the loop waits for no disk and for no freeing of memory: queues do what takes time.
 #pragma once
 
@@ -90,9 +92,11 @@ class Sequences {
   }
   [[nodiscard]] SequenceGroup* find(SessionId id, WorkerKey key, SequenceHandle handle) const;
   // Its extent was made, or could not be.
-  void has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry, Result<Fd> made);
+  void has_extent(const Waiter& waiter, const ipc::SequenceGeometry& geometry, uint64_t bytes,
+                  Result<Fd> made);
   // Takes the extent over, if there is room for the group.
-  Status add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry, Fd& extent);
+  Status add(Session& session, uint32_t number, const ipc::SequenceGeometry& geometry,
+             uint64_t bytes, Fd& extent);
   void send(const Session& session, const SequenceGroup& group) const;
   void erase(const Session& session, SequenceGroup& group);
   void erased(SessionId id, SequenceHandle handle);

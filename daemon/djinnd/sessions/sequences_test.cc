@@ -11,6 +11,7 @@
 #include "daemon/djinnd/testing/late_extents.h"
 #include "daemon/djinnd/testing/no_workers.h"
 #include "daemon/djinnd/testing/run_until.h"
+#include "ipc/limits.h"
 #include "kernel/base/owned_state_for_tests.h"
 #include "kernel/pal/process_state.h"
 
@@ -20,6 +21,8 @@ namespace {
 constexpr uint64_t kDevice = 1 << 20;
 constexpr SessionId kSession{5};
 constexpr ipc::SequenceGeometry kGeometry{1, 1, 1, 64, DType::kFloat32, 16};
+// It could grow to more than a third of what a session's groups may, and less than a half.
+constexpr ipc::SequenceGeometry kLarge{32, 12, 1, 64, DType::kFloat32, limits::kSequenceTokens};
 
 class SequencesTest : public ::testing::Test, private Replies {
  protected:
@@ -32,7 +35,9 @@ class SequencesTest : public ::testing::Test, private Replies {
   }
 
   Session& session() { return *sessions_.find(kSession); }
-  void make_group(uint32_t number) { sequences_.make(session(), number, kGeometry); }
+  void make_group(uint32_t number, const ipc::SequenceGeometry& geometry = kGeometry) {
+    sequences_.make(session(), number, geometry);
+  }
   void free_all() {
     int done = 0;
     memory_work_.close({}, [&] { ++done; });
@@ -125,6 +130,34 @@ TEST_F(SequencesTest, an_extent_for_which_there_is_no_slot_is_freed) {
   expect_refused(100, ErrorCode::kLimitExceeded);
   free_all();
   EXPECT_EQ(pal::read_process_state(), before);
+}
+
+TEST_F(SequencesTest, the_groups_of_a_session_have_a_limit_of_addresses_together) {
+  make_group(1, kLarge);
+  make_group(2, kLarge);
+  EXPECT_EQ(session().sequences.size(), 2u);
+  make_group(3, kLarge);
+  expect_refused(3, ErrorCode::kLimitExceeded);
+  EXPECT_EQ(session().sequences.size(), 2u);
+  ipc::SequenceGeometry too_large = kLarge;
+  too_large.layers = limits::kLayers;
+  make_group(4, too_large);
+  expect_refused(4, ErrorCode::kLimitExceeded);
+  make_group(5);
+  EXPECT_EQ(session().sequences.size(), 3u) << "a small one fits beside them";
+}
+
+TEST_F(SequencesTest, groups_that_are_asked_for_at_once_have_that_limit_too) {
+  const pal::ProcessState before = pal::read_process_state();
+  extents_.hold();
+  for (uint32_t number = 1; number <= 3; ++number) make_group(number, kLarge);
+  EXPECT_TRUE(replies_.empty());
+  extents_.tell_all();
+  expect_refused(3, ErrorCode::kLimitExceeded);
+  EXPECT_EQ(session().sequences.size(), 2u);
+  for (auto& [index, group] : session().sequences.all()) group.extent = Fd();
+  free_all();
+  EXPECT_EQ(pal::read_process_state(), before) << "the third's extent is gone";
 }
 
 }  // namespace

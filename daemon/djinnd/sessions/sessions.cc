@@ -404,7 +404,8 @@ void Sessions::memory_granted(SessionId id, uint64_t staging_bytes, const Status
   Session* const session = find(id);
   if (session == nullptr || session->phase != SessionPhase::kAttaching) return;
   if (!granted) return withdraw_hello(*session, granted.error());
-  const uint64_t ref_bytes_max = memory_of(*session).session_quota();
+  const uint64_t ref_bytes_max =
+      std::min(memory_of(*session).session_quota(), limits::kRefAddressBytes);
   extents_.create(ExtentUse::kRefs, ref_bytes_max,
                   [this, id, staging_bytes, ref_bytes_max](Result<Fd> made) {
                     has_refs(id, staging_bytes, ref_bytes_max, std::move(made));
@@ -743,12 +744,14 @@ void Sessions::on_grant_request(WorkerKey key, const ipc::GrantRequest& event) {
   const bool known = session != nullptr && session->may_be_granted();
   if (!known) return domains_.answer_grant(key, event.request, session_has_ended());
   if (!range_fits(session->ref_bytes_granted, event.bytes, session->memory.ref_bytes_max)) {
+    const bool is_quota = session->memory.ref_bytes_max < limits::kRefAddressBytes;
     const Status refused = Error{
         ErrorCode::kQuotaExceeded,
-        fmt::format("The session's refs would take more than its quota of {}. Release some, or ask "
-                    "the administrator for a larger memory.session_quota, which sessions that "
-                    "begin then have.",
-                    size_text(session->memory.ref_bytes_max))};
+        fmt::format("The session's refs would take more than its quota of {}. Release some{}.",
+                    size_text(session->memory.ref_bytes_max),
+                    is_quota ? ", or ask the administrator for a larger memory.session_quota, "
+                               "which sessions that begin then have"
+                             : "; no session's may take more")};
     refusals_.note(key.owner, key.device, session->id, refused);
     return domains_.answer_grant(key, event.request, refused);
   }
