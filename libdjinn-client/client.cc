@@ -388,6 +388,7 @@ Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std:
   submission.run = last_run_ + 1;
   submission.program = target.program.value;
   submission.model = target.model.value;
+  submission.series = target.series;
   submission.graph_offset = target.graph.offset;
   submission.graph_bytes = target.graph.bytes;
   if (!block.empty()) {

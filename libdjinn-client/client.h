@@ -83,6 +83,7 @@ struct SubmissionTarget {
   ipc::Operation operation = ipc::Operation::kNop;
   ProgramId program;        // kRun
   ModelId model;            // kRunOnce
+  uint64_t series = 0;      // kRun, kRunOnce
   ipc::StagingRange graph;  // kRunOnce
 };
 

@@ -24,6 +24,7 @@ struct Runnable {
   ProgramId program;   // invalid: the graph
   ModelId model;       // whose weights the graph names; invalid: none
   StagingLease graph;  // encoded
+  uint64_t series = 0;  // ipc::Submission; 0: of none
 };
 
 // A graph that is used once, in staging.

@@ -90,6 +90,7 @@ struct StepRecord {
   uint64_t generated = 0;                  // tokens a row of this run so far
   uint64_t finished_rows = 0;              // bit r: row r met a stop token
   uint64_t random_offset = 0;              // next unused Philox offset
+  uint64_t failed_series = 0;              // of the last run of a series that failed; 0: none
   uint64_t tokens_in_step = 0;             // how many rows this step made a token for
   std::array<int32_t, kRowsMax> tokens{};  // of this step, one a row
   std::array<char, kErrorTextBytes> error_text{};

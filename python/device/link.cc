@@ -7,7 +7,9 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "ipc/binding.h"
 #include "ipc/codec/srg_codec.h"
@@ -113,16 +115,25 @@ void Link::reap() {
 }
 
 void Link::take_oldest() {
-  const auto outcome = client_->wait(unwaited_.front().run);
-  if (outcome && outcome->error != ErrorCode::kOk) {
-    ++stats_.failures;
-    if (outcome->error != ErrorCode::kPoisoned) {
-      stats_.last_failure = outcome->message;
-      stats_.last_code = outcome->error;
-    }
-    if (lacked_memory(outcome->error)) stats_.last_failure += largest_of(unwaited_.front());
-  }
+  Unwaited oldest = std::move(unwaited_.front());
   unwaited_.pop_front();
+  const auto outcome = client_->wait(oldest.run);
+  if (outcome && outcome->error != ErrorCode::kOk) note_failure(*outcome, std::move(oldest));
+}
+
+// A release makes nothing, and its failure is nobody's.
+void Link::note_failure(const client::Outcome& outcome, Unwaited run) {
+  ++stats_.failures;
+  if (outcome.error != ErrorCode::kPoisoned) {
+    stats_.last_failure = outcome.message;
+    stats_.last_code = outcome.error;
+    if (lacked_memory(outcome.error)) stats_.last_failure += largest_of(run);
+  }
+  if (!run.is_release && !failure_) {
+    const bool is_first = outcome.error != ErrorCode::kPoisoned;
+    failure_ = Error{outcome.error, is_first ? stats_.last_failure : outcome.message};
+  }
+  failed_.push_back(std::move(run.made));
 }
 
 std::string Link::largest_of(const Unwaited& one) const {
@@ -137,24 +148,55 @@ void Link::note(Unwaited run) {
 
 Result<client::Outcome> Link::wait(client::Run run) {
   const Stopwatch watch(stats_.wait_ns);
-  auto finished = client::finish(*client_, run);
-  if (!finished) return explained(std::move(finished).error());
-  return finished;
+  return client::finish(*client_, run);
 }
 
-Error Link::explained(Error error) {
-  reap();
-  if (error.code != ErrorCode::kPoisoned || stats_.last_failure.empty()) return error;
-  // The ref says of which kind its failure was; one behind another's only that there was one.
-  const auto names = [&](ErrorCode code) {
-    return error.message.find("(" + std::string(name_of(code)) + ")") != std::string::npos;
-  };
-  const bool is_last = names(stats_.last_code) || names(ErrorCode::kPoisoned);
-  if (is_last && lacked_memory(stats_.last_code)) return {stats_.last_code, stats_.last_failure};
-  error.message = "This value was not computed, because an earlier operator failed in djinnd: " +
-                  (is_last ? stats_.last_failure : error.message);
-  return error;
+// --- failures
+
+Error Link::settle_failure() {
+  DJINN_ASSERT(failure_);
+  wait_for_all();
+  ++series_;
+  const Error failure = *std::exchange(failure_, std::nullopt);
+  const auto shared = std::make_shared<const Error>(
+      lacked_memory(failure.code) ? failure.code : ErrorCode::kPoisoned,
+      "This value was not computed, because an earlier operator failed in djinnd: " +
+          failure.message);
+  for (const Made& made : std::exchange(failed_, {})) settle(made, shared);
+  storages().forget_shadows();
+  storages().note_move();
+  return failure;
 }
+
+void Link::settle(const Made& made, const std::shared_ptr<const Error>& failure) {
+  for (size_t i = 0; i < made.outputs.size(); ++i) {
+    const StoragePtr storage = made.outputs[i].lock();
+    if (!storage || storage->location != Location::kRef || is_made(*storage)) continue;
+    storages().discard(storage->ref);
+    const auto before = std::ranges::find(made.before, i, &Before::output);
+    lose(*storage, failure);
+    if (made.uploaded) {
+      storage->location = Location::kHost;
+      storage->host = made.uploaded;
+    } else if (before != made.before.end()) {
+      storage->location = before->weight ? Location::kWeight : Location::kZero;
+      storage->named = before->weight;
+    }
+  }
+}
+
+// A part of a failed run may have been done; the ref says.
+bool Link::is_made(const Storage& storage) {
+  std::byte first{};
+  ipc::ReadBlock block;
+  block.ref = storage.ref;
+  block.dtype = DType::kUInt8;
+  block.sizes = {1};
+  block.strides = {1};
+  return client::read(*client_, block, std::span(&first, 1)).ok();
+}
+
+// --- binding
 
 Result<std::vector<client::RefLease>> Link::bind(const Segment& segment, ipc::RunBlock& block) {
   for (uint32_t i = 0; i < segment.inputs.size(); ++i) {
@@ -177,14 +219,16 @@ Result<std::vector<client::RefLease>> Link::bind_outputs(size_t count, ipc::RunB
 // The outputs' refs exist from now on: later submissions may name them.
 Status Link::submit_run(client::Runnable runnable, const ipc::RunBlock& block,
                         std::span<const StoragePtr> outputs, std::vector<client::RefLease> refs,
-                        std::vector<client::StagingLease> staged, Largest largest) {
-  const ProgramId program = runnable.program;
-  DJINN_TRY(const client::Run run,
+                        std::vector<client::StagingLease> staged, Unwaited unwaited) {
+  unwaited.program = runnable.program;
+  runnable.series = series_;
+  DJINN_TRY(unwaited.run,
             client::submit_run(*client_, std::move(runnable), block, {.read = std::move(staged)}));
   for (size_t i = 0; i < outputs.size(); ++i) {
     become_ref(*outputs[i], std::move(refs[i]).detach());
+    unwaited.made.outputs.push_back(outputs[i]);
   }
-  note({run, program, std::move(largest)});
+  note(std::move(unwaited));
   return {};
 }
 
@@ -241,9 +285,11 @@ Status Link::run(const Segment& segment) {
   DJINN_TRY(client::Runnable runnable, runnable_for(segment));
   ipc::RunBlock block;
   DJINN_TRY(auto refs, bind(segment, block));
-  Largest largest = runnable.program.valid() ? Largest() : largest_in(segment.graph);
+  Unwaited unwaited;
+  unwaited.made.before = segment.before;
+  if (!runnable.program.valid()) unwaited.largest = largest_in(segment.graph);
   return submit_run(std::move(runnable), block, segment.outputs, std::move(refs), {},
-                    std::move(largest));
+                    std::move(unwaited));
 }
 
 Result<client::StagingLease> Link::stage(std::span<const std::byte> bytes) {
@@ -288,7 +334,7 @@ Status Link::release(std::span<const RefHandle> refs) {
   while (!refs.empty()) {
     const auto batch = refs.first(std::min(refs.size(), client::kReleaseBatch));
     DJINN_TRY(const client::Run run, client::submit_release(*client_, batch));
-    note({run});
+    note({.run = run, .is_release = true});
     refs = refs.subspan(batch.size());
   }
   return {};
@@ -311,15 +357,17 @@ Status Link::close_model(ModelId model) {
 
 // --- up
 
-Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
-  stats_.bytes_up += bytes.size();
+Status Link::put(Storage& storage, HostBytes bytes) {
+  stats_.bytes_up += bytes->size();
   DJINN_TRY(client::RefLease ref, client_->new_ref());
-  DJINN_CHECK(client::submit_write(*client_, ref.ref(), bytes, [&](client::Run run) -> Status {
-    unwaited_.push_back({run});
+  DJINN_CHECK(client::submit_write(*client_, ref.ref(), *bytes, [&](client::Run run) -> Status {
+    unwaited_.push_back({.run = run});
     return {};
   }));
+  become_ref(storage, std::move(ref).detach());
+  unwaited_.back().made = {{storage.weak_from_this()}, {}, std::move(bytes)};
   if (unwaited_.size() >= 16) reap();
-  return std::move(ref).detach();
+  return {};
 }
 
 // --- down
@@ -341,8 +389,7 @@ Status Link::read_ref(const Operand& view, std::span<std::byte> out) {
   block.sizes.assign(view.sizes.begin(), view.sizes.end());
   block.strides.assign(view.strides.begin(), view.strides.end());
   block.offset = static_cast<uint64_t>(view.offset);
-  const Status done = client::read(*client_, block, out);
-  return done ? done : explained(done.error());
+  return client::read(*client_, block, out);
 }
 
 // Halves of the first dimension that has more than one row are contiguous in what is read.

@@ -111,6 +111,7 @@ class GraphWriter {
     for (const Storage* const storage : order_) {
       const Local& local = locals_.at(storage);
       if (!local.changed || storage->bytes == 0 || !keep(*storage)) continue;
+      if (local.was) segment_.before.push_back({segment_.outputs.size(), *local.was});
       segment_.graph.outputs.push_back(local.value);
       segment_.outputs.push_back(local.storage);
     }
@@ -147,6 +148,7 @@ class GraphWriter {
     srg::ValueId value = 0;
     Operand geometry;
     bool changed = false;  // made or written by an operator
+    std::optional<std::shared_ptr<const NamedTensor>> was{};  // as Before::weight
   };
 
   std::vector<srg::Argument> bind(const Entry& entry) {
@@ -185,7 +187,10 @@ class GraphWriter {
                               0};
     if (claims_layouts_ || !is_contiguous(whole_value)) value.strides = exprs(product.strides);
     const StoragePtr& storage = entry.products[number];
-    add_local({storage, id, {storage, product.type, product.sizes, product.strides, 0}, true});
+    Local local{storage, id, {storage, product.type, product.sizes, product.strides, 0}, true};
+    const Storage& source = *entry.operands.front().storage;
+    if (entry.is_fork && source.location == Location::kWeight) local.was = source.named;
+    add_local(std::move(local));
   }
 
   const Local& add_local(Local local) {
@@ -309,7 +314,7 @@ class GraphWriter {
     zeros.arguments.push_back({"", srg::ExprList{exprs(all.sizes)}});
     zeros.arguments.push_back({"dtype", dtype_of(all.type)});
     const srg::ValueId id = add(std::move(zeros));
-    return add_local({storage, id, all, false});
+    return add_local({storage, id, all, false, nullptr});
   }
 
   // The bytes of a local storage as another type: its elements in a row, then seen as that type.
@@ -417,20 +422,26 @@ void Log::drop_lost() {
   const auto is_lost = [](const StoragePtr& storage) {
     return storage && storage->location == Location::kLost;
   };
-  const auto needs_lost = [&](const Entry& entry) {
-    return std::ranges::any_of(entry.operands, is_lost, &Operand::storage) ||
-           std::ranges::any_of(entry.products, is_lost);
+  const auto lost_of = [&](const Entry& entry) -> const Storage* {
+    const auto operand = std::ranges::find_if(entry.operands, is_lost, &Operand::storage);
+    if (operand != entry.operands.end()) return operand->storage.get();
+    const auto product = std::ranges::find_if(entry.products, is_lost);
+    return product != entry.products.end() ? product->get() : nullptr;
   };
   std::vector<Entry> left = entries_;
   clear();
   for (size_t before = left.size() + 1; left.size() < before;) {
     before = left.size();
     std::erase_if(left, [&](const Entry& entry) {
-      if (!needs_lost(entry)) return false;
+      const Storage* const lost = lost_of(entry);
+      if (lost == nullptr) return false;
+      const auto failure = lost->failure;
       for (const StoragePtr& product : entry.products) {
-        if (product) lose(*product);
+        if (product) lose(*product, failure);
       }
-      for (const uint32_t w : entry.recipe->written) lose(*entry.operands[w].storage);
+      for (const uint32_t w : entry.recipe->written) {
+        if (!failure) lose(*entry.operands[w].storage);
+      }
       return true;
     });
   }
@@ -450,6 +461,7 @@ void Log::rename(const StoragePtr& storage, const StoragePtr& frozen) {
 
 void Log::rename_product(const StoragePtr& storage) {
   StoragePtr& product = entries_.back().products.at(0);
+  entries_.back().is_fork = true;
   --product->log_uses;
   product = storage;
   ++product->log_uses;

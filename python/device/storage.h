@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "kernel/base/ids.h"
+#include "kernel/base/result.h"
 #include "python/device/torch_headers.h"
 
 namespace djinn::device {
@@ -35,7 +36,7 @@ enum class Location : uint8_t {
   kLogged,    // made by an operator of the log
   kInput,     // of a capture (capture.h): bound at each run by its role
   kSequence,  // of a capture: keys or values of a sequence group
-  kLost,      // nowhere any more: the session that held it has ended
+  kLost,      // nowhere any more: the session that held it has ended, or what was to make it failed
 };
 
 // Bytes that are this process's in djinnd, from when they are there until they are let go of.
@@ -80,16 +81,20 @@ struct NamedTensor {
   std::shared_ptr<const Lease> lease = {};  // of a model
 };
 
-struct Storage {
+// Bytes of this process that a storage holds while they are on their way.
+using HostBytes = std::shared_ptr<const std::vector<std::byte>>;
+
+struct Storage : std::enable_shared_from_this<Storage> {
   uintptr_t address = 0;  // constant
   uint64_t bytes = 0;
   Location location = Location::kZero;
   at::ScalarType type = at::kByte;  // kZero, kHost, kLogged: of the value that covers all bytes
-  std::shared_ptr<const std::vector<std::byte>> host;  // kHost
-  bool is_parameter = false;                           // kHost: to be shared (sealing.h)
-  std::shared_ptr<const NamedTensor> named;            // kWeight, kSource, kInput, kSequence
-  RefHandle ref;                                       // kRef
-  Held held_bytes;                                     // kRef
+  HostBytes host;                            // kHost
+  bool is_parameter = false;                 // kHost: to be shared (sealing.h)
+  std::shared_ptr<const NamedTensor> named;  // kWeight, kSource, kInput, kSequence
+  RefHandle ref;                             // kRef
+  Held held_bytes;                           // kRef
+  std::shared_ptr<const Error> failure;      // kLost: of what was to make it, or none
   bool is_bound = false;                               // kRef: a template may name it
   uint32_t log_uses = 0;                               // entries of the log that name it
   c10::Storage shadow;                                 // on the CPU; null: unknown
@@ -110,7 +115,9 @@ class Storages {
   // Finds a storage by its address: a DataPtr may have been made from the bare pointer. Null: there
   // is none.
   StoragePtr find(const void* address);
-  // Refs whose storages died since the last call.
+  // A ref that no storage is at any more.
+  void discard(RefHandle ref);
+  // Refs whose storages died, and those that were discarded, since the last call.
   std::vector<RefHandle> take_garbage();
   // Models whose leases died since the last call.
   std::vector<uint64_t> take_unused_models();
@@ -120,6 +127,9 @@ class Storages {
   [[nodiscard]] uint64_t session() const { return session_; }
   // The session has ended: what it held is kLost, and the next one's number is the next.
   void end_session();
+  // What djinnd holds is not what the shadows say: they are forgotten, but those of bytes that are
+  // here.
+  void forget_shadows();
   // Grows whenever a tensor leaves where a template may have it bound: a weight that is written, a
   // ref that is replaced, all with a session that ends. What was captured before may read what is
   // no longer current.
@@ -133,6 +143,8 @@ class Storages {
   friend struct Storage;
   friend class Lease;
   uintptr_t place(uint64_t nbytes, std::vector<StoragePtr>& met);
+  // Those that live. They may die in the caller's hands, which the lock is not for.
+  std::vector<StoragePtr> alive();
 
   std::mutex mutex_;
   std::map<uintptr_t, std::weak_ptr<Storage>> by_address_;
@@ -149,8 +161,8 @@ Storages& storages();
 
 // Its bytes are a ref's from now on.
 void become_ref(Storage& storage, RefHandle ref);
-// Its bytes are gone.
-void lose(Storage& storage);
+// Its bytes are gone. failure: of what was to make them, or none.
+void lose(Storage& storage, std::shared_ptr<const Error> failure = {});
 
 // A c10 storage on the device over it.
 c10::Storage as_torch(const StoragePtr& storage);
