@@ -16,6 +16,7 @@
 #include "ipc/spin.h"
 #include "kernel/base/bytes.h"
 #include "libdjinn-client/connect_advice.h"
+#include "libdjinn-client/lease_socket.h"
 #include "libdjinn-client/place.h"
 #include "libdjinn-client/regular_file.h"
 
@@ -58,6 +59,11 @@ Result<std::string> resolve_host(const std::string& host) {
   // Where neither listens, it is the one that systemd starts, if there is one.
   const bool is_there = ::access(kServiceSocket, F_OK) == 0 || service_is_installed();
   return of_user.empty() || is_there ? kServiceSocket : of_user;
+}
+
+bool Client::is_served(const ConnectOptions& options) {
+  const auto path = resolve_host(options.host);
+  return path && LeaseSocket::connect(*path);
 }
 
 Result<std::unique_ptr<Client>> Client::connect(const ConnectOptions& options,

@@ -103,6 +103,8 @@ struct Retention {
 
 class Client {
  public:
+  // Whether a djinnd takes connections where connect() would look for it; makes no session.
+  [[nodiscard]] static bool is_served(const ConnectOptions& options);
   // deadline: how long djinnd may take to answer; nullptr: as long as it takes. Errors: those of
   // Control::connect() and what djinnd answers (kBusy while it is drained), and the deadline's.
   static Result<std::unique_ptr<Client>> connect(const ConnectOptions& options,

@@ -38,7 +38,8 @@ bool service_is_installed() {
 Error nobody_answers(const std::string& path, bool is_service) {
   const char* const start = is_service
                                 ? "Start the service with 'systemctl start djinnd.socket', as root"
-                                : "Start it with 'djinnd --user'";
+                                : "Start one of your own with 'djinnd --user' (in a clone, "
+                                  "eval \"$(./dev up)\")";
   return {ErrorCode::kNotFound,
           "No djinnd answers at " + path + ". " + start + ", or set DJINN_HOST to where it runs."};
 }

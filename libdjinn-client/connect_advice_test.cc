@@ -13,7 +13,7 @@ TEST(ConnectAdvice, a_stopped_service_is_started_by_systemd_and_others_by_their_
             "No djinnd answers at /run/djinn/djinnd.sock. Start the service with 'systemctl start "
             "djinnd.socket', as root, or set DJINN_HOST to where it runs.");
   const std::string own = nobody_answers("/run/user/7/djinn/djinnd.sock", false).message;
-  EXPECT_NE(own.find("Start it with 'djinnd --user'"), std::string::npos);
+  EXPECT_NE(own.find("Start one of your own with 'djinnd --user'"), std::string::npos);
 }
 
 TEST(ConnectAdvice, who_is_outside_of_the_group_is_told_how_to_come_into_it) {

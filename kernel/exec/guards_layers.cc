@@ -317,6 +317,19 @@ void require_plain_channel(const at::Tensor& input, const at::Tensor& weight, in
                     "made; clone input and weight in contiguous_format");
 }
 
+// Where the processor multiplies matrices itself (AMX), oneDNN's three-dimensional convolution of
+// reduced types reads memory that nobody wrote if one window fits a line and the stride is longer.
+void require_stride_in_window(const at::Tensor& input, const at::Tensor& weight, int64_t stride,
+                              int64_t made) {
+  const at::ScalarType type = input.scalar_type();
+  const bool is_read = (type == at::kBFloat16 || type == at::kHalf) && input.dim() == 5 &&
+                       stride > weight.size(-1) && made == 1;
+  TORCH_CHECK_VALUE(!is_read, "a stride of ", stride,
+                    " where one element a line is made, by a "
+                    "window of ",
+                    weight.size(-1), "; a stride of 1 gives the same");
+}
+
 void convolution(const Stack& stack) {
   const at::Tensor& input = stack[0].toTensor();
   const at::Tensor& weight = stack[1].toTensor();
@@ -330,6 +343,7 @@ void convolution(const Stack& stack) {
   const auto sizes =
       at::native::conv_output_size(input.sizes(), weight.sizes(), padding, stride, dilation);
   require_plain_channel(input, weight, stride.back(), sizes.back());
+  require_stride_in_window(input, weight, stride.back(), sizes.back());
 }
 
 // The gradient has the sizes of what was convolved: kernels take the input's batch for its own.

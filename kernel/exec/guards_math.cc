@@ -174,6 +174,20 @@ void repeat_interleave(const Stack& stack) {
   }
 }
 
+// Of int64 the kernel counts the elements by a division of integers, which traps.
+void arange(const Stack& stack) {
+  const at::Scalar start = stack[0].toScalar(), end = stack[1].toScalar();
+  const at::Scalar step = stack[2].toScalar();
+  const bool is_integral = start.isIntegral(true) && end.isIntegral(true) && step.isIntegral(true);
+  const auto type = stack[3].toOptional<at::ScalarType>();
+  if (type ? *type != at::kLong : !is_integral) return;
+  TORCH_CHECK_VALUE(step.toLong() != 0, "a step of ", step, " is 0 as an int64");
+  int64_t length = 0;
+  const bool wraps = __builtin_sub_overflow(end.toLong(), start.toLong(), &length);
+  TORCH_CHECK_VALUE(!wraps && length != INT64_MIN, "a range from ", start, " to ", end,
+                    " has more elements than an int64 counts");
+}
+
 // Parts along a dimension, which it may leave out, are compared as tensors.
 template <size_t kDim>
 void unique_parts(const Stack& stack) {
@@ -188,6 +202,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::_grouped_mm", grouped_mm},
     {"aten::_pdist_forward", pdist},
     {"aten::addbmm_", addbmm_in_place},
+    {"aten::arange.start_step", arange},
     {"aten::div.Scalar_mode", divide_by_scalar},
     {"aten::div.Tensor_mode", divide},
     {"aten::div_.Scalar_mode", divide_by_scalar},

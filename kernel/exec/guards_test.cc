@@ -599,6 +599,37 @@ TEST_F(Guards, a_convolutions_windows_lie_on_its_input) {
   EXPECT_EQ(convolve(at::kDouble, 8, 4, 1), ErrorCode::kOk) << error;
 }
 
+TEST_F(Guards, a_reduced_convolution_of_one_window_a_line_has_no_longer_stride) {
+  const auto convolve = [&](at::ScalarType type, int64_t stride, int64_t width) {
+    return code(
+        "aten::conv3d",
+        {noise({2, 4, 5, 5, width}, 1).to(type), noise({6, 4, 3, 3, 3}, 2).to(type)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), arg(srg::None{}), integers({1, 1, stride})};
+        },
+        1);
+  };
+  EXPECT_EQ(convolve(at::kBFloat16, 3, 5), ErrorCode::kOk) << error;
+  EXPECT_EQ(convolve(at::kBFloat16, 4, 7), ErrorCode::kOk) << error;
+  EXPECT_EQ(convolve(at::kFloat, 5, 5), ErrorCode::kOk) << error;
+  EXPECT_EQ(convolve(at::kBFloat16, 4, 5), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(convolve(at::kHalf, 5, 5), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Guards, a_range_of_int64_has_a_step_and_a_countable_length) {
+  const auto range = [&](srg::Argument start, srg::Argument end, srg::Argument step, DType type) {
+    const auto arguments = [&](const Refs&) {
+      return Arguments{start, end, step, {"dtype", type}};
+    };
+    return code("aten::arange.start_step", {}, arguments, 1);
+  };
+  EXPECT_EQ(range(integer(1), arg(2.5), arg(1.5), DType::kInt64), ErrorCode::kOk) << error;
+  EXPECT_EQ(range(integer(1), arg(2.0), arg(0.5), DType::kFloat32), ErrorCode::kOk) << error;
+  EXPECT_EQ(range(integer(1), arg(2.0), arg(1e-300), DType::kInt64), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(range(integer(0), integer(INT64_MIN), integer(-1), DType::kInt64),
+            ErrorCode::kInvalidArgument);
+}
+
 TEST_F(Guards, a_convolutions_stride_is_one_that_is_multiplied_in_32_bits) {
   const auto convolve = [&](int64_t stride) {
     return code(

@@ -300,6 +300,7 @@ void add_session(py::module_& module) {
     return Program{parse_graph(source), number, {}, ModelId{model}, {}};
   });
   module.def("id_text", &id_text);
+  module.attr("VERSION") = DJINN_VERSION;
   module.attr("STAGING_BYTES_DEFAULT") = limits::kStagingBytesDefault;
 }
 

@@ -59,6 +59,10 @@ py::object crossed() {
   return py::int_(report->counts.bytes_in + report->counts.bytes_out);
 }
 
+bool is_available() {
+  return client::Client::is_served(Link::connect_options());
+}
+
 py::dict memory() {
   const DeviceMemory memory = Device::get().memory();
   py::dict out;
@@ -331,6 +335,7 @@ PYBIND11_MODULE(_device, module) {
   module.def("stats", &device::stats);
   module.def("crossed", &device::crossed);
   module.def("memory", &device::memory);
+  module.def("is_available", &device::is_available, py::call_guard<py::gil_scoped_release>());
   module.def("give_back", [] { device::Device::get().give_back(); });
   module.def("state_call", [](size_t tier) { device::Device::get().state_call(tier); });
   module.def("state_local_model", [] { device::Device::get().state_local_model(); });

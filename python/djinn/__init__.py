@@ -30,6 +30,7 @@ On numpy arrays, without PyTorch:
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from . import _client
 from .arrays import bfloat16_to_float32, float32_to_bfloat16
 from .errors import (
     Error,
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from .torch.profiler import get_profiler as get_profiler
     from .torch.profiler import set_debug_level as set_debug_level
 
+__version__ = _client.VERSION
+
 # Names that need PyTorch, which is imported when one of them is used.
 _OF_TORCH = {
     "capture": "profiler",
@@ -78,7 +81,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_OF_TORCH, "__doc__"])
+    return sorted([*__all__, *_OF_TORCH, "__doc__", "__version__"])
 
 
 __all__ = [

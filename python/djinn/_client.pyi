@@ -5,6 +5,7 @@ from typing import Any
 from .shapes import Expr, Symbol
 
 STAGING_BYTES_DEFAULT: int
+VERSION: str
 
 # index, generation, and the number of the session that it belongs to: 1, 2, ... of a Session
 Handle = tuple[int, int, int]

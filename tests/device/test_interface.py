@@ -2,9 +2,13 @@
 """The published interface of Djinn, as it stands in its paper's examples."""
 
 import copy
+import os
 import pydoc
 import re
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import djinn
@@ -127,6 +131,39 @@ def test_the_names_that_need_pytorch_are_found_too() -> None:
     for name in ("config", "device", "disable", "enable", "explain", "connect", "Encoder"):
         assert name in dir(djinn) and getattr(djinn, name) is not None
     assert not {"importlib", "Any", "TYPE_CHECKING"} & set(dir(djinn))
+
+
+def test_the_version_is_that_of_the_programs() -> None:
+    shown = subprocess.run(["djinnctl", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["djinnctl", djinn.__version__]
+    assert "__version__" in dir(djinn)
+
+
+ASKED = """
+import torch, djinn.torch
+
+print(torch.remote_accelerator.is_available())
+try:
+    torch.remote_accelerator.memory_summary()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_whether_a_djinnd_answers_is_told(device_daemon: Daemon, tmp_path: Path) -> None:
+    def asked(host: str) -> list[str]:
+        return subprocess.run(
+            [sys.executable, "-c", ASKED],
+            env={**os.environ, "DJINN_HOST": host},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+
+    assert asked(device_daemon.host) == ["True"]
+    false, why = asked(f"unix:{tmp_path}/none.sock")
+    assert false == "False"
+    assert "No djinnd answers" in why
 
 
 def test_the_settings_show_what_is_chosen() -> None:

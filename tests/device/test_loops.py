@@ -368,7 +368,7 @@ def test_a_gpu_that_is_not_there_is_told_with_where_a_ghost_is(
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     load = transformers.AutoModelForCausalLM.from_pretrained
-    for ask in (lambda: ghost.to("cuda"), lambda: load(checkpoint, device_map="cuda")):
+    for ask in (ghost.cuda, lambda: ghost.to("cuda"), lambda: load(checkpoint, device_map="cuda")):
         with pytest.raises((RuntimeError, AssertionError)) as caught:
             ask()
         assert "model.device" in "".join(caught.value.__notes__)

@@ -79,6 +79,7 @@ def _memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """What this process has in djinnd, for people."""
     del abbreviated  # it is short
     _check_index(0 if device is None else device)
+    torch.accelerator.get_memory_info(0)  # makes the session, or says why there is none
     own = _device.memory()
     lines = (
         ("tensors", max(own["held"] - own["models"], 0), "results, changed weights, caches"),
@@ -122,7 +123,7 @@ def _module() -> types.ModuleType:
 
     module.device = Device  # type: ignore[attr-defined]
     functions = {
-        "is_available": lambda: True,
+        "is_available": _device.is_available,
         "is_initialized": lambda: True,
         "is_bf16_supported": lambda: True,
         "device_count": lambda: 1,

@@ -180,6 +180,7 @@ def enable() -> None:
             (fetch._IterableDatasetFetcher, "fetch", _wrap_fetch),
             (torch._tensor_str, "_str", _wrap_str),
             (model, "to", _wrap_to),
+            (model, "cuda", _wrap_cuda),
             (torch, "compile", compiling.wrap_compile),
             (torch.nn.Module, "compile", compiling.wrap_module_compile),
             (torch._TorchCompileInductorWrapper, "__call__", compiling.wrap_inductor),
@@ -297,6 +298,15 @@ def _wrap_to(original: Any) -> Any:
             return original(self, *args, **kwargs)
 
     return to
+
+
+def _wrap_cuda(original: Any) -> Any:
+    @functools.wraps(original)
+    def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _hint_at_device("cuda"):
+            return original(self, *args, **kwargs)
+
+    return cuda
 
 
 def _ghost_or_local(call: Callable[[], Any]) -> Any:
