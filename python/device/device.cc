@@ -159,6 +159,7 @@ void Device::see_to_room(Turn& turn, const Entry& entry) {
 void Device::call_on_trial(const c10::OperatorHandle& op, Stack& stack,
                            const std::exception_ptr& failure) {
   if (!open_ended(op, stack)->written.empty()) std::rethrow_exception(failure);
+  synchronize();  // what was called before may have failed
   try {
     call_open(op, stack);
   } catch (const c10::Error&) {
@@ -529,6 +530,12 @@ Followed Device::follow(uint64_t session, uint64_t bytes, const Generations::Sta
   return generations_.follow(turn, session, start, on_tokens);
 }
 
+// Whether an operator that was called before may fail: what it leaves as it was must be there then.
+bool Device::may_fail() {
+  Link* const link = session_.live();
+  return !log_.empty() || (link != nullptr && !link->is_idle());
+}
+
 bool Device::replace(const at::Tensor& destination, std::span<const std::byte> bytes,
                      bool is_parameter) {
   const StoragePtr storage = storage_of(destination);
@@ -539,6 +546,7 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
   HostBytes host = copy_of(bytes);
   Turn turn(mutex_);
   generations_.make_way(turn, 0, 1);
+  if (may_fail() && storage->location != Location::kZero) return false;
   return uploads_.replace(storage, destination.scalar_type(), std::move(host), is_parameter);
 }
 

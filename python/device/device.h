@@ -199,6 +199,7 @@ class Device {
   void let_go();
   void complete(Turn& turn);
   void see_to_room(Turn& turn, const Entry& entry);
+  [[nodiscard]] bool may_fail();
   void settle();
   void raise_failure();
   void complete_or_raise(Turn& turn);

@@ -153,6 +153,11 @@ Result<client::Outcome> Link::wait(client::Run run) {
 
 // --- failures
 
+bool Link::is_idle() {
+  reap();
+  return unwaited_.empty();
+}
+
 Error Link::settle_failure() {
   DJINN_ASSERT(failure_);
   wait_for_all();

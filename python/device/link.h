@@ -81,6 +81,8 @@ class Link {
   Status put(Storage& storage, HostBytes bytes);
   // The segments from here on are of another log.
   void begin_log() { ++log_; }
+  // All that was handed over is done.
+  [[nodiscard]] bool is_idle();
   // Something that was handed over has failed, and this is not settled.
   [[nodiscard]] bool has_failure() const { return failure_.has_value(); }
   // Settles it, and waits until all that was handed over is done. Gives the first failure.

@@ -291,6 +291,27 @@ def test_integers_that_are_known_here_did_not_change_either() -> None:
     assert run("cpu") == run(DEVICE)
 
 
+def test_writes_of_more_than_a_run_may_are_not_moved_across_an_operator_that_fails() -> None:
+    """An optimizer's are, parameter by parameter."""
+
+    def write(device: str) -> list[torch.Tensor]:
+        large = [torch.ones(4_000_000, device=device) for _ in range(3)]
+        bad = None
+        for number, one in enumerate(large):
+            one.add_(1)
+            if number == 0 and device == DEVICE:
+                bad = FAILURES["index_select"](device)
+            elif number == 0:
+                break
+            one.mul_(3)
+        if bad is not None:
+            last = (bad + large[2][:2]).exp()
+            expect_failure(last.cpu)
+        return large
+
+    expect_equal(write("cpu"), write(DEVICE))
+
+
 def test_uploads_and_copies_from_the_cpu_around_a_failure() -> None:
     state = numbers(DEVICE, 4)
     settle()
