@@ -95,10 +95,10 @@ class Chains {
 };
 
 // Parts of the names of operators whose kernels may refuse what they find in their arguments.
-constexpr std::string_view kMayRefuse[] = {"index",    "gather", "scatter",  "embedding", "take",
-                                           "put",      "linalg", "cholesky", "nll_loss",  "cross_entropy",
-                                           "solve",    "lu_",    "inverse",  "multinomial", "divide",
-                                           "remainder", "pow"};
+constexpr std::string_view kMayRefuse[] = {
+    "index",    "gather",        "scatter",     "embedding",    "take",      "put",      "linalg",
+    "nll_loss", "cross_entropy", "multinomial", "floor_divide", "remainder", "cholesky",
+};
 
 // Where an operator fails, what was called before it has happened, and nothing else: so nothing is
 // moved across one that may.

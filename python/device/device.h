@@ -102,8 +102,8 @@ class Device {
   void reset_peak();
   // Elements of tensor, contiguous and in order; exactly its bytes.
   void read(const at::Tensor& tensor, std::span<std::byte> out);
-  // What failed that was to make the tensor's value, or "" where its session has ended; nothing where
-  // it has one. Waits, and raises no failure.
+  // What failed that was to make the tensor's value, or "" where its session has ended; nothing
+  // where it has one. Waits, and raises no failure.
   std::optional<std::string> why_without_value(const at::Tensor& tensor);
   // The elements as a CPU tensor if they are known here, else undefined.
   at::Tensor known(const at::Tensor& tensor);
@@ -223,7 +223,7 @@ class Device {
   std::deque<Leaving> leaving_;  // in order
   DeviceStats stats_;
   Room room_;
-  std::optional<Error> owed_;    // a failure that is settled, and that nobody was told
+  std::optional<Error> owed_;   // a failure that is settled, and that nobody was told
   bool fork_has_lock_ = false;  // while a fork is under way
   int holds_ = 0;
   std::thread::id holder_;                // while holds_ > 0

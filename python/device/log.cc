@@ -147,7 +147,7 @@ class GraphWriter {
     StoragePtr storage;
     srg::ValueId value = 0;
     Operand geometry;
-    bool changed = false;  // made or written by an operator
+    bool changed = false;                                     // made or written by an operator
     std::optional<std::shared_ptr<const NamedTensor>> was{};  // as Before::weight
   };
 

@@ -40,7 +40,7 @@ struct Entry {
   // Training: it is part of a backward pass, or of what one may follow.
   srg::Phase phase = srg::Phase::kUnknown;
   srg::Residency residency = srg::Residency::kUnknown;
-  bool is_fork = false;  // its product is the tensor that its operand was, to be written from now on
+  bool is_fork = false;  // its product is the tensor that its operand was, to be written
 };
 
 // An output that was something already before its run, and is that again if the run does not make
@@ -75,7 +75,7 @@ class Log {
   void clear();
   // Forgets these entries.
   void drop(std::span<const size_t> numbers);
-  // Forgets entries that need what is lost; what they make is lost, too, and what they write, unless
+  // Forgets entries that need what is lost; what they make is lost, too, and what they write unless
   // it was lost to an operator that failed: then it stays as it was.
   void drop_lost();
 

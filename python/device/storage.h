@@ -36,7 +36,7 @@ enum class Location : uint8_t {
   kLogged,    // made by an operator of the log
   kInput,     // of a capture (capture.h): bound at each run by its role
   kSequence,  // of a capture: keys or values of a sequence group
-  kLost,      // nowhere any more: the session that held it has ended, or what was to make it failed
+  kLost,      // nowhere: the session that held it has ended, or what was to make it failed
 };
 
 // Bytes that are this process's in djinnd, from when they are there until they are let go of.
@@ -89,15 +89,15 @@ struct Storage : std::enable_shared_from_this<Storage> {
   uint64_t bytes = 0;
   Location location = Location::kZero;
   at::ScalarType type = at::kByte;  // kZero, kHost, kLogged: of the value that covers all bytes
-  HostBytes host;                            // kHost
-  bool is_parameter = false;                 // kHost: to be shared (sealing.h)
+  HostBytes host;                   // kHost
+  bool is_parameter = false;        // kHost: to be shared (sealing.h)
   std::shared_ptr<const NamedTensor> named;  // kWeight, kSource, kInput, kSequence
   RefHandle ref;                             // kRef
   Held held_bytes;                           // kRef
   std::shared_ptr<const Error> failure;      // kLost: of what was to make it, or none
-  bool is_bound = false;                               // kRef: a template may name it
-  uint32_t log_uses = 0;                               // entries of the log that name it
-  c10::Storage shadow;                                 // on the CPU; null: unknown
+  bool is_bound = false;                     // kRef: a template may name it
+  uint32_t log_uses = 0;                     // entries of the log that name it
+  c10::Storage shadow;                       // on the CPU; null: unknown
   uint64_t taint = 0;             // the inputs of a capture that the shadow depends on, a bit each
   std::atomic<bool> held = true;  // by a tensor; false: only by the log
 

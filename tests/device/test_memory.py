@@ -201,9 +201,7 @@ def test_an_operator_that_finds_no_memory_is_named_with_its_shape(
     assert "MiB" in done.stdout, done.stdout
 
 
-def run_script(
-    daemon: Daemon, script: str, blocking: str = ""
-) -> subprocess.CompletedProcess[str]:
+def run_script(daemon: Daemon, script: str, blocking: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "DJINN_HOST": daemon.host, "DJINN_BLOCKING": blocking},
