@@ -52,9 +52,9 @@ static_assert(kOperations == static_cast<size_t>(Operation::kReorderSequence) + 
 // A run that fails poisons what it would have made and what it would have changed. Not so one of a
 // series: where an operator of it fails, what the operators before that one have made and changed
 // stays, and what the others would have changed stays as it was; what they would have made is
-// poisoned. Runs of the series that come behind it are refused, and change nothing. So a program
-// that submits ahead finds all as at the operator that failed. A run on a sequence group keeps
-// nothing of itself.
+// poisoned; the completion says which node failed. Runs of the series that come behind it are
+// refused, and change nothing. So a program that submits ahead finds all as at the operator that
+// failed. A run on a sequence group keeps nothing of itself.
 struct Submission {
   uint16_t operation = 0;       // Operation
   uint16_t reserved = 0;        // zero
@@ -80,7 +80,8 @@ inline constexpr uint32_t kTokensPerCompletion = 8;
 struct Completion {
   uint16_t kind = 0;   // CompletionKind
   uint16_t error = 0;  // kDone: ErrorCode; its text is in the error area
-  uint32_t index = 0;  // kToken: which token of the run, from 0. kDone: tokens generated
+  uint32_t index = 0;  // kToken: which token of the run, from 0. kDone: tokens generated; of a run
+                       // of a series that failed: which node of its graph did, from 1, or 0
   uint64_t run = 0;
   uint64_t random_offset = 0;  // kDone of a generation: the next unused random offset
   uint32_t first_row = 0;      // kToken

@@ -513,6 +513,7 @@ void Client::finish(const ipc::Completion& completion) {
   Outcome outcome;
   outcome.error = static_cast<ErrorCode>(completion.error);
   outcome.tokens = completion.index;
+  outcome.failed_node = completion.error == 0 ? 0 : completion.index;
   outcome.random_offset = completion.random_offset;
   if (outcome.error != ErrorCode::kOk) {
     const auto text = view_->error_text(pending.submission_index);

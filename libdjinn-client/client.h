@@ -66,6 +66,7 @@ struct Outcome {
   ErrorCode error = ErrorCode::kOk;
   std::string message;
   uint32_t tokens = 0;                  // of a generation
+  uint32_t failed_node = 0;             // of a series: which of its graph failed, from 1; 0: none
   uint64_t random_offset = 0;           // of a generation: the next unused one
   std::vector<StagingLease> written{};  // what the submission leased for the run to write
 };

@@ -292,11 +292,6 @@ void spare(Step& step, const srg::Beginning& beginning, const ipc::RunBlock& blo
   }
 }
 
-Error located(Error error, const srg::Node& node) {
-  if (!error.message.starts_with(node.op)) error.message.insert(0, node.op + ": ");
-  return error;
-}
-
 // Where an operator failed, if the lane came to one since it had begun so many runs.
 std::optional<size_t> failed_at(const exec::Lane& lane, uint64_t begun) {
   return lane.stats().begun != begun ? lane.failed_at() : std::nullopt;
@@ -325,7 +320,8 @@ Result<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
       tried.note_success();
     }
   }
-  return located(tried.why, work.graph.nodes[tried.fails - 1]);
+  step.failed_node = tried.fails;
+  return tried.why;
 }
 
 // whole(): runs the submission as it is. work(): what there is to cut.

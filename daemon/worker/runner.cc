@@ -66,7 +66,8 @@ ipc::Completion done_completion(const gc::StepRecord& record) {
   ipc::Completion out;
   out.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
   out.error = static_cast<uint16_t>(record.error);
-  out.index = static_cast<uint32_t>(record.generated);
+  out.index =
+      static_cast<uint32_t>(record.failed_node != 0 ? record.failed_node : record.generated);
   out.run = record.run;
   out.random_offset = record.random_offset;
   return out;
@@ -239,6 +240,7 @@ void Runner::fail(Step& step, gc::StepRecord record, const Error& error) {
   record.kind = gc::StepKind::kFailed;
   record.error = static_cast<uint32_t>(error.code);
   if (step.is_of_series()) record.failed_series = step.submission.series;
+  record.failed_node = step.failed_node;
   record.tokens_in_step = 0;
   record.error_text = {};
   std::copy_n(error.message.begin(), std::min(error.message.size(), record.error_text.size() - 1),

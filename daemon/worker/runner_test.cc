@@ -234,6 +234,7 @@ class SeriesTest : public RunnerTest {
 TEST_F(SeriesTest, what_comes_before_an_operator_that_fails_has_happened_and_the_rest_has_not) {
   submit_steps("fake::fail");
   EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(told_.back().index, 3u) << "the node that failed";
   EXPECT_EQ(value_of(kState), kInputAndOne);
   EXPECT_EQ(value_of(kRef), kInputAndOne);
   EXPECT_EQ(read(kLater), ErrorCode::kPoisoned);

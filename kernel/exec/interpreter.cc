@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "kernel/base/checked.h"
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/arguments.h"
@@ -18,8 +16,6 @@
 
 namespace djinn::exec {
 namespace {
-
-constexpr size_t kShapesShown = 80;  // letters; an error's text is short
 
 Error bad_result(const Step& step) {
   return {ErrorCode::kInternal, fmt::format("{} gave back results unlike its schema.",
@@ -187,26 +183,6 @@ Status check_claim(const srg::Value& value, const at::Tensor& tensor,
                   name_of(value.dtype), fmt::join(sizes, ", "))};
 }
 
-// "aten::embedding at decoder.embed (float32 [4, 2], int64 [1])": the shapes that are known without
-// a run.
-static std::string describe_call(const srg::Graph& graph, size_t node) {
-  std::string shapes;
-  const auto add = [&](srg::ValueId id) {
-    const srg::Value& value = graph.values[id];
-    if (value.storage == srg::kLocalStorage && !value.claims_sizes) return;
-    if (!std::ranges::all_of(value.sizes, &srg::Expr::is_constant)) return;
-    std::vector<int64_t> sizes;
-    for (const srg::Expr& size : value.sizes) sizes.push_back(size.constant);
-    shapes += fmt::format("{}{} [{}]", shapes.empty() ? "" : ", ", name_of(value.dtype),
-                          fmt::join(sizes, ", "));
-  };
-  for (const srg::Argument& argument : graph.nodes[node].arguments) {
-    if (const auto* one = std::get_if<srg::ValueRef>(&argument.value)) add(one->id);
-  }
-  const std::string name = describe(graph.nodes[node]);
-  return shapes.empty() ? name : fmt::format("{} ({})", name, shapes.substr(0, kShapesShown));
-}
-
 static Error given_up() {
   return {ErrorCode::kCancelled, "The run was given up before it had ended."};
 }
@@ -226,7 +202,7 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
   if (frame.pulse) frame.pulse({});
   if (status || status.error().code == ErrorCode::kCancelled) return status;
   frame.failed_at = at;
-  return located(std::move(status).error(), describe_call(program.graph, at));
+  return located(std::move(status).error(), describe(program.graph.nodes[at]));
 }
 
 }  // namespace djinn::exec

@@ -384,7 +384,7 @@ void Device::hand_over_log() {
   Segmenter segmenter(log_, std::move(needed));
   size_t segments = 0;
   try {
-    for (; const auto segment = segmenter.next(); ++segments) run_segment(*segment);
+    for (; auto segment = segmenter.next(); ++segments) run_segment(*std::move(segment));
   } catch (...) {
     log_.drop(segmenter.taken());  // what was handed over must not run twice
     throw;
@@ -399,7 +399,7 @@ void Device::release_garbage() {
   if (!garbage.empty()) take(session_.link().release(garbage));
 }
 
-void Device::run_segment(const Segment& segment) {
+void Device::run_segment(Segment segment) {
   if (debug_level_ >= 3) {
     const auto& nodes = segment.graph.nodes;
     const auto is_training = [](const srg::Node& node) {
@@ -415,7 +415,7 @@ void Device::run_segment(const Segment& segment) {
                std::ranges::count_if(nodes, is_gradient), segment.inputs.size(),
                segment.outputs.size());
   }
-  take(session_.link().run(segment));
+  take(session_.link().run(std::move(segment)));
 }
 
 void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {

@@ -193,7 +193,7 @@ class Device {
   void hand_over_now();
   void hand_over_idle();
   void hand_over_log();
-  void run_segment(const Segment& segment);
+  void run_segment(Segment segment);
   void release_garbage();
   void note_unused_models();
   void let_go();

@@ -35,6 +35,9 @@ constexpr size_t kKnownMax = 4096;
 constexpr size_t kProgramsMax[] = {limits::kProgramsPerUser / 4, limits::kProgramsPerUser * 3 / 8,
                                    limits::kProgramsPerUser / 2};
 
+// Of an operator's arguments in an error; cat may have hundreds.
+constexpr size_t kShapesShown = 6;
+
 // The name of the program that this process runs, for djinnctl sessions.
 std::string own_name() {
   return program_invocation_short_name;
@@ -94,6 +97,51 @@ std::string text_of(const Largest& largest) {
                      fmt::join(largest.sizes, ", "), size_text(largest.bytes));
 }
 
+// The type and sizes of a value, as far as they are known before a run.
+std::string shape_of(const srg::Graph& graph, srg::ValueId id) {
+  const srg::Value& value = graph.values[id];
+  if (value.storage != srg::kLocalStorage || value.claims_sizes) {
+    c10::SmallVector<int64_t, 5> sizes;
+    for (const srg::Expr& size : value.sizes) sizes.push_back(size.constant);
+    return fmt::format("{} [{}]", name_of(value.dtype), fmt::join(sizes, ", "));
+  }
+  for (const srg::Node& node : graph.nodes) {
+    if (node.op != "aten::as_strided" || node.outputs[0] != id) continue;
+    c10::SmallVector<int64_t, 5> sizes;
+    for (const srg::Expr& size : std::get<srg::ExprList>(node.arguments[1].value).items) {
+      sizes.push_back(size.constant);
+    }
+    return fmt::format("[{}]", fmt::join(sizes, ", "));
+  }
+  return "[?]";
+}
+
+// "aten::embedding (float32 [4, 2], int64 [1]), which gives float32 [1, 2], 8 bytes: why"
+std::string text_of(const srg::Graph& graph, const srg::Node& node, std::string_view why) {
+  std::vector<std::string> shapes;
+  const auto add = [&](srg::ValueId id) { shapes.push_back(shape_of(graph, id)); };
+  for (const srg::Argument& argument : node.arguments) {
+    if (const auto* one = std::get_if<srg::ValueRef>(&argument.value)) add(one->id);
+    if (const auto* list = std::get_if<srg::ValueList>(&argument.value)) {
+      for (const auto& id : list->ids) {
+        if (id) add(*id);
+      }
+    }
+  }
+  if (shapes.size() > kShapesShown) {
+    shapes.resize(kShapesShown);
+    shapes.emplace_back("...");
+  }
+  std::string text = fmt::format("{} ({})", node.op, fmt::join(shapes, ", "));
+  if (!node.outputs.empty() && bytes_of(graph.values[node.outputs[0]]) > 0) {
+    text += fmt::format(", which gives {}, {}", shape_of(graph, node.outputs[0]),
+                        size_text(bytes_of(graph.values[node.outputs[0]])));
+  }
+  const std::string named = node.op + ": ";  // as an operator's own errors begin
+  if (why.starts_with(named)) why.remove_prefix(named.size());
+  return fmt::format("{}: {}", text, why);
+}
+
 }  // namespace
 
 bool lacked_memory(ErrorCode code) {
@@ -125,9 +173,8 @@ void Link::take_oldest() {
 void Link::note_failure(const client::Outcome& outcome, Unwaited run) {
   ++stats_.failures;
   if (outcome.error != ErrorCode::kPoisoned) {
-    stats_.last_failure = outcome.message;
+    stats_.last_failure = told(outcome, run);
     stats_.last_code = outcome.error;
-    if (lacked_memory(outcome.error)) stats_.last_failure += largest_of(run);
   }
   if (!run.is_release && !failure_) {
     const bool is_first = outcome.error != ErrorCode::kPoisoned;
@@ -136,9 +183,16 @@ void Link::note_failure(const client::Outcome& outcome, Unwaited run) {
   failed_.push_back(std::move(run.made));
 }
 
-std::string Link::largest_of(const Unwaited& one) const {
-  const auto defined = defined_.find(one.program.value);
-  return text_of(defined == defined_.end() ? one.largest : defined->second.largest);
+// What failed, with the shapes that it had, and why.
+std::string Link::told(const client::Outcome& outcome, const Unwaited& run) const {
+  const size_t number = outcome.failed_node;
+  if (number != 0 && number <= run.graph.nodes.size()) {
+    return text_of(run.graph, run.graph.nodes[number - 1], outcome.message);
+  }
+  if (!lacked_memory(outcome.error)) return outcome.message;
+  const auto defined = defined_.find(run.program.value);
+  return outcome.message +
+         text_of(defined == defined_.end() ? largest_in(run.graph) : defined->second.largest);
 }
 
 void Link::note(Unwaited run) {
@@ -283,7 +337,7 @@ Result<client::Runnable> Link::runnable_for(const Segment& segment) {
   return client::Runnable{{}, model, std::move(staged)};
 }
 
-Status Link::run(const Segment& segment) {
+Status Link::run(Segment segment) {
   const Stopwatch watch(stats_.schedule_ns);
   ++stats_.runs;
   stats_.operators += segment.operators;
@@ -291,8 +345,8 @@ Status Link::run(const Segment& segment) {
   ipc::RunBlock block;
   DJINN_TRY(auto refs, bind(segment, block));
   Unwaited unwaited;
-  unwaited.made.before = segment.before;
-  if (!runnable.program.valid()) unwaited.largest = largest_in(segment.graph);
+  unwaited.made.before = std::move(segment.before);
+  unwaited.graph = std::move(segment.graph);
   return submit_run(std::move(runnable), block, segment.outputs, std::move(refs), {},
                     std::move(unwaited));
 }

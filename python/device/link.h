@@ -88,7 +88,7 @@ class Link {
   // Settles it, and waits until all that was handed over is done. Gives the first failure.
   Error settle_failure();
   // Runs a segment; its outputs go to kRef.
-  Status run(const Segment& segment);
+  Status run(Segment segment);
   // Runs a program; these go to kRef. staged: what of staging it reads.
   Status run_program(ProgramId program, ipc::RunBlock block, std::span<const StoragePtr> outputs,
                      std::vector<client::StagingLease> staged);
@@ -121,7 +121,7 @@ class Link {
   struct Unwaited {
     client::Run run = 0;
     ProgramId program = {};  // or none
-    Largest largest = {};    // of a graph that came with its run
+    srg::Graph graph = {};   // if it is of the log
     bool is_release = false;
     Made made = {};
   };
@@ -153,7 +153,7 @@ class Link {
   [[nodiscard]] bool is_made(const Storage& storage);
   void reap();
   void take_oldest();
-  [[nodiscard]] std::string largest_of(const Unwaited& one) const;
+  [[nodiscard]] std::string told(const client::Outcome& outcome, const Unwaited& run) const;
 
   client::Client* client_;
   LinkStats stats_;

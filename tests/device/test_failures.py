@@ -199,7 +199,8 @@ def test_an_operator_that_would_write_and_fails_has_written_nothing() -> None:
 
 def test_the_error_names_the_operator_and_its_shapes() -> None:
     bad = F.embedding(far(DEVICE), numbers(DEVICE, 4, 2))
-    said = r"aten::embedding \(float32 \[4, 2\], int64 \[2\]\): index out of range.* "
+    said = r"aten::embedding \(float32 \[4, 2\], int64 \[2\]\), which gives float32 \[2, 2\], 16 bytes: "
+    said += "index out of range.* "
     said += "What was called before it has happened, what was called after it has not"
     expect_failure(bad.cpu, said)
 
