@@ -212,6 +212,11 @@ bool Link::is_idle() {
   return unwaited_.empty();
 }
 
+bool Link::has_failure() {
+  reap();
+  return failure_.has_value();
+}
+
 Error Link::settle_failure() {
   DJINN_ASSERT(failure_);
   wait_for_all();

@@ -83,8 +83,8 @@ class Link {
   void begin_log() { ++log_; }
   // All that was handed over is done.
   [[nodiscard]] bool is_idle();
-  // Something that was handed over has failed, and this is not settled.
-  [[nodiscard]] bool has_failure() const { return failure_.has_value(); }
+  // Something that is done has failed, and this is not settled.
+  [[nodiscard]] bool has_failure();
   // Settles it, and waits until all that was handed over is done. Gives the first failure.
   Error settle_failure();
   // Runs a segment; its outputs go to kRef.

@@ -16,7 +16,8 @@ from private_daemon import Daemon
 from torch import nn
 from twins import DEVICE, expect_equal, numbers
 
-flush = djinn.torch._device.flush
+def flush() -> None:
+    djinn.torch._device.flush()
 
 
 def settle() -> None:
