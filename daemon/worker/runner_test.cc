@@ -273,7 +273,7 @@ TEST_F(SeriesTest, a_run_behind_one_that_failed_changes_nothing_until_the_series
 }
 
 TEST_F(SeriesTest, what_ended_its_workers_leaves_what_it_would_have_changed_as_it_was) {
-  submit_steps("fake::nothing");
+  submit_steps("fake::take_heap", {1 << 20});
   EXPECT_EQ(advance(), Runner::Advance::kWaiting);  // and it dies
   refusal_ = ErrorCode::kWorkerLost;
   attach();
