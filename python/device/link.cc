@@ -97,23 +97,35 @@ std::string text_of(const Largest& largest) {
                      fmt::join(largest.sizes, ", "), size_text(largest.bytes));
 }
 
-// The type and sizes of a value, as far as they are known before a run.
+template <typename T>
+const T* argument_of(const srg::Node& node, size_t position) {
+  return position < node.arguments.size() ? std::get_if<T>(&node.arguments[position].value)
+                                          : nullptr;
+}
+
+std::string shape_of(DType dtype, std::span<const srg::Expr> exprs) {
+  c10::SmallVector<int64_t, 5> sizes;
+  for (const srg::Expr& size : exprs) sizes.push_back(size.constant);
+  return fmt::format("{}{}[{}]", dtype == DType::kInvalid ? "" : name_of(dtype),
+                     dtype == DType::kInvalid ? "" : " ", fmt::join(sizes, ", "));
+}
+
+// The type and sizes of a value, as far as they are known before a run: what GraphWriter adds to
+// what was recorded claims none.
 std::string shape_of(const srg::Graph& graph, srg::ValueId id) {
   const srg::Value& value = graph.values[id];
   if (value.storage != srg::kLocalStorage || value.claims_sizes) {
-    c10::SmallVector<int64_t, 5> sizes;
-    for (const srg::Expr& size : value.sizes) sizes.push_back(size.constant);
-    return fmt::format("{} [{}]", name_of(value.dtype), fmt::join(sizes, ", "));
+    return shape_of(value.dtype, value.sizes);
   }
-  for (const srg::Node& node : graph.nodes) {
-    if (node.op != "aten::as_strided" || node.outputs[0] != id) continue;
-    c10::SmallVector<int64_t, 5> sizes;
-    for (const srg::Expr& size : std::get<srg::ExprList>(node.arguments[1].value).items) {
-      sizes.push_back(size.constant);
-    }
-    return fmt::format("[{}]", fmt::join(sizes, ", "));
-  }
-  return "[?]";
+  const auto makes = [&](const srg::Node& node) {
+    return std::ranges::count(node.outputs, id) > 0;
+  };
+  const auto node = std::ranges::find_if(graph.nodes, makes);
+  const auto* const dtype = argument_of<DType>(*node, 1);
+  const auto* const sizes =
+      argument_of<srg::ExprList>(*node, node->op == "aten::as_strided" ? 1 : 0);
+  if (sizes == nullptr) return "[?]";
+  return shape_of(dtype == nullptr ? DType::kInvalid : *dtype, sizes->items);
 }
 
 // "aten::embedding (float32 [4, 2], int64 [1]), which gives float32 [1, 2], 8 bytes: why"
@@ -180,13 +192,21 @@ void Link::note_failure(const client::Outcome& outcome, Unwaited run) {
     const bool is_first = outcome.error != ErrorCode::kPoisoned;
     failure_ = Error{outcome.error, is_first ? stats_.last_failure : outcome.message};
   }
+  const std::vector<uint64_t>& numbers = run.made.numbers;
+  if (!failed_at_ && !numbers.empty()) {
+    const bool is_known = outcome.failed_node > 0 && outcome.failed_node <= numbers.size();
+    failed_at_ = is_known ? numbers[outcome.failed_node - 1] : numbers.front();
+  }
   failed_.push_back(std::move(run.made));
 }
 
 // What failed, with the shapes that it had, and why.
 std::string Link::told(const client::Outcome& outcome, const Unwaited& run) const {
-  const size_t number = outcome.failed_node;
-  if (number != 0 && number <= run.graph.nodes.size()) {
+  size_t number = outcome.failed_node;
+  const std::vector<uint64_t>& entries = run.made.numbers;
+  if (number != 0 && number <= entries.size()) {
+    // An entry's operator is the last of its nodes.
+    while (number < entries.size() && entries[number] == entries[number - 1]) ++number;
     return text_of(run.graph, run.graph.nodes[number - 1], outcome.message);
   }
   if (!lacked_memory(outcome.error)) return outcome.message;
@@ -227,6 +247,7 @@ Error Link::settle_failure() {
       "This value was not computed, because an earlier operator failed in djinnd: " +
           failure.message);
   for (const Made& made : std::exchange(failed_, {})) settle(made, shared);
+  failed_at_.reset();
   storages().forget_shadows();
   storages().note_move();
   return failure;
@@ -235,18 +256,29 @@ Error Link::settle_failure() {
 void Link::settle(const Made& made, const std::shared_ptr<const Error>& failure) {
   for (size_t i = 0; i < made.outputs.size(); ++i) {
     const StoragePtr storage = made.outputs[i].lock();
-    if (!storage || storage->location != Location::kRef || is_made(*storage)) continue;
-    storages().discard(storage->ref);
+    if (!storage || storage->location != Location::kRef) continue;
     const auto before = std::ranges::find(made.before, i, &Before::output);
+    const bool was = before != made.before.end() && is_as_before(*storage, *before);
+    const bool is_blank = before != made.before.end() && !before->weight;
+    const bool is_unwritten = is_blank && failed_at_ && before->written >= *failed_at_;
+    if ((was || !is_unwritten) && is_made(*storage)) continue;
+    storages().discard(storage->ref);
     lose(*storage, failure);
     if (made.uploaded) {
       storage->location = Location::kHost;
       storage->host = made.uploaded;
-    } else if (before != made.before.end()) {
+    } else if (was) {
       storage->location = before->weight ? Location::kWeight : Location::kZero;
       storage->named = before->weight;
     }
   }
+}
+
+// Bytes that nobody had written were the program's already when an operator failed, unless they are
+// of a tensor that was made later; or only to be written by the very next operator, as a copy is.
+bool Link::is_as_before(const Storage& storage, const Before& before) const {
+  if (before.weight) return true;
+  return storage.born != before.written && failed_at_ && storage.born <= *failed_at_;
 }
 
 // A part of a failed run may have been done; the ref says.
@@ -351,6 +383,7 @@ Status Link::run(Segment segment) {
   DJINN_TRY(auto refs, bind(segment, block));
   Unwaited unwaited;
   unwaited.made.before = std::move(segment.before);
+  unwaited.made.numbers = std::move(segment.numbers);
   unwaited.graph = std::move(segment.graph);
   return submit_run(std::move(runnable), block, segment.outputs, std::move(refs), {},
                     std::move(unwaited));
@@ -429,7 +462,7 @@ Status Link::put(Storage& storage, HostBytes bytes) {
     return {};
   }));
   become_ref(storage, std::move(ref).detach());
-  unwaited_.back().made = {{storage.weak_from_this()}, {}, std::move(bytes)};
+  unwaited_.back().made = {{storage.weak_from_this()}, {}, {}, std::move(bytes)};
   if (unwaited_.size() >= 16) reap();
   return {};
 }

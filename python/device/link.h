@@ -116,7 +116,8 @@ class Link {
   struct Made {
     std::vector<std::weak_ptr<Storage>> outputs;
     std::vector<Before> before;
-    HostBytes uploaded;  // what its one output was
+    std::vector<uint64_t> numbers;  // as Segment's
+    HostBytes uploaded;             // what its one output was
   };
   struct Unwaited {
     client::Run run = 0;
@@ -150,6 +151,7 @@ class Link {
   void note(Unwaited run);
   void note_failure(const client::Outcome& outcome, Unwaited run);
   void settle(const Made& made, const std::shared_ptr<const Error>& failure);
+  bool is_as_before(const Storage& storage, const Before& before) const;
   [[nodiscard]] bool is_made(const Storage& storage);
   void reap();
   void take_oldest();
@@ -163,8 +165,9 @@ class Link {
   bool full_ = false;                              // djinnd took no more
   uint64_t log_ = 0;                               // how many there were
   uint64_t series_ = 1;
-  std::optional<Error> failure_;  // the first of the series
-  std::vector<Made> failed_;      // by what failed since then
+  std::optional<Error> failure_;       // the first of the series
+  std::optional<uint64_t> failed_at_;  // the number of the entry that failed first
+  std::vector<Made> failed_;           // by what failed since then
 };
 
 }  // namespace djinn::device

@@ -95,6 +95,7 @@ class GraphWriter {
     const size_t index = segment_.graph.nodes.size();
     segment_.graph.nodes.push_back(std::move(node));
     for (size_t i = 0; i < entry.recipe->products.size(); ++i) define(entry, i, index);
+    segment_.numbers.resize(segment_.graph.nodes.size(), entry.number);
     ++segment_.operators;
   }
 
@@ -111,7 +112,8 @@ class GraphWriter {
     for (const Storage* const storage : order_) {
       const Local& local = locals_.at(storage);
       if (!local.changed || storage->bytes == 0 || !keep(*storage)) continue;
-      if (local.was) segment_.before.push_back({segment_.outputs.size(), *local.was});
+      if (local.was)
+        segment_.before.push_back({segment_.outputs.size(), *local.was, local.written});
       segment_.graph.outputs.push_back(local.value);
       segment_.outputs.push_back(local.storage);
     }
@@ -149,6 +151,7 @@ class GraphWriter {
     Operand geometry;
     bool changed = false;                                     // made or written by an operator
     std::optional<std::shared_ptr<const NamedTensor>> was{};  // as Before::weight
+    uint64_t written = 0;                                     // as Before::written
   };
 
   std::vector<srg::Argument> bind(const Entry& entry) {
@@ -157,6 +160,7 @@ class GraphWriter {
     for (const uint32_t i : entry.recipe->written) {
       const auto local = locals_.find(entry.operands[i].storage.get());
       if (local != locals_.end()) {
+        if (!local->second.changed) local->second.written = entry.number;
         local->second.changed = true;
       } else {
         saves_.add(entry.operands[i]);
@@ -385,6 +389,7 @@ Operand whole(const StoragePtr& storage) {
 }
 
 void Log::append(Entry entry) {
+  entry.number = storages().number_entry();
   for (const Operand& operand : entry.operands) ++operand.storage->log_uses;
   for (const StoragePtr& product : entry.products) {
     if (product) ++product->log_uses;

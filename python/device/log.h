@@ -40,14 +40,16 @@ struct Entry {
   // Training: it is part of a backward pass, or of what one may follow.
   srg::Phase phase = srg::Phase::kUnknown;
   srg::Residency residency = srg::Residency::kUnknown;
+  uint64_t number = 0;   // in the order of the calls (Storages::number_entry())
   bool is_fork = false;  // its product is the tensor that its operand was, to be written
 };
 
 // An output that was something already before its run, and is that again if the run does not make
-// it.
+// it: a weight, or bytes that nobody had written.
 struct Before {
   size_t output = 0;
-  std::shared_ptr<const NamedTensor> weight;  // null: it was zeros
+  std::shared_ptr<const NamedTensor> weight;  // null: nobody had written them
+  uint64_t written = 0;                       // by the entry of this number, first
 };
 
 struct Segment {
@@ -56,6 +58,7 @@ struct Segment {
   std::vector<StoragePtr> inputs;   // by graph storage; null for weights
   std::vector<StoragePtr> outputs;  // by graph output
   std::vector<Before> before;
+  std::vector<uint64_t> numbers;  // by node: of the entry that it is for
   size_t operators = 0;
 };
 

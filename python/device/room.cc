@@ -11,39 +11,46 @@ namespace {
 // Making a smaller result takes less time than waiting for it would.
 constexpr uint64_t kWaitedForMin = 64 * 1024;
 
-uint64_t bytes_made(const Entry& entry) {
-  uint64_t bytes = 0;
-  for (const StoragePtr& product : entry.products) {
-    if (product && product->held) bytes += product->bytes;
+// Counts what entries make, and what is here and crosses for them.
+class Count {
+ public:
+  void add(const Entry& entry) {
+    for (const StoragePtr& product : entry.products) {
+      if (product && product->held) bytes_ += product->bytes;
+    }
+    for (const Operand& operand : entry.operands) {
+      if (operand.storage->location == Location::kHost) add_once(*operand.storage);
+    }
+    for (const uint32_t w : entry.recipe->written) {
+      const Storage& storage = *entry.operands[w].storage;
+      if (storage.location == Location::kZero && storage.held) add_once(storage);
+    }
   }
-  return bytes;
-}
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
-uint64_t bytes_crossing(const Entry& entry, std::unordered_set<const Storage*>& seen) {
-  uint64_t bytes = 0;
-  for (const Operand& operand : entry.operands) {
-    const Storage& storage = *operand.storage;
-    if (storage.location == Location::kHost && seen.insert(&storage).second) bytes += storage.bytes;
+ private:
+  void add_once(const Storage& storage) {
+    if (seen_.insert(&storage).second) bytes_ += storage.bytes;
   }
-  return bytes;
-}
+
+  std::unordered_set<const Storage*> seen_;
+  uint64_t bytes_ = 0;
+};
 
 }  // namespace
 
 bool Room::may_be_short(const Entry& entry) {
-  std::unordered_set<const Storage*> seen;
-  const uint64_t bytes = bytes_made(entry) + bytes_crossing(entry, seen);
-  pending_bytes_ += bytes;
-  return bytes >= kWaitedForMin && entry.phase != srg::Phase::kTraining &&
+  Count count;
+  count.add(entry);
+  pending_bytes_ += count.bytes();
+  return count.bytes() >= kWaitedForMin && entry.phase != srg::Phase::kTraining &&
          Held::now() + pending_bytes_ > ceiling_bytes_;
 }
 
 bool Room::is_short(const Log& log) {
-  std::unordered_set<const Storage*> seen;
-  pending_bytes_ = 0;
-  for (const Entry& entry : log.entries()) {
-    pending_bytes_ += bytes_made(entry) + bytes_crossing(entry, seen);
-  }
+  Count count;
+  for (const Entry& entry : log.entries()) count.add(entry);
+  pending_bytes_ = count.bytes();
   return Held::now() + pending_bytes_ > ceiling_bytes_;
 }
 

@@ -110,6 +110,7 @@ uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
 
 StoragePtr Storages::make(uint64_t nbytes, at::ScalarType type) {
   auto storage = std::make_shared<Storage>();
+  storage->born = entries_;
   storage->bytes = nbytes;
   storage->type = type;
   std::vector<StoragePtr> met;

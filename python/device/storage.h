@@ -86,6 +86,7 @@ using HostBytes = std::shared_ptr<const std::vector<std::byte>>;
 
 struct Storage : std::enable_shared_from_this<Storage> {
   uintptr_t address = 0;  // constant
+  uint64_t born = 0;      // constant: how many entries had been recorded
   uint64_t bytes = 0;
   Location location = Location::kZero;
   at::ScalarType type = at::kByte;  // kZero, kHost, kLogged: of the value that covers all bytes
@@ -135,6 +136,8 @@ class Storages {
   // no longer current.
   [[nodiscard]] uint64_t moves() const { return moves_; }
   void note_move() { ++moves_; }
+  // The number of an entry that is recorded now, from 0.
+  uint64_t number_entry() { return entries_++; }
   // Around a fork: nobody is inside of the other functions meanwhile.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -153,6 +156,7 @@ class Storages {
   size_t leases_ = 0;
   std::atomic<uint64_t> session_ = 1;
   std::atomic<uint64_t> moves_ = 0;
+  std::atomic<uint64_t> entries_ = 0;
   uintptr_t next_ = 0;
 };
 

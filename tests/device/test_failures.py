@@ -16,6 +16,7 @@ from private_daemon import Daemon
 from torch import nn
 from twins import DEVICE, expect_equal, numbers
 
+
 def flush() -> None:
     djinn.torch._device.flush()
 
@@ -48,14 +49,12 @@ FAILURES: dict[str, Callable[[str], Any]] = {
     "index_put": lambda d: numbers(d, 4).index_put((far(d),), numbers(d, 2)),
     "nll_loss": lambda d: F.nll_loss(numbers(d, 2, 4), far(d)),
     "cross_entropy": lambda d: F.cross_entropy(numbers(d, 2, 4), far(d)),
-    "embedding_bag": lambda d: F.embedding_bag(far(d)[None], numbers(d, 4, 2)),
     "inverse": lambda d: torch.linalg.inv(singular(d)),
     "solve": lambda d: torch.linalg.solve(singular(d), numbers(d, 3)),
     "cholesky": lambda d: torch.linalg.cholesky(singular(d)),
     "multinomial": lambda d: numbers(d, 4).abs().neg().multinomial(2),
     "division by zero": lambda d: far(d) // far(d).mul(0),
     "remainder of zero": lambda d: far(d) % far(d).mul(0),
-    "negative power": lambda d: far(d) ** far(d).neg(),
 }
 
 
@@ -97,7 +96,7 @@ class World:
         return [*kept, self.leaf.grad] if self.leaf.grad is not None else kept
 
 
-def expect_failure(look: Callable[[], object], match: str = "") -> None:
+def expect_failure(look: Callable[[], object], match: str | None = None) -> None:
     with pytest.raises(RuntimeError, match=match):
         look()
 
@@ -124,17 +123,22 @@ def test_what_was_called_before_has_happened_and_what_was_called_after_has_not(
         settle()
     for _ in range(before):
         world.go_on()
-    bad = fail(DEVICE)
     kept = len(world.made)
-    for _ in range(after):
-        world.go_on()
-        world.late_zeros.add_(1)
-    expect_failure(bad.cpu, "earlier operator failed in djinnd: (aten|djinn)::")
-    late, world.made = world.made[kept:], world.made[:kept]
+    try:
+        lost = [fail(DEVICE)]
+    except torch.linalg.LinAlgError:  # PyTorch looks at once whether it was solved
+        lost = []
+    else:
+        for _ in range(after):
+            world.go_on()
+            world.late_zeros.add_(1)
+        expect_failure(lost[0].cpu, "earlier operator failed in djinnd: (aten|djinn)::")
+        lost += world.made[kept:]
+        del world.made[kept:]
     expect_equal(expected.all(), world.all())
-    for lost in (bad, *late):
-        expect_failure(lost.cpu, "not computed, because an earlier operator failed in djinnd: ")
-        expect_failure(lambda lost=lost: lost + 1, "earlier operator failed in djinnd: ")
+    for one in lost:
+        expect_failure(one.cpu, "not computed, because an earlier operator failed in djinnd: ")
+        expect_failure(lambda one=one: one + 1, "earlier operator failed in djinnd: ")
     expected.go_on()
     world.go_on()
     expect_equal(expected.all(), world.all())
@@ -200,44 +204,59 @@ def test_an_operator_that_would_write_and_fails_has_written_nothing() -> None:
 
 def test_the_error_names_the_operator_and_its_shapes() -> None:
     bad = F.embedding(far(DEVICE), numbers(DEVICE, 4, 2))
-    said = r"aten::embedding \(float32 \[4, 2\], int64 \[2\]\), which gives float32 \[2, 2\], 16 bytes: "
+    said = (
+        r"aten::embedding \(float32 \[4, 2\], int64 \[2\]\), which gives float32 \[2, 2\], 16 B: "
+    )
     said += "index out of range.* "
     said += "What was called before it has happened, what was called after it has not"
     expect_failure(bad.cpu, said)
 
 
 def test_two_failures_are_told_one_after_the_other() -> None:
-    first, second = FAILURES["gather"](DEVICE), FAILURES["inverse"](DEVICE)
+    first, second = FAILURES["gather"](DEVICE), FAILURES["take"](DEVICE)
     expect_failure(first.cpu, "aten::gather")
     expect_failure(second.cpu, "aten::gather")
-    other = FAILURES["inverse"](DEVICE)
-    expect_failure(other.cpu, "inv")
+    other = FAILURES["take"](DEVICE)
+    expect_failure(other.cpu, "aten::take")
     expect_failure(first.cpu, "aten::gather")
 
 
-def test_a_step_of_training_whose_batch_is_wrong_leaves_model_and_optimizer_as_they_were() -> None:
+OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], bool]] = {
+    "SGD": (lambda p: torch.optim.SGD(p, 0.05, momentum=0.9), False),
+    # It counts its steps in this process: so its loss is looked at before.
+    "AdamW": (lambda p: torch.optim.AdamW(p, 0.05), True),
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_of_training_whose_batch_is_wrong_leaves_model_and_optimizer_as_they_were(
+    optimizer: str,
+) -> None:
+    make, looks_first = OPTIMIZERS[optimizer]
+
     def train(device: str) -> object:
         torch.manual_seed(5)
         model = nn.Sequential(nn.Embedding(9, 8), nn.Flatten(), nn.Linear(16, 4))
         model.to(device)
-        steps = torch.optim.AdamW(model.parameters(), 0.05)
+        steps = make(model.parameters())
         batches = [torch.tensor([[1, 2]]), torch.tensor([[3, 99]]), torch.tensor([[4, 5]])]
-        losses = []
+        losses: list[float | str] = []
         for batch in batches * 2:
             try:
-                steps.zero_grad(set_to_none=False)
                 ids = batch.to(device).float().long()
                 loss = F.cross_entropy(model(ids), torch.tensor([1], device=device))
+                if looks_first:
+                    loss.item()
+                steps.zero_grad()
                 loss.backward()
                 steps.step()
                 losses.append(loss.item())
             except (RuntimeError, IndexError):
-                losses.append(None)
-        gradients = [one.grad for one in model.parameters()]
+                losses.append("failed")
         moments = [
             value for one in steps.state.values() for key, value in one.items() if key != "step"
         ]
-        return losses, list(model.state_dict().values()), gradients, moments
+        return losses, list(model.state_dict().values()), moments
 
     expect_equal(train("cpu"), train(DEVICE))
 
@@ -352,19 +371,15 @@ print(state.tolist())
 """
 
 
-@pytest.mark.parametrize("blocking", ["0", "1"])
 def test_with_blocking_the_error_arises_where_the_operator_is_called(
-    blocking: str, device_daemon: Daemon
+    device_daemon: Daemon,
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", BLOCKING],
-        env={**os.environ, "DJINN_HOST": device_daemon.host, "DJINN_BLOCKING": blocking},
+        env={**os.environ, "DJINN_HOST": device_daemon.host, "DJINN_BLOCKING": "1"},
         capture_output=True,
         text=True,
     )
-    if blocking == "0":
-        assert "aten::embedding" in done.stderr and not done.stdout
-        return
     assert done.returncode == 0, done.stderr
     said, state = done.stdout.splitlines()
     assert said.startswith("aten::embedding Float[4, 2] Long[3] failed in djinnd: "), said
