@@ -333,6 +333,21 @@ def test_writes_of_more_than_a_run_may_are_not_moved_across_an_operator_that_fai
     expect_equal(write("cpu"), write(DEVICE))
 
 
+def test_a_copy_that_was_not_made_is_not_zeros_and_what_was_empty_can_be_written() -> None:
+    state, empty = numbers(DEVICE, 4), torch.empty(4, device=DEVICE)
+    state.add_(1)
+    bad = FAILURES["gather"](DEVICE)
+    late = [state.double(), state.clone(), state.t().contiguous(), torch.zeros(3, device=DEVICE)]
+    late += [torch.empty(2, device=DEVICE).fill_(3)]
+    empty.fill_(7)
+    expect_failure(bad.cpu)
+    for lost in late:
+        expect_failure(lost.cpu, "not computed")
+    empty.fill_(8)
+    expect_equal(torch.full((4,), 8.0), empty.cpu())
+    expect_equal((numbers("cpu", 4) + 1).double(), state.double().cpu())
+
+
 def test_uploads_and_copies_from_the_cpu_around_a_failure() -> None:
     state = numbers(DEVICE, 4)
     settle()

@@ -225,7 +225,7 @@ try:
         one.sum().item()
     print("all")
 except torch.OutOfMemoryError as error:
-    print("no memory", "aten::_to_copy" in str(error), "[2048, 1024]" in str(error))
+    print("no memory", "aten::copy_ (" in str(error), "[2048, 1024]" in str(error))
 converted = [one.dtype == torch.float32 for one in model.parameters()]
 print(sum(converted), converted == sorted(converted, reverse=True))
 for before, after in zip(local, model.parameters()):
