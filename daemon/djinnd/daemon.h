@@ -67,6 +67,8 @@ class Daemon final : public WorkerListener, private SessionListener, private Mod
   bool worker_died(WorkerKey key, const WorkerDeath& death) override;
 
  private:
+  friend struct DaemonForTests;
+
   void connected(Fd socket, const ipc::PeerCredentials& peer);
   // Whether who connects is served here at all. Errors: kDisconnected, kPermissionDenied.
   [[nodiscard]] Status check_serves(uid_t user) const;

@@ -82,6 +82,7 @@ void Client::act_later() {
 }
 
 void Client::act() {
+  if (poll_) poll_->watch_readable();
   if (!is_connected()) {
     connect();
   } else if (machine_.one_in(60)) {
@@ -111,6 +112,7 @@ void Client::connect() {
 void Client::hang_up() {
   if (!is_connected()) return;
   machine_.tell("{}: hangs up", name_);
+  poll_->pause();
   loop_.dispose(std::exchange(poll_, nullptr));
   socket_.reset();
   memory_.reset();

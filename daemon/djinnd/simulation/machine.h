@@ -106,7 +106,7 @@ class Machine final : public Clock {
   void tell_line(const std::string& line);
   // Of all that happened.
   [[nodiscard]] uint64_t hash() const { return hash_; }
-  [[nodiscard]] std::vector<std::string> last_lines() const { return {lines_.begin(), lines_.end()}; }
+  [[nodiscard]] std::vector<std::string> lines() const { return {lines_.begin(), lines_.end()}; }
 
   [[nodiscard]] Processes& processes() { return processes_; }
   [[nodiscard]] Door& door() { return door_; }
@@ -114,7 +114,7 @@ class Machine final : public Clock {
 
  private:
   static constexpr uint64_t kEpochNs = 1'700'000'000'000'000'000;
-  static constexpr size_t kLinesKept = 400;
+  static constexpr size_t kLinesKept = 20'000;
 
   struct Watched {
     uv_poll_t* handle;

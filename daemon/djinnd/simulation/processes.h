@@ -62,6 +62,8 @@ class Processes {
 
   // Children that were killed end at once from now on, and those that were killed before.
   void hurry();
+  // Those that are left go.
+  void forget() { all_.clear(); }
   // That are not dead.
   [[nodiscard]] size_t alive() const;
   void for_each(const std::function<void(Child&)>& call) const;

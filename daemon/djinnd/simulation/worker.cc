@@ -112,7 +112,9 @@ void Worker::work() {
 
 void Worker::say(const ipc::WorkerEvent& event) {
   if (ending_) return;
-  machine_.tell("worker {}: says {}", pid(), name_of_body(event.body));
+  if (!std::holds_alternative<ipc::LaneAwake>(event.body)) {
+    machine_.tell("worker {}: says {}", pid(), name_of_body(event.body));
+  }
   const Status sent = ipc::send_datagram(channel_.get(), ipc::encode(event));
   if (!sent) machine_.processes().exit(pid(), 0);  // djinnd has ended the channel
 }
@@ -120,7 +122,9 @@ void Worker::say(const ipc::WorkerEvent& event) {
 void Worker::answer(const ipc::Datagram& message) {
   const auto command = ipc::decode_worker_command(message.bytes);
   DJINN_ASSERT(command.ok());
-  machine_.tell("worker {}: hears {}", pid(), name_of_body(command.value().body));
+  if (!std::holds_alternative<ipc::WakeLane>(command.value().body)) {
+    machine_.tell("worker {}: hears {}", pid(), name_of_body(command.value().body));
+  }
   std::visit([&](const auto& body) { answer_body(body, message.fds); }, command.value().body);
 }
 
