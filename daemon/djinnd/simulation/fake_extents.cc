@@ -24,13 +24,13 @@ Result<Fd> make_extent(ExtentUse use, uint64_t bytes) {
   const bool is_weights = use == ExtentUse::kWeights;
   auto made = pal::make_memfd("djinn-extent", bytes,
                               is_weights ? pal::Seals::kSize : pal::Seals::kShared);
-  if (made.ok() && is_weights) Machine::current().memory().made(made.value().get(), bytes);
+  if (made.ok() && is_weights) Machine::current().memory().made(made.value(), bytes);
   return made;
 }
 
 void close_all(std::vector<Fd>& extents) {
   for (const Fd& extent : extents) {
-    if (extent.valid()) Machine::current().memory().freed(extent.get());
+    if (extent.valid()) Machine::current().memory().freed(extent);
   }
   extents.clear();
 }
@@ -75,7 +75,7 @@ void HostExtents::decommit(std::span<const Fd> extents, std::function<void(bool)
   DJINN_ASSERT(std::ranges::all_of(extents, &Fd::valid));
   const bool is_done = !Machine::current().fault(10);
   if (is_done) {
-    for (const Fd& extent : extents) Machine::current().memory().freed(extent.get());
+    for (const Fd& extent : extents) Machine::current().memory().freed(extent);
   }
   work_.run([is_done] { return is_done; }, std::move(done));
 }

@@ -22,7 +22,8 @@ Loader::Loader(Machine& machine, Loop& loop, Files& files, pid_t pid, Fd channel
       files_(files),
       channel_(std::move(channel)),
       poll_(loop, channel_.get(), [this] { readable(); }),
-      work_(loop, [this] { work(); }) {
+      work_(loop, [this] { work(); }),
+      hash_(loop, [this] { hash(); }) {
   poll_.watch_readable();
   work_.start_once(machine_.between(1, 10));
 }
@@ -31,6 +32,7 @@ void Loader::end() {
   ending_ = true;
   poll_.pause();
   work_.stop();
+  hash_.stop();
 }
 
 void Loader::readable() {
@@ -81,7 +83,7 @@ void Loader::answer(const ipc::Datagram& message) {
   }
   if (const auto* files = std::get_if<ipc::TakeFiles>(&body)) return take_files(*files, message.fds);
   if (std::holds_alternative<ipc::PlanLoad>(body)) return plan();
-  if (std::holds_alternative<ipc::ReadInto>(body)) return read();
+  if (std::holds_alternative<ipc::ReadInto>(body)) return read(message.fds);
   if (std::holds_alternative<ipc::CompareWith>(body)) return compare(message.fds);
   taken_.clear();
   say({ipc::LoaderReady{1, true}});
@@ -127,14 +129,19 @@ std::vector<uint64_t> Loader::contents() {
   return contents;
 }
 
-void Loader::read() {
+void Loader::read(const std::vector<Fd>& extents) {
+  for (const Fd& extent : extents) machine_.memory().used(extent);
   const std::vector<uint64_t> held = contents();
   if (machine_.one_in(2)) say({ipc::Progress{held.size()}});
   auto manifest = pal::make_sealed_memfd("djinn-manifest", std::as_bytes(std::span(held)));
   DJINN_ASSERT(manifest.ok());
   say({ipc::Loaded{held.size(), 0}}, {manifest.value().get()});
-  if (ending_ || machine_.fault(10)) return;  // it dies, or hashes for ever
+  hash_.start_once(machine_.fault(4) ? machine_.below(20'000) : 0);
+}
+
+void Loader::hash() {
   ipc::Hashed hashed;
+  const std::vector<uint64_t> held = contents();
   for (size_t i = 0; i < held.size() && i < hashed.sha256.size(); ++i) {
     hashed.sha256[i] = static_cast<uint8_t>(held[i]);
   }

@@ -32,7 +32,8 @@ class Loader final : public Child {
   void take_files(const ipc::TakeFiles& command, const std::vector<Fd>& fds);
   void tell_files();
   void plan();
-  void read();
+  void read(const std::vector<Fd>& extents);
+  void hash();
   void compare(const std::vector<Fd>& fds);
   [[nodiscard]] bool has_silent_file();
   // What its files hold, one after the other.
@@ -47,6 +48,7 @@ class Loader final : public Child {
   std::vector<uint64_t> taken_;
   Poll poll_;
   Timer work_;
+  Timer hash_;  // which nobody waits for
 };
 
 }  // namespace djinn::daemon::simulation

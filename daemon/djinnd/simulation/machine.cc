@@ -30,6 +30,7 @@ Machine::Machine(uint64_t seed, Mistake mistake)
 }
 
 Machine::~Machine() {
+  while (!works_.empty()) finish(works_.front().owner);
   close_handles();
   the_machine = nullptr;
 }

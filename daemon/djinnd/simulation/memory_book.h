@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // MemoryBook: the extents of weights that a simulated machine has, whatever djinnd's accounts say.
+// One that no loader was given has no pages.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "kernel/base/fd.h"
@@ -14,21 +14,22 @@ namespace djinn::daemon::simulation {
 
 class MemoryBook {
  public:
-  void made(int extent, uint64_t bytes) { there_[extent] = bytes; }
+  void made(const Fd& extent, uint64_t bytes);
+  // A loader has it.
+  void used(const Fd& extent);
   // Closed, or its pages are free.
-  void freed(int extent) { there_.erase(extent); }
+  void freed(const Fd& extent);
   // Nobody frees these.
-  void keep(std::vector<Fd> extents) {
-    for (Fd& extent : extents) kept_.push_back(std::move(extent));
-  }
-  [[nodiscard]] uint64_t bytes() const {
-    uint64_t sum = 0;
-    for (const auto& [extent, bytes] : there_) sum += bytes;
-    return sum;
-  }
+  void keep(std::vector<Fd> extents);
+  // Of those that were used.
+  [[nodiscard]] uint64_t bytes() const;
 
  private:
-  std::map<int, uint64_t> there_;
+  struct Extent {
+    uint64_t bytes = 0;
+    bool used = false;
+  };
+  std::map<uint64_t, Extent> there_;  // by inode
   std::vector<Fd> kept_;
 };
 

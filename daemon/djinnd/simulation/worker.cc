@@ -294,14 +294,18 @@ void Worker::live() {
         break;
     }
   }
-  const bool is_idle = sessions_.empty() || !machine_.faults();
-  if (!ending_ && !(is_idle && !in_step_)) live_.start_once(machine_.between(1, 100));
-  if (!ending_ && is_idle && !in_step_) live_.start_once(machine_.between(500, 1000));
+  const bool has_work = in_step_ || (machine_.faults() && !sessions_.empty());
+  if (!ending_) live_.start_once(has_work ? machine_.between(1, 100) : machine_.between(2000, 9000));
 }
 
 bool Worker::asks_for(SequenceHandle sequence) const {
   return std::ranges::any_of(
       asked_, [&](const auto& entry) { return entry.second.sequence == sequence; });
+}
+
+bool Worker::asks_for_slab() const {
+  return std::ranges::any_of(
+      asked_, [](const auto& entry) { return entry.second.kind == ipc::GrantKind::kSlab; });
 }
 
 void Worker::ask(const Asked& asked) {
@@ -316,6 +320,7 @@ void Worker::ask_for_something() {
   const uint64_t bytes = 4 * kKiB * machine_.between(1, kAskedBytesMax / 4 / kKiB);
   switch (machine_.below(5)) {
     case 0:
+      if (asks_for_slab()) return;
       return ask({ipc::GrantKind::kSlab, {}, {}, bytes});
     case 1:
       return ask({ipc::GrantKind::kHeap, {}, {}, bytes / 4 + 1});

@@ -47,7 +47,8 @@ class Worker final : public Child {
   [[nodiscard]] uint64_t cpu_ns() const override;
 
   [[nodiscard]] const std::map<SessionId, AttachedSession>& sessions() const { return sessions_; }
-  [[nodiscard]] uint64_t slab_bytes() const { return slab_bytes_; }
+  // Of its slab, unless it asks for another: the former serves nothing then.
+  [[nodiscard]] uint64_t slab_bytes() const { return asks_for_slab() ? 0 : slab_bytes_; }
   [[nodiscard]] uint64_t heap_bytes() const { return heap_bytes_; }
   // Models whose bytes it maps.
   [[nodiscard]] const std::set<ModelId>& mapped() const { return models_; }
@@ -88,6 +89,7 @@ class Worker final : public Child {
 
   // --- what it does unasked
   [[nodiscard]] bool asks_for(SequenceHandle sequence) const;
+  [[nodiscard]] bool asks_for_slab() const;
   void ask(const Asked& asked);
   void ask_for_something();
   void give_something_back();
