@@ -146,6 +146,7 @@ void Loader::hash() {
     hashed.sha256[i] = static_cast<uint8_t>(held[i]);
   }
   say({hashed});
+  machine_.processes().exit(pid(), 0);
 }
 
 void Loader::compare(const std::vector<Fd>& fds) {

@@ -67,7 +67,7 @@ Options some_options(Machine& machine, const std::string& directory) {
       static_cast<uint32_t>(machine.between(options.thresholds.idle_percent, 98));
   // Below a file nothing can be made.
   options.spill_directory = machine.one_in(8) ? "/dev/null/spill" : directory;
-  options.spill_idle_ms = machine.between(0, 3000);
+  options.spill_idle_ms = machine.between(1, 3000);
   if (machine.one_in(3)) options.spill_limit_bytes = machine.between(1, 4) * kMiB;
   for (const uid_t user : {1001U, 1002U}) {
     if (!machine.one_in(2)) continue;
