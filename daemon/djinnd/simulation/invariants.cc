@@ -292,39 +292,36 @@ void Invariants::check_waiting() {
 
 // --- at the end
 
-std::optional<std::string> Invariants::check_all_have_left() {
+std::optional<std::string> Invariants::left_behind() {
   const size_t sessions = Access::sessions(daemon_).all().size();
-  if (sessions > 1) fail(fmt::format("{} sessions are left of clients who have left", sessions - 1));
+  if (sessions > 1) return fmt::format("{} sessions are left of clients who left", sessions - 1);
   if (const size_t released = Access::released(daemon_); released > 0) {
-    fail(fmt::format("the memory of {} sessions is not free", released));
+    return fmt::format("the memory of {} sessions is not free", released);
   }
   if (const size_t loads = Access::loads(daemon_); loads > 0) {
-    for (const auto& [id, model] : Access::table(daemon_).all()) {
-      if (model.load.valid()) return failure_;  // it is hashed, as long as it takes
-    }
-    fail(fmt::format("{} loads are left", loads));
+    return fmt::format("{} loads are left", loads);
   }
   if (const size_t waiting = Access::memory(daemon_).waiting(); waiting > 0) {
-    fail(fmt::format("{} requests wait for memory", waiting));
+    return fmt::format("{} requests wait for memory", waiting);
   }
   for (const auto& [id, model] : Access::table(daemon_).all()) {
-    if (model.in_use()) fail(fmt::format("model {} is in use by nobody", text_of(id)));
+    if (model.in_use()) return fmt::format("model {} is in use by nobody", text_of(id));
   }
-  return failure_;
+  return std::nullopt;
 }
 
-std::optional<std::string> Invariants::check_nothing_is_held() {
+std::optional<std::string> Invariants::still_held() {
   for (const auto& [holder, bytes] : Access::held(daemon_)) {
-    fail(fmt::format("kind {} number {:012x} holds {} bytes when all have left",
-                     static_cast<int>(holder.kind), holder.id, bytes));
+    return fmt::format("kind {} number {:012x} holds {} bytes when all have left",
+                       static_cast<int>(holder.kind), holder.id, bytes);
   }
   if (const size_t models = Access::table(daemon_).size(); models > 0) {
-    fail(fmt::format("{} models are left", models));
+    return fmt::format("{} models are left", models);
   }
   if (const uint64_t bytes = machine_.memory().bytes(); bytes > 0) {
-    fail(fmt::format("{} bytes of weights are left", bytes));
+    return fmt::format("{} bytes of weights are left", bytes);
   }
-  return failure_;
+  return std::nullopt;
 }
 
 }  // namespace djinn::daemon::simulation

@@ -29,10 +29,10 @@ class Invariants {
   // Says what does not hold, if anything does not.
   std::optional<std::string> check();
 
-  // What is left of whom has gone, when all clients but the one who observes have left.
-  std::optional<std::string> check_all_have_left();
-  // Likewise when there is no model and no worker any more.
-  std::optional<std::string> check_nothing_is_held();
+  // What is left of clients who have gone; all but the one who observes have.
+  std::optional<std::string> left_behind();
+  // What is held when there is no model and no worker any more.
+  std::optional<std::string> still_held();
 
  private:
   void fail(std::string what);
