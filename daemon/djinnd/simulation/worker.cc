@@ -147,6 +147,7 @@ void Worker::answer_body(const ipc::AttachSession& c, const std::vector<Fd>& fds
   session.state.emplace(*std::move(state));
   const Status recovered = session.state->recover({});
   DJINN_ASSERT(recovered.ok());
+  live_.start_once(machine_.between(1, 100));
   say({ipc::Attached{c.session}});
 }
 
