@@ -72,6 +72,8 @@ class Daemon final : public WorkerListener,
   bool worker_died(WorkerKey key, const WorkerDeath& death) override;
 
  private:
+  friend struct DaemonForTests;
+
   void serve(Fd socket, const ipc::PeerCredentials& peer) override;
   void turn_away(Fd socket, const ipc::PeerCredentials& peer, const Error& why) override;
   // Whether who connects is served here at all. Errors: kDisconnected, kPermissionDenied.

@@ -2,24 +2,18 @@
 
 #include "daemon/djinnd/loop/stragglers.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <sys/wait.h>
 
 #include <utility>
 
 #include "daemon/djinnd/loop/log.h"
+#include "daemon/djinnd/loop/process.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
 
 constexpr int kPatienceMs = 100;
-
-void reap(pid_t pid) {
-  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-  }
-}
 
 }  // namespace
 

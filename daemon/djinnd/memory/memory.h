@@ -108,6 +108,8 @@ class Memory {
   [[nodiscard]] uint64_t session_quota() const { return session_quota_; }
 
  private:
+  friend struct DaemonForTests;
+
   struct Request {
     Holder holder;
     uint64_t part;

@@ -85,6 +85,8 @@ class LoadQueue final : private Load::Holder {
   [[nodiscard]] uint64_t buffered_reads() const { return buffered_reads_; }
 
  private:
+  friend struct DaemonForTests;
+
   struct Entry {
     std::unique_ptr<Load> load;
     DeviceId device;  // that it loads to

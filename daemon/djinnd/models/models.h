@@ -114,6 +114,8 @@ class Models final : private Residency::Loads {
   [[nodiscard]] uint64_t loads_failed() const { return failures_.count(); }
 
  private:
+  friend struct DaemonForTests;
+
   // Whether the user may have a plan of so many bytes more. Errors: kLimitExceeded.
   [[nodiscard]] Status check_plans(Owner domain, uint64_t bytes) const;
   // Whether a load of the request may begin. Errors: why not.

@@ -83,9 +83,12 @@ void Programs::tell(Program& program) {
   domains_.send(program.worker, {ipc::AddProgram{program.id, program.model, again}}, fds);
 }
 
+// Who has closed the program's model meanwhile uses it no more, and waits for it all the same.
 void Programs::session_attached(SessionId session) {
   for (auto& [id, program] : table_.all()) {
-    if (program.users.contains(session)) tell(program);
+    const bool waits = std::ranges::any_of(
+        program.waiters, [&](const Waiter& waiter) { return waiter.session == session; });
+    if (waits || program.users.contains(session)) tell(program);
   }
 }
 

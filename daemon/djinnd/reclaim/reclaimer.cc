@@ -19,6 +19,9 @@ namespace {
 constexpr uint64_t kRunsLookMs = 2000;
 // How often it is looked whether what somebody waits for still comes.
 constexpr uint64_t kWaitingLookMs = 250;
+// However soon groups count as idle (memory.spill_after), those that could not go are not looked at
+// without a pause.
+constexpr uint64_t kLookMsMin = 50;
 
 }  // namespace
 
@@ -114,7 +117,7 @@ void Reclaimer::look() {
   if (level_ == PressureLevel::kNone) return;
   std::optional<uint64_t> again_ms = sessions_.sequences().spill().ms_to_next_idle(device());
   if (runs_hold) again_ms = std::min(again_ms.value_or(kRunsLookMs), kRunsLookMs);
-  if (again_ms) later_.start_once(*again_ms + 1);
+  if (again_ms) later_.start_once(std::max(*again_ms + 1, kLookMsMin));
 }
 
 void Reclaimer::emit_pressure() {

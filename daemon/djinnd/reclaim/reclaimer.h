@@ -50,6 +50,8 @@ class Reclaimer final : public Reclaim {
   void refused(const Error& why, std::optional<Owner> user) override;
 
  private:
+  friend struct DaemonForTests;
+
   void look();
   void emit_pressure();
   // Begins as long as more than so many bytes are granted. of_sessions: with what belongs to

@@ -29,6 +29,8 @@ class Reclaimers {
   }
 
  private:
+  friend struct DaemonForTests;
+
   std::vector<std::unique_ptr<Reclaimer>> all_;
 };
 

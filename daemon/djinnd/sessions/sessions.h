@@ -123,6 +123,8 @@ class Sessions final : public Replies {
   [[nodiscard]] uint32_t count(std::optional<Owner> user = {}) const;
 
  private:
+  friend struct DaemonForTests;
+
   struct Released {
     Owner user;
     DeviceId device;

@@ -2,19 +2,17 @@
 
 #include "daemon/djinnd/workers/child_process.h"
 
-#include <errno.h>
 #include <fmt/format.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
+#include "daemon/djinnd/loop/process.h"
 #include "ipc/build_identity.h"
 #include "kernel/base/assert.h"
 #include "kernel/pal/memfd.h"
@@ -62,15 +60,14 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const ChildHost& host,
   DJINN_TRY(const pid_t pid, host.spawner.start({program.path, arguments_of(program),
                                                  environment_of(program), program.takes_leases},
                                                 pair.right));
-  Fd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  if (!pidfd.valid()) {
-    const int why = errno;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-    return system_error("watch a child process", why);
+  Result<Fd> pidfd = open_pidfd(pid);
+  if (!pidfd.ok()) {
+    send_signal(pid, SIGKILL);
+    daemon::reap(pid);
+    return pidfd.error();
   }
   return std::unique_ptr<ChildProcess>(
-      new ChildProcess(host, pid, std::move(pidfd), std::move(pair.left), traffic));
+      new ChildProcess(host, pid, *std::move(pidfd), std::move(pair.left), traffic));
 }
 
 ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket, Traffic& traffic)
@@ -78,7 +75,6 @@ ChildProcess::ChildProcess(const ChildHost& host, pid_t pid, Fd pidfd, Fd socket
       pidfd_(std::move(pidfd)),
       stragglers_(host.stragglers),
       closer_(host.deferred_close.of(Owner::of_user(::geteuid()))) {
-  DJINN_ASSERT(pid_ > 1);  // signals to others go to whole groups, or to everybody
   channel_.emplace(host.loop, std::move(socket), kBacklogMax, traffic,
                    Channel::Events{[this](ipc::Datagram message) { heard(std::move(message)); },
                                    // A child without channel is of no use; its exit tells the rest.
@@ -128,17 +124,16 @@ void ChildProcess::send_shared(std::span<const std::byte> bytes, std::vector<Sha
 }
 
 void ChildProcess::kill() {
-  if (!reaped_) ::kill(pid_, SIGKILL);
+  if (!reaped_) send_signal(pid_, SIGKILL);
 }
 
 void ChildProcess::go_on() {
-  if (!reaped_) ::kill(pid_, SIGCONT);
+  if (!reaped_) send_signal(pid_, SIGCONT);
 }
 
 void ChildProcess::reap() {
   DJINN_ASSERT(!reaped_);
-  while (::waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
-  }
+  wait_status_ = daemon::reap(pid_);
   reaped_ = true;
 }
 
@@ -160,12 +155,7 @@ std::string ChildProcess::how_it_ended() const {
 }
 
 uint64_t ChildProcess::cpu_ns() const {
-  clockid_t clock{};
-  timespec used{};
-  const bool known = ::clock_getcpuclockid(pid_, &clock) == 0 && ::clock_gettime(clock, &used) == 0;
-  return known ? static_cast<uint64_t>(used.tv_sec) * 1'000'000'000 +
-                     static_cast<uint64_t>(used.tv_nsec)
-               : 0;
+  return cpu_ns_of(pid_);
 }
 
 void ChildProcess::on_exit() {

@@ -37,6 +37,8 @@ class LaneMemory {
   void worker_died(WorkerKey key);
 
  private:
+  friend struct DaemonForTests;
+
   // Who asked: the worker, as long as so many have died.
   struct Lane {
     WorkerKey key;

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// The extents of a simulated machine's memory: memfds without pages, of which each call may fail or
+// take its time. They take the place of memory/host_extents.cc.
+#include <algorithm>
+#include <utility>
+
+#include "daemon/djinnd/memory/host_extents.h"
+#include "daemon/djinnd/simulation/machine.h"
+#include "kernel/base/assert.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon {
+
+using simulation::Machine;
+using simulation::Mistake;
+
+namespace {
+
+Result<Fd> make_extent(ExtentUse use, uint64_t bytes) {
+  if (Machine::current().fault(40)) {
+    return Error{ErrorCode::kOutOfMemory, "The simulated machine has no such extent."};
+  }
+  const bool is_weights = use == ExtentUse::kWeights;
+  auto made =
+      pal::make_memfd("djinn-extent", bytes, is_weights ? pal::Seals::kSize : pal::Seals::kShared);
+  if (made.ok() && is_weights) Machine::current().memory().made(made.value(), bytes);
+  return made;
+}
+
+void close_all(std::vector<Fd>& extents) {
+  for (const Fd& extent : extents) {
+    if (extent.valid()) Machine::current().memory().freed(extent);
+  }
+  extents.clear();
+}
+
+}  // namespace
+
+void HostExtents::create(ExtentUse use, uint64_t bytes, Made made) {
+  if (Machine::current().one_in(3)) {
+    return work_.run([use, bytes] { return make_extent(use, bytes); }, std::move(made));
+  }
+  made(make_extent(use, bytes));
+}
+
+Status HostExtents::seal(const Fd& extent) {
+  DJINN_ASSERT(extent.valid());
+  if (Machine::current().fault(60)) return Error{ErrorCode::kBusy, "Somebody may still write."};
+  return pal::seal_content(extent);
+}
+
+Status HostExtents::check_sealed(const Fd& extent, uint64_t bytes) const {
+  return pal::verify_memfd(extent, bytes, pal::Seals::kWrite);
+}
+
+void HostExtents::free(std::vector<Fd> extents, std::function<void()> freed) {
+  DJINN_ASSERT(freed != nullptr);
+  const Mistake mistake = Machine::current().mistake();
+  if (mistake == Mistake::kExtentIsForgotten && Machine::current().one_in(4)) {
+    Machine::current().memory().keep(std::move(extents));
+  }
+  work_.run(
+      [held = std::move(extents)]() mutable {
+        close_all(held);
+        return true;
+      },
+      [mistake, freed = std::move(freed)](bool /*closed*/) {
+        const bool is_told = mistake != Mistake::kFreedIsNotTold || !Machine::current().one_in(4);
+        if (is_told) freed();
+      });
+}
+
+void HostExtents::decommit(std::span<const Fd> extents, std::function<void(bool)> done) {
+  DJINN_ASSERT(std::ranges::all_of(extents, &Fd::valid));
+  const bool is_done = !Machine::current().fault(10);
+  if (is_done) {
+    for (const Fd& extent : extents) Machine::current().memory().freed(extent);
+  }
+  work_.run([is_done] { return is_done; }, std::move(done));
+}
+
+}  // namespace djinn::daemon

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/simulation/invariants.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/djinnd/loop/log.h"
+#include "daemon/djinnd/simulation/daemon_for_tests.h"
+#include "kernel/vmu/grants.h"
+
+namespace djinn::daemon::simulation {
+
+using Access = DaemonForTests;
+
+Invariants::Invariants(Machine& machine, Daemon& daemon, std::vector<Owner> users)
+    : machine_(machine), daemon_(daemon), users_(std::move(users)) {}
+
+void Invariants::fail(std::string what) {
+  if (!failure_) failure_ = std::move(what);
+}
+
+std::optional<std::string> Invariants::check() {
+  check_holders();
+  check_sessions();
+  check_users();
+  check_quotas();
+  check_models();
+  check_programs();
+  check_workers();
+  check_waiting();
+  return failure_;
+}
+
+bool Invariants::is_live(SessionId id) const {
+  const Session* const session = Access::sessions(daemon_).find(id);
+  return session != nullptr && session->phase != SessionPhase::kLeaving;
+}
+
+// --- accounts
+
+void Invariants::check_holders() {
+  const Status books = Access::memory(daemon_).check();
+  if (!books) fail(books.error().message);
+  for (const auto& [holder, bytes] : Access::held(daemon_)) check_holder(holder);
+}
+
+void Invariants::check_holder(Memory::Holder holder) {
+  using enum vmu::HolderKind;
+  bool is_there = true;
+  switch (holder.kind) {
+    case kSession:
+      is_there = Access::sessions(daemon_).find(SessionId{holder.id}) != nullptr ||
+                 Access::is_released(daemon_, SessionId{holder.id});
+      break;
+    case kModel:
+      is_there = Access::table(daemon_).find(ModelId{holder.id}) != nullptr;
+      break;
+    case kLoad:
+      is_there = Access::has_load(daemon_, LoadId{holder.id});
+      break;
+    case kLane:
+    case kHeap: {
+      const auto key = Access::worker_of(daemon_, holder);
+      is_there = key && Access::domains(daemon_).ready(*key);
+      break;
+    }
+  }
+  if (!is_there) {
+    fail(fmt::format("bytes are held by kind {} number {:012x}, which is gone",
+                     static_cast<int>(holder.kind), holder.id));
+  }
+}
+
+void Invariants::check_sessions() {
+  for (const auto& [id, session] : Access::sessions(daemon_).all()) check_session(*session);
+}
+
+void Invariants::check_session(const Session& session) {
+  const uint64_t held = Access::memory(daemon_).held_by(Memory::of_session(session.id));
+  const auto wrong = [&](const char* what) {
+    fail(fmt::format("session {}: {}", text_of(session.id), what));
+  };
+  uint64_t expected = session.ref_bytes_granted;
+  for (const auto& [index, group] : session.sequences.all()) expected += group.granted_bytes();
+  if (session.has_memory()) expected += SessionMemory::bytes(session.memory.staging_bytes);
+  const bool is_being_made = session.phase == SessionPhase::kAttaching && !session.has_memory();
+  if (held != expected && !is_being_made) {
+    wrong(fmt::format("holds {} bytes, and its parts come to {}", held, expected).c_str());
+  }
+  if (is_being_made && expected != 0) wrong("has parts before it has memory");
+  if (session.aside_bytes() != Access::aside_of(daemon_, session.id)) {
+    wrong("has another number of bytes on disk than its account");
+  }
+  const bool leaves = session.phase == SessionPhase::kLeaving;
+  if (leaves != (session.channel == nullptr)) wrong("has a channel and leaves, or neither");
+  if (leaves && Access::memory(daemon_).waits(Memory::of_session(session.id))) {
+    wrong("leaves, and waits for memory");
+  }
+  const bool has_worker = Access::domains(daemon_).ready(session.worker());
+  if (session.attached && !has_worker) wrong("is attached to a worker that is dead");
+  if (leaves && !session.attached) wrong("leaves, and no worker has it");
+  if ((session.hello != 0) != (session.phase == SessionPhase::kAttaching)) {
+    wrong("is attaching and has no Hello to answer, or has one and is not");
+  }
+}
+
+void Invariants::check_users() {
+  std::map<Owner, uint64_t> sums;
+  for (const auto& [holder, bytes] : Access::held(daemon_)) {
+    if (holder.kind == vmu::HolderKind::kLane || holder.kind == vmu::HolderKind::kHeap) {
+      if (const auto key = Access::worker_of(daemon_, holder)) sums[key->owner] += bytes;
+      continue;
+    }
+    if (holder.kind != vmu::HolderKind::kSession) continue;
+    const SessionId id{holder.id};
+    const Session* const session = Access::sessions(daemon_).find(id);
+    const auto user =
+        session != nullptr ? std::optional(session->domain) : Access::released_user(daemon_, id);
+    if (user) sums[*user] += bytes;
+  }
+  for (const auto& [id, session] : Access::sessions(daemon_).all()) {
+    sums[session->domain] += session->aside_bytes();
+  }
+  for (const Owner user : users_) {
+    const uint64_t held = Access::memory(daemon_).held_by_user(user);
+    if (held == sums[user]) continue;
+    fail(fmt::format("the account of user {} has {} bytes, and what is theirs comes to {}",
+                     user.number(), held, sums[user]));
+  }
+}
+
+// Who has more than a quota that was lowered keeps it, and gets no more. A new slab is granted
+// before the former one is gone.
+void Invariants::check_quotas() {
+  std::map<Owner, uint64_t> slabs;
+  for (const auto& [holder, bytes] : Access::held(daemon_)) {
+    const auto key =
+        holder.kind == vmu::HolderKind::kLane ? Access::worker_of(daemon_, holder) : std::nullopt;
+    if (key) slabs[key->owner] = bytes;
+  }
+  for (const Owner user : users_) {
+    const Seen now{
+        Access::memory(daemon_).held_by_user(user) - slabs[user],
+        Access::quotas(daemon_).of(user, Access::memory(daemon_).total_bytes()).memory_bytes};
+    const Seen before = std::exchange(users_seen_[user], now);
+    const bool grew = now.held_bytes > before.held_bytes;
+    if (grew && now.held_bytes > std::max(now.quota_bytes, before.quota_bytes)) {
+      fail(fmt::format("user {} has come to hold {} bytes, and may have {}", user.number(),
+                       now.held_bytes, now.quota_bytes));
+    }
+  }
+  std::map<SessionId, Seen> seen;
+  for (const auto& [id, session] : Access::sessions(daemon_).all()) {
+    const Seen now{Access::memory(daemon_).held_by(Memory::of_session(id)) + session->aside_bytes(),
+                   Access::memory(daemon_).session_quota()};
+    const Seen before = sessions_seen_[id];
+    if (now.held_bytes > before.held_bytes &&
+        now.held_bytes > std::max(now.quota_bytes, before.quota_bytes)) {
+      fail(fmt::format("session {} has come to hold {} bytes, and may have {}", text_of(id),
+                       now.held_bytes, now.quota_bytes));
+    }
+    seen[id] = now;
+  }
+  sessions_seen_ = std::move(seen);
+}
+
+// --- lifetimes
+
+void Invariants::check_models() {
+  for (const auto& [id, model] : Access::table(daemon_).all()) check_model(model);
+  const uint64_t there = machine_.memory().bytes();
+  const uint64_t granted = Access::memory(daemon_).held_by(vmu::HolderKind::kModel) +
+                           Access::memory(daemon_).held_by(vmu::HolderKind::kLoad);
+  if (there > granted) {
+    fail(fmt::format("{} bytes of weights are there, and {} are granted", there, granted));
+  }
+}
+
+void Invariants::check_model(const Model& model) {
+  const auto wrong = [&](const char* what) {
+    fail(fmt::format("model {}: {}", text_of(model.id), what));
+  };
+  for (const auto& [session, lease] : *model.leases) {
+    if (!is_live(session)) wrong("a session that has left has a lease on it");
+    if (lease.count == 0) wrong("a lease has no opens");
+  }
+  for (const Opener& opener : *model.openers) {
+    if (!is_live(opener.waiter.session)) wrong("a session that has left waits for it");
+    if (!model.leases->contains(opener.waiter.session)) wrong("who opens it has no lease");
+  }
+  for (const Source& source : model.sources) {
+    for (const SessionId session : source.sessions) {
+      if (!is_live(session)) wrong("a session that has left has a source of it");
+    }
+  }
+  for (const LoadId load : model.compared_by) {
+    if (!Access::has_load(daemon_, load)) wrong("it is compared by a load that is gone");
+  }
+  if (model.load.valid() && !Access::has_load(daemon_, model.load)) {
+    wrong("it is read by a load that is gone");
+  }
+  if (model.phase == ModelPhase::kLoading && !model.load.valid()) wrong("nobody loads it");
+  const uint64_t held = Access::memory(daemon_).held_by(Memory::of_model(model.id));
+  if (model.phase == ModelPhase::kResident && (model.extents.empty() || held < model.bytes)) {
+    wrong("it is resident without memory");
+  }
+  if (model.phase == ModelPhase::kOnDisk && held != 0) wrong("it is on disk, and holds memory");
+  for (const auto& [key, mapped] : *model.mapped) {
+    if (mapped.added && !Access::domains(daemon_).ready(key)) wrong("a dead worker has it");
+  }
+}
+
+void Invariants::check_programs() {
+  for (const auto& [id, program] : Access::programs(daemon_).table().all()) {
+    const auto wrong = [&, id = id](const char* what) {
+      fail(fmt::format("program {}: {}", text_of(id), what));
+    };
+    const bool has_model = Access::table(daemon_).find(program.model) != nullptr;
+    if (program.model.valid() && !has_model) wrong("its model is gone");
+    for (const SessionId user : program.users) {
+      if (!is_live(user)) wrong("a session that has left uses it");
+    }
+    for (const Waiter& waiter : program.waiters) {
+      if (!is_live(waiter.session)) wrong("a session that has left waits for it");
+    }
+    if (program.told && !Access::domains(daemon_).ready(program.worker)) {
+      wrong("a dead worker knows of it");
+    }
+  }
+}
+
+// --- memory
+
+void Invariants::check_workers() {
+  machine_.processes().for_each([this](const Child& child) {
+    if (const auto* const worker = dynamic_cast<const Worker*>(&child)) check_worker(*worker);
+  });
+}
+
+void Invariants::check_worker(const Worker& worker) {
+  const auto wrong = [&](const char* what) {
+    fail(fmt::format("worker {}: {}", worker.pid(), what));
+  };
+  std::optional<WorkerKey> key;
+  for (const auto& [id, attached] : worker.sessions()) {
+    Session* const session = Access::sessions(daemon_).find(id);
+    if (session == nullptr) {
+      wrong("it has a session that is gone");
+      return;
+    }
+    key = session->worker();
+    if (attached.ref_bytes_granted > session->ref_bytes_granted) {
+      wrong("it was granted more for refs than the session holds");
+    }
+    for (const auto& [handle, group] : attached.groups) {
+      SequenceGroup* const known = session->sequences.lookup(handle);
+      if (known == nullptr) {
+        wrong("it has a sequence group that is gone");
+      } else if (group.granted > known->granted_bytes()) {
+        wrong("it was granted more for a sequence group than that holds");
+      }
+    }
+  }
+  for (const ModelId id : worker.mapped()) {
+    const Model* const model = Access::table(daemon_).find(id);
+    if (model == nullptr || model->extents.empty()) wrong("it maps a model that is gone");
+  }
+  if (worker.slab_bytes() + worker.heap_bytes() == 0 || !key) return;
+  uint64_t held = 0;
+  for (const auto& [holder, bytes] : Access::held(daemon_)) {
+    const bool is_lane =
+        holder.kind == vmu::HolderKind::kLane || holder.kind == vmu::HolderKind::kHeap;
+    if (is_lane && Access::worker_of(daemon_, holder) == key) held += bytes;
+  }
+  if (held < worker.slab_bytes() + worker.heap_bytes()) {
+    wrong("its lane was granted more than it holds");
+  }
+}
+
+// --- waiting
+
+void Invariants::check_waiting() {
+  if (const auto load = Access::forgotten_load(daemon_)) {
+    fail(fmt::format("load {} is queued, and its turn has a place", text_of(*load)));
+  }
+  if (Access::one_waits_for_others(daemon_) && !Access::waiting_is_looked_at(daemon_)) {
+    fail("a request waits for memory, and nobody looks after it");
+  }
+}
+
+// --- at the end
+
+std::optional<std::string> Invariants::left_behind() {
+  const size_t sessions = Access::sessions(daemon_).all().size();
+  if (sessions > 1) return fmt::format("{} sessions are left of clients who left", sessions - 1);
+  if (const size_t released = Access::released(daemon_); released > 0) {
+    return fmt::format("the memory of {} sessions is not free", released);
+  }
+  if (const size_t loads = Access::loads(daemon_); loads > 0) {
+    return fmt::format("{} loads are left", loads);
+  }
+  if (const size_t waiting = Access::memory(daemon_).waiting(); waiting > 0) {
+    return fmt::format("{} requests wait for memory", waiting);
+  }
+  for (const auto& [id, model] : Access::table(daemon_).all()) {
+    if (model.in_use()) return fmt::format("model {} is in use by nobody", text_of(id));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> Invariants::still_held() {
+  for (const auto& [holder, bytes] : Access::held(daemon_)) {
+    return fmt::format("kind {} number {:012x} holds {} bytes when all have left",
+                       static_cast<int>(holder.kind), holder.id, bytes);
+  }
+  if (const size_t models = Access::table(daemon_).size(); models > 0) {
+    return fmt::format("{} models are left", models);
+  }
+  if (const uint64_t bytes = machine_.memory().bytes(); bytes > 0) {
+    return fmt::format("{} bytes of weights are left", bytes);
+  }
+  return std::nullopt;
+}
+
+}  // namespace djinn::daemon::simulation

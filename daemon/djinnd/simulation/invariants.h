@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Invariants: what must hold of djinnd between any two events.
+//
+//   accounts   who holds bytes is there, and holds what its parts come to; a user's bytes are the
+//              sum over what is theirs; nobody comes to have more than a quota allows
+//   lifetimes  what names a session, a model, a load or a worker names one that is there
+//   memory     what was made and what workers were granted is in the accounts until it is gone
+//   waiting    who waits has somebody who looks after it
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/djinnd/daemon.h"
+#include "daemon/djinnd/simulation/machine.h"
+#include "daemon/djinnd/simulation/worker.h"
+
+namespace djinn::daemon::simulation {
+
+class Invariants {
+ public:
+  // users: who may have sessions.
+  Invariants(Machine& machine, Daemon& daemon, std::vector<Owner> users);
+
+  // Says what does not hold, if anything does not.
+  std::optional<std::string> check();
+
+  // What is left of clients who have gone; all but the one who observes have.
+  std::optional<std::string> left_behind();
+  // What is held when there is no model and no worker any more.
+  std::optional<std::string> still_held();
+
+ private:
+  void fail(std::string what);
+  void check_holders();
+  void check_holder(Memory::Holder holder);
+  void check_sessions();
+  void check_session(const Session& session);
+  void check_users();
+  void check_quotas();
+  void check_models();
+  void check_model(const Model& model);
+  void check_programs();
+  void check_workers();
+  void check_worker(const Worker& worker);
+  void check_waiting();
+  // A session that is there, and whose client has not left.
+  [[nodiscard]] bool is_live(SessionId id) const;
+
+  Machine& machine_;
+  Daemon& daemon_;
+  const std::vector<Owner> users_;
+  std::optional<std::string> failure_;
+  struct Seen {
+    uint64_t held_bytes = 0;
+    uint64_t quota_bytes = 0;
+  };
+  std::map<Owner, Seen> users_seen_;
+  std::map<SessionId, Seen> sessions_seen_;
+};
+
+}  // namespace djinn::daemon::simulation

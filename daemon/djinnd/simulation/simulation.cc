@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/simulation/simulation.h"
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "daemon/djinnd/daemon.h"
+#include "daemon/djinnd/simulation/client.h"
+#include "daemon/djinnd/simulation/daemon_for_tests.h"
+#include "daemon/djinnd/simulation/files.h"
+#include "daemon/djinnd/simulation/invariants.h"
+#include "daemon/djinnd/simulation/loader.h"
+#include "daemon/djinnd/simulation/worker.h"
+#include "ipc/messages.h"
+#include "kernel/base/assert.h"
+#include "kernel/base/owned_state_for_tests.h"
+
+namespace djinn::daemon::simulation {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kEventsMax = 60'000;  // of a phase in which nothing new begins
+constexpr size_t kLinesTold = 60;
+constexpr uid_t kUsers[] = {0, 1001, 1002, 1003};
+
+uint64_t seed_under_way = 0;
+
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    char path[] = "/tmp/djinnd-simulation-XXXXXX";
+    DJINN_ASSERT(::mkdtemp(path) != nullptr);
+    path_ = path;
+  }
+  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+Options some_options(Machine& machine, const std::string& directory) {
+  Options options;
+  options.root = directory;
+  options.socket_group = "djinn";
+  options.admin_group = "no-such-group";
+  options.threads = 2;
+  options.memory_bytes = machine.between(12, 64) * kMiB;
+  options.session_quota_bytes = machine.between(4, 16) * kMiB;
+  options.worker = "worker";
+  options.loader = "loader";
+  options.hang_timeout_ms = machine.one_in(2) ? 500 : 10'000;
+  options.keep_alive_ms = machine.one_in(4) ? 0 : machine.below(120'000);
+  options.thresholds.idle_percent = static_cast<uint32_t>(machine.between(30, 90));
+  options.thresholds.all_percent =
+      static_cast<uint32_t>(machine.between(options.thresholds.idle_percent, 98));
+  // Below a file nothing can be made.
+  options.spill_directory = machine.one_in(8) ? "/dev/null/spill" : directory;
+  options.spill_idle_ms = machine.between(1, 3000);
+  if (machine.one_in(3)) options.spill_limit_bytes = machine.between(1, 4) * kMiB;
+  for (const uid_t user : {1001U, 1002U}) {
+    if (!machine.one_in(2)) continue;
+    Quota quota;
+    quota.memory = Amount{machine.between(4, 24) * kMiB, false};
+    quota.pins = Amount{machine.between(0, 8) * kMiB, false};
+    if (machine.one_in(2)) quota.sessions = static_cast<uint32_t>(machine.between(1, 3));
+    options.quotas.push_back({false, fmt::format("user{}", user), user, quota});
+  }
+  return options;
+}
+
+class Simulation {
+ public:
+  Simulation(uint64_t seed, Mistake mistake)
+      : machine_(seed, mistake),
+        options_(some_options(machine_, directory_.path())),
+        files_(machine_) {
+    machine_.processes().set_programs(loop_,
+                                      [this](const std::string& path, pid_t pid, Fd channel) {
+                                        return make_child(path, pid, std::move(channel));
+                                      });
+    daemon_ = std::make_unique<Daemon>(
+        loop_, machine_, options_,
+        [this](const Config&) -> Result<Options> { return changed_options(); }, seed);
+    std::vector<Owner> owners;
+    for (const uid_t user : kUsers) {
+      owners.push_back(Owner::of_user(user));
+      const uint64_t count = user == 0 ? 1 : machine_.between(1, 3);
+      for (uint64_t i = 0; i < count; ++i) {
+        clients_.push_back(std::make_unique<Client>(machine_, loop_, files_, known_, user,
+                                                    fmt::format("client {} of {}", i, user)));
+      }
+    }
+    invariants_ = std::make_unique<Invariants>(machine_, *daemon_, std::move(owners));
+  }
+
+  // Workers and loaders are the loop's, too.
+  ~Simulation() {
+    machine_.set_faults(false);
+    clients_.clear();
+    observer_.reset();
+    machine_.processes().hurry();
+    daemon_->stop();
+    daemon_.reset();
+    machine_.processes().forget();
+  }
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
+
+  Outcome run() {
+    storm();
+    if (!failure_) calm();
+    if (!failure_) leave();
+    if (!failure_) empty();
+    return {0, machine_.events(), machine_.hash(), failure_, machine_.lines()};
+  }
+
+ private:
+  std::unique_ptr<Child> make_child(const std::string& path, pid_t pid, Fd channel) {
+    if (path == "worker") return std::make_unique<Worker>(machine_, loop_, pid, std::move(channel));
+    return std::make_unique<Loader>(machine_, loop_, files_, pid, std::move(channel));
+  }
+
+  Options changed_options() const {
+    Options changed = options_;
+    changed.session_quota_bytes = options_.session_quota_bytes / 2 + reloads_ * kMiB;
+    for (NamedQuota& named : changed.quotas) {
+      named.quota.memory = Amount{(2 + reloads_ * 3) * kMiB, false};
+    }
+    return changed;
+  }
+
+  void fail(std::optional<std::string> what) {
+    if (!failure_ && what) failure_ = std::move(what);
+  }
+
+  // Whether something has happened, and all holds.
+  bool step(uint64_t until_ms) {
+    if (failure_) return false;
+    const bool happened = machine_.step(until_ms);
+    if (machine_.mistake() == Mistake::kLeaseOutlives) keep_a_lease();
+    fail(invariants_->check());
+    return happened && !failure_;
+  }
+
+  using Finding = std::optional<std::string>;
+
+  // Lets time pass until nothing is to be found any more, and at most so much. Nobody begins
+  // anything, so events come to an end.
+  void pass(uint64_t ms_max, const std::function<Finding()>& find) {
+    const uint64_t until_ms = machine_.now_ms() + ms_max;
+    uint64_t events = 0;
+    while (find() && machine_.now_ms() < until_ms && step(until_ms)) {
+      if (++events >= kEventsMax) return fail("it does not come to rest");
+    }
+    fail(find());
+  }
+
+  void storm() {
+    const auto started = daemon_->start({});
+    DJINN_ASSERT(started.ok());
+    for (const auto& client : clients_) client->begin();
+    const uint64_t events = machine_.between(100, 2500);
+    while (machine_.events() < events && !failure_) {
+      step(machine_.now_ms() + 1000);
+      if (machine_.one_in(800)) reload();
+    }
+  }
+
+  void reload() {
+    machine_.tell("the configuration changes");
+    reloads_ = machine_.below(4);
+    [[maybe_unused]] const Status begun = daemon_->reload();
+  }
+
+  void calm() {
+    machine_.tell("--- calm");
+    machine_.set_faults(false);
+    files_.answer();
+    for (const auto& client : clients_) client->be_calm();
+    observer_ = std::make_unique<Client>(machine_, loop_, files_, known_, 0, "observer");
+    observer_->observe();
+    pass(400'000, [this] { return who_waits(); });
+  }
+
+  Finding who_waits() const {
+    for (const auto& client : clients_) {
+      for (const std::string& what : client->waits_for()) {
+        return fmt::format("{} waits for the answer to {}, and nobody will give it", client->name(),
+                           what);
+      }
+    }
+    return observer_waits();
+  }
+
+  Finding observer_waits() const {
+    for (const std::string& what : observer_->waits_for()) {
+      return fmt::format("the observer waits for the answer to {}", what);
+    }
+    return std::nullopt;
+  }
+
+  void leave() {
+    machine_.tell("--- all leave");
+    for (const auto& client : clients_) client->go();
+    pass(200'000, [this] { return invariants_->left_behind(); });
+  }
+
+  void empty() {
+    machine_.tell("--- all goes");
+    const auto answered = [this] { return observer_waits(); };
+    // One that moves is refused, and asked for again.
+    for (int round = 0; round < 10 && !failure_; ++round) {
+      for (const auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
+        observer_->ask_for(ipc::UnloadModel{id});
+      }
+      pass(20'000, answered);
+    }
+    observer_->ask_for(ipc::CollectGarbage{});
+    pass(10'000, answered);
+    observer_->go();
+    pass(100'000, [this] { return invariants_->still_held(); });
+  }
+
+  // The mistake of a lease that nobody takes away.
+  void keep_a_lease() {
+    for (auto& [id, model] : DaemonForTests::table(*daemon_).all()) {
+      for (const auto& [session, lease] : *model.leases) leases_seen_[id] = {session, lease};
+      const auto seen = leases_seen_.find(id);
+      if (seen == leases_seen_.end() || !machine_.one_in(4)) continue;
+      StateForTests::value_of(model.leases).insert(seen->second);
+    }
+  }
+
+  const TemporaryDirectory directory_;
+  Machine machine_;
+  const Options options_;
+  Loop loop_;
+  Files files_;
+  Known known_;
+  uint64_t reloads_ = 0;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::unique_ptr<Client> observer_;
+  std::unique_ptr<Daemon> daemon_;
+  std::unique_ptr<Invariants> invariants_;
+  std::map<ModelId, std::pair<SessionId, ModelLease>> leases_seen_;
+  std::optional<std::string> failure_;
+};
+
+size_t open_descriptors() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
+    ++count;
+  }
+  return count;
+}
+
+std::string again(uint64_t seed) {
+  return fmt::format("again: djinnd-simulation --seed {}\n", seed);
+}
+
+}  // namespace
+
+Outcome simulate(uint64_t seed, Mistake mistake) {
+  seed_under_way = seed;
+  const size_t descriptors = open_descriptors();
+  Outcome outcome = Simulation(seed, mistake).run();
+  outcome.seed = seed;
+  const size_t left = open_descriptors();
+  if (!outcome.failure && left > descriptors) {
+    outcome.failure = fmt::format("{} descriptors are left open", left - descriptors);
+  }
+  return outcome;
+}
+
+std::string text_of(const Outcome& outcome) {
+  std::string text;
+  if (!outcome.failure) return text;
+  const std::vector<std::string>& lines = outcome.lines;
+  const size_t skipped = lines.size() - std::min(lines.size(), kLinesTold);
+  for (size_t i = skipped; i < lines.size(); ++i) text += lines[i] + "\n";
+  return text + fmt::format("seed {}: {}\n", outcome.seed, *outcome.failure) + again(outcome.seed);
+}
+
+void tell_on_abort() {
+  ::signal(SIGABRT, [](int) {
+    const Machine* const machine = Machine::current_or_null();
+    std::string text;
+    if (machine != nullptr) {
+      for (const std::string& line : machine->lines()) text += line + "\n";
+    }
+    text += again(seed_under_way);
+    [[maybe_unused]] const ssize_t told = ::write(STDERR_FILENO, text.data(), text.size());
+    ::signal(SIGABRT, SIG_DFL);
+  });
+}
+
+}  // namespace djinn::daemon::simulation

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/simulation/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+namespace djinn::daemon::simulation {
+namespace {
+
+// A sanitizer makes a seed ten times as long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr uint64_t kSeeds = 60;
+#else
+constexpr uint64_t kSeeds = 500;
+#endif
+
+class Simulation : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { tell_on_abort(); }
+};
+
+// The first seed that finds the mistake.
+std::optional<Outcome> found_with(Mistake mistake) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Outcome outcome = simulate(seed, mistake);
+    if (outcome.failure) return outcome;
+  }
+  return std::nullopt;
+}
+
+TEST_F(Simulation, no_seed_finds_anything) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const Outcome outcome = simulate(seed);
+    EXPECT_FALSE(outcome.failure) << text_of(outcome);
+  }
+}
+
+TEST_F(Simulation, a_seed_decides_all_that_happens) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const Outcome first = simulate(seed);
+    const Outcome second = simulate(seed);
+    EXPECT_GT(first.events, 0U);
+    EXPECT_EQ(first.hash, second.hash) << "seed " << seed;
+    EXPECT_EQ(first.lines, second.lines) << "seed " << seed;
+  }
+  EXPECT_NE(simulate(1).hash, simulate(2).hash);
+}
+
+TEST_F(Simulation, a_failing_seed_prints_the_line_that_repeats_it) {
+  const auto found = found_with(Mistake::kFreedIsNotTold);
+  ASSERT_TRUE(found.has_value());
+  const std::string text = text_of(*found);
+  EXPECT_NE(text.find("again: djinnd-simulation --seed " + std::to_string(found->seed)),
+            std::string::npos)
+      << text;
+}
+
+TEST_F(Simulation, memory_that_is_freed_and_stays_on_the_account_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kFreedIsNotTold).has_value());
+}
+
+TEST_F(Simulation, memory_that_is_taken_off_the_account_and_stays_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kExtentIsForgotten).has_value());
+}
+
+TEST_F(Simulation, a_waiter_whose_worker_has_died_unseen_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kDeathIsNotSeen).has_value());
+}
+
+TEST_F(Simulation, a_lost_wake_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kWakeIsLost).has_value());
+}
+
+TEST_F(Simulation, a_lease_that_outlives_its_session_is_found) {
+  EXPECT_TRUE(found_with(Mistake::kLeaseOutlives).has_value());
+}
+
+}  // namespace
+}  // namespace djinn::daemon::simulation

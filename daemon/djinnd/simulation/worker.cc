@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "daemon/djinnd/simulation/worker.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+
+#include "daemon/djinnd/simulation/machine.h"
+#include "daemon/djinnd/simulation/names.h"
+#include "ipc/codec/control_codec.h"
+#include "ipc/exit_status.h"
+#include "ipc/limits.h"
+#include "ipc/session_memory.h"
+#include "kernel/base/assert.h"
+
+namespace djinn::daemon::simulation {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kAskedBytesMax = 1024 * kKiB;
+constexpr gc::StateGeometry kStateGeometry{limits::kRefs, limits::kSequences};
+
+template <typename Map>
+auto& any_of(Machine& machine, Map& map) {
+  return *std::next(map.begin(), static_cast<std::ptrdiff_t>(machine.below(map.size())));
+}
+
+// A word of the memory that a session's client shares with its worker.
+uint64_t read_word(const Fd& memory, size_t offset) {
+  uint64_t word = 0;
+  const ssize_t got = ::pread(memory.get(), &word, sizeof word, static_cast<off_t>(offset));
+  return got == ssize_t{sizeof word} ? word : 0;
+}
+
+void write_word(const Fd& memory, size_t offset, uint64_t word) {
+  [[maybe_unused]] const ssize_t put =
+      ::pwrite(memory.get(), &word, sizeof word, static_cast<off_t>(offset));
+}
+
+constexpr size_t kPublished = offsetof(ipc::SessionControl, submissions_published);
+constexpr size_t kCompleted = offsetof(ipc::SessionControl, submissions_completed);
+
+}  // namespace
+
+Worker::Worker(Machine& machine, Loop& loop, pid_t pid, Fd channel)
+    : Child(pid),
+      machine_(machine),
+      channel_(std::move(channel)),
+      poll_(loop, channel_.get(), [this] { readable(); }),
+      work_(loop, [this] { work(); }),
+      live_(loop, [this] { live(); }) {
+  poll_.watch_readable();
+  hangs_ = machine_.fault(40);  // it never becomes ready
+  if (!hangs_) live_.start_once(machine_.between(1, 200));
+}
+
+void Worker::end() {
+  ending_ = true;
+  poll_.pause();
+  work_.stop();
+  live_.stop();
+}
+
+uint64_t Worker::cpu_ns() const {
+  return hangs_ && computes_ ? machine_.monotonic_ns() - hangs_since_ns_ : 0;
+}
+
+void Worker::readable() {
+  auto next = ipc::receive_datagram(channel_.get());
+  if (!next.ok()) return machine_.processes().exit(pid(), 0);  // djinnd is gone
+  if (!next.value()) return;
+  commands_.push_back(*std::move(next.value()));
+  work_soon();
+}
+
+void Worker::work_soon() {
+  if (work_.active() || commands_.empty() || hangs_) return;
+  work_.start_once(machine_.fault(30) ? machine_.below(2000) : machine_.below(4));
+}
+
+bool Worker::dies() {
+  if (!machine_.fault(150)) return false;
+  die();
+  return true;
+}
+
+void Worker::die() {
+  int status = SIGSEGV;
+  if (machine_.one_in(4)) status = ipc::status_of_crash_at(ipc::AdmissionDesk::kQuick) << 8;
+  machine_.processes().exit(pid(), status);
+}
+
+void Worker::work() {
+  if (dies()) return;
+  if (machine_.fault(150)) {
+    hangs_ = true;
+    computes_ = machine_.one_in(2);
+    hangs_since_ns_ = machine_.monotonic_ns();
+    machine_.tell("worker {}: hangs", pid());
+    return;
+  }
+  const ipc::Datagram command = std::move(commands_.front());
+  commands_.pop_front();
+  answer(command);
+  if (!ending_ && !dies()) work_soon();
+}
+
+void Worker::say(const ipc::WorkerEvent& event) {
+  if (ending_) return;
+  if (!std::holds_alternative<ipc::LaneAwake>(event.body)) {
+    machine_.tell("worker {}: says {}", pid(), name_of_body(event.body));
+  }
+  const Status sent = ipc::send_datagram(channel_.get(), ipc::encode(event));
+  if (!sent) machine_.processes().exit(pid(), 0);  // djinnd has ended the channel
+}
+
+void Worker::answer(const ipc::Datagram& message) {
+  const auto command = ipc::decode_worker_command(message.bytes);
+  DJINN_ASSERT(command.ok());
+  if (!std::holds_alternative<ipc::WakeLane>(command.value().body)) {
+    machine_.tell("worker {}: hears {}", pid(), name_of_body(command.value().body));
+  }
+  std::visit([&](const auto& body) { answer_body(body, message.fds); }, command.value().body);
+}
+
+// --- sessions
+
+void Worker::answer_body(const ipc::AttachSession& c, const std::vector<Fd>& fds) {
+  DJINN_ASSERT(fds.size() == 5 && !sessions_.contains(c.session));
+  if (machine_.fault(100)) {
+    return say({ipc::SessionBroken{c.session, ErrorCode::kProtocolViolation, "It is broken."}});
+  }
+  AttachedSession& session = sessions_[c.session];
+  session.ref_bytes_granted = c.ref_bytes_granted;
+  auto memory = fds[0].duplicate();
+  auto mapped = pal::map_shared(fds[1], gc::state_bytes(kStateGeometry), pal::Access::kReadWrite);
+  DJINN_ASSERT(memory.ok() && mapped.ok());
+  session.memory = *std::move(memory);
+  session.mapped = *std::move(mapped);
+  auto state = gc::SessionState::open(session.mapped.bytes(), kStateGeometry, faults_);
+  DJINN_ASSERT(state.ok());
+  session.state.emplace(*std::move(state));
+  const Status recovered = session.state->recover({});
+  DJINN_ASSERT(recovered.ok());
+  live_.start_once(machine_.between(1, 100));
+  say({ipc::Attached{c.session}});
+}
+
+void Worker::answer_body(const ipc::DetachSession& c, const std::vector<Fd>&) {
+  if (in_step_ == c.session) in_step_.reset();
+  sessions_.erase(c.session);
+  say({ipc::Detached{c.session}});
+}
+
+void Worker::answer_body(const ipc::AddSequence& c, const std::vector<Fd>& fds) {
+  DJINN_ASSERT(fds.size() == (c.spilled ? 2U : 1U));
+  const auto session = sessions_.find(c.session);
+  const bool refuses = session == sessions_.end() || machine_.fault(40);
+  if (refuses) {
+    return say(
+        {ipc::SequenceAdded{c.session, c.sequence, ErrorCode::kOutOfMemory, "It has no room."}});
+  }
+  session->second.groups[c.sequence] = {c.spilled ? 0 : c.bytes_granted, c.spilled,
+                                        c.spilled ? c.bytes_granted : 0};
+  say({ipc::SequenceAdded{c.session, c.sequence, ErrorCode::kOk, {}}});
+}
+
+void Worker::answer_body(const ipc::ReleaseSequence& c, const std::vector<Fd>&) {
+  const auto session = sessions_.find(c.session);
+  if (session != sessions_.end()) session->second.groups.erase(c.sequence);
+  say({ipc::SequenceDropped{c.session, c.sequence}});
+}
+
+void Worker::answer_body(const ipc::SpillSequence& c, const std::vector<Fd>& fds) {
+  DJINN_ASSERT(fds.size() == 1);
+  const auto session = sessions_.find(c.session);
+  const bool known = session != sessions_.end() && session->second.groups.contains(c.sequence);
+  if (!known || asks_for(c.sequence) || machine_.fault(8)) {
+    return say({ipc::SequenceSpilled{c.session, c.sequence, 0, ErrorCode::kIo, "The disk fails."}});
+  }
+  Group& group = session->second.groups.at(c.sequence);
+  const uint64_t bytes = std::exchange(group.granted, 0);
+  group.spilled = true;
+  group.spilled_bytes = bytes;
+  say({ipc::SequenceSpilled{c.session, c.sequence, bytes, ErrorCode::kOk, {}}});
+}
+
+// --- models and programs
+
+void Worker::answer_body(const ipc::AddModel& c, const std::vector<Fd>& fds) {
+  DJINN_ASSERT(c.parked ? fds.size() == 1 : fds.size() > 1);
+  if (machine_.fault(60)) {
+    return say({ipc::ModelAdded{c.model, ErrorCode::kOutOfMemory, "It has no addresses left."}});
+  }
+  parked_.erase(c.model);
+  models_.erase(c.model);
+  (c.parked ? parked_ : models_).insert(c.model);
+  if (!c.parked) wanted_.erase(c.model);
+  say({ipc::ModelAdded{c.model, ErrorCode::kOk, {}}});
+}
+
+void Worker::answer_body(const ipc::DropModel& c, const std::vector<Fd>&) {
+  models_.erase(c.model);
+  parked_.erase(c.model);
+  wanted_.erase(c.model);
+  say({ipc::ModelDropped{c.model}});
+}
+
+void Worker::answer_body(const ipc::ParkModel& c, const std::vector<Fd>&) {
+  if (models_.erase(c.model) > 0) parked_.insert(c.model);
+  say({ipc::ModelParked{c.model}});
+}
+
+void Worker::answer_body(const ipc::ModelLost& c, const std::vector<Fd>&) {
+  wanted_.erase(c.model);
+}
+
+void Worker::answer_body(const ipc::AddProgram& c, const std::vector<Fd>& fds) {
+  DJINN_ASSERT(fds.size() == 1);
+  say({ipc::ProgramLookedAt{c.program, ipc::AdmissionDesk::kQuick}});
+  if (dies()) return;
+  if (machine_.fault(10)) {
+    say({ipc::ProgramRefused{c.program, ErrorCode::kUnsupported, "It has no such operator."}});
+  } else {
+    say({ipc::ProgramAdded{c.program, {}, 0}});
+  }
+  if (!ending_) say({ipc::ProgramLookedAt{{}, ipc::AdmissionDesk::kQuick}});
+}
+
+void Worker::answer_body(const ipc::DropProgram&, const std::vector<Fd>&) {}
+
+// --- memory
+
+void Worker::answer_body(const ipc::GrantAnswer& c, const std::vector<Fd>&) {
+  const auto asked = asked_.extract(c.request);
+  DJINN_ASSERT(!asked.empty());
+  const Asked& what = asked.mapped();
+  if (c.code != ErrorCode::kOk) return;
+  if (what.kind == ipc::GrantKind::kHeap) heap_bytes_ += what.bytes;
+  const auto session = sessions_.find(what.session);
+  if (session == sessions_.end()) return;
+  if (what.kind == ipc::GrantKind::kRefs) session->second.ref_bytes_granted += what.bytes;
+  const auto group = session->second.groups.find(what.sequence);
+  if (what.kind != ipc::GrantKind::kSequence || group == session->second.groups.end()) return;
+  group->second.granted += what.bytes;
+  if (!what.returns) return;
+  group->second.spilled = false;
+  group->second.spilled_bytes = 0;
+  say({ipc::SequenceRestored{what.session, what.sequence}});
+}
+
+void Worker::answer_body(const ipc::GiveSlab& c, const std::vector<Fd>& fds) {
+  DJINN_ASSERT(fds.size() == 1);
+  asked_.erase(c.request);
+  slab_bytes_ = c.bytes;
+}
+
+void Worker::answer_body(const ipc::GetWorkerStats&, const std::vector<Fd>&) {
+  say({ipc::WorkerStats{}});
+}
+
+void Worker::answer_body(const ipc::WakeLane&, const std::vector<Fd>&) {
+  say({ipc::LaneAwake{}});
+}
+
+// --- what it does unasked
+
+// The first time, it says that it is ready.
+void Worker::live() {
+  if (hangs_ || dies()) return;
+  if (!std::exchange(ready_, true)) say({ipc::WorkerReady{2, 1, true}});
+  run_something();
+  if (!ending_ && !sessions_.empty() && machine_.faults()) {
+    switch (machine_.below(6)) {
+      case 0:
+      case 1:
+        ask_for_something();
+        break;
+      case 2:
+        give_something_back();
+        break;
+      case 3:
+        want_a_model();
+        break;
+      case 4:
+        bring_back();
+        break;
+      default:
+        if (machine_.fault(60)) lie();
+        break;
+    }
+  }
+  const bool has_work = in_step_ || (machine_.faults() && !sessions_.empty());
+  if (!ending_)
+    live_.start_once(has_work ? machine_.between(1, 100) : machine_.between(2000, 9000));
+}
+
+bool Worker::asks_for(SequenceHandle sequence) const {
+  return std::ranges::any_of(asked_,
+                             [&](const auto& entry) { return entry.second.sequence == sequence; });
+}
+
+bool Worker::asks_for_slab() const {
+  return std::ranges::any_of(
+      asked_, [](const auto& entry) { return entry.second.kind == ipc::GrantKind::kSlab; });
+}
+
+void Worker::ask(const Asked& asked) {
+  const uint64_t number = ++last_request_;
+  asked_.emplace(number, asked);
+  say({ipc::GrantRequest{number, asked.kind, asked.session, asked.sequence, asked.bytes}});
+}
+
+void Worker::ask_for_something() {
+  if (asked_.size() > 8) return;
+  auto& [id, session] = any_of(machine_, sessions_);
+  const uint64_t bytes = 4 * kKiB * machine_.between(1, kAskedBytesMax / 4 / kKiB);
+  switch (machine_.below(5)) {
+    case 0:
+      if (asks_for_slab()) return;
+      return ask({ipc::GrantKind::kSlab, {}, {}, bytes});
+    case 1:
+      return ask({ipc::GrantKind::kHeap, {}, {}, bytes / 4 + 1});
+    case 2:
+      return ask({ipc::GrantKind::kRefs, id, {}, bytes});
+    default:
+      break;
+  }
+  if (session.groups.empty()) return;
+  const auto& [handle, group] = any_of(machine_, session.groups);
+  if (!group.spilled) ask({ipc::GrantKind::kSequence, id, handle, bytes});
+}
+
+void Worker::bring_back() {
+  auto& [id, session] = any_of(machine_, sessions_);
+  for (const auto& [handle, group] : session.groups) {
+    if (!group.spilled || group.granted > 0 || group.spilled_bytes == 0) continue;
+    if (asks_for(handle)) continue;
+    return ask({ipc::GrantKind::kSequence, id, handle, group.spilled_bytes, true});
+  }
+}
+
+void Worker::give_something_back() {
+  auto& [id, session] = any_of(machine_, sessions_);
+  if (machine_.one_in(3) && heap_bytes_ > 0) {
+    const uint64_t bytes = machine_.between(1, heap_bytes_);
+    heap_bytes_ -= bytes;
+    return say({ipc::GrantReturn{ipc::GrantKind::kHeap, {}, {}, bytes}});
+  }
+  if (session.ref_bytes_granted > 0 && machine_.one_in(2)) {
+    const uint64_t bytes = machine_.between(1, session.ref_bytes_granted);
+    session.ref_bytes_granted -= bytes;
+    return say({ipc::GrantReturn{ipc::GrantKind::kRefs, id, {}, bytes}});
+  }
+  if (session.groups.empty()) return;
+  auto& [handle, group] = any_of(machine_, session.groups);
+  if (group.granted == 0 || group.spilled) return;
+  const uint64_t bytes = machine_.between(1, group.granted);
+  group.granted -= bytes;
+  say({ipc::GrantReturn{ipc::GrantKind::kSequence, id, handle, bytes}});
+}
+
+void Worker::want_a_model() {
+  if (parked_.empty()) return;
+  const ModelId model = any_of(machine_, parked_);
+  if (wanted_.insert(model).second) say({ipc::ModelWanted{model}});
+}
+
+// djinnd ends who does so.
+void Worker::lie() {
+  auto& [id, session] = any_of(machine_, sessions_);
+  machine_.tell("worker {}: lies", pid());
+  if (machine_.one_in(2)) {
+    return say({ipc::GrantReturn{ipc::GrantKind::kRefs, id, {}, uint64_t{1} << 50}});
+  }
+  const std::byte nonsense[] = {std::byte{1}, std::byte{2}, std::byte{3}};
+  [[maybe_unused]] const Status sent = ipc::send_datagram(channel_.get(), nonsense);
+}
+
+// A step begins, goes on or ends.
+void Worker::run_something() {
+  if (in_step_) {
+    AttachedSession& session = sessions_.at(*in_step_);
+    if (machine_.faults() && machine_.one_in(3)) return session.state->beat("fake::step");
+    return end_step(*in_step_, session);
+  }
+  for (auto& [id, session] : sessions_) {
+    if (read_word(session.memory, kPublished) == read_word(session.memory, kCompleted)) continue;
+    if (machine_.faults() && machine_.one_in(2)) continue;
+    session.state->begin();
+    in_step_ = id;
+    return;
+  }
+}
+
+void Worker::end_step(SessionId id, AttachedSession& session) {
+  DJINN_ASSERT(in_step_ == id);
+  gc::StepRecord record = session.state->record();
+  record.kind = gc::StepKind::kDone;
+  const uint64_t completed = read_word(session.memory, kCompleted) + 1;
+  record.completed = completed;
+  session.state->stage_record(record);
+  session.state->commit();
+  write_word(session.memory, kCompleted, completed);
+  in_step_.reset();
+}
+
+}  // namespace djinn::daemon::simulation

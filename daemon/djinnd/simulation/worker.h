@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Worker: a simulated djinn-worker. It answers commands in their order, asks for memory and gives
+// it back, runs what clients submit; it may die at any of these, with any of them unanswered, hang,
+// or lie.
+//
+//   granted   what it knows that it was granted, and has not given back: djinnd's accounts have at
+//             least as much, for as long as it lives
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "daemon/djinnd/loop/loop.h"
+#include "daemon/djinnd/simulation/processes.h"
+#include "ipc/messages.h"
+#include "ipc/socket.h"
+#include "kernel/base/fd.h"
+#include "kernel/base/ids.h"
+#include "kernel/gc/session_state.h"
+#include "kernel/pal/memfd.h"
+
+namespace djinn::daemon::simulation {
+
+class Worker final : public Child {
+ public:
+  struct Group {
+    uint64_t granted = 0;
+    bool spilled = false;        // its bytes are in its file
+    uint64_t spilled_bytes = 0;  // and are so many
+  };
+  struct AttachedSession {
+    uint64_t ref_bytes_granted = 0;
+    std::map<SequenceHandle, Group> groups;
+    Fd memory;
+    pal::Mapping mapped;
+    std::optional<gc::SessionState> state;
+  };
+
+  Worker(Machine& machine, Loop& loop, pid_t pid, Fd channel);
+
+  void end() override;
+  [[nodiscard]] uint64_t cpu_ns() const override;
+
+  [[nodiscard]] const std::map<SessionId, AttachedSession>& sessions() const { return sessions_; }
+  // Of its slab, unless it asks for another: the former serves nothing then.
+  [[nodiscard]] uint64_t slab_bytes() const { return asks_for_slab() ? 0 : slab_bytes_; }
+  [[nodiscard]] uint64_t heap_bytes() const { return heap_bytes_; }
+  // Models whose bytes it maps.
+  [[nodiscard]] const std::set<ModelId>& mapped() const { return models_; }
+
+ private:
+  struct Asked {
+    ipc::GrantKind kind;
+    SessionId session;
+    SequenceHandle sequence;
+    uint64_t bytes;
+    bool returns = false;  // for a group that is to come back from disk
+  };
+
+  void readable();
+  void work();
+  void live();
+  void work_soon();
+  // Whether it dies here instead.
+  bool dies();
+  void die();
+  void say(const ipc::WorkerEvent& event);
+  void answer(const ipc::Datagram& message);
+  void answer_body(const ipc::AttachSession& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::DetachSession& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::AddModel& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::DropModel& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::ParkModel& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::ModelLost& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::AddProgram& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::DropProgram& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::AddSequence& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::SpillSequence& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::ReleaseSequence& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::GrantAnswer& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::GiveSlab& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::GetWorkerStats& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::WakeLane& c, const std::vector<Fd>& fds);
+
+  // --- what it does unasked
+  [[nodiscard]] bool asks_for(SequenceHandle sequence) const;
+  [[nodiscard]] bool asks_for_slab() const;
+  void ask(const Asked& asked);
+  void ask_for_something();
+  void give_something_back();
+  void want_a_model();
+  void lie();
+  void run_something();
+  void end_step(SessionId id, AttachedSession& session);
+  void bring_back();
+
+  Machine& machine_;
+  Fd channel_;
+  bool ending_ = false;
+  bool ready_ = false;
+  bool hangs_ = false;
+  bool computes_ = false;  // while it hangs
+  uint64_t hangs_since_ns_ = 0;
+  std::deque<ipc::Datagram> commands_;
+  std::map<SessionId, AttachedSession> sessions_;
+  std::set<ModelId> models_;
+  std::set<ModelId> parked_;
+  std::set<ModelId> wanted_;
+  std::map<uint64_t, Asked> asked_;
+  uint64_t last_request_ = 0;
+  uint64_t slab_bytes_ = 0;
+  uint64_t heap_bytes_ = 0;
+  std::optional<SessionId> in_step_;
+  gc::FaultPoints faults_;
+  Poll poll_;
+  Timer work_;
+  Timer live_;
+};
+
+}  // namespace djinn::daemon::simulation
