@@ -136,8 +136,9 @@ def test_administrators_see_what_each_user_has_and_may_have(served: Served) -> N
     assert (bound["memory_bytes"], bound["memory_max_bytes"]) == (held(served, BOUND), 64 * MIB)
     assert (bound["sessions"], bound["sessions_max"]) == (1, 2)
     assert users[FREE.name]["memory_max_bytes"] is None
-    assert [BOUND.name, "1", "of", "2"] in [
-        row[:1] + row[-3:] for row in ctl(served.systemd, "status").table()
+    assert (bound["models"], bound["models_max"]) == (0, 32)
+    assert [BOUND.name, "1", "of", "2", "0", "of", "32"] in [
+        row[:1] + row[-6:] for row in ctl(served.systemd, "status").table()
     ]
     # For others there is no such list.
     with FREE.acting():

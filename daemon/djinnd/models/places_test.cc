@@ -34,7 +34,8 @@ class PlacesTest : public ::testing::Test {
     ModelLease lease;
     lease.count = 1;
     lease.domain = by.user;
-    StateForTests::value_of(model.leases)[SessionId{by.user.user() + 1}] = lease;
+    StateForTests::value_of(model.leases)[SessionId{by.user.user().value_or(0) + uint64_t{1}}] =
+        lease;
   }
   void let_ann_hold(uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) hold(add(kAnn), kAnn);
