@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
@@ -73,16 +74,27 @@ std::optional<uint64_t> bytes_of(const exec::OutputInfo& output, std::span<const
   return bytes;
 }
 
-// Whether tokens of such a buffer lie where those of the group's lines do. sizes: its own, at these
-// symbols.
+// Whether the buffer's elements lie where those of the group's rows, heads and tokens do.
 Result<bool> is_of_group(const srg::Value& buffer, std::span<const int64_t> symbols,
                          const ipc::SequenceGeometry& group) {
   DJINN_ASSERT(buffer.sizes.size() == 4);
-  DJINN_TRY(const int64_t rows, srg::evaluate(buffer.sizes[0], symbols));
-  DJINN_TRY(const int64_t heads, srg::evaluate(buffer.sizes[1], symbols));
-  DJINN_TRY(const int64_t dim, srg::evaluate(buffer.sizes[3], symbols));
-  return rows <= group.rows && heads == group.kv_heads && dim == group.head_dim &&
-         size_of(buffer.dtype) == size_of(group.dtype);
+  const int64_t dim = group.head_dim;
+  const int64_t head = dim * static_cast<int64_t>(group.capacity);
+  const std::array<int64_t, 4> strides{group.kv_heads * head, head, dim, 1};
+  const std::array<int64_t, 4> most{group.rows, group.kv_heads,
+                                    static_cast<int64_t>(group.capacity), dim};
+  int64_t contiguous = 1;
+  bool fits = size_of(buffer.dtype) == size_of(group.dtype);
+  for (size_t i = 4; i-- > 0 && fits;) {
+    DJINN_TRY(const int64_t size, srg::evaluate(buffer.sizes[i], symbols));
+    int64_t stride = contiguous;
+    if (!buffer.strides.empty()) {
+      DJINN_TRY(stride, srg::evaluate(buffer.strides[i], symbols));
+    }
+    fits = size <= most[i] && (size <= 1 || stride == strides[i]);
+    contiguous *= size;
+  }
+  return fits;
 }
 
 // Of a program that stays in its tokens, by the shapes that it says.
@@ -96,8 +108,9 @@ Status check_buffers(const srg::Graph& graph, std::span<const int64_t> symbols,
     return Error{
         ErrorCode::kShapeMismatch,
         fmt::format("The program's buffer {} is not of the sequence group's shape: {} rows "
-                    "at most, {} heads of {} {}.",
-                    value.name, group.rows, group.kv_heads, group.head_dim, name_of(group.dtype))};
+                    "at most, {} heads of {} tokens of {} {}.",
+                    value.name, group.rows, group.kv_heads, group.capacity, group.head_dim,
+                    name_of(group.dtype))};
   }
   return {};
 }
@@ -134,6 +147,7 @@ Status Binder::begin(const exec::Program& program, std::span<const int64_t> give
   bound_refs_.assign(graph.storages.size(), {});
   ref_offsets_.assign(graph.storages.size(), 0);
   places_.clear();
+  tokens_begin_ = 0;
   tokens_end_ = std::numeric_limits<int64_t>::max();
   staged_bytes_ = 0;
   if (kept_bytes_ > kKeptBytesMax) clear();
@@ -284,6 +298,7 @@ Status Binder::bind_sequence(const SequenceUse& sequence) {
   if (!program_->reaches_capacity()) {
     DJINN_CHECK(check_buffers(graph, symbols_, group.geometry()));
   }
+  tokens_begin_ = static_cast<int64_t>(sequence.past());
   tokens_end_ = static_cast<int64_t>(sequence.past() + sequence.tokens);
   for (srg::StorageIndex i = 0; i < graph.storages.size(); ++i) {
     const srg::Storage& storage = graph.storages[i];

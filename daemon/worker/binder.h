@@ -52,7 +52,7 @@ class Binder {
   }
 
   [[nodiscard]] exec::RunBindings bindings() const {
-    return {symbols_, storages_, places_, tokens_end_};
+    return {symbols_, storages_, places_, tokens_begin_, tokens_end_};
   }
 
  private:
@@ -72,7 +72,8 @@ class Binder {
   exec::Lane& lane_;
   const exec::Program* program_ = nullptr;
   std::vector<int64_t> symbols_;
-  int64_t tokens_end_ = 0;  // as RunBindings says
+  int64_t tokens_begin_ = 0;  // as RunBindings says
+  int64_t tokens_end_ = 0;
   std::vector<exec::StorageBinding> storages_;
   std::vector<RefHandle> bound_refs_;      // by storage; invalid: not a ref
   std::vector<uint64_t> ref_offsets_;      // by storage: of the ref in the extent

@@ -153,5 +153,28 @@ TEST_F(BinderTest, a_program_with_more_layers_than_the_group_is_refused) {
   EXPECT_EQ(code_of(binder_.check_complete()), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(BinderTest, buffers_of_another_shape_than_the_groups_are_refused) {
+  const SequenceHandle handle = make_group(3, 1, 16);  // of two heads of 8
+  SequenceUse use{*session_->find_sequence(handle), {}, 1};
+  use.entry = session_->sequence_entry(*use.group);
+  const auto bind = [&](int64_t heads, int64_t dim, bool reads_all = false) {
+    srg::GraphBuilder g("shape");
+    const srg::Expr capacity = g.symbol("capacity", 1, 64, srg::SymbolRole::kCapacity);
+    const srg::Expr tokens = g.symbol("tokens", 1, 64, srg::SymbolRole::kTokens);
+    const srg::Tensor keys =
+        g.sequence(0, srg::SequencePart::kKey, DType::kFloat32, {1, heads, capacity, dim});
+    g.op("aten::slice.Tensor", {keys, 2, 0, tokens, 1});
+    if (reads_all) g.op_n(0, "fake::nothing", {keys});
+    const exec::Program& program = admit(*std::move(g).finish());
+    EXPECT_TRUE(binder_.begin(program, {}, &use));
+    return code_of(binder_.bind_sequence(use));
+  };
+  EXPECT_EQ(bind(2, 8), ErrorCode::kOk);
+  EXPECT_EQ(binder_.bindings().tokens_end, 1);
+  EXPECT_EQ(bind(1, 16), ErrorCode::kShapeMismatch) << "a token would lie where two do";
+  EXPECT_EQ(bind(4, 4), ErrorCode::kShapeMismatch);
+  EXPECT_EQ(bind(1, 16, true), ErrorCode::kOk) << "it pays for all of them";
+}
+
 }  // namespace
 }  // namespace djinn::worker

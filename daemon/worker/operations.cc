@@ -135,7 +135,9 @@ Status doom_outputs(Step& step, const ipc::RunBlock& block) {
   return first;
 }
 
+// A copy, of no more than a graph may have.
 Result<std::vector<std::byte>> graph_bytes_of(const Step& step) {
+  DJINN_CHECK(check_graph_bytes(step.submission.graph_bytes));
   DJINN_TRY(const auto bytes,
             step.session.staged({step.submission.graph_offset, step.submission.graph_bytes}));
   return std::vector<std::byte>(bytes.begin(), bytes.end());

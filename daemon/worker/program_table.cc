@@ -21,10 +21,14 @@ const exec::WeightTable& no_weights() {
 
 }  // namespace
 
+Status check_graph_bytes(uint64_t bytes) {
+  static_assert(limits::kGraphBytes == 16u << 20);
+  if (bytes <= limits::kGraphBytes) return {};
+  return Error{ErrorCode::kLimitExceeded, "The graph is larger than 16 MiB. Split it."};
+}
+
 Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes) {
-  if (graph_bytes.size() > limits::kGraphBytes) {
-    return Error{ErrorCode::kLimitExceeded, "The graph is larger than 16 MiB. Split it."};
-  }
+  DJINN_CHECK(check_graph_bytes(graph_bytes.size()));
   DJINN_TRY(srg::Graph graph, ipc::decode_graph(graph_bytes));
   DJINN_CHECK(srg::verify(graph));
   return graph;

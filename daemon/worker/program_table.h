@@ -25,6 +25,8 @@ struct AdmittedProgram {
   std::unique_ptr<exec::Program> program;
 };
 
+// Errors: kLimitExceeded.
+[[nodiscard]] Status check_graph_bytes(uint64_t bytes);
 // Decodes and verifies. Any thread. Errors: the decoder's, the verifier's.
 Result<srg::Graph> read_graph(std::span<const std::byte> graph_bytes);
 

@@ -85,6 +85,12 @@ class World {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, writable);
     return lane->run(*program, {symbols, bindings});
   }
+  // On a sequence group, where the run's tokens are [begin, end).
+  Status run_at(int64_t begin, int64_t end, std::vector<int64_t> symbols,
+                const std::vector<at::Tensor>& tensors) {
+    const std::vector<StorageBinding> bindings = bindings_of(tensors, true);
+    return lane->run(*program, {symbols, bindings, {}, begin, end});
+  }
   // Its outputs have these places.
   Status run_into(std::span<const OutputPlace> places, const std::vector<at::Tensor>& tensors) {
     const std::vector<StorageBinding> bindings = bindings_of(tensors, false);

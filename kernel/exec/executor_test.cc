@@ -461,6 +461,18 @@ TEST(Executor, kv_append_refuses_what_does_not_fit) {
   EXPECT_TRUE(world.program->written_ranges(std::vector<int64_t>{3, 2})->empty());
 }
 
+TEST(Executor, a_run_appends_its_own_tokens_and_no_others) {
+  const AttentionShape shape{.capacity = 8};
+  World world(attention_weights(shape));
+  ASSERT_EQ(message_of(world.admit(attention_graph(shape))), "");
+  EXPECT_FALSE(world.program->reaches_capacity());
+  const at::Tensor buffer = at::zeros({1, shape.kv_heads, 8, shape.dim});
+  const std::vector<at::Tensor> tensors{noise({1, 2, shape.hidden()}, 1), buffer, buffer};
+  EXPECT_EQ(code_of(world.run_at(4, 6, {2, 4}, tensors)), ErrorCode::kOk);
+  EXPECT_EQ(code_of(world.run_at(5, 7, {2, 4}, tensors)), ErrorCode::kOutOfRange) << "committed";
+  EXPECT_EQ(code_of(world.run_at(4, 5, {2, 4}, tensors)), ErrorCode::kOutOfRange) << "not there";
+}
+
 TEST(Executor, lists_of_results_are_spread_over_the_outputs) {
   World world({});
   ASSERT_EQ(message_of(world.admit(one_call("aten::chunk", {integer(2), integer(1)}, 2))), "");

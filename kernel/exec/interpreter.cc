@@ -65,19 +65,21 @@ Status check_writes(const Step& step, std::span<const c10::Storage> storages, co
   return {};
 }
 
-// Slots behind the run's tokens have no memory that somebody granted.
+// What was committed before the run's tokens is undone by nobody, and slots behind them have no
+// memory that somebody granted.
 Status check_append(const AdmittedGraph& program, const Step& step, const Frame& frame,
                     const Stack& stack) {
   const srg::StorageIndex root = step.written_storages[0];
   const bool is_of_group = root != srg::kLocalStorage &&
                            program.graph.storages[root].kind == srg::StorageKind::kSequence;
   if (!is_of_group) return {};
-  const auto end = checked_add(stack[2].toInt(), stack[1].toTensor().size(2));
-  if (end && *end <= frame.tokens_end) return {};
+  const int64_t begin = stack[2].toInt();
+  const auto end = checked_add(begin, stack[1].toTensor().size(2));
+  if (end && begin >= frame.tokens_begin && *end <= frame.tokens_end) return {};
   return Error{ErrorCode::kOutOfRange,
-               fmt::format("It appends up to token {} of its sequence group, and the run's tokens "
-                           "end at {}.",
-                           end.value_or(INT64_MAX), frame.tokens_end)};
+               fmt::format("It appends tokens {} to {} of its sequence group, and those of the run "
+                           "are {} to {}. Append at past; to write others again, crop first.",
+                           begin, end.value_or(INT64_MAX), frame.tokens_begin, frame.tokens_end)};
 }
 
 Status check_claims(const AdmittedGraph& program, const Step& step, const Frame& frame) {

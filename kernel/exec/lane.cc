@@ -269,6 +269,7 @@ Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings,
   const std::vector<c10::Storage> storages = storages_of(graph, bindings.storages);
   Frame frame;
   frame.symbols = bindings.symbols;
+  frame.tokens_begin = bindings.tokens_begin;
   if (!graph.reaches_capacity) frame.tokens_end = bindings.tokens_end;
   frame.pulse = pulse_;
   frame.placer = placer;

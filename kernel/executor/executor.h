@@ -115,8 +115,9 @@ struct RunBindings {
   std::span<const int64_t> symbols;          // one value per graph symbol, within its range
   std::span<const StorageBinding> storages;  // one per graph storage; weights are ignored
   std::span<const OutputPlace> places = {};  // one per graph output; or empty: none has any
-  // Of the sequence group: where the run's tokens end, and so what djinn::kv_append may write,
-  // unless the program reaches_capacity().
+  // Of the sequence group: where the run's tokens are, and so what djinn::kv_append may write. A
+  // program that reaches_capacity() may write behind them.
+  int64_t tokens_begin = 0;
   int64_t tokens_end = std::numeric_limits<int64_t>::max();
 };
 

@@ -45,8 +45,9 @@ class Reach {
     if (!has_buffers) return true;
     for (ValueId id = 0; id < graph_.values.size(); ++id) {
       if (!is_of_buffer(graph_.values[id])) continue;
-      if (!is_plain_buffer(graph_.values[id])) return false;
-      whole_[id] = true;
+      const Value& value = graph_.values[id];
+      if (value.sizes.size() != 4 || value.offset != Expr()) return false;
+      whole_[id] = !ends_with_tokens(value.sizes[kTokenDimension]);
     }
     return std::ranges::all_of(graph_.nodes, [&](const Node& node) { return stays(node); }) &&
            std::ranges::none_of(graph_.outputs, [&](ValueId id) { return whole_[id]; });
@@ -56,12 +57,6 @@ class Reach {
   bool is_of_buffer(const Value& value) const {
     return value.storage != kLocalStorage &&
            graph_.storages[value.storage].kind == StorageKind::kSequence;
-  }
-  bool is_plain_buffer(const Value& value) const {
-    if (value.sizes.size() != 4 || !value.strides.empty() || value.offset != Expr()) return false;
-    const Expr& slots = value.sizes[kTokenDimension];
-    return slots.constant == 0 && slots.terms.size() == 1 && slots.terms[0].coefficient == 1 &&
-           role_of(slots.terms[0]) == SymbolRole::kCapacity;
   }
   SymbolRole role_of(const Term& term) const { return graph_.symbols[term.symbol].role; }
 
@@ -116,7 +111,7 @@ class Reach {
   }
 
   const Graph& graph_;
-  std::vector<bool> whole_;  // values that are a buffer as long as its capacity
+  std::vector<bool> whole_;  // values that are a buffer, as far as is known with all its slots
 };
 
 }  // namespace

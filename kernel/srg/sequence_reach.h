@@ -9,10 +9,11 @@
 
 namespace djinn::srg {
 
-// Whether every read is known to stay in [0, past + tokens), whatever the symbols are. That is so
-// if a buffer is used by djinn::kv_append, as its first argument, and by aten::slice.Tensor and
-// aten::narrow along the tokens, which end there; and no operator takes storages apart. Where
-// appends go is looked at as they run. Precondition: the graph is verified. Pure.
+// Whether every read is known to stay in [0, past + tokens), whatever the symbols are, as long as
+// buffers have the group's strides, which their binder looks at. That is so if a buffer is used by
+// djinn::kv_append, as its first argument, and by aten::slice.Tensor and aten::narrow along the
+// tokens, which end there; and no operator takes storages apart. Where appends go is looked at as
+// they run. Precondition: the graph is verified. Pure.
 [[nodiscard]] bool stays_in_tokens(const Graph& graph);
 
 }  // namespace djinn::srg

@@ -105,7 +105,7 @@ void Reload::take_up(const Config& config, Options written) {
   drain_.set_timeout(written.drain_timeout_ms.value_or(0));
   tell_problems(events_, EventKind::kConfigIgnored, written.config_warnings);
   take_settings(std::move(written));
-  memory_.freed();  // what waits may fit now, or never
+  devices_.freed();  // what waits may fit now, or never
   for (const ConfigValue& value : config.values) {
     const auto now = options_.written.find(value.key);
     const bool is_same = now != options_.written.end() && now->second == value.text;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <utility>
 
 #include "daemon/djinnd/models/pins.h"
@@ -19,9 +20,7 @@ constexpr Caller kRoot{Owner::of_user(0), true};
 
 class PlacesTest : public ::testing::Test {
  protected:
-  PlacesTest() {
-    quotas_.set({{false, "ann", kAnn.user.user(), {{}, {}, {}, kMost}}}, 1 << 20, 1 << 20);
-  }
+  PlacesTest() { quotas_.set({{false, "ann", kAnn.user.user(), {{}, {}, {}, kMost}}}, {1 << 20}); }
 
   Model& add(const Caller& owner, ModelPhase phase = ModelPhase::kResident) {
     Model fresh;
@@ -97,7 +96,8 @@ TEST_F(PlacesTest, what_nobody_keeps_counts_unless_it_cannot_give_way) {
 }
 
 TEST_F(PlacesTest, a_pin_beyond_the_quota_is_refused) {
-  const Pins pins(table_, quotas_, places_);
+  const Devices devices(std::array{DeviceLimit{kHostDevice, 1 << 20}}, 1 << 20, quotas_);
+  const Pins pins(table_, quotas_, devices, places_);
   let_ann_hold(kMost);
   Model& one_more = add(kBob);
   const Status refused = pins.pin(kAnn, one_more);

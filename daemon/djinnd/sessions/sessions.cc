@@ -318,7 +318,7 @@ void Sessions::release(Session& session) {
                  session.closer->own(std::move(session.memory.memory)), shared,
                  [this, id, shared] { freed(id, shared); });
   sequences_.let_go_of_files(session);
-  memory_.set_aside(holder, 0);
+  memory_of(session).set_aside(holder, 0);
   session.close_bells();
   std::vector<Fd> own;
   own.push_back(std::move(session.memory.state));
