@@ -207,7 +207,8 @@ void Client::do_something() {
       return ask_for(ipc::CloseModel{open_.extract(one_of(machine_, open_)).value()});
     case 4:
     case 5:
-      groups_.size() > 6 ? void() : ask_for(ipc::MakeSequence{{1, 1, 1, 8, DType::kFloat32, 64, 1}});
+      groups_.size() > 6 ? void()
+                         : ask_for(ipc::MakeSequence{{1, 1, 1, 8, DType::kFloat32, 64, 1}});
       return;
     case 6: {
       if (groups_.empty()) return;
@@ -291,9 +292,9 @@ void Client::lie() {
   const auto number = static_cast<uint32_t>(machine_.below(4));
   const auto request = ipc::encode(ipc::ClientRequest{number, ipc::GetOwnMemory{}});
   const bool is_nonsense = machine_.one_in(2);
-  [[maybe_unused]] const Status sent =
-      is_nonsense ? ipc::send_datagram(socket_.get(), nonsense)
-                  : ipc::send_datagram(socket_.get(), request, fds);
+  [[maybe_unused]] const Status sent = is_nonsense
+                                           ? ipc::send_datagram(socket_.get(), nonsense)
+                                           : ipc::send_datagram(socket_.get(), request, fds);
 }
 
 }  // namespace djinn::daemon::simulation

@@ -22,8 +22,8 @@ Result<Fd> make_extent(ExtentUse use, uint64_t bytes) {
     return Error{ErrorCode::kOutOfMemory, "The simulated machine has no such extent."};
   }
   const bool is_weights = use == ExtentUse::kWeights;
-  auto made = pal::make_memfd("djinn-extent", bytes,
-                              is_weights ? pal::Seals::kSize : pal::Seals::kShared);
+  auto made =
+      pal::make_memfd("djinn-extent", bytes, is_weights ? pal::Seals::kSize : pal::Seals::kShared);
   if (made.ok() && is_weights) Machine::current().memory().made(made.value(), bytes);
   return made;
 }

@@ -137,8 +137,8 @@ void Invariants::check_users() {
 void Invariants::check_quotas() {
   std::map<Owner, uint64_t> slabs;
   for (const auto& [holder, bytes] : Access::held(daemon_)) {
-    const auto key = holder.kind == vmu::HolderKind::kLane ? Access::worker_of(daemon_, holder)
-                                                           : std::nullopt;
+    const auto key =
+        holder.kind == vmu::HolderKind::kLane ? Access::worker_of(daemon_, holder) : std::nullopt;
     if (key) slabs[key->owner] = bytes;
   }
   for (const Owner user : users_) {

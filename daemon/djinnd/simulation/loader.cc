@@ -81,7 +81,8 @@ void Loader::answer(const ipc::Datagram& message) {
   if (machine_.fault(40)) {
     return say({ipc::LoadFailed{ErrorCode::kIo, "The simulated file cannot be read."}});
   }
-  if (const auto* files = std::get_if<ipc::TakeFiles>(&body)) return take_files(*files, message.fds);
+  if (const auto* files = std::get_if<ipc::TakeFiles>(&body))
+    return take_files(*files, message.fds);
   if (std::holds_alternative<ipc::PlanLoad>(body)) return plan();
   if (std::holds_alternative<ipc::ReadInto>(body)) return read(message.fds);
   if (std::holds_alternative<ipc::CompareWith>(body)) return compare(message.fds);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Loader: a simulated djinn-loader. It tells what files are, plans, reads and compares; it may fail,
-// die, or wait for files that do not answer.
+// Loader: a simulated djinn-loader. It tells what files are, plans, reads and compares; it may
+// fail, die, or wait for files that do not answer.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,9 @@
 
 // djinnd-simulation: runs seeds. Exits with 1 where one of them finds something.
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
 
 #include "daemon/djinnd/simulation/simulation.h"
 

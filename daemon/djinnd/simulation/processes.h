@@ -44,7 +44,8 @@ class Child {
 
 class Processes {
  public:
-  using Make = std::function<std::unique_ptr<Child>(const std::string& path, pid_t pid, Fd channel)>;
+  using Make =
+      std::function<std::unique_ptr<Child>(const std::string& path, pid_t pid, Fd channel)>;
 
   explicit Processes(Machine& machine) : machine_(machine) {}
 

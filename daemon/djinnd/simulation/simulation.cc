@@ -86,9 +86,10 @@ class Simulation {
       : machine_(seed, mistake),
         options_(some_options(machine_, directory_.path())),
         files_(machine_) {
-    machine_.processes().set_programs(loop_, [this](const std::string& path, pid_t pid, Fd channel) {
-      return make_child(path, pid, std::move(channel));
-    });
+    machine_.processes().set_programs(loop_,
+                                      [this](const std::string& path, pid_t pid, Fd channel) {
+                                        return make_child(path, pid, std::move(channel));
+                                      });
     daemon_ = std::make_unique<Daemon>(
         loop_, machine_, options_,
         [this](const Config&) -> Result<Options> { return changed_options(); }, seed);

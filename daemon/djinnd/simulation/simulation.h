@@ -23,7 +23,7 @@ struct Outcome {
   uint64_t events = 0;
   uint64_t hash = 0;                   // of all that happened
   std::optional<std::string> failure;  // what did not hold
-  std::vector<std::string> lines;  // that tell what happened
+  std::vector<std::string> lines;      // that tell what happened
 };
 
 Outcome simulate(uint64_t seed, Mistake mistake = Mistake::kNone);

@@ -296,12 +296,13 @@ void Worker::live() {
     }
   }
   const bool has_work = in_step_ || (machine_.faults() && !sessions_.empty());
-  if (!ending_) live_.start_once(has_work ? machine_.between(1, 100) : machine_.between(2000, 9000));
+  if (!ending_)
+    live_.start_once(has_work ? machine_.between(1, 100) : machine_.between(2000, 9000));
 }
 
 bool Worker::asks_for(SequenceHandle sequence) const {
-  return std::ranges::any_of(
-      asked_, [&](const auto& entry) { return entry.second.sequence == sequence; });
+  return std::ranges::any_of(asked_,
+                             [&](const auto& entry) { return entry.second.sequence == sequence; });
 }
 
 bool Worker::asks_for_slab() const {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Worker: a simulated djinn-worker. It answers commands in their order, asks for memory and gives it
-// back, runs what clients submit; it may die at any of these, with any of them unanswered, hang, or
-// lie.
+// Worker: a simulated djinn-worker. It answers commands in their order, asks for memory and gives
+// it back, runs what clients submit; it may die at any of these, with any of them unanswered, hang,
+// or lie.
 //
 //   granted   what it knows that it was granted, and has not given back: djinnd's accounts have at
 //             least as much, for as long as it lives
