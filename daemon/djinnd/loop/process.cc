@@ -34,7 +34,8 @@ void send_signal(pid_t child, int signal) {
 uint64_t cpu_ns_of(pid_t child) {
   clockid_t clock{};
   timespec used{};
-  const bool known = ::clock_getcpuclockid(child, &clock) == 0 && ::clock_gettime(clock, &used) == 0;
+  const bool known =
+      ::clock_getcpuclockid(child, &clock) == 0 && ::clock_gettime(clock, &used) == 0;
   return known ? static_cast<uint64_t>(used.tv_sec) * 1'000'000'000 +
                      static_cast<uint64_t>(used.tv_nsec)
                : 0;

@@ -155,10 +155,10 @@ bool Memory::waits_for_its_own(const Request& request) const {
 
 void Memory::freed() {
   Answers answers;
-  bool more_came_free = true;
-  while (more_came_free) {
-    keep_what_came_free();
-    more_came_free = serve(answers) || make_room(answers);  // what was kept for who is refused
+  bool one_was_answered = true;
+  while (one_was_answered) {
+    keep_what_came_free();  // what was kept for who is refused, too
+    one_was_answered = serve(answers) || make_room(answers);
   }
   for (auto& [granted, status] : answers) granted(std::move(status));
 }
@@ -184,24 +184,25 @@ void Memory::take(Requests::iterator& request, Status status, Answers& answers) 
 }
 
 bool Memory::serve(Answers& answers) {
-  bool one_refused = false;
+  bool one_answered = false;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     if (waits_for_its_own(*next)) {
       ++next;
     } else if (const Status allowed = check_quotas(*next); !allowed) {
-      one_refused = true;
+      one_answered = true;
       take(next, refused(*next, allowed.error()), answers);
     } else if (next->bytes > ledger_.total_bytes()) {
-      one_refused = true;
+      one_answered = true;
       take(next, refused(*next, {ErrorCode::kOutOfMemory, {}}), answers);
     } else if (next->missing() <= unkept_) {
+      one_answered = true;
       grant(*next);
       take(next, {}, answers);
     } else {
       ++next;
     }
   }
-  return one_refused;
+  return one_answered;
 }
 
 bool Memory::make_room(Answers& answers) {

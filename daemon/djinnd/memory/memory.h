@@ -130,7 +130,8 @@ class Memory {
   // Whether it fits in its user's quota once what comes free by itself is free, and not before.
   [[nodiscard]] bool waits_for_its_own(const Request& request) const;
   void keep_what_came_free();
-  // Grants what fits and refuses what no quota or device has room for. Whether one was refused.
+  // Grants what fits and refuses what no quota or device has room for. Whether it answered anybody:
+  // then another who waited for their own user's quota may wait for it no more.
   bool serve(Answers& answers);
   // Has enough come free for all that wait, or for the first; where that cannot be, it is refused,
   // and this gives true.

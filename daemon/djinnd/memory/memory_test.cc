@@ -149,5 +149,27 @@ TEST_F(MemoryTest, a_quota_refuses_also_who_would_have_to_wait) {
   EXPECT_TRUE(asked_.empty()) << "nothing gives way for it";
 }
 
+TEST_F(MemoryTest, who_waits_for_their_users_quota_is_refused_when_another_session_has_filled_it) {
+  constexpr Owner kUser = Owner::of_user(1);
+  Quotas quotas;
+  quotas.set({{false, "ann", 1, {Amount{100, false}, {}, {}}}}, kDevice, kDevice);
+  Memory memory(kHostDevice, kDevice, kDevice, quotas);
+  memory.set_reclaim(reclaim_);
+  reclaim_.leaving_of = [](Owner) { return 30; };
+  constexpr Memory::Holder kThird{vmu::HolderKind::kSession, 5};
+  for (const auto& holder : {kSmall, kOther, kThird}) memory.charge(holder, kUser);
+  Answer first;
+  Answer waits;
+  Answer fills;
+  memory.request(kSmall, 60, into(first));
+  memory.request(kOther, 50, into(waits));
+  EXPECT_FALSE(waits.given) << "it fits when what leaves is gone";
+  memory.request(kThird, 40, into(fills));
+  EXPECT_TRUE(fills.given && fills.status.ok());
+  ASSERT_TRUE(waits.given);
+  EXPECT_EQ(waits.status.error().code, ErrorCode::kQuotaExceeded);
+  EXPECT_TRUE(memory.check().ok());
+}
+
 }  // namespace
 }  // namespace djinn::daemon
