@@ -56,7 +56,7 @@ TEST(Json, a_session_tells_its_state_and_what_it_waits_for) {
             "\"shared_bytes\":7,\"tier\":\"2\",\"graphs_run\":1,\"programs_run\":2,"
             "\"generations\":3,\"failed\":4,\"tokens\":5,\"plan_misses\":6,\"bytes_in\":7,"
             "\"bytes_out\":8,\"stated_tier0_calls\":9,\"stated_tier1_calls\":10,"
-            "\"stated_tier2_calls\":11,\"stated_local_models\":12}]}\n");
+            "\"stated_tier2_calls\":11,\"stated_local_models\":12,\"device\":\"\"}]}\n");
 }
 
 TEST(Json, an_event_tells_what_applies_to_it_and_null_else) {

@@ -127,7 +127,7 @@ struct Frame {
   std::vector<at::Tensor> values;  // one for each graph value
   std::span<const int64_t> symbols;
   c10::Device device = c10::kCPU;
-  int64_t tokens_begin = 0;                     // where appends to the sequence group may go
+  int64_t tokens_begin = 0;  // where appends to the sequence group may go
   int64_t tokens_end = INT64_MAX;
   bool keeps_values = false;                    // true: last uses are copied and not moved
   std::function<bool(std::string_view)> pulse;  // Lane::set_pulse

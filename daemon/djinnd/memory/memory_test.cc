@@ -152,7 +152,7 @@ TEST_F(MemoryTest, a_quota_refuses_also_who_would_have_to_wait) {
 TEST_F(MemoryTest, who_waits_for_their_users_quota_is_refused_when_another_session_has_filled_it) {
   constexpr Owner kUser = Owner::of_user(1);
   Quotas quotas;
-  quotas.set({{false, "ann", 1, {Amount{100, false}, {}, {}}}}, kDevice, kDevice);
+  quotas.set({{false, "ann", 1, {Amount{100, false}, {}, {}, {}}}}, {kDevice});
   Memory memory(kHostDevice, kDevice, kDevice, quotas);
   memory.set_reclaim(reclaim_);
   reclaim_.leaving_of = [](Owner) { return 30; };

@@ -304,9 +304,10 @@ void Sessions::release(Session& session) {
   const Memory::Holder holder = Memory::of_session(id);
   DJINN_ASSERT(session.phase == SessionPhase::kLeaving && !released_.contains(id));
   if (!session.has_memory()) {
+    Memory& memory = memory_of(session);
     loop_.dispose(std::move(session.parted));
-    memory_of(session).release_all(holder);
-    return sessions_.erase(id);
+    sessions_.erase(id);
+    return static_cast<void>(memory.release_all(holder));
   }
   const uint64_t shared = session.memory.shared_bytes();
   const uint64_t state = SessionMemory::state_bytes();
