@@ -407,7 +407,8 @@ class Parser {
     if (const auto number = number_of(at)) {
       if (*number < graph_.values.size()) return static_cast<ValueId>(*number);
     } else if (const auto known = values_.find(at.text); known != values_.end()) {
-      return known->second;
+      // The name that is being defined is there before its value.
+      if (known->second < graph_.values.size()) return known->second;
     }
     return error_at(at,
                     "This value is not defined before its use. Define it above, or correct its "

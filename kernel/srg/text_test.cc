@@ -132,6 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadText{"input %x : int8[2] role king", "2:25", "an input's role"},
         BadText{"input %x : int8[9223372036854775807 + 1]", "2:17", "64-bit"},
         BadText{"view %x of $0 : int8[2]", "2:12", "only 0 storages"},
+        BadText{"view %x of %x : int8[2]", "2:12", "not defined before its use"},
         BadText{"%y = aten::f(%x)", "2:14", "not defined before its use"},
         BadText{"%y = aten::f(%y)", "2:14", "not defined before its use"},
         BadText{"%y = f(1)", "2:6", "an operator"},
