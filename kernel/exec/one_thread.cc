@@ -2,11 +2,11 @@
 
 #include "kernel/exec/one_thread.h"
 
-#include <ATen/MemoryOverlap.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace djinn::exec {
 namespace {
@@ -82,6 +82,22 @@ bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides() && a.element_size() == b.element_size();
 }
 
+// Whether two of its elements may be one: from the shortest stride on, each must step over all that
+// the dimensions before it reach.
+bool may_overlap_itself(const at::Tensor& tensor) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 6> dimensions;  // stride, size
+  for (int64_t i = 0; i < tensor.dim(); ++i) {
+    if (tensor.size(i) > 1) dimensions.emplace_back(tensor.stride(i), tensor.size(i));
+  }
+  std::ranges::sort(dimensions);
+  int64_t reached = 0;  // elements behind the first
+  for (const auto& [stride, size] : dimensions) {
+    if (stride <= reached) return true;
+    reached += (size - 1) * stride;
+  }
+  return false;
+}
+
 bool lie_askew(const at::Tensor& a, const at::Tensor& b) {
   const Range left = range_of(a), right = range_of(b);
   return left.begin < right.end && right.begin < left.end && !are_same_view(a, b);
@@ -95,7 +111,7 @@ bool writes_over_inputs(const c10::FunctionSchema& schema, const Stack& stack) {
     const c10::AliasInfo* const alias = schema.arguments()[i].alias_info();
     if (alias == nullptr || !alias->isWrite()) continue;
     each_tensor(stack[i], [&](const at::Tensor& written) {
-      found |= at::has_internal_overlap(written) == at::MemOverlap::Yes;
+      found |= written.numel() > 0 && may_overlap_itself(written);
       for (const c10::IValue& other : stack) {
         each_tensor(other, [&](const at::Tensor& read) { found |= lie_askew(written, read); });
       }

@@ -95,7 +95,9 @@ TEST_F(OneThreadTest, two_views_meet_where_they_lie_askew) {
   };
   EXPECT_TRUE(meet(all.slice(0, 1), all.slice(0, 0, 7)));
   EXPECT_TRUE(meet(all.slice(0, 0, 1), all.slice(0, 0, 1).slice(1, 0, 1)));
-  EXPECT_TRUE(meet(at::zeros({1}).expand({4}), all));
+  EXPECT_TRUE(meet(at::zeros({1}).expand({4}), at::zeros({4})));
+  EXPECT_TRUE(meet(all.as_strided({2, 4}, {2, 1}), at::zeros({2, 4})));
+  EXPECT_FALSE(meet(all.slice(1, 0, 2).t(), at::zeros({2, 8})));
   EXPECT_FALSE(meet(all, all)) << "each element is its own";
   EXPECT_FALSE(meet(all.slice(0, 0, 4), all.slice(0, 4)));
   EXPECT_FALSE(meet(all, at::zeros({8, 4})));
