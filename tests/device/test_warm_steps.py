@@ -30,7 +30,7 @@ from private_daemon import Daemon
 
 STEPS = 1000
 LOOKS = 1  # of a ghost's call, at whether its session still lives
-CLOCKS_OF_A_LOOK = 4  # a clock of the processor at a look at a small graph
+CLOCKS_OF_A_LOOK = 16  # of the processor, at a look at what stands around a generation
 ODD = 8  # calls of all steps together: an allocator's, and what begins and ends a generation
 BELL = r'\\1(\\0){7}", 8\b'  # what an eventfd is rung with
 RING = r'sendmsg\(\d+, \{[^}]*iov_base="\\1", iov_len=1\}'  # and the completion bell

@@ -68,6 +68,7 @@ int append(sd_bus_message* message, const ipc::SessionReport& report) {
     entries.put(kStatedCalls[i], report.stated.calls[i]);
   }
   entries.put("stated_local_models", report.stated.local_models);
+  entries.put("device", report.device);
   return entries.close();
 }
 
