@@ -127,6 +127,7 @@ SESSION: dict[str, Shape] = {
     "stated_tier1_calls": "integer",
     "stated_tier2_calls": "integer",
     "stated_local_models": "integer",
+    "device": "string",
     "held_models": [HELD],
 }
 HOLDER: dict[str, Shape] = {
