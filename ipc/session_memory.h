@@ -48,6 +48,13 @@ inline constexpr size_t kOperations = 9;
 static_assert(kOperations == static_cast<size_t>(Operation::kReorderSequence) + 1);
 
 // One submission. Written by the client before it publishes the index.
+//
+// A run that fails poisons what it would have made and what it would have changed. Not so one of a
+// series: where an operator of it fails, what the operators before that one have made and changed
+// stays, and what the others would have changed stays as it was; what they would have made is
+// poisoned; the completion says which node failed. Runs of the series that come behind it are
+// refused, and change nothing. So a program that submits ahead finds all as at the operator that
+// failed. A run on a sequence group keeps nothing of itself.
 struct Submission {
   uint16_t operation = 0;       // Operation
   uint16_t reserved = 0;        // zero
@@ -57,8 +64,8 @@ struct Submission {
   uint64_t program = 0;         // kRun: ProgramId
   uint64_t graph_offset = 0;    // kRunOnce: SRG bytes in staging
   uint64_t graph_bytes = 0;
-  uint64_t model = 0;      // kRunOnce: the model whose weights the graph names; 0 for none
-  uint64_t reserved2 = 0;  // zero
+  uint64_t model = 0;   // kRunOnce: the model whose weights the graph names; 0 for none
+  uint64_t series = 0;  // kRun, kRunOnce: the client's number for a series of runs; 0: of none
 };
 static_assert(sizeof(Submission) == 64);
 static_assert(std::is_trivially_copyable_v<Submission>);
@@ -73,7 +80,8 @@ inline constexpr uint32_t kTokensPerCompletion = 8;
 struct Completion {
   uint16_t kind = 0;   // CompletionKind
   uint16_t error = 0;  // kDone: ErrorCode; its text is in the error area
-  uint32_t index = 0;  // kToken: which token of the run, from 0. kDone: tokens generated
+  uint32_t index = 0;  // kToken: which token of the run, from 0. kDone: tokens generated; of a run
+                       // of a series that failed: which node of its graph did, from 1, or 0
   uint64_t run = 0;
   uint64_t random_offset = 0;  // kDone of a generation: the next unused random offset
   uint32_t first_row = 0;      // kToken

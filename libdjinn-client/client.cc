@@ -395,6 +395,7 @@ Result<Run> Client::publish(const SubmissionTarget& target, std::span<const std:
   submission.run = last_run_ + 1;
   submission.program = target.program.value;
   submission.model = target.model.value;
+  submission.series = target.series;
   submission.graph_offset = target.graph.offset;
   submission.graph_bytes = target.graph.bytes;
   if (!block.empty()) {
@@ -513,6 +514,7 @@ void Client::finish(const ipc::Completion& completion) {
   Outcome outcome;
   outcome.error = static_cast<ErrorCode>(completion.error);
   outcome.tokens = completion.index;
+  outcome.failed_node = completion.error == 0 ? 0 : completion.index;
   outcome.random_offset = completion.random_offset;
   if (outcome.error != ErrorCode::kOk) {
     const auto text = view_->error_text(pending.submission_index);

@@ -67,6 +67,7 @@ struct Outcome {
   ErrorCode error = ErrorCode::kOk;
   std::string message;
   uint32_t tokens = 0;                  // of a generation
+  uint32_t failed_node = 0;             // of a series: which of its graph failed, from 1; 0: none
   uint64_t random_offset = 0;           // of a generation: the next unused one
   std::vector<StagingLease> written{};  // what the submission leased for the run to write
 };
@@ -84,6 +85,7 @@ struct SubmissionTarget {
   ipc::Operation operation = ipc::Operation::kNop;
   ProgramId program;        // kRun
   ModelId model;            // kRunOnce
+  uint64_t series = 0;      // kRun, kRunOnce
   ipc::StagingRange graph;  // kRunOnce
 };
 

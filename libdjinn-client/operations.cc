@@ -41,6 +41,7 @@ Result<Run> submit_run(Client& client, Runnable runnable, const ipc::RunBlock& b
     target.graph = runnable.graph.range();
     leases.read.push_back(std::move(runnable.graph));
   }
+  target.series = runnable.series;
   return client.submit(target, ipc::encode(block), std::move(leases));
 }
 

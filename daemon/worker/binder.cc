@@ -238,6 +238,7 @@ Status Binder::doom_written(Step& step, std::span<const exec::WrittenRange> rang
                        program_->graph().storages[range.storage].name +
                        "', which is bound to staging. Bind it to a ref."};
     }
+    if (step.is_of_series()) continue;
     const RefHandle changed = bound_refs_[range.storage];
     if (std::ranges::find(step.doomed, changed) == step.doomed.end())
       step.doomed.push_back(changed);

@@ -11,6 +11,7 @@
 #include "ipc/limits.h"
 #include "kernel/base/assert.h"
 #include "kernel/base/checked.h"
+#include "kernel/srg/beginning.h"
 
 namespace djinn::worker {
 namespace {
@@ -257,6 +258,93 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   return Ending::kDone;
 }
 
+// --- a run of a series
+
+// What the submission runs.
+struct Work {
+  srg::Graph graph;
+  std::shared_ptr<MappedModel> model;
+  ipc::RunBlock block;
+  exec::AdmissionLimits limits;
+};
+
+// The bindings that the beginning takes.
+ipc::RunBlock block_for(const srg::Beginning& beginning, const ipc::RunBlock& whole) {
+  ipc::RunBlock block;
+  block.symbols = whole.symbols;
+  for (ipc::InputBinding input : whole.inputs) {
+    if (input.storage >= beginning.storages.size() || !beginning.storages[input.storage]) continue;
+    input.storage = *beginning.storages[input.storage];
+    block.inputs.push_back(input);
+  }
+  for (const size_t output : beginning.outputs) block.outputs.push_back(whole.outputs[output]);
+  return block;
+}
+
+Result<Ending> run_beginning(Step& step, LaneTools& tools, const Work& work,
+                             const srg::Beginning& beginning) {
+  DJINN_TRY(const AdmittedProgram admitted,
+            admit_verified(tools.executor, beginning.graph, work.model, work.limits));
+  Result<Ending> ending = run(step, tools, *admitted.program, block_for(beginning, work.block));
+  tools.lane.forget(*admitted.program);
+  return ending;
+}
+
+void spare(Step& step, const srg::Beginning& beginning, const ipc::RunBlock& block) {
+  for (const size_t output : beginning.outputs) {
+    std::erase(step.doomed, block.outputs[output].ref);
+  }
+}
+
+// Where an operator failed, if the lane came to one since it had begun so many runs.
+std::optional<size_t> failed_at(const exec::Lane& lane, uint64_t begun) {
+  return lane.stats().begun != begun ? lane.failed_at() : std::nullopt;
+}
+
+bool ends_search(const Error& error) {
+  return error.code == ErrorCode::kPending || error.code == ErrorCode::kCancelled;
+}
+
+// Runs the longest beginning that can be run, and gives the error of the node behind it.
+Result<Ending> keep_beginning(Step& step, LaneTools& tools, const Work& work) {
+  Beginnings& tried = *step.session.beginnings;
+  while (tried.next > 0) {
+    begin_again(step);
+    const srg::Beginning beginning = srg::beginning_of(work.graph, tried.next);
+    const uint64_t begun = tools.lane.stats().begun;
+    Result<Ending> ending = run_beginning(step, tools, work, beginning);
+    if (!ending && ends_search(ending.error())) return ending;
+    if (!ending) {
+      tried.note_failure(std::move(ending).error(), tried.next, failed_at(tools.lane, begun));
+    } else if (tried.fails == tried.next + 1) {
+      spare(step, beginning, work.block);
+      step.keeps = true;
+      break;
+    } else {
+      tried.note_success();
+    }
+  }
+  step.failed_node = tried.fails;
+  return tried.why;
+}
+
+// whole(): runs the submission as it is. work(): what there is to cut.
+template <typename Whole, typename Cut>
+Result<Ending> run_or_keep(Step& step, LaneTools& tools, const Whole& whole, const Cut& work) {
+  if (!step.session.beginnings) {
+    const uint64_t begun = tools.lane.stats().begun;
+    Result<Ending> ending = whole();
+    if (ending || ends_search(ending.error()) || !step.is_of_series()) return ending;
+    const Result<Work> cut = work();
+    if (!cut || cut->graph.nodes.empty() || cut->block.sequence.valid()) return ending;
+    step.session.beginnings.emplace().note_failure(
+        std::move(ending).error(), cut->graph.nodes.size(), failed_at(tools.lane, begun));
+    return keep_beginning(step, tools, *cut);
+  }
+  DJINN_TRY(const Work cut, work());
+  return keep_beginning(step, tools, cut);
+}
+
 // --- views of refs
 
 // Whether the view lies inside its storage. Errors: kOutOfRange, on overflow too.
@@ -306,6 +394,18 @@ Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symb
                "appends."};
 }
 
+// Undo entries are the worker's own and were checked at attach: a failure here is its own mistake,
+// hence the assertion.
+void roll_back(Session& session) {
+  DJINN_ASSERT(session.state().roll_back(session.refs().extent()).ok());
+  session.refs().end_step(Refs::End::kRolledBack);
+}
+
+void begin_again(Step& step) {
+  roll_back(step.session);
+  step.session.state().begin();
+}
+
 void doom_products(Step& step, const LaneTools& tools) {
   const auto operation = static_cast<ipc::Operation>(step.submission.operation);
   if (operation == ipc::Operation::kWriteRef) {
@@ -318,6 +418,7 @@ void doom_products(Step& step, const LaneTools& tools) {
   const auto block = ipc::decode_run(step.block);
   if (!block) return;
   [[maybe_unused]] const Status doomed = doom_outputs(step, *block);
+  if (step.is_of_series()) return;
   const auto graph = graph_of(step, tools);
   if (graph) doom_changed(step, tools.executor.inputs_written(*graph), *block);
 }
@@ -325,8 +426,22 @@ void doom_products(Step& step, const LaneTools& tools) {
 Result<Ending> run_program(Step& step, LaneTools& tools) {
   DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
   DJINN_CHECK(doom_outputs(step, block));
-  DJINN_TRY(exec::Program* const program, tools.programs.find(ProgramId{step.submission.program}));
-  return run(step, tools, *program, block);
+  const ProgramId id{step.submission.program};
+  DJINN_TRY(exec::Program* const program, tools.programs.find(id));
+  return run_or_keep(
+      step, tools, [&] { return run(step, tools, *program, block); },
+      [&]() -> Result<Work> {
+        return Work{program->graph(), tools.programs.model_of(id), block, admission_limits()};
+      });
+}
+
+static Result<Ending> run_whole(Step& step, LaneTools& tools, std::span<const std::byte> graph,
+                                const Work& work) {
+  DJINN_TRY(const AdmittedProgram admitted,
+            admit_graph(tools.executor, graph, work.model, work.limits));
+  Result<Ending> ending = run(step, tools, *admitted.program, work.block);
+  tools.lane.forget(*admitted.program);
+  return ending;
 }
 
 static Status go_on(Step& step, AdmissionBudget& budget) {
@@ -340,18 +455,20 @@ static Status go_on(Step& step, AdmissionBudget& budget) {
 }
 
 Result<Ending> run_graph_once(Step& step, LaneTools& tools, const Clock& clock) {
-  DJINN_TRY(const ipc::RunBlock block, ipc::decode_run(step.block));
-  DJINN_CHECK(doom_outputs(step, block));
+  Work work;
+  DJINN_TRY(work.block, ipc::decode_run(step.block));
+  DJINN_CHECK(doom_outputs(step, work.block));
   DJINN_TRY(const std::vector<std::byte> copy, graph_bytes_of(step));
-  DJINN_TRY(auto model, tools.programs.find_model(ModelId{step.submission.model}));
+  DJINN_TRY(work.model, tools.programs.find_model(ModelId{step.submission.model}));
   AdmissionBudget budget(clock, limits::kAdmissionCpuMs);
-  exec::AdmissionLimits limits = admission_limits();
-  limits.go_on = [&step, &budget] { return go_on(step, budget); };
-  DJINN_TRY(const AdmittedProgram admitted,
-            admit_graph(tools.executor, copy, std::move(model), limits));
-  Result<Ending> ending = run(step, tools, *admitted.program, block);
-  tools.lane.forget(*admitted.program);
-  return ending;
+  work.limits = admission_limits();
+  work.limits.go_on = [&step, &budget] { return go_on(step, budget); };
+  return run_or_keep(
+      step, tools, [&] { return run_whole(step, tools, copy, work); },
+      [&]() -> Result<Work> {
+        DJINN_TRY(work.graph, read_graph(copy));
+        return work;
+      });
 }
 
 Result<Ending> read_ref(Step& step, const LaneTools& tools) {

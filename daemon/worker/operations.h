@@ -26,6 +26,11 @@ struct LaneTools {
 // A run that is given up before it begins makes and changes nothing: who reads what it would have
 // is told. What stopped its workers is not tried again: its graph is read, and no kernel called.
 void doom_products(Step& step, const LaneTools& tools);
+//
+// What of a run of a series stays where it fails (ipc/session_memory.h): the longest beginning of
+// its graph that can be run is run in its place, and the step keeps that. An operator that fails
+// says where this ends. For want of memory, and where admission refuses the graph, it is found by
+// halves. Both are done in one step, so a death repeats both.
 Result<Ending> run_program(Step& step, LaneTools& tools);
 // Its admission is a part of the run: it shows life, ends where the run is given up, and may take
 // what a program's may.
@@ -35,6 +40,11 @@ Result<Ending> write_ref(Step& step);
 Result<Ending> release_refs(Step& step);
 Result<Ending> crop_sequence(Step& step);
 Result<Ending> reorder_sequence(Step& step, const LaneTools& tools);
+
+// Rolls the session back.
+void roll_back(Session& session);
+// Likewise, and the step goes on. What it dooms stays doomed.
+void begin_again(Step& step);
 
 // The tokens symbol of a run that binds a sequence group, by role. Errors: kInvalidArgument.
 Result<int64_t> tokens_of(const srg::Graph& graph, std::span<const int64_t> symbols);

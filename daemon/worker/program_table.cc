@@ -43,6 +43,12 @@ Result<AdmittedProgram> admit_graph(exec::Executor& executor,
                                     std::shared_ptr<MappedModel> model,
                                     const exec::AdmissionLimits& limits) {
   DJINN_TRY(srg::Graph graph, read_graph(graph_bytes));
+  return admit_verified(executor, std::move(graph), std::move(model), limits);
+}
+
+Result<AdmittedProgram> admit_verified(exec::Executor& executor, srg::Graph graph,
+                                       std::shared_ptr<MappedModel> model,
+                                       const exec::AdmissionLimits& limits) {
   const exec::WeightTable& weights = model ? model->weights() : no_weights();
   DJINN_TRY(auto program, executor.admit(std::move(graph), weights, limits));
   return AdmittedProgram{std::move(model), std::move(program)};
@@ -155,6 +161,12 @@ Result<exec::Program*> ProgramTable::find(ProgramId id) {
   if (found == programs_.end()) return no_such_program();
   if (found->second.model) DJINN_CHECK(need(found->second.model));
   return found->second.program.get();
+}
+
+std::shared_ptr<MappedModel> ProgramTable::model_of(ProgramId id) const {
+  const auto found = programs_.find(id);
+  DJINN_ASSERT(found != programs_.end());
+  return found->second.model;
 }
 
 Result<srg::Graph> ProgramTable::graph_of(ProgramId id) const {

@@ -40,6 +40,11 @@ Result<AdmittedProgram> admit_graph(exec::Executor& executor,
                                     std::shared_ptr<MappedModel> model,
                                     const exec::AdmissionLimits& limits = admission_limits());
 
+// Admits a graph that read_graph() has passed.
+Result<AdmittedProgram> admit_verified(exec::Executor& executor, srg::Graph graph,
+                                       std::shared_ptr<MappedModel> model,
+                                       const exec::AdmissionLimits& limits);
+
 class ProgramTable {
  public:
   explicit ProgramTable(Waits& waits) : waits_(waits) {}
@@ -70,6 +75,8 @@ class ProgramTable {
   // To be run; its model is in use until end_step(). Errors: kNotFound; kPending while it or its
   // model is on its way, which the step awaits then; once, why the model does not come.
   Result<exec::Program*> find(ProgramId id);
+  // The model of a program that find() has given; null: none.
+  [[nodiscard]] std::shared_ptr<MappedModel> model_of(ProgramId id) const;
   // To be read: its model may be parked, and it may be expected. Errors: kNotFound; of an expected
   // one as read_graph.
   Result<srg::Graph> graph_of(ProgramId id) const;

@@ -25,6 +25,7 @@ gc::StepRecord next_record(const gc::StepRecord& last, const ipc::Submission& su
   gc::StepRecord record;
   record.completed = last.completed;
   record.run = submission.run;
+  record.failed_series = last.failed_series;
   // After a token step of the same run, the generation goes on where it was committed.
   if (last.kind == gc::StepKind::kToken && last.run == submission.run) record = last;
   record.tokens_in_step = 0;
@@ -65,7 +66,8 @@ ipc::Completion done_completion(const gc::StepRecord& record) {
   ipc::Completion out;
   out.kind = static_cast<uint16_t>(ipc::CompletionKind::kDone);
   out.error = static_cast<uint16_t>(record.error);
-  out.index = static_cast<uint32_t>(record.generated);
+  out.index =
+      static_cast<uint32_t>(record.failed_node != 0 ? record.failed_node : record.generated);
   out.run = record.run;
   out.random_offset = record.random_offset;
   return out;
@@ -172,6 +174,7 @@ Status Runner::pick_up(Session& session) {
                           block);
   session.counts.bytes_in += sizeof submission + block.size();
   session.generation.reset();
+  session.beginnings.reset();
   return {};
 }
 
@@ -179,6 +182,10 @@ Result<Ending> Runner::perform(Step& step, gc::StepRecord& record) {
   if (auto refusal = step.session.take_refusal()) {
     doom_products(step, tools_);
     return *std::move(refusal);
+  }
+  if (step.is_of_series() && record.failed_series == step.submission.series) {
+    doom_products(step, tools_);
+    return Error{ErrorCode::kPoisoned, "A run of the same series before it has failed."};
   }
   switch (static_cast<ipc::Operation>(step.submission.operation)) {
     case ipc::Operation::kNop:
@@ -217,13 +224,6 @@ void Runner::commit(Step& step, gc::StepRecord record) {
   step.session.refs().end_step(Refs::End::kCommitted);
 }
 
-// Undo entries are the worker's own and were checked at attach: a failure here is its own mistake,
-// hence the assertion.
-void Runner::roll_back(Session& session) {
-  DJINN_ASSERT(session.state().roll_back(session.refs().extent()).ok());
-  session.refs().end_step(Refs::End::kRolledBack);
-}
-
 // The step will be repeated when what it awaits has come.
 void Runner::give_up_for_now(Session& session) {
   DJINN_ASSERT(session.waits);
@@ -235,11 +235,12 @@ void Runner::fail(Step& step, gc::StepRecord record, const Error& error) {
   DJINN_ASSERT(error.code != ErrorCode::kPending);
   gc::SessionState& state = step.session.state();
   Refs& refs = step.session.refs();
-  roll_back(step.session);
-  state.begin();
+  if (!step.keeps) begin_again(step);
   for (const RefHandle handle : step.doomed) refs.stage_poison(state, handle, error.code);
   record.kind = gc::StepKind::kFailed;
   record.error = static_cast<uint32_t>(error.code);
+  if (step.is_of_series()) record.failed_series = step.submission.series;
+  record.failed_node = step.failed_node;
   record.tokens_in_step = 0;
   record.error_text = {};
   std::copy_n(error.message.begin(), std::min(error.message.size(), record.error_text.size() - 1),

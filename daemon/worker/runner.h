@@ -41,7 +41,6 @@ class Runner {
   void commit(Step& step, gc::StepRecord record);
   void fail(Step& step, gc::StepRecord record, const Error& error);
   void publish(Session& session);
-  static void roll_back(Session& session);
   static void give_up_for_now(Session& session);
 
   LaneTools tools_;

@@ -189,6 +189,108 @@ TEST_F(RunnerTest, what_ended_its_workers_is_refused_and_no_operator_called) {
   EXPECT_EQ(read(kRef), ErrorCode::kPoisoned);
 }
 
+// --- a series of runs
+
+// The ref kState, plus one in place; kRef, which is x and one; then what may fail; then kState plus
+// one again, and another result, for kLater.
+class SeriesTest : public RunnerTest {
+ protected:
+  static constexpr RefHandle kState{2, 1};
+  static constexpr RefHandle kLater{3, 1};
+
+  void SetUp() override {
+    ASSERT_EQ(write(kState), ErrorCode::kOk);
+    series_ = 5;
+  }
+  void submit_steps(std::string_view fails, std::vector<srg::Arg> arguments = {}) {
+    srg::GraphBuilder g("steps");
+    const srg::Tensor x = g.input("x", DType::kFloat32, {4});
+    const srg::Tensor state = g.input("state", DType::kFloat32, {4});
+    g.op("fake::add_one_", {state});
+    const srg::Tensor y = g.op("fake::add_one", {x});
+    g.claim(y, DType::kFloat32, {4});
+    g.output("y", y);
+    g.op_n(0, fails, std::move(arguments));
+    g.op("fake::add_one_", {state});
+    const srg::Tensor z = g.op("fake::add_one", {x});
+    g.claim(z, DType::kFloat32, {4});
+    g.output("z", z);
+    ipc::RunBlock block;
+    block.inputs = {from_staging(), {1, ipc::InputKind::kRef, {}, kState}};
+    block.outputs = {to_ref(), to_ref(kLater)};
+    submit_graph(*std::move(g).finish(), block);
+  }
+  void submit_add_one_in_place() {
+    ipc::RunBlock block;
+    block.inputs = {from_ref(kState)};
+    submit_graph(add_one_in_place(), block);
+  }
+  Numbers value_of(RefHandle ref) {
+    EXPECT_EQ(read(ref), ErrorCode::kOk);
+    return output();
+  }
+};
+
+TEST_F(SeriesTest, what_comes_before_an_operator_that_fails_has_happened_and_the_rest_has_not) {
+  submit_steps("fake::fail");
+  EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(told_.back().index, 3u) << "the node that failed";
+  EXPECT_EQ(value_of(kState), kInputAndOne);
+  EXPECT_EQ(value_of(kRef), kInputAndOne);
+  EXPECT_EQ(read(kLater), ErrorCode::kPoisoned);
+}
+
+TEST_F(SeriesTest, a_graph_that_is_not_admitted_is_run_up_to_the_operator_that_is_at_fault) {
+  submit_steps("fake::refuse");
+  EXPECT_EQ(finish(), ErrorCode::kUnsupported);
+  EXPECT_EQ(value_of(kState), kInputAndOne);
+  EXPECT_EQ(value_of(kRef), kInputAndOne);
+  EXPECT_EQ(read(kLater), ErrorCode::kPoisoned);
+}
+
+TEST_F(SeriesTest, what_comes_before_an_operator_that_is_refused_memory_has_happened) {
+  refused_ = {ipc::GrantKind::kHeap};
+  submit_steps("fake::take_heap", {1 << 20});
+  EXPECT_EQ(finish(), ErrorCode::kOutOfMemory);
+  EXPECT_EQ(value_of(kState), kInputAndOne);
+  EXPECT_EQ(value_of(kRef), kInputAndOne);
+  EXPECT_EQ(read(kLater), ErrorCode::kPoisoned);
+}
+
+TEST_F(SeriesTest, a_run_behind_one_that_failed_changes_nothing_until_the_series_is_another) {
+  submit_steps("fake::fail");
+  EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+  submit_add_one_in_place();
+  EXPECT_EQ(finish(), ErrorCode::kPoisoned);
+  EXPECT_EQ(value_of(kState), kInputAndOne);
+  attach();
+  submit_add_one_in_place();
+  EXPECT_EQ(finish(), ErrorCode::kPoisoned) << "another worker knows, too";
+  series_ = 6;
+  submit_add_one_in_place();
+  EXPECT_EQ(finish(), ErrorCode::kOk);
+  EXPECT_EQ(value_of(kState), kInputAndTwo);
+}
+
+TEST_F(SeriesTest, what_ended_its_workers_leaves_what_it_would_have_changed_as_it_was) {
+  submit_steps("fake::take_heap", {1 << 20});
+  EXPECT_EQ(advance(), Runner::Advance::kWaiting);  // and it dies
+  refusal_ = ErrorCode::kWorkerLost;
+  attach();
+  EXPECT_EQ(advance(), Runner::Advance::kWorked);
+  EXPECT_EQ(ended(), ErrorCode::kWorkerLost);
+  EXPECT_EQ(value_of(kState), kInput);
+  EXPECT_EQ(read(kRef), ErrorCode::kPoisoned);
+}
+
+TEST_F(SeriesTest, a_run_of_no_series_keeps_nothing_where_it_fails) {
+  series_ = 0;
+  submit_steps("fake::fail");
+  EXPECT_EQ(finish(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(read(kState), ErrorCode::kPoisoned);
+  EXPECT_EQ(read(kRef), ErrorCode::kPoisoned);
+}
+
 TEST_F(RunnerTest, an_operation_that_nobody_knows_fails_and_leaves_its_session) {
   submit(static_cast<ipc::Operation>(ipc::kOperations), ipc::ReleaseBlock{});
   EXPECT_EQ(finish(), ErrorCode::kUnsupported);

@@ -32,6 +32,27 @@ static_assert(limits::kBindingTableBytes <= gc::kInFlightBytesMax);
 // And what that keeps of an error fits the client's ring.
 static_assert(gc::kErrorTextBytes <= limits::kErrorTextBytes);
 
+// Which beginnings of a run were tried, by their number of nodes.
+//
+// invariant: works < fails; nobody knows of those between.
+struct Beginnings {
+  size_t works = 0;
+  size_t fails = 0;
+  size_t next = 0;  // to be tried; 0: the search has ended, and nothing can be kept
+  Error why;        // of the one that fails
+
+  void note_success() {
+    works = next;
+    next = (works + fails) / 2;
+  }
+  // failed_at: the node that an operator failed in.
+  void note_failure(Error error, size_t count, std::optional<size_t> failed_at) {
+    why = std::move(error);
+    fails = failed_at ? *failed_at + 1 : count;
+    next = failed_at ? *failed_at : (works + fails) / 2;
+  }
+};
+
 class Session {
  public:
   // fds as ipc::AttachSession says. Recovers the state extent. Errors: kMalformed, or mapping's.
@@ -70,6 +91,8 @@ class Session {
   [[nodiscard]] std::optional<Error> take_refusal();
   // The decoded block of the generation in flight, so that a token does not decode it again.
   std::optional<ipc::GenerateBlock> generation;
+  // Of the submission in flight, if it is of a series and cannot be run as a whole (operations.h).
+  std::optional<Beginnings> beginnings;
   // Of the submission in flight or next to come, for the lane's counts.
   Progression progression;
   // What has happened since it was told to djinnd.

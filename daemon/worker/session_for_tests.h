@@ -9,6 +9,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -99,10 +100,12 @@ class SessionTest : public DjinndTest {
     submission.binding_bytes = static_cast<uint32_t>(bytes.size());
     ASSERT_TRUE(client_.publish(submission));
   }
+  // series_ is that of the runs.
   void submit_graph(const srg::Graph& graph, const ipc::RunBlock& block) {
     const std::vector<std::byte> bytes = ipc::encode(graph);
     copy_bytes(bytes, staging().subspan(kGraphAt));
     ipc::Submission submission;
+    submission.series = series_;
     submission.graph_offset = kGraphAt;
     submission.graph_bytes = bytes.size();
     submit(ipc::Operation::kRunOnce, block, submission);
@@ -245,6 +248,7 @@ class SessionTest : public DjinndTest {
       return false;
     }
     const auto& request = std::get<ipc::GrantRequest>(event->body);
+    if (refused_.contains(request.kind)) code = ErrorCode::kOutOfMemory;
     if (code == ErrorCode::kOk) {
       granted_bytes_[request.kind] += request.bytes;
       if (request.kind == ipc::GrantKind::kSequence) {
@@ -286,8 +290,10 @@ class SessionTest : public DjinndTest {
   ipc::SessionView view_ = *ipc::SessionView::over(of_client_.bytes());
   ipc::ClientRing client_{view_};
   uint64_t next_run_ = 1;
+  uint64_t series_ = 0;
   std::vector<ipc::Completion> told_;
   std::map<ipc::GrantKind, uint64_t> granted_bytes_;
+  std::set<ipc::GrantKind> refused_;    // of which djinnd grants nothing
   ErrorCode refusal_ = ErrorCode::kOk;  // what attach() is told of the submission in flight
 
   struct Group {

@@ -18,6 +18,10 @@ struct Step {
   ipc::Submission submission;        // the private copy
   std::span<const std::byte> block;  // likewise, in the state extent
   std::vector<RefHandle> doomed{};   // refs that a failure poisons: those it would make or change
+  bool keeps = false;                // it fails, and what is staged is to be committed with that
+  uint64_t failed_node = 0;          // of a series: in which node of the graph, from 1; 0: none
+
+  [[nodiscard]] bool is_of_series() const { return submission.series != 0; }
 };
 
 // How an operation ended its step, if it neither failed nor waits (ErrorCode::kPending).

@@ -222,6 +222,7 @@ Status run_steps(const AdmittedGraph& program, std::span<const c10::Storage> sto
   });
   if (frame.pulse) frame.pulse({});
   if (status || status.error().code == ErrorCode::kCancelled) return status;
+  frame.failed_at = at;
   return located(std::move(status).error(), describe(program.graph.nodes[at]));
 }
 

@@ -65,6 +65,7 @@ class CpuLane final : public Lane {
   Status run(Program& program, const RunBindings& bindings) override;
   Status run_once(const Program& program, const RunBindings& bindings) override;
   [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_; }
+  [[nodiscard]] std::optional<size_t> failed_at() const override { return failed_at_; }
   [[nodiscard]] LaneStats stats() const override { return stats_; }
   void set_owner(const LaneOwner& owner) override;
   void set_pulse(std::function<bool(std::string_view)> pulse) override {
@@ -109,6 +110,7 @@ class CpuLane final : public Lane {
   LaneOwner owner_;
   std::vector<at::Tensor> kept_;  // what outputs_ points into
   std::vector<OutputView> outputs_;
+  std::optional<size_t> failed_at_;
   std::function<bool(std::string_view)> pulse_;
 };
 
@@ -274,7 +276,9 @@ Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings,
   frame.places = bindings.places;
   ++stats_.begun;
   DJINN_CHECK(bind_frame(graph, storages, frame));
-  DJINN_CHECK(run_steps(graph, storages, frame));
+  Status done = run_steps(graph, storages, frame);
+  failed_at_ = frame.failed_at;
+  if (!done) return done;
   return keep_outputs(graph, storages, frame);
 }
 
@@ -305,6 +309,7 @@ Status CpuLane::run_once(const Program& program, const RunBindings& bindings) {
 
 Status CpuLane::carry_out(const std::function<Status()>& work) {
   drop_outputs();
+  failed_at_.reset();
   const ScopedHeap scope(heap_);
   Status status = catching([&]() -> Status {
     const int threads = options_.threads;

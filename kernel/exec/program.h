@@ -133,6 +133,7 @@ struct Frame {
   std::function<bool(std::string_view)> pulse;  // Lane::set_pulse
   Placer* placer = nullptr;                     // null: no output has a place
   std::span<const OutputPlace> places;          // by graph output
+  std::optional<size_t> failed_at;              // the step that failed
 };
 
 // "aten::linear at encoder.layer.3", for error messages.

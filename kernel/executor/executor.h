@@ -20,6 +20,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -197,6 +198,8 @@ class Lane {
   // plan is kept.
   virtual Status run_once(const Program& program, const RunBindings& bindings) = 0;
   [[nodiscard]] virtual std::span<const OutputView> outputs() const = 0;
+  // The node that the last run failed in; nothing where it did not, or failed in none.
+  [[nodiscard]] virtual std::optional<size_t> failed_at() const = 0;
   [[nodiscard]] virtual LaneStats stats() const = 0;
 
   // Of the runs from now on. The slab is zeroed as far as they reach where others' have written.

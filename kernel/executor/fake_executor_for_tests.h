@@ -34,6 +34,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -132,14 +133,21 @@ class FakeLane final : public Lane {
     ++stats_.begun;
     const auto& fake = static_cast<const FakeProgram&>(program);
     std::map<srg::ValueId, std::vector<std::byte>> made;
-    for (const srg::Node& node : fake.graph().nodes) {
+    failed_at_.reset();
+    for (size_t i = 0; i < fake.graph().nodes.size(); ++i) {
+      const srg::Node& node = fake.graph().nodes[i];
       if (pulse_ && !pulse_(node.op)) return Error{ErrorCode::kCancelled, "It was given up."};
-      DJINN_CHECK(call(fake, node, bindings, made));
+      Status called = call(fake, node, bindings, made);
+      if (!called) {
+        failed_at_ = i;
+        return called;
+      }
     }
     for (const srg::ValueId id : fake.graph().outputs) keep(fake, id, bindings, made[id]);
     return {};
   }
   [[nodiscard]] std::span<const OutputView> outputs() const override { return outputs_; }
+  [[nodiscard]] std::optional<size_t> failed_at() const override { return failed_at_; }
   [[nodiscard]] LaneStats stats() const override { return stats_; }
   void set_owner(const LaneOwner&) override {}
   void set_pulse(std::function<bool(std::string_view)> pulse) override {
@@ -263,6 +271,7 @@ class FakeLane final : public Lane {
   std::function<bool(std::string_view)> pulse_;
   std::vector<std::unique_ptr<std::vector<std::byte>>> kept_;  // what outputs_ points into
   std::vector<OutputView> outputs_;
+  std::optional<size_t> failed_at_;
 };
 
 class FakeExecutor final : public Executor {

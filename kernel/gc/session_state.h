@@ -84,13 +84,15 @@ enum class StepKind : uint32_t {
 
 struct StepRecord {
   StepKind kind = StepKind::kNone;
-  uint32_t error = 0;                      // kFailed
-  uint64_t completed = 0;                  // submissions completed, this step included
-  uint64_t run = 0;                        // the client's number of the submission
-  uint64_t generated = 0;                  // tokens a row of this run so far
-  uint64_t finished_rows = 0;              // bit r: row r met a stop token
-  uint64_t random_offset = 0;              // next unused Philox offset
-  uint64_t tokens_in_step = 0;             // how many rows this step made a token for
+  uint32_t error = 0;           // kFailed
+  uint64_t completed = 0;       // submissions completed, this step included
+  uint64_t run = 0;             // the client's number of the submission
+  uint64_t generated = 0;       // tokens a row of this run so far
+  uint64_t finished_rows = 0;   // bit r: row r met a stop token
+  uint64_t random_offset = 0;   // next unused Philox offset
+  uint64_t failed_series = 0;   // of the last run of a series that failed; 0: none
+  uint64_t failed_node = 0;     // kFailed, of a series: which of its graph, from 1; 0: none
+  uint64_t tokens_in_step = 0;  // how many rows this step made a token for
   std::array<int32_t, kRowsMax> tokens{};  // of this step, one a row
   std::array<char, kErrorTextBytes> error_text{};
 };

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -92,14 +94,26 @@ class Chains {
   std::vector<size_t> order_;
 };
 
-bool is_training(const Log& log, size_t number) {
-  return log.entries()[number].phase == srg::Phase::kTraining;
+// Parts of the names of operators whose kernels may refuse what they find in their arguments.
+constexpr std::string_view kMayRefuse[] = {
+    "index",    "gather",        "scatter",     "embedding",    "take",      "put",      "linalg",
+    "nll_loss", "cross_entropy", "multinomial", "floor_divide", "remainder", "cholesky",
+};
+
+// Where an operator fails, what was called before it has happened, and nothing else: so nothing is
+// moved across one that may.
+bool stays_in_place(const Log& log, size_t number) {
+  const Entry& entry = log.entries()[number];
+  return entry.phase == srg::Phase::kTraining ||
+         std::ranges::any_of(kMayRefuse, [&](std::string_view part) {
+           return entry.recipe->op.find(part) != std::string::npos;
+         });
 }
 
-// The entries from there on, up to one that is part of training.
+// The entries from there on that may be put into another order.
 std::span<const size_t> stretch_at(const Log& log, std::span<const size_t> numbers, size_t at) {
   size_t end = at;
-  while (end < numbers.size() && !is_training(log, numbers[end])) ++end;
+  while (end < numbers.size() && !stays_in_place(log, numbers[end])) ++end;
   return numbers.subspan(at, end - at);
 }
 

@@ -28,7 +28,8 @@ inline constexpr uint64_t kWrittenBytesEnough = uint64_t{4} << 20;
 [[nodiscard]] uint64_t hull_bytes(const Operand& view);
 
 // Puts numbers of entries of the log into another order where entries that are no part of a
-// gradient's computation write more than a run may, of what tensors hold. Chains come in the order
+// gradient's computation, and do not fail by what their arguments hold, write more than a run may,
+// of what tensors hold. Chains come in the order
 // of their last entries. Gives where chains begin, as many as there are numbers.
 [[nodiscard]] std::vector<bool> order_in_chains(const Log& log, std::vector<size_t>& numbers);
 

@@ -31,6 +31,18 @@ void refuse_captured(const Storage& storage) {
                               "The model's code looks at a value that depends on its inputs.");
 }
 
+// A failure as its first reader is told of it. who: what failed.
+Error told(std::string_view who, const Error& failure) {
+  const bool is_given_up =
+      failure.code == ErrorCode::kWorkerLost || failure.code == ErrorCode::kCancelled;
+  const std::string_view stays =
+      is_given_up ? "What it was to write in place is as it was before."
+                  : "What was called before it has happened, what was called after it has not.";
+  const std::string_view end = failure.message.ends_with('.') ? " " : ". ";
+  return {lacked_memory(failure.code) ? failure.code : ErrorCode::kPoisoned,
+          fmt::format("{} failed in djinnd: {}{}{}", who, failure.message, end, stays)};
+}
+
 bool is_set(const char* variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr && std::string_view(value) != "" && std::string_view(value) != "0";
@@ -80,6 +92,7 @@ void Device::begin_child() {
 
 // What the session held is lost, and nothing can be handed over any more that needs it.
 void Device::forget_session() {
+  owed_.reset();
   leaving_.clear();
   uploads_.forget_weights();
   storages().end_session();
@@ -123,17 +136,30 @@ void Device::record(const c10::OperatorHandle& op, Stack& stack,
     Turn turn(mutex_);
     Entry entry = recorder_.make_entry(recipe, tensors);
     const at::AutoDispatchBelowADInplaceOrView below;
-    if (recorder_.append(op, stack, entry)) idle_->touch();
+    const bool is_logged = recorder_.append(op, stack, entry);
+    if (is_logged) idle_->touch();
     results = make_results(entry, tensors);
     if (at_once || (log_.size() >= kLogMax && holds_ == 0)) hand_over(turn);
+    if (is_logged) see_to_room(turn, entry);
   }
   put_results(*recipe, std::move(results), stack);
+}
+
+// An operator that may find no memory is waited for: it is at fault here, and nowhere later.
+void Device::see_to_room(Turn& turn, const Entry& entry) {
+  if (!room_.may_be_short(entry)) return;
+  if (holds_ > 0 || session_.is_orphan() || generations_.any() || !room_.is_short(log_)) return;
+  room_.note_free(take(session_.link().client().own_memory()).free_bytes);
+  if (!room_.is_short(log_)) return;
+  complete_or_raise(turn);
+  room_.note_free(0);
 }
 
 // Inference failed so often that it may be at fault: djinnd knows.
 void Device::call_on_trial(const c10::OperatorHandle& op, Stack& stack,
                            const std::exception_ptr& failure) {
   if (!open_ended(op, stack)->written.empty()) std::rethrow_exception(failure);
+  synchronize();  // what was called before may have failed
   try {
     call_open(op, stack);
   } catch (const c10::Error&) {
@@ -163,7 +189,7 @@ void Device::call_open(const c10::OperatorHandle& op, Stack& stack) {
     for (const Operand& operand : entry.operands) {
       if (operand.storage->location == Location::kHost) uploads_.put(*operand.storage);
     }
-    hand_over(turn);
+    complete_or_raise(turn);
     session_.refuse_lost(entry);
     for (Described& described : take(session_.link().run_open(open_segment(entry, results)))) {
       made.push_back(adopt(std::move(described)));
@@ -182,7 +208,7 @@ void Device::flush() {
 
 void Device::synchronize() {
   Turn turn(mutex_);
-  complete(turn);
+  complete_or_raise(turn);
 }
 
 // Refs that generations use go when these have ended, with what is handed over then.
@@ -199,6 +225,27 @@ void Device::complete(Turn& turn) {
   hand_over(turn);
   generations_.wait(turn);
   if (Link* const link = session_.live()) link->wait_for_all();
+}
+
+// What did not happen is as it was, and what failed is lost.
+void Device::settle() {
+  Link* const link = session_.live();
+  if (link == nullptr || !link->has_failure()) return;
+  owed_ = link->settle_failure();
+  if (lacked_memory(owed_->code)) room_.forget();
+  log_.drop_lost();
+}
+
+// Raises the failure of an operator that was called before, once; what is handed over after that is
+// carried out again.
+void Device::raise_failure() {
+  settle();
+  if (owed_) raise(told("An earlier operator", *std::exchange(owed_, std::nullopt)));
+}
+
+void Device::complete_or_raise(Turn& turn) {
+  complete(turn);
+  raise_failure();
 }
 
 DeviceMemory Device::memory() {
@@ -232,12 +279,9 @@ void Device::reset_peak() {
 // With DJINN_BLOCKING, waits until the call is done, or raises why it is not.
 void Device::finish(Turn& turn, std::string_view what) {
   if (!blocks_ || holds_ > 0 || session_.is_orphan() || Capture::active() != nullptr) return;
-  const uint64_t before = session_.stats().failures;
   complete(turn);
-  if (session_.stats().failures == before) return;
-  const LinkStats& stats = session_.stats();
-  raise({lacked_memory(stats.last_code) ? stats.last_code : ErrorCode::kPoisoned,
-         fmt::format("{} failed in djinnd: {}", what, stats.last_failure)});
+  settle();
+  if (owed_) raise(told(what, *std::exchange(owed_, std::nullopt)));
 }
 
 void Device::hold() {
@@ -340,12 +384,13 @@ void Device::hand_over_log() {
   Segmenter segmenter(log_, std::move(needed));
   size_t segments = 0;
   try {
-    for (; const auto segment = segmenter.next(); ++segments) run_segment(*segment);
+    for (; auto segment = segmenter.next(); ++segments) run_segment(*std::move(segment));
   } catch (...) {
     log_.drop(segmenter.taken());  // what was handed over must not run twice
     throw;
   }
   log_.clear();
+  room_.note_hand_over();
   if (segments > 1) release_garbage();  // what one left for the next
 }
 
@@ -354,7 +399,7 @@ void Device::release_garbage() {
   if (!garbage.empty()) take(session_.link().release(garbage));
 }
 
-void Device::run_segment(const Segment& segment) {
+void Device::run_segment(Segment segment) {
   if (debug_level_ >= 3) {
     const auto& nodes = segment.graph.nodes;
     const auto is_training = [](const srg::Node& node) {
@@ -370,7 +415,7 @@ void Device::run_segment(const Segment& segment) {
                std::ranges::count_if(nodes, is_gradient), segment.inputs.size(),
                segment.outputs.size());
   }
-  take(session_.link().run(segment));
+  take(session_.link().run(std::move(segment)));
 }
 
 void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
@@ -401,7 +446,20 @@ void Device::read(const at::Tensor& tensor, std::span<std::byte> out) {
     case Location::kRef:
       break;
   }
-  take(session_.link().read(view, out));
+  const Status done = session_.link().read(view, out);
+  raise_failure();
+  take(done);
+}
+
+std::optional<std::string> Device::why_without_value(const at::Tensor& tensor) {
+  const StoragePtr storage = storage_of(tensor);
+  Turn turn(mutex_);
+  if (holds_ == 0 && !session_.is_orphan() && Capture::active() == nullptr) {
+    complete(turn);
+    settle();
+  }
+  if (storage->location != Location::kLost) return std::nullopt;
+  return storage->failure ? storage->failure->message : "";
 }
 
 at::Tensor Device::known(const at::Tensor& tensor) {
@@ -464,8 +522,18 @@ Followed Device::follow(uint64_t session, uint64_t bytes, const Generations::Sta
   Turn turn(mutex_);
   generations_.queue_up(turn);
   hand_over_unless_held(turn);
+  if (Link* const link = session_.live(); link != nullptr && !generations_.any()) {
+    link->wait_for_all();  // it would go on from what an operator that failed has left
+    raise_failure();
+  }
   generations_.make_way(turn, bytes, 1);
   return generations_.follow(turn, session, start, on_tokens);
+}
+
+// Whether an operator that was called before may fail: what it leaves as it was must be there then.
+bool Device::may_fail() {
+  Link* const link = session_.live();
+  return !log_.empty() || (link != nullptr && !link->is_idle());
 }
 
 bool Device::replace(const at::Tensor& destination, std::span<const std::byte> bytes,
@@ -478,6 +546,7 @@ bool Device::replace(const at::Tensor& destination, std::span<const std::byte> b
   HostBytes host = copy_of(bytes);
   Turn turn(mutex_);
   generations_.make_way(turn, 0, 1);
+  if (may_fail() && storage->location != Location::kZero) return false;
   return uploads_.replace(storage, destination.scalar_type(), std::move(host), is_parameter);
 }
 

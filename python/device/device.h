@@ -37,6 +37,7 @@
 #include "python/device/log.h"
 #include "python/device/recipe.h"
 #include "python/device/recorder.h"
+#include "python/device/room.h"
 #include "python/device/session_life.h"
 #include "python/device/storage.h"
 #include "python/device/turn.h"
@@ -101,6 +102,9 @@ class Device {
   void reset_peak();
   // Elements of tensor, contiguous and in order; exactly its bytes.
   void read(const at::Tensor& tensor, std::span<std::byte> out);
+  // What failed that was to make the tensor's value, or "" where its session has ended; nothing
+  // where it has one. Waits, and raises no failure.
+  std::optional<std::string> why_without_value(const at::Tensor& tensor);
   // The elements as a CPU tensor if they are known here, else undefined.
   at::Tensor known(const at::Tensor& tensor);
   // All bytes of destination's storage become a copy of these, which are a parameter's that is to
@@ -189,11 +193,16 @@ class Device {
   void hand_over_now();
   void hand_over_idle();
   void hand_over_log();
-  void run_segment(const Segment& segment);
+  void run_segment(Segment segment);
   void release_garbage();
   void note_unused_models();
   void let_go();
   void complete(Turn& turn);
+  void see_to_room(Turn& turn, const Entry& entry);
+  [[nodiscard]] bool may_fail();
+  void settle();
+  void raise_failure();
+  void complete_or_raise(Turn& turn);
   DeviceMemory memory_of(Turn& turn);
   void finish(Turn& turn, std::string_view what);
   void record(const c10::OperatorHandle& op, Stack& stack);
@@ -213,6 +222,8 @@ class Device {
   Uploads uploads_{session_, debug_level_};
   std::deque<Leaving> leaving_;  // in order
   DeviceStats stats_;
+  Room room_;
+  std::optional<Error> owed_;   // a failure that is settled, and that nobody was told
   bool fork_has_lock_ = false;  // while a fork is under way
   int holds_ = 0;
   std::thread::id holder_;                // while holds_ > 0

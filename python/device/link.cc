@@ -7,7 +7,9 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "ipc/binding.h"
 #include "ipc/codec/srg_codec.h"
@@ -32,6 +34,9 @@ constexpr size_t kKnownMax = 4096;
 // ProgramUse.
 constexpr size_t kProgramsMax[] = {limits::kProgramsPerUser / 4, limits::kProgramsPerUser * 3 / 8,
                                    limits::kProgramsPerUser / 2};
+
+// Of an operator's arguments in an error; cat may have hundreds.
+constexpr size_t kShapesShown = 6;
 
 // The name of the program that this process runs, for djinnctl sessions.
 std::string own_name() {
@@ -92,6 +97,63 @@ std::string text_of(const Largest& largest) {
                      fmt::join(largest.sizes, ", "), size_text(largest.bytes));
 }
 
+template <typename T>
+const T* argument_of(const srg::Node& node, size_t position) {
+  return position < node.arguments.size() ? std::get_if<T>(&node.arguments[position].value)
+                                          : nullptr;
+}
+
+std::string shape_of(DType dtype, std::span<const srg::Expr> exprs) {
+  c10::SmallVector<int64_t, 5> sizes;
+  for (const srg::Expr& size : exprs) sizes.push_back(size.constant);
+  return fmt::format("{}{}[{}]", dtype == DType::kInvalid ? "" : name_of(dtype),
+                     dtype == DType::kInvalid ? "" : " ", fmt::join(sizes, ", "));
+}
+
+// The type and sizes of a value, as far as they are known before a run: what GraphWriter adds to
+// what was recorded claims none.
+std::string shape_of(const srg::Graph& graph, srg::ValueId id) {
+  const srg::Value& value = graph.values[id];
+  if (value.storage != srg::kLocalStorage || value.claims_sizes) {
+    return shape_of(value.dtype, value.sizes);
+  }
+  const auto makes = [&](const srg::Node& node) {
+    return std::ranges::count(node.outputs, id) > 0;
+  };
+  const auto node = std::ranges::find_if(graph.nodes, makes);
+  const auto* const dtype = argument_of<DType>(*node, 1);
+  const auto* const sizes =
+      argument_of<srg::ExprList>(*node, node->op == "aten::as_strided" ? 1 : 0);
+  if (sizes == nullptr) return "[?]";
+  return shape_of(dtype == nullptr ? DType::kInvalid : *dtype, sizes->items);
+}
+
+// "aten::embedding (float32 [4, 2], int64 [1]), which gives float32 [1, 2], 8 bytes: why"
+std::string text_of(const srg::Graph& graph, const srg::Node& node, std::string_view why) {
+  std::vector<std::string> shapes;
+  const auto add = [&](srg::ValueId id) { shapes.push_back(shape_of(graph, id)); };
+  for (const srg::Argument& argument : node.arguments) {
+    if (const auto* one = std::get_if<srg::ValueRef>(&argument.value)) add(one->id);
+    if (const auto* list = std::get_if<srg::ValueList>(&argument.value)) {
+      for (const auto& id : list->ids) {
+        if (id) add(*id);
+      }
+    }
+  }
+  if (shapes.size() > kShapesShown) {
+    shapes.resize(kShapesShown);
+    shapes.emplace_back("...");
+  }
+  std::string text = fmt::format("{} ({})", node.op, fmt::join(shapes, ", "));
+  if (!node.outputs.empty() && bytes_of(graph.values[node.outputs[0]]) > 0) {
+    text += fmt::format(", which gives {}, {}", shape_of(graph, node.outputs[0]),
+                        size_text(bytes_of(graph.values[node.outputs[0]])));
+  }
+  const std::string named = node.op + ": ";  // as an operator's own errors begin
+  if (why.starts_with(named)) why.remove_prefix(named.size());
+  return fmt::format("{}: {}", text, why);
+}
+
 }  // namespace
 
 bool lacked_memory(ErrorCode code) {
@@ -113,21 +175,44 @@ void Link::reap() {
 }
 
 void Link::take_oldest() {
-  const auto outcome = client_->wait(unwaited_.front().run);
-  if (outcome && outcome->error != ErrorCode::kOk) {
-    ++stats_.failures;
-    if (outcome->error != ErrorCode::kPoisoned) {
-      stats_.last_failure = outcome->message;
-      stats_.last_code = outcome->error;
-    }
-    if (lacked_memory(outcome->error)) stats_.last_failure += largest_of(unwaited_.front());
-  }
+  Unwaited oldest = std::move(unwaited_.front());
   unwaited_.pop_front();
+  const auto outcome = client_->wait(oldest.run);
+  if (outcome && outcome->error != ErrorCode::kOk) note_failure(*outcome, std::move(oldest));
 }
 
-std::string Link::largest_of(const Unwaited& one) const {
-  const auto defined = defined_.find(one.program.value);
-  return text_of(defined == defined_.end() ? one.largest : defined->second.largest);
+// A release makes nothing, and its failure is nobody's.
+void Link::note_failure(const client::Outcome& outcome, Unwaited run) {
+  ++stats_.failures;
+  if (outcome.error != ErrorCode::kPoisoned) {
+    stats_.last_failure = told(outcome, run);
+    stats_.last_code = outcome.error;
+  }
+  if (!run.is_release && !failure_) {
+    const bool is_first = outcome.error != ErrorCode::kPoisoned;
+    failure_ = Error{outcome.error, is_first ? stats_.last_failure : outcome.message};
+  }
+  const std::vector<uint64_t>& numbers = run.made.numbers;
+  if (!failed_at_ && !numbers.empty()) {
+    const bool is_known = outcome.failed_node > 0 && outcome.failed_node <= numbers.size();
+    failed_at_ = is_known ? numbers[outcome.failed_node - 1] : numbers.front();
+  }
+  failed_.push_back(std::move(run.made));
+}
+
+// What failed, with the shapes that it had, and why.
+std::string Link::told(const client::Outcome& outcome, const Unwaited& run) const {
+  size_t number = outcome.failed_node;
+  const std::vector<uint64_t>& entries = run.made.numbers;
+  if (number != 0 && number <= entries.size()) {
+    // An entry's operator is the last of its nodes.
+    while (number < entries.size() && entries[number] == entries[number - 1]) ++number;
+    return text_of(run.graph, run.graph.nodes[number - 1], outcome.message);
+  }
+  if (!lacked_memory(outcome.error)) return outcome.message;
+  const auto defined = defined_.find(run.program.value);
+  return outcome.message +
+         text_of(defined == defined_.end() ? largest_in(run.graph) : defined->second.largest);
 }
 
 void Link::note(Unwaited run) {
@@ -137,24 +222,77 @@ void Link::note(Unwaited run) {
 
 Result<client::Outcome> Link::wait(client::Run run) {
   const Stopwatch watch(stats_.wait_ns);
-  auto finished = client::finish(*client_, run);
-  if (!finished) return explained(std::move(finished).error());
-  return finished;
+  return client::finish(*client_, run);
 }
 
-Error Link::explained(Error error) {
+// --- failures
+
+bool Link::is_idle() {
   reap();
-  if (error.code != ErrorCode::kPoisoned || stats_.last_failure.empty()) return error;
-  // The ref says of which kind its failure was; one behind another's only that there was one.
-  const auto names = [&](ErrorCode code) {
-    return error.message.find("(" + std::string(name_of(code)) + ")") != std::string::npos;
-  };
-  const bool is_last = names(stats_.last_code) || names(ErrorCode::kPoisoned);
-  if (is_last && lacked_memory(stats_.last_code)) return {stats_.last_code, stats_.last_failure};
-  error.message = "This value was not computed, because an earlier operator failed in djinnd: " +
-                  (is_last ? stats_.last_failure : error.message);
-  return error;
+  return unwaited_.empty();
 }
+
+bool Link::has_failure() {
+  reap();
+  return failure_.has_value();
+}
+
+Error Link::settle_failure() {
+  DJINN_ASSERT(failure_);
+  wait_for_all();
+  ++series_;
+  const Error failure = *std::exchange(failure_, std::nullopt);
+  const auto shared = std::make_shared<const Error>(
+      lacked_memory(failure.code) ? failure.code : ErrorCode::kPoisoned,
+      "This value was not computed, because an earlier operator failed in djinnd: " +
+          failure.message);
+  for (const Made& made : std::exchange(failed_, {})) settle(made, shared);
+  failed_at_.reset();
+  storages().forget_shadows();
+  storages().note_move();
+  return failure;
+}
+
+void Link::settle(const Made& made, const std::shared_ptr<const Error>& failure) {
+  for (size_t i = 0; i < made.outputs.size(); ++i) {
+    const StoragePtr storage = made.outputs[i].lock();
+    if (!storage || storage->location != Location::kRef) continue;
+    const auto before = std::ranges::find(made.before, i, &Before::output);
+    const bool was = before != made.before.end() && is_as_before(*storage, *before);
+    const bool is_blank = before != made.before.end() && !before->weight;
+    const bool is_unwritten = is_blank && failed_at_ && before->written >= *failed_at_;
+    if ((was || !is_unwritten) && is_made(*storage)) continue;
+    storages().discard(storage->ref);
+    lose(*storage, failure);
+    if (made.uploaded) {
+      storage->location = Location::kHost;
+      storage->host = made.uploaded;
+    } else if (was) {
+      storage->location = before->weight ? Location::kWeight : Location::kZero;
+      storage->named = before->weight;
+    }
+  }
+}
+
+// Bytes that nobody had written were the program's already when an operator failed, unless they are
+// of a tensor that was made later; or only to be written by the very next operator, as a copy is.
+bool Link::is_as_before(const Storage& storage, const Before& before) const {
+  if (before.weight) return true;
+  return storage.born != before.written && failed_at_ && storage.born <= *failed_at_;
+}
+
+// A part of a failed run may have been done; the ref says.
+bool Link::is_made(const Storage& storage) {
+  std::byte first{};
+  ipc::ReadBlock block;
+  block.ref = storage.ref;
+  block.dtype = DType::kUInt8;
+  block.sizes = {1};
+  block.strides = {1};
+  return client::read(*client_, block, std::span(&first, 1)).ok();
+}
+
+// --- binding
 
 Result<std::vector<client::RefLease>> Link::bind(const Segment& segment, ipc::RunBlock& block) {
   for (uint32_t i = 0; i < segment.inputs.size(); ++i) {
@@ -177,14 +315,16 @@ Result<std::vector<client::RefLease>> Link::bind_outputs(size_t count, ipc::RunB
 // The outputs' refs exist from now on: later submissions may name them.
 Status Link::submit_run(client::Runnable runnable, const ipc::RunBlock& block,
                         std::span<const StoragePtr> outputs, std::vector<client::RefLease> refs,
-                        std::vector<client::StagingLease> staged, Largest largest) {
-  const ProgramId program = runnable.program;
-  DJINN_TRY(const client::Run run,
+                        std::vector<client::StagingLease> staged, Unwaited unwaited) {
+  unwaited.program = runnable.program;
+  runnable.series = series_;
+  DJINN_TRY(unwaited.run,
             client::submit_run(*client_, std::move(runnable), block, {.read = std::move(staged)}));
   for (size_t i = 0; i < outputs.size(); ++i) {
     become_ref(*outputs[i], std::move(refs[i]).detach());
+    unwaited.made.outputs.push_back(outputs[i]);
   }
-  note({run, program, std::move(largest)});
+  note(std::move(unwaited));
   return {};
 }
 
@@ -234,16 +374,19 @@ Result<client::Runnable> Link::runnable_for(const Segment& segment) {
   return client::Runnable{{}, model, std::move(staged)};
 }
 
-Status Link::run(const Segment& segment) {
+Status Link::run(Segment segment) {
   const Stopwatch watch(stats_.schedule_ns);
   ++stats_.runs;
   stats_.operators += segment.operators;
   DJINN_TRY(client::Runnable runnable, runnable_for(segment));
   ipc::RunBlock block;
   DJINN_TRY(auto refs, bind(segment, block));
-  Largest largest = runnable.program.valid() ? Largest() : largest_in(segment.graph);
+  Unwaited unwaited;
+  unwaited.made.before = std::move(segment.before);
+  unwaited.made.numbers = std::move(segment.numbers);
+  unwaited.graph = std::move(segment.graph);
   return submit_run(std::move(runnable), block, segment.outputs, std::move(refs), {},
-                    std::move(largest));
+                    std::move(unwaited));
 }
 
 Result<client::StagingLease> Link::stage(std::span<const std::byte> bytes) {
@@ -288,7 +431,7 @@ Status Link::release(std::span<const RefHandle> refs) {
   while (!refs.empty()) {
     const auto batch = refs.first(std::min(refs.size(), client::kReleaseBatch));
     DJINN_TRY(const client::Run run, client::submit_release(*client_, batch));
-    note({run});
+    note({.run = run, .is_release = true});
     refs = refs.subspan(batch.size());
   }
   return {};
@@ -311,15 +454,17 @@ Status Link::close_model(ModelId model) {
 
 // --- up
 
-Result<RefHandle> Link::put(std::span<const std::byte> bytes) {
-  stats_.bytes_up += bytes.size();
+Status Link::put(Storage& storage, HostBytes bytes) {
+  stats_.bytes_up += bytes->size();
   DJINN_TRY(client::RefLease ref, client_->new_ref());
-  DJINN_CHECK(client::submit_write(*client_, ref.ref(), bytes, [&](client::Run run) -> Status {
-    unwaited_.push_back({run});
+  DJINN_CHECK(client::submit_write(*client_, ref.ref(), *bytes, [&](client::Run run) -> Status {
+    unwaited_.push_back({.run = run});
     return {};
   }));
+  become_ref(storage, std::move(ref).detach());
+  unwaited_.back().made = {{storage.weak_from_this()}, {}, {}, std::move(bytes)};
   if (unwaited_.size() >= 16) reap();
-  return std::move(ref).detach();
+  return {};
 }
 
 // --- down
@@ -341,8 +486,7 @@ Status Link::read_ref(const Operand& view, std::span<std::byte> out) {
   block.sizes.assign(view.sizes.begin(), view.sizes.end());
   block.strides.assign(view.strides.begin(), view.strides.end());
   block.offset = static_cast<uint64_t>(view.offset);
-  const Status done = client::read(*client_, block, out);
-  return done ? done : explained(done.error());
+  return client::read(*client_, block, out);
 }
 
 // Halves of the first dimension that has more than one row are contiguous in what is read.

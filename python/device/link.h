@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Link: the device's session with djinnd. Runs are handed over and not waited for; who reads waits.
-// A run that fails poisons what it would have made, so its error comes with the first read of that.
+//
+//   series   the runs from one failure to the next (ipc/session_memory.h): where an operator fails,
+//            what was called before it has happened, and nothing that comes behind it happens until
+//            the failure is settled
+//   settle   what the failed runs did not make is lost to the failure, or again what it was before
+//            them; a new series begins
 //
 // A link is of one session; device.h makes the next. One thread at a time: the device's lock is
 // held around every call.
@@ -10,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -71,12 +77,18 @@ class Link {
   [[nodiscard]] client::Client& client() { return *client_; }
   [[nodiscard]] LinkStats& stats() { return stats_; }
 
-  // A copy of bytes as a ref.
-  Result<RefHandle> put(std::span<const std::byte> bytes);
+  // A copy of these bytes becomes a ref, and the storage is at it.
+  Status put(Storage& storage, HostBytes bytes);
   // The segments from here on are of another log.
   void begin_log() { ++log_; }
+  // All that was handed over is done.
+  [[nodiscard]] bool is_idle();
+  // Something that is done has failed, and this is not settled.
+  [[nodiscard]] bool has_failure();
+  // Settles it, and waits until all that was handed over is done. Gives the first failure.
+  Error settle_failure();
   // Runs a segment; its outputs go to kRef.
-  Status run(const Segment& segment);
+  Status run(Segment segment);
   // Runs a program; these go to kRef. staged: what of staging it reads.
   Status run_program(ProgramId program, ipc::RunBlock block, std::span<const StoragePtr> outputs,
                      std::vector<client::StagingLease> staged);
@@ -100,10 +112,19 @@ class Link {
   Status close_model(ModelId model);
 
  private:
+  // What a run makes, and is to be settled where it fails.
+  struct Made {
+    std::vector<std::weak_ptr<Storage>> outputs;
+    std::vector<Before> before;
+    std::vector<uint64_t> numbers;  // as Segment's
+    HostBytes uploaded;             // what its one output was
+  };
   struct Unwaited {
-    client::Run run;
+    client::Run run = 0;
     ProgramId program = {};  // or none
-    Largest largest = {};    // of a graph that came with its run
+    srg::Graph graph = {};   // if it is of the log
+    bool is_release = false;
+    Made made = {};
   };
   struct Defined {
     uint64_t model = 0;
@@ -120,18 +141,21 @@ class Link {
   Result<std::vector<client::RefLease>> bind_outputs(size_t count, ipc::RunBlock& block);
   Status submit_run(client::Runnable runnable, const ipc::RunBlock& block,
                     std::span<const StoragePtr> outputs, std::vector<client::RefLease> refs,
-                    std::vector<client::StagingLease> staged, Largest largest);
+                    std::vector<client::StagingLease> staged, Unwaited unwaited);
   Known& look_at(uint64_t hash, uint64_t model);
   Result<client::Runnable> runnable_for(const Segment& segment);
   Status read_ref(const Operand& view, std::span<std::byte> out);
   Status read_weight(const Operand& view, std::span<std::byte> out);
   Result<client::StagingLease> read_to_staging(const Operand& weight, uint64_t bytes);
   Result<client::Outcome> wait(client::Run run);
-  Error explained(Error error);
   void note(Unwaited run);
+  void note_failure(const client::Outcome& outcome, Unwaited run);
+  void settle(const Made& made, const std::shared_ptr<const Error>& failure);
+  bool is_as_before(const Storage& storage, const Before& before) const;
+  [[nodiscard]] bool is_made(const Storage& storage);
   void reap();
   void take_oldest();
-  [[nodiscard]] std::string largest_of(const Unwaited& one) const;
+  [[nodiscard]] std::string told(const client::Outcome& outcome, const Unwaited& run) const;
 
   client::Client* client_;
   LinkStats stats_;
@@ -140,6 +164,10 @@ class Link {
   std::unordered_map<uint64_t, Defined> defined_;  // all programs
   bool full_ = false;                              // djinnd took no more
   uint64_t log_ = 0;                               // how many there were
+  uint64_t series_ = 1;
+  std::optional<Error> failure_;       // the first of the series
+  std::optional<uint64_t> failed_at_;  // the number of the entry that failed first
+  std::vector<Made> failed_;           // by what failed since then
 };
 
 }  // namespace djinn::device

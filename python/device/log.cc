@@ -95,6 +95,7 @@ class GraphWriter {
     const size_t index = segment_.graph.nodes.size();
     segment_.graph.nodes.push_back(std::move(node));
     for (size_t i = 0; i < entry.recipe->products.size(); ++i) define(entry, i, index);
+    segment_.numbers.resize(segment_.graph.nodes.size(), entry.number);
     ++segment_.operators;
   }
 
@@ -111,6 +112,8 @@ class GraphWriter {
     for (const Storage* const storage : order_) {
       const Local& local = locals_.at(storage);
       if (!local.changed || storage->bytes == 0 || !keep(*storage)) continue;
+      if (local.was)
+        segment_.before.push_back({segment_.outputs.size(), *local.was, local.written});
       segment_.graph.outputs.push_back(local.value);
       segment_.outputs.push_back(local.storage);
     }
@@ -146,7 +149,9 @@ class GraphWriter {
     StoragePtr storage;
     srg::ValueId value = 0;
     Operand geometry;
-    bool changed = false;  // made or written by an operator
+    bool changed = false;                                     // made or written by an operator
+    std::optional<std::shared_ptr<const NamedTensor>> was{};  // as Before::weight
+    uint64_t written = 0;                                     // as Before::written
   };
 
   std::vector<srg::Argument> bind(const Entry& entry) {
@@ -155,6 +160,7 @@ class GraphWriter {
     for (const uint32_t i : entry.recipe->written) {
       const auto local = locals_.find(entry.operands[i].storage.get());
       if (local != locals_.end()) {
+        if (!local->second.changed) local->second.written = entry.number;
         local->second.changed = true;
       } else {
         saves_.add(entry.operands[i]);
@@ -185,7 +191,10 @@ class GraphWriter {
                               0};
     if (claims_layouts_ || !is_contiguous(whole_value)) value.strides = exprs(product.strides);
     const StoragePtr& storage = entry.products[number];
-    add_local({storage, id, {storage, product.type, product.sizes, product.strides, 0}, true});
+    Local local{storage, id, {storage, product.type, product.sizes, product.strides, 0}, true};
+    const Storage& source = *entry.operands.front().storage;
+    if (entry.is_fork && source.location == Location::kWeight) local.was = source.named;
+    add_local(std::move(local));
   }
 
   const Local& add_local(Local local) {
@@ -309,7 +318,7 @@ class GraphWriter {
     zeros.arguments.push_back({"", srg::ExprList{exprs(all.sizes)}});
     zeros.arguments.push_back({"dtype", dtype_of(all.type)});
     const srg::ValueId id = add(std::move(zeros));
-    return add_local({storage, id, all, false});
+    return add_local({storage, id, all, false, nullptr});
   }
 
   // The bytes of a local storage as another type: its elements in a row, then seen as that type.
@@ -380,6 +389,7 @@ Operand whole(const StoragePtr& storage) {
 }
 
 void Log::append(Entry entry) {
+  entry.number = storages().number_entry();
   for (const Operand& operand : entry.operands) ++operand.storage->log_uses;
   for (const StoragePtr& product : entry.products) {
     if (product) ++product->log_uses;
@@ -417,20 +427,26 @@ void Log::drop_lost() {
   const auto is_lost = [](const StoragePtr& storage) {
     return storage && storage->location == Location::kLost;
   };
-  const auto needs_lost = [&](const Entry& entry) {
-    return std::ranges::any_of(entry.operands, is_lost, &Operand::storage) ||
-           std::ranges::any_of(entry.products, is_lost);
+  const auto lost_of = [&](const Entry& entry) -> const Storage* {
+    const auto operand = std::ranges::find_if(entry.operands, is_lost, &Operand::storage);
+    if (operand != entry.operands.end()) return operand->storage.get();
+    const auto product = std::ranges::find_if(entry.products, is_lost);
+    return product != entry.products.end() ? product->get() : nullptr;
   };
   std::vector<Entry> left = entries_;
   clear();
   for (size_t before = left.size() + 1; left.size() < before;) {
     before = left.size();
     std::erase_if(left, [&](const Entry& entry) {
-      if (!needs_lost(entry)) return false;
+      const Storage* const lost = lost_of(entry);
+      if (lost == nullptr) return false;
+      const auto failure = lost->failure;
       for (const StoragePtr& product : entry.products) {
-        if (product) lose(*product);
+        if (product) lose(*product, failure);
       }
-      for (const uint32_t w : entry.recipe->written) lose(*entry.operands[w].storage);
+      for (const uint32_t w : entry.recipe->written) {
+        if (!failure) lose(*entry.operands[w].storage);
+      }
       return true;
     });
   }
@@ -450,6 +466,7 @@ void Log::rename(const StoragePtr& storage, const StoragePtr& frozen) {
 
 void Log::rename_product(const StoragePtr& storage) {
   StoragePtr& product = entries_.back().products.at(0);
+  entries_.back().is_fork = true;
   --product->log_uses;
   product = storage;
   ++product->log_uses;

@@ -40,6 +40,16 @@ struct Entry {
   // Training: it is part of a backward pass, or of what one may follow.
   srg::Phase phase = srg::Phase::kUnknown;
   srg::Residency residency = srg::Residency::kUnknown;
+  uint64_t number = 0;   // in the order of the calls (Storages::number_entry())
+  bool is_fork = false;  // its product is the tensor that its operand was, to be written
+};
+
+// An output that was something already before its run, and is that again if the run does not make
+// it: a weight, or bytes that nobody had written.
+struct Before {
+  size_t output = 0;
+  std::shared_ptr<const NamedTensor> weight;  // null: nobody had written them
+  uint64_t written = 0;                       // by the entry of this number, first
 };
 
 struct Segment {
@@ -47,6 +57,8 @@ struct Segment {
   uint64_t model = 0;               // whose weights it names; 0: none
   std::vector<StoragePtr> inputs;   // by graph storage; null for weights
   std::vector<StoragePtr> outputs;  // by graph output
+  std::vector<Before> before;
+  std::vector<uint64_t> numbers;  // by node: of the entry that it is for
   size_t operators = 0;
 };
 
@@ -59,14 +71,15 @@ class Log {
   [[nodiscard]] std::span<const Entry> entries() const { return entries_; }
   // Entries up to now name `frozen` in place of `storage`.
   void rename(const StoragePtr& storage, const StoragePtr& frozen);
-  // The one product of the last entry is `storage`, and not what it was.
+  // The one product of the last entry, which copies what `storage` was, is `storage` itself.
   void rename_product(const StoragePtr& storage);
   // No entry makes `storage` any more: something else of the same bytes stands in for it.
   void forget_product(const StoragePtr& storage);
   void clear();
   // Forgets these entries.
   void drop(std::span<const size_t> numbers);
-  // Forgets entries that need what is lost; what they make or write is lost, too.
+  // Forgets entries that need what is lost; what they make is lost, too, and what they write unless
+  // it was lost to an operator that failed: then it stays as it was.
   void drop_lost();
 
   // Numbers of the entries that something still depends on.

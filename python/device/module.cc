@@ -343,6 +343,9 @@ PYBIND11_MODULE(_device, module) {
   module.def("session", [] { return device::Device::get().session(); });
   module.def("is_connected", [] { return device::Device::get().is_connected(); });
   module.def("is_forked", [] { return device::Device::get().is_forked(); });
+  module.def("why_without_value", [](const py::object& tensor) {
+    return device::Device::get().why_without_value(device::tensor_from(tensor));
+  });
   module.def("is_lost", [](const py::object& tensor) {
     return device::storage_of(device::tensor_from(tensor))->location == device::Location::kLost;
   });

@@ -51,6 +51,7 @@ void SessionLife::refuse_ended(uint64_t session) const {
 
 void SessionLife::refuse_lost(const Storage& storage) const {
   if (storage.location != Location::kLost) return;
+  if (storage.failure) raise(*storage.failure);
   raise({ErrorCode::kDisconnected, "The value of this tensor is gone. " + why_ended_});
 }
 

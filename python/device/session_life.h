@@ -47,7 +47,7 @@ class SessionLife {
 
   // Throws if that session has ended.
   void refuse_ended(uint64_t session) const;
-  // Throws if the session that held the value has ended.
+  // Throws if the session that held the value has ended, or what was to make it failed.
   void refuse_lost(const Storage& storage) const;
   void refuse_lost(const Entry& entry) const;
 

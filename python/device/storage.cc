@@ -110,6 +110,7 @@ uintptr_t Storages::place(uint64_t nbytes, std::vector<StoragePtr>& met) {
 
 StoragePtr Storages::make(uint64_t nbytes, at::ScalarType type) {
   auto storage = std::make_shared<Storage>();
+  storage->born = entries_;
   storage->bytes = nbytes;
   storage->type = type;
   std::vector<StoragePtr> met;
@@ -130,6 +131,11 @@ StoragePtr Storages::find(const void* address) {
   return found == by_address_.end() ? nullptr : found->second.lock();
 }
 
+void Storages::discard(RefHandle ref) {
+  const std::lock_guard lock(mutex_);
+  garbage_.push_back(ref);
+}
+
 std::vector<RefHandle> Storages::take_garbage() {
   const std::lock_guard lock(mutex_);
   return std::exchange(garbage_, {});
@@ -140,20 +146,31 @@ std::vector<uint64_t> Storages::take_unused_models() {
   return std::exchange(unused_models_, {});
 }
 
+std::vector<StoragePtr> Storages::alive() {
+  std::vector<StoragePtr> found;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, storage] : by_address_) {
+    if (StoragePtr one = storage.lock()) found.push_back(std::move(one));
+  }
+  return found;
+}
+
+void Storages::forget_shadows() {
+  for (const StoragePtr& one : alive()) {
+    if (one->location != Location::kHost) one->shadow = {};
+  }
+}
+
 // Storages and leases die outside of the lock, which they take themselves.
 void Storages::end_session() {
-  std::vector<StoragePtr> alive;
   {
     const std::lock_guard lock(mutex_);
     ++session_;
     leases_ = 0;
     garbage_.clear();
     unused_models_.clear();
-    for (const auto& [address, storage] : by_address_) {
-      if (StoragePtr one = storage.lock()) alive.push_back(std::move(one));
-    }
   }
-  for (const StoragePtr& one : alive) {
+  for (const StoragePtr& one : alive()) {
     if (one->location == Location::kRef || one->location == Location::kWeight) lose(*one);
   }
   note_move();
@@ -165,7 +182,8 @@ void become_ref(Storage& storage, RefHandle ref) {
   storage.held_bytes.become(storage.bytes);
 }
 
-void lose(Storage& storage) {
+void lose(Storage& storage, std::shared_ptr<const Error> failure) {
+  storage.failure = std::move(failure);
   storage.location = Location::kLost;
   storage.held_bytes.become(0);
   storage.host = nullptr;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "kernel/base/ids.h"
+#include "kernel/base/result.h"
 #include "python/device/torch_headers.h"
 
 namespace djinn::device {
@@ -35,7 +36,7 @@ enum class Location : uint8_t {
   kLogged,    // made by an operator of the log
   kInput,     // of a capture (capture.h): bound at each run by its role
   kSequence,  // of a capture: keys or values of a sequence group
-  kLost,      // nowhere any more: the session that held it has ended
+  kLost,      // nowhere: the session that held it has ended, or what was to make it failed
 };
 
 // Bytes that are this process's in djinnd, from when they are there until they are let go of.
@@ -80,19 +81,24 @@ struct NamedTensor {
   std::shared_ptr<const Lease> lease = {};  // of a model
 };
 
-struct Storage {
+// Bytes of this process that a storage holds while they are on their way.
+using HostBytes = std::shared_ptr<const std::vector<std::byte>>;
+
+struct Storage : std::enable_shared_from_this<Storage> {
   uintptr_t address = 0;  // constant
+  uint64_t born = 0;      // constant: how many entries had been recorded
   uint64_t bytes = 0;
   Location location = Location::kZero;
   at::ScalarType type = at::kByte;  // kZero, kHost, kLogged: of the value that covers all bytes
-  std::shared_ptr<const std::vector<std::byte>> host;  // kHost
-  bool is_parameter = false;                           // kHost: to be shared (sealing.h)
-  std::shared_ptr<const NamedTensor> named;            // kWeight, kSource, kInput, kSequence
-  RefHandle ref;                                       // kRef
-  Held held_bytes;                                     // kRef
-  bool is_bound = false;                               // kRef: a template may name it
-  uint32_t log_uses = 0;                               // entries of the log that name it
-  c10::Storage shadow;                                 // on the CPU; null: unknown
+  HostBytes host;                   // kHost
+  bool is_parameter = false;        // kHost: to be shared (sealing.h)
+  std::shared_ptr<const NamedTensor> named;  // kWeight, kSource, kInput, kSequence
+  RefHandle ref;                             // kRef
+  Held held_bytes;                           // kRef
+  std::shared_ptr<const Error> failure;      // kLost: of what was to make it, or none
+  bool is_bound = false;                     // kRef: a template may name it
+  uint32_t log_uses = 0;                     // entries of the log that name it
+  c10::Storage shadow;                       // on the CPU; null: unknown
   uint64_t taint = 0;             // the inputs of a capture that the shadow depends on, a bit each
   std::atomic<bool> held = true;  // by a tensor; false: only by the log
 
@@ -110,7 +116,9 @@ class Storages {
   // Finds a storage by its address: a DataPtr may have been made from the bare pointer. Null: there
   // is none.
   StoragePtr find(const void* address);
-  // Refs whose storages died since the last call.
+  // A ref that no storage is at any more.
+  void discard(RefHandle ref);
+  // Refs whose storages died, and those that were discarded, since the last call.
   std::vector<RefHandle> take_garbage();
   // Models whose leases died since the last call.
   std::vector<uint64_t> take_unused_models();
@@ -120,11 +128,16 @@ class Storages {
   [[nodiscard]] uint64_t session() const { return session_; }
   // The session has ended: what it held is kLost, and the next one's number is the next.
   void end_session();
+  // What djinnd holds is not what the shadows say: they are forgotten, but those of bytes that are
+  // here.
+  void forget_shadows();
   // Grows whenever a tensor leaves where a template may have it bound: a weight that is written, a
   // ref that is replaced, all with a session that ends. What was captured before may read what is
   // no longer current.
   [[nodiscard]] uint64_t moves() const { return moves_; }
   void note_move() { ++moves_; }
+  // The number of an entry that is recorded now, from 0.
+  uint64_t number_entry() { return entries_++; }
   // Around a fork: nobody is inside of the other functions meanwhile.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
@@ -133,6 +146,8 @@ class Storages {
   friend struct Storage;
   friend class Lease;
   uintptr_t place(uint64_t nbytes, std::vector<StoragePtr>& met);
+  // Those that live. They may die in the caller's hands, which the lock is not for.
+  std::vector<StoragePtr> alive();
 
   std::mutex mutex_;
   std::map<uintptr_t, std::weak_ptr<Storage>> by_address_;
@@ -141,6 +156,7 @@ class Storages {
   size_t leases_ = 0;
   std::atomic<uint64_t> session_ = 1;
   std::atomic<uint64_t> moves_ = 0;
+  std::atomic<uint64_t> entries_ = 0;
   uintptr_t next_ = 0;
 };
 
@@ -149,8 +165,8 @@ Storages& storages();
 
 // Its bytes are a ref's from now on.
 void become_ref(Storage& storage, RefHandle ref);
-// Its bytes are gone.
-void lose(Storage& storage);
+// Its bytes are gone. failure: of what was to make them, or none.
+void lose(Storage& storage, std::shared_ptr<const Error> failure = {});
 
 // A c10 storage on the device over it.
 c10::Storage as_torch(const StoragePtr& storage);

@@ -56,9 +56,8 @@ bool Uploads::replace(const StoragePtr& storage, at::ScalarType type, HostBytes 
   return true;
 }
 
-// The bytes may be the storage's own.
-void Uploads::put(Storage& storage, std::span<const std::byte> bytes) {
-  become_ref(storage, take(session_.link().put(bytes)));
+void Uploads::put(Storage& storage, HostBytes bytes) {
+  take(session_.link().put(storage, std::move(bytes)));
   storage.host = nullptr;
 }
 
@@ -70,12 +69,11 @@ ipc::InputBinding Uploads::bind(uint32_t number, const StoragePtr& storage,
                                 std::vector<client::StagingLease>& staged) {
   session_.refuse_lost(*storage);
   if (storage->location == Location::kRef) return {number, ipc::InputKind::kRef, {}, storage->ref};
-  std::vector<std::byte> zeros;
-  if (storage->location != Location::kHost) zeros.resize(storage->bytes);
-  const std::vector<std::byte>& bytes =
-      storage->location == Location::kHost ? *storage->host : zeros;
-  if (bytes.size() <= kStagedBytesMax) {
-    staged.push_back(take(session_.link().stage(bytes)));
+  const HostBytes bytes = storage->location == Location::kHost
+                              ? storage->host
+                              : std::make_shared<const std::vector<std::byte>>(storage->bytes);
+  if (bytes->size() <= kStagedBytesMax) {
+    staged.push_back(take(session_.link().stage(*bytes)));
     return {number, ipc::InputKind::kStaging, staged.back().range(), {}};
   }
   put(*storage, bytes);

@@ -23,9 +23,6 @@
 
 namespace djinn::device {
 
-// Bytes of this process that a storage holds while they are on their way.
-using HostBytes = std::shared_ptr<const std::vector<std::byte>>;
-
 // A storage that holds a copy of bytes. Needs no lock.
 StoragePtr upload(std::span<const std::byte> bytes, at::ScalarType type);
 HostBytes copy_of(std::span<const std::byte> bytes);
@@ -47,7 +44,7 @@ class Uploads {
   // it is. Precondition: as many bytes as the storage has.
   bool replace(const StoragePtr& storage, at::ScalarType type, HostBytes bytes, bool is_parameter);
   // A storage at kHost becomes a ref.
-  void put(Storage& storage) { put(storage, *storage.host); }
+  void put(Storage& storage) { put(storage, storage.host); }
   // The uploads that these entries need become refs.
   void put_all(const Log& log, std::span<const size_t> needed);
   // Binds a storage as input `number` of a run; what crosses with the run is added to staged.
@@ -60,7 +57,7 @@ class Uploads {
   [[nodiscard]] const Stats& stats() const { return stats_; }
 
  private:
-  void put(Storage& storage, std::span<const std::byte> bytes);
+  void put(Storage& storage, HostBytes bytes);
   size_t open_sealed(const std::vector<StoragePtr>& parameters);
 
   SessionLife& session_;

@@ -532,28 +532,30 @@ def _holds_ours(batch: Any) -> bool:
 
 
 def _wrap_str(original: Any) -> Any:
-    """A tensor that is gone shows just that: whoever looks at a model asks for no value."""
+    """A tensor that has no value shows just that: whoever looks at a model asks for no value."""
 
     @functools.wraps(original)
     def _str(self: Any, *, tensor_contents: str | None = None) -> str:
         try:
-            return str(original(self, tensor_contents=tensor_contents))
+            why = None if tensor_contents is not None else _why_without_value(self)
+            if why is None:
+                return str(original(self, tensor_contents=tensor_contents))
         except RuntimeError:
-            gone = _why_gone(self)
-            if gone is None:
+            if self.device != DEVICE or not _device.is_forked():
                 raise
-            contents = f"<{gone}>, size={tuple(self.shape)}"
-            return str(original(self, tensor_contents=contents))
+            why = "in djinnd, of the process that this one was forked from"
+        return str(original(self, tensor_contents=f"<{why}>, size={tuple(self.shape)}"))
 
     return _str
 
 
-def _why_gone(tensor: torch.Tensor) -> str | None:
-    if tensor.device != DEVICE:
+def _why_without_value(tensor: torch.Tensor) -> str | None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device != DEVICE:
         return None
-    if _device.is_forked():
-        return "in djinnd, of the process that this one was forked from"
-    return "gone: djinnd's session has ended" if _device.is_lost(tensor) else None
+    why = _device.why_without_value(tensor.detach())
+    if why is None:
+        return None
+    return f"without a value: {why}" if why else "gone: djinnd's session has ended"
 
 
 # --- pipelines ------------------------------------------------------------------------------------
