@@ -231,8 +231,9 @@ void Device::complete(Turn& turn) {
 void Device::settle() {
   Link* const link = session_.live();
   if (link == nullptr || !link->has_failure()) return;
-  owed_ = link->settle_failure();
-  if (lacked_memory(owed_->code)) room_.forget();
+  const Error failure = link->settle_failure();
+  if (lacked_memory(failure.code)) room_.forget();
+  if (!owed_) owed_ = failure;
   log_.drop_lost();
 }
 
