@@ -272,6 +272,21 @@ TEST_F(SeriesTest, a_run_behind_one_that_failed_changes_nothing_until_the_series
   EXPECT_EQ(value_of(kState), kInputAndTwo);
 }
 
+TEST_F(SeriesTest, a_worker_that_follows_while_a_beginning_waits_for_memory_keeps_the_same) {
+  refused_ = {ipc::GrantKind::kHeap};
+  submit_steps("fake::take_heap", {1 << 20});
+  int followed = 0;
+  for (; !ended(); ++followed) {
+    if (advance() == Runner::Advance::kWaiting) grant_all();
+    if (followed % 2 == 0) attach();
+    ASSERT_LT(followed, 100);
+  }
+  EXPECT_GT(followed, 1);
+  EXPECT_EQ(value_of(kState), kInputAndOne);
+  EXPECT_EQ(value_of(kRef), kInputAndOne);
+  EXPECT_EQ(read(kLater), ErrorCode::kPoisoned);
+}
+
 TEST_F(SeriesTest, what_ended_its_workers_leaves_what_it_would_have_changed_as_it_was) {
   submit_steps("fake::take_heap", {1 << 20});
   EXPECT_EQ(advance(), Runner::Advance::kWaiting);  // and it dies

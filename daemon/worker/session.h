@@ -49,6 +49,7 @@ struct Beginnings {
   void note_failure(Error error, size_t count, std::optional<size_t> failed_at) {
     why = std::move(error);
     fails = failed_at ? *failed_at + 1 : count;
+    if (works >= fails) works = 0;  // it did, before there was less memory
     next = failed_at ? *failed_at : (works + fails) / 2;
   }
 };

@@ -149,7 +149,8 @@ void Device::record(const c10::OperatorHandle& op, Stack& stack,
 void Device::see_to_room(Turn& turn, const Entry& entry) {
   if (!room_.may_be_short(entry)) return;
   if (holds_ > 0 || session_.is_orphan() || generations_.any() || !room_.is_short(log_)) return;
-  room_.note_free(take(session_.link().client().own_memory()).free_bytes);
+  // What computes it may take as much as it.
+  room_.note_free(take(session_.link().client().own_memory()).free_bytes / 2);
   if (!room_.is_short(log_)) return;
   complete_or_raise(turn);
   room_.note_free(0);
@@ -231,8 +232,9 @@ void Device::complete(Turn& turn) {
 void Device::settle() {
   Link* const link = session_.live();
   if (link == nullptr || !link->has_failure()) return;
-  owed_ = link->settle_failure();
-  if (lacked_memory(owed_->code)) room_.forget();
+  const Error failure = link->settle_failure();
+  if (lacked_memory(failure.code)) room_.forget();
+  if (!owed_) owed_ = failure;
   log_.drop_lost();
 }
 

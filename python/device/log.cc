@@ -183,18 +183,21 @@ class GraphWriter {
     const srg::ValueId id = new_local();
     segment_.graph.nodes[node].outputs.push_back(id);
     if (product.kind != Product::Kind::kFresh) return;
-    srg::Value& value = segment_.graph.values[id];
-    value.dtype = dtype_of(product.type);
-    value.claims_sizes = true;
-    value.sizes = exprs(product.sizes);
-    const Operand whole_value{entry.products[number], product.type, product.sizes, product.strides,
-                              0};
-    if (claims_layouts_ || !is_contiguous(whole_value)) value.strides = exprs(product.strides);
+    claim(id, {entry.products[number], product.type, product.sizes, product.strides, 0});
     const StoragePtr& storage = entry.products[number];
     Local local{storage, id, {storage, product.type, product.sizes, product.strides, 0}, true};
     const Storage& source = *entry.operands.front().storage;
     if (entry.is_fork && source.location == Location::kWeight) local.was = source.named;
     add_local(std::move(local));
+  }
+
+  // The value covers a storage of its own, as `all` does.
+  void claim(srg::ValueId id, const Operand& all) {
+    srg::Value& value = segment_.graph.values[id];
+    value.dtype = dtype_of(all.type);
+    value.claims_sizes = true;
+    value.sizes = exprs(all.sizes);
+    if (claims_layouts_ || !is_contiguous(all)) value.strides = exprs(all.strides);
   }
 
   const Local& add_local(Local local) {
@@ -318,6 +321,7 @@ class GraphWriter {
     zeros.arguments.push_back({"", srg::ExprList{exprs(all.sizes)}});
     zeros.arguments.push_back({"dtype", dtype_of(all.type)});
     const srg::ValueId id = add(std::move(zeros));
+    claim(id, all);
     return add_local({storage, id, all, false, nullptr});
   }
 

@@ -337,7 +337,12 @@ def test_a_copy_that_was_not_made_is_not_zeros_and_what_was_empty_can_be_written
     state, empty = numbers(DEVICE, 4), torch.empty(4, device=DEVICE)
     state.add_(1)
     bad = FAILURES["gather"](DEVICE)
-    late = [state.double(), state.clone(), state.t().contiguous(), torch.zeros(3, device=DEVICE)]
+    late = [
+        state.double(),
+        state.clone(),
+        state.view(2, 2).t().contiguous(),
+        torch.zeros(3, device=DEVICE),
+    ]
     late += [torch.empty(2, device=DEVICE).fill_(3)]
     empty.fill_(7)
     expect_failure(bad.cpu)

@@ -247,12 +247,25 @@ def test_a_model_that_does_not_fit_in_another_dtype_is_not_lost() -> None:
     assert after == "[2.0, 2.0, 2.0]"
 
 
-def test_a_model_whose_old_parameters_make_room_for_the_new_ones_is_converted() -> None:
+ONE_BY_ONE = """
+import torch, djinn.torch
+
+def make(number):
+    return torch.arange(2**21, dtype=torch.float32).add(number).half()
+
+held = [make(number).to(djinn.torch.device) * 1 for number in range(11)]
+torch.remote_accelerator.synchronize()
+for number in range(11):
+    held[number] = held[number].float()
+print(all(torch.equal(make(number).float(), one.cpu()) for number, one in enumerate(held)))
+"""
+
+
+def test_what_is_replaced_makes_room_for_what_replaces_it() -> None:
     """As on the CPU: all of both together would not fit."""
     with running("--memory", str(160 * MIB)) as daemon:
-        done = run_script(daemon, CONVERT.replace("LAYERS", "11"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["all", "22 True", "[2.0, 2.0, 2.0]"]
+        done = run_script(daemon, ONE_BY_ONE)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
 MANY = """
