@@ -12,6 +12,7 @@
 #include "kernel/exec/convert.h"
 #include "kernel/exec/expression.h"
 #include "kernel/exec/interpreter.h"
+#include "kernel/exec/one_thread.h"
 
 namespace djinn::exec {
 namespace {
@@ -71,6 +72,9 @@ at::Tensor copy_into(const Layout& layout, const at::Tensor& tensor) {
   if (layout.reached > layout.elements && !copy.is_meta()) {
     std::memset(copy.storage().mutable_data(), 0, copy.storage().nbytes());
   }
+  TORCH_CHECK(layout.elements == 0 || !may_overlap_itself(copy),
+              "its result is claimed with strides ", copy.strides(),
+              ", by which elements share memory. Claim others, or none.");
   if (layout.elements > 0) copy.copy_(tensor);
   return copy;
 }

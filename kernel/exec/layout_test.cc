@@ -153,11 +153,14 @@ TEST(Layout, other_sizes_or_another_dtype_are_no_matter_of_layout) {
 }
 
 TEST(Layout, elements_that_share_memory_cannot_be_copied_into) {
-  World world({});
-  ASSERT_EQ(message_of(world.admit(relu_with({0, 1}))), "");
-  const Status status = world.run({}, {noise({4, 3}, 1)});
-  EXPECT_EQ(code_of(status), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(message_of(status), HasSubstr("aten::relu"));
+  for (const auto& [down, across] : {std::pair{0, 1}, {2, 1}, {1, 3}, {0, 0}}) {
+    World world({});
+    ASSERT_EQ(message_of(world.admit(relu_with({down, across}))), "");
+    const Status status = world.run({}, {noise({4, 3}, 1)});
+    EXPECT_EQ(code_of(status), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(message_of(status), HasSubstr("aten::relu"));
+    EXPECT_THAT(message_of(status), HasSubstr("elements share memory"));
+  }
 }
 
 }  // namespace

@@ -82,8 +82,14 @@ bool are_same_view(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides() && a.element_size() == b.element_size();
 }
 
-// Whether two of its elements may be one: from the shortest stride on, each must step over all that
-// the dimensions before it reach.
+bool lie_askew(const at::Tensor& a, const at::Tensor& b) {
+  const Range left = range_of(a), right = range_of(b);
+  return left.begin < right.end && right.begin < left.end && !are_same_view(a, b);
+}
+
+}  // namespace
+
+// From the shortest stride on, each must step over all that the dimensions before it reach.
 bool may_overlap_itself(const at::Tensor& tensor) {
   c10::SmallVector<std::pair<int64_t, int64_t>, 6> dimensions;  // stride, size
   for (int64_t i = 0; i < tensor.dim(); ++i) {
@@ -97,13 +103,6 @@ bool may_overlap_itself(const at::Tensor& tensor) {
   }
   return false;
 }
-
-bool lie_askew(const at::Tensor& a, const at::Tensor& b) {
-  const Range left = range_of(a), right = range_of(b);
-  return left.begin < right.end && right.begin < left.end && !are_same_view(a, b);
-}
-
-}  // namespace
 
 bool writes_over_inputs(const c10::FunctionSchema& schema, const Stack& stack) {
   bool found = false;

@@ -13,6 +13,10 @@
 
 namespace djinn::exec {
 
+// Whether two elements of the tensor may be one: exact for what a kernel makes, and true for some
+// strides that place each element by itself in a way that no kernel does.
+[[nodiscard]] bool may_overlap_itself(const at::Tensor& tensor);
+
 // Whether an argument that the call writes lies partly over another one, or over itself. The stack
 // is filled.
 [[nodiscard]] bool writes_over_inputs(const c10::FunctionSchema& schema,
