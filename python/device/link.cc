@@ -151,7 +151,11 @@ std::string text_of(const srg::Graph& graph, const srg::Node& node, std::string_
   }
   const std::string named = node.op + ": ";  // as an operator's own errors begin
   if (why.starts_with(named)) why.remove_prefix(named.size());
-  return fmt::format("{}: {}", text, why);
+  const bool is_of_dtype = why.find("not implemented for '") != std::string_view::npos;
+  return fmt::format("{}: {}{}", text, why,
+                     is_of_dtype ? ". Convert its arguments to another dtype first, such as "
+                                   "float32; PyTorch has no kernel for this one on a CPU."
+                                 : "");
 }
 
 }  // namespace

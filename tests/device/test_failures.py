@@ -333,6 +333,12 @@ def test_writes_of_more_than_a_run_may_are_not_moved_across_an_operator_that_fai
     expect_equal(write("cpu"), write(DEVICE))
 
 
+def test_a_dtype_that_has_no_kernel_is_told_with_what_to_do() -> None:
+    low = numbers(DEVICE, 4).to(torch.float8_e4m3fn)
+    expect_failure((low + low).cpu, "not implemented for 'Float8_e4m3fn'. Convert its arguments")
+    expect_equal(numbers("cpu", 4).to(torch.float8_e4m3fn).float() * 2, (low.float() * 2).cpu())
+
+
 def test_a_copy_that_was_not_made_is_not_zeros_and_what_was_empty_can_be_written() -> None:
     state, empty = numbers(DEVICE, 4), torch.empty(4, device=DEVICE)
     state.add_(1)

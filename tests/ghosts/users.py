@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -176,6 +177,26 @@ def a_pipeline_on_device_0_leaves_a_ghost_where_it_is(scratch: Path) -> None:
             make(model=other, device=place)
     assert on_device(other)
     assert make(model=other, device="cpu").model.device.type == "cpu"
+
+
+@case
+def a_generation_of_a_forked_process_is_refused_once(scratch: Path) -> None:
+    """By the error alone: no warning tells before it that something would be slow."""
+    _, ghost = both("llama", scratch)
+    ids = torch.tensor([[1, 2, 3]]).to(ghost.device)
+    expected = ghost.generate(ids, **zoo.GREEDY)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            warnings.simplefilter("error")
+            ghost.generate(ids, **zoo.GREEDY)
+        except RuntimeError as error:
+            status = 0 if "was forked from one that uses djinnd" in str(error) else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(ghost.generate(ids, **zoo.GREEDY), expected)
 
 
 @case

@@ -558,7 +558,9 @@ void Sessions::terminate(const Waiter& waiter, const Caller& caller, SessionId t
   const auto session = find_steered(caller, target);
   if (!session) return refuse(waiter, session.error());
   done(waiter);
-  end(**session, {ErrorCode::kCancelled, "An administrator ended the session. Connect again."});
+  end(**session, {ErrorCode::kCancelled,
+                  "An administrator ended the session, and what it held is freed. What is opened "
+                  "from now on is of a new one."});
 }
 
 uint64_t Sessions::leaving_bytes(DeviceId device, std::optional<Owner> user) const {

@@ -82,7 +82,10 @@ def _sample(call: Call) -> tuple[Any, int, str]:
 
 
 def _is_gone(model: Any) -> bool:
-    """Whether it went with the session that held its weights: then each way ends in an error."""
+    """Whether it went with the session that held its weights, or is of the process that this one
+    was forked from: then each way ends in an error."""
+    if _device.is_forked():
+        return True
     first = next(iter(model.parameters()), None)
     return first is not None and first.device == DEVICE and _device.is_lost(first.detach())
 
