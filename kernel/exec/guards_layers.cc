@@ -254,6 +254,46 @@ void grid_sampler(const Stack& stack) {
   TORCH_CHECK_VALUE(padding >= 0 && padding <= 2, "padding_mode must be 0, 1 or 2");
 }
 
+// Whether the last index of a dimension is no larger once it is a number of that type.
+bool is_position(int64_t size, at::ScalarType type) {
+  const double last = static_cast<double>(size) - 1;
+  switch (type) {
+    case at::kHalf:
+      return static_cast<double>(static_cast<float>(c10::Half(static_cast<float>(last)))) <= last;
+    case at::kBFloat16:
+      return static_cast<double>(static_cast<float>(c10::BFloat16(static_cast<float>(last)))) <=
+             last;
+    default:
+      return type != at::kFloat || static_cast<double>(static_cast<float>(last)) <= last;
+  }
+}
+
+// The kernel computes positions in the input's type, and offsets in integers of its width.
+void require_positions(const at::Tensor& input, const at::Tensor& grid) {
+  constexpr int64_t kLanesMax = 32;                 // of half precision in a register of 64 bytes
+  if (input.dim() != 4 || grid.dim() != 4) return;  // refused by the kernel
+  const int64_t height = input.size(2), width = input.size(3);
+  const bool is_half = input.element_size() == 2;
+  const int64_t reach = is_half ? INT16_MAX : INT32_MAX;
+  const auto steps = [&](int64_t down, int64_t across) {
+    const auto rows = checked_mul<uint64_t>(std::max<int64_t>(height - 1, 0), down);
+    const auto columns = checked_mul<uint64_t>(std::max<int64_t>(width - 1, 0), across);
+    const auto both = rows && columns ? checked_add<uint64_t>(*rows, *columns) : std::nullopt;
+    return both && *both <= static_cast<uint64_t>(reach);
+  };
+  const bool fits = height <= reach && width <= reach && is_position(height, input.scalar_type()) &&
+                    is_position(width, input.scalar_type()) &&
+                    steps(input.stride(2), input.stride(3)) && steps(width, 1) &&
+                    grid.stride(2) <= reach / kLanesMax;
+  TORCH_CHECK_VALUE(fits, "an input of ", input.sizes(), " is too large for PyTorch's kernel in ",
+                    input.scalar_type(), is_half ? "; convert it and the grid to float32" : "");
+}
+
+void grid_sampler_2d(const Stack& stack) {
+  grid_sampler<3, 2>(stack);
+  require_positions(stack[0].toTensor(), stack[1].toTensor());
+}
+
 // [batch, channels, the grid's space].
 template <int64_t kInterpolations>
 void grid_sampler_backward(const Stack& stack) {
@@ -376,6 +416,7 @@ void grid_sampler_2d_backward(const Stack& stack) {
   grid_sampler_backward<3>(stack);
   const at::Tensor& input = stack[1].toTensor();
   const at::Tensor& grid = stack[2].toTensor();
+  require_positions(input, grid);
   if (stack[4].toInt() == 0 || grid.is_meta()) return;
   const double reached = 4.0 * static_cast<double>(std::max(input.size(2), input.size(3)));
   TORCH_CHECK_VALUE(at::isfinite(grid.mul(reached)).all().item<bool>(),
@@ -487,7 +528,7 @@ constexpr auto kRows = std::to_array<GuardRow>({
     {"aten::convolution_backward", convolution_backward},
     {"aten::embedding_dense_backward", embedding_dense_backward},
     {"aten::gelu_backward", same_sizes<0, 1>},
-    {"aten::grid_sampler_2d", grid_sampler<3, 2>},
+    {"aten::grid_sampler_2d", grid_sampler_2d},
     {"aten::grid_sampler_2d_backward", grid_sampler_2d_backward},
     {"aten::grid_sampler_3d", grid_sampler<2, 2>},
     {"aten::grid_sampler_3d_backward", grid_sampler_backward<2>},

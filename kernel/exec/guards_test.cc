@@ -521,6 +521,28 @@ TEST_F(Guards, the_least_integer_divides_nothing_that_traps) {
   }
 }
 
+// In half precision its offsets are integers of 16 bits.
+TEST_F(Guards, an_image_is_sampled_where_the_kernels_positions_reach_it) {
+  const auto sampled = [&](std::vector<int64_t> sizes, at::ScalarType type) {
+    return code(
+        "aten::grid_sampler_2d",
+        {noise(std::move(sizes), 1).to(type), noise({1, 4, 4, 2}, 2).to(type)},
+        [&](const Refs& t) {
+          return Arguments{arg(t[0]), arg(t[1]), integer(0), integer(1), arg(false)};
+        },
+        1);
+  };
+  for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+    EXPECT_EQ(sampled({1, 2, 181, 181}, type), ErrorCode::kOk) << error;
+    EXPECT_EQ(sampled({1, 2, 182, 182}, type), ErrorCode::kInvalidArgument);
+    EXPECT_NE(error.find("convert it and the grid to float32"), std::string::npos) << error;
+    EXPECT_EQ(sampled({1, 2, 2, 5120}, type), ErrorCode::kInvalidArgument);  // 5119 becomes 5120
+  }
+  EXPECT_EQ(sampled({1, 1, 1, (1 << 24) + 3}, at::kFloat), ErrorCode::kOk) << error;
+  EXPECT_EQ(sampled({1, 1, 1, (1 << 24) + 4}, at::kFloat), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(sampled({1, 2, 1000, 300}, at::kFloat), ErrorCode::kOk) << error;
+}
+
 TEST_F(Guards, a_grid_leads_to_elements_of_the_input) {
   const auto gradients = [&](double at, int64_t padding, at::ScalarType type) {
     return code(
