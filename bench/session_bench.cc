@@ -248,7 +248,7 @@ class ForwardHere {
   Status run() {
     const std::array storages{bound(w_), bound(x_)};
     DJINN_CHECK(lane_->run(*program_, {{}, storages}));
-    return lane_->copy_elements(lane_->outputs()[0], out_);
+    return lane_->copy_out(lane_->outputs()[0], out_);
   }
 
  private:

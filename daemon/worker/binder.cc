@@ -169,7 +169,7 @@ Status Binder::begin(const exec::Program& program, std::span<const int64_t> give
   return {};
 }
 
-Result<std::byte*> Binder::private_copy(size_t slot, uint64_t bytes) {
+Result<DeviceAddress> Binder::private_copy(size_t slot, uint64_t bytes) {
   DJINN_ASSERT(slot < copies_.size());
   Copy& copy = copies_[slot];
   if (copy.capacity < bytes || !copy.data) {
@@ -211,8 +211,8 @@ Status Binder::bind_staging(Step& step, const ipc::InputBinding& input) {
                  "The run binds more bytes than its staging slab has: some of them twice. Put what "
                  "several inputs share into a ref."};
   }
-  DJINN_TRY(std::byte* const copy, private_copy(input.storage, source.size()));
-  memcpy(copy, source.data(), source.size());
+  DJINN_TRY(const DeviceAddress copy, private_copy(input.storage, source.size()));
+  lane_.copy_in(source, copy);
   storages_[input.storage] = {copy, source.size(), false};
   return {};
 }
@@ -280,10 +280,7 @@ Status Binder::prepare_refs(Step& step, const ipc::RunBlock& block) {
   DJINN_CHECK(lane_.check_size(*program_));  // it says more than a lack of room for the results
   DJINN_TRY(const auto written, in_extent(ranges));
   Refs& refs = step.session.refs();
-  const auto copy = [this](std::span<const std::byte> from, std::span<std::byte> to) {
-    lane_.copy_past_caches(from, to);
-  };
-  DJINN_CHECK(refs.prepare(step.session.state(), written, bytes_of_refs(block), copy));
+  DJINN_CHECK(refs.prepare(step.session.state(), written, bytes_of_refs(block), lane_));
   for (size_t i = 0; i < block.outputs.size(); ++i) {
     const Refs::Storage place = refs.place_of(i);
     places_.push_back({place.data, place.bytes});
@@ -308,8 +305,9 @@ Status Binder::bind_sequence(const SequenceUse& sequence) {
                      "The program has more layers than the sequence group."};
       }
       const uint32_t bank = sequence.entry.bank;
-      std::byte* data = storage.part == srg::SequencePart::kKey ? group.key(bank, storage.layer)
-                                                                : group.value(bank, storage.layer);
+      const DeviceAddress data = storage.part == srg::SequencePart::kKey
+                                     ? group.key(bank, storage.layer)
+                                     : group.value(bank, storage.layer);
       storages_[i] = {data, group.bank_bytes(), true};
     } else if (storage.role != srg::InputRole::kUser && storages_[i].data == nullptr) {
       DJINN_CHECK(fill_role(i, sequence));
@@ -326,11 +324,13 @@ Status Binder::fill_role(srg::StorageIndex storage, const SequenceUse& sequence)
   const bool mask = role == srg::InputRole::kAttentionMask;
   const auto bytes = checked_mul<uint64_t>(cells, mask ? keys : sizeof(int64_t));
   if (!bytes) return Error{ErrorCode::kLimitExceeded, "The attention mask is too large."};
-  DJINN_TRY(std::byte* const out, private_copy(storage, *bytes));
-  storages_[storage] = {out, *bytes, false};
-  if (role == srg::InputRole::kTokenIds) write_token_ids(out, sequence);
-  if (role == srg::InputRole::kPositions) write_positions(out, sequence);
-  if (mask) write_mask(out, sequence);
+  DJINN_TRY(const DeviceAddress copy, private_copy(storage, *bytes));
+  role_.resize(*bytes);
+  if (role == srg::InputRole::kTokenIds) write_token_ids(role_.data(), sequence);
+  if (role == srg::InputRole::kPositions) write_positions(role_.data(), sequence);
+  if (mask) write_mask(role_.data(), sequence);
+  lane_.copy_in(role_, copy);
+  storages_[storage] = {copy, *bytes, false};
   return {};
 }
 

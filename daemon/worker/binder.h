@@ -57,7 +57,7 @@ class Binder {
 
  private:
   // Private, 64-byte aligned memory for the input `slot`, kept between runs.
-  Result<std::byte*> private_copy(size_t slot, uint64_t bytes);
+  Result<DeviceAddress> private_copy(size_t slot, uint64_t bytes);
   Status bind_staging(Step& step, const ipc::InputBinding& input);
   Status bind_ref(Step& step, const ipc::InputBinding& input);
   Status fill_role(srg::StorageIndex storage, const SequenceUse& sequence);
@@ -80,6 +80,7 @@ class Binder {
   std::vector<exec::OutputPlace> places_;  // by output; empty: none has one
   std::vector<Copy> copies_;               // by storage
   uint64_t kept_bytes_ = 0;                // of copies_
+  std::vector<std::byte> role_;            // what is made for an input with a role
   uint64_t staged_bytes_ = 0;              // that the run binds from staging
 };
 

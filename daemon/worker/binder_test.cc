@@ -27,7 +27,7 @@ class BinderTest : public SessionTest {
   std::vector<T> bound(size_t storage) const {
     const exec::StorageBinding& binding = binder_.bindings().storages[storage];
     std::vector<T> elements(binding.bytes / sizeof(T));
-    memcpy(elements.data(), binding.data, binding.bytes);
+    memcpy(elements.data(), binding.data.on_host(), binding.bytes);
     return elements;
   }
 

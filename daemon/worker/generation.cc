@@ -83,9 +83,6 @@ Status write_prompt(Step& step, const ipc::GenerateBlock& block, const SequenceU
 float as_float(double value) {
   return static_cast<float>(value);
 }
-float as_float(float value) {
-  return value;
-}
 
 template <typename T>
 float converted(const std::byte* at) {
@@ -94,17 +91,16 @@ float converted(const std::byte* at) {
   return as_float(value);
 }
 
-// A logit in float32, as transformers' own loop has it; float64 is rounded.
+// A logit of another dtype in float32, as transformers' own loop has it; float64 is rounded.
 float to_float(const std::byte* at, DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
       return converted<double>(at);
     case DType::kFloat16:
       return converted<Half>(at);
-    case DType::kBFloat16:
-      return converted<BFloat16>(at);
     default:
-      return converted<float>(at);
+      DJINN_ASSERT(dtype == DType::kBFloat16);
+      return converted<BFloat16>(at);
   }
 }
 
@@ -131,17 +127,32 @@ Status check_logits(const exec::OutputView& logits, uint32_t rows) {
                            vocabulary, kVocabularyMax)};
 }
 
-void copy_row(const exec::OutputView& logits, uint32_t row, std::vector<float>& out) {
+// The logits of one row, in float32.
+struct Scores {
+  std::vector<float> numbers;
+  std::vector<std::byte> raw;  // of another dtype
+};
+
+Status copy_row(exec::Lane& lane, const exec::OutputView& logits, uint32_t row, Scores& out) {
   const size_t last = logits.sizes.size() - 1;
   const auto vocabulary = static_cast<size_t>(logits.sizes[last]);
-  int64_t at = static_cast<int64_t>(logits.storage_offset) + row * logits.strides[0];
-  if (last == 2) at += (logits.sizes[1] - 1) * logits.strides[1];
-  const uint32_t width = size_of(logits.dtype);
-  out.resize(vocabulary);
-  for (size_t i = 0; i < vocabulary; ++i) {
-    const int64_t element = at + static_cast<int64_t>(i) * logits.strides[last];
-    out[i] = to_float(logits.storage + element * width, logits.dtype);
+  exec::OutputView one = logits;
+  one.sizes = {logits.sizes[last]};
+  one.strides = {logits.strides[last]};
+  one.storage_offset += static_cast<uint64_t>(row * logits.strides[0]);
+  if (last == 2) {
+    one.storage_offset += static_cast<uint64_t>((logits.sizes[1] - 1) * logits.strides[1]);
   }
+  out.numbers.resize(vocabulary);
+  const auto numbers = std::as_writable_bytes(std::span(out.numbers));
+  if (logits.dtype == DType::kFloat32) return lane.copy_out(one, numbers);
+  const uint32_t width = size_of(logits.dtype);
+  out.raw.resize(vocabulary * width);
+  DJINN_CHECK(lane.copy_out(one, out.raw));
+  for (size_t i = 0; i < vocabulary; ++i) {
+    out.numbers[i] = to_float(out.raw.data() + i * width, logits.dtype);
+  }
+  return {};
 }
 
 void forbid_stop_tokens(std::span<float> row, const ipc::GenerateBlock& block) {
@@ -157,21 +168,22 @@ bool stops(const ipc::GenerateBlock& block, int32_t token) {
 }
 
 // Draws one token for each unfinished row and writes it behind the group's new length.
-Status draw(const ipc::GenerateBlock& block, const exec::OutputView& logits, const SequenceUse& use,
+Status draw(const ipc::GenerateBlock& block, exec::Lane& lane, const SequenceUse& use,
             gc::StepRecord& record) {
+  const exec::OutputView& logits = lane.outputs()[0];
   DJINN_CHECK(check_logits(logits, block.rows));
   const uint64_t length = use.past() + use.tokens;
   DJINN_ASSERT(block.rows == use.entry.rows && block.rows <= gc::kRowsMax);
   DJINN_ASSERT(length < use.group->committed());  // the drawn token's slot
-  static thread_local std::vector<float> scores;
+  static thread_local Scores scores;
   for (uint32_t row = 0; row < block.rows; ++row) {
     int32_t* tokens = use.group->tokens(use.entry.bank, row);
     int32_t token = block.pad_token;
     if (!(record.finished_rows >> row & 1)) {
-      copy_row(logits, row, scores);
-      if (record.generated < block.min_new_tokens) forbid_stop_tokens(scores, block);
+      DJINN_CHECK(copy_row(lane, logits, row, scores));
+      if (record.generated < block.min_new_tokens) forbid_stop_tokens(scores.numbers, block);
       const uint64_t offset = block.random_offset + record.generated * block.rows + row;
-      DJINN_TRY(token, exec::sample(scores, {tokens, length}, rule_of(block), offset));
+      DJINN_TRY(token, exec::sample(scores.numbers, {tokens, length}, rule_of(block), offset));
       if (stops(block, token)) record.finished_rows |= uint64_t{1} << row;
     }
     tokens[length] = token;
@@ -252,7 +264,7 @@ Result<Ending> generate_token(Step& step, LaneTools& tools, gc::StepRecord& reco
   if (tools.lane.outputs().empty()) {
     return Error{ErrorCode::kInvalidArgument, "A generating program needs logits as first output."};
   }
-  DJINN_CHECK(draw(*block, tools.lane.outputs()[0], use, record));
+  DJINN_CHECK(draw(*block, tools.lane, use, record));
   stage_group(step, use);
   record.generated += 1;
   record.tokens_in_step = block->rows;

@@ -19,7 +19,7 @@ class ModelStoreTest : public ::testing::Test {
   }
   static std::array<float, 4> read(const MappedModel& model, std::string_view name) {
     std::array<float, 4> numbers{};
-    memcpy(numbers.data(), model.weights().find(name)->data, sizeof numbers);
+    memcpy(numbers.data(), model.weights().find(name)->data.on_host(), sizeof numbers);
     return numbers;
   }
 
@@ -67,7 +67,7 @@ TEST_F(ModelStoreTest, an_extent_that_could_still_be_written_is_refused) {
 TEST_F(ModelStoreTest, a_model_that_comes_back_is_where_it_was) {
   const auto model = MappedModel::map(TestModel::kId, model_.fds(), false, pal_);
   ASSERT_TRUE(model);
-  const std::byte* const before = (*model)->weights().find("w")->data;
+  const DeviceAddress before = (*model)->weights().find("w")->data;
   EXPECT_TRUE((*model)->park(pal_));
   EXPECT_TRUE((*model)->parked());
   EXPECT_TRUE((*model)->park(pal_)) << "once more is nothing";

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "daemon/worker/admission_budget.h"
@@ -30,7 +31,7 @@ Status put_in_staging(Step& step, exec::Lane& lane, const exec::OutputView& view
                                              ". Give it more, or take a ref."};
   }
   step.session.counts.bytes_out += bytes;
-  return lane.copy_elements(view, area.first(bytes));
+  return lane.copy_out(view, area.first(bytes));
 }
 
 // The place that was prepared for the output, if the output was made there or can be copied there.
@@ -46,7 +47,8 @@ Result<Refs::Storage> storage_for(Step& step, std::span<const exec::OutputView> 
   return refs.allocate(view.storage_bytes);
 }
 
-Status put_in_ref(Step& step, std::span<const exec::OutputView> views, size_t i, RefHandle handle) {
+Status put_in_ref(Step& step, exec::Lane& lane, size_t i, RefHandle handle) {
+  const std::span<const exec::OutputView> views = lane.outputs();
   const exec::OutputView& view = views[i];
   if (view.aliases != srg::kLocalStorage) {
     return Error{
@@ -56,7 +58,7 @@ Status put_in_ref(Step& step, std::span<const exec::OutputView> views, size_t i,
   }
   DJINN_TRY(const Refs::Storage storage, storage_for(step, views, i));
   DJINN_ASSERT(storage.bytes == view.storage_bytes);
-  if (storage.data != view.storage) memcpy(storage.data, view.storage, view.storage_bytes);
+  if (storage.data != view.storage) lane.copy(view.storage, storage.data, view.storage_bytes);
   step.session.refs().stage_new(step.session.state(), handle, storage);
   return {};
 }
@@ -110,7 +112,7 @@ Status place_outputs(Step& step, exec::Lane& lane, const ipc::RunBlock& block) {
   // where an output goes.
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kRef) continue;
-    DJINN_CHECK(put_in_ref(step, views, i, block.outputs[i].ref));
+    DJINN_CHECK(put_in_ref(step, lane, i, block.outputs[i].ref));
   }
   for (size_t i = 0; i < views.size(); ++i) {
     if (block.outputs[i].kind != ipc::OutputKind::kStaging) continue;
@@ -200,10 +202,24 @@ Result<SequenceUse> use_sequence(Step& step, const srg::Graph& graph, const ipc:
   return use;
 }
 
+// Numbers [first, first + out.size()) of a storage of int64.
+Status copy_ids(exec::Lane& lane, const exec::StorageBinding& storage, uint64_t first,
+                std::span<int64_t> out) {
+  exec::OutputView view;
+  view.dtype = DType::kInt64;
+  view.sizes = {static_cast<int64_t>(out.size())};
+  view.strides = {1};
+  view.storage_offset = first;
+  view.storage = storage.data;
+  view.storage_bytes = storage.bytes;
+  return lane.copy_out(view, std::as_writable_bytes(out));
+}
+
 // Keeps the ids that the client bound by role as the group's tokens, so that a generation can go
 // on.
-void keep_token_ids(const srg::Graph& graph, const exec::RunBindings& bindings,
-                    const SequenceUse& use) {
+Status keep_token_ids(const srg::Graph& graph, exec::Lane& lane, const exec::RunBindings& bindings,
+                      const SequenceUse& use) {
+  std::array<int64_t, 512> part;
   DJINN_ASSERT(use.past() + use.tokens <= use.group->committed());
   for (size_t i = 0; i < graph.storages.size(); ++i) {
     const uint64_t count = uint64_t{use.entry.rows} * use.tokens;
@@ -211,12 +227,17 @@ void keep_token_ids(const srg::Graph& graph, const exec::RunBindings& bindings,
         bindings.storages[i].bytes != count * sizeof(int64_t)) {
       continue;
     }
-    const auto* ids = reinterpret_cast<const int64_t*>(bindings.storages[i].data);
-    for (uint32_t row = 0; row < use.entry.rows; ++row) {
-      int32_t* slots = use.group->tokens(use.entry.bank, row) + use.past();
-      for (uint64_t t = 0; t < use.tokens; ++t) slots[t] = static_cast<int32_t>(*ids++);
+    for (uint64_t at = 0; at < count; at += part.size()) {
+      const auto ids = std::span(part).first(std::min<uint64_t>(part.size(), count - at));
+      DJINN_CHECK(copy_ids(lane, bindings.storages[i], at, ids));
+      for (uint64_t n = 0; n < ids.size(); ++n) {
+        const auto row = static_cast<uint32_t>((at + n) / use.tokens);
+        int32_t* const slots = use.group->tokens(use.entry.bank, row) + use.past();
+        slots[(at + n) % use.tokens] = static_cast<int32_t>(ids[n]);
+      }
     }
   }
+  return {};
 }
 
 void stage_length(Step& step, const SequenceUse& use) {
@@ -250,7 +271,7 @@ Result<Ending> run(Step& step, LaneTools& tools, exec::Program& program,
   if (sequence) DJINN_CHECK(binder.bind_sequence(*sequence));
   DJINN_CHECK(binder.check_complete());
   DJINN_CHECK(binder.prepare_refs(step, block));
-  if (sequence) keep_token_ids(graph, binder.bindings(), *sequence);
+  if (sequence) DJINN_CHECK(keep_token_ids(graph, tools.lane, binder.bindings(), *sequence));
   DJINN_CHECK(is_for_once(step, graph) ? tools.lane.run_once(program, binder.bindings())
                                        : tools.lane.run(program, binder.bindings()));
   DJINN_CHECK(place_outputs(step, tools.lane, block));
@@ -500,7 +521,7 @@ Result<Ending> write_ref(Step& step) {
                                              ? refs.allocate(block.bytes)
                                              : refs.find_partial(state, block.ref, block.bytes));
   DJINN_ASSERT(storage.bytes == block.bytes);
-  memcpy(storage.data + block.offset, source.data(), source.size());
+  DJINN_CHECK(refs.write(storage, block.offset, source));
   const uint64_t written = block.offset + source.size();
   if (written == block.bytes) {
     refs.stage_new(state, block.ref, storage);
@@ -558,7 +579,7 @@ Result<Ending> reorder_sequence(Step& step, const LaneTools& tools) {
     after.padding[row] = before.padding[block.rows[row]];
   }
   DJINN_CHECK(tools.pager.ensure(group, before.length));
-  group->copy_rows(before.bank, after.bank, block.rows, before.length);
+  DJINN_CHECK(group->copy_rows(before.bank, after.bank, block.rows, before.length));
   step.session.state().stage_sequence(block.sequence.index, after);
   return Ending::kDone;
 }

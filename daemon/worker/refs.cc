@@ -61,8 +61,10 @@ Result<Refs> Refs::open(const ipc::AttachSession& command, pal::Extent extent,
   return Refs(std::move(source), std::move(section));
 }
 
-std::span<std::byte> Refs::extent() const {
-  return {section_.window().data(), section_.window().size()};
+gc::UndoExtent Refs::extent() {
+  return {extent_bytes(), [this](uint64_t from, uint64_t to, uint64_t bytes) {
+            return section_.copy(from, to, bytes);
+          }};
 }
 
 Result<Refs::Storage> Refs::find(const gc::SessionState& state, RefHandle handle) const {
@@ -84,7 +86,7 @@ Result<Refs::Storage> Refs::find(const gc::SessionState& state, RefHandle handle
     return Error{ErrorCode::kBusy, "The ref is still being written. Write its last part first."};
   }
   DJINN_ASSERT(range_fits(entry.offset, entry.bytes, section_.window().committed_bytes()));
-  return Storage{section_.window().data() + entry.offset, entry.bytes, entry.offset};
+  return Storage{section_.address() + entry.offset, entry.bytes, entry.offset};
 }
 
 Result<Refs::Storage> Refs::find_partial(const gc::SessionState& state, RefHandle handle,
@@ -97,7 +99,7 @@ Result<Refs::Storage> Refs::find_partial(const gc::SessionState& state, RefHandl
                  "A part goes into a ref that is complete, or of another size. Only what its "
                  "parts make is written in parts."};
   }
-  return Storage{section_.window().data() + entry.offset, entry.bytes, entry.offset};
+  return Storage{section_.address() + entry.offset, entry.bytes, entry.offset};
 }
 
 // Parts come in order: a part that skipped bytes would leave a hole in the completed ref.
@@ -134,7 +136,7 @@ Status Refs::check_free(const gc::SessionState& state, RefHandle handle) {
 // --- inside a step
 
 Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
-                     std::vector<uint64_t> outputs, const gc::CopyBytes& copy) {
+                     std::vector<uint64_t> outputs, exec::Lane& lane) {
   DJINN_ASSERT(scratch_.empty() && places_.empty());  // once in a step
   std::vector<uint64_t> sizes;
   for (const Written& one : written) sizes.push_back(one.bytes);
@@ -154,13 +156,19 @@ Status Refs::prepare(gc::SessionState& state, std::span<const Written> written,
   for (const uint64_t bytes : outputs) {
     places_.emplace_back();
     if (bytes == 0) continue;
-    places_.back() = {section_.bytes(*next).data(), bytes, next->offset};
+    places_.back() = {section_.address(*next), bytes, next->offset};
     ++next;
   }
   DJINN_ASSERT(next == ranges.end());
+  const gc::UndoExtent extent{extent_bytes(),
+                              [&](uint64_t from, uint64_t to, uint64_t bytes) -> Status {
+                                const DeviceAddress first = section_.address();
+                                lane.copy_past_caches(first + from, first + to, bytes);
+                                return {};
+                              }};
   for (size_t i = 0; i < written.size(); ++i) {
-    DJINN_CHECK(state.save_for_undo(extent(),
-                                    {written[i].offset, saved[i].offset, written[i].bytes}, copy));
+    DJINN_CHECK(
+        state.save_for_undo(extent, {written[i].offset, saved[i].offset, written[i].bytes}));
   }
   return {};
 }
@@ -195,7 +203,12 @@ Result<Refs::Storage> Refs::allocate(uint64_t bytes) {
   const auto range = section_.allocate(std::max<uint64_t>(bytes, 1));
   if (!range) return no_room(bytes, range.error());
   allocated_.push_back(*range);
-  return Storage{section_.bytes(*range).data(), bytes, range->offset};
+  return Storage{section_.address(*range), bytes, range->offset};
+}
+
+Status Refs::write(const Storage& storage, uint64_t offset, std::span<const std::byte> from) {
+  DJINN_ASSERT(range_fits(offset, from.size(), storage.bytes));
+  return section_.copy_in(storage.offset + offset, from);
 }
 
 void Refs::stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage) {

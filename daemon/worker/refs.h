@@ -17,6 +17,7 @@
 #include "daemon/worker/grants.h"
 #include "ipc/messages.h"
 #include "kernel/base/fd.h"
+#include "kernel/executor/executor.h"
 #include "kernel/gc/session_state.h"
 #include "kernel/vmu/section.h"
 
@@ -30,7 +31,7 @@ class Refs {
                            const gc::SessionState& state, pal::DevicePal& pal, Grants& grants);
 
   struct Storage {
-    std::byte* data = nullptr;
+    DeviceAddress data;
     uint64_t bytes = 0;
     uint64_t offset = 0;  // in the extent
   };
@@ -53,9 +54,9 @@ class Refs {
   // --- inside a step
   // Before a run computes: saves what it is about to overwrite (undo log), and finds places for
   // outputs of so many bytes, by number; 0: for none. Memory for all of that is asked for at once.
-  // copy: as gc::SessionState::save_for_undo() wants it. Errors: as allocate(), and those of that.
+  // lane: what saves. Errors: as allocate(), and those of gc::SessionState::save_for_undo().
   Status prepare(gc::SessionState& state, std::span<const Written> written,
-                 std::vector<uint64_t> outputs, const gc::CopyBytes& copy);
+                 std::vector<uint64_t> outputs, exec::Lane& lane);
   // Where an output may be made. Of any content; no bytes: nowhere.
   [[nodiscard]] Storage place_of(size_t output) const;
   // The output's place becomes a storage, of all its bytes.
@@ -63,6 +64,8 @@ class Refs {
   // Room for a storage, zeroed. Errors: those of Grants::take(); kQuotaExceeded for more than there
   // is of the section, kOutOfMemory where that is in pieces.
   Result<Storage> allocate(uint64_t bytes);
+  // Writes a part of a storage that was found or allocated. Errors: those of the pal.
+  Status write(const Storage& storage, uint64_t offset, std::span<const std::byte> from);
   void stage_new(gc::SessionState& state, RefHandle handle, const Storage& storage);
   // Likewise, but more steps will write it, from `written` on; stage_new() in the last one.
   void stage_partial(gc::SessionState& state, RefHandle handle, const Storage& storage,
@@ -74,7 +77,9 @@ class Refs {
   enum class End { kCommitted, kRolledBack };
   void end_step(End end);
 
-  [[nodiscard]] std::span<std::byte> extent() const;
+  [[nodiscard]] uint64_t extent_bytes() const { return section_.window().size(); }
+  // What steps save and put back.
+  [[nodiscard]] gc::UndoExtent extent();
 
  private:
   // Where the section's grants come from.

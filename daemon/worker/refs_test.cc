@@ -37,7 +37,7 @@ class RefsTest : public SessionTest {
     ASSERT_TRUE(refs().check_free(state(), handle));
     const auto storage = refs().allocate(bytes);
     ASSERT_TRUE(storage) << storage.error().message;
-    std::fill_n(storage->data, bytes, fill);
+    std::fill_n(storage->data.on_host(), bytes, fill);
     refs().stage_new(state(), handle, *storage);
     commit();
   }
@@ -57,7 +57,7 @@ TEST_F(RefsTest, a_ref_is_found_from_its_commit_to_its_release) {
   make(kFirst);
   ASSERT_EQ(found(kFirst), ErrorCode::kOk);
   EXPECT_EQ(refs().find(state(), kFirst)->bytes, kBytes);
-  EXPECT_EQ(refs().find(state(), kFirst)->data[kBytes - 1], std::byte{7});
+  EXPECT_EQ(refs().find(state(), kFirst)->data.on_host()[kBytes - 1], std::byte{7});
   EXPECT_EQ(is_free(kFirst), ErrorCode::kInvalidArgument);
   state().begin();
   ASSERT_TRUE(refs().stage_release(state(), kFirst));
@@ -98,7 +98,7 @@ TEST_F(RefsTest, what_a_step_releases_is_nobody_elses_before_its_commit) {
   EXPECT_FALSE(refs().allocate(kRefBytes / 2)) << "it may still be rolled back";
   roll_back();
   EXPECT_EQ(found(kFirst), ErrorCode::kOk);
-  EXPECT_EQ(refs().find(state(), kFirst)->data[0], std::byte{7});
+  EXPECT_EQ(refs().find(state(), kFirst)->data.on_host()[0], std::byte{7});
   state().begin();
   ASSERT_TRUE(refs().stage_release(state(), kFirst));
   commit();
@@ -142,7 +142,7 @@ TEST_F(RefsTest, a_partial_ref_is_found_by_its_next_part_alone) {
 
 TEST_F(RefsTest, a_place_that_no_output_took_is_free_after_the_step_and_a_taken_one_is_a_ref) {
   state().begin();
-  ASSERT_TRUE(refs().prepare(state(), {}, {kBytes, 0, kBytes}, copy_bytes));
+  ASSERT_TRUE(refs().prepare(state(), {}, {kBytes, 0, kBytes}, *lane_));
   EXPECT_EQ(refs().place_of(0).bytes, kBytes);
   EXPECT_EQ(refs().place_of(1).bytes, 0u) << "only the run will tell";
   EXPECT_EQ(refs().place_of(3).bytes, 0u) << "there is no such output";
@@ -161,14 +161,14 @@ TEST_F(RefsTest, bytes_that_a_step_overwrites_come_back_with_its_rollback_and_wi
   const std::vector<Refs::Written> written{{storage.offset, kBytes}};
   for (const bool dies : {false, true}) {
     state().begin();
-    ASSERT_TRUE(refs().prepare(state(), written, {}, copy_bytes));
-    std::fill_n(refs().find(state(), kFirst)->data, kBytes, std::byte{9});
+    ASSERT_TRUE(refs().prepare(state(), written, {}, *lane_));
+    std::fill_n(refs().find(state(), kFirst)->data.on_host(), kBytes, std::byte{9});
     if (dies) {
       attach();
     } else {
       roll_back();
     }
-    EXPECT_EQ(refs().find(state(), kFirst)->data[kBytes / 2], std::byte{7}) << dies;
+    EXPECT_EQ(refs().find(state(), kFirst)->data.on_host()[kBytes / 2], std::byte{7}) << dies;
     EXPECT_TRUE(has_room(kRefBytes - kBytes)) << "what was saved takes no room";
   }
 }
@@ -181,7 +181,7 @@ TEST_F(RefsTest, what_was_never_allocated_reads_as_zeros_and_so_does_what_was_re
   state().begin();
   const auto storage = refs().allocate(kRefBytes);
   ASSERT_TRUE(storage);
-  EXPECT_TRUE(std::all_of(storage->data, storage->data + kRefBytes,
+  EXPECT_TRUE(std::all_of(storage->data.on_host(), storage->data.on_host() + kRefBytes,
                           [](std::byte b) { return b == std::byte{0}; }));
   roll_back();
 }
@@ -190,7 +190,7 @@ TEST_F(RefsTest, what_there_will_never_be_is_the_quotas_to_refuse) {
   state().begin();
   EXPECT_EQ(code_of(refs().allocate(kRefBytes + 1)), ErrorCode::kQuotaExceeded);
   EXPECT_EQ(code_of(refs().allocate(UINT64_MAX)), ErrorCode::kQuotaExceeded);
-  EXPECT_EQ(code_of(refs().prepare(state(), {}, {UINT64_MAX, UINT64_MAX}, copy_bytes)),
+  EXPECT_EQ(code_of(refs().prepare(state(), {}, {UINT64_MAX, UINT64_MAX}, *lane_)),
             ErrorCode::kQuotaExceeded);
   roll_back();
   EXPECT_TRUE(has_room(kRefBytes));

@@ -97,7 +97,7 @@ Result<Runner::Advance> Runner::advance(Session& session) {
   Step step{session, submission, flight->block};
   gc::StepRecord record = next_record(state.record(), submission);
   state.beat();
-  tools_.lane.set_owner({session.id().value, session.refs().extent().size()});
+  tools_.lane.set_owner({session.id().value, session.refs().extent_bytes()});
   tools_.lane.set_pulse([&state, &session, run = submission.run](std::string_view op) {
     state.beat(op);
     return !session.gives_up(run);

@@ -110,34 +110,39 @@ int32_t* Sequence::tokens(uint32_t bank, uint32_t row) const {
   const uint64_t offset = layout_.tokens_offset(bank * geometry_.rows + row);
   return reinterpret_cast<int32_t*>(memory_.data() + offset);
 }
-std::byte* Sequence::key(uint32_t bank, uint32_t layer) const {
+DeviceAddress Sequence::key(uint32_t bank, uint32_t layer) const {
   DJINN_ASSERT(bank < geometry_.banks);
-  return memory_.data() + layout_.key_offset(layer) + bank * bank_bytes();
+  return DeviceAddress(memory_.data()) + layout_.key_offset(layer) + bank * bank_bytes();
 }
-std::byte* Sequence::value(uint32_t bank, uint32_t layer) const {
+DeviceAddress Sequence::value(uint32_t bank, uint32_t layer) const {
   DJINN_ASSERT(bank < geometry_.banks);
-  return memory_.data() + layout_.value_offset(layer) + bank * bank_bytes();
+  return DeviceAddress(memory_.data()) + layout_.value_offset(layer) + bank * bank_bytes();
 }
 
-void Sequence::copy_rows(uint32_t from, uint32_t to, std::span<const uint32_t> rows,
-                         uint64_t tokens) const {
+Status Sequence::copy_rows(uint32_t from, uint32_t to, std::span<const uint32_t> rows,
+                           uint64_t tokens) {
   DJINN_ASSERT(from != to && rows.size() == geometry_.rows && tokens <= committed());
   for (uint32_t row = 0; row < rows.size(); ++row) {
     memcpy(this->tokens(to, row), this->tokens(from, rows[row]), tokens * sizeof(int32_t));
     for (uint32_t layer = 0; layer < geometry_.layers; ++layer) {
-      copy_heads(key(from, layer), rows[row], key(to, layer), row, tokens);
-      copy_heads(value(from, layer), rows[row], value(to, layer), row, tokens);
+      for (const uint64_t at : {layout_.key_offset(layer), layout_.value_offset(layer)}) {
+        DJINN_CHECK(
+            copy_heads(at + from * bank_bytes(), rows[row], at + to * bank_bytes(), row, tokens));
+      }
     }
   }
+  return {};
 }
 
-void Sequence::copy_heads(const std::byte* from, uint32_t from_row, std::byte* to, uint32_t to_row,
-                          uint64_t tokens) const {
+Status Sequence::copy_heads(uint64_t from, uint32_t from_row, uint64_t to, uint32_t to_row,
+                            uint64_t tokens) {
   const uint64_t bytes = tokens * geometry_.head_dim * size_of(geometry_.dtype);
   for (uint32_t head = 0; head < geometry_.kv_heads; ++head) {
-    memcpy(to + (uint64_t{to_row} * geometry_.kv_heads + head) * head_bytes(),
-           from + (uint64_t{from_row} * geometry_.kv_heads + head) * head_bytes(), bytes);
+    DJINN_CHECK(
+        pal_.copy(memory_, from + (uint64_t{from_row} * geometry_.kv_heads + head) * head_bytes(),
+                  to + (uint64_t{to_row} * geometry_.kv_heads + head) * head_bytes(), bytes));
   }
+  return {};
 }
 
 // --- growing

@@ -30,6 +30,7 @@
 #include "daemon/worker/job_thread.h"
 #include "daemon/worker/outbox.h"
 #include "ipc/messages.h"
+#include "kernel/base/device_address.h"
 #include "kernel/gc/sequence_layout.h"
 #include "kernel/pal/device_pal.h"
 
@@ -58,11 +59,12 @@ class Sequence {
   // Token slots of a row; only committed ones may be touched.
   [[nodiscard]] int32_t* tokens(uint32_t bank, uint32_t row) const;
   // One K or V: geometry dtype [rows, kv_heads, capacity, head_dim], in bank_bytes().
-  [[nodiscard]] std::byte* key(uint32_t bank, uint32_t layer) const;
-  [[nodiscard]] std::byte* value(uint32_t bank, uint32_t layer) const;
+  [[nodiscard]] DeviceAddress key(uint32_t bank, uint32_t layer) const;
+  [[nodiscard]] DeviceAddress value(uint32_t bank, uint32_t layer) const;
   [[nodiscard]] uint64_t bank_bytes() const;
-  // Row r of bank `to` becomes row rows[r] of bank `from`, in its first `tokens` slots.
-  void copy_rows(uint32_t from, uint32_t to, std::span<const uint32_t> rows, uint64_t tokens) const;
+  // Row r of bank `to` becomes row rows[r] of bank `from`, in its first `tokens` slots. Errors:
+  // those of the pal.
+  Status copy_rows(uint32_t from, uint32_t to, std::span<const uint32_t> rows, uint64_t tokens);
 
  private:
   friend class SequencePager;
@@ -84,8 +86,9 @@ class Sequence {
   void forget_growth();
 
   [[nodiscard]] uint64_t head_bytes() const;  // of one row and head of a K or V
-  void copy_heads(const std::byte* from, uint32_t from_row, std::byte* to, uint32_t to_row,
-                  uint64_t tokens) const;
+  // Of one K or V of each of two banks, by their offsets in the extent.
+  Status copy_heads(uint64_t from, uint32_t from_row, uint64_t to, uint32_t to_row,
+                    uint64_t tokens);
 
   SessionId session_;
   SequenceHandle handle_;

@@ -179,7 +179,7 @@ TEST_F(PagerTest, a_group_that_is_dropped_on_its_way_back_stays_on_disk) {
 }
 
 std::vector<float> values_of(const Sequence& sequence) {
-  const auto* first = reinterpret_cast<const float*>(sequence.key(0, 0));
+  const auto* first = reinterpret_cast<const float*>(sequence.key(0, 0).on_host());
   return {first, first + 100};
 }
 
@@ -188,7 +188,7 @@ TEST_F(PagerTest, what_came_back_from_disk_has_the_same_bits_whatever_call_faile
   for (uint64_t n = 1;; ++n) {
     const Group one = group(0);
     ASSERT_TRUE(bring(one, 20));
-    auto* const first = reinterpret_cast<float*>(one.sequence->key(0, 0));
+    auto* const first = reinterpret_cast<float*>(one.sequence->key(0, 0).on_host());
     for (int i = 0; i < 100; ++i) first[i] = static_cast<float>(i) / 3;
     const std::vector<float> before = values_of(*one.sequence);
     spill(one);

@@ -58,7 +58,7 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
   DJINN_TRY(state_, gc::SessionState::open(state_memory_.bytes(), kGeometry, faults));
   DJINN_TRY(pal::Extent extent,
             pal.import_extent(std::move(fds[2]), command.ref_bytes_max, pal::Seals::kSize));
-  DJINN_CHECK(roll_back_open_step(extent));
+  DJINN_CHECK(roll_back_open_step(extent, pal));
   DJINN_TRY(refs_, Refs::open(command, std::move(extent), *state_, pal, grants));
   ring_.emplace(*view_, state_->record().completed, state_->completions_published());
   return {};
@@ -66,10 +66,12 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
 
 // A former worker may have died inside a step: its in-place writes are undone before anybody reads
 // the table of storages, through a mapping that ends here.
-Status Session::roll_back_open_step(const pal::Extent& extent) {
-  DJINN_TRY(const pal::Mapping whole,
-            pal::map_shared(extent.fd, extent.bytes, pal::Access::kReadWrite));
-  return state_->recover(whole.bytes());
+Status Session::roll_back_open_step(const pal::Extent& extent, pal::DevicePal& pal) {
+  DJINN_TRY(pal::Reservation whole, pal.reserve(extent.bytes));
+  DJINN_CHECK(pal.map(whole, 0, extent, 0, extent.bytes, pal::Access::kReadWrite));
+  return state_->recover({extent.bytes, [&](uint64_t from, uint64_t to, uint64_t bytes) {
+                            return pal.copy(whole, from, to, bytes);
+                          }});
 }
 
 void Session::add_sequence(std::shared_ptr<Sequence> sequence) {

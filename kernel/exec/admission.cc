@@ -55,8 +55,7 @@ class Admission {
       }
       DJINN_TRY(const uint64_t bytes, bytes_of(*weight));
       // Read-only by the run-time check of writes; LibTorch has no const storage.
-      program_.weights.back() =
-          borrowed_storage(const_cast<std::byte*>(weight->data), bytes, c10::kCPU);
+      program_.weights.back() = borrowed_storage(weight->data.on_host(), bytes, c10::kCPU);
     }
     return {};
   }

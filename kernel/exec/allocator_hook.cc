@@ -290,7 +290,7 @@ void Placer::offer(const OutputPlace& place) {
 void* Placer::allocate(size_t bytes) {
   const auto found = std::ranges::find(offered_, bytes, &OutputPlace::bytes);
   if (found == offered_.end()) return other_.allocate(bytes);
-  std::byte* const data = found->data;
+  std::byte* const data = found->data.on_host();
   offered_.erase(found);
   other_.skip();
   return data;

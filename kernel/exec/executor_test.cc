@@ -416,7 +416,7 @@ TEST(Executor, refuses_bindings_that_do_not_fit) {
   EXPECT_EQ(code_of(world.lane->run(*world.program, {std::vector<int64_t>{1}, {}})),
             ErrorCode::kInvalidArgument);
   StorageBinding crooked = World::binding_of(x, false);
-  ++crooked.data;
+  crooked.data = crooked.data + 1;
   --crooked.bytes;
   EXPECT_EQ(code_of(world.lane->run(*world.program, {std::vector<int64_t>{1}, {&crooked, 1}})),
             ErrorCode::kInvalidArgument);

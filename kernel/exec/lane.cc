@@ -15,7 +15,7 @@
 #include "kernel/exec/program.h"
 #include "kernel/exec/streaming_copy.h"
 #include "kernel/exec/torch_headers.h"
-#include "kernel/executor/output.h"
+#include "kernel/executor/host_lane.h"
 
 namespace djinn::exec {
 
@@ -57,7 +57,7 @@ const AdmittedGraph& admitted(const Program& program) {
   return static_cast<const CpuProgram&>(program).admitted();
 }
 
-class CpuLane final : public Lane {
+class CpuLane final : public HostLane {
  public:
   explicit CpuLane(LaneOptions options) : options_(std::move(options)) {}
 
@@ -74,11 +74,8 @@ class CpuLane final : public Lane {
   Result<HeapBytes> allocate(uint64_t bytes) override;
   void trim() override;
   void forget(const Program& program) override { plans_.forget(&program); }
-  Status copy_elements(const OutputView& view, std::span<std::byte> out) override {
-    return exec::copy_elements(view, out);
-  }
-  void copy_past_caches(std::span<const std::byte> from, std::span<std::byte> to) override {
-    exec::copy_past_caches(from, to);
+  void copy_past_caches(DeviceAddress from, DeviceAddress to, uint64_t bytes) override {
+    exec::copy_past_caches({from.on_host(), bytes}, {to.on_host(), bytes});
   }
 
  private:
@@ -252,8 +249,9 @@ void CpuLane::register_places(std::span<const OutputPlace> all) {
   std::byte* end = nullptr;
   for (const OutputPlace& one : all) {
     if (one.bytes == 0) continue;
-    begin = begin == nullptr ? one.data : std::min(begin, one.data);
-    end = std::max(end, one.data + one.bytes);
+    std::byte* const data = one.data.on_host();
+    begin = begin == nullptr ? data : std::min(begin, data);
+    end = std::max(end, data + one.bytes);
   }
   if (begin != nullptr) places_.emplace(std::span(begin, end));
 }
@@ -334,10 +332,10 @@ void CpuLane::set_owner(const LaneOwner& owner) {
 }
 
 Result<HeapBytes> CpuLane::allocate(uint64_t bytes) {
-  constexpr auto kRelease = [](std::byte* memory) { release(memory); };
+  constexpr auto kRelease = [](DeviceAddress memory) { release(memory.on_host()); };
   auto memory = catching([&]() -> Result<HeapBytes> {
-    auto* const taken = static_cast<std::byte*>(heap_.allocate(bytes, Content::kAny));
-    return HeapBytes(taken, HeapDeleter{kRelease});
+    const auto* const taken = static_cast<std::byte*>(heap_.allocate(bytes, Content::kAny));
+    return HeapBytes(DeviceAddress(taken), HeapDeleter{kRelease});
   });
   if (auto refusal = heap_.take_refusal()) return *std::move(refusal);
   return memory;

@@ -63,7 +63,7 @@ TEST(Layout, gaps_between_claimed_elements_are_zero) {
   for (int run = 0; run < 3; ++run) {
     world.slab.poison();
     ASSERT_EQ(message_of(world.run({}, {ones})), "");
-    const auto* words = reinterpret_cast<const float*>(world.lane->outputs()[0].storage);
+    const auto* words = reinterpret_cast<const float*>(world.lane->outputs()[0].storage.on_host());
     for (int i = 0; i < 29; ++i) EXPECT_EQ(words[i], i % 8 < 6 && i % 2 == 0 ? 1.0f : 0.0f) << i;
   }
   EXPECT_EQ(world.lane->stats().plan_misses, 0u);

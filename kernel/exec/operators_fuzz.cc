@@ -243,9 +243,9 @@ class Examiner {
       for (const WrittenRange& range : *written) {
         if (range.storage != i || range.offset >= before.size()) continue;
         const uint64_t bytes = std::min(range.bytes, before.size() - range.offset);
-        std::copy_n(bindings[i].data + range.offset, bytes, before.data() + range.offset);
+        std::copy_n(bindings[i].data.on_host() + range.offset, bytes, before.data() + range.offset);
       }
-      if (!std::equal(before.begin(), before.end(), bindings[i].data)) return false;
+      if (!std::equal(before.begin(), before.end(), bindings[i].data.on_host())) return false;
     }
     return true;
   }

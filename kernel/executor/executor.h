@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernel/base/device_address.h"
 #include "kernel/base/result.h"
 #include "kernel/srg/graph.h"
 
@@ -36,7 +37,7 @@ struct Weight {
   std::string name;
   DType dtype = DType::kInvalid;
   std::vector<int64_t> sizes;  // contiguous
-  const std::byte* data = nullptr;
+  DeviceAddress data;
 };
 
 class WeightTable {
@@ -99,7 +100,7 @@ class Program {
 
 // Bytes bound to one storage of the graph. Weights need none.
 struct StorageBinding {
-  std::byte* data = nullptr;
+  DeviceAddress data;
   uint64_t bytes = 0;
   bool writable = false;
 };
@@ -107,8 +108,8 @@ struct StorageBinding {
 // Memory of the caller's, of any content, in which an output may be made: a kernel that allocates
 // its result as the graph claims it gets this memory for it. Who finds the output elsewhere copies.
 struct OutputPlace {
-  std::byte* data = nullptr;  // 64-byte aligned
-  uint64_t bytes = 0;         // 0: none
+  DeviceAddress data;  // 64-byte aligned
+  uint64_t bytes = 0;  // 0: none
 };
 
 struct RunBindings {
@@ -126,9 +127,9 @@ struct RunBindings {
 struct OutputView {
   DType dtype = DType::kInvalid;
   std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;        // elements
-  uint64_t storage_offset = 0;         // elements
-  const std::byte* storage = nullptr;  // first byte of the whole storage
+  std::vector<int64_t> strides;  // elements
+  uint64_t storage_offset = 0;   // elements
+  DeviceAddress storage;         // first byte of the whole storage
   uint64_t storage_bytes = 0;
   // The graph storage whose bytes this output is a view of; srg::kLocalStorage if the run made it.
   srg::StorageIndex aliases = srg::kLocalStorage;
@@ -158,8 +159,9 @@ class HeapOwner {
 
 // Bytes of a lane's heap, which go back to it.
 struct HeapDeleter {
-  void (*release)(std::byte* memory) = nullptr;
-  void operator()(std::byte* memory) const { release(memory); }
+  using pointer = DeviceAddress;
+  void (*release)(DeviceAddress memory) = nullptr;
+  void operator()(DeviceAddress memory) const { release(memory); }
 };
 using HeapBytes = std::unique_ptr<std::byte[], HeapDeleter>;
 
@@ -219,11 +221,13 @@ class Lane {
   // Drops the plans of a program that is about to go.
   virtual void forget(const Program& program) = 0;
 
-  // As copy_elements() of output.h, from the lane's memory.
-  virtual Status copy_elements(const OutputView& view, std::span<std::byte> out) = 0;
-  // Copies from to the beginning of to, with the lane's threads, and leaves the caches to what is
-  // computed next. They do not overlap; from.size() <= to.size(). On the lane's thread.
-  virtual void copy_past_caches(std::span<const std::byte> from, std::span<std::byte> to) = 0;
+  // --- the device's memory, on the lane's thread, in the order of the runs. Ranges do not overlap.
+  virtual void copy_in(std::span<const std::byte> from, DeviceAddress to) = 0;
+  // As copy_elements() of output.h.
+  virtual Status copy_out(const OutputView& view, std::span<std::byte> out) = 0;
+  virtual void copy(DeviceAddress from, DeviceAddress to, uint64_t bytes) = 0;
+  // Likewise, with all of the lane's threads; the caches are left to what is computed next.
+  virtual void copy_past_caches(DeviceAddress from, DeviceAddress to, uint64_t bytes) = 0;
 };
 
 class Executor {

@@ -42,7 +42,7 @@
 
 #include "kernel/base/assert.h"
 #include "kernel/executor/executor.h"
-#include "kernel/executor/output.h"
+#include "kernel/executor/host_lane.h"
 #include "kernel/srg/expr.h"
 #include "kernel/srg/sequence_reach.h"
 
@@ -89,8 +89,7 @@ class FakeProgram final : public Program {
     }
     return nullptr;
   }
-  [[nodiscard]] const std::byte* data(srg::StorageIndex storage,
-                                      const RunBindings& bindings) const {
+  [[nodiscard]] DeviceAddress data(srg::StorageIndex storage, const RunBindings& bindings) const {
     const srg::Storage& from = graph_.storages[storage];
     return from.kind == srg::StorageKind::kWeight ? weights_->find(from.name)->data
                                                   : bindings.storages[storage].data;
@@ -119,7 +118,7 @@ class FakeProgram final : public Program {
   for (;;) ::getppid();
 }
 
-class FakeLane final : public Lane {
+class FakeLane final : public HostLane {
  public:
   explicit FakeLane(LaneOptions options) : options_(std::move(options)) {}
 
@@ -155,9 +154,11 @@ class FakeLane final : public Lane {
   }
   Result<HeapBytes> allocate(uint64_t bytes) override {
     constexpr std::align_val_t kAlignment{64};
-    const auto release = [](std::byte* memory) { ::operator delete(memory, kAlignment); };
-    auto* const memory = static_cast<std::byte*>(::operator new(bytes, kAlignment));
-    return HeapBytes(memory, HeapDeleter{release});
+    const auto release = [](DeviceAddress memory) {
+      ::operator delete(memory.on_host(), kAlignment);
+    };
+    const auto* const memory = static_cast<std::byte*>(::operator new(bytes, kAlignment));
+    return HeapBytes(DeviceAddress(memory), HeapDeleter{release});
   }
   void trim() override {
     outputs_.clear();
@@ -166,11 +167,8 @@ class FakeLane final : public Lane {
   void forget(const Program& program) override {
     if (static_cast<const FakeProgram&>(program).has("fake::stick")) hang();
   }
-  Status copy_elements(const OutputView& view, std::span<std::byte> out) override {
-    return exec::copy_elements(view, out);
-  }
-  void copy_past_caches(std::span<const std::byte> from, std::span<std::byte> to) override {
-    std::memcpy(to.data(), from.data(), from.size());
+  void copy_past_caches(DeviceAddress from, DeviceAddress to, uint64_t bytes) override {
+    copy(from, to, bytes);
   }
 
  private:
@@ -218,12 +216,13 @@ class FakeLane final : public Lane {
                       const RunBindings& bindings, std::vector<std::byte>& result) {
     const srg::Value& x = program.argument(node);
     std::vector<float> numbers(FakeProgram::elements(x, bindings.symbols));
-    std::memcpy(numbers.data(), program.data(x.storage, bindings), numbers.size() * sizeof(float));
+    std::memcpy(numbers.data(), program.data(x.storage, bindings).on_host(),
+                numbers.size() * sizeof(float));
     for (float& element : numbers) element += 1;
     const auto bytes = std::as_bytes(std::span(numbers));
     result.assign(bytes.begin(), bytes.end());
     if (node.op == "fake::add_one_") {
-      std::memcpy(bindings.storages[x.storage].data, result.data(), result.size());
+      std::memcpy(bindings.storages[x.storage].data.on_host(), result.data(), result.size());
     }
   }
 
@@ -239,9 +238,10 @@ class FakeLane final : public Lane {
     std::vector<float> scores(size(logits.sizes[0]) * vocabulary);
     for (uint64_t row = 0; row * vocabulary < scores.size(); ++row) {
       int64_t last = 0;
-      std::memcpy(&last,
-                  program.data(ids.storage, bindings) + ((row + 1) * tokens - 1) * sizeof last,
-                  sizeof last);
+      std::memcpy(
+          &last,
+          (program.data(ids.storage, bindings) + ((row + 1) * tokens - 1) * sizeof last).on_host(),
+          sizeof last);
       scores[row * vocabulary + (static_cast<uint64_t>(last) + 1) % vocabulary] = 1;
     }
     const auto bytes = std::as_bytes(std::span(scores));

@@ -46,7 +46,7 @@ class Copier {
     run_bytes_ = static_cast<size_t>(expected) * element_;
   }
 
-  void copy() { copy_dimension(0, view_.storage + view_.storage_offset * element_); }
+  void copy() { copy_dimension(0, view_.storage.on_host() + view_.storage_offset * element_); }
 
  private:
   [[nodiscard]] bool is_dense(size_t dimension, int64_t stride) const {

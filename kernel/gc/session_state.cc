@@ -289,16 +289,15 @@ void SessionState::pause() {
   store(head().running_step, 0);
 }
 
-Status SessionState::save_for_undo(std::span<std::byte> extent, const UndoEntry& range,
-                                   const CopyBytes& copy) {
+Status SessionState::save_for_undo(const UndoExtent& extent, const UndoEntry& range) {
   Head& h = head();
-  DJINN_ASSERT(range_fits(range.target, range.bytes, extent.size()));
-  DJINN_ASSERT(range_fits(range.saved, range.bytes, extent.size()));
+  DJINN_ASSERT(range_fits(range.target, range.bytes, extent.bytes));
+  DJINN_ASSERT(range_fits(range.saved, range.bytes, extent.bytes));
   if (h.undo_count == kUndoEntriesMax) {
     return Error{ErrorCode::kLimitExceeded,
                  "The run writes more than 256 ranges in place. Split it into several runs."};
   }
-  copy(extent.subspan(range.target, range.bytes), extent.subspan(range.saved, range.bytes));
+  DJINN_CHECK(extent.copy(range.target, range.saved, range.bytes));
   faults_->hit();
   undo_entry(memory_, h.undo_count) = range;
   faults_->hit();
@@ -320,17 +319,20 @@ void SessionState::commit() {
   faults_->hit();
 }
 
-Status SessionState::undo(std::span<std::byte> extent) {
+Status SessionState::undo(const UndoExtent& extent) {
   Head& h = head();
   if (h.undo_stamp == load(h.commit) + 1) {
     // Backwards: where ranges overlap, the oldest bytes were saved first and are restored last.
     for (uint64_t i = std::min<uint64_t>(h.undo_count, kUndoEntriesMax); i > 0; --i) {
       const UndoEntry entry = undo_entry(memory_, i - 1);
-      if (!range_fits(entry.target, entry.bytes, extent.size()) ||
-          !range_fits(entry.saved, entry.bytes, extent.size())) {
+      if (!range_fits(entry.target, entry.bytes, extent.bytes) ||
+          !range_fits(entry.saved, entry.bytes, extent.bytes)) {
         return Error{ErrorCode::kMalformed, "An undo range leaves the session's extent."};
       }
-      memcpy(extent.data() + entry.target, extent.data() + entry.saved, entry.bytes);
+      if (entry.saved < entry.target + entry.bytes && entry.target < entry.saved + entry.bytes) {
+        return Error{ErrorCode::kMalformed, "An undo range lies over what was saved of it."};
+      }
+      DJINN_CHECK(extent.copy(entry.saved, entry.target, entry.bytes));
       faults_->hit();
     }
   }
@@ -339,7 +341,7 @@ Status SessionState::undo(std::span<std::byte> extent) {
   return {};
 }
 
-Status SessionState::roll_back(std::span<std::byte> extent) {
+Status SessionState::roll_back(const UndoExtent& extent) {
   DJINN_CHECK(undo(extent));
   void_all_staged();
   store(head().running_step, 0);
@@ -347,7 +349,7 @@ Status SessionState::roll_back(std::span<std::byte> extent) {
   return {};
 }
 
-Status SessionState::recover(std::span<std::byte> extent) {
+Status SessionState::recover(const UndoExtent& extent) {
   DJINN_CHECK(check_head());
   return roll_back(extent);
 }

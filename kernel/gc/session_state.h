@@ -45,7 +45,12 @@
 
 namespace djinn::gc {
 
-using CopyBytes = std::function<void(std::span<const std::byte> from, std::span<std::byte> to)>;
+// A session's extent: what is saved and put back is copied inside it, and nobody here looks at it.
+struct UndoExtent {
+  uint64_t bytes = 0;
+  // Between offsets; the ranges do not overlap.
+  std::function<Status(uint64_t from, uint64_t to, uint64_t bytes)> copy;
+};
 
 inline constexpr uint32_t kRowsMax = 32;  // rows of a sequence group; one bit each in a mask
 inline constexpr uint32_t kUndoEntriesMax = 256;          // in-place ranges of one step
@@ -168,9 +173,10 @@ class SessionState {
   static Result<SessionState> open(std::span<std::byte> memory, const StateGeometry& geometry,
                                    FaultPoints& faults);
 
-  // After a worker died: rolls the undo log back into extent (the session's mapped extent), voids
-  // staged copies. Idempotent. Errors: kMalformed when an undo range leaves the extent.
-  Status recover(std::span<std::byte> extent);
+  // After a worker died: rolls the undo log back into the session's extent, voids
+  // staged copies. Idempotent. Errors: kMalformed when an undo range leaves the extent, or lies
+  // over what was saved of it; those of the copy.
+  Status recover(const UndoExtent& extent);
 
   // --- the running step
   // Marks step commit + 1 as running in this lane.
@@ -178,17 +184,16 @@ class SessionState {
   // Leaves the step for now: nothing was staged or saved yet, and begin() will be called again.
   void pause();
   // Saves extent[target, target + bytes) at extent[saved, ...) and records it. Call before the
-  // first write to the range. copy: for who has more than one thread. Errors: kLimitExceeded after
-  // kUndoEntriesMax ranges.
-  Status save_for_undo(std::span<std::byte> extent, const UndoEntry& range,
-                       const CopyBytes& copy = copy_bytes);
+  // first write to the range. Errors: kLimitExceeded after kUndoEntriesMax ranges, those of the
+  // copy.
+  Status save_for_undo(const UndoExtent& extent, const UndoEntry& range);
   void stage_ref(uint32_t index, const RefEntry& entry);
   void stage_sequence(uint32_t index, const SequenceEntry& entry);
   void stage_record(const StepRecord& record);
   // Makes the step real. Everything staged is valid after it.
   void commit();
   // Gives the step up: undoes in-place writes, voids what was staged. The session is as at begin().
-  Status roll_back(std::span<std::byte> extent);
+  Status roll_back(const UndoExtent& extent);
 
   // --- what is committed
   [[nodiscard]] uint64_t step() const;
@@ -248,7 +253,7 @@ class SessionState {
   [[nodiscard]] Head& head() const;
   [[nodiscard]] Versioned<RefEntry>& ref_cell(uint32_t index) const;
   [[nodiscard]] Versioned<SequenceEntry>& sequence_cell(uint32_t index) const;
-  Status undo(std::span<std::byte> extent);
+  Status undo(const UndoExtent& extent);
   void void_all_staged();
 
   std::span<std::byte> memory_;

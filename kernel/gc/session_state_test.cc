@@ -20,6 +20,13 @@
 namespace djinn::gc {
 namespace {
 
+UndoExtent undo_extent(std::span<std::byte> memory) {
+  return {memory.size(), [memory](uint64_t from, uint64_t to, uint64_t bytes) -> Status {
+            memmove(memory.data() + to, memory.data() + from, bytes);
+            return {};
+          }};
+}
+
 constexpr StateGeometry kGeometry{4, 2};
 
 // --- memory that outlives a process: a state extent and the session's extent behind it
@@ -197,7 +204,7 @@ class Script {
     const uint64_t bytes = 1 + random.below(kRefBytes - begin);
     const UndoEntry range{ref.offset + begin, saved_, bytes};
     saved_ += bytes;
-    DJINN_ASSERT(state_.save_for_undo(extent_, range).ok());
+    DJINN_ASSERT(state_.save_for_undo(undo_extent(extent_), range).ok());
     for (uint64_t i = 0; i < bytes; ++i) {
       extent_[range.target + i] = mixed(extent_[range.target + i], number);
       if (i % 256 == 0) faults_.hit();
@@ -219,7 +226,7 @@ class Script {
     write(index, random, number);
     grow(0, number);
     state_.stage_ref(index, {RefState::kPoisoned, 999, 0, 0, 999, 0});
-    DJINN_ASSERT(state_.roll_back(extent_).ok());
+    DJINN_ASSERT(state_.roll_back(undo_extent(extent_)).ok());
     saved_ = kSavedOffset;
     state_.begin();
     state_.stage_ref(index, {RefState::kPoisoned, word(number), 0, 0, 102, 0});
@@ -272,7 +279,7 @@ End work_until(const Memory& memory, uint64_t seed, uint64_t at) {
   return in_child([&] {
     FaultPoints none;
     SessionState recovering = memory.open(none);
-    DJINN_ASSERT(recovering.recover(memory.extent()).ok());
+    DJINN_ASSERT(recovering.recover(undo_extent(memory.extent())).ok());
     FaultPoints faults(at);
     SessionState state = memory.open(faults);
     Script(seed, state, memory.extent(), faults).run();
@@ -283,14 +290,14 @@ End recover_until(const Memory& memory, uint64_t at) {
   return in_child([&] {
     FaultPoints faults(at);
     SessionState state = memory.open(faults);
-    DJINN_ASSERT(state.recover(memory.extent()).ok());
+    DJINN_ASSERT(state.recover(undo_extent(memory.extent())).ok());
   });
 }
 
 Snapshot recovered(const Memory& memory) {
   FaultPoints none;
   SessionState state = memory.open(none);
-  EXPECT_TRUE(state.recover(memory.extent()));
+  EXPECT_TRUE(state.recover(undo_extent(memory.extent())));
   return snapshot(state, memory.extent());
 }
 
@@ -466,7 +473,7 @@ TEST(SessionState, entries_behind_the_last_one_staged_are_not_looked_at) {
   EXPECT_EQ(state.ref(0).state, RefState::kFree);
   EXPECT_EQ(state.ref(3).state, RefState::kFree);
   SessionState again = memory.open(faults);
-  ASSERT_TRUE(again.recover(memory.extent()).ok());
+  ASSERT_TRUE(again.recover(undo_extent(memory.extent())).ok());
   EXPECT_EQ(again.refs_touched(), 3u);
   EXPECT_EQ(again.ref(2).bytes, 8u);
 }
@@ -478,11 +485,11 @@ TEST(SessionState, a_step_that_is_given_up_leaves_the_session_as_it_was) {
   s.state.commit();
   const Snapshot before = snapshot(s.state, s.extent);
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(s.extent, {64, 8192, 64}));
+  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {64, 8192, 64}));
   memset(s.extent.data() + 64, 0xaa, 64);
   s.state.stage_ref(0, live(2));
   s.state.stage_sequence(1, {.generation = 9, .rows = 9, .length = 9});
-  ASSERT_TRUE(s.state.roll_back(s.extent));
+  ASSERT_TRUE(s.state.roll_back(undo_extent(s.extent)));
   EXPECT_EQ(snapshot(s.state, s.extent), before);
   s.state.begin();
   s.state.commit();
@@ -495,11 +502,11 @@ TEST(SessionState, overlapping_ranges_are_restored_to_their_oldest_bytes) {
   for (size_t i = 0; i < 16; ++i) s.extent[i] = static_cast<std::byte>(i);
   const std::vector<std::byte> before(s.extent.begin(), s.extent.begin() + 16);
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(s.extent, {0, 8192, 10}));
+  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {0, 8192, 10}));
   memset(s.extent.data(), 0xaa, 10);
-  ASSERT_TRUE(s.state.save_for_undo(s.extent, {5, 8202, 10}));
+  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {5, 8202, 10}));
   memset(s.extent.data() + 5, 0xbb, 10);
-  ASSERT_TRUE(s.state.roll_back(s.extent));
+  ASSERT_TRUE(s.state.roll_back(undo_extent(s.extent)));
   EXPECT_TRUE(std::equal(before.begin(), before.end(), s.extent.begin()));
 }
 
@@ -507,21 +514,23 @@ TEST(SessionState, a_step_takes_as_many_undo_ranges_as_promised_and_no_more) {
   Private s;
   s.state.begin();
   for (uint32_t i = 0; i < kUndoEntriesMax; ++i) {
-    ASSERT_TRUE(s.state.save_for_undo(s.extent, {i, 8192 + i, 1}));
+    ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {i, 8192 + i, 1}));
   }
-  EXPECT_EQ(s.state.save_for_undo(s.extent, {0, 9000, 1}).error().code, ErrorCode::kLimitExceeded);
+  EXPECT_EQ(s.state.save_for_undo(undo_extent(s.extent), {0, 9000, 1}).error().code,
+            ErrorCode::kLimitExceeded);
   s.state.commit();
   s.state.begin();
-  EXPECT_TRUE(s.state.save_for_undo(s.extent, {0, 9000, 1})) << "a commit empties the log";
+  EXPECT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {0, 9000, 1}))
+      << "a commit empties the log";
 }
 
 TEST(SessionState, recovery_does_not_undo_a_committed_step) {
   Private s;
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(s.extent, {0, 8192, 1}));
+  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {0, 8192, 1}));
   s.extent[0] = std::byte{5};
   s.state.commit();
-  ASSERT_TRUE(s.state.recover(s.extent));
+  ASSERT_TRUE(s.state.recover(undo_extent(s.extent)));
   EXPECT_EQ(s.extent[0], std::byte{5});
 }
 
@@ -587,7 +596,7 @@ TEST(SessionState, a_step_that_was_left_is_undone_all_the_same) {
   s.state.stage_ref(0, live(1));
   leave_step(s.memory.state().first(kStateHeadBytes));
   EXPECT_EQ(read_progress(s.memory.state().first(kStateHeadBytes))->running_step, 0u);
-  ASSERT_TRUE(s.state.recover(s.memory.extent()));
+  ASSERT_TRUE(s.state.recover(undo_extent(s.memory.extent())));
   s.state.begin();
   s.state.commit();
   EXPECT_EQ(s.state.ref(0).state, RefState::kFree);
@@ -636,7 +645,7 @@ TEST(SessionState, publication_is_remembered_beside_the_steps) {
   Private s;
   s.state.set_completions_published(11);
   s.state.set_step_published(12);
-  ASSERT_TRUE(s.state.recover(s.extent));
+  ASSERT_TRUE(s.state.recover(undo_extent(s.extent)));
   EXPECT_EQ(s.state.completions_published(), 11u);
   EXPECT_EQ(s.state.step_published(), 12u);
 }
@@ -669,11 +678,34 @@ TEST(SessionState, a_head_that_is_no_head_tells_no_progress) {
 TEST(SessionState, an_undo_range_outside_the_extent_is_refused_and_writes_nothing_there) {
   Private s;
   s.state.begin();
-  ASSERT_TRUE(s.state.save_for_undo(s.extent, {4096, 8192, 4096}));
+  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {4096, 8192, 4096}));
   // The session's extent is smaller now than the log believes.
-  EXPECT_EQ(s.state.recover(s.extent.first(6000)).error().code, ErrorCode::kMalformed);
-  EXPECT_EQ(s.state.recover(s.extent.first(9000)).error().code, ErrorCode::kMalformed);
-  EXPECT_TRUE(s.state.recover(s.extent));
+  EXPECT_EQ(s.state.recover(undo_extent(s.extent.first(6000))).error().code, ErrorCode::kMalformed);
+  EXPECT_EQ(s.state.recover(undo_extent(s.extent.first(9000))).error().code, ErrorCode::kMalformed);
+  EXPECT_TRUE(s.state.recover(undo_extent(s.extent)));
+}
+
+TEST(SessionState, an_undo_range_over_what_was_saved_of_it_is_refused) {
+  Private s;
+  s.state.begin();
+  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {4096, 6000, 4096}));
+  EXPECT_EQ(s.state.recover(undo_extent(s.extent)).error().code, ErrorCode::kMalformed);
+}
+
+TEST(SessionState, a_copy_that_fails_is_told_and_the_range_is_not_in_the_log) {
+  Private s;
+  s.state.begin();
+  const UndoExtent broken{s.extent.size(), [](uint64_t, uint64_t, uint64_t) -> Status {
+                            return Error{ErrorCode::kInternal, "A test made this copy fail."};
+                          }};
+  EXPECT_FALSE(s.state.save_for_undo(broken, {0, 8192, 10}));
+  EXPECT_TRUE(s.state.roll_back(broken)) << "there is nothing to copy back";
+  s.state.begin();
+  ASSERT_TRUE(s.state.save_for_undo(undo_extent(s.extent), {0, 8192, 10}));
+  memset(s.extent.data(), 0xaa, 10);
+  EXPECT_FALSE(s.state.roll_back(broken));
+  EXPECT_TRUE(s.state.roll_back(undo_extent(s.extent))) << "again";
+  EXPECT_EQ(s.extent[0], std::byte{0});
 }
 
 TEST(SessionState, random_bytes_in_the_extent_are_refused_or_survived) {
@@ -686,7 +718,7 @@ TEST(SessionState, random_bytes_in_the_extent_are_refused_or_survived) {
       memory.state()[at] = static_cast<std::byte>(random.next());
     }
     auto state = SessionState::open(memory.state(), kGeometry, faults);
-    if (!state || !state->recover(memory.extent())) continue;
+    if (!state || !state->recover(undo_extent(memory.extent()))) continue;
     (void)state->in_flight();
     (void)state->record();
     state->begin();

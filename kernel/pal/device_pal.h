@@ -135,6 +135,8 @@ class DevicePal {
   virtual Status copy_out(const Reservation& reservation, uint64_t offset,
                           std::span<std::byte> to) = 0;
   virtual Status zero(Reservation& reservation, uint64_t offset, uint64_t bytes) = 0;
+  // Within one reservation, between ranges that do not overlap. cuMemcpyDtoD.
+  virtual Status copy(Reservation& reservation, uint64_t from, uint64_t to, uint64_t bytes) = 0;
 
   // Seals an extent for all processes and for ever. Errors: kBusy while a writer is left anywhere,
   // kUnsupported where properties().enforces_seals is false.

@@ -69,6 +69,11 @@ Status FaultyPal::zero(Reservation& reservation, uint64_t offset, uint64_t bytes
   return inner_.zero(reservation, offset, bytes);
 }
 
+Status FaultyPal::copy(Reservation& reservation, uint64_t from, uint64_t to, uint64_t bytes) {
+  DJINN_CHECK(count_call());
+  return inner_.copy(reservation, from, to, bytes);
+}
+
 Status FaultyPal::seal(const Extent& extent, Seals seals) {
   DJINN_CHECK(count_call());
   return inner_.seal(extent, seals);

@@ -181,6 +181,14 @@ Status HostPal::zero(Reservation& reservation, uint64_t offset, uint64_t bytes) 
   return {};
 }
 
+Status HostPal::copy(Reservation& reservation, uint64_t from, uint64_t to, uint64_t bytes) {
+  DJINN_ASSERT(from + bytes <= to || to + bytes <= from);
+  DJINN_CHECK(reservation.check_access(from, bytes, Access::kRead));
+  DJINN_CHECK(reservation.check_access(to, bytes, Access::kReadWrite));
+  ::memcpy(reservation.data() + to, reservation.data() + from, bytes);
+  return {};
+}
+
 Status HostPal::seal(const Extent& extent, Seals seals) {
   return add_seals(extent.fd, seals);
 }

@@ -37,6 +37,7 @@ class HostPal final : public DevicePal, private Reservation::Owner {
   Status copy_out(const Reservation& reservation, uint64_t offset,
                   std::span<std::byte> to) override;
   Status zero(Reservation& reservation, uint64_t offset, uint64_t bytes) override;
+  Status copy(Reservation& reservation, uint64_t from, uint64_t to, uint64_t bytes) override;
   Status seal(const Extent& extent, Seals seals) override;
   Result<Fd> export_extent(const Extent& extent) override;
   Result<Extent> import_extent(Fd fd, uint64_t bytes, Seals required) override;

@@ -87,6 +87,33 @@ TYPED_TEST(pal_conformance, what_is_copied_in_comes_out) {
   EXPECT_EQ(in, out);
 }
 
+TYPED_TEST(pal_conformance, what_is_copied_inside_is_the_same_and_leaves_its_source) {
+  Reservation range = this->reserve(3);
+  const Extent extent = this->create(3);
+  ASSERT_TRUE(this->pal().map(range, 0, extent, 0, 3 * this->page(), Access::kReadWrite));
+  const auto in = pattern(this->page() + 100);
+  ASSERT_TRUE(this->pal().copy_in(range, 13, in));
+  const uint64_t to = this->page() + 777;
+  ASSERT_TRUE(this->pal().copy(range, 13, to, in.size()));
+  for (const uint64_t at : {uint64_t{13}, to}) {
+    std::vector<std::byte> out(in.size());
+    ASSERT_TRUE(this->pal().copy_out(range, at, out));
+    EXPECT_EQ(in, out);
+  }
+}
+
+TYPED_TEST(pal_conformance, a_copy_inside_needs_leave_to_read_and_to_write) {
+  Reservation range = this->reserve(3);
+  const Extent extent = this->create(3);
+  ASSERT_TRUE(this->pal().map(range, 0, extent, 0, this->page(), Access::kRead));
+  ASSERT_TRUE(
+      this->pal().map(range, this->page(), extent, this->page(), this->page(), Access::kReadWrite));
+  EXPECT_TRUE(this->pal().copy(range, 0, this->page(), 100));
+  EXPECT_EQ(code_of(this->pal().copy(range, this->page(), 0, 100)), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(code_of(this->pal().copy(range, 2 * this->page(), this->page(), 100)),
+            ErrorCode::kOutOfRange);
+}
+
 TYPED_TEST(pal_conformance, new_memory_is_zero) {
   Reservation range = this->reserve(1);
   const Extent extent = this->create(1);

@@ -80,9 +80,17 @@ void PersistentSection::free(Range range) {
   ranges_.free(range.offset);
 }
 
-std::span<std::byte> PersistentSection::bytes(Range range) const {
+DeviceAddress PersistentSection::address(Range range) const {
   DJINN_ASSERT(ranges_.is_live(range));
-  return {window_.data() + range.offset, range.bytes};
+  return address() + range.offset;
+}
+
+Status PersistentSection::copy(uint64_t from, uint64_t to, uint64_t bytes) {
+  return window_.pal().copy(window_.reservation(), from, to, bytes);
+}
+
+Status PersistentSection::copy_in(uint64_t offset, std::span<const std::byte> from) {
+  return window_.pal().copy_in(window_.reservation(), offset, from);
 }
 
 }  // namespace djinn::vmu

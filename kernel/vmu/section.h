@@ -43,7 +43,12 @@ class PersistentSection {
   Result<std::vector<Range>> allocate_all(std::span<const uint64_t> sizes);
   void free(Range range);
 
-  [[nodiscard]] std::span<std::byte> bytes(Range range) const;
+  // Of the extent's first byte, and of a live range's.
+  [[nodiscard]] DeviceAddress address() const { return window_.address(); }
+  [[nodiscard]] DeviceAddress address(Range range) const;
+  // Copies inside the extent, or into it. Errors: those of the pal.
+  Status copy(uint64_t from, uint64_t to, uint64_t bytes);
+  Status copy_in(uint64_t offset, std::span<const std::byte> from);
   [[nodiscard]] const RangeAllocator& ranges() const noexcept { return ranges_; }
   [[nodiscard]] const Window& window() const noexcept { return window_; }
 

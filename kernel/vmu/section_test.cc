@@ -70,6 +70,10 @@ uint64_t allocated_bytes(const Fd& memfd) {
   return static_cast<uint64_t>(info.st_blocks) * 512;
 }
 
+std::span<std::byte> bytes_of(const PersistentSection& section, Range range) {
+  return {section.address(range).on_host(), range.bytes};
+}
+
 bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
@@ -161,12 +165,13 @@ TEST_F(section, what_was_given_at_once_is_zero_for_the_next_who_asks_for_zeros) 
   const std::array<uint64_t, 2> sizes{kMiB, kMiB};
   const std::vector<Range> ranges = it.allocate_all(sizes).value();
   for (const Range& one : ranges) {
-    memset(it.bytes(one).data(), 0xff, one.bytes);
+    memset(bytes_of(it, one).data(), 0xff, one.bytes);
     it.free(one);
   }
   const Range again = it.allocate(2 * kMiB).value();
   EXPECT_EQ(again.offset, ranges[0].offset);
-  EXPECT_TRUE(std::ranges::all_of(it.bytes(again), [](std::byte b) { return b == std::byte{0}; }));
+  EXPECT_TRUE(
+      std::ranges::all_of(bytes_of(it, again), [](std::byte b) { return b == std::byte{0}; }));
 }
 
 TEST_F(section, where_there_is_no_room_for_all_nothing_changes) {
@@ -184,33 +189,33 @@ TEST_F(section, where_there_is_no_room_for_all_nothing_changes) {
 TEST_F(section, a_reused_range_is_zero) {
   PersistentSection it = open();
   const Range first = it.allocate(kMiB).value();
-  soil(it.bytes(first));
+  soil(bytes_of(it, first));
   it.free(first);
   const Range second = it.allocate(kMiB / 2).value();
   EXPECT_EQ(second.offset, first.offset);
-  EXPECT_TRUE(all_zero(it.bytes(second)));
+  EXPECT_TRUE(all_zero(bytes_of(it, second)));
   const Range third = it.allocate(kMiB).value();  // half used before, half fresh
-  EXPECT_TRUE(all_zero(it.bytes(third)));
+  EXPECT_TRUE(all_zero(bytes_of(it, third)));
 }
 
 TEST_F(section, neighbours_keep_their_bytes) {
   PersistentSection it = open();
   const Range a = it.allocate(1000).value(), b = it.allocate(1000).value(),
               c = it.allocate(1000).value();
-  for (const Range& range : {a, b, c}) soil(it.bytes(range));
+  for (const Range& range : {a, b, c}) soil(bytes_of(it, range));
   it.free(b);
   ASSERT_EQ(it.allocate(1000).value(), b);
-  EXPECT_FALSE(all_zero(it.bytes(a)) || all_zero(it.bytes(c)));
-  EXPECT_TRUE(std::count(it.bytes(a).begin(), it.bytes(a).end(), std::byte{0xA5}) == 1024 &&
-              std::count(it.bytes(c).begin(), it.bytes(c).end(), std::byte{0xA5}) == 1024);
+  EXPECT_FALSE(all_zero(bytes_of(it, a)) || all_zero(bytes_of(it, c)));
+  EXPECT_TRUE(std::count(bytes_of(it, a).begin(), bytes_of(it, a).end(), std::byte{0xA5}) == 1024 &&
+              std::count(bytes_of(it, c).begin(), bytes_of(it, c).end(), std::byte{0xA5}) == 1024);
 }
 
 TEST_F(section, addresses_stay_while_it_grows) {
   PersistentSection it = open();
   const Range first = it.allocate(100).value();
-  std::byte* const at = it.bytes(first).data();
+  std::byte* const at = bytes_of(it, first).data();
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(it.allocate(kMiB));
-  EXPECT_EQ(it.bytes(first).data(), at);
+  EXPECT_EQ(bytes_of(it, first).data(), at);
 }
 
 TEST_F(section, over_the_quota_it_stays_as_it_was) {
@@ -235,16 +240,16 @@ TEST_F(section, a_successor_finds_live_bytes_and_zeroes_the_rest_before_reuse) {
     PersistentSection it = open();
     kept = it.allocate(kMiB).value();
     dead = it.allocate(kMiB).value();
-    soil(it.bytes(kept));
-    soil(it.bytes(dead));
+    soil(bytes_of(it, kept));
+    soil(bytes_of(it, dead));
   }
   auto it = PersistentSection::reopen(*pal_, grants_, extent_again(), grants_.granted_bytes(),
                                       std::array{kept});
   ASSERT_TRUE(it);
-  EXPECT_EQ(it->bytes(kept)[77], std::byte{0xA5});
+  EXPECT_EQ(bytes_of(*it, kept)[77], std::byte{0xA5});
   const Range again = it->allocate(kMiB).value();
   EXPECT_EQ(again, dead);
-  EXPECT_TRUE(all_zero(it->bytes(again)));
+  EXPECT_TRUE(all_zero(bytes_of(*it, again)));
   EXPECT_EQ(grants_.asked(), 1u) << "a successor spends the grants of its predecessor";
 }
 
@@ -277,13 +282,13 @@ TEST_F(section, random_life_keeps_ranges_zero_at_birth_and_apart) {
       if (live.empty() || random.below(2) == 0) {
         const auto range = it.allocate(1 + random.below(kMiB));
         if (!range) continue;
-        ASSERT_TRUE(all_zero(it.bytes(*range))) << seed;
+        ASSERT_TRUE(all_zero(bytes_of(it, *range))) << seed;
         live.emplace_back(*range, static_cast<std::byte>(1 + random.below(255)));
-        ::memset(it.bytes(*range).data(), static_cast<int>(live.back().second), range->bytes);
+        ::memset(bytes_of(it, *range).data(), static_cast<int>(live.back().second), range->bytes);
       } else {
         std::swap(live[random.below(live.size())], live.back());
         const auto& [range, mark] = live.back();
-        const auto bytes = it.bytes(range);
+        const auto bytes = bytes_of(it, range);
         ASSERT_TRUE(
             std::all_of(bytes.begin(), bytes.end(), [m = mark](std::byte b) { return b == m; }));
         it.free(range);

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernel/base/device_address.h"
 #include "kernel/pal/device_pal.h"
 
 namespace djinn::vmu {
@@ -48,7 +49,7 @@ class Window {
   // those of the grant source and of the pal.
   Status grow_to(uint64_t bytes);
 
-  [[nodiscard]] std::byte* data() const noexcept { return reservation_.data(); }
+  [[nodiscard]] DeviceAddress address() const noexcept { return reservation_.data(); }
   [[nodiscard]] uint64_t size() const noexcept { return extent_.bytes; }
   [[nodiscard]] uint64_t committed_bytes() const noexcept { return committed_bytes_; }
   [[nodiscard]] pal::DevicePal& pal() const noexcept { return *pal_; }

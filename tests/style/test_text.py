@@ -5,7 +5,7 @@ import re
 
 import measure
 import pytest
-from repo import CODE, CPP, ROOT, expect_none, files, files_with, text_of
+from repo import CODE, CPP, ROOT, expect_none, files, files_with, folder_of, text_of
 
 EXCEPTION = re.compile(r"(//|#) style: \S")
 COLUMNS_MAX = 100
@@ -55,6 +55,15 @@ def test_cpp(rule: str) -> None:
         text = without_comments_and_strings(text_of(path))
         found += places(path, FORBIDDEN_IN_CPP[rule], text)
     expect_none(found, rule)
+
+
+def test_only_what_computes_on_a_device_looks_behind_its_addresses() -> None:
+    found = []
+    for path in files_with(*CPP):
+        is_of_device = folder_of(path) in ("kernel/base", "kernel/exec", "kernel/executor")
+        if not is_of_device and not is_test(path):
+            found += places(path, r"\bon_host\s*\(")
+    expect_none(found, "have bytes of a device copied (kernel/base/device_address.h)")
 
 
 def test_tests_wait_for_a_condition_and_never_for_a_time() -> None:
