@@ -48,8 +48,8 @@ TEST(Plan, an_empty_plan_takes_every_tensor_in_file_order_at_aligned_places) {
   EXPECT_THAT(plan->manifest.extent_bytes, ElementsAre(4096));
   EXPECT_THAT(plan->manifest.tensors,
               ElementsAre(TensorEntry{"matrix", DType::kFloat32, {4, 6}, 0, 0, 96},
-                          TensorEntry{"scalar", DType::kInt64, {}, 0, 192, 8},
-                          TensorEntry{"vector", DType::kFloat32, {6}, 0, 128, 24}));
+                          TensorEntry{"scalar", DType::kInt64, {}, 0, 2 * kTensorAlignment, 8},
+                          TensorEntry{"vector", DType::kFloat32, {6}, 0, kTensorAlignment, 24}));
   EXPECT_EQ(plan->written_bytes, 128u);
   ASSERT_EQ(plan->jobs.size(), 3u);
   for (const CopyJob& job : plan->jobs) EXPECT_TRUE(job.plain());
