@@ -50,12 +50,14 @@ class SilenceNotice {
 };
 
 Result<std::unique_ptr<client::Client>> connect(const Invocation& invocation, bool observer,
+                                                const std::string& device,
                                                 const client::Deadline* deadline = nullptr) {
   const SilenceNotice notice(invocation);
   client::ConnectOptions options;
   options.host = invocation.host;
   options.name = "djinnctl";
   options.observer = observer;
+  options.device = device;
   auto connected = client::Client::connect(options, deadline);
   // No socket is no daemon: scripts tell it apart from an object that is not there.
   if (!connected && connected.error().code == ErrorCode::kNotFound) {
@@ -216,8 +218,9 @@ int finish_parse(const CLI::App& app, const CLI::ParseError& stop, bool quiet) {
 }  // namespace
 
 Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation,
-                                                const client::Deadline* deadline) {
-  return connect(invocation, true, deadline);
+                                                const client::Deadline* deadline,
+                                                const std::string& device) {
+  return connect(invocation, true, device, deadline);
 }
 
 Result<ipc::StatusReport> status_in_time(const Invocation& invocation) {
@@ -229,8 +232,9 @@ Result<ipc::StatusReport> status_in_time(const Invocation& invocation) {
   return client->status(&deadline);
 }
 
-Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation) {
-  return connect(invocation, false);
+Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation,
+                                               const std::string& device) {
+  return connect(invocation, false, device);
 }
 
 Status print_json(const Invocation& invocation, const std::string& schema,

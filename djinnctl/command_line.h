@@ -61,14 +61,17 @@ void add_generate(CommandLine& line);
 void add_help(CommandLine& line);
 
 // A connection for control requests only.
-// deadline: how long djinnd may take to answer; nullptr: as long as it takes.
+// deadline: how long djinnd may take to answer; nullptr: as long as it takes. device: of what it
+// opens; empty: djinnd's first.
 Result<std::unique_ptr<client::Client>> observe(const Invocation& invocation,
-                                                const client::Deadline* deadline = nullptr);
+                                                const client::Deadline* deadline = nullptr,
+                                                const std::string& device = {});
 // The status of the daemon, for verbs that have something to say without it. Errors: kDisconnected
 // where none runs, kTimeout where one does not answer within some seconds.
 Result<ipc::StatusReport> status_in_time(const Invocation& invocation);
-// A session with a data path.
-Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation);
+// A session with a data path. device: as above.
+Result<std::unique_ptr<client::Client>> attach(const Invocation& invocation,
+                                               const std::string& device);
 
 // What --json prints, in the style that was asked for.
 Status print_json(const Invocation& invocation, const std::string& schema, std::vector<Json> items);

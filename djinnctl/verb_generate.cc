@@ -18,6 +18,7 @@ namespace {
 
 struct GenerateCommand {
   std::string directory;
+  std::string device;
   std::string prompt;
   client::GenerateOptions options;
 };
@@ -73,7 +74,7 @@ Status print_whole(const Invocation& invocation, client::Generator& generator,
 
 Status generate(const Invocation& invocation, GenerateCommand command) {
   DJINN_CHECK(check_has_no_tokenizer(command.directory));
-  DJINN_TRY(const auto client, attach(invocation));
+  DJINN_TRY(const auto client, attach(invocation, command.device));
   DJINN_TRY(const auto generator, open_generator(*client, command.directory));
   const std::string note = client::tell_unknown(generator->unknown_keys());
   if (!note.empty() && !invocation.quiet) {
@@ -124,6 +125,8 @@ void add_generate(CommandLine& line) {
               "divides what was said before [1]")
       .called("R")
       .positive();
+  verb.option("--device", command->device, "where it runs, as 'djinnctl devices' says [the first]")
+      .called("NAME");
   add_sampling(verb, options);
   verb.does([command](const Invocation& invocation) { return generate(invocation, *command); });
 }

@@ -18,6 +18,7 @@ struct LoadOptions {
   bool pin = false;
   bool no_pin = false;
   std::string keep_alive;
+  std::string device;
 
   // A time to stay would mean nothing to a model that is pinned.
   [[nodiscard]] client::Retention retention() const {
@@ -53,7 +54,7 @@ Result<client::OpenedModel> open(const Invocation& invocation, client::Client& c
 
 Status load(const Invocation& invocation, const LoadOptions& options) {
   DJINN_TRY(const auto directory, client::open_model_directory(options.path));
-  DJINN_TRY(const auto client, observe(invocation));
+  DJINN_TRY(const auto client, observe(invocation, nullptr, options.device));
   DJINN_TRY(const auto opened, open(invocation, *client, directory, options.retention()));
   // Closed before the answer, so that the next command finds the model as free as it will be.
   DJINN_CHECK(client->close_model(opened.id));
@@ -85,6 +86,8 @@ void add_load(CommandLine& line) {
       })
       .excludes(pin)
       .excludes(no_pin);
+  verb.option("--device", options->device, "whose memory, as 'djinnctl devices' says [the first]")
+      .called("NAME");
   verb.does(options, load);
 }
 

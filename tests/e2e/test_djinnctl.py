@@ -46,6 +46,26 @@ def session_named(daemon: Daemon, name: str) -> str | None:
     return next((item["id"] for item in sessions_of(daemon) if item["name"] == name), None)
 
 
+def test_a_model_is_loaded_where_the_device_is_named(byte_model: Path) -> None:
+    other = ["--test-device-bytes", str(64 << 20)]
+    worker = ["--test-device-worker", str(BIN / "djinnd-fake-worker-test")]
+    with running("--memory", "200MiB", *other, *worker) as daemon:
+        named = [item["device"] for item in ctl(daemon, "devices", "-j").items()]
+        assert named == ["cpu:0", "fake:0"]
+        ids = {
+            device: ctl(daemon, "load", "--device", device, str(byte_model)).text()
+            for device in named
+        }
+        assert len(set(ids.values())) == 2
+        said = {item["device"]: item["id"] for item in ctl(daemon, "ps", "-j").items()}
+        assert said == ids
+        assert ctl(daemon, "load", str(byte_model)).text() == ids["cpu:0"]
+        for words in (["load"], ["generate", "--prompt", PROMPT]):
+            refused = ctl(daemon, *words, "--device", "gpu:7", str(byte_model))
+            assert refused.code != 0
+            assert "gpu:7" in refused.err and "cpu:0 and fake:0" in refused.err, refused.err
+
+
 def test_a_loaded_model_is_listed_until_it_is_unloaded(daemon: Daemon, byte_model: Path) -> None:
     assert len(ctl(daemon, "ps").table()) == 1
     model = ctl(daemon, "load", str(byte_model)).text()
