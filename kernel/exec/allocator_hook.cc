@@ -201,13 +201,6 @@ RegisteredSlab::~RegisteredSlab() {
 }
 
 void Recorder::note(uint64_t bytes) {
-  if (is_over_) return;
-  if (lifetimes_.size() == most_) {
-    is_over_ = true;
-    lifetimes_ = {};
-    alive_ = {};
-    return;
-  }
   lifetimes_.push_back({bytes, event_++, UINT32_MAX});
   live_ += rounded(bytes);
   peak_ = std::max(peak_, live_);
@@ -215,7 +208,7 @@ void Recorder::note(uint64_t bytes) {
 
 void* Recorder::allocate(size_t bytes) {
   void* memory = from_.allocate(bytes);
-  if (memory != nullptr && !is_over_) alive_[memory] = static_cast<uint32_t>(lifetimes_.size());
+  if (memory != nullptr) alive_[memory] = static_cast<uint32_t>(lifetimes_.size());
   note(bytes);
   return memory;
 }
@@ -234,8 +227,7 @@ void Recorder::released(void* memory) {
   alive_.erase(found);
 }
 
-std::optional<std::vector<vmu::Lifetime>> Recorder::finish() const {
-  if (is_over_) return std::nullopt;
+std::vector<vmu::Lifetime> Recorder::finish() const {
   std::vector<vmu::Lifetime> lifetimes = lifetimes_;
   for (vmu::Lifetime& lifetime : lifetimes) {
     if (lifetime.last != UINT32_MAX) continue;

@@ -144,23 +144,21 @@ class RegisteredSlab {
 
 class Recorder final : public Sink {
  public:
-  // from: where the recorded run's memory is taken. most: how many allocations are written down.
-  Recorder(Sink& from, size_t most) : from_(from), most_(most) {}
+  // from: where the recorded run's memory is taken.
+  explicit Recorder(Sink& from) : from_(from) {}
 
   void* allocate(size_t bytes) override;
   void released(void* memory) override;
   void skip() override;
 
-  // What was recorded; what is still alive lives to the end. Nothing: there was more than the most.
-  [[nodiscard]] std::optional<std::vector<vmu::Lifetime>> finish() const;
+  // What was recorded; what is still alive lives to the end.
+  [[nodiscard]] std::vector<vmu::Lifetime> finish() const;
   [[nodiscard]] uint64_t peak_live_bytes() const { return peak_; }
 
  private:
   void note(uint64_t bytes);
 
   Sink& from_;
-  size_t most_;
-  bool is_over_ = false;
   std::vector<vmu::Lifetime> lifetimes_;
   std::unordered_map<void*, uint32_t> alive_;
   uint32_t event_ = 0;

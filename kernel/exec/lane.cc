@@ -83,8 +83,6 @@ class CpuLane final : public HostLane {
   Status carry_out(const std::function<Status()>& work);
   Status compute(const Program& program, const RunBindings& bindings);
   Status compute_once(const Program& program, const RunBindings& bindings);
-  Status run_in(std::span<std::byte> memory, const AdmittedGraph& graph,
-                const RunBindings& bindings);
   Status run_planned(const Program& program, const RunBindings& bindings);
   Status rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan);
   Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
@@ -144,24 +142,20 @@ Status CpuLane::compute_once(const Program& program, const RunBindings& bindings
   c10::InferenceMode inference_mode;
   DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program));
-  DJINN_TRY(const std::span<std::byte> memory, room_for(admitted(program), bindings));
+  std::span<std::byte> memory;
+  if (options_.planned) {
+    DJINN_TRY(memory, room_for(admitted(program), bindings));
+  }
   ++stats_.runs;
-  return run_in(memory, admitted(program), bindings);
-}
-
-Status CpuLane::run_in(std::span<std::byte> memory, const AdmittedGraph& graph,
-                       const RunBindings& bindings) {
   stats_.planned_bytes = memory.size();
   stats_.peak_live_bytes = 0;
   Arena arena(memory, heap_);
-  return execute_on(arena, graph, bindings);
+  return execute_on(arena, admitted(program), bindings);
 }
 
-// The clean part of the slab for a run without symbols: what its allocations take at most. For
-// others nobody knows that; theirs are the heap's.
+// The clean part of the slab for a run without symbols: what its allocations take at most.
 Result<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
                                                const RunBindings& bindings) {
-  if (!options_.planned || !bindings.symbols.empty()) return std::span<std::byte>();
   const bool placed =
       !bindings.places.empty() &&
       std::ranges::all_of(bindings.places, [](const OutputPlace& one) { return one.bytes > 0; });
@@ -188,11 +182,6 @@ Status CpuLane::compute(const Program& program, const RunBindings& bindings) {
 Status CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans_.plan(&program, top);
-  if (plan.is_too_long) {
-    DJINN_TRY(const std::span<std::byte> memory, room_for(admitted(program), bindings));
-    ++stats_.plan_misses;
-    return run_in(memory, admitted(program), bindings);
-  }
   if (plan.records == 0 && !top.empty()) {
     respect_capacity(program.graph(), top);
     const Status rehearsed = rehearse(admitted(program), std::move(top), plan);
@@ -210,16 +199,15 @@ Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbol
 }
 
 Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
-  DJINN_TRY(const std::span<std::byte> memory, room_for(graph, bindings));
+  std::span<std::byte> memory;
+  if (bindings.symbols.empty()) {
+    DJINN_TRY(memory, room_for(graph, bindings));
+  }
   Arena arena(memory, heap_);
-  Recorder recorder(arena, kAllocationsMax);
+  Recorder recorder(arena);
   DJINN_CHECK(execute_on(recorder, graph, bindings));
   if (heap_.is_refused()) return {};  // a kernel may go on without, in another way: run() fails it
-  if (auto recorded = recorder.finish()) {
-    plan.learn(*std::move(recorded));
-  } else {
-    plan.give_up();
-  }
+  plan.learn(recorder.finish());
   ++stats_.plan_records;
   stats_.planned_bytes = plan.planned_bytes;
   stats_.peak_live_bytes = recorder.peak_live_bytes();

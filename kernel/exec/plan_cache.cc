@@ -50,15 +50,6 @@ void Plan::learn(std::vector<vmu::Lifetime> recorded) {
   ++records;
 }
 
-void Plan::give_up() {
-  lifetimes = {};
-  placements = {};
-  planned_bytes = 0;
-  peak_live_bytes = 0;
-  needs_record = false;
-  is_too_long = true;
-}
-
 std::vector<int64_t> bucket_top(const srg::Graph& graph, std::span<const int64_t> symbols) {
   std::vector<int64_t> top;
   for (size_t i = 0; i < symbols.size(); ++i) {
@@ -71,34 +62,15 @@ Plan& PlanCache::plan(const void* program, const std::vector<int64_t>& bucket) {
   Buckets& buckets = programs_[program];
   auto found = buckets.find(bucket);
   if (found == buckets.end()) {
-    drop_beyond_limit();
-    if (buckets.size() >= kPlansMax) drop_oldest(buckets);
+    if (buckets.size() >= kPlansMax) {
+      buckets.erase(std::min_element(buckets.begin(), buckets.end(), [](auto& a, auto& b) {
+        return a.second.last_use < b.second.last_use;
+      }));
+    }
     found = buckets.emplace(bucket, Plan{}).first;
   }
   found->second.last_use = ++uses_;
   return found->second;
-}
-
-void PlanCache::drop_oldest(Buckets& buckets) {
-  buckets.erase(
-      std::ranges::min_element(buckets, {}, [](const auto& one) { return one.second.last_use; }));
-}
-
-void PlanCache::drop_beyond_limit() {
-  for (;;) {
-    size_t planned = 0;
-    Buckets* oldest = nullptr;
-    uint64_t oldest_use = UINT64_MAX;
-    for (auto& [program, buckets] : programs_) {
-      for (const auto& [bucket, plan] : buckets) {
-        planned += plan.lifetimes.size();
-        if (plan.last_use < oldest_use) oldest = &buckets;
-        oldest_use = std::min(oldest_use, plan.last_use);
-      }
-    }
-    if (planned <= kPlannedMax) return;
-    drop_oldest(*oldest);
-  }
 }
 
 void PlanCache::forget(const void* program) {

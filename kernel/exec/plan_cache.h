@@ -22,10 +22,6 @@
 
 namespace djinn::exec {
 
-// A run of more allocations, as that of a recurrent network over a long text, is not planned: the
-// planner's time is quadratic, and a recording of so many takes 1 MB beside all grants.
-inline constexpr size_t kAllocationsMax = 20'000;
-
 struct Plan {
   std::vector<vmu::Lifetime> lifetimes;  // empty until the first record
   std::vector<Placement> placements;
@@ -33,14 +29,11 @@ struct Plan {
   uint64_t peak_live_bytes = 0;
   uint32_t records = 0;
   bool needs_record = true;
-  bool is_too_long = false;  // to be planned: its runs take memory as they go
   uint64_t last_use = 0;
 
   // Takes a record in. One of the same sequence widens the plan, so that both runs fit; another
   // sequence replaces it.
   void learn(std::vector<vmu::Lifetime> recorded);
-  // A record had more than kAllocationsMax.
-  void give_up();
 };
 
 // The symbols of the bucket's top. Sequence roles keep past + tokens within the capacity.
@@ -49,16 +42,13 @@ struct Plan {
 
 class PlanCache {
  public:
-  // The plan of that bucket, made empty if there was none. Drops the least recently used: of a
-  // program's beyond kPlansMax, and of all while they have more than kPlannedMax allocations.
+  // The plan of that bucket, made empty if there was none. Keeps at most kPlansMax a program and
+  // drops the least recently used.
   Plan& plan(const void* program, const std::vector<int64_t>& bucket);
   void forget(const void* program);
 
  private:
   using Buckets = std::map<std::vector<int64_t>, Plan>;
-  static void drop_oldest(Buckets& buckets);
-  void drop_beyond_limit();
-
   std::unordered_map<const void*, Buckets> programs_;
   uint64_t uses_ = 0;
 };
@@ -66,8 +56,6 @@ class PlanCache {
 // A decode program has a dozen buckets, one with two free symbols about a hundred; a plan of a
 // thousand allocations is 40 KB.
 inline constexpr size_t kPlansMax = 128;
-// Of all plans of a lane: 40 MB.
-inline constexpr size_t kPlannedMax = 1'000'000;
 // A bucket whose runs disagree that often is run by malloc from then on, counted as misses.
 inline constexpr uint32_t kRecordsMax = 8;
 

@@ -115,7 +115,7 @@ TEST_F(Strangers, are_given_zeros_by_the_heap) {
   Heap heap(owner);
   for (int round = 0; round < 8; ++round) {
     Arena without_slab({}, heap);
-    Recorder recorder(without_slab, 100);
+    Recorder recorder(without_slab);
     const ScopedSink scope(recorder);
     at::Tensor tensor = at::empty({kBytes}, at::kByte);
     const std::span bytes(static_cast<std::byte*>(tensor.mutable_data_ptr()), kBytes);
