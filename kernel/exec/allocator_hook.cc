@@ -201,14 +201,18 @@ RegisteredSlab::~RegisteredSlab() {
 }
 
 void Recorder::note(uint64_t bytes) {
-  lifetimes_.push_back({bytes, event_++, UINT32_MAX});
+  if (lifetimes_.size() == kAllocationsMax) {
+    too_long_ = true;
+    lifetimes_ = {};
+  }
+  if (!too_long_) lifetimes_.push_back({bytes, event_++, UINT32_MAX});
   live_ += rounded(bytes);
   peak_ = std::max(peak_, live_);
 }
 
 void* Recorder::allocate(size_t bytes) {
   void* memory = from_.allocate(bytes);
-  if (memory != nullptr) alive_[memory] = static_cast<uint32_t>(lifetimes_.size());
+  if (memory != nullptr) alive_[memory] = {lifetimes_.size(), bytes};
   note(bytes);
   return memory;
 }
@@ -221,9 +225,8 @@ void Recorder::released(void* memory) {
   from_.released(memory);
   const auto found = alive_.find(memory);
   if (found == alive_.end()) return;  // older than the recording
-  vmu::Lifetime& lifetime = lifetimes_[found->second];
-  lifetime.last = event_++;
-  live_ -= rounded(lifetime.bytes);
+  if (!too_long_) lifetimes_[found->second.lifetime].last = event_++;
+  live_ -= rounded(found->second.bytes);
   alive_.erase(found);
 }
 

@@ -5,7 +5,7 @@
 //
 //   Sink      decides where the allocations of one thread go while a ScopedSink is alive
 //   Heap      malloc for what no plan places; counted, and bounded by its owner
-//   Recorder  a sink that takes the heap and writes down sizes and lifetimes
+//   Recorder  a sink that takes another's memory and writes down sizes and lifetimes
 //   Replayer  a sink that serves the n-th allocation at its planned place in a slab
 //   Arena     a sink that finds each allocation a place in a slab as it comes
 //   Placer    a sink in front of another, for outputs that have places of their own
@@ -144,6 +144,9 @@ class RegisteredSlab {
 
 class Recorder final : public Sink {
  public:
+  // Planning is quadratic, and takes 0.2 s at worst for so many: a run of more has no plan.
+  static constexpr size_t kAllocationsMax = 8192;
+
   // from: where the recorded run's memory is taken.
   explicit Recorder(Sink& from) : from_(from) {}
 
@@ -151,16 +154,23 @@ class Recorder final : public Sink {
   void released(void* memory) override;
   void skip() override;
 
-  // What was recorded; what is still alive lives to the end.
+  // What was recorded; what is still alive lives to the end. Nothing where is_too_long().
   [[nodiscard]] std::vector<vmu::Lifetime> finish() const;
+  // Of too many allocations: from there on peak_live_bytes() alone is kept.
+  [[nodiscard]] bool is_too_long() const { return too_long_; }
   [[nodiscard]] uint64_t peak_live_bytes() const { return peak_; }
 
  private:
+  struct Alive {
+    size_t lifetime;
+    uint64_t bytes;
+  };
   void note(uint64_t bytes);
 
   Sink& from_;
   std::vector<vmu::Lifetime> lifetimes_;
-  std::unordered_map<void*, uint32_t> alive_;
+  std::unordered_map<void*, Alive> alive_;
+  bool too_long_ = false;
   uint32_t event_ = 0;
   uint64_t live_ = 0;
   uint64_t peak_ = 0;

@@ -26,6 +26,11 @@ constexpr uint64_t kGapsOneIn = 4;
 // Kernels take some memory beside their results, such as a number as a tensor; no estimate has it.
 constexpr uint64_t kAsideBytes = uint64_t{64} << 10;
 
+// What an arena needs for runs of which so much is alive at once.
+constexpr uint64_t with_gaps(uint64_t live_bytes) {
+  return live_bytes + live_bytes / kGapsOneIn + kAsideBytes;
+}
+
 class UnboundedHeap final : public HeapOwner {
   Status allow(uint64_t) override { return {}; }
   void settle(uint64_t) override {}
@@ -88,7 +93,9 @@ class CpuLane final : public HostLane {
   Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Status replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Status reserve(uint64_t bytes);
+  Status run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, const Plan& plan);
   Result<std::span<std::byte>> room_for(const AdmittedGraph& graph, const RunBindings& bindings);
+  Result<std::span<std::byte>> clean_memory(uint64_t bytes);
   void register_places(std::span<const OutputPlace> all);
   Status execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings);
   Status execute(const AdmittedGraph& graph, const RunBindings& bindings, Placer* placer = nullptr);
@@ -160,7 +167,11 @@ Result<std::span<std::byte>> CpuLane::room_for(const AdmittedGraph& graph,
       !bindings.places.empty() &&
       std::ranges::all_of(bindings.places, [](const OutputPlace& one) { return one.bytes > 0; });
   const uint64_t estimate = placed ? graph.passing_bytes : graph.activation_bytes;
-  const uint64_t bytes = estimate + estimate / kGapsOneIn + kAsideBytes;
+  return clean_memory(with_gaps(estimate));
+}
+
+// So many bytes of the slab that hold nothing of others'.
+Result<std::span<std::byte>> CpuLane::clean_memory(uint64_t bytes) {
   DJINN_CHECK(reserve(bytes));
   if (!slab_) return std::span<std::byte>();
   const auto memory = slab_->bytes().first(std::min<uint64_t>(bytes, slab_->bytes().size()));
@@ -187,6 +198,7 @@ Status CpuLane::run_planned(const Program& program, const RunBindings& bindings)
     const Status rehearsed = rehearse(admitted(program), std::move(top), plan);
     if (!rehearsed && rehearsed.error().code == ErrorCode::kOutOfMemory) return rehearsed.error();
   }
+  if (plan.in_arena) return run_in_arena(admitted(program), bindings, plan);
   if (plan.needs_record) return record(admitted(program), bindings, plan);
   return replay(admitted(program), bindings, plan);
 }
@@ -207,11 +219,26 @@ Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, 
   Recorder recorder(arena);
   DJINN_CHECK(execute_on(recorder, graph, bindings));
   if (heap_.is_refused()) return {};  // a kernel may go on without, in another way: run() fails it
-  plan.learn(recorder.finish());
+  if (recorder.is_too_long()) {
+    plans_.use_arena(plan, with_gaps(recorder.peak_live_bytes()));
+  } else {
+    plans_.learn(plan, recorder.finish());
+  }
   ++stats_.plan_records;
   stats_.planned_bytes = plan.planned_bytes;
   stats_.peak_live_bytes = recorder.peak_live_bytes();
   return {};
+}
+
+// It fits no plan, and is counted as such.
+Status CpuLane::run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings,
+                             const Plan& plan) {
+  DJINN_TRY(const std::span<std::byte> memory, clean_memory(plan.planned_bytes));
+  ++stats_.plan_misses;
+  stats_.planned_bytes = plan.planned_bytes;
+  stats_.peak_live_bytes = 0;
+  Arena arena(memory, heap_);
+  return execute_on(arena, graph, bindings);
 }
 
 Status CpuLane::replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {

@@ -50,6 +50,15 @@ void Plan::learn(std::vector<vmu::Lifetime> recorded) {
   ++records;
 }
 
+void Plan::use_arena(uint64_t bytes) {
+  lifetimes = {};
+  placements = {};
+  in_arena = true;
+  planned_bytes = bytes;
+  needs_record = false;
+  ++records;
+}
+
 std::vector<int64_t> bucket_top(const srg::Graph& graph, std::span<const int64_t> symbols) {
   std::vector<int64_t> top;
   for (size_t i = 0; i < symbols.size(); ++i) {
@@ -63,9 +72,11 @@ Plan& PlanCache::plan(const void* program, const std::vector<int64_t>& bucket) {
   auto found = buckets.find(bucket);
   if (found == buckets.end()) {
     if (buckets.size() >= kPlansMax) {
-      buckets.erase(std::min_element(buckets.begin(), buckets.end(), [](auto& a, auto& b) {
+      const auto oldest = std::min_element(buckets.begin(), buckets.end(), [](auto& a, auto& b) {
         return a.second.last_use < b.second.last_use;
-      }));
+      });
+      places_ -= oldest->second.placements.size();
+      buckets.erase(oldest);
     }
     found = buckets.emplace(bucket, Plan{}).first;
   }
@@ -73,8 +84,41 @@ Plan& PlanCache::plan(const void* program, const std::vector<int64_t>& bucket) {
   return found->second;
 }
 
+void PlanCache::learn(Plan& plan, std::vector<vmu::Lifetime> recorded) {
+  DJINN_ASSERT(recorded.size() <= Recorder::kAllocationsMax);
+  places_ -= plan.placements.size();
+  plan.learn(std::move(recorded));
+  places_ += plan.placements.size();
+  while (places_ > kPlacesMax) drop_oldest_but(plan);
+}
+
+void PlanCache::use_arena(Plan& plan, uint64_t bytes) {
+  places_ -= plan.placements.size();
+  plan.use_arena(bytes);
+}
+
+void PlanCache::drop_oldest_but(const Plan& kept) {
+  Buckets* of = nullptr;
+  Buckets::iterator oldest;
+  for (auto& [program, buckets] : programs_) {
+    for (auto at = buckets.begin(); at != buckets.end(); ++at) {
+      const Plan& plan = at->second;
+      if (&plan == &kept || plan.placements.empty()) continue;
+      if (of != nullptr && oldest->second.last_use < plan.last_use) continue;
+      of = &buckets;
+      oldest = at;
+    }
+  }
+  DJINN_ASSERT(of != nullptr);
+  places_ -= oldest->second.placements.size();
+  of->erase(oldest);
+}
+
 void PlanCache::forget(const void* program) {
-  programs_.erase(program);
+  const auto found = programs_.find(program);
+  if (found == programs_.end()) return;
+  for (const auto& [bucket, plan] : found->second) places_ -= plan.placements.size();
+  programs_.erase(found);
 }
 
 }  // namespace djinn::exec

@@ -6,6 +6,7 @@
 //            fits all of it
 //   record   a run whose allocations are written down: the rehearsal at the top, or, after a miss,
 //            an ordinary run
+//   arena    where runs of more allocations than a record may have find their places as they go
 //
 // The thread count is fixed for a lane, and so is no part of the key.
 #pragma once
@@ -29,11 +30,14 @@ struct Plan {
   uint64_t peak_live_bytes = 0;
   uint32_t records = 0;
   bool needs_record = true;
+  bool in_arena = false;  // of planned_bytes, without places
   uint64_t last_use = 0;
 
   // Takes a record in. One of the same sequence widens the plan, so that both runs fit; another
   // sequence replaces it.
   void learn(std::vector<vmu::Lifetime> recorded);
+  // Forgets its places: an arena of so many bytes serves the next runs.
+  void use_arena(uint64_t bytes);
 };
 
 // The symbols of the bucket's top. Sequence roles keep past + tokens within the capacity.
@@ -45,17 +49,31 @@ class PlanCache {
   // The plan of that bucket, made empty if there was none. Keeps at most kPlansMax a program and
   // drops the least recently used.
   Plan& plan(const void* program, const std::vector<int64_t>& bucket);
+  // Takes a record into the plan that plan() gave last. Drops the least recently used of the others
+  // where all of them would have more than kPlacesMax places.
+  void learn(Plan& plan, std::vector<vmu::Lifetime> recorded);
+  // Likewise, of a run of too many allocations.
+  void use_arena(Plan& plan, uint64_t bytes);
   void forget(const void* program);
+  [[nodiscard]] size_t places() const { return places_; }
 
  private:
   using Buckets = std::map<std::vector<int64_t>, Plan>;
+  void drop_oldest_but(const Plan& kept);
+
   std::unordered_map<const void*, Buckets> programs_;
+  size_t places_ = 0;  // of all plans
   uint64_t uses_ = 0;
 };
 
 // A decode program has a dozen buckets, one with two free symbols about a hundred; a plan of a
 // thousand allocations is 40 KB.
 inline constexpr size_t kPlansMax = 128;
+// Of all plans of a lane: 32 bytes each, 16 MiB, which are part of what a worker has beside its
+// grants. It is two plans of a thousand allocations for each of 256 buckets.
+inline constexpr size_t kPlacesMax = size_t{512} << 10;
+static_assert(Recorder::kAllocationsMax <= kPlacesMax);
+static_assert(sizeof(vmu::Lifetime) + sizeof(Placement) == 32);
 // A bucket whose runs disagree that often is run by malloc from then on, counted as misses.
 inline constexpr uint32_t kRecordsMax = 8;
 

@@ -250,6 +250,48 @@ TEST(Plan, a_program_without_symbols_is_computed_once_in_its_first_run_and_plann
   EXPECT_EQ(planned.lane->stats().plan_misses, 0u);
 }
 
+// One operator, and some allocations a step.
+srg::Graph recurrence(srg::Expr steps) {
+  GraphBuilder b;
+  const auto x = b.input("x", DType::kFloat32, {std::move(steps), 1, 4});
+  const auto h = b.input("h", DType::kFloat32, {1, 1, 4});
+  const auto input_weight = b.input("a", DType::kFloat32, {12, 4});
+  const auto hidden_weight = b.input("b", DType::kFloat32, {12, 4});
+  const auto results =
+      b.call_many("aten::gru.input",
+                  {arg(x), arg(h), arg(srg::ValueList{{input_weight.id, hidden_weight.id}}),
+                   arg(false), arg(1), arg(0.0), arg(false), arg(false), arg(false)},
+                  2);
+  b.output(results[0]);
+  return b.graph;
+}
+
+TEST(Plan, a_run_of_too_many_allocations_is_served_by_an_arena_of_its_peak) {
+  constexpr int64_t kSteps = 4096;
+  World plain({}, false);
+  ASSERT_EQ(message_of(plain.admit(recurrence(kSteps))), "");
+  const at::Tensor h = noise({1, 1, 4}, 2), a = noise({12, 4}, 3), b = noise({12, 4}, 4);
+  Bound bound;
+  World world({}, true);
+  LaneOptions options;
+  options.threads = 2;
+  options.grow_slab = world.slab.grow();
+  options.heap = &bound;
+  world.lane = *executor().make_lane(std::move(options));
+  ASSERT_EQ(message_of(world.admit(recurrence(kSteps))), "");
+  bound.bytes_max = UINT64_MAX;
+  for (uint64_t runs = 0; runs < 3; ++runs) {
+    const at::Tensor x = noise({kSteps, 1, 4}, 10 + runs);
+    ASSERT_EQ(message_of(plain.run({}, {x, h, a, b})), "");
+    world.slab.poison();
+    ASSERT_EQ(message_of(world.run({}, {x, h, a, b})), "");
+    EXPECT_TRUE(same_bytes(world.output(0), plain.output(0)));
+    EXPECT_EQ(world.lane->stats().plan_records, 1u);
+    EXPECT_EQ(world.lane->stats().plan_misses, runs);
+    bound.bytes_max = 0;  // the arena's memory is all that later runs take
+  }
+}
+
 TEST(RunOnce, gives_the_bytes_of_malloc_from_a_poisoned_slab) {
   World planned({}, true), plain({}, false);
   ASSERT_EQ(message_of(planned.admit(products())), "");
@@ -360,6 +402,46 @@ TEST(Recorder, writes_down_sizes_and_lifetimes) {
   EXPECT_GE(lifetimes[2].last, lifetimes[3].first);
   EXPECT_EQ(recorder.peak_live_bytes(), 128u + 64u);
   for (void* memory : {a, b, c}) release(memory);
+}
+
+TEST(Recorder, keeps_the_peak_alone_of_a_run_of_too_many_allocations) {
+  NoBound owner;
+  Heap heap(owner);
+  Arena without_slab({}, heap);
+  Recorder recorder(without_slab);
+  void* const lasting = recorder.allocate(1000);
+  for (size_t i = 1; i < Recorder::kAllocationsMax; ++i) recorder.skip();
+  EXPECT_FALSE(recorder.is_too_long());
+  EXPECT_EQ(recorder.finish().size(), Recorder::kAllocationsMax);
+  void* const late = recorder.allocate(64);
+  EXPECT_TRUE(recorder.is_too_long());
+  EXPECT_TRUE(recorder.finish().empty());
+  for (void* memory : {lasting, late}) {
+    recorder.released(memory);
+    release(memory);
+  }
+  void* const last = recorder.allocate(1088);
+  EXPECT_EQ(recorder.peak_live_bytes(), 1088u);
+  release(last);
+}
+
+// Its programs are addresses that nobody reads.
+TEST(PlanCache, keeps_the_plans_that_were_used_last_within_its_limit) {
+  constexpr size_t kFit = kPlacesMax / Recorder::kAllocationsMax;
+  std::array<char, kFit + 2> programs{};
+  const std::vector<vmu::Lifetime> many(Recorder::kAllocationsMax);
+  PlanCache cache;
+  for (size_t i = 0; i < kFit; ++i) cache.learn(cache.plan(&programs[i], {}), many);
+  EXPECT_EQ(cache.places(), kPlacesMax);
+  EXPECT_FALSE(cache.plan(programs.data(), {}).needs_record);
+  cache.learn(cache.plan(&programs[kFit], {}), many);
+  EXPECT_EQ(cache.places(), kPlacesMax);
+  EXPECT_TRUE(cache.plan(&programs[1], {}).needs_record);
+  EXPECT_FALSE(cache.plan(programs.data(), {}).needs_record);
+  cache.use_arena(cache.plan(programs.data(), {}), 64);
+  cache.forget(&programs[2]);
+  cache.forget(&programs[2]);
+  EXPECT_EQ(cache.places(), kPlacesMax - 2 * Recorder::kAllocationsMax);
 }
 
 TEST(Buckets, round_up_to_a_power_of_two_within_the_range) {
