@@ -3,9 +3,13 @@
 // Two devices in one djinnd, the host and fake:0, a process of its own with workers without
 // kernels: what is exhausted or lost on one is felt on the other by nobody.
 #include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/djinnd/testing/test_daemon.h"
@@ -18,6 +22,7 @@ using testing::graph_of;
 using testing::model_file;
 using testing::TestClient;
 using testing::TestDaemon;
+using testing::write_config;
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kFakeBytes = 64 * kMiB;
@@ -25,9 +30,11 @@ constexpr uint64_t kElements = 6 * kMiB;  // of four bytes: three such models do
 
 class Devices : public ::testing::Test {
  protected:
-  explicit Devices(const std::string& worker = FAKE_WORKER_PROGRAM)
+  explicit Devices(const std::string& worker = FAKE_WORKER_PROGRAM,
+                   std::vector<std::string> mode = {"--user"})
       : daemon_({"--memory", "256MiB", "--test-device-bytes", std::to_string(kFakeBytes),
-                 "--test-device-worker", worker}),
+                 "--test-device-worker", worker},
+                std::move(mode)),
         host_(daemon_),
         observer_(daemon_) {
     host_.greet();
@@ -139,6 +146,35 @@ TEST_F(Devices, a_worker_that_dies_on_one_is_missed_by_nobody_on_the_other) {
   ASSERT_EQ(status.workers.size(), 2u);
   for (const ipc::WorkerReport& worker : status.workers) {
     EXPECT_EQ(worker.restarts == 0, worker.device == "cpu:0") << worker.device;
+  }
+}
+
+class DevicesWithQuotas : public Devices {
+ protected:
+  DevicesWithQuotas() : DevicesWithQuotas(root_with("[user.root]\nmemory_quota = \"16MiB\"\n")) {}
+  ~DevicesWithQuotas() override { std::filesystem::remove_all(root_); }
+
+ private:
+  explicit DevicesWithQuotas(const std::string& root)
+      : Devices(FAKE_WORKER_PROGRAM, {"--socket-group", "root", "--root", root}), root_(root) {}
+  static std::string root_with(std::string_view config) {
+    char root[] = "/tmp/djinnd-config-XXXXXX";
+    EXPECT_NE(::mkdtemp(root), nullptr);
+    write_config(root, config);
+    return root;
+  }
+  std::string root_;
+};
+
+TEST_F(DevicesWithQuotas, of_a_user_bind_on_each_by_itself) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root: only the service reads a configuration";
+  TestClient client(daemon_);
+  client.greet(false, 1 << 16, "fake:0");
+  for (TestClient* one : {&client, &host_}) {
+    one->submit_write(9 * kMiB);
+    EXPECT_EQ(one->completion(), ErrorCode::kOk) << "whatever is held on the other";
+    one->submit_write(9 * kMiB);
+    EXPECT_EQ(one->completion(), ErrorCode::kQuotaExceeded);
   }
 }
 

@@ -30,6 +30,7 @@ using testing::program;
 using testing::sealed;
 using testing::TestClient;
 using testing::TestDaemon;
+using testing::write_config;
 
 // Reading it takes a while. With what is between its texts it is near the limit of a graph.
 constexpr uint64_t kLargeGraphBytes = limits::kGraphBytes / 4 * 3;
@@ -988,13 +989,6 @@ int as_nobody(const std::function<int()>& body) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
-}
-
-void write_config(const std::string& root, std::string_view text) {
-  std::filesystem::create_directories(root + "/etc/djinn");
-  const Fd file(::open((root + "/etc/djinn/djinnd.conf").c_str(),
-                       O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  ASSERT_EQ(::write(file.get(), text.data(), text.size()), std::ssize(text));
 }
 
 size_t reloads_of(const TestDaemon& daemon) {

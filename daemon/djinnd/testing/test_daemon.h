@@ -345,4 +345,12 @@ inline Fd model_file(const std::string& directory, uint64_t elements, char fill,
   return file;
 }
 
+// The configuration that a djinnd with --root reads.
+inline void write_config(const std::string& root, std::string_view text) {
+  std::filesystem::create_directories(root + "/etc/djinn");
+  const Fd file(::open((root + "/etc/djinn/djinnd.conf").c_str(),
+                       O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  EXPECT_EQ(::write(file.get(), text.data(), text.size()), std::ssize(text));
+}
+
 }  // namespace djinn::daemon::testing
