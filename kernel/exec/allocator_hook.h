@@ -63,6 +63,10 @@ class Heap {
   // Bytes of all heaps together from which on this one refuses by itself: kQuotaExceeded.
   void set_limit(uint64_t bytes_max) { bytes_max_ = bytes_max; }
   [[nodiscard]] bool is_refused() const { return refusal_.has_value(); }
+  // Refused for now: more is on its way, and the run is to be repeated.
+  [[nodiscard]] bool awaits_more() const {
+    return refusal_ && refusal_->code == ErrorCode::kPending;
+  }
   // Why the last allocation was refused, once.
   std::optional<Error> take_refusal() { return std::exchange(refusal_, std::nullopt); }
   // The bytes of all heaps of this process that are not released.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernel/base/checked.h"
 #include "kernel/exec/expression.h"
@@ -90,32 +91,41 @@ Status bind_frame(const AdmittedGraph& program, std::span<const c10::Storage> st
   return {};
 }
 
-Status Scratch::add(std::vector<size_t> storages, const std::vector<uint64_t>& bytes) {
+Status Scratch::add_read(const std::vector<size_t>& storages, const std::vector<uint64_t>& bytes) {
+  constexpr auto kFree = [](std::byte* memory) { ::free(memory); };
   uint64_t most = 64;
   for (const size_t i : storages) most = std::max(most, bytes[i]);
-  // Owned by buffers_ at once; zeroed pages that a rehearsal does not touch cost nothing
+  // Owned by buffers_ at once; zeroed pages that are only read cost nothing
   auto* const zeroed = static_cast<std::byte*>(::calloc(1, most));  // style: as said above
-  buffers_.emplace_back(zeroed);
+  buffers_.emplace_back(zeroed, HeapDeleter{kFree});
   if (!buffers_.back()) return Error{ErrorCode::kOutOfMemory, "No memory for a rehearsal."};
   for (const size_t i : storages) bindings_[i] = {buffers_.back().get(), bytes[i], true};
   return {};
 }
 
-Result<Scratch> Scratch::make(const AdmittedGraph& program, std::span<const int64_t> symbols) {
+void Scratch::add_written(size_t storage, uint64_t bytes, Heap& heap) {
+  constexpr auto kRelease = [](std::byte* memory) { release(memory); };
+  auto* const zeroed = heap.allocate(std::max<uint64_t>(bytes, 64), Content::kZeros);
+  buffers_.emplace_back(static_cast<std::byte*>(zeroed), HeapDeleter{kRelease});
+  bindings_[storage] = {buffers_.back().get(), bytes, true};
+}
+
+Result<Scratch> Scratch::make(const AdmittedGraph& program, std::span<const int64_t> symbols,
+                              Heap& heap) {
   DJINN_TRY(const std::vector<uint64_t> bytes, bytes_reached(program, symbols));
   Scratch scratch;
   scratch.bindings_.resize(bytes.size());
   std::vector<size_t> read_only, sequences;
   for (size_t i = 0; i < bytes.size(); ++i) {
     const srg::StorageKind kind = program.graph.storages[i].kind;
-    const bool written = std::any_of(program.writes.begin(), program.writes.end(),
-                                     [i](const Write& write) { return write.storage == i; });
+    const bool written =
+        std::ranges::find(program.writes, i, &Write::storage) != program.writes.end();
     if (kind == srg::StorageKind::kSequence) sequences.push_back(i);
     if (kind == srg::StorageKind::kInput && !written) read_only.push_back(i);
-    if (kind == srg::StorageKind::kInput && written) DJINN_CHECK(scratch.add({i}, bytes));
+    if (kind == srg::StorageKind::kInput && written) scratch.add_written(i, bytes[i], heap);
   }
-  DJINN_CHECK(scratch.add(std::move(read_only), bytes));
-  DJINN_CHECK(scratch.add(std::move(sequences), bytes));
+  DJINN_CHECK(scratch.add_read(read_only, bytes));
+  DJINN_CHECK(scratch.add_read(sequences, bytes));
   return scratch;
 }
 

@@ -3,11 +3,10 @@
 // Giving a run its memory: the caller's bindings, or scratch for a rehearsal.
 #pragma once
 
-#include <cstdlib>
-#include <memory>
 #include <vector>
 
 #include "kernel/base/result.h"
+#include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/program.h"
 #include "kernel/executor/executor.h"
 
@@ -27,19 +26,21 @@ Status bind_frame(const AdmittedGraph& program, std::span<const c10::Storage> st
 
 // Zeroed memory of the sizes that the program's storages have at these symbols. Inputs that are
 // only read share one buffer, sequence buffers another: what is computed does not matter, only that
-// indices read as zero and that nothing real is touched.
+// indices read as zero and that nothing real is touched. Nobody writes these two, for a rehearsal
+// appends nothing, so they are zero pages that take no memory; inputs that are written are the
+// heap's.
 class Scratch {
  public:
-  static Result<Scratch> make(const AdmittedGraph& program, std::span<const int64_t> symbols);
+  // Throws what heap.allocate() throws.
+  static Result<Scratch> make(const AdmittedGraph& program, std::span<const int64_t> symbols,
+                              Heap& heap);
   [[nodiscard]] std::span<const StorageBinding> bindings() const { return bindings_; }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { ::free(memory); }
-  };
-  Status add(std::vector<size_t> storages, const std::vector<uint64_t>& bytes);
+  Status add_read(const std::vector<size_t>& storages, const std::vector<uint64_t>& bytes);
+  void add_written(size_t storage, uint64_t bytes, Heap& heap);
 
-  std::vector<std::unique_ptr<std::byte, Free>> buffers_;
+  std::vector<HeapBytes> buffers_;
   std::vector<StorageBinding> bindings_;
 };
 

@@ -68,14 +68,17 @@ Status check_writes(const Step& step, std::span<const c10::Storage> storages, co
 // What was committed before the run's tokens is undone by nobody, and slots behind them have no
 // memory that somebody granted.
 Status check_append(const AdmittedGraph& program, const Step& step, const Frame& frame,
-                    const Stack& stack) {
+                    Stack& stack) {
   const srg::StorageIndex root = step.written_storages[0];
   const bool is_of_group = root != srg::kLocalStorage &&
                            program.graph.storages[root].kind == srg::StorageKind::kSequence;
   if (!is_of_group) return {};
   const int64_t begin = stack[2].toInt();
   const auto end = checked_add(begin, stack[1].toTensor().size(2));
-  if (end && begin >= frame.tokens_begin && *end <= frame.tokens_end) return {};
+  if (end && begin >= frame.tokens_begin && *end <= frame.tokens_end) {
+    if (frame.kind == RunKind::kRehearsal) stack[1] = stack[1].toTensor().narrow(2, 0, 0);
+    return {};
+  }
   return Error{ErrorCode::kOutOfRange,
                fmt::format("It appends tokens {} to {} of its sequence group, and those of the run "
                            "are {} to {}. Append at past; to write others again, crop first.",

@@ -57,6 +57,12 @@ struct SlabContent {
   }
 };
 
+// ATen turns oneDNN off for the process when one of its matrix products is refused memory; what is
+// computed then would have other kernels, and so other bits.
+void use_all_kernels() {
+  at::globalContext().setUserEnabledMkldnn(true);
+}
+
 // Programs are those of its executor (executor.h), which are all of this kind.
 const AdmittedGraph& admitted(const Program& program) {
   return static_cast<const CpuProgram&>(program).admitted();
@@ -90,15 +96,18 @@ class CpuLane final : public HostLane {
   Status compute_once(const Program& program, const RunBindings& bindings);
   Status run_planned(const Program& program, const RunBindings& bindings);
   Status rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan);
-  Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
+  Status record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan,
+                RunKind kind = RunKind::kReal);
   Status replay(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan);
   Status reserve(uint64_t bytes);
   Status run_in_arena(const AdmittedGraph& graph, const RunBindings& bindings, const Plan& plan);
   Result<std::span<std::byte>> room_for(const AdmittedGraph& graph, const RunBindings& bindings);
   Result<std::span<std::byte>> clean_memory(uint64_t bytes);
   void register_places(std::span<const OutputPlace> all);
-  Status execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings);
-  Status execute(const AdmittedGraph& graph, const RunBindings& bindings, Placer* placer = nullptr);
+  Status execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings,
+                    RunKind kind = RunKind::kReal);
+  Status execute(const AdmittedGraph& graph, const RunBindings& bindings, RunKind kind,
+                 Placer* placer);
   Status keep_outputs(const AdmittedGraph& graph, std::span<const c10::Storage> storages,
                       const Frame& frame);
   void drop_outputs();
@@ -184,19 +193,26 @@ Status CpuLane::compute(const Program& program, const RunBindings& bindings) {
   DJINN_CHECK(check_bindings(admitted(program), bindings));
   DJINN_CHECK(check_size(program));
   ++stats_.runs;
-  return options_.planned ? run_planned(program, bindings) : execute(admitted(program), bindings);
+  return options_.planned ? run_planned(program, bindings)
+                          : execute(admitted(program), bindings, RunKind::kReal, nullptr);
 }
 
 // A bucket's first run rehearses at the bucket's top: what fits there fits every run. A rehearsal
-// that fails, as zeros may be no legal input, leaves it to the run itself to be recorded, as do
-// programs without symbols, whose runs are all at the top.
+// that fails, as zeros may be no legal input and the top may need more memory than the run, leaves
+// it to the run itself to be recorded, as do programs without symbols, whose runs are all at the
+// top.
 Status CpuLane::run_planned(const Program& program, const RunBindings& bindings) {
   std::vector<int64_t> top = bucket_top(program.graph(), bindings.symbols);
   Plan& plan = plans_.plan(&program, top);
   if (plan.records == 0 && !top.empty()) {
     respect_capacity(program.graph(), top);
     const Status rehearsed = rehearse(admitted(program), std::move(top), plan);
-    if (!rehearsed && rehearsed.error().code == ErrorCode::kOutOfMemory) return rehearsed.error();
+    if (heap_.awaits_more()) return rehearsed;
+    const bool refused = heap_.take_refusal().has_value();
+    if (refused) use_all_kernels();
+    if (!rehearsed && !refused && rehearsed.error().code == ErrorCode::kOutOfMemory) {
+      return rehearsed.error();
+    }
   }
   if (plan.in_arena) return run_in_arena(admitted(program), bindings, plan);
   if (plan.needs_record) return record(admitted(program), bindings, plan);
@@ -204,20 +220,22 @@ Status CpuLane::run_planned(const Program& program, const RunBindings& bindings)
 }
 
 Status CpuLane::rehearse(const AdmittedGraph& graph, std::vector<int64_t> symbols, Plan& plan) {
-  DJINN_TRY(const Scratch scratch, Scratch::make(graph, symbols));
-  DJINN_CHECK(record(graph, {symbols, scratch.bindings()}, plan));
+  const auto scratch = catching([&] { return Scratch::make(graph, symbols, heap_); });
+  if (!scratch) return scratch.error();
+  DJINN_CHECK(record(graph, {symbols, scratch->bindings()}, plan, RunKind::kRehearsal));
   drop_outputs();
   return {};
 }
 
-Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan) {
+Status CpuLane::record(const AdmittedGraph& graph, const RunBindings& bindings, Plan& plan,
+                       RunKind kind) {
   std::span<std::byte> memory;
   if (bindings.symbols.empty()) {
     DJINN_TRY(memory, room_for(graph, bindings));
   }
   Arena arena(memory, heap_);
   Recorder recorder(arena);
-  DJINN_CHECK(execute_on(recorder, graph, bindings));
+  DJINN_CHECK(execute_on(recorder, graph, bindings, kind));
   if (heap_.is_refused()) return {};  // a kernel may go on without, in another way: run() fails it
   if (recorder.is_too_long()) {
     plans_.use_arena(plan, with_gaps(recorder.peak_live_bytes()));
@@ -283,17 +301,20 @@ void CpuLane::register_places(std::span<const OutputPlace> all) {
   if (begin != nullptr) places_.emplace(std::span(begin, end));
 }
 
-Status CpuLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings) {
+Status CpuLane::execute_on(Sink& sink, const AdmittedGraph& graph, const RunBindings& bindings,
+                           RunKind kind) {
   register_places(bindings.places);
   Placer placer(sink);
   ScopedSink scope(placer);
-  return execute(graph, bindings, bindings.places.empty() ? nullptr : &placer);
+  return execute(graph, bindings, kind, bindings.places.empty() ? nullptr : &placer);
 }
 
-Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings, Placer* placer) {
+Status CpuLane::execute(const AdmittedGraph& graph, const RunBindings& bindings, RunKind kind,
+                        Placer* placer) {
   const std::vector<c10::Storage> storages = storages_of(graph, bindings.storages);
   Frame frame;
   frame.symbols = bindings.symbols;
+  frame.kind = kind;
   frame.tokens_begin = bindings.tokens_begin;
   if (!graph.reaches_capacity) frame.tokens_end = bindings.tokens_end;
   frame.pulse = pulse_;
@@ -339,9 +360,7 @@ Status CpuLane::carry_out(const std::function<Status()>& work) {
   Status status = catching([&]() -> Status {
     const int threads = options_.threads;
     if (at::get_num_threads() != threads) at::set_num_threads(threads);
-    // ATen turns oneDNN off for the process when one of its matrix products is refused memory; the
-    // run is repeated, and other kernels would give other bits in it and in all that follow.
-    at::globalContext().setUserEnabledMkldnn(true);
+    use_all_kernels();
     return work();
   });
   auto refusal = heap_.take_refusal();

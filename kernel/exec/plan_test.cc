@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include <array>
 #include <bit>
 #include <set>
 #include <utility>
 
+#include "kernel/base/fd.h"
 #include "kernel/exec/allocator_hook.h"
 #include "kernel/exec/attention_for_tests.h"
 #include "kernel/exec/plan_cache.h"
@@ -29,10 +33,11 @@ struct Bound final : HeapOwner {
   uint64_t bytes_max = 0;
   uint64_t most = 0;
   uint64_t settled = UINT64_MAX;
+  ErrorCode code = ErrorCode::kQuotaExceeded;
   Status allow(uint64_t bytes) override {
     most = std::max(most, bytes);
     if (bytes <= bytes_max) return {};
-    return Error{ErrorCode::kQuotaExceeded, "not so much"};
+    return Error{code, "not so much"};
   }
   void settle(uint64_t bytes) override { settled = bytes; }
 };
@@ -140,6 +145,113 @@ TEST(Plan, a_rehearsal_takes_no_more_than_its_heap_allows) {
   EXPECT_GE(bound.most, before + world.lane->stats().peak_live_bytes);
   bound.bytes_max = 0;  // a warm run needs none
   EXPECT_EQ(message_of(world.run({1, 0}, {x, cache, cache}, true)), "");
+}
+
+// Sets all of x, of n bytes, to zero.
+srg::Graph clearing() {
+  GraphBuilder b;
+  const srg::Expr n = b.symbol("n", 1, 1 << 30);
+  b.call("aten::zero_", {arg(b.input("x", DType::kUInt8, {n}))});
+  b.output(b.call("aten::max", {arg(b.input("y", DType::kUInt8, {n}))}));
+  return b.graph;
+}
+
+// A world with that graph whose lane's heap has an owner.
+struct Clearing {
+  explicit Clearing(Bound& bound) : world({}, true) {
+    LaneOptions options;
+    options.grow_slab = world.slab.grow();
+    options.heap = &bound;
+    world.lane = *executor().make_lane(std::move(options));
+    admitted = world.admit(clearing());
+  }
+  Status run() { return world.run({kBytes}, {x, y}, true); }
+
+  static constexpr int64_t kBytes = 3 << 20;
+  static constexpr uint64_t kTopBytes = 4 << 20;
+  World world;
+  Status admitted;
+  at::Tensor x = at::full({kBytes}, 1, at::kByte);
+  at::Tensor y = at::full({kBytes}, 1, at::kByte);
+};
+
+TEST(Plan, inputs_that_a_rehearsal_writes_are_taken_from_the_heap) {
+  Bound bound;
+  Clearing clearing(bound);
+  ASSERT_EQ(message_of(clearing.admitted), "");
+  bound.bytes_max = UINT64_MAX;
+  const uint64_t before = Heap::live_bytes();
+  ASSERT_EQ(message_of(clearing.run()), "");
+  EXPECT_GE(bound.most, before + Clearing::kTopBytes);
+  EXPECT_LT(bound.most, before + 2 * Clearing::kTopBytes);  // what is only read takes none
+  EXPECT_EQ(bound.settled, before);
+  EXPECT_EQ(clearing.world.lane->stats().plan_records, 1u);
+}
+
+TEST(Plan, a_run_whose_rehearsal_may_not_have_so_much_is_recorded_itself) {
+  Bound bound;
+  Clearing clearing(bound);
+  ASSERT_EQ(message_of(clearing.admitted), "");
+  // Too little for what it writes, and for what it computes then.
+  for (const auto& [code, beside_top] :
+       {std::pair(ErrorCode::kQuotaExceeded, Clearing::kTopBytes - 1),
+        std::pair(ErrorCode::kOutOfMemory, Clearing::kTopBytes)}) {
+    bound.code = code;
+    clearing.world.lane->trim();
+    bound.bytes_max = Heap::live_bytes() + beside_top;
+    clearing.world.lane->forget(*clearing.world.program);
+    ASSERT_EQ(message_of(clearing.run()), "");
+    EXPECT_EQ(clearing.x.count_nonzero().item<int64_t>(), 0);
+  }
+  EXPECT_EQ(clearing.world.lane->stats().plan_records, 2u);
+}
+
+TEST(Plan, a_rehearsal_whose_memory_is_on_its_way_is_waited_for_before_anything_is_written) {
+  Bound bound;
+  Clearing clearing(bound);
+  ASSERT_EQ(message_of(clearing.admitted), "");
+  bound.code = ErrorCode::kPending;
+  EXPECT_EQ(clearing.run().error().code, ErrorCode::kPending);
+  EXPECT_EQ(clearing.world.lane->stats().begun, 0u);
+  EXPECT_EQ(clearing.x.count_nonzero().item<int64_t>(), Clearing::kBytes);
+}
+
+uint64_t resident_bytes() {
+  const Fd statm(::open("/proc/self/statm", O_RDONLY | O_CLOEXEC));
+  std::array<char, 256> text{};
+  EXPECT_GT(::read(statm.get(), text.data(), text.size() - 1), 0);
+  char* next = nullptr;
+  ::strtoull(text.data(), &next, 10);  // the size
+  return ::strtoull(next, nullptr, 10) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// One token of each head lies on a page of its own.
+TEST(Plan, a_rehearsal_writes_no_sequence_buffer) {
+  constexpr int64_t kHeads = 16384, kCapacity = 64, kDim = 16;
+  constexpr uint64_t kBufferBytes = uint64_t{kHeads} * kCapacity * kDim * 4;
+  GraphBuilder b;
+  const srg::Expr past = b.symbol("past", 0, kCapacity - 1, srg::SymbolRole::kPast);
+  const auto fresh = b.input("x", DType::kFloat32, {1, kHeads, 1, kDim});
+  const auto keys = b.storage(srg::StorageKind::kSequence, "keys");
+  b.call("djinn::kv_append",
+         {arg(b.on_storage(keys, DType::kFloat32, {1, kHeads, kCapacity, kDim})), arg(fresh),
+          arg(past)});
+  b.output(b.call("aten::sum", {arg(fresh)}));
+  World world({}, true);
+  ASSERT_EQ(message_of(world.admit(b.graph)), "");
+  const at::Tensor buffer = at::zeros({1, kHeads, kCapacity, kDim});
+  const at::Tensor x = noise({1, kHeads, 1, kDim}, 3);
+  std::vector<uint64_t> resident;
+  world.lane->set_pulse([&](std::string_view) {
+    resident.push_back(resident_bytes());
+    return true;
+  });
+  ASSERT_EQ(message_of(world.run({2}, {x, buffer}, true)), "");
+  ASSERT_GE(resident.size(), 4u);  // before each operator of the rehearsal, and of the run
+  EXPECT_LT(resident[1], resident[0] + kBufferBytes / 4);
+  EXPECT_TRUE(same_bytes(buffer.narrow(2, 2, 1), x));
+  EXPECT_EQ(world.lane->stats().plan_misses, 0u);
+  EXPECT_EQ(world.lane->stats().planned_runs, 1u);
 }
 
 // At whatever point of it a run was refused memory: ATen would leave oneDNN for good.

@@ -122,11 +122,15 @@ class CpuProgram final : public Program {
 
 class Placer;
 
+// A rehearsal appends nothing to sequence buffers: it would write memory that nobody granted.
+enum class RunKind { kReal, kRehearsal };
+
 // What the interpreter knows while steps run, on the real device or on meta.
 struct Frame {
   std::vector<at::Tensor> values;  // one for each graph value
   std::span<const int64_t> symbols;
   c10::Device device = c10::kCPU;
+  RunKind kind = RunKind::kReal;
   int64_t tokens_begin = 0;  // where appends to the sequence group may go
   int64_t tokens_end = INT64_MAX;
   bool keeps_values = false;                    // true: last uses are copied and not moved
