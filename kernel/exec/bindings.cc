@@ -92,21 +92,22 @@ Status bind_frame(const AdmittedGraph& program, std::span<const c10::Storage> st
 }
 
 Status Scratch::add_read(const std::vector<size_t>& storages, const std::vector<uint64_t>& bytes) {
-  constexpr auto kFree = [](std::byte* memory) { ::free(memory); };
+  constexpr auto kFree = [](DeviceAddress memory) { ::free(memory.on_host()); };
   uint64_t most = 64;
   for (const size_t i : storages) most = std::max(most, bytes[i]);
   // Owned by buffers_ at once; zeroed pages that are only read cost nothing
   auto* const zeroed = static_cast<std::byte*>(::calloc(1, most));  // style: as said above
-  buffers_.emplace_back(zeroed, HeapDeleter{kFree});
+  buffers_.emplace_back(DeviceAddress(zeroed), HeapDeleter{kFree});
   if (!buffers_.back()) return Error{ErrorCode::kOutOfMemory, "No memory for a rehearsal."};
   for (const size_t i : storages) bindings_[i] = {buffers_.back().get(), bytes[i], true};
   return {};
 }
 
 void Scratch::add_written(size_t storage, uint64_t bytes, Heap& heap) {
-  constexpr auto kRelease = [](std::byte* memory) { release(memory); };
-  auto* const zeroed = heap.allocate(std::max<uint64_t>(bytes, 64), Content::kZeros);
-  buffers_.emplace_back(static_cast<std::byte*>(zeroed), HeapDeleter{kRelease});
+  constexpr auto kRelease = [](DeviceAddress memory) { release(memory.on_host()); };
+  const void* const zeroed = heap.allocate(std::max<uint64_t>(bytes, 64), Content::kZeros);
+  buffers_.emplace_back(DeviceAddress(static_cast<const std::byte*>(zeroed)),
+                        HeapDeleter{kRelease});
   bindings_[storage] = {buffers_.back().get(), bytes, true};
 }
 
