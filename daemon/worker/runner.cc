@@ -215,6 +215,7 @@ void Runner::commit(Step& step, gc::StepRecord record) {
   step.session.state().stage_record(record);
   step.session.state().commit();
   step.session.refs().end_step(Refs::End::kCommitted);
+  step.session.tell_idle_refs();
 }
 
 // Undo entries are the worker's own and were checked at attach: a failure here is its own mistake,
@@ -222,6 +223,7 @@ void Runner::commit(Step& step, gc::StepRecord record) {
 void Runner::roll_back(Session& session) {
   DJINN_ASSERT(session.state().roll_back(session.refs().extent()).ok());
   session.refs().end_step(Refs::End::kRolledBack);
+  session.tell_idle_refs();
 }
 
 // The step will be repeated when what it awaits has come.

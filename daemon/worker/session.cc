@@ -60,6 +60,7 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
             pal.import_extent(std::move(fds[2]), command.ref_bytes_max, pal::Seals::kSize));
   DJINN_CHECK(roll_back_open_step(extent));
   DJINN_TRY(refs_, Refs::open(command, std::move(extent), *state_, pal, grants));
+  tell_idle_refs();
   ring_.emplace(*view_, state_->record().completed, state_->completions_published());
   return {};
 }
@@ -70,6 +71,11 @@ Status Session::roll_back_open_step(const pal::Extent& extent) {
   DJINN_TRY(const pal::Mapping whole,
             pal::map_shared(extent.fd, extent.bytes, pal::Access::kReadWrite));
   return state_->recover(whole.bytes());
+}
+
+void Session::trim_refs() {
+  refs_->trim();
+  tell_idle_refs();
 }
 
 void Session::add_sequence(std::shared_ptr<Sequence> sequence) {
