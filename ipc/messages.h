@@ -481,14 +481,14 @@ struct DeviceReport {
 
 enum class MemoryPool : uint8_t { kWeights = 0, kSessions = 1, kLanes = 2 };
 
-// invariant: mapped, cached, pinned <= reserved; evictable <= cached.
+// invariant: mapped, cached, evictable, pinned <= reserved.
 struct MemoryReport {
   std::string device;
   MemoryPool pool = MemoryPool::kWeights;
   uint64_t reserved_bytes = 0;   // granted
   uint64_t mapped_bytes = 0;     // of them, in the address space of a worker
-  uint64_t cached_bytes = 0;     // held by no session, kept for the next
-  uint64_t evictable_bytes = 0;  // of those, what gives way when memory is wanted
+  uint64_t cached_bytes = 0;     // of no session, or no ref of it: kept for the next
+  uint64_t evictable_bytes = 0;  // what gives way when memory is wanted
   uint64_t pinned_bytes = 0;     // never gives way
   friend bool operator==(const MemoryReport&, const MemoryReport&) = default;
 };
@@ -647,6 +647,12 @@ struct SpillSequence {
   SequenceHandle sequence;
   friend bool operator==(const SpillSequence&, const SpillSequence&) = default;
 };
+// Gives back, between two steps, what is committed for the session's refs and holds none: in
+// GrantReturns. Answer: RefsTrimmed.
+struct TrimRefs {
+  SessionId session;
+  friend bool operator==(const TrimRefs&, const TrimRefs&) = default;
+};
 // Answer: SequenceDropped.
 struct ReleaseSequence {
   SessionId session;
@@ -678,7 +684,7 @@ struct WakeLane {
 struct WorkerCommand {
   std::variant<AttachSession, DetachSession, AddModel, DropModel, AddProgram, DropProgram,
                AddSequence, ReleaseSequence, GrantAnswer, GiveSlab, GetWorkerStats, ParkModel,
-               ModelLost, SpillSequence, WakeLane>
+               ModelLost, SpillSequence, WakeLane, TrimRefs>
       body;
   friend bool operator==(const WorkerCommand&, const WorkerCommand&) = default;
 };
@@ -792,6 +798,12 @@ struct GrantReturn {
   friend bool operator==(const GrantReturn&, const GrantReturn&) = default;
 };
 
+// What could be given back of the session's refs was; it may be gone as well.
+struct RefsTrimmed {
+  SessionId session;
+  friend bool operator==(const RefsTrimmed&, const RefsTrimmed&) = default;
+};
+
 // A session broke the protocol; djinnd ends it.
 struct SessionBroken {
   SessionId session;
@@ -825,7 +837,7 @@ struct WorkerEvent {
   std::variant<WorkerReady, Attached, Detached, ModelAdded, ModelDropped, ProgramAdded,
                ProgramRefused, SequenceAdded, SequenceDropped, GrantRequest, GrantReturn,
                SessionBroken, WorkerStats, ModelParked, ModelWanted, SequenceSpilled,
-               SequenceRestored, LaneAwake, ProgramLookedAt>
+               SequenceRestored, LaneAwake, ProgramLookedAt, RefsTrimmed>
       body;
   friend bool operator==(const WorkerEvent&, const WorkerEvent&) = default;
 };

@@ -336,6 +336,7 @@ void Daemon::worker_said(WorkerKey key, const ipc::WorkerEvent& event) {
                                                          : to.sessions_.on_grant_return(key, e);
       if (!honest) to.domains_.find(key)->kill("gives back what it was not given");
     }
+    void operator()(const ipc::RefsTrimmed& e) const { to.sessions_.on_refs_trimmed(key, e); }
     void operator()(const ipc::SessionBroken& e) const { to.sessions_.on_session_broken(key, e); }
     void operator()(const ipc::WorkerStats& e) const { to.stats_.on_worker_stats(key, e); }
     void operator()(const ipc::LaneAwake&) const {}

@@ -248,4 +248,10 @@ void ControlLoop::obey(const ipc::WakeLane&, std::vector<Fd>) {
   parts_.lane.post([this](LaneLoop::State&) { parts_.outbox.send({ipc::LaneAwake{}}); });
 }
 
+void ControlLoop::obey(const ipc::TrimRefs& command, std::vector<Fd>) {
+  parts_.lane.trim_refs(command.session, [this, command] {
+    parts_.outbox.send({ipc::RefsTrimmed{command.session}});
+  });
+}
+
 }  // namespace djinn::worker

@@ -103,6 +103,17 @@ void LaneLoop::remove_session(SessionId id, std::function<void()> done) {
   });
 }
 
+void LaneLoop::trim_refs(SessionId id, std::function<void()> done) {
+  post([this, id, done = std::move(done)](State& state) {
+    if (const auto found = state.sessions.find(id); found != state.sessions.end()) {
+      binder_.clear();
+      state.lane.trim();  // outputs may lie in what goes
+      found->second->trim_refs();
+    }
+    done();
+  });
+}
+
 // --- the lane's thread
 
 void LaneLoop::work() {

@@ -62,6 +62,10 @@ class LaneLoop {
   void add_session(std::unique_ptr<Session> session);             // via post
   void remove_session(SessionId id, std::function<void()> done);  // via post; done on lane's thread
 
+  // Gives back what the session's refs do not use; done on lane's thread, also where it is not
+  // here.
+  void trim_refs(SessionId id, std::function<void()> done);
+
   // Before start(): called on the lane's thread when a run needs a model that is parked.
   void on_model_wanted(std::function<void(ModelId)> wanted) {
     state_.programs.on_want(std::move(wanted));

@@ -47,6 +47,9 @@ Status Refs::Source::ask(uint64_t bytes) {
 void Refs::Source::give_back(uint64_t bytes) {
   grants_.give_back(ipc::GrantKind::kRefs, session_, bytes);
 }
+void Refs::Source::give_back_credit() {
+  if (credit_bytes_ > 0) give_back(std::exchange(credit_bytes_, 0));
+}
 
 Result<Refs> Refs::open(const ipc::AttachSession& command, pal::Extent extent,
                         const gc::SessionState& state, pal::DevicePal& pal, Grants& grants) {
@@ -59,6 +62,16 @@ Result<Refs> Refs::open(const ipc::AttachSession& command, pal::Extent extent,
   DJINN_TRY(auto section, vmu::PersistentSection::reopen(pal, *source, std::move(extent),
                                                          command.ref_bytes_granted, live));
   return Refs(std::move(source), std::move(section));
+}
+
+void Refs::trim() {
+  DJINN_ASSERT(allocated_.empty() && scratch_.empty() && places_.empty());
+  section_.give_back_free();
+  source_->give_back_credit();
+}
+
+uint64_t Refs::idle_bytes() const {
+  return section_.idle_bytes() + source_->credit_bytes();
 }
 
 gc::UndoExtent Refs::extent() {
@@ -85,7 +98,7 @@ Result<Refs::Storage> Refs::find(const gc::SessionState& state, RefHandle handle
   if (entry.state == gc::RefState::kPartial) {
     return Error{ErrorCode::kBusy, "The ref is still being written. Write its last part first."};
   }
-  DJINN_ASSERT(range_fits(entry.offset, entry.bytes, section_.window().committed_bytes()));
+  DJINN_ASSERT(range_fits(entry.offset, entry.bytes, section_.window().watermark_bytes()));
   return Storage{section_.address() + entry.offset, entry.bytes, entry.offset};
 }
 

@@ -77,6 +77,12 @@ class Refs {
   enum class End { kCommitted, kRolledBack };
   void end_step(End end);
 
+  // --- between two steps
+  // Gives back what is granted and holds no storage.
+  void trim();
+  // How much that is, about.
+  [[nodiscard]] uint64_t idle_bytes() const;
+
   [[nodiscard]] uint64_t extent_bytes() const { return section_.window().size(); }
   // What steps save and put back.
   [[nodiscard]] gc::UndoExtent extent();
@@ -88,6 +94,9 @@ class Refs {
     Source(SessionId session, Grants& grants) : session_(session), grants_(grants) {}
     Status ask(uint64_t bytes) override;
     void give_back(uint64_t bytes) override;
+    // What is not spent goes back.
+    void give_back_credit();
+    [[nodiscard]] uint64_t credit_bytes() const { return credit_bytes_; }
 
    private:
     SessionId session_;

@@ -41,6 +41,11 @@ class RefsTest : public SessionTest {
     refs().stage_new(state(), handle, *storage);
     commit();
   }
+  void let_go(RefHandle handle) {
+    state().begin();
+    ASSERT_TRUE(refs().stage_release(state(), handle));
+    commit();
+  }
   ErrorCode found(RefHandle handle) { return code_of(refs().find(state(), handle)); }
   ErrorCode is_free(RefHandle handle) { return code_of(refs().check_free(state(), handle)); }
   // Whether there is room for so much in one piece.
@@ -194,6 +199,45 @@ TEST_F(RefsTest, what_there_will_never_be_is_the_quotas_to_refuse) {
             ErrorCode::kQuotaExceeded);
   roll_back();
   EXPECT_TRUE(has_room(kRefBytes));
+}
+
+TEST_F(RefsTest, what_no_ref_takes_stays_granted_until_it_is_trimmed) {
+  make(kFirst, kRefBytes / 2);
+  make({2, 1}, kRefBytes / 4);
+  let_go(kFirst);
+  EXPECT_EQ(granted_bytes_[ipc::GrantKind::kRefs], kRefBytes);
+  session_->tell_idle_refs();
+  EXPECT_EQ(gc::read_progress(state_head())->idle_ref_bytes, 3 * kRefBytes / 4);
+  session_->trim_refs();
+  grant_all();
+  EXPECT_EQ(granted_bytes_[ipc::GrantKind::kRefs], kRefBytes / 4) << "a gap, and what lies behind";
+  EXPECT_EQ(gc::read_progress(state_head())->idle_ref_bytes, 0u);
+  EXPECT_EQ(refs().find(state(), {2, 1})->data.on_host()[kRefBytes / 4 - 1], std::byte{7});
+  EXPECT_FALSE(has_room(kRefBytes / 2)) << "it is asked for again";
+  grant_all();
+  EXPECT_TRUE(has_room(kRefBytes / 2));
+  EXPECT_EQ(granted_bytes_[ipc::GrantKind::kRefs], 3 * kRefBytes / 4);
+}
+
+TEST_F(RefsTest, who_dies_when_it_has_trimmed_leaves_all_refs_and_what_djinnd_counts) {
+  make(kFirst, kRefBytes / 2);
+  make({2, 1}, kRefBytes / 4);
+  let_go(kFirst);
+  for (const bool is_heard : {false, true}) {
+    const uint64_t before = granted_bytes_[ipc::GrantKind::kRefs];
+    session_->trim_refs();
+    grant_all();
+    if (!is_heard) granted_bytes_[ipc::GrantKind::kRefs] = before;
+    attach();
+    grant_all();
+    EXPECT_EQ(refs().find(state(), {2, 1})->data.on_host()[kRefBytes / 4 - 1], std::byte{7});
+    EXPECT_EQ(refs().idle_bytes() + kRefBytes / 4, granted_bytes_[ipc::GrantKind::kRefs]);
+  }
+  EXPECT_EQ(refs().idle_bytes(), 0u);
+  let_go({2, 1});
+  session_->trim_refs();
+  grant_all();
+  EXPECT_EQ(granted_bytes_[ipc::GrantKind::kRefs], 0u);
 }
 
 TEST_F(RefsTest, a_worker_refuses_a_table_that_says_what_cannot_be) {

@@ -60,6 +60,7 @@ Status Session::map(const ipc::AttachSession& command, std::vector<Fd> fds, pal:
             pal.import_extent(std::move(fds[2]), command.ref_bytes_max, pal::Seals::kSize));
   DJINN_CHECK(roll_back_open_step(extent, pal));
   DJINN_TRY(refs_, Refs::open(command, std::move(extent), *state_, pal, grants));
+  tell_idle_refs();
   ring_.emplace(*view_, state_->record().completed, state_->completions_published());
   return {};
 }
@@ -72,6 +73,11 @@ Status Session::roll_back_open_step(const pal::Extent& extent, pal::DevicePal& p
   return state_->recover({extent.bytes, [&](uint64_t from, uint64_t to, uint64_t bytes) {
                             return pal.copy(whole, from, to, bytes);
                           }});
+}
+
+void Session::trim_refs() {
+  refs_->trim();
+  tell_idle_refs();
 }
 
 void Session::add_sequence(std::shared_ptr<Sequence> sequence) {

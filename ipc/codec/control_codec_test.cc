@@ -188,6 +188,7 @@ std::vector<WorkerCommand> commands() {
       {DropProgram{{10}}},
       {AddSequence{{11}, {12, 13}, geometry(), 14, true}},
       {SpillSequence{{15}, {16, 17}}},
+      {TrimRefs{{18}}},
       {ReleaseSequence{{15}, {16, 17}}},
       {GrantAnswer{18, ErrorCode::kOk, ""}},
       {GrantAnswer{19, ErrorCode::kQuotaExceeded, "No."}},
@@ -233,6 +234,7 @@ std::vector<WorkerEvent> events() {
       {ModelWanted{{33}}},
       {ProgramLookedAt{{34}, AdmissionDesk::kLong}},
       {SequenceSpilled{{34}, {35, 36}, 37, ErrorCode::kIo, "Full."}},
+      {RefsTrimmed{{38}}},
       {SequenceRestored{{38}, {39, 40}}},
       {LaneAwake{}},
   };

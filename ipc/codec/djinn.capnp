@@ -430,6 +430,7 @@ struct WorkerCommand {
     modelLost @12 :IdOutcome;
     spillSequence @13 :SequenceName;
     wakeLane @14 :Void;
+    trimRefs @15 :UInt64;  # the session's id
   }
 }
 
@@ -498,6 +499,7 @@ struct WorkerEvent {
     sequenceRestored @16 :SequenceName;
     laneAwake @17 :Void;
     programLookedAt @18 :ProgramLookedAt;
+    refsTrimmed @19 :UInt64;  # the session's id
   }
 }
 

@@ -65,6 +65,9 @@ void write(wire::WorkerCommand::Builder out, const ReleaseSequence& command) {
 void write(wire::WorkerCommand::Builder out, const SpillSequence& command) {
   write_name(out.initSpillSequence(), command.session, command.sequence);
 }
+void write(wire::WorkerCommand::Builder out, const TrimRefs& command) {
+  out.setTrimRefs(command.session.value);
+}
 void write(wire::WorkerCommand::Builder out, const GrantAnswer& command) {
   auto answer = out.initGrantAnswer();
   answer.setRequest(command.request);
@@ -130,7 +133,7 @@ ModelLost read_lost(wire::IdOutcome::Reader in) {
 }
 
 static_assert(std::variant_size_v<decltype(WorkerCommand::body)> ==
-              wire::WorkerCommand::WAKE_LANE + 1);
+              wire::WorkerCommand::TRIM_REFS + 1);
 
 WorkerCommand read_command(wire::WorkerCommand::Reader in) {
   switch (in.which()) {
@@ -166,6 +169,8 @@ WorkerCommand read_command(wire::WorkerCommand::Reader in) {
       return {read_spill(in.getSpillSequence())};
     case wire::WorkerCommand::WAKE_LANE:
       return {WakeLane{}};
+    case wire::WorkerCommand::TRIM_REFS:
+      return {TrimRefs{{in.getTrimRefs()}}};
   }
   refuse(ErrorCode::kUnsupported, "A worker command is unknown to this version.");
 }
@@ -235,6 +240,9 @@ void write(wire::WorkerEvent::Builder out, const SequenceSpilled& event) {
 }
 void write(wire::WorkerEvent::Builder out, const SequenceRestored& event) {
   write_name(out.initSequenceRestored(), event.session, event.sequence);
+}
+void write(wire::WorkerEvent::Builder out, const RefsTrimmed& event) {
+  out.setRefsTrimmed(event.session.value);
 }
 void write(wire::WorkerEvent::Builder out, const GrantRequest& event) {
   auto request = out.initGrantRequest();
@@ -384,7 +392,7 @@ WorkerStats read_stats(wire::WorkerStats::Reader in) {
 }
 
 static_assert(std::variant_size_v<decltype(WorkerEvent::body)> ==
-              wire::WorkerEvent::PROGRAM_LOOKED_AT + 1);
+              wire::WorkerEvent::REFS_TRIMMED + 1);
 
 WorkerEvent read_event(wire::WorkerEvent::Reader in) {
   switch (in.which()) {
@@ -424,6 +432,8 @@ WorkerEvent read_event(wire::WorkerEvent::Reader in) {
       return {read_sequence_restored(in.getSequenceRestored())};
     case wire::WorkerEvent::LANE_AWAKE:
       return {LaneAwake{}};
+    case wire::WorkerEvent::REFS_TRIMMED:
+      return {RefsTrimmed{{in.getRefsTrimmed()}}};
     case wire::WorkerEvent::PROGRAM_LOOKED_AT:
       return {read_looked_at(in.getProgramLookedAt())};
   }

@@ -54,6 +54,7 @@ struct SessionState::Head {
   char op[kOpNameBytes];  // of the running step; padded with zeros
   uint64_t given_up;      // of the submissions that were picked up, how many are to be given up
   RunCounts counts;
+  uint64_t idle_ref_bytes;
 };
 
 namespace {
@@ -129,7 +130,8 @@ Result<Progress> read_progress(std::span<const std::byte> head) {
                   copy.heartbeat,
                   copy.picked == completed + 1,
                   copy.running_step != 0 ? op_name(copy.op) : std::string(),
-                  copy.counts};
+                  copy.counts,
+                  copy.idle_ref_bytes};
 }
 
 void give_up_in_flight(std::span<std::byte> head) {
@@ -397,6 +399,9 @@ uint64_t SessionState::step_published() const {
 void SessionState::set_completions_published(uint64_t count) {
   store(head().completions_published, count);
   faults_->hit();
+}
+void SessionState::set_idle_ref_bytes(uint64_t bytes) {
+  store(head().idle_ref_bytes, bytes);
 }
 void SessionState::set_step_published(uint64_t step) {
   store(head().step_published, step);

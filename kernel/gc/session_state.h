@@ -14,6 +14,7 @@
 //   in flight     the private copy of the one submission that the lane is working on
 //   given up      submissions that djinnd wants ended; djinnd alone writes this
 //   operator      the name of the one that the running step is in
+//   idle refs     how many bytes of the session's extent are committed and hold no ref
 //   touched refs  the ref entries that were ever staged; nobody looks at the rest of the table,
 //                 which has no pages before it is used
 //
@@ -151,6 +152,7 @@ struct Progress {
   bool in_flight = false;     // a submission was picked up and is not complete
   std::string op;             // of the running step, where it is in one: "aten::linear"
   RunCounts counts{};
+  uint64_t idle_ref_bytes = 0;  // committed for refs, and no ref's
 };
 inline constexpr size_t kStateHeadBytes = 4096;
 // head: the first kStateHeadBytes of the extent, copied. Errors: kMalformed.
@@ -229,6 +231,8 @@ class SessionState {
   // One more heartbeat: the running step begins with an operator, or is in none any more (empty). A
   // name that is too long is cut.
   void beat(std::string_view op = {});
+  // For djinnd, which may want them back. Not part of a step.
+  void set_idle_ref_bytes(uint64_t bytes);
   // Adds to what was counted before, by former workers too; last_tier takes the place of the former
   // one, if there is one.
   void count(const RunCounts& more);

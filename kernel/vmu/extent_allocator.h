@@ -49,6 +49,8 @@ class RangeAllocator {
   void free(uint64_t offset);
 
   [[nodiscard]] bool is_live(Range range) const;
+  // Offset and bytes of what is free below the high water.
+  [[nodiscard]] const std::map<uint64_t, uint64_t>& free_ranges() const noexcept { return free_; }
   [[nodiscard]] uint64_t capacity_bytes() const noexcept { return capacity_bytes_; }
   [[nodiscard]] uint64_t live_bytes() const noexcept { return live_bytes_; }
   [[nodiscard]] uint64_t high_water_bytes() const noexcept { return high_water_bytes_; }

@@ -2,8 +2,6 @@
 
 #include "kernel/vmu/section.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -25,17 +23,24 @@ Result<PersistentSection> PersistentSection::reopen(pal::DevicePal& pal, GrantSo
   // Capacity counts whole granules; what a device's granularity leaves over is not worth a range.
   const uint64_t capacity = extent.bytes - extent.bytes % RangeAllocator::kGranuleBytes;
   DJINN_TRY(RangeAllocator ranges, RangeAllocator::rebuild(capacity, live));
-  if (ranges.high_water_bytes() > granted_bytes) {
-    return Error{ErrorCode::kMalformed,
-                 fmt::format("ranges live up to {}, but {} bytes are granted",
-                             ranges.high_water_bytes(), granted_bytes)};
-  }
-  DJINN_TRY(Window window, Window::open(pal, grants, std::move(extent), granted_bytes));
-  return PersistentSection(std::move(window), std::move(ranges), Scrub(granted_bytes));
+  std::vector<Range> sorted(live.begin(), live.end());
+  std::ranges::sort(sorted, {}, &Range::offset);
+  DJINN_TRY(Window window, Window::open(pal, grants, std::move(extent), granted_bytes, sorted));
+  const Scrub scrub(window.watermark_bytes());
+  return PersistentSection(std::move(window), std::move(ranges), scrub);
+}
+
+// Who is refused has to do with what they hold and do not use.
+Status PersistentSection::cover(std::span<const Range> ranges) {
+  Status covered = window_.cover(ranges);
+  const bool at_a_limit = !covered && (covered.error().code == ErrorCode::kQuotaExceeded ||
+                                       covered.error().code == ErrorCode::kOutOfMemory);
+  if (at_a_limit && give_back_free() > 0) covered = window_.cover(ranges);
+  return covered;
 }
 
 Status PersistentSection::make_ready(Range range) {
-  DJINN_CHECK(window_.grow_to(range.end()));
+  DJINN_CHECK(cover(std::span(&range, 1)));
   return scrub_.hand_out(window_.pal(), window_.reservation(), range);
 }
 
@@ -45,7 +50,7 @@ Result<Range> PersistentSection::allocate(uint64_t bytes, uint64_t alignment) {
     ranges_.free(range.offset);
     return std::move(ready).error();
   }
-  DJINN_ASSERT(ranges_.high_water_bytes() <= window_.committed_bytes());
+  DJINN_ASSERT(ranges_.high_water_bytes() <= window_.watermark_bytes());
   return range;
 }
 
@@ -67,7 +72,7 @@ Result<std::vector<Range>> PersistentSection::allocate_all(std::span<const uint6
   DJINN_TRY(std::vector<Range> found, find_places(sizes));
   uint64_t end_bytes = 0;
   for (const Range& one : found) end_bytes = std::max(end_bytes, one.end());
-  if (Status ready = window_.grow_to(end_bytes); !ready) {
+  if (Status ready = cover(found); !ready) {
     for (const Range& one : found) ranges_.free(one.offset);
     return std::move(ready).error();
   }
@@ -78,6 +83,10 @@ Result<std::vector<Range>> PersistentSection::allocate_all(std::span<const uint6
 void PersistentSection::free(Range range) {
   DJINN_ASSERT(ranges_.is_live(range));
   ranges_.free(range.offset);
+}
+
+uint64_t PersistentSection::give_back_free() {
+  return window_.give_back(ranges_.free_ranges(), ranges_.high_water_bytes());
 }
 
 DeviceAddress PersistentSection::address(Range range) const {

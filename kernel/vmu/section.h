@@ -5,8 +5,11 @@
 //
 // invariant: a range that is handed out is committed, and keeps its address. allocate() gives
 // zeros; allocate_all() what the session had there before, or zeros: the extent is its alone.
-// invariant: live ranges of a section end at or below its window's committed bytes.
+// invariant: live ranges of a section end at or below its window's watermark, and meet no hole.
 // invariant: a call that fails leaves the ranges as they were, and what is granted committed.
+//
+// What is free stays committed, so that nobody who uses it again and again asks for it: it goes
+// when the owner says, or where a grant is refused.
 // One thread at a time.
 #pragma once
 
@@ -42,6 +45,12 @@ class PersistentSection {
   // its way repeats it once. Errors: as allocate().
   Result<std::vector<Range>> allocate_all(std::span<const uint64_t> sizes);
   void free(Range range);
+  // Gives back the memory of what is free. Gives how many bytes went.
+  uint64_t give_back_free();
+  // The bytes that are committed and no live range's: what give_back_free() gives back at most.
+  [[nodiscard]] uint64_t idle_bytes() const {
+    return window_.committed_bytes() - ranges_.live_bytes();
+  }
 
   // Of the extent's first byte, and of a live range's.
   [[nodiscard]] DeviceAddress address() const { return window_.address(); }
@@ -54,6 +63,7 @@ class PersistentSection {
 
  private:
   PersistentSection(Window window, RangeAllocator ranges, Scrub scrub) noexcept;
+  Status cover(std::span<const Range> ranges);
   Status make_ready(Range range);
   Result<std::vector<Range>> find_places(std::span<const uint64_t> sizes);
 

@@ -153,6 +153,30 @@ def test_runs_of_a_program(device_daemon: Daemon, counted: Counted) -> None:
         assert not counted.client, f"the client: {counted.client}"
 
 
+def test_refs_that_are_made_and_released_over_and_over(
+    device_daemon: Daemon, counted: Counted
+) -> None:
+    """Also where a large batch has left much that is granted and idle."""
+    with device_daemon.connect("warm refs") as session:
+        program = session.define(TRIPLE)
+        for ref in [session.put(np.ones(1 << 20, np.float32)) for _ in range(20)]:
+            ref.release()
+        x = np.arange(16, dtype=np.float32)
+
+        def run(times: int) -> None:
+            for _ in range(times):
+                x_ref = session.put(x)
+                y = program(x=x_ref, outputs="ref")["y"]
+                x_ref.release()
+                y.release()
+
+        run(20)
+        before = device_daemon.status()["memory_sessions_bytes"]
+        counted.count(lambda: run(STEPS)).expect_warm(STEPS)
+        assert not counted.client, f"the client: {counted.client}"
+        assert device_daemon.status()["memory_sessions_bytes"] == before
+
+
 @pytest.mark.ci
 def test_a_replayed_call_of_a_ghost(ghost: Any, counted: Counted) -> None:
     inputs = ids(8)

@@ -119,6 +119,58 @@ def test_refs_are_granted_what_they_take_and_a_step_more(daemon: Daemon) -> None
         assert [len(ref.numpy()) for ref in refs] == list(sizes)
 
 
+def memory_of_refs(pid: int) -> int:
+    """What of refs lies in memory."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssShmem"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("Linux tells of shared memory")
+
+
+def fill(session: djinn.Session) -> int:
+    """Puts refs until there is no room, and releases all; how many there were."""
+    refs = []
+    with pytest.raises(djinn.RequestError, match="are needed"):
+        while True:
+            refs.append(session.put(np.ones(MIB, np.uint8)))
+    for ref in refs:
+        ref.release()
+    return len(refs)
+
+
+def test_what_released_refs_took_is_there_for_the_sessions_own_runs_and_for_others() -> None:
+    zeros = 'srg 1 "zeros"\n%y = aten::zeros([1000000])\noutput %y\n'
+    with running("--memory", str(160 * MIB)) as daemon, daemon.connect("a") as session:
+        refs = fill(session)
+        assert refs > 100
+        assert memory_of_refs(daemon.worker()["pid"]) > refs * MIB
+        assert len(session.run_once(zeros)["0"]) == 1_000_000
+        with daemon.connect("b") as other:
+            kept = other.put(np.full(100 * MIB, 7, np.uint8))
+            assert memory_of_refs(daemon.worker()["pid"]) < 160 * MIB
+            assert kept.numpy(slice(50 * MIB, 50 * MIB + 4)).tolist() == [7, 7, 7, 7]
+        assert fill(session) > 100
+
+
+def test_workers_that_die_at_any_time_lose_nothing_of_what_goes_back() -> None:
+    with running("--memory", str(160 * MIB)) as daemon:
+        before = daemon.status()["memory_sessions_bytes"]
+        with daemon.connect("a") as session, daemon.connect("b") as other:
+            kept = session.put(np.arange(MIB // 8))
+            for _ in range(6):
+                refs = [session.put(np.ones(10 * MIB, np.uint8)) for _ in range(10)]
+                for ref in refs:
+                    ref.release()
+                with repeated(daemon.kill_worker):
+                    large = other.put(np.ones(100 * MIB, np.uint8))
+                    large.release()
+            assert np.array_equal(kept.numpy(), np.arange(MIB // 8))
+        wait_until(
+            lambda: daemon.status()["memory_sessions_bytes"] == before,
+            "all that was granted is back",
+        )
+
+
 @pytest.mark.ci
 def test_clients_that_die_in_their_first_run_leave_the_lane_as_it_was() -> None:
     count = 20_000_000

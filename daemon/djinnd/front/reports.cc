@@ -648,7 +648,9 @@ ipc::MemoryReport Reports::sessions_report(const Memory& memory) const {
   report.device = text_of(memory.device());
   report.pool = ipc::MemoryPool::kSessions;
   report.reserved_bytes = memory.held_by(vmu::HolderKind::kSession);
-  report.evictable_bytes = sessions_.sequences().spill().evictable_bytes(memory.device());
+  report.cached_bytes = sessions_.idle_refs().bytes(memory.device());
+  report.evictable_bytes =
+      report.cached_bytes + sessions_.sequences().spill().evictable_bytes(memory.device());
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != memory.device() || !session->attached) continue;
     report.mapped_bytes += memory.held_by(Memory::of_session(id));

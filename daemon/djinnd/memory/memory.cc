@@ -149,8 +149,20 @@ void Memory::request(Request request) {
 }
 
 bool Memory::waits_for_its_own(const Request& request) const {
-  return !request.returns && reclaim_ != nullptr &&
-         users_.fits_only_soon(request.holder, request.bytes, *reclaim_);
+  if (request.returns || reclaim_ == nullptr) return false;
+  if (users_.fits_only_soon(request.holder, request.bytes, *reclaim_)) return true;
+  if (request.holder.kind != vmu::HolderKind::kSession) return false;
+  const vmu::PrincipalId principal = principal_of(request.holder);
+  const uint64_t leaving = reclaim_->leaving_bytes(request.holder);
+  return !ledger_.check_quota(principal, request.bytes) &&
+         ledger_.check_quota(principal, request.bytes - std::min(request.bytes, leaving)).ok();
+}
+
+bool Memory::begins_to_wait_for_its_own(const Request& request) const {
+  const auto user = users_.user_of(request.holder);
+  if (request.returns || reclaim_ == nullptr || !user) return false;
+  reclaim_->take_back_idle(*user);
+  return waits_for_its_own(request);
 }
 
 void Memory::freed() {
@@ -189,6 +201,7 @@ bool Memory::serve(Answers& answers) {
     if (waits_for_its_own(*next)) {
       ++next;
     } else if (const Status allowed = check_quotas(*next); !allowed) {
+      if (begins_to_wait_for_its_own(*next)) continue;
       one_answered = true;
       take(next, refused(*next, allowed.error()), answers);
     } else if (next->bytes > ledger_.total_bytes()) {

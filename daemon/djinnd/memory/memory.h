@@ -127,8 +127,11 @@ class Memory {
   [[nodiscard]] Status check_quotas(const Request& request) const;
   // That fits, and that the quotas have room for.
   void grant(const Request& request);
-  // Whether it fits in its user's quota once what comes free by itself is free, and not before.
+  // Whether it fits in the quotas of its user and its session once what comes free by itself is
+  // free, and not before.
   [[nodiscard]] bool waits_for_its_own(const Request& request) const;
+  // Begins to take back what could make it fit; whether it waits for that now.
+  [[nodiscard]] bool begins_to_wait_for_its_own(const Request& request) const;
   void keep_what_came_free();
   // Grants what fits and refuses what no quota or device has room for. Whether it answered anybody:
   // then another who waited for their own user's quota may wait for it no more.

@@ -171,5 +171,36 @@ TEST_F(MemoryTest, who_waits_for_their_users_quota_is_refused_when_another_sessi
   EXPECT_TRUE(memory.check().ok());
 }
 
+TEST_F(MemoryTest, who_meets_a_quota_waits_for_what_the_users_sessions_have_and_do_not_use) {
+  memory_.set_session_quota(500);
+  memory_.charge(kSmall, Owner::of_user(1));
+  ASSERT_TRUE(has(kSmall, 400));
+  uint64_t idle = 300;
+  uint64_t coming = 0;
+  reclaim_.take_back = [&](Owner user) {
+    EXPECT_EQ(user, Owner::of_user(1));
+    coming = idle;
+  };
+  reclaim_.leaving_of_session = [&](Memory::Holder session) {
+    return session == kSmall ? coming : 0;
+  };
+  Answer more;
+  memory_.request(kSmall, 200, into(more));
+  EXPECT_FALSE(more.given);
+  EXPECT_TRUE(has(kOther, 100)) << "and keeps nobody from what is free";
+  idle = coming = 0;
+  memory_.release(kSmall, 300);
+  EXPECT_TRUE(more.given);
+  EXPECT_TRUE(more.status.ok());
+
+  idle = 300;
+  Answer too_much;
+  memory_.request(kSmall, 400, into(too_much));
+  EXPECT_FALSE(too_much.given);
+  idle = coming = 0;  // it was less than it seemed
+  memory_.freed();
+  EXPECT_EQ(too_much.status.error().code, ErrorCode::kQuotaExceeded);
+}
+
 }  // namespace
 }  // namespace djinn::daemon

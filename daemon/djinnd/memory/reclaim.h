@@ -8,6 +8,7 @@
 
 #include "kernel/base/owner.h"
 #include "kernel/base/result.h"
+#include "kernel/vmu/grants.h"
 
 namespace djinn::daemon {
 
@@ -24,6 +25,10 @@ class Reclaim {
   [[nodiscard]] virtual uint64_t held_up_bytes() const = 0;
   // What comes free by itself of what the user has.
   [[nodiscard]] virtual uint64_t leaving_bytes(Owner user) const = 0;
+  // Likewise of what a session has.
+  [[nodiscard]] virtual uint64_t leaving_bytes(vmu::Holder session) const = 0;
+  // Begins to take back what the user's sessions have and do not use.
+  virtual void take_back_idle(Owner user) = 0;
   // Called after each grant and each release, and when something may have fallen idle.
   virtual void changed() = 0;
   // Called for each request that no memory was found for. user: whom it would have been charged to,

@@ -57,17 +57,22 @@ uint64_t Reclaimer::held_up_bytes() const {
 
 // --- when somebody asks
 
+void Reclaimer::watch_waiting() {
+  if (waiting_.active()) return;
+  sessions_.lane_steps().look();
+  waiting_.start_once(kWaitingLookMs);
+}
+
 bool Reclaimer::make_room(uint64_t bytes) {
   DJINN_ASSERT(bytes > 0);
-  if (!waiting_.active()) {
-    sessions_.lane_steps().look();
-    waiting_.start_once(kWaitingLookMs);
-  }
+  watch_waiting();
   const std::vector<Model*> candidates = models_.residency().candidates(device());
   uint64_t coming = coming_bytes();
-  uint64_t possible = coming + sessions_.sequences().spill().evictable_bytes(device());
+  uint64_t possible = coming + sessions_.idle_refs().bytes(device()) +
+                      sessions_.sequences().spill().evictable_bytes(device());
   for (const Model* model : candidates) possible += model->bytes;
   if (possible < bytes) return false;
+  if (coming < bytes) coming += sessions_.idle_refs().begin(device(), bytes - coming, false);
   for (Model* model : candidates) {
     if (coming >= bytes) break;
     coming += model->bytes;
@@ -83,6 +88,16 @@ uint64_t Reclaimer::pinned_bytes() const {
 
 uint64_t Reclaimer::leaving_bytes(Owner user) const {
   return sessions_.leaving_bytes(device(), user);
+}
+
+uint64_t Reclaimer::leaving_bytes(Memory::Holder session) const {
+  const Session* const known = sessions_.find(SessionId{session.id});
+  return known != nullptr ? known->trimming_bytes : 0;
+}
+
+void Reclaimer::take_back_idle(Owner user) {
+  watch_waiting();
+  sessions_.idle_refs().begin(device(), user);
 }
 
 void Reclaimer::refused(const Error& why, std::optional<Owner> user) {
@@ -139,6 +154,7 @@ bool Reclaimer::shrink_to(uint64_t bytes, bool of_sessions) {
   const uint64_t over = granted - std::min(granted, bytes);
   uint64_t coming = coming_bytes();
   bool passed_over = false;
+  if (coming < over) coming += sessions_.idle_refs().begin(device(), over - coming, !of_sessions);
   for (const bool in_use : {false, true}) {
     if (in_use && !of_sessions) break;
     for (Model* model : models_.residency().evictable(device(), in_use)) {

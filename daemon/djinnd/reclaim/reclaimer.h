@@ -5,8 +5,9 @@
 //
 // When somebody asks for memory and there is none:
 //
-//   models that no session holds, least recently used first; then models whose sessions run
-//   nothing; then sequence groups of such sessions. All that is needed, or nothing.
+//   what is granted for refs and holds none; models that no session holds, least recently used
+//   first; then models whose sessions run nothing; then sequence groups of such sessions. All that
+//   is needed, or nothing.
 //
 // While somebody waits for it, it is looked whether it still comes: what waits for a lane to end a
 // step comes too late for them once that step has taken long (lane_steps.h), and something else
@@ -14,8 +15,9 @@
 //
 // After each grant, and when a model falls idle:
 //
-//   above idle_percent   models that no session holds; then sequence groups of sessions that have
-//                        run nothing for a while
+//   above idle_percent   what is granted for refs and holds none, of sessions that have run nothing
+//                        for a while; models that no session holds; then sequence groups of such
+//                        sessions
 //   above all_percent    those of all sessions that run nothing, too
 #pragma once
 
@@ -45,6 +47,8 @@ class Reclaimer final : public Reclaim {
   [[nodiscard]] uint64_t pinned_bytes() const override;
   [[nodiscard]] uint64_t held_up_bytes() const override;
   [[nodiscard]] uint64_t leaving_bytes(Owner user) const override;
+  [[nodiscard]] uint64_t leaving_bytes(Memory::Holder session) const override;
+  void take_back_idle(Owner user) override;
   // Looks soon whether something is to give way.
   void changed() override;
   void refused(const Error& why, std::optional<Owner> user) override;
@@ -53,6 +57,8 @@ class Reclaimer final : public Reclaim {
   friend struct DaemonForTests;
 
   void look();
+  // While somebody waits.
+  void watch_waiting();
   void emit_pressure();
   // Begins as long as more than so many bytes are granted. of_sessions: with what belongs to
   // sessions that run nothing. Whether a model was passed over because its sessions run.

@@ -112,6 +112,9 @@ struct Session {
 
   SessionMemory memory;  // not for observers
   uint64_t ref_bytes_granted = 0;
+  bool trims = false;                  // see idle_refs.h
+  uint64_t trimming_bytes = 0;         // of those granted, what its worker is to give back
+  std::optional<uint64_t> trimmed_at;  // the commit at which it had given back what could go
   SequenceSlots sequences;
   bool attached = false;  // the present worker was told of it
   uint32_t hello = 0;     // the number of the Hello that waits for Welcome

@@ -89,6 +89,7 @@ Sessions::Sessions(Loop& loop, const Clock& clock, IdSource& ids, const Devices&
       lane_steps_(clock, sessions_),
       sequences_(clock, devices, domains, events, refusals, *this, extents, file_work, sessions_,
                  lane_steps_, std::move(spill)),
+      idle_refs_(domains, sessions_, lane_steps_, sequences_.spill()),
       departed_(loop, user_work, [this] { memory_stays(); }),
       attach_timer_(loop, [this] {
         attach_those_that_may([](const Session& session) { return !session.attached; });
@@ -576,6 +577,7 @@ uint64_t Sessions::leaving_bytes(DeviceId device, std::optional<Owner> user) con
       bytes += leaving_bytes_of(*session);
       continue;
     }
+    bytes += session->trimming_bytes;
     for (const auto& [index, group] : session->sequences.all()) bytes += group.leaving_bytes();
   }
   return bytes;
@@ -592,12 +594,13 @@ uint64_t Sessions::held_up_bytes(DeviceId device) const {
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != device) continue;
     const bool leaves = session->phase == SessionPhase::kLeaving;
-    if (!leaves && session->sequences.size() == 0) continue;
+    if (!leaves && !session->trims && session->sequences.size() == 0) continue;
     if (!lane_steps_.is_long(session->worker())) continue;
     if (leaves) {
       bytes += leaving_bytes_of(*session);
       continue;
     }
+    bytes += session->trimming_bytes;
     for (const auto& [index, group] : session->sequences.all()) {
       bytes += group.leaving_bytes() - group.freeing_bytes;
     }
@@ -686,6 +689,7 @@ bool Sessions::note_death(Session& session, const WorkerDeath& death) {
   const bool was_served = std::exchange(session.attached, false);
   memory_of(session).cancel(Memory::of_session(session.id));
   sequences_.worker_died(session, death);
+  IdleRefs::worker_died(session);
   if (!was_served) return false;  // held back: what its state says is of a death before
   const auto progress = session.memory.progress();
   if (!progress.ok()) {
@@ -779,8 +783,15 @@ bool Sessions::on_grant_return(WorkerKey key, const ipc::GrantReturn& event) {
   DJINN_ASSERT(session->ref_bytes_granted <=
                memory_of(*session).held_by(Memory::of_session(session->id)));
   session->ref_bytes_granted -= event.bytes;
+  IdleRefs::note_returned(*session, event.bytes);
   memory_of(*session).release(Memory::of_session(session->id), event.bytes);
   return true;
+}
+
+// What was not given back is waited for no more.
+void Sessions::on_refs_trimmed(WorkerKey key, const ipc::RefsTrimmed& event) {
+  idle_refs_.on_trimmed(key, event);
+  devices_.of(key.device).freed();
 }
 
 // --- what others want to know

@@ -24,6 +24,7 @@
 #include "daemon/djinnd/memory/extent_source.h"
 #include "daemon/djinnd/memory/quota_refusals.h"
 #include "daemon/djinnd/memory/quotas.h"
+#include "daemon/djinnd/sessions/idle_refs.h"
 #include "daemon/djinnd/sessions/lane_steps.h"
 #include "daemon/djinnd/sessions/sequences.h"
 #include "daemon/djinnd/sessions/session.h"
@@ -93,6 +94,7 @@ class Sessions final : public Replies {
   void on_grant_request(WorkerKey key, const ipc::GrantRequest& event);
   // False when the worker gives back more than it was given, which it must not live to repeat.
   bool on_grant_return(WorkerKey key, const ipc::GrantReturn& event);
+  void on_refs_trimmed(WorkerKey key, const ipc::RefsTrimmed& event);
   void on_session_broken(WorkerKey key, const ipc::SessionBroken& event);
   // No worker of the device can be started: nobody there is kept waiting.
   void refuse_waiting(DeviceId device, const Error& error);
@@ -110,10 +112,12 @@ class Sessions final : public Replies {
   // Null when there is none any more.
   [[nodiscard]] Session* find(SessionId id) const { return sessions_.find(id); }
   [[nodiscard]] Sequences& sequences() { return sequences_; }
+  [[nodiscard]] IdleRefs& idle_refs() { return idle_refs_; }
+  [[nodiscard]] const IdleRefs& idle_refs() const { return idle_refs_; }
   [[nodiscard]] LaneSteps& lane_steps() { return lane_steps_; }
   [[nodiscard]] const LaneSteps& lane_steps() const { return lane_steps_; }
-  // Bytes of the device that come free by themselves: of sessions and groups that are gone, and of
-  // groups on their way to disk. user: theirs alone.
+  // Bytes of the device that come free by themselves: of sessions and groups that are gone, of
+  // groups on their way to disk, and of refs that are trimmed. user: theirs alone.
   [[nodiscard]] uint64_t leaving_bytes(DeviceId device, std::optional<Owner> user = {}) const;
   // Of all these what a worker lets go of at the end of a step that goes on for long.
   [[nodiscard]] uint64_t held_up_bytes(DeviceId device) const;
@@ -198,6 +202,7 @@ class Sessions final : public Replies {
   std::map<SessionId, Released> released_;    // gone, their memory not yet
   LaneSteps lane_steps_;
   Sequences sequences_;
+  IdleRefs idle_refs_;
   Departed departed_;
   bool draining_ = false;
   Timer attach_timer_;

@@ -69,11 +69,12 @@ class Spill {
   // Why nothing can be spilled, as far as anybody has tried; empty: it can, or nobody wants it.
   [[nodiscard]] const std::string& fault() const { return fault_; }
   [[nodiscard]] bool is_wanted() const { return rules_.is_wanted; }
+  // Whether it has run nothing for a while, as of the last look.
+  [[nodiscard]] bool is_idle(const Session& session) const;
   // When a group that could not be spilled may be tried again, by the monotonic clock.
   [[nodiscard]] uint64_t retry_ns() const;
 
  private:
-  [[nodiscard]] bool is_idle(const Session& session) const;
   // The bytes of groups that are on their way to disk.
   [[nodiscard]] uint64_t spilling_bytes() const;
 

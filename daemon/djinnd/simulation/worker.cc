@@ -268,6 +268,17 @@ void Worker::answer_body(const ipc::WakeLane&, const std::vector<Fd>&) {
   say({ipc::LaneAwake{}});
 }
 
+// It may have less than it told.
+void Worker::answer_body(const ipc::TrimRefs& c, const std::vector<Fd>&) {
+  const auto session = sessions_.find(c.session);
+  if (session != sessions_.end() && session->second.ref_bytes_granted > 0) {
+    const uint64_t bytes = machine_.between(1, session->second.ref_bytes_granted);
+    session->second.ref_bytes_granted -= bytes;
+    say({ipc::GrantReturn{ipc::GrantKind::kRefs, c.session, {}, bytes}});
+  }
+  if (!ending_) say({ipc::RefsTrimmed{c.session}});
+}
+
 // --- what it does unasked
 
 // The first time, it says that it is ready.
@@ -406,6 +417,7 @@ void Worker::end_step(SessionId id, AttachedSession& session) {
   record.completed = completed;
   session.state->stage_record(record);
   session.state->commit();
+  session.state->set_idle_ref_bytes(machine_.below(session.ref_bytes_granted + 1));
   write_word(session.memory, kCompleted, completed);
   in_step_.reset();
 }

@@ -86,6 +86,7 @@ class Worker final : public Child {
   void answer_body(const ipc::GiveSlab& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::GetWorkerStats& c, const std::vector<Fd>& fds);
   void answer_body(const ipc::WakeLane& c, const std::vector<Fd>& fds);
+  void answer_body(const ipc::TrimRefs& c, const std::vector<Fd>& fds);
 
   // --- what it does unasked
   [[nodiscard]] bool asks_for(SequenceHandle sequence) const;

@@ -8,7 +8,9 @@
 //   model filled with "r"      is refused, and the worker does not hear of it; one filled with "d"
 //                              kills the worker
 //   staging                    of a session that the worker is to take in begins with a number: if
-//                              it is 1 to 9, it is one less then, and the worker is dead
+//                              it is 1 to 9, it is one less then, and the worker is dead. 101 to
+//                              109 are likewise when it is to trim the session's refs, and of 200
+//                              it does not hear then
 //   group of 13 tokens a row   kills the worker when it is to be spilled; of one of 14 nothing is
 //                              heard then; one of 15 cannot be written
 //   --sends memory, file       a descriptor of such a kind comes with the first word
@@ -36,6 +38,8 @@ namespace djinn::daemon {
 namespace {
 
 constexpr uint32_t kDeathsMax = 9;
+constexpr uint32_t kTrimDies = 100;  // and how often
+constexpr uint32_t kTrimHangs = 200;
 constexpr uint64_t kSpillDies = 13;
 constexpr uint64_t kSpillHangs = 14;
 constexpr uint64_t kSpillFails = 15;
@@ -77,6 +81,11 @@ class Relay {
     for (const Fd& fd : message.fds) fds.push_back(fd.get());
     return to.send(message.bytes, fds).ok();
   }
+  // That the session's staging begins with.
+  uint32_t& number_of(SessionId session) {
+    const auto staging = memory_.at(session).bytes().subspan(ipc::SessionLayout::kStagingOffset);
+    return *reinterpret_cast<uint32_t*>(staging.data());
+  }
   void answer(const ipc::WorkerEvent& event) {
     if (!djinnd_.send(ipc::encode(event))) ::_exit(0);
   }
@@ -87,13 +96,19 @@ class Relay {
     return true;
   }
   bool look(const ipc::AttachSession& c, const std::vector<Fd>& fds) {
-    const auto memory = pal::map_shared(fds[0], ipc::SessionLayout::bytes(c.staging_bytes),
-                                        pal::Access::kReadWrite);
-    const auto staging = memory->bytes().subspan(ipc::SessionLayout::kStagingOffset);
-    auto& deaths = *reinterpret_cast<uint32_t*>(staging.data());
+    memory_[c.session] = *pal::map_shared(fds[0], ipc::SessionLayout::bytes(c.staging_bytes),
+                                          pal::Access::kReadWrite);
+    uint32_t& deaths = number_of(c.session);
     if (deaths == 0 || deaths > kDeathsMax) return true;
     --deaths;
     ::_exit(10);
+  }
+  bool look(const ipc::TrimRefs& c, const std::vector<Fd>&) {
+    uint32_t& number = number_of(c.session);
+    if (number == kTrimHangs) return false;
+    if (number <= kTrimDies || number > kTrimDies + kDeathsMax) return true;
+    --number;
+    ::_exit(9);
   }
   bool look(const ipc::AddModel& c, const std::vector<Fd>& fds) {
     if (fds.size() < 2) return true;
@@ -119,6 +134,7 @@ class Relay {
   child::Channel djinnd_;
   child::Channel worker_;
   Fd sent_;
+  std::map<SessionId, pal::Mapping> memory_;                       // shared with their clients
   std::map<std::pair<SessionId, uint32_t>, uint64_t> capacities_;  // of groups
   std::thread commands_;
   std::thread events_;

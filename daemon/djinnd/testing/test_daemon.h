@@ -237,6 +237,10 @@ class TestClient {
     submit(ipc::Operation::kWriteRef,
            ipc::WriteBlock{ref, {kBlockAt, std::min<uint64_t>(bytes, 64)}, 0, bytes});
   }
+  // Of the n-th ref that was written, from 1.
+  void submit_release(uint32_t nth) {
+    submit(ipc::Operation::kReleaseRefs, ipc::ReleaseBlock{{RefHandle{nth, 1}}});
+  }
   // The group's rows become what they are: so it is used.
   void submit_reorder(SequenceHandle sequence) {
     submit(ipc::Operation::kReorderSequence, ipc::ReorderBlock{sequence, {0}});

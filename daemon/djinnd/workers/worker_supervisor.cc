@@ -70,6 +70,9 @@ std::optional<OwedAnswer> owed_for(const ipc::WorkerCommand& command) {
                  [](const ipc::WakeLane&) -> Owed {
                    return OwedAnswer{Kind::kWakeLane, 0, {}};
                  },
+                 [](const ipc::TrimRefs& c) -> Owed {
+                   return OwedAnswer{Kind::kTrimRefs, c.session.value, {}};
+                 },
                  [](const auto&) -> Owed { return std::nullopt; }},
       command.body);
 }
@@ -107,6 +110,9 @@ std::optional<OwedAnswer> answered_by(const ipc::WorkerEvent& event) {
                  },
                  [](const ipc::LaneAwake&) -> Owed {
                    return OwedAnswer{Kind::kWakeLane, 0, {}};
+                 },
+                 [](const ipc::RefsTrimmed& e) -> Owed {
+                   return OwedAnswer{Kind::kTrimRefs, e.session.value, {}};
                  },
                  [](const auto&) -> Owed { return std::nullopt; }},
       event.body);

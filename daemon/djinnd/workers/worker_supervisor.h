@@ -49,7 +49,8 @@ struct OwedAnswer {
     kAddSequence,
     kReleaseSequence,
     kStats,
-    kWakeLane
+    kWakeLane,
+    kTrimRefs
   };
   Kind kind = Kind::kStats;
   uint64_t id = 0;

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// IdleRefs: what is granted for sessions' refs and holds none. A worker keeps it, so that a session
+// that uses the same refs again and again asks for nothing; it is taken back when others want it.
+//
+//   idle bytes   as the worker says in the state extent, and at most what is granted
+//   trimming     the worker was asked to give them back, and has not answered
+//
+// invariant: a session that has given back all that could go is asked again after its next step
+// only: what is left, in pieces too small to go, is nothing to wait for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "daemon/djinnd/sessions/lane_steps.h"
+#include "daemon/djinnd/sessions/session.h"
+#include "daemon/djinnd/sessions/spill.h"
+#include "daemon/djinnd/workers/domains.h"
+#include "daemon/djinnd/workers/worker_key.h"
+#include "ipc/messages.h"
+#include "kernel/base/device_id.h"
+#include "kernel/base/owner.h"
+
+namespace djinn::daemon {
+
+class IdleRefs {
+ public:
+  // spill: knows who has run nothing for a while.
+  IdleRefs(Domains& domains, const SessionTable& sessions, const LaneSteps& lane_steps,
+           const Spill& spill)
+      : domains_(domains), sessions_(sessions), lane_steps_(lane_steps), spill_(spill) {}
+
+  // The device's idle bytes that could be asked for now.
+  [[nodiscard]] uint64_t bytes(DeviceId device) const;
+  // Begins to take back, until so many bytes are on their way; gives how many are. Of sessions that
+  // run nothing first, those that were used least recently before others. idle_only: of those alone
+  // that have run nothing for a while.
+  uint64_t begin(DeviceId device, uint64_t bytes, bool idle_only);
+  // Begins to take back all of the user's.
+  void begin(DeviceId device, Owner user);
+
+  // The worker has given back so many of the session's bytes.
+  static void note_returned(Session& session, uint64_t bytes);
+  // It has given back what could go.
+  void on_trimmed(WorkerKey key, const ipc::RefsTrimmed& event);
+  static void worker_died(Session& session);
+
+ private:
+  struct Candidate {
+    Session* session;
+    uint64_t bytes;
+    bool runs;
+  };
+  [[nodiscard]] std::vector<Candidate> candidates(DeviceId device,
+                                                  std::optional<Owner> user = {}) const;
+  void begin(const Candidate& candidate);
+
+  Domains& domains_;
+  const SessionTable& sessions_;
+  const LaneSteps& lane_steps_;
+  const Spill& spill_;
+};
+
+}  // namespace djinn::daemon
