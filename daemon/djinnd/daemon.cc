@@ -121,7 +121,7 @@ Daemon::Daemon(Loop& loop, const Clock& clock, const Options& options, ReloadOpt
               reclaimers_, reports_, drain_, events_, service_),
       device_health_(spare_workers_, spare_loaders_, sessions_, models_, events_),
       hang_watchdog_(loop, domains_, sessions_, options.hang_timeout_ms),
-      manager_(loop, clock, authority_, inquiries_, devices_, sessions_, models_, programs_,
+      manager_(loop, clock, turns_, authority_, inquiries_, devices_, sessions_, models_, programs_,
                reports_, reload_, drain_, options.bus,
                options.user_mode ? std::optional(Owner::of_user(::geteuid())) : std::nullopt),
       requests_(devices_, domains_, sessions_, models_, programs_, reports_, user_work_, turns_,

@@ -351,6 +351,24 @@ def test_a_flood_of_calls_stops_nobody(bus: PrivateBus, of_user: Systemd) -> Non
         assert len(listed(connection, "ListSessions")) == 1
 
 
+def resident_bytes(systemd: Systemd) -> int:
+    assert systemd.process is not None
+    status = Path(f"/proc/{systemd.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def test_calls_of_many_bytes_are_refused_and_never_held(bus: PrivateBus, of_user: Systemd) -> None:
+    with bus.connect() as connection:
+        assert listed(connection, "ListSessions") == []
+        before = resident_bytes(of_user)
+        for _ in range(3):
+            assert refused(connection, "Cancel", "x" * (8 << 20)) == "InvalidArgument"
+        assert resident_bytes(of_user) < before + (4 << 20)
+        assert listed(connection, "ListSessions") == []
+
+
 # --- who may do what
 
 

@@ -5,23 +5,19 @@
 #include <errno.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
+#include "daemon/djinnd/dbus/bus_intake.h"
 #include "daemon/djinnd/loop/log.h"
 #include "kernel/base/assert.h"
 
 namespace djinn::daemon {
 namespace {
 
-// Messages heard before others get their turn.
-constexpr int kTurn = 8;
 // A bus that leaves so many unread is as good as gone.
 constexpr uint64_t kUnreadMax = 1024;
 constexpr uint64_t kPauseMsMin = 1000;
@@ -38,37 +34,18 @@ struct CloseBus {
 };
 using OwnedBus = std::unique_ptr<sd_bus, CloseBus>;
 
-// The path as D-Bus addresses have it.
-std::string escaped(std::string_view path) {
-  std::string out;
-  for (const char c : path) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '/' || c == '.' ||
-                       c == '-' || c == '_';
-    out += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
-  }
-  return out;
-}
+struct Opened {
+  OwnedBus bus;
+  std::unique_ptr<BusIntake> intake;
+};
 
-// Where sd_bus_open_system() and sd_bus_open_user() look; empty where there is none.
-std::string address_of(BusKind kind) {
-  const bool system = kind == BusKind::kSystem;
-  const char* const given =
-      ::secure_getenv(system ? "DBUS_SYSTEM_BUS_ADDRESS" : "DBUS_SESSION_BUS_ADDRESS");
-  if (given != nullptr) return given;
-  if (system) return "unix:path=/run/dbus/system_bus_socket";
-  const char* const runtime = ::secure_getenv("XDG_RUNTIME_DIR");
-  return runtime != nullptr ? fmt::format("unix:path={}/bus", escaped(runtime)) : std::string();
-}
-
-// Begins to connect; authentication and greeting go on in sd_bus_process(). No message brings a
-// descriptor: those functions would take them, and the loop must not close them (deferred_close.h).
-int open_bus(BusKind kind, OwnedBus& opened) {
-  const std::string address = address_of(kind);
-  if (address.empty()) return -ENOMEDIUM;
+// Begins to greet, which goes on in sd_bus_process(). No message brings a descriptor:
+// sd_bus_open_system() would take them, and the loop must not close them (deferred_close.h).
+int open_bus(BusKind kind, Opened& opened) {
   sd_bus* raw = nullptr;
   int failed = ::sd_bus_new(&raw);
-  opened.reset(raw);
-  if (failed >= 0) failed = ::sd_bus_set_address(raw, address.c_str());
+  opened.bus.reset(raw);
+  if (failed >= 0) failed = connect_bus(kind, raw, opened.intake);
   if (failed >= 0) failed = ::sd_bus_set_bus_client(raw, 1);
   if (failed >= 0) failed = ::sd_bus_negotiate_fds(raw, 0);
   if (failed >= 0) failed = ::sd_bus_set_trusted(raw, kind == BusKind::kUser ? 1 : 0);
@@ -100,15 +77,25 @@ bool may_follow(BusPhase from, BusPhase to) {
 
 // The descriptor is watched no more before it is closed.
 struct Bus::Connection {
-  Connection(Loop& loop, OwnedBus opened, Bus& owner)
-      : bus(std::move(opened)),
-        poll(loop, ::sd_bus_get_fd(bus.get()), [&owner] { owner.process(); }),
+  Connection(Loop& loop, Opened opened, Bus& owner)
+      : bus(std::move(opened.bus)),
+        intake(std::move(opened.intake)),
+        poll(loop, intake->bus(), [&owner] { owner.process(); }),
+        passed(loop, intake->passed(), [&owner] { owner.process(); }),
         timer(loop, [&owner] { owner.process(); }) {}
 
+  void pause() {
+    poll.pause();
+    passed.pause();
+    timer.stop();
+  }
+
   OwnedBus bus;
+  std::unique_ptr<BusIntake> intake;
   Poll poll;
+  Poll passed;
   Timer timer;
-  int watched = 0;
+  int watched = -1;  // what sd-bus waits for; nothing yet
 };
 
 Bus::Bus(Loop& loop, const Clock& clock, BusKind kind, std::string name, Hooks hooks)
@@ -133,19 +120,20 @@ void Bus::stop() {
   retry_.stop();
   waiting_.clear();
   phase_.enter(BusPhase::kAbsent);
-  if (connection_) connection_->poll.pause();
+  if (connection_) connection_->pause();
   loop_.dispose(std::move(connection_));
 }
 
 void Bus::open() {
   DJINN_ASSERT(phase_ == BusPhase::kAbsent && connection_ == nullptr);
-  OwnedBus opened;
+  Opened opened;
   int failed = open_bus(kind_, opened);
-  if (failed >= 0) failed = hooks_.opened(opened.get());
-  if (failed >= 0) failed = ask_for_name(opened.get());
+  if (failed >= 0) failed = hooks_.opened(opened.bus.get());
+  if (failed >= 0) failed = ask_for_name(opened.bus.get());
   if (failed < 0) return lose(::strerror(-failed));
   phase_.enter(BusPhase::kOpening);
   connection_ = std::make_unique<Connection>(loop_, std::move(opened), *this);
+  connection_->passed.watch_readable();
   watch();
 }
 
@@ -175,17 +163,17 @@ void Bus::named(sd_bus_message* answer) {
                    kind_ == BusKind::kSystem ? "system" : "user's"));
 }
 
-// Processes until nothing is left to do, or others shall have their turn.
+// Hears one message at most; others get their turn before the next.
 void Bus::process() {
-  for (int i = 0; i < kTurn && connection_; ++i) {
-    sd_bus* const raw = connection_->bus.get();
-    const int done = ::sd_bus_process(raw, nullptr);
-    if (!connection_) return;
-    if (done < 0) return lose(::strerror(-done));
-    if (::sd_bus_is_open(raw) <= 0) return lose("the connection ended");
-    if (done == 0) break;
+  if (const int failed = connection_->intake->pass_on(); failed < 0) {
+    return lose(::strerror(-failed));
   }
-  if (connection_) watch();
+  sd_bus* const raw = connection_->bus.get();
+  const int done = ::sd_bus_process(raw, nullptr);
+  if (!connection_) return;
+  if (done < 0) return lose(::strerror(-done));
+  if (::sd_bus_is_open(raw) <= 0) return lose("the connection ended");
+  watch();
 }
 
 // Must be called after all that may have changed what sd-bus waits for.
@@ -198,9 +186,11 @@ void Bus::watch() {
   if (events < 0 || timed < 0) return lose(::strerror(-std::min(events, timed)));
   if (events != connection_->watched) {
     connection_->watched = events;
-    if (events == 0) connection_->poll.pause();
-    if (events == POLLIN) connection_->poll.watch_readable();
-    if ((events & POLLOUT) != 0) connection_->poll.watch_both();
+    if ((events & POLLOUT) != 0) {
+      connection_->poll.watch_both();
+    } else {
+      connection_->poll.watch_readable();
+    }
   }
   if (until_us == UINT64_MAX) return connection_->timer.stop();
   const uint64_t now_us = clock_.monotonic_ns() / 1000;
@@ -210,7 +200,7 @@ void Bus::watch() {
 void Bus::lose(const std::string& why) {
   waiting_.clear();
   phase_.enter(BusPhase::kAbsent);
-  if (connection_) connection_->poll.pause();
+  if (connection_) connection_->pause();
   loop_.dispose(std::move(connection_));
   tell(fmt::format("{} is not on D-Bus: {}", name_, why));
   retry_.start_once(pause_ms_);

@@ -9,6 +9,8 @@
 //
 // A host without a bus is no fault: one line in the log, and djinnd does without.
 //
+// sd-bus sends on the bus's socket, and hears what BusFrames lets pass.
+//
 // invariant: what waits for an answer is forgotten with the connection, uncalled.
 #pragma once
 

@@ -3,12 +3,17 @@
 // Against a bus in this process.
 #include "daemon/djinnd/dbus/bus.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
 
 #include <array>
+#include <map>
 #include <optional>
 
 #include "daemon/djinnd/dbus/bus_callers.h"
+#include "daemon/djinnd/dbus/bus_frames.h"
 #include "daemon/djinnd/dbus/bus_reports.h"
 #include "daemon/djinnd/dbus/bus_subscribers.h"
 #include "daemon/djinnd/testing/fake_bus.h"
@@ -129,6 +134,70 @@ TEST_F(BusTest, a_bus_that_reads_nothing_is_given_up) {
     });
   }
   EXPECT_EQ(lost_, 1u) << sent;
+}
+
+// What the filter below heard.
+struct Heard {
+  std::vector<std::string> texts;  // "no text" where there was none to read
+  uint32_t turn = 0;
+  std::map<uint32_t, size_t> in_turn;
+};
+
+int note_text(sd_bus_message* message, void* heard, sd_bus_error*) {
+  if (::sd_bus_message_is_method_call(message, "org.djinn.Test", "Say") <= 0) return 0;
+  const char* text = nullptr;
+  const bool read = ::sd_bus_message_read(message, "s", &text) > 0;
+  auto& of_bus = *static_cast<Heard*>(heard);
+  of_bus.texts.emplace_back(read ? text : "no text");
+  ++of_bus.in_turn[of_bus.turn];
+  return 1;
+}
+
+// Calls Say.
+std::function<int(sd_bus*)> say(const std::string& text) {
+  return [text](sd_bus* bus) {
+    return ::sd_bus_call_method_async(bus, nullptr, "org.djinn.Test", "/", "org.djinn.Test", "Say",
+                                      nullptr, nullptr, "s", text.c_str());
+  };
+}
+
+TEST_F(BusTest, a_call_over_the_limit_comes_without_its_arguments_and_the_next_as_it_is) {
+  start();
+  Heard heard;
+  bus_.use([&](sd_bus* bus) { return ::sd_bus_add_filter(bus, nullptr, &note_text, &heard); });
+  fake_.send(say(std::string(3 << 20, 'x')));
+  fake_.send(say(std::string(1000, 'y')));
+  fake_.send(say(std::string(BusFrames::kCallBytesMax, 'z')));
+  fake_.send(say("last"));
+  run_until([&] { return heard.texts.size() == 4; });
+  EXPECT_EQ(heard.texts,
+            (std::vector<std::string>{"no text", std::string(1000, 'y'), "no text", "last"}));
+  EXPECT_TRUE(bus_.serving());
+}
+
+// Of a turn of the loop: by the bus's socket, and by what was passed on.
+TEST_F(BusTest, calls_that_come_together_are_not_heard_together) {
+  start();
+  Heard heard;
+  bus_.use([&](sd_bus* bus) { return ::sd_bus_add_filter(bus, nullptr, &note_text, &heard); });
+  // Ready in each turn.
+  const Fd always(::eventfd(1, EFD_CLOEXEC));
+  Poll turns(loop_, always.get(), [&] { ++heard.turn; });
+  turns.watch_readable();
+  for (int i = 0; i < 40; ++i) fake_.send(say("one of many"));
+  run_until([&] { return heard.texts.size() == 40; });
+  for (const auto& [turn, calls] : heard.in_turn) EXPECT_LE(calls, 2u) << turn;
+}
+
+TEST_F(BusTest, an_address_may_be_one_of_many_and_escaped) {
+  const std::string address = ::getenv("DBUS_SYSTEM_BUS_ADDRESS");
+  const std::string name = address.substr(address.find('=') + 1);
+  std::string escaped;
+  for (const unsigned char byte : name) escaped += fmt::format("%{:02x}", byte);
+  const std::string many =
+      "tcp:host=localhost,port=1;unix:path=/nowhere;unix:guid=1,abstract=" + escaped + ",more=2;";
+  ::setenv("DBUS_SYSTEM_BUS_ADDRESS", many.c_str(), 1);
+  start();
 }
 
 TEST_F(BusTest, a_caller_is_asked_for_once_and_judged_by_all_groups) {

@@ -94,12 +94,13 @@ struct Manager::Call {
   std::shared_ptr<std::map<Owner, uint32_t>> counted;
 };
 
-Manager::Manager(Loop& loop, const Clock& clock, const Authority& authority, Inquiries& inquiries,
-                 const Devices& devices, Sessions& sessions, Models& models, Programs& programs,
-                 Reports& reports, Reload& reload, Drain& drain, BusKind kind,
+Manager::Manager(Loop& loop, const Clock& clock, Turns& turns, const Authority& authority,
+                 Inquiries& inquiries, const Devices& devices, Sessions& sessions, Models& models,
+                 Programs& programs, Reports& reports, Reload& reload, Drain& drain, BusKind kind,
                  std::optional<Owner> only_user)
     : loop_(loop),
       clock_(clock),
+      turns_(turns),
       authority_(authority),
       inquiries_(inquiries),
       devices_(devices),
@@ -130,11 +131,16 @@ void Manager::stop() {
   bus_.stop();
 }
 
+void Manager::when_named(const Caller& caller, std::function<void()> then) {
+  reports_.when_named(
+      [this, user = caller.user, then = std::move(then)] { turns_.owe(user, then); });
+}
+
 // --- methods
 
 void Manager::list_sessions(sd_bus_message* message) {
   begin(message, kInspect, [this](const Waiter& waiter, const Caller& caller) {
-    reports_.when_named([this, waiter, caller] {
+    when_named(caller, [this, waiter, caller] {
       ipc::SessionList list{0, reports_.sessions_seen_by(caller)};
       inquiries_.answer(waiter.number, {waiter.number, std::move(list)});
     });
@@ -143,7 +149,7 @@ void Manager::list_sessions(sd_bus_message* message) {
 
 void Manager::list_models(sd_bus_message* message) {
   begin(message, kInspect, [this](const Waiter& waiter, const Caller& caller) {
-    reports_.when_named([this, waiter, caller] {
+    when_named(caller, [this, waiter, caller] {
       ipc::ModelList list{0, reports_.models_seen_by(caller)};
       inquiries_.answer(waiter.number, {waiter.number, std::move(list)});
     });
@@ -182,7 +188,7 @@ void Manager::list_uses(sd_bus_message* message) {
   const auto id = read_id<ModelTag>(message);
   if (!id) return;
   begin(message, kInspect, [this, id = *id](const Waiter& waiter, const Caller& caller) {
-    reports_.when_named([this, waiter, caller, id] {
+    when_named(caller, [this, waiter, caller, id] {
       const auto& models = models_.table().all();
       const auto model = models.find(id);
       if (model == models.end() || !seen_by(model->second, caller)) {
@@ -301,9 +307,11 @@ void Manager::admit(const std::shared_ptr<Call>& call, const Caller& caller) {
 }
 
 void Manager::attempt(const std::shared_ptr<Call>& call, const Caller& caller) {
-  const Waiter waiter = inquiries_.ask(
-      [this, call, caller](const ipc::DaemonReply& reply) { attempted(call, caller, reply); });
-  call->perform(waiter, caller);
+  turns_.owe(caller.user, [this, call, caller] {
+    const Waiter waiter = inquiries_.ask(
+        [this, call, caller](const ipc::DaemonReply& reply) { attempted(call, caller, reply); });
+    call->perform(waiter, caller);
+  });
 }
 
 void Manager::attempted(const std::shared_ptr<Call>& call, const Caller& caller,

@@ -10,6 +10,8 @@
 // polkit is asked whether it may be made as an administrator. So nobody learns more of what is
 // others' than on the socket.
 //
+// What a call makes djinnd do, its answer included, is done in its caller's turns (turns.h).
+//
 // Signals are for subscribers (bus_subscribers.h), of what they may see; changes of properties,
 // which are sums over all users, for everybody whom the bus's policy lets listen.
 #pragma once
@@ -28,6 +30,7 @@
 #include "daemon/djinnd/front/drain.h"
 #include "daemon/djinnd/front/reload.h"
 #include "daemon/djinnd/front/reports.h"
+#include "daemon/djinnd/loop/turns.h"
 #include "daemon/djinnd/memory/devices.h"
 #include "daemon/djinnd/models/models.h"
 #include "daemon/djinnd/programs/programs.h"
@@ -42,9 +45,9 @@ class Manager {
   static constexpr uint32_t kCallsPerUser = 32;
 
   // only_user: all others are refused, and their polkit is not asked.
-  Manager(Loop& loop, const Clock& clock, const Authority& authority, Inquiries& inquiries,
-          const Devices& devices, Sessions& sessions, Models& models, Programs& programs,
-          Reports& reports, Reload& reload, Drain& drain, BusKind kind,
+  Manager(Loop& loop, const Clock& clock, Turns& turns, const Authority& authority,
+          Inquiries& inquiries, const Devices& devices, Sessions& sessions, Models& models,
+          Programs& programs, Reports& reports, Reload& reload, Drain& drain, BusKind kind,
           std::optional<Owner> only_user);
 
   void start() { bus_.start(); }
@@ -98,10 +101,13 @@ class Manager {
   template <typename Tag>
   std::optional<Id<Tag>> read_id(sd_bus_message* message);
 
+  // Calls then in a turn of the caller's, when users' names are known.
+  void when_named(const Caller& caller, std::function<void()> then);
   void begin(sd_bus_message* message, const char* action, Perform perform);
   // A method that is for administrators only.
   void begin_managing(sd_bus_message* message, std::function<Status()> perform);
   void admit(const std::shared_ptr<Call>& call, const Caller& caller);
+  // In a turn of the caller's user.
   void attempt(const std::shared_ptr<Call>& call, const Caller& caller);
   void attempted(const std::shared_ptr<Call>& call, const Caller& caller,
                  const ipc::DaemonReply& reply);
@@ -114,6 +120,7 @@ class Manager {
 
   Loop& loop_;
   const Clock& clock_;
+  Turns& turns_;
   const Authority& authority_;
   Inquiries& inquiries_;
   const Devices& devices_;

@@ -58,6 +58,12 @@ class FakeBus {
     guest_poll_.reset();
     ::sd_bus_close_unref(std::exchange(guest_, nullptr));
   }
+  // Sends what action makes to the guest, in as many pieces as it takes.
+  void send(const std::function<int(sd_bus*)>& action) {
+    ASSERT_NE(guest_, nullptr);
+    EXPECT_GE(action(guest_), 0);
+    guest_poll_->watch_both();
+  }
   // The guest's messages are read no more.
   void stop_reading() { guest_poll_.reset(); }
 
