@@ -97,6 +97,13 @@ struct DefineProgram {
   friend bool operator==(const DefineProgram&, const DefineProgram&) = default;
 };
 
+// The session has these programs no more, and no run of it that names one is still to come: they
+// may be forgotten. Those that it has not defined are passed over. Answer: Done.
+struct DropPrograms {
+  std::vector<ProgramId> programs;
+  friend bool operator==(const DropPrograms&, const DropPrograms&) = default;
+};
+
 struct SequenceGeometry {
   uint32_t rows = 1;
   uint32_t layers = 0;
@@ -211,7 +218,7 @@ struct ClientRequest {
   std::variant<Hello, AddFiles, OpenModel, CloseModel, UnloadModel, DefineProgram, MakeSequence,
                DropSequence, GetStatus, ListSessions, ListModels, ListPrograms, ListDevices,
                ListMemory, PinModel, CancelRun, TerminateSession, EvictModel, SetDraining,
-               CollectGarbage, FollowEvents, ReadManifest, ListUses, GetOwnMemory>
+               CollectGarbage, FollowEvents, ReadManifest, ListUses, GetOwnMemory, DropPrograms>
       body;
   friend bool operator==(const ClientRequest&, const ClientRequest&) = default;
 };

@@ -188,6 +188,43 @@ Status Client::unload_model(ModelId model) {
 // djinnd keeps what a session has defined for as long as that has the model: what it answered once
 // holds. A run that misses its program all the same (a graph that kills workers) takes that back.
 Result<ipc::ProgramDefined> Client::define_program(const srg::Graph& graph, ModelId model) {
+  DJINN_TRY(auto defined, find_or_define(graph, model));
+  kept_programs_.insert(defined.program);
+  return defined;
+}
+
+Result<LeasedProgram> Client::lease_program(const srg::Graph& graph, ModelId model) {
+  if (!mark_->is_in_child()) drop_unleased_programs();
+  DJINN_TRY(auto defined, find_or_define(graph, model));
+  ProgramLease lease(lender_, defined.program);
+  return LeasedProgram{std::move(defined), std::move(lease)};
+}
+
+// One whose last lease has ended may have been leased again since. A run that is still to come
+// would miss its program: what djinnd is told here overtakes what is in the ring.
+void Client::drop_unleased_programs() {
+  for (const ProgramId program : lender_->take_unleased()) unleased_[program] = last_run_;
+  if (unleased_.empty()) return;
+  std::erase_if(unleased_, [this](const auto& one) {
+    return kept_programs_.contains(one.first) || lender_->is_leased(one.first);
+  });
+  ipc::DropPrograms request;
+  for (const auto& [program, last_run] : unleased_) {
+    const bool is_done = pending_.empty() || last_run < pending_.begin()->first;
+    if (is_done && request.programs.size() < limits::kProgramsPerUser) {
+      request.programs.push_back(program);
+    }
+  }
+  if (request.programs.empty()) return;
+  const auto told = control_.tell(request);
+  if (!told || !*told) return;  // later, where the session lives
+  for (const ProgramId program : request.programs) unleased_.erase(program);
+  std::erase_if(defined_, [&](const auto& one) {
+    return std::ranges::binary_search(request.programs, one.second.program);
+  });
+}
+
+Result<ipc::ProgramDefined> Client::find_or_define(const srg::Graph& graph, ModelId model) {
   const auto key = std::pair(model, srg::fingerprint_of(graph));
   if (const auto known = defined_.find(key); known != defined_.end() && !has_ended()) {
     return known->second;
@@ -199,7 +236,11 @@ Result<ipc::ProgramDefined> Client::define_program(const srg::Graph& graph, Mode
 }
 
 void Client::forget_programs(ModelId model) {
-  std::erase_if(defined_, [&](const auto& entry) { return entry.first.first == model; });
+  std::erase_if(defined_, [&](const auto& entry) {
+    const bool of_model = entry.first.first == model;
+    if (of_model) kept_programs_.erase(entry.second.program);
+    return of_model;
+  });
 }
 
 Result<ipc::ProgramDefined> Client::ask_to_define(const srg::Graph& graph, ModelId model) {
@@ -369,6 +410,7 @@ Result<Run> Client::submit(const SubmissionTarget& target, std::span<const std::
                  "The run binds too much: its block is over 64 KiB. Split the run."};
   }
   release_dropped_refs();
+  drop_unleased_programs();
   return publish(target, block, {0, std::move(leases)});
 }
 

@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,11 @@ struct OpenedModel {
   uint64_t bytes = 0;
   bool was_resident = false;
   srg::ModelManifest manifest;
+};
+
+struct LeasedProgram {
+  ipc::ProgramDefined defined;
+  ProgramLease lease;
 };
 
 using Run = uint64_t;
@@ -127,8 +133,12 @@ class Client {
                                  const Retention& stay = {});
   Status close_model(ModelId model);
   Status unload_model(ModelId model);
-  // A program that this session has defined is known here: djinnd is not asked again.
+  // A program that this session has defined is known here: djinnd is not asked again. It is kept as
+  // long as the session or, where it names weights, their model is open.
   Result<ipc::ProgramDefined> define_program(const srg::Graph& graph, ModelId model);
+  // Likewise, but djinnd may forget it once all its leases are gone and the runs that named it are
+  // done.
+  Result<LeasedProgram> lease_program(const srg::Graph& graph, ModelId model);
   Result<SequenceHandle> make_sequence(const ipc::SequenceGeometry& geometry);
   Status drop_sequence(SequenceHandle sequence);
   // deadline: as for connect(); when it ends, so does the use of this session.
@@ -235,8 +245,10 @@ class Client {
   Result<ipc::ModelOpened> ask_to_open(const ModelFiles& from, const srg::LoadPlan* plan,
                                        const Retention& retention);
   Result<srg::ModelManifest> manifest_of(ipc::ModelOpened& opened);
+  Result<ipc::ProgramDefined> find_or_define(const srg::Graph& graph, ModelId model);
   Result<ipc::ProgramDefined> ask_to_define(const srg::Graph& graph, ModelId model);
   void forget_programs(ModelId model);
+  void drop_unleased_programs();
   Result<Run> publish(const SubmissionTarget& target, std::span<const std::byte> block,
                       Pending pending);
   void release_dropped_refs();
@@ -265,6 +277,8 @@ class Client {
   std::map<Run, Outcome> outcomes_;
   std::map<Run, std::vector<TokenEvent>> tokens_;  // that nobody has taken
   std::map<std::pair<ModelId, srg::Fingerprint>, ipc::ProgramDefined> defined_;
+  std::set<ProgramId> kept_programs_;  // for the whole session
+  std::map<ProgramId, Run> unleased_;  // djinnd is to hear of it after that run
 };
 
 }  // namespace djinn::client

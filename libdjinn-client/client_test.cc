@@ -67,6 +67,77 @@ TEST_F(DefineProgram, a_session_that_is_over_defines_nothing_that_it_knows) {
   EXPECT_FALSE(client_->define_program(graph_of("aten::neg"), {}));
 }
 
+class LeaseProgram : public ClientTest {
+ protected:
+  ProgramLease lease(const char* op, ModelId model = {}) {
+    return std::move(client_->lease_program(graph_of(op), model)->lease);
+  }
+  // With whatever is submitted next, of which nobody waits for the end.
+  void submit() { ASSERT_TRUE(client_->submit({}, std::vector<std::byte>(8))); }
+  using Ids = std::vector<uint64_t>;
+};
+
+TEST_F(LeaseProgram, djinnd_hears_of_the_last_ones_end_with_the_next_submission) {
+  ProgramLease first = lease("aten::neg");
+  ProgramLease second = lease("aten::neg");
+  EXPECT_EQ(daemon_.defines(), 1u) << "it is known here";
+  first = {};
+  submit();
+  EXPECT_EQ(daemon_.dropped(), Ids{});
+  ProgramLease moved = std::move(second);
+  submit();
+  EXPECT_EQ(daemon_.dropped(), Ids{});
+  moved = {};
+  EXPECT_EQ(daemon_.dropped(), Ids{});
+  EXPECT_TRUE(client_->wait(client_->last_run()));
+  submit();
+  EXPECT_TRUE(testing::eventually([&] { return daemon_.dropped() == Ids{1}; }));
+  const ProgramLease anew = lease("aten::neg");
+  EXPECT_EQ(daemon_.defines(), 2u);
+  submit();
+  EXPECT_EQ(daemon_.dropped(), Ids{1}) << "once";
+}
+
+TEST_F(LeaseProgram, djinnd_hears_of_it_before_the_next_definition) {
+  lease("aten::neg") = {};
+  const ProgramLease other = lease("aten::abs");
+  EXPECT_EQ(daemon_.dropped(), Ids{1});
+}
+
+TEST_F(LeaseProgram, a_program_that_a_run_under_way_may_name_stays) {
+  daemon_.set_stuck(true);
+  {
+    const ProgramLease gone = lease("aten::neg");
+    submit();
+  }
+  submit();
+  const ProgramLease other = lease("aten::abs");
+  EXPECT_EQ(daemon_.dropped(), Ids{});
+  daemon_.set_stuck(false);
+  EXPECT_TRUE(client_->wait(client_->last_run()));
+  submit();
+  EXPECT_TRUE(testing::eventually([&] { return daemon_.dropped() == Ids{1}; }));
+}
+
+TEST_F(LeaseProgram, what_is_to_stay_for_the_session_stays) {
+  ASSERT_TRUE(client_->define_program(graph_of("aten::abs"), {}));
+  lease("aten::abs") = {};
+  submit();
+  const ProgramLease other = lease("aten::exp");
+  EXPECT_EQ(daemon_.dropped(), Ids{});
+}
+
+TEST_F(LeaseProgram, many_ends_are_told_at_once) {
+  std::vector<ProgramLease> leases;
+  for (uint64_t model = 1; model <= 100; ++model) {
+    leases.push_back(lease("aten::neg", ModelId{model}));
+  }
+  leases.clear();
+  submit();
+  EXPECT_TRUE(client_->wait(client_->last_run()));
+  EXPECT_TRUE(testing::eventually([&] { return daemon_.dropped().size() == 100; }));
+}
+
 TEST_F(ClientTest, tokens_that_were_made_before_djinnd_went_are_told_before_its_end) {
   daemon_.set_stuck(true);
   SubmissionTarget generation;

@@ -15,8 +15,10 @@
 namespace djinn::client {
 namespace {
 
-// So many requests may wait for answers that nobody wants: half of what djinnd takes.
+// So many requests may wait for answers that nobody wants: half of what djinnd takes. Of what was
+// told, half as many.
 constexpr size_t kUnwantedMax = limits::kRequestsPending / 2;
+constexpr size_t kToldMax = kUnwantedMax / 2;
 
 // Whether its answer may be given up: nothing but what let_go() gives back comes of it.
 bool may_be_given_up(const decltype(ipc::ClientRequest::body)& body) {
@@ -117,6 +119,15 @@ Status Control::check_notices() {
     return Error{ErrorCode::kProtocolViolation, "The daemon answered a question nobody asked."};
   }
   return {};
+}
+
+Result<bool> Control::tell(decltype(ipc::ClientRequest::body) body) {
+  if (!unwanted_.empty()) DJINN_CHECK(check_notices());  // some may have come
+  if (unwanted_.size() >= kToldMax) return false;
+  const uint32_t number = ++last_number_;
+  unwanted_.insert(number);
+  DJINN_CHECK(send(ipc::encode(ipc::ClientRequest{number, std::move(body)}), {}, nullptr));
+  return true;
 }
 
 Result<Answer> Control::request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds,

@@ -40,6 +40,9 @@ class Control {
   // for the answer may still come.
   Result<Answer> request(decltype(ipc::ClientRequest::body) body, std::span<const int> fds = {},
                          const Deadline* deadline = nullptr);
+  // Sends body, whose answer nobody waits for, if there is room for one more such answer; whether
+  // it did. Errors: those of request().
+  Result<bool> tell(decltype(ipc::ClientRequest::body) body);
   // Asks as request() does, for answers of one kind. Errors: kProtocolViolation for another kind.
   template <typename Body>
   Result<Body> ask(decltype(ipc::ClientRequest::body) body, std::vector<Fd>* fds_out = nullptr,

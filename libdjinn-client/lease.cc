@@ -59,6 +59,36 @@ size_t Lender::dropped() const {
   return dropped_.size();
 }
 
+void Lender::lease(ProgramId program) {
+  DJINN_ASSERT(program.valid());
+  if (!takes_back()) return;
+  const std::lock_guard lock(mutex_);
+  ++programs_[program];
+}
+
+void Lender::end_lease(ProgramId program) {
+  if (!takes_back()) return;
+  const std::lock_guard lock(mutex_);
+  const auto found = programs_.find(program);
+  DJINN_ASSERT(found != programs_.end());
+  if (--found->second > 0) return;
+  programs_.erase(found);
+  unleased_.push_back(program);
+  has_unleased_.store(true, std::memory_order_release);
+}
+
+bool Lender::is_leased(ProgramId program) const {
+  const std::lock_guard lock(mutex_);
+  return programs_.contains(program);
+}
+
+std::vector<ProgramId> Lender::take_unleased() {
+  if (!has_unleased_.load(std::memory_order_acquire)) return {};
+  const std::lock_guard lock(mutex_);
+  has_unleased_.store(false, std::memory_order_relaxed);
+  return std::exchange(unleased_, {});
+}
+
 // --- StagingLease
 
 StagingLease::~StagingLease() {
@@ -99,6 +129,19 @@ RefLease& RefLease::operator=(RefLease&& other) noexcept {
 RefHandle RefLease::detach() && {
   lender_.reset();
   return ref_;
+}
+
+// --- ProgramLease
+
+ProgramLease::~ProgramLease() {
+  if (lender_ != nullptr) lender_->end_lease(program_);
+}
+
+ProgramLease& ProgramLease::operator=(ProgramLease&& other) noexcept {
+  ProgramLease taken(std::move(other));
+  std::swap(lender_, taken.lender_);
+  std::swap(program_, taken.program_);
+  return *this;
 }
 
 }  // namespace djinn::client

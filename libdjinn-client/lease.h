@@ -8,6 +8,8 @@
 //   RefLease       a ref's slot and generation. When the lease dies, a ref that no submission can
 //                  have named is free at once; another is released in djinnd first, by the
 //                  client's next submission. detach() leaves all that to whoever has the handle
+//   ProgramLease   a program. When the last one of it dies, djinnd may forget it: it hears so with
+//                  the client's next submission or definition
 //   Lender         what the leases of one session share with its client
 //
 // A lease may die on any thread, after its client, and in the child of a fork: what it is of is
@@ -20,6 +22,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,6 +64,15 @@ class Lender {
   // Takes one of those, if there is one: the caller is to release it.
   std::optional<RefHandle> take_dropped();
   [[nodiscard]] size_t dropped() const;
+
+  // --- programs
+  // One lease more.
+  void lease(ProgramId program);
+  void end_lease(ProgramId program);
+  [[nodiscard]] bool is_leased(ProgramId program) const;
+  // Those whose last lease has ended since the last call. Without the lock where there are none.
+  std::vector<ProgramId> take_unleased();
+
   // A submission is about to be published, which may name every ref that there is.
   void note_submission() { ++submissions_; }
   [[nodiscard]] uint64_t submissions() const { return submissions_; }
@@ -78,6 +90,9 @@ class Lender {
   Staging staging_;
   RefSlots refs_;
   std::vector<RefHandle> dropped_;
+  std::map<ProgramId, uint32_t> programs_;  // with how many leases; none of 0
+  std::vector<ProgramId> unleased_;
+  std::atomic<bool> has_unleased_ = false;  // also read without the lock
 };
 
 class StagingLease {
@@ -129,6 +144,22 @@ class RefLease {
   std::shared_ptr<Lender> lender_;  // nullptr: of none, moved from, or detached
   RefHandle ref_;
   uint64_t submissions_ = 0;  // before it
+};
+
+class ProgramLease {
+ public:
+  ProgramLease() = default;  // of none
+  ProgramLease(std::shared_ptr<Lender> lender, ProgramId program)
+      : lender_(std::move(lender)), program_(program) {
+    lender_->lease(program_);
+  }
+  ~ProgramLease();
+  ProgramLease(ProgramLease&& other) noexcept = default;
+  ProgramLease& operator=(ProgramLease&& other) noexcept;
+
+ private:
+  std::shared_ptr<Lender> lender_;  // nullptr: of none, or moved from
+  ProgramId program_;
 };
 
 }  // namespace djinn::client

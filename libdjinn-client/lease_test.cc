@@ -39,6 +39,26 @@ TEST_F(Lease, of_staging_is_given_back_once_however_often_it_moves) {
   EXPECT_TRUE(slab_is_free());
 }
 
+TEST_F(Lease, of_a_program_may_end_on_any_thread_after_its_client_and_in_a_child) {
+  const auto define = [this](uint64_t model) {
+    return std::move(client_->lease_program(srg::Graph(), ModelId{model})->lease);
+  };
+  ProgramLease first = define(1), second = define(2), third = define(3);
+  std::thread([taken = std::move(first)] {}).join();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    second = {};
+    ::_exit(0);
+  }
+  int status = 1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  run_one();
+  EXPECT_TRUE(testing::eventually([&] { return daemon_.dropped() == std::vector<uint64_t>{1}; }));
+  client_.reset();
+  third = {};
+}
+
 TEST_F(Lease, of_staging_that_a_run_reads_is_given_back_with_its_completion) {
   daemon_.set_stuck(true);
   const auto run =

@@ -107,6 +107,14 @@ TEST(IdleRefs, a_session_has_what_it_needs_in_one_piece_of_what_it_has_in_others
   EXPECT_EQ(write(host.client, kLarge), ErrorCode::kOutOfMemory);
 }
 
+TEST(IdleRefs, who_runs_nothing_for_a_while_gives_it_back_where_memory_gets_short) {
+  Host host({"--spill-after", "100ms"});
+  const uint64_t before = host.sessions_bytes();
+  ASSERT_EQ(write(host.client, 50 * kMiB), ErrorCode::kOk) << "over four fifths, with the rest";
+  ASSERT_EQ(release(host.client, 1), ErrorCode::kOk);
+  EXPECT_TRUE(eventually([&] { return host.sessions_bytes() == before; }));
+}
+
 TEST(IdleRefs, a_worker_that_dies_when_it_is_asked_costs_no_memory) {
   Host host;
   const uint64_t before = host.sessions_bytes();

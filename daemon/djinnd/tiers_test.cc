@@ -326,5 +326,34 @@ TEST(Garbage, large_programs_go_with_the_last_session_that_uses_one) {
       << "the one that was used last";
 }
 
+TEST(Tiers, programs_that_their_sessions_let_go_of_make_room_for_others) {
+  const TestDaemon daemon;
+  TestClient client(daemon), neighbour(daemon), observer(daemon);
+  client.greet();
+  neighbour.greet();
+  observer.greet(true);
+  const auto define = [](TestClient& of, uint32_t number) {
+    const Fd graph = testing::sealed(testing::large_graph(std::to_string(number), 1));
+    return of.ask<ipc::ProgramDefined>(ipc::DefineProgram{}, {graph.get()}).program;
+  };
+  std::vector<ProgramId> programs;
+  for (uint32_t i = 0; i < limits::kProgramsPerUser; ++i) programs.push_back(define(client, i));
+  const Fd last = testing::sealed(testing::large_graph("last", 1));
+  EXPECT_EQ(neighbour.ask<ipc::Failed>(ipc::DefineProgram{}, {last.get()}).code,
+            ErrorCode::kLimitExceeded);
+  neighbour.ask<ipc::Done>(ipc::DropPrograms{programs});
+  EXPECT_EQ(neighbour.ask<ipc::Failed>(ipc::DefineProgram{}, {last.get()}).code,
+            ErrorCode::kLimitExceeded)
+      << "they are not the neighbour's to let go of";
+  const ProgramId kept = programs.back();
+  programs.pop_back();
+  programs.push_back(ProgramId{77});  // there is none
+  client.ask<ipc::Done>(ipc::DropPrograms{programs});
+  for (uint32_t i = 0; i < limits::kProgramsPerUser - 1; ++i) define(neighbour, 10'000 + i);
+  EXPECT_EQ(define(client, limits::kProgramsPerUser - 1), kept);
+  EXPECT_EQ(observer.ask<ipc::StatusReport>(ipc::GetStatus{}).programs, limits::kProgramsPerUser);
+  observer.ask<ipc::Failed>(ipc::DropPrograms{{kept}});
+}
+
 }  // namespace
 }  // namespace djinn::daemon

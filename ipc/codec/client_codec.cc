@@ -41,6 +41,10 @@ void write(wire::ClientRequest::Builder out, const UnloadModel& request) {
 void write(wire::ClientRequest::Builder out, const DefineProgram& request) {
   out.setDefineProgram(request.model.value);
 }
+void write(wire::ClientRequest::Builder out, const DropPrograms& request) {
+  auto ids = out.initDropPrograms(static_cast<uint32_t>(request.programs.size()));
+  for (uint32_t i = 0; i < ids.size(); ++i) ids.set(i, request.programs[i].value);
+}
 void write(wire::ClientRequest::Builder out, const MakeSequence& request) {
   write_geometry(out.initMakeSequence(), request.geometry);
 }
@@ -130,9 +134,13 @@ EvictModel read_evict(wire::EvictModel::Reader in, bool dry_run) {
   return {{in.getModel()}, read_enum(in.getTo(), Tier::kHost, Tier::kDisk), in.getForce(), dry_run};
 }
 
+DropPrograms read_drop_programs(capnp::List<uint64_t>::Reader in) {
+  return {read_list(in, limits::kProgramsPerUser, [](uint64_t id) { return ProgramId{id}; })};
+}
+
 using RequestBody = decltype(ClientRequest::body);
 // Each has its member of the union, and EvictModel two.
-static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::GET_OWN_MEMORY);
+static_assert(std::variant_size_v<RequestBody> == wire::ClientRequest::DROP_PROGRAMS);
 
 RequestBody read_request_body(wire::ClientRequest::Reader in) {
   switch (in.which()) {
@@ -186,6 +194,8 @@ RequestBody read_request_body(wire::ClientRequest::Reader in) {
       return ListUses{{in.getListUses().getModel()}, in.getListUses().getFirst()};
     case wire::ClientRequest::GET_OWN_MEMORY:
       return GetOwnMemory{};
+    case wire::ClientRequest::DROP_PROGRAMS:
+      return read_drop_programs(in.getDropPrograms());
   }
   refuse(ErrorCode::kUnsupported, "The request is unknown to this version of the daemon.");
 }

@@ -66,6 +66,7 @@ std::vector<ClientRequest> requests() {
       {23, ReadManifest{{24}, 25}},
       {25, ListUses{{26}, 27}},
       {26, GetOwnMemory{}},
+      {27, DropPrograms{{{28}, {UINT64_MAX}}}},
   };
 }
 

@@ -83,6 +83,7 @@ struct ClientRequest {
     readManifest @23 :ReadManifest;
     listUses @24 :ListUses;
     getOwnMemory @25 :Void;
+    dropPrograms @26 :List(UInt64);  # their ids
   }
 }
 

@@ -51,7 +51,7 @@ struct djinn_generator {
 struct djinn_program {
   djinn_client& client;
   uint64_t session;
-  djinn::ProgramId id;
+  djinn::client::LeasedProgram leased;
   djinn::srg::Graph graph;
 };
 
@@ -605,9 +605,9 @@ djinn_code djinn_program_define(djinn_client* client, const char* srg_text, uint
     DJINN_TRY(auto graph, djinn::srg::parse_text(srg_text));
     DJINN_CHECK(djinn::srg::verify(graph));
     DJINN_TRY(djinn::client::Client* const session, djinn::client_of_model(*client, model));
-    DJINN_TRY(const auto defined, session->define_program(graph, djinn::ModelId{model}));
-    *out =
-        new djinn_program{*client, client->connection.session(), defined.program, std::move(graph)};
+    DJINN_TRY(auto leased, session->lease_program(graph, djinn::ModelId{model}));
+    *out = new djinn_program{*client, client->connection.session(), std::move(leased),
+                             std::move(graph)};
     return {};
   });
 }
@@ -631,7 +631,7 @@ djinn_code djinn_program_run(djinn_program* program, const djinn_symbol* symbols
     DJINN_CHECK(djinn::bind_symbols(run, program->graph, {symbols, symbol_count}));
     DJINN_CHECK(djinn::bind_inputs(connection, run, {inputs, input_count}));
     DJINN_CHECK(results.bind(run));
-    DJINN_CHECK(run.run(program->id));
+    DJINN_CHECK(run.run(program->leased.defined.program));
     results.take(run);
     return {};
   });

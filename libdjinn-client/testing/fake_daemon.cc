@@ -109,6 +109,7 @@ class FakeDaemon::Server {
   uint64_t made_ = 0;
   std::vector<Opened> opens_;
   size_t defines_ = 0;
+  std::vector<uint64_t> dropped_;
   size_t closes_ = 0;
   size_t runs_ = 0;
   bool run_waits_ = false;
@@ -288,7 +289,10 @@ class FakeDaemon::Server {
     }
     if (std::holds_alternative<ipc::DefineProgram>(request.body)) {
       ++defines_;
-      return send(session, number, ipc::ProgramDefined{ProgramId{7}, false, {}});
+      return send(session, number, ipc::ProgramDefined{ProgramId{defines_}, false, {}});
+    }
+    if (const auto* drop = std::get_if<ipc::DropPrograms>(&request.body)) {
+      for (const ProgramId program : drop->programs) dropped_.push_back(program.value);
     }
     if (std::holds_alternative<ipc::CloseModel>(request.body)) ++closes_;
     send(session, number, ipc::Done{});
@@ -376,6 +380,10 @@ std::vector<FakeDaemon::Opened> FakeDaemon::opens() const {
 }
 size_t FakeDaemon::defines() const {
   return server_->look<size_t>([&] { return server_->defines_; });
+}
+
+std::vector<uint64_t> FakeDaemon::dropped() const {
+  return server_->look<std::vector<uint64_t>>([&] { return server_->dropped_; });
 }
 
 size_t FakeDaemon::closes() const {

@@ -63,7 +63,9 @@ class FakeDaemon {
   // Since it was made first:
   [[nodiscard]] uint64_t sessions_made() const;
   [[nodiscard]] std::vector<Opened> opens() const;
-  [[nodiscard]] size_t defines() const;        // of programs
+  [[nodiscard]] size_t defines() const;  // of programs
+  [[nodiscard]] std::vector<uint64_t> dropped()
+      const;                                   // programs, from 1 in the order of defines()
   [[nodiscard]] size_t closes() const;         // of models
   [[nodiscard]] size_t runs() const;           // that are complete
   [[nodiscard]] bool run_waits() const;        // or did, while it was stuck

@@ -200,12 +200,13 @@ OpenedModel Session::open_files(const std::string& label, const std::vector<std:
 
 Program Session::define(const std::string& text, ModelId model, uint64_t session) {
   Program program{parse_graph(text), session, {}, model, {}};
-  ipc::ProgramDefined defined = python::take(turn_of(session, [&](client::Client& client) {
+  client::LeasedProgram leased = python::take(turn_of(session, [&](client::Client& client) {
     program.session = number();
-    return client.define_program(*program.graph, model);
+    return client.lease_program(*program.graph, model);
   }));
-  program.id = defined.program;
-  program.outputs = std::move(defined.outputs);
+  program.id = leased.defined.program;
+  program.outputs = std::move(leased.defined.outputs);
+  program.lease = std::make_shared<const client::ProgramLease>(std::move(leased.lease));
   return program;
 }
 

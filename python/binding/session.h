@@ -44,10 +44,11 @@ struct OpenedModel {
 // A parsed graph, with an id once djinnd has admitted it.
 struct Program {
   std::shared_ptr<const srg::Graph> graph;
-  uint64_t session = 0;                   // of id or model; 0: it has neither
-  ProgramId id;                           // invalid: runs once
-  ModelId model;                          // whose weights it names; invalid: none
-  std::vector<ipc::OutputShape> outputs;  // of an admitted one
+  uint64_t session = 0;                                 // of id or model; 0: it has neither
+  ProgramId id;                                         // invalid: runs once
+  ModelId model;                                        // whose weights it names; invalid: none
+  std::vector<ipc::OutputShape> outputs;                // of an admitted one
+  std::shared_ptr<const client::ProgramLease> lease{};  // likewise
 };
 
 struct Output {

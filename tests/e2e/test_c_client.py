@@ -325,6 +325,16 @@ def test_a_program_runs_on_buffers_and_on_refs(library: Library, client: ctypes.
     library.functions.djinn_program_close(program)
 
 
+def test_programs_that_were_closed_make_room_for_others(
+    library: Library, client: ctypes.c_void_p
+) -> None:
+    for number in range(1200):
+        program = ctypes.c_void_p()
+        text = DOUBLE.replace("1000", str(1000 + number))
+        library("djinn_program_define", client, text.encode(), c_uint64(0), byref(program))
+        library.functions.djinn_program_close(program)
+
+
 def test_a_run_that_fails_leaves_the_slots_of_its_refs_free(
     library: Library, client: ctypes.c_void_p
 ) -> None:

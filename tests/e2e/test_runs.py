@@ -199,6 +199,35 @@ def test_collected_refs_give_their_memory_back(daemon: Daemon, session: djinn.Se
     assert before <= held() <= peak + 4_000_000 + 65536
 
 
+def test_a_session_may_define_and_forget_programs_without_end(daemon: Daemon) -> None:
+    def defined(session: djinn.Session, number: int) -> djinn.Program:
+        text = f'srg 1 "p"\ninput %x : float32[{number + 1}]\n%y = aten::neg(%x)\noutput %y\n'
+        return session.define(text)
+
+    one = np.ones(1, np.float32)
+    with daemon.connect("defines") as session, daemon.connect("neighbour") as neighbour:
+        kept = defined(session, 0)
+        for number in range(1, 3001):
+            x = np.ones(number + 1, np.float32)
+            assert defined(session, number)(x=x)["y"][-1] == -1
+            if number % 500 == 0:
+                assert kept(x=one)["y"] == -1
+                assert defined(neighbour, 10_000 + number) is not None
+        assert daemon.worker()["restarts"] == 0
+
+
+def test_programs_that_nobody_has_any_more_are_anothers_to_define(daemon: Daemon) -> None:
+    text = 'srg 1 "{}"\ninput %x : float32[1]\n%y = aten::neg(%x)\noutput %y\n'
+    one = np.ones(1, np.float32)
+    with daemon.connect("defines") as session, daemon.connect("neighbour") as neighbour:
+        kept = [session.define(text.format(number)) for number in range(1000)]
+        assert kept[999](x=one)["y"] == -1
+        kept.clear()
+        session.put(one).release()  # what it says of them goes with this
+        others = [neighbour.define(text.format(f"of the neighbour {n}")) for n in range(1000)]
+        assert others[0](x=one)["y"] == others[999](x=one)["y"] == -1
+
+
 def test_an_operator_that_is_not_offered_is_refused(session: djinn.Session) -> None:
     with pytest.raises(djinn.RequestError) as refused:
         session.define(REFUSED)

@@ -213,6 +213,12 @@ void Requests::fulfil(Call& call, const ipc::DefineProgram& body) {
   programs_.define(call.waiter, call.session.worker(), body.model, std::move(call.payload));
 }
 
+void Requests::fulfil(Call& call, const ipc::DropPrograms& body) {
+  if (!has_data_path(call)) return;
+  programs_.dropped(call.waiter.session, call.session.worker(), body.programs);
+  sessions_.done(call.waiter);
+}
+
 void Requests::fulfil(Call& call, const ipc::MakeSequence& body) {
   if (!has_data_path(call)) return;
   DJINN_ASSERT(call.session.phase == SessionPhase::kLive && call.session.has_memory());

@@ -61,6 +61,7 @@ class Requests {
   void fulfil(Call& call, const ipc::ReadManifest& body);
   void fulfil(Call& call, const ipc::UnloadModel& body);
   void fulfil(Call& call, const ipc::DefineProgram& body);
+  void fulfil(Call& call, const ipc::DropPrograms& body);
   void fulfil(Call& call, const ipc::MakeSequence& body);
   void fulfil(Call& call, const ipc::DropSequence& body);
   void fulfil(Call& call, const ipc::GetStatus& body);

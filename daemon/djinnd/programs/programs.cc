@@ -57,8 +57,10 @@ Status Programs::make_room(WorkerKey key, uint64_t bytes) {
   while (!table_.has_room(key, bytes)) {
     const Program* const oldest = table_.oldest_unused(key);
     if (oldest == nullptr) {
-      return Error{ErrorCode::kLimitExceeded,
-                   "All programs that may be kept are in use. Close a session that defined some."};
+      return Error{
+          ErrorCode::kLimitExceeded,
+          "All programs that may be kept are in use. Let go of some, or close a session that "
+          "defined them."};
     }
     forget(*oldest);
   }
@@ -161,6 +163,16 @@ void Programs::session_left(SessionId session, WorkerKey key) {
 
 void Programs::forget_left_over(WorkerKey key) {
   for (const ProgramId id : table_.left_over(key)) forget(*table_.find(id));
+}
+
+// Of one that is not admitted yet no client has heard; and who defined it answers for it.
+void Programs::dropped(SessionId session, WorkerKey key, std::span<const ProgramId> programs) {
+  for (const ProgramId id : programs) {
+    Program* const program = table_.find(id);
+    if (program == nullptr || program->phase != ProgramPhase::kAdmitted) continue;
+    program->users.erase(session);
+  }
+  forget_left_over(key);
 }
 
 void Programs::model_closed(SessionId session, WorkerKey key, ModelId model) {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <set>
+#include <span>
 #include <utility>
 
 #include "daemon/djinnd/access/replies.h"
@@ -35,6 +36,8 @@ class Programs {
   void define(const Waiter& waiter, WorkerKey key, ModelId model, Payload graph);
   void session_attached(SessionId session);
   void session_left(SessionId session, WorkerKey key);
+  // The session has them no more, and no run of it names one.
+  void dropped(SessionId session, WorkerKey key, std::span<const ProgramId> programs);
   // The session leases the model no more: it uses none of its programs.
   void model_closed(SessionId session, WorkerKey key, ModelId model);
   void model_gone(ModelId model);

@@ -131,6 +131,9 @@ void Reclaimer::look() {
                          shrink_to(share_of(total, thresholds_.all_percent), true);
   if (level_ == PressureLevel::kNone) return;
   std::optional<uint64_t> again_ms = sessions_.sequences().spill().ms_to_next_idle(device());
+  if (const auto refs_ms = sessions_.idle_refs().ms_to_next_idle(device())) {
+    again_ms = std::min(again_ms.value_or(*refs_ms), *refs_ms);
+  }
   if (runs_hold) again_ms = std::min(again_ms.value_or(kRunsLookMs), kRunsLookMs);
   if (again_ms) later_.start_once(std::max(*again_ms + 1, kLookMsMin));
 }

@@ -47,6 +47,15 @@ uint64_t IdleRefs::begin(DeviceId device, uint64_t bytes, bool idle_only) {
   return coming;
 }
 
+std::optional<uint64_t> IdleRefs::ms_to_next_idle(DeviceId device) const {
+  std::optional<uint64_t> next;
+  for (const Candidate& candidate : candidates(device)) {
+    const uint64_t ms = spill_.ms_to_idle(*candidate.session);
+    next = std::min(next.value_or(ms), ms);
+  }
+  return next;
+}
+
 void IdleRefs::begin(DeviceId device, Owner user) {
   for (const Candidate& candidate : candidates(device, user)) begin(candidate);
 }

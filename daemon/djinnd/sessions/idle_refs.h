@@ -38,6 +38,8 @@ class IdleRefs {
   // run nothing first, those that were used least recently before others. idle_only: of those alone
   // that have run nothing for a while.
   uint64_t begin(DeviceId device, uint64_t bytes, bool idle_only);
+  // How long until one more session has run nothing for a while; nothing where there is none.
+  [[nodiscard]] std::optional<uint64_t> ms_to_next_idle(DeviceId device) const;
   // Begins to take back all of the user's.
   void begin(DeviceId device, Owner user);
 

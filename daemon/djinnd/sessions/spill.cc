@@ -98,20 +98,23 @@ uint64_t Spill::spilled_bytes() const {
   return bytes;
 }
 
+uint64_t Spill::ms_to_idle(const Session& session) const {
+  const uint64_t now = clock_.monotonic_ns();
+  DJINN_ASSERT(now >= session.used_ns);
+  const uint64_t idle_ms = (now - session.used_ns) / kNsPerMs;
+  return idle_ms < rules_.idle_ms ? rules_.idle_ms - idle_ms : rules_.idle_ms;
+}
+
 std::optional<uint64_t> Spill::ms_to_next_idle(DeviceId device) const {
   std::optional<uint64_t> next;
   if (rules_.directory.empty()) return next;
-  const uint64_t now = clock_.monotonic_ns();
   for (const auto& [id, session] : sessions_.all()) {
     if (session->device != device) continue;
     const bool in_memory = std::ranges::any_of(session->sequences.all(), [](const auto& entry) {
       return entry.second.place == GroupPlace::kMemory && entry.second.granted_bytes() > 0;
     });
     if (!in_memory) continue;
-    // One that runs, or could not go, is looked at again after a whole while.
-    DJINN_ASSERT(now >= session->used_ns);
-    const uint64_t idle_ms = (now - session->used_ns) / kNsPerMs;
-    const uint64_t ms = idle_ms < rules_.idle_ms ? rules_.idle_ms - idle_ms : rules_.idle_ms;
+    const uint64_t ms = ms_to_idle(*session);
     next = std::min(next.value_or(ms), ms);
   }
   return next;

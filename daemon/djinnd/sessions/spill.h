@@ -71,6 +71,8 @@ class Spill {
   [[nodiscard]] bool is_wanted() const { return rules_.is_wanted; }
   // Whether it has run nothing for a while, as of the last look.
   [[nodiscard]] bool is_idle(const Session& session) const;
+  // How long until it has; one that has is looked at again after a whole while.
+  [[nodiscard]] uint64_t ms_to_idle(const Session& session) const;
   // When a group that could not be spilled may be tried again, by the monotonic clock.
   [[nodiscard]] uint64_t retry_ns() const;
 
